@@ -1,0 +1,16 @@
+//! Everything in forebay that decides, and the words it decides with.
+//!
+//! Each policy here is a state machine: facts and the time go in, decisions come out. The daemon, the
+//! simulator and the tests drive the very same code, so what the simulator claims is what the product does.
+//!
+//! **Invariant:** nothing here reads a clock, a file, a socket or the environment, or starts a thread
+//! (`clippy.toml` beside this crate's manifest enforces it).
+
+pub mod names;
+pub mod rate;
+pub mod units;
+
+pub use names::{
+    Address, BlobOrdinal, DatasetId, ItemOrdinal, JobId, Namespace, NamespaceId, Ordinal,
+};
+pub use units::ByteSize;

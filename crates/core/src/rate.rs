@@ -1,0 +1,77 @@
+//! A token bucket: so many bytes a second, with a burst, and never more.
+//!
+//! Time is an argument (since some fixed start), so a shaped server and a simulation share it.
+
+use std::time::Duration;
+
+use crate::units::{ByteRate, ByteSize};
+
+/// Lets bytes pass at a rate; a caller that takes more than is there is told how long to wait.
+#[derive(Debug, Clone)]
+pub struct TokenBucket {
+    rate_per_s: u64,
+    burst: u64,
+    /// When the bucket will have paid for everything taken so far. In the past: tokens have piled up.
+    paid_up_at: Duration,
+}
+
+impl TokenBucket {
+    /// A bucket that starts full.
+    pub fn new(rate: ByteRate, burst: ByteSize) -> Self {
+        let rate_per_s = rate.0.0;
+        assert!(rate_per_s > 0, "a rate of nothing would never finish");
+        Self { rate_per_s, burst: burst.0, paid_up_at: Duration::ZERO }
+    }
+
+    /// Takes `size` at time `now` and returns how long to wait before using it. Takers queue up: each
+    /// is told to wait until all who came before it are paid for, so the long-run rate is exact.
+    #[must_use = "the bytes may pass only after this wait"]
+    pub fn take(&mut self, now: Duration, size: ByteSize) -> Duration {
+        let full_since = now.saturating_sub(self.time_for(self.burst));
+        self.paid_up_at = self.paid_up_at.max(full_since) + self.time_for(size.0);
+        self.paid_up_at.saturating_sub(now)
+    }
+
+    fn time_for(&self, bytes: u64) -> Duration {
+        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate_per_s);
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn bucket(rate: u64, burst: u64) -> TokenBucket {
+        TokenBucket::new(ByteRate(ByteSize(rate)), ByteSize(burst))
+    }
+
+    #[test]
+    fn a_second_of_bytes_takes_a_second() {
+        let mut bucket = bucket(1000, 0);
+        assert_eq!(bucket.take(Duration::ZERO, ByteSize(500)), Duration::from_millis(500));
+        assert_eq!(bucket.take(Duration::ZERO, ByteSize(500)), Duration::from_secs(1));
+        assert_eq!(bucket.take(Duration::from_secs(5), ByteSize(100)), Duration::from_millis(100));
+    }
+
+    proptest! {
+        /// Promise 6 (bounded): whatever is asked and when, no more than burst + rate x time passes.
+        #[test]
+        fn never_more_than_the_rate(
+            takes in proptest::collection::vec((0_u64..2_000_000_000, 1_u64..10_000), 1..100),
+        ) {
+            let (rate, burst) = (10_000, 3_000);
+            let mut bucket = bucket(rate, burst);
+            let (mut now, mut taken) = (Duration::from_secs(100), 0);
+            for (gap_ns, size) in takes {
+                now += Duration::from_nanos(gap_ns);
+                taken += size;
+                let passes_at = now + bucket.take(now, ByteSize(size)) - Duration::from_secs(100);
+                let allowed = burst as f64 + passes_at.as_secs_f64() * rate as f64;
+                prop_assert!(taken as f64 <= allowed + 1.0, "{taken} > {allowed}");
+            }
+        }
+    }
+}

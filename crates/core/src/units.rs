@@ -1,0 +1,265 @@
+//! Units that cannot be confused: a length is not a count, and "15GB" is not 15 GiB.
+//!
+//! People write sizes in configuration files and on command lines, so parsing accepts what they are
+//! used to ("15GB", "256 KiB", "64k" is refused as ambiguous) and says what it would have accepted.
+
+use std::{fmt, iter::Sum, ops::Add, str::FromStr};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// A length in bytes. Not `Bytes`: that already names a buffer.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ByteSize(pub u64);
+
+/// Decimal and binary units, each with its factor; the order is the one in which printing tries them.
+const DECIMAL: [(&str, u64); 5] = [
+    ("PB", 1_000_000_000_000_000),
+    ("TB", 1_000_000_000_000),
+    ("GB", 1_000_000_000),
+    ("MB", 1_000_000),
+    ("kB", 1_000),
+];
+const BINARY: [(&str, u64); 5] =
+    [("PiB", 1 << 50), ("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+
+impl ByteSize {
+    /// Nothing at all.
+    pub const ZERO: ByteSize = ByteSize(0);
+
+    /// So many KiB (1024 bytes).
+    pub const fn kib(count: u64) -> Self {
+        Self(count << 10)
+    }
+
+    /// So many MiB (1024 KiB).
+    pub const fn mib(count: u64) -> Self {
+        Self(count << 20)
+    }
+
+    /// So many GB (10^9 bytes).
+    pub const fn gb(count: u64) -> Self {
+        Self(count * 1_000_000_000)
+    }
+}
+
+/// Why a text is not a size.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{text}` is not a size: {problem}; write a number and a unit, such as 15GB, 256KiB or 512B"
+)]
+pub struct ByteSizeError {
+    text: String,
+    problem: &'static str,
+}
+
+impl FromStr for ByteSize {
+    type Err = ByteSizeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = |problem| ByteSizeError { text: text.to_owned(), problem };
+        let trimmed = text.trim();
+        let digits_end = trimmed
+            .find(|c: char| !c.is_ascii_digit() && c != '.' && c != '_')
+            .unwrap_or(trimmed.len());
+        let (number, unit) = trimmed.split_at(digits_end);
+        let number = number.replace('_', "");
+        let unit = unit.trim();
+        if number.is_empty() {
+            return Err(error("it does not start with a number"));
+        }
+        let factor = match unit.to_ascii_lowercase().as_str() {
+            "b" => 1,
+            "" if number == "0" => 1,
+            "" => return Err(error("the unit is missing")),
+            lower => *DECIMAL
+                .iter()
+                .chain(&BINARY)
+                .find(|(name, _)| name.eq_ignore_ascii_case(lower))
+                .map(|(_, factor)| factor)
+                .ok_or_else(|| error("the unit is unknown"))?,
+        };
+        // Exact in integers: "0.1GB" must not become 99,999,999 bytes.
+        let (whole, fraction) = number.split_once('.').unwrap_or((&number, ""));
+        if fraction.contains('.')
+            || fraction.len() > 15
+            || (whole.is_empty() && fraction.is_empty())
+        {
+            return Err(error("the number is malformed"));
+        }
+        let parse = |digits: &str| if digits.is_empty() { Ok(0) } else { digits.parse::<u64>() };
+        let whole = parse(whole).map_err(|_| error("the number is too large"))?;
+        let scale = 10_u128.pow(u32::try_from(fraction.len()).expect("at most 15 digits"));
+        let fraction = parse(fraction).map_err(|_| error("the number is malformed"))?;
+        let bytes = (u128::from(whole) * scale + u128::from(fraction)) * u128::from(factor) / scale;
+        u64::try_from(bytes).map(ByteSize).map_err(|_| error("the number is too large"))
+    }
+}
+
+/// For people: three significant figures, binary units where the value is a round binary number.
+impl fmt::Display for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.0;
+        let text = if let Some((name, factor)) =
+            BINARY.iter().find(|(_, factor)| bytes >= *factor && bytes.is_multiple_of(*factor))
+        {
+            format!("{} {name}", bytes / factor)
+        } else if let Some((name, factor)) = DECIMAL.iter().find(|(_, factor)| bytes >= *factor) {
+            let value = bytes as f64 / *factor as f64;
+            let decimals = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+            format!("{value:.decimals$} {name}")
+        } else {
+            format!("{bytes} B")
+        };
+        f.pad(&text)
+    }
+}
+
+impl fmt::Debug for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ByteSize({})", self.0)
+    }
+}
+
+impl Add for ByteSize {
+    type Output = ByteSize;
+
+    fn add(self, other: ByteSize) -> ByteSize {
+        ByteSize(self.0 + other.0)
+    }
+}
+
+impl Sum for ByteSize {
+    fn sum<I: Iterator<Item = ByteSize>>(sizes: I) -> ByteSize {
+        sizes.fold(ByteSize::ZERO, Add::add)
+    }
+}
+
+/// Scripts get plain numbers of bytes.
+impl Serialize for ByteSize {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(self.0)
+    }
+}
+
+/// Files may say "15GB" or a plain number of bytes.
+impl<'de> Deserialize<'de> for ByteSize {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = ByteSize;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a size such as \"15GB\" or a number of bytes")
+            }
+
+            fn visit_u64<E>(self, bytes: u64) -> Result<ByteSize, E> {
+                Ok(ByteSize(bytes))
+            }
+
+            fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<ByteSize, E> {
+                u64::try_from(bytes)
+                    .map(ByteSize)
+                    .map_err(|_| E::custom("a size cannot be negative"))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<ByteSize, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+/// Bytes per second, written "100MB/s".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ByteRate(pub ByteSize);
+
+impl FromStr for ByteRate {
+    type Err = ByteSizeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = |problem| ByteSizeError { text: text.to_owned(), problem };
+        let size = text
+            .trim()
+            .strip_suffix("/s")
+            .ok_or_else(|| error("a rate ends in /s, as in 100MB/s"))?
+            .parse::<ByteSize>()?;
+        if size == ByteSize::ZERO {
+            return Err(error("a rate of nothing would never finish"));
+        }
+        Ok(ByteRate(size))
+    }
+}
+
+impl fmt::Display for ByteRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{}/s", self.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn people_write_sizes_in_many_ways() {
+        for (text, bytes) in [
+            ("15GB", 15_000_000_000),
+            ("256 KiB", 262_144),
+            ("1.5MiB", 1_572_864),
+            ("0.1GB", 100_000_000),
+            (" 7 b ", 7),
+            ("0", 0),
+            ("1_000kB", 1_000_000),
+            (".5kB", 500),
+            ("16pib", 16 << 50),
+        ] {
+            assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_size_is_named_with_a_remedy() {
+        for text in ["", "GB", "15", "15 apples", "1.2.3MB", "-1MB", "99999999PB", "1e9B", "."] {
+            let error = text.parse::<ByteSize>().expect_err(text).to_string();
+            assert!(
+                error.contains(&format!("`{text}`")) && error.contains("such as 15GB"),
+                "{error}"
+            );
+        }
+        assert!("100MB".parse::<ByteRate>().is_err());
+        assert!("0B/s".parse::<ByteRate>().is_err());
+        assert_eq!("100MB/s".parse(), Ok(ByteRate(ByteSize(100_000_000))));
+    }
+
+    #[test]
+    fn printing_is_short_and_round_numbers_stay_round() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1024, "1 KiB"),
+            (1025, "1.02 kB"),
+            (15_000_000_000, "15.0 GB"),
+            (64 << 20, "64 MiB"),
+            (153_600_000_123, "154 GB"),
+        ] {
+            assert_eq!(ByteSize(bytes).to_string(), text);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_parses_back_within_its_rounding(bytes in 0_u64..1 << 60) {
+            let parsed: ByteSize = ByteSize(bytes).to_string().parse().unwrap();
+            let error = parsed.0.abs_diff(bytes) as f64;
+            prop_assert!(error <= bytes as f64 * 0.006, "{bytes} became {parsed:?}");
+        }
+
+        #[test]
+        fn no_text_makes_the_parser_panic(text in "\\PC{0,24}") {
+            let _ = text.parse::<ByteSize>();
+        }
+    }
+}

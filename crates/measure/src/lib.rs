@@ -1,0 +1,1 @@
+//! Paired comparisons that survive a noisy machine.

@@ -1,0 +1,1 @@
+//! The stores that own the data, behind one interface.
