@@ -1,0 +1,309 @@
+//! Origins that are reached by network, through the `object_store` crate.
+
+use std::{fmt, ops::Range, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+use forebay_core::digest::plan::{Listed, check_name};
+use futures::{Stream, StreamExt as _, TryStreamExt as _};
+use object_store::{
+    BackoffConfig, ClientOptions, Error as StoreError, GetOptions, ObjectMeta, ObjectStore,
+    ObjectStoreExt as _, RetryConfig, aws::AmazonS3Builder, aws::AmazonS3ConfigKey,
+    azure::MicrosoftAzureBuilder, gcp::GoogleCloudStorageBuilder, http::HttpBuilder, path::Path,
+};
+
+use crate::{Location, Options, OriginError, limits::Limits, profile};
+
+/// Stands for an `ETag` where a store has none: the time of the last change.
+const MODIFIED: &str = "modified ";
+
+/// A bucket, container or server, and the beginning of all keys.
+#[derive(Clone)]
+pub struct Remote {
+    store: Arc<dyn ObjectStore>,
+    /// The place as a URL, without credentials.
+    url: String,
+    prefix: Path,
+    /// The one object that is meant, if the place is not a prefix.
+    only: Option<String>,
+    limits: Limits,
+    deadline: Duration,
+}
+
+impl fmt::Debug for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Remote({})", self.url)
+    }
+}
+
+impl Remote {
+    pub fn new(location: Location, options: &Options) -> Result<Self, OriginError> {
+        let url = location.url();
+        // The first caller installs it; later ones find it there.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let (store, prefix) = open_store(location, options).map_err(|error| {
+            OriginError::Configuration { url: url.clone(), problem: root_cause(&error) }
+        })?;
+        let prefix = Path::parse(&prefix).map_err(|error| OriginError::Url {
+            url: url.escape_debug().to_string(),
+            problem: error.to_string(),
+        })?;
+        let limits = Limits::new(options.requests_max);
+        Ok(Self { store, url, prefix, only: None, limits, deadline: options.deadline })
+    }
+
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// In the order of keys, or an error where the store's order is another.
+    pub fn list(&self) -> impl Stream<Item = Result<Listed, OriginError>> + use<> {
+        let mut last: Option<String> = None;
+        self.list_as_it_comes().map(move |listed| {
+            let listed = listed?;
+            if last.as_ref().is_some_and(|last| *last >= listed.object) {
+                return Err(OriginError::Unsorted);
+            }
+            last = Some(listed.object.clone());
+            Ok(listed)
+        })
+    }
+
+    /// In the store's own order, without the empty objects that stand for directories.
+    pub fn list_as_it_comes(&self) -> impl Stream<Item = Result<Listed, OriginError>> + use<> {
+        let remote = self.clone();
+        let entries = match &self.only {
+            Some(name) => {
+                let (store, path) = (self.store.clone(), self.prefix.clone().join(name.as_str()));
+                futures::stream::once(async move { store.head(&path).await }).boxed()
+            }
+            None => self.store.list(Some(&self.prefix)),
+        };
+        let state = (remote, entries, None::<Listed>);
+        // One entry of look-ahead tells whether an empty object is a directory's marker.
+        futures::stream::try_unfold(state, |(remote, mut entries, mut held)| async move {
+            loop {
+                let next = tokio::time::timeout(remote.deadline, entries.try_next())
+                    .await
+                    .map_err(|_| remote.too_slow(&remote.url))?
+                    .map_err(|error| remote.list_error(error))?;
+                let Some(meta) = next else {
+                    return Ok(held.take().map(|last| (last, (remote, entries, None))));
+                };
+                let listed = remote.listed(&meta)?;
+                let ready = held.take().filter(|held| {
+                    let directory = listed.object.strip_prefix(&held.object);
+                    held.length > 0 || !directory.is_some_and(|rest| rest.starts_with('/'))
+                });
+                held = Some(listed);
+                if let Some(ready) = ready {
+                    return Ok(Some((ready, (remote, entries, held))));
+                }
+            }
+        })
+    }
+
+    /// Looks whether the place is a prefix or one object; in the latter case the place becomes the
+    /// object's parent, so that its key is its name.
+    pub async fn locate(mut self) -> Result<Self, OriginError> {
+        let mut listing = self.store.list(Some(&self.prefix));
+        let first = tokio::time::timeout(self.deadline, listing.try_next()).await;
+        let listing_error = match first.map_err(|_| self.too_slow(&self.url))? {
+            Ok(Some(_)) => return Ok(self),
+            Ok(None) => None,
+            Err(error) => Some(self.list_error(error)),
+        };
+        let Some(name) = self.prefix.filename().map(str::to_owned) else {
+            return listing_error.map_or(Ok(self), Err);
+        };
+        // A listing that was refused says more than a head, which cannot say why.
+        if let Some(error @ (OriginError::Missing { .. } | OriginError::Denied { .. })) =
+            listing_error
+        {
+            return Err(error);
+        }
+        let head = tokio::time::timeout(self.deadline, self.store.head(&self.prefix)).await;
+        match (head.map_err(|_| self.too_slow(&self.url))?, listing_error) {
+            (Ok(_), _) => {
+                let parts: Vec<_> = self.prefix.parts().collect();
+                self.prefix = parts[..parts.len() - 1].iter().cloned().collect();
+                self.url.truncate(self.url.len() - name.len() - 1);
+                self.only = Some(name);
+                Ok(self)
+            }
+            (Err(_), Some(error)) => Err(error),
+            (Err(StoreError::NotFound { .. }), None) => Ok(self),
+            (Err(error), None) => Err(store_error(&self.url, &error)),
+        }
+    }
+
+    fn listed(&self, meta: &ObjectMeta) -> Result<Listed, OriginError> {
+        let full = meta.location.as_ref();
+        let object = full
+            .strip_prefix(self.prefix.as_ref())
+            .map_or(full, |rest| rest.strip_prefix('/').unwrap_or(rest));
+        check_name(object).map_err(|problem| OriginError::Name { problem })?;
+        Ok(Listed { object: object.to_owned(), length: meta.size, version: version_of(meta) })
+    }
+
+    pub async fn read(
+        &self,
+        object: &str,
+        version: &str,
+        range: Range<u64>,
+    ) -> Result<Bytes, OriginError> {
+        let length = range.end - range.start;
+        let _permits = self.limits.admit(length).await;
+        let separator = if self.prefix.as_ref().is_empty() { "" } else { "/" };
+        let path = Path::parse(format!("{}{separator}{object}", self.prefix))
+            .map_err(|error| OriginError::Name { problem: error.to_string() })?;
+        let read = async {
+            let options = conditional(version).with_range(Some(range));
+            let result = self.store.get_opts(&path, options).await?;
+            // Some servers ignore If-Match.
+            let same = version.is_empty() || version_of(&result.meta) == version;
+            Ok((same, result.bytes().await?))
+        };
+        let outcome = tokio::time::timeout(self.deadline, read).await;
+        match outcome.map_err(|_| self.too_slow(object))? {
+            Ok((true, bytes)) if bytes.len() as u64 == length => Ok(bytes),
+            Ok(_) | Err(StoreError::Precondition { .. } | StoreError::NotModified { .. }) => {
+                Err(OriginError::Changed { object: object.to_owned() })
+            }
+            Err(StoreError::NotFound { .. }) => {
+                Err(OriginError::Vanished { object: object.to_owned() })
+            }
+            Err(error) => Err(store_error(object, &error)),
+        }
+    }
+
+    fn too_slow(&self, what: &str) -> OriginError {
+        OriginError::Deadline { what: what.to_owned(), deadline: self.deadline }
+    }
+
+    fn list_error(&self, error: StoreError) -> OriginError {
+        let url = self.url.clone();
+        match error {
+            StoreError::InvalidPath { source } => OriginError::Name { problem: source.to_string() },
+            error if url.starts_with("http") => {
+                OriginError::Unlistable { url, problem: root_cause(&error) }
+            }
+            error => store_error(&url, &error),
+        }
+    }
+}
+
+fn store_error(what: &str, error: &StoreError) -> OriginError {
+    let what = what.to_owned();
+    let problem = root_cause(error);
+    match error {
+        StoreError::NotFound { .. } => OriginError::Missing { what },
+        StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => {
+            OriginError::Denied { what, problem }
+        }
+        _ => OriginError::Unavailable { what, problem },
+    }
+}
+
+fn version_of(meta: &ObjectMeta) -> String {
+    meta.e_tag.clone().unwrap_or_else(|| format!("{MODIFIED}{}", meta.last_modified.to_rfc3339()))
+}
+
+/// Asks for exactly this version, in whichever way the store understands.
+fn conditional(version: &str) -> GetOptions {
+    match version.strip_prefix(MODIFIED) {
+        Some(time) => match time.parse::<DateTime<Utc>>() {
+            Ok(time) => GetOptions::default().with_if_unmodified_since(Some(time)),
+            Err(_) => GetOptions::default(),
+        },
+        None if version.is_empty() => GetOptions::default(),
+        None => GetOptions::default().with_if_match(Some(version.to_owned())),
+    }
+}
+
+/// What a chain of errors comes down to, on one line and not too long.
+fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    let text = cause.to_string();
+    // S3 answers in XML; its message is what a person can use.
+    let message = ["<Message>", "<Code>"].iter().find_map(|tag| {
+        let (_, rest) = text.split_once(tag)?;
+        rest.split_once('<').map(|(message, _)| message.to_owned())
+    });
+    let text = message.filter(|message| !message.is_empty()).unwrap_or(text);
+    text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(200).collect()
+}
+
+fn open_store(
+    location: Location,
+    options: &Options,
+) -> Result<(Arc<dyn ObjectStore>, String), StoreError> {
+    let retry = RetryConfig {
+        backoff: BackoffConfig {
+            init_backoff: Duration::from_millis(100),
+            max_backoff: Duration::from_secs(10),
+            base: 2.,
+        },
+        max_retries: 10,
+        retry_timeout: options.deadline,
+    };
+    let client = ClientOptions::new()
+        .with_allow_http(true)
+        .with_connect_timeout(Duration::from_secs(5).min(options.deadline))
+        .with_timeout(options.deadline);
+    Ok(match location {
+        Location::S3 { bucket, prefix } => {
+            let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
+            if builder.get_config_value(&AmazonS3ConfigKey::AccessKeyId).is_none() {
+                for (key, value) in profile::read() {
+                    let key: AmazonS3ConfigKey = key.parse()?;
+                    if builder.get_config_value(&key).is_none() {
+                        builder = builder.with_config(key, value);
+                    }
+                }
+            }
+            if let Some(endpoint) = &options.endpoint {
+                builder = builder.with_endpoint(endpoint);
+            }
+            if options.anonymous {
+                builder = builder.with_skip_signature(true);
+            }
+            let store = builder.with_retry(retry).with_client_options(client).build()?;
+            (Arc::new(store), prefix)
+        }
+        Location::Google { bucket, prefix } => {
+            let mut builder = GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket);
+            if let Some(endpoint) = &options.endpoint {
+                builder = builder.with_base_url(endpoint);
+            }
+            if options.anonymous {
+                builder = builder.with_skip_signature(true);
+            }
+            let store = builder.with_retry(retry).with_client_options(client).build()?;
+            (Arc::new(store), prefix)
+        }
+        Location::Azure { container, prefix } => {
+            let mut builder = MicrosoftAzureBuilder::from_env().with_container_name(container);
+            if let Some(endpoint) = &options.endpoint {
+                builder = builder.with_endpoint(endpoint.clone());
+            }
+            if options.anonymous {
+                builder = builder.with_skip_signature(true);
+            }
+            let store = builder.with_retry(retry).with_client_options(client).build()?;
+            (Arc::new(store), prefix)
+        }
+        Location::Http { base, prefix } => {
+            let store = HttpBuilder::new()
+                .with_url(base)
+                .with_retry(retry)
+                .with_client_options(client)
+                .build()?;
+            (Arc::new(store), prefix)
+        }
+        Location::Local(_) => unreachable!("local trees are not opened here"),
+    })
+}
