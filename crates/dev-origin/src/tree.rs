@@ -181,7 +181,8 @@ impl Tree {
         let directory = match &mut *staging {
             Some(directory) => directory,
             empty => {
-                let directory = tempfile::Builder::new().prefix(STAGING_PREFIX).tempdir_in(&self.root);
+                let directory =
+                    tempfile::Builder::new().prefix(STAGING_PREFIX).tempdir_in(&self.root);
                 empty.insert(directory.map_err(io_error)?)
             }
         };
