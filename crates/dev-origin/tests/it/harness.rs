@@ -120,11 +120,11 @@ impl Fixture {
         let mut head = format!("{method} {path} HTTP/1.1\r\nconnection: close\r\n");
         let signed = self.sign(method, path);
         let given = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        for (name, value) in signed.into_iter().chain(given) {
-            head += &format!("{name}: {value}\r\n");
-        }
-        if !headers.iter().any(|(name, _)| *name == "content-length") && method != "GET" {
-            head += &format!("content-length: {}\r\n", body.len());
+        let has_length = headers.iter().any(|(name, _)| *name == "content-length");
+        let length = ("content-length".to_owned(), body.len().to_string());
+        let length = (!has_length && method != "GET").then_some(length);
+        for (name, value) in signed.into_iter().chain(given).chain(length) {
+            head.extend([&*name, ": ", &*value, "\r\n"]);
         }
         let mut stream = TcpStream::connect(self.origin.address()).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -133,16 +133,18 @@ impl Fixture {
         stream
     }
 
-    /// AWS Signature Version 4, for a path without a query and a payload that is not signed.
+    /// AWS Signature Version 4, for a query in canonical form, if any, and a payload that is not
+    /// signed.
     fn sign(&self, method: &str, path: &str) -> Vec<(String, String)> {
         let mut date = Vec::new();
         Timestamp::from(SystemTime::now()).format(TimestampFormat::DateTime, &mut date).unwrap();
         let date = String::from_utf8(date).unwrap().replace(['-', ':'], "");
         let date = format!("{}Z", &date[..15]);
         let host = self.origin.address().to_string();
+        let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let signed = "host;x-amz-content-sha256;x-amz-date";
         let canonical = format!(
-            "{method}\n{}\n\nhost:{host}\nx-amz-content-sha256:UNSIGNED-PAYLOAD\n\
+            "{method}\n{}\n{query}\nhost:{host}\nx-amz-content-sha256:UNSIGNED-PAYLOAD\n\
              x-amz-date:{date}\n\n{signed}\nUNSIGNED-PAYLOAD",
             normalise(path)
         );
@@ -184,7 +186,7 @@ fn normalise(path: &str) -> String {
         if byte.is_ascii_alphanumeric() || b"-_.~/".contains(&byte) {
             canonical.push(char::from(byte));
         } else {
-            canonical += &format!("%{byte:02X}");
+            canonical.extend([format!("%{byte:02X}")]);
         }
     }
     canonical

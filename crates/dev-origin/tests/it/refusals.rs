@@ -5,7 +5,7 @@ use std::fs;
 use forebay_dev_origin::{Config, SECRET_KEY, run};
 use object_store::{Error, ObjectStore, ObjectStoreExt};
 
-use crate::harness::{Fixture, Raw};
+use crate::harness::Fixture;
 
 #[tokio::test]
 async fn wrong_credentials() {
@@ -82,9 +82,10 @@ fn hostile_keys_are_refused_and_touch_nothing() {
     let source = [("x-amz-copy-source", "/bucket/../outside")];
     let answer = fixture.raw("PUT", "/bucket/copy", &source, b"");
     assert_eq!(answer.status, 400, "{answer:?}");
-    let delete = b"<Delete><Object><Key>../outside</Key></Object></Delete>";
     assert!(!fixture.path("copy").exists());
-    let _: Raw = fixture.raw("POST", "/bucket", &[], delete);
+    let delete = b"<Delete><Object><Key>../outside</Key></Object></Delete>";
+    let answer = fixture.raw("POST", "/bucket?delete=", &[], delete);
+    assert_eq!((answer.status, &*answer.code()), (200, "InvalidArgument"), "{answer:?}");
     assert_eq!(fixture.files(), before);
     assert_eq!(fs::read(outside).unwrap(), b"secret");
 }

@@ -82,11 +82,11 @@ fn a_checksum_that_does_not_match_leaves_nothing_behind() {
     ] {
         let answer = fixture.raw("PUT", "/bucket/k", &[(name, wrong)], b"content");
         assert_eq!((answer.status, &*answer.code()), (400, "BadDigest"), "{name}");
-        assert_eq!(fixture.files(), [fixture.path(""); 0], "{name}");
+        assert!(fixture.files().is_empty(), "{name}: {:?}", fixture.files());
     }
     let right = [("x-amz-checksum-sha256", "7XACtDnprIRfIjV9giusFERzD722AW0+yUMil7nsn3M=")];
     let answer = fixture.raw("PUT", "/bucket/k", &right, b"content");
-    assert_eq!(answer.status, 200, "{:?}", answer);
+    assert_eq!(answer.status, 200, "{answer:?}");
     assert_eq!(fixture.files(), [fixture.path("k")]);
 }
 
@@ -102,7 +102,7 @@ fn an_upload_that_breaks_off_leaves_nothing_behind() {
         }
         thread::sleep(Duration::from_millis(20));
     }
-    assert_eq!(fixture.files(), [fixture.path(""); 0]);
+    assert!(fixture.files().is_empty(), "{:?}", fixture.files());
 }
 
 #[tokio::test]
