@@ -14,7 +14,6 @@ import boto3
 import pytest
 from botocore.client import Config
 from botocore.exceptions import ClientError
-
 from conftest import REGION, Origin
 
 # boto3 generates its clients at run time; without its optional stubs they have no types.
@@ -89,7 +88,9 @@ def test_a_wrong_checksum_leaves_no_object(s3: Client, bucket: str, origin: Orig
     assert list((origin.root / bucket).iterdir()) == []
 
 
-@pytest.mark.parametrize("key", ["with space", "ünï/çødé 東京", "100%", "a+b", "a%2Fb", "q?x=1&y#z"])
+@pytest.mark.parametrize(
+    "key", ["with space", "ünï/çødé 東京", "100%", "a+b", "a%2Fb", "q?x=1&y#z"]
+)
 def test_odd_keys_survive(s3: Client, bucket: str, key: str) -> None:
     s3.put_object(Bucket=bucket, Key=key, Body=key.encode())
     assert s3.get_object(Bucket=bucket, Key=key)["Body"].read() == key.encode()
@@ -100,7 +101,9 @@ def test_odd_keys_survive(s3: Client, bucket: str, key: str) -> None:
 
 
 @pytest.mark.parametrize("operation", ["list_objects_v2", "list_objects"])
-def test_listings_page_in_key_order(s3: Client, bucket: str, operation: str, origin: Origin) -> None:
+def test_listings_page_in_key_order(
+    s3: Client, bucket: str, operation: str, origin: Origin
+) -> None:
     keys = [f"{top}{n}" for n in range(60) for top in ("d/", "d.", "d0", "e/f/", "")]
     for key in keys:
         path = origin.root / bucket / key

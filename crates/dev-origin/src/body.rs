@@ -85,10 +85,7 @@ fn read_ahead(stretch: Option<Stretch>) -> Next {
 impl Stream for FileBody {
     type Item = Result<Bytes, StdError>;
 
-    fn poll_next(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Self::Item>> {
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let (piece, rest) = match &mut self.next {
             Next::Reading(read) => match ready!(Pin::new(read).poll(context)) {
                 Ok(Ok(read)) => read,

@@ -11,6 +11,7 @@ use crate::tree::Version;
 
 /// What a reader asks of the version it would be given.
 #[derive(Debug, Default)]
+#[expect(clippy::struct_field_names, reason = "these are the headers' names")]
 pub struct ReadConditions {
     pub if_match: Option<ETagCondition>,
     pub if_none_match: Option<ETagCondition>,

@@ -50,14 +50,18 @@ impl Front {
             sleep(self.latency).await;
         }
         let ticket = Arc::new(Ticket::default());
-        let mut request = request
-            .map(|body| s3s::Body::http_body(Paced::new(body, Arc::clone(&self.shaper))));
+        let mut request =
+            request.map(|body| s3s::Body::http_body(Paced::new(body, Arc::clone(&self.shaper))));
         request.extensions_mut().insert(Arc::clone(&ticket));
 
         let response = self.s3.call(request).await;
 
         self.counters.request(ticket.operation.get().map(String::as_str));
         let (mut head, body) = response?.into_parts();
+        // s3s answers 200 to a HEAD of a range, whatever the operation says.
+        if head.status == StatusCode::OK && head.headers.contains_key(header::CONTENT_RANGE) {
+            head.status = StatusCode::PARTIAL_CONTENT;
+        }
         let object = head.extensions.remove::<BodyOf>().map(|BodyOf(name)| name);
         let mut cut = None;
         match ticket.fault.get() {

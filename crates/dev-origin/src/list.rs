@@ -103,8 +103,11 @@ impl Walk<'_> {
                 })
             } else if *entry < *after && !after.starts_with(&entry) {
                 Continue(()) // All below it come before `after`, too.
-            } else if self.query.delimiter == "/" && !on_the_way && !is_within(after, &entry) {
-                self.common_prefix(&entry)
+            } else if self.query.delimiter == "/"
+                && let Some(rolled_up) = self.rolled_up(&entry)
+                && (!after.starts_with(&entry) || *after == *rolled_up)
+            {
+                self.common_prefix(rolled_up) // Whatever is below it; no need to look.
             } else {
                 match self.directory(&path.join(name), &entry) {
                     Err(error) if error.kind() == io::ErrorKind::NotFound => Continue(()),
@@ -119,15 +122,11 @@ impl Walk<'_> {
     }
 
     fn object(&mut self, key: &str, version: impl FnOnce() -> Option<Version>) -> ControlFlow<()> {
-        let Query { prefix, delimiter, after, .. } = self.query;
-        if *key <= *after {
+        if *key <= *self.query.after || !key.starts_with(self.query.prefix) {
             return Continue(());
         }
-        let Some(rest) = key.strip_prefix(prefix) else { return Continue(()) };
-        if !delimiter.is_empty()
-            && let Some(position) = rest.find(delimiter)
-        {
-            return self.common_prefix(&key[..prefix.len() + position + delimiter.len()]);
+        if let Some(rolled_up) = self.rolled_up(key) {
+            return self.common_prefix(rolled_up);
         }
         match version() {
             Some(version) => self.push(Item::Object(key.to_owned(), version)),
@@ -135,8 +134,16 @@ impl Walk<'_> {
         }
     }
 
+    /// The common prefix that a key, or all keys of a directory, are rolled up into.
+    fn rolled_up<'key>(&self, key: &'key str) -> Option<&'key str> {
+        let Query { prefix, delimiter, .. } = self.query;
+        let position = key.strip_prefix(prefix)?.find(delimiter).filter(|_| !delimiter.is_empty());
+        Some(&key[..prefix.len() + position? + delimiter.len()])
+    }
+
     fn common_prefix(&mut self, name: &str) -> ControlFlow<()> {
-        let is_known = matches!(self.page.items.last(), Some(Item::CommonPrefix(last)) if last == name);
+        let is_known =
+            matches!(self.page.items.last(), Some(Item::CommonPrefix(last)) if last == name);
         if is_known || *name == *self.query.after {
             return Continue(());
         }
@@ -151,11 +158,6 @@ impl Walk<'_> {
         self.page.items.push(item);
         Continue(())
     }
-}
-
-/// Strictly below, so that some keys of `directory` come before it and others behind.
-fn is_within(name: &str, directory: &str) -> bool {
-    name.len() > directory.len() && name.starts_with(directory)
 }
 
 /// Names that are not UTF-8 cannot be keys and are left out.
@@ -174,4 +176,109 @@ fn sorted_names(path: &Path) -> io::Result<Vec<String>> {
     }
     names.sort_unstable();
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// What S3 says a listing is, without directories, pages or shortcuts.
+    fn model(keys: &BTreeSet<String>, query: Query<'_>) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        for key in keys.iter().filter(|key| ***key > *query.after) {
+            let Some(rest) = key.strip_prefix(query.prefix) else { continue };
+            let rolled_up = rest.find(query.delimiter).filter(|_| !query.delimiter.is_empty());
+            let name = rolled_up.map_or(key.clone(), |position| {
+                key[..query.prefix.len() + position + query.delimiter.len()].to_owned()
+            });
+            if name != query.after && names.last() != Some(&name) {
+                names.push(name);
+            }
+        }
+        names
+    }
+
+    fn random_tree(random: &mut fastrand::Rng, root: &Path) -> BTreeSet<String> {
+        let mut keys = BTreeSet::new();
+        for _ in 0..60 {
+            let mut segment = || -> String {
+                let length = random.usize(1..3);
+                (0..length).filter_map(|_| random.choice(['a', '.', '-', '0', 'ü'])).collect()
+            };
+            let segments: Vec<String> = match keys.len() % 3 {
+                0 => vec![segment()],
+                1 => vec![segment(), segment()],
+                _ => vec![segment(), segment(), segment()],
+            };
+            let key = segments.join("/");
+            let path = root.join(&key);
+            // Some land on a directory, or below a file: those cannot exist here.
+            if key_problem(&key).is_none()
+                && fs::create_dir_all(path.parent().unwrap()).is_ok()
+                && fs::write(&path, "").is_ok()
+            {
+                keys.insert(key);
+            }
+        }
+        keys
+    }
+
+    #[test]
+    fn every_listing_is_what_s3_would_say_page_by_page() {
+        for seed in 0..20 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let root = tempfile::tempdir().unwrap();
+            let keys = random_tree(&mut random, root.path());
+            let names: Vec<&String> = keys.iter().collect();
+            for _ in 0..100 {
+                let some_prefix = |random: &mut fastrand::Rng| {
+                    let key = random.choice(&names).unwrap();
+                    let ends: Vec<usize> = key.char_indices().map(|(end, _)| end).collect();
+                    key[..*random.choice(&ends).unwrap()].to_owned()
+                };
+                let (prefix, after) = (some_prefix(&mut random), some_prefix(&mut random));
+                let query = Query {
+                    prefix: &prefix,
+                    delimiter: random.choice(["", "/", "/", ".", "a/"]).unwrap(),
+                    after: if random.bool() { "" } else { &after },
+                    max_keys: random.usize(1..6),
+                };
+                let mut listed: Vec<String> = Vec::new();
+                let mut after = query.after.to_owned();
+                loop {
+                    let page = page(root.path(), Query { after: &after, ..query }).unwrap();
+                    assert!(page.items.len() <= query.max_keys);
+                    listed.extend(page.items.iter().map(|item| item.name().to_owned()));
+                    if !page.truncated {
+                        break;
+                    }
+                    listed.last().unwrap().clone_into(&mut after);
+                }
+                assert_eq!(listed, model(&keys, query), "seed {seed}, {query:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn circles_of_links_are_walked_once_and_hostile_prefixes_match_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let bucket = root.path().join("bucket");
+        fs::create_dir_all(bucket.join("a/b")).unwrap();
+        fs::write(bucket.join("a/b/file"), "").unwrap();
+        fs::write(root.path().join("outside"), "").unwrap();
+        std::os::unix::fs::symlink(&bucket, bucket.join("a/b/up")).unwrap();
+        std::os::unix::fs::symlink("nowhere", bucket.join("dangling")).unwrap();
+        let list = |prefix| {
+            let query = Query { prefix, delimiter: "", after: "", max_keys: 1000 };
+            let page = page(&bucket, query).unwrap();
+            page.items.iter().map(|item| item.name().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(list(""), ["a/b/file"]);
+        assert_eq!(list("a/b/file"), ["a/b/file"]);
+        for prefix in ["../", "a/../", "/", "a//", "./", "none/", "a/b/file/"] {
+            assert_eq!(list(prefix), [""; 0], "{prefix}");
+        }
+    }
 }

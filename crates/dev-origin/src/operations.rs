@@ -17,14 +17,36 @@ use crate::{
     conditions::{ReadConditions, WriteConditions},
     counters::Counters,
     front::BodyOf,
-    list::{self, Item},
+    listing,
     multipart::Uploads,
     tree::{Object as Found, Tree, Version, io_error},
-    upload::{Promise, blocking, receive},
+    upload::{Promise, announced_trailers, blocking, receive},
 };
 
-/// As in S3.
-const MAX_KEYS: i32 = 1000;
+/// The fields of many an input that are one thing to us.
+macro_rules! checksums {
+    ($input:ident) => {
+        Checksum {
+            checksum_crc32: $input.checksum_crc32,
+            checksum_crc32c: $input.checksum_crc32c,
+            checksum_crc64nvme: $input.checksum_crc64nvme,
+            checksum_sha1: $input.checksum_sha1,
+            checksum_sha256: $input.checksum_sha256,
+            ..Checksum::default()
+        }
+    };
+}
+macro_rules! read_conditions {
+    ($input:ident) => {
+        ReadConditions {
+            if_match: $input.if_match,
+            if_none_match: $input.if_none_match,
+            if_modified_since: $input.if_modified_since,
+            if_unmodified_since: $input.if_unmodified_since,
+        }
+    };
+}
+
 /// All that can be said of a file without looking into it; also S3's default.
 const CONTENT_TYPE: &str = "binary/octet-stream";
 
@@ -47,45 +69,6 @@ impl Operations {
         self.counters.object_deleted(&name);
         Ok(())
     }
-
-    async fn list(&self, bucket: &str, asked: Asked) -> S3Result<Listed> {
-        let (tree, bucket) = (Arc::clone(&self.tree), bucket.to_owned());
-        blocking(move || {
-            let max_keys = asked.max_keys.unwrap_or(MAX_KEYS).clamp(0, MAX_KEYS);
-            let query = list::Query {
-                prefix: &asked.prefix,
-                delimiter: &asked.delimiter,
-                after: &asked.after,
-                max_keys: usize::try_from(max_keys).expect("clamped"),
-            };
-            let page = list::page(&tree.bucket(&bucket)?, query).map_err(io_error)?;
-            let next = page.items.last().filter(|_| page.truncated);
-            let mut listed = Listed {
-                max_keys,
-                next: next.map(|item| item.name().to_owned()),
-                objects: Vec::new(),
-                prefixes: Vec::new(),
-            };
-            let encode = |name: String| if asked.url_encoded { url_encode(&name) } else { name };
-            for item in page.items {
-                match item {
-                    Item::Object(key, version) => listed.objects.push(Object {
-                        key: Some(encode(key)),
-                        e_tag: Some(version.etag()),
-                        last_modified: Some(version.last_modified()),
-                        size: Some(version.size_signed()),
-                        storage_class: Some(ObjectStorageClass::from_static("STANDARD")),
-                        ..Object::default()
-                    }),
-                    Item::CommonPrefix(prefix) => {
-                        listed.prefixes.push(CommonPrefix { prefix: Some(encode(prefix)) });
-                    }
-                }
-            }
-            Ok(listed)
-        })
-        .await
-    }
 }
 
 #[async_trait::async_trait]
@@ -100,13 +83,7 @@ impl S3 for Operations {
         let (tree, piece_size) = (Arc::clone(&self.tree), self.piece_size);
         let output = blocking(move || {
             let Found { file, version } = tree.open(&input.bucket, &input.key)?;
-            let conditions = ReadConditions {
-                if_match: input.if_match,
-                if_none_match: input.if_none_match,
-                if_modified_since: input.if_modified_since,
-                if_unmodified_since: input.if_unmodified_since,
-            };
-            conditions.check(&version)?;
+            read_conditions!(input).check(&version)?;
             let (start, length, content_range) = resolve(input.range, &version)?;
             let body = file.map(|mut file| {
                 if start > 0 {
@@ -141,13 +118,7 @@ impl S3 for Operations {
         let tree = Arc::clone(&self.tree);
         let output = blocking(move || {
             let version = tree.version(&input.bucket, &input.key)?;
-            let conditions = ReadConditions {
-                if_match: input.if_match,
-                if_none_match: input.if_none_match,
-                if_modified_since: input.if_modified_since,
-                if_unmodified_since: input.if_unmodified_since,
-            };
-            conditions.check(&version)?;
+            read_conditions!(input).check(&version)?;
             let (_, length, content_range) = resolve(input.range, &version)?;
             Ok(HeadObjectOutput {
                 accept_ranges: Some("bytes".to_owned()),
@@ -160,84 +131,25 @@ impl S3 for Operations {
             })
         })
         .await?;
-        let partial = output.content_range.is_some();
-        let mut response = S3Response::new(output);
-        response.status = partial.then_some(http::StatusCode::PARTIAL_CONTENT);
-        Ok(response)
+        Ok(S3Response::new(output))
     }
 
     async fn list_objects_v2(
         &self,
         request: S3Request<ListObjectsV2Input>,
     ) -> S3Result<S3Response<ListObjectsV2Output>> {
-        let input = request.input;
-        let after = match &input.continuation_token {
-            Some(token) => decode_token(token)?,
-            None => input.start_after.clone().unwrap_or_default(),
-        };
-        let asked = Asked {
-            prefix: input.prefix.clone().unwrap_or_default(),
-            delimiter: input.delimiter.clone().unwrap_or_default(),
-            after,
-            max_keys: input.max_keys,
-            url_encoded: input.encoding_type.is_some(),
-        };
-        let encode = |name: String| if asked.url_encoded { url_encode(&name) } else { name };
-        let (prefix, delimiter, start_after) = (
-            input.prefix.map(encode),
-            input.delimiter.map(encode),
-            input.start_after.map(encode),
-        );
-        let listed = self.list(&input.bucket, asked).await?;
-        let count = listed.objects.len() + listed.prefixes.len();
-        Ok(S3Response::new(ListObjectsV2Output {
-            name: Some(input.bucket),
-            prefix: Some(prefix.unwrap_or_default()),
-            delimiter,
-            start_after,
-            encoding_type: input.encoding_type,
-            continuation_token: input.continuation_token,
-            max_keys: Some(listed.max_keys),
-            key_count: Some(i32::try_from(count).expect("at most 1000")),
-            is_truncated: Some(listed.next.is_some()),
-            next_continuation_token: listed.next.map(|next| encode_token(&next)),
-            contents: Some(listed.objects),
-            common_prefixes: Some(listed.prefixes),
-            ..ListObjectsV2Output::default()
-        }))
+        let tree = Arc::clone(&self.tree);
+        let output = blocking(move || listing::version_2(&tree, request.input)).await?;
+        Ok(S3Response::new(output))
     }
 
     async fn list_objects(
         &self,
         request: S3Request<ListObjectsInput>,
     ) -> S3Result<S3Response<ListObjectsOutput>> {
-        let input = request.input;
-        let asked = Asked {
-            prefix: input.prefix.clone().unwrap_or_default(),
-            delimiter: input.delimiter.clone().unwrap_or_default(),
-            after: input.marker.clone().unwrap_or_default(),
-            max_keys: input.max_keys,
-            url_encoded: input.encoding_type.is_some(),
-        };
-        let encode = |name: String| if asked.url_encoded { url_encode(&name) } else { name };
-        let url_encoded = asked.url_encoded;
-        let (prefix, delimiter, marker) =
-            (input.prefix.map(encode), input.delimiter.map(encode), input.marker.map(encode));
-        let listed = self.list(&input.bucket, asked).await?;
-        let next = listed.next.map(|next| if url_encoded { url_encode(&next) } else { next });
-        Ok(S3Response::new(ListObjectsOutput {
-            name: Some(input.bucket),
-            prefix: Some(prefix.unwrap_or_default()),
-            delimiter,
-            marker: Some(marker.unwrap_or_default()),
-            encoding_type: input.encoding_type,
-            max_keys: Some(listed.max_keys),
-            is_truncated: Some(next.is_some()),
-            next_marker: next,
-            contents: Some(listed.objects),
-            common_prefixes: Some(listed.prefixes),
-            ..ListObjectsOutput::default()
-        }))
+        let tree = Arc::clone(&self.tree);
+        let output = blocking(move || listing::version_1(&tree, request.input)).await?;
+        Ok(S3Response::new(output))
     }
 
     async fn put_object(
@@ -248,17 +160,10 @@ impl S3 for Operations {
         let promise = Promise {
             length: input.content_length,
             md5: input.content_md5,
-            checksum: Checksum {
-                checksum_crc32: input.checksum_crc32,
-                checksum_crc32c: input.checksum_crc32c,
-                checksum_crc64nvme: input.checksum_crc64nvme,
-                checksum_sha1: input.checksum_sha1,
-                checksum_sha256: input.checksum_sha256,
-                ..Checksum::default()
-            },
-            ..Promise::default()
+            checksum: checksums!(input),
+            trailer_names: announced_trailers(&headers),
+            trailers: trailing_headers,
         };
-        let promise = promise.with_trailers(&headers, trailing_headers);
         let tree = Arc::clone(&self.tree);
         // Refused before the content comes in, where that can be known.
         tree.bucket(&input.bucket)?;
@@ -266,10 +171,9 @@ impl S3 for Operations {
         let checksum = received.checksum;
         let conditions =
             WriteConditions { if_match: input.if_match, if_none_match: input.if_none_match };
-        let version = blocking(move || {
-            tree.commit(&input.bucket, &input.key, received.staged, &conditions)
-        })
-        .await?;
+        let version =
+            blocking(move || tree.commit(&input.bucket, &input.key, received.staged, &conditions))
+                .await?;
         Ok(S3Response::new(PutObjectOutput {
             e_tag: Some(version.etag()),
             checksum_crc32: checksum.checksum_crc32,
@@ -385,17 +289,10 @@ impl S3 for Operations {
         let promise = Promise {
             length: input.content_length,
             md5: input.content_md5,
-            checksum: Checksum {
-                checksum_crc32: input.checksum_crc32,
-                checksum_crc32c: input.checksum_crc32c,
-                checksum_crc64nvme: input.checksum_crc64nvme,
-                checksum_sha1: input.checksum_sha1,
-                checksum_sha256: input.checksum_sha256,
-                ..Checksum::default()
-            },
-            ..Promise::default()
+            checksum: checksums!(input),
+            trailer_names: announced_trailers(&headers),
+            trailers: trailing_headers,
         };
-        let promise = promise.with_trailers(&headers, trailing_headers);
         let tree = Arc::clone(&self.tree);
         let received = receive(tree, &self.counters, input.body, promise).await?;
         let checksum = received.checksum.clone();
@@ -420,14 +317,7 @@ impl S3 for Operations {
         let (bucket, key) = (input.bucket.clone(), input.key.clone());
         let version = blocking(move || {
             let parts = input.multipart_upload.and_then(|upload| upload.parts).unwrap_or_default();
-            let promised = Checksum {
-                checksum_crc32: input.checksum_crc32,
-                checksum_crc32c: input.checksum_crc32c,
-                checksum_crc64nvme: input.checksum_crc64nvme,
-                checksum_sha1: input.checksum_sha1,
-                checksum_sha256: input.checksum_sha256,
-                ..Checksum::default()
-            };
+            let promised = checksums!(input);
             let name = (&*input.upload_id, &*input.bucket, &*input.key);
             let staged = uploads.join(&tree, name, &parts, &promised)?;
             let size = staged.as_file().metadata().map_err(io_error)?.len();
@@ -491,8 +381,7 @@ impl S3 for Operations {
     ) -> S3Result<S3Response<CreateBucketOutput>> {
         let bucket = request.input.bucket;
         self.tree.create_bucket(&bucket)?;
-        let location = Some(format!("/{bucket}"));
-        Ok(S3Response::new(CreateBucketOutput { location, ..CreateBucketOutput::default() }))
+        Ok(S3Response::new(CreateBucketOutput { location: Some(format!("/{bucket}")) }))
     }
 
     async fn delete_bucket(
@@ -511,22 +400,6 @@ impl S3 for Operations {
         // No constraint is S3's way of saying `us-east-1`.
         Ok(S3Response::new(GetBucketLocationOutput::default()))
     }
-}
-
-/// What both generations of listing ask for.
-struct Asked {
-    prefix: String,
-    delimiter: String,
-    after: String,
-    max_keys: Option<i32>,
-    url_encoded: bool,
-}
-
-struct Listed {
-    max_keys: i32,
-    next: Option<String>,
-    objects: Vec<Object>,
-    prefixes: Vec<CommonPrefix>,
 }
 
 /// Start, length and, if a range was asked for, its description.
@@ -559,30 +432,4 @@ fn only_part(number: Option<i32>) -> S3Result<()> {
 
 fn signed(length: u64) -> i64 {
     i64::try_from(length).expect("files are shorter than 8 EiB")
-}
-
-fn encode_token(after: &str) -> String {
-    base64_simd::URL_SAFE_NO_PAD.encode_to_string(after)
-}
-
-fn decode_token(token: &str) -> S3Result<String> {
-    let bytes = base64_simd::URL_SAFE_NO_PAD.decode_to_vec(token).ok();
-    bytes
-        .and_then(|bytes| String::from_utf8(bytes).ok())
-        .ok_or_else(|| s3_error!(InvalidArgument, "The continuation token is not one of ours"))
-}
-
-/// Lets keys pass that XML cannot carry.
-fn url_encode(name: &str) -> String {
-    use std::fmt::Write as _;
-    let mut encoded = String::with_capacity(name.len());
-    for byte in name.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'/' => {
-                encoded.push(char::from(byte));
-            }
-            _ => write!(encoded, "%{byte:02X}").expect("a String takes everything"),
-        }
-    }
-    encoded
 }

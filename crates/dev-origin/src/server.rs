@@ -91,22 +91,15 @@ async fn serve(
 
 fn front(config: Config, counters: Arc<Counters>) -> Front {
     let shaper = Arc::new(Shaper::new(config.bandwidth));
-    let operations =
-        Operations::new(config.root, Arc::clone(&counters), shaper.piece_size());
+    let operations = Operations::new(config.root, Arc::clone(&counters), shaper.piece_size());
     let mut builder = S3ServiceBuilder::new(operations);
-    builder.set_auth(OneKey {
-        access_key: config.access_key,
-        secret_key: config.secret_key.into(),
-    });
+    builder
+        .set_auth(OneKey { access_key: config.access_key, secret_key: config.secret_key.into() });
     builder.set_access(Gate(Faults::new(config.fail_rate, config.seed)));
     Front { s3: builder.build(), counters, shaper, latency: config.latency }
 }
 
-async fn serve_connection(
-    stream: TcpStream,
-    front: Arc<Front>,
-    mut stopping: watch::Receiver<()>,
-) {
+async fn serve_connection(stream: TcpStream, front: Arc<Front>, mut stopping: watch::Receiver<()>) {
     // Without this a small answer can wait 40 ms for the client's delayed ACK (see the crate's head).
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");

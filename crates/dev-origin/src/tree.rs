@@ -181,7 +181,8 @@ impl Tree {
         let directory = match &mut *staging {
             Some(directory) => directory,
             empty => {
-                let directory = tempfile::Builder::new().prefix(STAGING_PREFIX).tempdir_in(&self.root);
+                let directory =
+                    tempfile::Builder::new().prefix(STAGING_PREFIX).tempdir_in(&self.root);
                 empty.insert(directory.map_err(io_error)?)
             }
         };
@@ -309,6 +310,20 @@ mod tests {
         }
         for key in ["a", "a/b", "a/", "...", "a..b", ".hidden", "ü/ /+%", "a\\..\\b", "~", "-"] {
             assert_eq!(key_problem(key), None, "{key:?}");
+        }
+    }
+
+    #[test]
+    fn quick_rewrites_of_the_same_length_are_all_different_versions() {
+        let root = tempfile::tempdir().unwrap();
+        let tree = Tree::new(root.path().to_owned());
+        tree.create_bucket("bucket").unwrap();
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..2000 {
+            let staged = tree.stage().unwrap();
+            let version = tree.commit("bucket", "k", staged, &WriteConditions::default()).unwrap();
+            assert!(seen.insert(version.etag()), "an ETag named two versions");
+            assert_eq!(tree.version("bucket", "k").unwrap(), version);
         }
     }
 }

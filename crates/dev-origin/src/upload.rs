@@ -28,7 +28,7 @@ use crate::{
 const WRITE_SIZE: ByteSize = ByteSize::mib(1);
 
 /// What the client promised about the content it sends.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Promise {
     pub length: Option<i64>,
     pub md5: Option<String>,
@@ -38,14 +38,9 @@ pub struct Promise {
     pub trailer_names: String,
 }
 
-impl Promise {
-    /// The part that is told by headers `s3s` leaves to us.
-    pub fn with_trailers(mut self, headers: &HeaderMap, trailers: Option<TrailingHeaders>) -> Self {
-        let names = headers.get_all("x-amz-trailer").iter().filter_map(|name| name.to_str().ok());
-        self.trailer_names = names.collect::<Vec<_>>().join(",").to_ascii_lowercase();
-        self.trailers = trailers;
-        self
-    }
+pub fn announced_trailers(headers: &HeaderMap) -> String {
+    let names = headers.get_all("x-amz-trailer").iter().filter_map(|name| name.to_str().ok());
+    names.collect::<Vec<_>>().join(",").to_ascii_lowercase()
 }
 
 /// Content that arrived whole, with the checksums it was found to have.
@@ -159,8 +154,9 @@ fn compare_trailers(names: &str, trailers: &HeaderMap, computed: &Checksum) -> S
     for (name, field) in CHECKSUMS {
         if names.split(',').any(|other| other.trim() == name) {
             let promised = trailers.get(name).and_then(|value| value.to_str().ok());
-            let promised = promised
-                .ok_or_else(|| s3_error!(InvalidRequest, "The announced trailer {name} is missing"))?;
+            let promised = promised.ok_or_else(|| {
+                s3_error!(InvalidRequest, "The announced trailer {name} is missing")
+            })?;
             compare(name, promised, field(computed).as_deref().unwrap_or_default())?;
         }
     }
