@@ -112,6 +112,14 @@ impl Journal {
         Ok(Self { path, writer, earlier: Some(earlier), end: start })
     }
 
+    /// The same journal from the start again, for a build that lists anew.
+    pub fn rewind(&mut self) -> Result<(), JournalError> {
+        let rows = self.rows()?;
+        self.end = rows.end;
+        self.earlier = Some(rows);
+        Ok(())
+    }
+
     /// The finished row of this plan, if an earlier run left it. The first plan that it does not know
     /// ends the part that can be used again; all that came after is dropped.
     pub fn recall(&mut self, plan: &BlobPlan) -> Result<Option<Blob>, JournalError> {
@@ -164,6 +172,11 @@ impl Journal {
             Rows::read(&file, start)
         })();
         rows.map_err(|source| JournalError::Io { path: self.path.clone(), source })
+    }
+
+    /// Ends a build that did not succeed: keeps the journal, unless there is nothing in it.
+    pub fn close(mut self) -> Result<(), JournalError> {
+        if self.rows()?.next().is_none() { self.remove() } else { Ok(()) }
     }
 
     /// Removes the journal, for the digest has been published.

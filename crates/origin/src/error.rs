@@ -52,7 +52,7 @@ pub enum OriginError {
         problem: String,
     },
     /// A key that cannot be used.
-    #[error("the origin lists {problem}; rename it, or leave it out with --exclude")]
+    #[error("the origin lists an object that cannot be named: {problem}; rename or remove it")]
     Name {
         /// Which, and why.
         problem: String,

@@ -21,11 +21,11 @@ use forebay_core::digest::plan::Listed;
 use futures::{Stream, StreamExt as _, stream::BoxStream};
 
 pub use error::OriginError;
-use local::LocalTree;
-use remote::Remote;
+pub use local::LocalTree;
+pub use remote::Remote;
 pub use url::Location;
 
-/// A long read is asked for in pieces of this size, each with retries and a deadline of its own.
+/// Long reads are best asked for in pieces of this size, each with retries and a deadline of its own.
 pub const PIECE: u64 = 2 << 20;
 
 /// How to reach an origin. Credentials come from each cloud's ordinary environment.
@@ -35,6 +35,8 @@ pub struct Options {
     pub endpoint: Option<String>,
     /// Send no credentials.
     pub anonymous: bool,
+    /// Send these, instead of what the environment holds.
+    pub credentials: Option<Credentials>,
     /// How long one request may take, with all its retries.
     pub deadline: Duration,
     /// Requests under way at once.
@@ -46,9 +48,25 @@ impl Default for Options {
         Self {
             endpoint: None,
             anonymous: false,
+            credentials: None,
             deadline: Duration::from_mins(1),
             requests_max: 64,
         }
+    }
+}
+
+/// An S3 key that does not come from the environment. Its secret is never printed.
+#[derive(Clone)]
+pub struct Credentials {
+    /// The access key.
+    pub access_key: String,
+    /// Its secret.
+    pub secret_key: String,
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Credentials({}, secret redacted)", self.access_key)
     }
 }
 
@@ -109,7 +127,8 @@ impl Origin {
         }
     }
 
-    /// Some bytes of an object, as it was when `version` was listed. All of them, or an error.
+    /// Some bytes of an object, as it was when `version` was listed (or as it is, if `version` is
+    /// empty). All of them, or an error.
     pub async fn read(
         &self,
         object: &str,
@@ -123,21 +142,6 @@ impl Origin {
             Self::Local(tree) => tree.read(object, version, range).await,
             Self::Remote(remote) => remote.read(object, version, range).await,
         }
-    }
-
-    /// The same, for any length: in pieces, in order, the next one already under way.
-    pub fn pieces<'a>(
-        &'a self,
-        object: &'a str,
-        version: &'a str,
-        range: Range<u64>,
-    ) -> impl Stream<Item = Result<Bytes, OriginError>> + 'a {
-        let starts = range.clone().step_by(usize::try_from(PIECE).expect("fits"));
-        futures::stream::iter(starts)
-            .map(move |start| {
-                self.read(object, version, start..range.end.min(start.saturating_add(PIECE)))
-            })
-            .buffered(2)
     }
 }
 

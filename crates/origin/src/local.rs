@@ -13,7 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use forebay_core::digest::plan::{Listed, check_name};
+use forebay_core::digest::plan::Listed;
 use futures::Stream;
 use tokio::sync::mpsc;
 
@@ -107,7 +107,9 @@ impl LocalTree {
             _ => io_error(&path, source),
         };
         let file = File::open(&path).map_err(failed)?;
-        let same = |file: &File| Ok::<_, io::Error>(version_of(&file.metadata()?) == version);
+        let same = |file: &File| {
+            Ok::<_, io::Error>(version.is_empty() || version_of(&file.metadata()?) == version)
+        };
         if !same(&file).map_err(failed)? {
             return Err(changed());
         }
@@ -196,7 +198,6 @@ impl Walk {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(io_error(path, error).into()),
         };
-        check_name(&object).map_err(|problem| OriginError::Name { problem })?;
         let listed = Listed { object, length: metadata.len(), version: version_of(&metadata) };
         self.group.push(Ok(listed));
         if self.group.len() == GROUP { self.flush() } else { Ok(()) }

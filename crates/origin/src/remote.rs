@@ -4,7 +4,7 @@ use std::{fmt, ops::Range, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
-use forebay_core::digest::plan::{Listed, check_name};
+use forebay_core::digest::plan::Listed;
 use futures::{Stream, StreamExt as _, TryStreamExt as _};
 use object_store::{
     BackoffConfig, ClientOptions, Error as StoreError, GetOptions, ObjectMeta, ObjectStore,
@@ -12,7 +12,7 @@ use object_store::{
     azure::MicrosoftAzureBuilder, gcp::GoogleCloudStorageBuilder, http::HttpBuilder, path::Path,
 };
 
-use crate::{Location, Options, OriginError, limits::Limits, profile};
+use crate::{Credentials, Location, Options, OriginError, limits::Limits, profile};
 
 /// Stands for an `ETag` where a store has none: the time of the last change.
 const MODIFIED: &str = "modified ";
@@ -37,7 +37,7 @@ impl fmt::Debug for Remote {
 }
 
 impl Remote {
-    pub fn new(location: Location, options: &Options) -> Result<Self, OriginError> {
+    pub(crate) fn new(location: Location, options: &Options) -> Result<Self, OriginError> {
         let url = location.url();
         // The first caller installs it; later ones find it there.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -52,12 +52,12 @@ impl Remote {
         Ok(Self { store, url, prefix, only: None, limits, deadline: options.deadline })
     }
 
-    pub fn url(&self) -> &str {
+    pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
     /// In the order of keys, or an error where the store's order is another.
-    pub fn list(&self) -> impl Stream<Item = Result<Listed, OriginError>> + use<> {
+    pub(crate) fn list(&self) -> impl Stream<Item = Result<Listed, OriginError>> + use<> {
         let mut last: Option<String> = None;
         self.list_as_it_comes().map(move |listed| {
             let listed = listed?;
@@ -70,7 +70,9 @@ impl Remote {
     }
 
     /// In the store's own order, without the empty objects that stand for directories.
-    pub fn list_as_it_comes(&self) -> impl Stream<Item = Result<Listed, OriginError>> + use<> {
+    pub(crate) fn list_as_it_comes(
+        &self,
+    ) -> impl Stream<Item = Result<Listed, OriginError>> + use<> {
         let remote = self.clone();
         let entries = match &self.only {
             Some(name) => {
@@ -90,7 +92,7 @@ impl Remote {
                 let Some(meta) = next else {
                     return Ok(held.take().map(|last| (last, (remote, entries, None))));
                 };
-                let listed = remote.listed(&meta)?;
+                let listed = remote.listed(&meta);
                 let ready = held.take().filter(|held| {
                     let directory = listed.object.strip_prefix(&held.object);
                     held.length > 0 || !directory.is_some_and(|rest| rest.starts_with('/'))
@@ -105,7 +107,7 @@ impl Remote {
 
     /// Looks whether the place is a prefix or one object; in the latter case the place becomes the
     /// object's parent, so that its key is its name.
-    pub async fn locate(mut self) -> Result<Self, OriginError> {
+    pub(crate) async fn locate(mut self) -> Result<Self, OriginError> {
         let mut listing = self.store.list(Some(&self.prefix));
         let first = tokio::time::timeout(self.deadline, listing.try_next()).await;
         let listing_error = match first.map_err(|_| self.too_slow(&self.url))? {
@@ -137,16 +139,15 @@ impl Remote {
         }
     }
 
-    fn listed(&self, meta: &ObjectMeta) -> Result<Listed, OriginError> {
+    fn listed(&self, meta: &ObjectMeta) -> Listed {
         let full = meta.location.as_ref();
         let object = full
             .strip_prefix(self.prefix.as_ref())
             .map_or(full, |rest| rest.strip_prefix('/').unwrap_or(rest));
-        check_name(object).map_err(|problem| OriginError::Name { problem })?;
-        Ok(Listed { object: object.to_owned(), length: meta.size, version: version_of(meta) })
+        Listed { object: object.to_owned(), length: meta.size, version: version_of(meta) }
     }
 
-    pub async fn read(
+    pub(crate) async fn read(
         &self,
         object: &str,
         version: &str,
@@ -184,7 +185,9 @@ impl Remote {
     fn list_error(&self, error: StoreError) -> OriginError {
         let url = self.url.clone();
         match error {
-            StoreError::InvalidPath { source } => OriginError::Name { problem: source.to_string() },
+            StoreError::InvalidPath { source } => {
+                OriginError::Name { problem: source.to_string().escape_debug().to_string() }
+            }
             error if url.starts_with("http") => {
                 OriginError::Unlistable { url, problem: root_cause(&error) }
             }
@@ -257,6 +260,9 @@ fn open_store(
     Ok(match location {
         Location::S3 { bucket, prefix } => {
             let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
+            if let Some(Credentials { access_key, secret_key }) = &options.credentials {
+                builder = builder.with_access_key_id(access_key).with_secret_access_key(secret_key);
+            }
             if builder.get_config_value(&AmazonS3ConfigKey::AccessKeyId).is_none() {
                 for (key, value) in profile::read() {
                     let key: AmazonS3ConfigKey = key.parse()?;

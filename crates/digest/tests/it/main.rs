@@ -15,7 +15,12 @@ fn row(index: usize) -> Blob {
     Blob {
         address: Namespace::public().address(object.as_bytes()),
         items: vec![ItemSpan { offset: 0, length: object.len() as u64 }],
-        parts: vec![Part { length: object.len() as u64, object, version: "\"v\"".into(), offset: 0 }],
+        parts: vec![Part {
+            length: object.len() as u64,
+            object,
+            version: "\"v\"".into(),
+            offset: 0,
+        }],
     }
 }
 
@@ -24,7 +29,11 @@ fn header(rows: &[Blob]) -> Header {
     let chunking = Chunking::for_dataset(ByteSize(bytes), rows.len() as u64);
     let mut id = DatasetIdHasher::new();
     for row in rows {
-        id.push(&row.address, row.length(), row.items.iter().map(|item| (item.offset, item.length)));
+        id.push(
+            &row.address,
+            row.length(),
+            row.items.iter().map(|item| (item.offset, item.length)),
+        );
     }
     let summary = Summary {
         dataset: id.finish(chunking),
