@@ -20,7 +20,7 @@ use output::Verdict;
 
 /// An informed storage cache for machine learning.
 #[derive(Debug, Parser)]
-#[command(name = "forebay", version, about, after_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "forebay", version, after_help = EXAMPLES, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

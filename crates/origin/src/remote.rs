@@ -81,7 +81,7 @@ impl Remote {
             }
             None => self.store.list(Some(&self.prefix)),
         };
-        let state = (remote, entries, None::<Listed>);
+        let state = (remote, entries.fuse(), None::<Listed>);
         // One entry of look-ahead tells whether an empty object is a directory's marker.
         futures::stream::try_unfold(state, |(remote, mut entries, mut held)| async move {
             loop {

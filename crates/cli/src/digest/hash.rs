@@ -128,7 +128,7 @@ fn trips<E: Send>(
     plans: impl Stream<Item = Result<BlobPlan, E>> + Send,
     blobs_max: usize,
 ) -> impl Stream<Item = Vec<Result<BlobPlan, E>>> + Send {
-    futures::stream::unfold(Box::pin(plans), move |mut plans| async move {
+    futures::stream::unfold(Box::pin(plans.fuse()), move |mut plans| async move {
         let (mut trip, mut bytes) = (Vec::new(), 0);
         while trip.len() < blobs_max && bytes < TRIP_BYTES {
             match plans.next().await {
