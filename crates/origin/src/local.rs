@@ -5,6 +5,7 @@
 //! blocking thread of its own ([`LocalTree::visit`]).
 
 use std::{
+    ffi::OsStr,
     fs::{self, File},
     io,
     ops::Range,
@@ -42,9 +43,9 @@ impl LocalTree {
         if root.is_dir() {
             return Ok(Self { root, only: None });
         }
-        let name = root.file_name().map(|name| name.to_string_lossy().into_owned());
-        let parent = root.parent().map(Path::to_path_buf);
-        Ok(Self { root: parent.unwrap_or_default(), only: name })
+        let name = root.file_name().and_then(OsStr::to_str).ok_or_else(|| not_utf8(&root))?;
+        let parent = root.parent().unwrap_or(Path::new("/"));
+        Ok(Self { root: parent.to_owned(), only: Some(name.to_owned()) })
     }
 
     pub(crate) fn url(&self) -> String {
@@ -142,6 +143,11 @@ fn io_error(path: &Path, source: io::Error) -> OriginError {
     OriginError::Io { path: path.display().to_string().escape_debug().to_string(), source }
 }
 
+fn not_utf8(path: &Path) -> OriginError {
+    let shown = path.display().to_string();
+    OriginError::Name { problem: format!("`{}`, whose name is not UTF-8", shown.escape_debug()) }
+}
+
 /// Why a walk ends early.
 enum Stop {
     /// Nobody listens any more.
@@ -173,9 +179,7 @@ impl Walk {
         for entry in fs::read_dir(path).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let Ok(mut name) = entry.file_name().into_string() else {
-                let shown = entry.path().display().to_string();
-                let problem = format!("`{}`, whose name is not UTF-8", shown.escape_debug());
-                return Err(OriginError::Name { problem }.into());
+                return Err(not_utf8(&entry.path()).into());
             };
             let kind = entry.file_type().map_err(failed)?;
             // A dangling link is not part of the data; a link to a directory is one.
