@@ -218,11 +218,13 @@ pub async fn build(spec: &Spec, progress: &ProgressBar) -> anyhow::Result<Report
     let mut work =
         Work { spec, origin: &origin, journal: &mut journal, progress, resumed: 0, read: 0 };
     let outcome = tokio::select! {
-        outcome = work.run() => outcome,
+        // First, so that from the start of the work a signal finds somebody listening.
+        biased;
         asked = stop::asked() => {
             asked?;
             Err(Interrupted("stopped; run the same command again to go on from here").into())
         }
+        outcome = work.run() => outcome,
     };
     let (blobs_resumed, bytes_read) = (work.resumed, work.read);
     journal.flush()?;

@@ -96,11 +96,13 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         let blobs = Chosen::new(summary.blobs, args.sample, args.seed);
         let (options, progress) = (args.reach.options(), output::progress("verifying"));
         let report = tokio::select! {
-            report = verify(digest, &namespace, url, &options, &blobs, &progress) => report,
+            // First, so that from the start of the work a signal finds somebody listening.
+            biased;
             asked = stop::asked() => {
                 asked?;
                 Err(Interrupted("stopped before everything was verified").into())
             }
+            report = verify(digest, &namespace, url, &options, &blobs, &progress) => report,
         };
         progress.finish_and_clear();
         report?
