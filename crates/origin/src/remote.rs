@@ -16,6 +16,8 @@ use crate::{Credentials, Location, Options, OriginError, limits::Limits, profile
 
 /// Stands for an `ETag` where a store has none: the time of the last change.
 const MODIFIED: &str = "modified ";
+/// Empty entries of a listing that are looked at side by side.
+const EMPTY_AHEAD: usize = 16;
 
 /// A bucket, container or server, and the beginning of all keys.
 #[derive(Clone)]
@@ -87,29 +89,46 @@ impl Remote {
             }
             None => self.store.list(Some(&self.prefix)),
         };
-        let state = (remote, entries.fuse(), None::<Listed>);
-        // One entry of look-ahead tells whether an empty object is a directory's marker.
-        futures::stream::try_unfold(state, |(remote, mut entries, mut held)| async move {
-            loop {
+        let entries = futures::stream::try_unfold(
+            (remote, entries.fuse()),
+            |(remote, mut entries)| async move {
                 let next = tokio::time::timeout(remote.deadline, entries.try_next())
                     .await
                     .map_err(|_| remote.too_slow(&remote.url))?
                     .map_err(|error| remote.list_error(error))?;
-                let Some(meta) = next else {
-                    return Ok(held.take().map(|last| (last, (remote, entries, None))));
-                };
-                let listed = remote.listed(&meta);
-                let ready = held.take().filter(|held| {
-                    let directory = listed.object.strip_prefix(&held.object);
-                    held.length > 0 || !directory.is_some_and(|rest| rest.starts_with('/'))
-                });
-                // The place itself may have a marker, too.
-                held = Some(listed).filter(|listed| listed.length > 0 || !listed.object.is_empty());
-                if let Some(ready) = ready {
-                    return Ok(Some((ready, (remote, entries, held))));
+                Ok(next.map(|meta| (remote.listed(&meta), (remote, entries))))
+            },
+        );
+        let remote = self.clone();
+        entries
+            .map(move |listed| {
+                let remote = remote.clone();
+                async move {
+                    let listed = listed?;
+                    Ok(remote.is_object(&listed).await?.then_some(listed))
                 }
-            }
-        })
+            })
+            .buffered(EMPTY_AHEAD)
+            .try_filter_map(|kept| futures::future::ready(Ok(kept)))
+    }
+
+    /// Whether an entry is data. Consoles and tools make empty objects for directories, with a slash
+    /// at the end of their keys. `object_store` cuts it off, but by the name that is left they cannot
+    /// be asked for.
+    async fn is_object(&self, listed: &Listed) -> Result<bool, OriginError> {
+        if listed.length > 0 || self.only.is_some() {
+            return Ok(true);
+        }
+        let Some(path) = self.path(&listed.object).ok().filter(|_| !listed.object.is_empty())
+        else {
+            return Ok(false);
+        };
+        let head = tokio::time::timeout(self.deadline, self.store.head(&path)).await;
+        match head.map_err(|_| self.too_slow(&listed.object))? {
+            Ok(_) => Ok(true),
+            Err(StoreError::NotFound { .. }) => Ok(false),
+            Err(error) => Err(store_error(&listed.object, &error)),
+        }
     }
 
     /// Looks whether the place is a prefix or one object; in the latter case the place becomes the
@@ -141,6 +160,9 @@ impl Remote {
                 self.url.truncate(self.url.rfind('/').unwrap_or(self.url.len()));
                 self.only = Some(name);
                 Ok(self)
+            }
+            (Err(StoreError::NotFound { .. }), Some(OriginError::Unlistable { url, .. })) => {
+                Err(OriginError::Missing { what: url })
             }
             // A listing that was refused says more than a head, which cannot say why.
             (Err(_), Some(error)) => Err(error),
