@@ -159,17 +159,3 @@ fn answers_that_are_no_listing() {
         assert!(place.outputs().is_empty(), "{body}");
     }
 }
-
-/// The console of S3 makes such empty objects for folders; they are not data.
-#[test]
-fn markers_of_directories_are_not_objects() {
-    let place = Place::new();
-    let keys = ["train/", "train/a.b", "train/a/", "train/a/b", "train/a/c"];
-    let endpoint = serve_always(listing(&keys));
-    build(&place, URL).reaching_at(&endpoint).succeeds();
-    let args = ["digest", "show", "x.digest", "--format", "json"];
-    let shown = place.forebay(args).succeeds().json();
-    let items = shown["first_items"].as_array().unwrap();
-    let names: Vec<_> = items.iter().map(|item| item["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["a.b", "a/b", "a/c"]);
-}

@@ -61,6 +61,9 @@ fn mirrors_hold_the_same_dataset() {
     let place = Place::with_objects(40, 2000);
     place.write("a.b", b"before");
     place.write("a/b", b"after");
+    place.write("empty.bin", b"");
+    // Over S3 it looks like an empty object, but is not data.
+    fs::create_dir(place.data().join("empty directory")).unwrap();
     let origin = place.serve(|_| {});
     for options in [&[][..], &["--layout", "pack", "--pack-size", "10kB"]] {
         let local = place.build("local.digest", options);

@@ -284,14 +284,14 @@ pub fn serve_always(body: String) -> String {
     endpoint
 }
 
-/// A listing of these keys, already escaped for XML, each of an empty object.
+/// A listing of these keys, already escaped for XML, each of an object of one byte.
 pub fn listing(keys: &[&str]) -> String {
     let contents: String = keys
         .iter()
         .map(|key| {
             format!(
                 "<Contents><Key>{key}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>\
-                 <ETag>&quot;e&quot;</ETag><Size>0</Size></Contents>"
+                 <ETag>&quot;e&quot;</ETag><Size>1</Size></Contents>"
             )
         })
         .collect();
