@@ -2,7 +2,7 @@
 //!
 //! Not through `object_store`: its walk has no order, keeps every name, and reads through a thread
 //! hop per range. Here the walk is sorted and streams, and whoever reads many files can do so on a
-//! blocking thread of its own ([`LocalTree::visit`]).
+//! blocking thread of its own ([`LocalTree::open`]).
 
 use std::{
     fs::{self, File},
@@ -78,50 +78,57 @@ impl LocalTree {
     ) -> Result<Bytes, OriginError> {
         let (tree, object, version) = (self.clone(), object.to_owned(), version.to_owned());
         let read = tokio::task::spawn_blocking(move || {
-            let mut bytes =
-                Vec::with_capacity(usize::try_from(range.end - range.start).unwrap_or(0));
-            let mut buffer = vec![0; 1 << 18];
-            tree.visit(&object, &version, range, &mut buffer, |piece| {
-                bytes.extend_from_slice(piece);
-            })?;
+            let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap_or(usize::MAX)];
+            let file = tree.open(&object)?;
+            file.read_exact_at(&mut bytes, range.start)?;
+            file.confirm(&version)?;
             Ok(Bytes::from(bytes))
         });
         read.await.expect("reading does not panic")
     }
 
-    /// Hands the bytes of an object to `sink`, piece by piece, through `buffer`; on the calling
-    /// thread, which may block. What `sink` has seen counts only if this succeeds.
-    pub fn visit(
-        &self,
-        object: &str,
-        version: &str,
-        range: Range<u64>,
-        buffer: &mut [u8],
-        mut sink: impl FnMut(&[u8]),
-    ) -> Result<(), OriginError> {
+    /// Opens an object for reading on the calling thread, which may block.
+    pub fn open<'a>(&self, object: &'a str) -> Result<LocalObject<'a>, OriginError> {
         let path = self.root.join(object);
-        let changed = || OriginError::Changed { object: object.to_owned() };
-        let failed = |source: io::Error| match source.kind() {
-            io::ErrorKind::NotFound => OriginError::Vanished { object: object.to_owned() },
-            io::ErrorKind::UnexpectedEof => changed(),
-            _ => io_error(&path, source),
-        };
-        let file = File::open(&path).map_err(failed)?;
-        let same = |file: &File| {
-            Ok::<_, io::Error>(version.is_empty() || version_of(&file.metadata()?) == version)
-        };
-        if !same(&file).map_err(failed)? {
-            return Err(changed());
+        match File::open(&path) {
+            Ok(file) => Ok(LocalObject { file, object }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(OriginError::Vanished { object: object.to_owned() })
+            }
+            Err(error) => Err(io_error(&path, error)),
         }
-        let mut at = range.start;
-        while at < range.end {
-            let want = usize::try_from(range.end - at).unwrap_or(usize::MAX).min(buffer.len());
-            file.read_exact_at(&mut buffer[..want], at).map_err(failed)?;
-            sink(&buffer[..want]);
-            at += want as u64;
+    }
+}
+
+/// An open file of a tree.
+pub struct LocalObject<'a> {
+    file: File,
+    object: &'a str,
+}
+
+impl LocalObject<'_> {
+    /// Fills the buffer. What was read counts only once [`LocalObject::confirm`] has said so.
+    pub fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> Result<(), OriginError> {
+        self.file.read_exact_at(buffer, offset).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => self.changed(),
+            _ => io_error(Path::new(self.object), error),
+        })
+    }
+
+    /// Whether all that was read is of this version. Asked last, for then it covers every write that
+    /// came before, whether it preceded our reads or fell between them.
+    pub fn confirm(&self, version: &str) -> Result<(), OriginError> {
+        let metadata =
+            self.file.metadata().map_err(|error| io_error(Path::new(self.object), error))?;
+        if version.is_empty() || version_of(&metadata) == version {
+            Ok(())
+        } else {
+            Err(self.changed())
         }
-        // Written to while we read it: the pieces may be of two states.
-        if same(&file).map_err(failed)? { Ok(()) } else { Err(changed()) }
+    }
+
+    fn changed(&self) -> OriginError {
+        OriginError::Changed { object: self.object.to_owned() }
     }
 }
 

@@ -10,7 +10,7 @@ use forebay_core::{
     Address, Namespace,
     digest::{Blob, Part, plan::BlobPlan},
 };
-use forebay_origin::{Origin, OriginError, PIECE};
+use forebay_origin::{LocalTree, Origin, OriginError, PIECE};
 use futures::{Stream, StreamExt as _, stream::FuturesOrdered};
 use tokio::sync::Semaphore;
 
@@ -147,17 +147,33 @@ fn trips<E: Send>(
     })
 }
 
+/// Small parts are gathered in the buffer first: BLAKE3 is several times faster on many KiB at once
+/// than on one.
 fn hash_local(
-    tree: &forebay_origin::LocalTree,
+    tree: &LocalTree,
     namespace: &Namespace,
     parts: &[Part],
     buffer: &mut [u8],
 ) -> Result<Address, OriginError> {
     let mut hasher = namespace.hasher();
+    let mut filled = 0;
     for part in parts {
-        let range = part.offset..part.offset + part.length;
-        tree.visit(&part.object, &part.version, range, buffer, |piece| hasher.update(piece))?;
+        let object = tree.open(&part.object)?;
+        let (mut at, end) = (part.offset, part.offset + part.length);
+        while at < end {
+            let room = buffer.len() - filled;
+            let count = usize::try_from(end - at).unwrap_or(usize::MAX).min(room);
+            object.read_exact_at(&mut buffer[filled..filled + count], at)?;
+            at += count as u64;
+            filled += count;
+            if filled == buffer.len() {
+                hasher.update(buffer);
+                filled = 0;
+            }
+        }
+        object.confirm(&part.version)?;
     }
+    hasher.update(&buffer[..filled]);
     Ok(hasher.finish())
 }
 
