@@ -181,7 +181,8 @@ fn memory(directory: &Path, items: usize) -> anyhow::Result<Row> {
     let peak = report["peak_memory"].as_u64().context("no peak was reported")? as f64;
     let allowed = (MEMORY_BASE + MEMORY_PER_ITEM * items as u64) as f64;
     let name = format!("memory, {items} items");
-    let pair = (peak / (1 << 20) as f64, allowed / (1 << 20) as f64);
+    let mib = |bytes: f64| bytes / f64::from(1 << 20);
+    let pair = (mib(peak), mib(allowed));
     Ok(evaluate(&name, "MiB", "64 MiB + 64 B an item", Target::AtMost(1.0), &[pair]))
 }
 
