@@ -203,7 +203,7 @@ fn opening(directory: &Path, items: u64, pairs: usize) -> anyhow::Result<Row> {
     let chunking = Chunking::for_dataset(ByteSize(items * 100_000), items);
     let mut id = DatasetIdHasher::new();
     for index in 0..items {
-        id.push(&row(index).address, 100_000, [(0, 100_000)].into_iter());
+        id.push(&row(index).address, 100_000);
     }
     let summary = Summary {
         dataset: id.finish(chunking),

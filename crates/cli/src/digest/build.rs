@@ -361,11 +361,7 @@ fn publish(
     let (mut blobs, mut items, mut bytes) = (0_u64, 0_u64, 0_u64);
     let mut id = DatasetIdHasher::new();
     for row in journal.rows()? {
-        id.push(
-            &row.address,
-            row.length(),
-            row.items.iter().map(|item| (item.offset, item.length)),
-        );
+        id.push(&row.address, row.length());
         blobs += 1;
         items += row.items.len() as u64;
         bytes = bytes.checked_add(row.length()).context("the dataset is impossibly large")?;
