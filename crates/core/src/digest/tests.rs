@@ -188,7 +188,9 @@ fn the_dataset_id_covers_content_and_chunking_but_not_places() {
     assert_ne!(id(&other), id(&original));
     let cut = |chunks| {
         let mut hasher = DatasetIdHasher::new();
-        original.iter().for_each(|row| hasher.push(&row.address, row.length()));
+        for row in &original {
+            hasher.push(&row.address, row.length());
+        }
         hasher.finish(Chunking::into_chunks(chunks, 50).unwrap())
     };
     assert_ne!(cut(10), cut(5));
