@@ -52,7 +52,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|error| output::refuse(&error));
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_env_filter(

@@ -63,6 +63,21 @@ pub fn one_line(error: &anyhow::Error) -> String {
     line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
+/// Ends the process because its arguments make no sense (or ask for help, which is no error).
+pub fn refuse(error: &clap::Error) -> ! {
+    use clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand as HelpInstead;
+    if !error.use_stderr() || error.kind() == HelpInstead {
+        error.exit();
+    }
+    let text = error.render().to_string();
+    // One line, like every other error; how to use the command is what --help says.
+    let said = text.split("\n\n").map(str::trim);
+    let said = said.filter(|text| !text.starts_with("Usage:") && !text.starts_with("For more"));
+    let line = said.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ");
+    note(&format!("{line} (see --help)"));
+    std::process::exit(2)
+}
+
 /// A table: the first column to the left, the others to the right.
 pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {

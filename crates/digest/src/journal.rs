@@ -8,6 +8,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, BufReader, BufWriter, Read as _, Seek as _, SeekFrom, Write as _},
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
@@ -81,14 +82,21 @@ impl Journal {
     ) -> Result<Self, JournalError> {
         let path = with_suffix(digest, ".partial");
         let failed = |source| JournalError::Io { path: path.clone(), source };
-        let options =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-        let mut file = options.map_err(failed)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(fs::TryLockError::WouldBlock) => return Err(JournalError::Locked { path }),
-            Err(fs::TryLockError::Error(source)) => return Err(failed(source)),
-        }
+        let mut file = loop {
+            let options =
+                OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+            let file = options.map_err(failed)?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(fs::TryLockError::WouldBlock) => return Err(JournalError::Locked { path }),
+                Err(fs::TryLockError::Error(source)) => return Err(failed(source)),
+            }
+            // A build that finished in between has removed the file that we hold: look again.
+            let held = file.metadata().map_err(failed)?.ino();
+            if fs::metadata(&path).is_ok_and(|named| named.ino() == held) {
+                break file;
+            }
+        };
         if restart {
             file.set_len(0).map_err(failed)?;
         }

@@ -81,7 +81,7 @@ pub enum OriginError {
         problem: String,
     },
     /// Too slow, with all retries.
-    #[error("`{what}` did not answer within {}s; is the endpoint right and up? (--deadline allows longer)", deadline.as_secs_f32())]
+    #[error("`{what}` did not answer within {}s; is the endpoint right and up, and are there credentials? (--deadline allows longer)", deadline.as_secs_f32())]
     Deadline {
         /// What was asked for.
         what: String,

@@ -51,6 +51,13 @@ impl LocalTree {
         Location::Local(self.root.clone()).url()
     }
 
+    /// Whether a file at this path would be part of the data.
+    pub fn would_hold(&self, path: &Path) -> bool {
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let directory = directory.unwrap_or(Path::new(".")).canonicalize();
+        self.only.is_none() && directory.is_ok_and(|directory| directory.starts_with(&self.root))
+    }
+
     pub(crate) fn list(&self) -> impl Stream<Item = Result<Listed, OriginError>> + use<> {
         let (sender, mut receiver) =
             mpsc::channel::<Vec<Result<Listed, OriginError>>>(GROUPS_AHEAD);

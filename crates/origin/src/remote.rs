@@ -72,6 +72,12 @@ impl Remote {
         })
     }
 
+    /// The object's full key, byte for byte; joining `Path`s would encode some characters.
+    fn path(&self, object: &str) -> Result<Path, object_store::path::Error> {
+        let separator = if self.prefix.as_ref().is_empty() { "" } else { "/" };
+        Path::parse(format!("{}{separator}{object}", self.prefix))
+    }
+
     /// In the store's own order, without the empty objects that stand for directories.
     pub(crate) fn list_as_it_comes(
         &self,
@@ -79,8 +85,8 @@ impl Remote {
         let remote = self.clone();
         let entries = match &self.only {
             Some(name) => {
-                let (store, path) = (self.store.clone(), self.prefix.clone().join(name.as_str()));
-                futures::stream::once(async move { store.head(&path).await }).boxed()
+                let (store, path) = (self.store.clone(), self.path(name));
+                futures::stream::once(async move { store.head(&path?).await }).boxed()
             }
             None => self.store.list(Some(&self.prefix)),
         };
@@ -100,7 +106,8 @@ impl Remote {
                     let directory = listed.object.strip_prefix(&held.object);
                     held.length > 0 || !directory.is_some_and(|rest| rest.starts_with('/'))
                 });
-                held = Some(listed);
+                // The place itself may have a marker, too.
+                held = Some(listed).filter(|listed| listed.length > 0 || !listed.object.is_empty());
                 if let Some(ready) = ready {
                     return Ok(Some((ready, (remote, entries, held))));
                 }
@@ -132,7 +139,8 @@ impl Remote {
             (Ok(_), _) => {
                 let parts: Vec<_> = self.prefix.parts().collect();
                 self.prefix = parts[..parts.len() - 1].iter().cloned().collect();
-                self.url.truncate(self.url.len() - name.len() - 1);
+                // The name may look different in a URL, but has no slash in it.
+                self.url.truncate(self.url.rfind('/').unwrap_or(self.url.len()));
                 self.only = Some(name);
                 Ok(self)
             }
@@ -158,9 +166,8 @@ impl Remote {
     ) -> Result<Bytes, OriginError> {
         let length = range.end - range.start;
         let _permits = self.limits.admit(length).await;
-        let separator = if self.prefix.as_ref().is_empty() { "" } else { "/" };
-        let path = Path::parse(format!("{}{separator}{object}", self.prefix))
-            .map_err(|error| OriginError::Name { problem: error.to_string() })?;
+        let path =
+            self.path(object).map_err(|error| OriginError::Name { problem: error.to_string() })?;
         let read = async {
             let ranged = conditional(version).with_range(Some(range.clone()));
             let result = match self.store.get_opts(&path, ranged).await {
@@ -211,15 +218,21 @@ impl Remote {
     fn store_error(&self, what: &str, error: &StoreError) -> OriginError {
         let what = what.to_owned();
         let problem = root_cause(error);
-        match error {
-            StoreError::NotFound { .. } => OriginError::Missing { what },
-            StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => {
-                OriginError::Denied { what, problem }
-            }
+        match (error, refused_with(error)) {
+            (StoreError::NotFound { .. }, _) | (_, Some(404)) => OriginError::Missing { what },
             _ if !self.identified => OriginError::NoCredentials { what, problem },
+            (StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. }, _)
+            | (_, Some(401 | 403)) => OriginError::Denied { what, problem },
             _ => OriginError::Unavailable { what, problem },
         }
     }
+}
+
+/// The status that a request was refused with. Listings keep it in the text of an inner error only.
+fn refused_with(error: &StoreError) -> Option<u16> {
+    let text = innermost(error).to_string();
+    let (_, rest) = text.split_once("non-2xx status code: ")?;
+    rest.get(..3)?.parse().ok()
 }
 
 fn version_of(meta: &ObjectMeta) -> String {
@@ -238,17 +251,21 @@ fn conditional(version: &str) -> GetOptions {
     }
 }
 
-/// What a chain of errors comes down to, on one line and not too long.
-fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+fn innermost<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a dyn std::error::Error {
     let mut cause = error;
     while let Some(source) = cause.source() {
         cause = source;
     }
-    let text = cause.to_string();
+    cause
+}
+
+/// What a chain of errors comes down to, on one line and not too long.
+fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let text = innermost(error).to_string();
     // S3 answers in XML; its message is what a person can use.
     let message = ["<Message>", "<Code>"].iter().find_map(|tag| {
         let (_, rest) = text.split_once(tag)?;
-        rest.split_once('<').map(|(message, _)| message.to_owned())
+        rest.split_once('<').map(|(message, _)| unescape(message))
     });
     let text = message.filter(|message| !message.is_empty()).unwrap_or(text);
     text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(200).collect()
@@ -269,6 +286,12 @@ fn s3_identity(options: &Options) -> bool {
         || profile::read().contains_key("aws_access_key_id")
 }
 
+/// The five characters that XML has names for.
+fn unescape(text: &str) -> String {
+    let names = [("&apos;", "'"), ("&quot;", "\""), ("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&")];
+    names.iter().fold(text.to_owned(), |text, (name, character)| text.replace(name, character))
+}
+
 fn open_store(
     location: Location,
     options: &Options,
@@ -285,7 +308,8 @@ fn open_store(
     let client = ClientOptions::new()
         .with_allow_http(true)
         .with_connect_timeout(Duration::from_secs(5).min(options.deadline))
-        .with_timeout(options.deadline);
+        // Ours bounds every request with its retries, and says so in its own words.
+        .with_timeout_disabled();
     Ok(match location {
         Location::S3 { bucket, prefix } => {
             let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+
 use crate::OriginError;
 
 /// A parsed origin.
@@ -34,7 +36,7 @@ pub enum Location {
     Http {
         /// Scheme and host.
         base: String,
-        /// The path, without slashes at its ends.
+        /// The path, decoded, without slashes at its ends.
         prefix: String,
     },
 }
@@ -81,7 +83,9 @@ impl Location {
                     return Err(error(&format!("{scheme}://{authority}/…"), problem));
                 }
                 let base = format!("{}://{authority}", url.scheme());
-                Ok(Self::Http { base, prefix: url.path().trim_matches('/').to_owned() })
+                let path = percent_decode_str(url.path()).decode_utf8();
+                let path = path.map_err(|_| error(text, "its path is not UTF-8"))?;
+                Ok(Self::Http { base, prefix: path.trim_matches('/').to_owned() })
             }
             other => Err(error(text, &format!("the scheme `{other}` is unknown"))),
         }
@@ -99,9 +103,16 @@ impl Location {
             Self::S3 { bucket, prefix } => joined("s3://", bucket, prefix),
             Self::Google { bucket, prefix } => joined("gs://", bucket, prefix),
             Self::Azure { container, prefix } => joined("az://", container, prefix),
-            Self::Http { base, prefix } => joined("", base, prefix),
+            Self::Http { base, prefix } => joined("", base, &encode(prefix)),
         }
     }
+}
+
+/// A path as it stands in a web address: decoding it gives the same path again.
+fn encode(path: &str) -> String {
+    const LITERAL: &AsciiSet =
+        &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+    utf8_percent_encode(path, LITERAL).to_string()
 }
 
 #[cfg(test)]
@@ -118,6 +129,7 @@ mod tests {
             ("az://container/x", "az://container/x"),
             ("https://example.org/data/", "https://example.org/data"),
             ("http://127.0.0.1:8000/data/x.bin", "http://127.0.0.1:8000/data/x.bin"),
+            ("http://host/a b/ü%20100%25.bin", "http://host/a%20b/%C3%BC%20100%25.bin"),
             ("file:///data/my%20files", "file:///data/my%20files"),
             ("/data/my files", "file:///data/my%20files"),
         ] {

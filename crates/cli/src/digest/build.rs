@@ -64,7 +64,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     columns: Option<PathBuf>,
     /// Cut into so many chunks, instead of chunks of a tenth or 15 GB.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     chunks: Option<u64>,
     /// Leave out objects whose key matches; may be repeated.
     #[arg(long, value_name = "GLOB")]
@@ -199,6 +199,13 @@ pub async fn build(spec: &Spec, progress: &ProgressBar) -> anyhow::Result<Report
     let columns = spec.columns.as_deref().map(Columns::read).transpose()?.unwrap_or_default();
     ensure!(!spec.output.is_dir(), "`{}` is a directory; name a file in it", spec.output.display());
     let origin = Origin::locate(&spec.url, &spec.options).await?;
+    if let Origin::Local(tree) = &origin {
+        ensure!(
+            !tree.would_hold(&spec.output),
+            "`{}` lies in the dataset itself, and would change it; name a file elsewhere",
+            spec.output.display()
+        );
+    }
     let header = JournalHeader {
         origin: origin.url(),
         layout: spec.layout.to_string(),

@@ -6,7 +6,7 @@ use arrow_array::{
     Array as _, ArrayRef, BooleanArray, Float64Array, Int64Array, StringArray, cast::AsArray as _,
 };
 use forebay_core::{
-    ByteSize, ItemOrdinal,
+    ByteSize,
     digest::{Digest, Summary},
 };
 use serde::Serialize;
@@ -117,26 +117,24 @@ fn first_items(digest: &Digest, count: u64) -> anyhow::Result<Vec<Item>> {
         .map(|(name, _)| Ok((name.clone(), digest.column(name)?.unwrap_or_default())))
         .collect::<anyhow::Result<_>>()?;
     let mut items = Vec::new();
-    for ordinal in 0..count.min(digest.summary().items) {
-        let place = digest.item(ItemOrdinal::new(ordinal))?;
-        let blob = digest.blob(place.blob)?;
-        // The part that holds the item's first byte gives it its name.
-        let (mut before, mut name) = (0, String::new());
-        for part in blob.parts() {
-            let part = part?;
-            if place.offset >= before {
-                part.object.clone_into(&mut name);
+    for blob in digest.blobs() {
+        let blob = blob?;
+        // In every layout so far, an item is one whole part of its blob.
+        for (item, part) in blob.items().zip(blob.parts()) {
+            let ordinal = items.len() as u64;
+            if ordinal == count {
+                return Ok(items);
             }
-            before += part.length.max(1);
+            let (offset, length) = item?;
+            let values = columns.iter().map(|(name, all)| (name.clone(), value(all, ordinal)));
+            items.push(Item {
+                name: part?.object.to_owned(),
+                blob: blob.address.to_string(),
+                offset,
+                length,
+                columns: values.collect(),
+            });
         }
-        let values = columns.iter().map(|(name, pieces)| (name.clone(), value(pieces, ordinal)));
-        items.push(Item {
-            name,
-            blob: blob.address.to_string(),
-            offset: place.offset,
-            length: place.length,
-            columns: values.collect(),
-        });
     }
     Ok(items)
 }
@@ -201,7 +199,9 @@ fn describe(shown: &Shown) -> String {
                     item.blob[..12].to_owned(),
                     item.offset.to_string(),
                 ];
-                row.extend(item.columns.values().map(ToString::to_string));
+                row.extend(
+                    shown.columns.iter().map(|column| item.columns[&column.name].to_string()),
+                );
                 row
             })
             .collect();
