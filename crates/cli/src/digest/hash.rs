@@ -10,7 +10,7 @@ use forebay_core::{
     Address, Namespace,
     digest::{Blob, Part, plan::BlobPlan},
 };
-use forebay_origin::{LocalTree, Origin, OriginError, PIECE};
+use forebay_origin::{LocalReader, Origin, OriginError, PIECE};
 use futures::{Stream, StreamExt as _, stream::FuturesOrdered};
 use tokio::sync::Semaphore;
 
@@ -76,12 +76,13 @@ pub fn hashed<'a, E: Send + 'static>(
                     Origin::Local(tree) => {
                         let _turn = turns.acquire_owned().await.expect("never closed");
                         let work = move || {
-                            let hash = |plan: &BlobPlan| {
+                            let mut reader = tree.reader();
+                            let mut hash = |plan: &BlobPlan| {
                                 READ_BUFFER.with_borrow_mut(|buffer| {
-                                    hash_local(&tree, &namespace, &plan.parts, buffer)
+                                    hash_local(&mut reader, &namespace, &plan.parts, buffer)
                                 })
                             };
-                            trip.into_iter().map(|plan| with(plan, hash)).collect::<Vec<_>>()
+                            trip.into_iter().map(|plan| with(plan, &mut hash)).collect::<Vec<_>>()
                         };
                         rows = tokio::task::spawn_blocking(work)
                             .await
@@ -112,7 +113,7 @@ pub fn hashed<'a, E: Send + 'static>(
 
 fn with<E>(
     plan: Result<BlobPlan, E>,
-    hash: impl Fn(&BlobPlan) -> Result<Address, OriginError>,
+    mut hash: impl FnMut(&BlobPlan) -> Result<Address, OriginError>,
 ) -> Hashed<E> {
     match plan {
         Ok(plan) => {
@@ -150,7 +151,7 @@ fn trips<E: Send>(
 /// Small parts are gathered in the buffer first: BLAKE3 is several times faster on many KiB at once
 /// than on one.
 fn hash_local(
-    tree: &LocalTree,
+    reader: &mut LocalReader<'_>,
     namespace: &Namespace,
     parts: &[Part],
     buffer: &mut [u8],
@@ -158,7 +159,7 @@ fn hash_local(
     let mut hasher = namespace.hasher();
     let mut filled = 0;
     for part in parts {
-        let object = tree.open(&part.object)?;
+        let object = reader.open(&part.object)?;
         let (mut at, end) = (part.offset, part.offset + part.length);
         while at < end {
             let room = buffer.len() - filled;
