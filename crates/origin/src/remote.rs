@@ -128,12 +128,13 @@ impl Remote {
         let Some(name) = self.prefix.filename().map(str::to_owned) else {
             return listing_error.map_or(Ok(self), Err);
         };
-        // A listing that was refused says more than a head, which cannot say why.
-        if let Some(error @ (OriginError::Missing { .. } | OriginError::Denied { .. })) =
-            listing_error
-        {
-            return Err(error);
-        }
+        // Only who may not list, or asks a server that cannot, may still read this one object.
+        let listing_error = match listing_error {
+            None | Some(OriginError::Denied { .. } | OriginError::Unlistable { .. }) => {
+                listing_error
+            }
+            Some(error) => return Err(error),
+        };
         let head = tokio::time::timeout(self.deadline, self.store.head(&self.prefix)).await;
         match (head.map_err(|_| self.too_slow(&self.url))?, listing_error) {
             (Ok(_), _) => {
@@ -144,6 +145,7 @@ impl Remote {
                 self.only = Some(name);
                 Ok(self)
             }
+            // A listing that was refused says more than a head, which cannot say why.
             (Err(_), Some(error)) => Err(error),
             (Err(StoreError::NotFound { .. }), None) => Ok(self),
             (Err(error), None) => Err(self.store_error(&self.url, &error)),

@@ -7,6 +7,7 @@
 mod walk;
 
 use std::{
+    ffi::OsStr,
     fs::File,
     io,
     ops::Range,
@@ -38,9 +39,9 @@ impl LocalTree {
         if root.is_dir() {
             return Ok(Self { root, only: None });
         }
-        let name = root.file_name().map(|name| name.to_string_lossy().into_owned());
-        let parent = root.parent().map(Path::to_path_buf);
-        Ok(Self { root: parent.unwrap_or_default(), only: name })
+        let name = root.file_name().and_then(OsStr::to_str).ok_or_else(|| not_utf8(&root))?;
+        let parent = root.parent().unwrap_or(Path::new("/"));
+        Ok(Self { root: parent.to_owned(), only: Some(name.to_owned()) })
     }
 
     pub(crate) fn url(&self) -> String {
@@ -152,4 +153,9 @@ fn version_of(stat: &Stat) -> String {
 
 fn io_error(path: &Path, source: io::Error) -> OriginError {
     OriginError::Io { path: path.display().to_string().escape_debug().to_string(), source }
+}
+
+fn not_utf8(path: &Path) -> OriginError {
+    let shown = path.display().to_string();
+    OriginError::Name { problem: format!("`{}`, whose name is not UTF-8", shown.escape_debug()) }
 }

@@ -4,8 +4,11 @@
 //! the directories on the way down are in memory.
 
 use std::{
-    ffi::CStr,
-    os::fd::{AsFd, OwnedFd},
+    ffi::{CStr, OsStr},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::ffi::OsStrExt as _,
+    },
     path::{Path, PathBuf},
 };
 
@@ -14,7 +17,7 @@ use futures::Stream;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, statat};
 use tokio::sync::mpsc;
 
-use super::{io_error, version_of};
+use super::{io_error, not_utf8, version_of};
 use crate::OriginError;
 
 /// Entries that the walk may be ahead of its reader, in groups.
@@ -92,13 +95,8 @@ impl Walk<'_> {
                 continue;
             }
             let Ok(text) = name.to_str() else {
-                let shown = self.root.join(prefix).display().to_string();
-                let problem = format!(
-                    "`{}/{}`, whose name is not UTF-8",
-                    shown.escape_debug(),
-                    name.to_bytes().escape_ascii()
-                );
-                return Err(Stop::Error(OriginError::Name { problem }));
+                let path = self.root.join(prefix).join(OsStr::from_bytes(name.to_bytes()));
+                return Err(Stop::Error(not_utf8(&path)));
             };
             let slash = if is_directory(directory, name, entry.file_type()) { "/" } else { "" };
             names.push(format!("{text}{slash}").into());
