@@ -42,7 +42,7 @@ pub struct Args {
 /// One step of the demonstration, and what it cost the origin.
 #[derive(Debug, Serialize)]
 struct Step {
-    step: String,
+    name: String,
     seconds: f64,
     bytes: u64,
     origin_requests: u64,
@@ -156,10 +156,10 @@ impl Demo<'_> {
         Ok(self.step(step, report.seconds, report.bytes_checked, result))
     }
 
-    fn step(&self, step: &str, seconds: f64, bytes: u64, result: String) -> Step {
+    fn step(&self, name: &str, seconds: f64, bytes: u64, result: String) -> Step {
         let counters = self.origin.counters();
         Step {
-            step: step.to_owned(),
+            name: name.to_owned(),
             seconds,
             bytes,
             origin_requests: counters.requests_total(),
@@ -203,7 +203,7 @@ fn describe(steps: &[Step]) -> String {
         .iter()
         .map(|step| {
             vec![
-                step.step.clone(),
+                step.name.clone(),
                 format!("{:.1} s", step.seconds),
                 format!("{}/s", rate(step.bytes, step.seconds)),
                 step.origin_requests.to_string(),

@@ -11,7 +11,7 @@ use forebay_origin::Options;
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Origin")]
 pub struct Reach {
-    /// Another server than the cloud's own, such as http://127.0.0.1:9000.
+    /// Another server than the cloud's own, such as `http://127.0.0.1:9000`.
     #[arg(long, value_name = "URL")]
     pub endpoint: Option<String>,
     /// Send no credentials; for public data.

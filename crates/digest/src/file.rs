@@ -6,7 +6,7 @@
 use std::{
     fs::{self, File},
     io::{self, BufWriter, Write as _},
-    os::unix::fs::MetadataExt as _,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -114,7 +114,7 @@ impl DigestFile {
     }
 
     fn remember(&self) -> io::Result<()> {
-        let mut memo = NamedTempFile::new_in(parent(&self.path))?;
+        let mut memo = temporary(parent(&self.path))?;
         memo.write_all(self.state.as_bytes())?;
         memo.persist(self.memo_path())?;
         Ok(())
@@ -135,12 +135,7 @@ impl PendingDigest {
     /// Begins a digest that will be published at `path`.
     pub fn create(path: &Path, header: Header) -> Result<Self, FileError> {
         let failed = |source| FileError::Io { doing: "write", path: path.to_owned(), source };
-        let file = tempfile::Builder::new()
-            .prefix(".forebay-")
-            .suffix(".tmp")
-            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
-            .tempfile_in(parent(path))
-            .map_err(failed)?;
+        let file = temporary(parent(path)).map_err(failed)?;
         let writer = DigestWriter::new(BufWriter::with_capacity(1 << 20, file), header)
             .map_err(|error| file_error(path, error))?;
         Ok(Self { writer, path: path.to_owned() })
@@ -172,6 +167,15 @@ fn file_error(path: &Path, error: DigestError) -> FileError {
         DigestError::Io(source) => FileError::Io { doing: "write", path, source },
         source => FileError::Unwritable { path, source },
     }
+}
+
+/// A file that vanishes unless it is given its name, as readable as any other.
+fn temporary(directory: &Path) -> io::Result<NamedTempFile> {
+    tempfile::Builder::new()
+        .prefix(".forebay-")
+        .suffix(".tmp")
+        .permissions(fs::Permissions::from_mode(0o644))
+        .tempfile_in(directory)
 }
 
 /// The directory that holds a path; `.` for a bare name.

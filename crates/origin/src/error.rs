@@ -24,7 +24,7 @@ pub enum OriginError {
         problem: String,
     },
     /// The bucket, directory or object is not there.
-    #[error("`{what}` does not exist; check its spelling, the endpoint and the region")]
+    #[error("`{what}` does not exist; check its spelling{}", if what.contains("://") { ", the endpoint and the region" } else { "" })]
     Missing {
         /// What was asked for.
         what: String,
@@ -49,6 +49,16 @@ pub enum OriginError {
         /// What was asked for.
         what: String,
         /// What the origin said.
+        problem: String,
+    },
+    /// Nobody told us who we are.
+    #[error(
+        "no credentials for `{what}` were found in the environment or ~/.aws, and this machine has no role ({problem}); set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or use --anonymous for public data"
+    )]
+    NoCredentials {
+        /// What was asked for.
+        what: String,
+        /// What happened when the machine's role was asked for.
         problem: String,
     },
     /// A key that cannot be used.

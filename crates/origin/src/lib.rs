@@ -21,7 +21,7 @@ use forebay_core::digest::plan::Listed;
 use futures::{Stream, StreamExt as _, stream::BoxStream};
 
 pub use error::OriginError;
-pub use local::LocalTree;
+pub use local::{LocalObject, LocalReader, LocalTree};
 pub use remote::Remote;
 pub use url::Location;
 

@@ -30,6 +30,8 @@ pub struct Remote {
     only: Option<String>,
     limits: Limits,
     deadline: Duration,
+    /// Whether anything told us who we are; else the machine's own role is asked for.
+    identified: bool,
 }
 
 impl fmt::Debug for Remote {
@@ -43,6 +45,7 @@ impl Remote {
         let url = location.url();
         // The first caller installs it; later ones find it there.
         let _ = rustls::crypto::ring::default_provider().install_default();
+        let identified = !matches!(location, Location::S3 { .. }) || s3_identity(options);
         let (store, prefix) = open_store(location, options).map_err(|error| {
             OriginError::Configuration { url: url.clone(), problem: root_cause(&error) }
         })?;
@@ -51,7 +54,7 @@ impl Remote {
             problem: error.to_string(),
         })?;
         let limits = Limits::new(options.requests_max);
-        Ok(Self { store, url, prefix, only: None, limits, deadline: options.deadline })
+        Ok(Self { store, url, prefix, only: None, limits, deadline: options.deadline, identified })
     }
 
     pub(crate) fn url(&self) -> &str {
@@ -167,7 +170,7 @@ impl Remote {
             // A listing that was refused says more than a head, which cannot say why.
             (Err(_), Some(error)) => Err(error),
             (Err(StoreError::NotFound { .. }), None) => Ok(self),
-            (Err(error), None) => Err(store_error(&self.url, &error)),
+            (Err(error), None) => Err(self.store_error(&self.url, &error)),
         }
     }
 
@@ -190,8 +193,18 @@ impl Remote {
         let path =
             self.path(object).map_err(|error| OriginError::Name { problem: error.to_string() })?;
         let read = async {
-            let options = conditional(version).with_range(Some(range));
-            let result = self.store.get_opts(&path, options).await?;
+            let ranged = conditional(version).with_range(Some(range.clone()));
+            let result = match self.store.get_opts(&path, ranged).await {
+                // A plain web server may send whole objects only; a small one is wanted whole.
+                Err(StoreError::NotSupported { .. }) if range.start == 0 => {
+                    let whole = self.store.get_opts(&path, conditional(version)).await?;
+                    if whole.meta.size != length {
+                        return Ok((false, Bytes::new()));
+                    }
+                    whole
+                }
+                result => result?,
+            };
             // Some servers ignore If-Match.
             let same = version.is_empty() || version_of(&result.meta) == version;
             Ok((same, result.bytes().await?))
@@ -205,7 +218,7 @@ impl Remote {
             Err(StoreError::NotFound { .. }) => {
                 Err(OriginError::Vanished { object: object.to_owned() })
             }
-            Err(error) => Err(store_error(object, &error)),
+            Err(error) => Err(self.store_error(object, &error)),
         }
     }
 
@@ -222,19 +235,20 @@ impl Remote {
             error if url.starts_with("http") => {
                 OriginError::Unlistable { url, problem: root_cause(&error) }
             }
-            error => store_error(&url, &error),
+            error => self.store_error(&url, &error),
         }
     }
-}
 
-fn store_error(what: &str, error: &StoreError) -> OriginError {
-    let what = what.to_owned();
-    let problem = root_cause(error);
-    match (error, refused_with(error)) {
-        (StoreError::NotFound { .. }, _) | (_, Some(404)) => OriginError::Missing { what },
-        (StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. }, _)
-        | (_, Some(401 | 403)) => OriginError::Denied { what, problem },
-        _ => OriginError::Unavailable { what, problem },
+    fn store_error(&self, what: &str, error: &StoreError) -> OriginError {
+        let what = what.to_owned();
+        let problem = root_cause(error);
+        match (error, refused_with(error)) {
+            (StoreError::NotFound { .. }, _) | (_, Some(404)) => OriginError::Missing { what },
+            _ if !self.identified => OriginError::NoCredentials { what, problem },
+            (StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. }, _)
+            | (_, Some(401 | 403)) => OriginError::Denied { what, problem },
+            _ => OriginError::Unavailable { what, problem },
+        }
     }
 }
 
@@ -279,6 +293,21 @@ fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     });
     let text = message.filter(|message| !message.is_empty()).unwrap_or(text);
     text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(200).collect()
+}
+
+/// Whether there are credentials for S3 before the machine's own role would be asked for.
+fn s3_identity(options: &Options) -> bool {
+    let variables = [
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SKIP_SIGNATURE",
+        "AWS_WEB_IDENTITY_TOKEN_FILE",
+        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    ];
+    options.anonymous
+        || options.credentials.is_some()
+        || variables.iter().any(|name| std::env::var_os(name).is_some())
+        || profile::read().contains_key("aws_access_key_id")
 }
 
 /// The five characters that XML has names for.

@@ -122,10 +122,10 @@ fn compare(a: &Digest, b: &Digest) -> Result<Difference, DigestError> {
         let name = |object: &Object<'_>| object.part.object.to_owned();
         match order {
             Ordering::Less => {
-                difference.removed.extend(left.next().transpose()?.as_ref().map(name))
+                difference.removed.extend(left.next().transpose()?.as_ref().map(name));
             }
             Ordering::Greater => {
-                difference.added.extend(right.next().transpose()?.as_ref().map(name))
+                difference.added.extend(right.next().transpose()?.as_ref().map(name));
             }
             Ordering::Equal => {
                 if let (Some(left), Some(right)) =

@@ -10,7 +10,7 @@ use forebay_core::{
     Address, Namespace,
     digest::{Blob, Part, plan::BlobPlan},
 };
-use forebay_origin::{Origin, OriginError, PIECE};
+use forebay_origin::{LocalReader, Origin, OriginError, PIECE};
 use futures::{Stream, StreamExt as _, stream::FuturesOrdered};
 use tokio::sync::Semaphore;
 
@@ -76,12 +76,13 @@ pub fn hashed<'a, E: Send + 'static>(
                     Origin::Local(tree) => {
                         let _turn = turns.acquire_owned().await.expect("never closed");
                         let work = move || {
-                            let hash = |plan: &BlobPlan| {
+                            let mut reader = tree.reader();
+                            let mut hash = |plan: &BlobPlan| {
                                 READ_BUFFER.with_borrow_mut(|buffer| {
-                                    hash_local(&tree, &namespace, &plan.parts, buffer)
+                                    hash_local(&mut reader, &namespace, &plan.parts, buffer)
                                 })
                             };
-                            trip.into_iter().map(|plan| with(plan, hash)).collect::<Vec<_>>()
+                            trip.into_iter().map(|plan| with(plan, &mut hash)).collect::<Vec<_>>()
                         };
                         rows = tokio::task::spawn_blocking(work)
                             .await
@@ -112,7 +113,7 @@ pub fn hashed<'a, E: Send + 'static>(
 
 fn with<E>(
     plan: Result<BlobPlan, E>,
-    hash: impl Fn(&BlobPlan) -> Result<Address, OriginError>,
+    mut hash: impl FnMut(&BlobPlan) -> Result<Address, OriginError>,
 ) -> Hashed<E> {
     match plan {
         Ok(plan) => {
@@ -147,17 +148,33 @@ fn trips<E: Send>(
     })
 }
 
+/// Small parts are gathered in the buffer first: BLAKE3 is several times faster on many KiB at once
+/// than on one.
 fn hash_local(
-    tree: &forebay_origin::LocalTree,
+    reader: &mut LocalReader<'_>,
     namespace: &Namespace,
     parts: &[Part],
     buffer: &mut [u8],
 ) -> Result<Address, OriginError> {
     let mut hasher = namespace.hasher();
+    let mut filled = 0;
     for part in parts {
-        let range = part.offset..part.offset + part.length;
-        tree.visit(&part.object, &part.version, range, buffer, |piece| hasher.update(piece))?;
+        let object = reader.open(&part.object)?;
+        let (mut at, end) = (part.offset, part.offset + part.length);
+        while at < end {
+            let room = buffer.len() - filled;
+            let count = usize::try_from(end - at).unwrap_or(usize::MAX).min(room);
+            object.read_exact_at(&mut buffer[filled..filled + count], at)?;
+            at += count as u64;
+            filled += count;
+            if filled == buffer.len() {
+                hasher.update(buffer);
+                filled = 0;
+            }
+        }
+        object.confirm(&part.version)?;
     }
+    hasher.update(&buffer[..filled]);
     Ok(hasher.finish())
 }
 

@@ -45,12 +45,6 @@ impl BlobPlan {
     pub fn length(&self) -> u64 {
         self.parts.iter().map(|part| part.length).sum()
     }
-
-    fn push(&mut self, listed: Listed) {
-        let Listed { object, length, version } = listed;
-        self.items.push(ItemSpan { offset: self.length(), length });
-        self.parts.push(Part { object, version, offset: 0, length });
-    }
 }
 
 /// Turns a listing, entry by entry, into blobs.
@@ -80,8 +74,10 @@ impl Planner {
         if alone || full {
             complete.extend(self.finish());
         }
-        self.open_length += listed.length;
-        self.open.push(listed);
+        let Listed { object, length, version } = listed;
+        self.open.items.push(ItemSpan { offset: self.open_length, length });
+        self.open.parts.push(Part { object, version, offset: 0, length });
+        self.open_length += length;
         if alone {
             complete.extend(self.finish());
         }

@@ -49,7 +49,8 @@ const END_OF_STREAM: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
 const BATCH_BLOBS: usize = 1 << 14;
 const BATCH_ITEMS: usize = 1 << 16;
 
-/// Computes a dataset's id from its rows, in order.
+/// Computes a dataset's id from its blobs, in order. Nothing else goes into it, so that a node which is
+/// shown addresses and lengths can compute it, too.
 pub struct DatasetIdHasher(blake3::Hasher);
 
 impl DatasetIdHasher {
@@ -59,20 +60,10 @@ impl DatasetIdHasher {
         Self(blake3::Hasher::new_derive_key(DATASET_ID_CONTEXT))
     }
 
-    /// Adds the next blob and its items' places and lengths.
-    pub fn push(
-        &mut self,
-        address: &Address,
-        length: u64,
-        items: impl ExactSizeIterator<Item = (u64, u64)>,
-    ) {
+    /// Adds the next blob.
+    pub fn push(&mut self, address: &Address, length: u64) {
         self.0.update(address.as_bytes());
         self.0.update(&length.to_le_bytes());
-        self.0.update(&(items.len() as u64).to_le_bytes());
-        for (offset, length) in items {
-            self.0.update(&offset.to_le_bytes());
-            self.0.update(&length.to_le_bytes());
-        }
     }
 
     /// The id of all rows so far, cut like this.
@@ -142,8 +133,7 @@ impl<W: Write> DigestWriter<W> {
     /// Adds a row. `values` holds the user's columns of each of its items.
     pub fn push(&mut self, blob: &Blob, values: &[Vec<Value<'_>>]) -> Result<(), DigestError> {
         let length = blob.length();
-        let items = blob.items.iter().map(|item| (item.offset, item.length));
-        self.id.push(&blob.address, length, items);
+        self.id.push(&blob.address, length);
         self.rows.push(self.seen.2, blob, values)?;
         let (blobs, items, bytes) = self.seen;
         self.seen = (blobs + 1, items + blob.items.len() as u64, bytes + length);

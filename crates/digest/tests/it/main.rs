@@ -29,11 +29,7 @@ fn header(rows: &[Blob]) -> Header {
     let chunking = Chunking::for_dataset(ByteSize(bytes), rows.len() as u64);
     let mut id = DatasetIdHasher::new();
     for row in rows {
-        id.push(
-            &row.address,
-            row.length(),
-            row.items.iter().map(|item| (item.offset, item.length)),
-        );
+        id.push(&row.address, row.length());
     }
     let summary = Summary {
         dataset: id.finish(chunking),

@@ -1,31 +1,28 @@
 //! `forebay digest build`: from a URL to a digest.
 //!
 //! Two phases. First the origin is listed, planned and hashed, and finished rows go to a journal
-//! beside the output; this part is long, and goes on where it was after any interruption. Then the
-//! digest is written from the journal and published whole.
+//! beside the output ([`gather`]); this part is long, and goes on where it was after any interruption.
+//! Then the digest is written from the journal and published whole ([`publish`]).
 
-use std::{
-    path::{Path, PathBuf},
-    time::{Duration, Instant},
-};
+mod gather;
+mod publish;
 
-use anyhow::{Context as _, bail, ensure};
+use std::{path::PathBuf, time::Instant};
+
+use anyhow::ensure;
 use clap::ValueEnum;
 use forebay_core::{
     ByteSize, Namespace,
-    chunking::Chunking,
-    digest::{
-        Blob, DatasetIdHasher, Header, Summary,
-        plan::{BlobPlan, Layout, Listed, Planner, check_name},
-    },
+    digest::{Summary, plan::Layout},
 };
-use forebay_digest::{Journal, JournalHeader, PendingDigest};
-use forebay_origin::{Options, Origin, OriginError};
-use futures::{Stream, StreamExt as _, stream::BoxStream};
+use forebay_digest::{Journal, JournalHeader};
+use forebay_origin::{Options, Origin};
+use futures::StreamExt as _;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use super::{columns::Columns, hash};
+use self::{gather::Gathering, publish::publish};
+use super::columns::Columns;
 use crate::{
     output::{self, Format, Verdict},
     reach::{Reach, namespace, namespace_name},
@@ -215,8 +212,7 @@ pub async fn build(spec: &Spec, progress: &ProgressBar) -> anyhow::Result<Report
     let mut journal = Journal::open(&spec.output, &header, spec.restart)?;
     count_ahead(&origin, progress);
 
-    let mut work =
-        Work { spec, origin: &origin, journal: &mut journal, progress, resumed: 0, read: 0 };
+    let mut gathering = Gathering::new(spec, &origin, &mut journal, progress);
     let outcome = tokio::select! {
         // First, so that from the start of the work a signal finds somebody listening.
         biased;
@@ -224,16 +220,17 @@ pub async fn build(spec: &Spec, progress: &ProgressBar) -> anyhow::Result<Report
             asked?;
             Err(Interrupted("stopped; run the same command again to go on from here").into())
         }
-        outcome = work.run() => outcome,
+        outcome = gathering.run() => outcome,
     };
-    let (blobs_resumed, bytes_read) = (work.resumed, work.read);
+    let gathered = gathering.finish();
     journal.flush()?;
     if let Err(error) = outcome {
         // A journal without rows is of no use to the next run.
         return journal.close().map_or_else(|second| Err(second.into()), |()| Err(error));
     }
 
-    let published = publish(spec, &header, &mut journal, &columns);
+    let (blobs_resumed, bytes_read) = (gathered.blobs_resumed, gathered.bytes_read);
+    let published = publish(spec, &header, gathered, &mut journal, &columns);
     let (summary, items_without_columns) = match published {
         Ok(published) => published,
         Err(error) => {
@@ -253,98 +250,6 @@ pub async fn build(spec: &Spec, progress: &ProgressBar) -> anyhow::Result<Report
     })
 }
 
-/// The first phase: everything up to a complete journal.
-struct Work<'a> {
-    spec: &'a Spec,
-    origin: &'a Origin,
-    journal: &'a mut Journal,
-    progress: &'a ProgressBar,
-    resumed: u64,
-    read: u64,
-}
-
-impl Work<'_> {
-    async fn run(&mut self) -> anyhow::Result<()> {
-        match self.hash(self.origin.list()).await {
-            Err(error) if matches!(error.downcast_ref(), Some(OriginError::Unsorted)) => {
-                // Rows so far are in the order of an unsorted listing; those that are a prefix of the
-                // sorted one are recalled, the others are made again.
-                (self.resumed, self.read) = (0, 0);
-                self.progress.set_position(0);
-                self.journal.rewind()?;
-                let listing = self.origin.list_sorted().await?;
-                self.hash(futures::stream::iter(listing.into_iter().map(Ok)).boxed()).await
-            }
-            outcome => outcome,
-        }
-    }
-
-    async fn hash(
-        &mut self,
-        listing: BoxStream<'_, Result<Listed, OriginError>>,
-    ) -> anyhow::Result<()> {
-        let mut plans = plans(listing, self.spec.layout, &self.spec.exclude).boxed();
-        let first = loop {
-            let Some(plan) = plans.next().await.transpose()? else { return Ok(()) };
-            if self.journal.recall(&plan)?.is_none() {
-                break plan;
-            }
-            self.resumed += 1;
-            self.progress.inc(plan.length());
-        };
-        let plans = futures::stream::once(async { Ok(first) }).chain(plans);
-        let mut rows =
-            std::pin::pin!(hash::rows::<anyhow::Error>(self.origin, &self.spec.namespace, plans));
-        let mut flushed = Instant::now();
-        while let Some(row) = rows.next().await {
-            let row = row?;
-            self.journal.push(&row)?;
-            self.read += row.length();
-            self.progress.inc(row.length());
-            if flushed.elapsed() > Duration::from_secs(1) {
-                self.journal.flush()?;
-                flushed = Instant::now();
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The listing as blobs, without what is to be left out.
-fn plans<'a>(
-    listing: BoxStream<'a, Result<Listed, OriginError>>,
-    layout: Layout,
-    exclude: &'a [String],
-) -> impl Stream<Item = anyhow::Result<BlobPlan>> + Send + 'a {
-    let state = (listing, Some(Planner::new(layout)));
-    futures::stream::unfold(state, move |(mut listing, mut planner)| async move {
-        let planning = planner.as_mut()?;
-        let ready = match listing.next().await {
-            Some(Ok(listed)) if excluded(&listed.object, exclude) => Vec::new(),
-            Some(Ok(listed)) => match check_name(&listed.object) {
-                Ok(()) => planning.push(listed).into_iter().map(Ok).collect(),
-                Err(problem) => {
-                    planner = None;
-                    vec![Err(anyhow::anyhow!(
-                        "the origin holds {problem}; rename it, or leave it out with --exclude"
-                    ))]
-                }
-            },
-            Some(Err(error)) => {
-                planner = None;
-                vec![Err(error.into())]
-            }
-            None => planner.take()?.finish().into_iter().map(Ok).collect(),
-        };
-        Some((futures::stream::iter(ready), (listing, planner)))
-    })
-    .flatten()
-}
-
-fn excluded(object: &str, globs: &[String]) -> bool {
-    globs.iter().any(|glob| fast_glob::glob_match(glob, object))
-}
-
 /// While a person is watching, a second listing runs ahead to tell how much there is to do.
 fn count_ahead(origin: &Origin, progress: &ProgressBar) {
     if progress.is_hidden() {
@@ -358,76 +263,6 @@ fn count_ahead(origin: &Origin, progress: &ProgressBar) {
         }
         output::progress_total(&progress, total);
     });
-}
-
-/// The second phase: from a complete journal to a digest.
-fn publish(
-    spec: &Spec,
-    header: &JournalHeader,
-    journal: &mut Journal,
-    columns: &Columns,
-) -> anyhow::Result<(Summary, u64)> {
-    let (mut blobs, mut items, mut bytes) = (0_u64, 0_u64, 0_u64);
-    let mut id = DatasetIdHasher::new();
-    for row in journal.rows()? {
-        id.push(
-            &row.address,
-            row.length(),
-            row.items.iter().map(|item| (item.offset, item.length)),
-        );
-        blobs += 1;
-        items += row.items.len() as u64;
-        bytes = bytes.checked_add(row.length()).context("the dataset is impossibly large")?;
-    }
-    if blobs == 0 {
-        bail!("there are no objects under `{}`; check the prefix and --exclude", header.origin);
-    }
-    let chunking = match spec.chunks {
-        Some(chunks) => Chunking::into_chunks(chunks, blobs)?,
-        None => Chunking::for_dataset(ByteSize(bytes), blobs),
-    };
-    let summary = Summary {
-        dataset: id.finish(chunking),
-        namespace: header.namespace.clone(),
-        origin: header.origin.clone(),
-        layout: header.layout.clone(),
-        chunking,
-        items,
-        blobs,
-        bytes,
-    };
-    let unlabelled = write(&spec.output, &summary, journal, columns)?;
-    Ok((summary, unlabelled))
-}
-
-fn write(
-    output: &Path,
-    summary: &Summary,
-    journal: &mut Journal,
-    columns: &Columns,
-) -> anyhow::Result<u64> {
-    let header = Header { summary: summary.clone(), columns: columns.kinds.clone() };
-    let mut pending = PendingDigest::create(output, header)?;
-    let mut unlabelled = 0;
-    for row in journal.rows()? {
-        if columns.kinds.is_empty() {
-            pending.push(&row, &[])?;
-            continue;
-        }
-        let Blob { parts, .. } = &row;
-        let values: Vec<_> = parts.iter().map(|part| columns.values(&part.object)).collect();
-        unlabelled += parts.iter().filter(|part| !columns.knows(&part.object)).count() as u64;
-        pending.push(&row, &values)?;
-    }
-    if !columns.kinds.is_empty() && unlabelled == summary.items {
-        bail!(
-            "none of the {} objects in the columns' file is in the dataset; its first column names objects relative to {}",
-            columns.len(),
-            summary.origin
-        );
-    }
-    pending.publish()?;
-    Ok(unlabelled)
 }
 
 /// The most memory that this process has used; nothing where the system does not tell.
