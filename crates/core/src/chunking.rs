@@ -3,8 +3,13 @@
 //! A chunk must look like the dataset in small, because for a while batches are drawn from it alone.
 //! Datasets are often sorted (by class, by sequence length), so a contiguous tenth would not do.
 //! Instead the dataset is cut into contiguous partitions, each partition into one **stripe unit** per
-//! chunk, and a chunk is one unit of every partition. A unit itself stays contiguous, so that batches
-//! of like length can be drawn from a single one.
+//! chunk, and a chunk is one unit of every partition. A unit itself stays contiguous, and its
+//! neighbours in the same chunk are near, so that batches of like length can be drawn from a few.
+//!
+//! Quiver has as many partitions as chunks. Ten places of a sorted dataset are too few: of CIFAR-10,
+//! sorted by class, a chunk of ten runs lacks three classes altogether. So there are as many partitions
+//! as the blobs allow. And from partition to partition the stripes move on by one chunk, or a pattern
+//! in the data (an image, its mask, the next image) or in the rounding would always favour the same.
 //!
 //! Cuts are by bytes, so that chunks are equally large whatever the sizes of their blobs: a blob
 //! belongs to the unit in which it starts. That makes membership a division, with nothing to store.
@@ -17,9 +22,6 @@ use crate::units::ByteSize;
 const CHUNKS_DEFAULT: u64 = 10;
 /// Above this, a tenth is more than double-buffering needs (Quiver uses 15 GB for all its datasets).
 const CHUNK_SIZE_MAX: ByteSize = ByteSize::gb(15);
-/// A unit is off by at most one blob at each end, so this many keep chunks within a few per cent of
-/// each other even when every unit errs the same way.
-const UNIT_BLOBS_MIN: u64 = 16;
 /// Bounds what a reader has to visit for one chunk, and the memory of anything kept per unit.
 const UNITS_MAX: u64 = 1 << 16;
 
@@ -63,10 +65,9 @@ impl Chunking {
         (1..=UNITS_MAX).contains(&units).then_some(Self { chunks, partitions })
     }
 
-    /// As many partitions as chunks (Quiver's rule), or fewer where units would get too small.
+    /// As many partitions as there can be, if every unit is to have a blob.
     fn cut(chunks: u64, blobs: u64) -> Self {
-        let units_max = (blobs / UNIT_BLOBS_MIN).min(UNITS_MAX);
-        let partitions = (units_max / chunks).clamp(1, chunks);
+        let partitions = (blobs.min(UNITS_MAX) / chunks).max(1);
         let narrow = |n: u64| u32::try_from(n).expect("at most UNITS_MAX");
         Self { chunks: narrow(chunks), partitions: narrow(partitions) }
     }
@@ -95,7 +96,9 @@ impl Chunking {
                     .min(self.units() - 1)
             }
         };
-        ChunkOrdinal(u32::try_from(unit % u64::from(self.chunks)).expect("below a u32"))
+        let (partition, place) = (unit / u64::from(self.chunks), unit % u64::from(self.chunks));
+        let chunk = (place + partition) % u64::from(self.chunks);
+        ChunkOrdinal(u32::try_from(chunk).expect("below a u32"))
     }
 
     /// The stripe units of a chunk, in order: blobs that begin within these bytes of the dataset.
@@ -105,8 +108,10 @@ impl Chunking {
         total: ByteSize,
     ) -> impl Iterator<Item = Range<u64>> + Clone {
         assert!(chunk.0 < self.chunks, "chunk {} of {}", chunk.0, self.chunks);
+        let chunks = u64::from(self.chunks);
         (0..u64::from(self.partitions)).map(move |partition| {
-            let unit = partition * u64::from(self.chunks) + u64::from(chunk.0);
+            let place = (u64::from(chunk.0) + chunks - partition % chunks) % chunks;
+            let unit = partition * chunks + place;
             self.unit_start(unit, total)..self.unit_start(unit + 1, total)
         })
     }
@@ -143,9 +148,9 @@ mod tests {
     #[test]
     fn a_tenth_or_fifteen_gigabytes() {
         let imagenet = Chunking::for_dataset(ByteSize::gb(154), 1_281_167);
-        assert_eq!((imagenet.chunks(), imagenet.partitions()), (10, 10));
+        assert_eq!((imagenet.chunks(), imagenet.partitions()), (10, 6553));
         let open_images = Chunking::for_dataset(ByteSize::gb(531), 1_743_042);
-        assert_eq!((open_images.chunks(), open_images.partitions()), (35, 35));
+        assert_eq!((open_images.chunks(), open_images.partitions()), (35, 1872));
         let huge = Chunking::for_dataset(ByteSize::gb(15_000_000), 1 << 40);
         assert!(huge.units() <= UNITS_MAX);
         for few in 0..200 {
@@ -160,6 +165,47 @@ mod tests {
         assert!(Chunking::into_chunks(11, 10).unwrap_err().to_string().contains("1 to 10"));
         assert!(Chunking::from_parts(0, 1).is_none());
         assert!(Chunking::from_parts(1 << 16, 2).is_none());
+    }
+
+    /// Sorted by class, unevenly: every chunk has its share of every class, and of every second blob.
+    #[test]
+    fn chunks_of_a_sorted_dataset_look_like_it() {
+        let classes: Vec<usize> =
+            (0..10).flat_map(|class| vec![class; 500 + 250 * (class % 3)]).collect();
+        let total = ByteSize(classes.len() as u64 * 1000);
+        let chunking = Chunking::for_dataset(total, classes.len() as u64);
+        let mut seen = vec![[0_usize; 10]; 10];
+        let mut even = [0_usize; 10];
+        for (blob, class) in classes.iter().enumerate() {
+            let chunk = chunking.chunk_of(blob as u64 * 1000, total).0 as usize;
+            seen[chunk][*class] += 1;
+            even[chunk] += usize::from(blob % 2 == 0);
+        }
+        for (chunk, even) in even.into_iter().enumerate() {
+            for (class, seen) in seen[chunk].iter().enumerate() {
+                let fair = classes.iter().filter(|of| **of == class).count() / 10;
+                assert!(
+                    seen.abs_diff(fair) <= 2,
+                    "chunk {chunk}: {seen} of class {class}, fair {fair}"
+                );
+            }
+            let all: usize = seen[chunk].iter().sum();
+            assert!(even.abs_diff(all / 2) <= all / 20, "chunk {chunk}: {even} of {all} are even");
+        }
+    }
+
+    /// Even where a unit has one blob or two, no chunk gets all that is left over.
+    #[test]
+    fn rounding_favours_no_chunk() {
+        for blobs in [35, 55, 101, 119, 999] {
+            let chunking = Chunking::into_chunks(10, blobs).unwrap();
+            let mut held = [0_u64; 10];
+            for blob in 0..blobs {
+                held[chunking.chunk_of(blob * 1000, ByteSize(blobs * 1000)).0 as usize] += 1;
+            }
+            let spread = held.iter().max().unwrap() - held.iter().min().unwrap();
+            assert!(spread <= 2, "{blobs} blobs: {held:?}");
+        }
     }
 
     proptest! {
@@ -192,19 +238,15 @@ mod tests {
             let chunking = Chunking::into_chunks(chunks.into(), starts.len() as u64).unwrap();
             let fair = total.0 / chunking.units();
             let longest = *lengths.iter().max().unwrap();
-            let mut by_chunk = vec![0; chunks as usize];
-            for (partition, chunk) in (0..chunking.partitions as usize)
-                .flat_map(|partition| (0..chunking.chunks).map(move |chunk| (partition, chunk)))
-            {
-                let unit = chunking.units_of(ChunkOrdinal(chunk), total).nth(partition).unwrap();
-                let held: u64 = (0..starts.len())
-                    .filter(|blob| unit.contains(&starts[*blob]))
-                    .map(|blob| lengths[blob])
-                    .sum();
-                prop_assert!(held.abs_diff(fair) <= longest, "{held} of a fair {fair}");
-                by_chunk[chunk as usize] += held;
+            let mut held = std::collections::BTreeMap::new();
+            for (start, length) in starts.iter().zip(&lengths) {
+                let partition = start * u64::from(chunking.partitions) / total.0;
+                *held.entry((partition, chunking.chunk_of(*start, total))).or_insert(0) += length;
             }
-            prop_assert_eq!(by_chunk.iter().sum::<u64>(), total.0);
+            for held in held.values() {
+                prop_assert!(held.abs_diff(fair) <= longest, "{held} of a fair {fair}");
+            }
+            prop_assert_eq!(held.values().sum::<u64>(), total.0);
         }
     }
 }

@@ -178,30 +178,32 @@ impl Digest {
     }
 
     /// The blobs of a chunk: one range for each of its stripe units that has any.
-    pub fn chunk(&self, chunk: ChunkOrdinal) -> Result<Vec<Range<u64>>, DigestError> {
+    pub fn chunk(&self, chunk: ChunkOrdinal) -> Vec<Range<u64>> {
         let total = ByteSize(self.summary.bytes);
         let mut ranges = Vec::new();
         for unit in self.chunking().units_of(chunk, total) {
-            let range = self.first_blob_at(unit.start)?..self.first_blob_at(unit.end)?;
+            let range = self.first_blob_at(unit.start)..self.first_blob_at(unit.end);
             if !range.is_empty() {
                 ranges.push(range);
             }
         }
-        Ok(ranges)
+        ranges
     }
 
     /// The first blob that begins at or after this byte of the dataset.
-    fn first_blob_at(&self, start: u64) -> Result<u64, DigestError> {
+    fn first_blob_at(&self, start: u64) -> u64 {
         let (mut low, mut high) = (0, self.summary.blobs);
         while low < high {
             let middle = low.midpoint(high);
-            if self.blob(BlobOrdinal::new(middle))?.start < start {
+            let at = self.batches.partition_point(|batch| batch.first_blob <= middle) - 1;
+            let batch = &self.batches[at];
+            if self.u64_in(batch, buffer::START, middle - batch.first_blob) < start {
                 low = middle + 1;
             } else {
                 high = middle;
             }
         }
-        Ok(low)
+        low
     }
 
     /// One of the user's columns, a piece for each record batch, fully validated.
