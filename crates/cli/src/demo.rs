@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::{
     digest::{
-        build::{self, Spec, rate},
+        build::{self, Spec},
         verify::{self, Chosen},
     },
     output::{self, Format, Verdict},
@@ -205,7 +205,6 @@ fn describe(steps: &[Step]) -> String {
             vec![
                 step.name.clone(),
                 format!("{:.1} s", step.seconds),
-                format!("{}/s", rate(step.bytes, step.seconds)),
                 step.origin_requests.to_string(),
                 ByteSize(step.origin_bytes).to_string(),
                 step.failures_survived.to_string(),
@@ -213,7 +212,6 @@ fn describe(steps: &[Step]) -> String {
             ]
         })
         .collect();
-    let header =
-        ["STEP", "TIME", "RATE", "REQUESTS", "ORIGIN BYTES", "FAILURES SURVIVED", "RESULT"];
+    let header = ["STEP", "TIME", "REQUESTS", "ORIGIN BYTES", "FAILED", "RESULT"];
     output::table(&header, &rows)
 }

@@ -105,12 +105,17 @@ pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
+/// "1 blob", "2 blobs".
+pub fn count(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
 /// A bar for work whose size may become known later; silent unless a person is watching.
 pub fn progress(what: &'static str) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let style = "{spinner} {prefix} {bytes} ({bytes_per_sec}) {msg}";
+    let style = "{spinner} {prefix} {decimal_bytes} ({decimal_bytes_per_sec}) {msg}";
     let bar = ProgressBar::new_spinner().with_prefix(what);
     bar.set_style(ProgressStyle::with_template(style).expect("a valid template"));
     bar.enable_steady_tick(Duration::from_millis(100));
@@ -119,8 +124,7 @@ pub fn progress(what: &'static str) -> ProgressBar {
 
 /// Turns the spinner into a bar, for the size is known now.
 pub fn progress_total(bar: &ProgressBar, total: u64) {
-    let style =
-        "{spinner} {prefix} [{wide_bar}] {bytes}/{total_bytes} ({bytes_per_sec}) {eta} {msg}";
+    let style = "{spinner} {prefix} [{wide_bar}] {decimal_bytes}/{decimal_total_bytes} ({decimal_bytes_per_sec}) {msg}, {eta} left";
     bar.set_style(
         ProgressStyle::with_template(style).expect("a valid template").progress_chars("=> "),
     );

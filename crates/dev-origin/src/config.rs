@@ -51,8 +51,9 @@ impl Config {
             "the fail rate is {}, but a share lies between 0 and 1",
             self.fail_rate
         );
-        let metadata = std::fs::metadata(&self.root)
-            .with_context(|| format!("look at the origin's directory {}", self.root.display()))?;
+        let metadata = std::fs::metadata(&self.root).with_context(|| {
+            format!("cannot serve {}: make it, or name another with --root", self.root.display())
+        })?;
         ensure!(metadata.is_dir(), "{} is not a directory", self.root.display());
         Ok(())
     }

@@ -33,6 +33,12 @@ pub enum FileError {
         /// Why.
         source: DigestError,
     },
+    /// There is no such file.
+    #[error("there is no file `{}`; check its name, or build it with `forebay digest build`", path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file failed.
     #[error("cannot {doing} `{}`: {source}", path.display())]
     Io {
@@ -67,7 +73,10 @@ pub fn open(path: &Path) -> Result<DigestFile, FileError> {
 /// Opens a digest by its metadata alone; its rows may yet prove damaged.
 pub fn open_unchecked(path: &Path) -> Result<DigestFile, FileError> {
     let failed = |source| FileError::Io { doing: "read", path: path.to_owned(), source };
-    let file = File::open(path).map_err(failed)?;
+    let file = File::open(path).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => FileError::Missing { path: path.to_owned() },
+        _ => failed(source),
+    })?;
     let metadata = file.metadata().map_err(failed)?;
     if metadata.is_dir() {
         return Err(failed(io::ErrorKind::IsADirectory.into()));

@@ -53,6 +53,14 @@ pub enum JournalError {
         /// What it is of.
         found: String,
     },
+    /// There is no place for it.
+    #[error("cannot write `{}`: {source}; make its directory, or choose another output", path.display())]
+    Place {
+        /// The journal.
+        path: PathBuf,
+        /// How.
+        source: io::Error,
+    },
     /// The file failed.
     #[error("cannot write `{}`: {source}; the build goes on from there when you run it again", path.display())]
     Io {
@@ -85,7 +93,8 @@ impl Journal {
         let mut file = loop {
             let options =
                 OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-            let file = options.map_err(failed)?;
+            let file =
+                options.map_err(|source| JournalError::Place { path: path.clone(), source })?;
             match file.try_lock() {
                 Ok(()) => {}
                 Err(fs::TryLockError::WouldBlock) => return Err(JournalError::Locked { path }),

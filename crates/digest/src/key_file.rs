@@ -35,6 +35,12 @@ pub enum KeyFileError {
         /// What is wrong with it.
         source: NamespaceKeyError,
     },
+    /// A key is never overwritten.
+    #[error("`{}` exists already, and a key is never overwritten; choose another name", path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file failed.
     #[error("cannot use the key file `{}`: {source}", path.display())]
     Io {
@@ -78,7 +84,10 @@ pub fn create_key_file(path: &Path) -> Result<Namespace, KeyFileError> {
     let namespace = Namespace::secret(key)
         .map_err(|source| KeyFileError::Key { path: path.to_owned(), source })?;
     let options = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let mut file = options.map_err(failed)?;
+    let mut file = options.map_err(|source| match source.kind() {
+        io::ErrorKind::AlreadyExists => KeyFileError::Exists { path: path.to_owned() },
+        _ => failed(source),
+    })?;
     file.write_all(namespace.to_key_file().as_bytes()).map_err(failed)?;
     file.sync_all().map_err(failed)?;
     Ok(namespace)
@@ -96,7 +105,7 @@ mod tests {
         let path = directory.path().join("team.key");
         let made = create_key_file(&path).unwrap();
         assert_eq!(read_key_file(&path).unwrap(), made);
-        assert!(matches!(create_key_file(&path), Err(KeyFileError::Io { .. })));
+        assert!(matches!(create_key_file(&path), Err(KeyFileError::Exists { .. })));
         assert_eq!(read_key_file(&path).unwrap(), made);
     }
 

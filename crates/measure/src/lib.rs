@@ -148,12 +148,13 @@ fn bootstrap(ratios: &[f64]) -> (f64, f64) {
 
 /// Rows as a table for people.
 pub fn table(rows: &[Row]) -> String {
+    let name = |row: &Row| format!("{} / {}", row.row, row.against);
+    let width = rows.iter().map(|row| name(row).chars().count()).max().unwrap_or(0);
     let mut text = format!(
-        "{:<44} {:>10} {:>10} {:<6} {:>6} {:>15}  {:<8} {}\n",
-        "ROW", "OURS", "THEIRS", "UNIT", "RATIO", "INTERVAL", "TARGET", "VERDICT"
+        "{:<width$} {:>9} {:>9} {:<5} {:>6} {:>13}  {:<7} VERDICT\n",
+        "ROW", "OURS", "THEIRS", "UNIT", "RATIO", "INTERVAL", "TARGET"
     );
     for row in rows {
-        let name = format!("{} / {}", row.row, row.against);
         let interval = format!("{:.2} .. {:.2}", row.low, row.high);
         let verdict = match row.verdict {
             Verdict::Met => "met",
@@ -162,8 +163,13 @@ pub fn table(rows: &[Row]) -> String {
         };
         let _ = writeln!(
             text,
-            "{name:<44} {:>10.3} {:>10.3} {:<6} {:>6.2} {interval:>15}  {:<8} {verdict}",
-            row.ours, row.theirs, row.unit, row.ratio, row.target
+            "{:<width$} {:>9.3} {:>9.3} {:<5} {:>6.2} {interval:>13}  {:<7} {verdict}",
+            name(row),
+            row.ours,
+            row.theirs,
+            row.unit,
+            row.ratio,
+            row.target
         );
     }
     text

@@ -30,20 +30,22 @@ pub enum OriginError {
         what: String,
     },
     /// A listed object is gone.
-    #[error("object `{object}` has vanished since it was listed; list the origin again")]
+    #[error(
+        "object `{object}` has vanished since it was listed, or is a link to nothing; run the command again, or leave it out"
+    )]
     Vanished {
         /// Its key.
         object: String,
     },
     /// A listed object is no longer what it was.
-    #[error("object `{object}` has changed since it was listed; list the origin again")]
+    #[error("object `{object}` has changed since it was listed; run the command again")]
     Changed {
         /// Its key.
         object: String,
     },
     /// The origin refuses us.
     #[error(
-        "access to `{what}` is denied ({problem}); check the credentials in the environment, or use --anonymous for public data"
+        "access to `{what}` is denied ({problem}); it needs other credentials in the environment, or none (--anonymous) if it is public"
     )]
     Denied {
         /// What was asked for.
@@ -89,7 +91,7 @@ pub enum OriginError {
         deadline: Duration,
     },
     /// Anything else that the network or the store did.
-    #[error("`{what}` failed after retries: {problem}")]
+    #[error("`{what}` failed after retries: {problem}; is the endpoint right and up?")]
     Unavailable {
         /// What was asked for.
         what: String,

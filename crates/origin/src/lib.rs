@@ -83,7 +83,7 @@ impl Origin {
     /// Understands a URL or a path of a prefix, or of one object, and looks which it is.
     pub async fn locate(url: &str, options: &Options) -> Result<Self, OriginError> {
         match Self::new(url, options)? {
-            Self::Remote(remote) => remote.locate().await.map(Self::Remote),
+            Self::Remote(remote) => remote.locate(url.ends_with('/')).await.map(Self::Remote),
             local @ Self::Local(_) => Ok(local),
         }
     }

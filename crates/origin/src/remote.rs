@@ -43,6 +43,9 @@ impl fmt::Debug for Remote {
 impl Remote {
     pub(crate) fn new(location: Location, options: &Options) -> Result<Self, OriginError> {
         let url = location.url();
+        if let Some(problem) = endpoint_problem(&location, options) {
+            return Err(OriginError::Configuration { url, problem });
+        }
         // The first caller installs it; later ones find it there.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let identified = !matches!(location, Location::S3 { .. }) || s3_identity(options);
@@ -136,7 +139,14 @@ impl Remote {
 
     /// Looks whether the place is a prefix or one object; in the latter case the place becomes the
     /// object's parent, so that its key is its name.
-    pub(crate) async fn locate(mut self) -> Result<Self, OriginError> {
+    pub(crate) async fn locate(self, directory: bool) -> Result<Self, OriginError> {
+        // Web servers seldom list, and whoever names no directory most likely means one object.
+        if self.url.starts_with("http") && !directory {
+            let head = tokio::time::timeout(self.deadline, self.store.head(&self.prefix)).await;
+            if head.map_err(|_| self.too_slow(&self.url))?.is_ok() {
+                return Ok(self.narrowed());
+            }
+        }
         let mut listing = self.store.list(Some(&self.prefix));
         let first = tokio::time::timeout(self.deadline, listing.try_next()).await;
         let listing_error = match first.map_err(|_| self.too_slow(&self.url))? {
@@ -144,9 +154,9 @@ impl Remote {
             Ok(None) => None,
             Err(error) => Some(self.list_error(error)),
         };
-        let Some(name) = self.prefix.filename().map(str::to_owned) else {
+        if self.prefix.filename().is_none() {
             return listing_error.map_or(Ok(self), Err);
-        };
+        }
         // Only who may not list, or asks a server that cannot, may still read this one object.
         let listing_error = match listing_error {
             None | Some(OriginError::Denied { .. } | OriginError::Unlistable { .. }) => {
@@ -156,14 +166,7 @@ impl Remote {
         };
         let head = tokio::time::timeout(self.deadline, self.store.head(&self.prefix)).await;
         match (head.map_err(|_| self.too_slow(&self.url))?, listing_error) {
-            (Ok(_), _) => {
-                let parts: Vec<_> = self.prefix.parts().collect();
-                self.prefix = parts[..parts.len() - 1].iter().cloned().collect();
-                // The name may look different in a URL, but has no slash in it.
-                self.url.truncate(self.url.rfind('/').unwrap_or(self.url.len()));
-                self.only = Some(name);
-                Ok(self)
-            }
+            (Ok(_), _) => Ok(self.narrowed()),
             (Err(StoreError::NotFound { .. }), Some(OriginError::Unlistable { url, .. })) => {
                 Err(OriginError::Missing { what: url })
             }
@@ -172,6 +175,16 @@ impl Remote {
             (Err(StoreError::NotFound { .. }), None) => Ok(self),
             (Err(error), None) => Err(self.store_error(&self.url, &error)),
         }
+    }
+
+    /// The parent of this place, of which only this one object is meant.
+    fn narrowed(mut self) -> Self {
+        self.only = self.prefix.filename().map(str::to_owned);
+        let parts: Vec<_> = self.prefix.parts().collect();
+        self.prefix = parts[..parts.len().saturating_sub(1)].iter().cloned().collect();
+        // The name may look different in a URL, but has no slash in it.
+        self.url.truncate(self.url.rfind('/').unwrap_or(self.url.len()));
+        self
     }
 
     fn listed(&self, meta: &ObjectMeta) -> Listed {
@@ -292,7 +305,30 @@ fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
         rest.split_once('<').map(|(message, _)| unescape(message))
     });
     let text = message.filter(|message| !message.is_empty()).unwrap_or(text);
+    // Web servers answer in HTML, which is of no use on one line.
+    let text = text.split_once('<').map_or(text.as_str(), |(before, _)| before);
     text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(200).collect()
+}
+
+/// What is wrong with the endpoint in use; the client would take it, and panic later.
+fn endpoint_problem(location: &Location, options: &Options) -> Option<String> {
+    let variables: &[&str] = match location {
+        Location::S3 { .. } => &["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"],
+        _ => &[],
+    };
+    let from_environment = || variables.iter().find_map(|name| std::env::var(name).ok());
+    let endpoint = options.endpoint.clone().or_else(from_environment)?;
+    let sound = url::Url::parse(&endpoint).is_ok_and(|url| {
+        matches!(url.scheme(), "http" | "https") && url.has_host() && url.username().is_empty()
+    });
+    // It may hold a password where it should not; then it is not repeated.
+    let shown = if endpoint.contains('@') { "…" } else { &endpoint };
+    (!sound).then(|| {
+        format!(
+            "`{}` is no endpoint; write it in full, such as http://127.0.0.1:9000 (--endpoint, or AWS_ENDPOINT_URL for S3)",
+            shown.escape_debug()
+        )
+    })
 }
 
 /// Whether there are credentials for S3 before the machine's own role would be asked for.
@@ -323,11 +359,12 @@ fn open_store(
     let retry = RetryConfig {
         backoff: BackoffConfig {
             init_backoff: Duration::from_millis(100),
-            max_backoff: Duration::from_secs(10),
+            max_backoff: Duration::from_secs(10).min(options.deadline / 4),
             base: 2.,
         },
         max_retries: 10,
-        retry_timeout: options.deadline,
+        // Given up in time for its own reason to be told, before ours (the deadline) takes its place.
+        retry_timeout: options.deadline / 2,
     };
     let client = ClientOptions::new()
         .with_allow_http(true)

@@ -10,6 +10,8 @@ use crate::output::{self, Format, Verdict};
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// Building and opening digests, against plain reads and plain hashing.
+    ///
+    /// Exit code 1 if a target is missed.
     Digest(Args),
 }
 

@@ -37,7 +37,7 @@ impl Columns {
         let mut guesses = vec![ColumnGuess::default(); names.len()];
         let mut rows = HashMap::new();
         for record in reader.into_records() {
-            let record = record?;
+            let record = record.context("every line needs as many fields as the first")?;
             let line = record.position().map_or(0, csv::Position::line);
             let mut fields = record.iter();
             let object = fields.next().unwrap_or_default();

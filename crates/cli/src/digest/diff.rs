@@ -1,8 +1,9 @@
 //! `forebay digest diff`: how two digests differ, object by object.
 //!
 //! Both are in the order of their keys, so one walk over both, side by side, finds everything in
-//! little memory. Content is compared by address. In a pack the address covers all of its objects, so
-//! there an object counts as changed when its length or version differs, too.
+//! little memory. Content is compared by address. In a pack the address covers all of its objects; there
+//! lengths and versions tell, as far as they can: between namespaces, or between a pack here and another
+//! origin there, some objects cannot be compared, and that is what is said.
 
 use std::{cmp::Ordering, fmt::Write as _, iter::Peekable, path::PathBuf};
 
@@ -39,6 +40,8 @@ struct Difference {
     removed: Vec<String>,
     changed: Vec<String>,
     unchanged: u64,
+    /// Objects of which neither can be said.
+    unknown: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -66,11 +69,23 @@ struct Object<'a> {
 }
 
 impl Object<'_> {
-    fn same_content(&self, other: &Self) -> bool {
-        let same_part =
-            self.part.length == other.part.length && self.part.version == other.part.version;
-        self.blob == other.blob || (!(self.alone && other.alone) && same_part)
+    /// Whether the content is the same, if that can be told.
+    fn same_content(&self, other: &Self, comparable: Comparable) -> Option<bool> {
+        if self.part.length != other.part.length {
+            return Some(false);
+        }
+        if comparable.addresses && (self.blob == other.blob || self.alone && other.alone) {
+            return Some(self.blob == other.blob);
+        }
+        comparable.versions.then_some(self.part.version == other.part.version)
     }
+}
+
+/// What means the same in both digests.
+#[derive(Clone, Copy)]
+struct Comparable {
+    addresses: bool,
+    versions: bool,
 }
 
 fn objects(digest: &Digest) -> impl Iterator<Item = Result<Object<'_>, DigestError>> {
@@ -111,6 +126,10 @@ fn compare(a: &Digest, b: &Digest) -> Result<Difference, DigestError> {
             .collect(),
         ..Difference::default()
     };
+    let comparable = Comparable {
+        addresses: of_a.namespace == of_b.namespace,
+        versions: of_a.origin == of_b.origin,
+    };
     let (mut left, mut right) = (objects(a).peekable(), objects(b).peekable());
     loop {
         let order = match (peek(&mut left)?, peek(&mut right)?) {
@@ -131,10 +150,10 @@ fn compare(a: &Digest, b: &Digest) -> Result<Difference, DigestError> {
                 if let (Some(left), Some(right)) =
                     (left.next().transpose()?, right.next().transpose()?)
                 {
-                    if left.same_content(&right) {
-                        difference.unchanged += 1;
-                    } else {
-                        difference.changed.push(name(&right));
+                    match left.same_content(&right, comparable) {
+                        Some(true) => difference.unchanged += 1,
+                        Some(false) => difference.changed.push(name(&right)),
+                        None => difference.unknown += 1,
                     }
                 }
             }
@@ -157,7 +176,8 @@ fn peek<'a>(
 fn describe(difference: &Difference) -> String {
     let mut text = String::new();
     for Fact { name, a, b } in &difference.facts {
-        let _ = writeln!(text, "{name}: {a} -> {b}");
+        let shown = |value: &str| if value.is_empty() { "none" } else { value }.to_owned();
+        let _ = writeln!(text, "{name}: {} -> {}", shown(a), shown(b));
     }
     let kinds = [("+", &difference.added), ("-", &difference.removed), ("~", &difference.changed)];
     for (sign, objects) in kinds {
@@ -170,11 +190,15 @@ fn describe(difference: &Difference) -> String {
     }
     let _ = writeln!(
         text,
-        "{} added, {} removed, {} changed, {} unchanged: {}",
+        "{} added, {} removed, {} changed, {} unchanged{}: {}",
         difference.added.len(),
         difference.removed.len(),
         difference.changed.len(),
         difference.unchanged,
+        match difference.unknown {
+            0 => String::new(),
+            unknown => format!(", {unknown} that cannot be compared"),
+        },
         if difference.same_dataset { "the same dataset" } else { "another dataset" }
     );
     text

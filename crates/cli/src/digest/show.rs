@@ -7,7 +7,7 @@ use arrow_array::{
 };
 use forebay_core::{
     ByteSize,
-    digest::{Digest, Summary},
+    digest::{Digest, Summary, plan::Layout},
 };
 use serde::Serialize;
 
@@ -164,6 +164,23 @@ fn value(pieces: &[ArrayRef], ordinal: u64) -> serde_json::Value {
     serde_json::Value::Null
 }
 
+/// A value as people write it: texts without quotes, nothing for what is missing.
+fn cell(value: &serde_json::Value) -> String {
+    match value {
+        serde_json::Value::Null => "-".to_owned(),
+        serde_json::Value::String(text) => text.escape_debug().to_string(),
+        value => value.to_string(),
+    }
+}
+
+/// A layout as people say it.
+fn layout_name(layout: &str) -> String {
+    match layout.parse() {
+        Ok(Layout::Pack(size)) => format!("pack, up to {size}"),
+        _ => layout.to_owned(),
+    }
+}
+
 fn describe(shown: &Shown) -> String {
     let Summary { dataset, namespace, origin, layout, chunking, items, blobs, bytes } =
         &shown.summary;
@@ -176,9 +193,10 @@ fn describe(shown: &Shown) -> String {
         .map(|column| format!("{} ({})", column.name, format!("{:?}", column.kind).to_lowercase()))
         .collect();
     let mut text = format!(
-        "dataset    {dataset}\norigin     {origin}\nlayout     {layout}\nnamespace  {namespace}\n\
+        "dataset    {dataset}\norigin     {origin}\nlayout     {}\nnamespace  {namespace}\n\
          items      {items} ({})\nblobs      {blobs} ({})\nbytes      {}\n\
-         chunks     {} of {} stripe units each\ncolumns    {}\n",
+         chunks     {} (in each of {} partitions, a stripe unit)\ncolumns    {}\n",
+        layout_name(layout),
         lengths(&shown.item_length),
         lengths(&shown.blob_length),
         ByteSize(*bytes),
@@ -199,9 +217,7 @@ fn describe(shown: &Shown) -> String {
                     item.blob[..12].to_owned(),
                     item.offset.to_string(),
                 ];
-                row.extend(
-                    shown.columns.iter().map(|column| item.columns[&column.name].to_string()),
-                );
+                row.extend(shown.columns.iter().map(|column| cell(&item.columns[&column.name])));
                 row
             })
             .collect();

@@ -23,7 +23,9 @@ pub const EXAMPLES: &str = "\
 Examples:
   forebay digest verify train.digest                  read everything again
   forebay digest verify train.digest --sample 1000    read a thousand blobs, chosen at random
-  forebay digest verify train.digest --sample 0       check the file alone";
+  forebay digest verify train.digest --sample 0       check the file alone
+
+Objects that have come to the origin since are not looked for: build again and `diff`.";
 
 /// A report names so many objects of each kind, and counts the rest.
 const NAMED_MAX: usize = 20;
@@ -68,13 +70,8 @@ pub struct Report {
     pub rewritten: u64,
     /// How long it took.
     pub seconds: f64,
-}
-
-impl Report {
     /// Whether the origin holds what the digest says.
-    pub fn sound(&self) -> bool {
-        self.changed.is_empty() && self.vanished.is_empty()
-    }
+    pub sound: bool,
 }
 
 pub async fn run(args: Args) -> anyhow::Result<Verdict> {
@@ -83,12 +80,17 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     let digest = &file.digest;
     let summary = digest.summary();
     let report = if args.sample == Some(0) {
-        Report::default()
+        Report { sound: true, ..Report::default() }
     } else {
         let namespace = namespace(args.namespace.as_ref())?;
+        let remedy = match (summary.namespace.as_str(), &args.namespace) {
+            ("public", _) => "leave --namespace out",
+            (_, None) => "name its key file with --namespace",
+            (_, Some(_)) => "name its own key file",
+        };
         ensure!(
             namespace_name(&namespace) == summary.namespace,
-            "the digest is of namespace {}, but the key is of {}; name its key file with --namespace",
+            "the digest is of namespace {}, but the key is of {}; {remedy}",
             summary.namespace,
             namespace_name(&namespace)
         );
@@ -111,7 +113,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         Format::Json => output::json(&report)?,
         Format::Text => output::data(&describe(&report, args.sample == Some(0)))?,
     }
-    Ok(if report.sound() { Verdict::Yes } else { Verdict::No })
+    Ok(if report.sound { Verdict::Yes } else { Verdict::No })
 }
 
 /// Which blobs to read.
@@ -158,7 +160,12 @@ pub async fn verify(
 ) -> anyhow::Result<Report> {
     let started = Instant::now();
     let origin = Origin::new(url, options)?;
-    let plans = blobs.iter().map(|blob| plan(digest, blob));
+    // Versions mean something only where the digest was built.
+    let elsewhere = url != digest.summary().origin;
+    let plans = blobs.iter().map(|blob| {
+        let plan = plan(digest, blob)?;
+        Ok(if elsewhere { without_versions(&plan) } else { plan })
+    });
     let rows = hash::hashed::<DigestError>(&origin, namespace, futures::stream::iter(plans));
     // Rows come in the order of their plans.
     let mut rows = std::pin::pin!(rows.zip(futures::stream::iter(blobs.iter())));
@@ -186,6 +193,7 @@ pub async fn verify(
         progress.inc(plan.length());
     }
     report.seconds = started.elapsed().as_secs_f64();
+    report.sound = report.changed.is_empty() && report.vanished.is_empty();
     Ok(report)
 }
 
@@ -234,7 +242,7 @@ fn describe(report: &Report, file_only: bool) -> String {
             report.rewritten
         );
     }
-    text.push_str(if report.sound() {
+    text.push_str(if report.sound {
         "the digest is sound, and the origin holds what it says\n"
     } else {
         "the origin no longer holds what the digest says; build it again\n"

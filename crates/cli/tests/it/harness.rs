@@ -272,9 +272,10 @@ pub fn serve_always(body: String) -> String {
                     _ => break,
                 }
             }
-            let (status, body) = match request.starts_with(b"GET") {
-                true => ("200 OK", body.as_str()),
-                false => ("404 Not Found", ""),
+            let (status, body) = if request.starts_with(b"GET") {
+                ("200 OK", body.as_str())
+            } else {
+                ("404 Not Found", "")
             };
             let length = body.len();
             let head = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n");

@@ -66,7 +66,7 @@ fn what_is_no_digest_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("x.digest");
     let message = |path: &Path| open(path).unwrap_err().to_string();
-    assert!(message(&path).contains("cannot read"), "missing");
+    assert!(message(&path).contains("there is no file"), "missing");
     assert!(message(directory.path()).contains("directory"), "a directory");
     fs::write(&path, "").unwrap();
     assert!(message(&path).contains("not a forebay digest"), "empty");

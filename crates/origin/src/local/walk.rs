@@ -108,8 +108,13 @@ impl Walk<'_> {
     fn file(&mut self, directory: &OwnedFd, object: String, name: &str) -> Result<(), Stop> {
         let stat = match statat(directory, name, AtFlags::empty()) {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => stat,
-            // Sockets, pipes, devices, dangling links, and what has just been removed.
-            Ok(_) | Err(rustix::io::Errno::NOENT) => return Ok(()),
+            // Sockets, pipes, devices.
+            Ok(_) => return Ok(()),
+            // A link to nothing: whoever reads it is told so, and whoever leaves it out is not.
+            Err(rustix::io::Errno::NOENT) => {
+                self.group.push(Ok(Listed { object, length: 0, version: "missing".to_owned() }));
+                return Ok(());
+            }
             Err(error) => return Err(self.failed(&object, error)),
         };
         let length = u64::try_from(stat.st_size).unwrap_or(0);

@@ -1,6 +1,12 @@
 //! The first phase of a build: everything up to a complete journal.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
 
 use forebay_core::digest::{
     Blob, DatasetIdHasher,
@@ -12,7 +18,7 @@ use futures::{Stream, StreamExt as _, stream::BoxStream};
 use indicatif::ProgressBar;
 
 use super::Spec;
-use crate::digest::hash;
+use crate::{digest::hash, output::count};
 
 /// What a kill may cost.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
@@ -40,12 +46,27 @@ pub struct Gathered {
     pub blobs_resumed: u64,
     /// Bytes that this run has read.
     pub bytes_read: u64,
+    /// For each pattern of what is left out, whether it has matched.
+    exclude_used: Arc<[AtomicBool]>,
 }
 
 impl Gathered {
-    fn nothing() -> Self {
-        let id = DatasetIdHasher::new();
-        Self { id, blobs: 0, items: 0, bytes: 0, blobs_resumed: 0, bytes_read: 0 }
+    fn nothing(spec: &Spec) -> Self {
+        Self {
+            id: DatasetIdHasher::new(),
+            blobs: 0,
+            items: 0,
+            bytes: 0,
+            blobs_resumed: 0,
+            bytes_read: 0,
+            exclude_used: spec.exclude.iter().map(|_| AtomicBool::new(false)).collect(),
+        }
+    }
+
+    /// The patterns that matched nothing.
+    pub fn exclude_unused(&self, exclude: &[String]) -> Vec<String> {
+        let unused = exclude.iter().zip(self.exclude_used.iter());
+        unused.filter(|(_, used)| !used.load(Relaxed)).map(|(glob, _)| glob.clone()).collect()
     }
 
     fn add(&mut self, row: &Blob) {
@@ -64,7 +85,7 @@ impl<'a> Gathering<'a> {
         journal: &'a mut Journal,
         progress: &'a ProgressBar,
     ) -> Self {
-        Self { spec, origin, journal, progress, gathered: Gathered::nothing() }
+        Self { spec, origin, journal, progress, gathered: Gathered::nothing(spec) }
     }
 
     /// What has been gathered.
@@ -78,7 +99,7 @@ impl<'a> Gathering<'a> {
             Err(error) if matches!(error.downcast_ref(), Some(OriginError::Unsorted)) => {
                 // Rows so far are in the order of an unsorted listing; those that are a prefix of the
                 // sorted one are recalled, the others are made again.
-                self.gathered = Gathered::nothing();
+                self.gathered = Gathered::nothing(self.spec);
                 self.progress.set_position(0);
                 self.journal.rewind()?;
                 let listing = self.origin.list_sorted().await?;
@@ -92,7 +113,9 @@ impl<'a> Gathering<'a> {
         &mut self,
         listing: BoxStream<'_, Result<Listed, OriginError>>,
     ) -> anyhow::Result<()> {
-        let mut plans = plans(listing, self.spec.layout, &self.spec.exclude).boxed();
+        let exclude =
+            Exclude { globs: &self.spec.exclude, used: self.gathered.exclude_used.clone() };
+        let mut plans = plans(listing, self.spec.layout, exclude).boxed();
         let first = loop {
             let Some(plan) = plans.next().await.transpose()? else { return Ok(()) };
             let Some(row) = self.journal.recall(&plan)? else { break plan };
@@ -110,6 +133,7 @@ impl<'a> Gathering<'a> {
             self.gathered.add(&row);
             self.gathered.bytes_read += row.length();
             self.progress.inc(row.length());
+            self.progress.set_message(count(self.gathered.items, "item"));
             if flushed.elapsed() > FLUSH_EVERY {
                 self.journal.flush()?;
                 flushed = Instant::now();
@@ -123,33 +147,49 @@ impl<'a> Gathering<'a> {
 fn plans<'a>(
     listing: BoxStream<'a, Result<Listed, OriginError>>,
     layout: Layout,
-    exclude: &'a [String],
+    exclude: Exclude<'a>,
 ) -> impl Stream<Item = anyhow::Result<BlobPlan>> + Send + 'a {
     let state = (listing, Some(Planner::new(layout)));
-    futures::stream::unfold(state, move |(mut listing, mut planner)| async move {
-        let planning = planner.as_mut()?;
-        let ready = match listing.next().await {
-            Some(Ok(listed)) if excluded(&listed.object, exclude) => Vec::new(),
-            Some(Ok(listed)) => match check_name(&listed.object) {
-                Ok(()) => planning.push(listed).into_iter().map(Ok).collect(),
-                Err(problem) => {
+    let exclude = Arc::new(exclude);
+    futures::stream::unfold(state, move |(mut listing, mut planner)| {
+        let exclude = exclude.clone();
+        async move {
+            let planning = planner.as_mut()?;
+            let ready = match listing.next().await {
+                Some(Ok(listed)) if exclude.matches(&listed.object) => Vec::new(),
+                Some(Ok(listed)) => match check_name(&listed.object) {
+                    Ok(()) => planning.push(listed).into_iter().map(Ok).collect(),
+                    Err(problem) => {
+                        planner = None;
+                        vec![Err(anyhow::anyhow!(
+                            "the origin holds {problem}; rename it, or leave it out with --exclude"
+                        ))]
+                    }
+                },
+                Some(Err(error)) => {
                     planner = None;
-                    vec![Err(anyhow::anyhow!(
-                        "the origin holds {problem}; rename it, or leave it out with --exclude"
-                    ))]
+                    vec![Err(error.into())]
                 }
-            },
-            Some(Err(error)) => {
-                planner = None;
-                vec![Err(error.into())]
-            }
-            None => planner.take()?.finish().into_iter().map(Ok).collect(),
-        };
-        Some((futures::stream::iter(ready), (listing, planner)))
+                None => planner.take()?.finish().into_iter().map(Ok).collect(),
+            };
+            Some((futures::stream::iter(ready), (listing, planner)))
+        }
     })
     .flatten()
 }
 
-fn excluded(object: &str, globs: &[String]) -> bool {
-    globs.iter().any(|glob| fast_glob::glob_match(glob, object))
+/// What is left out.
+struct Exclude<'a> {
+    globs: &'a [String],
+    used: Arc<[AtomicBool]>,
+}
+
+impl Exclude<'_> {
+    fn matches(&self, object: &str) -> bool {
+        let last_step = object.rsplit('/').next().unwrap_or(object);
+        let matched = self.globs.iter().position(|glob| {
+            fast_glob::glob_match(glob, if glob.contains('/') { object } else { last_step })
+        });
+        matched.inspect(|at| self.used[*at].store(true, Relaxed)).is_some()
+    }
 }

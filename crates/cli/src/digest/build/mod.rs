@@ -9,7 +9,7 @@ mod publish;
 
 use std::{path::PathBuf, time::Instant};
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use clap::ValueEnum;
 use forebay_core::{
     ByteSize, Namespace,
@@ -24,7 +24,7 @@ use serde::Serialize;
 use self::{gather::Gathering, publish::publish};
 use super::columns::Columns;
 use crate::{
-    output::{self, Format, Verdict},
+    output::{self, Format, Verdict, count},
     reach::{Reach, namespace, namespace_name},
     stop::{self, Interrupted},
 };
@@ -34,11 +34,16 @@ Examples:
   forebay digest build ./images -o images.digest
   forebay digest build s3://bucket/train -o train.digest --layout pack --columns labels.csv
   forebay digest build s3://bucket/x -o x.digest --endpoint http://127.0.0.1:9000
-  forebay digest build gs://public-data/x -o x.digest --anonymous --exclude '**/*.txt'
+  forebay digest build gs://public-data/x -o x.digest --anonymous --exclude '*.txt'
 
 Credentials come from the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or ~/.aws,
 AZURE_STORAGE_ACCOUNT_NAME and ..._KEY, GOOGLE_APPLICATION_CREDENTIALS).
 Columns: a CSV file with a header; its first column names the object, relative to URL.";
+
+/// A pack is what a small read is worth: a few milliseconds of a slow origin.
+const PACK_SIZE: ByteSize = ByteSize::mib(1);
+/// With fewer blobs to a chunk, a chunk of a sorted dataset no longer looks like it.
+const CHUNK_BLOBS_MIN: u64 = 16;
 
 /// What to build.
 #[derive(Debug, clap::Args)]
@@ -52,8 +57,10 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = LayoutName::Files)]
     layout: LayoutName,
     /// The size that packs of small neighbours may reach.
-    #[arg(long, value_name = "SIZE", default_value = "1MiB")]
-    pack_size: ByteSize,
+    ///
+    /// With --layout pack; 1MiB unless you say otherwise.
+    #[arg(long, value_name = "SIZE")]
+    pack_size: Option<ByteSize>,
     /// Key file of the namespace; the public namespace if absent.
     #[arg(long, value_name = "FILE")]
     namespace: Option<PathBuf>,
@@ -63,7 +70,8 @@ pub struct Args {
     /// Cut into so many chunks, instead of chunks of a tenth or 15 GB.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     chunks: Option<u64>,
-    /// Leave out objects whose key matches; may be repeated.
+    /// Leave out objects that match; may be repeated. A pattern without a slash is held against the last
+    /// step of a key, any other against the whole key.
     #[arg(long, value_name = "GLOB")]
     exclude: Vec<String>,
     /// Forget what an interrupted build has done.
@@ -122,6 +130,10 @@ pub struct Report {
     pub bytes_read: u64,
     /// Items without a row in the columns' file.
     pub items_without_columns: u64,
+    /// Rows of the columns' file that name no object.
+    pub columns_without_items: u64,
+    /// Patterns of --exclude that matched nothing.
+    pub exclude_unused: Vec<String>,
     /// How long it took.
     pub seconds: f64,
     /// The most memory that this process has used.
@@ -129,15 +141,13 @@ pub struct Report {
 }
 
 pub async fn run(args: Args) -> anyhow::Result<Verdict> {
-    let layout = match args.layout {
-        LayoutName::Files => Layout::Files,
-        LayoutName::Pack => {
-            ensure!(
-                args.pack_size > ByteSize::ZERO,
-                "a pack size of nothing packs nothing; try 1MiB"
-            );
-            Layout::Pack(args.pack_size)
+    let layout = match (args.layout, args.pack_size) {
+        (LayoutName::Files, None) => Layout::Files,
+        (LayoutName::Files, Some(_)) => bail!("--pack-size needs --layout pack"),
+        (LayoutName::Pack, Some(ByteSize::ZERO)) => {
+            bail!("a pack size of nothing packs nothing; try 1MiB")
         }
+        (LayoutName::Pack, size) => Layout::Pack(size.unwrap_or(PACK_SIZE)),
     };
     let spec = Spec {
         options: args.reach.options(),
@@ -163,24 +173,50 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
 
 fn describe(report: &Report) -> String {
     let Report { summary, seconds, .. } = report;
+    let speed = match report.bytes_read {
+        0 => String::new(),
+        read => format!(", {}/s", rate(read, *seconds)),
+    };
     let resumed = match report.blobs_resumed {
         0 => String::new(),
-        resumed => format!(" ({resumed} blobs were already done)"),
+        resumed => format!(" ({} already done)", count(resumed, "blob")),
     };
-    let unlabelled = match report.items_without_columns {
-        0 => String::new(),
-        items => format!("note     {items} items have no row in the columns' file\n"),
-    };
+    let notes: String = notes(report).iter().map(|note| format!("note     {note}\n")).collect();
     format!(
-        "digest   {}\ndataset  {}\nitems    {} in {} blobs, {}\nchunks   {}\ntime     {seconds:.1} s, {}/s{resumed}\n{unlabelled}",
+        "digest   {}\ndataset  {}\nitems    {} in {}, {}\nchunks   {}\ntime     {seconds:.1} s{speed}{resumed}\n{notes}",
         report.digest.display(),
         summary.dataset,
         summary.items,
-        summary.blobs,
+        count(summary.blobs, "blob"),
         ByteSize(summary.bytes),
         summary.chunking.chunks(),
-        rate(report.bytes_read, *seconds),
     )
+}
+
+/// What a person would want to know before using the digest.
+fn notes(report: &Report) -> Vec<String> {
+    let Summary { chunking, blobs, items, bytes, .. } = report.summary;
+    let mut notes = Vec::new();
+    if report.items_without_columns > 0 {
+        let items = count(report.items_without_columns, "item");
+        notes.push(format!("{items} without a row in the columns' file"));
+    }
+    if report.columns_without_items > 0 {
+        let rows = count(report.columns_without_items, "row");
+        notes.push(format!("{rows} of the columns' file without an object"));
+    }
+    for glob in &report.exclude_unused {
+        notes.push(format!("--exclude '{}' matched nothing", glob.escape_debug()));
+    }
+    let packs_wanted = u64::from(chunking.chunks()) * CHUNK_BLOBS_MIN;
+    if blobs < packs_wanted && items > blobs {
+        let size = ByteSize::kib((bytes / packs_wanted / 1024).max(1));
+        notes.push(format!(
+            "a chunk holds few packs, and may not look like the dataset; try --pack-size {}KiB",
+            size.0 / 1024
+        ));
+    }
+    notes
 }
 
 /// Bytes per second, for people.
@@ -194,6 +230,13 @@ pub async fn build(spec: &Spec, progress: &ProgressBar) -> anyhow::Result<Report
     let started = Instant::now();
     // All that can be wrong with the arguments is found before the long work begins.
     let columns = spec.columns.as_deref().map(Columns::read).transpose()?.unwrap_or_default();
+    for glob in &spec.exclude {
+        ensure!(
+            balanced(glob),
+            "the pattern '{}' has a bracket without its other half; write *.txt, or a/**/b.[ch]",
+            glob.escape_debug()
+        );
+    }
     ensure!(!spec.output.is_dir(), "`{}` is a directory; name a file in it", spec.output.display());
     let origin = Origin::locate(&spec.url, &spec.options).await?;
     if let Origin::Local(tree) = &origin {
@@ -230,8 +273,9 @@ pub async fn build(spec: &Spec, progress: &ProgressBar) -> anyhow::Result<Report
     }
 
     let (blobs_resumed, bytes_read) = (gathered.blobs_resumed, gathered.bytes_read);
+    let exclude_unused = gathered.exclude_unused(&spec.exclude);
     let published = publish(spec, &header, gathered, &mut journal, &columns);
-    let (summary, items_without_columns) = match published {
+    let published = match published {
         Ok(published) => published,
         Err(error) => {
             journal.close()?;
@@ -241,13 +285,22 @@ pub async fn build(spec: &Spec, progress: &ProgressBar) -> anyhow::Result<Report
     journal.remove()?;
     Ok(Report {
         digest: spec.output.clone(),
-        summary,
+        summary: published.summary,
         blobs_resumed,
         bytes_read,
-        items_without_columns,
+        items_without_columns: published.items_without_columns,
+        columns_without_items: published.columns_without_items,
+        exclude_unused,
         seconds: started.elapsed().as_secs_f64(),
         peak_memory: peak_memory(),
     })
+}
+
+/// Whether every bracket of a pattern has its other half.
+fn balanced(glob: &str) -> bool {
+    let halves =
+        |open: char, close: char| glob.matches(open).count() == glob.matches(close).count();
+    halves('[', ']') && halves('{', '}')
 }
 
 /// While a person is watching, a second listing runs ahead to tell how much there is to do.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use forebay_core::{
     ByteSize,
     chunking::Chunking,
@@ -13,20 +13,27 @@ use forebay_digest::{Journal, JournalHeader, PendingDigest};
 use super::{Spec, gather::Gathered};
 use crate::digest::columns::Columns;
 
-/// Writes and publishes the digest; says what it holds, and how many items had no row in the columns.
+/// What a published digest holds, and what in the columns' file fitted nothing.
+pub struct Published {
+    pub summary: Summary,
+    pub items_without_columns: u64,
+    pub columns_without_items: u64,
+}
+
+/// Writes and publishes the digest. What was hashed stays in the journal if this fails.
 pub fn publish(
     spec: &Spec,
     header: &JournalHeader,
     gathered: Gathered,
     journal: &mut Journal,
     columns: &Columns,
-) -> anyhow::Result<(Summary, u64)> {
+) -> anyhow::Result<Published> {
     let Gathered { id, blobs, items, bytes, .. } = gathered;
     if blobs == 0 {
         bail!("there are no objects under `{}`; check the prefix and --exclude", header.origin);
     }
     let chunking = match spec.chunks {
-        Some(chunks) => Chunking::into_chunks(chunks, blobs)?,
+        Some(chunks) => Chunking::into_chunks(chunks, blobs).context(KEPT)?,
         None => Chunking::for_dataset(ByteSize(bytes), blobs),
     };
     let summary = Summary {
@@ -39,9 +46,16 @@ pub fn publish(
         blobs,
         bytes,
     };
-    let unlabelled = write(&spec.output, &summary, journal, columns)?;
-    Ok((summary, unlabelled))
+    let items_without_columns = write(&spec.output, &summary, journal, columns)?;
+    let columns_without_items = match columns.kinds.len() {
+        0 => 0,
+        _ => (columns.len() as u64).saturating_sub(items - items_without_columns),
+    };
+    Ok(Published { summary, items_without_columns, columns_without_items })
 }
+
+/// For mistakes that can only be seen when all is hashed.
+const KEPT: &str = "what was hashed is kept for the next run of this command";
 
 fn write(
     output: &Path,
@@ -64,7 +78,7 @@ fn write(
     }
     if !columns.kinds.is_empty() && unlabelled == summary.items {
         bail!(
-            "none of the {} objects in the columns' file is in the dataset; its first column names objects relative to {}",
+            "none of the {} objects in the columns' file is in the dataset; its first column names objects relative to {} ({KEPT})",
             columns.len(),
             summary.origin
         );
