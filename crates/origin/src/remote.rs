@@ -130,7 +130,7 @@ impl Remote {
         match head.map_err(|_| self.too_slow(&listed.object))? {
             Ok(_) => Ok(true),
             Err(StoreError::NotFound { .. }) => Ok(false),
-            Err(error) => Err(store_error(&listed.object, &error)),
+            Err(error) => Err(self.store_error(&listed.object, &error)),
         }
     }
 
