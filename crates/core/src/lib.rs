@@ -7,6 +7,7 @@
 //! (`clippy.toml` beside this crate's manifest enforces it).
 
 pub mod chunking;
+pub mod claims;
 pub mod digest;
 pub mod names;
 pub mod rate;

@@ -61,13 +61,12 @@ async fn a_file_that_changes_while_it_is_read_is_named() {
     for change in [&grow as &dyn Fn(&std::path::Path), &cut] {
         fixture.write("x", [7; 100]);
         let version = only(&origin).await.version;
-        let mut pieces = 0;
-        let outcome = tree.visit("x", &version, 0..100, &mut [0; 10], |_| {
-            pieces += 1;
-            if pieces == 1 {
-                change(&fixture.path("x"));
-            }
-        });
+        let mut reader = tree.reader();
+        let file = reader.open("x").unwrap();
+        file.read_exact_at(&mut [0; 10], 0).unwrap();
+        change(&fixture.path("x"));
+        let rest = file.read_exact_at(&mut [0; 90], 10);
+        let outcome = rest.and_then(|()| file.confirm(&version));
         assert!(matches!(outcome, Err(OriginError::Changed { .. })), "{outcome:?}");
     }
 }
