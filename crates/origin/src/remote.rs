@@ -273,7 +273,12 @@ fn refused_with(error: &StoreError) -> Option<u16> {
 }
 
 fn version_of(meta: &ObjectMeta) -> String {
-    meta.e_tag.clone().unwrap_or_else(|| format!("{MODIFIED}{}", meta.last_modified.to_rfc3339()))
+    match &meta.e_tag {
+        // Azure lists its tags without the quotes that belong to them.
+        Some(tag) if !tag.ends_with('"') => format!("\"{tag}\""),
+        Some(tag) => tag.clone(),
+        None => format!("{MODIFIED}{}", meta.last_modified.to_rfc3339()),
+    }
 }
 
 /// Asks for exactly this version, in whichever way the store understands.

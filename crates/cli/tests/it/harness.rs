@@ -272,11 +272,8 @@ pub fn serve_always(body: String) -> String {
                     _ => break,
                 }
             }
-            let (status, body) = if request.starts_with(b"GET") {
-                ("200 OK", body.as_str())
-            } else {
-                ("404 Not Found", "")
-            };
+            let known = request.starts_with(b"GET");
+            let (status, body) = if known { ("200 OK", &*body) } else { ("404 Not Found", "") };
             let length = body.len();
             let head = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n");
             let _ = stream.write_all(format!("{head}Connection: close\r\n\r\n{body}").as_bytes());
@@ -287,15 +284,13 @@ pub fn serve_always(body: String) -> String {
 
 /// A listing of these keys, already escaped for XML, each of an object of one byte.
 pub fn listing(keys: &[&str]) -> String {
-    let contents: String = keys
-        .iter()
-        .map(|key| {
-            format!(
-                "<Contents><Key>{key}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>\
-                 <ETag>&quot;e&quot;</ETag><Size>1</Size></Contents>"
-            )
-        })
-        .collect();
+    let entry = |key: &&str| {
+        format!(
+            "<Contents><Key>{key}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>\
+             <ETag>&quot;e&quot;</ETag><Size>1</Size></Contents>"
+        )
+    };
+    let contents = keys.iter().map(entry).collect::<Vec<_>>().concat();
     format!(
         "<?xml version=\"1.0\"?><ListBucketResult><Name>bucket</Name><KeyCount>{}</KeyCount>\
          <IsTruncated>false</IsTruncated>{contents}</ListBucketResult>",

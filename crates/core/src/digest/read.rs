@@ -77,15 +77,16 @@ impl Digest {
         let footer = root_as_footer(&footer_bytes)
             .map_err(|_| DigestError::Foreign("its footer is unreadable"))?;
 
-        let schema_message = message_at(&bytes[..footer_start], SCHEMA_OFFSET)?;
-        let schema = root_as_message(&schema_message)
-            .ok()
-            .and_then(|message| message.header_as_schema())
-            .ok_or_else(|| damaged("its schema is unreadable"))?;
+        // The footer's copy first: in another's file, or a later format, the schema may lie elsewhere.
+        let schema = footer.schema().ok_or_else(|| damaged("its schema is missing"))?;
         let schema = try_fb_to_schema(schema).map_err(|error| damaged(error.to_string()))?;
         let (summary, columns) = read_schema(&schema)?;
-        let same = footer.schema().map(try_fb_to_schema);
-        if !matches!(same, Some(Ok(in_footer)) if in_footer == schema) {
+        let schema_message = message_at(&bytes[..footer_start], SCHEMA_OFFSET)?;
+        let same = root_as_message(&schema_message)
+            .ok()
+            .and_then(|message| message.header_as_schema())
+            .map(try_fb_to_schema);
+        if !matches!(same, Some(Ok(at_start)) if at_start == schema) {
             return Err(damaged("its two schemas differ"));
         }
 

@@ -149,14 +149,10 @@ fn serve_one(mut stream: TcpStream, answer: &dyn Fn(&Request) -> Answer) -> Opti
     let (method, target) = (words.next()?, words.next()?);
     let request = Request { method, target, head };
     let Answer(status, headers, body) = answer(&request);
-    let mut response = format!("HTTP/1.1 {status} Whatever\r\nConnection: close\r\n");
-    if !headers.iter().any(|(name, _)| *name == "Content-Length") {
-        response += &format!("Content-Length: {}\r\n", body.len());
-    }
-    for (name, value) in headers {
-        response += &format!("{name}: {value}\r\n");
-    }
-    stream.write_all((response + "\r\n").as_bytes()).ok()?;
+    let mut lines = vec![format!("HTTP/1.1 {status} Whatever"), "Connection: close".to_owned()];
+    lines.push(format!("Content-Length: {}", body.len()));
+    lines.extend(headers.into_iter().map(|(name, value)| format!("{name}: {value}")));
+    stream.write_all((lines.join("\r\n") + "\r\n\r\n").as_bytes()).ok()?;
     if request.method != "HEAD" {
         stream.write_all(&body).ok()?;
     }

@@ -64,15 +64,13 @@ async fn keys_are_relative_to_the_prefix() {
 }
 
 fn page(keys: &[&str]) -> Answer {
-    let contents: String = keys
-        .iter()
-        .map(|key| {
-            format!(
-                "<Contents><Key>{key}</Key><LastModified>2026-01-01T00:00:00Z</LastModified>\
-                 <ETag>\"e\"</ETag><Size>0</Size></Contents>"
-            )
-        })
-        .collect();
+    let entry = |key: &&str| {
+        format!(
+            "<Contents><Key>{key}</Key><LastModified>2026-01-01T00:00:00Z</LastModified>\
+             <ETag>\"e\"</ETag><Size>0</Size></Contents>"
+        )
+    };
+    let contents = keys.iter().map(entry).collect::<Vec<_>>().concat();
     let body = format!("<ListBucketResult>{contents}</ListBucketResult>");
     Answer(200, Vec::new(), body.into_bytes())
 }

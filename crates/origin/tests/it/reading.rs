@@ -81,6 +81,24 @@ async fn a_store_that_ignores_conditions_is_found_out() {
     assert!(matches!(read, Err(OriginError::Changed { .. })), "{read:?}");
 }
 
+/// As Azure does, and some servers of S3.
+#[tokio::test]
+async fn tags_that_are_listed_without_quotes_are_the_same_tags() {
+    let endpoint = serve(|request| {
+        if request.target.contains("list-type=2") {
+            let listing = "<ListBucketResult><Contents><Key>x</Key><Size>7</Size><ETag>1</ETag>\
+                           <LastModified>2026-01-01T00:00:01Z</LastModified></Contents>\
+                           </ListBucketResult>";
+            return Answer(200, Vec::new(), listing.into());
+        }
+        assert_eq!(request.header("if-match"), Some("\"1\""));
+        object(request, b"content", vec![("ETag", "\"1\"".to_owned()), modified(1)])
+    });
+    let origin = Origin::new("s3://bucket", &options(&endpoint)).unwrap();
+    let found = only(&origin).await;
+    assert_eq!(origin.read("x", &found.version, 0..7).await.unwrap(), "content");
+}
+
 /// A date of last change, in the form of HTTP.
 pub fn modified(second: u8) -> (&'static str, String) {
     ("Last-Modified", format!("Thu, 01 Jan 2026 00:00:{second:02} GMT"))
