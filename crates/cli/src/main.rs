@@ -61,7 +61,14 @@ fn main() -> ExitCode {
         )
         .init();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.expect("start the runtime: are there too few threads or files allowed?");
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let remedy = "are too few files or threads allowed? (ulimit)";
+            output::note(&format!("error: cannot start: {error}; {remedy}"));
+            return ExitCode::from(2);
+        }
+    };
     let outcome = runtime.block_on(async {
         match cli.command {
             Command::Demo(args) => demo::run(args).await,

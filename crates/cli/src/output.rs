@@ -60,7 +60,9 @@ pub fn one_line(error: &anyhow::Error) -> String {
             let _ = write!(line, "{separator}{text}");
         }
     }
-    line.split_whitespace().collect::<Vec<_>>().join(" ")
+    let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
+    // A server's message or a file's name may hold what a terminal would obey.
+    line.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// Ends the process because its arguments make no sense (or ask for help, which is no error).

@@ -4,6 +4,7 @@
 //! identifies the file's state. A digest that has been checked opens in milliseconds, however large.
 
 use std::{
+    ffi::OsString,
     fs::{self, File},
     io::{self, BufWriter, Write as _},
     os::unix::fs::{MetadataExt as _, PermissionsExt as _},
@@ -123,7 +124,7 @@ impl DigestFile {
     }
 
     fn remember(&self) -> io::Result<()> {
-        let mut memo = temporary(parent(&self.path))?;
+        let mut memo = temporary(&self.memo_path())?;
         memo.write_all(self.state.as_bytes())?;
         memo.persist(self.memo_path())?;
         Ok(())
@@ -144,7 +145,7 @@ impl PendingDigest {
     /// Begins a digest that will be published at `path`.
     pub fn create(path: &Path, header: Header) -> Result<Self, FileError> {
         let failed = |source| FileError::Io { doing: "write", path: path.to_owned(), source };
-        let file = temporary(parent(path)).map_err(failed)?;
+        let file = temporary(path).map_err(failed)?;
         let writer = DigestWriter::new(BufWriter::with_capacity(1 << 20, file), header)
             .map_err(|error| file_error(path, error))?;
         Ok(Self { writer, path: path.to_owned() })
@@ -178,13 +179,22 @@ fn file_error(path: &Path, error: DigestError) -> FileError {
     }
 }
 
-/// A file that vanishes unless it is given its name, as readable as any other.
-fn temporary(directory: &Path) -> io::Result<NamedTempFile> {
+/// A file that vanishes unless it is given the name of `path`. Its own name is always the same, so that
+/// what a killed process left behind is cleared away by the next.
+fn temporary(path: &Path) -> io::Result<NamedTempFile> {
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut hidden = OsString::from(".");
+    hidden.push(name);
+    match fs::remove_file(parent(path).join(with_suffix(Path::new(&hidden), ".tmp"))) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
     tempfile::Builder::new()
-        .prefix(".forebay-")
+        .prefix(&hidden)
         .suffix(".tmp")
+        .rand_bytes(0)
         .permissions(fs::Permissions::from_mode(0o644))
-        .tempfile_in(directory)
+        .tempfile_in(parent(path))
 }
 
 /// The directory that holds a path; `.` for a bare name.

@@ -53,6 +53,12 @@ pub enum JournalError {
         /// What it is of.
         found: String,
     },
+    /// Something that is no journal has its name.
+    #[error("`{}` is in the way, and no journal of a build; move it, or choose another output", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
     /// There is no place for it.
     #[error("cannot write `{}`: {source}; make its directory, or choose another output", path.display())]
     Place {
@@ -82,13 +88,18 @@ pub struct Journal {
 }
 
 impl Journal {
+    /// Where the journal of a digest lies.
+    pub fn path(digest: &Path) -> PathBuf {
+        with_suffix(digest, ".partial")
+    }
+
     /// Opens the journal beside the digest at `digest`, or begins one.
     pub fn open(
         digest: &Path,
         header: &JournalHeader,
         restart: bool,
     ) -> Result<Self, JournalError> {
-        let path = with_suffix(digest, ".partial");
+        let path = Self::path(digest);
         let failed = |source| JournalError::Io { path: path.clone(), source };
         let mut file = loop {
             let options =
@@ -106,6 +117,9 @@ impl Journal {
                 break file;
             }
         };
+        if !is_ours(&file).map_err(failed)? {
+            return Err(JournalError::Foreign { path });
+        }
         if restart {
             file.set_len(0).map_err(failed)?;
         }
@@ -277,6 +291,15 @@ fn write_header(file: &mut File, header: &JournalHeader) -> io::Result<u64> {
     file.seek(SeekFrom::Start(0))?;
     file.write_all(&bytes)?;
     Ok(bytes.len() as u64)
+}
+
+/// Whether a file is a journal, or the beginning of one, and so ours to write.
+fn is_ours(file: &File) -> io::Result<bool> {
+    let mut magic = Vec::new();
+    ReadAt { file: file.try_clone()?, position: 0 }
+        .take(MAGIC.len() as u64)
+        .read_to_end(&mut magic)?;
+    Ok(MAGIC.starts_with(&magic))
 }
 
 /// What a journal is of, and where its rows begin. `None` if it is no journal that can be used.

@@ -1,7 +1,7 @@
 //! Key files of namespaces: readable by their owner alone, or not at all.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{self, File, OpenOptions},
     io::{self, Read as _, Write as _},
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
@@ -88,14 +88,17 @@ pub fn create_key_file(path: &Path) -> Result<Namespace, KeyFileError> {
         io::ErrorKind::AlreadyExists => KeyFileError::Exists { path: path.to_owned() },
         _ => failed(source),
     })?;
-    file.write_all(namespace.to_key_file().as_bytes()).map_err(failed)?;
-    file.sync_all().map_err(failed)?;
+    let written = file.write_all(namespace.to_key_file().as_bytes()).and_then(|()| file.sync_all());
+    if let Err(source) = written {
+        let _ = fs::remove_file(path);
+        return Err(failed(source));
+    }
     Ok(namespace)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, os::unix::fs::PermissionsExt as _};
+    use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
 

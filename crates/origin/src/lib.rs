@@ -70,6 +70,18 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
+/// Begins a version that stands for any state of an object that has this length.
+const ANY_OF_LENGTH: &str = "any of length ";
+
+/// A version for those who will check the content themselves, and want it as it is now.
+pub fn any_version(length: u64) -> String {
+    format!("{ANY_OF_LENGTH}{length}")
+}
+
+fn any_version_of_length(version: &str) -> Option<u64> {
+    version.strip_prefix(ANY_OF_LENGTH)?.parse().ok()
+}
+
 /// A place under which objects have relative keys.
 #[derive(Debug, Clone)]
 pub enum Origin {
@@ -121,14 +133,28 @@ impl Origin {
             Self::Remote(remote) => {
                 let mut all = collect(remote.list_as_it_comes()).await?;
                 all.sort_unstable_by(|a, b| a.object.cmp(&b.object));
-                all.dedup_by(|a, b| a.object == b.object);
-                Ok(all)
+                all.dedup();
+                match all.windows(2).find(|pair| pair[0].object == pair[1].object) {
+                    Some(pair) => {
+                        let problem =
+                            format!("`{}` stands for two objects", pair[0].object.escape_debug());
+                        Err(OriginError::Name { problem })
+                    }
+                    None => Ok(all),
+                }
             }
         }
     }
 
-    /// Some bytes of an object, as it was when `version` was listed (or as it is, if `version` is
-    /// empty). All of them, or an error.
+    /// Whether an object is still of this version; for empty ones, of which there is nothing to read.
+    pub async fn confirm(&self, object: &str, version: &str) -> Result<(), OriginError> {
+        match self {
+            Self::Local(tree) => tree.read(object, version, 0..0).await.map(drop),
+            Self::Remote(remote) => remote.confirm(object, version).await,
+        }
+    }
+
+    /// Some bytes of an object, as it was when `version` was listed. All of them, or an error.
     pub async fn read(
         &self,
         object: &str,

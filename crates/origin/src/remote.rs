@@ -12,7 +12,9 @@ use object_store::{
     azure::MicrosoftAzureBuilder, gcp::GoogleCloudStorageBuilder, http::HttpBuilder, path::Path,
 };
 
-use crate::{Credentials, Location, Options, OriginError, limits::Limits, profile};
+use crate::{
+    Credentials, Location, Options, OriginError, any_version_of_length, limits::Limits, profile,
+};
 
 /// Stands for an `ETag` where a store has none: the time of the last change.
 const MODIFIED: &str = "modified ";
@@ -209,17 +211,17 @@ impl Remote {
             let ranged = conditional(version).with_range(Some(range.clone()));
             let result = match self.store.get_opts(&path, ranged).await {
                 // A plain web server may send whole objects only; a small one is wanted whole.
-                Err(StoreError::NotSupported { .. }) if range.start == 0 => {
+                Err(unsupported @ StoreError::NotSupported { .. }) if range.start == 0 => {
                     let whole = self.store.get_opts(&path, conditional(version)).await?;
                     if whole.meta.size != length {
-                        return Ok((false, Bytes::new()));
+                        return Err(unsupported);
                     }
                     whole
                 }
                 result => result?,
             };
             // Some servers ignore If-Match.
-            let same = version.is_empty() || version_of(&result.meta) == version;
+            let same = is_of_version(&result.meta, version);
             Ok((same, result.bytes().await?))
         };
         let outcome = tokio::time::timeout(self.deadline, read).await;
@@ -228,6 +230,21 @@ impl Remote {
             Ok(_) | Err(StoreError::Precondition { .. } | StoreError::NotModified { .. }) => {
                 Err(OriginError::Changed { object: object.to_owned() })
             }
+            Err(StoreError::NotFound { .. }) => {
+                Err(OriginError::Vanished { object: object.to_owned() })
+            }
+            Err(error) => Err(self.store_error(object, &error)),
+        }
+    }
+
+    pub(crate) async fn confirm(&self, object: &str, version: &str) -> Result<(), OriginError> {
+        let path =
+            self.path(object).map_err(|error| OriginError::Name { problem: error.to_string() })?;
+        let _permits = self.limits.admit(0).await;
+        let head = tokio::time::timeout(self.deadline, self.store.head(&path)).await;
+        match head.map_err(|_| self.too_slow(object))? {
+            Ok(meta) if is_of_version(&meta, version) => Ok(()),
+            Ok(_) => Err(OriginError::Changed { object: object.to_owned() }),
             Err(StoreError::NotFound { .. }) => {
                 Err(OriginError::Vanished { object: object.to_owned() })
             }
@@ -281,15 +298,20 @@ fn version_of(meta: &ObjectMeta) -> String {
     }
 }
 
-/// Asks for exactly this version, in whichever way the store understands.
+fn is_of_version(meta: &ObjectMeta, version: &str) -> bool {
+    any_version_of_length(version)
+        .map_or_else(|| version_of(meta) == version, |length| meta.size == length)
+}
+
+/// Asks for exactly this version, in whichever way the store understands. A weak tag never matches
+/// there; for that, and where any version will do, the answer alone is looked at.
 fn conditional(version: &str) -> GetOptions {
-    match version.strip_prefix(MODIFIED) {
-        Some(time) => match time.parse::<DateTime<Utc>>() {
-            Ok(time) => GetOptions::default().with_if_unmodified_since(Some(time)),
-            Err(_) => GetOptions::default(),
-        },
-        None if version.is_empty() => GetOptions::default(),
-        None => GetOptions::default().with_if_match(Some(version.to_owned())),
+    let options = GetOptions::default();
+    match version.strip_prefix(MODIFIED).map(str::parse::<DateTime<Utc>>) {
+        Some(Ok(time)) => options.with_if_unmodified_since(Some(time)),
+        Some(Err(_)) => options,
+        None if version.starts_with("W/") || any_version_of_length(version).is_some() => options,
+        None => options.with_if_match(Some(version.to_owned())),
     }
 }
 
@@ -367,7 +389,8 @@ fn open_store(
             max_backoff: Duration::from_secs(10).min(options.deadline / 4),
             base: 2.,
         },
-        max_retries: 10,
+        // Time bounds them; but a web server that cannot list would be asked for half a minute.
+        max_retries: if matches!(location, Location::Http { .. }) { 3 } else { 1000 },
         // Given up in time for its own reason to be told, before ours (the deadline) takes its place.
         retry_timeout: options.deadline / 2,
     };

@@ -60,6 +60,14 @@ impl Location {
             let problem = "it has credentials in it; give those by the environment";
             return Err(error(&format!("{scheme}://…"), problem));
         }
+        let signed = rest.split_once('?').is_some_and(|(_, query)| {
+            let query = query.to_ascii_lowercase();
+            ["sig=", "signature=", "token="].iter().any(|name| query.contains(name))
+        });
+        if signed && !scheme.to_ascii_lowercase().starts_with("http") {
+            let problem = "it has a signature in it; give credentials by the environment";
+            return Err(error(&format!("{scheme}://{authority}/…"), problem));
+        }
         let bucket_and_prefix = || match rest.split_once('/').unwrap_or((rest, "")) {
             ("", _) => Err(error(text, "the bucket is missing")),
             (bucket, prefix) => Ok((bucket.to_owned(), prefix.trim_matches('/').to_owned())),
@@ -149,6 +157,7 @@ mod tests {
             "https://user:hunter2@host/x",
             "https://host/x?X-Amz-Signature=hunter2",
             "s3://key:hunter2@bucket/x",
+            "az://container/x?sv=1&sig=hunter2",
         ] {
             let message = Location::parse(text).expect_err(text).to_string();
             assert!(message.contains("use s3://"), "{message}");

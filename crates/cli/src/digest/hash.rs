@@ -4,7 +4,7 @@
 //! hop costs more than a small file. Remote objects are fetched side by side, within the origin's
 //! limits, and hashed as their pieces arrive.
 
-use std::{cell::RefCell, sync::Arc, thread::available_parallelism};
+use std::{cell::RefCell, ops::Range, sync::Arc, thread::available_parallelism};
 
 use forebay_core::{
     Address, Namespace,
@@ -14,9 +14,10 @@ use forebay_origin::{LocalReader, Origin, OriginError, PIECE};
 use futures::{Stream, StreamExt as _, stream::FuturesOrdered};
 use tokio::sync::Semaphore;
 
-/// Local blobs that share a trip to a blocking thread: at least so many bytes, or so many blobs.
+/// Local blobs that share a trip to a blocking thread: at least so many bytes, blobs or items.
 const TRIP_BYTES: u64 = 1 << 20;
 const TRIP_BLOBS: usize = 64;
+const TRIP_ITEMS: usize = 4096;
 /// Remote blobs under way; the origin bounds requests and bytes within.
 const REMOTE_WINDOW: usize = 64;
 /// Pieces of one blob under way, if it is small; of a large one only two, so that no blob has more in
@@ -130,11 +131,12 @@ fn trips<E: Send>(
     blobs_max: usize,
 ) -> impl Stream<Item = Vec<Result<BlobPlan, E>>> + Send {
     futures::stream::unfold(Box::pin(plans.fuse()), move |mut plans| async move {
-        let (mut trip, mut bytes) = (Vec::new(), 0);
-        while trip.len() < blobs_max && bytes < TRIP_BYTES {
+        let (mut trip, mut bytes, mut items) = (Vec::new(), 0, 0);
+        while trip.len() < blobs_max && bytes < TRIP_BYTES && items < TRIP_ITEMS {
             match plans.next().await {
                 Some(Ok(plan)) => {
                     bytes += plan.length();
+                    items += plan.parts.len();
                     trip.push(Ok(plan));
                 }
                 Some(Err(error)) => {
@@ -185,13 +187,11 @@ async fn hash_remote(
 ) -> Result<Address, OriginError> {
     let length: u64 = parts.iter().map(|part| part.length).sum();
     let window = if length <= MEMORY_PER_BLOB { PIECES_WINDOW } else { 2 };
-    let mut ranges = Vec::new();
-    for part in parts {
-        let end = part.offset + part.length;
-        let starts = (part.offset..end).step_by(usize::try_from(PIECE).expect("fits"));
-        ranges.extend(starts.map(|start| (part, start..end.min(start + PIECE))));
+    // Nothing can be read of an empty object, but it must still be there, and empty.
+    for part in parts.iter().filter(|part| part.length == 0) {
+        origin.confirm(&part.object, &part.version).await?;
     }
-    let mut ranges = ranges.into_iter();
+    let mut ranges = Ranges { parts, done: 0 };
     let mut pieces = FuturesOrdered::new();
     let mut hasher = namespace.hasher();
     loop {
@@ -205,4 +205,27 @@ async fn hash_remote(
         }
     }
     Ok(hasher.finish())
+}
+
+/// The pieces of some parts, in order, made as they are asked for: a part may claim any length.
+struct Ranges<'a> {
+    parts: &'a [Part],
+    /// Bytes of the first part that have been handed out.
+    done: u64,
+}
+
+impl<'a> Iterator for Ranges<'a> {
+    type Item = (&'a Part, Range<u64>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while let [part, rest @ ..] = self.parts {
+            let start = self.done;
+            self.done = part.length.min(start.saturating_add(PIECE));
+            if self.done > start {
+                return Some((part, part.offset + start..part.offset + self.done));
+            }
+            (self.parts, self.done) = (rest, 0);
+        }
+        None
+    }
 }

@@ -7,7 +7,7 @@ use forebay_core::{
     BlobOrdinal, ByteSize, Namespace,
     digest::{Digest, DigestError, Part, PartView, plan::BlobPlan},
 };
-use forebay_origin::{Options, Origin, OriginError};
+use forebay_origin::{Options, Origin, OriginError, any_version};
 use futures::StreamExt as _;
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -212,7 +212,8 @@ fn plan(digest: &Digest, blob: BlobOrdinal) -> Result<BlobPlan, DigestError> {
 
 fn without_versions(plan: &BlobPlan) -> BlobPlan {
     let mut plan = plan.clone();
-    plan.parts.iter_mut().for_each(|part| part.version.clear());
+    // In every layout so far, a part is a whole object.
+    plan.parts.iter_mut().for_each(|part| part.version = any_version(part.length));
     plan
 }
 

@@ -66,8 +66,20 @@ impl ColumnType {
                 "false" | "False" => Some(Value::Bool(false)),
                 _ => None,
             },
-            Self::Int => text.parse().ok().map(Value::Int),
-            Self::Float => text.parse().ok().map(Value::Float),
+            // Only what prints back the same: 007 is a name, not a number.
+            Self::Int => {
+                text.parse().ok().filter(|value: &i64| value.to_string() == text).map(Value::Int)
+            }
+            Self::Float => {
+                let digits = text.strip_prefix('-').unwrap_or(text);
+                let whole = digits.bytes().all(|byte| byte.is_ascii_digit());
+                let padded =
+                    digits.len() > 1 && digits.starts_with('0') && !digits.starts_with("0.");
+                if padded || whole && Self::Int.parse(text).is_none() {
+                    return None;
+                }
+                text.parse().ok().filter(|value: &f64| value.is_finite()).map(Value::Float)
+            }
             Self::Text => Some(Value::Text(text)),
         }
     }
@@ -167,5 +179,8 @@ mod tests {
         assert_eq!(narrowest(&["true", "False"]), ColumnType::Bool);
         assert_eq!(narrowest(&["1", "cat"]), ColumnType::Text);
         assert_eq!(narrowest(&["true", "1"]), ColumnType::Text);
+        for lossy in ["007", "18446744073709551615", "nan", "inf", "00.5", "+1"] {
+            assert_eq!(narrowest(&[lossy, "1"]), ColumnType::Text, "{lossy}");
+        }
     }
 }

@@ -18,9 +18,12 @@ use std::{
 use bytes::Bytes;
 use forebay_core::digest::plan::Listed;
 use futures::Stream;
-use rustix::fs::{CWD, Mode, OFlags, Stat, fstat, openat};
+use rustix::{
+    fs::{CWD, Mode, OFlags, Stat, fstat, openat, stat},
+    io::Errno,
+};
 
-use crate::{OriginError, url::Location};
+use crate::{OriginError, any_version_of_length, url::Location};
 
 /// A directory, or one file of it.
 #[derive(Debug, Clone)]
@@ -48,11 +51,16 @@ impl LocalTree {
         Location::Local(self.root.clone()).url()
     }
 
-    /// Whether a file at this path would be part of the data.
+    /// Whether a file at this path is, or would be, part of the data.
     pub fn would_hold(&self, path: &Path) -> bool {
+        if let Some(only) = &self.only {
+            let identity = |path: &Path| stat(path).ok().map(|stat| (stat.st_dev, stat.st_ino));
+            return identity(path)
+                .is_some_and(|file| identity(&self.root.join(only)) == Some(file));
+        }
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let directory = directory.unwrap_or(Path::new(".")).canonicalize();
-        self.only.is_none() && directory.is_ok_and(|directory| directory.starts_with(&self.root))
+        directory.is_ok_and(|directory| directory.starts_with(&self.root))
     }
 
     pub(crate) fn list(&self) -> impl Stream<Item = Result<Listed, OriginError>> + use<> {
@@ -92,10 +100,10 @@ pub struct LocalReader<'a> {
 impl LocalReader<'_> {
     /// Opens an object.
     pub fn open<'o>(&mut self, object: &'o str) -> Result<LocalObject<'o>, OriginError> {
-        let failed = |error: rustix::io::Errno| match error {
-            rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR => {
-                OriginError::Vanished { object: object.to_owned() }
-            }
+        let failed = |error: Errno| match error {
+            Errno::NOENT | Errno::NOTDIR => OriginError::Vanished { object: object.to_owned() },
+            // A socket has taken its place.
+            Errno::NXIO => OriginError::Changed { object: object.to_owned() },
             error => io_error(&self.root.join(object), error.into()),
         };
         let (folder, name) = object.rsplit_once('/').unwrap_or(("", object));
@@ -107,7 +115,9 @@ impl LocalReader<'_> {
                 (folder.to_owned(), opened.map_err(failed)?)
             }
         };
-        let opened = openat(&directory.1, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        // Without waiting: a pipe may have taken the file's place.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let opened = openat(&directory.1, name, flags, Mode::empty());
         let file = opened.map_err(failed)?.into();
         self.directory = Some(directory);
         Ok(LocalObject { file, object })
@@ -124,7 +134,10 @@ impl LocalObject<'_> {
     /// Fills the buffer. What was read counts only once [`LocalObject::confirm`] has said so.
     pub fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> Result<(), OriginError> {
         self.file.read_exact_at(buffer, offset).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => self.changed(),
+            // Shorter than it was, or a directory or pipe by now.
+            io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::IsADirectory
+            | io::ErrorKind::NotSeekable => self.changed(),
             _ => io_error(Path::new(self.object), error),
         })
     }
@@ -132,12 +145,12 @@ impl LocalObject<'_> {
     /// Whether all that was read is of this version. Asked last, for then it covers every write that
     /// came before, whether it preceded our reads or fell between them.
     pub fn confirm(&self, version: &str) -> Result<(), OriginError> {
-        if version.is_empty() {
-            return Ok(());
-        }
         let found =
             fstat(&self.file).map_err(|error| io_error(Path::new(self.object), error.into()))?;
-        if version_of(&found) == version { Ok(()) } else { Err(self.changed()) }
+        let length = u64::try_from(found.st_size).unwrap_or(u64::MAX);
+        let same = any_version_of_length(version)
+            .map_or_else(|| version_of(&found) == version, |wanted| length == wanted);
+        if same { Ok(()) } else { Err(self.changed()) }
     }
 
     fn changed(&self) -> OriginError {
@@ -145,10 +158,13 @@ impl LocalObject<'_> {
     }
 }
 
-/// What stands in for an `ETag`: the file's identity, its time and its length.
+/// What stands in for an `ETag`: the file's identity, its times and its length. Both times, because
+/// tools that write in place like to restore the time of modification, but none can restore the other.
 fn version_of(stat: &Stat) -> String {
-    let nanos = i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec);
-    format!("{:x}-{nanos:x}-{:x}", stat.st_ino, stat.st_size)
+    let nanos = |seconds: i64, nanos| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
+    let modified = nanos(stat.st_mtime, stat.st_mtime_nsec);
+    let changed = nanos(stat.st_ctime, stat.st_ctime_nsec);
+    format!("{:x}-{modified:x}-{changed:x}-{:x}", stat.st_ino, stat.st_size)
 }
 
 fn io_error(path: &Path, source: io::Error) -> OriginError {

@@ -240,9 +240,10 @@ pub async fn build(spec: &Spec, progress: &ProgressBar) -> anyhow::Result<Report
     ensure!(!spec.output.is_dir(), "`{}` is a directory; name a file in it", spec.output.display());
     let origin = Origin::locate(&spec.url, &spec.options).await?;
     if let Origin::Local(tree) = &origin {
+        let journal = Journal::path(&spec.output);
         ensure!(
-            !tree.would_hold(&spec.output),
-            "`{}` lies in the dataset itself, and would change it; name a file elsewhere",
+            !tree.would_hold(&spec.output) && !tree.would_hold(&journal),
+            "`{}` or its journal lies in the dataset itself, and would change it; name a file elsewhere",
             spec.output.display()
         );
     }
