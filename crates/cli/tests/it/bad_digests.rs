@@ -101,7 +101,9 @@ fn damage_after_a_check_is_found() {
 #[test]
 fn digests_that_are_not_files() {
     let place = Place::new();
-    place.forebay(["digest", "show", "none.digest"]).refuses(&["none.digest", "No such file"]);
+    place
+        .forebay(["digest", "show", "none.digest"])
+        .refuses(&["there is no file `none.digest`", "forebay digest build"]);
     place.forebay(["digest", "show", "."]).refuses(&["cannot read `.`", "directory"]);
     place.forebay(["digest", "diff", ".", "none"]).refuses(&["cannot read `.`"]);
 }

@@ -55,7 +55,7 @@ fn what_is_not_there() {
 fn wrong_or_missing_credentials() {
     let place = Place::with_objects(2, 10);
     let origin = place.serve(|_| {});
-    let denied = [URL, "is denied", "check the credentials in the environment", "--anonymous"];
+    let denied = [URL, "is denied", "it needs other credentials", "--anonymous"];
     let build = || build(&place, URL).reaching(&origin);
     let ran = build().env("AWS_SECRET_ACCESS_KEY", "hunter2").refuses(&denied);
     assert!(!ran.stderr.contains("hunter2"), "{ran:?}");

@@ -99,7 +99,7 @@ fn a_dev_origin_that_cannot_be_is_refused() {
         (["--root", "../root", "--listen", "0.0.0.0:0"], "credentials are public"),
         (["--root", "../root", "--listen", "here"], "here"),
         (["--root", "../root", "--fail-rate", "1.5"], "between 0 and 1"),
-        (["--root", "../root", "--bandwidth", "fast"], "a rate ends in /s"),
+        (["--root", "../root", "--bandwidth", "fast"], "it does not end in /s"),
     ] {
         place.forebay(["dev", "origin"].iter().chain(&args)).refuses(&[saying]);
     }

@@ -131,12 +131,37 @@ fn a_journal_of_another_build_is_refused_until_a_restart() {
 }
 
 #[test]
-fn something_else_in_the_journals_place_is_no_obstacle() {
-    for content in [&b""[..], b"forebay journal1", &[7; 5000]] {
+fn a_torn_journal_is_no_obstacle_and_somebody_elses_file_is_left_alone() {
+    for content in [&b""[..], b"fore", b"forebay journal1", b"forebay journal1 and then nonsense"] {
         let place = Place::with_objects(3, 10);
         fs::write(place.out("x.digest.partial"), content).unwrap();
         assert_eq!(place.build("x.digest", &[])["blobs_resumed"], 0);
         assert_eq!(place.outputs(), ["x.digest", "x.digest.checked"]);
+    }
+    let place = Place::with_objects(3, 10);
+    fs::write(place.out("x.digest.partial"), "my notes").unwrap();
+    for options in [&[][..], &["--restart"]] {
+        let args = ["digest", "build", "../root/bucket/train", "-o", "x.digest"];
+        place
+            .forebay(args.iter().chain(options))
+            .refuses(&["`x.digest.partial` is in the way", "choose another output"]);
+    }
+    assert_eq!(fs::read(place.out("x.digest.partial")).unwrap(), b"my notes");
+}
+
+/// A build never writes to its origin, not even where the two are the same file.
+#[test]
+fn an_output_that_is_the_data_is_refused() {
+    let place = Place::with_objects(3, 10);
+    fs::write(place.out("data.bin"), "precious").unwrap();
+    fs::write(place.out("y.partial"), "precious").unwrap();
+    fs::hard_link(place.out("data.bin"), place.out("other name")).unwrap();
+    for (data, output) in [("data.bin", "data.bin"), ("data.bin", "other name"), ("y.partial", "y")]
+    {
+        place
+            .forebay(["digest", "build", data, "-o", output])
+            .refuses(&["lies in the dataset itself", "name a file elsewhere"]);
+        assert_eq!(fs::read(place.out(data)).unwrap(), b"precious");
     }
 }
 

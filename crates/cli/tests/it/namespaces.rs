@@ -83,12 +83,16 @@ fn verifying_needs_the_key_of_the_digest() {
     place.forebay(["digest", "verify", "team.digest", "--namespace", &team]).succeeds();
     let hint = "name its key file with --namespace";
     place.forebay(["digest", "verify", "team.digest"]).refuses(&[&team_id, "public", hint]);
-    place
-        .forebay(["digest", "verify", "team.digest", "--namespace", &rivals])
-        .refuses(&[&team_id, &rivals_id, hint]);
-    place
-        .forebay(["digest", "verify", "public.digest", "--namespace", &team])
-        .refuses(&["public", &team_id]);
+    place.forebay(["digest", "verify", "team.digest", "--namespace", &rivals]).refuses(&[
+        &team_id,
+        &rivals_id,
+        "name its own key file",
+    ]);
+    place.forebay(["digest", "verify", "public.digest", "--namespace", &team]).refuses(&[
+        "public",
+        &team_id,
+        "leave --namespace out",
+    ]);
     // The file alone can be checked by anyone.
     place.forebay(["digest", "verify", "team.digest", "--sample", "0"]).succeeds();
 }

@@ -27,6 +27,44 @@ fn untouched_data_is_sound() {
     assert!(text.ends_with("the digest is sound, and the origin holds what it says\n"), "{text}");
 }
 
+/// Every byte that the digest names is still there, and yet they are other objects.
+#[test]
+fn objects_that_grew_or_were_emptied_are_changed() {
+    let place = Place::with_objects(5, 1000);
+    place.write("empty", b"");
+    place.write("filled", b"");
+    let origin = place.serve(|_| {});
+    place.build_from(&origin, "x.digest", &[]).succeeds();
+    place.build("y.digest", &[]);
+    let grown = [&fs::read(place.data().join("item 002.bin")).unwrap()[..], b"more"].concat();
+    place.write("item 002.bin", &grown);
+    place.write("filled", b"no longer empty");
+    fs::remove_file(place.data().join("empty")).unwrap();
+    for digest in ["x.digest", "y.digest"] {
+        let args = ["digest", "verify", digest, "--format", "json"];
+        let (code, report) = place.forebay(args).reaching(&origin).run().verdict();
+        assert_eq!(code, 1, "{digest}: {report}");
+        assert_eq!(report["changed"], json!(["filled", "item 002.bin"]), "{digest}");
+        assert_eq!(report["vanished"], json!(["empty"]), "{digest}");
+        assert_eq!(report["sound"], json!(false), "{digest}");
+    }
+}
+
+/// A pipe would wait for ever, a directory cannot be read: both are changes like any other.
+#[test]
+fn other_things_in_a_files_place_are_changes() {
+    let place = Place::with_objects(4, 1000);
+    place.build("x.digest", &[]);
+    for name in ["item 001.bin", "item 002.bin"] {
+        fs::remove_file(place.data().join(name)).unwrap();
+    }
+    fs::create_dir(place.data().join("item 001.bin")).unwrap();
+    let pipe = std::process::Command::new("mkfifo").arg(place.data().join("item 002.bin")).status();
+    assert!(pipe.unwrap().success());
+    let (code, report) = verify(&place, &[]);
+    assert_eq!((code, &report["changed"]), (1, &json!(["item 001.bin", "item 002.bin"])));
+}
+
 #[test]
 fn changed_vanished_and_rewritten_objects_are_told_apart() {
     let place = Place::with_objects(20, 1000);

@@ -71,7 +71,7 @@ impl ColumnType {
                 text.parse().ok().filter(|value: &i64| value.to_string() == text).map(Value::Int)
             }
             Self::Float => {
-                let digits = text.strip_prefix('-').unwrap_or(text);
+                let digits = text.trim_start_matches(['-', '+']);
                 let whole = digits.bytes().all(|byte| byte.is_ascii_digit());
                 let padded =
                     digits.len() > 1 && digits.starts_with('0') && !digits.starts_with("0.");

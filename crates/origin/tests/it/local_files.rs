@@ -11,7 +11,7 @@ use forebay_origin::{Origin, OriginError};
 use crate::harness::{Fixture, listed, names, only};
 
 #[tokio::test]
-async fn links_are_followed_and_dangling_ones_left_out() {
+async fn links_are_followed_and_dangling_ones_named() {
     let fixture = Fixture::new();
     fixture.write("real/x", b"x");
     fixture.write("y", b"yy");
@@ -19,11 +19,15 @@ async fn links_are_followed_and_dangling_ones_left_out() {
     symlink("real", fixture.path("link to real")).unwrap();
     symlink("nowhere", fixture.path("dangling")).unwrap();
     let origin = fixture.local();
-    assert_eq!(names(&origin).await, ["link to real/x", "link to y", "real/x", "y"]);
+    assert_eq!(names(&origin).await, ["dangling", "link to real/x", "link to y", "real/x", "y"]);
     for found in listed(&origin).await.unwrap() {
-        let read = origin.read(&found.object, &found.version, 0..found.length).await.unwrap();
-        assert_eq!(read.len() as u64, found.length);
+        match origin.read(&found.object, &found.version, 0..found.length).await {
+            Ok(read) => assert_eq!(read.len() as u64, found.length),
+            Err(error) => panic!("{error}"),
+        }
     }
+    let missing = origin.confirm("dangling", "missing").await;
+    assert!(matches!(missing, Err(OriginError::Vanished { .. })), "{missing:?}");
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use forebay_origin::{Origin, OriginError};
+use forebay_origin::{Origin, OriginError, any_version};
 use futures::future::join_all;
 
 use crate::harness::{Answer, Fixture, listed, object, only, options, serve};
@@ -47,10 +47,12 @@ async fn a_changed_object_is_named_and_never_read() {
                 other => panic!("{kind}: {other:?}"),
             }
             assert_eq!(
-                origin.read("x", "", 0..5).await.unwrap(),
+                origin.read("x", &any_version(rewritten.len() as u64), 0..5).await.unwrap(),
                 rewritten[..5],
                 "{kind}: as it is"
             );
+            let longer = origin.read("x", &any_version(5 + rewritten.len() as u64), 0..5).await;
+            assert!(matches!(longer, Err(OriginError::Changed { .. })), "{kind}: {longer:?}");
         }
     }
 }
