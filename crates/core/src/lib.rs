@@ -6,6 +6,7 @@
 //! **Invariant:** nothing here reads a clock, a file, a socket or the environment, or starts a thread
 //! (`clippy.toml` beside this crate's manifest enforces it).
 
+pub mod embedding;
 pub mod names;
 pub mod rate;
 pub mod units;

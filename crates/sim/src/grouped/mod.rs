@@ -1,0 +1,34 @@
+//! Grouped traces: lookups of many keys at once, and how often a policy has *all* of them.
+//!
+//! ```no_run
+//! use forebay_core::embedding::PolicyKind;
+//! use forebay_sim::grouped::{self, CacheShare, Simulation};
+//!
+//! let trace = grouped::load("flights.csv".as_ref())?;
+//! let mut simulation = Simulation::new(vec![PolicyKind::Lru, "ev-lfu".parse()?]);
+//! simulation.shares = vec!["5%".parse::<CacheShare>()?];
+//! let report = simulation.run(&trace);
+//! assert!(report.text().contains("ev-lfu"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod trace;
+
+mod columns;
+mod datasets;
+mod file;
+mod single;
+mod synthetic;
+
+mod bounds;
+mod plot;
+mod report;
+mod run;
+
+pub use bounds::Bounds;
+pub use datasets::{Format, load, load_as};
+pub use file::TraceError;
+pub use report::Report;
+pub use run::{CacheShare, CacheShareError, Cost, Simulation, Tally};
+pub use synthetic::Criteo;
+pub use trace::{Table, Trace, TraceBuilder};
