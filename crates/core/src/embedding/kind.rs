@@ -10,6 +10,7 @@ use super::{
     clock_pro::ClockPro,
     experts::{Cacheus, LeCaR},
     frequency::{ByScore, Flushing, ScoreRule},
+    group::Group,
     lirs::Lirs,
     policy::{Budget, Policy, Replacement, Requests},
     queues::{Clock, Fifo, Lru, Queue, Sieve},
@@ -82,6 +83,8 @@ kinds! {
     EvArc = "ev-arc",
     /// The dissertation's CAR.
     EvCar = "ev-car",
+    /// Ours: group-effective frequency.
+    Group = "group",
 }
 
 impl PolicyKind {
@@ -118,6 +121,7 @@ impl PolicyKind {
             }
             Self::EvArc => boxed(EvArc::new(capacity, tables), budget),
             Self::EvCar => boxed(Car::ev(capacity, tables), budget),
+            Self::Group => boxed(Group::new(budget), budget),
         }
     }
 }

@@ -20,6 +20,7 @@ mod car;
 mod clock_pro;
 mod experts;
 mod frequency;
+mod group;
 mod lirs;
 mod queues;
 mod segmented;

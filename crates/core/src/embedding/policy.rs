@@ -173,6 +173,9 @@ pub(super) trait Replacement {
 
     fn store_mut(&mut self) -> &mut Store<Self::Meta>;
 
+    /// A request begins; it is known how many of its keys hit.
+    fn begin(&mut self, _: &Turn) {}
+
     /// A resident was asked for.
     fn hit(&mut self, slot: Slot, turn: &mut Turn);
 
@@ -213,6 +216,7 @@ impl<R: Replacement> Policy for Requests<R> {
         std::mem::swap(&mut turn.admitted, &mut outcome.admitted);
         std::mem::swap(&mut turn.evicted, &mut outcome.evicted);
 
+        self.replacement.begin(turn);
         for slot in self.slots.iter().flatten() {
             self.replacement.store_mut().protect(*slot, turn);
             self.replacement.hit(*slot, turn);

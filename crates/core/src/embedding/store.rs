@@ -37,6 +37,7 @@ pub(super) struct Store<Meta> {
     lists: Vec<List>,
     capacity: u64,
     used: u64,
+    resident_count: u32,
 }
 
 impl<Meta> Store<Meta> {
@@ -50,6 +51,7 @@ impl<Meta> Store<Meta> {
             lists: vec![List::default(); places],
             capacity,
             used: 0,
+            resident_count: 0,
         }
     }
 
@@ -82,6 +84,11 @@ impl<Meta> Store<Meta> {
         self.used
     }
 
+    #[inline]
+    pub fn resident_count(&self) -> u32 {
+        self.resident_count
+    }
+
     /// Whether another row of this weight fits.
     #[inline]
     pub fn fits(&self, weight: u32) -> bool {
@@ -106,11 +113,6 @@ impl<Meta> Store<Meta> {
     #[inline]
     pub fn place(&self, slot: Slot) -> Place {
         usize::from(self.entries[slot.0 as usize].place)
-    }
-
-    #[inline]
-    pub fn weight(&self, slot: Slot) -> u32 {
-        u32::try_from(self.links.weight(slot)).expect("weights are 32-bit")
     }
 
     #[inline]
@@ -177,6 +179,7 @@ impl<Meta> Store<Meta> {
         assert!(!entry.resident, "{:?} is resident already", entry.key);
         entry.resident = true;
         self.used += weight;
+        self.resident_count += 1;
         assert!(self.used <= self.capacity, "a policy must make room before it admits");
         turn.admitted.push(entry.key);
     }
@@ -187,6 +190,7 @@ impl<Meta> Store<Meta> {
         assert!(entry.resident, "{:?} is no resident", entry.key);
         entry.resident = false;
         self.used -= self.links.weight(slot);
+        self.resident_count -= 1;
         turn.evicted.push(entry.key);
     }
 
