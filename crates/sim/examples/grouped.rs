@@ -25,10 +25,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         match argument.as_str() {
             "--policy" => {
                 simulation.policies =
-                    value()?.split(',').map(str::parse).collect::<Result<_, _>>()?
+                    value()?.split(',').map(str::parse).collect::<Result<_, _>>()?;
             }
             "--cache" => {
-                simulation.shares = value()?.split(',').map(str::parse).collect::<Result<_, _>>()?
+                simulation.shares =
+                    value()?.split(',').map(str::parse).collect::<Result<_, _>>()?;
             }
             "--replay" => simulation.replay = true,
             "--no-bounds" => simulation.bounds = false,

@@ -182,7 +182,7 @@ impl EvArc {
             let once = self.store.list(ONCE);
             let free = |slot: &Slot| !self.store.protected(*slot, turn);
             let once_victim = once.oldest().filter(free);
-            let again_victim = || self.again.in_order(&self.store.links).find(free);
+            let again_victim = || self.again.first(&self.store.links, |slot| free(&slot));
             let victim = if once.weight() > self.target {
                 once_victim.or_else(again_victim)
             } else {

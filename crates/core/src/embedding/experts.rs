@@ -65,7 +65,7 @@ impl Frequencies {
 
     /// The key of the lowest frequency, by default the oldest of them.
     fn victim(&self, store: &Store<Note>, turn: &Turn) -> Option<Slot> {
-        self.ranked.in_order(&self.links).find(|slot| !store.protected(*slot, turn))
+        self.ranked.first(&self.links, |slot| !store.protected(slot, turn))
     }
 
     /// CACHEUS: the *newest* of the lowest frequency, so that a churning set does not chase itself.
@@ -83,7 +83,7 @@ impl Frequencies {
     }
 }
 
-/// `LeCaR` (Vietri et al., HotStorage'18): LRU and LFU, chosen at random by trust.
+/// `LeCaR` (Vietri et al., 2018): LRU and LFU, chosen at random by trust.
 #[derive(Debug)]
 pub(super) struct LeCaR {
     store: Store<Note>,

@@ -123,7 +123,7 @@ impl ByScore {
 
     /// The oldest key of the lowest score; the few keys that this request hit are passed over.
     fn victim(&self, turn: &Turn) -> Option<Slot> {
-        self.ranked.in_order(&self.store.links).find(|slot| !self.store.protected(*slot, turn))
+        self.ranked.first(&self.store.links, |slot| !self.store.protected(slot, turn))
     }
 
     fn flush(&mut self, turn: &mut Turn) {

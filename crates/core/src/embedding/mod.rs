@@ -7,6 +7,12 @@
 //!
 //! Start at `policy.rs` (the contract), then `store.rs` (the books that all share).
 
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "shares of counts are rounded down and hashes are cut, both on purpose"
+)]
+
 mod key;
 mod policy;
 
@@ -26,6 +32,11 @@ mod queues;
 mod segmented;
 
 mod kind;
+
+#[cfg(test)]
+mod contract;
+#[cfg(test)]
+mod reference;
 
 pub use key::{Key, TableId};
 pub use kind::{PolicyKind, PolicyKindError};

@@ -12,7 +12,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    key::{Key, TableId},
+    key::{Key, KeyMap, TableId},
     list::Slot,
     store::Store,
 };
@@ -103,11 +103,9 @@ pub struct Outcome {
     pub hits: Vec<bool>,
     /// Keys that became resident: misses to keep once they are read.
     pub admitted: Vec<Key>,
-    /// Keys that are resident no longer. A key may be both admitted and evicted by one large request;
+    /// Keys that are resident no longer. A request larger than the cache may evict what it admitted:
     /// whoever applies the lists takes the admissions first.
     pub evicted: Vec<Key>,
-    /// Keys outside this request that became resident and should be read in the background.
-    pub prefetched: Vec<Key>,
 }
 
 impl Outcome {
@@ -120,7 +118,6 @@ impl Outcome {
         self.hits.clear();
         self.admitted.clear();
         self.evicted.clear();
-        self.prefetched.clear();
     }
 }
 
@@ -190,12 +187,13 @@ pub(super) struct Requests<R> {
     budget: Budget,
     turn: Turn,
     slots: Vec<Option<Slot>>,
+    considered: KeyMap<()>,
 }
 
 impl<R: Replacement> Requests<R> {
     pub fn new(replacement: R, budget: Budget) -> Self {
         let turn = Turn { number: 0, keys: 0, hits: 0, admitted: Vec::new(), evicted: Vec::new() };
-        Self { replacement, budget, turn, slots: Vec::new() }
+        Self { replacement, budget, turn, slots: Vec::new(), considered: KeyMap::default() }
     }
 }
 
@@ -217,16 +215,19 @@ impl<R: Replacement> Policy for Requests<R> {
         std::mem::swap(&mut turn.evicted, &mut outcome.evicted);
 
         self.replacement.begin(turn);
+        let mut protected = 0;
         for slot in self.slots.iter().flatten() {
-            self.replacement.store_mut().protect(*slot, turn);
+            protected += self.replacement.store_mut().protect(*slot, turn);
             self.replacement.hit(*slot, turn);
         }
+        let evictable = self.replacement.store().capacity() - protected;
+        // A bag may name a key twice; it is read, and considered, once.
+        let may_repeat = !keys.is_sorted_by(|a, b| a.table() < b.table());
+        self.considered.clear();
         for (key, _) in keys.iter().zip(&self.slots).filter(|(_, slot)| slot.is_none()) {
             let Some(weight) = self.budget.weight(key.table()) else { continue };
-            // A bag may name a key twice: it was read and admitted the first time.
-            let admitted_before =
-                turn.keys > 1 && self.replacement.store().find_resident(*key).is_some();
-            if !admitted_before && u64::from(weight) <= self.replacement.store().capacity() {
+            let repeated = may_repeat && self.considered.insert(*key, ()).is_some();
+            if !repeated && u64::from(weight) <= evictable {
                 self.replacement.miss(*key, weight, turn);
             }
         }

@@ -99,8 +99,7 @@ impl Discipline for Lru {
     }
 
     fn victim(queue: &mut Queue<Self>, turn: &Turn) -> Option<Slot> {
-        // This request's hits are the newest: if the oldest is one of them, all are.
-        queue.store.oldest(QUEUE).filter(|slot| !queue.store.protected(*slot, turn))
+        queue.oldest_not(|store, slot| store.protected(slot, turn))
     }
 }
 

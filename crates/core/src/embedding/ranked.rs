@@ -44,7 +44,7 @@ impl Ranked {
         let word = from / 64;
         let here = self.filled.get(word)? & (!0 << (from % 64));
         if here != 0 {
-            return index_u32(word * 64 + here.trailing_zeros() as usize);
+            return Some(index_u32(word * 64 + here.trailing_zeros() as usize));
         }
         let next = word + 1;
         let mut mask = !0 << (next % 64);
@@ -52,11 +52,27 @@ impl Ranked {
             let words = self.filled_words[index] & mask;
             if words != 0 {
                 let word = index * 64 + words.trailing_zeros() as usize;
-                return index_u32(word * 64 + self.filled[word].trailing_zeros() as usize);
+                return Some(index_u32(word * 64 + self.filled[word].trailing_zeros() as usize));
             }
             mask = !0;
         }
         None
+    }
+
+    /// The first entry that `wanted` accepts, from the lowest score up, in each score from the oldest.
+    #[inline]
+    pub fn first(&self, links: &Links, wanted: impl Fn(Slot) -> bool) -> Option<Slot> {
+        let mut score = self.lowest_from(0)?;
+        loop {
+            let mut next = self.lists[score as usize].oldest();
+            while let Some(slot) = next {
+                if wanted(slot) {
+                    return Some(slot);
+                }
+                next = links.newer(slot);
+            }
+            score = self.lowest_from(score + 1)?;
+        }
     }
 
     /// Entries from the lowest score up, in each score from oldest to newest.
@@ -81,6 +97,6 @@ impl Ranked {
     }
 }
 
-fn index_u32(index: usize) -> Option<u32> {
-    Some(u32::try_from(index).expect("scores stay below SCORE_MAX"))
+fn index_u32(index: usize) -> u32 {
+    u32::try_from(index).expect("scores stay below SCORE_MAX")
 }

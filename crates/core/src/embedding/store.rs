@@ -125,10 +125,12 @@ impl<Meta> Store<Meta> {
         self.lists[place].oldest()
     }
 
-    /// Notes that the request `turn` hit this entry: it will not evict it.
+    /// Notes that the request `turn` hit this entry: it will not evict it. Returns the weight that this
+    /// newly protects.
     #[inline]
-    pub fn protect(&mut self, slot: Slot, turn: &Turn) {
-        self.entries[slot.0 as usize].turn = turn.number;
+    pub fn protect(&mut self, slot: Slot, turn: &Turn) -> u64 {
+        let before = std::mem::replace(&mut self.entries[slot.0 as usize].turn, turn.number);
+        if before == turn.number { 0 } else { self.links.weight(slot) }
     }
 
     #[inline]

@@ -187,8 +187,11 @@ fn parse_ratings(path: &Path, bytes: &[u8]) -> Result<Trace, TraceError> {
     Ok(trace)
 }
 
+/// Genres by film.
+type Genres = HashMap<Box<[u8]>, Box<[u8]>>;
+
 /// Genres by film, from the file beside the ratings; without one, ratings have no genres.
-fn films_beside(ratings: &Path) -> Result<HashMap<Box<[u8]>, Box<[u8]>>, TraceError> {
+fn films_beside(ratings: &Path) -> Result<Genres, TraceError> {
     let folder = ratings.parent().unwrap_or(Path::new(""));
     let candidates = ["mls_movies.csv", "movies.csv"].map(|name| folder.join(name));
     let Some(path) = candidates.into_iter().find(|path| path.exists()) else {

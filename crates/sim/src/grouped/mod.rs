@@ -12,6 +12,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "shares of counts and drawn ranks are rounded down on purpose"
+)]
+
 mod trace;
 
 mod columns;
@@ -24,6 +30,9 @@ mod bounds;
 mod plot;
 mod report;
 mod run;
+
+#[cfg(test)]
+mod tests;
 
 pub use bounds::Bounds;
 pub use datasets::{Format, load, load_as};

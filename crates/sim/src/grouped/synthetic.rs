@@ -58,8 +58,8 @@ impl Criteo {
                 if (from, to) == (11, 13) {
                     // C7 and C11 both determine C13: C11 is drawn among the keys that agree with C7.
                     let [c11, c13] = [11, 13].map(|table: usize| CARDINALITIES[table - 1]);
-                    keys[10] = (keys[10] / c13 * c13 + keys[12]).min(c11 - 1);
-                    keys[12] = keys[10] % c13;
+                    let drawn = keys[10] / c13 * c13 + keys[12];
+                    keys[10] = if drawn < c11 { drawn } else { keys[12] };
                 } else {
                     keys[to - 1] = image(keys[from - 1], from, CARDINALITIES[to - 1]);
                 }

@@ -87,8 +87,8 @@ impl Trace {
             builder.table(&self.tables[usize::from(table.0)].name);
         }
         for request in self.requests() {
-            for key in request {
-                if let Some(index) = tables.iter().position(|table| *table == key.table()) {
+            for (index, table) in tables.iter().enumerate() {
+                for key in request.iter().filter(|key| key.table() == *table) {
                     builder.key(index, &key.row().to_le_bytes());
                 }
             }

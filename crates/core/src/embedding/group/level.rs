@@ -52,7 +52,7 @@ const fn log_of_sum(index: usize) -> u16 {
     let mut power: u64 = 1 << 32;
     let mut step = 0;
     while step < index {
-        power = power * 4_112_874_773 >> 32; // 2^32 * 2^(-1/16)
+        power = (power * 4_112_874_773) >> 32; // 2^32 * 2^(-1/16)
         step += 1;
     }
     // Binary logarithm of x in [1, 2], bit by bit.

@@ -50,8 +50,8 @@ const RANKS_MAX: u32 = 8192;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Value {
     level: Level,
-    /// When it was last asked for, in accesses.
-    last: u64,
+    /// When it was last asked for, in accesses; the lower half of the count is enough.
+    last: u32,
 }
 
 /// Group-effective frequency.
@@ -71,7 +71,8 @@ pub(super) struct Group {
     now: u64,
     pace: u64,
     rows_max: u64,
-    burst: u64,
+    burst: u32,
+    burst_log: u32,
     /// What the current request's hits, and its misses, are discounted by.
     hit_halvings: u32,
     miss_halvings: u32,
@@ -81,6 +82,7 @@ impl Group {
     pub fn new(budget: &Budget) -> Self {
         let rows_max = budget.rows_max();
         let rehearsal = Rehearsal::new(rows_max);
+        let burst = ((rows_max as f64 * BURST_SHARE) as u32).max(1);
         let mut group = Self {
             store: Store::new(2, budget.capacity()),
             main: Ranked::default(),
@@ -93,7 +95,8 @@ impl Group {
             now: u64::from(Level::START.0) << 32,
             pace: 0,
             rows_max,
-            burst: ((rows_max as f64 * BURST_SHARE) as u64).max(1),
+            burst,
+            burst_log: log2(burst),
             hit_halvings: 0,
             miss_halvings: 0,
         };
@@ -117,12 +120,12 @@ impl Group {
     }
 
     /// What an access to a key counts; `last` is when it was asked for before, if that is known.
-    fn access(&mut self, key: Key, last: Option<u64>, discount: u32, turn: &Turn) -> Level {
+    fn access(&mut self, key: Key, last: Option<u32>, discount: u32, turn: &Turn) -> Level {
         self.time += 1;
         self.now += self.pace;
         let burst = last.map_or(0, |last| {
-            let gap = (self.time - last).max(1);
-            if gap < self.burst { log2(self.burst) - log2(gap) } else { 0 }
+            let gap = (self.time as u32).wrapping_sub(last).max(1);
+            if gap < self.burst { self.burst_log - log2(gap) } else { 0 }
         });
         let halvings = discount + burst;
         if self.rehearsal.sampled(key) {
@@ -132,8 +135,11 @@ impl Group {
     }
 
     fn rehearse(&mut self, key: Key, halvings: u32, discount: u32, turn: &Turn) {
-        let others_missed =
-            if discount == self.hit_halvings { turn.keys - turn.hits } else { turn.keys - turn.hits - 1 };
+        let others_missed = if discount == self.hit_halvings {
+            turn.keys - turn.hits
+        } else {
+            turn.keys - turn.hits - 1
+        };
         let access = Access {
             time: self.time,
             halvings,
@@ -188,7 +194,7 @@ impl Group {
     }
 
     fn lowest(&self, turn: &Turn) -> Option<Slot> {
-        self.main.in_order(&self.store.links).find(|slot| !self.store.protected(*slot, turn))
+        self.main.first(&self.store.links, |slot| !self.store.protected(slot, turn))
     }
 
     fn oldest_in(&self, place: Place, turn: &Turn) -> Option<Slot> {
@@ -244,10 +250,12 @@ impl Replacement for Group {
     fn begin(&mut self, turn: &Turn) {
         let missed = u64::from(turn.keys - turn.hits);
         let discount = |missed: u64| {
-            let halvings = u64::from(self.setting.strictness) * missed / u64::from(turn.keys.max(1));
+            let halvings =
+                u64::from(self.setting.strictness) * missed / u64::from(turn.keys.max(1));
             u32::try_from(halvings).unwrap_or(u32::MAX)
         };
-        (self.hit_halvings, self.miss_halvings) = (discount(missed), discount(missed.saturating_sub(1)));
+        (self.hit_halvings, self.miss_halvings) =
+            (discount(missed), discount(missed.saturating_sub(1)));
         if self.rank(self.now_level()) > RANKS_MAX {
             self.rebase();
         }
@@ -255,12 +263,9 @@ impl Replacement for Group {
 
     fn hit(&mut self, slot: Slot, turn: &mut Turn) {
         let place = self.store.place(slot);
-        if place == PINNED {
-            return;
-        }
         let Value { level, last } = *self.store.meta(slot);
         let access = self.access(self.store.key(slot), Some(last), self.hit_halvings, turn);
-        let value = Value { level: level.plus(access), last: self.time };
+        let value = Value { level: level.plus(access), last: self.time as u32 };
         if place == UNLISTED && self.rank(value.level) != self.rank(level) {
             self.leave_main(slot);
             *self.store.meta_mut(slot) = value;
@@ -277,7 +282,7 @@ impl Replacement for Group {
             self.memory.note(key, level);
             return;
         }
-        let value = Value { level, last: self.time };
+        let value = Value { level, last: self.time as u32 };
         if self.pinned(key.table()) {
             self.store.admit(PINNED, key, weight, value, turn);
             return;
@@ -296,7 +301,9 @@ fn pinned_tables(budget: &Budget) -> Vec<bool> {
     let mut left = (budget.capacity() as f64 * PINNED_SHARE) as u64;
     let mut pinned = vec![false; budget.tables().len()];
     let mut by_weight: Vec<(u64, usize)> = (0..pinned.len())
-        .map(|index| (budget.table_weight(TableId(u16::try_from(index).unwrap_or(u16::MAX))), index))
+        .map(|index| {
+            (budget.table_weight(TableId(u16::try_from(index).unwrap_or(u16::MAX))), index)
+        })
         .collect();
     by_weight.sort_unstable();
     for (weight, index) in by_weight {
@@ -311,8 +318,8 @@ fn pinned_tables(budget: &Budget) -> Vec<bool> {
 
 /// The binary logarithm in 256ths, straight lines between powers of two.
 #[inline]
-fn log2(value: u64) -> u32 {
+fn log2(value: u32) -> u32 {
     let whole = value.ilog2();
-    let fraction = (value << (63 - whole) << 1) >> 56;
-    whole * Level::STEPS + u32::try_from(fraction).expect("eight bits")
+    let fraction = (value << (31 - whole) << 1) >> 24;
+    whole * Level::STEPS + fraction
 }

@@ -23,15 +23,22 @@ const HALF_LIFE_STEP: f64 = 2.5;
 const HALF_LIFE_MIN: f64 = 1024.0;
 const HALF_LIFE_MIN_SHARE: f64 = 0.25;
 
+/// We begin with a long one: where it matters, a trace soon shows that it wants a shorter one.
+const HALF_LIFE_FIRST: usize = 6;
+
 /// Windows tried, as shares of the capacity, smallest first.
 const WINDOWS: [f64; 3] = [0.01, 0.05, 0.2];
 
-/// Sampled keys; when there are more, all keys are sampled less densely.
-const TRACKED_MAX: usize = 1024;
-/// Sampled accesses between two looks at the results.
-const REVIEW_EVERY: u32 = 512;
+/// Sampled keys, within limits one for so many rows that fit; when there are more, all keys are sampled
+/// less densely.
+const ROWS_PER_TRACKED: u64 = 4;
+const TRACKED_MIN: u64 = 1024;
+const TRACKED_MAX: u64 = 16 * 1024;
+/// Accesses to sampled keys between two looks at the results: few at first, then a share of these keys.
+const REVIEW_FIRST: u32 = 128;
+const REVIEW_DIVISOR: u32 = 4;
 /// What earlier results still count at each look.
-const FADE: f64 = 0.9;
+const FADE: f64 = 0.95;
 /// Another setting must be better by this factor: changing costs a little.
 const MARGIN: f64 = 1.002;
 
@@ -95,6 +102,8 @@ pub(super) struct Rehearsal {
     admitted: [f64; WINDOWS.len()],
     moments: [f64; 6],
     until_review: u32,
+    review_every: u32,
+    tracked_max: u32,
     /// Indices of the setting in use.
     half_life: usize,
     window: usize,
@@ -104,6 +113,8 @@ impl Rehearsal {
     /// For a cache of so many rows.
     pub fn new(rows: u64) -> Self {
         let shortest = HALF_LIFE_MIN.max(rows as f64 * HALF_LIFE_MIN_SHARE);
+        let tracked_max = (rows / ROWS_PER_TRACKED).clamp(TRACKED_MIN, TRACKED_MAX);
+        let tracked_max = u32::try_from(tracked_max).expect("it is small");
         let mut half_life = shortest;
         let paces = [(); HALF_LIVES].map(|()| {
             let pace = f64::from(Level::STEPS) / half_life;
@@ -118,8 +129,10 @@ impl Rehearsal {
             results: [[0.0; HALF_LIVES]; WINDOWS.len()],
             admitted: [0.0; WINDOWS.len()],
             moments: MOMENTS_BEFORE,
-            until_review: REVIEW_EVERY,
-            half_life: HALF_LIVES / 2,
+            until_review: REVIEW_FIRST,
+            review_every: REVIEW_FIRST,
+            tracked_max,
+            half_life: HALF_LIFE_FIRST,
             window: 0,
         }
     }
@@ -182,14 +195,16 @@ impl Rehearsal {
             *level = level.plus(Level(now).minus(access.halvings));
         }
 
-        if self.tracked.len() > TRACKED_MAX {
+        if self.tracked.len() > self.tracked_max as usize {
             self.thin_out();
         }
         self.until_review -= 1;
         if self.until_review > 0 {
             return false;
         }
-        self.until_review = REVIEW_EVERY;
+        let review_every_max = self.tracked_max / REVIEW_DIVISOR;
+        self.review_every = (self.review_every + self.review_every / 4).min(review_every_max);
+        self.until_review = self.review_every;
         self.review(now, access.rows);
         true
     }
@@ -208,7 +223,7 @@ impl Rehearsal {
     fn review(&mut self, now: [u32; HALF_LIVES], rows: f64) {
         let sampled_rows = rows * (self.sampled_below as f64 / u64::MAX as f64);
         let mut levels = Vec::with_capacity(self.tracked.len());
-        for half_life in 0..HALF_LIVES {
+        for (half_life, now) in now.into_iter().enumerate() {
             levels.clear();
             levels.extend(self.tracked.values().map(|tracked| tracked.levels[half_life].0));
             let mut among = levels.as_mut_slice();
@@ -219,7 +234,7 @@ impl Rehearsal {
                     // Larger windows leave less room: their residents are among these.
                     let (higher, level, _) =
                         among.select_nth_unstable_by(residents, |a, b| b.cmp(a));
-                    self.needed[window][half_life] = i64::from(*level) + 1 - i64::from(now[half_life]);
+                    self.needed[window][half_life] = i64::from(*level) + 1 - i64::from(now);
                     among = higher;
                 }
             }
