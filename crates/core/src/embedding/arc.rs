@@ -9,7 +9,7 @@ use super::{
     frequency::{Flushing, Score, ScoreRule},
     key::Key,
     list::Slot,
-    policy::{Replacement, Turn},
+    policy::{Replacement, Turn, keeps_books},
     ranked::Ranked,
     store::{Place, Store, UNLISTED},
 };
@@ -82,15 +82,7 @@ impl Arc {
 }
 
 impl Replacement for Arc {
-    type Meta = ();
-
-    fn store(&self) -> &Store<()> {
-        &self.store
-    }
-
-    fn store_mut(&mut self) -> &mut Store<()> {
-        &mut self.store
-    }
+    keeps_books!(());
 
     fn hit(&mut self, slot: Slot, _: &mut Turn) {
         self.store.move_newest(slot, AGAIN);
@@ -208,15 +200,7 @@ impl EvArc {
 }
 
 impl Replacement for EvArc {
-    type Meta = Score;
-
-    fn store(&self) -> &Store<Score> {
-        &self.store
-    }
-
-    fn store_mut(&mut self) -> &mut Store<Score> {
-        &mut self.store
-    }
+    keeps_books!(Score);
 
     fn hit(&mut self, slot: Slot, turn: &mut Turn) {
         let next = self.store.meta(slot).next(ScoreRule::Max, turn.group_score(self.tables));

@@ -10,7 +10,7 @@ use super::{
     arc::adaptation,
     key::Key,
     list::Slot,
-    policy::{Replacement, Turn},
+    policy::{Replacement, Turn, keeps_books},
     store::{Place, Store},
 };
 
@@ -121,15 +121,7 @@ impl Car {
 }
 
 impl Replacement for Car {
-    type Meta = Mark;
-
-    fn store(&self) -> &Store<Mark> {
-        &self.store
-    }
-
-    fn store_mut(&mut self) -> &mut Store<Mark> {
-        &mut self.store
-    }
+    keeps_books!(Mark);
 
     fn hit(&mut self, slot: Slot, turn: &mut Turn) {
         let score = self.score(turn);

@@ -7,7 +7,7 @@
 use super::{
     key::Key,
     list::Slot,
-    policy::{Replacement, Turn},
+    policy::{Replacement, Turn, keeps_books},
     store::{Place, Store},
 };
 
@@ -154,15 +154,7 @@ impl ClockPro {
 }
 
 impl Replacement for ClockPro {
-    type Meta = Page;
-
-    fn store(&self) -> &Store<Page> {
-        &self.store
-    }
-
-    fn store_mut(&mut self) -> &mut Store<Page> {
-        &mut self.store
-    }
+    keeps_books!(Page);
 
     fn hit(&mut self, slot: Slot, _: &mut Turn) {
         self.store.meta_mut(slot).referenced = true;

@@ -146,3 +146,40 @@ fn a_bag_larger_than_the_cache_is_served() {
         assert!(policy.used() <= 2000, "{kind}");
     }
 }
+
+/// "Small tables are pinned: their rows, once resident, stay."
+#[test]
+fn ours_keeps_small_tables_whatever_comes() {
+    let shape = |rows| TableShape { rows, row_bytes: 4 };
+    let budget = Budget::new(vec![shape(1 << 20), shape(3)], Capacity::Rows(640));
+    let mut policy = PolicyKind::Group.build(&budget, 0);
+    let mut outcome = Outcome::default();
+    let small: Vec<Key> = (0..3).map(|row| Key::new(TableId(1), row).unwrap()).collect();
+    policy.request(&small, &mut outcome);
+    for row in 0..20_000 {
+        policy.request(&[Key::new(TableId(0), row % 5000).unwrap()], &mut outcome);
+    }
+    assert!(small.iter().all(|key| policy.contains(*key)), "they are 3 of 640 rows");
+}
+
+/// "Bursts count once": what is asked for now and then outlives what was asked for often, but briefly.
+#[test]
+fn ours_is_not_impressed_by_bursts() {
+    let budget = Budget::new(vec![TableShape { rows: 1 << 20, row_bytes: 4 }], Capacity::Rows(100));
+    let mut policy = PolicyKind::Group.build(&budget, 0);
+    let mut outcome = Outcome::default();
+    let mut ask = |row: u64| policy.request(&[Key::new(TableId(0), row).unwrap()], &mut outcome);
+    let steady = 0..60_u64;
+    let mut next = 1000;
+    for round in 0..40 {
+        steady.clone().for_each(&mut ask);
+        // A visitor who asks fifty times and never comes back, and passers-by.
+        (0..50).for_each(|_| ask(500 + round));
+        (0..20).for_each(|_| {
+            next += 1;
+            ask(next);
+        });
+    }
+    let kept = steady.filter(|row| policy.contains(Key::new(TableId(0), *row).unwrap())).count();
+    assert!(kept >= 55, "{kept} of 60 steady rows are resident");
+}

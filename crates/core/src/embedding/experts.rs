@@ -5,7 +5,7 @@
 use super::{
     key::Key,
     list::{Links, Slot},
-    policy::{Replacement, Turn},
+    policy::{Replacement, Turn, keeps_books},
     ranked::Ranked,
     store::{Place, Store},
 };
@@ -133,15 +133,7 @@ impl LeCaR {
 }
 
 impl Replacement for LeCaR {
-    type Meta = Note;
-
-    fn store(&self) -> &Store<Note> {
-        &self.store
-    }
-
-    fn store_mut(&mut self) -> &mut Store<Note> {
-        &mut self.store
-    }
+    keeps_books!(Note);
 
     fn hit(&mut self, slot: Slot, _: &mut Turn) {
         self.now += 1;
@@ -329,15 +321,7 @@ impl Cacheus {
 }
 
 impl Replacement for Cacheus {
-    type Meta = Note;
-
-    fn store(&self) -> &Store<Note> {
-        &self.store
-    }
-
-    fn store_mut(&mut self) -> &mut Store<Note> {
-        &mut self.store
-    }
+    keeps_books!(Note);
 
     fn hit(&mut self, slot: Slot, _: &mut Turn) {
         self.pace.note(true);

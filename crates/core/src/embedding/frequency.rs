@@ -10,7 +10,7 @@
 use super::{
     key::Key,
     list::Slot,
-    policy::{Replacement, Turn},
+    policy::{Replacement, Turn, keeps_books},
     ranked::Ranked,
     store::{Store, UNLISTED},
 };
@@ -161,15 +161,7 @@ impl Flushing {
 }
 
 impl Replacement for ByScore {
-    type Meta = Score;
-
-    fn store(&self) -> &Store<Score> {
-        &self.store
-    }
-
-    fn store_mut(&mut self) -> &mut Store<Score> {
-        &mut self.store
-    }
+    keeps_books!(Score);
 
     fn hit(&mut self, slot: Slot, turn: &mut Turn) {
         let score = *self.store.meta(slot);

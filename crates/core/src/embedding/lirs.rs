@@ -6,7 +6,7 @@
 use super::{
     key::Key,
     list::{Links, List, Slot},
-    policy::{Replacement, Turn},
+    policy::{Replacement, Turn, keeps_books},
     store::{Place, Store},
 };
 
@@ -116,15 +116,7 @@ impl Lirs {
 }
 
 impl Replacement for Lirs {
-    type Meta = Stacked;
-
-    fn store(&self) -> &Store<Stacked> {
-        &self.store
-    }
-
-    fn store_mut(&mut self) -> &mut Store<Stacked> {
-        &mut self.store
-    }
+    keeps_books!(Stacked);
 
     fn hit(&mut self, slot: Slot, turn: &mut Turn) {
         if self.store.place(slot) == LIR {

@@ -180,6 +180,22 @@ pub(super) trait Replacement {
     fn miss(&mut self, key: Key, weight: u32, turn: &mut Turn);
 }
 
+/// Says that a [`Replacement`] keeps its books in the field `store`, with this note about each key.
+macro_rules! keeps_books {
+    ($meta:ty) => {
+        type Meta = $meta;
+
+        fn store(&self) -> &Store<$meta> {
+            &self.store
+        }
+
+        fn store_mut(&mut self) -> &mut Store<$meta> {
+            &mut self.store
+        }
+    };
+}
+pub(super) use keeps_books;
+
 /// Feeds whole requests to a [`Replacement`]: first all hits, then all misses.
 #[derive(Debug)]
 pub(super) struct Requests<R> {

@@ -3,7 +3,7 @@
 use super::{
     key::Key,
     list::Slot,
-    policy::{Replacement, Turn},
+    policy::{Replacement, Turn, keeps_books},
     store::{Place, Store},
 };
 
@@ -54,15 +54,7 @@ impl<D> Queue<D> {
 }
 
 impl<D: Discipline> Replacement for Queue<D> {
-    type Meta = bool;
-
-    fn store(&self) -> &Store<bool> {
-        &self.store
-    }
-
-    fn store_mut(&mut self) -> &mut Store<bool> {
-        &mut self.store
-    }
+    keeps_books!(bool);
 
     fn hit(&mut self, slot: Slot, _: &mut Turn) {
         D::hit(self, slot);

@@ -100,3 +100,35 @@ impl Ranked {
 fn index_u32(index: usize) -> u32 {
     u32::try_from(index).expect("scores stay below SCORE_MAX")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lowest_score_is_found_like_in_a_sorted_list() {
+        let mut random = fastrand::Rng::with_seed(2);
+        let (mut ranked, mut links) = (Ranked::default(), Links::default());
+        let mut model: Vec<(u32, u32)> = Vec::new(); // (score, slot), oldest first within a score
+        for slot in 0..2000 {
+            if random.bool() || model.is_empty() {
+                // Scores near each other, far apart, and beyond the last list.
+                let score =
+                    [random.u32(0..70), random.u32(0..20_000), random.u32(..)][random.usize(0..3)];
+                links.prepare(Slot(slot), 1);
+                ranked.push_newest(&mut links, score, Slot(slot));
+                model.push((score.min(Ranked::SCORE_MAX), slot));
+                model.sort_by_key(|entry| entry.0);
+            } else {
+                let (score, slot) = model.remove(random.usize(0..model.len()));
+                ranked.remove(&mut links, score, Slot(slot));
+            }
+            assert_eq!(ranked.first(&links, |_| true), model.first().map(|entry| Slot(entry.1)));
+            let from = random.u32(0..20_000);
+            let expected = model.iter().map(|entry| entry.0).find(|score| *score >= from);
+            assert_eq!(ranked.lowest_from(from), expected);
+        }
+        let order: Vec<Slot> = ranked.in_order(&links).collect();
+        assert_eq!(order, model.iter().map(|entry| Slot(entry.1)).collect::<Vec<_>>());
+    }
+}

@@ -3,7 +3,7 @@
 use super::{
     key::Key,
     list::Slot,
-    policy::{Replacement, Turn},
+    policy::{Replacement, Turn, keeps_books},
     sketch::Sketch,
     store::{Place, Store},
 };
@@ -63,15 +63,7 @@ impl S3Fifo {
 }
 
 impl Replacement for S3Fifo {
-    type Meta = u8;
-
-    fn store(&self) -> &Store<u8> {
-        &self.store
-    }
-
-    fn store_mut(&mut self) -> &mut Store<u8> {
-        &mut self.store
-    }
+    keeps_books!(u8);
 
     fn hit(&mut self, slot: Slot, _: &mut Turn) {
         let count = self.store.meta_mut(slot);
@@ -163,15 +155,7 @@ impl WTinyLfu {
 }
 
 impl Replacement for WTinyLfu {
-    type Meta = ();
-
-    fn store(&self) -> &Store<()> {
-        &self.store
-    }
-
-    fn store_mut(&mut self) -> &mut Store<()> {
-        &mut self.store
-    }
+    keeps_books!(());
 
     fn hit(&mut self, slot: Slot, _: &mut Turn) {
         self.sketch.count(self.store.key(slot));

@@ -72,3 +72,22 @@ const fn log_of_sum(index: usize) -> u16 {
     }
     log
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_add_like_the_sums_they_stand_for() {
+        let mut random = fastrand::Rng::with_seed(1);
+        for _ in 0..10_000 {
+            let [a, b] = [(); 2].map(|()| random.u32(0..20 * Level::STEPS));
+            let sum = [a, b].map(|level| f64::from(level) / f64::from(Level::STEPS)).map(f64::exp2);
+            let expected = (sum[0] + sum[1]).log2() * f64::from(Level::STEPS);
+            let found = f64::from(Level(a).plus(Level(b)).0);
+            assert!((found - expected).abs() < 10.0, "{a} and {b}: {found}, not {expected}");
+        }
+        assert_eq!(Level(512).plus(Level(512)), Level(768), "twice the sum is one more");
+        assert_eq!(Level(512).minus(600), Level(0), "less than nothing is nothing");
+    }
+}

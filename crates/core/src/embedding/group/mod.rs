@@ -26,7 +26,7 @@ use self::{
 use super::{
     key::{Key, TableId},
     list::Slot,
-    policy::{Budget, Replacement, Turn},
+    policy::{Budget, Replacement, Turn, keeps_books},
     ranked::Ranked,
     store::{Place, Store, UNLISTED},
 };
@@ -237,15 +237,7 @@ impl Group {
 }
 
 impl Replacement for Group {
-    type Meta = Value;
-
-    fn store(&self) -> &Store<Value> {
-        &self.store
-    }
-
-    fn store_mut(&mut self) -> &mut Store<Value> {
-        &mut self.store
-    }
+    keeps_books!(Value);
 
     fn begin(&mut self, turn: &Turn) {
         let missed = u64::from(turn.keys - turn.hits);
