@@ -104,6 +104,8 @@ pub(super) struct Rehearsal {
     until_review: u32,
     review_every: u32,
     tracked_max: u32,
+    /// The tracked levels under each half-life, while they are looked through.
+    scratch: [Vec<u32>; HALF_LIVES],
     /// Indices of the setting in use.
     half_life: usize,
     window: usize,
@@ -132,6 +134,7 @@ impl Rehearsal {
             until_review: REVIEW_FIRST,
             review_every: REVIEW_FIRST,
             tracked_max,
+            scratch: Default::default(),
             half_life: HALF_LIFE_FIRST,
             window: 0,
         }
@@ -222,19 +225,23 @@ impl Rehearsal {
     /// Takes stock: what level is needed now, and which setting does best?
     fn review(&mut self, now: [u32; HALF_LIVES], rows: f64) {
         let sampled_rows = rows * (self.sampled_below as f64 / u64::MAX as f64);
-        let mut levels = Vec::with_capacity(self.tracked.len());
+        // One pass over the map; higher levels become lower numbers, so that plain order puts them first.
+        self.scratch.iter_mut().for_each(Vec::clear);
+        for tracked in self.tracked.values() {
+            for (levels, level) in self.scratch.iter_mut().zip(tracked.levels) {
+                levels.push(u32::MAX - level.0);
+            }
+        }
         for (half_life, now) in now.into_iter().enumerate() {
-            levels.clear();
-            levels.extend(self.tracked.values().map(|tracked| tracked.levels[half_life].0));
-            let mut among = levels.as_mut_slice();
+            let mut among = self.scratch[half_life].as_mut_slice();
             for (window, share) in WINDOWS.iter().enumerate() {
                 let residents = (sampled_rows * (1.0 - share)) as usize;
                 self.needed[window][half_life] = ANY;
                 if residents < among.len() {
                     // Larger windows leave less room: their residents are among these.
-                    let (higher, level, _) =
-                        among.select_nth_unstable_by(residents, |a, b| b.cmp(a));
-                    self.needed[window][half_life] = i64::from(*level) + 1 - i64::from(now);
+                    let (higher, turned, _) = among.select_nth_unstable(residents);
+                    let level = u32::MAX - *turned;
+                    self.needed[window][half_life] = i64::from(level) + 1 - i64::from(now);
                     among = higher;
                 }
             }
