@@ -24,7 +24,7 @@ use self::{
     rehearsal::{Access, Rehearsal, Setting},
 };
 use super::{
-    key::{Key, TableId},
+    key::{Key, TableId, mix},
     list::Slot,
     policy::{Budget, Replacement, Turn, keeps_books},
     ranked::Ranked,
@@ -128,13 +128,20 @@ impl Group {
             if gap < self.burst { self.burst_log - log2(gap) } else { 0 }
         });
         let halvings = discount + burst;
-        if self.rehearsal.sampled(key) {
-            self.rehearse(key, halvings, discount, turn);
+        if self.rehearsal.sampled(key) && self.counts_in_rehearsal(last) {
+            self.rehearse(key, discount, turn);
         }
         self.now_level().minus(halvings)
     }
 
-    fn rehearse(&mut self, key: Key, halvings: u32, discount: u32, turn: &Turn) {
+    /// In the rehearsal, too, a burst counts once: an access soon after the previous one takes part with a
+    /// chance in proportion to the time between them. So it spends no time on keys that every setting has.
+    fn counts_in_rehearsal(&self, last: Option<u32>) -> bool {
+        let gap = last.map_or(u32::MAX, |last| (self.time as u32).wrapping_sub(last));
+        gap >= self.burst || (mix(self.time) >> 32) as u32 % self.burst < gap
+    }
+
+    fn rehearse(&mut self, key: Key, discount: u32, turn: &Turn) {
         let others_missed = if discount == self.hit_halvings {
             turn.keys - turn.hits
         } else {
@@ -142,8 +149,7 @@ impl Group {
         };
         let access = Access {
             time: self.time,
-            halvings,
-            worth_halvings: discount,
+            halvings: discount,
             missing: f64::from(others_missed) / f64::from(turn.keys),
             rows: self.rows(),
         };

@@ -32,7 +32,7 @@ const WINDOWS: [f64; 3] = [0.01, 0.05, 0.2];
 /// Sampled keys, within limits one for so many rows that fit; when there are more, all keys are sampled
 /// less densely.
 const ROWS_PER_TRACKED: u64 = 4;
-const TRACKED_MIN: u64 = 1024;
+const TRACKED_MIN: u64 = 2048;
 const TRACKED_MAX: u64 = 16 * 1024;
 /// Accesses to sampled keys between two looks at the results: few at first, then a share of these keys.
 const REVIEW_FIRST: u32 = 128;
@@ -78,10 +78,8 @@ pub(super) struct Setting {
 pub(super) struct Access {
     /// Accesses so far.
     pub time: u64,
-    /// What it counts: 2^-halvings, in 256ths.
+    /// What it counts, and what it is worth to its request to have it: 2^-halvings, in 256ths.
     pub halvings: u32,
-    /// What it is worth to its request to have it: 2^-halvings, in 256ths.
-    pub worth_halvings: u32,
     /// The share of the other keys that missed.
     pub missing: f64,
     /// Rows that fit into the cache.
@@ -178,7 +176,7 @@ impl Rehearsal {
         }
         tracked.missing = access.missing;
 
-        let worth = (-f64::from(access.worth_halvings) / f64::from(Level::STEPS)).exp2();
+        let worth = (-f64::from(access.halvings) / f64::from(Level::STEPS)).exp2();
         let each_stands_for = u64::MAX as f64 / self.sampled_below as f64;
         for (window, share) in WINDOWS.iter().enumerate() {
             let in_window = self.admitted[window] - tracked.entered[window] < share * access.rows;
