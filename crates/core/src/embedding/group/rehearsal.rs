@@ -1,6 +1,6 @@
 //! Which half-life, how large a window, how strict with incomplete requests? Tried out on a sample.
 //!
-//! Recency wins on some traces and frequency on others, so nothing of this can be fixed. For about a
+//! Recency wins on some traces and frequency on others, so nothing of this can be fixed. For a few
 //! thousand sampled keys we keep what their level would be under each half-life, and what level a key
 //! would need to be resident beside each window. Every access to a sampled key then tells which
 //! settings would have had it, and the setting that has most of them (each access counted by how much it
