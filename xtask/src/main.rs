@@ -1,2 +1,95 @@
-//! The one binary: `forebay`.
-fn main() {}
+//! `cargo xtask`: the commands that people and CI run.
+//!
+//! `test` is every check there is, and installs what it needs under `target/`; `check` is the part that
+//! answers within a minute or two while one is working. Both say what they do and how long it took.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command for people")]
+
+mod python;
+mod steps;
+
+use std::{env, path::Path, process::ExitCode};
+
+use steps::{Steps, cargo, installed};
+
+const USAGE: &str = "\
+Usage: cargo xtask COMMAND
+
+Commands:
+  check   format, clippy and unit tests: the fast part of `test`
+  test    every check: format, clippy, all Rust tests, documentation, and the tests that need
+          Python and outside servers; installs what it needs under target/
+";
+
+fn main() -> ExitCode {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
+    env::set_current_dir(root).expect("the workspace is where it was built");
+    let mut arguments = env::args().skip(1);
+    let outcome = match (arguments.next().as_deref(), arguments.next()) {
+        (Some("check"), None) => check(),
+        (Some("test"), None) => test(),
+        (Some("help" | "--help" | "-h"), None) => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        _ => {
+            eprint!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("xtask: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What a step returns: nothing, or why it failed.
+type Outcome = Result<(), String>;
+
+fn check() -> Outcome {
+    let mut steps = Steps::new(3);
+    lint(&mut steps)?;
+    steps.run(
+        "unit tests",
+        &mut cargo(&["test", "--release", "--workspace", "--lib", "--bins", "--quiet"]),
+    )?;
+    steps.finish();
+    Ok(())
+}
+
+fn test() -> Outcome {
+    let mut steps = Steps::new(11);
+    lint(&mut steps)?;
+    let mut tests = if installed("cargo-nextest") {
+        cargo(&["nextest", "run", "--release", "--workspace", "--no-fail-fast"])
+    } else {
+        cargo(&["test", "--release", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"])
+    };
+    steps.run("Rust tests", &mut tests)?;
+    steps
+        .run("doc tests", &mut cargo(&["test", "--release", "--workspace", "--doc", "--quiet"]))?;
+    let mut docs = cargo(&["doc", "--release", "--workspace", "--no-deps", "--quiet"]);
+    steps.run("documentation", docs.env("RUSTDOCFLAGS", "--deny warnings"))?;
+    steps.run("the binary", &mut cargo(&["build", "--release", "--package", "forebay-cli"]))?;
+    python::run(&mut steps)?;
+    steps.finish();
+    Ok(())
+}
+
+fn lint(steps: &mut Steps) -> Outcome {
+    steps.run("format", &mut cargo(&["fmt", "--all", "--check"]))?;
+    let clippy = [
+        "clippy",
+        "--release",
+        "--workspace",
+        "--all-targets",
+        "--quiet",
+        "--",
+        "--deny",
+        "warnings",
+    ];
+    steps.run("clippy", &mut cargo(&clippy))
+}

@@ -1,2 +1,88 @@
 //! The one binary: `forebay`.
-fn main() {}
+//!
+//! Data goes to standard output; progress, notes and errors to standard error. Exit codes: 0 for yes
+//! and done, 1 for no, 2 for failed, 130 when interrupted.
+
+mod bench;
+mod demo;
+mod dev;
+mod digest;
+mod namespace;
+mod output;
+mod reach;
+mod stop;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use output::Verdict;
+
+/// An informed storage cache for machine learning.
+#[derive(Debug, Parser)]
+#[command(name = "forebay", version, after_help = EXAMPLES, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  forebay demo                                        see it work, on data it makes itself
+  forebay digest build s3://bucket/train -o train.digest
+  forebay digest show train.digest
+  forebay dev origin --root ./data                    serve a directory over S3, for trying things";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make a dataset, serve it from a slow origin, build its digest and verify it.
+    Demo(demo::Args),
+    /// Build and inspect digests, the tables of datasets.
+    #[command(subcommand)]
+    Digest(digest::Command),
+    /// Make keys for namespaces, whose addresses only their members can compute.
+    #[command(subcommand)]
+    Namespace(namespace::Command),
+    /// Servers for tests, demos and development.
+    #[command(subcommand)]
+    Dev(dev::Command),
+    /// Measure the product against raw limits.
+    #[command(subcommand)]
+    Bench(bench::Command),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::try_parse().unwrap_or_else(|error| output::refuse(&error));
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("FOREBAY_LOG")
+                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,s3s=off")),
+        )
+        .init();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.expect("start the runtime: are there too few threads or files allowed?");
+    let outcome = runtime.block_on(async {
+        match cli.command {
+            Command::Demo(args) => demo::run(args).await,
+            Command::Digest(command) => digest::run(command).await,
+            Command::Namespace(command) => namespace::run(command),
+            Command::Dev(command) => dev::run(command).await,
+            Command::Bench(command) => bench::run(command).await,
+        }
+    });
+    // What still runs in the background has no one left to report to.
+    runtime.shutdown_background();
+    match outcome {
+        Ok(Verdict::Yes) => ExitCode::SUCCESS,
+        Ok(Verdict::No) => ExitCode::from(1),
+        Err(error) if error.is::<stop::Interrupted>() => {
+            output::note(&format!("{error:#}"));
+            ExitCode::from(130)
+        }
+        Err(error) => {
+            output::note(&format!("error: {}", output::one_line(&error)));
+            ExitCode::from(2)
+        }
+    }
+}

@@ -6,6 +6,9 @@
 //! **Invariant:** nothing here reads a clock, a file, a socket or the environment, or starts a thread
 //! (`clippy.toml` beside this crate's manifest enforces it).
 
+pub mod chunking;
+pub mod claims;
+pub mod digest;
 pub mod embedding;
 pub mod names;
 pub mod rate;

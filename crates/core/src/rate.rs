@@ -11,8 +11,8 @@ use crate::units::{ByteRate, ByteSize};
 pub struct TokenBucket {
     rate_per_s: u64,
     burst: u64,
-    /// When the bucket will have paid for everything taken so far. In the past: tokens have piled up.
-    paid_up_at: Duration,
+    /// When the bucket will be full again.
+    full_at: Duration,
 }
 
 impl TokenBucket {
@@ -20,16 +20,15 @@ impl TokenBucket {
     pub fn new(rate: ByteRate, burst: ByteSize) -> Self {
         let rate_per_s = rate.0.0;
         assert!(rate_per_s > 0, "a rate of nothing would never finish");
-        Self { rate_per_s, burst: burst.0, paid_up_at: Duration::ZERO }
+        Self { rate_per_s, burst: burst.0, full_at: Duration::ZERO }
     }
 
     /// Takes `size` at time `now` and returns how long to wait before using it. Takers queue up: each
     /// is told to wait until all who came before it are paid for, so the long-run rate is exact.
     #[must_use = "the bytes may pass only after this wait"]
     pub fn take(&mut self, now: Duration, size: ByteSize) -> Duration {
-        let full_since = now.saturating_sub(self.time_for(self.burst));
-        self.paid_up_at = self.paid_up_at.max(full_since) + self.time_for(size.0);
-        self.paid_up_at.saturating_sub(now)
+        self.full_at = self.full_at.max(now) + self.time_for(size.0);
+        self.full_at.saturating_sub(now + self.time_for(self.burst))
     }
 
     fn time_for(&self, bytes: u64) -> Duration {
@@ -56,6 +55,13 @@ mod tests {
         assert_eq!(bucket.take(Duration::from_secs(5), ByteSize(100)), Duration::from_millis(100));
     }
 
+    #[test]
+    fn a_full_bucket_lets_a_burst_pass_at_once() {
+        let mut bucket = bucket(1000, 300);
+        assert_eq!(bucket.take(Duration::ZERO, ByteSize(300)), Duration::ZERO);
+        assert_eq!(bucket.take(Duration::ZERO, ByteSize(100)), Duration::from_millis(100));
+    }
+
     proptest! {
         /// Promise 6 (bounded): whatever is asked and when, no more than burst + rate x time passes.
         #[test]
@@ -64,11 +70,11 @@ mod tests {
         ) {
             let (rate, burst) = (10_000, 3_000);
             let mut bucket = bucket(rate, burst);
-            let (mut now, mut taken) = (Duration::from_secs(100), 0);
+            let (mut now, mut taken) = (Duration::ZERO, 0);
             for (gap_ns, size) in takes {
                 now += Duration::from_nanos(gap_ns);
                 taken += size;
-                let passes_at = now + bucket.take(now, ByteSize(size)) - Duration::from_secs(100);
+                let passes_at = now + bucket.take(now, ByteSize(size));
                 let allowed = burst as f64 + passes_at.as_secs_f64() * rate as f64;
                 prop_assert!(taken as f64 <= allowed + 1.0, "{taken} > {allowed}");
             }

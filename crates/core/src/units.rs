@@ -42,21 +42,31 @@ impl ByteSize {
     }
 }
 
-/// Why a text is not a size.
+/// Why a text is not a size or a rate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{text}` is not a size: {problem}; write a number and a unit, such as 15GB, 256KiB or 512B"
-)]
+#[error("`{text}` is not a {what}: {problem}; write a number and a unit, such as {example}")]
 pub struct ByteSizeError {
+    what: &'static str,
     text: String,
     problem: &'static str,
+    example: &'static str,
+}
+
+impl ByteSizeError {
+    fn size(text: &str, problem: &'static str) -> Self {
+        Self { what: "size", text: text.to_owned(), problem, example: "15GB, 256KiB or 512B" }
+    }
+
+    fn rate(text: &str, problem: &'static str) -> Self {
+        Self { what: "rate", text: text.to_owned(), problem, example: "100MB/s or 1GiB/s" }
+    }
 }
 
 impl FromStr for ByteSize {
     type Err = ByteSizeError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error = |problem| ByteSizeError { text: text.to_owned(), problem };
+        let error = |problem| ByteSizeError::size(text, problem);
         let trimmed = text.trim();
         let digits_end = trimmed
             .find(|c: char| !c.is_ascii_digit() && c != '.' && c != '_')
@@ -178,12 +188,9 @@ impl FromStr for ByteRate {
     type Err = ByteSizeError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error = |problem| ByteSizeError { text: text.to_owned(), problem };
-        let size = text
-            .trim()
-            .strip_suffix("/s")
-            .ok_or_else(|| error("a rate ends in /s, as in 100MB/s"))?
-            .parse::<ByteSize>()?;
+        let error = |problem| ByteSizeError::rate(text, problem);
+        let size = text.trim().strip_suffix("/s").ok_or_else(|| error("it does not end in /s"))?;
+        let size = size.parse::<ByteSize>().map_err(|size| error(size.problem))?;
         if size == ByteSize::ZERO {
             return Err(error("a rate of nothing would never finish"));
         }

@@ -1,1 +1,224 @@
 //! Paired comparisons that survive a noisy machine.
+//!
+//! The same raw read varies by a factor of two within minutes, so absolute figures mean little and a
+//! single ratio not much more. A comparison therefore runs both sides in adjacent pairs, many times,
+//! and reports the median of the pairs' ratios with a bootstrap interval. Where the interval straddles
+//! the target, the honest answer is "not resolved".
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+/// Pairs in a full run, and in a quick one.
+pub const PAIRS: usize = 15;
+/// Pairs in a quick run.
+pub const PAIRS_QUICK: usize = 5;
+
+/// How often the pairs are drawn anew for the interval.
+const RESAMPLES: usize = 2000;
+/// The interval holds this share of the resampled medians.
+const CONFIDENCE: f64 = 0.95;
+
+/// What a ratio has to be.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Target {
+    /// Bigger is better: at least this.
+    AtLeast(f64),
+    /// Smaller is better: at most this.
+    AtMost(f64),
+}
+
+/// How a comparison came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// The whole interval is on the right side.
+    Met,
+    /// The whole interval is on the wrong side.
+    Missed,
+    /// The interval straddles the target.
+    #[serde(rename = "not resolved")]
+    NotResolved,
+}
+
+/// One line of a benchmark's result.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// What was measured.
+    pub row: String,
+    /// In which unit.
+    pub unit: String,
+    /// Our median.
+    pub ours: f64,
+    /// What we are compared with.
+    pub against: String,
+    /// Its median.
+    pub theirs: f64,
+    /// Median of the pairs' ratios, ours ÷ theirs.
+    pub ratio: f64,
+    /// Where the interval of that median begins.
+    pub low: f64,
+    /// Where it ends.
+    pub high: f64,
+    /// What the ratio has to be.
+    pub target: String,
+    /// Whether it is.
+    pub verdict: Verdict,
+}
+
+/// Runs both sides in adjacent pairs, taking turns at who goes first, and compares.
+pub fn compare<E>(
+    row: &str,
+    unit: &str,
+    against: &str,
+    target: Target,
+    pairs: usize,
+    mut ours: impl FnMut() -> Result<f64, E>,
+    mut theirs: impl FnMut() -> Result<f64, E>,
+) -> Result<Row, E> {
+    let mut measured = Vec::with_capacity(pairs);
+    for pair in 0..pairs {
+        measured.push(if pair % 2 == 0 {
+            let ours = ours()?;
+            (ours, theirs()?)
+        } else {
+            let theirs = theirs()?;
+            (ours()?, theirs)
+        });
+    }
+    Ok(evaluate(row, unit, against, target, &measured))
+}
+
+/// Evaluates pairs that were measured elsewhere.
+pub fn evaluate(row: &str, unit: &str, against: &str, target: Target, pairs: &[(f64, f64)]) -> Row {
+    assert!(!pairs.is_empty(), "a comparison needs a pair");
+    let ratios: Vec<f64> = pairs.iter().map(|(ours, theirs)| ours / theirs).collect();
+    let (low, high) = bootstrap(&ratios);
+    let verdict = match target {
+        Target::AtLeast(wanted) => verdict(low >= wanted, high < wanted),
+        Target::AtMost(wanted) => verdict(high <= wanted, low > wanted),
+    };
+    Row {
+        row: row.to_owned(),
+        unit: unit.to_owned(),
+        ours: median(pairs.iter().map(|pair| pair.0).collect()),
+        against: against.to_owned(),
+        theirs: median(pairs.iter().map(|pair| pair.1).collect()),
+        ratio: median(ratios),
+        low,
+        high,
+        target: match target {
+            Target::AtLeast(wanted) => format!(">= {wanted}"),
+            Target::AtMost(wanted) => format!("<= {wanted}"),
+        },
+        verdict,
+    }
+}
+
+fn verdict(met: bool, missed: bool) -> Verdict {
+    match (met, missed) {
+        (true, _) => Verdict::Met,
+        (_, true) => Verdict::Missed,
+        _ => Verdict::NotResolved,
+    }
+}
+
+/// The middle value.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len().is_multiple_of(2) {
+        f64::midpoint(values[middle - 1], values[middle])
+    } else {
+        values[middle]
+    }
+}
+
+/// The interval in which the median of such pairs lies; the same pairs give the same interval.
+fn bootstrap(ratios: &[f64]) -> (f64, f64) {
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut medians: Vec<f64> = (0..RESAMPLES)
+        .map(|_| median((0..ratios.len()).map(|_| ratios[random.usize(0..ratios.len())]).collect()))
+        .collect();
+    medians.sort_unstable_by(f64::total_cmp);
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small index")]
+    let cut = (RESAMPLES as f64 * (1.0 - CONFIDENCE) / 2.0) as usize;
+    (medians[cut], medians[RESAMPLES - 1 - cut])
+}
+
+/// Rows as a table for people.
+pub fn table(rows: &[Row]) -> String {
+    let name = |row: &Row| format!("{} / {}", row.row, row.against);
+    let width = rows.iter().map(|row| name(row).chars().count()).max().unwrap_or(0);
+    let mut text = format!(
+        "{:<width$} {:>9} {:>9} {:<5} {:>6} {:>13}  {:<7} VERDICT\n",
+        "ROW", "OURS", "THEIRS", "UNIT", "RATIO", "INTERVAL", "TARGET"
+    );
+    for row in rows {
+        let interval = format!("{:.2} .. {:.2}", row.low, row.high);
+        let verdict = match row.verdict {
+            Verdict::Met => "met",
+            Verdict::Missed => "MISSED",
+            Verdict::NotResolved => "not resolved",
+        };
+        let _ = writeln!(
+            text,
+            "{:<width$} {:>9.3} {:>9.3} {:<5} {:>6.2} {interval:>13}  {:<7} {verdict}",
+            name(row),
+            row.ours,
+            row.theirs,
+            row.unit,
+            row.ratio,
+            row.target
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(target: Target, pairs: &[(f64, f64)]) -> Row {
+        evaluate("x", "GB/s", "y", target, pairs)
+    }
+
+    #[test]
+    fn a_clear_difference_is_called_and_an_unclear_one_is_not() {
+        let clear: Vec<_> = (0..15).map(|i| (2.0 + f64::from(i % 3) * 0.1, 1.0)).collect();
+        assert_eq!(row(Target::AtLeast(1.5), &clear).verdict, Verdict::Met);
+        assert_eq!(row(Target::AtLeast(3.0), &clear).verdict, Verdict::Missed);
+        assert_eq!(row(Target::AtMost(3.0), &clear).verdict, Verdict::Met);
+        let noisy: Vec<_> = (0..15).map(|i| (f64::from(i % 5) + 0.5, 2.5)).collect();
+        assert_eq!(row(Target::AtLeast(1.0), &noisy).verdict, Verdict::NotResolved);
+    }
+
+    #[test]
+    fn drift_that_hits_both_sides_cancels_out() {
+        let drifting: Vec<_> = (1..=15).map(|i| (1.2 * f64::from(i), f64::from(i))).collect();
+        let row = row(Target::AtLeast(1.1), &drifting);
+        assert!((row.ratio - 1.2).abs() < 1e-9 && row.verdict == Verdict::Met);
+    }
+
+    #[test]
+    fn both_sides_take_turns_at_going_first() {
+        let order = std::cell::RefCell::new(String::new());
+        let side = |name: char| {
+            order.borrow_mut().push(name);
+            Ok::<_, ()>(1.0)
+        };
+        compare("x", "s", "y", Target::AtLeast(0.0), 4, || side('o'), || side('t')).unwrap();
+        assert_eq!(order.into_inner(), "ottootto");
+    }
+
+    #[test]
+    fn rows_have_the_promised_keys() {
+        let json = serde_json::to_value(row(Target::AtLeast(1.0), &[(1.0, 1.0)])).unwrap();
+        let mut keys: Vec<_> = json.as_object().unwrap().keys().map(String::as_str).collect();
+        keys.sort_unstable();
+        let promised = [
+            "against", "high", "low", "ours", "ratio", "row", "target", "theirs", "unit", "verdict",
+        ];
+        assert_eq!(keys, promised);
+    }
+}

@@ -9,7 +9,7 @@ hex_name! {
 }
 
 hex_name! {
-    /// What all who share a dataset agree on: a hash over its ordered addresses, lengths, items and
+    /// What all who share a dataset agree on: a hash over its ordered addresses, lengths and
     /// chunking (see [`digest`](crate::digest)). Where the bytes lie and how they are labelled is not
     /// part of it, so a mirror of a dataset has the same id.
     DatasetId, 32, "a dataset id"

@@ -73,7 +73,7 @@ impl Namespace {
 
     /// The text of a key file. The only way in which a key leaves this type.
     pub fn to_key_file(&self) -> String {
-        let digits: String = self.key.iter().map(|byte| format!("{byte:02x}")).collect();
+        let digits = blake3::Hash::from_bytes(self.key).to_hex();
         format!("{KEY_FILE_HEADER}\n{digits}\n")
     }
 

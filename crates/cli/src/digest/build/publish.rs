@@ -1,0 +1,88 @@
+//! The second phase of a build: from a complete journal to a digest.
+
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use forebay_core::{
+    ByteSize,
+    chunking::Chunking,
+    digest::{Blob, Header, Summary},
+};
+use forebay_digest::{Journal, JournalHeader, PendingDigest};
+
+use super::{Spec, gather::Gathered};
+use crate::digest::columns::Columns;
+
+/// What a published digest holds, and what in the columns' file fitted nothing.
+pub struct Published {
+    pub summary: Summary,
+    pub items_without_columns: u64,
+    pub columns_without_items: u64,
+}
+
+/// Writes and publishes the digest. What was hashed stays in the journal if this fails.
+pub fn publish(
+    spec: &Spec,
+    header: &JournalHeader,
+    gathered: Gathered,
+    journal: &mut Journal,
+    columns: &Columns,
+) -> anyhow::Result<Published> {
+    let Gathered { id, blobs, items, bytes, .. } = gathered;
+    if blobs == 0 {
+        bail!("there are no objects under `{}`; check the prefix and --exclude", header.origin);
+    }
+    let chunking = match spec.chunks {
+        Some(chunks) => Chunking::into_chunks(chunks, blobs).context(KEPT)?,
+        None => Chunking::for_dataset(ByteSize(bytes), blobs),
+    };
+    let summary = Summary {
+        dataset: id.finish(chunking),
+        namespace: header.namespace.clone(),
+        origin: header.origin.clone(),
+        layout: header.layout.clone(),
+        chunking,
+        items,
+        blobs,
+        bytes,
+    };
+    let items_without_columns = write(&spec.output, &summary, journal, columns)?;
+    let columns_without_items = match columns.kinds.len() {
+        0 => 0,
+        _ => (columns.len() as u64).saturating_sub(items - items_without_columns),
+    };
+    Ok(Published { summary, items_without_columns, columns_without_items })
+}
+
+/// For mistakes that can only be seen when all is hashed.
+const KEPT: &str = "what was hashed is kept for the next run of this command";
+
+fn write(
+    output: &Path,
+    summary: &Summary,
+    journal: &mut Journal,
+    columns: &Columns,
+) -> anyhow::Result<u64> {
+    let header = Header { summary: summary.clone(), columns: columns.kinds.clone() };
+    let mut pending = PendingDigest::create(output, header)?;
+    let mut unlabelled = 0;
+    for row in journal.rows()? {
+        if columns.kinds.is_empty() {
+            pending.push(&row, &[])?;
+            continue;
+        }
+        let Blob { parts, .. } = &row;
+        let values: Vec<_> = parts.iter().map(|part| columns.values(&part.object)).collect();
+        unlabelled += parts.iter().filter(|part| !columns.knows(&part.object)).count() as u64;
+        pending.push(&row, &values)?;
+    }
+    if !columns.kinds.is_empty() && unlabelled == summary.items {
+        bail!(
+            "none of the {} objects in the columns' file is in the dataset; its first column names objects relative to {} ({KEPT})",
+            columns.len(),
+            summary.origin
+        );
+    }
+    pending.publish()?;
+    Ok(unlabelled)
+}

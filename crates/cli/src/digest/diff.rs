@@ -1,0 +1,205 @@
+//! `forebay digest diff`: how two digests differ, object by object.
+//!
+//! Both are in the order of their keys, so one walk over both, side by side, finds everything in
+//! little memory. Content is compared by address. In a pack the address covers all of its objects; there
+//! lengths and versions tell, as far as they can: between namespaces, or between a pack here and another
+//! origin there, some objects cannot be compared, and that is what is said.
+
+use std::{cmp::Ordering, fmt::Write as _, iter::Peekable, path::PathBuf};
+
+use forebay_core::{
+    Address,
+    digest::{Digest, DigestError, PartView},
+};
+use serde::Serialize;
+
+use crate::output::{self, Format, Verdict};
+
+/// A report for people names so many objects of each kind, and counts the rest.
+const NAMED_MAX: usize = 20;
+
+/// What to compare.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The older digest.
+    a: PathBuf,
+    /// The newer digest.
+    b: PathBuf,
+    /// How to report.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Difference {
+    /// Whether all who share one share the other.
+    same_dataset: bool,
+    /// What differs in the digests as a whole.
+    facts: Vec<Fact>,
+    added: Vec<String>,
+    removed: Vec<String>,
+    changed: Vec<String>,
+    unchanged: u64,
+    /// Objects of which neither can be said.
+    unknown: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Fact {
+    name: &'static str,
+    a: String,
+    b: String,
+}
+
+pub fn run(args: &Args) -> anyhow::Result<Verdict> {
+    let (a, b) = (forebay_digest::open(&args.a)?, forebay_digest::open(&args.b)?);
+    let difference = compare(&a.digest, &b.digest)?;
+    match args.format {
+        Format::Json => output::json(&difference)?,
+        Format::Text => output::data(&describe(&difference))?,
+    }
+    Ok(if difference.same_dataset { Verdict::Yes } else { Verdict::No })
+}
+
+/// An object, and what tells whether it is the same elsewhere.
+struct Object<'a> {
+    part: PartView<'a>,
+    blob: Address,
+    alone: bool,
+}
+
+impl Object<'_> {
+    /// Whether the content is the same, if that can be told.
+    fn same_content(&self, other: &Self, comparable: Comparable) -> Option<bool> {
+        if self.part.length != other.part.length {
+            return Some(false);
+        }
+        if comparable.addresses && (self.blob == other.blob || self.alone && other.alone) {
+            return Some(self.blob == other.blob);
+        }
+        comparable.versions.then_some(self.part.version == other.part.version)
+    }
+}
+
+/// What means the same in both digests.
+#[derive(Clone, Copy)]
+struct Comparable {
+    addresses: bool,
+    versions: bool,
+}
+
+fn objects(digest: &Digest) -> impl Iterator<Item = Result<Object<'_>, DigestError>> {
+    digest.blobs().flat_map(|blob| {
+        let (parts, problem) = match blob {
+            Ok(blob) => {
+                let (address, count) = (blob.address, blob.parts().len());
+                let parts = blob.parts().map(move |part| {
+                    part.map(|part| Object { part, blob: address, alone: count == 1 })
+                });
+                (Some(parts), None)
+            }
+            Err(error) => (None, Some(Err(error))),
+        };
+        parts.into_iter().flatten().chain(problem)
+    })
+}
+
+fn compare(a: &Digest, b: &Digest) -> Result<Difference, DigestError> {
+    let (of_a, of_b) = (a.summary(), b.summary());
+    let chunks = |digest: &Digest| digest.chunking().chunks().to_string();
+    let columns = |digest: &Digest| {
+        digest.columns().iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    let facts = [
+        ("namespace", of_a.namespace.clone(), of_b.namespace.clone()),
+        ("origin", of_a.origin.clone(), of_b.origin.clone()),
+        ("layout", of_a.layout.clone(), of_b.layout.clone()),
+        ("chunks", chunks(a), chunks(b)),
+        ("columns", columns(a), columns(b)),
+    ];
+    let mut difference = Difference {
+        same_dataset: of_a.dataset == of_b.dataset,
+        facts: facts
+            .into_iter()
+            .filter(|(_, a, b)| a != b)
+            .map(|(name, a, b)| Fact { name, a, b })
+            .collect(),
+        ..Difference::default()
+    };
+    let comparable = Comparable {
+        addresses: of_a.namespace == of_b.namespace,
+        versions: of_a.origin == of_b.origin,
+    };
+    let (mut left, mut right) = (objects(a).peekable(), objects(b).peekable());
+    loop {
+        let order = match (peek(&mut left)?, peek(&mut right)?) {
+            (None, None) => return Ok(difference),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some(left), Some(right)) => left.cmp(right),
+        };
+        let name = |object: &Object<'_>| object.part.object.to_owned();
+        match order {
+            Ordering::Less => {
+                difference.removed.extend(left.next().transpose()?.as_ref().map(name));
+            }
+            Ordering::Greater => {
+                difference.added.extend(right.next().transpose()?.as_ref().map(name));
+            }
+            Ordering::Equal => {
+                if let (Some(left), Some(right)) =
+                    (left.next().transpose()?, right.next().transpose()?)
+                {
+                    match left.same_content(&right, comparable) {
+                        Some(true) => difference.unchanged += 1,
+                        Some(false) => difference.changed.push(name(&right)),
+                        None => difference.unknown += 1,
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn peek<'a>(
+    objects: &mut Peekable<impl Iterator<Item = Result<Object<'a>, DigestError>>>,
+) -> Result<Option<&'a str>, DigestError> {
+    match objects.next_if(Result::is_err) {
+        Some(Err(error)) => Err(error),
+        _ => Ok(objects
+            .peek()
+            .and_then(|object| object.as_ref().ok())
+            .map(|object| object.part.object)),
+    }
+}
+
+fn describe(difference: &Difference) -> String {
+    let mut text = String::new();
+    for Fact { name, a, b } in &difference.facts {
+        let shown = |value: &str| if value.is_empty() { "none" } else { value }.to_owned();
+        let _ = writeln!(text, "{name}: {} -> {}", shown(a), shown(b));
+    }
+    let kinds = [("+", &difference.added), ("-", &difference.removed), ("~", &difference.changed)];
+    for (sign, objects) in kinds {
+        for object in objects.iter().take(NAMED_MAX) {
+            let _ = writeln!(text, "{sign} {}", object.escape_debug());
+        }
+        if objects.len() > NAMED_MAX {
+            let _ = writeln!(text, "{sign} and {} more", objects.len() - NAMED_MAX);
+        }
+    }
+    let _ = writeln!(
+        text,
+        "{} added, {} removed, {} changed, {} unchanged{}: {}",
+        difference.added.len(),
+        difference.removed.len(),
+        difference.changed.len(),
+        difference.unchanged,
+        match difference.unknown {
+            0 => String::new(),
+            unknown => format!(", {unknown} that cannot be compared"),
+        },
+        if difference.same_dataset { "the same dataset" } else { "another dataset" }
+    );
+    text
+}

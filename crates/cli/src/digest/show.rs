@@ -1,0 +1,231 @@
+//! `forebay digest show`: what a digest says, for people and for scripts.
+
+use std::{fmt::Write as _, path::PathBuf};
+
+use arrow_array::{
+    Array as _, ArrayRef, BooleanArray, Float64Array, Int64Array, StringArray, cast::AsArray as _,
+};
+use forebay_core::{
+    ByteSize,
+    digest::{Digest, Summary, plan::Layout},
+};
+use serde::Serialize;
+
+use crate::output::{self, Format, Verdict};
+
+/// What to show.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The digest.
+    file: PathBuf,
+    /// How many items to show.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    items: u64,
+    /// How to report.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+#[derive(Debug, Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    summary: Summary,
+    item_length: Lengths,
+    blob_length: Lengths,
+    columns: Vec<Column>,
+    first_items: Vec<Item>,
+}
+
+#[derive(Debug, Serialize)]
+struct Lengths {
+    min: u64,
+    mean: u64,
+    max: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Column {
+    name: String,
+    #[serde(rename = "type")]
+    kind: forebay_core::digest::ColumnType,
+}
+
+#[derive(Debug, Serialize)]
+struct Item {
+    name: String,
+    blob: String,
+    offset: u64,
+    length: u64,
+    columns: serde_json::Map<String, serde_json::Value>,
+}
+
+pub fn run(args: &Args) -> anyhow::Result<Verdict> {
+    let file = forebay_digest::open(&args.file)?;
+    let shown = look(&file.digest, args.items)?;
+    match args.format {
+        Format::Json => output::json(&shown)?,
+        Format::Text => output::data(&describe(&shown))?,
+    }
+    Ok(Verdict::Yes)
+}
+
+fn look(digest: &Digest, items: u64) -> anyhow::Result<Shown> {
+    let (mut item_length, mut blob_length) = (Tally::default(), Tally::default());
+    for blob in digest.blobs() {
+        let blob = blob?;
+        blob_length.add(blob.length);
+        for item in blob.items() {
+            item_length.add(item?.1);
+        }
+    }
+    let columns = digest.columns().iter();
+    Ok(Shown {
+        summary: digest.summary().clone(),
+        item_length: item_length.lengths(),
+        blob_length: blob_length.lengths(),
+        columns: columns.map(|(name, kind)| Column { name: name.clone(), kind: *kind }).collect(),
+        first_items: first_items(digest, items)?,
+    })
+}
+
+#[derive(Default)]
+struct Tally {
+    count: u64,
+    sum: u128,
+    min: Option<u64>,
+    max: u64,
+}
+
+impl Tally {
+    fn add(&mut self, length: u64) {
+        self.count += 1;
+        self.sum += u128::from(length);
+        self.min = Some(self.min.map_or(length, |min| min.min(length)));
+        self.max = self.max.max(length);
+    }
+
+    fn lengths(&self) -> Lengths {
+        let mean = u64::try_from(self.sum / u128::from(self.count.max(1))).unwrap_or(u64::MAX);
+        Lengths { min: self.min.unwrap_or(0), mean, max: self.max }
+    }
+}
+
+fn first_items(digest: &Digest, count: u64) -> anyhow::Result<Vec<Item>> {
+    let columns: Vec<(String, Vec<ArrayRef>)> = digest
+        .columns()
+        .iter()
+        .map(|(name, _)| Ok((name.clone(), digest.column(name)?.unwrap_or_default())))
+        .collect::<anyhow::Result<_>>()?;
+    let mut items = Vec::new();
+    for blob in digest.blobs() {
+        let blob = blob?;
+        // In every layout so far, an item is one whole part of its blob.
+        for (item, part) in blob.items().zip(blob.parts()) {
+            let ordinal = items.len() as u64;
+            if ordinal == count {
+                return Ok(items);
+            }
+            let (offset, length) = item?;
+            let values = columns.iter().map(|(name, all)| (name.clone(), value(all, ordinal)));
+            items.push(Item {
+                name: part?.object.to_owned(),
+                blob: blob.address.to_string(),
+                offset,
+                length,
+                columns: values.collect(),
+            });
+        }
+    }
+    Ok(items)
+}
+
+fn value(pieces: &[ArrayRef], ordinal: u64) -> serde_json::Value {
+    let mut at = usize::try_from(ordinal).unwrap_or(usize::MAX);
+    for piece in pieces {
+        if at >= piece.len() {
+            at -= piece.len();
+            continue;
+        }
+        if piece.is_null(at) {
+            break;
+        }
+        return if let Some(bools) = piece.as_boolean_opt() {
+            BooleanArray::value(bools, at).into()
+        } else if let Some(ints) = piece.as_any().downcast_ref::<Int64Array>() {
+            ints.value(at).into()
+        } else if let Some(floats) = piece.as_any().downcast_ref::<Float64Array>() {
+            floats.value(at).into()
+        } else if let Some(texts) = piece.as_any().downcast_ref::<StringArray>() {
+            texts.value(at).into()
+        } else {
+            serde_json::Value::Null
+        };
+    }
+    serde_json::Value::Null
+}
+
+/// A value as people write it: texts without quotes, nothing for what is missing.
+fn cell(value: &serde_json::Value) -> String {
+    match value {
+        serde_json::Value::Null => "-".to_owned(),
+        serde_json::Value::String(text) => text.escape_debug().to_string(),
+        value => value.to_string(),
+    }
+}
+
+/// A layout as people say it.
+fn layout_name(layout: &str) -> String {
+    match layout.parse() {
+        Ok(Layout::Pack(size)) => format!("pack, up to {size}"),
+        _ => layout.to_owned(),
+    }
+}
+
+fn describe(shown: &Shown) -> String {
+    let Summary { dataset, namespace, origin, layout, chunking, items, blobs, bytes } =
+        &shown.summary;
+    let lengths = |l: &Lengths| {
+        format!("{} to {}, mean {}", ByteSize(l.min), ByteSize(l.max), ByteSize(l.mean))
+    };
+    let columns: Vec<_> = shown
+        .columns
+        .iter()
+        .map(|column| format!("{} ({})", column.name, format!("{:?}", column.kind).to_lowercase()))
+        .collect();
+    let mut text = format!(
+        "dataset    {dataset}\norigin     {origin}\nlayout     {}\nnamespace  {namespace}\n\
+         items      {items} ({})\nblobs      {blobs} ({})\nbytes      {}\n\
+         chunks     {} (in each of {} partitions, a stripe unit)\ncolumns    {}\n",
+        layout_name(layout),
+        lengths(&shown.item_length),
+        lengths(&shown.blob_length),
+        ByteSize(*bytes),
+        chunking.chunks(),
+        chunking.partitions(),
+        if columns.is_empty() { "none".to_owned() } else { columns.join(", ") },
+    );
+    if !shown.first_items.is_empty() {
+        let mut header = vec!["ITEM", "LENGTH", "BLOB", "OFFSET"];
+        header.extend(shown.columns.iter().map(|column| column.name.as_str()));
+        let rows: Vec<_> = shown
+            .first_items
+            .iter()
+            .map(|item| {
+                let mut row = vec![
+                    item.name.escape_debug().to_string(),
+                    ByteSize(item.length).to_string(),
+                    item.blob[..12].to_owned(),
+                    item.offset.to_string(),
+                ];
+                row.extend(shown.columns.iter().map(|column| cell(&item.columns[&column.name])));
+                row
+            })
+            .collect();
+        let _ = write!(text, "\n{}", output::table(&header, &rows));
+        let more = items - shown.first_items.len() as u64;
+        if more > 0 {
+            let _ = writeln!(text, "… and {more} more (--items N shows more)");
+        }
+    }
+    text
+}

@@ -1,0 +1,150 @@
+//! The only place that prints: data to standard output, everything else to standard error.
+
+use std::{
+    fmt::Write as _,
+    io::{self, IsTerminal as _, Write as _},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use clap::ValueEnum;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+/// What a command found out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Done, or as it should be.
+    Yes,
+    /// Not as it should be.
+    No,
+}
+
+/// For people or for scripts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// For scripts.
+    Json,
+}
+
+/// Prints data. A reader that has gone away (`| head`) is not an error.
+pub fn data(text: &str) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("print"),
+    }
+}
+
+/// Prints data for scripts.
+pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
+    data(&(serde_json::to_string_pretty(value).context("print as JSON")? + "\n"))
+}
+
+/// Says something beside the data.
+pub fn note(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// A chain of errors as one line.
+pub fn one_line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain() {
+        let text = cause.to_string();
+        // Many errors repeat their cause in their own text.
+        if !line.contains(&text) {
+            let separator = if line.is_empty() { "" } else { ": " };
+            let _ = write!(line, "{separator}{text}");
+        }
+    }
+    line.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Ends the process because its arguments make no sense (or ask for help, which is no error).
+pub fn refuse(error: &clap::Error) -> ! {
+    use clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand as HelpInstead;
+    if !error.use_stderr() || error.kind() == HelpInstead {
+        error.exit();
+    }
+    let text = error.render().to_string();
+    // One line, like every other error; how to use the command is what --help says.
+    let said = text.split("\n\n").map(str::trim);
+    let said = said.filter(|text| !text.starts_with("Usage:") && !text.starts_with("For more"));
+    let line = said.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ");
+    note(&format!("{line} (see --help)"));
+    std::process::exit(2)
+}
+
+/// A table: the first column to the left, the others to the right.
+pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([header[column].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..header.len()).map(width).collect();
+    let mut text = String::new();
+    let mut line = |cells: &mut dyn Iterator<Item = &str>| {
+        let mut line = String::new();
+        for (column, cell) in cells.enumerate() {
+            let width = widths[column];
+            let _ = match column {
+                0 => write!(line, "{cell:<width$}"),
+                _ => write!(line, "  {cell:>width$}"),
+            };
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    };
+    line(&mut header.iter().copied());
+    for row in rows {
+        line(&mut row.iter().map(String::as_str));
+    }
+    text
+}
+
+/// "1 blob", "2 blobs".
+pub fn count(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+/// A bar for work whose size may become known later; silent unless a person is watching.
+pub fn progress(what: &'static str) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = "{spinner} {prefix} {decimal_bytes} ({decimal_bytes_per_sec}) {msg}";
+    let bar = ProgressBar::new_spinner().with_prefix(what);
+    bar.set_style(ProgressStyle::with_template(style).expect("a valid template"));
+    bar.enable_steady_tick(Duration::from_millis(100));
+    bar
+}
+
+/// Turns the spinner into a bar, for the size is known now.
+pub fn progress_total(bar: &ProgressBar, total: u64) {
+    let style = "{spinner} {prefix} [{wide_bar}] {decimal_bytes}/{decimal_total_bytes} ({decimal_bytes_per_sec}) {msg}, {eta} left";
+    bar.set_style(
+        ProgressStyle::with_template(style).expect("a valid template").progress_chars("=> "),
+    );
+    bar.set_length(total);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_line_up() {
+        let rows = [vec!["a".to_owned(), "1".to_owned()], vec!["bcd".to_owned(), "20".to_owned()]];
+        assert_eq!(table(&["x", "n"], &rows), "x     n\na     1\nbcd  20\n");
+    }
+
+    #[test]
+    fn a_chain_of_errors_is_one_line_without_repetition() {
+        let inner = io::Error::other("no\nspace");
+        let error = anyhow::Error::new(inner).context("write `x`: no\nspace");
+        assert_eq!(one_line(&error), "write `x`: no space");
+    }
+}

@@ -1,0 +1,15 @@
+//! The real binary on real files, sockets and signals, by behaviour.
+
+mod bad_digests;
+mod bad_origins;
+mod bad_outputs;
+mod building;
+mod columns;
+mod comparing;
+mod demo;
+mod harness;
+mod interrupting;
+mod moving_data;
+mod namespaces;
+mod showing;
+mod verifying;

@@ -1,0 +1,80 @@
+//! The full check of a digest: every byte is as it was written, and every row makes sense.
+//!
+//! It reads the whole file, so it happens once per file; whoever opens digests remembers it.
+
+use super::{
+    DatasetIdHasher, Digest, DigestError, damaged,
+    plan::{Layout, check_name},
+};
+
+impl Digest {
+    /// Proves content, rows and dataset id.
+    pub fn check(&self) -> Result<(), DigestError> {
+        self.check_content()?;
+        self.check_rows()
+    }
+
+    fn check_content(&self) -> Result<(), DigestError> {
+        let mut hash = blake3::Hasher::new();
+        for batch in &self.batches {
+            hash.update(&self.bytes[batch.body.clone()]);
+        }
+        if hash.finalize().to_string() != self.content {
+            return Err(damaged("its content does not match its checksum"));
+        }
+        Ok(())
+    }
+
+    fn check_rows(&self) -> Result<(), DigestError> {
+        let summary = self.summary();
+        summary.layout.parse::<Layout>().map_err(damaged)?;
+        let mut id = DatasetIdHasher::new();
+        let mut start = 0_u64;
+        let mut previous: Option<&str> = None;
+        for batch in &self.batches {
+            let (mut parts_seen, mut items_seen) = (0, 0);
+            for row in batch.first_blob..batch.first_blob + batch.blobs {
+                let blob = self.blob(crate::BlobOrdinal::new(row))?;
+                let row_is = |what: &str| damaged(format!("row {row} {what}"));
+                let (parts, items) = blob.child_ranges();
+                if (parts.start, items.start) != (parts_seen, items_seen) || items.is_empty() {
+                    return Err(row_is("overlaps its neighbour or has no item"));
+                }
+                (parts_seen, items_seen) = (parts.end, items.end);
+                if blob.start != start {
+                    return Err(row_is("does not begin where the last one ends"));
+                }
+                let mut length = 0_u64;
+                for part in blob.parts() {
+                    let part = part?;
+                    check_name(part.object)
+                        .map_err(|problem| row_is(&format!("names {problem}")))?;
+                    if previous.is_some_and(|previous| previous > part.object) {
+                        return Err(row_is("is out of order"));
+                    }
+                    previous = Some(part.object);
+                    length = length
+                        .checked_add(part.length)
+                        .filter(|_| part.offset.checked_add(part.length).is_some())
+                        .ok_or_else(|| row_is("is impossibly long"))?;
+                }
+                if length != blob.length {
+                    return Err(row_is("is not as long as its parts"));
+                }
+                start = start.checked_add(length).ok_or_else(|| row_is("is impossibly long"))?;
+                blob.items().try_for_each(|item| item.map(drop))?;
+                id.push(&blob.address, length);
+            }
+            if (parts_seen, items_seen) != (batch.parts, batch.items) {
+                return Err(damaged("a batch holds parts or items of no blob"));
+            }
+        }
+        if start != summary.bytes {
+            return Err(damaged("its rows are not as long as it announces"));
+        }
+        if id.finish(summary.chunking) != summary.dataset {
+            return Err(damaged("its rows do not hash to its dataset id"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,171 @@
+//! The user's own columns: labels, sequence lengths, whatever rides along with an item.
+
+use std::sync::Arc;
+
+use arrow_array::{
+    ArrayRef,
+    builder::{BooleanBuilder, Float64Builder, Int64Builder, StringBuilder},
+};
+use arrow_schema::DataType;
+
+use super::DigestError;
+
+/// What a column holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ColumnType {
+    /// Yes or no.
+    Bool,
+    /// Whole numbers.
+    Int,
+    /// Numbers.
+    Float,
+    /// Anything else.
+    Text,
+}
+
+/// One value of a column.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Value<'a> {
+    /// Nothing was said about this item.
+    Missing,
+    /// Yes or no.
+    Bool(bool),
+    /// A whole number.
+    Int(i64),
+    /// A number.
+    Float(f64),
+    /// Text.
+    Text(&'a str),
+}
+
+impl ColumnType {
+    pub(super) fn data_type(self) -> DataType {
+        match self {
+            Self::Bool => DataType::Boolean,
+            Self::Int => DataType::Int64,
+            Self::Float => DataType::Float64,
+            Self::Text => DataType::Utf8,
+        }
+    }
+
+    pub(super) fn from_data_type(data_type: &DataType) -> Option<Self> {
+        [Self::Bool, Self::Int, Self::Float, Self::Text]
+            .into_iter()
+            .find(|kind| kind.data_type() == *data_type)
+    }
+
+    /// How a user's text reads as this type; an empty text is a missing value.
+    pub fn parse(self, text: &str) -> Option<Value<'_>> {
+        if text.is_empty() {
+            return Some(Value::Missing);
+        }
+        match self {
+            Self::Bool => match text {
+                "true" | "True" => Some(Value::Bool(true)),
+                "false" | "False" => Some(Value::Bool(false)),
+                _ => None,
+            },
+            Self::Int => text.parse().ok().map(Value::Int),
+            Self::Float => text.parse().ok().map(Value::Float),
+            Self::Text => Some(Value::Text(text)),
+        }
+    }
+}
+
+/// The narrowest type that fits every text seen so far.
+#[derive(Debug, Clone, Copy)]
+pub struct ColumnGuess {
+    fits: [bool; 3],
+}
+
+impl Default for ColumnGuess {
+    fn default() -> Self {
+        Self { fits: [true; 3] }
+    }
+}
+
+impl ColumnGuess {
+    const NARROW: [ColumnType; 3] = [ColumnType::Bool, ColumnType::Int, ColumnType::Float];
+
+    /// Takes another value of the column into account.
+    pub fn see(&mut self, text: &str) {
+        for (fits, kind) in self.fits.iter_mut().zip(Self::NARROW) {
+            *fits = *fits && kind.parse(text).is_some();
+        }
+    }
+
+    /// The type to use.
+    pub fn kind(self) -> ColumnType {
+        let narrow = self.fits.iter().zip(Self::NARROW).find(|(fits, _)| **fits);
+        narrow.map_or(ColumnType::Text, |(_, kind)| kind)
+    }
+}
+
+/// Collects one column of a record batch.
+pub(super) enum ColumnBuilder {
+    Bool(BooleanBuilder),
+    Int(Int64Builder),
+    Float(Float64Builder),
+    Text(StringBuilder),
+}
+
+impl ColumnBuilder {
+    pub fn new(kind: ColumnType) -> Self {
+        match kind {
+            ColumnType::Bool => Self::Bool(BooleanBuilder::new()),
+            ColumnType::Int => Self::Int(Int64Builder::new()),
+            ColumnType::Float => Self::Float(Float64Builder::new()),
+            ColumnType::Text => Self::Text(StringBuilder::new()),
+        }
+    }
+
+    pub fn push(&mut self, value: Value<'_>) -> Result<(), DigestError> {
+        match (self, value) {
+            (Self::Bool(builder), Value::Missing) => builder.append_null(),
+            (Self::Int(builder), Value::Missing) => builder.append_null(),
+            (Self::Float(builder), Value::Missing) => builder.append_null(),
+            (Self::Text(builder), Value::Missing) => builder.append_null(),
+            (Self::Bool(builder), Value::Bool(value)) => builder.append_value(value),
+            (Self::Int(builder), Value::Int(value)) => builder.append_value(value),
+            (Self::Float(builder), Value::Float(value)) => builder.append_value(value),
+            (Self::Text(builder), Value::Text(value)) => builder.append_value(value),
+            (_, value) => {
+                return Err(DigestError::Unwritable(format!(
+                    "{value:?} in a column of another type"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    pub fn finish(&mut self) -> ArrayRef {
+        match self {
+            Self::Bool(builder) => Arc::new(builder.finish()),
+            Self::Int(builder) => Arc::new(builder.finish()),
+            Self::Float(builder) => Arc::new(builder.finish()),
+            Self::Text(builder) => Arc::new(builder.finish()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_narrowest_type_that_fits_is_taken() {
+        let narrowest = |texts: &[&str]| {
+            let mut guess = ColumnGuess::default();
+            for text in texts {
+                guess.see(text);
+            }
+            guess.kind()
+        };
+        assert_eq!(narrowest(&["1", "", "-7"]), ColumnType::Int);
+        assert_eq!(narrowest(&["1", "2.5"]), ColumnType::Float);
+        assert_eq!(narrowest(&["true", "False"]), ColumnType::Bool);
+        assert_eq!(narrowest(&["1", "cat"]), ColumnType::Text);
+        assert_eq!(narrowest(&["true", "1"]), ColumnType::Text);
+    }
+}

@@ -1,0 +1,171 @@
+//! The Arrow schema of a digest, and where its buffers come in a record batch.
+//!
+//! One row is one blob; its parts and items are nested lists, the user's columns ride inside the
+//! items. The columns that forebay itself reads come first, so the places of their buffers are fixed
+//! and a reader can find a value by arithmetic.
+
+use std::{collections::HashMap, sync::Arc};
+
+use arrow_schema::{DataType, Field, FieldRef, Fields, Schema};
+
+use super::{ColumnType, DigestError, FORMAT, Summary, damaged};
+use crate::{Address, chunking::Chunking};
+
+/// Keys of the schema's metadata.
+mod key {
+    pub const FORMAT: &str = "forebay.format";
+    pub const DATASET: &str = "forebay.dataset";
+    pub const NAMESPACE: &str = "forebay.namespace";
+    pub const ORIGIN: &str = "forebay.origin";
+    pub const LAYOUT: &str = "forebay.layout";
+    pub const CHUNKS: &str = "forebay.chunks";
+    pub const PARTITIONS: &str = "forebay.partitions";
+    pub const ITEMS: &str = "forebay.items";
+    pub const BLOBS: &str = "forebay.blobs";
+    pub const BYTES: &str = "forebay.bytes";
+}
+
+/// Keys of the footer's own metadata, known only when all else is written.
+pub mod footer_key {
+    /// BLAKE3 over the bodies of all record batches, in order.
+    pub const CONTENT: &str = "forebay.content";
+    /// BLAKE3 over everything that says where the content is: schema, batch headers, blocks.
+    pub const METADATA: &str = "forebay.metadata";
+}
+
+/// Which field node of a record batch tells a length that we need.
+pub mod node {
+    pub const BLOBS: usize = 0;
+    pub const PARTS: usize = 4;
+    pub const ITEMS: usize = 10;
+    /// Nodes of our own columns; the user's follow.
+    pub const COUNT: usize = 13;
+}
+
+/// Which buffer of a record batch holds what. Each field has a validity buffer before its own.
+pub mod buffer {
+    pub const ADDRESS: usize = 1;
+    pub const START: usize = 3;
+    pub const LENGTH: usize = 5;
+    pub const PARTS: usize = 7;
+    /// The text itself is in the buffer after its ends.
+    pub const OBJECT_ENDS: usize = 10;
+    pub const VERSION_ENDS: usize = 13;
+    pub const PART_OFFSET: usize = 16;
+    pub const PART_LENGTH: usize = 18;
+    pub const ITEMS: usize = 20;
+    pub const ITEM_OFFSET: usize = 23;
+    pub const ITEM_LENGTH: usize = 25;
+    /// Buffers of our own columns; the user's follow.
+    pub const COUNT: usize = 26;
+}
+
+/// The column that nests the items, and in it the user's columns.
+pub const ITEMS_COLUMN: usize = 4;
+/// How many fields of an item are ours.
+pub const ITEM_FIELDS: usize = 2;
+
+fn field(name: &str, data_type: DataType) -> Field {
+    Field::new(name, data_type, false)
+}
+
+pub fn part_fields() -> Fields {
+    Fields::from(vec![
+        field("object", DataType::Utf8),
+        field("version", DataType::Utf8),
+        field("offset", DataType::UInt64),
+        field("length", DataType::UInt64),
+    ])
+}
+
+pub fn item_fields(columns: &[(String, ColumnType)]) -> Fields {
+    let ours = [field("offset", DataType::UInt64), field("length", DataType::UInt64)];
+    let users = columns.iter().map(|(name, kind)| Field::new(name, kind.data_type(), true));
+    ours.into_iter().chain(users).collect()
+}
+
+/// The element of a list column.
+pub fn element(fields: Fields) -> FieldRef {
+    Arc::new(field("item", DataType::Struct(fields)))
+}
+
+fn fields(columns: &[(String, ColumnType)]) -> Vec<Field> {
+    let address = i32::try_from(Address::LEN).expect("32");
+    vec![
+        field("address", DataType::FixedSizeBinary(address)),
+        field("start", DataType::UInt64),
+        field("length", DataType::UInt64),
+        field("parts", DataType::List(element(part_fields()))),
+        field("items", DataType::List(element(item_fields(columns)))),
+    ]
+}
+
+pub fn schema(summary: &Summary, columns: &[(String, ColumnType)]) -> Schema {
+    let metadata = [
+        (key::FORMAT, FORMAT.to_string()),
+        (key::DATASET, summary.dataset.to_string()),
+        (key::NAMESPACE, summary.namespace.clone()),
+        (key::ORIGIN, summary.origin.clone()),
+        (key::LAYOUT, summary.layout.clone()),
+        (key::CHUNKS, summary.chunking.chunks().to_string()),
+        (key::PARTITIONS, summary.chunking.partitions().to_string()),
+        (key::ITEMS, summary.items.to_string()),
+        (key::BLOBS, summary.blobs.to_string()),
+        (key::BYTES, summary.bytes.to_string()),
+    ];
+    let metadata: HashMap<_, _> = metadata.map(|(key, value)| (key.to_owned(), value)).into();
+    Schema::new_with_metadata(fields(columns), metadata)
+}
+
+fn number<T: std::str::FromStr>(text: &str) -> Result<T, DigestError> {
+    text.parse().map_err(|_| damaged(format!("`{}` is not a count", text.escape_debug())))
+}
+
+/// Takes a schema apart again: what holds for the dataset, and the user's columns.
+pub fn read_schema(schema: &Schema) -> Result<(Summary, Vec<(String, ColumnType)>), DigestError> {
+    let text = |key: &'static str| {
+        schema.metadata.get(key).ok_or_else(|| damaged(format!("its `{key}` is missing")))
+    };
+
+    let format = schema
+        .metadata
+        .get(key::FORMAT)
+        .ok_or(DigestError::Foreign("an Arrow file, but not one that forebay wrote"))?;
+    if number::<u64>(format)? > u64::from(FORMAT) {
+        return Err(DigestError::Newer(format.clone()));
+    }
+
+    let item_type = schema.fields().get(ITEMS_COLUMN).map(|field| field.data_type());
+    let columns = match item_type {
+        Some(DataType::List(element)) => match element.data_type() {
+            DataType::Struct(fields) => fields.iter().skip(ITEM_FIELDS),
+            _ => return Err(damaged("its items are no structures")),
+        },
+        _ => return Err(damaged("it has no items")),
+    };
+    let columns = columns
+        .map(|field| {
+            let kind = ColumnType::from_data_type(field.data_type())
+                .ok_or_else(|| damaged(format!("column `{}` has an unknown type", field.name())))?;
+            Ok((field.name().clone(), kind))
+        })
+        .collect::<Result<Vec<_>, DigestError>>()?;
+    if schema.fields() != &Fields::from(fields(&columns)) {
+        return Err(damaged("its columns are not those of a digest"));
+    }
+
+    let chunking =
+        Chunking::from_parts(number(text(key::CHUNKS)?)?, number(text(key::PARTITIONS)?)?)
+            .ok_or_else(|| damaged("its chunking is impossible"))?;
+    let summary = Summary {
+        dataset: text(key::DATASET)?.parse().map_err(|error| damaged(format!("{error}")))?,
+        namespace: text(key::NAMESPACE)?.clone(),
+        origin: text(key::ORIGIN)?.clone(),
+        layout: text(key::LAYOUT)?.clone(),
+        chunking,
+        items: number(text(key::ITEMS)?)?,
+        blobs: number(text(key::BLOBS)?)?,
+        bytes: number(text(key::BYTES)?)?,
+    };
+    Ok((summary, columns))
+}

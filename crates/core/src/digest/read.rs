@@ -1,0 +1,463 @@
+//! Opens a digest without touching its rows.
+//!
+//! A digest of ten million items must open in the blink of an eye, and may come from anywhere. So
+//! opening looks at the metadata alone (its checksum, and that every buffer lies within the file and
+//! is as long as its rows need), and rows are read where they are, by arithmetic on bounds-checked
+//! slices. A damaged row is an error when it is read, never a panic or somebody else's bytes.
+
+use std::ops::Range;
+
+use arrow_array::{Array, ArrayRef, ListArray, StructArray};
+use arrow_buffer::Buffer;
+use arrow_ipc::{
+    Block, MetadataVersion, convert::try_fb_to_schema, reader::FileDecoder, root_as_footer,
+    root_as_message,
+};
+use arrow_schema::SchemaRef;
+use bytes::Bytes;
+
+use super::{
+    ColumnType, DigestError, Summary, damaged,
+    layout::{ITEM_FIELDS, ITEMS_COLUMN, buffer, footer_key, node, read_schema},
+    write::{MAGIC, METADATA_CONTEXT, hash_block, metadata_checksum},
+};
+use crate::{
+    Address, BlobOrdinal, ByteSize, ItemOrdinal,
+    chunking::{ChunkOrdinal, Chunking},
+};
+
+/// Where the schema's message begins: after the padded magic.
+const SCHEMA_OFFSET: u64 = 64;
+/// The footer's length and the closing magic.
+const TRAILER: usize = 4 + MAGIC.len();
+/// A message or footer is copied once for alignment; nothing larger is believed.
+const HEADER_SIZE_MAX: u64 = 64 << 20;
+
+/// An open digest: a view of its bytes.
+#[derive(Debug, Clone)]
+pub struct Digest {
+    pub(super) bytes: Bytes,
+    schema: SchemaRef,
+    summary: Summary,
+    columns: Vec<(String, ColumnType)>,
+    checksum: String,
+    pub(super) content: String,
+    pub(super) batches: Vec<Batch>,
+}
+
+/// One record batch: the rows it holds, and where the buffers are that we read.
+#[derive(Debug, Clone)]
+pub(super) struct Batch {
+    block: Block,
+    pub(super) body: Range<usize>,
+    pub(super) first_blob: u64,
+    pub(super) first_item: u64,
+    pub(super) blobs: u64,
+    pub(super) parts: u64,
+    pub(super) items: u64,
+    buffers: Vec<Range<usize>>,
+}
+
+impl Digest {
+    /// Looks at the metadata, and believes nothing that does not add up.
+    pub fn open(bytes: Bytes) -> Result<Self, DigestError> {
+        if !bytes.starts_with(MAGIC) {
+            return Err(DigestError::Foreign("it is no Arrow file"));
+        }
+        if bytes.len() < 64 + TRAILER || !bytes.ends_with(MAGIC) {
+            return Err(damaged("it is cut short"));
+        }
+        let trailer = bytes.len() - TRAILER;
+        let footer_length = u32_at(&bytes, trailer).expect("the trailer is there");
+        let footer_start = trailer
+            .checked_sub(footer_length as usize)
+            .filter(|_| u64::from(footer_length) <= HEADER_SIZE_MAX)
+            .ok_or_else(|| damaged("its footer is longer than itself"))?;
+        let footer_bytes = bytes[footer_start..trailer].to_vec();
+        let footer = root_as_footer(&footer_bytes)
+            .map_err(|_| DigestError::Foreign("its footer is unreadable"))?;
+
+        // The footer's copy first: in another's file, or a later format, the schema may lie elsewhere.
+        let schema = footer.schema().ok_or_else(|| damaged("its schema is missing"))?;
+        let schema = try_fb_to_schema(schema).map_err(|error| damaged(error.to_string()))?;
+        let (summary, columns) = read_schema(&schema)?;
+        let schema_message = message_at(&bytes[..footer_start], SCHEMA_OFFSET)?;
+        let same = root_as_message(&schema_message)
+            .ok()
+            .and_then(|message| message.header_as_schema())
+            .map(try_fb_to_schema);
+        if !matches!(same, Some(Ok(at_start)) if at_start == schema) {
+            return Err(damaged("its two schemas differ"));
+        }
+
+        let footer_text = |key: &str| {
+            footer
+                .custom_metadata()
+                .and_then(|pairs| pairs.iter().find(|pair| pair.key() == Some(key)))
+                .and_then(|pair| pair.value())
+                .ok_or_else(|| damaged(format!("its `{key}` is missing")))
+        };
+        let checksum = footer_text(footer_key::METADATA)?.to_owned();
+        let content = footer_text(footer_key::CONTENT)?.to_owned();
+        let mut hash = blake3::Hasher::new_derive_key(METADATA_CONTEXT);
+        hash.update(&schema_message);
+        let (mut batches, mut blobs, mut items) = (Vec::new(), 0, 0);
+        for block in footer.recordBatches().into_iter().flatten() {
+            let offset = u64::try_from(block.offset()).unwrap_or(u64::MAX);
+            let message = message_at(&bytes[..footer_start], offset)?;
+            hash.update(&message);
+            hash_block(&mut hash, block);
+            let batch = Batch::read(&message, *block, footer_start, (blobs, items))?;
+            blobs += batch.blobs;
+            items += batch.items;
+            batches.push(batch);
+        }
+        if metadata_checksum(&hash, &content) != checksum {
+            return Err(damaged("its metadata does not match its checksum"));
+        }
+        if (blobs, items) != (summary.blobs, summary.items) {
+            return Err(damaged("its batches do not hold the rows it announces"));
+        }
+        Ok(Self { schema: schema.into(), bytes, summary, columns, checksum, content, batches })
+    }
+
+    /// What holds for the dataset as a whole.
+    pub fn summary(&self) -> &Summary {
+        &self.summary
+    }
+
+    /// The user's columns.
+    pub fn columns(&self) -> &[(String, ColumnType)] {
+        &self.columns
+    }
+
+    /// Changes whenever any byte of the digest does.
+    pub fn checksum(&self) -> &str {
+        &self.checksum
+    }
+
+    /// How the dataset is cut.
+    pub fn chunking(&self) -> Chunking {
+        self.summary.chunking
+    }
+
+    /// A row.
+    pub fn blob(&self, blob: BlobOrdinal) -> Result<BlobView<'_>, DigestError> {
+        assert!(blob.0 < self.summary.blobs, "blob {blob} of {}", self.summary.blobs);
+        let at = self.batches.partition_point(|batch| batch.first_blob <= blob.0) - 1;
+        self.row(&self.batches[at], blob.0 - self.batches[at].first_blob)
+    }
+
+    /// All rows, in order.
+    pub fn blobs(&self) -> impl Iterator<Item = Result<BlobView<'_>, DigestError>> {
+        self.batches.iter().flat_map(|batch| (0..batch.blobs).map(|row| self.row(batch, row)))
+    }
+
+    /// Where an item's bytes are.
+    pub fn item(&self, item: ItemOrdinal) -> Result<ItemPlace, DigestError> {
+        assert!(item.0 < self.summary.items, "item {item} of {}", self.summary.items);
+        let at = self.batches.partition_point(|batch| batch.first_item <= item.0) - 1;
+        let batch = &self.batches[at];
+        let wanted = item.0 - batch.first_item;
+        // The list's offsets ascend, so the row is found by bisection; if they do not, what is found
+        // is checked below like any other row.
+        let (mut low, mut high) = (0, batch.blobs);
+        while low + 1 < high {
+            let middle = low.midpoint(high);
+            if self.u32_in(batch, buffer::ITEMS, middle)? <= wanted {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+        let row = self.row(batch, low)?;
+        if !row.items.contains(&wanted) {
+            return Err(damaged(format!("item {item} is in no blob")));
+        }
+        let (offset, length) = row.item_at(wanted)?;
+        Ok(ItemPlace { blob: BlobOrdinal::new(batch.first_blob + low), offset, length })
+    }
+
+    /// The blobs of a chunk: one range for each of its stripe units that has any.
+    pub fn chunk(&self, chunk: ChunkOrdinal) -> Vec<Range<u64>> {
+        let total = ByteSize(self.summary.bytes);
+        let mut ranges = Vec::new();
+        for unit in self.chunking().units_of(chunk, total) {
+            let range = self.first_blob_at(unit.start)..self.first_blob_at(unit.end);
+            if !range.is_empty() {
+                ranges.push(range);
+            }
+        }
+        ranges
+    }
+
+    /// The first blob that begins at or after this byte of the dataset.
+    fn first_blob_at(&self, start: u64) -> u64 {
+        let (mut low, mut high) = (0, self.summary.blobs);
+        while low < high {
+            let middle = low.midpoint(high);
+            let at = self.batches.partition_point(|batch| batch.first_blob <= middle) - 1;
+            let batch = &self.batches[at];
+            if self.u64_in(batch, buffer::START, middle - batch.first_blob) < start {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low
+    }
+
+    /// One of the user's columns, a piece for each record batch, fully validated.
+    pub fn column(&self, name: &str) -> Result<Option<Vec<ArrayRef>>, DigestError> {
+        let Some(at) = self.columns.iter().position(|(column, _)| column == name) else {
+            return Ok(None);
+        };
+        let decoder = FileDecoder::new(self.schema.clone(), MetadataVersion::V5)
+            .with_projection(vec![ITEMS_COLUMN]);
+        let pieces = self.batches.iter().map(|batch| {
+            let end = batch.body.end;
+            let start = usize::try_from(batch.block.offset()).expect("checked when opened");
+            let block = Buffer::from(self.bytes.slice(start..end));
+            let rows = decoder
+                .read_record_batch(&batch.block, &block)
+                .map_err(|error| damaged(error.to_string()))?
+                .ok_or_else(|| damaged("a batch is missing"))?;
+            let lists = rows.column(0).as_any().downcast_ref::<ListArray>();
+            let items =
+                lists.and_then(|lists| lists.values().as_any().downcast_ref::<StructArray>());
+            let items = items.ok_or_else(|| damaged("its items are no structures"))?;
+            Ok(items.column(ITEM_FIELDS + at).clone())
+        });
+        pieces.collect::<Result<_, DigestError>>().map(Some)
+    }
+
+    fn row<'a>(&'a self, batch: &'a Batch, row: u64) -> Result<BlobView<'a>, DigestError> {
+        let at = batch.buffers[buffer::ADDRESS].start + index(row) * Address::LEN;
+        let address = self.bytes[at..at + Address::LEN].try_into().expect("32 bytes");
+        Ok(BlobView {
+            digest: self,
+            batch,
+            address: Address::from_bytes(address),
+            start: self.u64_in(batch, buffer::START, row),
+            length: self.u64_in(batch, buffer::LENGTH, row),
+            parts: self.range_in(batch, buffer::PARTS, row, batch.parts)?,
+            items: self.range_in(batch, buffer::ITEMS, row, batch.items)?,
+        })
+    }
+
+    fn u64_in(&self, batch: &Batch, buffer: usize, row: u64) -> u64 {
+        let at = batch.buffers[buffer].start + index(row) * 8;
+        u64::from_le_bytes(self.bytes[at..at + 8].try_into().expect("8 bytes"))
+    }
+
+    fn u32_in(&self, batch: &Batch, buffer: usize, row: u64) -> Result<u64, DigestError> {
+        u32_at(&self.bytes, batch.buffers[buffer].start + index(row) * 4)
+            .map(u64::from)
+            .ok_or_else(|| damaged("a list leaves the file"))
+    }
+
+    /// The range that row `row` of a list (or text) column takes in its child.
+    fn range_in(
+        &self,
+        batch: &Batch,
+        buffer: usize,
+        row: u64,
+        child: u64,
+    ) -> Result<Range<u64>, DigestError> {
+        let range = self.u32_in(batch, buffer, row)?..self.u32_in(batch, buffer, row + 1)?;
+        if range.start > range.end || range.end > child {
+            return Err(damaged(format!("row {row} of a batch leaves its column")));
+        }
+        Ok(range)
+    }
+
+    fn text_in(&self, batch: &Batch, ends: usize, row: u64) -> Result<&str, DigestError> {
+        let values = &batch.buffers[ends + 1];
+        let range = self.range_in(batch, ends, row, values.len() as u64)?;
+        let text = values.start + index(range.start)..values.start + index(range.end);
+        std::str::from_utf8(&self.bytes[text]).map_err(|_| damaged("a name is not UTF-8"))
+    }
+}
+
+/// Where an item's bytes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ItemPlace {
+    /// The blob that holds them.
+    pub blob: BlobOrdinal,
+    /// The first byte within the blob.
+    pub offset: u64,
+    /// How many they are.
+    pub length: u64,
+}
+
+/// One row, read where it is.
+#[derive(Debug, Clone)]
+pub struct BlobView<'a> {
+    digest: &'a Digest,
+    batch: &'a Batch,
+    /// The blob's name.
+    pub address: Address,
+    /// How many bytes of the dataset come before it.
+    pub start: u64,
+    /// How long it is.
+    pub length: u64,
+    parts: Range<u64>,
+    pub(super) items: Range<u64>,
+}
+
+impl<'a> BlobView<'a> {
+    /// How many items it holds.
+    pub fn item_count(&self) -> u64 {
+        self.items.end - self.items.start
+    }
+
+    /// Where its bytes lie.
+    pub fn parts(
+        &self,
+    ) -> impl ExactSizeIterator<Item = Result<PartView<'a>, DigestError>> + use<'a> {
+        let (digest, batch) = (self.digest, self.batch);
+        narrow(&self.parts).map(move |row| {
+            let row = u64::from(row);
+            Ok(PartView {
+                object: digest.text_in(batch, buffer::OBJECT_ENDS, row)?,
+                version: digest.text_in(batch, buffer::VERSION_ENDS, row)?,
+                offset: digest.u64_in(batch, buffer::PART_OFFSET, row),
+                length: digest.u64_in(batch, buffer::PART_LENGTH, row),
+            })
+        })
+    }
+
+    /// Its items: first byte within the blob, and length.
+    pub fn items(
+        &self,
+    ) -> impl ExactSizeIterator<Item = Result<(u64, u64), DigestError>> + use<'_, 'a> {
+        narrow(&self.items).map(|row| self.item_at(u64::from(row)))
+    }
+
+    fn item_at(&self, row: u64) -> Result<(u64, u64), DigestError> {
+        let offset = self.digest.u64_in(self.batch, buffer::ITEM_OFFSET, row);
+        let length = self.digest.u64_in(self.batch, buffer::ITEM_LENGTH, row);
+        match offset.checked_add(length) {
+            Some(end) if end <= self.length => Ok((offset, length)),
+            _ => Err(damaged(format!("an item of blob {} leaves its blob", self.address))),
+        }
+    }
+
+    /// The chunk that it belongs to.
+    pub fn chunk(&self) -> ChunkOrdinal {
+        let summary = &self.digest.summary;
+        summary.chunking.chunk_of(self.start, ByteSize(summary.bytes))
+    }
+
+    pub(super) fn child_ranges(&self) -> (Range<u64>, Range<u64>) {
+        (self.parts.clone(), self.items.clone())
+    }
+}
+
+/// Some bytes of an object, read where they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartView<'a> {
+    /// The object's key, relative to the digest's origin.
+    pub object: &'a str,
+    /// What the origin called this state of the object.
+    pub version: &'a str,
+    /// First byte within the object.
+    pub offset: u64,
+    /// Bytes taken.
+    pub length: u64,
+}
+
+impl Batch {
+    fn read(
+        message: &[u8],
+        block: Block,
+        file_end: usize,
+        (first_blob, first_item): (u64, u64),
+    ) -> Result<Self, DigestError> {
+        let batch = root_as_message(message)
+            .ok()
+            .and_then(|message| message.header_as_record_batch())
+            .filter(|batch| batch.compression().is_none())
+            .ok_or_else(|| damaged("the header of a batch is unreadable"))?;
+        let (Some(nodes), Some(buffers)) = (batch.nodes(), batch.buffers()) else {
+            return Err(damaged("a batch has no columns"));
+        };
+        if nodes.len() < node::COUNT || buffers.len() < buffer::COUNT {
+            return Err(damaged("a batch lacks columns"));
+        }
+        if (0..node::COUNT).any(|at| nodes.get(at).null_count() != 0) {
+            return Err(damaged("a batch has missing values"));
+        }
+        // A row count above this could not fit the file anyway, and 32 bits index a batch's lists.
+        let count = |at: usize| u32::try_from(nodes.get(at).length()).map(u64::from).ok();
+        let counts = (count(node::BLOBS), count(node::PARTS), count(node::ITEMS));
+        let (Some(blobs @ 1..), Some(parts), Some(items)) = counts else {
+            return Err(damaged("a batch has an impossible number of rows"));
+        };
+
+        let body = (|| {
+            let header = u64::try_from(block.metaDataLength()).ok()?;
+            let start = u64::try_from(block.offset()).ok()?.checked_add(header)?;
+            let end = start.checked_add(u64::try_from(block.bodyLength()).ok()?)?;
+            (end <= file_end as u64).then_some(index(start)..index(end))
+        })();
+        let body = body.ok_or_else(|| damaged("a batch leaves the file"))?;
+        let ranges: Option<Vec<Range<usize>>> = (0..buffer::COUNT)
+            .map(|at| {
+                let start = u64::try_from(buffers.get(at).offset()).ok()?;
+                let end = start.checked_add(u64::try_from(buffers.get(at).length()).ok()?)?;
+                let start = (end <= body.len() as u64).then_some(start)?;
+                Some(body.start + index(start)..body.start + index(end))
+            })
+            .collect();
+        let buffers = ranges.ok_or_else(|| damaged("a column leaves its batch"))?;
+
+        let needs = [
+            (buffer::ADDRESS, blobs * Address::LEN as u64),
+            (buffer::START, blobs * 8),
+            (buffer::LENGTH, blobs * 8),
+            (buffer::PARTS, (blobs + 1) * 4),
+            (buffer::OBJECT_ENDS, (parts + 1) * 4),
+            (buffer::VERSION_ENDS, (parts + 1) * 4),
+            (buffer::PART_OFFSET, parts * 8),
+            (buffer::PART_LENGTH, parts * 8),
+            (buffer::ITEMS, (blobs + 1) * 4),
+            (buffer::ITEM_OFFSET, items * 8),
+            (buffer::ITEM_LENGTH, items * 8),
+        ];
+        if needs.iter().any(|(at, need)| (buffers[*at].len() as u64) < *need) {
+            return Err(damaged("a column is shorter than its rows"));
+        }
+        Ok(Self { block, body, first_blob, first_item, blobs, parts, items, buffers })
+    }
+}
+
+/// The flatbuffer of the message at `offset`, copied so that it is aligned.
+fn message_at(bytes: &[u8], offset: u64) -> Result<Vec<u8>, DigestError> {
+    let message = (|| {
+        let at = usize::try_from(offset).ok()?;
+        let marker = u32_at(bytes, at)?;
+        let length = u32_at(bytes, at.checked_add(4)?)?;
+        let start = at.checked_add(8)?;
+        let end = start.checked_add(length as usize)?;
+        (marker == u32::MAX && u64::from(length) <= HEADER_SIZE_MAX).then_some(())?;
+        bytes.get(start..end).map(<[u8]>::to_vec)
+    })();
+    message.ok_or_else(|| damaged("the header of a batch leaves the file"))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    let bytes = bytes.get(at..at.checked_add(4)?)?;
+    Some(u32::from_le_bytes(bytes.try_into().expect("4 bytes")))
+}
+
+/// Offsets within a file that is mapped fit the address space.
+fn index(offset: u64) -> usize {
+    usize::try_from(offset).expect("64-bit addresses")
+}
+
+/// Rows of a batch number less than 2^32, which makes their iterators know their length.
+fn narrow(rows: &Range<u64>) -> Range<u32> {
+    let narrow = |row| u32::try_from(row).expect("a batch's rows are counted in 32 bits");
+    narrow(rows.start)..narrow(rows.end)
+}

@@ -1,0 +1,296 @@
+//! Digests are written, read back, and then maltreated.
+
+use arrow_array::{Array, StringArray};
+use bytes::Bytes;
+use proptest::prelude::*;
+
+use super::{
+    Blob, ColumnType, DatasetIdHasher, Digest, DigestError, DigestWriter, Header, Part, Summary,
+    Value,
+    plan::{BlobPlan, Layout, Listed, Planner},
+};
+use crate::{
+    BlobOrdinal, ByteSize, ItemOrdinal, Namespace,
+    chunking::{ChunkOrdinal, Chunking},
+};
+
+/// The rows of a dataset whose `i`th object is so long; contents do not matter here.
+fn rows(layout: Layout, lengths: &[u64]) -> Vec<Blob> {
+    let mut planner = Planner::new(layout);
+    let mut plans: Vec<BlobPlan> = Vec::new();
+    for (index, length) in lengths.iter().enumerate() {
+        let object = format!("class {}/Bild-{index:07}.jpg", index * 3 / lengths.len());
+        plans.extend(planner.push(Listed {
+            object,
+            length: *length,
+            version: format!("\"{index}\""),
+        }));
+    }
+    plans.extend(planner.finish());
+    plans
+        .into_iter()
+        .map(|BlobPlan { parts, items }| Blob {
+            address: Namespace::public().address(parts[0].object.as_bytes()),
+            parts,
+            items,
+        })
+        .collect()
+}
+
+fn header(rows: &[Blob], columns: &[(&str, ColumnType)]) -> Header {
+    let bytes = rows.iter().map(Blob::length).sum();
+    let chunking = Chunking::for_dataset(ByteSize(bytes), rows.len() as u64);
+    let mut id = DatasetIdHasher::new();
+    for row in rows {
+        id.push(&row.address, row.length());
+    }
+    Header {
+        summary: Summary {
+            dataset: id.finish(chunking),
+            namespace: "public".to_owned(),
+            origin: "s3://bucket/prefix".to_owned(),
+            layout: "files".to_owned(),
+            chunking,
+            items: rows.iter().map(|row| row.items.len() as u64).sum(),
+            blobs: rows.len() as u64,
+            bytes,
+        },
+        columns: columns.iter().map(|(name, kind)| ((*name).to_owned(), *kind)).collect(),
+    }
+}
+
+fn written(rows: &[Blob]) -> Vec<u8> {
+    let columns = [("label", ColumnType::Text), ("frames", ColumnType::Int)];
+    let mut writer = DigestWriter::new(Vec::new(), header(rows, &columns)).unwrap();
+    for row in rows {
+        let values: Vec<_> = row
+            .parts
+            .iter()
+            .map(|part| vec![Value::Text(&part.object[..7]), Value::Int(part.length.cast_signed())])
+            .collect();
+        writer.push(row, &values).unwrap();
+    }
+    writer.finish().unwrap()
+}
+
+fn read_back(digest: &Digest) -> Vec<Blob> {
+    let owned = |part: super::PartView<'_>| Part {
+        object: part.object.to_owned(),
+        version: part.version.to_owned(),
+        offset: part.offset,
+        length: part.length,
+    };
+    digest
+        .blobs()
+        .map(|blob| {
+            let blob = blob.unwrap();
+            let items = blob.items().map(Result::unwrap);
+            Blob {
+                address: blob.address,
+                parts: blob.parts().map(|part| owned(part.unwrap())).collect(),
+                items: items.map(|(offset, length)| super::ItemSpan { offset, length }).collect(),
+            }
+        })
+        .collect()
+}
+
+/// Touches everything that a digest offers; a damaged one may refuse, but must not panic.
+fn exercise(digest: &Digest) -> Result<(), DigestError> {
+    let mut first_problem = digest.check();
+    let mut note = |result: Result<(), DigestError>| {
+        if first_problem.is_ok() {
+            first_problem = result;
+        }
+    };
+    for blob in digest.blobs() {
+        note(blob.and_then(|blob| {
+            blob.parts().try_for_each(|part| part.map(drop))?;
+            blob.items().try_for_each(|item| item.map(drop))?;
+            assert!(blob.chunk().0 < digest.chunking().chunks());
+            Ok(())
+        }));
+    }
+    for item in 0..digest.summary().items.min(2000) {
+        note(digest.item(ItemOrdinal::new(item)).map(drop));
+    }
+    for chunk in 0..digest.chunking().chunks() {
+        let _ = digest.chunk(ChunkOrdinal(chunk));
+    }
+    for (name, _) in digest.columns().to_vec() {
+        note(digest.column(&name).map(drop));
+    }
+    first_problem
+}
+
+#[test]
+fn what_is_written_is_read_back_across_batches() {
+    let lengths: Vec<u64> = (0..40_000).map(|i| i * 7919 % 1000).collect();
+    for layout in [Layout::Files, Layout::Pack(ByteSize(5000))] {
+        let rows = rows(layout, &lengths);
+        let digest = Digest::open(written(&rows).into()).unwrap();
+        digest.check().unwrap();
+        assert!(digest.batches.len() > 1 || layout != Layout::Files, "several batches");
+        assert_eq!(read_back(&digest), rows);
+        assert_eq!(digest.summary(), &header(&rows, &[]).summary);
+
+        let mut item = 0;
+        for (at, row) in rows.iter().enumerate() {
+            for span in &row.items {
+                let place = digest.item(ItemOrdinal::new(item)).unwrap();
+                let expected = (BlobOrdinal::new(at as u64), span.offset, span.length);
+                assert_eq!((place.blob, place.offset, place.length), expected);
+                item += 1;
+            }
+        }
+        let labels = digest.column("label").unwrap().unwrap();
+        let first = labels[0].as_any().downcast_ref::<StringArray>().unwrap();
+        assert_eq!(first.value(0), "class 0");
+        assert_eq!(labels.iter().map(Array::len).sum::<usize>(), 40_000);
+        assert!(digest.column("colour").unwrap().is_none());
+    }
+}
+
+#[test]
+fn the_chunks_of_a_digest_hold_every_blob_once() {
+    let rows = rows(Layout::Files, &(0..5000).map(|i| i % 97).collect::<Vec<_>>());
+    let digest = Digest::open(written(&rows).into()).unwrap();
+    let mut seen = vec![0; rows.len()];
+    for chunk in 0..digest.chunking().chunks() {
+        for blob in digest.chunk(ChunkOrdinal(chunk)).into_iter().flatten() {
+            seen[usize::try_from(blob).unwrap()] += 1;
+            assert_eq!(digest.blob(BlobOrdinal::new(blob)).unwrap().chunk(), ChunkOrdinal(chunk));
+        }
+    }
+    assert!(seen.iter().all(|count| *count == 1));
+}
+
+#[test]
+fn equal_rows_make_equal_files() {
+    let rows = rows(Layout::Files, &[1, 2, 3]);
+    assert_eq!(written(&rows), written(&rows));
+}
+
+/// A mirror, or the same blobs with other labels or items, is the same dataset to a cache; other
+/// content or other chunks are not.
+#[test]
+fn the_dataset_id_covers_content_and_chunking_but_not_places() {
+    let id = |rows: &[Blob]| header(rows, &[]).summary.dataset;
+    let original = rows(Layout::Files, &[100; 50]);
+    let mut moved = original.clone();
+    moved[7].parts[0].object = "class 0/elsewhere".to_owned();
+    moved[8].items = vec![super::ItemSpan { offset: 0, length: 50 }];
+    assert_eq!(id(&moved), id(&original));
+    let mut other = original.clone();
+    other[7].address = Namespace::public().address(b"other bytes");
+    assert_ne!(id(&other), id(&original));
+    other.clone_from(&original);
+    other.swap(3, 4);
+    assert_ne!(id(&other), id(&original));
+    let cut = |chunks| {
+        let mut hasher = DatasetIdHasher::new();
+        for row in &original {
+            hasher.push(&row.address, row.length());
+        }
+        hasher.finish(Chunking::into_chunks(chunks, 50).unwrap())
+    };
+    assert_ne!(cut(10), cut(5));
+}
+
+#[test]
+fn rows_that_do_not_match_their_header_are_not_published() {
+    let rows = rows(Layout::Files, &[1, 2, 3]);
+    let mut writer = DigestWriter::new(Vec::new(), header(&rows, &[])).unwrap();
+    writer.push(&rows[0], &[]).unwrap();
+    assert!(matches!(writer.finish(), Err(DigestError::Unwritable(_))));
+}
+
+#[test]
+fn foreign_and_newer_files_are_told_apart_from_damaged_ones() {
+    let open = |bytes: Vec<u8>| Digest::open(Bytes::from(bytes)).unwrap_err();
+    assert!(matches!(open(b"PK\x03\x04 some archive".to_vec()), DigestError::Foreign(_)));
+    assert!(matches!(open(Vec::new()), DigestError::Foreign(_)));
+
+    let good = written(&rows(Layout::Files, &[5; 10]));
+    let cut = open(good[..good.len() - 100].to_vec());
+    assert!(cut.to_string().contains("cut short"), "{cut}");
+
+    // A later format may change anything but its number, so that alone must be enough to refuse.
+    let mut newer = good.clone();
+    let key = b"forebay.format";
+    for at in 0..newer.len() - key.len() {
+        if newer[at..].starts_with(key) {
+            // In both copies of the schema the value lies within a few bytes of its key.
+            let value = newer[at.saturating_sub(24)..at + 40]
+                .windows(6)
+                .position(|bytes| bytes == [1, 0, 0, 0, b'1', 0])
+                .expect("the format's value is beside its key");
+            newer[at.saturating_sub(24) + value + 4] = b'7';
+        }
+    }
+    let newer = open(newer);
+    assert!(matches!(&newer, DigestError::Newer(format) if format == "7"), "{newer}");
+}
+
+/// Promise 1 (never wrong bytes), for digests: no change of any byte goes unnoticed.
+#[test]
+fn every_single_flipped_byte_is_noticed_or_harmless() {
+    let rows = rows(Layout::Files, &[5; 12]);
+    let good = written(&rows);
+    let original = Digest::open(good.clone().into()).unwrap();
+    let mut harmless = 0;
+    for at in 0..good.len() {
+        let mut bad = good.clone();
+        bad[at] ^= 0x41;
+        match Digest::open(bad.into()).and_then(|digest| exercise(&digest).map(|()| digest)) {
+            Err(_) => {}
+            Ok(digest) => {
+                assert_eq!(read_back(&digest), rows, "byte {at} changed the rows");
+                assert_eq!(digest.summary(), original.summary(), "byte {at} changed the summary");
+                harmless += 1;
+            }
+        }
+    }
+    // Padding between messages, and padding inside the footer.
+    assert!(harmless < good.len() / 3, "{harmless} of {} bytes are not covered", good.len());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Hostile files: whatever is done to the bytes, never a panic, never a read out of bounds.
+    #[test]
+    fn mutated_digests_never_panic(
+        edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<[u8; 4]>(), 0_u8..6), 1..6),
+    ) {
+        let mut bytes = written(&rows(Layout::Pack(ByteSize(40)), &[11, 0, 30, 7, 7, 7, 99, 1]));
+        for (at, data, kind) in edits {
+            let at = at.index(bytes.len().max(1)).min(bytes.len().saturating_sub(4));
+            match kind {
+                0 if bytes.len() > 4 => bytes[at] = data[0],
+                1 if bytes.len() > 4 => bytes[at..at + 4].copy_from_slice(&data),
+                2 if bytes.len() > 4 => bytes[at..at + 4].copy_from_slice(&u32::MAX.to_le_bytes()),
+                3 => bytes.truncate(at),
+                4 => { bytes.splice(at..at, data); }
+                _ => { bytes.drain(at..(at + usize::from(data[0])).min(bytes.len())); }
+            }
+        }
+        if let Ok(digest) = Digest::open(bytes.into()) {
+            let _ = exercise(&digest);
+        }
+    }
+
+    /// Opening does not read rows, so damage there has to be met gracefully by every reader of rows.
+    #[test]
+    fn mutated_rows_never_panic(
+        edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u32>()), 1..8),
+    ) {
+        let mut bytes = written(&rows(Layout::Pack(ByteSize(40)), &[11, 0, 30, 7, 7, 7, 99, 1]));
+        let body = Digest::open(bytes.clone().into()).unwrap().batches[0].body.clone();
+        for (at, data) in edits {
+            let at = body.start + at.index(body.len() - 4) / 4 * 4;
+            bytes[at..at + 4].copy_from_slice(&data.to_le_bytes());
+        }
+        let digest = Digest::open(bytes.into()).expect("the metadata is intact");
+        let _ = exercise(&digest);
+    }
+}

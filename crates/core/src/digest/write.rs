@@ -1,0 +1,352 @@
+//! Writes a digest, batch by batch, in little memory.
+//!
+//! The Arrow crate's own file writer would do, but for one thing: a digest carries checksums over its
+//! metadata and its content in the footer, and so has to see both on their way out.
+
+use std::{io::Write, sync::Arc};
+
+use arrow_array::{
+    ArrayRef, FixedSizeBinaryArray, ListArray, RecordBatch, StructArray, UInt64Array,
+    builder::StringBuilder,
+};
+use arrow_buffer::OffsetBuffer;
+use arrow_ipc::{
+    Block, FooterBuilder, MetadataVersion,
+    convert::{IpcSchemaEncoder, metadata_to_fb},
+    writer::{
+        DictionaryTracker, EncodedData, IpcDataGenerator, IpcWriteContext, IpcWriteOptions,
+        write_message,
+    },
+};
+use arrow_schema::{ArrowError, Schema, SchemaRef};
+use flatbuffers::FlatBufferBuilder;
+
+use super::{
+    Blob, ColumnType, DigestError, Summary, Value,
+    columns::ColumnBuilder,
+    layout::{element, footer_key, item_fields, part_fields, schema},
+};
+use crate::{Address, DatasetId, chunking::Chunking};
+
+/// Domains of BLAKE3's key derivation, fixed for the format.
+const DATASET_ID_CONTEXT: &str = "forebay 2026 dataset id v1";
+pub(super) const METADATA_CONTEXT: &str = "forebay 2026 digest metadata v1";
+
+pub(super) const MAGIC: &[u8; 6] = b"ARROW1";
+/// The magic, padded to the alignment of everything that follows.
+const PREAMBLE: [u8; 64] = {
+    let mut bytes = [0; 64];
+    let mut i = 0;
+    while i < MAGIC.len() {
+        bytes[i] = MAGIC[i];
+        i += 1;
+    }
+    bytes
+};
+const END_OF_STREAM: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
+
+/// A batch is written when it holds this many blobs or items: a few megabytes.
+const BATCH_BLOBS: usize = 1 << 14;
+const BATCH_ITEMS: usize = 1 << 16;
+
+/// Computes a dataset's id from its blobs, in order. Nothing else goes into it, so that a node which is
+/// shown addresses and lengths can compute it, too.
+pub struct DatasetIdHasher(blake3::Hasher);
+
+impl DatasetIdHasher {
+    /// An id over nothing yet.
+    #[expect(clippy::new_without_default, reason = "an id of no rows is not a sensible default")]
+    pub fn new() -> Self {
+        Self(blake3::Hasher::new_derive_key(DATASET_ID_CONTEXT))
+    }
+
+    /// Adds the next blob.
+    pub fn push(&mut self, address: &Address, length: u64) {
+        self.0.update(address.as_bytes());
+        self.0.update(&length.to_le_bytes());
+    }
+
+    /// The id of all rows so far, cut like this.
+    pub fn finish(mut self, chunking: Chunking) -> DatasetId {
+        self.0.update(&chunking.chunks().to_le_bytes());
+        self.0.update(&chunking.partitions().to_le_bytes());
+        DatasetId::from_bytes(*self.0.finalize().as_bytes())
+    }
+}
+
+/// What a digest says before its rows. All of it is known when the rows are: a build keeps them in a
+/// journal first.
+#[derive(Debug, Clone)]
+pub struct Header {
+    /// What holds for the dataset as a whole.
+    pub summary: Summary,
+    /// The user's columns.
+    pub columns: Vec<(String, ColumnType)>,
+}
+
+/// Writes one digest.
+pub struct DigestWriter<W> {
+    sink: W,
+    header: Header,
+    schema: SchemaRef,
+    rows: Rows,
+    /// What has been pushed, to be held against the header in the end.
+    seen: (u64, u64, u64),
+    id: DatasetIdHasher,
+    position: u64,
+    blocks: Vec<Block>,
+    metadata_hash: blake3::Hasher,
+    content_hash: blake3::Hasher,
+    options: IpcWriteOptions,
+    context: IpcWriteContext,
+}
+
+impl<W: Write> DigestWriter<W> {
+    /// Begins a digest. Nothing is flushed or synced here: that is the caller's.
+    pub fn new(sink: W, header: Header) -> Result<Self, DigestError> {
+        let schema = Arc::new(schema(&header.summary, &header.columns));
+        let mut writer = Self {
+            sink,
+            rows: Rows::new(&header.columns),
+            header,
+            schema,
+            seen: (0, 0, 0),
+            id: DatasetIdHasher::new(),
+            position: 0,
+            blocks: Vec::new(),
+            metadata_hash: blake3::Hasher::new_derive_key(METADATA_CONTEXT),
+            content_hash: blake3::Hasher::new(),
+            options: IpcWriteOptions::try_new(64, false, MetadataVersion::V5).map_err(arrow)?,
+            context: IpcWriteContext::default(),
+        };
+        writer.sink.write_all(&PREAMBLE)?;
+        writer.position = PREAMBLE.len() as u64;
+        let message = IpcDataGenerator::default().schema_to_bytes_with_dictionary_tracker(
+            &writer.schema,
+            &mut DictionaryTracker::new(true),
+            &writer.options,
+        );
+        writer.write_encoded(message)?;
+        Ok(writer)
+    }
+
+    /// Adds a row. `values` holds the user's columns of each of its items.
+    pub fn push(&mut self, blob: &Blob, values: &[Vec<Value<'_>>]) -> Result<(), DigestError> {
+        let length = blob.length();
+        self.id.push(&blob.address, length);
+        self.rows.push(self.seen.2, blob, values)?;
+        let (blobs, items, bytes) = self.seen;
+        self.seen = (blobs + 1, items + blob.items.len() as u64, bytes + length);
+        if self.rows.lengths.len() >= BATCH_BLOBS || self.rows.item_lengths.len() >= BATCH_ITEMS {
+            self.write_batch()?;
+        }
+        Ok(())
+    }
+
+    /// Writes what is left, and the footer. Returns the sink, neither flushed nor synced.
+    pub fn finish(mut self) -> Result<W, DigestError> {
+        if !self.rows.lengths.is_empty() {
+            self.write_batch()?;
+        }
+        let Summary { dataset, chunking, blobs, items, bytes, .. } = self.header.summary;
+        if self.seen != (blobs, items, bytes) || self.id.finish(chunking) != dataset {
+            return Err(DigestError::Unwritable("its rows are not those of its header".to_owned()));
+        }
+        self.sink.write_all(&END_OF_STREAM)?;
+        let footer = footer(&self.schema, &self.blocks, &self.metadata_hash, &self.content_hash);
+        self.sink.write_all(&footer)?;
+        let length = i32::try_from(footer.len())
+            .map_err(|_| DigestError::Unwritable("it has too many batches".to_owned()))?;
+        self.sink.write_all(&length.to_le_bytes())?;
+        self.sink.write_all(MAGIC)?;
+        Ok(self.sink)
+    }
+
+    fn write_batch(&mut self) -> Result<(), DigestError> {
+        let batch = self.rows.take(&self.schema, &self.header.columns).map_err(arrow)?;
+        let (_, message) = IpcDataGenerator::default()
+            .encode(&batch, &mut DictionaryTracker::new(true), &self.options, &mut self.context)
+            .map_err(arrow)?;
+        self.content_hash.update(&message.arrow_data);
+        let offset = self.position;
+        let (header, body) = self.write_encoded(message)?;
+        let narrow = |n| i64::try_from(n).expect("files are shorter");
+        let header = i32::try_from(header).expect("a batch's header is a few hundred bytes");
+        self.blocks.push(Block::new(narrow(offset), header, narrow(body)));
+        hash_block(&mut self.metadata_hash, &self.blocks[self.blocks.len() - 1]);
+        Ok(())
+    }
+
+    fn write_encoded(&mut self, message: EncodedData) -> Result<(u64, u64), DigestError> {
+        let mut padded = message.ipc_message.clone();
+        let (header, body) =
+            write_message(&mut self.sink, message, &self.options).map_err(arrow)?;
+        // A message's length, as a reader finds it, counts the padding but not its own eight bytes.
+        padded.resize(header - 8, 0);
+        self.metadata_hash.update(&padded);
+        self.position += (header + body) as u64;
+        Ok((header as u64, body as u64))
+    }
+}
+
+/// Where a batch lies is part of the metadata that is checked.
+pub(super) fn hash_block(hash: &mut blake3::Hasher, block: &Block) {
+    hash.update(&block.offset().to_le_bytes());
+    hash.update(&block.metaDataLength().to_le_bytes());
+    hash.update(&block.bodyLength().to_le_bytes());
+}
+
+/// The metadata checksum covers the content's, so that one look at open time vouches for both.
+pub(super) fn metadata_checksum(metadata: &blake3::Hasher, content: &str) -> String {
+    let mut hash = metadata.clone();
+    hash.update(content.as_bytes());
+    hash.finalize().to_string()
+}
+
+fn footer(
+    schema: &Schema,
+    blocks: &[Block],
+    metadata: &blake3::Hasher,
+    content: &blake3::Hasher,
+) -> Vec<u8> {
+    let content = content.finalize().to_string();
+    let checksums = [
+        (footer_key::METADATA.to_owned(), metadata_checksum(metadata, &content)),
+        (footer_key::CONTENT.to_owned(), content),
+    ];
+    let mut builder = FlatBufferBuilder::new();
+    let dictionaries = builder.create_vector::<Block>(&[]);
+    let blocks = builder.create_vector(blocks);
+    let schema = IpcSchemaEncoder::new().schema_to_fb_offset(&mut builder, schema);
+    let checksums = metadata_to_fb(&mut builder, &checksums.into_iter().collect());
+    let mut footer = FooterBuilder::new(&mut builder);
+    footer.add_version(MetadataVersion::V5);
+    footer.add_schema(schema);
+    footer.add_dictionaries(dictionaries);
+    footer.add_recordBatches(blocks);
+    footer.add_custom_metadata(checksums);
+    let footer = footer.finish();
+    builder.finish(footer, None);
+    builder.finished_data().to_vec()
+}
+
+/// The columns of the batch that is being filled.
+struct Rows {
+    addresses: Vec<u8>,
+    starts: Vec<u64>,
+    lengths: Vec<u64>,
+    part_counts: Vec<usize>,
+    objects: StringBuilder,
+    versions: StringBuilder,
+    part_offsets: Vec<u64>,
+    part_lengths: Vec<u64>,
+    item_counts: Vec<usize>,
+    item_offsets: Vec<u64>,
+    item_lengths: Vec<u64>,
+    columns: Vec<ColumnBuilder>,
+}
+
+impl Rows {
+    fn new(columns: &[(String, ColumnType)]) -> Self {
+        Self {
+            addresses: Vec::new(),
+            starts: Vec::new(),
+            lengths: Vec::new(),
+            part_counts: Vec::new(),
+            objects: StringBuilder::new(),
+            versions: StringBuilder::new(),
+            part_offsets: Vec::new(),
+            part_lengths: Vec::new(),
+            item_counts: Vec::new(),
+            item_offsets: Vec::new(),
+            item_lengths: Vec::new(),
+            columns: columns.iter().map(|(_, kind)| ColumnBuilder::new(*kind)).collect(),
+        }
+    }
+
+    fn push(
+        &mut self,
+        start: u64,
+        blob: &Blob,
+        values: &[Vec<Value<'_>>],
+    ) -> Result<(), DigestError> {
+        self.addresses.extend_from_slice(blob.address.as_bytes());
+        self.starts.push(start);
+        self.lengths.push(blob.length());
+        self.part_counts.push(blob.parts.len());
+        for part in &blob.parts {
+            self.objects.append_value(&part.object);
+            self.versions.append_value(&part.version);
+            self.part_offsets.push(part.offset);
+            self.part_lengths.push(part.length);
+        }
+        self.item_counts.push(blob.items.len());
+        for item in &blob.items {
+            self.item_offsets.push(item.offset);
+            self.item_lengths.push(item.length);
+        }
+        assert!(
+            self.columns.is_empty() || values.len() == blob.items.len(),
+            "each item has its values"
+        );
+        for item in values {
+            assert_eq!(item.len(), self.columns.len(), "each item has a value for each column");
+            for (column, value) in self.columns.iter_mut().zip(item) {
+                column.push(*value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the batch, and empties this.
+    fn take(
+        &mut self,
+        schema: &SchemaRef,
+        columns: &[(String, ColumnType)],
+    ) -> Result<RecordBatch, ArrowError> {
+        fn numbers(values: &mut Vec<u64>) -> ArrayRef {
+            Arc::new(UInt64Array::from(std::mem::take(values)))
+        }
+        let addresses = FixedSizeBinaryArray::try_new(
+            i32::try_from(Address::LEN).expect("32"),
+            std::mem::take(&mut self.addresses).into(),
+            None,
+        )?;
+        let parts = StructArray::try_new(
+            part_fields(),
+            vec![
+                Arc::new(self.objects.finish()),
+                Arc::new(self.versions.finish()),
+                numbers(&mut self.part_offsets),
+                numbers(&mut self.part_lengths),
+            ],
+            None,
+        )?;
+        let mut item_columns =
+            vec![numbers(&mut self.item_offsets), numbers(&mut self.item_lengths)];
+        item_columns.extend(self.columns.iter_mut().map(ColumnBuilder::finish));
+        let items = StructArray::try_new(item_fields(columns), item_columns, None)?;
+        let list = |counts: &mut Vec<usize>, of: StructArray| {
+            let offsets = OffsetBuffer::from_lengths(std::mem::take(counts));
+            ListArray::try_new(element(of.fields().clone()), offsets, Arc::new(of), None)
+        };
+        RecordBatch::try_new(
+            schema.clone(),
+            vec![
+                Arc::new(addresses),
+                numbers(&mut self.starts),
+                numbers(&mut self.lengths),
+                Arc::new(list(&mut self.part_counts, parts)?),
+                Arc::new(list(&mut self.item_counts, items)?),
+            ],
+        )
+    }
+}
+
+/// Arrow wraps the sink's own failures; take them out again, for they have a remedy.
+fn arrow(error: ArrowError) -> DigestError {
+    match error {
+        ArrowError::IoError(_, source) => DigestError::Io(source),
+        other => DigestError::Unwritable(other.to_string()),
+    }
+}

@@ -1,0 +1,172 @@
+//! The front door: everything between a connection and the S3 operations.
+//!
+//! Here requests are delayed and counted, bodies are paced, counted and, when it was so decided, cut.
+//! `/-/…`, which no bucket can be called, answers to the operator: unsigned, unshaped, uncounted.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, header};
+use hyper::body::{Body as _, Frame, Incoming, SizeHint};
+use s3s::{HttpError, StdError, service::S3Service};
+use tokio::time::{Sleep, sleep};
+
+use crate::{
+    access::{Fault, Ticket},
+    counters::Counters,
+    shape::{Paced, Shaper},
+};
+
+/// Long enough for what was already handed over to leave before the connection is torn down.
+const CUT_PAUSE: Duration = Duration::from_millis(20);
+
+pub struct Front {
+    pub s3: S3Service,
+    pub counters: Arc<Counters>,
+    pub shaper: Arc<Shaper>,
+    pub latency: Duration,
+}
+
+/// The object behind a response's body, as `bucket/key`; travels as an extension of the response.
+#[derive(Debug, Clone)]
+pub struct BodyOf(pub Arc<str>);
+
+impl Front {
+    pub async fn handle(
+        &self,
+        request: Request<Incoming>,
+    ) -> Result<Response<ResponseBody>, HttpError> {
+        if let Some(path) = request.uri().path().strip_prefix("/-/") {
+            let (method, path) = (request.method().clone(), path.to_owned());
+            return Ok(self.operator(&method, &path));
+        }
+        if !self.latency.is_zero() {
+            sleep(self.latency).await;
+        }
+        let ticket = Arc::new(Ticket::default());
+        let mut request =
+            request.map(|body| s3s::Body::http_body(Paced::new(body, Arc::clone(&self.shaper))));
+        request.extensions_mut().insert(Arc::clone(&ticket));
+
+        let response = self.s3.call(request).await;
+
+        self.counters.request(ticket.operation.get().map(String::as_str));
+        let (mut head, body) = response?.into_parts();
+        // s3s answers 200 to a HEAD of a range, whatever the operation says.
+        if head.status == StatusCode::OK && head.headers.contains_key(header::CONTENT_RANGE) {
+            head.status = StatusCode::PARTIAL_CONTENT;
+        }
+        let object = head.extensions.remove::<BodyOf>().map(|BodyOf(name)| name);
+        let mut cut = None;
+        match ticket.fault.get() {
+            Some(Fault::SlowDown) => self.counters.failure_injected(),
+            Some(Fault::CutBody) if object.is_some() => {
+                self.counters.failure_injected();
+                cut = Some(Cut { left: body.size_hint().lower() / 2, pause: None });
+            }
+            _ if head.status.as_u16() >= 400 => self.counters.error(),
+            _ => {}
+        }
+        if let Some(name) = &object {
+            self.counters.object_opened(name);
+        }
+        let body = ResponseBody {
+            inner: Paced::new(body, Arc::clone(&self.shaper)),
+            object: object.map(|name| (name, Arc::clone(&self.counters))),
+            cut,
+        };
+        Ok(Response::from_parts(head, body))
+    }
+
+    fn operator(&self, method: &Method, path: &str) -> Response<ResponseBody> {
+        let (status, json) = match (method, path) {
+            (&Method::GET, "health") => (StatusCode::OK, r#"{"status": "ok"}"#.to_owned()),
+            (&Method::GET, "counters") => {
+                let json = serde_json::to_string(&self.counters.snapshot());
+                (StatusCode::OK, json.expect("counters are plain numbers and strings"))
+            }
+            (&Method::POST, "counters/reset") => {
+                self.counters.reset();
+                (StatusCode::OK, r#"{"status": "reset"}"#.to_owned())
+            }
+            _ => {
+                let hint = "GET /-/health, GET /-/counters, POST /-/counters/reset";
+                (StatusCode::NOT_FOUND, format!(r#"{{"error": "unknown; there is {hint}"}}"#))
+            }
+        };
+        let unshaped = Arc::new(Shaper::new(None));
+        let inner = Paced::new(s3s::Body::from(json), unshaped);
+        let mut response = Response::new(ResponseBody { inner, object: None, cut: None });
+        *response.status_mut() = status;
+        let content_type = header::HeaderValue::from_static("application/json");
+        response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+        response
+    }
+}
+
+/// A response's body on its last step to the connection.
+pub struct ResponseBody {
+    inner: Paced<s3s::Body>,
+    object: Option<(Arc<str>, Arc<Counters>)>,
+    cut: Option<Cut>,
+}
+
+struct Cut {
+    left: u64,
+    pause: Option<Pin<Box<Sleep>>>,
+}
+
+impl Cut {
+    fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<StdError> {
+        let pause = self.pause.get_or_insert_with(|| Box::pin(sleep(CUT_PAUSE)));
+        ready!(pause.as_mut().poll(context));
+        Poll::Ready(io::Error::other("the body was cut on purpose").into())
+    }
+}
+
+impl hyper::body::Body for ResponseBody {
+    type Data = Bytes;
+    type Error = StdError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, StdError>>> {
+        let this = &mut *self;
+        if let Some(cut) = &mut this.cut
+            && cut.left == 0
+        {
+            return cut.poll_end(context).map(|error| Some(Err(error)));
+        }
+        let mut frame = match ready!(Pin::new(&mut this.inner).poll_frame(context)) {
+            Some(Ok(frame)) => frame,
+            end => return Poll::Ready(end),
+        };
+        if let Some(cut) = &mut this.cut
+            && let Some(data) = frame.data_mut()
+        {
+            data.truncate(usize::try_from(cut.left).unwrap_or(usize::MAX));
+            cut.left -= data.len() as u64;
+        }
+        if let Some((name, counters)) = &this.object
+            && let Some(data) = frame.data_ref()
+        {
+            counters.object_sent(name, data.len() as u64);
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.cut.is_none() && self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}

@@ -1,0 +1,77 @@
+use std::{fs, path::Path, thread, time::Duration};
+
+use forebay_core::digest::Value;
+use forebay_digest::{FileError, PendingDigest, open, open_unchecked};
+
+use crate::{header, row};
+
+fn publish(path: &Path, count: usize) {
+    let rows: Vec<_> = (0..count).map(row).collect();
+    let mut pending = PendingDigest::create(path, header(&rows)).unwrap();
+    for row in &rows {
+        pending.push(row, &[vec![Value::Int(7)]]).unwrap();
+    }
+    pending.publish().unwrap();
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_digest_appears_whole_or_not_at_all() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("x.digest");
+    let rows: Vec<_> = (0..3).map(row).collect();
+    let mut pending = PendingDigest::create(&path, header(&rows)).unwrap();
+    pending.push(&rows[0], &[vec![Value::Int(7)]]).unwrap();
+    assert!(!path.exists());
+    assert!(matches!(pending.publish(), Err(FileError::Unwritable { .. })), "two rows are missing");
+    assert!(names(directory.path()).is_empty(), "no half-written file is left");
+    publish(&path, 3);
+    assert_eq!(names(directory.path()), ["x.digest", "x.digest.checked"]);
+}
+
+#[test]
+fn a_full_check_is_remembered_for_this_very_file_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("x.digest");
+    publish(&path, 100);
+    assert!(open_unchecked(&path).unwrap().was_checked(), "publishing checks");
+
+    // One flipped bit in a row: opening by metadata cannot see it, the full check must.
+    let mut bytes = fs::read(&path).unwrap();
+    let at = bytes.windows(32).position(|window| window == row(50).address.as_bytes()).unwrap();
+    bytes[at] ^= 1;
+    thread::sleep(Duration::from_millis(10));
+    fs::write(&path, &bytes).unwrap();
+    let damaged = open_unchecked(&path).expect("its metadata is intact");
+    assert!(!damaged.was_checked(), "another state of the file");
+    assert!(matches!(open(&path), Err(FileError::Digest { .. })));
+    assert!(matches!(open(&path), Err(FileError::Digest { .. })), "and is not forgotten");
+
+    fs::remove_file(directory.path().join("x.digest.checked")).unwrap();
+    publish(&path, 100);
+    fs::remove_file(directory.path().join("x.digest.checked")).unwrap();
+    open(&path).unwrap();
+    assert!(open_unchecked(&path).unwrap().was_checked(), "opening checks once");
+}
+
+#[test]
+fn what_is_no_digest_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("x.digest");
+    let message = |path: &Path| open(path).unwrap_err().to_string();
+    assert!(message(&path).contains("there is no file"), "missing");
+    assert!(message(directory.path()).contains("directory"), "a directory");
+    fs::write(&path, "").unwrap();
+    assert!(message(&path).contains("not a forebay digest"), "empty");
+    publish(&path, 10);
+    let whole = fs::read(&path).unwrap();
+    fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+    assert!(message(&path).contains("cut short"), "truncated");
+}

@@ -1,0 +1,45 @@
+//! Digest files and journals on a real disk, by behaviour.
+
+mod files;
+mod journal;
+
+use forebay_core::{
+    ByteSize, Namespace,
+    chunking::Chunking,
+    digest::{Blob, ColumnType, DatasetIdHasher, Header, ItemSpan, Part, Summary},
+};
+
+/// A row whose bytes would be its name.
+fn row(index: usize) -> Blob {
+    let object = format!("dir/{index:05} ü.bin");
+    Blob {
+        address: Namespace::public().address(object.as_bytes()),
+        items: vec![ItemSpan { offset: 0, length: object.len() as u64 }],
+        parts: vec![Part {
+            length: object.len() as u64,
+            object,
+            version: "\"v\"".into(),
+            offset: 0,
+        }],
+    }
+}
+
+fn header(rows: &[Blob]) -> Header {
+    let bytes = rows.iter().map(Blob::length).sum();
+    let chunking = Chunking::for_dataset(ByteSize(bytes), rows.len() as u64);
+    let mut id = DatasetIdHasher::new();
+    for row in rows {
+        id.push(&row.address, row.length());
+    }
+    let summary = Summary {
+        dataset: id.finish(chunking),
+        namespace: "public".into(),
+        origin: "s3://bucket".into(),
+        layout: "files".into(),
+        chunking,
+        items: rows.len() as u64,
+        blobs: rows.len() as u64,
+        bytes,
+    };
+    Header { summary, columns: vec![("label".into(), ColumnType::Int)] }
+}

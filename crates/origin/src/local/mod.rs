@@ -1,0 +1,161 @@
+//! A directory as an origin.
+//!
+//! Not through `object_store`: its walk has no order, keeps every name, and reads through a thread
+//! hop per range. Here the walk is sorted and streams, and whoever reads many small files can do so on
+//! a blocking thread of its own ([`LocalTree::reader`]), where a file costs five system calls.
+
+mod walk;
+
+use std::{
+    ffi::OsStr,
+    fs::File,
+    io,
+    ops::Range,
+    os::{fd::OwnedFd, unix::fs::FileExt as _},
+    path::{Path, PathBuf},
+};
+
+use bytes::Bytes;
+use forebay_core::digest::plan::Listed;
+use futures::Stream;
+use rustix::fs::{CWD, Mode, OFlags, Stat, fstat, openat};
+
+use crate::{OriginError, url::Location};
+
+/// A directory, or one file of it.
+#[derive(Debug, Clone)]
+pub struct LocalTree {
+    root: PathBuf,
+    only: Option<String>,
+}
+
+impl LocalTree {
+    pub(crate) fn new(path: &Path) -> Result<Self, OriginError> {
+        let missing = |source: io::Error| match source.kind() {
+            io::ErrorKind::NotFound => OriginError::Missing { what: path.display().to_string() },
+            _ => io_error(path, source),
+        };
+        let root = path.canonicalize().map_err(missing)?;
+        if root.is_dir() {
+            return Ok(Self { root, only: None });
+        }
+        let name = root.file_name().and_then(OsStr::to_str).ok_or_else(|| not_utf8(&root))?;
+        let parent = root.parent().unwrap_or(Path::new("/"));
+        Ok(Self { root: parent.to_owned(), only: Some(name.to_owned()) })
+    }
+
+    pub(crate) fn url(&self) -> String {
+        Location::Local(self.root.clone()).url()
+    }
+
+    /// Whether a file at this path would be part of the data.
+    pub fn would_hold(&self, path: &Path) -> bool {
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let directory = directory.unwrap_or(Path::new(".")).canonicalize();
+        self.only.is_none() && directory.is_ok_and(|directory| directory.starts_with(&self.root))
+    }
+
+    pub(crate) fn list(&self) -> impl Stream<Item = Result<Listed, OriginError>> + use<> {
+        walk::listing(self.root.clone(), self.only.clone())
+    }
+
+    pub(crate) async fn read(
+        &self,
+        object: &str,
+        version: &str,
+        range: Range<u64>,
+    ) -> Result<Bytes, OriginError> {
+        let (tree, object, version) = (self.clone(), object.to_owned(), version.to_owned());
+        let read = tokio::task::spawn_blocking(move || {
+            let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap_or(usize::MAX)];
+            let file = tree.reader().open(&object)?;
+            file.read_exact_at(&mut bytes, range.start)?;
+            file.confirm(&version)?;
+            Ok(Bytes::from(bytes))
+        });
+        read.await.expect("reading does not panic")
+    }
+
+    /// For reading many objects on the calling thread, which may block.
+    pub fn reader(&self) -> LocalReader<'_> {
+        LocalReader { root: &self.root, directory: None }
+    }
+}
+
+/// Opens objects, best in the order of their keys: it keeps the directory of the last one open, which
+/// saves walking down the path again for each of its neighbours.
+pub struct LocalReader<'a> {
+    root: &'a Path,
+    directory: Option<(String, OwnedFd)>,
+}
+
+impl LocalReader<'_> {
+    /// Opens an object.
+    pub fn open<'o>(&mut self, object: &'o str) -> Result<LocalObject<'o>, OriginError> {
+        let failed = |error: rustix::io::Errno| match error {
+            rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR => {
+                OriginError::Vanished { object: object.to_owned() }
+            }
+            error => io_error(&self.root.join(object), error.into()),
+        };
+        let (folder, name) = object.rsplit_once('/').unwrap_or(("", object));
+        let directory = match self.directory.take() {
+            Some(open) if open.0 == folder => open,
+            _ => {
+                let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC;
+                let opened = openat(CWD, self.root.join(folder), flags, Mode::empty());
+                (folder.to_owned(), opened.map_err(failed)?)
+            }
+        };
+        let opened = openat(&directory.1, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        let file = opened.map_err(failed)?.into();
+        self.directory = Some(directory);
+        Ok(LocalObject { file, object })
+    }
+}
+
+/// An open file of a tree.
+pub struct LocalObject<'a> {
+    file: File,
+    object: &'a str,
+}
+
+impl LocalObject<'_> {
+    /// Fills the buffer. What was read counts only once [`LocalObject::confirm`] has said so.
+    pub fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> Result<(), OriginError> {
+        self.file.read_exact_at(buffer, offset).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => self.changed(),
+            _ => io_error(Path::new(self.object), error),
+        })
+    }
+
+    /// Whether all that was read is of this version. Asked last, for then it covers every write that
+    /// came before, whether it preceded our reads or fell between them.
+    pub fn confirm(&self, version: &str) -> Result<(), OriginError> {
+        if version.is_empty() {
+            return Ok(());
+        }
+        let found =
+            fstat(&self.file).map_err(|error| io_error(Path::new(self.object), error.into()))?;
+        if version_of(&found) == version { Ok(()) } else { Err(self.changed()) }
+    }
+
+    fn changed(&self) -> OriginError {
+        OriginError::Changed { object: self.object.to_owned() }
+    }
+}
+
+/// What stands in for an `ETag`: the file's identity, its time and its length.
+fn version_of(stat: &Stat) -> String {
+    let nanos = i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec);
+    format!("{:x}-{nanos:x}-{:x}", stat.st_ino, stat.st_size)
+}
+
+fn io_error(path: &Path, source: io::Error) -> OriginError {
+    OriginError::Io { path: path.display().to_string().escape_debug().to_string(), source }
+}
+
+fn not_utf8(path: &Path) -> OriginError {
+    let shown = path.display().to_string();
+    OriginError::Name { problem: format!("`{}`, whose name is not UTF-8", shown.escape_debug()) }
+}

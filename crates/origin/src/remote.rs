@@ -1,0 +1,434 @@
+//! Origins that are reached by network, through the `object_store` crate.
+
+use std::{fmt, ops::Range, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+use forebay_core::digest::plan::Listed;
+use futures::{Stream, StreamExt as _, TryStreamExt as _};
+use object_store::{
+    BackoffConfig, ClientOptions, Error as StoreError, GetOptions, ObjectMeta, ObjectStore,
+    ObjectStoreExt as _, RetryConfig, aws::AmazonS3Builder, aws::AmazonS3ConfigKey,
+    azure::MicrosoftAzureBuilder, gcp::GoogleCloudStorageBuilder, http::HttpBuilder, path::Path,
+};
+
+use crate::{Credentials, Location, Options, OriginError, limits::Limits, profile};
+
+/// Stands for an `ETag` where a store has none: the time of the last change.
+const MODIFIED: &str = "modified ";
+/// Empty entries of a listing that are looked at side by side.
+const EMPTY_AHEAD: usize = 16;
+
+/// A bucket, container or server, and the beginning of all keys.
+#[derive(Clone)]
+pub struct Remote {
+    store: Arc<dyn ObjectStore>,
+    /// The place as a URL, without credentials.
+    url: String,
+    prefix: Path,
+    /// The one object that is meant, if the place is not a prefix.
+    only: Option<String>,
+    limits: Limits,
+    deadline: Duration,
+    /// Whether anything told us who we are; else the machine's own role is asked for.
+    identified: bool,
+}
+
+impl fmt::Debug for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Remote({})", self.url)
+    }
+}
+
+impl Remote {
+    pub(crate) fn new(location: Location, options: &Options) -> Result<Self, OriginError> {
+        let url = location.url();
+        if let Some(problem) = endpoint_problem(&location, options) {
+            return Err(OriginError::Configuration { url, problem });
+        }
+        // The first caller installs it; later ones find it there.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let identified = !matches!(location, Location::S3 { .. }) || s3_identity(options);
+        let (store, prefix) = open_store(location, options).map_err(|error| {
+            OriginError::Configuration { url: url.clone(), problem: root_cause(&error) }
+        })?;
+        let prefix = Path::parse(&prefix).map_err(|error| OriginError::Url {
+            url: url.escape_debug().to_string(),
+            problem: error.to_string(),
+        })?;
+        let limits = Limits::new(options.requests_max);
+        Ok(Self { store, url, prefix, only: None, limits, deadline: options.deadline, identified })
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// In the order of keys, or an error where the store's order is another.
+    pub(crate) fn list(&self) -> impl Stream<Item = Result<Listed, OriginError>> + use<> {
+        let mut last: Option<String> = None;
+        self.list_as_it_comes().map(move |listed| {
+            let listed = listed?;
+            if last.as_ref().is_some_and(|last| *last >= listed.object) {
+                return Err(OriginError::Unsorted);
+            }
+            last = Some(listed.object.clone());
+            Ok(listed)
+        })
+    }
+
+    /// The object's full key, byte for byte; joining `Path`s would encode some characters.
+    fn path(&self, object: &str) -> Result<Path, object_store::path::Error> {
+        let separator = if self.prefix.as_ref().is_empty() { "" } else { "/" };
+        Path::parse(format!("{}{separator}{object}", self.prefix))
+    }
+
+    /// In the store's own order, without the empty objects that stand for directories.
+    pub(crate) fn list_as_it_comes(
+        &self,
+    ) -> impl Stream<Item = Result<Listed, OriginError>> + use<> {
+        let remote = self.clone();
+        let entries = match &self.only {
+            Some(name) => {
+                let (store, path) = (self.store.clone(), self.path(name));
+                futures::stream::once(async move { store.head(&path?).await }).boxed()
+            }
+            None => self.store.list(Some(&self.prefix)),
+        };
+        let entries = futures::stream::try_unfold(
+            (remote, entries.fuse()),
+            |(remote, mut entries)| async move {
+                let next = tokio::time::timeout(remote.deadline, entries.try_next())
+                    .await
+                    .map_err(|_| remote.too_slow(&remote.url))?
+                    .map_err(|error| remote.list_error(error))?;
+                Ok(next.map(|meta| (remote.listed(&meta), (remote, entries))))
+            },
+        );
+        let remote = self.clone();
+        entries
+            .map(move |listed| {
+                let remote = remote.clone();
+                async move {
+                    let listed = listed?;
+                    Ok(remote.is_object(&listed).await?.then_some(listed))
+                }
+            })
+            .buffered(EMPTY_AHEAD)
+            .try_filter_map(|kept| futures::future::ready(Ok(kept)))
+    }
+
+    /// Whether an entry is data. Consoles and tools make empty objects for directories, with a slash
+    /// at the end of their keys. `object_store` cuts it off, but by the name that is left they cannot
+    /// be asked for.
+    async fn is_object(&self, listed: &Listed) -> Result<bool, OriginError> {
+        if listed.length > 0 || self.only.is_some() {
+            return Ok(true);
+        }
+        let Some(path) = self.path(&listed.object).ok().filter(|_| !listed.object.is_empty())
+        else {
+            return Ok(false);
+        };
+        let head = tokio::time::timeout(self.deadline, self.store.head(&path)).await;
+        match head.map_err(|_| self.too_slow(&listed.object))? {
+            Ok(_) => Ok(true),
+            Err(StoreError::NotFound { .. }) => Ok(false),
+            Err(error) => Err(self.store_error(&listed.object, &error)),
+        }
+    }
+
+    /// Looks whether the place is a prefix or one object; in the latter case the place becomes the
+    /// object's parent, so that its key is its name.
+    pub(crate) async fn locate(self, directory: bool) -> Result<Self, OriginError> {
+        // Web servers seldom list, and whoever names no directory most likely means one object.
+        if self.url.starts_with("http") && !directory {
+            let head = tokio::time::timeout(self.deadline, self.store.head(&self.prefix)).await;
+            if head.map_err(|_| self.too_slow(&self.url))?.is_ok() {
+                return Ok(self.narrowed());
+            }
+        }
+        let mut listing = self.store.list(Some(&self.prefix));
+        let first = tokio::time::timeout(self.deadline, listing.try_next()).await;
+        let listing_error = match first.map_err(|_| self.too_slow(&self.url))? {
+            Ok(Some(_)) => return Ok(self),
+            Ok(None) => None,
+            Err(error) => Some(self.list_error(error)),
+        };
+        if self.prefix.filename().is_none() {
+            return listing_error.map_or(Ok(self), Err);
+        }
+        // Only who may not list, or asks a server that cannot, may still read this one object.
+        let listing_error = match listing_error {
+            None | Some(OriginError::Denied { .. } | OriginError::Unlistable { .. }) => {
+                listing_error
+            }
+            Some(error) => return Err(error),
+        };
+        let head = tokio::time::timeout(self.deadline, self.store.head(&self.prefix)).await;
+        match (head.map_err(|_| self.too_slow(&self.url))?, listing_error) {
+            (Ok(_), _) => Ok(self.narrowed()),
+            (Err(StoreError::NotFound { .. }), Some(OriginError::Unlistable { url, .. })) => {
+                Err(OriginError::Missing { what: url })
+            }
+            // A listing that was refused says more than a head, which cannot say why.
+            (Err(_), Some(error)) => Err(error),
+            (Err(StoreError::NotFound { .. }), None) => Ok(self),
+            (Err(error), None) => Err(self.store_error(&self.url, &error)),
+        }
+    }
+
+    /// The parent of this place, of which only this one object is meant.
+    fn narrowed(mut self) -> Self {
+        self.only = self.prefix.filename().map(str::to_owned);
+        let parts: Vec<_> = self.prefix.parts().collect();
+        self.prefix = parts[..parts.len().saturating_sub(1)].iter().cloned().collect();
+        // The name may look different in a URL, but has no slash in it.
+        self.url.truncate(self.url.rfind('/').unwrap_or(self.url.len()));
+        self
+    }
+
+    fn listed(&self, meta: &ObjectMeta) -> Listed {
+        let full = meta.location.as_ref();
+        let object = full
+            .strip_prefix(self.prefix.as_ref())
+            .map_or(full, |rest| rest.strip_prefix('/').unwrap_or(rest));
+        Listed { object: object.to_owned(), length: meta.size, version: version_of(meta) }
+    }
+
+    pub(crate) async fn read(
+        &self,
+        object: &str,
+        version: &str,
+        range: Range<u64>,
+    ) -> Result<Bytes, OriginError> {
+        let length = range.end - range.start;
+        let _permits = self.limits.admit(length).await;
+        let path =
+            self.path(object).map_err(|error| OriginError::Name { problem: error.to_string() })?;
+        let read = async {
+            let ranged = conditional(version).with_range(Some(range.clone()));
+            let result = match self.store.get_opts(&path, ranged).await {
+                // A plain web server may send whole objects only; a small one is wanted whole.
+                Err(StoreError::NotSupported { .. }) if range.start == 0 => {
+                    let whole = self.store.get_opts(&path, conditional(version)).await?;
+                    if whole.meta.size != length {
+                        return Ok((false, Bytes::new()));
+                    }
+                    whole
+                }
+                result => result?,
+            };
+            // Some servers ignore If-Match.
+            let same = version.is_empty() || version_of(&result.meta) == version;
+            Ok((same, result.bytes().await?))
+        };
+        let outcome = tokio::time::timeout(self.deadline, read).await;
+        match outcome.map_err(|_| self.too_slow(object))? {
+            Ok((true, bytes)) if bytes.len() as u64 == length => Ok(bytes),
+            Ok(_) | Err(StoreError::Precondition { .. } | StoreError::NotModified { .. }) => {
+                Err(OriginError::Changed { object: object.to_owned() })
+            }
+            Err(StoreError::NotFound { .. }) => {
+                Err(OriginError::Vanished { object: object.to_owned() })
+            }
+            Err(error) => Err(self.store_error(object, &error)),
+        }
+    }
+
+    fn too_slow(&self, what: &str) -> OriginError {
+        OriginError::Deadline { what: what.to_owned(), deadline: self.deadline }
+    }
+
+    fn list_error(&self, error: StoreError) -> OriginError {
+        let url = self.url.clone();
+        match error {
+            StoreError::InvalidPath { source } => {
+                OriginError::Name { problem: source.to_string().escape_debug().to_string() }
+            }
+            error if url.starts_with("http") => {
+                OriginError::Unlistable { url, problem: root_cause(&error) }
+            }
+            error => self.store_error(&url, &error),
+        }
+    }
+
+    fn store_error(&self, what: &str, error: &StoreError) -> OriginError {
+        let what = what.to_owned();
+        let problem = root_cause(error);
+        match (error, refused_with(error)) {
+            (StoreError::NotFound { .. }, _) | (_, Some(404)) => OriginError::Missing { what },
+            _ if !self.identified => OriginError::NoCredentials { what, problem },
+            (StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. }, _)
+            | (_, Some(401 | 403)) => OriginError::Denied { what, problem },
+            _ => OriginError::Unavailable { what, problem },
+        }
+    }
+}
+
+/// The status that a request was refused with. Listings keep it in the text of an inner error only.
+fn refused_with(error: &StoreError) -> Option<u16> {
+    let text = innermost(error).to_string();
+    let (_, rest) = text.split_once("non-2xx status code: ")?;
+    rest.get(..3)?.parse().ok()
+}
+
+fn version_of(meta: &ObjectMeta) -> String {
+    match &meta.e_tag {
+        // Azure lists its tags without the quotes that belong to them.
+        Some(tag) if !tag.ends_with('"') => format!("\"{tag}\""),
+        Some(tag) => tag.clone(),
+        None => format!("{MODIFIED}{}", meta.last_modified.to_rfc3339()),
+    }
+}
+
+/// Asks for exactly this version, in whichever way the store understands.
+fn conditional(version: &str) -> GetOptions {
+    match version.strip_prefix(MODIFIED) {
+        Some(time) => match time.parse::<DateTime<Utc>>() {
+            Ok(time) => GetOptions::default().with_if_unmodified_since(Some(time)),
+            Err(_) => GetOptions::default(),
+        },
+        None if version.is_empty() => GetOptions::default(),
+        None => GetOptions::default().with_if_match(Some(version.to_owned())),
+    }
+}
+
+fn innermost<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a dyn std::error::Error {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause
+}
+
+/// What a chain of errors comes down to, on one line and not too long.
+fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let text = innermost(error).to_string();
+    // S3 answers in XML; its message is what a person can use.
+    let message = ["<Message>", "<Code>"].iter().find_map(|tag| {
+        let (_, rest) = text.split_once(tag)?;
+        rest.split_once('<').map(|(message, _)| unescape(message))
+    });
+    let text = message.filter(|message| !message.is_empty()).unwrap_or(text);
+    // Web servers answer in HTML, which is of no use on one line.
+    let text = text.split_once('<').map_or(text.as_str(), |(before, _)| before);
+    text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(200).collect()
+}
+
+/// What is wrong with the endpoint in use; the client would take it, and panic later.
+fn endpoint_problem(location: &Location, options: &Options) -> Option<String> {
+    let variables: &[&str] = match location {
+        Location::S3 { .. } => &["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"],
+        _ => &[],
+    };
+    let from_environment = || variables.iter().find_map(|name| std::env::var(name).ok());
+    let endpoint = options.endpoint.clone().or_else(from_environment)?;
+    let sound = url::Url::parse(&endpoint).is_ok_and(|url| {
+        matches!(url.scheme(), "http" | "https") && url.has_host() && url.username().is_empty()
+    });
+    // It may hold a password where it should not; then it is not repeated.
+    let shown = if endpoint.contains('@') { "…" } else { &endpoint };
+    (!sound).then(|| {
+        format!(
+            "`{}` is no endpoint; write it in full, such as http://127.0.0.1:9000 (--endpoint, or AWS_ENDPOINT_URL for S3)",
+            shown.escape_debug()
+        )
+    })
+}
+
+/// Whether there are credentials for S3 before the machine's own role would be asked for.
+fn s3_identity(options: &Options) -> bool {
+    let variables = [
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SKIP_SIGNATURE",
+        "AWS_WEB_IDENTITY_TOKEN_FILE",
+        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    ];
+    options.anonymous
+        || options.credentials.is_some()
+        || variables.iter().any(|name| std::env::var_os(name).is_some())
+        || profile::read().contains_key("aws_access_key_id")
+}
+
+/// The five characters that XML has names for.
+fn unescape(text: &str) -> String {
+    let names = [("&apos;", "'"), ("&quot;", "\""), ("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&")];
+    names.iter().fold(text.to_owned(), |text, (name, character)| text.replace(name, character))
+}
+
+fn open_store(
+    location: Location,
+    options: &Options,
+) -> Result<(Arc<dyn ObjectStore>, String), StoreError> {
+    let retry = RetryConfig {
+        backoff: BackoffConfig {
+            init_backoff: Duration::from_millis(100),
+            max_backoff: Duration::from_secs(10).min(options.deadline / 4),
+            base: 2.,
+        },
+        max_retries: 10,
+        // Given up in time for its own reason to be told, before ours (the deadline) takes its place.
+        retry_timeout: options.deadline / 2,
+    };
+    let client = ClientOptions::new()
+        .with_allow_http(true)
+        .with_connect_timeout(Duration::from_secs(5).min(options.deadline))
+        // Ours bounds every request with its retries, and says so in its own words.
+        .with_timeout_disabled();
+    Ok(match location {
+        Location::S3 { bucket, prefix } => {
+            let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
+            if let Some(Credentials { access_key, secret_key }) = &options.credentials {
+                builder = builder.with_access_key_id(access_key).with_secret_access_key(secret_key);
+            }
+            if builder.get_config_value(&AmazonS3ConfigKey::AccessKeyId).is_none() {
+                for (key, value) in profile::read() {
+                    let key: AmazonS3ConfigKey = key.parse()?;
+                    if builder.get_config_value(&key).is_none() {
+                        builder = builder.with_config(key, value);
+                    }
+                }
+            }
+            if let Some(endpoint) = &options.endpoint {
+                builder = builder.with_endpoint(endpoint);
+            }
+            if options.anonymous {
+                builder = builder.with_skip_signature(true);
+            }
+            let store = builder.with_retry(retry).with_client_options(client).build()?;
+            (Arc::new(store), prefix)
+        }
+        Location::Google { bucket, prefix } => {
+            let mut builder = GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket);
+            if let Some(endpoint) = &options.endpoint {
+                builder = builder.with_base_url(endpoint);
+            }
+            if options.anonymous {
+                builder = builder.with_skip_signature(true);
+            }
+            let store = builder.with_retry(retry).with_client_options(client).build()?;
+            (Arc::new(store), prefix)
+        }
+        Location::Azure { container, prefix } => {
+            let mut builder = MicrosoftAzureBuilder::from_env().with_container_name(container);
+            if let Some(endpoint) = &options.endpoint {
+                builder = builder.with_endpoint(endpoint.clone());
+            }
+            if options.anonymous {
+                builder = builder.with_skip_signature(true);
+            }
+            let store = builder.with_retry(retry).with_client_options(client).build()?;
+            (Arc::new(store), prefix)
+        }
+        Location::Http { base, prefix } => {
+            let store = HttpBuilder::new()
+                .with_url(base)
+                .with_retry(retry)
+                .with_client_options(client)
+                .build()?;
+            (Arc::new(store), prefix)
+        }
+        Location::Local(_) => unreachable!("local trees are not opened here"),
+    })
+}

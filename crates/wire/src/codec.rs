@@ -1,0 +1,135 @@
+//! Little-endian fields, written one after the other and taken off one by one.
+
+use forebay_core::{Address, DatasetId};
+
+use crate::TEXT_SIZE_MAX;
+
+/// A body that is not what its kind says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// It ends before its fields do.
+    #[error("the body is too short for its kind")]
+    Short,
+    /// It goes on after its fields.
+    #[error("the body is too long for its kind")]
+    Long,
+    /// A count or length beyond the limits of the protocol.
+    #[error("a count or length is over the limit")]
+    OverLimit,
+    /// A field holds a value that means nothing.
+    #[error("a field holds a value that means nothing")]
+    Value,
+    /// A kind of frame that this version does not know, or not in this direction.
+    #[error("the kind {0} is unknown")]
+    Kind(u8),
+}
+
+/// Takes fields off the front of a body.
+pub(crate) struct Reader<'a>(pub &'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
+        let (taken, rest) = self.0.split_at_checked(count).ok_or(Malformed::Short)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        Ok(self.bytes(N)?.try_into().expect("N bytes were taken"))
+    }
+
+    pub fn u8(&mut self) -> Result<u8, Malformed> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    pub fn u16(&mut self) -> Result<u16, Malformed> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    pub fn u32(&mut self) -> Result<u32, Malformed> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub fn u64(&mut self) -> Result<u64, Malformed> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    pub fn address(&mut self) -> Result<Address, Malformed> {
+        self.array().map(Address::from_bytes)
+    }
+
+    pub fn dataset(&mut self) -> Result<DatasetId, Malformed> {
+        self.array().map(DatasetId::from_bytes)
+    }
+
+    pub fn text(&mut self) -> Result<String, Malformed> {
+        let length = usize::from(self.u16()?);
+        if length > TEXT_SIZE_MAX {
+            return Err(Malformed::OverLimit);
+        }
+        let bytes = self.bytes(length)?;
+        std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| Malformed::Value)
+    }
+
+    /// So many elements, each of a known size, bounded by a limit and by what is really there.
+    pub fn list<T>(
+        &mut self,
+        limit: usize,
+        element_size: usize,
+        mut element: impl FnMut(&mut Self) -> Result<T, Malformed>,
+    ) -> Result<Vec<T>, Malformed> {
+        let count = self.u32()? as usize;
+        if count > limit {
+            return Err(Malformed::OverLimit);
+        }
+        if count * element_size > self.0.len() {
+            return Err(Malformed::Short);
+        }
+        (0..count).map(|_| element(self)).collect()
+    }
+
+    /// Says that this was all.
+    pub fn finish(self) -> Result<(), Malformed> {
+        if self.0.is_empty() { Ok(()) } else { Err(Malformed::Long) }
+    }
+}
+
+/// Appends fields to a body.
+pub(crate) struct Writer<'a>(pub &'a mut Vec<u8>);
+
+impl Writer<'_> {
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    pub fn u8(&mut self, value: u8) {
+        self.0.push(value);
+    }
+
+    pub fn u16(&mut self, value: u16) {
+        self.bytes(&value.to_le_bytes());
+    }
+
+    pub fn u32(&mut self, value: u32) {
+        self.bytes(&value.to_le_bytes());
+    }
+
+    pub fn u64(&mut self, value: u64) {
+        self.bytes(&value.to_le_bytes());
+    }
+
+    /// Texts of ours are short; one that is not is cut at a character.
+    pub fn text(&mut self, text: &str) {
+        let text = &text[..text.floor_char_boundary(TEXT_SIZE_MAX)];
+        self.u16(u16::try_from(text.len()).expect("TEXT_SIZE_MAX fits"));
+        self.bytes(text.as_bytes());
+    }
+
+    pub fn list<T>(&mut self, limit: usize, list: &[T], mut element: impl FnMut(&mut Self, &T)) {
+        assert!(list.len() <= limit, "a batch of {} is over the limit of {limit}", list.len());
+        self.u32(u32::try_from(list.len()).expect("limits fit"));
+        for value in list {
+            element(self, value);
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! What a job or its agent asks of a node.
+
+use bytes::Bytes;
+use forebay_core::{Address, DatasetId};
+
+use crate::{
+    BATCH_MAX, PAYLOAD_SIZE_MAX, PRESENCE_MAX,
+    codec::{Malformed, Reader, Writer},
+    frame::{Frame, Header},
+};
+
+/// A request. After a dataset has been opened, blobs are spoken of by their ordinals in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// The first request of a connection: who speaks, and which versions of the protocol.
+    Hello {
+        /// The oldest version that the caller speaks.
+        version_min: u16,
+        /// The newest.
+        version_max: u16,
+        /// What the job calls itself.
+        job: String,
+    },
+    /// Asks for a dataset by name. The answer is a challenge, whether or not the node knows it.
+    Show {
+        /// Which.
+        dataset: DatasetId,
+    },
+    /// Answers the challenge: proves that the caller holds the table of the dataset.
+    Prove {
+        /// Which.
+        dataset: DatasetId,
+        /// BLAKE3, keyed with the challenge's nonce, over all addresses and lengths.
+        proof: [u8; 32],
+    },
+    /// Uploads the table of a dataset that the node does not know, page by page, in order.
+    Upload {
+        /// Which.
+        dataset: DatasetId,
+        /// How it is cut.
+        chunks: u32,
+        /// How it is cut.
+        partitions: u32,
+        /// How many blobs it has in all.
+        blobs: u64,
+        /// The ordinal of the first blob of this page.
+        first: u64,
+        /// This page.
+        page: Vec<BlobLength>,
+    },
+    /// Asks which blobs are resident, for a range of ordinals.
+    Presence {
+        /// An opened dataset.
+        handle: u32,
+        /// The first ordinal.
+        first: u64,
+        /// How many.
+        count: u32,
+    },
+    /// Asks for bytes. Each range is answered by a frame of its own, in the order in which they become
+    /// ready.
+    Get {
+        /// An opened dataset.
+        handle: u32,
+        /// How long to wait for a blob that somebody has claimed, in milliseconds.
+        wait_ms: u32,
+        /// Which bytes.
+        ranges: Vec<BlobRange>,
+    },
+    /// Asks to be the one who fetches these blobs.
+    Claim {
+        /// An opened dataset.
+        handle: u32,
+        /// Which.
+        blobs: Vec<u64>,
+    },
+    /// Keeps claims alive, and says how far the fetches are.
+    Renew {
+        /// An opened dataset.
+        handle: u32,
+        /// Which, and how many bytes of each have been fetched.
+        blobs: Vec<BlobProgress>,
+    },
+    /// Gives claims back, unfulfilled.
+    Release {
+        /// An opened dataset.
+        handle: u32,
+        /// Which.
+        blobs: Vec<u64>,
+    },
+    /// Hands over bytes of a claimed blob. The pieces of a blob come in order; with the last one the
+    /// node hashes the whole before it believes it.
+    Put {
+        /// An opened dataset.
+        handle: u32,
+        /// Which blob.
+        blob: u64,
+        /// Where the piece begins.
+        offset: u64,
+        /// The piece.
+        payload: Bytes,
+    },
+    /// Asks for the node's counters.
+    Stats,
+}
+
+/// A row of a dataset's table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlobLength {
+    /// The blob's name.
+    pub address: Address,
+    /// How long it is.
+    pub length: u64,
+}
+
+/// Some bytes of a blob.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlobRange {
+    /// Which blob.
+    pub blob: u64,
+    /// The first byte.
+    pub offset: u64,
+    /// How many.
+    pub length: u32,
+}
+
+/// How far a fetch is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlobProgress {
+    /// Which blob.
+    pub blob: u64,
+    /// Bytes fetched so far.
+    pub bytes: u64,
+}
+
+/// Kinds of requests; a reply has the same with the top bit set.
+pub(crate) mod kind {
+    pub const HELLO: u8 = 1;
+    pub const SHOW: u8 = 2;
+    pub const PROVE: u8 = 3;
+    pub const UPLOAD: u8 = 4;
+    pub const PRESENCE: u8 = 5;
+    pub const GET: u8 = 6;
+    pub const CLAIM: u8 = 7;
+    pub const RENEW: u8 = 8;
+    pub const RELEASE: u8 = 9;
+    pub const PUT: u8 = 10;
+    pub const STATS: u8 = 11;
+}
+
+const ROW_SIZE: usize = Address::LEN + 8;
+const RANGE_SIZE: usize = 20;
+const PROGRESS_SIZE: usize = 16;
+
+impl Request {
+    fn kind(&self) -> u8 {
+        match self {
+            Self::Hello { .. } => kind::HELLO,
+            Self::Show { .. } => kind::SHOW,
+            Self::Prove { .. } => kind::PROVE,
+            Self::Upload { .. } => kind::UPLOAD,
+            Self::Presence { .. } => kind::PRESENCE,
+            Self::Get { .. } => kind::GET,
+            Self::Claim { .. } => kind::CLAIM,
+            Self::Renew { .. } => kind::RENEW,
+            Self::Release { .. } => kind::RELEASE,
+            Self::Put { .. } => kind::PUT,
+            Self::Stats => kind::STATS,
+        }
+    }
+
+    /// As a frame. Batches over the limits are our own mistake, and asserted.
+    pub fn encode(&self, id: u64) -> Frame {
+        let payload = match self {
+            Self::Put { payload, .. } => payload.clone(),
+            _ => Bytes::new(),
+        };
+        assert!(
+            payload.len() <= PAYLOAD_SIZE_MAX,
+            "a payload of {} is over the limit",
+            payload.len()
+        );
+        Frame::new(self.kind(), id, payload, |body| self.write(&mut Writer(body)))
+    }
+
+    fn write(&self, to: &mut Writer<'_>) {
+        match self {
+            Self::Hello { version_min, version_max, job } => {
+                to.u16(*version_min);
+                to.u16(*version_max);
+                to.text(job);
+            }
+            Self::Show { dataset } => to.bytes(dataset.as_bytes()),
+            Self::Prove { dataset, proof } => {
+                to.bytes(dataset.as_bytes());
+                to.bytes(proof);
+            }
+            Self::Upload { dataset, chunks, partitions, blobs, first, page } => {
+                to.bytes(dataset.as_bytes());
+                to.u32(*chunks);
+                to.u32(*partitions);
+                to.u64(*blobs);
+                to.u64(*first);
+                to.list(BATCH_MAX, page, |to, row| {
+                    to.bytes(row.address.as_bytes());
+                    to.u64(row.length);
+                });
+            }
+            Self::Presence { handle, first, count } => {
+                to.u32(*handle);
+                to.u64(*first);
+                to.u32(*count);
+            }
+            Self::Get { handle, wait_ms, ranges } => {
+                to.u32(*handle);
+                to.u32(*wait_ms);
+                to.list(BATCH_MAX, ranges, |to, range| {
+                    to.u64(range.blob);
+                    to.u64(range.offset);
+                    to.u32(range.length);
+                });
+            }
+            Self::Claim { handle, blobs } | Self::Release { handle, blobs } => {
+                to.u32(*handle);
+                to.list(BATCH_MAX, blobs, |to, blob| to.u64(*blob));
+            }
+            Self::Renew { handle, blobs } => {
+                to.u32(*handle);
+                to.list(BATCH_MAX, blobs, |to, progress| {
+                    to.u64(progress.blob);
+                    to.u64(progress.bytes);
+                });
+            }
+            Self::Put { handle, blob, offset, .. } => {
+                to.u32(*handle);
+                to.u64(*blob);
+                to.u64(*offset);
+            }
+            Self::Stats => {}
+        }
+    }
+
+    /// Reads a request; `body` is what follows its header.
+    pub fn decode(header: &Header, body: &Bytes) -> Result<Self, Malformed> {
+        let mut from = Reader(body);
+        let request = match header.kind {
+            kind::HELLO => Self::Hello {
+                version_min: from.u16()?,
+                version_max: from.u16()?,
+                job: from.text()?,
+            },
+            kind::SHOW => Self::Show { dataset: from.dataset()? },
+            kind::PROVE => Self::Prove { dataset: from.dataset()?, proof: from.array()? },
+            kind::UPLOAD => Self::Upload {
+                dataset: from.dataset()?,
+                chunks: from.u32()?,
+                partitions: from.u32()?,
+                blobs: from.u64()?,
+                first: from.u64()?,
+                page: from.list(BATCH_MAX, ROW_SIZE, |from| {
+                    Ok(BlobLength { address: from.address()?, length: from.u64()? })
+                })?,
+            },
+            kind::PRESENCE => {
+                let (handle, first, count) = (from.u32()?, from.u64()?, from.u32()?);
+                if count > PRESENCE_MAX {
+                    return Err(Malformed::OverLimit);
+                }
+                Self::Presence { handle, first, count }
+            }
+            kind::GET => Self::Get {
+                handle: from.u32()?,
+                wait_ms: from.u32()?,
+                ranges: from.list(BATCH_MAX, RANGE_SIZE, |from| {
+                    let range =
+                        BlobRange { blob: from.u64()?, offset: from.u64()?, length: from.u32()? };
+                    if range.length as usize > PAYLOAD_SIZE_MAX {
+                        return Err(Malformed::OverLimit);
+                    }
+                    Ok(range)
+                })?,
+            },
+            kind::CLAIM => {
+                Self::Claim { handle: from.u32()?, blobs: from.list(BATCH_MAX, 8, Reader::u64)? }
+            }
+            kind::RENEW => Self::Renew {
+                handle: from.u32()?,
+                blobs: from.list(BATCH_MAX, PROGRESS_SIZE, |from| {
+                    Ok(BlobProgress { blob: from.u64()?, bytes: from.u64()? })
+                })?,
+            },
+            kind::RELEASE => {
+                Self::Release { handle: from.u32()?, blobs: from.list(BATCH_MAX, 8, Reader::u64)? }
+            }
+            kind::PUT => {
+                let (handle, blob, offset) = (from.u32()?, from.u64()?, from.u64()?);
+                if from.0.len() > PAYLOAD_SIZE_MAX {
+                    return Err(Malformed::OverLimit);
+                }
+                let payload = body.slice_ref(from.bytes(from.0.len())?);
+                Self::Put { handle, blob, offset, payload }
+            }
+            kind::STATS => Self::Stats,
+            unknown => return Err(Malformed::Kind(unknown)),
+        };
+        from.finish().map(|()| request)
+    }
+}

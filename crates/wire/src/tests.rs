@@ -1,0 +1,183 @@
+//! Every frame survives the round trip, and no bytes from outside do any harm.
+
+use bytes::Bytes;
+use forebay_core::{Address, DatasetId};
+use proptest::{collection::vec, prelude::*};
+
+use super::*;
+
+fn address() -> impl Strategy<Value = Address> {
+    any::<[u8; 32]>().prop_map(Address::from_bytes)
+}
+
+fn dataset() -> impl Strategy<Value = DatasetId> {
+    any::<[u8; 32]>().prop_map(DatasetId::from_bytes)
+}
+
+fn payload() -> impl Strategy<Value = Bytes> {
+    vec(any::<u8>(), 0..300).prop_map(Bytes::from)
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let row =
+        (address(), any::<u64>()).prop_map(|(address, length)| BlobLength { address, length });
+    let range = (any::<u64>(), any::<u64>(), 0..=16_u32 << 20)
+        .prop_map(|(blob, offset, length)| BlobRange { blob, offset, length });
+    let progress =
+        (any::<u64>(), any::<u64>()).prop_map(|(blob, bytes)| BlobProgress { blob, bytes });
+    let blobs = || (any::<u32>(), vec(any::<u64>(), 0..20));
+    prop_oneof![
+        (any::<u16>(), any::<u16>(), "\\PC{0,64}").prop_map(|(version_min, version_max, job)| {
+            Request::Hello { version_min, version_max, job }
+        }),
+        dataset().prop_map(|dataset| Request::Show { dataset }),
+        (dataset(), any::<[u8; 32]>())
+            .prop_map(|(dataset, proof)| Request::Prove { dataset, proof }),
+        (dataset(), any::<u32>(), any::<u32>(), any::<u64>(), any::<u64>(), vec(row, 0..20))
+            .prop_map(|(dataset, chunks, partitions, blobs, first, page)| Request::Upload {
+                dataset,
+                chunks,
+                partitions,
+                blobs,
+                first,
+                page
+            }),
+        (any::<u32>(), any::<u64>(), 0..=PRESENCE_MAX)
+            .prop_map(|(handle, first, count)| Request::Presence { handle, first, count }),
+        (any::<u32>(), any::<u32>(), vec(range, 0..20))
+            .prop_map(|(handle, wait_ms, ranges)| Request::Get { handle, wait_ms, ranges }),
+        blobs().prop_map(|(handle, blobs)| Request::Claim { handle, blobs }),
+        (any::<u32>(), vec(progress, 0..20))
+            .prop_map(|(handle, blobs)| Request::Renew { handle, blobs }),
+        blobs().prop_map(|(handle, blobs)| Request::Release { handle, blobs }),
+        (any::<u32>(), any::<u64>(), any::<u64>(), payload()).prop_map(
+            |(handle, blob, offset, payload)| Request::Put { handle, blob, offset, payload }
+        ),
+        Just(Request::Stats),
+    ]
+}
+
+fn reply() -> impl Strategy<Value = Reply> {
+    use ClaimAnswer::{Granted, Held, Present, TooMany};
+    let claims = prop::sample::select(vec![Granted, Held, Present, TooMany]);
+    let renewals = prop::sample::select(vec![RenewAnswer::Renewed, RenewAnswer::Lost]);
+    let gets = prop::sample::select(vec![GetAnswer::Hit, GetAnswer::Miss, GetAnswer::Claimed]);
+    let puts = prop::sample::select(vec![PutAnswer::More, PutAnswer::Stored]);
+    let codes = prop::sample::select(vec![
+        ErrorCode::Malformed,
+        ErrorCode::Version,
+        ErrorCode::Unknown,
+        ErrorCode::WrongBytes,
+        ErrorCode::NotClaimed,
+        ErrorCode::NoSpace,
+        ErrorCode::TooMuch,
+        ErrorCode::Stopping,
+        ErrorCode::Failed,
+    ]);
+    prop_oneof![
+        (any::<u16>(), any::<u32>())
+            .prop_map(|(version, lease_ms)| Reply::Hello { version, lease_ms }),
+        any::<[u8; 32]>().prop_map(|nonce| Reply::Show(ShowAnswer::Prove { nonce })),
+        Just(Reply::Show(ShowAnswer::Upload)),
+        any::<u32>().prop_map(|handle| Reply::Open { handle }),
+        any::<u64>().prop_map(|next| Reply::Uploaded { next }),
+        payload().prop_map(|bits| Reply::Presence { bits }),
+        (any::<u32>(), gets, payload()).prop_map(|(index, answer, payload)| Reply::Get {
+            index,
+            answer,
+            payload
+        }),
+        vec(claims, 0..20).prop_map(|answers| Reply::Claim { answers }),
+        vec(renewals, 0..20).prop_map(|answers| Reply::Renew { answers }),
+        Just(Reply::Released),
+        puts.prop_map(Reply::Put),
+        vec(("[a-z_]{1,40}", any::<u64>()), 0..20).prop_map(|counters| Reply::Stats { counters }),
+        (codes, "\\PC{0,100}").prop_map(|(code, text)| Reply::Error(Refusal { code, text })),
+    ]
+}
+
+/// Takes a frame apart as a reader of a socket would.
+fn split(bytes: &[u8]) -> Option<(Header, Bytes)> {
+    let (header, body) = bytes.split_first_chunk::<HEADER_SIZE>()?;
+    let header = Header::decode(header).ok()?;
+    Some((header, Bytes::copy_from_slice(body.get(..header.body_size)?)))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 2000, ..Default::default() })]
+
+    #[test]
+    fn requests_survive_the_round_trip(request in request(), id in any::<u64>()) {
+        let (header, body) = split(&request.encode(id).to_bytes()).unwrap();
+        prop_assert_eq!(header.id, id);
+        prop_assert_eq!(Request::decode(&header, &body), Ok(request));
+        prop_assert!(Reply::decode(&header, &body).is_err(), "a request is no reply");
+    }
+
+    #[test]
+    fn replies_survive_the_round_trip(reply in reply(), id in any::<u64>()) {
+        let (header, body) = split(&reply.encode(id).to_bytes()).unwrap();
+        prop_assert_eq!(header.id, id);
+        prop_assert_eq!(Reply::decode(&header, &body), Ok(reply));
+        prop_assert!(Request::decode(&header, &body).is_err(), "a reply is no request");
+    }
+
+    /// What is too short or too long for its kind is refused, wherever it is cut.
+    #[test]
+    fn no_cut_or_stretched_body_is_accepted_by_mistake(
+        request in request(),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let (header, body) = split(&request.encode(1).to_bytes()).unwrap();
+        // A put's payload is whatever is left, so any length of it is a put.
+        let fixed = !matches!(request, Request::Put { .. });
+        if fixed && !body.is_empty() {
+            let cut = cut.index(body.len());
+            prop_assert!(Request::decode(&header, &body.slice(..cut)).is_err());
+        }
+        if fixed {
+            let longer = Bytes::from([&body[..], &[0]].concat());
+            prop_assert!(Request::decode(&header, &longer).is_err());
+        }
+    }
+
+    #[test]
+    fn garbage_is_refused_and_never_panics(kind in any::<u8>(), body in vec(any::<u8>(), 0..400)) {
+        let header = Header { kind, id: 7, body_size: body.len() };
+        let body = Bytes::from(body);
+        let _ = Request::decode(&header, &body);
+        let _ = Reply::decode(&header, &body);
+    }
+
+    #[test]
+    fn any_header_is_bounded(bytes in any::<[u8; HEADER_SIZE]>()) {
+        if let Ok(header) = Header::decode(&bytes) {
+            prop_assert!(header.body_size <= BODY_SIZE_MAX);
+            prop_assert_eq!(header.encode(), bytes);
+        }
+    }
+}
+
+/// Promise 6 (bounded): a count from outside asks for no more memory than there are bytes behind it.
+#[test]
+fn a_lying_count_allocates_nothing() {
+    let mut frame = Request::Claim { handle: 1, blobs: vec![5] }.encode(1).to_bytes();
+    frame[HEADER_SIZE + 4..HEADER_SIZE + 8].copy_from_slice(&60_000_u32.to_le_bytes());
+    let (header, body) = split(&frame).unwrap();
+    assert_eq!(Request::decode(&header, &body), Err(Malformed::Short));
+    frame[HEADER_SIZE + 4..HEADER_SIZE + 8].copy_from_slice(&u32::MAX.to_le_bytes());
+    let (header, body) = split(&frame).unwrap();
+    assert_eq!(Request::decode(&header, &body), Err(Malformed::OverLimit));
+}
+
+/// `docs/wire.md` shows these bytes: a change here is a new version of the protocol.
+#[test]
+fn the_first_version_stays_as_it_is() {
+    let hello = Request::Hello { version_min: 1, version_max: 1, job: "a".to_owned() }.encode(2);
+    assert_eq!(
+        hello.to_bytes(),
+        [7, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 1, 0, b'a']
+    );
+    let miss = Reply::Get { index: 3, answer: GetAnswer::Miss, payload: Bytes::new() }.encode(9);
+    assert_eq!(miss.to_bytes(), [5, 0, 0, 0, 0x86, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 1]);
+}

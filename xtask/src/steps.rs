@@ -1,0 +1,67 @@
+//! Steps that say what they do and how long they took.
+
+use std::{
+    env,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use crate::Outcome;
+
+/// A run of named steps; the first that fails ends it.
+pub struct Steps {
+    count: usize,
+    done: Vec<(String, Duration)>,
+}
+
+impl Steps {
+    /// So many steps are to come.
+    pub fn new(count: usize) -> Self {
+        Self { count, done: Vec::new() }
+    }
+
+    /// Runs a command, with its output for all to see.
+    pub fn run(&mut self, name: &str, command: &mut Command) -> Outcome {
+        let arguments: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
+        let program = command.get_program().to_string_lossy().into_owned();
+        println!(
+            "==> [{}/{}] {name}: {program} {}",
+            self.done.len() + 1,
+            self.count,
+            arguments.join(" ")
+        );
+        let started = Instant::now();
+        let status =
+            command.status().map_err(|error| format!("{name}: cannot run {program}: {error}"))?;
+        let took = started.elapsed();
+        println!("    {name} took {:.1} s", took.as_secs_f64());
+        if !status.success() {
+            return Err(format!("{name} failed"));
+        }
+        self.done.push((name.to_owned(), took));
+        Ok(())
+    }
+
+    /// Says what was done.
+    pub fn finish(self) {
+        let total: Duration = self.done.iter().map(|(_, took)| *took).sum();
+        for (name, took) in &self.done {
+            println!("{:>8.1} s  {name}", took.as_secs_f64());
+        }
+        println!("{:>8.1} s  in all; every step passed", total.as_secs_f64());
+    }
+}
+
+/// The cargo that runs this.
+pub fn cargo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(arguments);
+    command
+}
+
+/// Whether a program is there.
+pub fn installed(program: &str) -> bool {
+    let probe =
+        Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    probe.is_ok_and(|status| status.success())
+}
