@@ -19,11 +19,11 @@ use super::{
 
 /// Defines the kinds with their names and one line each.
 macro_rules! kinds {
-    ($($(#[$doc:meta])* $kind:ident = $name:literal,)*) => {
+    ($(#[doc = $about:literal] $kind:ident = $name:literal,)*) => {
         /// Which policy.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum PolicyKind {
-            $($(#[$doc])* $kind,)*
+            $(#[doc = $about] $kind,)*
         }
 
         impl PolicyKind {
@@ -35,6 +35,14 @@ macro_rules! kinds {
                 match self {
                     $(PolicyKind::$kind => $name,)*
                 }
+            }
+
+            /// What it is, in one line.
+            pub const fn about(self) -> &'static str {
+                let about: &'static str = match self {
+                    $(PolicyKind::$kind => $about,)*
+                };
+                about.trim_ascii()
             }
         }
     };
@@ -59,7 +67,7 @@ kinds! {
     ClockPro = "clock-pro",
     /// LRU and LFU, chosen by regret.
     LeCaR = "lecar",
-    /// `LeCaR` with better experts.
+    /// The same with better experts.
     Cacheus = "cacheus",
     /// A small FIFO before a main one.
     S3Fifo = "s3-fifo",

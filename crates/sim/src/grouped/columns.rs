@@ -47,7 +47,10 @@ pub(super) fn parse(
         .enumerate()
         .find_map(|(index, name)| header[..index].contains(name).then_some(name))
     {
-        return Err(content(format!("two columns are named `{twice}`")));
+        let twice = twice.escape_debug();
+        return Err(content(format!(
+            "two columns are named `{twice}`; a table needs a name of its own"
+        )));
     }
     let columns: Vec<usize> = if layout.tables.is_empty() {
         (0..header.len()).collect()
@@ -55,7 +58,9 @@ pub(super) fn parse(
         let find = |name: &&str| {
             let found = header.iter().position(|column| column == name);
             found.ok_or_else(|| {
-                content(format!("there is no column `{name}`; there are {}", header.join(", ")))
+                let columns = header.join(", ");
+                let columns = columns.escape_debug();
+                content(format!("there is no column `{name}`; there are {columns}"))
             })
         };
         layout.tables.iter().map(find).collect::<Result<_, _>>()?

@@ -90,6 +90,30 @@ const KDD_HEADER: &[&str] = &[
 ];
 
 impl Format {
+    /// Every format.
+    pub const ALL: &[Format] = &[
+        Self::Columns,
+        Self::Flights,
+        Self::Kdd99,
+        Self::MovieLens,
+        Self::Numbers32,
+        Self::Numbers64,
+        Self::Pages,
+    ];
+
+    /// As it is written on a command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Columns => "csv",
+            Self::Flights => "nycflights",
+            Self::Kdd99 => "kdd99",
+            Self::MovieLens => "movielens",
+            Self::Numbers32 => "u32",
+            Self::Numbers64 => "i64",
+            Self::Pages => "pages",
+        }
+    }
+
     /// What a file of this name probably contains.
     pub fn of(path: &Path) -> Self {
         let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
@@ -109,19 +133,10 @@ impl FromStr for Format {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        Ok(match text {
-            "csv" => Self::Columns,
-            "nycflights" => Self::Flights,
-            "kdd99" => Self::Kdd99,
-            "movielens" => Self::MovieLens,
-            "u32" => Self::Numbers32,
-            "i64" => Self::Numbers64,
-            "pages" => Self::Pages,
-            other => {
-                return Err(format!(
-                    "there is no trace format `{other}`; there are csv, nycflights, kdd99, movielens, u32, i64, pages"
-                ));
-            }
+        let found = Self::ALL.iter().copied().find(|format| format.name() == text);
+        found.ok_or_else(|| {
+            let names: Vec<&str> = Self::ALL.iter().map(|format| format.name()).collect();
+            format!("there is no trace format `{text}`; there are {}", names.join(", "))
         })
     }
 }

@@ -48,7 +48,9 @@ pub(super) fn parse_pages(path: &Path, name: &str, bytes: &[u8]) -> Result<Trace
         let mut fields = text.split_ascii_whitespace();
         let mut number = |what: &str| {
             let field = fields.next().ok_or_else(|| error(&format!("the {what} is missing")))?;
-            field.parse::<u64>().map_err(|_| error(&format!("the {what} `{field}` is no number")))
+            field
+                .parse::<u64>()
+                .map_err(|_| error(&format!("the {what} `{}` is no number", field.escape_debug())))
         };
         let (start, count) = (number("start")?, number("count")?);
         if count > 1 << 20 {

@@ -234,3 +234,14 @@ fn fewer_tables_make_a_narrower_trace() {
     assert_eq!(narrow.tables()[0].name, "t3");
     assert!(narrow.requests().all(|request| request[0].table() == TableId(0)));
 }
+
+#[test]
+fn the_first_requests_are_a_trace_of_their_own() {
+    let whole = skewed(100, 2, 6);
+    assert_eq!(whole.clone().first(1000), whole);
+    let short = whole.clone().first(10);
+    assert_eq!((short.len(), short.key_count()), (10, 20));
+    assert!(short.rows() < whole.rows());
+    assert_eq!(short.request(9), whole.request(9));
+    assert!(whole.first(0).is_empty());
+}

@@ -78,6 +78,22 @@ impl Trace {
         (0..self.len()).map(|index| self.request(index))
     }
 
+    /// Only the first requests; the working set shrinks with them.
+    #[must_use]
+    pub fn first(mut self, requests: usize) -> Trace {
+        self.ends.truncate(requests);
+        self.keys.truncate(self.ends.last().copied().unwrap_or(0));
+        for table in &mut self.tables {
+            table.rows = 0;
+        }
+        // Rows are numbered in the order of their first appearance.
+        for key in &self.keys {
+            let rows = &mut self.tables[usize::from(key.table().0)].rows;
+            *rows = (*rows).max(key.row() + 1);
+        }
+        self
+    }
+
     /// The same requests with only some of the tables, in the given order (figure 7.4 of the dissertation).
     #[must_use]
     pub fn with_tables(&self, tables: &[TableId]) -> Trace {
