@@ -3,8 +3,8 @@
 An outside check, in an environment of its own:
 
     python3 -m venv /tmp/interop && /tmp/interop/bin/pip install libcachesim
-    cargo build --release -p forebay-sim --examples
-    /tmp/interop/bin/python tests/interop/check_libcachesim.py target/release/examples/grouped [TRACE ...]
+    cargo build --release
+    /tmp/interop/bin/python tests/interop/check_libcachesim.py target/release/forebay [TRACE ...]
 
 Without TRACE it makes a skewed trace of its own. A trace is a file of big-endian 32-bit keys.
 Policies that leave nothing open (FIFO, LRU, CLOCK, LFU, SIEVE, ARC, S3-FIFO) must agree within 0.1
@@ -56,7 +56,7 @@ def main() -> int:
         with open(trace, "rb") as file:
             data = file.read()
         keys = [key for (key,) in struct.iter_unpack(">I", data)]
-        command = [binary, trace, "--json", "--no-bounds", "--cache", "1%,10%",
+        command = [binary, "embed", "sim", trace, "--format", "json", "--no-bounds", "--cache", "1%,10%",
                    "--policy", ",".join([*EXACT, *SHOWN])]
         report = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
         for row in report["rows"]:
