@@ -7,6 +7,7 @@ mod bench;
 mod demo;
 mod dev;
 mod digest;
+mod embed;
 mod namespace;
 mod output;
 mod reach;
@@ -31,6 +32,7 @@ Examples:
   forebay demo                                        see it work, on data it makes itself
   forebay digest build s3://bucket/train -o train.digest
   forebay digest show train.digest
+  forebay embed sim synthetic-criteo                  which embedding rows to keep in memory
   forebay dev origin --root ./data                    serve a directory over S3, for trying things";
 
 #[derive(Debug, Subcommand)]
@@ -43,6 +45,9 @@ enum Command {
     /// Make keys for namespaces, whose addresses only their members can compute.
     #[command(subcommand)]
     Namespace(namespace::Command),
+    /// Policies for embedding rows, compared on traces.
+    #[command(subcommand)]
+    Embed(embed::Command),
     /// Servers for tests, demos and development.
     #[command(subcommand)]
     Dev(dev::Command),
@@ -74,6 +79,7 @@ fn main() -> ExitCode {
             Command::Demo(args) => demo::run(args).await,
             Command::Digest(command) => digest::run(command).await,
             Command::Namespace(command) => namespace::run(command),
+            Command::Embed(command) => embed::run(command),
             Command::Dev(command) => dev::run(command).await,
             Command::Bench(command) => bench::run(command).await,
         }

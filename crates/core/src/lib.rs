@@ -9,6 +9,7 @@
 pub mod chunking;
 pub mod claims;
 pub mod digest;
+pub mod embedding;
 pub mod names;
 pub mod rate;
 pub mod units;

@@ -7,6 +7,7 @@ mod building;
 mod columns;
 mod comparing;
 mod demo;
+mod embed;
 mod harness;
 mod interrupting;
 mod moving_data;

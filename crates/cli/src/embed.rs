@@ -1,0 +1,250 @@
+//! `forebay embed`: which embedding rows stay in memory, simulated on traces.
+
+use std::{
+    fs,
+    io::ErrorKind,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use anyhow::{Context as _, anyhow, bail};
+use forebay_core::embedding::{PolicyKind, PolicyKindError};
+use forebay_sim::grouped::{self, CacheShare, Cost, Criteo, Simulation, Trace, TraceError};
+use serde::Serialize;
+
+use crate::output::{self, Format, Verdict};
+
+/// The trace that needs no file.
+const SYNTHETIC: &str = "synthetic-criteo";
+
+/// How long the synthetic trace is unless told otherwise.
+const SYNTHETIC_REQUESTS: u64 = 200_000;
+
+/// Requests are kept in memory: about 10 GB at this many synthetic ones.
+const REQUESTS_MAX: u64 = 20_000_000;
+
+/// Costs are the median of so many pairs.
+const COST_PAIRS: usize = 5;
+
+/// Which embedding rows stay in memory.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Run policies on a trace, and count the requests all of whose rows were in memory.
+    ///
+    /// TRACE is a file of columns (CSV with a header line: a column is a table, a line a request, a
+    /// cell with bars such as `Comedy|Drama` several rows, an empty one none), a file of another
+    /// format that we know, plain or packed, or `synthetic-criteo`. Cells of the report are perfect
+    /// and individual hits; the first fifth of the trace warms up and is not counted.
+    #[command(after_help = EXAMPLES)]
+    Sim(SimArgs),
+    /// List the policies.
+    Policies(PoliciesArgs),
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  forebay embed sim synthetic-criteo --requests 20000
+  forebay embed sim lookups.csv --policy all --cache 1%,5%,20% --plot hits.svg
+  forebay embed sim lookups.csv --policy s3-fifo,group --format json
+  forebay embed sim lookups.csv --policy group --cache 5% --cost";
+
+/// What to simulate.
+#[derive(Debug, clap::Args)]
+pub struct SimArgs {
+    /// A file, or `synthetic-criteo`.
+    trace: PathBuf,
+    /// Names of policies, or `all` (`forebay embed policies` lists them).
+    #[arg(long, value_name = "NAMES", default_value = "lru,ev-lfu,group")]
+    policy: Policies,
+    /// Cache sizes, as shares of the rows that the trace asks for.
+    #[arg(long, value_name = "SHARES", value_delimiter = ',', default_value = "1%,2%,5%,10%,20%")]
+    cache: Vec<CacheShare>,
+    /// What the file contains, where its name does not tell: csv, nycflights, kdd99, movielens, u32,
+    /// i64 or pages.
+    #[arg(long, value_name = "NAME")]
+    trace_format: Option<grouped::Format>,
+    /// Only so many requests, from the first [default: all of a file, 200000 synthetic ones].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=REQUESTS_MAX))]
+    requests: Option<u64>,
+    /// Also go through the trace a second time, and count all of it.
+    #[arg(long)]
+    replay: bool,
+    /// Leave out what no policy can beat, which takes a while to find out.
+    #[arg(long)]
+    no_bounds: bool,
+    /// Measure what decisions cost beside LRU's, instead of counting hits.
+    #[arg(long, conflicts_with_all = ["replay", "no_bounds", "plot"])]
+    cost: bool,
+    /// Draw perfect hits over cache sizes.
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+    /// Decides the synthetic trace, and what policies leave to chance.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// How to report.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// How to list.
+#[derive(Debug, clap::Args)]
+pub struct PoliciesArgs {
+    /// How to report.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// Policies as they are named on the command line.
+#[derive(Debug, Clone)]
+struct Policies(Vec<PolicyKind>);
+
+impl FromStr for Policies {
+    type Err = PolicyKindError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "all" {
+            return Ok(Self(PolicyKind::ALL.to_vec()));
+        }
+        text.split(',').map(str::parse).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+pub fn run(command: Command) -> anyhow::Result<Verdict> {
+    match command {
+        Command::Sim(args) => simulate(args),
+        Command::Policies(args) => list(&args),
+    }
+}
+
+fn simulate(args: SimArgs) -> anyhow::Result<Verdict> {
+    if let Some(plot) = &args.plot {
+        check_plot(plot, &args.trace)?;
+    }
+    let trace = load(&args)?;
+    let mut simulation = Simulation::new(once(args.policy.0));
+    simulation.shares = once(args.cache);
+    simulation.seed = args.seed;
+    simulation.replay = args.replay;
+    simulation.bounds = !args.no_bounds;
+    if args.cost {
+        return report_costs(&simulation, &trace, args.format);
+    }
+    let report = simulation.run(&trace);
+    if let Some(plot) = &args.plot {
+        fs::write(plot, report.svg()).with_context(|| format!("write `{}`", plot.display()))?;
+    }
+    match args.format {
+        Format::Json => output::json(&report)?,
+        Format::Text => output::data(&report.text())?,
+    }
+    Ok(Verdict::Yes)
+}
+
+/// Each value once, in the order in which they were first named.
+fn once<T: PartialEq>(values: Vec<T>) -> Vec<T> {
+    let mut kept = Vec::new();
+    for value in values {
+        if !kept.contains(&value) {
+            kept.push(value);
+        }
+    }
+    kept
+}
+
+/// A long simulation should not end with a picture that cannot be written, or in place of its trace.
+fn check_plot(plot: &Path, trace: &Path) -> anyhow::Result<()> {
+    let shown = plot.display();
+    if plot.is_dir() {
+        bail!("--plot: `{shown}` is a directory; name a file in it");
+    }
+    let folder = plot.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+        bail!("--plot: there is no directory `{}`; make it first", folder.display());
+    }
+    if let (Ok(plot), Ok(trace)) = (plot.canonicalize(), trace.canonicalize())
+        && plot == trace
+    {
+        bail!("--plot: `{shown}` is the trace itself; name another file");
+    }
+    Ok(())
+}
+
+fn load(args: &SimArgs) -> anyhow::Result<Trace> {
+    let count = |requests: u64| usize::try_from(requests).unwrap_or(usize::MAX);
+    if args.trace == Path::new(SYNTHETIC) {
+        if args.trace_format.is_some() {
+            bail!(
+                "--trace-format is for files; `{SYNTHETIC}` is made here (a file: ./{SYNTHETIC})"
+            );
+        }
+        let requests = count(args.requests.unwrap_or(SYNTHETIC_REQUESTS));
+        // The published figures are of trace 1 and policies seeded with 0.
+        return Ok(Criteo { requests, seed: args.seed.wrapping_add(1) }.generate());
+    }
+    let format = args.trace_format.unwrap_or_else(|| grouped::Format::of(&args.trace));
+    let trace = grouped::load_as(&args.trace, format).map_err(|error| match &error {
+        TraceError::Io { path, source } if source.kind() == ErrorKind::NotFound => {
+            anyhow!("there is no file `{}`; a trace is a file, or `{SYNTHETIC}`", path.display())
+        }
+        TraceError::Line { .. } | TraceError::Content { .. } => {
+            anyhow!("{error} (read as {}; --trace-format names another format)", format.name())
+        }
+        _ => error.into(),
+    })?;
+    Ok(match args.requests {
+        Some(requests) => trace.first(count(requests)),
+        None => trace,
+    })
+}
+
+/// What a policy costs at a size.
+#[derive(Debug, Serialize)]
+struct CostAt {
+    share: CacheShare,
+    #[serde(flatten)]
+    cost: Cost,
+}
+
+fn report_costs(simulation: &Simulation, trace: &Trace, format: Format) -> anyhow::Result<Verdict> {
+    let at = |&share: &CacheShare| {
+        let costs = simulation.cost(trace, share, COST_PAIRS);
+        costs.into_iter().map(move |cost| CostAt { share, cost })
+    };
+    let costs: Vec<CostAt> = simulation.shares.iter().flat_map(at).collect();
+    let row = |CostAt { share, cost }: &CostAt| {
+        vec![
+            cost.policy.to_string(),
+            share.to_string(),
+            format!("{:.1}", cost.nanos_per_key),
+            format!("{:.2}", cost.against_lru),
+        ]
+    };
+    match format {
+        Format::Json => output::json(&costs)?,
+        Format::Text => {
+            let rows: Vec<_> = costs.iter().map(row).collect();
+            output::data(&output::table(&["POLICY", "CACHE", "NS PER KEY", "x LRU"], &rows))?;
+        }
+    }
+    Ok(Verdict::Yes)
+}
+
+/// A policy, for scripts.
+#[derive(Debug, Serialize)]
+struct Listed {
+    name: &'static str,
+    about: &'static str,
+}
+
+fn list(args: &PoliciesArgs) -> anyhow::Result<Verdict> {
+    let listed = PolicyKind::ALL.iter();
+    let listed = listed.map(|kind| Listed { name: kind.name(), about: kind.about() });
+    match args.format {
+        Format::Json => output::json(&listed.collect::<Vec<_>>())?,
+        Format::Text => {
+            let lines = listed.map(|Listed { name, about }| format!("{name:<20}{about}\n"));
+            output::data(&lines.collect::<String>())?;
+        }
+    }
+    Ok(Verdict::Yes)
+}

@@ -1,0 +1,118 @@
+//! `embed sim` and `embed policies`, for people and for scripts.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::harness::{Forebay, Place};
+
+/// A hundred requests to two tables: every other one asks for the same two rows.
+fn place() -> Place {
+    let place = Place::new();
+    let lines = (0..100).map(|at| match at % 2 {
+        0 => "u,f\n".to_owned(),
+        _ => format!("u{at},f{at}\n"),
+    });
+    fs::write(place.out("own.csv"), format!("user,film\n{}", lines.collect::<String>())).unwrap();
+    place
+}
+
+fn sim(place: &Place, options: &[&str]) -> Forebay {
+    place.forebay(["embed", "sim"].iter().chain(options))
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+#[test]
+fn figures_for_scripts_add_up() {
+    let options = ["own.csv", "--policy", "lru,group,lru", "--cache", "10%,50%", "--replay"];
+    let report = sim(&place(), &[&options[..], &["--format", "json"]].concat()).succeeds().json();
+    assert_eq!((number(&report["requests"]), number(&report["keys"])), (100, 200));
+    assert_eq!((number(&report["tables"]), number(&report["working_set_rows"])), (2, 102));
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 4, "two policies, though one was named twice, at two sizes");
+    for row in rows {
+        for (tally, requests) in [("single", 80), ("replay", 100)] {
+            let of = |name: &str| number(&row[tally][name]);
+            assert_eq!((of("requests"), of("keys")), (requests, 2 * requests), "{row}");
+            assert!(2 * of("perfect") <= of("hits") && of("hits") <= of("keys"), "{row}");
+        }
+        let bounds = report["bounds"].as_array().unwrap();
+        let bound = bounds.iter().find(|bound| bound["share"] == row["share"]).unwrap();
+        assert!(number(&row["single"]["perfect"]) <= number(&bound["infinite"]["perfect"]));
+    }
+    assert_eq!(number(&rows[0]["capacity_rows"]), 10);
+    assert_eq!(number(&rows[0]["single"]["perfect"]), 40, "LRU keeps what comes every other time");
+}
+
+#[test]
+fn people_get_a_table_and_a_picture() {
+    let place = place();
+    let text =
+        sim(&place, &["own.csv", "--plot", "hits.svg", "--requests", "50"]).succeeds().stdout;
+    for part in ["own: 50 requests, 100 keys in 2 tables", "POLICY", "lru", "ev-lfu", "-- static"] {
+        assert!(text.contains(part), "`{part}` is not in {text}");
+    }
+    let svg = fs::read_to_string(place.out("hits.svg")).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("group"), "{svg}");
+    let text = sim(&place, &["own.csv", "--policy", "all", "--no-bounds"]).succeeds().stdout;
+    assert!(text.contains("w-tinylfu") && !text.contains("-- static"), "{text}");
+    let text = sim(&place, &["own.csv", "--cost", "--cache", "5%"]).succeeds().stdout;
+    assert!(text.contains("x LRU") && text.lines().count() == 4, "{text}");
+}
+
+#[test]
+fn the_synthetic_trace_says_so_and_follows_its_seed() {
+    let place = Place::new();
+    let run = |seed: &str| {
+        let options = ["synthetic-criteo", "--requests", "200", "--cache", "5%", "--seed", seed];
+        sim(&place, &options).succeeds().stdout
+    };
+    assert!(run("1").contains("SYNTHETIC"));
+    assert_eq!(run("1"), run("1"));
+    assert_ne!(run("1"), run("2"));
+}
+
+#[test]
+fn every_policy_is_listed_with_a_line() {
+    let place = place();
+    let text = place.forebay(["embed", "policies"]).succeeds().stdout;
+    let listed = place.forebay(["embed", "policies", "--format", "json"]).succeeds().json();
+    for policy in listed.as_array().unwrap() {
+        let [name, about] = ["name", "about"].map(|field| policy[field].as_str().unwrap());
+        assert!(text.contains(name) && about.ends_with('.'), "{policy}");
+        sim(&place, &["own.csv", "--policy", name, "--cache", "5%", "--no-bounds"]).succeeds();
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_the_way_out() {
+    let place = place();
+    fs::write(place.out("short.csv"), "user,film\n1,2\n3\n").unwrap();
+    fs::write(place.out("twice.csv"), "a\u{1b}[31m,a\u{1b}[31m\n1,2\n").unwrap();
+    fs::write(place.out("odd.trace"), "12345").unwrap();
+    fs::write(place.out("torn.csv.gz"), [0x1f, 0x8b, 8, 0]).unwrap();
+    for (options, saying) in [
+        (&["own.csv", "--policy", "lru,mru"][..], &["no policy `mru`", "there are fifo, lru"][..]),
+        (&["own.csv", "--policy", ""], &["no policy ``"]),
+        (&["own.csv", "--cache", "5%,120%"], &["`120%` is no cache size", "such as 5%"]),
+        (&["own.csv", "--cache", "5"], &["`5` is no cache size", "such as 5%"]),
+        (&["own.csv", "--trace-format", "tsv"], &["no trace format `tsv`", "csv, nycflights"]),
+        (&["own.csv", "--requests", "0"], &["--requests", "1.."]),
+        (&["own.csv", "--cost", "--replay"], &["--cost", "--replay"]),
+        (&["short.csv"], &["short.csv, line 3", "1 values", "2 columns", "--trace-format"]),
+        (&["twice.csv"], &["twice.csv", "two columns are named", "a name of its own"]),
+        (&["odd.trace"], &["odd.trace", "4-byte keys", "read as u32", "--trace-format"]),
+        (&["torn.csv.gz"], &["unpack torn.csv.gz"]),
+        (&["."], &["read .", "directory"]),
+        (&["missing.csv"], &["no file `missing.csv`", "or `synthetic-criteo`"]),
+        (&["synthetic-criteo", "--trace-format", "csv"], &["--trace-format is for files"]),
+        (&["own.csv", "--plot", "."], &["`.` is a directory", "name a file in it"]),
+        (&["own.csv", "--plot", "no/x.svg"], &["no directory `no`", "make it first"]),
+        (&["own.csv", "--plot", "own.csv"], &["is the trace itself", "another file"]),
+    ] {
+        sim(&place, options).refuses(saying);
+    }
+}

@@ -1,0 +1,185 @@
+//! What every policy promises, checked for all of them on the same random requests.
+
+use super::*;
+use crate::ByteSize;
+
+/// Skewed random requests over tables of different sizes: one key per table, bags with repeats, empty
+/// requests, and now and then a table that was never declared.
+pub(super) fn random_request(random: &mut fastrand::Rng, tables: &[TableShape]) -> Vec<Key> {
+    let skewed =
+        |random: &mut fastrand::Rng, rows: u64| (random.f64().powi(3) * rows as f64) as u64;
+    let key = |random: &mut fastrand::Rng, table: usize| {
+        let row = skewed(random, tables[table].rows);
+        Key::new(TableId(u16::try_from(table).unwrap()), row).unwrap()
+    };
+    match random.u8(0..20) {
+        0 => Vec::new(),
+        1 => vec![Key::new(TableId(99), random.u64(0..4)).unwrap()],
+        2..5 => {
+            let table = random.usize(0..tables.len());
+            (0..random.usize(1..30)).map(|_| key(random, table)).collect()
+        }
+        _ => (0..tables.len()).map(|table| key(random, table)).collect(),
+    }
+}
+
+fn tables() -> Vec<TableShape> {
+    [(5, 16), (40, 64), (200, 144), (1000, 32)]
+        .map(|(rows, row_bytes)| TableShape { rows, row_bytes })
+        .to_vec()
+}
+
+/// Follows a policy by what it reports alone, and compares after every request.
+fn obeys_the_contract(kind: PolicyKind, capacity: Capacity, seed: u64) {
+    let budget = Budget::new(tables(), capacity);
+    let mut policy = kind.build(&budget, seed);
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut resident = std::collections::BTreeSet::new();
+    let mut outcome = Outcome::default();
+    for _ in 0..600 {
+        let keys = random_request(&mut random, budget.tables());
+        policy.request(&keys, &mut outcome);
+        let expected: Vec<bool> = keys.iter().map(|key| resident.contains(key)).collect();
+        assert_eq!(
+            outcome.hits, expected,
+            "{kind}: hits are judged by the state before the request"
+        );
+        assert_eq!(outcome.perfect(), expected.iter().all(|hit| *hit));
+
+        for key in &outcome.admitted {
+            assert!(resident.insert(*key), "{kind}: {key:?} was resident already");
+            assert!(keys.contains(key), "{kind}: {key:?} was not asked for");
+        }
+        for key in &outcome.evicted {
+            assert!(resident.remove(key), "{kind}: {key:?} was not resident");
+            let hit = keys.iter().zip(&expected).any(|(asked, hit)| asked == key && *hit);
+            assert!(!hit, "{kind}: a key hit by a request is never evicted by that same request");
+        }
+        let reported: std::collections::BTreeSet<Key> = policy.residents().into_iter().collect();
+        assert_eq!(reported, resident, "{kind}: the residents are what was reported");
+        assert!(keys.iter().all(|key| policy.contains(*key) == resident.contains(key)));
+        let used: u64 =
+            resident.iter().map(|key| u64::from(budget.weight(key.table()).unwrap())).sum();
+        assert_eq!(policy.used(), used, "{kind}");
+        assert!(used <= policy.capacity(), "{kind}: capacity is never exceeded");
+    }
+}
+
+#[test]
+fn every_policy_obeys_the_contract_in_rows() {
+    for &kind in PolicyKind::ALL {
+        for (seed, rows) in [0, 1, 2, 3, 10, 60, 400, 5000].into_iter().enumerate() {
+            obeys_the_contract(kind, Capacity::Rows(rows), seed as u64);
+        }
+    }
+}
+
+#[test]
+fn every_policy_obeys_the_contract_in_bytes() {
+    for &kind in PolicyKind::ALL {
+        for (seed, bytes) in [0, 15, 100, 200, 3000, 20_000].into_iter().enumerate() {
+            obeys_the_contract(kind, Capacity::Bytes(ByteSize(bytes)), seed as u64);
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_decisions() {
+    for &kind in PolicyKind::ALL {
+        let run = || {
+            let budget = Budget::new(tables(), Capacity::Rows(60));
+            let mut policy = kind.build(&budget, 7);
+            let mut random = fastrand::Rng::with_seed(3);
+            let mut outcome = Outcome::default();
+            let mut outcomes = Vec::new();
+            for _ in 0..500 {
+                policy.request(&random_request(&mut random, budget.tables()), &mut outcome);
+                outcomes.push(outcome.clone());
+            }
+            outcomes
+        };
+        assert!(run() == run(), "{kind} decided differently");
+    }
+}
+
+#[test]
+fn with_room_for_everything_nothing_is_ever_read_twice() {
+    for &kind in PolicyKind::ALL {
+        let budget = Budget::new(tables(), Capacity::Rows(10_000));
+        let mut policy = kind.build(&budget, 0);
+        let mut random = fastrand::Rng::with_seed(5);
+        let mut outcome = Outcome::default();
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..2000 {
+            let keys = random_request(&mut random, budget.tables());
+            policy.request(&keys, &mut outcome);
+            for (key, hit) in keys.iter().zip(&outcome.hits) {
+                let known = seen.contains(key) && budget.weight(key.table()).is_some();
+                assert_eq!(*hit, known, "{kind}: {key:?}");
+            }
+            seen.extend(keys);
+        }
+    }
+}
+
+#[test]
+fn names_parse_back_and_unknown_ones_are_answered_with_the_list() {
+    for &kind in PolicyKind::ALL {
+        assert_eq!(kind.name().parse(), Ok(kind));
+    }
+    let error = "lru2".parse::<PolicyKind>().unwrap_err().to_string();
+    assert!(error.contains("`lru2`") && error.contains("lru, clock"), "{error}");
+}
+
+/// A request may need more than the cache holds: its misses then stay out, at no cost.
+#[test]
+fn a_bag_larger_than_the_cache_is_served() {
+    let budget =
+        Budget::new(vec![TableShape { rows: 1 << 20, row_bytes: 4 }], Capacity::Rows(2000));
+    let bag: Vec<Key> = (0..6000).map(|row| Key::new(TableId(0), row).unwrap()).collect();
+    for &kind in PolicyKind::ALL {
+        let mut policy = kind.build(&budget, 0);
+        let mut outcome = Outcome::default();
+        policy.request(&bag[..2000], &mut outcome);
+        policy.request(&bag[..4000], &mut outcome);
+        policy.request(&bag, &mut outcome);
+        assert!(policy.used() <= 2000, "{kind}");
+    }
+}
+
+/// "Small tables are pinned: their rows, once resident, stay."
+#[test]
+fn ours_keeps_small_tables_whatever_comes() {
+    let shape = |rows| TableShape { rows, row_bytes: 4 };
+    let budget = Budget::new(vec![shape(1 << 20), shape(3)], Capacity::Rows(640));
+    let mut policy = PolicyKind::Group.build(&budget, 0);
+    let mut outcome = Outcome::default();
+    let small: Vec<Key> = (0..3).map(|row| Key::new(TableId(1), row).unwrap()).collect();
+    policy.request(&small, &mut outcome);
+    for row in 0..20_000 {
+        policy.request(&[Key::new(TableId(0), row % 5000).unwrap()], &mut outcome);
+    }
+    assert!(small.iter().all(|key| policy.contains(*key)), "they are 3 of 640 rows");
+}
+
+/// "Bursts count once": what is asked for now and then outlives what was asked for often, but briefly.
+#[test]
+fn ours_is_not_impressed_by_bursts() {
+    let budget = Budget::new(vec![TableShape { rows: 1 << 20, row_bytes: 4 }], Capacity::Rows(100));
+    let mut policy = PolicyKind::Group.build(&budget, 0);
+    let mut outcome = Outcome::default();
+    let mut ask = |row: u64| policy.request(&[Key::new(TableId(0), row).unwrap()], &mut outcome);
+    let steady = 0..60_u64;
+    let mut next = 1000;
+    for round in 0..40 {
+        steady.clone().for_each(&mut ask);
+        // A visitor who asks fifty times and never comes back, and passers-by.
+        (0..50).for_each(|_| ask(500 + round));
+        (0..20).for_each(|_| {
+            next += 1;
+            ask(next);
+        });
+    }
+    let kept = steady.filter(|row| policy.contains(Key::new(TableId(0), *row).unwrap())).count();
+    assert!(kept >= 55, "{kept} of 60 steady rows are resident");
+}

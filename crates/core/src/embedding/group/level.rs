@@ -1,0 +1,93 @@
+//! Exponentially decayed sums, kept as logarithms so that nothing ever has to be decayed.
+//!
+//! A sum that halves every half-life is, up to a factor common to all keys, a sum of terms that *grow*:
+//! an access now weighs 2^(now / half-life). [`Level`] is the logarithm (base 2) of such a sum. Levels of
+//! different keys compare directly however long ago they were touched, and changing the half-life only
+//! changes how fast "now" rises.
+
+/// The logarithm of a decayed sum, in 256ths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(in crate::embedding) struct Level(pub u32);
+
+impl Level {
+    pub const STEPS: u32 = 256;
+
+    /// "Now" begins here, so that much smaller terms can be told from nothing.
+    pub const START: Level = Level(64 * Self::STEPS);
+
+    /// The level of the sum of two terms.
+    #[inline]
+    #[must_use]
+    pub fn plus(self, other: Level) -> Level {
+        let (high, low) = if self.0 >= other.0 { (self.0, other.0) } else { (other.0, self.0) };
+        let index = ((high - low) / Self::GAP_STEP) as usize;
+        Level(high + LOG_OF_SUM.get(index).map_or(0, |rise| u32::from(*rise)))
+    }
+
+    /// The level of a fraction 2^-`halvings` of this sum, `halvings` in 256ths.
+    #[inline]
+    #[must_use]
+    pub fn minus(self, halvings: u32) -> Level {
+        Level(self.0.saturating_sub(halvings))
+    }
+
+    /// Gaps between two terms are looked up in steps of a 16th.
+    const GAP_STEP: u32 = 16;
+}
+
+/// log2(1 + 2^-gap) in 256ths, for gaps in 16ths of an octave; beyond 9 octaves it rounds to nought.
+const LOG_OF_SUM: [u16; 144] = {
+    let mut table = [0; 144];
+    let mut index = 0;
+    while index < 144 {
+        table[index] = log_of_sum(index);
+        index += 1;
+    }
+    table
+};
+
+/// `256 * log2(1 + 2^(-index/16))`, by integer arithmetic so that every machine agrees.
+const fn log_of_sum(index: usize) -> u16 {
+    // 2^(-1/16) and powers of it in 32-bit fixed point.
+    let mut power: u64 = 1 << 32;
+    let mut step = 0;
+    while step < index {
+        power = (power * 4_112_874_773) >> 32; // 2^32 * 2^(-1/16)
+        step += 1;
+    }
+    // Binary logarithm of x in [1, 2], bit by bit.
+    let mut x = (1_u64 << 32) + power;
+    let mut log = 0;
+    if x >= 1 << 33 {
+        return 256;
+    }
+    let mut bit = 128;
+    while bit > 0 {
+        x = ((x as u128 * x as u128) >> 32) as u64;
+        if x >= 1 << 33 {
+            x >>= 1;
+            log += bit;
+        }
+        bit /= 2;
+    }
+    log
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_add_like_the_sums_they_stand_for() {
+        let mut random = fastrand::Rng::with_seed(1);
+        for _ in 0..10_000 {
+            let [a, b] = [(); 2].map(|()| random.u32(0..20 * Level::STEPS));
+            let sum = [a, b].map(|level| f64::from(level) / f64::from(Level::STEPS)).map(f64::exp2);
+            let expected = (sum[0] + sum[1]).log2() * f64::from(Level::STEPS);
+            let found = f64::from(Level(a).plus(Level(b)).0);
+            assert!((found - expected).abs() < 10.0, "{a} and {b}: {found}, not {expected}");
+        }
+        assert_eq!(Level(512).plus(Level(512)), Level(768), "twice the sum is one more");
+        assert_eq!(Level(512).minus(600), Level(0), "less than nothing is nothing");
+    }
+}

@@ -1,0 +1,323 @@
+//! Ours: group-effective frequency.
+//!
+//! A row is worth keeping if it will be asked for *together with rows that are there too*. So an access
+//! counts in full only when all other keys of its request hit, and is halved again and again for those
+//! that miss; what counts fades exponentially. Three things keep that from going wrong:
+//!
+//! - **Bursts count once.** A user rates a hundred films in an hour and is never seen again. An access
+//!   soon after the previous one counts only in proportion to the time between them.
+//! - **Newcomers get a chance.** They pass a FIFO window before they compete with the lowest resident,
+//!   and bring along what a sketch remembers of them.
+//! - **Nothing is tuned by hand.** Half-life, window and the strictness with incomplete requests come from
+//!   a [`rehearsal`] on a sample of the keys.
+//!
+//! Small tables are pinned: their rows, once resident, stay. They would anyway, nearly always, and this way
+//! they cost neither a ranking nor a surprise.
+
+mod level;
+mod memory;
+mod rehearsal;
+
+use self::{
+    level::Level,
+    memory::Memory,
+    rehearsal::{Access, Rehearsal, Setting},
+};
+use super::{
+    key::{Key, TableId, mix},
+    list::Slot,
+    policy::{Budget, Replacement, Turn, keeps_books},
+    ranked::Ranked,
+    store::{Place, Store, UNLISTED},
+};
+
+const WINDOW: Place = 0;
+const PINNED: Place = 1;
+
+/// Whole tables are pinned, smallest first, until they take this share of the capacity.
+const PINNED_SHARE: f64 = 1.0 / 64.0;
+/// Accesses closer together than this many per row that fits are a burst.
+const BURST_SHARE: f64 = 0.3;
+/// Keys that the sketch has room for, per row that fits.
+const REMEMBERED_PER_ROW: u64 = 16;
+
+/// Ranks are this fine: 16 to a doubling.
+const RANK_STEPS: u32 = 16;
+/// Ranks in use at most; then all are counted anew from a later beginning.
+const RANKS_MAX: u32 = 8192;
+
+/// What we note about a resident.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Value {
+    level: Level,
+    /// When it was last asked for, in accesses; the lower half of the count is enough.
+    last: u32,
+}
+
+/// Group-effective frequency.
+#[derive(Debug)]
+pub(super) struct Group {
+    store: Store<Value>,
+    /// Residents that have passed the window, by level.
+    main: Ranked,
+    /// The level at which ranks begin.
+    rank_base: u32,
+    memory: Memory,
+    rehearsal: Rehearsal,
+    setting: Setting,
+    pinned: Vec<bool>,
+    /// Accesses so far, and the level of one that counts in full, with 32 binary places.
+    time: u64,
+    now: u64,
+    pace: u64,
+    rows_max: u64,
+    burst: u32,
+    burst_log: u32,
+    /// What the current request's hits, and its misses, are discounted by.
+    hit_halvings: u32,
+    miss_halvings: u32,
+}
+
+impl Group {
+    pub fn new(budget: &Budget) -> Self {
+        let rows_max = budget.rows_max();
+        let rehearsal = Rehearsal::new(rows_max);
+        let burst = ((rows_max as f64 * BURST_SHARE) as u32).max(1);
+        let mut group = Self {
+            store: Store::new(2, budget.capacity()),
+            main: Ranked::default(),
+            rank_base: 0,
+            memory: Memory::new(rows_max.saturating_mul(REMEMBERED_PER_ROW)),
+            setting: rehearsal.setting(),
+            rehearsal,
+            pinned: pinned_tables(budget),
+            time: 0,
+            now: u64::from(Level::START.0) << 32,
+            pace: 0,
+            rows_max,
+            burst,
+            burst_log: log2(burst),
+            hit_halvings: 0,
+            miss_halvings: 0,
+        };
+        group.apply_setting();
+        group
+    }
+
+    fn apply_setting(&mut self) {
+        self.setting = self.rehearsal.setting();
+        let pace = f64::from(Level::STEPS) / self.setting.half_life;
+        self.pace = (pace * f64::from(u32::MAX)) as u64;
+    }
+
+    fn pinned(&self, table: TableId) -> bool {
+        self.pinned.get(usize::from(table.0)).copied().unwrap_or(false)
+    }
+
+    /// The level of an access that counts in full.
+    fn now_level(&self) -> Level {
+        Level(u32::try_from(self.now >> 32).unwrap_or(u32::MAX))
+    }
+
+    /// What an access to a key counts; `last` is when it was asked for before, if that is known.
+    fn access(&mut self, key: Key, last: Option<u32>, discount: u32, turn: &Turn) -> Level {
+        self.time += 1;
+        self.now += self.pace;
+        let burst = last.map_or(0, |last| {
+            let gap = (self.time as u32).wrapping_sub(last).max(1);
+            if gap < self.burst { self.burst_log - log2(gap) } else { 0 }
+        });
+        let halvings = discount + burst;
+        if self.rehearsal.sampled(key) && self.counts_in_rehearsal(last) {
+            self.rehearse(key, discount, turn);
+        }
+        self.now_level().minus(halvings)
+    }
+
+    /// In the rehearsal, too, a burst counts once: an access soon after the previous one takes part with a
+    /// chance in proportion to the time between them. So it spends no time on keys that every setting has.
+    fn counts_in_rehearsal(&self, last: Option<u32>) -> bool {
+        let gap = last.map_or(u32::MAX, |last| (self.time as u32).wrapping_sub(last));
+        gap >= self.burst || (mix(self.time) >> 32) as u32 % self.burst < gap
+    }
+
+    fn rehearse(&mut self, key: Key, discount: u32, turn: &Turn) {
+        let others_missed = if discount == self.hit_halvings {
+            turn.keys - turn.hits
+        } else {
+            turn.keys - turn.hits - 1
+        };
+        let access = Access {
+            time: self.time,
+            halvings: discount,
+            missing: f64::from(others_missed) / f64::from(turn.keys),
+            rows: self.rows(),
+        };
+        if self.rehearsal.access(key, access) {
+            self.apply_setting();
+        }
+    }
+
+    /// Rows that fit: what is there if the cache is full, else what the narrowest rows would make.
+    fn rows(&self) -> f64 {
+        let (used, capacity) = (self.store.used() as f64, self.store.capacity() as f64);
+        if used > 0.9 * capacity {
+            f64::from(self.store.resident_count()) * capacity / used
+        } else {
+            self.rows_max as f64
+        }
+    }
+
+    fn rank(&self, level: Level) -> u32 {
+        level.0.saturating_sub(self.rank_base) / RANK_STEPS
+    }
+
+    fn leave_main(&mut self, slot: Slot) {
+        let rank = self.rank(self.store.meta(slot).level);
+        self.main.remove(&mut self.store.links, rank, slot);
+    }
+
+    fn enter_main(&mut self, slot: Slot) {
+        self.store.unlist(slot);
+        let rank = self.rank(self.store.meta(slot).level);
+        self.main.push_newest(&mut self.store.links, rank, slot);
+    }
+
+    /// Ranks rise with time; now and then they are counted from a later beginning.
+    fn rebase(&mut self) {
+        let order: Vec<Slot> = self.main.in_order(&self.store.links).collect();
+        for slot in &order {
+            self.leave_main(*slot);
+        }
+        self.rank_base = self.now_level().0.saturating_sub(RANKS_MAX / 2 * RANK_STEPS);
+        for slot in order {
+            self.enter_main(slot);
+        }
+    }
+
+    fn window_max(&self) -> u64 {
+        (self.store.capacity() as f64 * self.setting.window) as u64
+    }
+
+    fn lowest(&self, turn: &Turn) -> Option<Slot> {
+        self.main.first(&self.store.links, |slot| !self.store.protected(slot, turn))
+    }
+
+    fn oldest_in(&self, place: Place, turn: &Turn) -> Option<Slot> {
+        std::iter::successors(self.store.oldest(place), |slot| self.store.links.newer(*slot))
+            .find(|slot| !self.store.protected(*slot, turn))
+    }
+
+    fn evict(&mut self, slot: Slot, turn: &mut Turn) {
+        if self.store.place(slot) == UNLISTED {
+            self.leave_main(slot);
+        }
+        self.memory.note(self.store.key(slot), self.store.meta(slot).level);
+        self.store.forget(slot, turn);
+    }
+
+    fn make_room(&mut self, weight: u32, turn: &mut Turn) -> bool {
+        while !self.store.fits(weight) {
+            let window_is_full =
+                self.store.list(WINDOW).weight() + u64::from(weight) > self.window_max();
+            let candidate = self.oldest_in(WINDOW, turn);
+            let loser = match (candidate.filter(|_| window_is_full), self.lowest(turn)) {
+                (Some(candidate), Some(lowest)) => {
+                    if self.store.meta(candidate).level > self.store.meta(lowest).level {
+                        self.enter_main(candidate);
+                        lowest
+                    } else {
+                        candidate
+                    }
+                }
+                (Some(slot), None) | (None, Some(slot)) => slot,
+                (None, None) => match candidate.or_else(|| self.oldest_in(PINNED, turn)) {
+                    Some(slot) => slot,
+                    None => return false,
+                },
+            };
+            self.evict(loser, turn);
+        }
+        true
+    }
+}
+
+impl Replacement for Group {
+    keeps_books!(Value);
+
+    fn begin(&mut self, turn: &Turn) {
+        let missed = u64::from(turn.keys - turn.hits);
+        let discount = |missed: u64| {
+            let halvings =
+                u64::from(self.setting.strictness) * missed / u64::from(turn.keys.max(1));
+            u32::try_from(halvings).unwrap_or(u32::MAX)
+        };
+        (self.hit_halvings, self.miss_halvings) =
+            (discount(missed), discount(missed.saturating_sub(1)));
+        if self.rank(self.now_level()) > RANKS_MAX {
+            self.rebase();
+        }
+    }
+
+    fn hit(&mut self, slot: Slot, turn: &mut Turn) {
+        let place = self.store.place(slot);
+        let Value { level, last } = *self.store.meta(slot);
+        let access = self.access(self.store.key(slot), Some(last), self.hit_halvings, turn);
+        let value = Value { level: level.plus(access), last: self.time as u32 };
+        if place == UNLISTED && self.rank(value.level) != self.rank(level) {
+            self.leave_main(slot);
+            *self.store.meta_mut(slot) = value;
+            self.enter_main(slot);
+        } else {
+            *self.store.meta_mut(slot) = value;
+        }
+    }
+
+    fn miss(&mut self, key: Key, weight: u32, turn: &mut Turn) {
+        let access = self.access(key, None, self.miss_halvings, turn);
+        let level = self.memory.recall(key).plus(access);
+        if !self.make_room(weight, turn) {
+            self.memory.note(key, level);
+            return;
+        }
+        let value = Value { level, last: self.time as u32 };
+        if self.pinned(key.table()) {
+            self.store.admit(PINNED, key, weight, value, turn);
+            return;
+        }
+        self.store.admit(WINDOW, key, weight, value, turn);
+        // While there is room, what leaves the window need not prove itself.
+        while self.store.list(WINDOW).weight() > self.window_max().max(u64::from(weight)) {
+            let oldest = self.store.oldest(WINDOW).expect("it weighs something");
+            self.enter_main(oldest);
+        }
+    }
+}
+
+/// The smallest tables that together stay within the share for pinned ones.
+fn pinned_tables(budget: &Budget) -> Vec<bool> {
+    let mut left = (budget.capacity() as f64 * PINNED_SHARE) as u64;
+    let mut pinned = vec![false; budget.tables().len()];
+    let mut by_weight: Vec<(u64, usize)> = (0..pinned.len())
+        .map(|index| {
+            (budget.table_weight(TableId(u16::try_from(index).unwrap_or(u16::MAX))), index)
+        })
+        .collect();
+    by_weight.sort_unstable();
+    for (weight, index) in by_weight {
+        if weight > left {
+            break;
+        }
+        left -= weight;
+        pinned[index] = true;
+    }
+    pinned
+}
+
+/// The binary logarithm in 256ths, straight lines between powers of two.
+#[inline]
+fn log2(value: u32) -> u32 {
+    let whole = value.ilog2();
+    let fraction = (value << (31 - whole) << 1) >> 24;
+    whole * Level::STEPS + fraction
+}

@@ -1,0 +1,267 @@
+//! Which half-life, how large a window, how strict with incomplete requests? Tried out on a sample.
+//!
+//! Recency wins on some traces and frequency on others, so nothing of this can be fixed. For a few
+//! thousand sampled keys we keep what their level would be under each half-life, and what level a key
+//! would need to be resident beside each window. Every access to a sampled key then tells which
+//! settings would have had it, and the setting that has most of them (each access counted by how much it
+//! matters to its request) is used for the whole cache.
+//!
+//! The same sample tells how much a request says about its keys' next requests. Where tables are
+//! independent, the misses of today's request say nothing about tomorrow's, and it would be wrong to
+//! discount a key for them; where keys come in company (a flight has its route and its hour), they say
+//! much. That correlation sets the discount.
+
+use super::{
+    super::key::{Key, KeyMap},
+    level::Level,
+};
+
+/// Half-lives tried, each [`HALF_LIFE_STEP`] times the one before.
+const HALF_LIVES: usize = 8;
+const HALF_LIFE_STEP: f64 = 2.5;
+/// The shortest one, in accesses and as a share of the rows that fit.
+const HALF_LIFE_MIN: f64 = 1024.0;
+const HALF_LIFE_MIN_SHARE: f64 = 0.25;
+
+/// We begin with a long one: where it matters, a trace soon shows that it wants a shorter one.
+const HALF_LIFE_FIRST: usize = 6;
+
+/// Windows tried, as shares of the capacity, smallest first.
+const WINDOWS: [f64; 3] = [0.01, 0.05, 0.2];
+
+/// Sampled keys, within limits one for so many rows that fit; when there are more, all keys are sampled
+/// less densely.
+const ROWS_PER_TRACKED: u64 = 4;
+const TRACKED_MIN: u64 = 2048;
+const TRACKED_MAX: u64 = 16 * 1024;
+/// Accesses to sampled keys between two looks at the results: few at first, then a share of these keys.
+const REVIEW_FIRST: u32 = 128;
+const REVIEW_DIVISOR: u32 = 4;
+/// What earlier results still count at each look.
+const FADE: f64 = 0.95;
+/// Another setting must be better by this factor: changing costs a little.
+const MARGIN: f64 = 1.002;
+
+/// Halvings of an access's worth if all other keys missed, per unit of correlation, and its limits. With
+/// a correlation of 0.3 (flights), one miss among ten keys divides by five.
+const STRICTNESS: f64 = 80.0;
+const STRICTNESS_MIN: f64 = 4.0;
+const STRICTNESS_MAX: f64 = 40.0;
+/// Sums as if a hundred accesses with a correlation of 0.3 had been seen.
+const MOMENTS_BEFORE: [f64; 6] = [100.0, 50.0, 50.0, 35.0, 35.0, 28.0];
+
+/// There is room for every key that was seen at all.
+const ANY: i64 = -(1 << 40);
+
+#[derive(Debug, Clone, Copy)]
+struct Tracked {
+    levels: [Level; HALF_LIVES],
+    /// How much had been admitted to each window when this key last was.
+    entered: [f64; WINDOWS.len()],
+    /// The share of the other keys that missed in its last request.
+    missing: f64,
+}
+
+/// What a rehearsal recommends.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Setting {
+    /// Half-life in accesses.
+    pub half_life: f64,
+    /// The window's share of the capacity.
+    pub window: f64,
+    /// Halvings of an access's worth, in 256ths, if all other keys of its request missed.
+    pub strictness: u32,
+}
+
+/// One access to a sampled key.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Access {
+    /// Accesses so far.
+    pub time: u64,
+    /// What it counts, and what it is worth to its request to have it: 2^-halvings, in 256ths.
+    pub halvings: u32,
+    /// The share of the other keys that missed.
+    pub missing: f64,
+    /// Rows that fit into the cache.
+    pub rows: f64,
+}
+
+/// All settings, tried at once.
+#[derive(Debug)]
+pub(super) struct Rehearsal {
+    tracked: KeyMap<Tracked>,
+    /// Keys whose hash is below this are sampled.
+    sampled_below: u64,
+    /// 256ths of a half-life per access.
+    paces: [f64; HALF_LIVES],
+    /// What level a key needs, relative to "now", per window and half-life.
+    needed: [[i64; HALF_LIVES]; WINDOWS.len()],
+    results: [[f64; HALF_LIVES]; WINDOWS.len()],
+    admitted: [f64; WINDOWS.len()],
+    moments: [f64; 6],
+    until_review: u32,
+    review_every: u32,
+    tracked_max: u32,
+    /// The tracked levels under each half-life, while they are looked through.
+    scratch: [Vec<u32>; HALF_LIVES],
+    /// Indices of the setting in use.
+    half_life: usize,
+    window: usize,
+}
+
+impl Rehearsal {
+    /// For a cache of so many rows.
+    pub fn new(rows: u64) -> Self {
+        let shortest = HALF_LIFE_MIN.max(rows as f64 * HALF_LIFE_MIN_SHARE);
+        let tracked_max = (rows / ROWS_PER_TRACKED).clamp(TRACKED_MIN, TRACKED_MAX);
+        let tracked_max = u32::try_from(tracked_max).expect("it is small");
+        let mut half_life = shortest;
+        let paces = [(); HALF_LIVES].map(|()| {
+            let pace = f64::from(Level::STEPS) / half_life;
+            half_life *= HALF_LIFE_STEP;
+            pace
+        });
+        Self {
+            tracked: KeyMap::default(),
+            sampled_below: u64::MAX,
+            paces,
+            needed: [[ANY; HALF_LIVES]; WINDOWS.len()],
+            results: [[0.0; HALF_LIVES]; WINDOWS.len()],
+            admitted: [0.0; WINDOWS.len()],
+            moments: MOMENTS_BEFORE,
+            until_review: REVIEW_FIRST,
+            review_every: REVIEW_FIRST,
+            tracked_max,
+            scratch: Default::default(),
+            half_life: HALF_LIFE_FIRST,
+            window: 0,
+        }
+    }
+
+    /// What to use now.
+    pub fn setting(&self) -> Setting {
+        let [count, first, second, first_squared, second_squared, product] = self.moments;
+        let covariance = product / count - first / count * (second / count);
+        let variance = |sum: f64, squares: f64| squares / count - (sum / count).powi(2);
+        let scale = (variance(first, first_squared) * variance(second, second_squared)).sqrt();
+        let correlation = if scale > 1e-9 { covariance / scale } else { 0.0 };
+        let halvings = (STRICTNESS * correlation).clamp(STRICTNESS_MIN, STRICTNESS_MAX);
+        Setting {
+            half_life: f64::from(Level::STEPS) / self.paces[self.half_life],
+            window: WINDOWS[self.window],
+            strictness: (halvings * f64::from(Level::STEPS)) as u32,
+        }
+    }
+
+    #[inline]
+    pub fn sampled(&self, key: Key) -> bool {
+        spread(key) < self.sampled_below
+    }
+
+    /// A sampled key was asked for. `true` if the setting may have changed.
+    pub fn access(&mut self, key: Key, access: Access) -> bool {
+        let now = self.now(access.time);
+        let newcomer = Tracked {
+            levels: [Level::default(); HALF_LIVES],
+            entered: [f64::NEG_INFINITY; WINDOWS.len()],
+            missing: f64::NAN,
+        };
+        let tracked = self.tracked.entry(key).or_insert(newcomer);
+        if !tracked.missing.is_nan() {
+            let (first, second) = (tracked.missing, access.missing);
+            let terms = [1.0, first, second, first * first, second * second, first * second];
+            for (sum, term) in self.moments.iter_mut().zip(terms) {
+                *sum += term;
+            }
+        }
+        tracked.missing = access.missing;
+
+        let worth = (-f64::from(access.halvings) / f64::from(Level::STEPS)).exp2();
+        let each_stands_for = u64::MAX as f64 / self.sampled_below as f64;
+        for (window, share) in WINDOWS.iter().enumerate() {
+            let in_window = self.admitted[window] - tracked.entered[window] < share * access.rows;
+            let resident: [bool; HALF_LIVES] = std::array::from_fn(|half_life| {
+                let relative = i64::from(tracked.levels[half_life].0) - i64::from(now[half_life]);
+                in_window || relative >= self.needed[window][half_life]
+            });
+            for (result, resident) in self.results[window].iter_mut().zip(resident) {
+                *result += if resident { worth } else { 0.0 };
+            }
+            if !resident[self.half_life] {
+                self.admitted[window] += each_stands_for;
+                tracked.entered[window] = self.admitted[window];
+            }
+        }
+        for (level, now) in tracked.levels.iter_mut().zip(now) {
+            *level = level.plus(Level(now).minus(access.halvings));
+        }
+
+        if self.tracked.len() > self.tracked_max as usize {
+            self.thin_out();
+        }
+        self.until_review -= 1;
+        if self.until_review > 0 {
+            return false;
+        }
+        let review_every_max = self.tracked_max / REVIEW_DIVISOR;
+        self.review_every = (self.review_every + self.review_every / 4).min(review_every_max);
+        self.until_review = self.review_every;
+        self.review(now, access.rows);
+        true
+    }
+
+    fn now(&self, time: u64) -> [u32; HALF_LIVES] {
+        self.paces.map(|pace| Level::START.0 + (time as f64 * pace) as u32)
+    }
+
+    fn thin_out(&mut self) {
+        self.sampled_below -= self.sampled_below / 4;
+        let below = self.sampled_below;
+        self.tracked.retain(|key, _| spread(*key) < below);
+    }
+
+    /// Takes stock: what level is needed now, and which setting does best?
+    fn review(&mut self, now: [u32; HALF_LIVES], rows: f64) {
+        let sampled_rows = rows * (self.sampled_below as f64 / u64::MAX as f64);
+        // One pass over the map; higher levels become lower numbers, so that plain order puts them first.
+        self.scratch.iter_mut().for_each(Vec::clear);
+        for tracked in self.tracked.values() {
+            for (levels, level) in self.scratch.iter_mut().zip(tracked.levels) {
+                levels.push(u32::MAX - level.0);
+            }
+        }
+        for (half_life, now) in now.into_iter().enumerate() {
+            let mut among = self.scratch[half_life].as_mut_slice();
+            for (window, share) in WINDOWS.iter().enumerate() {
+                let residents = (sampled_rows * (1.0 - share)) as usize;
+                self.needed[window][half_life] = ANY;
+                if residents < among.len() {
+                    // Larger windows leave less room: their residents are among these.
+                    let (higher, turned, _) = among.select_nth_unstable(residents);
+                    let level = u32::MAX - *turned;
+                    self.needed[window][half_life] = i64::from(level) + 1 - i64::from(now);
+                    among = higher;
+                }
+            }
+        }
+        let mut best = self.results[self.window][self.half_life] * MARGIN;
+        for (window, results) in self.results.iter_mut().enumerate() {
+            for (half_life, result) in results.iter_mut().enumerate() {
+                if *result > best {
+                    best = *result;
+                    (self.window, self.half_life) = (window, half_life);
+                }
+                *result *= FADE;
+            }
+        }
+        for sum in &mut self.moments {
+            *sum *= FADE;
+        }
+    }
+}
+
+/// Where a key falls between nought and the highest number, independently of where maps put it.
+#[inline]
+fn spread(key: Key) -> u64 {
+    key.mixed().wrapping_mul(0xd6e8_feb8_6659_fd93)
+}

@@ -1,0 +1,148 @@
+//! Doubly linked lists whose nodes are slots of a slab: moving an entry costs two writes, no allocation.
+//!
+//! The links live apart from what they link, so an entry may stand in two orders at once (LIRS, `LeCaR`).
+
+/// A place in a slab.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Slot(pub u32);
+
+const NONE: u32 = u32::MAX;
+
+#[derive(Debug, Clone, Copy)]
+struct Link {
+    newer: u32,
+    older: u32,
+    weight: u32,
+}
+
+/// The links of one order; each slot stands in at most one list of it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Links(Vec<Link>);
+
+impl Links {
+    /// Makes sure that `slot` has a link, and sets what it weighs.
+    #[inline]
+    pub fn prepare(&mut self, slot: Slot, weight: u32) {
+        let index = slot.0 as usize;
+        let link = Link { newer: NONE, older: NONE, weight };
+        if index < self.0.len() {
+            self.0[index] = link;
+        } else {
+            self.0.resize(index + 1, link);
+        }
+    }
+
+    /// What a slot weighs.
+    #[inline]
+    pub fn weight(&self, slot: Slot) -> u64 {
+        u64::from(self.0[slot.0 as usize].weight)
+    }
+
+    /// The neighbour towards the newest end.
+    #[inline]
+    pub fn newer(&self, slot: Slot) -> Option<Slot> {
+        some(self.0[slot.0 as usize].newer)
+    }
+
+    /// The neighbour towards the oldest end.
+    #[inline]
+    pub fn older(&self, slot: Slot) -> Option<Slot> {
+        some(self.0[slot.0 as usize].older)
+    }
+}
+
+#[inline]
+fn some(index: u32) -> Option<Slot> {
+    (index != NONE).then_some(Slot(index))
+}
+
+/// A list from newest to oldest, which knows how many entries it has and what they weigh together.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct List {
+    newest: u32,
+    oldest: u32,
+    len: u32,
+    weight: u64,
+}
+
+impl Default for List {
+    fn default() -> Self {
+        Self { newest: NONE, oldest: NONE, len: 0, weight: 0 }
+    }
+}
+
+impl List {
+    #[inline]
+    pub fn newest(&self) -> Option<Slot> {
+        some(self.newest)
+    }
+
+    #[inline]
+    pub fn oldest(&self) -> Option<Slot> {
+        some(self.oldest)
+    }
+
+    #[inline]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    #[inline]
+    pub fn weight(&self) -> u64 {
+        self.weight
+    }
+
+    #[inline]
+    pub fn push_newest(&mut self, links: &mut Links, slot: Slot) {
+        let newest = self.newest;
+        let link = &mut links.0[slot.0 as usize];
+        (link.newer, link.older) = (NONE, newest);
+        self.weight += u64::from(link.weight);
+        self.len += 1;
+        match newest {
+            NONE => self.oldest = slot.0,
+            newest => links.0[newest as usize].newer = slot.0,
+        }
+        self.newest = slot.0;
+    }
+
+    #[inline]
+    pub fn push_oldest(&mut self, links: &mut Links, slot: Slot) {
+        let oldest = self.oldest;
+        let link = &mut links.0[slot.0 as usize];
+        (link.newer, link.older) = (oldest, NONE);
+        self.weight += u64::from(link.weight);
+        self.len += 1;
+        match oldest {
+            NONE => self.newest = slot.0,
+            oldest => links.0[oldest as usize].older = slot.0,
+        }
+        self.oldest = slot.0;
+    }
+
+    /// Puts `slot` directly behind `newer`, on its older side.
+    pub fn push_behind(&mut self, links: &mut Links, newer: Slot, slot: Slot) {
+        let Some(older) = links.older(newer) else { return self.push_oldest(links, slot) };
+        let link = &mut links.0[slot.0 as usize];
+        (link.newer, link.older) = (newer.0, older.0);
+        self.weight += u64::from(link.weight);
+        self.len += 1;
+        links.0[newer.0 as usize].older = slot.0;
+        links.0[older.0 as usize].newer = slot.0;
+    }
+
+    #[inline]
+    pub fn remove(&mut self, links: &mut Links, slot: Slot) {
+        let Link { newer, older, weight } = links.0[slot.0 as usize];
+        match newer {
+            NONE => self.newest = older,
+            newer => links.0[newer as usize].older = older,
+        }
+        match older {
+            NONE => self.oldest = newer,
+            older => links.0[older as usize].newer = newer,
+        }
+        self.len -= 1;
+        self.weight -= u64::from(weight);
+    }
+}

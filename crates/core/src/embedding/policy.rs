@@ -1,0 +1,269 @@
+//! The contract between a cache of embedding rows and whoever decides what stays in it.
+//!
+//! A lookup of a recommendation model asks for one key per table (or a bag of them) at once, and it is
+//! fast only if *all* of them are resident. So a policy is given whole requests. It first sees which
+//! keys hit, all of them judged by the state before the request, then updates the hits, then decides
+//! about the misses. What the dissertation leaves open is fixed here for every policy alike: a key that
+//! a request hit is never evicted by that same request, and capacity is never exceeded, not even
+//! between two keys.
+//!
+//! Not here: rows and their bytes (`crates/embed`); policies only name keys.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    key::{Key, KeyMap, TableId},
+    list::Slot,
+    store::Store,
+};
+use crate::units::ByteSize;
+
+/// What a policy may know about a table beforehand: it is written in the table's header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableShape {
+    /// Rows in the table.
+    pub rows: u64,
+    /// Bytes of one row.
+    pub row_bytes: u32,
+}
+
+/// How much may be resident.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Capacity {
+    /// So many rows, whatever their tables.
+    Rows(u64),
+    /// So many bytes; rows of tables of different dimensions weigh differently.
+    Bytes(ByteSize),
+}
+
+/// The tables of a model and the room for their rows.
+#[derive(Debug, Clone)]
+pub struct Budget {
+    tables: Vec<TableShape>,
+    capacity: Capacity,
+}
+
+impl Budget {
+    /// Room for rows of these tables; the first is `TableId(0)`.
+    pub fn new(tables: Vec<TableShape>, capacity: Capacity) -> Self {
+        Self { tables, capacity }
+    }
+
+    /// The tables, in the order of their ids.
+    pub fn tables(&self) -> &[TableShape] {
+        &self.tables
+    }
+
+    /// The capacity in the unit that [`Budget::weight`] counts in.
+    pub fn capacity(&self) -> u64 {
+        match self.capacity {
+            Capacity::Rows(rows) => rows,
+            Capacity::Bytes(bytes) => bytes.0,
+        }
+    }
+
+    /// What a row of this table takes of the capacity; `None` for a table that was never declared or
+    /// whose rows are empty: its keys are misses and are not admitted.
+    #[inline]
+    pub fn weight(&self, table: TableId) -> Option<u32> {
+        let shape = self.tables.get(usize::from(table.0))?;
+        let weight = match self.capacity {
+            Capacity::Rows(_) => 1,
+            Capacity::Bytes(_) => shape.row_bytes,
+        };
+        (weight > 0).then_some(weight)
+    }
+
+    /// How many rows fit at most, were they all of the narrowest table.
+    pub fn rows_max(&self) -> u64 {
+        let narrowest = match self.capacity {
+            Capacity::Rows(_) => 1,
+            Capacity::Bytes(_) => self
+                .tables
+                .iter()
+                .map(|shape| shape.row_bytes)
+                .filter(|bytes| *bytes > 0)
+                .min()
+                .unwrap_or(1),
+        };
+        self.capacity() / u64::from(narrowest)
+    }
+
+    /// What a whole table would take.
+    pub fn table_weight(&self, table: TableId) -> u64 {
+        let rows = self.tables.get(usize::from(table.0)).map_or(0, |shape| shape.rows);
+        rows.saturating_mul(u64::from(self.weight(table).unwrap_or(0)))
+    }
+}
+
+/// What became of one request. Reused from request to request, so that serving one allocates nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// For each key of the request, in its order: was it resident when the request came?
+    pub hits: Vec<bool>,
+    /// Keys that became resident: misses to keep once they are read.
+    pub admitted: Vec<Key>,
+    /// Keys that are resident no longer. A request larger than the cache may evict what it admitted:
+    /// whoever applies the lists takes the admissions first.
+    pub evicted: Vec<Key>,
+}
+
+impl Outcome {
+    /// Was every key resident? A request without keys waits for nothing, and so is perfect.
+    pub fn perfect(&self) -> bool {
+        self.hits.iter().all(|hit| *hit)
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.hits.clear();
+        self.admitted.clear();
+        self.evicted.clear();
+    }
+}
+
+/// Decides which rows stay resident.
+pub trait Policy {
+    /// Serves one request and says what became of it.
+    fn request(&mut self, keys: &[Key], outcome: &mut Outcome);
+
+    /// Is this row resident?
+    fn contains(&self, key: Key) -> bool;
+
+    /// What the residents weigh together, in the unit of the capacity.
+    fn used(&self) -> u64;
+
+    /// What they may weigh at most.
+    fn capacity(&self) -> u64;
+
+    /// Every resident, in no particular order.
+    fn residents(&self) -> Vec<Key>;
+}
+
+/// One request, as the policies below see it.
+#[derive(Debug)]
+pub(super) struct Turn {
+    /// Counts requests, so that an entry can note which one hit it last.
+    pub number: u32,
+    /// How many keys the request has.
+    pub keys: u32,
+    /// How many of them hit.
+    pub hits: u32,
+    pub admitted: Vec<Key>,
+    pub evicted: Vec<Key>,
+}
+
+impl Turn {
+    /// The dissertation's group score: how many keys of the request hit, scaled to `tables` where the
+    /// request has more keys (bags) or fewer than one per table.
+    pub fn group_score(&self, tables: u32) -> u32 {
+        let scaled = u64::from(self.hits) * u64::from(tables) / u64::from(self.keys.max(1));
+        u32::try_from(scaled).expect("no more hits than keys")
+    }
+}
+
+/// A policy that judges key by key; [`Requests`] turns it into one that serves whole requests.
+pub(super) trait Replacement {
+    /// What it notes about each key.
+    type Meta;
+
+    fn store(&self) -> &Store<Self::Meta>;
+
+    fn store_mut(&mut self) -> &mut Store<Self::Meta>;
+
+    /// A request begins; it is known how many of its keys hit.
+    fn begin(&mut self, _: &Turn) {}
+
+    /// A resident was asked for.
+    fn hit(&mut self, slot: Slot, turn: &mut Turn);
+
+    /// A key that is not resident was asked for: evict what must go and admit it, or leave it out.
+    fn miss(&mut self, key: Key, weight: u32, turn: &mut Turn);
+}
+
+/// Says that a [`Replacement`] keeps its books in the field `store`, with this note about each key.
+macro_rules! keeps_books {
+    ($meta:ty) => {
+        type Meta = $meta;
+
+        fn store(&self) -> &Store<$meta> {
+            &self.store
+        }
+
+        fn store_mut(&mut self) -> &mut Store<$meta> {
+            &mut self.store
+        }
+    };
+}
+pub(super) use keeps_books;
+
+/// Feeds whole requests to a [`Replacement`]: first all hits, then all misses.
+#[derive(Debug)]
+pub(super) struct Requests<R> {
+    replacement: R,
+    budget: Budget,
+    turn: Turn,
+    slots: Vec<Option<Slot>>,
+    considered: KeyMap<()>,
+}
+
+impl<R: Replacement> Requests<R> {
+    pub fn new(replacement: R, budget: Budget) -> Self {
+        let turn = Turn { number: 0, keys: 0, hits: 0, admitted: Vec::new(), evicted: Vec::new() };
+        Self { replacement, budget, turn, slots: Vec::new(), considered: KeyMap::default() }
+    }
+}
+
+impl<R: Replacement> Policy for Requests<R> {
+    fn request(&mut self, keys: &[Key], outcome: &mut Outcome) {
+        outcome.clear();
+        self.slots.clear();
+        let store = self.replacement.store();
+        self.slots.extend(keys.iter().map(|key| store.find_resident(*key)));
+        outcome.hits.extend(self.slots.iter().map(Option::is_some));
+
+        let turn = &mut self.turn;
+        // 0 is what a new entry notes, so no request has that number.
+        turn.number = turn.number.wrapping_add(1).max(1);
+        turn.keys = u32::try_from(keys.len()).expect("a request has fewer than 2^32 keys");
+        let hits = self.slots.iter().filter(|slot| slot.is_some()).count();
+        turn.hits = u32::try_from(hits).expect("no more hits than keys");
+        std::mem::swap(&mut turn.admitted, &mut outcome.admitted);
+        std::mem::swap(&mut turn.evicted, &mut outcome.evicted);
+
+        self.replacement.begin(turn);
+        let mut protected = 0;
+        for slot in self.slots.iter().flatten() {
+            protected += self.replacement.store_mut().protect(*slot, turn);
+            self.replacement.hit(*slot, turn);
+        }
+        let evictable = self.replacement.store().capacity() - protected;
+        // A bag may name a key twice; it is read, and considered, once.
+        let may_repeat = !keys.is_sorted_by(|a, b| a.table() < b.table());
+        self.considered.clear();
+        for (key, _) in keys.iter().zip(&self.slots).filter(|(_, slot)| slot.is_none()) {
+            let Some(weight) = self.budget.weight(key.table()) else { continue };
+            let repeated = may_repeat && self.considered.insert(*key, ()).is_some();
+            if !repeated && u64::from(weight) <= evictable {
+                self.replacement.miss(*key, weight, turn);
+            }
+        }
+        std::mem::swap(&mut turn.admitted, &mut outcome.admitted);
+        std::mem::swap(&mut turn.evicted, &mut outcome.evicted);
+    }
+
+    fn contains(&self, key: Key) -> bool {
+        self.replacement.store().find_resident(key).is_some()
+    }
+
+    fn used(&self) -> u64 {
+        self.replacement.store().used()
+    }
+
+    fn capacity(&self) -> u64 {
+        self.replacement.store().capacity()
+    }
+
+    fn residents(&self) -> Vec<Key> {
+        self.replacement.store().residents().collect()
+    }
+}

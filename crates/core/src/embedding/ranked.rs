@@ -1,0 +1,134 @@
+//! Lists in order of a small score, with the lowest one found in constant time.
+//!
+//! One list per score and a bitmap above them: finding the next non-empty score reads one word per
+//! 4,096 scores at worst, whatever the number of entries.
+
+use super::list::{Links, List, Slot};
+
+/// Entries by score; within one score from newest to oldest.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Ranked {
+    lists: Vec<List>,
+    filled: Vec<u64>,
+    /// Bit `i` says whether `filled[i]` has any bit; 64 x 64 = 4,096 scores a word.
+    filled_words: Vec<u64>,
+}
+
+impl Ranked {
+    /// Scores beyond this share its list: the lists must not grow for ever in a cache that does.
+    pub const SCORE_MAX: u32 = (1 << 20) - 1;
+
+    pub fn push_newest(&mut self, links: &mut Links, score: u32, slot: Slot) {
+        self.list_mut(score).push_newest(links, slot);
+    }
+
+    pub fn remove(&mut self, links: &mut Links, score: u32, slot: Slot) {
+        let index = score.min(Self::SCORE_MAX) as usize;
+        self.lists[index].remove(links, slot);
+        if self.lists[index].len() == 0 {
+            self.filled[index / 64] &= !(1 << (index % 64));
+            if self.filled[index / 64] == 0 {
+                self.filled_words[index / 4096] &= !(1 << (index / 64 % 64));
+            }
+        }
+    }
+
+    /// The list of one score.
+    pub fn list(&self, score: u32) -> List {
+        self.lists.get(score.min(Self::SCORE_MAX) as usize).copied().unwrap_or_default()
+    }
+
+    /// The lowest score at or above `from` that has entries.
+    pub fn lowest_from(&self, from: u32) -> Option<u32> {
+        let from = from as usize;
+        let word = from / 64;
+        let here = self.filled.get(word)? & (!0 << (from % 64));
+        if here != 0 {
+            return Some(index_u32(word * 64 + here.trailing_zeros() as usize));
+        }
+        let next = word + 1;
+        let mut mask = !0 << (next % 64);
+        for index in next / 64..self.filled_words.len() {
+            let words = self.filled_words[index] & mask;
+            if words != 0 {
+                let word = index * 64 + words.trailing_zeros() as usize;
+                return Some(index_u32(word * 64 + self.filled[word].trailing_zeros() as usize));
+            }
+            mask = !0;
+        }
+        None
+    }
+
+    /// The first entry that `wanted` accepts, from the lowest score up, in each score from the oldest.
+    #[inline]
+    pub fn first(&self, links: &Links, wanted: impl Fn(Slot) -> bool) -> Option<Slot> {
+        let mut score = self.lowest_from(0)?;
+        loop {
+            let mut next = self.lists[score as usize].oldest();
+            while let Some(slot) = next {
+                if wanted(slot) {
+                    return Some(slot);
+                }
+                next = links.newer(slot);
+            }
+            score = self.lowest_from(score + 1)?;
+        }
+    }
+
+    /// Entries from the lowest score up, in each score from oldest to newest.
+    pub fn in_order<'a>(&'a self, links: &'a Links) -> impl Iterator<Item = Slot> + 'a {
+        let scores =
+            std::iter::successors(self.lowest_from(0), |score| self.lowest_from(score + 1));
+        scores.flat_map(move |score| {
+            std::iter::successors(self.list(score).oldest(), |slot| links.newer(*slot))
+        })
+    }
+
+    fn list_mut(&mut self, score: u32) -> &mut List {
+        let index = score.min(Self::SCORE_MAX) as usize;
+        if index >= self.lists.len() {
+            self.lists.resize(index + 1, List::default());
+            self.filled.resize(index / 64 + 1, 0);
+            self.filled_words.resize(index / 4096 + 1, 0);
+        }
+        self.filled[index / 64] |= 1 << (index % 64);
+        self.filled_words[index / 4096] |= 1 << (index / 64 % 64);
+        &mut self.lists[index]
+    }
+}
+
+fn index_u32(index: usize) -> u32 {
+    u32::try_from(index).expect("scores stay below SCORE_MAX")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lowest_score_is_found_like_in_a_sorted_list() {
+        let mut random = fastrand::Rng::with_seed(2);
+        let (mut ranked, mut links) = (Ranked::default(), Links::default());
+        let mut model: Vec<(u32, u32)> = Vec::new(); // (score, slot), oldest first within a score
+        for slot in 0..2000 {
+            if random.bool() || model.is_empty() {
+                // Scores near each other, far apart, and beyond the last list.
+                let score =
+                    [random.u32(0..70), random.u32(0..20_000), random.u32(..)][random.usize(0..3)];
+                links.prepare(Slot(slot), 1);
+                ranked.push_newest(&mut links, score, Slot(slot));
+                model.push((score.min(Ranked::SCORE_MAX), slot));
+                model.sort_by_key(|entry| entry.0);
+            } else {
+                let (score, slot) = model.remove(random.usize(0..model.len()));
+                ranked.remove(&mut links, score, Slot(slot));
+            }
+            assert_eq!(ranked.first(&links, |_| true), model.first().map(|entry| Slot(entry.1)));
+            let from = random.u32(0..20_000);
+            let expected = model.iter().map(|entry| entry.0).find(|score| *score >= from);
+            assert_eq!(ranked.lowest_from(from), expected);
+        }
+        let order: Vec<Slot> = ranked.in_order(&links).collect();
+        assert_eq!(order, model.iter().map(|entry| Slot(entry.1)).collect::<Vec<_>>());
+    }
+}

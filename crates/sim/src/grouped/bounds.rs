@@ -1,0 +1,197 @@
+//! What no policy can beat, and what the best choice made once in hindsight reaches.
+//!
+//! - **Infinite cache:** a request can be perfect only if each of its keys was asked for before.
+//! - **Per-table Belady:** give every table the whole cache for itself and let it look into the future
+//!   (MIN with bypass). A perfect hit needs a hit in every table, so no policy has more perfect hits than
+//!   the table with the fewest.
+//! - **Static:** the best fixed set of rows that greedy peeling finds, knowing the whole trace. It is no
+//!   bound: a policy that adapts may beat it.
+
+use std::{cmp::Reverse, collections::BinaryHeap};
+
+use forebay_core::embedding::{Key, TableId};
+use hashbrown::HashMap;
+use serde::Serialize;
+
+use super::{
+    run::{CacheShare, Tally, warm_up},
+    trace::Trace,
+};
+
+/// Bounds at one cache size; counted over the same requests as the single pass.
+#[derive(Debug, Clone, Serialize)]
+pub struct Bounds {
+    /// The cache size.
+    pub share: CacheShare,
+    /// With room for everything.
+    pub infinite: Tally,
+    /// Perfect hits that no policy can exceed, by the most demanding table alone.
+    pub table_belady_perfect: u64,
+    /// The best static set found by peeling.
+    pub fixed: Tally,
+}
+
+/// Bounds at every size.
+pub(super) fn all(trace: &Trace, shares: &[CacheShare]) -> Vec<Bounds> {
+    let numbering = Numbering::of(trace);
+    let infinite = infinite(trace, &numbering);
+    let capacities: Vec<u64> = shares.iter().map(|share| share.rows(trace)).collect();
+    let fixed = peel(trace, &numbering, &capacities);
+    let belady = table_belady(trace, &capacities);
+    shares
+        .iter()
+        .zip(fixed.into_iter().zip(belady))
+        .map(|(&share, (fixed, perfect))| Bounds {
+            share,
+            infinite,
+            table_belady_perfect: perfect.min(infinite.perfect),
+            fixed,
+        })
+        .collect()
+}
+
+/// Dense numbers for all keys of a trace: its builder numbers the rows of each table from nought.
+struct Numbering {
+    first: Vec<usize>,
+    count: usize,
+}
+
+impl Numbering {
+    fn of(trace: &Trace) -> Self {
+        let mut count = 0;
+        let first = trace.tables().iter().map(|table| {
+            let first = count;
+            count += usize::try_from(table.rows).expect("the trace is in memory");
+            first
+        });
+        Self { first: first.collect(), count }
+    }
+
+    fn number(&self, key: Key) -> usize {
+        self.first[usize::from(key.table().0)] + usize::try_from(key.row()).expect("rows fit")
+    }
+}
+
+fn infinite(trace: &Trace, numbering: &Numbering) -> Tally {
+    let mut seen = vec![false; numbering.count];
+    let mut tally = Tally::default();
+    let mut hits = Vec::new();
+    for (index, request) in trace.requests().enumerate() {
+        hits.clear();
+        hits.extend(request.iter().map(|key| seen[numbering.number(*key)]));
+        for key in request {
+            seen[numbering.number(*key)] = true;
+        }
+        if index >= warm_up(trace) {
+            tally.note(&hits);
+        }
+    }
+    tally
+}
+
+/// The fixed sets, one per capacity, and how they do. Rows are peeled off one by one, always the one
+/// that the fewest still-perfect requests need; what is left when a capacity is reached is its set.
+fn peel(trace: &Trace, numbering: &Numbering, capacities: &[u64]) -> Vec<Tally> {
+    let counted = warm_up(trace)..trace.len();
+    let mut needed_by = vec![Vec::new(); numbering.count];
+    for index in counted.clone() {
+        let request = u32::try_from(index).expect("fewer than 2^32 requests");
+        for key in trace.request(index) {
+            let requests: &mut Vec<u32> = &mut needed_by[numbering.number(*key)];
+            if requests.last() != Some(&request) {
+                requests.push(request);
+            }
+        }
+    }
+    let mut need: Vec<usize> = needed_by.iter().map(Vec::len).collect();
+    let mut kept = vec![true; numbering.count];
+    let mut perfect = vec![true; trace.len()];
+    let mut queue: BinaryHeap<_> =
+        need.iter().enumerate().map(|(key, need)| Reverse((*need, key))).collect();
+    let mut left = numbering.count as u64;
+
+    let mut sets: Vec<(usize, u64)> = capacities.iter().copied().enumerate().collect();
+    sets.sort_by_key(|(_, capacity)| Reverse(*capacity));
+    let mut tallies = vec![Tally::default(); capacities.len()];
+    for (place, capacity) in sets {
+        while left > capacity {
+            let Reverse((known_need, key)) = queue.pop().expect("keys are left");
+            if !kept[key] || known_need != need[key] {
+                continue; // an older estimate; a newer one is in the queue
+            }
+            kept[key] = false;
+            left -= 1;
+            for request in std::mem::take(&mut needed_by[key]) {
+                if std::mem::replace(&mut perfect[request as usize], false) {
+                    for other in trace.request(request as usize) {
+                        let other = numbering.number(*other);
+                        if kept[other] {
+                            need[other] -= 1;
+                            queue.push(Reverse((need[other], other)));
+                        }
+                    }
+                }
+            }
+        }
+        let mut hits = Vec::new();
+        for index in counted.clone() {
+            hits.clear();
+            hits.extend(trace.request(index).iter().map(|key| kept[numbering.number(*key)]));
+            tallies[place].note(&hits);
+        }
+    }
+    tallies
+}
+
+/// Per capacity, the perfect requests of the table with the fewest under MIN.
+fn table_belady(trace: &Trace, capacities: &[u64]) -> Vec<u64> {
+    let mut fewest = vec![u64::MAX; capacities.len()];
+    for (index, table) in trace.tables().iter().enumerate() {
+        let table_id = TableId(u16::try_from(index).expect("tables are counted in 16 bits"));
+        for (fewest, &capacity) in fewest.iter_mut().zip(capacities) {
+            // With room for the whole table, the infinite cache says it all.
+            if table.rows > capacity {
+                *fewest = (*fewest).min(belady(trace, table_id, capacity));
+            }
+        }
+    }
+    fewest
+}
+
+/// Requests whose keys of one table all hit, when that table has the cache for itself.
+fn belady(trace: &Trace, table: TableId, capacity: u64) -> u64 {
+    const NEVER: usize = usize::MAX;
+    let accesses: Vec<(usize, u64)> = trace
+        .requests()
+        .enumerate()
+        .flat_map(|(request, keys)| keys.iter().map(move |key| (request, *key)))
+        .filter(|(_, key)| key.table() == table)
+        .map(|(request, key)| (request, key.row()))
+        .collect();
+    let mut next_use = vec![NEVER; accesses.len()];
+    let mut last = HashMap::new();
+    for (index, (_, row)) in accesses.iter().enumerate().rev() {
+        next_use[index] = last.insert(*row, index).unwrap_or(NEVER);
+    }
+    let mut resident: HashMap<u64, usize> = HashMap::new();
+    let mut farthest: BinaryHeap<(usize, u64)> = BinaryHeap::new();
+    let mut missed = vec![false; trace.len()];
+    for (index, (request, row)) in accesses.iter().enumerate() {
+        let next = next_use[index];
+        if resident.remove(row).is_none() {
+            missed[*request] = true;
+        }
+        if next == NEVER {
+            continue;
+        }
+        resident.insert(*row, next);
+        farthest.push((next, *row));
+        while resident.len() as u64 > capacity {
+            let (next, row) = farthest.pop().expect("residents are in the heap");
+            if resident.get(&row) == Some(&next) {
+                resident.remove(&row);
+            }
+        }
+    }
+    missed[warm_up(trace)..].iter().filter(|missed| !**missed).count() as u64
+}

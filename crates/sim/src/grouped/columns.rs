@@ -1,0 +1,113 @@
+//! Comma-separated values as grouped lookups: a column is a table, a line a request.
+//!
+//! An empty cell (or `NA`) asks its table for nothing; a cell with bars, `Comedy|Drama`, asks for a bag.
+
+use std::path::Path;
+
+use super::{
+    file::TraceError,
+    trace::{Trace, TraceBuilder},
+};
+
+/// How to read a file of columns.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Layout<'a> {
+    /// Names of the columns where the file has no header line.
+    pub header: Option<&'a [&'a str]>,
+    /// Which columns become tables; none named: all of them.
+    pub tables: &'a [&'a str],
+}
+
+/// Reads columns out of unpacked bytes; `path` is for messages.
+pub(super) fn parse(
+    path: &Path,
+    name: &str,
+    bytes: &[u8],
+    layout: Layout<'_>,
+) -> Result<Trace, TraceError> {
+    let content = |problem: String| TraceError::Content { path: path.to_owned(), problem };
+    let mut reader = csv::ReaderBuilder::new()
+        .has_headers(layout.header.is_none())
+        .flexible(true)
+        .from_reader(bytes);
+    let header: Vec<String> = match layout.header {
+        Some(names) => names.iter().map(|name| (*name).to_owned()).collect(),
+        None => reader
+            .headers()
+            .map_err(|error| content(error.to_string()))?
+            .iter()
+            .map(|name| name.trim().to_owned())
+            .collect(),
+    };
+    if header.iter().all(String::is_empty) {
+        return Err(content("it has no header line that names its tables".to_owned()));
+    }
+    if let Some(twice) = header
+        .iter()
+        .enumerate()
+        .find_map(|(index, name)| header[..index].contains(name).then_some(name))
+    {
+        let twice = twice.escape_debug();
+        return Err(content(format!(
+            "two columns are named `{twice}`; a table needs a name of its own"
+        )));
+    }
+    let columns: Vec<usize> = if layout.tables.is_empty() {
+        (0..header.len()).collect()
+    } else {
+        let find = |name: &&str| {
+            let found = header.iter().position(|column| column == name);
+            found.ok_or_else(|| {
+                let columns = header.join(", ");
+                let columns = columns.escape_debug();
+                content(format!("there is no column `{name}`; there are {columns}"))
+            })
+        };
+        layout.tables.iter().map(find).collect::<Result<_, _>>()?
+    };
+    if columns.len() >= usize::from(u16::MAX) {
+        return Err(content(format!("{} columns are too many tables", columns.len())));
+    }
+
+    let mut builder = TraceBuilder::new(name);
+    for column in &columns {
+        builder.table(&header[*column]);
+    }
+    let mut record = csv::ByteRecord::new();
+    loop {
+        let line = reader.position().line();
+        let line_error =
+            |problem: String| TraceError::Line { path: path.to_owned(), line, problem };
+        match reader.read_byte_record(&mut record) {
+            Ok(false) => break,
+            Ok(true) => {}
+            Err(error) => return Err(line_error(error.to_string())),
+        }
+        let line = record.position().map_or(line, csv::Position::line);
+        if record.len() != header.len() {
+            return Err(TraceError::Line {
+                path: path.to_owned(),
+                line,
+                problem: format!(
+                    "it has {} values, but there are {} columns",
+                    record.len(),
+                    header.len()
+                ),
+            });
+        }
+        for (table, column) in columns.iter().enumerate() {
+            let cell = record[*column].trim_ascii();
+            if cell != b"NA" {
+                for value in cell.split(|byte| *byte == b'|').filter(|value| !value.is_empty()) {
+                    builder.key(table, value);
+                }
+            }
+        }
+        builder.end_request();
+    }
+    let trace = builder.build();
+    if trace.is_empty() {
+        return Err(content("it has no requests".to_owned()));
+    }
+    Ok(trace)
+}

@@ -1,0 +1,43 @@
+//! Grouped traces: lookups of many keys at once, and how often a policy has *all* of them.
+//!
+//! ```no_run
+//! use forebay_core::embedding::PolicyKind;
+//! use forebay_sim::grouped::{self, CacheShare, Simulation};
+//!
+//! let trace = grouped::load("flights.csv".as_ref())?;
+//! let mut simulation = Simulation::new(vec![PolicyKind::Lru, "ev-lfu".parse()?]);
+//! simulation.shares = vec!["5%".parse::<CacheShare>()?];
+//! let report = simulation.run(&trace);
+//! assert!(report.text().contains("ev-lfu"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "shares of counts and drawn ranks are rounded down on purpose"
+)]
+
+mod trace;
+
+mod columns;
+mod datasets;
+mod file;
+mod single;
+mod synthetic;
+
+mod bounds;
+mod plot;
+mod report;
+mod run;
+
+#[cfg(test)]
+mod tests;
+
+pub use bounds::Bounds;
+pub use datasets::{Format, load, load_as};
+pub use file::TraceError;
+pub use report::Report;
+pub use run::{CacheShare, CacheShareError, Cost, Simulation, Tally};
+pub use synthetic::Criteo;
+pub use trace::{Table, Trace, TraceBuilder};

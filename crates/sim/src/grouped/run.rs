@@ -1,0 +1,202 @@
+//! Policies on traces: who has all keys of a request, how often, and at what cost.
+
+use std::{fmt, str::FromStr, time::Instant};
+
+use forebay_core::embedding::{Budget, Capacity, Outcome, Policy, PolicyKind};
+use serde::Serialize;
+
+use super::{
+    bounds,
+    report::{Report, Row},
+    trace::Trace,
+};
+
+/// The first fifth of a trace warms the cache up and is not counted.
+const WARM_UP_DIVISOR: usize = 5;
+
+/// A cache size as a share of the trace's working set.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize)]
+pub struct CacheShare(f64);
+
+impl CacheShare {
+    /// The sizes of our tables: 1, 2, 5, 10 and 20 %.
+    pub const DEFAULT: [CacheShare; 5] =
+        [CacheShare(0.01), CacheShare(0.02), CacheShare(0.05), CacheShare(0.1), CacheShare(0.2)];
+
+    /// Rows of this share of the trace, at least one.
+    pub fn rows(self, trace: &Trace) -> u64 {
+        ((trace.rows() as f64 * self.0).round() as u64).max(1)
+    }
+}
+
+impl fmt::Display for CacheShare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = (self.0 * 1e6).round() / 1e4;
+        f.pad(&format!("{percent}%"))
+    }
+}
+
+/// A text that is no cache size.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is no cache size: write a share of the working set above 0 and up to 100, such as 5%"
+)]
+pub struct CacheShareError(String);
+
+impl FromStr for CacheShare {
+    type Err = CacheShareError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = || CacheShareError(text.to_owned());
+        let percent = text.trim().strip_suffix('%').ok_or_else(error)?;
+        let percent: f64 = percent.trim().parse().map_err(|_| error())?;
+        if percent > 0.0 && percent <= 100.0 { Ok(Self(percent / 100.0)) } else { Err(error()) }
+    }
+}
+
+/// What was counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Tally {
+    /// Requests.
+    pub requests: u64,
+    /// Requests all of whose keys were resident.
+    pub perfect: u64,
+    /// Keys.
+    pub keys: u64,
+    /// Keys that were resident.
+    pub hits: u64,
+}
+
+impl Tally {
+    /// Share of requests that were perfect.
+    pub fn perfect_rate(&self) -> f64 {
+        self.perfect as f64 / self.requests.max(1) as f64
+    }
+
+    /// Share of keys that hit.
+    pub fn hit_rate(&self) -> f64 {
+        self.hits as f64 / self.keys.max(1) as f64
+    }
+
+    pub(super) fn note(&mut self, hits: &[bool]) {
+        let hit_count = hits.iter().filter(|hit| **hit).count();
+        self.requests += 1;
+        self.keys += hits.len() as u64;
+        self.hits += hit_count as u64;
+        self.perfect += u64::from(hit_count == hits.len());
+    }
+}
+
+/// What a policy's decisions cost beside LRU's.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Cost {
+    /// Which policy.
+    pub policy: PolicyKind,
+    /// Nanoseconds per key, the median of the runs.
+    pub nanos_per_key: f64,
+    /// Its cost divided by LRU's in the adjacent run, the median.
+    pub against_lru: f64,
+}
+
+/// Which policies, at which sizes, and how.
+#[derive(Debug, Clone)]
+pub struct Simulation {
+    /// The policies to compare.
+    pub policies: Vec<PolicyKind>,
+    /// The cache sizes.
+    pub shares: Vec<CacheShare>,
+    /// Decides whatever the policies leave to chance.
+    pub seed: u64,
+    /// Also the dissertation's way: the whole trace as warm-up, then all of it again.
+    pub replay: bool,
+    /// Also what no policy, and what no static choice, can beat.
+    pub bounds: bool,
+}
+
+impl Simulation {
+    /// These policies at the default sizes, with bounds, without replay.
+    pub fn new(policies: Vec<PolicyKind>) -> Self {
+        Self {
+            policies,
+            shares: CacheShare::DEFAULT.to_vec(),
+            seed: 0,
+            replay: false,
+            bounds: true,
+        }
+    }
+
+    /// Runs every policy at every size.
+    pub fn run(&self, trace: &Trace) -> Report {
+        let mut rows = Vec::new();
+        for &share in &self.shares {
+            for &policy in &self.policies {
+                let mut built = self.build(policy, share, trace);
+                let started = Instant::now();
+                let single = single_pass(&mut *built, trace);
+                let nanos = started.elapsed().as_nanos() as f64;
+                let replay = self.replay.then(|| replayed(&mut *built, trace));
+                let nanos_per_key = nanos / trace.key_count().max(1) as f64;
+                let capacity_rows = share.rows(trace);
+                rows.push(Row { policy, share, capacity_rows, single, replay, nanos_per_key });
+            }
+        }
+        let bounds = if self.bounds { bounds::all(trace, &self.shares) } else { Vec::new() };
+        Report::new(trace, rows, bounds)
+    }
+
+    /// What the policies cost, each run next to a run of LRU, so that a noisy machine harms both.
+    pub fn cost(&self, trace: &Trace, share: CacheShare, pairs: usize) -> Vec<Cost> {
+        let nanos = |policy| {
+            let mut built = self.build(policy, share, trace);
+            let started = Instant::now();
+            std::hint::black_box(single_pass(&mut *built, trace));
+            started.elapsed().as_nanos() as f64 / trace.key_count().max(1) as f64
+        };
+        let costs = self.policies.iter().map(|&policy| {
+            let runs = (0..pairs.max(1)).map(|_| (nanos(PolicyKind::Lru), nanos(policy)));
+            let (lru, own): (Vec<f64>, Vec<f64>) = runs.unzip();
+            let ratios = lru.iter().zip(&own).map(|(lru, own)| own / lru).collect();
+            Cost { policy, nanos_per_key: median(own), against_lru: median(ratios) }
+        });
+        costs.collect()
+    }
+
+    fn build(&self, policy: PolicyKind, share: CacheShare, trace: &Trace) -> Box<dyn Policy> {
+        let budget = Budget::new(trace.shapes(), Capacity::Rows(share.rows(trace)));
+        policy.build(&budget, self.seed)
+    }
+}
+
+/// How many requests warm up.
+pub(super) fn warm_up(trace: &Trace) -> usize {
+    trace.len() / WARM_UP_DIVISOR
+}
+
+fn single_pass(policy: &mut dyn Policy, trace: &Trace) -> Tally {
+    let mut tally = Tally::default();
+    let mut outcome = Outcome::default();
+    let warm_up = warm_up(trace);
+    for (index, request) in trace.requests().enumerate() {
+        policy.request(request, &mut outcome);
+        if index >= warm_up {
+            tally.note(&outcome.hits);
+        }
+    }
+    tally
+}
+
+/// A pass over the trace by a policy that has just seen all of it.
+fn replayed(policy: &mut dyn Policy, trace: &Trace) -> Tally {
+    let mut tally = Tally::default();
+    let mut outcome = Outcome::default();
+    for request in trace.requests() {
+        policy.request(request, &mut outcome);
+        tally.note(&outcome.hits);
+    }
+    tally
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}

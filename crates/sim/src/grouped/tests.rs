@@ -1,0 +1,247 @@
+//! Traces, bounds and runs, on data made here: a plain checkout has no other.
+
+use std::{io::Write as _, path::Path};
+
+use forebay_core::embedding::{Key, PolicyKind, TableId};
+
+use super::*;
+
+fn file(name: &str, content: &[u8]) -> (tempfile::TempDir, std::path::PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name);
+    std::fs::write(&path, content).unwrap();
+    (folder, path)
+}
+
+fn key(table: u16, row: u64) -> Key {
+    Key::new(TableId(table), row).unwrap()
+}
+
+/// Random requests with a few favourites, so that policies differ.
+fn skewed(requests: usize, tables: usize, seed: u64) -> Trace {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut builder = TraceBuilder::new("skewed");
+    for table in 0..tables {
+        builder.table(&format!("t{table}"));
+    }
+    for _ in 0..requests {
+        for table in 0..tables {
+            let value = (random.f64().powi(4) * 300.0) as u64;
+            builder.key(table, &value.to_le_bytes());
+        }
+        builder.end_request();
+    }
+    builder.build()
+}
+
+#[test]
+fn a_column_is_a_table_a_line_a_request_and_bars_make_bags() {
+    let (_folder, path) = file("own.csv", b"user,genres\n7,Comedy|Drama\n7,\n8,NA\n8,Drama\n");
+    let trace = load(&path).unwrap();
+    let requests: Vec<&[Key]> = trace.requests().collect();
+    assert_eq!(requests[0], [key(0, 0), key(1, 0), key(1, 1)]);
+    assert_eq!(requests[1], [key(0, 0)], "an empty cell asks for nothing");
+    assert_eq!(requests[2], [key(0, 1)], "nor does NA");
+    assert_eq!(requests[3], [key(0, 1), key(1, 1)]);
+    assert_eq!((trace.rows(), trace.name()), (4, "own"));
+}
+
+#[test]
+fn what_is_malformed_is_named_with_its_line() {
+    for (name, content, expected) in [
+        ("a.csv", "user,film\n1,2\n3\n", "line 3: it has 1 values, but there are 2 columns"),
+        ("b.csv", "", "no header line"),
+        ("c.csv", "user,film\n", "it has no requests"),
+        ("d.csv", "user,user\n1,1\n", "two columns are named `user`"),
+        ("nycflights.csv", "year,month\n2013,1\n", "there is no column `day`"),
+        (
+            "ratings.csv",
+            "userId,movieId,rating,timestamp\n1,2,3,soon\n",
+            "line 2: the timestamp is no number",
+        ),
+        ("ratings.csv", "userId,movieId,rating,timestamp\n1,2\n", "line 2: a rating has 4 values"),
+        ("x.lis", "5 two 0 0\n", "line 1: the count `two` is no number"),
+        ("x.lis", "5\n", "line 1: the count is missing"),
+        ("x.trace", "12345", "5 bytes are no whole number of 4-byte keys"),
+        ("kddcup.csv", "1,2,3\n", "line 1: it has 3 values, but there are 42 columns"),
+    ] {
+        let (_folder, path) = file(name, content.as_bytes());
+        let error = load(&path).unwrap_err().to_string();
+        assert!(error.contains(expected), "{name}: {error}");
+        assert!(error.contains(name), "it names the file: {error}");
+    }
+    let error = load(Path::new("/nowhere/own.csv")).unwrap_err().to_string();
+    assert!(error.contains("/nowhere/own.csv"), "{error}");
+}
+
+#[test]
+fn no_bytes_make_a_loader_panic() {
+    let mut random = fastrand::Rng::with_seed(11);
+    let magics: [&[u8]; 5] = [
+        &[],
+        &[0x1f, 0x8b],
+        b"PK\x03\x04",
+        &[0xfd, b'7', b'z', b'X', b'Z', 0],
+        &[0x28, 0xb5, 0x2f, 0xfd],
+    ];
+    for round in 0..200 {
+        let mut content = magics[round % magics.len()].to_vec();
+        content.extend((0..random.usize(0..200)).map(|_| random.u8(..)));
+        let name = ["a.csv", "kddcup", "ratings.csv", "a.lis", "a.trace"][round / 5 % 5];
+        let (_folder, path) = file(name, &content);
+        let _ = load(&path);
+    }
+}
+
+#[test]
+fn packed_files_are_unpacked() {
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(b"a,b\n1,2\n").unwrap();
+    let (_folder, path) = file("own.csv.gz", &gzip.finish().unwrap());
+    assert_eq!(load(&path).unwrap().len(), 1);
+}
+
+#[test]
+fn pages_and_numbers_are_single_keys() {
+    let (_folder, path) = file("x.lis", b"5 3 0 0\n6 1 0 0\n");
+    let trace = load(&path).unwrap();
+    assert_eq!((trace.len(), trace.rows()), (4, 3));
+    let (_folder, path) = file("x.trace", &[0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 1]);
+    let trace = load(&path).unwrap();
+    assert_eq!((trace.len(), trace.rows()), (3, 2));
+}
+
+#[test]
+fn the_synthetic_trace_says_so_and_keeps_the_known_chains() {
+    let trace = Criteo { requests: 14_624, seed: 3 }.generate();
+    assert!(trace.synthetic() && trace.name().contains("synthetic"));
+    assert_eq!(trace, Criteo { requests: 14_624, seed: 3 }.generate(), "one seed, one trace");
+    for (from, to) in [
+        (3, 12),
+        (12, 21),
+        (21, 16),
+        (16, 4),
+        (4, 24),
+        (7, 13),
+        (11, 13),
+        (15, 2),
+        (15, 14),
+        (15, 18),
+        (18, 2),
+    ] {
+        let mut implied = std::collections::HashMap::new();
+        for request in trace.requests() {
+            let before = implied.insert(request[from - 1], request[to - 1]);
+            assert!(
+                before.is_none_or(|before| before == request[to - 1]),
+                "C{from} determines C{to}"
+            );
+        }
+    }
+    // "an exact functional chain over the 7,230 rows whose C3 repeats", in a sample of this size.
+    let mut seen = std::collections::HashSet::new();
+    let repeats = trace.requests().filter(|request| !seen.insert(request[2])).count();
+    assert!((6_000..8_500).contains(&repeats), "{repeats} of 14,624 requests repeat C3");
+}
+
+#[test]
+fn no_policy_beats_the_bounds() {
+    let trace = skewed(4000, 3, 1);
+    let mut simulation = Simulation::new(PolicyKind::ALL.to_vec());
+    simulation.shares = vec!["5%".parse().unwrap(), "20%".parse().unwrap()];
+    simulation.replay = true;
+    let report = simulation.run(&trace);
+    for row in &report.rows {
+        let bounds = report.bounds.iter().find(|bounds| bounds.share == row.share).unwrap();
+        assert!(row.single.perfect <= bounds.infinite.perfect, "{}", row.policy);
+        assert!(row.single.hits <= bounds.infinite.hits, "{}", row.policy);
+        assert!(row.single.perfect <= bounds.table_belady_perfect, "{}", row.policy);
+        assert_eq!(row.single.requests, 3200, "the first fifth is not counted");
+        assert_eq!(row.replay.unwrap().requests, 4000, "a replay counts all");
+    }
+    for bounds in &report.bounds {
+        assert!(bounds.fixed.perfect > 0 && bounds.fixed.perfect <= bounds.fixed.requests);
+    }
+}
+
+#[test]
+fn peeling_finds_the_best_static_set_of_a_trace_that_has_an_obvious_one() {
+    // Two keys always come together; the others never come back.
+    let mut builder = TraceBuilder::new("obvious");
+    let [a, b] = ["a", "b"].map(|name| builder.table(name));
+    for index in 0..1000_u64 {
+        let value = if index % 2 == 0 { 0 } else { index };
+        builder.key(a, &value.to_le_bytes());
+        builder.key(b, &value.to_le_bytes());
+        builder.end_request();
+    }
+    let trace = builder.build();
+    let mut simulation = Simulation::new(vec![PolicyKind::Lru]);
+    simulation.shares = vec!["0.2%".parse().unwrap()]; // two rows of 1,002
+    let report = simulation.run(&trace);
+    assert_eq!(report.bounds[0].fixed.perfect, 400, "every other one of the 800 that count");
+}
+
+#[test]
+fn ours_keeps_what_comes_in_company() {
+    let trace = skewed(20_000, 6, 2);
+    let mut simulation = Simulation::new(vec![PolicyKind::Lru, PolicyKind::Group]);
+    simulation.bounds = false;
+    simulation.shares = vec!["10%".parse().unwrap()];
+    let report = simulation.run(&trace);
+    let perfect = |policy| report.row(policy, simulation.shares[0]).unwrap().single.perfect;
+    let (lru, ours) = (perfect(PolicyKind::Lru), perfect(PolicyKind::Group));
+    assert!(ours > 2 * lru, "{ours} against {lru}");
+}
+
+#[test]
+fn results_are_for_people_scripts_and_eyes() {
+    let trace = skewed(500, 2, 4);
+    let mut simulation = Simulation::new(vec![PolicyKind::Lru, PolicyKind::Group]);
+    simulation.replay = true;
+    let report = simulation.run(&trace);
+    let text = report.text();
+    for part in ["POLICY", "lru", "group", "20%", "-- infinite", "-- static", "replayed"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["rows"][0]["policy"], "lru");
+    assert!(json["rows"][0]["single"]["perfect"].is_u64());
+    let svg = report.svg();
+    assert!(
+        svg.starts_with("<svg") && svg.contains("</svg>") && svg.matches("<polyline").count() == 2
+    );
+    let costs = simulation.cost(&trace, "5%".parse().unwrap(), 1);
+    assert!(costs.iter().all(|cost| cost.nanos_per_key > 0.0 && cost.against_lru > 0.0));
+}
+
+#[test]
+fn cache_sizes_are_shares_in_percent() {
+    for (text, shown) in [("5%", "5%"), (" 0.05 % ", "0.05%"), ("100%", "100%")] {
+        assert_eq!(text.parse::<CacheShare>().unwrap().to_string(), shown);
+    }
+    for text in ["", "5", "0%", "-1%", "101%", "NaN%", "x%"] {
+        let error = text.parse::<CacheShare>().unwrap_err().to_string();
+        assert!(error.contains("such as 5%"), "{error}");
+    }
+}
+
+#[test]
+fn fewer_tables_make_a_narrower_trace() {
+    let trace = skewed(100, 4, 5);
+    let narrow = trace.with_tables(&[TableId(3), TableId(1)]);
+    assert_eq!((narrow.len(), narrow.key_count()), (100, 200));
+    assert_eq!(narrow.tables()[0].name, "t3");
+    assert!(narrow.requests().all(|request| request[0].table() == TableId(0)));
+}
+
+#[test]
+fn the_first_requests_are_a_trace_of_their_own() {
+    let whole = skewed(100, 2, 6);
+    assert_eq!(whole.clone().first(1000), whole);
+    let short = whole.clone().first(10);
+    assert_eq!((short.len(), short.key_count()), (10, 20));
+    assert!(short.rows() < whole.rows());
+    assert_eq!(short.request(9), whole.request(9));
+    assert!(whole.first(0).is_empty());
+}
