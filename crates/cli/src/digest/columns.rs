@@ -30,6 +30,11 @@ impl Columns {
         for (at, name) in names.iter().enumerate() {
             ensure!(!name.is_empty(), "column {} has no name; give it one", at + 2);
             ensure!(
+                !name.chars().any(char::is_control),
+                "the column name `{}` has a control character in it; choose another",
+                name.escape_debug()
+            );
+            ensure!(
                 !["offset", "length"].contains(&name.as_str()) && !names[..at].contains(name),
                 "the column name `{name}` is taken; choose another"
             );
