@@ -20,7 +20,7 @@ const SYNTHETIC: &str = "synthetic-criteo";
 /// How long the synthetic trace is unless told otherwise.
 const SYNTHETIC_REQUESTS: u64 = 200_000;
 
-/// Requests are kept in memory: about 10 GB at this many synthetic ones.
+/// Requests are kept in memory; the keys alone of so many synthetic ones take 4 GB.
 const REQUESTS_MAX: u64 = 20_000_000;
 
 /// Costs are the median of so many pairs.
