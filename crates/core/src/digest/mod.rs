@@ -4,8 +4,8 @@
 //! for every item which bytes of which blob it is, with any columns of the user's own. It is an Arrow
 //! IPC file, so that any tool that reads Arrow can look at it; `docs/digest.md` describes it.
 //!
-//! [`plan`] turns a listing into blobs, [`write`] makes the file, [`read`] opens one without touching
-//! its rows, and [`check`](Digest::check) proves every byte of it.
+//! `plan` turns a listing into blobs, `write` makes the file, `read` opens one without touching
+//! its rows, and `check`(Digest::check) proves every byte of it.
 
 mod check;
 mod columns;

@@ -1,8 +1,8 @@
 //! `forebay digest build`: from a URL to a digest.
 //!
 //! Two phases. First the origin is listed, planned and hashed, and finished rows go to a journal
-//! beside the output ([`gather`]); this part is long, and goes on where it was after any interruption.
-//! Then the digest is written from the journal and published whole ([`publish`]).
+//! beside the output (`gather`); this part is long, and goes on where it was after any interruption.
+//! Then the digest is written from the journal and published whole (`publish`).
 
 mod gather;
 mod publish;
