@@ -61,7 +61,7 @@ fn check() -> Outcome {
 }
 
 fn test() -> Outcome {
-    let mut steps = Steps::new(11);
+    let mut steps = Steps::new(10);
     lint(&mut steps)?;
     let mut tests = if installed("cargo-nextest") {
         cargo(&["nextest", "run", "--release", "--workspace", "--no-fail-fast"])
@@ -73,7 +73,6 @@ fn test() -> Outcome {
         .run("doc tests", &mut cargo(&["test", "--release", "--workspace", "--doc", "--quiet"]))?;
     let mut docs = cargo(&["doc", "--release", "--workspace", "--no-deps", "--quiet"]);
     steps.run("documentation", docs.env("RUSTDOCFLAGS", "--deny warnings"))?;
-    steps.run("the binary", &mut cargo(&["build", "--release", "--package", "forebay-cli"]))?;
     python::run(&mut steps)?;
     steps.finish();
     Ok(())

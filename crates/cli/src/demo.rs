@@ -29,7 +29,7 @@ pub struct Args {
     #[arg(long, value_name = "RATE", default_value = "50MB/s")]
     bandwidth: ByteRate,
     /// How long the origin lets every request wait.
-    #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = crate::reach::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = forebay_core::units::parse_duration)]
     latency: Duration,
     /// The share of requests that the origin fails on purpose.
     #[arg(long, value_name = "SHARE", default_value_t = 0.01)]

@@ -3,12 +3,11 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
-use forebay_core::units::ByteRate;
+use forebay_core::units::{ByteRate, parse_duration};
 use forebay_dev_origin::{ACCESS_KEY, Config, SECRET_KEY};
 
 use crate::{
     output::{self, Verdict},
-    reach::parse_duration,
     stop,
 };
 

@@ -3,6 +3,7 @@
 //! Data goes to standard output; progress, notes and errors to standard error. Exit codes: 0 for yes
 //! and done, 1 for no, 2 for failed, 130 when interrupted.
 
+mod agent;
 mod bench;
 mod demo;
 mod dev;
@@ -11,6 +12,8 @@ mod embed;
 mod namespace;
 mod output;
 mod reach;
+mod serve;
+mod status;
 mod stop;
 
 use std::process::ExitCode;
@@ -32,6 +35,8 @@ Examples:
   forebay demo                                        see it work, on data it makes itself
   forebay digest build s3://bucket/train -o train.digest
   forebay digest show train.digest
+  forebay serve --capacity 50GB                       the cache that this machine's jobs share
+  forebay status
   forebay embed sim synthetic-criteo                  which embedding rows to keep in memory
   forebay dev origin --root ./data                    serve a directory over S3, for trying things";
 
@@ -39,6 +44,12 @@ Examples:
 enum Command {
     /// Make a dataset, serve it from a slow origin, build its digest and verify it.
     Demo(demo::Args),
+    /// Run a node: the cache that this machine's jobs share.
+    Serve(serve::Args),
+    /// What the node is doing.
+    Status(status::Args),
+    /// Run beside a job: hold the origin's credentials, fetch and preload. Started by the job itself.
+    Agent(agent::Args),
     /// Build and inspect digests, the tables of datasets.
     #[command(subcommand)]
     Digest(digest::Command),
@@ -58,13 +69,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::try_parse().unwrap_or_else(|error| output::refuse(&error));
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("FOREBAY_LOG")
-                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,s3s=off")),
-        )
-        .init();
+    output::begin_logging();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
@@ -77,6 +82,9 @@ fn main() -> ExitCode {
     let outcome = runtime.block_on(async {
         match cli.command {
             Command::Demo(args) => demo::run(args).await,
+            Command::Serve(args) => serve::run(args).await,
+            Command::Status(args) => status::run(&args),
+            Command::Agent(args) => agent::run(args).await,
             Command::Digest(command) => digest::run(command).await,
             Command::Namespace(command) => namespace::run(command),
             Command::Embed(command) => embed::run(command),

@@ -49,6 +49,17 @@ pub fn note(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
+/// Logs go to standard error: for people, or with `FOREBAY_LOG_FORMAT=json` for machines.
+pub fn begin_logging() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("FOREBAY_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,forebay=info,s3s=off"));
+    let logs = tracing_subscriber::fmt().with_writer(io::stderr).with_env_filter(filter);
+    match std::env::var("FOREBAY_LOG_FORMAT").as_deref() {
+        Ok("json") => logs.json().init(),
+        _ => logs.init(),
+    }
+}
+
 /// A chain of errors as one line.
 pub fn one_line(error: &anyhow::Error) -> String {
     let mut line = String::new();

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
-use forebay_core::Namespace;
+use forebay_core::{Namespace, units::parse_duration};
 use forebay_digest::read_key_file;
 use forebay_origin::Options;
 
@@ -49,34 +49,4 @@ pub fn namespace(key_file: Option<&PathBuf>) -> anyhow::Result<Namespace> {
 /// What a digest calls a namespace.
 pub fn namespace_name(namespace: &Namespace) -> String {
     if namespace.is_public() { "public".to_owned() } else { namespace.id().to_string() }
-}
-
-/// "20ms", "1.5s", "2min".
-pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let error = || format!("`{text}` is not a time; write a number and ms, s or min, such as 20ms");
-    let unit_at = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(error)?;
-    let (number, unit) = text.split_at(unit_at);
-    let number: f64 = number.parse().map_err(|_| error())?;
-    let seconds = match unit.trim() {
-        "ms" => number / 1e3,
-        "s" => number,
-        "min" => number * 60.0,
-        _ => return Err(error()),
-    };
-    Duration::try_from_secs_f64(seconds).map_err(|_| error())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_need_a_unit() {
-        assert_eq!(parse_duration("20ms"), Ok(Duration::from_millis(20)));
-        assert_eq!(parse_duration("1.5s"), Ok(Duration::from_millis(1500)));
-        assert_eq!(parse_duration("2 min"), Ok(Duration::from_mins(2)));
-        for bad in ["", "20", "ms", "1h", "-1s", "99999999999999999999999min"] {
-            assert!(parse_duration(bad).is_err(), "{bad}");
-        }
-    }
 }

@@ -11,7 +11,11 @@ pub mod claims;
 pub mod digest;
 pub mod embedding;
 pub mod names;
+pub mod node;
 pub mod rate;
+pub mod sampler;
+pub mod shelf;
+pub mod table;
 pub mod units;
 
 pub use names::{

@@ -3,7 +3,7 @@
 //! People write sizes in configuration files and on command lines, so parsing accepts what they are
 //! used to ("15GB", "256 KiB", "64k" is refused as ambiguous) and says what it would have accepted.
 
-use std::{fmt, iter::Sum, ops::Add, str::FromStr};
+use std::{fmt, iter::Sum, ops::Add, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -204,6 +204,21 @@ impl fmt::Display for ByteRate {
     }
 }
 
+/// "20ms", "1.5s", "2min".
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let error = || format!("`{text}` is not a time; write a number and ms, s or min, such as 20ms");
+    let unit_at = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(error)?;
+    let (number, unit) = text.split_at(unit_at);
+    let number: f64 = number.parse().map_err(|_| error())?;
+    let seconds = match unit.trim() {
+        "ms" => number / 1e3,
+        "s" => number,
+        "min" => number * 60.0,
+        _ => return Err(error()),
+    };
+    Duration::try_from_secs_f64(seconds).map_err(|_| error())
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -267,6 +282,16 @@ mod tests {
         #[test]
         fn no_text_makes_the_parser_panic(text in "\\PC{0,24}") {
             let _ = text.parse::<ByteSize>();
+        }
+    }
+
+    #[test]
+    fn times_need_a_unit() {
+        assert_eq!(parse_duration("20ms"), Ok(Duration::from_millis(20)));
+        assert_eq!(parse_duration("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(parse_duration("2 min"), Ok(Duration::from_mins(2)));
+        for bad in ["", "20", "ms", "1h", "-1s", "99999999999999999999999min"] {
+            assert!(parse_duration(bad).is_err(), "{bad}");
         }
     }
 }

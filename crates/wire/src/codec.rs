@@ -1,6 +1,6 @@
 //! Little-endian fields, written one after the other and taken off one by one.
 
-use forebay_core::{Address, DatasetId};
+use forebay_core::{Address, DatasetId, NamespaceId};
 
 use crate::TEXT_SIZE_MAX;
 
@@ -60,6 +60,10 @@ impl<'a> Reader<'a> {
 
     pub fn dataset(&mut self) -> Result<DatasetId, Malformed> {
         self.array().map(DatasetId::from_bytes)
+    }
+
+    pub fn namespace(&mut self) -> Result<NamespaceId, Malformed> {
+        self.array().map(NamespaceId::from_bytes)
     }
 
     pub fn text(&mut self) -> Result<String, Malformed> {

@@ -64,6 +64,8 @@ pub enum Reply {
         /// By name.
         counters: Vec<(String, u64)>,
     },
+    /// Noted.
+    Wanted,
     /// The request was refused.
     Error(Refusal),
 }
@@ -210,6 +212,7 @@ impl Reply {
             Self::Released => REPLY | kind::RELEASE,
             Self::Put(_) => REPLY | kind::PUT,
             Self::Stats { .. } => REPLY | kind::STATS,
+            Self::Wanted => REPLY | kind::WANT,
             Self::Error(_) => ERROR,
         }
     }
@@ -242,7 +245,7 @@ impl Reply {
             Self::Show(ShowAnswer::Upload) => to.u8(1),
             Self::Open { handle } => to.u32(*handle),
             Self::Uploaded { next } => to.u64(*next),
-            Self::Presence { .. } | Self::Released => {}
+            Self::Presence { .. } | Self::Released | Self::Wanted => {}
             Self::Get { index, answer, .. } => {
                 to.u32(*index);
                 to.u8(answer.code());
@@ -263,6 +266,11 @@ impl Reply {
                 to.text(text);
             }
         }
+    }
+
+    /// Whether a header announces one range of a get, whose payload a reader may want to put elsewhere.
+    pub fn is_get(header: &Header) -> bool {
+        header.kind == REPLY | kind::GET
     }
 
     /// Reads a reply; `body` is what follows its header.
@@ -307,6 +315,7 @@ impl Reply {
                     counters: from
                         .list(COUNTERS_MAX, 10, |from| Ok((from.text()?, from.u64()?)))?,
                 },
+                kind::WANT => Self::Wanted,
                 _ => return Err(Malformed::Kind(reply)),
             },
             unknown => return Err(Malformed::Kind(unknown)),

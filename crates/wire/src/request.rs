@@ -1,7 +1,7 @@
 //! What a job or its agent asks of a node.
 
 use bytes::Bytes;
-use forebay_core::{Address, DatasetId};
+use forebay_core::{Address, DatasetId, NamespaceId};
 
 use crate::{
     BATCH_MAX, PAYLOAD_SIZE_MAX, PRESENCE_MAX,
@@ -21,8 +21,10 @@ pub enum Request {
         /// What the job calls itself.
         job: String,
     },
-    /// Asks for a dataset by name. The answer is a challenge, whether or not the node knows it.
+    /// Asks for a dataset by name.
     Show {
+        /// Whose key made its addresses.
+        namespace: NamespaceId,
         /// Which.
         dataset: DatasetId,
     },
@@ -35,6 +37,8 @@ pub enum Request {
     },
     /// Uploads the table of a dataset that the node does not know, page by page, in order.
     Upload {
+        /// Whose key made its addresses.
+        namespace: NamespaceId,
         /// Which.
         dataset: DatasetId,
         /// How it is cut.
@@ -102,6 +106,14 @@ pub enum Request {
     },
     /// Asks for the node's counters.
     Stats,
+    /// Says which blobs will be asked for soon, in this order. An agent fetches them ahead; a node takes
+    /// note of nothing.
+    Want {
+        /// An opened dataset.
+        handle: u32,
+        /// Which.
+        blobs: Vec<u64>,
+    },
 }
 
 /// A row of a dataset's table.
@@ -146,6 +158,7 @@ pub(crate) mod kind {
     pub const RELEASE: u8 = 9;
     pub const PUT: u8 = 10;
     pub const STATS: u8 = 11;
+    pub const WANT: u8 = 12;
 }
 
 const ROW_SIZE: usize = Address::LEN + 8;
@@ -166,6 +179,7 @@ impl Request {
             Self::Release { .. } => kind::RELEASE,
             Self::Put { .. } => kind::PUT,
             Self::Stats => kind::STATS,
+            Self::Want { .. } => kind::WANT,
         }
     }
 
@@ -190,12 +204,16 @@ impl Request {
                 to.u16(*version_max);
                 to.text(job);
             }
-            Self::Show { dataset } => to.bytes(dataset.as_bytes()),
+            Self::Show { namespace, dataset } => {
+                to.bytes(namespace.as_bytes());
+                to.bytes(dataset.as_bytes());
+            }
             Self::Prove { dataset, proof } => {
                 to.bytes(dataset.as_bytes());
                 to.bytes(proof);
             }
-            Self::Upload { dataset, chunks, partitions, blobs, first, page } => {
+            Self::Upload { namespace, dataset, chunks, partitions, blobs, first, page } => {
+                to.bytes(namespace.as_bytes());
                 to.bytes(dataset.as_bytes());
                 to.u32(*chunks);
                 to.u32(*partitions);
@@ -220,7 +238,9 @@ impl Request {
                     to.u32(range.length);
                 });
             }
-            Self::Claim { handle, blobs } | Self::Release { handle, blobs } => {
+            Self::Claim { handle, blobs }
+            | Self::Release { handle, blobs }
+            | Self::Want { handle, blobs } => {
                 to.u32(*handle);
                 to.list(BATCH_MAX, blobs, |to, blob| to.u64(*blob));
             }
@@ -249,9 +269,10 @@ impl Request {
                 version_max: from.u16()?,
                 job: from.text()?,
             },
-            kind::SHOW => Self::Show { dataset: from.dataset()? },
+            kind::SHOW => Self::Show { namespace: from.namespace()?, dataset: from.dataset()? },
             kind::PROVE => Self::Prove { dataset: from.dataset()?, proof: from.array()? },
             kind::UPLOAD => Self::Upload {
+                namespace: from.namespace()?,
                 dataset: from.dataset()?,
                 chunks: from.u32()?,
                 partitions: from.u32()?,
@@ -301,6 +322,9 @@ impl Request {
                 Self::Put { handle, blob, offset, payload }
             }
             kind::STATS => Self::Stats,
+            kind::WANT => {
+                Self::Want { handle: from.u32()?, blobs: from.list(BATCH_MAX, 8, Reader::u64)? }
+            }
             unknown => return Err(Malformed::Kind(unknown)),
         };
         from.finish().map(|()| request)

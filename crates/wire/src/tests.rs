@@ -1,7 +1,7 @@
 //! Every frame survives the round trip, and no bytes from outside do any harm.
 
 use bytes::Bytes;
-use forebay_core::{Address, DatasetId};
+use forebay_core::{Address, DatasetId, NamespaceId};
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
@@ -12,6 +12,10 @@ fn address() -> impl Strategy<Value = Address> {
 
 fn dataset() -> impl Strategy<Value = DatasetId> {
     any::<[u8; 32]>().prop_map(DatasetId::from_bytes)
+}
+
+fn namespace() -> impl Strategy<Value = NamespaceId> {
+    any::<[u8; 16]>().prop_map(NamespaceId::from_bytes)
 }
 
 fn payload() -> impl Strategy<Value = Bytes> {
@@ -30,18 +34,21 @@ fn request() -> impl Strategy<Value = Request> {
         (any::<u16>(), any::<u16>(), "\\PC{0,64}").prop_map(|(version_min, version_max, job)| {
             Request::Hello { version_min, version_max, job }
         }),
-        dataset().prop_map(|dataset| Request::Show { dataset }),
+        (namespace(), dataset())
+            .prop_map(|(namespace, dataset)| Request::Show { namespace, dataset }),
         (dataset(), any::<[u8; 32]>())
             .prop_map(|(dataset, proof)| Request::Prove { dataset, proof }),
-        (dataset(), any::<u32>(), any::<u32>(), any::<u64>(), any::<u64>(), vec(row, 0..20))
-            .prop_map(|(dataset, chunks, partitions, blobs, first, page)| Request::Upload {
-                dataset,
-                chunks,
-                partitions,
-                blobs,
-                first,
-                page
-            }),
+        (
+            (namespace(), dataset()),
+            (any::<u32>(), any::<u32>()),
+            (any::<u64>(), any::<u64>()),
+            vec(row, 0..20)
+        )
+            .prop_map(
+                |((namespace, dataset), (chunks, partitions), (blobs, first), page)| {
+                    Request::Upload { namespace, dataset, chunks, partitions, blobs, first, page }
+                }
+            ),
         (any::<u32>(), any::<u64>(), 0..=PRESENCE_MAX)
             .prop_map(|(handle, first, count)| Request::Presence { handle, first, count }),
         (any::<u32>(), any::<u32>(), vec(range, 0..20))
@@ -54,6 +61,7 @@ fn request() -> impl Strategy<Value = Request> {
             |(handle, blob, offset, payload)| Request::Put { handle, blob, offset, payload }
         ),
         Just(Request::Stats),
+        blobs().prop_map(|(handle, blobs)| Request::Want { handle, blobs }),
     ]
 }
 
@@ -90,6 +98,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         vec(claims, 0..20).prop_map(|answers| Reply::Claim { answers }),
         vec(renewals, 0..20).prop_map(|answers| Reply::Renew { answers }),
         Just(Reply::Released),
+        Just(Reply::Wanted),
         puts.prop_map(Reply::Put),
         vec(("[a-z_]{1,40}", any::<u64>()), 0..20).prop_map(|counters| Reply::Stats { counters }),
         (codes, "\\PC{0,100}").prop_map(|(code, text)| Reply::Error(Refusal { code, text })),

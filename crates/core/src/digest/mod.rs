@@ -5,7 +5,7 @@
 //! IPC file, so that any tool that reads Arrow can look at it; `docs/digest.md` describes it.
 //!
 //! `plan` turns a listing into blobs, `write` makes the file, `read` opens one without touching
-//! its rows, and `check`(Digest::check) proves every byte of it.
+//! its rows, and [`Digest::check`] proves every byte of it.
 
 mod check;
 mod columns;

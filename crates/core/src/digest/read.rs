@@ -22,7 +22,7 @@ use super::{
     write::{MAGIC, METADATA_CONTEXT, hash_block, metadata_checksum},
 };
 use crate::{
-    Address, BlobOrdinal, ByteSize, ItemOrdinal,
+    Address, BlobOrdinal, ByteSize, ItemOrdinal, Namespace, NamespaceId,
     chunking::{ChunkOrdinal, Chunking},
 };
 
@@ -124,6 +124,14 @@ impl Digest {
     /// What holds for the dataset as a whole.
     pub fn summary(&self) -> &Summary {
         &self.summary
+    }
+
+    /// Whose key made the addresses; `None` if the digest's name for it is no name.
+    pub fn namespace(&self) -> Option<NamespaceId> {
+        match self.summary.namespace.as_str() {
+            "public" => Some(Namespace::public().id()),
+            id => id.parse().ok(),
+        }
     }
 
     /// The user's columns.

@@ -1,0 +1,72 @@
+//! The agent: the process beside a job.
+//!
+//! It holds the origin's credentials, so that the job's own processes link no origin and can fork freely.
+//! It claims what the job misses, fetches it, proves it, hands it to the node and to the job; while
+//! nobody waits it fetches ahead. When there is no node it answers from the origin itself (promise 5).
+
+mod ahead;
+mod fetch;
+mod kept;
+mod link;
+mod service;
+
+use std::{future::Future, path::PathBuf, pin::pin, sync::Arc};
+
+use forebay_core::{Namespace, digest::Digest};
+use forebay_origin::Origin;
+use forebay_server::{Listener, session};
+use tokio::task::JoinSet;
+
+use service::AgentService;
+
+/// What an agent needs to know.
+pub struct Config {
+    /// The job's private socket.
+    pub socket: PathBuf,
+    /// The node's socket, if there is to be one.
+    pub node: Option<PathBuf>,
+    /// What the job calls itself.
+    pub job: String,
+    /// The dataset.
+    pub digest: Digest,
+    /// Where it lies.
+    pub origin: Origin,
+    /// Whose key proves what was fetched.
+    pub namespace: Namespace,
+}
+
+/// An agent that is ready to serve.
+pub struct Agent {
+    service: Arc<AgentService>,
+    listener: Listener,
+}
+
+impl Agent {
+    /// Takes possession of the socket.
+    pub fn bind(config: Config) -> anyhow::Result<Self> {
+        let listener = Listener::bind(&config.socket)?;
+        Ok(Self { service: Arc::new(AgentService::new(config)), listener })
+    }
+
+    /// Serves until `stop` completes.
+    pub async fn run(self, stop: impl Future<Output = ()>) {
+        let Self { service, listener } = self;
+        let mut tasks = JoinSet::new();
+        tasks.spawn(ahead::run(Arc::clone(&service)));
+        let mut stop = pin!(stop);
+        loop {
+            tokio::select! {
+                socket = listener.accept() => {
+                    let service = Arc::clone(&service);
+                    tasks.spawn(async move {
+                        if let Err(error) = session::serve(service, socket).await {
+                            tracing::debug!(%error, "a connection ended early");
+                        }
+                    });
+                }
+                Some(_) = tasks.join_next() => {}
+                () = &mut stop => return,
+            }
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! What the job's processes ask of their agent: bytes, now or soon.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use forebay_core::{
+    BlobOrdinal, DatasetId, Namespace,
+    digest::Digest,
+    table::{self, Row, proofs_match},
+};
+use forebay_origin::Origin;
+use forebay_server::{
+    Counter,
+    session::{Replies, Service},
+};
+use forebay_wire::{BlobRange, ErrorCode, GetAnswer, Reply, Request, ShowAnswer};
+use futures::{
+    FutureExt as _, StreamExt as _,
+    future::{BoxFuture, Shared, WeakShared},
+    stream::FuturesUnordered,
+};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+use crate::{Config, kept::Kept, link::Link};
+
+/// Blobs that the job may say it will want.
+const WANTED_MAX: usize = 1 << 16;
+/// Bytes of blobs that are being fetched, in KiB.
+const MEMORY_KIB: u64 = 256 << 10;
+
+type Refused = (ErrorCode, String);
+type Obtaining = Shared<BoxFuture<'static, Result<Bytes, String>>>;
+type WeakObtaining = WeakShared<BoxFuture<'static, Result<Bytes, String>>>;
+
+/// The agent of one job.
+pub(crate) struct AgentService {
+    pub digest: Digest,
+    pub origin: Origin,
+    pub namespace: Namespace,
+    pub link: Link,
+    pub kept: Mutex<Kept>,
+    pub memory: Memory,
+    pub counters: Counters,
+    /// What somebody waits for, so that two who miss the same blob wait for one fetch.
+    obtaining: Mutex<HashMap<u64, WeakObtaining>>,
+    wanted: Mutex<Wanted>,
+    wanted_changed: Notify,
+}
+
+/// What an agent counts.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub gets: Counter,
+    pub origin_bytes: Counter,
+    pub fallbacks: Counter,
+    pub puts_refused: Counter,
+}
+
+#[derive(Default)]
+struct Wanted {
+    queue: VecDeque<u64>,
+    members: HashSet<u64>,
+}
+
+/// One process of the job.
+#[derive(Default)]
+pub(crate) struct AgentSession {
+    challenge: Option<(DatasetId, [u8; 32])>,
+    open: bool,
+}
+
+/// Memory for what is being fetched.
+pub(crate) struct Memory(Arc<Semaphore>);
+
+impl Memory {
+    /// Waits until there is enough for a blob; one that is larger than all there is gets all there is.
+    pub async fn take(&self, length: u64) -> OwnedSemaphorePermit {
+        let kib = u32::try_from(length.div_ceil(1024).clamp(1, MEMORY_KIB)).expect("limits fit");
+        Arc::clone(&self.0).acquire_many_owned(kib).await.expect("never closed")
+    }
+}
+
+impl AgentService {
+    pub fn new(config: Config) -> Self {
+        let Config { node, job, digest, origin, namespace, socket: _ } = config;
+        Self {
+            link: Link::new(node, job, digest.clone()),
+            digest,
+            origin,
+            namespace,
+            kept: Mutex::default(),
+            memory: Memory(Arc::new(Semaphore::new(usize::try_from(MEMORY_KIB).expect("small")))),
+            counters: Counters::default(),
+            obtaining: Mutex::default(),
+            wanted: Mutex::default(),
+            wanted_changed: Notify::new(),
+        }
+    }
+
+    /// What the job will want next.
+    pub fn next_wanted(&self) -> Option<u64> {
+        let mut wanted = self.wanted.lock();
+        let blob = wanted.queue.pop_front()?;
+        wanted.members.remove(&blob);
+        Some(blob)
+    }
+
+    /// Completes when the job has said that it wants something more.
+    pub async fn something_wanted(&self) {
+        self.wanted_changed.notified().await;
+    }
+
+    fn want(&self, blobs: Vec<u64>) -> Result<(), Refused> {
+        if blobs.iter().any(|blob| *blob >= self.digest.summary().blobs) {
+            return Err((ErrorCode::Malformed, "there are not so many blobs".to_owned()));
+        }
+        let mut wanted = self.wanted.lock();
+        for blob in blobs {
+            if wanted.queue.len() < WANTED_MAX && wanted.members.insert(blob) {
+                wanted.queue.push_back(blob);
+            }
+        }
+        drop(wanted);
+        self.wanted_changed.notify_one();
+        Ok(())
+    }
+
+    /// The bytes of a blob; all who ask meanwhile share one fetch.
+    pub fn bytes_of(self: &Arc<Self>, blob: u64) -> Obtaining {
+        if let Some(content) = self.kept.lock().get(blob) {
+            return futures::future::ready(Ok(content)).boxed().shared();
+        }
+        let mut obtaining = self.obtaining.lock();
+        if let Some(shared) = obtaining.get(&blob).and_then(WeakShared::upgrade) {
+            return shared;
+        }
+        let service = Arc::clone(self);
+        let fetch = async move {
+            // On a task of its own: those who wait may go away, the fetch is of use all the same.
+            let fetching = Arc::clone(&service);
+            let content = tokio::spawn(async move { fetching.obtain(blob).await }).await;
+            service.obtaining.lock().remove(&blob);
+            match content {
+                Ok(Ok(content)) => Ok(content),
+                Ok(Err(error)) => Err(chain(&error)),
+                Err(_) => Err("the agent failed; its log says how".to_owned()),
+            }
+        };
+        let shared = fetch.boxed().shared();
+        obtaining.insert(blob, shared.downgrade().expect("just made"));
+        shared
+    }
+
+    async fn get(self: Arc<Self>, ranges: Vec<BlobRange>, replies: Replies) {
+        let mut by_blob: HashMap<u64, Vec<(u32, BlobRange)>> = HashMap::new();
+        for (index, range) in ranges.into_iter().enumerate() {
+            let index = u32::try_from(index).expect("batches are bounded");
+            by_blob.entry(range.blob).or_default().push((index, range));
+        }
+        let mut blobs: FuturesUnordered<_> = by_blob
+            .into_iter()
+            .map(|(blob, ranges)| self.bytes_of(blob).map(|content| (content, ranges)))
+            .collect();
+        while let Some((content, ranges)) = blobs.next().await {
+            let content = match content {
+                Ok(content) => content,
+                Err(problem) => return replies.refuse(ErrorCode::Failed, problem).await,
+            };
+            for (index, range) in ranges {
+                let start = usize::try_from(range.offset).expect("checked");
+                let payload = content.slice(start..start + range.length as usize);
+                let room = replies.room_for(payload.len()).await;
+                let reply = Reply::Get { index, answer: GetAnswer::Hit, payload };
+                replies.send_payload(&reply, room).await;
+                self.counters.gets.one();
+            }
+        }
+    }
+
+    fn check(&self, ranges: &[BlobRange]) -> Result<(), Refused> {
+        for range in ranges {
+            let length = (range.blob < self.digest.summary().blobs)
+                .then(|| self.digest.blob(BlobOrdinal::new(range.blob)))
+                .and_then(Result::ok)
+                .map_or(0, |row| row.length);
+            let end = range.offset.checked_add(u64::from(range.length));
+            if end.is_none_or(|end| end > length) {
+                let text = format!("a range leaves blob {}", range.blob);
+                return Err((ErrorCode::Malformed, text));
+            }
+        }
+        Ok(())
+    }
+
+    fn show(&self, session: &mut AgentSession, dataset: DatasetId) -> Result<Reply, Refused> {
+        let mut nonce = [0; 32];
+        let filled = rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty());
+        if dataset != self.digest.summary().dataset || filled != Ok(nonce.len()) {
+            return Err((ErrorCode::Unknown, "this agent serves another dataset".to_owned()));
+        }
+        session.challenge = Some((dataset, nonce));
+        Ok(Reply::Show(ShowAnswer::Prove { nonce }))
+    }
+
+    fn prove(
+        &self,
+        session: &mut AgentSession,
+        dataset: DatasetId,
+        proof: [u8; 32],
+    ) -> Result<Reply, Refused> {
+        let unknown = || (ErrorCode::Unknown, "the proof is wrong".to_owned());
+        let (_, nonce) =
+            session.challenge.take().filter(|(shown, _)| *shown == dataset).ok_or_else(unknown)?;
+        let rows = self.digest.blobs().map_while(Result::ok);
+        let rows = rows.map(|row| Row { address: row.address, length: row.length });
+        if !proofs_match(&table::proof(&nonce, rows), &proof) {
+            return Err(unknown());
+        }
+        session.open = true;
+        Ok(Reply::Open { handle: 0 })
+    }
+
+    fn answer_to(
+        self: &Arc<Self>,
+        session: &mut AgentSession,
+        request: Request,
+    ) -> Result<Option<Reply>, Refused> {
+        let handle = match &request {
+            Request::Get { handle, .. } | Request::Want { handle, .. } => Some(*handle),
+            _ => None,
+        };
+        if handle.is_some_and(|handle| handle != 0 || !session.open) {
+            return Err((ErrorCode::Unknown, "no dataset is open under this handle".to_owned()));
+        }
+        Ok(Some(match request {
+            Request::Show { dataset, .. } => self.show(session, dataset)?,
+            Request::Prove { dataset, proof } => self.prove(session, dataset, proof)?,
+            Request::Want { blobs, .. } => self.want(blobs).map(|()| Reply::Wanted)?,
+            Request::Get { ranges, .. } => {
+                self.check(&ranges)?;
+                return Ok(None);
+            }
+            Request::Stats => {
+                let Counters { gets, origin_bytes, fallbacks, puts_refused } = &self.counters;
+                let counters = [
+                    ("agent_gets", gets),
+                    ("agent_origin_bytes", origin_bytes),
+                    ("agent_fallbacks", fallbacks),
+                    ("agent_puts_refused", puts_refused),
+                ];
+                let pairs = counters.map(|(name, counter)| (name.to_owned(), counter.get()));
+                Reply::Stats { counters: pairs.into() }
+            }
+            _ => return Err((ErrorCode::Malformed, "agents do not answer this".to_owned())),
+        }))
+    }
+}
+
+impl Service for AgentService {
+    type Session = AgentSession;
+
+    fn lease(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn connected(self: &Arc<Self>, _job: &str) -> AgentSession {
+        AgentSession::default()
+    }
+
+    async fn handle(
+        self: &Arc<Self>,
+        session: &mut AgentSession,
+        request: Request,
+        replies: Replies,
+    ) {
+        let ranges = match &request {
+            Request::Get { ranges, .. } => ranges.clone(),
+            _ => Vec::new(),
+        };
+        match self.answer_to(session, request) {
+            Ok(Some(reply)) => replies.send(&reply).await,
+            Ok(None) => {
+                let (service, permit) = (Arc::clone(self), replies.begin_get().await);
+                tokio::spawn(async move {
+                    service.get(ranges, replies).await;
+                    drop(permit);
+                });
+            }
+            Err((code, text)) => replies.refuse(code, text).await,
+        }
+    }
+
+    async fn gone(self: &Arc<Self>, _session: AgentSession) {}
+}
+
+/// An error and what caused it, in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,152 @@
+//! `forebay agent`: the process beside a job.
+
+use std::{collections::BTreeMap, io::Read as _, path::PathBuf, time::Duration};
+
+use anyhow::{Context as _, bail};
+use forebay_agent::{Agent, Config};
+use forebay_digest::open;
+use forebay_origin::{Credentials, Origin};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::{
+    output::{self, Verdict},
+    reach::{self, Reach},
+    stop,
+};
+
+/// No options are longer.
+const OPTIONS_SIZE_MAX: u64 = 64 << 10;
+
+/// Run beside a job: hold the origin's credentials, fetch what the job misses, and preload.
+///
+/// The job's loader starts it and speaks to it on a private socket. Credentials come from the
+/// environment, or as JSON on standard input with `--options-from-stdin`; never as arguments. One line of
+/// JSON on standard output says when it is ready.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The dataset.
+    #[arg(value_name = "DIGEST")]
+    digest: PathBuf,
+    /// The private socket to listen on.
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+    /// The node's socket; without one, everything comes from the origin.
+    #[arg(long, value_name = "PATH")]
+    node: Option<PathBuf>,
+    /// What the job calls itself.
+    #[arg(long, value_name = "NAME", default_value = "job")]
+    job: String,
+    /// Stop when this process does.
+    #[arg(long, value_name = "PID")]
+    job_pid: Option<i32>,
+    /// Read the data from here instead of where the digest says.
+    #[arg(long, value_name = "URL")]
+    origin: Option<String>,
+    /// The key file of the digest's namespace, if it is private.
+    #[arg(long, value_name = "FILE")]
+    namespace_key: Option<PathBuf>,
+    /// Read options as one JSON object from standard input: endpoint, `access_key`, `secret_key`, anonymous.
+    #[arg(long)]
+    options_from_stdin: bool,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  forebay agent train.digest --socket /tmp/job/agent.sock --job-pid $$
+  forebay agent train.digest --socket /tmp/job/agent.sock --node \"$FOREBAY_SOCKET\" --options-from-stdin < options.json";
+
+pub async fn run(args: Args) -> anyhow::Result<Verdict> {
+    let job = args.job_pid.map(job_process).transpose()?;
+    let file = open(&args.digest)?;
+    let namespace = reach::namespace(args.namespace_key.as_ref())?;
+    let summary = file.digest.summary();
+    if summary.namespace != reach::namespace_name(&namespace) {
+        bail!(
+            "`{}` is of the namespace {}, not {}; give its key with --namespace-key",
+            args.digest.display(),
+            summary.namespace,
+            reach::namespace_name(&namespace)
+        );
+    }
+    let mut options = args.reach.options();
+    if args.options_from_stdin {
+        take_options(&mut options)?;
+    }
+    let url = args.origin.as_ref().unwrap_or(&summary.origin);
+    let origin = Origin::new(url, &options)?;
+    let agent = Agent::bind(Config {
+        socket: args.socket.clone(),
+        node: args.node,
+        job: args.job,
+        digest: file.digest.clone(),
+        origin,
+        namespace,
+    })?;
+    output::data(&format!("{}\n", serde_json::json!({ "socket": args.socket })))?;
+    let stop = async {
+        tokio::select! {
+            _ = stop::asked() => {}
+            () = ended(job) => {}
+        }
+    };
+    agent.run(stop).await;
+    Ok(Verdict::Yes)
+}
+
+fn job_process(pid: i32) -> anyhow::Result<std::os::fd::OwnedFd> {
+    let pid = Pid::from_raw(pid).context("a process id is above nought")?;
+    pidfd_open(pid, PidfdFlags::empty()).context("the job's process is gone")
+}
+
+/// Completes when the job's process has ended; never, if there is none to watch.
+async fn ended(job: Option<std::os::fd::OwnedFd>) {
+    let Some(job) = job.and_then(|job| tokio::io::unix::AsyncFd::register(job).ok()) else {
+        return std::future::pending().await;
+    };
+    let _ = job.readable().await;
+}
+
+fn take_options(options: &mut forebay_origin::Options) -> anyhow::Result<()> {
+    let mut text = String::new();
+    std::io::stdin()
+        .take(OPTIONS_SIZE_MAX)
+        .read_to_string(&mut text)
+        .context("read the options")?;
+    // The text holds secrets, so no message quotes it.
+    let given: BTreeMap<String, serde_json::Value> = serde_json::from_str(&text)
+        .map_err(|_| anyhow::anyhow!("the options are no JSON object"))?;
+    let mut keys = (None, None);
+    for (name, value) in given {
+        let text = || {
+            let text = value.as_str().map(str::to_owned);
+            text.with_context(|| format!("the option `{name}` should be a text"))
+        };
+        match name.as_str() {
+            "endpoint" => options.endpoint = Some(text()?),
+            "access_key" => keys.0 = Some(text()?),
+            "secret_key" => keys.1 = Some(text()?),
+            "anonymous" => {
+                options.anonymous =
+                    value.as_bool().context("the option `anonymous` should be true or false")?;
+            }
+            "deadline_seconds" => {
+                let seconds = value.as_f64().and_then(|s| Duration::try_from_secs_f64(s).ok());
+                options.deadline =
+                    seconds.context("the option `deadline_seconds` should be a number")?;
+            }
+            _ => bail!(
+                "there is no option `{}`; there are endpoint, access_key, secret_key, anonymous, deadline_seconds",
+                name.escape_debug()
+            ),
+        }
+    }
+    options.credentials = match keys {
+        (Some(access_key), Some(secret_key)) => Some(Credentials { access_key, secret_key }),
+        (None, None) => None,
+        _ => bail!("the options `access_key` and `secret_key` go together"),
+    };
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! `forebay serve`: a node.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use anyhow::Context as _;
+use forebay_core::{ByteSize, units::parse_duration};
+use forebay_digest::read_key_file;
+use forebay_server::{Config, Server};
+
+use crate::{
+    output::{self, Verdict},
+    stop,
+};
+
+/// Run a node: the cache that this machine's jobs share.
+///
+/// It listens on a Unix socket that only this user (and root) can use, and keeps blobs in a directory,
+/// oldest out first. Flags override the configuration file. One line of JSON on standard output says
+/// when it is ready. A polite kill or Ctrl-C stops it; what it holds is served again after a restart,
+/// whatever ended it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// A TOML file; every key has a default. `--show-config` prints one to begin with.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where jobs connect; by default `$FOREBAY_SOCKET`, or a directory of this user's.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Where blobs lie; by default `~/.cache/forebay`.
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
+    /// How much may lie there; by default 20GB, but at most half of what is free.
+    #[arg(long, value_name = "SIZE")]
+    capacity: Option<ByteSize>,
+    /// How long a claim lives without being renewed.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    lease: Option<Duration>,
+    /// Serve /metrics, /livez and /readyz there (loopback only).
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<SocketAddr>,
+    /// The key file of a private namespace to be served; may be given several times.
+    #[arg(long = "namespace-key", value_name = "FILE")]
+    namespaces: Vec<PathBuf>,
+    /// Stop when nobody has been connected for so long.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    idle_exit: Option<Duration>,
+    /// Only say whether the configuration can be used.
+    #[arg(long)]
+    check_config: bool,
+    /// Only print a configuration file to begin with.
+    #[arg(long, conflicts_with = "check_config")]
+    show_config: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  forebay serve
+  forebay serve --capacity 200GB --directory /mnt/nvme/forebay --metrics 127.0.0.1:9464
+  forebay serve --show-config > forebay.toml
+  forebay serve --config forebay.toml --check-config
+  FOREBAY_LOG=debug FOREBAY_LOG_FORMAT=json forebay serve";
+
+pub async fn run(args: Args) -> anyhow::Result<Verdict> {
+    if args.show_config {
+        output::data(&Config::template())?;
+        return Ok(Verdict::Yes);
+    }
+    let check_only = args.check_config;
+    let config = configuration(args)?;
+    config.check()?;
+    let keys = config.namespaces.iter().map(|path| read_key_file(path));
+    let namespaces = keys.collect::<Result<Vec<_>, _>>().context("use the namespaces")?;
+    if check_only {
+        output::note("the configuration can be used");
+        return Ok(Verdict::Yes);
+    }
+    let server = Server::bind(&config, namespaces).await?;
+    let gauges = server.node().gauges();
+    let ready = serde_json::json!({
+        "socket": config.socket,
+        "directory": config.directory,
+        "capacity_bytes": gauges.capacity_bytes,
+        "resident_bytes": gauges.resident_bytes,
+        "metrics": server.metrics_address(),
+    });
+    output::data(&format!("{ready}\n"))?;
+    tracing::info!(
+        socket = %config.socket.display(),
+        capacity = %ByteSize(gauges.capacity_bytes),
+        resident = %ByteSize(gauges.resident_bytes),
+        "serving"
+    );
+    server.run(async { stop::asked().await.unwrap_or(()) }).await?;
+    tracing::info!("stopped");
+    Ok(Verdict::Yes)
+}
+
+fn configuration(args: Args) -> anyhow::Result<Config> {
+    let file = args.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
+    Ok(Config {
+        socket: args.socket.unwrap_or(file.socket),
+        directory: args.directory.unwrap_or(file.directory),
+        capacity: args.capacity.or(file.capacity),
+        lease: args.lease.unwrap_or(file.lease),
+        metrics: args.metrics.or(file.metrics),
+        namespaces: if args.namespaces.is_empty() { file.namespaces } else { args.namespaces },
+        idle_exit: args.idle_exit.or(file.idle_exit),
+    })
+}

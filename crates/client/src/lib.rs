@@ -1,0 +1,298 @@
+//! A connection to a node or an agent, for a training job: blocking, no threads, safe after fork.
+//!
+//! One [`Client`] belongs to one process and is used by one thread at a time. After a fork the child
+//! opens its own: two processes on one socket would read each other's answers.
+
+mod stream;
+
+use std::{io, path::Path, time::Duration};
+
+use forebay_core::{
+    DatasetId, NamespaceId,
+    digest::{Digest, DigestError},
+    table::{self, Row},
+};
+use forebay_wire::{
+    BATCH_MAX, BlobLength, BlobProgress, BlobRange, ClaimAnswer, GetAnswer, Malformed,
+    PAYLOAD_SIZE_MAX, PRESENCE_MAX, PutAnswer, Refusal, RenewAnswer, Reply, Request, ShowAnswer,
+    VERSIONS,
+};
+
+use stream::Stream;
+
+/// Rows of a table that go into one page: well under a frame.
+const PAGE_ROWS: usize = 1 << 15;
+
+/// Why a request failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody answers there.
+    #[error("no forebay node at `{path}`: {source}; start one with `forebay serve`")]
+    Connect {
+        /// The socket.
+        path: String,
+        /// How it failed.
+        source: io::Error,
+    },
+    /// Somebody else's process listens there.
+    #[error("the socket `{path}` belongs to user {owner}, not to you; name another one")]
+    Stranger {
+        /// The socket.
+        path: String,
+        /// Whose process it is.
+        owner: u32,
+    },
+    /// The connection broke; open another.
+    #[error("the connection broke: {0}")]
+    Broken(#[from] io::Error),
+    /// What came back is not this protocol.
+    #[error("the other side does not speak forebay's protocol: {0}")]
+    Nonsense(#[from] Malformed),
+    /// What came back does not answer what was asked.
+    #[error("the other side gave an answer to something else")]
+    Unexpected,
+    /// The node refused.
+    #[error("the node refused: {0}")]
+    Refused(#[from] Refusal),
+    /// The digest says whose it is in words that mean nothing.
+    #[error("the digest's namespace is neither `public` nor an id; build it again")]
+    Namespace,
+    /// The digest's own row cannot be read.
+    #[error(transparent)]
+    Digest(#[from] DigestError),
+}
+
+impl ClientError {
+    /// Whether the connection can still be used.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Refused(_) | Self::Namespace | Self::Digest(_))
+    }
+}
+
+type Result<T> = std::result::Result<T, ClientError>;
+
+/// An opened dataset, valid on the connection that opened it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Handle(pub u32);
+
+/// A connection.
+#[derive(Debug)]
+pub struct Client {
+    stream: Stream,
+    next_id: u64,
+    lease: Duration,
+}
+
+impl Client {
+    /// Connects and says hello. `patience` bounds the wait for any single answer.
+    pub fn connect(path: &Path, job: &str, patience: Duration) -> Result<Self> {
+        let stream = Stream::connect(path, patience)?;
+        let mut client = Self { stream, next_id: 0, lease: Duration::ZERO };
+        let (version_min, version_max) = VERSIONS;
+        match client.ask(&Request::Hello { version_min, version_max, job: job.to_owned() })? {
+            Reply::Hello { version, lease_ms }
+                if (version_min..=version_max).contains(&version) =>
+            {
+                client.lease = Duration::from_millis(lease_ms.into());
+                Ok(client)
+            }
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// How long a claim lives without being renewed.
+    pub fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    /// Opens a dataset: proves possession of its table, or uploads it.
+    pub fn open(&mut self, digest: &Digest) -> Result<Handle> {
+        let summary = digest.summary();
+        let dataset = summary.dataset;
+        let namespace = digest.namespace().ok_or(ClientError::Namespace)?;
+        match self.ask(&Request::Show { namespace, dataset })? {
+            Reply::Show(ShowAnswer::Prove { nonce }) => {
+                let proof = prove(digest, &nonce)?;
+                self.opened(&Request::Prove { dataset, proof })
+            }
+            Reply::Show(ShowAnswer::Upload) => self.upload(digest, namespace, dataset),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    fn upload(
+        &mut self,
+        digest: &Digest,
+        namespace: NamespaceId,
+        dataset: DatasetId,
+    ) -> Result<Handle> {
+        let (chunking, blobs) = (digest.chunking(), digest.summary().blobs);
+        let mut rows = digest.blobs();
+        let mut first = 0;
+        loop {
+            let page = rows.by_ref().take(PAGE_ROWS);
+            let page: Vec<BlobLength> = page
+                .map(|row| row.map(|row| BlobLength { address: row.address, length: row.length }))
+                .collect::<std::result::Result<_, _>>()?;
+            let length = page.len() as u64;
+            let (chunks, partitions) = (chunking.chunks(), chunking.partitions());
+            let upload =
+                Request::Upload { namespace, dataset, chunks, partitions, blobs, first, page };
+            match self.ask(&upload)? {
+                Reply::Uploaded { next } if length > 0 && next == first + length => first = next,
+                Reply::Open { handle } => return Ok(Handle(handle)),
+                _ => return Err(ClientError::Unexpected),
+            }
+        }
+    }
+
+    fn opened(&mut self, request: &Request) -> Result<Handle> {
+        match self.ask(request)? {
+            Reply::Open { handle } => Ok(Handle(handle)),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Which blobs are resident: one bit for each, lowest first.
+    pub fn presence(&mut self, Handle(handle): Handle, blobs: u64) -> Result<Vec<u8>> {
+        let mut all = Vec::new();
+        let mut first = 0;
+        while first < blobs {
+            let count = u32::try_from(blobs - first).unwrap_or(u32::MAX).min(PRESENCE_MAX);
+            match self.ask(&Request::Presence { handle, first, count })? {
+                Reply::Presence { bits } if bits.len() == count.div_ceil(8) as usize => {
+                    all.extend_from_slice(&bits);
+                }
+                _ => return Err(ClientError::Unexpected),
+            }
+            first += u64::from(count);
+        }
+        Ok(all)
+    }
+
+    /// Asks for bytes, and waits up to `wait` for blobs that somebody is fetching. Each hit is read
+    /// straight into where `place` wants it: it is given the index of the range and its length, and
+    /// returns that many bytes. The answers come back in the order of the ranges.
+    pub fn get<'a>(
+        &mut self,
+        Handle(handle): Handle,
+        wait: Duration,
+        ranges: &[BlobRange],
+        mut place: impl FnMut(usize, usize) -> &'a mut [u8],
+    ) -> Result<Vec<GetAnswer>> {
+        let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
+        let mut answers = vec![None; ranges.len()];
+        let mut done = 0;
+        for batch in ranges.chunks(BATCH_MAX) {
+            let id = self.send(&Request::Get { handle, wait_ms, ranges: batch.to_vec() })?;
+            for _ in 0..batch.len() {
+                let (index, answer, length) = self.stream.get_header(id, wait)?;
+                let index = (index as usize) + done;
+                let slot = answers.get_mut(index).ok_or(ClientError::Unexpected)?;
+                let expected = match answer {
+                    GetAnswer::Hit => ranges[index].length as usize,
+                    GetAnswer::Miss | GetAnswer::Claimed => 0,
+                };
+                if length != expected || slot.replace(answer).is_some() {
+                    return Err(self.stream.spoilt());
+                }
+                if length > 0 {
+                    let bytes = place(index, length);
+                    assert_eq!(bytes.len(), length, "room for exactly what comes");
+                    self.stream.read(bytes)?;
+                }
+            }
+            done += batch.len();
+        }
+        answers.into_iter().collect::<Option<_>>().ok_or(ClientError::Unexpected)
+    }
+
+    /// Asks to be the one who fetches these blobs.
+    pub fn claim(&mut self, Handle(handle): Handle, blobs: &[u64]) -> Result<Vec<ClaimAnswer>> {
+        match self.ask(&Request::Claim { handle, blobs: blobs.to_vec() })? {
+            Reply::Claim { answers } if answers.len() == blobs.len() => Ok(answers),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Keeps claims alive.
+    pub fn renew(
+        &mut self,
+        Handle(handle): Handle,
+        blobs: &[BlobProgress],
+    ) -> Result<Vec<RenewAnswer>> {
+        match self.ask(&Request::Renew { handle, blobs: blobs.to_vec() })? {
+            Reply::Renew { answers } if answers.len() == blobs.len() => Ok(answers),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Gives claims back.
+    pub fn release(&mut self, Handle(handle): Handle, blobs: &[u64]) -> Result<()> {
+        match self.ask(&Request::Release { handle, blobs: blobs.to_vec() })? {
+            Reply::Released => Ok(()),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Hands over a whole claimed blob.
+    pub fn put(&mut self, Handle(handle): Handle, blob: u64, content: &bytes::Bytes) -> Result<()> {
+        let mut offset = 0;
+        loop {
+            let end = content.len().min(offset + PAYLOAD_SIZE_MAX);
+            let payload = content.slice(offset..end);
+            match self.ask(&Request::Put { handle, blob, offset: offset as u64, payload })? {
+                Reply::Put(PutAnswer::Stored) if end == content.len() => return Ok(()),
+                Reply::Put(PutAnswer::More) if end < content.len() => offset = end,
+                _ => return Err(ClientError::Unexpected),
+            }
+        }
+    }
+
+    /// Says which blobs will be asked for soon.
+    pub fn want(&mut self, Handle(handle): Handle, blobs: &[u64]) -> Result<()> {
+        for batch in blobs.chunks(BATCH_MAX) {
+            match self.ask(&Request::Want { handle, blobs: batch.to_vec() })? {
+                Reply::Wanted => {}
+                _ => return Err(ClientError::Unexpected),
+            }
+        }
+        Ok(())
+    }
+
+    /// The node's counters.
+    pub fn stats(&mut self) -> Result<Vec<(String, u64)>> {
+        match self.ask(&Request::Stats)? {
+            Reply::Stats { counters } => Ok(counters),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    fn send(&mut self, request: &Request) -> Result<u64> {
+        self.next_id += 1;
+        self.stream.write(&request.encode(self.next_id))?;
+        Ok(self.next_id)
+    }
+
+    fn ask(&mut self, request: &Request) -> Result<Reply> {
+        let id = self.send(request)?;
+        match self.stream.reply(id)? {
+            Reply::Error(refusal) => Err(refusal.into()),
+            reply => Ok(reply),
+        }
+    }
+}
+
+/// The proof over a digest's rows, none of which may be damaged.
+fn prove(digest: &Digest, nonce: &[u8; 32]) -> Result<[u8; 32]> {
+    let mut damaged = None;
+    let rows = digest.blobs().map_while(|row| match row {
+        Ok(row) => Some(Row { address: row.address, length: row.length }),
+        Err(error) => {
+            damaged = Some(error);
+            None
+        }
+    });
+    let proof = table::proof(nonce, rows);
+    damaged.map_or(Ok(proof), |error| Err(error.into()))
+}

@@ -1,0 +1,130 @@
+//! The socket underneath a client: whole frames out, whole frames in, each within a time.
+
+use std::{
+    io::{self, IoSlice, Read as _, Write as _},
+    os::unix::net::UnixStream,
+    path::Path,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use forebay_wire::{Frame, GetAnswer, HEADER_SIZE, Header, Reply};
+
+use crate::{ClientError, Result};
+
+#[derive(Debug)]
+pub(crate) struct Stream {
+    socket: UnixStream,
+    patience: Duration,
+    /// Something went wrong in the middle of a frame: nothing that follows makes sense.
+    spoilt: bool,
+}
+
+impl Stream {
+    /// Connects, if the process behind the socket is one's own (or root's).
+    pub fn connect(path: &Path, patience: Duration) -> Result<Self> {
+        let shown = || path.display().to_string();
+        let socket = UnixStream::connect(path)
+            .map_err(|source| ClientError::Connect { path: shown(), source })?;
+        let owner = rustix::net::sockopt::socket_peercred(&socket).map_err(io::Error::from)?.uid;
+        if !owner.is_root() && owner != rustix::process::geteuid() {
+            return Err(ClientError::Stranger { path: shown(), owner: owner.as_raw() });
+        }
+        socket.set_read_timeout(Some(patience))?;
+        socket.set_write_timeout(Some(patience))?;
+        Ok(Self { socket, patience, spoilt: false })
+    }
+
+    /// Header, fields and payload leave in one write, where the socket takes it.
+    pub fn write(&mut self, frame: &Frame) -> Result<()> {
+        self.guarded(|stream| {
+            let parts: [&[u8]; 2] = [&frame.head, &frame.payload];
+            let (mut at, total) = (0, parts[0].len() + parts[1].len());
+            while at < total {
+                let from_head = &parts[0][at.min(parts[0].len())..];
+                let from_payload = &parts[1][at.saturating_sub(parts[0].len())..];
+                let slices = [IoSlice::new(from_head), IoSlice::new(from_payload)];
+                match stream.socket.write_vectored(&slices) {
+                    Ok(0) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
+                    Ok(written) => at += written,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// The next reply, which has to answer request `id`.
+    pub fn reply(&mut self, id: u64) -> Result<Reply> {
+        self.guarded(|stream| {
+            let header = stream.header(id)?;
+            stream.body(&header)
+        })
+    }
+
+    /// The next reply to a get, up to its payload, whose length is returned: it is for the caller to read.
+    /// Waiting is the point of some gets, so the patience begins after `wait`.
+    pub fn get_header(&mut self, id: u64, wait: Duration) -> Result<(u32, GetAnswer, usize)> {
+        const FIELDS: usize = 5;
+        let patience = self.patience;
+        self.guarded(|stream| {
+            stream.socket.set_read_timeout(Some(patience + wait))?;
+            let header = stream.header(id)?;
+            stream.socket.set_read_timeout(Some(patience))?;
+            if !Reply::is_get(&header) || header.body_size < FIELDS {
+                return match stream.body(&header)? {
+                    Reply::Error(refusal) => Err(refusal.into()),
+                    _ => Err(ClientError::Unexpected),
+                };
+            }
+            let mut fields = [0; FIELDS];
+            stream.socket.read_exact(&mut fields)?;
+            let fields = Bytes::copy_from_slice(&fields);
+            let without_payload = Header { body_size: FIELDS, ..header };
+            match Reply::decode(&without_payload, &fields)? {
+                Reply::Get { index, answer, .. } => Ok((index, answer, header.body_size - FIELDS)),
+                _ => Err(ClientError::Unexpected),
+            }
+        })
+    }
+
+    /// The payload that [`Stream::get_header`] announced.
+    pub fn read(&mut self, bytes: &mut [u8]) -> Result<()> {
+        self.guarded(|stream| stream.socket.read_exact(bytes).map_err(Into::into))
+    }
+
+    /// The other side has said something that leaves the two out of step.
+    pub fn spoilt(&mut self) -> ClientError {
+        self.spoilt = true;
+        ClientError::Unexpected
+    }
+
+    fn header(&mut self, id: u64) -> Result<Header> {
+        let mut bytes = [0; HEADER_SIZE];
+        self.socket.read_exact(&mut bytes)?;
+        let header = Header::decode(&bytes)?;
+        // A refusal of something that could not be read has no id to answer to.
+        if header.id != id && header.id != 0 {
+            return Err(ClientError::Unexpected);
+        }
+        Ok(header)
+    }
+
+    fn body(&mut self, header: &Header) -> Result<Reply> {
+        let mut body = vec![0; header.body_size];
+        self.socket.read_exact(&mut body)?;
+        Ok(Reply::decode(header, &body.into())?)
+    }
+
+    /// Runs a step; if it fails other than by a refusal, the connection is of no more use.
+    fn guarded<T>(&mut self, step: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        if self.spoilt {
+            let broken = io::Error::new(io::ErrorKind::NotConnected, "it failed before");
+            return Err(ClientError::Broken(broken));
+        }
+        let outcome = step(self);
+        self.spoilt = matches!(&outcome, Err(error) if !error.is_refusal());
+        outcome
+    }
+}

@@ -1,0 +1,215 @@
+//! A node's configuration: one TOML file, every key with a default, unknown keys refused.
+
+use std::{
+    env,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail, ensure};
+use forebay_core::{ByteSize, units::parse_duration};
+use rustix::process::geteuid;
+
+/// What a node keeps at most, unless it is told otherwise or the disk has less than twice as much free.
+const CAPACITY_DEFAULT: ByteSize = ByteSize::gb(20);
+/// What a node needs to be of any use.
+const CAPACITY_MIN: ByteSize = ByteSize::mib(1);
+
+/// How a node runs.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where jobs connect.
+    pub socket: PathBuf,
+    /// Where blobs lie.
+    pub directory: PathBuf,
+    /// How much may lie there; decided by the disk if it is not said.
+    pub capacity: Option<ByteSize>,
+    /// How long a claim lives without being renewed.
+    pub lease: Duration,
+    /// Where `/metrics` is served; nowhere if it is not said.
+    pub metrics: Option<SocketAddr>,
+    /// Key files of the private namespaces that this node serves.
+    pub namespaces: Vec<PathBuf>,
+    /// Stop when nobody has been connected for so long.
+    pub idle_exit: Option<Duration>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            socket: default_socket(),
+            directory: default_directory(),
+            capacity: None,
+            lease: Duration::from_secs(10),
+            metrics: None,
+            namespaces: Vec::new(),
+            idle_exit: None,
+        }
+    }
+}
+
+/// The keys, with examples: what a template shows, and what is suggested for a misspelt one.
+const KEYS: [(&str, &str, &str); 7] = [
+    ("socket", "\"/run/user/1000/forebay/node.sock\"", "where jobs connect"),
+    ("directory", "\"/var/cache/forebay\"", "where blobs lie"),
+    ("capacity", "\"20GB\"", "how much may lie there; by default 20GB, or half of what is free"),
+    ("lease", "\"10s\"", "how long a claim lives without being renewed"),
+    ("metrics", "\"127.0.0.1:9464\"", "where /metrics is served; nowhere by default"),
+    ("namespaces", "[\"team.key\"]", "key files of the private namespaces to be served"),
+    ("idle_exit", "\"10min\"", "stop when nobody has been connected for so long"),
+];
+
+impl Config {
+    /// Reads a file.
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the configuration `{}`", path.display()))?;
+        Self::parse(&text).with_context(|| format!("in the configuration `{}`", path.display()))
+    }
+
+    /// Understands the text of a file.
+    pub fn parse(text: &str) -> anyhow::Result<Self> {
+        let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+            let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
+            anyhow::anyhow!("line {line}: {}", error.message())
+        })?;
+        let mut config = Self::default();
+        for (key, value) in &table {
+            config.set(key, value).with_context(|| format!("`{key}`"))?;
+        }
+        config.check()?;
+        Ok(config)
+    }
+
+    fn set(&mut self, key: &str, value: &toml::Value) -> anyhow::Result<()> {
+        let text = || value.as_str().context("should be a text in quotes");
+        match key {
+            "socket" => self.socket = text()?.into(),
+            "directory" => self.directory = text()?.into(),
+            "capacity" => self.capacity = Some(text()?.parse()?),
+            "lease" => self.lease = time(text()?)?,
+            "metrics" => {
+                self.metrics = Some(text()?.parse().context("should be like 127.0.0.1:9464")?)
+            }
+            "idle_exit" => self.idle_exit = Some(time(text()?)?),
+            "namespaces" => {
+                let list = value.as_array().context("should be a list of file names")?;
+                let name = |value: &toml::Value| value.as_str().map(PathBuf::from);
+                let names: Option<_> = list.iter().map(name).collect();
+                self.namespaces = names.context("should be a list of file names")?;
+            }
+            unknown => {
+                let distance = |key: &str| strsim::damerau_levenshtein(key, unknown);
+                let near = KEYS.iter().map(|(key, ..)| (distance(key), *key)).min();
+                let (distance, nearest) = near.expect("there are keys");
+                if distance <= 3 {
+                    bail!("there is no such key; did you mean `{nearest}`?");
+                }
+                let all: Vec<&str> = KEYS.iter().map(|(key, ..)| *key).collect();
+                bail!("there is no such key; there are {}", all.join(", "));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses what makes no sense or is not safe.
+    pub fn check(&self) -> anyhow::Result<()> {
+        if let Some(metrics) = self.metrics {
+            ensure!(
+                metrics.ip().is_loopback(),
+                "`metrics` has no authentication, so it must not listen on {metrics}; use 127.0.0.1:{}",
+                metrics.port()
+            );
+        }
+        if let Some(capacity) = self.capacity {
+            ensure!(
+                capacity >= CAPACITY_MIN,
+                "`capacity` is {capacity}; give at least {CAPACITY_MIN}"
+            );
+        }
+        ensure!(
+            self.lease >= Duration::from_millis(100) && self.lease <= Duration::from_mins(10),
+            "`lease` should be between 100ms and 10min"
+        );
+        Ok(())
+    }
+
+    /// How much may be kept: what was said, or else 20 GB, but not more than half of what is free.
+    pub fn capacity_of(&self, free: ByteSize) -> ByteSize {
+        self.capacity.unwrap_or(CAPACITY_DEFAULT.min(ByteSize(free.0 / 2)).max(CAPACITY_MIN))
+    }
+
+    /// A file that says what the defaults say.
+    pub fn template() -> String {
+        let lines = KEYS
+            .iter()
+            .map(|(key, example, meaning)| format!("# {meaning}\n# {key} = {example}\n"));
+        lines.collect::<Vec<_>>().join("\n")
+    }
+}
+
+fn time(text: &str) -> anyhow::Result<Duration> {
+    parse_duration(text).map_err(anyhow::Error::msg)
+}
+
+/// The socket of this user's node: `$FOREBAY_SOCKET`, or in a directory that only this user can enter.
+pub fn default_socket() -> PathBuf {
+    if let Some(socket) = env::var_os("FOREBAY_SOCKET").filter(|socket| !socket.is_empty()) {
+        return socket.into();
+    }
+    match env::var_os("XDG_RUNTIME_DIR").filter(|directory| Path::new(directory).is_dir()) {
+        Some(directory) => PathBuf::from(directory).join("forebay/node.sock"),
+        None => format!("/tmp/forebay-{}/node.sock", geteuid().as_raw()).into(),
+    }
+}
+
+fn default_directory() -> PathBuf {
+    let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    let cache = env::var_os("XDG_CACHE_HOME").filter(|directory| !directory.is_empty());
+    let cache = cache.map(PathBuf::from).or_else(home);
+    cache.unwrap_or_else(|| format!("/tmp/forebay-{}", geteuid().as_raw()).into()).join("forebay")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complaint(text: &str) -> String {
+        format!("{:#}", Config::parse(text).unwrap_err())
+    }
+
+    #[test]
+    fn a_file_says_only_what_differs() {
+        let config = Config::parse("capacity = \"5GB\"\nlease = \"2s\"").unwrap();
+        assert_eq!(config.capacity, Some(ByteSize::gb(5)));
+        assert_eq!(config.lease, Duration::from_secs(2));
+        assert_eq!(config.socket, Config::default().socket);
+        assert!(Config::parse("").is_ok() && Config::parse(&Config::template()).is_ok());
+    }
+
+    #[test]
+    fn every_key_of_the_template_is_a_key() {
+        for (key, example, _) in KEYS {
+            assert!(Config::parse(&format!("{key} = {example}")).is_ok(), "{key}");
+        }
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        assert!(complaint("capcity = \"5GB\"").contains("did you mean `capacity`"));
+        assert!(complaint("colour = 1").contains("there are socket, directory"));
+        assert!(complaint("capacity = \"5 apples\"").contains("`capacity`"));
+        assert!(complaint("capacity = 5").contains("text in quotes"));
+        assert!(complaint("lease = \"2s\"\n\ncapacity = ").contains("line 3"));
+        assert!(complaint("metrics = \"0.0.0.0:80\"").contains("use 127.0.0.1:80"));
+        assert!(complaint("lease = \"1h\"").contains("ms, s or min"));
+    }
+
+    #[test]
+    fn without_a_word_it_takes_at_most_half_of_what_is_free() {
+        let config = Config::default();
+        assert_eq!(config.capacity_of(ByteSize::gb(100)), ByteSize::gb(20));
+        assert_eq!(config.capacity_of(ByteSize::gb(10)), ByteSize::gb(5));
+    }
+}

@@ -1,0 +1,52 @@
+//! `/metrics`, `/livez` and `/readyz`, on loopback.
+
+use std::{convert::Infallible, sync::Arc};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{
+    Method, Request, Response, StatusCode, body::Incoming, server::conn::http1, service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpListener;
+
+use crate::{counters, node::NodeService};
+
+/// Serves until it is dropped.
+pub(crate) async fn serve(listener: TcpListener, node: Arc<NodeService>) {
+    loop {
+        let Ok((socket, _)) = listener.accept().await else {
+            // Out of descriptors, most likely: wait for some to be returned.
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            continue;
+        };
+        let node = Arc::clone(&node);
+        let service = service_fn(move |request| {
+            let response = answer(&request, &node);
+            async move { Ok::<_, Infallible>(response) }
+        });
+        tokio::spawn(async move {
+            let mut server = http1::Builder::new();
+            server.timer(TokioTimer::new()).max_buf_size(16 << 10).keep_alive(true);
+            let _ = server.serve_connection(TokioIo::new(socket), service).await;
+        });
+    }
+}
+
+fn answer(request: &Request<Incoming>, node: &NodeService) -> Response<Full<Bytes>> {
+    let (status, text) = match (request.method(), request.uri().path()) {
+        (&Method::GET, "/metrics") => {
+            (StatusCode::OK, counters::exposition(&node.gauges(), node.counters()))
+        }
+        (&Method::GET, "/livez" | "/readyz") => (StatusCode::OK, "ok\n".to_owned()),
+        (&Method::GET, _) => {
+            (StatusCode::NOT_FOUND, "there are /metrics, /livez and /readyz\n".to_owned())
+        }
+        _ => (StatusCode::METHOD_NOT_ALLOWED, "only GET\n".to_owned()),
+    };
+    let mut response = Response::new(Full::new(Bytes::from(text)));
+    *response.status_mut() = status;
+    let plain = hyper::header::HeaderValue::from_static("text/plain; version=0.0.4");
+    response.headers_mut().insert(hyper::header::CONTENT_TYPE, plain);
+    response
+}

@@ -1,0 +1,134 @@
+//! The daemon: a node of the cache, for the jobs of one user on one machine.
+//!
+//! [`Server::bind`] takes possession of a socket and a directory; [`Server::run`] serves until it is told
+//! to stop. Decisions are `core::node`'s; here are sockets, files and time.
+
+mod config;
+mod counters;
+mod http;
+mod listen;
+mod node;
+mod open;
+mod put;
+pub mod session;
+pub mod store;
+
+use std::{future::Future, net::SocketAddr, path::Path, pin::pin, sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use forebay_core::{ByteSize, Namespace};
+use tokio::{
+    net::TcpListener,
+    task::JoinSet,
+    time::{Instant, interval, timeout},
+};
+
+pub use config::{Config, default_socket};
+pub use counters::{Counter, Counters, Gauges};
+pub use listen::Listener;
+pub use node::NodeService;
+use store::Files;
+
+/// Connections at once.
+const CONNECTIONS_MAX: u64 = 512;
+/// How long requests under way may still take once a stop was asked for.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// A node that is ready to serve.
+pub struct Server {
+    node: Arc<NodeService>,
+    listener: Listener,
+    metrics: Option<TcpListener>,
+    idle_exit: Option<Duration>,
+}
+
+impl Server {
+    /// Takes possession of the socket and the directory, and takes up what lies there.
+    pub async fn bind(config: &Config, namespaces: Vec<Namespace>) -> anyhow::Result<Self> {
+        config.check()?;
+        let listener = Listener::bind(&config.socket)?;
+        let directory = &config.directory;
+        let shown = directory.display();
+        let store =
+            Files::open(directory).with_context(|| format!("use the directory `{shown}`"))?;
+        let capacity = config.capacity_of(free_space(directory)?);
+        let node = NodeService::new(Arc::new(store), capacity, config.lease, namespaces)
+            .with_context(|| format!("take up what lies in `{shown}`"))?;
+        let metrics = match config.metrics {
+            Some(address) => Some(TcpListener::bind(address).await.with_context(|| {
+                format!("serve metrics on {address} (is another server there?)")
+            })?),
+            None => None,
+        };
+        Ok(Self { node: Arc::new(node), listener, metrics, idle_exit: config.idle_exit })
+    }
+
+    /// The node itself.
+    pub fn node(&self) -> &Arc<NodeService> {
+        &self.node
+    }
+
+    /// Where `/metrics` is.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().and_then(|listener| listener.local_addr().ok())
+    }
+
+    /// Serves until `stop` completes, or nobody has been connected for too long; then lets requests under
+    /// way finish for some seconds.
+    pub async fn run(self, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
+        let Self { node, listener, metrics, idle_exit } = self;
+        let mut background = JoinSet::new();
+        background.spawn(Arc::clone(&node).expire_claims());
+        if let Some(metrics) = metrics {
+            background.spawn(http::serve(metrics, Arc::clone(&node)));
+        }
+        let mut stop = pin!(stop);
+        let mut connections = JoinSet::new();
+        let mut tick = interval(Duration::from_secs(1));
+        let mut busy_at = Instant::now();
+        loop {
+            tokio::select! {
+                socket = listener.accept() => {
+                    if node.connections() >= CONNECTIONS_MAX {
+                        node.counters().connections_refused.one();
+                    } else {
+                        connections.spawn(session::serve(Arc::clone(&node), socket));
+                    }
+                }
+                Some(ended) = connections.join_next() => {
+                    if let Ok(Err(error)) = ended {
+                        tracing::debug!(%error, "a connection ended early");
+                    }
+                }
+                _ = tick.tick() => {
+                    if !connections.is_empty() {
+                        busy_at = Instant::now();
+                    }
+                    if idle_exit.is_some_and(|idle| busy_at.elapsed() > idle) {
+                        tracing::info!("nobody has been connected for a while: stopping");
+                        break;
+                    }
+                }
+                () = &mut stop => break,
+            }
+        }
+        // The name goes first, so that whoever comes now starts another node.
+        drop(listener);
+        let finished = async { while connections.join_next().await.is_some() {} };
+        let idle = async {
+            while node.gauges().claims_held > 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let _ = timeout(GRACE, async {
+            tokio::select! { () = finished => {}, () = idle => {} }
+        })
+        .await;
+        Ok(())
+    }
+}
+
+fn free_space(directory: &Path) -> anyhow::Result<ByteSize> {
+    let space = rustix::fs::statvfs(directory).context("ask how much space is free")?;
+    Ok(ByteSize(space.f_bavail.saturating_mul(space.f_frsize)))
+}

@@ -1,0 +1,1 @@
+//! A node over a real socket and a real directory.
