@@ -3,14 +3,14 @@
 use std::{path::PathBuf, sync::Arc, thread, time::Duration};
 
 use bytes::Bytes;
-use forebay_client::{Client, Handle};
+use forebay_client::{Client, Handle, Wanted};
 use forebay_core::{
     ByteSize, Namespace,
     chunking::Chunking,
     digest::{Blob, DatasetIdHasher, Digest, DigestWriter, Header, ItemSpan, Part, Summary},
 };
 use forebay_server::{Config, NodeService, Server};
-use forebay_wire::{BlobRange, GetAnswer};
+use forebay_wire::GetAnswer;
 use tokio::sync::oneshot;
 
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -185,12 +185,9 @@ pub fn get(
     blob: usize,
     wait: Duration,
 ) -> Result<Vec<u8>, GetAnswer> {
-    let length = data.blobs[blob].len();
-    let range = BlobRange { blob: blob as u64, offset: 0, length: u32::try_from(length).unwrap() };
-    let mut bytes = vec![0; length];
-    let mut room = Some(&mut bytes[..]);
-    let answers = client.get(handle, wait, &[range], |_, _| room.take().unwrap()).unwrap();
-    match answers[0] {
+    let mut bytes = vec![0; data.blobs[blob].len()];
+    let wanted = Wanted { blob: blob as u64, offset: 0, into: &mut bytes };
+    match client.get(handle, wait, &mut [wanted]).unwrap()[0] {
         GetAnswer::Hit => Ok(bytes),
         other => Err(other),
     }

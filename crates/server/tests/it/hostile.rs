@@ -6,12 +6,10 @@ use std::{
     time::Duration,
 };
 
-use forebay_client::{Client, ClientError};
+use forebay_client::{Client, ClientError, Wanted};
 use forebay_core::ByteSize;
 use forebay_server::{Config, Server};
-use forebay_wire::{
-    BODY_SIZE_MAX, BlobRange, ErrorCode, HEADER_SIZE, Header, Refusal, Reply, Request,
-};
+use forebay_wire::{BODY_SIZE_MAX, ErrorCode, HEADER_SIZE, Header, Refusal, Reply, Request};
 
 use crate::harness::{Data, PATIENCE, TestNode, get, put};
 
@@ -106,8 +104,8 @@ fn ranges_and_ordinals_outside_the_dataset_are_refused() {
     let data = Data::new(&[1000; 10]);
     let (mut client, handle) = node.open(&data);
     let mut refused = |blob, offset, length| {
-        let range = BlobRange { blob, offset, length };
-        let refusal = client.get(handle, PATIENCE, &[range], |_, _| unreachable!()).unwrap_err();
+        let wanted = Wanted { blob, offset, into: &mut vec![0; length] };
+        let refusal = client.get(handle, PATIENCE, &mut [wanted]).unwrap_err();
         assert!(
             matches!(&refusal, ClientError::Refused(refusal) if refusal.code == ErrorCode::Malformed)
         );

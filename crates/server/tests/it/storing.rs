@@ -7,9 +7,9 @@ use std::{
     time::Duration,
 };
 
-use forebay_client::ClientError;
+use forebay_client::{ClientError, Wanted};
 use forebay_core::ByteSize;
-use forebay_wire::{BlobRange, ErrorCode, GetAnswer};
+use forebay_wire::{ErrorCode, GetAnswer};
 
 use crate::harness::{Data, PATIENCE, TestNode, get, put};
 
@@ -96,20 +96,17 @@ fn a_large_blob_comes_in_pieces() {
     let data = Data::new(&[40 << 20]);
     let (mut client, handle) = node.open(&data);
     put(&mut client, handle, &data, 0);
-    let ranges = [(0, 16 << 20), (17 << 20, 5), ((40 << 20) - 65_537, 65_537), (65_535, 2)]
-        .map(|(offset, length)| BlobRange { blob: 0, offset, length });
-    let mut buffers: Vec<Vec<u8>> =
-        ranges.iter().map(|range| vec![0; range.length as usize]).collect();
-    {
-        let mut places: Vec<Option<&mut [u8]>> =
-            buffers.iter_mut().map(|buffer| Some(&mut buffer[..])).collect();
-        let answers =
-            client.get(handle, PATIENCE, &ranges, |at, _| places[at].take().unwrap()).unwrap();
-        assert_eq!(answers, [GetAnswer::Hit; 4]);
-    }
-    for (range, bytes) in ranges.iter().zip(&buffers) {
-        let start = usize::try_from(range.offset).unwrap();
-        assert!(data.blobs[0][start..start + bytes.len()] == bytes[..], "{range:?}");
+    let ranges = [(0, 16 << 20), (17 << 20, 5), ((40 << 20) - 65_537, 65_537), (65_535, 2)];
+    let mut buffers = ranges.map(|(_, length)| vec![0; length]);
+    let mut wanted: Vec<Wanted<'_>> = ranges
+        .iter()
+        .zip(&mut buffers)
+        .map(|((offset, _), into)| Wanted { blob: 0, offset: *offset, into })
+        .collect();
+    assert_eq!(client.get(handle, PATIENCE, &mut wanted).unwrap(), [GetAnswer::Hit; 4]);
+    for ((offset, length), bytes) in ranges.iter().zip(&buffers) {
+        let start = usize::try_from(*offset).unwrap();
+        assert!(data.blobs[0][start..start + length] == bytes[..], "{offset}");
     }
 }
 
