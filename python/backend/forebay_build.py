@@ -1,4 +1,4 @@
-"""Builds the wheel: maturin's hooks, after the ``forebay`` binary has been put beside the Python files.
+"""Builds the wheel: maturin's hooks, after the ``forebay`` binary was put beside the Python files.
 
 The loader starts nodes and agents, so a wheel without the binary would be of little use. With
 ``FOREBAY_PREBUILT=path`` that binary is taken instead of building one.

@@ -1,7 +1,7 @@
 """An informed storage cache for machine learning.
 
-``Dataset`` reads the items of a digest through this machine's cache; ``DataLoader`` is PyTorch's, and
-draws what is cached first. ``import forebay`` does not import torch.
+``Dataset`` reads the items of a digest through this machine's cache; ``DataLoader`` is PyTorch's,
+and draws what is cached first. ``import forebay`` does not import torch.
 """
 
 from __future__ import annotations

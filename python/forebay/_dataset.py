@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +17,9 @@ from forebay._node import default_socket
 
 #: An agent that dies so often over one batch is not started again.
 ATTEMPTS = 4
+
+#: Items that are read at once when the whole dataset is.
+AT_ONCE = 64
 
 _Path = str | PathLike[str]
 _T = TypeVar("_T")
@@ -92,6 +96,10 @@ class Dataset:
             for item, content in zip(items, contents, strict=True)
         ]
 
+    def __iter__(self) -> Iterator[Any]:
+        for start in range(0, len(self), AT_ONCE):
+            yield from self.__getitems__(range(start, min(start + AT_ONCE, len(self))))
+
     def __getstate__(self) -> dict[str, Any]:
         # Maps and connections are this process's own.
         return {
@@ -119,13 +127,12 @@ class Dataset:
     def _with_agent(self, ask: Callable[[Reader], _T]) -> _T:
         """Ask; if the agent is gone, or was never there, start it and ask again."""
         for _ in range(ATTEMPTS - 1):
-            try:
+            with suppress(AgentGone):
                 return ask(self._reader)
-            except AgentGone:
-                job = present_job(self._job)
-                if job is not self._job:
-                    self._job, self._reader = job, job.reader(self._digest)
-                job.ensure_agent()
+            job = present_job(self._job)
+            if job is not self._job:
+                self._job, self._reader = job, job.reader(self._digest)
+            job.ensure_agent()
         return ask(self._reader)
 
     def _ordinal(self, index: int) -> int:
@@ -141,17 +148,18 @@ class Dataset:
 
 
 def _open(path: _Path) -> Digest:
+    url = str(path) if "://" in str(path) else "URL"
+    hint = f"a digest is made with `forebay digest build {url} -o x.digest`"
+    if not Path(path).is_file():
+        raise DigestError(f"there is no file `{path}`; {hint}")
     try:
         return Digest(path)
     except DigestError as problem:
-        text = str(path)
-        url = text if "://" in text else "URL"
-        hint = f"a digest is made with `forebay digest build {url} -o x.digest`"
         raise DigestError(f"{problem}; {hint}") from None
 
 
 def _column(digest: Digest, name: str) -> Sequence[Any]:
-    """A column's values. Numbers lie in an array, which forked workers share, and come out plain."""
+    """A column's values; numbers lie in an array, which forked workers share."""
     if name not in digest.columns:
         there_are = ", ".join(digest.columns) or "none"
         raise KeyError(f"the digest has no column `{name}`; there are {there_are}")

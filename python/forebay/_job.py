@@ -1,7 +1,8 @@
 """A job: its private directory, and the agent that lives there.
 
-The directory is made by the main process and removed when that ends. Any process of the job may find the
-agent missing, at first or after a crash, and starts it; the agent itself leaves with the main process.
+The directory is made by the main process and removed when that ends. Any process of the job may
+find the agent missing, at first or after a crash, and starts it; the agent itself leaves with the
+main process.
 """
 
 from __future__ import annotations

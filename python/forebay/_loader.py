@@ -1,8 +1,8 @@
 """PyTorch's ``DataLoader``, told what is cached.
 
-All that differs is the sampler, which runs in the main process: ``order="substitute"`` draws unread items
-that are resident first (promise 8), ``order="strict"`` is PyTorch's own order. Both tell the agent ahead
-what will be read. Workers, collation and everything else are PyTorch's.
+All that differs is the sampler, which runs in the main process: ``order="substitute"`` draws unread
+items that are resident first (promise 8), ``order="strict"`` is PyTorch's own order. Both tell the
+agent ahead what will be read. Workers, collation and everything else are PyTorch's.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class DataLoader(data.DataLoader[Any]):
     dataset
         A ``forebay.Dataset``.
     order
-        ``"substitute"``, the default when shuffling: a random order that prefers what is cached; every
-        item once an epoch. ``"strict"``: the order of PyTorch's own loader with the same generator.
-        With a sampler or batch sampler of your own it is always strict.
+        ``"substitute"``, the default when shuffling: a random order that prefers what is cached;
+        every item once an epoch. ``"strict"``: the order of PyTorch's own loader with the same
+        generator. With a sampler or batch sampler of your own it is always strict.
     options
         Whatever PyTorch's loader takes.
     """
@@ -55,7 +55,9 @@ class DataLoader(data.DataLoader[Any]):
         **options: Any,
     ) -> None:
         if not isinstance(dataset, Dataset):
-            raise TypeError("forebay.DataLoader takes a forebay.Dataset; use PyTorch's own for others")
+            raise TypeError(
+                "forebay.DataLoader takes a forebay.Dataset; use PyTorch's own for others"
+            )
         own = sampler is not None or batch_sampler is not None
         if order not in (None, "substitute", "strict"):
             raise ValueError(f"there is no order {order!r}; there are 'substitute' and 'strict'")
@@ -81,15 +83,20 @@ class DataLoader(data.DataLoader[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch the next one is, for samplers whose order depends on it."""
-        for sampler in (self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None)):
-            if hasattr(sampler, "set_epoch"):
-                sampler.set_epoch(epoch)
+        batches = self.batch_sampler
+        for sampler in (self.sampler, batches, getattr(batches, "sampler", None)):
+            set_epoch = getattr(sampler, "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(epoch)
                 return
 
 
 class _Substituting(data.Sampler[int]):
-    """Items in batches that prefer what is resident. An epoch's permutation depends on the generator's
-    first number and on the epoch, so that a job that begins at epoch 3 has the order of epoch 3."""
+    """Items in batches that prefer what is resident.
+
+    An epoch's permutation depends on the generator's first number and on the epoch, so that a job
+    that begins at epoch 3 has the permutation of epoch 3.
+    """
 
     def __init__(self, dataset: Dataset, batch: int, generator: torch.Generator | None) -> None:
         self._dataset = dataset

@@ -57,4 +57,6 @@ def _private_directory(directory: Path) -> None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = directory.stat()
     if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise ForebayError(f"others may write to `{directory}`; set FOREBAY_SOCKET to another place")
+        raise ForebayError(
+            f"others may write to `{directory}`; set FOREBAY_SOCKET to another place"
+        )

@@ -1,8 +1,8 @@
 """Starting the ``forebay`` binary and waiting until it serves.
 
-A node and an agent announce themselves alike: one line on standard output when they are ready, one line
-on standard error when they cannot be. Whoever wants one takes a lock first, so that all who come at once
-start one.
+A node and an agent announce themselves alike: one line on standard output when they are ready, one
+line on standard error when they cannot be. Whoever wants one takes a lock first, so that all who
+come at once start one.
 """
 
 from __future__ import annotations
