@@ -1,12 +1,17 @@
 //! `forebay agent`: the process beside a job.
 
-use std::{collections::BTreeMap, io::Read as _, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeMap, io::Read as _, os::fd::OwnedFd, path::PathBuf, thread, time::Duration,
+};
 
 use anyhow::{Context as _, bail};
 use forebay_agent::{Agent, Config};
 use forebay_digest::open;
 use forebay_origin::{Credentials, Origin};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    process::{Pid, PidfdFlags, pidfd_open},
+};
 
 use crate::{
     output::{self, Verdict},
@@ -96,17 +101,22 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     Ok(Verdict::Yes)
 }
 
-fn job_process(pid: i32) -> anyhow::Result<std::os::fd::OwnedFd> {
+fn job_process(pid: i32) -> anyhow::Result<OwnedFd> {
     let pid = Pid::from_raw(pid).context("a process id is above nought")?;
     pidfd_open(pid, PidfdFlags::empty()).context("the job's process is gone")
 }
 
 /// Completes when the job's process has ended; never, if there is none to watch.
-async fn ended(job: Option<std::os::fd::OwnedFd>) {
-    let Some(job) = job.and_then(|job| tokio::io::unix::AsyncFd::register(job).ok()) else {
-        return std::future::pending().await;
-    };
-    let _ = job.readable().await;
+async fn ended(job: Option<OwnedFd>) {
+    let Some(job) = job else { return std::future::pending().await };
+    let (tell, told) = tokio::sync::oneshot::channel();
+    // It waits for as long as the agent lives, so it is no task of the runtime's.
+    thread::spawn(move || {
+        let mut watched = [PollFd::new(&job, PollFlags::IN)];
+        while matches!(poll(&mut watched, None), Ok(0) | Err(rustix::io::Errno::INTR)) {}
+        let _ = tell.send(());
+    });
+    let _ = told.await;
 }
 
 fn take_options(options: &mut forebay_origin::Options) -> anyhow::Result<()> {

@@ -42,8 +42,10 @@ Examples:
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make a dataset, serve it from a slow origin, build its digest and verify it.
+    /// Two jobs read one dataset from a slow origin: first straight, then through forebay.
     Demo(demo::Args),
+    #[command(hide = true)]
+    DemoJob(demo::job::Args),
     /// Run a node: the cache that this machine's jobs share.
     Serve(serve::Args),
     /// What the node is doing.
@@ -82,6 +84,7 @@ fn main() -> ExitCode {
     let outcome = runtime.block_on(async {
         match cli.command {
             Command::Demo(args) => demo::run(args).await,
+            Command::DemoJob(args) => demo::job::run(args).await,
             Command::Serve(args) => serve::run(args).await,
             Command::Status(args) => status::run(&args),
             Command::Agent(args) => agent::run(args).await,

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Context as _;
 use clap::ValueEnum;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 /// What a command found out.
@@ -133,6 +133,23 @@ pub fn progress(what: &'static str) -> ProgressBar {
     bar.set_style(ProgressStyle::with_template(style).expect("a valid template"));
     bar.enable_steady_tick(Duration::from_millis(100));
     bar
+}
+
+/// Several bars at once; silent unless a person is watching.
+pub fn several_bars() -> MultiProgress {
+    let target = if io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr()
+    } else {
+        ProgressDrawTarget::hidden()
+    };
+    MultiProgress::with_draw_target(target)
+}
+
+/// One of several bars, over so many items.
+pub fn item_bar(what: &str, items: u64) -> ProgressBar {
+    let style = "{prefix:>34} [{wide_bar}] {pos}/{len} items ({per_sec})";
+    let style = ProgressStyle::with_template(style).expect("a valid template");
+    ProgressBar::new(items).with_prefix(what.to_owned()).with_style(style.progress_chars("=> "))
 }
 
 /// Turns the spinner into a bar, for the size is known now.

@@ -3,6 +3,7 @@
 //! One [`Client`] belongs to one process and is used by one thread at a time. After a fork the child
 //! opens its own: two processes on one socket would read each other's answers.
 
+mod reader;
 mod stream;
 
 use std::{io, path::Path, time::Duration};
@@ -18,6 +19,7 @@ use forebay_wire::{
     VERSIONS,
 };
 
+pub use reader::{Counts, Reader};
 use stream::Stream;
 
 /// Rows of a table that go into one page: well under a frame.
@@ -74,6 +76,24 @@ type Result<T> = std::result::Result<T, ClientError>;
 /// An opened dataset, valid on the connection that opened it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Handle(pub u32);
+
+/// Some bytes of a blob, and where they are wanted.
+#[derive(Debug)]
+pub struct Wanted<'a> {
+    /// Which blob.
+    pub blob: u64,
+    /// The first byte.
+    pub offset: u64,
+    /// As many bytes as there is room; at most 16 MiB.
+    pub into: &'a mut [u8],
+}
+
+impl Wanted<'_> {
+    fn range(&self) -> BlobRange {
+        let length = u32::try_from(self.into.len()).expect("at most PAYLOAD_SIZE_MAX");
+        BlobRange { blob: self.blob, offset: self.offset, length }
+    }
+}
 
 /// A connection.
 #[derive(Debug)]
@@ -170,41 +190,40 @@ impl Client {
         Ok(all)
     }
 
-    /// Asks for bytes, and waits up to `wait` for blobs that somebody is fetching. Each hit is read
-    /// straight into where `place` wants it: it is given the index of the range and its length, and
-    /// returns that many bytes. The answers come back in the order of the ranges.
-    pub fn get<'a>(
+    /// Asks for bytes, and waits up to `wait` for blobs that somebody is fetching. Hits are read straight
+    /// to where they are wanted. The answers come back in the order of the ranges.
+    pub fn get(
         &mut self,
         Handle(handle): Handle,
         wait: Duration,
-        ranges: &[BlobRange],
-        mut place: impl FnMut(usize, usize) -> &'a mut [u8],
+        wanted: &mut [Wanted<'_>],
     ) -> Result<Vec<GetAnswer>> {
         let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
-        let mut answers = vec![None; ranges.len()];
-        let mut done = 0;
-        for batch in ranges.chunks(BATCH_MAX) {
-            let id = self.send(&Request::Get { handle, wait_ms, ranges: batch.to_vec() })?;
+        let mut all = Vec::with_capacity(wanted.len());
+        for batch in wanted.chunks_mut(BATCH_MAX) {
+            let ranges = batch.iter().map(Wanted::range).collect();
+            let id = self.send(&Request::Get { handle, wait_ms, ranges })?;
+            let mut answers = vec![None; batch.len()];
             for _ in 0..batch.len() {
                 let (index, answer, length) = self.stream.get_header(id, wait)?;
-                let index = (index as usize) + done;
-                let slot = answers.get_mut(index).ok_or(ClientError::Unexpected)?;
-                let expected = match answer {
-                    GetAnswer::Hit => ranges[index].length as usize,
-                    GetAnswer::Miss | GetAnswer::Claimed => 0,
-                };
-                if length != expected || slot.replace(answer).is_some() {
+                let slot = answers.get_mut(index as usize);
+                let slot =
+                    slot.filter(|slot| slot.is_none()).ok_or_else(|| self.stream.spoilt())?;
+                *slot = Some(answer);
+                let into = &mut *batch[index as usize].into;
+                let expected = if answer == GetAnswer::Hit { into.len() } else { 0 };
+                if length != expected {
                     return Err(self.stream.spoilt());
                 }
                 if length > 0 {
-                    let bytes = place(index, length);
-                    assert_eq!(bytes.len(), length, "room for exactly what comes");
-                    self.stream.read(bytes)?;
+                    self.stream.read(into)?;
                 }
             }
-            done += batch.len();
+            all.extend(
+                answers.into_iter().map(|answer| answer.expect("each slot was filled once")),
+            );
         }
-        answers.into_iter().collect::<Option<_>>().ok_or(ClientError::Unexpected)
+        Ok(all)
     }
 
     /// Asks to be the one who fetches these blobs.

@@ -187,7 +187,8 @@ mod tests {
         let namespace = Namespace::public().id();
         let mut upload = Upload::new(namespace, dataset, chunking, rows.len() as u64);
         for page in pages {
-            match upload.page(upload.next(), page)? {
+            let first = upload.next();
+            match upload.page(first, page)? {
                 Uploaded::Next(more) => upload = more,
                 Uploaded::Complete(table) => return Ok(table),
             }

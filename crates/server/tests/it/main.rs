@@ -1,1 +1,7 @@
-//! A node over a real socket and a real directory.
+//! A node over a real socket and a real directory, spoken to by the real client.
+
+mod harness;
+mod hostile;
+mod opening;
+mod sharing;
+mod storing;

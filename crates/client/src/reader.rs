@@ -1,0 +1,202 @@
+//! How a job reads items: from the node what is resident, from its agent what is not.
+//!
+//! The node may be absent, slow, stopped or killed: then it is skipped, and the agent reads the origin
+//! (promise 5). The agent is the job's own; without it nothing can be read, so that it is gone is an
+//! error, and the job starts another.
+//!
+//! A reader notices that it is in a forked child, and opens connections of its own there.
+
+use std::{
+    path::{Path, PathBuf},
+    process,
+    time::{Duration, Instant},
+};
+
+use forebay_core::{
+    ItemOrdinal,
+    digest::{Digest, ItemPlace},
+};
+use forebay_wire::{GetAnswer, PAYLOAD_SIZE_MAX};
+
+use crate::{Client, ClientError, Handle, Result, Wanted};
+
+/// A node that does not answer within this is skipped.
+const NODE_PATIENCE: Duration = Duration::from_secs(5);
+/// A node that could not be reached is not tried again sooner.
+const NODE_RETRY: Duration = Duration::from_secs(1);
+/// An agent may have to wait for a slow origin; its own deadlines end that.
+const AGENT_PATIENCE: Duration = Duration::from_mins(10);
+
+/// Reads items of one dataset.
+#[derive(Debug)]
+pub struct Reader {
+    digest: Digest,
+    node_path: Option<PathBuf>,
+    agent_path: PathBuf,
+    job: String,
+    /// Whose connections these are.
+    process: u32,
+    node: Option<(Client, Handle)>,
+    node_failed_at: Option<Instant>,
+    agent: Option<(Client, Handle)>,
+    counts: Counts,
+}
+
+/// What a reader has read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Items.
+    pub items: u64,
+    /// Pieces asked for: an item is one, or several if it is very long.
+    pub pieces: u64,
+    /// Pieces that the node had.
+    pub hits: u64,
+    /// Bytes of all items.
+    pub bytes: u64,
+}
+
+impl Reader {
+    /// No connection is made yet.
+    pub fn new(digest: Digest, node: Option<&Path>, agent: &Path, job: &str) -> Self {
+        Self {
+            digest,
+            node_path: node.map(Path::to_owned),
+            agent_path: agent.to_owned(),
+            job: job.to_owned(),
+            process: process::id(),
+            node: None,
+            node_failed_at: None,
+            agent: None,
+            counts: Counts::default(),
+        }
+    }
+
+    /// The dataset.
+    pub fn digest(&self) -> &Digest {
+        &self.digest
+    }
+
+    /// What has been read so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// The bytes of these items, in this order.
+    pub fn get(&mut self, items: &[ItemOrdinal]) -> Result<Vec<Vec<u8>>> {
+        let mut places = Vec::with_capacity(items.len());
+        for item in items {
+            places.push(self.digest.item(*item)?);
+        }
+        let length =
+            |place: &ItemPlace| usize::try_from(place.length).expect("items fit into memory");
+        let mut contents: Vec<Vec<u8>> =
+            places.iter().map(|place| vec![0; length(place)]).collect();
+        let mut wanted = Vec::with_capacity(items.len());
+        for (place, content) in places.iter().zip(&mut contents) {
+            let mut offset = place.offset;
+            for into in content.chunks_mut(PAYLOAD_SIZE_MAX) {
+                let next = offset + into.len() as u64;
+                wanted.push(Wanted { blob: place.blob.0, offset, into });
+                offset = next;
+            }
+        }
+        let asked = wanted.len();
+        let mut missing = self.get_from_node(wanted);
+        self.counts.pieces += asked as u64;
+        self.counts.hits += (asked - missing.len()) as u64;
+        if !missing.is_empty() {
+            let answers =
+                self.with_agent(|agent, handle| agent.get(handle, AGENT_PATIENCE, &mut missing))?;
+            if answers.iter().any(|answer| *answer != GetAnswer::Hit) {
+                return Err(ClientError::Unexpected);
+            }
+        }
+        self.counts.items += items.len() as u64;
+        self.counts.bytes += contents.iter().map(|content| content.len() as u64).sum::<u64>();
+        Ok(contents)
+    }
+
+    /// Which blobs the node has, one bit for each; nothing without a node.
+    pub fn presence(&mut self) -> Vec<u8> {
+        let blobs = self.digest.summary().blobs;
+        self.with_node(|node, handle| node.presence(handle, blobs)).unwrap_or_default()
+    }
+
+    /// Tells the agent which items will be asked for soon, in this order.
+    pub fn want(&mut self, items: &[ItemOrdinal]) -> Result<()> {
+        let mut blobs = Vec::with_capacity(items.len());
+        for item in items {
+            blobs.push(self.digest.item(*item)?.blob.0);
+        }
+        blobs.dedup();
+        self.with_agent(|agent, handle| agent.want(handle, &blobs))
+    }
+
+    /// What the node could not give: all of it, if there is no node.
+    fn get_from_node<'a>(&mut self, mut wanted: Vec<Wanted<'a>>) -> Vec<Wanted<'a>> {
+        let answers = self.with_node(|node, handle| node.get(handle, Duration::ZERO, &mut wanted));
+        let Some(answers) = answers else { return wanted };
+        let missed =
+            wanted.into_iter().zip(answers).filter(|(_, answer)| *answer != GetAnswer::Hit);
+        missed.map(|(wanted, _)| wanted).collect()
+    }
+
+    /// Does something with the node. Whatever goes wrong with it is no error: there is no answer then.
+    fn with_node<T>(&mut self, act: impl FnOnce(&mut Client, Handle) -> Result<T>) -> Option<T> {
+        self.notice_fork();
+        if self.node.is_none() {
+            let path = self.node_path.as_ref()?;
+            if self.node_failed_at.is_some_and(|at| at.elapsed() < NODE_RETRY) {
+                return None;
+            }
+            match connect(path, &self.job, NODE_PATIENCE, &self.digest) {
+                Ok(node) => self.node = Some(node),
+                Err(_) => {
+                    self.node_failed_at = Some(Instant::now());
+                    return None;
+                }
+            }
+        }
+        let (node, handle) = self.node.as_mut()?;
+        let outcome = act(node, *handle);
+        if outcome.as_ref().is_err_and(|error| !error.is_refusal()) {
+            self.node = None;
+            self.node_failed_at = Some(Instant::now());
+        }
+        outcome.ok()
+    }
+
+    fn with_agent<T>(&mut self, act: impl FnOnce(&mut Client, Handle) -> Result<T>) -> Result<T> {
+        self.notice_fork();
+        if self.agent.is_none() {
+            self.agent = Some(connect(&self.agent_path, &self.job, AGENT_PATIENCE, &self.digest)?);
+        }
+        let (agent, handle) = self.agent.as_mut().expect("just connected");
+        let outcome = act(agent, *handle);
+        if outcome.as_ref().is_err_and(|error| !error.is_refusal()) {
+            self.agent = None;
+        }
+        outcome
+    }
+
+    /// A child shares its parent's sockets, and must not use them.
+    fn notice_fork(&mut self) {
+        if self.process != process::id() {
+            self.process = process::id();
+            self.node = None;
+            self.agent = None;
+            self.node_failed_at = None;
+        }
+    }
+}
+
+fn connect(
+    path: &Path,
+    job: &str,
+    patience: Duration,
+    digest: &Digest,
+) -> Result<(Client, Handle)> {
+    let mut client = Client::connect(path, job, patience)?;
+    let handle = client.open(digest)?;
+    Ok((client, handle))
+}

@@ -1,0 +1,194 @@
+//! A node on threads of its own, and a dataset whose bytes are a function of blob and offset.
+
+use std::{path::PathBuf, sync::Arc, thread, time::Duration};
+
+use bytes::Bytes;
+use forebay_client::{Client, Handle, Wanted};
+use forebay_core::{
+    ByteSize, Namespace,
+    chunking::Chunking,
+    digest::{Blob, DatasetIdHasher, Digest, DigestWriter, Header, ItemSpan, Part, Summary},
+};
+use forebay_server::{Config, NodeService, Server};
+use forebay_wire::GetAnswer;
+use tokio::sync::oneshot;
+
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A node; stopped when dropped.
+pub struct TestNode {
+    pub directory: tempfile::TempDir,
+    pub config: Config,
+    pub service: Arc<NodeService>,
+    pub metrics: Option<std::net::SocketAddr>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl TestNode {
+    pub fn start(capacity: ByteSize) -> Self {
+        Self::start_with(|config| config.capacity = Some(capacity), Vec::new())
+    }
+
+    pub fn start_with(change: impl FnOnce(&mut Config), namespaces: Vec<Namespace>) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut config = Config {
+            socket: directory.path().join("run/node.sock"),
+            directory: directory.path().join("cache"),
+            capacity: Some(ByteSize::mib(64)),
+            lease: Duration::from_secs(2),
+            ..Config::default()
+        };
+        change(&mut config);
+        Self::run(directory, config, namespaces)
+    }
+
+    fn run(directory: tempfile::TempDir, config: Config, namespaces: Vec<Namespace>) -> Self {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (ready, readied) = std::sync::mpsc::channel();
+        let thread = thread::spawn({
+            let config = config.clone();
+            move || {
+                let runtime = tokio::runtime::Builder::new_multi_thread()
+                    .worker_threads(2)
+                    .enable_all()
+                    .build()
+                    .unwrap();
+                runtime.block_on(async {
+                    let server = Server::bind(&config, namespaces).await.unwrap();
+                    ready.send((Arc::clone(server.node()), server.metrics_address())).unwrap();
+                    server.run(async { stopped.await.unwrap_or(()) }).await.unwrap();
+                });
+            }
+        });
+        let (service, metrics) = readied.recv().expect("the node starts");
+        Self { directory, config, service, metrics, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// Stops it and starts it again on the same directory.
+    pub fn restarted(mut self, change: impl FnOnce(&mut Config)) -> Self {
+        self.finish();
+        change(&mut self.config);
+        let directory = std::mem::replace(&mut self.directory, tempfile::tempdir().unwrap());
+        let config = self.config.clone();
+        // The service, too, holds on to the directory.
+        drop(self);
+        Self::run(directory, config, Vec::new())
+    }
+
+    pub fn client(&self) -> Client {
+        Client::connect(&self.config.socket, "test", PATIENCE).unwrap()
+    }
+
+    pub fn open(&self, data: &Data) -> (Client, Handle) {
+        let mut client = self.client();
+        let handle = client.open(&data.digest).unwrap();
+        (client, handle)
+    }
+
+    pub fn blob_files(&self) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        for directory in std::fs::read_dir(self.config.directory.join("blobs")).unwrap() {
+            let files = std::fs::read_dir(directory.unwrap().path()).unwrap();
+            found.extend(files.map(|file| file.unwrap().path()));
+        }
+        found
+    }
+
+    fn finish(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("the node stops in order");
+        }
+    }
+}
+
+impl Drop for TestNode {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+/// A dataset and its content.
+pub struct Data {
+    pub digest: Digest,
+    pub blobs: Vec<Bytes>,
+}
+
+impl Data {
+    pub fn new(lengths: &[usize]) -> Self {
+        Self::of(&Namespace::public(), lengths)
+    }
+
+    pub fn of(namespace: &Namespace, lengths: &[usize]) -> Self {
+        let content = |blob: usize, length: usize| -> Bytes {
+            (0..length)
+                .map(|at| u8::try_from((at * 7 + blob * 13 + at / 255) % 256).unwrap())
+                .collect()
+        };
+        let blobs: Vec<Bytes> =
+            lengths.iter().enumerate().map(|(blob, length)| content(blob, *length)).collect();
+        let rows: Vec<Blob> = blobs
+            .iter()
+            .enumerate()
+            .map(|(index, content)| row(namespace, index, content))
+            .collect();
+        let bytes = rows.iter().map(Blob::length).sum();
+        let chunking = Chunking::for_dataset(ByteSize(bytes), rows.len() as u64);
+        let mut id = DatasetIdHasher::new();
+        rows.iter().for_each(|row| id.push(&row.address, row.length()));
+        let summary = Summary {
+            dataset: id.finish(chunking),
+            namespace: if namespace.is_public() {
+                "public".into()
+            } else {
+                namespace.id().to_string()
+            },
+            origin: "file:///nowhere".to_owned(),
+            layout: "files".to_owned(),
+            chunking,
+            items: rows.len() as u64,
+            blobs: rows.len() as u64,
+            bytes,
+        };
+        let mut writer =
+            DigestWriter::new(Vec::new(), Header { summary, columns: Vec::new() }).unwrap();
+        rows.iter().for_each(|row| writer.push(row, &[vec![]]).unwrap());
+        let digest = Digest::open(writer.finish().unwrap().into()).unwrap();
+        Self { digest, blobs }
+    }
+}
+
+fn row(namespace: &Namespace, index: usize, content: &Bytes) -> Blob {
+    let length = content.len() as u64;
+    let part =
+        Part { object: format!("{index:05}"), version: "\"1\"".to_owned(), offset: 0, length };
+    Blob {
+        address: namespace.address(content),
+        parts: vec![part],
+        items: vec![ItemSpan { offset: 0, length }],
+    }
+}
+
+/// Claims and puts a blob.
+pub fn put(client: &mut Client, handle: Handle, data: &Data, blob: usize) {
+    let granted = client.claim(handle, &[blob as u64]).unwrap();
+    assert_eq!(granted, [forebay_wire::ClaimAnswer::Granted], "blob {blob}");
+    client.put(handle, blob as u64, &data.blobs[blob]).unwrap();
+}
+
+/// Asks for a whole blob: its bytes, or what was said instead.
+pub fn get(
+    client: &mut Client,
+    handle: Handle,
+    data: &Data,
+    blob: usize,
+    wait: Duration,
+) -> Result<Vec<u8>, GetAnswer> {
+    let mut bytes = vec![0; data.blobs[blob].len()];
+    let wanted = Wanted { blob: blob as u64, offset: 0, into: &mut bytes };
+    match client.get(handle, wait, &mut [wanted]).unwrap()[0] {
+        GetAnswer::Hit => Ok(bytes),
+        other => Err(other),
+    }
+}

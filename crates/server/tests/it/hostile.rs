@@ -1,0 +1,147 @@
+//! Bad input on the socket: a typed refusal for the program, words for the person, nothing lost.
+
+use std::{
+    io::{ErrorKind, Read as _, Write as _},
+    os::unix::{fs::PermissionsExt, net::UnixStream},
+    time::Duration,
+};
+
+use forebay_client::{Client, ClientError, Wanted};
+use forebay_core::ByteSize;
+use forebay_server::{Config, Server};
+use forebay_wire::{BODY_SIZE_MAX, ErrorCode, HEADER_SIZE, Header, Refusal, Reply, Request};
+
+use crate::harness::{Data, PATIENCE, TestNode, get, put};
+
+/// Sends bytes and reads one reply, and whether the connection was closed after it.
+fn say(node: &TestNode, bytes: &[u8]) -> (Option<Reply>, bool) {
+    let mut socket = UnixStream::connect(&node.config.socket).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.write_all(bytes).unwrap();
+    let mut header = [0; HEADER_SIZE];
+    if socket.read_exact(&mut header).is_err() {
+        return (None, true);
+    }
+    let header = Header::decode(&header).unwrap();
+    let mut body = vec![0; header.body_size];
+    socket.read_exact(&mut body).unwrap();
+    let reply = Reply::decode(&header, &body.into()).unwrap();
+    // Closed with something unread, a socket is reset.
+    let closed = socket
+        .read_to_end(&mut Vec::new())
+        .map_or_else(|error| error.kind() == ErrorKind::ConnectionReset, |_| true);
+    (Some(reply), closed)
+}
+
+fn code(reply: Option<Reply>) -> ErrorCode {
+    match reply {
+        Some(Reply::Error(Refusal { code, .. })) => code,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn nonsense_is_refused_and_the_node_goes_on() {
+    let node = TestNode::start(ByteSize::mib(8));
+    let hello = |version_min, version_max| {
+        Request::Hello { version_min, version_max, job: "x".to_owned() }.encode(1).to_bytes()
+    };
+    let (reply, closed) = say(&node, &hello(7, 9));
+    assert!(
+        matches!(&reply, Some(Reply::Error(refusal)) if refusal.text.contains("versions 7 to 9"))
+    );
+    assert!(code(reply) == ErrorCode::Version && closed);
+    let (reply, closed) = say(&node, b"GET / HTTP/1.1\r\nHost: somewhere\r\n\r\n");
+    assert!(code(reply) == ErrorCode::Malformed && closed);
+    let mut over = Header { kind: 1, id: 1, body_size: BODY_SIZE_MAX }.encode();
+    over[..4].copy_from_slice(&u32::MAX.to_le_bytes());
+    let (reply, closed) = say(&node, &over);
+    assert!(code(reply) == ErrorCode::Malformed && closed, "a frame over the limit");
+    let (reply, closed) = say(&node, &Request::Stats.encode(1).to_bytes());
+    assert!(code(reply) == ErrorCode::Malformed && closed, "no hello");
+    let (reply, closed) = say(&node, &[hello(1, 1), hello(1, 1)].concat());
+    assert!(matches!(reply, Some(Reply::Hello { .. })) && closed, "hello twice");
+
+    let mut random = fastrand::Rng::with_seed(3);
+    for _ in 0..200 {
+        let mut bytes = hello(1, 1);
+        bytes.extend((0..random.usize(1..200)).map(|_| random.u8(..)));
+        let mut socket = UnixStream::connect(&node.config.socket).unwrap();
+        let _ = socket.write_all(&bytes);
+    }
+    let data = Data::new(&[1000; 10]);
+    let (mut client, handle) = node.open(&data);
+    put(&mut client, handle, &data, 1);
+    assert_eq!(get(&mut client, handle, &data, 1, PATIENCE).unwrap(), data.blobs[1]);
+}
+
+#[test]
+fn wrong_bytes_are_never_believed() {
+    let node = TestNode::start(ByteSize::mib(8));
+    let data = Data::new(&[1000; 10]);
+    let (mut client, handle) = node.open(&data);
+    client.claim(handle, &[1]).unwrap();
+    let refused = client.put(handle, 1, &data.blobs[2]).unwrap_err();
+    assert!(
+        matches!(&refused, ClientError::Refused(refusal) if refusal.code == ErrorCode::WrongBytes)
+    );
+    let short = client.put(handle, 1, &data.blobs[1].slice(..999));
+    assert!(short.is_err(), "cut short");
+    assert_eq!(node.service.counters().puts_poisoned.get(), 1);
+    assert_eq!((node.blob_files().len(), node.service.gauges().resident_bytes), (0, 0));
+    drop(client);
+    let (mut client, handle) = node.open(&data);
+    put(&mut client, handle, &data, 1);
+    let refused = client.put(handle, 3, &data.blobs[3]).unwrap_err();
+    assert!(
+        matches!(&refused, ClientError::Refused(refusal) if refusal.code == ErrorCode::NotClaimed)
+    );
+}
+
+#[test]
+fn ranges_and_ordinals_outside_the_dataset_are_refused() {
+    let node = TestNode::start(ByteSize::mib(8));
+    let data = Data::new(&[1000; 10]);
+    let (mut client, handle) = node.open(&data);
+    let mut refused = |blob, offset, length| {
+        let wanted = Wanted { blob, offset, into: &mut vec![0; length] };
+        let refusal = client.get(handle, PATIENCE, &mut [wanted]).unwrap_err();
+        assert!(
+            matches!(&refusal, ClientError::Refused(refusal) if refusal.code == ErrorCode::Malformed)
+        );
+    };
+    refused(10, 0, 1);
+    refused(0, 0, 1001);
+    refused(0, u64::MAX, 2);
+    assert!(client.claim(handle, &[10]).is_err() && client.presence(handle, 11).is_err());
+    assert!(client.claim(forebay_client::Handle(3), &[0]).is_err(), "not opened");
+    assert!(client.stats().is_ok(), "a refusal leaves the connection usable");
+}
+
+#[test]
+fn a_socket_is_taken_over_from_the_dead_but_not_from_the_living() {
+    let node = TestNode::start(ByteSize::mib(8));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let bind = |config: &Config| runtime.block_on(Server::bind(config, Vec::new())).map(drop);
+    let complaint = format!("{:#}", bind(&node.config).unwrap_err());
+    assert!(complaint.contains("another forebay listens"), "{complaint}");
+    let elsewhere =
+        Config { socket: node.directory.path().join("run/other.sock"), ..node.config.clone() };
+    let complaint = format!("{:#}", bind(&elsewhere).unwrap_err());
+    assert!(complaint.contains("another forebay node keeps its blobs there"), "{complaint}");
+
+    let stale = node.directory.path().join("stale/node.sock");
+    std::fs::create_dir(stale.parent().unwrap()).unwrap();
+    drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
+    let config = Config {
+        socket: stale.clone(),
+        directory: node.directory.path().join("other"),
+        ..node.config.clone()
+    };
+    assert!(bind(&config).is_ok(), "what a dead process left is replaced");
+    std::fs::set_permissions(stale.parent().unwrap(), PermissionsExt::from_mode(0o777)).unwrap();
+    let complaint = format!("{:#}", bind(&config).unwrap_err());
+    assert!(complaint.contains("others may write"), "{complaint}");
+    let nobody = Client::connect(&stale, "x", Duration::from_secs(1)).unwrap_err();
+    assert!(nobody.to_string().contains("start one with `forebay serve`"), "{nobody}");
+}

@@ -1,0 +1,49 @@
+//! Who may open a dataset (promise 4).
+
+use forebay_client::ClientError;
+use forebay_core::{ByteSize, Namespace};
+use forebay_wire::{ErrorCode, GetAnswer};
+
+use crate::harness::{Data, PATIENCE, TestNode, get, put};
+
+/// Promise 4: whoever is given bytes has proved that it holds the digest.
+#[test]
+fn the_first_uploads_and_the_others_prove() {
+    let node = TestNode::start(ByteSize::mib(8));
+    let data = Data::new(&[1000; 40]);
+    let (mut first, first_handle) = node.open(&data);
+    put(&mut first, first_handle, &data, 7);
+    let (mut second, handle) = node.open(&data);
+    assert_eq!(get(&mut second, handle, &data, 7, PATIENCE).unwrap(), data.blobs[7]);
+    assert_eq!(second.open(&data.digest).unwrap(), handle, "opened twice, one handle");
+    assert_eq!(node.service.gauges().datasets_open, 1);
+    drop((first, second));
+    while node.service.gauges().connections_open > 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(node.service.gauges().datasets_open, 0, "tables go with those who hold them");
+    let (mut third, handle) = node.open(&data);
+    assert_eq!(get(&mut third, handle, &data, 7, PATIENCE).unwrap(), data.blobs[7]);
+}
+
+#[test]
+fn another_namespace_is_as_good_as_unknown() {
+    let node = TestNode::start(ByteSize::mib(8));
+    let secret = Namespace::secret([7; 32]).unwrap();
+    let data = Data::of(&secret, &[100; 10]);
+    let refused = node.client().open(&data.digest).unwrap_err();
+    assert!(
+        matches!(&refused, ClientError::Refused(refusal) if refusal.code == ErrorCode::Unknown),
+        "{refused}"
+    );
+    assert!(refused.to_string().contains("give the node its key"), "{refused}");
+
+    let node = TestNode::start_with(|_| {}, vec![secret]);
+    let (mut client, handle) = node.open(&data);
+    put(&mut client, handle, &data, 3);
+    assert_eq!(get(&mut client, handle, &data, 3, PATIENCE).unwrap(), data.blobs[3]);
+    let public = Data::new(&[100; 10]);
+    let (mut client, handle) = node.open(&public);
+    let same_bytes_elsewhere = get(&mut client, handle, &public, 3, std::time::Duration::ZERO);
+    assert_eq!(same_bytes_elsewhere, Err(GetAnswer::Miss), "another namespace, another address");
+}

@@ -1,0 +1,139 @@
+//! What is stored, for how long, and how much of it (promises 1, 6 and 7).
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    time::Duration,
+};
+
+use forebay_client::{ClientError, Wanted};
+use forebay_core::ByteSize;
+use forebay_wire::{ErrorCode, GetAnswer};
+
+use crate::harness::{Data, PATIENCE, TestNode, get, put};
+
+const NOW: Duration = Duration::ZERO;
+
+/// Promise 7: after a stop, every entry is served again.
+#[test]
+fn a_restart_is_warm_and_a_smaller_one_keeps_to_its_size() {
+    let node = TestNode::start(ByteSize::mib(8));
+    let data = Data::new(&[100_000; 20]);
+    let (mut client, handle) = node.open(&data);
+    (0..20).for_each(|blob| put(&mut client, handle, &data, blob));
+    drop(client);
+    let node = node.restarted(|_| {});
+    let (mut client, handle) = node.open(&data);
+    for blob in 0..20 {
+        assert_eq!(get(&mut client, handle, &data, blob, NOW).unwrap(), data.blobs[blob]);
+    }
+    drop(client);
+    let node = node.restarted(|config| config.capacity = Some(ByteSize::mib(1)));
+    let gauges = node.service.gauges();
+    assert!(gauges.resident_bytes <= 1 << 20 && gauges.resident_blobs >= 9, "{gauges:?}");
+    assert_eq!(node.blob_files().len() as u64, gauges.resident_blobs);
+}
+
+/// Promise 6: the capacity holds, on the disk as well as in the books.
+#[test]
+fn the_oldest_goes_when_there_is_no_room() {
+    let node = TestNode::start(ByteSize::mib(1));
+    let data = Data::new(&[100_000; 30]);
+    let (mut client, handle) = node.open(&data);
+    for blob in 0..30 {
+        put(&mut client, handle, &data, blob);
+        let on_disk: u64 =
+            node.blob_files().iter().map(|file| fs::metadata(file).unwrap().len()).sum();
+        assert!(on_disk <= 1 << 20, "{on_disk}");
+    }
+    let presence = client.presence(handle, 30).unwrap();
+    let resident: Vec<usize> =
+        (0..30).filter(|blob| presence[blob / 8] >> (blob % 8) & 1 == 1).collect();
+    assert!(resident.len() >= 9 && resident.last() == Some(&29), "{resident:?}");
+    assert_eq!(resident.len() as u64, node.service.gauges().resident_blobs);
+    assert_eq!(get(&mut client, handle, &data, 0, NOW), Err(GetAnswer::Miss));
+    assert_eq!(get(&mut client, handle, &data, 29, NOW).unwrap(), data.blobs[29]);
+}
+
+#[test]
+fn what_is_larger_than_the_node_is_refused_and_nothing_goes_for_it() {
+    let node = TestNode::start(ByteSize::mib(1));
+    let data = Data::new(&[1000, 2_000_000, 0]);
+    let (mut client, handle) = node.open(&data);
+    put(&mut client, handle, &data, 0);
+    client.claim(handle, &[1]).unwrap();
+    match client.put(handle, 1, &data.blobs[1]) {
+        Err(ClientError::Refused(refusal)) => assert_eq!(refusal.code, ErrorCode::NoSpace),
+        other => panic!("{other:?}"),
+    }
+    put(&mut client, handle, &data, 2);
+    assert_eq!(get(&mut client, handle, &data, 0, NOW).unwrap(), data.blobs[0]);
+    assert_eq!(get(&mut client, handle, &data, 2, NOW).unwrap(), data.blobs[2], "empty, but there");
+}
+
+/// Promise 1: what does not match its checksum is a miss and a counted event, never data.
+#[test]
+fn a_damaged_blob_is_a_miss_and_can_be_put_again() {
+    let node = TestNode::start(ByteSize::mib(8));
+    let data = Data::new(&[200_000; 3]);
+    let (mut client, handle) = node.open(&data);
+    put(&mut client, handle, &data, 1);
+    let file = node.blob_files().pop().unwrap();
+    let mut bytes = fs::read(&file).unwrap();
+    bytes[150_000] ^= 1;
+    fs::write(&file, bytes).unwrap();
+    assert_eq!(get(&mut client, handle, &data, 1, NOW), Err(GetAnswer::Miss));
+    assert_eq!(node.service.counters().reads_damaged.get(), 1);
+    put(&mut client, handle, &data, 1);
+    assert_eq!(get(&mut client, handle, &data, 1, NOW).unwrap(), data.blobs[1]);
+}
+
+/// Larger blobs than a frame travel in pieces, and any range of them can be read.
+#[test]
+fn a_large_blob_comes_in_pieces() {
+    let node = TestNode::start(ByteSize::mib(64));
+    let data = Data::new(&[40 << 20]);
+    let (mut client, handle) = node.open(&data);
+    put(&mut client, handle, &data, 0);
+    let ranges = [(0, 16 << 20), (17 << 20, 5), ((40 << 20) - 65_537, 65_537), (65_535, 2)];
+    let mut buffers = ranges.map(|(_, length)| vec![0; length]);
+    let mut wanted: Vec<Wanted<'_>> = ranges
+        .iter()
+        .zip(&mut buffers)
+        .map(|((offset, _), into)| Wanted { blob: 0, offset: *offset, into })
+        .collect();
+    assert_eq!(client.get(handle, PATIENCE, &mut wanted).unwrap(), [GetAnswer::Hit; 4]);
+    for ((offset, length), bytes) in ranges.iter().zip(&buffers) {
+        let start = usize::try_from(*offset).unwrap();
+        assert!(data.blobs[0][start..start + length] == bytes[..], "{offset}");
+    }
+}
+
+#[test]
+fn metrics_can_be_scraped() {
+    let node = TestNode::start_with(
+        |config| config.metrics = Some("127.0.0.1:0".parse().unwrap()),
+        Vec::new(),
+    );
+    let data = Data::new(&[1000; 10]);
+    let (mut client, handle) = node.open(&data);
+    put(&mut client, handle, &data, 0);
+    let fetch = |path: &str| {
+        let mut socket = TcpStream::connect(node.metrics.unwrap()).unwrap();
+        write!(socket, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        socket.read_to_string(&mut text).unwrap();
+        text
+    };
+    let metrics = fetch("/metrics");
+    assert!(
+        metrics.starts_with("HTTP/1.1 200") && metrics.contains("\nforebay_puts_total 1\n"),
+        "{metrics}"
+    );
+    assert!(
+        metrics.contains("# TYPE forebay_resident_blobs gauge\nforebay_resident_blobs 1\n"),
+        "{metrics}"
+    );
+    assert!(fetch("/livez").contains("200 OK") && fetch("/nothing").contains("404"));
+}
