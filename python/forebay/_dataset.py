@@ -129,10 +129,10 @@ class Dataset:
         for _ in range(ATTEMPTS - 1):
             with suppress(AgentGone):
                 return ask(self._reader)
-            job = present_job(self._job)
-            if job is not self._job:
-                self._job, self._reader = job, job.reader(self._digest)
-            job.ensure_agent()
+            self._job = present_job(self._job)
+            self._job.ensure_agent()
+            # A new reader tries a node that has just been started at once.
+            self._reader = self._job.reader(self._digest)
         return ask(self._reader)
 
     def _ordinal(self, index: int) -> int:

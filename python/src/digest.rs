@@ -81,12 +81,13 @@ impl Digest {
 }
 
 impl Digest {
-    /// Where an item's bytes are.
-    pub fn place(&self, item: u64) -> PyResult<digest::ItemPlace> {
-        if item >= self.digest.summary().items {
-            return Err(PyIndexError::new_err(format!("there is no item {item}")));
+    /// Items that there are.
+    pub fn ordinals(&self, items: &[u64]) -> PyResult<Vec<ItemOrdinal>> {
+        let count = self.digest.summary().items;
+        match items.iter().find(|item| **item >= count) {
+            Some(item) => Err(PyIndexError::new_err(format!("there is no item {item}"))),
+            None => Ok(items.iter().map(|item| ItemOrdinal::new(*item)).collect()),
         }
-        self.digest.item(ItemOrdinal::new(item)).map_err(|error| damaged(&error))
     }
 }
 

@@ -6,8 +6,6 @@
 
 mod digest;
 mod errors;
-mod links;
-mod ranges;
 mod reader;
 mod sampler;
 

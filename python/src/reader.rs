@@ -1,8 +1,8 @@
 //! Bytes of items, for any process and thread of a job.
 //!
-//! Connections lie in a pool and are taken out while they are used. The pool's lock is held only for that
-//! and with the GIL, never during I/O, so a fork by Python finds it free; connections that a fork has
-//! copied are dropped by the child, which opens its own.
+//! A connection serves one thread at a time, so readers lie in a pool and are taken out while they are
+//! used. The pool's lock is held with the GIL and never during I/O, so a fork by Python finds it free; a
+//! reader that a fork has copied notices, and connects anew.
 
 use std::{
     collections::BTreeMap,
@@ -11,16 +11,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use forebay_client::ClientError;
-use forebay_core::digest::ItemPlace;
+use forebay_client::{self as client, ClientError};
+use forebay_core::ItemOrdinal;
 use pyo3::{prelude::*, types::PyBytes};
 
-use crate::{
-    digest::Digest,
-    errors::agent_error,
-    links::{Ends, Links},
-    ranges::{buffers, ranges},
-};
+use crate::{digest::Digest, errors::agent_error};
 
 /// Presence is not asked for more often,
 const PRESENCE_AGE_MIN: Duration = Duration::from_millis(50);
@@ -31,15 +26,18 @@ const PRESENCE_SHARE: u32 = 20;
 #[pyclass(frozen, module = "forebay._native")]
 pub struct Reader {
     digest: Py<Digest>,
-    ends: Ends,
-    pool: Mutex<Vec<Links>>,
+    node: Option<PathBuf>,
+    agent: PathBuf,
+    job: String,
+    idle: Mutex<Vec<client::Reader>>,
     presence: Mutex<Presence>,
 }
 
 /// What the node held a moment ago.
 #[derive(Default, Clone)]
 struct Presence {
-    bits: Option<Arc<[u8]>>,
+    /// A bit for each blob; empty without a node.
+    bits: Arc<[u8]>,
     /// When to ask again.
     next: Option<Instant>,
 }
@@ -48,86 +46,79 @@ struct Presence {
 impl Reader {
     #[new]
     fn new(digest: Py<Digest>, node: Option<PathBuf>, agent: PathBuf, job: String) -> Self {
-        let ends = Ends { digest: digest.get().digest.clone(), node, agent, job };
-        Self { digest, ends, pool: Mutex::default(), presence: Mutex::default() }
+        let (idle, presence) = (Mutex::default(), Mutex::default());
+        Self { digest, node, agent, job, idle, presence }
     }
 
     /// The bytes of each item, in order.
     #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
     fn get<'py>(&self, py: Python<'py>, items: Vec<u64>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let places = self.places(&items)?;
-        let contents = self.with_links(py, |links, ends| {
-            let mut buffers = buffers(&places);
-            links.get(ends, &ranges(&places), &mut buffers).map(|()| buffers)
-        })?;
+        let items = self.digest.get().ordinals(&items)?;
+        let contents = self.with_reader(py, |reader| reader.get(&items))?;
         Ok(contents.iter().map(|content| PyBytes::new(py, content)).collect())
     }
 
-    /// A bit for each blob that the node holds, lowest first, as of a moment ago; `None` without a node.
-    fn presence<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        Ok(self.recent_presence(py)?.map(|bits| PyBytes::new(py, &bits)))
+    /// A bit for each blob that the node holds, lowest first, as of a moment ago; empty without a node.
+    fn presence<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &self.recent_presence(py)?))
     }
 
     /// Tells the agent which items will be asked for soon, in that order.
     #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
     fn want(&self, py: Python<'_>, items: Vec<u64>) -> PyResult<()> {
-        let mut blobs: Vec<u64> = self.places(&items)?.iter().map(|place| place.blob.0).collect();
-        blobs.dedup();
-        self.with_links(py, |links, ends| links.want(ends, &blobs))
+        let items = self.digest.get().ordinals(&items)?;
+        self.with_reader(py, |reader| reader.want(&items))
     }
 
     /// What the node (`None` without one) and the agent have counted.
     fn stats(&self, py: Python<'_>) -> PyResult<BTreeMap<&str, Option<BTreeMap<String, u64>>>> {
-        let (node, agent) = self.with_links(py, Links::stats)?;
-        let both = [("node", node), ("agent", Some(agent))];
-        Ok(both.map(|(name, pairs)| (name, pairs.map(|p| p.into_iter().collect()))).into())
+        let stats = self.with_reader(py, |reader| {
+            Ok([("node", reader.node_stats()), ("agent", Some(reader.agent_stats()?))])
+        })?;
+        Ok(stats.map(|(whose, pairs)| (whose, pairs.map(BTreeMap::from_iter))).into())
     }
 }
 
 impl Reader {
-    /// Where each item's bytes are.
-    fn places(&self, items: &[u64]) -> PyResult<Vec<ItemPlace>> {
-        items.iter().map(|item| self.digest.get().place(*item)).collect()
-    }
-
     /// Whether an item's blob was resident a moment ago.
-    pub fn residents(&self, py: Python<'_>) -> PyResult<impl Fn(u64) -> bool> {
+    pub fn residents(&self, py: Python<'_>) -> PyResult<impl Fn(ItemOrdinal) -> bool> {
         let bits = self.recent_presence(py)?;
+        let digest = &self.digest.get().digest;
         Ok(move |item| {
-            let Some(bits) = &bits else { return false };
-            // A row that is damaged is nobody's: whoever reads it is told.
-            let Ok(place) = self.digest.get().place(item) else { return false };
+            // Without a node nothing is, and a damaged row is nobody's: whoever reads it is told.
+            let Some(place) = digest.item(item).ok().filter(|_| !bits.is_empty()) else {
+                return false;
+            };
             let byte = usize::try_from(place.blob.0 / 8).ok().and_then(|at| bits.get(at));
             byte.is_some_and(|byte| byte >> (place.blob.0 % 8) & 1 == 1)
         })
     }
 
-    fn recent_presence(&self, py: Python<'_>) -> PyResult<Option<Arc<[u8]>>> {
+    fn recent_presence(&self, py: Python<'_>) -> PyResult<Arc<[u8]>> {
         let known = lock(&self.presence).clone();
         if known.next.is_some_and(|next| Instant::now() < next) {
             return Ok(known.bits);
         }
         let began = Instant::now();
-        let bits = self.with_links(py, |links, ends| Ok(links.presence(ends)))?;
-        let bits: Option<Arc<[u8]>> = bits.map(Into::into);
-        let pause = PRESENCE_AGE_MIN.max(began.elapsed() * PRESENCE_SHARE);
-        *lock(&self.presence) = Presence { bits: bits.clone(), next: Some(Instant::now() + pause) };
+        let bits: Arc<[u8]> = self.with_reader(py, |reader| Ok(reader.presence()))?.into();
+        let next = Instant::now() + PRESENCE_AGE_MIN.max(began.elapsed() * PRESENCE_SHARE);
+        *lock(&self.presence) = Presence { bits: Arc::clone(&bits), next: Some(next) };
         Ok(bits)
     }
 
-    /// Speaks to the other side without the GIL.
-    fn with_links<T: Send>(
+    /// Does something that may take long, without the GIL.
+    fn with_reader<T: Send>(
         &self,
         py: Python<'_>,
-        speak: impl FnOnce(&mut Links, &Ends) -> Result<T, ClientError> + Send,
+        act: impl FnOnce(&mut client::Reader) -> Result<T, ClientError> + Send,
     ) -> PyResult<T> {
-        let mut links = {
-            let mut pool = lock(&self.pool);
-            pool.retain(Links::is_own);
-            pool.pop().unwrap_or_else(Links::new)
-        };
-        let outcome = py.detach(|| speak(&mut links, &self.ends));
-        lock(&self.pool).push(links);
+        let idle = lock(&self.idle).pop();
+        let mut reader = idle.unwrap_or_else(|| {
+            let digest = self.digest.get().digest.clone();
+            client::Reader::new(digest, self.node.as_deref(), &self.agent, &self.job)
+        });
+        let outcome = py.detach(|| act(&mut reader));
+        lock(&self.idle).push(reader);
         outcome.map_err(|error| agent_error(&error))
     }
 }

@@ -33,7 +33,7 @@ impl Sampler {
         let drawn = match reader {
             Some(reader) => {
                 let resident = reader.residents(py)?;
-                self.epoch.draw(batch, |item| resident(item.0))
+                self.epoch.draw(batch, resident)
             }
             None => self.epoch.draw(batch, |_| false),
         };

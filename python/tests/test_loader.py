@@ -94,7 +94,6 @@ def test_substitution_prefers_what_is_resident(world: World, tmp_path: Path) -> 
         cached = world.dataset(cache=tmp_path / "node" / "node.sock")
         assert list(cached) == CONTENTS
         bits = cached._reader.presence()
-        assert bits is not None
         assert len(bits) == -(-ITEMS // 8)
         assert sum(byte.bit_count() for byte in bits) == len(set(CONTENTS))
 
