@@ -61,7 +61,7 @@ fn check() -> Outcome {
 }
 
 fn test() -> Outcome {
-    let mut steps = Steps::new(10);
+    let mut steps = Steps::new(16);
     lint(&mut steps)?;
     let mut tests = if installed("cargo-nextest") {
         cargo(&["nextest", "run", "--release", "--workspace", "--no-fail-fast"])

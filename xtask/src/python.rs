@@ -1,4 +1,5 @@
-//! Tests that need Python: outside clients and servers, in an environment of their own.
+//! Tests that need Python: outside clients and servers, and our own package with PyTorch. Each has an
+//! environment of its own, since PyTorch is large and the others do not need it.
 
 use std::{
     env, fs,
@@ -8,29 +9,62 @@ use std::{
 
 use crate::{Outcome, steps::Steps};
 
-/// What is tested, linted and typed.
+/// Outside witnesses: tested, linted and typed.
 const INTEROP: &str = "tests/interop";
+/// The Python package: likewise.
+const PACKAGE: &str = "python";
 
-/// Installs the pinned requirements if they have changed, then runs every Python check.
+/// Runs every Python check.
 pub fn run(steps: &mut Steps) -> Outcome {
     let target = PathBuf::from(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()));
-    let environment = environment(&target.join("venv"), steps)?;
+    let binary = target.canonicalize().map_err(|error| error.to_string())?.join("release/forebay");
+    interop(steps, &target.join("venv"), &binary)?;
+    package(steps, &target.join("venv-train"), &binary)
+}
+
+fn interop(steps: &mut Steps, environment: &Path, binary: &Path) -> Outcome {
+    let requirements = Path::new(INTEROP).join("requirements.txt");
+    let python = installed(environment, &requirements, "Python environment", steps)?;
     let tool = |module: &str| {
-        let mut command = Command::new(environment.join("bin/python"));
+        let mut command = Command::new(&python);
         command.args(["-m", module]).current_dir(INTEROP);
         command
     };
     steps.run("ruff", tool("ruff").args(["check", "."]))?;
     steps.run("ruff format", tool("ruff").args(["format", "--check", "."]))?;
     steps.run("mypy", tool("mypy").arg("."))?;
-    let binary = target.canonicalize().map_err(|error| error.to_string())?.join("release/forebay");
     steps.run("pytest", tool("pytest").args(["-q", "-ra"]).env("FOREBAY_BIN", binary))
 }
 
-/// A virtual environment with the pinned requirements; made anew when they change.
-fn environment(path: &Path, steps: &mut Steps) -> Result<PathBuf, String> {
-    let requirements = Path::new(INTEROP).join("requirements.txt");
-    let pinned = fs::read_to_string(&requirements)
+/// The wheel is tested as users get it: installed, with the binary that it carries.
+fn package(steps: &mut Steps, environment: &Path, binary: &Path) -> Outcome {
+    let requirements = Path::new(PACKAGE).join("requirements-test.txt");
+    let python = installed(environment, &requirements, "PyTorch environment", steps)?;
+    let tool = |module: &str| {
+        let mut command = Command::new(&python);
+        command.args(["-m", module]);
+        command
+    };
+    let install = ["install", "--quiet", "--no-deps", "--force-reinstall", "."];
+    steps.run("wheel", tool("pip").args(install).env("FOREBAY_PREBUILT", binary))?;
+    steps.run("ruff, package", tool("ruff").args(["check", PACKAGE]))?;
+    steps.run("ruff format, package", tool("ruff").args(["format", "--check", PACKAGE]))?;
+    steps.run("mypy, package", tool("mypy").arg(PACKAGE))?;
+    let tests = format!("{PACKAGE}/tests");
+    steps.run(
+        "pytest, package",
+        tool("pytest").args(["-q", "-ra", &tests]).env_remove("FOREBAY_BIN"),
+    )
+}
+
+/// The Python of a virtual environment with the pinned requirements; made anew when they change.
+fn installed(
+    path: &Path,
+    requirements: &Path,
+    step: &str,
+    steps: &mut Steps,
+) -> Result<PathBuf, String> {
+    let pinned = fs::read_to_string(requirements)
         .map_err(|error| format!("cannot read {}: {error}", requirements.display()))?;
     let stamp = path.join("installed.txt");
     let absolute = env::current_dir().map_err(|error| error.to_string())?.join(path);
@@ -40,10 +74,10 @@ fn environment(path: &Path, steps: &mut Steps) -> Result<PathBuf, String> {
     } else {
         // Both commands are one step, since neither is of any use without the other.
         let script = "rm -rf \"$0\" && python3 -m venv \"$0\" && \"$0\"/bin/pip install --quiet --requirement \"$1\"";
-        install.args(["-c", script]).arg(&absolute).arg(&requirements);
+        install.args(["-c", script]).arg(&absolute).arg(requirements);
     }
-    steps.run("Python environment", &mut install)?;
+    steps.run(step, &mut install)?;
     fs::write(&stamp, pinned)
         .map_err(|error| format!("cannot write {}: {error}", stamp.display()))?;
-    Ok(absolute)
+    Ok(absolute.join("bin/python"))
 }

@@ -132,6 +132,16 @@ impl Reader {
         self.with_agent(|agent, handle| agent.want(handle, &blobs))
     }
 
+    /// What the node has counted; nothing without a node.
+    pub fn node_stats(&mut self) -> Option<Vec<(String, u64)>> {
+        self.with_node(|node, _| node.stats())
+    }
+
+    /// What the agent has counted.
+    pub fn agent_stats(&mut self) -> Result<Vec<(String, u64)>> {
+        self.with_agent(|agent, _| agent.stats())
+    }
+
     /// What the node could not give: all of it, if there is no node.
     fn get_from_node<'a>(&mut self, mut wanted: Vec<Wanted<'a>>) -> Vec<Wanted<'a>> {
         let answers = self.with_node(|node, handle| node.get(handle, Duration::ZERO, &mut wanted));

@@ -1,0 +1,142 @@
+"""A job: its private directory, and the agent that lives there.
+
+The directory is made by the main process and removed when that ends. Any process of the job may
+find the agent missing, at first or after a crash, and starts it; the agent itself leaves with the
+main process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import tempfile
+import weakref
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from forebay._native import Digest, Reader
+from forebay._node import ensure_node, warn_without
+from forebay._processes import answers, locked, start
+
+#: What the agent understands; it is the judge of the values.
+OPTIONS = ("endpoint", "access_key", "secret_key", "anonymous", "deadline_seconds")
+
+#: ``struct ucred``: process, user and group.
+_PEER = struct.Struct("iII")
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What a job's processes must know to reach its agent, or to start it. Pickles to workers."""
+
+    digest: Path
+    name: str
+    node: Path | None
+    #: Whether a node that is not there is to be started.
+    start_node: bool
+    origin: str | None
+    namespace_key: Path | None
+    #: JSON; may hold secrets.
+    options: bytes = field(repr=False)
+    directory: Path
+    #: The main process.
+    pid: int
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / "agent.sock"
+
+    def reader(self, digest: Digest) -> Reader:
+        """A way to the bytes; nothing is connected or started before it is needed."""
+        return Reader(digest, self.node, self.socket, self.name)
+
+    def ensure_agent(self) -> None:
+        """Start the agent (and the node) if it is not there."""
+        with locked(self.directory / "start.lock"):
+            if answers(self.socket):
+                return
+            if self.node is not None:
+                self._ensure_node(self.node)
+            arguments = ["agent", str(self.digest), "--socket", str(self.socket)]
+            arguments += ["--job", self.name, "--job-pid", str(self.pid), "--options-from-stdin"]
+            for flag, value in (
+                ("--node", self.node),
+                ("--origin", self.origin),
+                ("--namespace-key", self.namespace_key),
+            ):
+                if value is not None:
+                    arguments += [flag, str(value)]
+            start(arguments, self.directory / "agent.log", self.options)
+
+    def _ensure_node(self, node: Path) -> None:
+        """Once per job: a node that dies later is missed by nobody but its warmth."""
+        seen = self.directory / "node.seen"
+        if seen.exists():
+            return
+        seen.touch()
+        if self.start_node:
+            ensure_node(node, self.namespace_key)
+        elif not answers(node):
+            warn_without(node, "nobody answers there")
+
+
+def new_job(
+    digest: Path,
+    *,
+    name: str | None,
+    node: Path | None,
+    start_node: bool,
+    origin: str | None,
+    namespace_key: Path | None,
+    options: Mapping[str, object],
+) -> Job:
+    """A job of this process."""
+    for option in options:
+        if option not in OPTIONS:
+            there_are = ", ".join(OPTIONS)
+            raise ValueError(f"there is no storage option `{option}`; there are {there_are}")
+    return _owned(
+        Job(
+            digest=digest.absolute(),
+            name=name or f"job-{os.getpid()}",
+            node=node and node.absolute(),
+            start_node=start_node,
+            origin=origin,
+            namespace_key=namespace_key and namespace_key.absolute(),
+            options=json.dumps(dict(options)).encode(),
+            directory=Path(),
+            pid=0,
+        )
+    )
+
+
+def present_job(job: Job) -> Job:
+    """The job itself; if it has ended, because it was pickled for later, one like it of our own."""
+    return job if job.directory.is_dir() else _owned(job)
+
+
+def _owned(job: Job) -> Job:
+    """The same job with this process as its main process."""
+    directory, pid = Path(tempfile.mkdtemp(prefix="forebay-job-")), os.getpid()
+    job = replace(job, directory=directory, pid=pid)
+    weakref.finalize(job, _end, directory, pid)
+    return job
+
+
+def _end(directory: Path, pid: int) -> None:
+    """Stop the agent and remove the directory; a fork of the main process must not."""
+    if os.getpid() != pid:
+        return
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as agent:
+        agent.connect(str(directory / "agent.sock"))
+        peer = agent.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        agent_pid, _, _ = _PEER.unpack(peer)
+        if agent_pid > 0:
+            os.kill(agent_pid, signal.SIGTERM)
+    shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,113 @@
+"""Starting the ``forebay`` binary and waiting until it serves.
+
+A node and an agent announce themselves alike: one line on standard output when they are ready, one
+line on standard error when they cannot be. Whoever wants one takes a lock first, so that all who
+come at once start one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from forebay._native import ForebayError
+
+#: A process that is not ready by then is given up; checking a large digest takes most of it.
+START_SECONDS = 60.0
+
+#: Kept, so that those which end are reaped, and Python does not warn of those which do not.
+_children: list[subprocess.Popen[bytes]] = []
+
+
+def binary() -> str:
+    """The ``forebay`` binary: ``$FOREBAY_BIN``, the wheel's own, or the one on the ``PATH``."""
+    named = os.environ.get("FOREBAY_BIN")
+    if named:
+        return named
+    own = Path(__file__).parent / "_bin" / "forebay"
+    if own.is_file():
+        return str(own)
+    found = shutil.which("forebay")
+    if found is None:
+        raise ForebayError(
+            "the program `forebay` is neither in this package nor on the PATH; "
+            "install it, or set FOREBAY_BIN"
+        )
+    return found
+
+
+def answers(path: Path) -> bool:
+    """Whether somebody listens at a socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(START_SECONDS)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock file; it ends with the process, whatever ends that."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def start(arguments: list[str], log: Path, options: bytes = b"") -> None:
+    """Start a process that outlives this one, and wait until it is ready.
+
+    ``options`` go through a pipe: they may hold secrets, and anyone can read arguments.
+    """
+    _children[:] = [child for child in _children if child.poll() is None]
+    with log.open("wb") as errors:
+        child = subprocess.Popen(
+            [binary(), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,  # a Ctrl-C is meant for the job
+        )
+    _children.append(child)
+    assert child.stdin is not None
+    assert child.stdout is not None
+    with child.stdin, child.stdout:
+        try:
+            child.stdin.write(options)
+            child.stdin.close()
+        except BrokenPipeError:
+            pass  # it has ended; what it said follows
+        if _line_within(child.stdout.fileno(), START_SECONDS):
+            return
+    child.kill()
+    child.wait()
+    lines = log.read_text(errors="replace").strip().splitlines()
+    said = lines[-1].removeprefix("error: ") if lines else f"it said nothing; see `{log}`"
+    raise ForebayError(said)
+
+
+def _line_within(descriptor: int, seconds: float) -> bool:
+    """Whether a whole line arrives in time."""
+    deadline = time.monotonic() + seconds
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    line = b""
+    while not line.endswith(b"\n"):
+        ready = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+        more = os.read(descriptor, 4096) if ready else b""
+        if not more:
+            return False
+        line += more
+    return True

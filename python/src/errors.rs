@@ -1,0 +1,29 @@
+//! The exceptions, and which failure is which.
+
+use forebay_client::ClientError;
+use forebay_digest::FileError;
+use forebay_wire::{ErrorCode, Refusal};
+use pyo3::{PyErr, create_exception, exceptions::PyException};
+
+create_exception!(forebay, ForebayError, PyException, "Whatever forebay raises is one of these.");
+create_exception!(forebay, DigestError, ForebayError, "The digest cannot be used.");
+create_exception!(forebay, ReadError, ForebayError, "An item cannot be had; the text says why.");
+create_exception!(forebay, AgentGone, ForebayError, "The job's agent does not answer.");
+
+/// Why a digest cannot be opened.
+pub fn digest_error(error: &FileError) -> PyErr {
+    DigestError::new_err(error.to_string())
+}
+
+/// Why the agent gave no bytes: it says why, or it is gone and another may be started.
+pub fn agent_error(error: &ClientError) -> PyErr {
+    match error {
+        ClientError::Refused(Refusal { code: ErrorCode::Stopping, .. }) => {
+            AgentGone::new_err("the agent is stopping")
+        }
+        // The agent passes on what the origin or the digest is about.
+        ClientError::Refused(Refusal { text, .. }) => ReadError::new_err(text.clone()),
+        error if error.is_refusal() => ReadError::new_err(error.to_string()),
+        error => AgentGone::new_err(error.to_string()),
+    }
+}

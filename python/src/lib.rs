@@ -1,0 +1,22 @@
+//! The native part of the Python package.
+//!
+//! Thin on purpose: parse, release the GIL, call, map errors to named exceptions. What decides is in
+//! `core`, what speaks is in `client`; processes and loaders are Python's. Nothing here starts a thread
+//! or reads an origin, so that a job's processes fork freely.
+
+mod digest;
+mod errors;
+mod reader;
+mod sampler;
+
+/// What `forebay/*.py` is built on; not for users.
+#[pyo3::pymodule]
+mod _native {
+    #[pymodule_export]
+    use crate::{
+        digest::Digest,
+        errors::{AgentGone, DigestError, ForebayError, ReadError},
+        reader::Reader,
+        sampler::Sampler,
+    };
+}

@@ -1,0 +1,129 @@
+//! Bytes of items, for any process and thread of a job.
+//!
+//! A connection serves one thread at a time, so readers lie in a pool and are taken out while they are
+//! used. The pool's lock is held with the GIL and never during I/O, so a fork by Python finds it free; a
+//! reader that a fork has copied notices, and connects anew.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use forebay_client::{self as client, ClientError};
+use forebay_core::ItemOrdinal;
+use pyo3::{prelude::*, types::PyBytes};
+
+use crate::{digest::Digest, errors::agent_error};
+
+/// Presence is not asked for more often,
+const PRESENCE_AGE_MIN: Duration = Duration::from_millis(50);
+/// nor for more than one part in so many of the time: large datasets take longer to answer.
+const PRESENCE_SHARE: u32 = 20;
+
+/// Reads items through the node and the agent.
+#[pyclass(frozen, module = "forebay._native")]
+pub struct Reader {
+    digest: Py<Digest>,
+    node: Option<PathBuf>,
+    agent: PathBuf,
+    job: String,
+    idle: Mutex<Vec<client::Reader>>,
+    presence: Mutex<Presence>,
+}
+
+/// What the node held a moment ago.
+#[derive(Default, Clone)]
+struct Presence {
+    /// A bit for each blob; empty without a node.
+    bits: Arc<[u8]>,
+    /// When to ask again.
+    next: Option<Instant>,
+}
+
+#[pymethods]
+impl Reader {
+    #[new]
+    fn new(digest: Py<Digest>, node: Option<PathBuf>, agent: PathBuf, job: String) -> Self {
+        let (idle, presence) = (Mutex::default(), Mutex::default());
+        Self { digest, node, agent, job, idle, presence }
+    }
+
+    /// The bytes of each item, in order.
+    #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
+    fn get<'py>(&self, py: Python<'py>, items: Vec<u64>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let items = self.digest.get().ordinals(&items)?;
+        let contents = self.with_reader(py, |reader| reader.get(&items))?;
+        Ok(contents.iter().map(|content| PyBytes::new(py, content)).collect())
+    }
+
+    /// A bit for each blob that the node holds, lowest first, as of a moment ago; empty without a node.
+    fn presence<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &self.recent_presence(py)?))
+    }
+
+    /// Tells the agent which items will be asked for soon, in that order.
+    #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
+    fn want(&self, py: Python<'_>, items: Vec<u64>) -> PyResult<()> {
+        let items = self.digest.get().ordinals(&items)?;
+        self.with_reader(py, |reader| reader.want(&items))
+    }
+
+    /// What the node (`None` without one) and the agent have counted.
+    fn stats(&self, py: Python<'_>) -> PyResult<BTreeMap<&str, Option<BTreeMap<String, u64>>>> {
+        let stats = self.with_reader(py, |reader| {
+            Ok([("node", reader.node_stats()), ("agent", Some(reader.agent_stats()?))])
+        })?;
+        Ok(stats.map(|(whose, pairs)| (whose, pairs.map(BTreeMap::from_iter))).into())
+    }
+}
+
+impl Reader {
+    /// Whether an item's blob was resident a moment ago.
+    pub fn residents(&self, py: Python<'_>) -> PyResult<impl Fn(ItemOrdinal) -> bool> {
+        let bits = self.recent_presence(py)?;
+        let digest = &self.digest.get().digest;
+        Ok(move |item| {
+            // Without a node nothing is, and a damaged row is nobody's: whoever reads it is told.
+            let Some(place) = digest.item(item).ok().filter(|_| !bits.is_empty()) else {
+                return false;
+            };
+            let byte = usize::try_from(place.blob.0 / 8).ok().and_then(|at| bits.get(at));
+            byte.is_some_and(|byte| byte >> (place.blob.0 % 8) & 1 == 1)
+        })
+    }
+
+    fn recent_presence(&self, py: Python<'_>) -> PyResult<Arc<[u8]>> {
+        let known = lock(&self.presence).clone();
+        if known.next.is_some_and(|next| Instant::now() < next) {
+            return Ok(known.bits);
+        }
+        let began = Instant::now();
+        let bits: Arc<[u8]> = self.with_reader(py, |reader| Ok(reader.presence()))?.into();
+        let next = Instant::now() + PRESENCE_AGE_MIN.max(began.elapsed() * PRESENCE_SHARE);
+        *lock(&self.presence) = Presence { bits: Arc::clone(&bits), next: Some(next) };
+        Ok(bits)
+    }
+
+    /// Does something that may take long, without the GIL.
+    fn with_reader<T: Send>(
+        &self,
+        py: Python<'_>,
+        act: impl FnOnce(&mut client::Reader) -> Result<T, ClientError> + Send,
+    ) -> PyResult<T> {
+        let idle = lock(&self.idle).pop();
+        let mut reader = idle.unwrap_or_else(|| {
+            let digest = self.digest.get().digest.clone();
+            client::Reader::new(digest, self.node.as_deref(), &self.agent, &self.job)
+        });
+        let outcome = py.detach(|| act(&mut reader));
+        lock(&self.idle).push(reader);
+        outcome.map_err(|error| agent_error(&error))
+    }
+}
+
+/// What these locks guard is whole at any time, also after a panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

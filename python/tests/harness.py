@@ -1,0 +1,141 @@
+"""Real processes around a dataset of known content: an origin, its digest, nodes and jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import forebay
+from forebay._processes import answers, binary
+
+#: As many as make several batches and leave a short one; of lengths that differ.
+ITEMS = 203
+
+
+def content(item: int) -> bytes:
+    """What item number ``item`` holds; number 7 is empty."""
+    return b"" if item == 7 else f"item {item:05} ".encode() * (500 + item % 97)
+
+
+CONTENTS = [content(item) for item in range(ITEMS)]
+BYTES = sum(map(len, CONTENTS))
+
+
+@dataclass
+class World:
+    """An origin with a dataset, and the environment in which its jobs run."""
+
+    directory: Path
+    endpoint: str
+    options: dict[str, object]
+    digest: Path
+
+    @property
+    def objects(self) -> Path:
+        return self.directory / "origin" / "bucket" / "train"
+
+    def dataset(self, **options: Any) -> forebay.Dataset:
+        options.setdefault("storage_options", self.options)
+        return forebay.Dataset(options.pop("digest", self.digest), **options)
+
+    def build(self, name: str, *arguments: str) -> Path:
+        """Build a digest of the dataset."""
+        path = self.directory / name
+        environment = {
+            **os.environ,
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ACCESS_KEY_ID": str(self.options["access_key"]),
+            "AWS_SECRET_ACCESS_KEY": str(self.options["secret_key"]),
+            "AWS_REGION": "us-east-1",
+        }
+        command = [binary(), "digest", "build", "s3://bucket/train", "-o", str(path), *arguments]
+        subprocess.run(command, env=environment, check=True, capture_output=True, timeout=60)
+        return path
+
+    def reset_counters(self) -> None:
+        request = urllib.request.Request(f"{self.endpoint}/-/counters/reset", method="POST")
+        urllib.request.urlopen(request, timeout=10).close()
+
+    def counters(self) -> Any:
+        with urllib.request.urlopen(f"{self.endpoint}/-/counters", timeout=10) as answer:
+            return json.load(answer)
+
+
+@contextmanager
+def origin(directory: Path, *shape: str) -> Iterator[World]:
+    """Serve the dataset until the block ends."""
+    objects = directory / "origin" / "bucket" / "train"
+    objects.mkdir(parents=True)
+    for item, data in enumerate(CONTENTS):
+        (objects / f"{item:05}.bin").write_bytes(data)
+    rows = "".join(f"{item:05}.bin,{item % 10},name {item}\n" for item in range(ITEMS))
+    (directory / "labels.csv").write_text("object,label,name\n" + rows)
+    command = [binary(), "dev", "origin", "--root", str(directory / "origin"), *shape]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            told = json.loads(process.stdout.readline())
+            world = World(directory, told["endpoint"], told, directory / "train.digest")
+            world.build("train.digest", "--columns", str(directory / "labels.csv"))
+            world.reset_counters()
+            yield world
+        finally:
+            process.terminate()
+            process.wait(timeout=10)
+
+
+@contextmanager
+def node(directory: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A node with its socket and its blobs in a directory of its own."""
+    directory.mkdir(mode=0o700, exist_ok=True)
+    command = [binary(), "serve", "--socket", str(directory / "node.sock")]
+    command += ["--directory", str(directory / "blobs"), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline(), "the node does not start"
+            yield process
+        finally:
+            process.terminate()
+            process.wait(timeout=10)
+
+
+def listener(socket: Path) -> int:
+    """The process behind a socket."""
+    import socket as sockets
+
+    with sockets.socket(sockets.AF_UNIX) as probe:
+        probe.connect(str(socket))
+        peer = probe.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, 12)
+    return int.from_bytes(peer[:4], sys.byteorder)
+
+
+def kill(pid: int) -> None:
+    """Kill outright."""
+    os.kill(pid, signal.SIGKILL)
+
+
+def wait_until(ready: Callable[[], bool], patience: float = 10.0) -> None:
+    """Wait for something that other processes do."""
+    deadline = time.monotonic() + patience
+    while not ready():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+def agent_socket(dataset: forebay.Dataset) -> Path:
+    return dataset._job.socket
+
+
+def agent_is_up(dataset: forebay.Dataset) -> bool:
+    return answers(agent_socket(dataset))

@@ -1,0 +1,209 @@
+"""A dataset is a sequence of its items, however it is read and whatever dies meanwhile."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import harness
+import pytest
+from harness import CONTENTS, ITEMS, World
+
+import forebay
+
+
+def test_items_are_read_like_those_of_a_list(world: World) -> None:
+    dataset = world.dataset()
+    assert len(dataset) == ITEMS
+    assert dataset[0] == CONTENTS[0]
+    assert dataset[-1] == CONTENTS[-1]
+    assert dataset[7] == b""
+    assert dataset.__getitems__([5, 5, -2, 0]) == [CONTENTS[at] for at in (5, 5, -2, 0)]
+    assert list(dataset) == CONTENTS
+    for outside in (ITEMS, -ITEMS - 1):
+        with pytest.raises(IndexError, match="of 203"):
+            dataset[outside]
+    with pytest.raises(TypeError):
+        dataset["0"]  # type: ignore[index]
+
+
+def test_columns_and_a_transform(world: World) -> None:
+    dataset = world.dataset(columns=["label", "name"], cache=None)
+    assert dataset[13] == (CONTENTS[13], 3, "name 13")
+    lengths = world.dataset(
+        columns=["label"], cache=None, transform=lambda item: len(item[0]) + item[1]
+    )
+    assert lengths[13] == len(CONTENTS[13]) + 3
+    with pytest.raises(KeyError, match="no column `lable`; there are label, name"):
+        world.dataset(columns=["lable"])
+
+
+def test_packed_items_are_the_same_items(world: World) -> None:
+    dataset = world.dataset(digest=world.build("packed.digest", "--layout", "pack"))
+    assert list(dataset) == CONTENTS
+
+
+def test_an_item_longer_than_a_frame(slow_world: World) -> None:
+    large = os.urandom(35 << 20)
+    (slow_world.objects / "large.bin").write_bytes(large)
+    dataset = slow_world.dataset(digest=slow_world.build("large.digest"))
+    assert len(dataset) == ITEMS + 1
+    assert dataset.__getitems__([1, -1]) == [CONTENTS[1], large]
+    assert dataset[-1] == large, "now from the node"
+
+
+def test_without_a_node_everything_comes_from_the_origin(world: World) -> None:
+    dataset = world.dataset(cache=None)
+    assert list(dataset) == CONTENTS
+    stats = dataset.stats()
+    assert stats["node"] is None
+    assert stats["agent"] is not None
+    assert stats["agent"]["agent_origin_bytes"] == harness.BYTES
+
+
+def test_the_node_is_started_once_and_outlives_the_job(world: World, own_node: Path) -> None:
+    first, second = world.dataset(), world.dataset()
+    assert first[1] == second[1] == CONTENTS[1]
+    pid = harness.listener(own_node)
+    del first, second
+    assert harness.listener(own_node) == pid
+    harness.kill(pid)
+    third = world.dataset()
+    assert third[1] == CONTENTS[1]
+    assert harness.listener(own_node) != pid, "what a killed node leaves behind is replaced"
+
+
+def test_a_node_that_cannot_be_started_is_done_without(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOREBAY_SOCKET", "/proc/nowhere/node.sock")
+    dataset = world.dataset()
+    with pytest.warns(RuntimeWarning, match="reading the origin directly"):
+        assert dataset[3] == CONTENTS[3]
+    assert dataset[4] == CONTENTS[4]
+
+
+def test_a_named_node_is_used_but_never_started(world: World, tmp_path: Path) -> None:
+    dataset = world.dataset(cache=tmp_path / "named" / "node.sock")
+    with pytest.warns(RuntimeWarning, match="nobody answers there"):
+        assert dataset[3] == CONTENTS[3]
+    with harness.node(tmp_path / "named"):
+        time.sleep(1.1)  # a node that was missed is not tried again sooner
+        assert list(dataset) == CONTENTS
+        assert list(dataset) == CONTENTS
+        stats = dataset.stats()["node"]
+        assert stats is not None
+        assert stats["hits"] > 0
+
+
+def test_what_is_no_digest_is_said_to_be_none(world: World, tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("hello")
+    with pytest.raises(forebay.DigestError, match="forebay digest build URL -o"):
+        forebay.Dataset(tmp_path / "x.txt")
+    with pytest.raises(forebay.DigestError, match="digest build s3://bucket/train -o"):
+        forebay.Dataset("s3://bucket/train")
+    with pytest.raises(forebay.DigestError, match="there is no file"):
+        forebay.Dataset(tmp_path / "missing.digest")
+
+
+def test_wrong_options_are_named(world: World) -> None:
+    with pytest.raises(ValueError, match="no storage option `acess_key`; there are endpoint"):
+        world.dataset(storage_options={"acess_key": "x"})
+    half = world.dataset(storage_options={"access_key": "x"})
+    with pytest.raises(forebay.ForebayError, match="go together"):
+        half[0]
+
+
+def test_wrong_credentials_are_refused_and_secrets_not_shown(world: World) -> None:
+    wrong = {**world.options, "secret_key": "guess-me-not"}
+    dataset = world.dataset(storage_options=wrong, cache=None)
+    with pytest.raises(forebay.ReadError, match="denied") as refused:
+        dataset[0]
+    assert "guess-me-not" not in f"{refused.value} {dataset!r} {dataset._job!r}"
+    agent = harness.listener(harness.agent_socket(dataset))
+    assert b"guess-me-not" not in Path(f"/proc/{agent}/cmdline").read_bytes()
+
+
+def test_a_changed_object_is_named(slow_world: World) -> None:
+    dataset = slow_world.dataset(cache=None)
+    (slow_world.objects / "00042.bin").write_bytes(b"something else")
+    assert dataset[41] == CONTENTS[41]
+    with pytest.raises(forebay.ReadError, match=r"00042\.bin"):
+        dataset[42]
+
+
+def test_a_dead_agent_is_started_again(world: World) -> None:
+    dataset = world.dataset()
+    for item in range(3):
+        assert dataset[item] == CONTENTS[item]
+        harness.kill(harness.listener(harness.agent_socket(dataset)))
+        harness.wait_until(lambda: not harness.agent_is_up(dataset))
+    assert list(dataset) == CONTENTS
+
+
+def test_a_job_leaves_nothing_behind(world: World) -> None:
+    dataset = world.dataset()
+    assert dataset[0] == CONTENTS[0]
+    directory = dataset._job.directory
+    agent = harness.listener(harness.agent_socket(dataset))
+    assert directory.stat().st_mode & 0o777 == 0o700
+    del dataset
+    assert not directory.exists()
+    # It is our child, so it stays a zombie until we start another.
+    harness.wait_until(lambda: not _lives(agent))
+
+
+def test_a_killed_job_takes_its_agent_along(world: World) -> None:
+    script = (
+        "import forebay, os, sys\n"
+        f"dataset = forebay.Dataset({str(world.digest)!r}, cache=None,"
+        f" storage_options={world.options!r})\n"
+        "dataset[0]\n"
+        "print(dataset._job.socket, flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ran.returncode == -9, ran
+    harness.wait_until(lambda: not Path(ran.stdout.strip()).exists())
+
+
+def test_a_fork_has_connections_of_its_own(world: World) -> None:
+    dataset = world.dataset()
+    assert dataset[0] == CONTENTS[0]
+    children = []
+    for _ in range(3):
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                status = 0 if list(dataset) == CONTENTS else 1
+            finally:
+                os._exit(status)
+        children.append(pid)
+    assert list(dataset) == CONTENTS
+    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
+
+
+def test_a_pickle_is_the_same_dataset_here_and_later(world: World) -> None:
+    dataset = world.dataset(columns=["label"])
+    pickled = pickle.dumps(dataset)
+    again = pickle.loads(pickled)
+    assert again[5] == dataset[5] == (CONTENTS[5], 5)
+    assert again._job.directory == dataset._job.directory
+    del dataset
+    assert again[6] == (CONTENTS[6], 6)
+    later = pickle.loads(pickled)
+    assert later[7] == (b"", 7)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,230 @@
+"""Promise 2: in one epoch a job is given every item exactly once, in any order, by any workers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import harness
+import pytest
+import torch
+from harness import BYTES, CONTENTS, ITEMS, World
+from torch.utils import data
+
+import forebay
+
+WORKERS: list[dict[str, Any]] = [
+    {"num_workers": 0},
+    {"num_workers": 2, "multiprocessing_context": "fork"},
+    {"num_workers": 2, "multiprocessing_context": "spawn"},
+]
+
+
+def items_of(batches: Iterable[list[bytes]]) -> list[bytes]:
+    return [item for batch in batches for item in batch]
+
+
+def is_every_item_once(items: Iterable[bytes]) -> bool:
+    return Counter(items) == Counter(CONTENTS)
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize(
+    ("order", "workers"), product(["strict", "substitute"], WORKERS), ids=lambda value: str(value)
+)
+def test_every_item_exactly_once(world: World, order: Any, workers: dict[str, Any]) -> None:
+    loader = forebay.DataLoader(
+        world.dataset(), batch_size=16, shuffle=True, order=order, collate_fn=list, **workers
+    )
+    epochs = [list(loader), list(loader)]
+    for batches in epochs:
+        assert [len(batch) for batch in batches] == [16] * 12 + [11]
+        assert is_every_item_once(items_of(batches))
+    assert items_of(epochs[0]) != items_of(epochs[1])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("seed", [None, 7])
+def test_strict_is_the_order_of_pytorch(
+    world: World, workers: int, shuffle: bool, seed: int | None
+) -> None:
+    dataset = world.dataset()
+    orders = []
+    for make in (data.DataLoader[Any], forebay.DataLoader):
+        torch.manual_seed(11)
+        options: dict[str, Any] = {"order": "strict"} if make is forebay.DataLoader else {}
+        loader = make(
+            dataset,  # type: ignore[arg-type]
+            batch_size=5,
+            shuffle=shuffle,
+            num_workers=workers,
+            generator=None if seed is None else seeded(seed),
+            collate_fn=list,
+            **options,
+        )
+        # Whatever is drawn between epochs must come out the same, too.
+        orders.append([list(loader), torch.rand(3).tolist(), list(loader)])
+    assert orders[0] == orders[1]
+
+
+def test_substitution_prefers_what_is_resident(world: World, tmp_path: Path) -> None:
+    """Promise 8: held items go first where the batch looks, and nothing is lost or repeated."""
+    dataset = world.dataset(cache=None)
+    reader = dataset._reader
+    sampler = forebay._native.Sampler(ITEMS, 3)
+    plain = [item for _ in range(13) for item in sampler.draw(16, reader)]
+    assert sorted(plain) == list(range(ITEMS))
+    sampler = forebay._native.Sampler(ITEMS, 3)
+    told = []
+    while batch := sampler.draw(16):
+        told += sampler.upcoming(40)
+        assert batch
+    assert sorted(told) == sorted(plain[16:]), "each item that comes is told of once"
+
+    with harness.node(tmp_path / "node"):
+        cached = world.dataset(cache=tmp_path / "node" / "node.sock")
+        assert list(cached) == CONTENTS
+        bits = cached._reader.presence()
+        assert len(bits) == -(-ITEMS // 8)
+        assert sum(byte.bit_count() for byte in bits) == len(set(CONTENTS))
+
+
+def test_the_same_generator_and_epoch_give_the_same_order(world: World) -> None:
+    dataset = world.dataset(cache=None)  # without a node nothing is preferred
+
+    def make(seed: int) -> forebay.DataLoader:
+        return forebay.DataLoader(
+            dataset, batch_size=8, shuffle=True, generator=seeded(seed), collate_fn=list
+        )
+
+    first = make(1)
+    epochs = [list(first) for _ in range(3)]
+    assert epochs[0] != epochs[1] != epochs[2]
+    resumed = make(1)
+    resumed.set_epoch(2)
+    assert list(resumed) == epochs[2]
+    assert list(make(2)) != epochs[0]
+
+
+def test_drop_last_and_persistent_workers(world: World) -> None:
+    loader = forebay.DataLoader(
+        world.dataset(),
+        batch_size=16,
+        shuffle=True,
+        num_workers=2,
+        persistent_workers=True,
+        drop_last=True,
+        collate_fn=list,
+    )
+    for _ in range(3):
+        items = items_of(loader)
+        assert len(items) == 192
+        assert len(set(items)) == 192
+    assert len(loader) == 12
+    assert loader.batch_size == 16
+
+
+def test_a_sampler_of_ones_own_is_honoured(world: World) -> None:
+    dataset = world.dataset()
+    loader = forebay.DataLoader(dataset, batch_size=2, sampler=[3, 1, 2], collate_fn=list)
+    assert list(loader) == [[CONTENTS[3], CONTENTS[1]], [CONTENTS[2]]]
+    loader = forebay.DataLoader(dataset, batch_sampler=[[3, 1], [2]], collate_fn=list)
+    assert list(loader) == [[CONTENTS[3], CONTENTS[1]], [CONTENTS[2]]]
+    with pytest.raises(ValueError, match="substitute"):
+        forebay.DataLoader(dataset, sampler=[1], order="substitute")
+    with pytest.raises(ValueError, match="there is no order"):
+        forebay.DataLoader(dataset, shuffle=True, order="replay")  # type: ignore[arg-type]
+
+
+def test_pytorchs_own_loader_works_as_well(world: World) -> None:
+    dataset: Any = world.dataset()
+    loader = data.DataLoader(dataset, batch_size=16, shuffle=True, num_workers=2, collate_fn=list)
+    assert is_every_item_once(items_of(loader))
+
+
+def test_two_jobs_share_one_fetch(world: World, tmp_path: Path) -> None:
+    """Promise 3: a blob that is resident or claimed is not fetched again."""
+    world.reset_counters()
+    script = (
+        "import sys, forebay\n"
+        f"dataset = forebay.Dataset({str(world.digest)!r}, cache=sys.argv[1],"
+        f" storage_options={world.options!r})\n"
+        "loader = forebay.DataLoader("
+        "dataset, batch_size=16, shuffle=True, num_workers=2, collate_fn=list)\n"
+        "items = [item for _ in range(2) for batch in loader for item in batch]\n"
+        "print(len(items), len(set(items)))\n"
+    )
+    with harness.node(tmp_path / "node", "--capacity", "100MB"):
+        command = [sys.executable, "-c", script, str(tmp_path / "node" / "node.sock")]
+        jobs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        said = [job.communicate(timeout=60)[0] for job in jobs]
+    assert said == [f"{2 * ITEMS} {len(set(CONTENTS))}\n"] * 2
+    counters = world.counters()
+    assert counters["bytes_sent"] == BYTES
+    assert {object["gets"] for object in counters["objects"].values()} == {1}
+
+
+@pytest.mark.parametrize("order", ["strict", "substitute"])
+@pytest.mark.parametrize("victim", ["node", "agent", "connections"])
+def test_whatever_dies_in_mid_epoch_every_item_comes_once(
+    slow_world: World, own_node: Path, order: Any, victim: str
+) -> None:
+    """Promise 5: no cache fault fails or hangs a job."""
+    dataset = slow_world.dataset()
+    loader = forebay.DataLoader(
+        dataset, batch_size=8, shuffle=True, order=order, num_workers=2, collate_fn=list
+    )
+    items: list[bytes] = []
+    for number, batch in enumerate(loader):
+        items += batch
+        if number in (3, 9):
+            if victim in ("node", "connections") and number == 3:
+                harness.kill(harness.listener(own_node))
+            if victim == "agent":
+                harness.kill(harness.listener(harness.agent_socket(dataset)))
+            if victim == "connections" and number == 3:
+                # A new node at the same place: every connection breaks, and all come back.
+                forebay._node.ensure_node(own_node)
+    assert is_every_item_once(items)
+
+
+def test_an_error_in_a_worker_says_what_it_is(slow_world: World) -> None:
+    dataset = slow_world.dataset(cache=None)
+    (slow_world.objects / "00042.bin").write_bytes(b"something else")
+    loader = forebay.DataLoader(dataset, batch_size=64, num_workers=1, collate_fn=list)
+    with pytest.raises(forebay.ReadError, match=r"00042\.bin"):
+        list(loader)
+
+
+def test_the_example_of_the_readme(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(world.directory)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", world.endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", str(world.options["access_key"]))
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", str(world.options["secret_key"]))
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+    script = """
+import forebay
+
+decode = lambda item: (len(item[0]), item[1])
+dataset = forebay.Dataset("train.digest", columns=["label"], transform=decode)
+loader = forebay.DataLoader(dataset, batch_size=32, shuffle=True, num_workers=2)
+for lengths, labels in loader:
+    seen.append((lengths, labels))
+"""
+    exec(script, {"seen": seen})
+    assert len(torch.cat([labels for _, labels in seen])) == ITEMS
+    assert int(torch.cat([lengths for lengths, _ in seen]).sum()) == BYTES
+
+
+def test_forebay_does_not_import_torch() -> None:
+    script = "import sys, forebay; assert 'torch' not in sys.modules; forebay.DataLoader"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
