@@ -1,8 +1,11 @@
 //! `forebay bench digest`: is building bound by reading or by BLAKE3, as it should be?
 //!
 //! The yardstick is the slower of two raw limits on the same files and as many threads: reading each
-//! file into a buffer, and BLAKE3 over memory. Then the two promises that are counts: memory while
-//! building, and the time to open a large digest that has been checked.
+//! file into a buffer, and BLAKE3 over memory. Files come from the page cache ("warm"), where both are
+//! work for the same cores and no program can do both as fast as the slower one alone, or from the disk
+//! ("cold"), where one can wait for the disk while the other works. So there is a third figure: how far
+//! we are from a loop that reads a file and hashes it. Then the two promises that are counts: memory
+//! while building, and the time to open a large digest that has been checked.
 
 use std::{
     fs::{self, File},
@@ -32,7 +35,7 @@ use crate::{
     output,
 };
 
-/// Read buffer of the plain loop: large reads.
+/// Read buffer of the plain loop: one large read for each file.
 const READ_SIZE: usize = 1 << 20;
 /// Memory that a build may use, and on top of it for each item.
 const MEMORY_BASE: u64 = 64 << 20;
@@ -51,7 +54,8 @@ pub async fn run(args: &Args) -> anyhow::Result<Vec<Row>> {
         output::note(&format!("building a digest of {count} {name}, {} pairs", args.pairs()));
         let data = directory.path().join("data");
         let files = make_files(&data, count, length)?;
-        rows.push(throughput(name, &data, &files, length, layout, args.pairs()).await?);
+        let building = Building { name, data: &data, files: &files, length, layout };
+        rows.extend(building.compare(args.pairs()).await?);
         fs::remove_dir_all(&data)?;
     }
     rows.push(memory(directory.path(), if args.quick { 20_000 } else { 200_000 })?);
@@ -78,66 +82,104 @@ fn make_files(data: &Path, count: usize, length: usize) -> anyhow::Result<Vec<Pa
         .collect()
 }
 
-async fn throughput(
-    name: &str,
-    data: &Path,
-    files: &[PathBuf],
+/// Files, and a digest to be built of them.
+struct Building<'a> {
+    name: &'static str,
+    data: &'a Path,
+    files: &'a [PathBuf],
     length: usize,
     layout: Layout,
-    pairs: usize,
-) -> anyhow::Result<Row> {
-    let bytes = (files.len() * length) as f64;
-    let spec = Spec {
-        url: data.display().to_string(),
-        options: Options::default(),
-        output: data.with_extension("digest"),
-        layout,
-        namespace: Namespace::public(),
-        columns: None,
-        chunks: None,
-        exclude: Vec::new(),
-        restart: false,
-    };
-    let ours = async || {
-        let started = Instant::now();
-        build::build(&spec, &ProgressBar::hidden()).await?;
-        anyhow::Ok(bytes / started.elapsed().as_secs_f64() / 1e9)
-    };
-    let content = files.iter().map(fs::read).collect::<Result<Vec<_>, _>>()?;
-    let theirs = || anyhow::Ok(read_all(files, length)?.min(hash_all(&content)) / 1e9);
-    // One round that does not count warms the page cache for all.
-    ours().await?;
-    theirs()?;
-    let mut measured = Vec::with_capacity(pairs);
-    for pair in 0..pairs {
-        measured.push(if pair % 2 == 0 {
-            let ours = ours().await?;
-            (ours, theirs()?)
-        } else {
-            let theirs = theirs()?;
-            (ours().await?, theirs)
-        });
-    }
-    Ok(evaluate(name, "GB/s", "slower of read, BLAKE3", Target::AtLeast(0.8), &measured))
 }
 
-/// Reads every file into a buffer, on all threads; bytes per second.
-fn read_all(files: &[PathBuf], length: usize) -> anyhow::Result<f64> {
+impl Building<'_> {
+    async fn compare(&self, pairs: usize) -> anyhow::Result<[Row; 3]> {
+        let content = self.files.iter().map(fs::read).collect::<Result<Vec<_>, _>>()?;
+        let read = || read_all(self.files, self.length, |_| ());
+        let hash = || hash_all(&content);
+        let both = || {
+            let namespace = Namespace::public();
+            read_all(self.files, self.length, |bytes| _ = black_box(namespace.address(bytes)))
+        };
+        // One round that does not count warms the page cache for all.
+        self.build().await?;
+        let warm = self.pairs(pairs, || Ok(()), || Ok(read()?.min(hash()))).await?;
+        let limit = self.pairs(pairs, || Ok(()), both).await?;
+        let cold = || evict(self.files);
+        let from_disk = || {
+            let hashed = hash();
+            evict(self.files)?;
+            Ok(read()?.min(hashed))
+        };
+        let cold = self.pairs(pairs, cold, from_disk).await?;
+        let row = |state: &str, against: &str, target: Target, pairs: &[(f64, f64)]| {
+            evaluate(&format!("{}, {state}", self.name), "GB/s", against, target, pairs)
+        };
+        let target = Target::AtLeast(0.8);
+        Ok([
+            row("warm", "slower of read, BLAKE3", target, &warm),
+            row("warm", "a loop that does both", Target::Open, &limit),
+            row("cold", "slower of read, BLAKE3", target, &cold),
+        ])
+    }
+
+    /// Builds and the other side, in adjacent pairs, in GB/s; `prepare` comes before each build and is
+    /// not timed.
+    async fn pairs(
+        &self,
+        count: usize,
+        prepare: impl Fn() -> anyhow::Result<()>,
+        theirs: impl Fn() -> anyhow::Result<f64>,
+    ) -> anyhow::Result<Vec<(f64, f64)>> {
+        let mut measured = Vec::with_capacity(count);
+        for pair in 0..count {
+            let theirs_first = if pair % 2 == 1 { Some(theirs()?) } else { None };
+            prepare()?;
+            let ours = self.build().await?;
+            let theirs = theirs_first.map_or_else(&theirs, Ok)?;
+            measured.push((ours / 1e9, theirs / 1e9));
+        }
+        Ok(measured)
+    }
+
+    /// Bytes per second.
+    async fn build(&self) -> anyhow::Result<f64> {
+        let spec = Spec {
+            url: self.data.display().to_string(),
+            options: Options::default(),
+            output: self.data.with_extension("digest"),
+            layout: self.layout,
+            namespace: Namespace::public(),
+            columns: None,
+            chunks: None,
+            exclude: Vec::new(),
+            restart: false,
+        };
+        let started = Instant::now();
+        build::build(&spec, &ProgressBar::hidden()).await?;
+        Ok((self.files.len() * self.length) as f64 / started.elapsed().as_secs_f64())
+    }
+}
+
+/// Makes the page cache forget these files.
+fn evict(files: &[PathBuf]) -> anyhow::Result<()> {
+    for path in files {
+        let file = File::open(path)?;
+        // Only what is on the disk can be forgotten.
+        rustix::fs::fdatasync(&file)?;
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+    }
+    Ok(())
+}
+
+/// Reads every file into a buffer, on all threads, and does something with it; bytes per second.
+fn read_all(files: &[PathBuf], length: usize, act: impl Fn(&[u8]) + Sync) -> anyhow::Result<f64> {
     let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let started = Instant::now();
     on_all_threads(|| {
         let mut buffer = vec![0; READ_SIZE];
         while let Some(path) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let read = File::open(path).and_then(|mut file| {
-                let mut total = 0;
-                loop {
-                    match file.read(&mut buffer)? {
-                        0 => return Ok(total),
-                        count => total += count,
-                    }
-                }
-            });
-            black_box(&buffer);
+            let read = File::open(path).and_then(|mut file| file.read(&mut buffer));
+            act(black_box(&buffer[..length]));
             failed.fetch_add(usize::from(!matches!(read, Ok(n) if n == length)), Ordering::Relaxed);
         }
     });
