@@ -5,6 +5,7 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command for people")]
 
+mod bench;
 mod python;
 mod steps;
 
@@ -19,16 +20,22 @@ Commands:
   check   format, clippy and unit tests: the fast part of `test`
   test    every check: format, clippy, all Rust tests, documentation, and the tests that need
           Python and outside servers; installs what it needs under target/
+  bench loaders [--quick] [--format json]
+          forebay's loader against plain PyTorch, in adjacent pairs
 ";
 
 fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
     env::set_current_dir(root).expect("the workspace is where it was built");
-    let mut arguments = env::args().skip(1);
-    let outcome = match (arguments.next().as_deref(), arguments.next()) {
-        (Some("check"), None) => check(),
-        (Some("test"), None) => test(),
-        (Some("help" | "--help" | "-h"), None) => {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = match arguments.as_slice() {
+        ["check"] => check(),
+        ["test"] => test(),
+        ["bench", "loaders", options @ ..] if are_known(options) => {
+            bench::loaders(options.contains(&"--quick"), options.contains(&"json"))
+        }
+        ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
             Ok(())
         }
@@ -43,6 +50,14 @@ fn main() -> ExitCode {
             eprintln!("xtask: {problem}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn are_known(options: &[&str]) -> bool {
+    match options {
+        [] => true,
+        ["--quick", rest @ ..] | ["--format", "json" | "text", rest @ ..] => are_known(rest),
+        _ => false,
     }
 }
 

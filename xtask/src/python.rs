@@ -16,10 +16,17 @@ const PACKAGE: &str = "python";
 
 /// Runs every Python check.
 pub fn run(steps: &mut Steps) -> Outcome {
-    let target = PathBuf::from(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()));
-    let binary = target.canonicalize().map_err(|error| error.to_string())?.join("release/forebay");
-    interop(steps, &target.join("venv"), &binary)?;
-    package(steps, &target.join("venv-train"), &binary)
+    interop(steps, &target().join("venv"), &binary()?)?;
+    package(steps)
+}
+
+fn target() -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()).into()
+}
+
+fn binary() -> Result<PathBuf, String> {
+    let target = target().canonicalize().map_err(|error| error.to_string())?;
+    Ok(target.join("release/forebay"))
 }
 
 fn interop(steps: &mut Steps, environment: &Path, binary: &Path) -> Outcome {
@@ -36,20 +43,28 @@ fn interop(steps: &mut Steps, environment: &Path, binary: &Path) -> Outcome {
     steps.run("pytest", tool("pytest").args(["-q", "-ra"]).env("FOREBAY_BIN", binary))
 }
 
-/// The wheel is tested as users get it: installed, with the binary that it carries.
-fn package(steps: &mut Steps, environment: &Path, binary: &Path) -> Outcome {
+/// The Python of an environment with PyTorch and our wheel, as users get it: with its binary.
+pub fn with_wheel(steps: &mut Steps) -> Result<PathBuf, String> {
     let requirements = Path::new(PACKAGE).join("requirements-test.txt");
-    let python = installed(environment, &requirements, "PyTorch environment", steps)?;
+    let python =
+        installed(&target().join("venv-train"), &requirements, "PyTorch environment", steps)?;
+    let install = ["-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall", "."];
+    let mut wheel = Command::new(&python);
+    steps.run("wheel", wheel.args(install).env("FOREBAY_PREBUILT", binary()?))?;
+    Ok(python)
+}
+
+fn package(steps: &mut Steps) -> Outcome {
+    let python = with_wheel(steps)?;
     let tool = |module: &str| {
         let mut command = Command::new(&python);
         command.args(["-m", module]);
         command
     };
-    let install = ["install", "--quiet", "--no-deps", "--force-reinstall", "."];
-    steps.run("wheel", tool("pip").args(install).env("FOREBAY_PREBUILT", binary))?;
-    steps.run("ruff, package", tool("ruff").args(["check", PACKAGE]))?;
-    steps.run("ruff format, package", tool("ruff").args(["format", "--check", PACKAGE]))?;
-    steps.run("mypy, package", tool("mypy").arg(PACKAGE))?;
+    steps.run("ruff, package", tool("ruff").args(["check", PACKAGE, "bench"]))?;
+    steps
+        .run("ruff format, package", tool("ruff").args(["format", "--check", PACKAGE, "bench"]))?;
+    steps.run("mypy, package", tool("mypy").args([PACKAGE, "bench"]))?;
     let tests = format!("{PACKAGE}/tests");
     steps.run(
         "pytest, package",

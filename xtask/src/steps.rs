@@ -24,7 +24,7 @@ impl Steps {
     pub fn run(&mut self, name: &str, command: &mut Command) -> Outcome {
         let arguments: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
         let program = command.get_program().to_string_lossy().into_owned();
-        println!(
+        eprintln!(
             "==> [{}/{}] {name}: {program} {}",
             self.done.len() + 1,
             self.count,
@@ -34,7 +34,7 @@ impl Steps {
         let status =
             command.status().map_err(|error| format!("{name}: cannot run {program}: {error}"))?;
         let took = started.elapsed();
-        println!("    {name} took {:.1} s", took.as_secs_f64());
+        eprintln!("    {name} took {:.1} s", took.as_secs_f64());
         if !status.success() {
             return Err(format!("{name} failed"));
         }
@@ -46,9 +46,9 @@ impl Steps {
     pub fn finish(self) {
         let total: Duration = self.done.iter().map(|(_, took)| *took).sum();
         for (name, took) in &self.done {
-            println!("{:>8.1} s  {name}", took.as_secs_f64());
+            eprintln!("{:>8.1} s  {name}", took.as_secs_f64());
         }
-        println!("{:>8.1} s  in all; every step passed", total.as_secs_f64());
+        eprintln!("{:>8.1} s  in all; every step passed", total.as_secs_f64());
     }
 }
 

@@ -64,6 +64,7 @@ Examples:
   forebay agent train.digest --socket /tmp/job/agent.sock --node \"$FOREBAY_SOCKET\" --options-from-stdin < options.json";
 
 pub async fn run(args: Args) -> anyhow::Result<Verdict> {
+    let asked = stop::asked()?;
     let job = args.job_pid.map(job_process).transpose()?;
     let file = open(&args.digest)?;
     let namespace = reach::namespace(args.namespace_key.as_ref())?;
@@ -93,7 +94,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     output::data(&format!("{}\n", serde_json::json!({ "socket": args.socket })))?;
     let stop = async {
         tokio::select! {
-            _ = stop::asked() => {}
+            () = asked => {}
             () = ended(job) => {}
         }
     };

@@ -69,15 +69,16 @@ pub async fn run(Command::Origin(args): Command) -> anyhow::Result<Verdict> {
         .await
         .with_context(|| format!("listen on {} (is another server there?)", args.listen))?;
     let address = listener.local_addr()?;
+    let asked = stop::asked()?;
     let stop = async {
-        // Announce only once `run` has accepted the configuration and polls for the end.
+        // Announce only once `run` has accepted the configuration.
         let told = serde_json::json!({
             "endpoint": format!("http://{address}"),
             "access_key": ACCESS_KEY,
             "secret_key": SECRET_KEY,
         });
         let _ = output::data(&format!("{told}\n"));
-        let _ = stop::asked().await;
+        asked.await;
     };
     forebay_dev_origin::run(listener, config, stop).await?;
     Ok(Verdict::Yes)

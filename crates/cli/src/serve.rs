@@ -75,6 +75,8 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         output::note("the configuration can be used");
         return Ok(Verdict::Yes);
     }
+    // Before anyone is told that it is ready, and so may ask.
+    let asked = stop::asked()?;
     let server = Server::bind(&config, namespaces).await?;
     let gauges = server.node().gauges();
     let ready = serde_json::json!({
@@ -91,7 +93,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         resident = %ByteSize(gauges.resident_bytes),
         "serving"
     );
-    server.run(async { stop::asked().await.unwrap_or(()) }).await?;
+    server.run(asked).await?;
     tracing::info!("stopped");
     Ok(Verdict::Yes)
 }

@@ -1,5 +1,7 @@
 //! Being asked to stop: Ctrl-C, or a polite kill.
 
+use std::future::Future;
+
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Work was cut short because somebody asked.
@@ -7,12 +9,14 @@ use tokio::signal::unix::{SignalKind, signal};
 #[error("{0}")]
 pub struct Interrupted(pub &'static str);
 
-/// Completes when this process is asked to stop.
-pub async fn asked() -> anyhow::Result<()> {
+/// From now on, being asked to stop is heard; the result completes when it happens.
+pub fn asked() -> anyhow::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
-    tokio::select! {
-        interrupted = tokio::signal::ctrl_c() => interrupted?,
-        _ = terminate.recv() => {}
-    }
-    Ok(())
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
 }

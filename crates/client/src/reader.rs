@@ -159,13 +159,8 @@ impl Reader {
             if self.node_failed_at.is_some_and(|at| at.elapsed() < NODE_RETRY) {
                 return None;
             }
-            match connect(path, &self.job, NODE_PATIENCE, &self.digest) {
-                Ok(node) => self.node = Some(node),
-                Err(_) => {
-                    self.node_failed_at = Some(Instant::now());
-                    return None;
-                }
-            }
+            self.node = connect(path, &self.job, NODE_PATIENCE, &self.digest).ok();
+            self.node_failed_at = self.node.is_none().then(Instant::now);
         }
         let (node, handle) = self.node.as_mut()?;
         let outcome = act(node, *handle);

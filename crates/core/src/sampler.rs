@@ -83,7 +83,9 @@ mod tests {
                 let bits: Vec<bool> = (0..items).map(|_| rng.f64() < share).collect();
                 let batch = sampler.draw(*size, |item| bits[usize::try_from(item.0).unwrap()]);
                 prop_assert_eq!(batch.len(), left.min(*size), "short only at the end");
-                batch.iter().for_each(|item| seen[usize::try_from(item.0).unwrap()] += 1);
+                for item in &batch {
+                    seen[usize::try_from(item.0).unwrap()] += 1;
+                }
                 if batch.is_empty() {
                     break;
                 }

@@ -4,6 +4,8 @@
 //! A node believes a table because it computes the dataset's id from it, and a client because it proves
 //! that it holds the same table: knowing an id alone opens nothing (promise 4).
 
+use std::mem;
+
 use crate::{
     Address, BlobOrdinal, DatasetId, NamespaceId, chunking::Chunking, digest::DatasetIdHasher,
 };
@@ -106,14 +108,6 @@ pub enum UploadError {
     WrongId,
 }
 
-/// What a page led to.
-pub enum Uploaded {
-    /// The next one, please.
-    Next(Upload),
-    /// That was the last: the table is complete and is what it says it is.
-    Complete(Table),
-}
-
 impl Upload {
     /// Nothing yet, of so many blobs. Memory is taken as pages come, not on the caller's word.
     pub fn new(namespace: NamespaceId, dataset: DatasetId, chunking: Chunking, blobs: u64) -> Self {
@@ -142,8 +136,8 @@ impl Upload {
         self.rows.len() as u64
     }
 
-    /// Takes the next page.
-    pub fn page(mut self, first: u64, page: &[Row]) -> Result<Uploaded, UploadError> {
+    /// Takes the next page. With the last one the table is complete, and is what it says it is.
+    pub fn page(&mut self, first: u64, page: &[Row]) -> Result<Option<Table>, UploadError> {
         let expected = self.next();
         let left = self.blobs - expected;
         if first != expected || page.len() as u64 > left || (page.is_empty() && left > 0) {
@@ -154,13 +148,15 @@ impl Upload {
         }
         self.rows.extend_from_slice(page);
         if self.next() < self.blobs {
-            return Ok(Uploaded::Next(self));
+            return Ok(None);
         }
-        let Self { namespace, dataset, chunking, id, rows, .. } = self;
+        let Self { namespace, dataset, chunking, .. } = *self;
+        let id = mem::replace(&mut self.id, DatasetIdHasher::new());
         if id.finish(chunking) != dataset {
             return Err(UploadError::WrongId);
         }
-        Ok(Uploaded::Complete(Table { namespace, dataset, chunking, rows: rows.into() }))
+        let rows = mem::take(&mut self.rows).into();
+        Ok(Some(Table { namespace, dataset, chunking, rows }))
     }
 }
 
@@ -178,7 +174,9 @@ mod tests {
         let total = rows.iter().map(|row| row.length).sum();
         let chunking = Chunking::for_dataset(ByteSize(total), rows.len() as u64);
         let mut id = DatasetIdHasher::new();
-        rows.iter().for_each(|row| id.push(&row.address, row.length));
+        for row in rows {
+            id.push(&row.address, row.length);
+        }
         (id.finish(chunking), chunking)
     }
 
@@ -188,9 +186,8 @@ mod tests {
         let mut upload = Upload::new(namespace, dataset, chunking, rows.len() as u64);
         for page in pages {
             let first = upload.next();
-            match upload.page(first, page)? {
-                Uploaded::Next(more) => upload = more,
-                Uploaded::Complete(table) => return Ok(table),
+            if let Some(table) = upload.page(first, page)? {
+                return Ok(table);
             }
         }
         panic!("the pages were too few");
@@ -223,7 +220,7 @@ mod tests {
         out_of_order(upload(&rows, &[&rows[..5], &[]]));
         out_of_order(upload(&rows, &[&rows[..5], &rows[..6]]));
         let (dataset, chunking) = dataset(&rows);
-        let upload = Upload::new(Namespace::public().id(), dataset, chunking, 10);
+        let mut upload = Upload::new(Namespace::public().id(), dataset, chunking, 10);
         assert!(upload.page(1, &rows[1..]).is_err(), "the first page begins at nought");
     }
 }

@@ -109,9 +109,10 @@ impl FromStr for ByteSize {
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = self.0;
-        let text = if let Some((name, factor)) =
-            BINARY.iter().find(|(_, factor)| bytes >= *factor && bytes.is_multiple_of(*factor))
-        {
+        // A few of a binary unit were meant as such; 19,531,250 KiB were meant as 20 GB.
+        let is_few =
+            |factor: u64| bytes.is_multiple_of(factor) && (1..10_000).contains(&(bytes / factor));
+        let text = if let Some((name, factor)) = BINARY.iter().find(|(_, factor)| is_few(*factor)) {
             format!("{} {name}", bytes / factor)
         } else if let Some((name, factor)) = DECIMAL.iter().find(|(_, factor)| bytes >= *factor) {
             let value = bytes as f64 / *factor as f64;
@@ -266,6 +267,8 @@ mod tests {
             (15_000_000_000, "15.0 GB"),
             (64 << 20, "64 MiB"),
             (153_600_000_123, "154 GB"),
+            (20_000_000_000, "20.0 GB"),
+            (300 << 30, "300 GiB"),
         ] {
             assert_eq!(ByteSize(bytes).to_string(), text);
         }

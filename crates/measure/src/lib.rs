@@ -26,6 +26,8 @@ pub enum Target {
     AtLeast(f64),
     /// Smaller is better: at most this.
     AtMost(f64),
+    /// Nobody has said yet.
+    Open,
 }
 
 /// How a comparison came out.
@@ -39,6 +41,8 @@ pub enum Verdict {
     /// The interval straddles the target.
     #[serde(rename = "not resolved")]
     NotResolved,
+    /// There is no target.
+    Measured,
 }
 
 /// One line of a benchmark's result.
@@ -97,6 +101,7 @@ pub fn evaluate(row: &str, unit: &str, against: &str, target: Target, pairs: &[(
     let verdict = match target {
         Target::AtLeast(wanted) => verdict(low >= wanted, high < wanted),
         Target::AtMost(wanted) => verdict(high <= wanted, low > wanted),
+        Target::Open => Verdict::Measured,
     };
     Row {
         row: row.to_owned(),
@@ -110,6 +115,7 @@ pub fn evaluate(row: &str, unit: &str, against: &str, target: Target, pairs: &[(
         target: match target {
             Target::AtLeast(wanted) => format!(">= {wanted}"),
             Target::AtMost(wanted) => format!("<= {wanted}"),
+            Target::Open => "-".to_owned(),
         },
         verdict,
     }
@@ -151,7 +157,7 @@ pub fn table(rows: &[Row]) -> String {
     let name = |row: &Row| format!("{} / {}", row.row, row.against);
     let width = rows.iter().map(|row| name(row).chars().count()).max().unwrap_or(0);
     let mut text = format!(
-        "{:<width$} {:>9} {:>9} {:<5} {:>6} {:>13}  {:<7} VERDICT\n",
+        "{:<width$} {:>9} {:>9} {:<9} {:>6} {:>13}  {:<7} VERDICT\n",
         "ROW", "OURS", "THEIRS", "UNIT", "RATIO", "INTERVAL", "TARGET"
     );
     for row in rows {
@@ -160,10 +166,11 @@ pub fn table(rows: &[Row]) -> String {
             Verdict::Met => "met",
             Verdict::Missed => "MISSED",
             Verdict::NotResolved => "not resolved",
+            Verdict::Measured => "measured",
         };
         let _ = writeln!(
             text,
-            "{:<width$} {:>9.3} {:>9.3} {:<5} {:>6.2} {interval:>13}  {:<7} {verdict}",
+            "{:<width$} {:>9.3} {:>9.3} {:<9} {:>6.2} {interval:>13}  {:<7} {verdict}",
             name(row),
             row.ours,
             row.theirs,

@@ -90,7 +90,7 @@ impl Config {
             "capacity" => self.capacity = Some(text()?.parse()?),
             "lease" => self.lease = time(text()?)?,
             "metrics" => {
-                self.metrics = Some(text()?.parse().context("should be like 127.0.0.1:9464")?)
+                self.metrics = Some(text()?.parse().context("should be like 127.0.0.1:9464")?);
             }
             "idle_exit" => self.idle_exit = Some(time(text()?)?),
             "namespaces" => {

@@ -19,7 +19,7 @@ use tokio::net::{UnixListener, UnixStream};
 /// A listening socket; its name goes when it is dropped.
 #[derive(Debug)]
 pub struct Listener {
-    listener: UnixListener,
+    socket: UnixListener,
     path: PathBuf,
     _lock: File,
 }
@@ -58,14 +58,14 @@ impl Listener {
             }
             _ => {}
         }
-        let listener = UnixListener::bind(path).with_context(|| format!("listen at `{shown}`"))?;
-        Ok(Self { listener, path: path.to_owned(), _lock: lock })
+        let socket = UnixListener::bind(path).with_context(|| format!("listen at `{shown}`"))?;
+        Ok(Self { socket, path: path.to_owned(), _lock: lock })
     }
 
     /// The next connection of this user (or root); strangers are turned away without a word.
     pub async fn accept(&self) -> UnixStream {
         loop {
-            match self.listener.accept().await {
+            match self.socket.accept().await {
                 Ok((socket, _)) => match socket.peer_cred() {
                     Ok(peer) if peer.uid() == 0 || peer.uid() == geteuid().as_raw() => {
                         return socket;

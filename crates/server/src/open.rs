@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use forebay_core::{
     DatasetId, NamespaceId,
-    table::{Row, Table, Upload, Uploaded, proofs_match},
+    table::{Row, Table, Upload, proofs_match},
 };
 use forebay_wire::{BlobLength, ErrorCode, ShowAnswer};
 
@@ -18,7 +18,7 @@ const CHALLENGES_MAX: usize = 16;
 #[derive(Default)]
 pub(crate) struct Opening {
     challenges: HashMap<DatasetId, [u8; 32]>,
-    upload: Option<(DatasetId, Upload)>,
+    upload: Option<(DatasetId, Box<Upload>)>,
 }
 
 impl Opening {
@@ -74,11 +74,13 @@ impl Opening {
         page: &[BlobLength],
     ) -> Result<Result<Arc<Table>, u64>, Refused> {
         let begun = self.upload.take().filter(|(begun, _)| *begun == dataset && first > 0);
-        let upload = match begun {
-            Some((_, upload)) => upload,
-            None => new()
-                .ok_or_else(|| (ErrorCode::Malformed, "no dataset is cut like that".to_owned()))?,
-        };
+        let mut upload =
+            match begun {
+                Some((_, upload)) => upload,
+                None => Box::new(new().ok_or_else(|| {
+                    (ErrorCode::Malformed, "no dataset is cut like that".to_owned())
+                })?),
+            };
         node.namespace(&upload.namespace()).ok_or_else(unknown)?;
         if !node.has_room_for_rows(upload.next() + page.len() as u64) {
             let text = "the tables of all open datasets would be too large for this node";
@@ -87,12 +89,12 @@ impl Opening {
         let rows: Vec<Row> =
             page.iter().map(|row| Row { address: row.address, length: row.length }).collect();
         match upload.page(first, &rows) {
-            Ok(Uploaded::Next(upload)) => {
+            Ok(None) => {
                 let next = upload.next();
                 self.upload = Some((dataset, upload));
                 Ok(Err(next))
             }
-            Ok(Uploaded::Complete(table)) => Ok(Ok(node.keep(table))),
+            Ok(Some(table)) => Ok(Ok(node.keep(table))),
             Err(problem) => {
                 node.counters.proofs_refused.one();
                 Err((ErrorCode::Malformed, problem.to_string()))

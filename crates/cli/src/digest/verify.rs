@@ -97,13 +97,9 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         let url = args.origin.as_ref().unwrap_or(&summary.origin);
         let blobs = Chosen::new(summary.blobs, args.sample, args.seed);
         let (options, progress) = (args.reach.options(), output::progress("verifying"));
+        let asked = stop::asked()?;
         let report = tokio::select! {
-            // First, so that from the start of the work a signal finds somebody listening.
-            biased;
-            asked = stop::asked() => {
-                asked?;
-                Err(Interrupted("stopped before everything was verified").into())
-            }
+            () = asked => Err(Interrupted("stopped before everything was verified").into()),
             report = verify(digest, &namespace, url, &options, &blobs, &progress) => report,
         };
         progress.finish_and_clear();

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Place, URL};
 
+/// Promise 3: one fetch. Two jobs in different orders cost the origin one dataset between them.
 #[test]
 fn the_figures_of_the_demonstration_add_up() {
     let place = Place::new();
@@ -15,23 +16,23 @@ fn the_figures_of_the_demonstration_add_up() {
         let args = args.split(' ').chain(["--fail-rate", fail_rate]);
         let ran = place.forebay(args).env("TMPDIR", place.out("")).run();
         assert_eq!(ran.code, Some(0), "{ran:?}");
-        assert!(ran.stderr.starts_with("made ") && ran.stderr.lines().count() == 1, "{ran:?}");
-        let steps: Vec<Value> = serde_json::from_str(&ran.stdout).unwrap();
-        assert_eq!(steps.len(), 4);
-        let figure = |step: usize, name: &str| steps[step][name].as_u64().unwrap();
-        let bytes = figure(0, "bytes");
+        assert!(ran.stderr.starts_with("made ") && ran.stderr.lines().count() == 2, "{ran:?}");
+        let report = ran.json();
+        let bytes = report["dataset_bytes"].as_u64().unwrap();
         assert!(bytes >= 2 << 20, "{bytes}");
-        for step in 0..3 {
-            assert_eq!(figure(step, "bytes"), bytes, "every step reads all of it");
-            let origin = figure(step, "origin_bytes");
-            assert!(if exact { origin == bytes } else { origin >= bytes }, "{steps:?}");
-            assert!(!exact || figure(step, "failures_survived") == 0, "{steps:?}");
-            assert!(
-                figure(step, "origin_requests") > 0 && steps[step]["seconds"].as_f64() > Some(0.0)
-            );
+        for (phase, datasets) in [(0, 4), (1, 1)] {
+            let phase = &report["phases"][phase];
+            let figure = |name: &str| phase[name].as_u64().unwrap();
+            assert_eq!(figure("items"), report["dataset_items"].as_u64().unwrap() * 4);
+            let origin = figure("origin_bytes");
+            let expected = bytes * datasets;
+            assert!(if exact { origin == expected } else { origin >= expected }, "{report}");
+            assert!(!exact || figure("failures_survived") == 0, "{report}");
+            assert_eq!(phase["job_seconds"].as_array().unwrap().len(), 2);
+            assert!(phase["seconds"].as_f64() > Some(0.0));
         }
-        assert_eq!(steps[2]["result"], "all as it should be");
-        assert!(steps[3]["result"].as_str().unwrap().starts_with("noticed: class "), "{steps:?}");
+        let hits = |phase: usize| report["phases"][phase]["hit_share"].as_f64().unwrap();
+        assert!(hits(0) == 0.0 && hits(1) >= 0.5, "the second epoch hits: {report}");
         assert!(place.outputs().is_empty(), "it cleans up: {:?}", place.outputs());
     }
 }
@@ -46,6 +47,7 @@ fn impossible_demonstrations_are_refused() {
         (&["--fail-rate", "NaN"], "between 0 and 1"),
         (&["--bandwidth", "0MB/s"], "would never finish"),
         (&["--latency", "soon"], "is not a time"),
+        (&["--jobs", "0"], "--jobs"),
     ] {
         let size: &[_] = if args[0] == "--size" { &[] } else { &["--size", "10kB"] };
         let command = ["demo"].iter().chain(size);

@@ -12,5 +12,6 @@ mod harness;
 mod interrupting;
 mod moving_data;
 mod namespaces;
+mod serving;
 mod showing;
 mod verifying;

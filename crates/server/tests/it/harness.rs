@@ -136,7 +136,9 @@ impl Data {
         let bytes = rows.iter().map(Blob::length).sum();
         let chunking = Chunking::for_dataset(ByteSize(bytes), rows.len() as u64);
         let mut id = DatasetIdHasher::new();
-        rows.iter().for_each(|row| id.push(&row.address, row.length()));
+        for row in &rows {
+            id.push(&row.address, row.length());
+        }
         let summary = Summary {
             dataset: id.finish(chunking),
             namespace: if namespace.is_public() {
@@ -153,7 +155,9 @@ impl Data {
         };
         let mut writer =
             DigestWriter::new(Vec::new(), Header { summary, columns: Vec::new() }).unwrap();
-        rows.iter().for_each(|row| writer.push(row, &[vec![]]).unwrap());
+        for row in &rows {
+            writer.push(row, &[vec![]]).unwrap();
+        }
         let digest = Digest::open(writer.finish().unwrap().into()).unwrap();
         Self { digest, blobs }
     }

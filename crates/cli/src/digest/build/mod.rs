@@ -257,11 +257,9 @@ pub async fn build(spec: &Spec, progress: &ProgressBar) -> anyhow::Result<Report
     count_ahead(&origin, progress);
 
     let mut gathering = Gathering::new(spec, &origin, &mut journal, progress);
+    let asked = stop::asked()?;
     let outcome = tokio::select! {
-        // First, so that from the start of the work a signal finds somebody listening.
-        biased;
-        asked = stop::asked() => {
-            asked?;
+        () = asked => {
             Err(Interrupted("stopped; run the same command again to go on from here").into())
         }
         outcome = gathering.run() => outcome,
