@@ -23,7 +23,7 @@ from forebay._native import ForebayError
 #: A process that is not ready by then is given up; checking a large digest takes most of it.
 START_SECONDS = 60.0
 
-#: Kept, so that those which end are reaped, and Python does not warn of those which do not.
+#: Kept, so that those which have ended are reaped when another is started.
 _children: list[subprocess.Popen[bytes]] = []
 
 
