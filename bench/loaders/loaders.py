@@ -1,9 +1,9 @@
 """Samples per second of forebay's loader and of plain PyTorch, in adjacent pairs.
 
-Three ways to the same items: through forebay, from local files in the page cache, and from the same S3
-origin with boto3. Items are bytes as they are, so what is compared is the way, not the decoding. Prints
-one JSON object for each row, with the pairs as they were measured; ``cargo xtask bench loaders``
-evaluates them.
+Three ways to the same items: through forebay, from local files in the page cache, and from the same
+S3 origin with boto3. Items are bytes as they are, so what is compared is the way, not the decoding.
+Prints one JSON object for each row, with the pairs as they were measured; ``cargo xtask bench
+loaders`` evaluates them.
 """
 
 from __future__ import annotations
@@ -209,7 +209,6 @@ def compare(bench: Bench, workers: int, count: int) -> None:
         far = bench.s3(workers)
         measured = pairs(count, lambda: bench.epoch(ours), lambda: bench.epoch(far))
         report(f"warm, {workers} workers", "boto3 on the origin", measured)
-        del ours, local, far
 
     number = iter(range(count))
 

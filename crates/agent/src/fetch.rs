@@ -74,7 +74,7 @@ impl AgentService {
             (Ok(_), _) => {}
             (Err(_), _) => {
                 let length = self.digest.blob(BlobOrdinal::new(blob))?.length;
-                if self.kept.lock().has_room_for(length) {
+                if self.kept.lock().has_room_ahead(length) {
                     // Whoever asks for it will be told what is wrong.
                     let _ = self.bytes_of(blob).await;
                 }

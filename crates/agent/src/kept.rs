@@ -1,5 +1,8 @@
 //! Blobs that no node keeps, held in memory for a while: a pack serves many items, and would otherwise be
 //! fetched for each of them.
+//!
+//! What has been asked for at least once goes first, oldest first; what was fetched ahead and not yet
+//! asked for stays as long as it can, and limits how much more is fetched ahead.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -8,22 +11,37 @@ use bytes::Bytes;
 /// All of them together.
 const BYTES_MAX: usize = 256 << 20;
 
-/// The most recent ones, oldest out first.
+/// What is kept.
 #[derive(Default)]
 pub(crate) struct Kept {
-    blobs: HashMap<u64, Bytes>,
-    order: VecDeque<u64>,
+    blobs: HashMap<u64, Blob>,
+    /// In the order in which they came. Those asked for are also in `asked`, and skipped here.
+    fresh: VecDeque<u64>,
+    asked: VecDeque<u64>,
     bytes: usize,
+    bytes_fresh: usize,
+}
+
+struct Blob {
+    content: Bytes,
+    is_fresh: bool,
 }
 
 impl Kept {
-    pub fn get(&self, blob: u64) -> Option<Bytes> {
-        self.blobs.get(&blob).cloned()
+    /// The bytes of a blob, which has now been asked for.
+    pub fn take_note_of(&mut self, blob: u64) -> Option<Bytes> {
+        let kept = self.blobs.get_mut(&blob)?;
+        if kept.is_fresh {
+            kept.is_fresh = false;
+            self.bytes_fresh -= kept.content.len();
+            self.asked.push_back(blob);
+        }
+        Some(kept.content.clone())
     }
 
-    /// Whether more could be kept without dropping anything.
-    pub fn has_room_for(&self, length: u64) -> bool {
-        self.bytes as u64 + length <= BYTES_MAX as u64
+    /// Whether more may be fetched ahead: if it fits beside what nobody has asked for yet.
+    pub fn has_room_ahead(&self, length: u64) -> bool {
+        self.bytes_fresh as u64 + length <= BYTES_MAX as u64
     }
 
     pub fn insert(&mut self, blob: u64, content: Bytes) {
@@ -31,11 +49,25 @@ impl Kept {
             return;
         }
         self.bytes += content.len();
-        self.blobs.insert(blob, content);
-        self.order.push_back(blob);
+        self.bytes_fresh += content.len();
+        self.blobs.insert(blob, Blob { content, is_fresh: true });
+        self.fresh.push_back(blob);
         while self.bytes > BYTES_MAX {
-            let oldest = self.order.pop_front().expect("what has bytes has a place");
-            self.bytes -= self.blobs.remove(&oldest).map_or(0, |content| content.len());
+            let oldest = self.asked.pop_front().or_else(|| self.fresh.pop_front());
+            self.drop(oldest.expect("what has bytes has a place"));
+        }
+        // What was asked for has left a gap at the front.
+        while let Some(front) = self.fresh.front()
+            && !self.blobs.get(front).is_some_and(|kept| kept.is_fresh)
+        {
+            self.fresh.pop_front();
+        }
+    }
+
+    fn drop(&mut self, blob: u64) {
+        if let Some(Blob { content, is_fresh }) = self.blobs.remove(&blob) {
+            self.bytes -= content.len();
+            self.bytes_fresh -= if is_fresh { content.len() } else { 0 };
         }
     }
 }
@@ -45,14 +77,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_bounded_and_the_oldest_goes_first() {
+    fn memory_is_bounded_and_what_was_used_goes_first() {
         let mut kept = Kept::default();
         let piece = Bytes::from(vec![0; BYTES_MAX / 4]);
-        for blob in 0..6 {
+        for blob in 0..4 {
+            assert!(kept.has_room_ahead(piece.len() as u64));
             kept.insert(blob, piece.clone());
             kept.insert(blob, piece.clone());
         }
-        assert!(kept.bytes <= BYTES_MAX && !kept.has_room_for(1));
-        assert!(kept.get(1).is_none() && kept.get(2).is_some() && kept.get(5).is_some());
+        assert!(!kept.has_room_ahead(1));
+        assert!(kept.take_note_of(2).is_some() && kept.take_note_of(2).is_some());
+        assert!(kept.has_room_ahead(1), "what was used makes room");
+        kept.insert(4, piece.clone());
+        assert!(kept.take_note_of(2).is_none() && kept.take_note_of(0).is_some());
+        for blob in 5..50 {
+            kept.insert(blob, piece.clone());
+            kept.take_note_of(blob);
+        }
+        assert!(kept.bytes <= BYTES_MAX && kept.blobs.len() <= 4);
+        assert!(kept.fresh.len() <= 5 && kept.asked.len() <= 5);
     }
 }

@@ -132,7 +132,7 @@ impl AgentService {
 
     /// The bytes of a blob; all who ask meanwhile share one fetch.
     pub fn bytes_of(self: &Arc<Self>, blob: u64) -> Obtaining {
-        if let Some(content) = self.kept.lock().get(blob) {
+        if let Some(content) = self.kept.lock().take_note_of(blob) {
             return futures::future::ready(Ok(content)).boxed().shared();
         }
         let mut obtaining = self.obtaining.lock();

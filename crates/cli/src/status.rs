@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
+use anyhow::Context as _;
 use forebay_client::Client;
 use forebay_core::ByteSize;
 use forebay_server::default_socket;
@@ -25,7 +26,9 @@ pub struct Args {
 
 pub fn run(args: &Args) -> anyhow::Result<Verdict> {
     let socket = args.socket.clone().unwrap_or_else(default_socket);
-    let counters = Client::connect(&socket, "status", PATIENCE)?.stats()?;
+    let mut client = Client::connect(&socket, "status", PATIENCE)
+        .context("no forebay node; start one with `forebay serve`")?;
+    let counters = client.stats()?;
     let counters: BTreeMap<String, u64> = counters.into_iter().collect();
     match args.format {
         Format::Json => output::json(&counters)?,

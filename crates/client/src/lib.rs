@@ -29,7 +29,7 @@ const PAGE_ROWS: usize = 1 << 15;
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nobody answers there.
-    #[error("no forebay node at `{path}`: {source}; start one with `forebay serve`")]
+    #[error("nobody answers at `{path}`: {source}")]
     Connect {
         /// The socket.
         path: String,

@@ -15,7 +15,7 @@ use futures::{Stream, StreamExt as _, stream::FuturesOrdered};
 use tokio::sync::Semaphore;
 
 /// Local blobs that share a trip to a blocking thread: at least so many bytes, blobs or items.
-const TRIP_BYTES: u64 = 1 << 20;
+const TRIP_BYTES: u64 = 4 << 20;
 const TRIP_BLOBS: usize = 64;
 const TRIP_ITEMS: usize = 4096;
 /// Remote blobs under way; the origin bounds requests and bytes within.
@@ -65,7 +65,8 @@ pub fn hashed<'a, E: Send + 'static>(
         Origin::Local(_) => (threads * 4, TRIP_BLOBS),
         Origin::Remote(_) => (REMOTE_WINDOW, 1),
     };
-    let turns = Arc::new(Semaphore::new(threads));
+    // Twice as many as there are threads: while one trip changes hands, another works.
+    let turns = Arc::new(Semaphore::new(threads * 2));
     let memory = Arc::new(Semaphore::new(usize::try_from(MEMORY / PAGE).expect("fits")));
     trips(plans, trip_blobs)
         .map(move |trip| {

@@ -143,5 +143,5 @@ fn a_socket_is_taken_over_from_the_dead_but_not_from_the_living() {
     let complaint = format!("{:#}", bind(&config).unwrap_err());
     assert!(complaint.contains("others may write"), "{complaint}");
     let nobody = Client::connect(&stale, "x", Duration::from_secs(1)).unwrap_err();
-    assert!(nobody.to_string().contains("start one with `forebay serve`"), "{nobody}");
+    assert!(nobody.to_string().contains("nobody answers at"), "{nobody}");
 }
