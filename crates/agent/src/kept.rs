@@ -56,11 +56,10 @@ impl Kept {
             let oldest = self.asked.pop_front().or_else(|| self.fresh.pop_front());
             self.drop(oldest.expect("what has bytes has a place"));
         }
-        // What was asked for has left a gap at the front.
-        while let Some(front) = self.fresh.front()
-            && !self.blobs.get(front).is_some_and(|kept| kept.is_fresh)
-        {
-            self.fresh.pop_front();
+        // What was asked for has left gaps.
+        if self.fresh.len() > 2 * self.blobs.len() + 16 {
+            let blobs = &self.blobs;
+            self.fresh.retain(|blob| blobs.get(blob).is_some_and(|kept| kept.is_fresh));
         }
     }
 
@@ -95,6 +94,6 @@ mod tests {
             kept.take_note_of(blob);
         }
         assert!(kept.bytes <= BYTES_MAX && kept.blobs.len() <= 4);
-        assert!(kept.fresh.len() <= 5 && kept.asked.len() <= 5);
+        assert!(kept.fresh.len() <= 30 && kept.asked.len() <= 5);
     }
 }
