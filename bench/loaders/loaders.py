@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-from forebay._processes import binary
 from torch.utils.data import DataLoader, Dataset
 
 import forebay
+from forebay._processes import binary
 
 BATCH = 64
 #: About an image of ImageNet.
