@@ -111,7 +111,9 @@ class Bench:
                 "AWS_REGION": "us-east-1",
             }
             build = ["digest", "build", "s3://bucket/train", "-o", str(self.digest)]
-            subprocess.run([binary(), *build], env=environment, check=True)
+            subprocess.run(
+                [binary(), *build], env=environment, check=True, stdout=subprocess.DEVNULL
+            )
             yield
 
     @contextmanager
