@@ -116,6 +116,11 @@ class Dataset:
     def __repr__(self) -> str:
         return f"forebay.Dataset({str(self._job.digest)!r}, {len(self)} items)"
 
+    @property
+    def blob_bytes(self) -> int:
+        """How long a blob is on average: an item, or a pack of them."""
+        return self._digest.bytes // max(1, self._digest.blobs)
+
     def stats(self) -> dict[str, dict[str, int] | None]:
         """What the node (``None`` without one) and this job's agent have counted so far."""
         return self._with_agent(Reader.stats)

@@ -20,8 +20,10 @@ from forebay import _native
 from forebay._dataset import Dataset
 from forebay._native import ForebayError
 
-#: Items that the agent is told of before they are read.
+#: Items that the agent is told of before they are read, if the node is large enough.
 LOOK_AHEAD = 4096
+#: What is fetched ahead takes at most one part in so many of the node, or it would be evicted unread.
+LOOK_AHEAD_SHARE = 4
 #: It is told of so many at once.
 TELL = 512
 
@@ -113,12 +115,13 @@ class _Substituting(data.Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         sampler = _native.Sampler(len(self._dataset), self._seed())
+        look_ahead = _look_ahead(self._dataset)
         self._epoch += 1
         while True:
             batch = sampler.draw(self._batch, self._dataset._reader)
             if not batch:
                 return
-            _tell(self._dataset, sampler.upcoming(LOOK_AHEAD))
+            _tell(self._dataset, sampler.upcoming(look_ahead))
             yield from batch
 
     def _seed(self) -> int:
@@ -143,14 +146,26 @@ class _Told(data.Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         items = iter(self._sampler)
         ahead: deque[int] = deque()
+        look_ahead = _look_ahead(self._dataset)
         while True:
-            if len(ahead) <= LOOK_AHEAD - TELL:
-                news = list(islice(items, LOOK_AHEAD - len(ahead)))
+            if not ahead or len(ahead) <= look_ahead - TELL:
+                news = list(islice(items, look_ahead - len(ahead)))
                 _tell(self._dataset, news)
                 ahead.extend(news)
             if not ahead:
                 return
             yield ahead.popleft()
+
+
+def _look_ahead(dataset: Dataset) -> int:
+    """How many items ahead the agent may fetch without pushing out what was not read yet."""
+    with suppress(ForebayError):
+        node = dataset.stats()["node"]
+        if node is not None:
+            room = node["capacity_bytes"] // LOOK_AHEAD_SHARE
+            blob = max(1, dataset.blob_bytes)
+            return max(1, min(LOOK_AHEAD, room // blob))
+    return LOOK_AHEAD
 
 
 def _tell(dataset: Dataset, items: list[int]) -> None:

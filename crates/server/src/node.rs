@@ -37,6 +37,9 @@ const HANDLES_MAX: usize = 64;
 /// Rows of all tables together: 40 bytes each.
 const ROWS_MAX: u64 = 1 << 26;
 
+/// Bytes of presence that are made while nobody else has a turn.
+const PRESENCE_PIECE: usize = 512;
+
 /// Why a request cannot be answered.
 pub(crate) type Refused = (ErrorCode, String);
 
@@ -163,10 +166,13 @@ impl NodeService {
     fn presence(&self, table: &Table, first: u64, count: u32) -> Result<Reply, Refused> {
         let rows = rows_of(table, first, u64::from(count))?;
         let mut bits = vec![0_u8; rows.len().div_ceil(8)];
-        let state = self.state.lock();
-        for (at, row) in rows.iter().enumerate() {
-            if state.standing(&row.address) == Standing::Resident {
-                bits[at / 8] |= 1 << (at % 8);
+        // Piece by piece, so that the others have their turn in between.
+        for (rows, bits) in rows.chunks(8 * PRESENCE_PIECE).zip(bits.chunks_mut(PRESENCE_PIECE)) {
+            let state = self.state.lock();
+            for (at, row) in rows.iter().enumerate() {
+                if state.standing(&row.address) == Standing::Resident {
+                    bits[at / 8] |= 1 << (at % 8);
+                }
             }
         }
         Ok(Reply::Presence { bits: bits.into() })
@@ -194,6 +200,8 @@ impl NodeService {
         match self.store.read(&row.address, row.length, range) {
             Ok(bytes) => return Some(bytes),
             Err(ReadError::Gone) => {}
+            // Whoever uploads a table with wrong lengths must not cost others their blobs.
+            Err(ReadError::OtherLength) => return None,
             Err(ReadError::Damaged(problem)) => {
                 tracing::warn!(problem, "a blob is damaged and is dropped");
                 self.counters.reads_damaged.one();
@@ -374,7 +382,9 @@ impl NodeService {
                 }
             }
             Request::Presence { handle, first, count } => {
-                self.presence(session.table(handle)?, first, count)?
+                let (node, table) = (Arc::clone(self), Arc::clone(session.table(handle)?));
+                let look = move || node.presence(&table, first, count);
+                tokio::task::spawn_blocking(look).await.expect("looking does not panic")?
             }
             Request::Get { handle, wait_ms, ranges } => {
                 let (node, replies) = (Arc::clone(self), replies.clone());

@@ -80,7 +80,7 @@ impl Store for Files {
                 let Some(address) = address else { continue };
                 let Ok(metadata) = entry.metadata() else { continue };
                 match File::open(entry.path())
-                    .and_then(|file| length(&file, metadata.len(), &address))
+                    .and_then(|file| whole_length(&file, metadata.len(), &address))
                 {
                     Ok(Some(length)) => found.push((metadata.modified()?, address, length)),
                     Ok(None) | Err(_) => drop(fs::remove_file(entry.path())),
@@ -101,6 +101,13 @@ impl Store for Files {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(ReadError::Gone),
             opened => opened?,
         };
+        let size = file.metadata()?.len();
+        if size != file_size(length) {
+            return Err(match whole_length(&file, size, address)? {
+                Some(_) => ReadError::OtherLength,
+                None => ReadError::Damaged("the file is cut short"),
+            });
+        }
         if range.is_empty() {
             return Ok(Bytes::new());
         }
@@ -221,7 +228,7 @@ fn trailer(address: &Address, length: u64) -> [u8; TRAILER_SIZE] {
 }
 
 /// How long the blob in this file is; `None` if it is not whole, or another's.
-fn length(file: &File, size: u64, address: &Address) -> io::Result<Option<u64>> {
+fn whole_length(file: &File, size: u64, address: &Address) -> io::Result<Option<u64>> {
     let Some(at) = size.checked_sub(TRAILER_SIZE as u64) else { return Ok(None) };
     let mut bytes = [0; TRAILER_SIZE];
     file.read_exact_at(&mut bytes, at)?;
@@ -312,6 +319,9 @@ mod tests {
         let cut = store.read(&address(1), 130_000, 90_000..110_000);
         assert!(matches!(cut, Err(ReadError::Damaged(_))));
         assert!(matches!(store.read(&address(2), 5, 0..5), Err(ReadError::Gone)));
+        fs::write(&path, &whole).unwrap();
+        let lie = store.read(&address(1), 129_999, 0..10);
+        assert!(matches!(lie, Err(ReadError::OtherLength)), "a wrong table, not a damaged blob");
     }
 
     /// Promise 7: warm restart; what was not finished is gone.

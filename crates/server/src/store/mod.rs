@@ -46,6 +46,9 @@ pub enum ReadError {
     /// It went while it was being asked for.
     #[error("the blob is gone")]
     Gone,
+    /// It is whole, but not as long as the caller believes: the caller's table is wrong.
+    #[error("the blob has another length")]
+    OtherLength,
     /// What is there is not what was written.
     #[error("the blob is damaged: {0}")]
     Damaged(&'static str),
