@@ -22,7 +22,7 @@ from forebay._native import ForebayError
 
 #: Items that the agent is told of before they are read, if the node is large enough.
 LOOK_AHEAD = 4096
-#: What is fetched ahead takes at most one part in so many of the node, or it would be evicted unread.
+#: What is fetched ahead takes at most one part in so many of the node, or it would go unread.
 LOOK_AHEAD_SHARE = 4
 #: It is told of so many at once.
 TELL = 512
