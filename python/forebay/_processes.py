@@ -13,6 +13,7 @@ import select
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,9 @@ from forebay._native import ForebayError
 #: A process that is not ready by then is given up; checking a large digest takes most of it.
 START_SECONDS = 60.0
 
+#: The binary that the wheel carries.
+OWN = Path(__file__).parent / "_bin" / "forebay"
+
 #: Kept, so that those which have ended are reaped when another is started.
 _children: list[subprocess.Popen[bytes]] = []
 
@@ -32,9 +36,8 @@ def binary() -> str:
     named = os.environ.get("FOREBAY_BIN")
     if named:
         return named
-    own = Path(__file__).parent / "_bin" / "forebay"
-    if own.is_file():
-        return str(own)
+    if OWN.is_file():
+        return str(OWN)
     found = shutil.which("forebay")
     if found is None:
         raise ForebayError(
@@ -42,6 +45,11 @@ def binary() -> str:
             "install it, or set FOREBAY_BIN"
         )
     return found
+
+
+def main() -> None:
+    """The command ``forebay`` of an environment: the wheel's own binary in its place."""
+    os.execv(OWN, [str(OWN), *sys.argv[1:]])
 
 
 def answers(path: Path) -> bool:

@@ -207,3 +207,10 @@ def _lives(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_the_command_comes_with_the_package() -> None:
+    command = Path(sys.executable).with_name("forebay")
+    ran = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.startswith("forebay ")
