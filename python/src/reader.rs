@@ -84,14 +84,7 @@ impl Reader {
     pub fn residents(&self, py: Python<'_>) -> PyResult<impl Fn(ItemOrdinal) -> bool> {
         let bits = self.recent_presence(py)?;
         let digest = &self.digest.get().digest;
-        Ok(move |item| {
-            // Without a node nothing is, and a damaged row is nobody's: whoever reads it is told.
-            let Some(place) = digest.item(item).ok().filter(|_| !bits.is_empty()) else {
-                return false;
-            };
-            let byte = usize::try_from(place.blob.0 / 8).ok().and_then(|at| bits.get(at));
-            byte.is_some_and(|byte| byte >> (place.blob.0 % 8) & 1 == 1)
-        })
+        Ok(move |item| client::is_resident(digest, &bits, item))
     }
 
     fn recent_presence(&self, py: Python<'_>) -> PyResult<Arc<[u8]>> {

@@ -6,7 +6,6 @@
 
 mod ahead;
 mod fetch;
-mod kept;
 mod link;
 mod service;
 

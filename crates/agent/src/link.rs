@@ -15,7 +15,7 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use forebay_core::{
-    digest::Digest,
+    digest::{Digest, DigestError},
     table::{self, Row},
 };
 use forebay_wire::{
@@ -45,6 +45,8 @@ pub(crate) enum LinkError {
     Refused(#[from] Refusal),
     #[error("the connection to the node broke: {0}")]
     Broken(#[from] io::Error),
+    #[error(transparent)]
+    Digest(#[from] DigestError),
     #[error("the node does not answer")]
     Silent,
     #[error("the node does not speak this protocol")]
@@ -188,24 +190,21 @@ impl Connection {
         let summary = digest.summary();
         let dataset = summary.dataset;
         let namespace = digest.namespace().ok_or(LinkError::Nonsense)?;
-        let row = |row: forebay_core::digest::BlobView<'_>| Row {
-            address: row.address,
-            length: row.length,
-        };
         let opened = match self.ask(&Request::Show { namespace, dataset }).await? {
             Reply::Show(ShowAnswer::Prove { nonce }) => {
-                let rows = digest.blobs().map_while(std::result::Result::ok).map(row);
-                let proof = table::proof(&nonce, rows);
+                let proof = table::proof_of(digest, &nonce)?;
                 self.ask(&Request::Prove { dataset, proof }).await?
             }
             Reply::Show(ShowAnswer::Upload) => {
-                let mut rows = digest.blobs().map_while(std::result::Result::ok).map(row);
+                let mut rows = table::rows_of(digest);
                 let (chunking, mut first) = (digest.chunking(), 0);
                 loop {
                     let page: Vec<BlobLength> = (&mut rows)
                         .take(PAGE_ROWS)
-                        .map(|Row { address, length }| BlobLength { address, length })
-                        .collect();
+                        .map(|row| {
+                            row.map(|Row { address, length }| BlobLength { address, length })
+                        })
+                        .collect::<std::result::Result<_, _>>()?;
                     let upload = Request::Upload {
                         namespace,
                         dataset,

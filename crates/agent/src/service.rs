@@ -10,12 +10,13 @@ use bytes::Bytes;
 use forebay_core::{
     BlobOrdinal, DatasetId, Namespace,
     digest::Digest,
-    table::{self, Row, proofs_match},
+    kept::Kept,
+    table::{self, proofs_match},
 };
 use forebay_origin::Origin;
 use forebay_server::{
     Counter,
-    session::{Replies, Service},
+    session::{Replies, Service, fresh_nonce},
 };
 use forebay_wire::{BlobRange, ErrorCode, GetAnswer, Reply, Request, ShowAnswer};
 use futures::{
@@ -26,7 +27,7 @@ use futures::{
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use crate::{Config, kept::Kept, link::Link};
+use crate::{Config, link::Link};
 
 /// Blobs that the job may say it will want.
 const WANTED_MAX: usize = 1 << 16;
@@ -198,11 +199,9 @@ impl AgentService {
     }
 
     fn show(&self, session: &mut AgentSession, dataset: DatasetId) -> Result<Reply, Refused> {
-        let mut nonce = [0; 32];
-        let filled = rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty());
-        if dataset != self.digest.summary().dataset || filled != Ok(nonce.len()) {
-            return Err((ErrorCode::Unknown, "this agent serves another dataset".to_owned()));
-        }
+        let nonce = fresh_nonce().filter(|_| dataset == self.digest.summary().dataset);
+        let nonce = nonce
+            .ok_or_else(|| (ErrorCode::Unknown, "this agent serves another dataset".to_owned()))?;
         session.challenge = Some((dataset, nonce));
         Ok(Reply::Show(ShowAnswer::Prove { nonce }))
     }
@@ -216,9 +215,8 @@ impl AgentService {
         let unknown = || (ErrorCode::Unknown, "the proof is wrong".to_owned());
         let (_, nonce) =
             session.challenge.take().filter(|(shown, _)| *shown == dataset).ok_or_else(unknown)?;
-        let rows = self.digest.blobs().map_while(Result::ok);
-        let rows = rows.map(|row| Row { address: row.address, length: row.length });
-        if !proofs_match(&table::proof(&nonce, rows), &proof) {
+        let expected = table::proof_of(&self.digest, &nonce).map_err(|_| unknown())?;
+        if !proofs_match(&expected, &proof) {
             return Err(unknown());
         }
         session.open = true;

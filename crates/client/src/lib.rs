@@ -19,7 +19,7 @@ use forebay_wire::{
     VERSIONS,
 };
 
-pub use reader::{Counts, Reader};
+pub use reader::{Counts, Reader, is_resident};
 use stream::Stream;
 
 /// Rows of a table that go into one page: well under a frame.
@@ -132,7 +132,7 @@ impl Client {
         let namespace = digest.namespace().ok_or(ClientError::Namespace)?;
         match self.ask(&Request::Show { namespace, dataset })? {
             Reply::Show(ShowAnswer::Prove { nonce }) => {
-                let proof = prove(digest, &nonce)?;
+                let proof = table::proof_of(digest, &nonce)?;
                 self.opened(&Request::Prove { dataset, proof })
             }
             Reply::Show(ShowAnswer::Upload) => self.upload(digest, namespace, dataset),
@@ -147,12 +147,12 @@ impl Client {
         dataset: DatasetId,
     ) -> Result<Handle> {
         let (chunking, blobs) = (digest.chunking(), digest.summary().blobs);
-        let mut rows = digest.blobs();
+        let mut rows = table::rows_of(digest);
         let mut first = 0;
         loop {
             let page = rows.by_ref().take(PAGE_ROWS);
             let page: Vec<BlobLength> = page
-                .map(|row| row.map(|row| BlobLength { address: row.address, length: row.length }))
+                .map(|row| row.map(|Row { address, length }| BlobLength { address, length }))
                 .collect::<std::result::Result<_, _>>()?;
             let length = page.len() as u64;
             let (chunks, partitions) = (chunking.chunks(), chunking.partitions());
@@ -300,18 +300,4 @@ impl Client {
             reply => Ok(reply),
         }
     }
-}
-
-/// The proof over a digest's rows, none of which may be damaged.
-fn prove(digest: &Digest, nonce: &[u8; 32]) -> Result<[u8; 32]> {
-    let mut damaged = None;
-    let rows = digest.blobs().map_while(|row| match row {
-        Ok(row) => Some(Row { address: row.address, length: row.length }),
-        Err(error) => {
-            damaged = Some(error);
-            None
-        }
-    });
-    let proof = table::proof(nonce, rows);
-    damaged.map_or(Ok(proof), |error| Err(error.into()))
 }

@@ -10,6 +10,7 @@ pub mod chunking;
 pub mod claims;
 pub mod digest;
 pub mod embedding;
+pub mod kept;
 pub mod names;
 pub mod node;
 pub mod rate;

@@ -7,7 +7,9 @@
 use std::mem;
 
 use crate::{
-    Address, BlobOrdinal, DatasetId, NamespaceId, chunking::Chunking, digest::DatasetIdHasher,
+    Address, BlobOrdinal, DatasetId, NamespaceId,
+    chunking::Chunking,
+    digest::{DatasetIdHasher, Digest, DigestError},
 };
 
 /// A row: one blob.
@@ -75,6 +77,19 @@ pub fn proof(nonce: &[u8; 32], rows: impl IntoIterator<Item = Row>) -> [u8; 32] 
     }
     hash.update(&buffer);
     *hash.finalize().as_bytes()
+}
+
+/// What a node is shown of a digest.
+pub fn rows_of(digest: &Digest) -> impl Iterator<Item = Result<Row, DigestError>> {
+    digest.blobs().map(|row| row.map(|row| Row { address: row.address, length: row.length }))
+}
+
+/// The proof of somebody who holds a digest, none of whose rows may be damaged.
+pub fn proof_of(digest: &Digest, nonce: &[u8; 32]) -> Result<[u8; 32], DigestError> {
+    let mut damaged = None;
+    let rows = rows_of(digest).map_while(|row| row.map_err(|error| damaged = Some(error)).ok());
+    let proof = proof(nonce, rows);
+    damaged.map_or(Ok(proof), Err)
 }
 
 /// Whether two proofs are the same, in a time that does not tell where they differ.

@@ -9,7 +9,10 @@ use forebay_core::{
 };
 use forebay_wire::{BlobLength, ErrorCode, ShowAnswer};
 
-use crate::node::{NodeService, Refused};
+use crate::{
+    node::{NodeService, Refused},
+    session::fresh_nonce,
+};
 
 /// Challenges of one connection that may be open.
 const CHALLENGES_MAX: usize = 16;
@@ -37,11 +40,8 @@ impl Opening {
         if self.challenges.len() >= CHALLENGES_MAX {
             self.challenges.clear();
         }
-        let mut nonce = [0; 32];
-        let filled = rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty());
-        if filled != Ok(nonce.len()) {
-            return Err((ErrorCode::Failed, "the node has no randomness".to_owned()));
-        }
+        let nonce = fresh_nonce()
+            .ok_or_else(|| (ErrorCode::Failed, "the node has no randomness".to_owned()))?;
         self.challenges.insert(dataset, nonce);
         Ok(ShowAnswer::Prove { nonce })
     }

@@ -98,6 +98,13 @@ impl Replies {
     }
 }
 
+/// A challenge that nobody has seen before; nothing, if the system has no randomness.
+pub fn fresh_nonce() -> Option<[u8; 32]> {
+    let mut nonce = [0; 32];
+    let filled = rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty());
+    (filled == Ok(nonce.len())).then_some(nonce)
+}
+
 /// Serves one connection until it ends.
 pub async fn serve<S: Service>(service: Arc<S>, socket: UnixStream) -> io::Result<()> {
     let (mut reader, writer) = socket.into_split();

@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use forebay_client::Reader;
+use forebay_client::{Reader, is_resident};
 use forebay_core::{ItemOrdinal, Namespace, digest::Digest, sampler::Sampler};
 use forebay_origin::{Options, Origin};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -110,13 +110,6 @@ async fn read_item(origin: &Origin, digest: &Digest, item: ItemOrdinal) -> anyho
     let part = blob.parts().next().context("every blob of the demonstration has a part")??;
     let range = part.offset..part.offset + part.length;
     Ok(origin.read(part.object, part.version, range).await?.to_vec())
-}
-
-fn is_resident(digest: &Digest, presence: &[u8], item: ItemOrdinal) -> bool {
-    let Ok(place) = digest.item(item) else { return false };
-    let blob = place.blob.0;
-    let byte = usize::try_from(blob / 8).ok().and_then(|at| presence.get(at));
-    byte.is_some_and(|byte| byte >> (blob % 8) & 1 == 1)
 }
 
 fn start_agent(digest: &Path, node: &Path, socket: &Path) -> anyhow::Result<Child> {

@@ -1,10 +1,10 @@
-//! Blobs that no node keeps, held in memory for a while: a pack serves many items, and would otherwise be
+//! What an agent holds in memory because no node keeps it: a pack serves many items, and would otherwise be
 //! fetched for each of them.
 //!
 //! What has been asked for at least once goes first, oldest first; what was fetched ahead and not yet
 //! asked for stays as long as it can, and limits how much more is fetched ahead.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
@@ -12,9 +12,9 @@ use bytes::Bytes;
 const BYTES_MAX: usize = 256 << 20;
 
 /// What is kept.
-#[derive(Default)]
-pub(crate) struct Kept {
-    blobs: HashMap<u64, Blob>,
+#[derive(Debug, Default)]
+pub struct Kept {
+    blobs: BTreeMap<u64, Blob>,
     /// In the order in which they came. Those asked for are also in `asked`, and skipped here.
     fresh: VecDeque<u64>,
     asked: VecDeque<u64>,
@@ -22,6 +22,7 @@ pub(crate) struct Kept {
     bytes_fresh: usize,
 }
 
+#[derive(Debug)]
 struct Blob {
     content: Bytes,
     is_fresh: bool,
@@ -44,6 +45,7 @@ impl Kept {
         self.bytes_fresh as u64 + length <= BYTES_MAX as u64
     }
 
+    /// Keeps a blob; what has to go for it goes.
     pub fn insert(&mut self, blob: u64, content: Bytes) {
         if content.len() > BYTES_MAX || self.blobs.contains_key(&blob) {
             return;
