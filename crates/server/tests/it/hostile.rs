@@ -7,9 +7,11 @@ use std::{
 };
 
 use forebay_client::{Client, ClientError, Wanted};
-use forebay_core::ByteSize;
+use forebay_core::{ByteSize, table::proof_of};
 use forebay_server::{Config, Server};
-use forebay_wire::{BODY_SIZE_MAX, ErrorCode, HEADER_SIZE, Header, Refusal, Reply, Request};
+use forebay_wire::{
+    BODY_SIZE_MAX, ErrorCode, HEADER_SIZE, Header, Refusal, Reply, Request, ShowAnswer,
+};
 
 use crate::harness::{Data, PATIENCE, TestNode, get, put};
 
@@ -144,4 +146,38 @@ fn a_socket_is_taken_over_from_the_dead_but_not_from_the_living() {
     assert!(complaint.contains("others may write"), "{complaint}");
     let nobody = Client::connect(&stale, "x", Duration::from_secs(1)).unwrap_err();
     assert!(nobody.to_string().contains("nobody answers at"), "{nobody}");
+}
+
+/// Promise 4: whoever is given bytes has proved that it holds the digest; each challenge is good for one
+/// try, and a wrong answer looks like a dataset that is not there.
+#[test]
+fn a_wrong_proof_opens_nothing() {
+    let node = TestNode::start(ByteSize::mib(8));
+    let data = Data::new(&[1000; 10]);
+    let _holder = node.open(&data);
+    let dataset = data.digest.summary().dataset;
+    let namespace = data.digest.namespace().unwrap();
+    let mut socket = UnixStream::connect(&node.config.socket).unwrap();
+    let mut ask = |request: Request| {
+        socket.write_all(&request.encode(1).to_bytes()).unwrap();
+        let mut header = [0; HEADER_SIZE];
+        socket.read_exact(&mut header).unwrap();
+        let header = Header::decode(&header).unwrap();
+        let mut body = vec![0; header.body_size];
+        socket.read_exact(&mut body).unwrap();
+        Reply::decode(&header, &body.into()).unwrap()
+    };
+    ask(Request::Hello { version_min: 1, version_max: 1, job: "x".to_owned() });
+    let Reply::Show(ShowAnswer::Prove { nonce }) = ask(Request::Show { namespace, dataset }) else {
+        panic!("the node knows the dataset, and asks for a proof");
+    };
+    let right = proof_of(&data.digest, &nonce).unwrap();
+    let mut wrong = right;
+    wrong[31] ^= 1;
+    assert_eq!(code(Some(ask(Request::Prove { dataset, proof: wrong }))), ErrorCode::Unknown);
+    let late = ask(Request::Prove { dataset, proof: right });
+    assert_eq!(code(Some(late)), ErrorCode::Unknown, "one try");
+    let blind = Request::Get { handle: 0, wait_ms: 0, ranges: Vec::new() };
+    assert_eq!(code(Some(ask(blind))), ErrorCode::Unknown, "nothing is open");
+    assert_eq!(node.service.counters().proofs_refused.get(), 1);
 }
