@@ -20,7 +20,9 @@ const CHALLENGES_MAX: usize = 16;
 /// What one connection has under way.
 #[derive(Default)]
 pub(crate) struct Opening {
-    challenges: HashMap<DatasetId, [u8; 32]>,
+    /// With the table itself: whoever is asked to prove that it holds it need not fear that the last of
+    /// the others closes it meanwhile.
+    challenges: HashMap<DatasetId, ([u8; 32], Arc<Table>)>,
     upload: Option<(DatasetId, Box<Upload>)>,
 }
 
@@ -34,15 +36,13 @@ impl Opening {
     ) -> Result<ShowAnswer, Refused> {
         node.namespace(&namespace).ok_or_else(unknown)?;
         let known = node.table(&dataset).filter(|table| table.namespace() == namespace);
-        if known.is_none() {
-            return Ok(ShowAnswer::Upload);
-        }
+        let Some(table) = known else { return Ok(ShowAnswer::Upload) };
         if self.challenges.len() >= CHALLENGES_MAX {
             self.challenges.clear();
         }
         let nonce = fresh_nonce()
             .ok_or_else(|| (ErrorCode::Failed, "the node has no randomness".to_owned()))?;
-        self.challenges.insert(dataset, nonce);
+        self.challenges.insert(dataset, (nonce, table));
         Ok(ShowAnswer::Prove { nonce })
     }
 
@@ -53,8 +53,7 @@ impl Opening {
         dataset: DatasetId,
         proof: [u8; 32],
     ) -> Result<Arc<Table>, Refused> {
-        let nonce = self.challenges.remove(&dataset).ok_or_else(unknown)?;
-        let table = node.table(&dataset).ok_or_else(unknown)?;
+        let (nonce, table) = self.challenges.remove(&dataset).ok_or_else(unknown)?;
         let expected = Arc::clone(&table);
         let expected = tokio::task::spawn_blocking(move || expected.proof(&nonce)).await;
         if !proofs_match(&expected.expect("hashing does not panic"), &proof) {

@@ -15,24 +15,38 @@ use forebay_wire::{
 
 use crate::harness::{Data, PATIENCE, TestNode, get, put};
 
+fn read_reply(socket: &mut UnixStream) -> Option<Reply> {
+    let mut header = [0; HEADER_SIZE];
+    socket.read_exact(&mut header).ok()?;
+    let header = Header::decode(&header).unwrap();
+    let mut body = vec![0; header.body_size];
+    socket.read_exact(&mut body).unwrap();
+    Some(Reply::decode(&header, &body.into()).unwrap())
+}
+
 /// Sends bytes and reads one reply, and whether the connection was closed after it.
 fn say(node: &TestNode, bytes: &[u8]) -> (Option<Reply>, bool) {
     let mut socket = UnixStream::connect(&node.config.socket).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket.write_all(bytes).unwrap();
-    let mut header = [0; HEADER_SIZE];
-    if socket.read_exact(&mut header).is_err() {
-        return (None, true);
-    }
-    let header = Header::decode(&header).unwrap();
-    let mut body = vec![0; header.body_size];
-    socket.read_exact(&mut body).unwrap();
-    let reply = Reply::decode(&header, &body.into()).unwrap();
+    let reply = read_reply(&mut socket);
     // Closed with something unread, a socket is reset.
     let closed = socket
         .read_to_end(&mut Vec::new())
         .map_or_else(|error| error.kind() == ErrorKind::ConnectionReset, |_| true);
-    (Some(reply), closed)
+    (reply, closed)
+}
+
+/// A connection that has said hello, and speaks frame by frame.
+fn conversation(node: &TestNode) -> impl FnMut(Request) -> Reply {
+    let mut socket = UnixStream::connect(&node.config.socket).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut ask = move |request: Request| {
+        socket.write_all(&request.encode(1).to_bytes()).unwrap();
+        read_reply(&mut socket).expect("an answer")
+    };
+    ask(Request::Hello { version_min: 1, version_max: 1, job: "x".to_owned() });
+    ask
 }
 
 fn code(reply: Option<Reply>) -> ErrorCode {
@@ -157,17 +171,7 @@ fn a_wrong_proof_opens_nothing() {
     let _holder = node.open(&data);
     let dataset = data.digest.summary().dataset;
     let namespace = data.digest.namespace().unwrap();
-    let mut socket = UnixStream::connect(&node.config.socket).unwrap();
-    let mut ask = |request: Request| {
-        socket.write_all(&request.encode(1).to_bytes()).unwrap();
-        let mut header = [0; HEADER_SIZE];
-        socket.read_exact(&mut header).unwrap();
-        let header = Header::decode(&header).unwrap();
-        let mut body = vec![0; header.body_size];
-        socket.read_exact(&mut body).unwrap();
-        Reply::decode(&header, &body.into()).unwrap()
-    };
-    ask(Request::Hello { version_min: 1, version_max: 1, job: "x".to_owned() });
+    let mut ask = conversation(&node);
     let Reply::Show(ShowAnswer::Prove { nonce }) = ask(Request::Show { namespace, dataset }) else {
         panic!("the node knows the dataset, and asks for a proof");
     };
@@ -180,4 +184,24 @@ fn a_wrong_proof_opens_nothing() {
     let blind = Request::Get { handle: 0, wait_ms: 0, ranges: Vec::new() };
     assert_eq!(code(Some(ask(blind))), ErrorCode::Unknown, "nothing is open");
     assert_eq!(node.service.counters().proofs_refused.get(), 1);
+}
+
+/// Between a challenge and its answer, the last who had the dataset open may leave.
+#[test]
+fn a_challenge_outlives_those_who_held_the_table() {
+    let node = TestNode::start(ByteSize::mib(8));
+    let data = Data::new(&[1000; 10]);
+    let holder = node.open(&data);
+    let dataset = data.digest.summary().dataset;
+    let namespace = data.digest.namespace().unwrap();
+    let mut ask = conversation(&node);
+    let Reply::Show(ShowAnswer::Prove { nonce }) = ask(Request::Show { namespace, dataset }) else {
+        panic!("the node knows the dataset, and asks for a proof");
+    };
+    drop(holder);
+    while node.service.gauges().connections_open > 1 {
+        std::thread::yield_now();
+    }
+    let proof = proof_of(&data.digest, &nonce).unwrap();
+    assert!(matches!(ask(Request::Prove { dataset, proof }), Reply::Open { .. }));
 }
