@@ -86,6 +86,13 @@ impl TestNode {
         (client, handle)
     }
 
+    /// Waits until the node has noticed that all but so many connections are gone.
+    pub fn wait_for_connections(&self, left: u64) {
+        while self.service.gauges().connections_open > left {
+            std::thread::yield_now();
+        }
+    }
+
     pub fn blob_files(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         for directory in std::fs::read_dir(self.config.directory.join("blobs")).unwrap() {

@@ -106,6 +106,7 @@ fn wrong_bytes_are_never_believed() {
     assert_eq!(node.service.counters().puts_poisoned.get(), 1);
     assert_eq!((node.blob_files().len(), node.service.gauges().resident_bytes), (0, 0));
     drop(client);
+    node.wait_for_connections(0);
     let (mut client, handle) = node.open(&data);
     put(&mut client, handle, &data, 1);
     let refused = client.put(handle, 3, &data.blobs[3]).unwrap_err();
@@ -199,9 +200,7 @@ fn a_challenge_outlives_those_who_held_the_table() {
         panic!("the node knows the dataset, and asks for a proof");
     };
     drop(holder);
-    while node.service.gauges().connections_open > 1 {
-        std::thread::yield_now();
-    }
+    node.wait_for_connections(1);
     let proof = proof_of(&data.digest, &nonce).unwrap();
     assert!(matches!(ask(Request::Prove { dataset, proof }), Reply::Open { .. }));
 }
