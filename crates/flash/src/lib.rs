@@ -1,0 +1,5 @@
+//! One device engine for all of forebay: groups of regions on flash.
+
+pub mod arena;
+pub mod io;
+pub mod layout;
