@@ -12,7 +12,7 @@ pub struct IoId(pub u64);
 /// Something to be done on a device. Offsets and lengths are multiples of a block.
 #[derive(Debug)]
 pub enum Command {
-    /// Fills the whole buffer.
+    /// Fills the first bytes of a buffer.
     Read {
         /// Its number.
         id: IoId,
@@ -20,6 +20,8 @@ pub enum Command {
         offset: u64,
         /// Where to.
         buffer: Buffer,
+        /// How many.
+        length: usize,
     },
     /// Writes the whole view.
     Write {

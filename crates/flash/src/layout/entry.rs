@@ -82,9 +82,20 @@ impl EntryShape {
         self.payload() + start..self.payload() + end.max(start)
     }
 
-    /// How much has to be read to be sure of header and checksums, if only the size of the whole is known.
-    pub fn head_max(size: u64) -> u64 {
-        Self::of(size).payload().min(size)
+    /// The shape of an entry of which only the size of the whole is known. Its payload is taken to be as long
+    /// as it can be, which is less than a [`UNIT`] too long; the frames are right in any case, because a
+    /// frame is a whole number of units.
+    pub fn of_size(size: u64) -> Self {
+        let mut shape = Self::of(size.saturating_sub(HEADER_SIZE as u64));
+        while shape.size() > size && shape.length > 0 {
+            shape.length -= (shape.size() - size).min(shape.length);
+        }
+        shape
+    }
+
+    /// The longest payload of this shape.
+    pub fn length(self) -> u64 {
+        self.length
     }
 }
 
