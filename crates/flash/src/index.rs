@@ -32,7 +32,10 @@ impl Location {
     /// Offset and size are multiples of [`UNIT`].
     pub fn new(RegionId(region): RegionId, offset: u64, size: u64) -> Self {
         let (offset, size) = (offset / UNIT as u64, size / UNIT as u64);
-        assert!(0 < offset && offset <= FIELD && size <= FIELD, "inside a region, behind its header");
+        assert!(
+            0 < offset && offset <= FIELD && size <= FIELD,
+            "inside a region, behind its header"
+        );
         Self(u64::from(region) << (2 * FIELD_BITS) | offset << FIELD_BITS | size)
     }
 

@@ -4,4 +4,5 @@ pub mod arena;
 pub mod index;
 pub mod io;
 pub mod layout;
+pub mod recovery;
 pub mod shard;

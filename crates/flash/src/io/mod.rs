@@ -1,6 +1,8 @@
 //! What the engine asks of a device, and how it is carried out: by a ring, by threads, or by a simulated
 //! disk. A command owns its memory until it has been completed, so nothing is ever freed under a device.
 
+pub mod sim;
+
 use std::{sync::Arc, time::Duration};
 
 use crate::arena::{Buffer, View};

@@ -10,9 +10,7 @@ use super::{
 };
 use crate::{
     index::{Fingerprint, GroupId, Key, Location, ORDINALS_MAX},
-    layout::{
-        Descriptor, EntryHeader, EntryShape, Footer, Generation, RegionId, UNIT,
-    },
+    layout::{Descriptor, EntryHeader, EntryShape, Footer, Generation, RegionId, UNIT},
 };
 
 /// What is done in the order in which it was asked for.
@@ -112,7 +110,8 @@ impl<T> Shard<T> {
                     self.answer_sealers(id, None);
                 }
                 (Turn::Done, Queued::Flush(token)) => {
-                    let open: Vec<_> = self.groups.values().filter_map(|group| group.open).collect();
+                    let open: Vec<_> =
+                        self.groups.values().filter_map(|group| group.open).collect();
                     for region in open {
                         self.close_region(region, false);
                     }
@@ -139,7 +138,9 @@ impl<T> Shard<T> {
             if region.generation != placed.generation {
                 return Ok(Turn::Refused(Refusal::Failed));
             }
-            if let Some(Piece { stage: Stage::Filling(buffer, filled), .. }) = open.pieces.back_mut() {
+            if let Some(Piece { stage: Stage::Filling(buffer, filled), .. }) =
+                open.pieces.back_mut()
+            {
                 let room = &mut buffer[*filled..];
                 let copied = copy_at(&placed.head, payload, size, placed.done, room);
                 *filled += copied;
@@ -181,7 +182,9 @@ impl<T> Shard<T> {
         }
         let key = match append.name {
             Name::Key(key) if !group.dense => key,
-            Name::Ordinal(of, ordinal) if group.dense && of == group.id && ordinal < ORDINALS_MAX => {
+            Name::Ordinal(of, ordinal)
+                if group.dense && of == group.id && ordinal < ORDINALS_MAX =>
+            {
                 group.key_of(ordinal)
             }
             _ => return refused(Refusal::Naming),
@@ -228,7 +231,11 @@ impl<T> Shard<T> {
             Ok(None) => return Err(Turn::Waits),
             Err(refusal) => {
                 // What others have begun to fill can be sealed, and then go.
-                return if self.close_idle(group) { Err(Turn::Waits) } else { Err(Turn::Refused(refusal)) };
+                return if self.close_idle(group) {
+                    Err(Turn::Waits)
+                } else {
+                    Err(Turn::Refused(refusal))
+                };
             }
         };
         if !self.begin_region(region, group) {
@@ -303,7 +310,12 @@ impl<T> Shard<T> {
         let Some(group) = self.groups.get(&id) else { return Turn::Refused(Refusal::Gone) };
         match group.life {
             Life::Filling => {}
-            Life::Sealed | Life::Marked => return Turn::Done,
+            Life::Sealed | Life::Marked => {
+                if let Some(open) = group.open {
+                    self.close_region(open, true);
+                }
+                return Turn::Done;
+            }
             Life::Draining => return Turn::Refused(Refusal::Gone),
         }
         if !self.health.is_well(Direction::Write) {

@@ -56,6 +56,11 @@ pub enum Mismatch {
 }
 
 impl Fetched {
+    /// Which bytes of the entry were asked for, if not all.
+    pub fn range(&self) -> Option<Range<u64>> {
+        self.range.clone()
+    }
+
     /// Checks everything there is to check.
     pub fn prove(&self) -> Result<Proved, Mismatch> {
         let start = self.location.offset();
@@ -92,7 +97,8 @@ impl Fetched {
         }
         let skip = usize::try_from(range.start).expect("in memory") % FRAME_SIZE;
         let wanted = usize::try_from(range.end - range.start).expect("in memory");
-        let bytes = if wanted == 0 { frames.slice(0..0) } else { frames.slice(skip..skip + wanted) };
+        let bytes =
+            if wanted == 0 { frames.slice(0..0) } else { frames.slice(skip..skip + wanted) };
         Ok(Proved { bytes, length: header.length, tag: header.tag })
     }
 

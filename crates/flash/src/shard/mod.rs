@@ -13,6 +13,7 @@ mod group;
 mod health;
 mod listing;
 mod read;
+mod recovered;
 mod region;
 mod request;
 mod scrub;
@@ -113,7 +114,10 @@ pub struct Memory {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     /// A part of a reading.
-    Read { reading: u64, offset: u64 },
+    Read {
+        reading: u64,
+        offset: u64,
+    },
     /// The header of a region that begins to be filled.
     Header(RegionId),
     /// The bytes of a region from here on.

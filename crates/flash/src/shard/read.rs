@@ -53,12 +53,7 @@ pub struct Reading<T> {
 
 impl<T> Shard<T> {
     pub(super) fn read(&mut self, token: T, name: Name, range: Option<Range<u64>>, leased: bool) {
-        let index = self.index.read();
-        let location = match name {
-            Name::Key(key) => index.find(&key),
-            Name::Ordinal(group, ordinal) => index.find_ordinal(group, ordinal),
-        };
-        drop(index);
+        let location = self.locate(&name);
         let open_to = |location: &Location| {
             let group = self.regions[location.region().0 as usize].group;
             let life = group.and_then(|group| self.groups.get(&group)).map(|group| group.life);
@@ -106,13 +101,15 @@ impl<T> Shard<T> {
                 continue;
             };
             let arena = &self.memory.reading;
-            let length = |part: &Range<u64>| usize::try_from(part.end - part.start).expect("in memory");
+            let length =
+                |part: &Range<u64>| usize::try_from(part.end - part.start).expect("in memory");
             if parts.iter().map(length).sum::<usize>() > arena.size() / 2 {
                 let wanting = self.wanting.pop_front().expect("just seen");
                 self.read_ended(wanting.reader, Err(Refusal::Range));
                 continue;
             }
-            let buffers: Option<Vec<_>> = parts.iter().map(|part| arena.take(length(part))).collect();
+            let buffers: Option<Vec<_>> =
+                parts.iter().map(|part| arena.take(length(part))).collect();
             let Some(buffers) = buffers else { return };
             let wanting = self.wanting.pop_front().expect("just seen");
             self.begin_reading(wanting, parts, buffers);
@@ -139,7 +136,8 @@ impl<T> Shard<T> {
         for (part, mut buffer) in parts.into_iter().zip(buffers) {
             let open = self.regions[region_id.0 as usize].open();
             // The pieces begin at blocks, so what is in memory and what is not meet at one.
-            let split = open.map_or(part.end, |open| open.staged_from().clamp(part.start, part.end));
+            let split =
+                open.map_or(part.end, |open| open.staged_from().clamp(part.start, part.end));
             let on_device = usize::try_from(split - part.start).expect("in memory");
             if let Some(open) = open.filter(|_| split < part.end) {
                 copy_staged(open, split, &mut buffer[on_device..]);
@@ -203,7 +201,8 @@ impl<T> Shard<T> {
     /// Promise 5: no cache fault hangs a job.
     pub(super) fn time_out_reads(&mut self) {
         let mut late = Vec::new();
-        for reading in self.readings.values_mut().take_while(|reading| reading.deadline <= self.now) {
+        for reading in self.readings.values_mut().take_while(|reading| reading.deadline <= self.now)
+        {
             late.extend(reading.reader.take());
         }
         let device_is_slow = !late.is_empty();

@@ -7,13 +7,11 @@ use crate::{
     arena::{Buffer, View},
     index::GroupId,
     io::{Command, Fault},
-    layout::{
-        BLOCK_SIZE, Descriptor, Footer, Generation, RegionHeader, RegionId, Use, round_up,
-    },
+    layout::{BLOCK_SIZE, Descriptor, Footer, Generation, RegionHeader, RegionId, Use, round_up},
 };
 
 /// Damaged entries after which a region is not trusted for a while.
-const DAMAGED_MAX: u32 = 3;
+pub(super) const DAMAGED_MAX: u32 = 3;
 
 /// A region.
 #[derive(Debug)]
@@ -162,7 +160,8 @@ impl Open {
         if !self.pieces.back().is_some_and(filling) {
             return;
         }
-        let Some(Piece { offset, stage: Stage::Filling(mut buffer, filled) }) = self.pieces.pop_back()
+        let Some(Piece { offset, stage: Stage::Filling(mut buffer, filled) }) =
+            self.pieces.pop_back()
         else {
             unreachable!("just seen")
         };
@@ -305,7 +304,8 @@ impl<T> Shard<T> {
     pub(super) fn close_region(&mut self, id: RegionId, last: bool) {
         let region = self.region(id);
         let group = region.group.expect("a filling region is some group's");
-        let RegionState::Filling(mut open) = std::mem::replace(&mut region.state, RegionState::Free)
+        let RegionState::Filling(mut open) =
+            std::mem::replace(&mut region.state, RegionState::Free)
         else {
             panic!("{id:?} is not being filled")
         };
@@ -394,6 +394,7 @@ impl<T> Shard<T> {
         }
         drop(index);
         self.footers.retain(|other| *other != id);
+        self.answer_flushers();
         self.try_leave(id);
     }
 
@@ -411,13 +412,16 @@ impl<T> Shard<T> {
         }
     }
 
-    fn set_free(&mut self, id: RegionId) {
+    pub(super) fn set_free(&mut self, id: RegionId) {
         let until = self.now + self.settings.quarantine;
         let region = self.region(id);
         if region.damaged >= DAMAGED_MAX {
             region.state = RegionState::Quarantined { until };
             self.quarantined.push((until, id));
-            tracing::warn!(region = id.0, "a region is not used for a while: much in it was damaged");
+            tracing::warn!(
+                region = id.0,
+                "a region is not used for a while: much in it was damaged"
+            );
         } else {
             region.state = RegionState::Free;
             self.free.push_back(id);
@@ -492,7 +496,6 @@ impl<T> Shard<T> {
         if let Some(group) = group {
             self.answer_sealers(group, Some(Refusal::Failed));
         }
-        self.answer_flushers();
     }
 
     pub(super) fn end_quarantines(&mut self) {

@@ -4,9 +4,7 @@ use std::{ops::Range, time::Duration};
 
 use forebay_core::{ByteSize, rate::TokenBucket, units::ByteRate};
 
-use super::{
-    Answer, Name, Outcome, RegionState, Shard, listing::TailReader, read::Reader,
-};
+use super::{Answer, Name, Outcome, RegionState, Shard, listing::TailReader, read::Reader};
 use crate::{
     index::{Key, Location},
     layout::{Descriptor, EntryShape, Footer, RegionId},

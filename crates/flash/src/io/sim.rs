@@ -1,0 +1,278 @@
+//! A disk that is not there: one seed decides the order in which it completes commands, what it loses when
+//! the power goes, and which lies it tells. The engine runs on it as on any other.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use fastrand::Rng;
+
+use super::{Command, Completion, Disk, Fault, IoId, Waker};
+use crate::{arena::Buffer, layout::BLOCK_SIZE};
+
+/// What a disk writes in one go, whatever happens.
+const SECTOR: usize = 512;
+
+type Block = [u8; BLOCK_SIZE];
+
+/// How often things go wrong, in a thousand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Faults {
+    /// A command fails.
+    pub failed: u32,
+    /// A write finds no space.
+    pub no_space: u32,
+    /// A command does less than it was asked for, and says so.
+    pub short: u32,
+    /// A write is said to have been done, and was not.
+    pub lost: u32,
+    /// A write lands somewhere else.
+    pub misdirected: u32,
+    /// A bit is not what it was.
+    pub flipped: u32,
+}
+
+/// The disk.
+pub struct SimDisk {
+    random: Rng,
+    size: u64,
+    faults: Faults,
+    /// What a read sees.
+    current: BTreeMap<u64, Arc<Block>>,
+    /// What is left when the power goes.
+    durable: BTreeMap<u64, Arc<Block>>,
+    /// Blocks that were written and not synced, in that order.
+    unsynced: Vec<(u64, Arc<Block>)>,
+    pending: Vec<Pending>,
+    completed: u64,
+}
+
+struct Pending {
+    command: Command,
+    /// How many unsynced blocks there were when it was submitted.
+    unsynced: usize,
+}
+
+impl SimDisk {
+    /// An empty disk.
+    pub fn new(seed: u64, size: u64) -> Self {
+        Self {
+            random: Rng::with_seed(seed),
+            size,
+            faults: Faults::default(),
+            current: BTreeMap::new(),
+            durable: BTreeMap::new(),
+            unsynced: Vec::new(),
+            pending: Vec::new(),
+            completed: 0,
+        }
+    }
+
+    /// From now on things go wrong so often.
+    pub fn set_faults(&mut self, faults: Faults) {
+        self.faults = faults;
+    }
+
+    /// How many commands it has completed.
+    pub fn completed(&self) -> u64 {
+        self.completed
+    }
+
+    /// Whether nothing is left to be done.
+    pub fn is_idle(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// The commands that have not been completed.
+    pub fn pending(&self) -> impl Iterator<Item = &Command> {
+        self.pending.iter().map(|pending| &pending.command)
+    }
+
+    /// A block as it would be found after a crash at this moment, if nothing unsynced had survived.
+    pub fn durable_block(&self, offset: u64) -> Vec<u8> {
+        self.durable.get(&(offset / BLOCK_SIZE as u64)).map_or(vec![0; BLOCK_SIZE], |b| b.to_vec())
+    }
+
+    /// Writes past all commands, durably: what whoever formats the disk does.
+    pub fn put(&mut self, offset: u64, bytes: &[u8]) {
+        let unsynced = self.unsynced.len();
+        self.store(offset, bytes);
+        for (at, block) in self.unsynced.drain(unsynced..) {
+            self.durable.insert(at, block);
+        }
+    }
+
+    /// Reads past all commands.
+    pub fn get(&self, offset: u64) -> Vec<u8> {
+        self.block(offset / BLOCK_SIZE as u64).to_vec()
+    }
+
+    /// The disk after the power went: of what was not synced, any sectors of any writes are there, in any
+    /// order; of what was, all.
+    #[must_use]
+    pub fn crash(mut self) -> Self {
+        let mut doubtful = std::mem::take(&mut self.unsynced);
+        for pending in std::mem::take(&mut self.pending) {
+            if let Command::Write { offset, bytes, .. } = pending.command {
+                doubtful.extend(blocks(offset, &bytes));
+            }
+        }
+        self.random.shuffle(&mut doubtful);
+        let mut blocks = std::mem::take(&mut self.durable);
+        for (at, new) in doubtful {
+            let mut block = blocks.get(&at).map_or([0; BLOCK_SIZE], |block| **block);
+            let whole = self.random.bool();
+            for (old, new) in block.chunks_mut(SECTOR).zip(new.chunks(SECTOR)) {
+                if whole || self.random.bool() {
+                    old.copy_from_slice(new);
+                }
+            }
+            if self.random.u8(..4) > 0 {
+                blocks.insert(at, Arc::new(block));
+            }
+        }
+        self.current.clone_from(&blocks);
+        self.durable = blocks;
+        self
+    }
+
+    /// Another length: what lies beyond is gone.
+    #[must_use]
+    pub fn resized(mut self, size: u64) -> Self {
+        assert!(self.is_idle(), "nobody uses it");
+        self.size = size;
+        self.current.retain(|block, _| block * (BLOCK_SIZE as u64) < size);
+        self.durable.retain(|block, _| block * (BLOCK_SIZE as u64) < size);
+        self
+    }
+
+    fn block(&self, at: u64) -> Block {
+        self.current.get(&at).map_or([0; BLOCK_SIZE], |block| **block)
+    }
+
+    fn store(&mut self, offset: u64, bytes: &[u8]) {
+        for (at, block) in blocks(offset, bytes) {
+            self.current.insert(at, Arc::clone(&block));
+            self.unsynced.push((at, block));
+        }
+    }
+
+    fn happens(&mut self, in_a_thousand: u32) -> bool {
+        in_a_thousand > 0 && self.random.u32(..1000) < in_a_thousand
+    }
+
+    fn fault(&mut self, is_write: bool) -> Option<Fault> {
+        if self.happens(self.faults.failed) {
+            Some(Fault::Failed(5))
+        } else if self.happens(self.faults.short) {
+            Some(Fault::Short)
+        } else if is_write && self.happens(self.faults.no_space) {
+            Some(Fault::NoSpace)
+        } else {
+            None
+        }
+    }
+
+    fn carry_out(&mut self, Pending { command, unsynced }: Pending) -> Completion {
+        self.completed += 1;
+        match command {
+            Command::Read { id, offset, mut buffer, length } => {
+                let fault = self.fault(false);
+                self.read(offset, &mut buffer, length);
+                let result = fault.map_or(Ok(()), Err);
+                Completion { id, buffer: Some(buffer), result }
+            }
+            Command::Write { id, offset, bytes } => {
+                let fault = self.fault(true);
+                if fault.is_some() {
+                    // Some of it may be there all the same.
+                    let some = self.random.usize(..=bytes.len() / BLOCK_SIZE) * BLOCK_SIZE;
+                    self.store(offset, &bytes[..some]);
+                } else if self.happens(self.faults.misdirected) {
+                    let blocks = (self.size - bytes.len() as u64) / BLOCK_SIZE as u64;
+                    let elsewhere = self.random.u64(..=blocks) * BLOCK_SIZE as u64;
+                    self.store(elsewhere, &bytes);
+                } else if !self.happens(self.faults.lost) {
+                    self.store(offset, &bytes);
+                }
+                done(id, fault)
+            }
+            Command::Sync { id } => {
+                let fault = self.fault(true);
+                if fault.is_none() {
+                    for (at, block) in self.unsynced.drain(..unsynced.min(self.unsynced.len())) {
+                        self.durable.insert(at, block);
+                    }
+                }
+                done(id, fault)
+            }
+            Command::Discard { id, offset, length } => {
+                let (first, last) =
+                    (offset / BLOCK_SIZE as u64, (offset + length) / BLOCK_SIZE as u64);
+                let kept = |at: u64| !(first..last).contains(&at);
+                self.current.retain(|at, _| kept(*at));
+                self.durable.retain(|at, _| kept(*at));
+                self.unsynced.retain(|(at, _)| kept(*at));
+                done(id, None)
+            }
+        }
+    }
+
+    fn read(&mut self, offset: u64, buffer: &mut Buffer, length: usize) {
+        for (number, into) in buffer[..length].chunks_mut(BLOCK_SIZE).enumerate() {
+            into.copy_from_slice(&self.block(offset / BLOCK_SIZE as u64 + number as u64));
+        }
+        if self.happens(self.faults.flipped) {
+            let at = self.random.usize(..length);
+            buffer[at] ^= 1 << self.random.u8(..8);
+        }
+    }
+}
+
+fn done(id: IoId, fault: Option<Fault>) -> Completion {
+    Completion { id, buffer: None, result: fault.map_or(Ok(()), Err) }
+}
+
+fn blocks(offset: u64, bytes: &[u8]) -> Vec<(u64, Arc<Block>)> {
+    let (chunks, rest) = bytes.as_chunks::<BLOCK_SIZE>();
+    assert!(rest.is_empty() && offset.is_multiple_of(BLOCK_SIZE as u64), "whole blocks");
+    let first = offset / BLOCK_SIZE as u64;
+    chunks.iter().zip(first..).map(|(block, at)| (at, Arc::new(*block))).collect()
+}
+
+impl Disk for SimDisk {
+    fn submit(&mut self, commands: &mut Vec<Command>) {
+        for command in commands.drain(..) {
+            let (offset, length) = match &command {
+                Command::Read { offset, buffer, length, .. } => {
+                    assert!(*length <= buffer.len(), "inside the buffer");
+                    (*offset, *length as u64)
+                }
+                Command::Write { offset, bytes, .. } => (*offset, bytes.len() as u64),
+                Command::Discard { offset, length, .. } => (*offset, *length),
+                Command::Sync { .. } => (0, 0),
+            };
+            assert!(offset + length <= self.size, "promise 6: never beyond the device");
+            assert!(
+                offset.is_multiple_of(BLOCK_SIZE as u64)
+                    && length.is_multiple_of(BLOCK_SIZE as u64),
+                "whole blocks"
+            );
+            let unsynced = self.unsynced.len();
+            self.pending.push(Pending { command, unsynced });
+        }
+    }
+
+    /// Completes one command, whichever.
+    fn wait(&mut self, _timeout: Option<Duration>, done: &mut Vec<Completion>) {
+        if self.pending.is_empty() {
+            return;
+        }
+        let next = self.random.usize(..self.pending.len());
+        let pending = self.pending.swap_remove(next);
+        let completion = self.carry_out(pending);
+        done.push(completion);
+    }
+
+    fn waker(&self) -> Waker {
+        Arc::new(|| {})
+    }
+}

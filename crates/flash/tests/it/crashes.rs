@@ -1,0 +1,187 @@
+//! The power goes, at any moment.
+
+use std::time::Duration;
+
+use forebay_flash::shard::{Answer, Name, Request};
+
+use crate::world::{World, content, key, seeds, settings};
+
+/// What a small workload has been promised.
+#[derive(Default)]
+struct Promised {
+    /// Keys whose durability was answered.
+    durable: Vec<u64>,
+    /// Keys whose eviction was answered.
+    gone: Vec<u64>,
+}
+
+/// A small workload that stops after so many commands. True if it got to its end.
+fn work(world: &mut World, commands: u64, promised: &mut Promised) -> bool {
+    let mut left = commands;
+    let mut wait = |world: &mut World, token: u64| loop {
+        if let Some(outcome) = world.answers.remove(&token) {
+            outcome.expect("the disk is well");
+            return true;
+        }
+        if left == 0 {
+            return false;
+        }
+        left -= 1;
+        world.step();
+    };
+    for (number, name) in ["a", "b"].iter().enumerate() {
+        let group = world.group(name, false);
+        let keys = number as u64 * 100..number as u64 * 100 + 12;
+        for number in keys.clone() {
+            let append =
+                crate::world::append(group, Name::Key(key(number)), &content(number, 90_000));
+            let token = world.begin(append);
+            if !wait(world, token) {
+                return false;
+            }
+        }
+        let token = world.begin(Request::Seal { group });
+        if !wait(world, token) {
+            return false;
+        }
+        promised.durable.extend(keys);
+    }
+    let group = world.group("a", false);
+    let freed = promised.durable.extract_if(.., |number| *number < 100).collect::<Vec<_>>();
+    let token = world.begin(Request::Free { group, patience: Duration::ZERO });
+    if !wait(world, token) {
+        // Neither here nor there.
+        return false;
+    }
+    promised.gone.extend(freed);
+    let group = world.group("c", false);
+    for number in 200..212 {
+        let append = crate::world::append(group, Name::Key(key(number)), &content(number, 90_000));
+        let token = world.begin(append);
+        if !wait(world, token) {
+            return false;
+        }
+    }
+    let token = world.begin(Request::Flush);
+    if !wait(world, token) {
+        return false;
+    }
+    promised.durable.extend(200..212);
+    true
+}
+
+fn check(world: &mut World, promised: &Promised) {
+    for number in (0..12).chain(100..112).chain(200..212) {
+        let found = world.bytes(Name::Key(key(number)));
+        if let Some(found) = &found {
+            assert_eq!(*found, content(number, 90_000), "promise 1");
+        }
+        if promised.durable.contains(&number) {
+            assert!(found.is_some(), "promise 7: {number} was durable");
+        }
+        if promised.gone.contains(&number) {
+            assert!(found.is_none(), "{number} was evicted for good");
+        }
+    }
+}
+
+/// Promises 1 and 7, and the traps: checkpoint durable before its data; eviction that forgot its log.
+#[test]
+fn a_crash_at_every_single_command() {
+    for commands in 0.. {
+        let mut world = World::new(commands, 8, settings());
+        let mut promised = Promised::default();
+        let finished = work(&mut world, commands, &mut promised);
+        let mut world = world.crashed();
+        check(&mut world, &promised);
+        // What was scanned has been sealed: the next crash finds the same.
+        world.settle();
+        let mut world = world.crashed();
+        assert_eq!(world.found.scanned, 0, "sealed by now");
+        check(&mut world, &promised);
+        if finished {
+            assert!(commands > 50, "that is no workload");
+            break;
+        }
+    }
+}
+
+/// A crash while recovering from a crash, and again, and work in between.
+#[test]
+fn crashes_in_a_row() {
+    for seed in seeds(60) {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut world = World::new(seed, 12, settings());
+        let mut durable = Vec::new();
+        for round in 0..6_u64 {
+            let group = world.group("a", false);
+            let keys: Vec<u64> = (round * 10..round * 10 + random.u64(1..10)).collect();
+            for number in &keys {
+                world.append(group, Name::Key(key(*number)), &content(*number, 30_000)).unwrap();
+            }
+            if random.bool() {
+                world.ask(Request::Flush).unwrap();
+                durable.extend(keys);
+            }
+            for _ in 0..random.u8(..20) {
+                world.step();
+            }
+            world = world.crashed();
+            if random.bool() {
+                world = world.crashed();
+            }
+            for number in &durable {
+                assert_eq!(world.bytes(Name::Key(key(*number))).unwrap(), content(*number, 30_000));
+            }
+        }
+    }
+}
+
+/// Trap: stale checkpoint after a run without one. A region that is used again must not be taken for what
+/// its old footer says.
+#[test]
+fn an_old_footer_says_nothing_about_a_new_life() {
+    let mut world = World::new(5, 4, settings());
+    let first = world.group("first", true);
+    for ordinal in 0..40 {
+        let outcome = world.append(first, Name::Ordinal(first, ordinal), &content(1, 90_000));
+        assert!(outcome.is_ok());
+    }
+    world.ask(Request::Free { group: first, patience: Duration::ZERO }).unwrap();
+    let again = world.group("first", true);
+    world.append(again, Name::Ordinal(again, 0), &content(2, 90_000)).unwrap();
+    world.settle();
+    let mut world = world.crashed();
+    let group = world.group("first", true);
+    for ordinal in 0..40 {
+        let found = world.bytes(Name::Ordinal(group, ordinal));
+        assert!(found.is_none_or(|found| ordinal == 0 && found == content(2, 90_000)));
+    }
+}
+
+/// A dense group that was sealed is known to be whole after a restart.
+#[test]
+fn a_sealed_group_is_still_sealed_after_a_crash() {
+    let mut world = World::new(5, 12, settings());
+    let whole = world.group("whole", true);
+    for ordinal in 0..30 {
+        world.append(whole, Name::Ordinal(whole, ordinal), &content(ordinal, 60_000)).unwrap();
+    }
+    world.ask(Request::Seal { group: whole }).unwrap();
+    let half = world.group("half", true);
+    world.append(half, Name::Ordinal(half, 0), &content(0, 60_000)).unwrap();
+    world.ask(Request::Flush).unwrap();
+    let empty = world.group("empty", true);
+    world.ask(Request::Seal { group: empty }).unwrap();
+    let mut world = world.crashed();
+    let Ok(Answer::Groups(groups)) = world.ask(Request::Groups) else { panic!("a list") };
+    let mut lives: Vec<_> = groups.into_iter().map(|group| (group.name, group.life)).collect();
+    lives.sort_by(|a, b| a.0.cmp(&b.0));
+    use forebay_flash::shard::Life::{Filling, Sealed};
+    assert_eq!(
+        lives,
+        [(b"empty".to_vec(), Sealed), (b"half".to_vec(), Filling), (b"whole".to_vec(), Sealed)]
+    );
+    let whole = world.group("whole", true);
+    assert!((0..30).all(|n| world.bytes(Name::Ordinal(whole, n)).unwrap() == content(n, 60_000)));
+}
