@@ -159,6 +159,7 @@ impl Drop for Buffer {
 
 impl View {
     /// A part of it.
+    #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.range.len(), "inside the view");
         let start = self.range.start + range.start;
