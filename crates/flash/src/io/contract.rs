@@ -91,7 +91,7 @@ fn run(disk: &mut dyn Disk, mut commands: Vec<Command>) -> HashMap<IoId, Complet
     finished
 }
 
-fn run_one(disk: &mut dyn Disk, command: Command) -> Completion {
+pub(super) fn run_one(disk: &mut dyn Disk, command: Command) -> Completion {
     run(disk, vec![command]).into_values().next().unwrap()
 }
 
@@ -283,6 +283,15 @@ fn beyond_the_end_is_short(backend: Backend) {
     }
 }
 
+/// A limit on locked memory may forbid to register it.
+fn memory_need_not_be_registered(backend: Backend) {
+    let bed = Bed::new(16, 16);
+    let mut disk = open_disk(&bed.file, backend, &[]).unwrap();
+    assert_eq!(run_one(disk.as_mut(), write(1, 0, bed.buffer(8, 1))).result, Ok(()));
+    let completion = run_one(disk.as_mut(), read(2, 0, bed.buffer(8, 2)));
+    assert!(holds(&completion.buffer.unwrap(), 1));
+}
+
 /// Discarded space stays reserved: a later write cannot fail for want of it.
 fn discarded_space_stays_reserved(backend: Backend) {
     use std::os::unix::fs::MetadataExt;
@@ -347,7 +356,7 @@ fn fill_file_system(backend: Backend, directory: &Path) {
 }
 
 #[expect(clippy::print_stdout, reason = "whoever runs the tests should know what was not tried")]
-fn say(what: &str) {
+pub(super) fn say(what: &str) {
     println!("{what}");
 }
 
@@ -399,6 +408,7 @@ contract!(
     a_wait_ends_when_its_time_is_over,
     completions_and_wakes_do_not_hide_each_other,
     a_disk_dropped_while_commands_run_gives_all_memory_back,
+    memory_need_not_be_registered,
     beyond_the_end_is_short,
     discarded_space_stays_reserved,
 );

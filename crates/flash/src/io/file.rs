@@ -102,10 +102,13 @@ impl DeviceFile {
             if !at.is_still(&file)? {
                 continue;
             }
+            // Holds the lock until it is decided whether the file stays.
+            let held = file.try_clone().map_err(at.failed("open"))?;
             let opened = Self::prepare(at, file, kind.unwrap_or(Kind::File), size);
             if opened.is_err() && kind.is_none() {
                 let _ = std::fs::remove_file(path);
             }
+            drop(held);
             return opened;
         }
     }
@@ -317,7 +320,7 @@ impl At<'_> {
             .map_err(self.failed("sync the directory of"))
     }
 
-    fn failed(self, what: &'static str) -> impl FnOnce(Errno) -> OpenError {
+    fn failed<E: Into<io::Error>>(self, what: &'static str) -> impl FnOnce(E) -> OpenError {
         move |error| OpenError::Failed { path: self.0.to_owned(), what, source: error.into() }
     }
 }

@@ -4,6 +4,8 @@
 #[cfg(test)]
 mod contract;
 mod file;
+#[cfg(test)]
+mod opening;
 mod threads;
 mod uring;
 

@@ -444,3 +444,36 @@ impl Signal {
         self.state.swap(AWAKE, SeqCst);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_across_two_registered_pieces_is_in_none() {
+        let registered = [0x1000..0x5000, 0x5000..0x9000];
+        let find = |start: usize, length| index(&registered, start as *const u8, length);
+        assert_eq!(find(0x1000, 0x4000), Some(0));
+        assert_eq!(find(0x4000, 0x2000), None);
+        assert_eq!(find(0x5000, 0x1000), Some(1));
+        assert_eq!(find(0x8000, 0x1001), None);
+        assert_eq!(find(0x0, 0x1000), None);
+    }
+
+    /// Trap: "use-after-free when a read is cancelled". Only the ring's own thread can wait for what is
+    /// running; dropped elsewhere, it keeps that memory for ever.
+    #[test]
+    fn dropped_by_another_thread_it_gives_nothing_back_that_may_be_written_to() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = DeviceFile::open(&directory.path().join("device"), 1 << 20).unwrap();
+        let arena = Arena::new(1 << 20).unwrap();
+        let Ok(mut ring) = Uring::start(&Arc::new(file), &[Arc::clone(&arena)]) else { return };
+        let buffer = arena.take(1 << 20).unwrap();
+        ring.submit(&mut vec![Command::Read { id: IoId(0), offset: 0, buffer }]);
+        ring.begin().unwrap();
+        ring.enter(0, None).unwrap();
+        let bound_to_a_thread = ring.ring.params().is_setup_single_issuer();
+        std::thread::spawn(move || drop(ring)).join().unwrap();
+        assert_eq!(arena.take(1 << 20).is_none(), bound_to_a_thread);
+    }
+}
