@@ -16,7 +16,7 @@ use rustix::{
     io::Errno,
 };
 
-use crate::layout::BLOCK_SIZE;
+use crate::layout::{BLOCK_SIZE, REGIONS_OFFSET};
 
 /// An open device.
 #[derive(Debug)]
@@ -174,6 +174,56 @@ impl DeviceFile {
         Ok(())
     }
 
+    /// Cuts off what nobody needs any more; while it is in use, too.
+    pub fn shorten(&self, size: u64) -> Result<(), OpenError> {
+        if self.kind == Kind::File {
+            let at = At(&self.path);
+            rustix::fs::ftruncate(&self.file, size).map_err(at.failed("shorten"))?;
+        }
+        Ok(())
+    }
+
+    /// Whether nothing was ever written here: a file without data, a block device that begins with zeros.
+    pub fn is_blank(&self) -> io::Result<bool> {
+        match self.kind {
+            Kind::File => match rustix::fs::seek(&self.file, SeekFrom::Data(0)) {
+                Err(Errno::NXIO) => Ok(true),
+                Err(error) => Err(error.into()),
+                Ok(_) => Ok(false),
+            },
+            Kind::Block => {
+                for offset in (0..REGIONS_OFFSET).step_by(BLOCK_SIZE) {
+                    if self.read_block(offset)?.iter().any(|byte| *byte != 0) {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    /// One block, before there is a disk to ask.
+    pub fn read_block(&self, offset: u64) -> io::Result<Vec<u8>> {
+        let mut memory = Aligned::new();
+        let read = rustix::io::pread(&self.file, memory.block(), offset)?;
+        if read != BLOCK_SIZE {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(memory.block().to_vec())
+    }
+
+    /// Writes some blocks, and waits until they are durable.
+    pub fn write_blocks(&self, blocks: &[(u64, &[u8])]) -> io::Result<()> {
+        let mut memory = Aligned::new();
+        for (offset, bytes) in blocks {
+            memory.block().copy_from_slice(bytes);
+            if rustix::io::pwrite(&self.file, memory.block(), *offset)? != BLOCK_SIZE {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+        }
+        Ok(rustix::fs::fdatasync(&self.file)?)
+    }
+
     /// Gives the space below these bytes back, so that the flash need not keep them; a file reserves it
     /// again. It is a favour to the drive: where it is not possible, that is logged once and nothing more.
     pub(super) fn discard(&self, offset: u64, length: u64) {
@@ -283,9 +333,7 @@ impl At<'_> {
 
     /// The last doubt about direct I/O. Other errors are for whoever reads.
     fn try_direct_read(self, file: &OwnedFd) -> Result<(), OpenError> {
-        let mut memory = vec![0; 2 * BLOCK_SIZE];
-        let start = memory.as_ptr().align_offset(BLOCK_SIZE);
-        match rustix::io::pread(file, &mut memory[start..start + BLOCK_SIZE], 0) {
+        match rustix::io::pread(file, Aligned::new().block(), 0) {
             Err(Errno::INVAL) => Err(OpenError::NoDirectIo { path: self.0.to_owned() }),
             _ => Ok(()),
         }
@@ -322,6 +370,20 @@ impl At<'_> {
 
     fn failed<E: Into<io::Error>>(self, what: &'static str) -> impl FnOnce(E) -> OpenError {
         move |error| OpenError::Failed { path: self.0.to_owned(), what, source: error.into() }
+    }
+}
+
+/// Memory for one block.
+struct Aligned(Vec<u8>);
+
+impl Aligned {
+    fn new() -> Self {
+        Self(vec![0; 2 * BLOCK_SIZE])
+    }
+
+    fn block(&mut self) -> &mut [u8] {
+        let start = self.0.as_ptr().align_offset(BLOCK_SIZE);
+        &mut self.0[start..start + BLOCK_SIZE]
     }
 }
 

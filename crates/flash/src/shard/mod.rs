@@ -253,6 +253,10 @@ impl<T> Shard<T> {
                 let facts = self.groups.values().map(|group| self.facts(group)).collect();
                 self.answers.push((token, Ok(Answer::Groups(facts))));
             }
+            Request::Counters => {
+                let counters = self.counters();
+                self.answers.push((token, Ok(Answer::Counters(counters))));
+            }
             Request::Entries { group } => self.list(token, group),
             Request::Forget { key } => {
                 self.forget(&key);

@@ -80,6 +80,8 @@ pub enum Request {
     },
     /// Lists the groups.
     Groups,
+    /// Tells what has been counted.
+    Counters,
     /// Lists the entries of a group, in the order in which they were written.
     Entries {
         /// Which.
@@ -123,6 +125,8 @@ pub enum Answer {
     Groups(Vec<GroupFacts>),
     /// The entries.
     Entries(Vec<Descriptor>),
+    /// The numbers.
+    Counters(Counters),
 }
 
 /// How a request ended.

@@ -1,0 +1,172 @@
+//! What is on a device, and what becomes of it: a device of ours is opened, a blank one is formatted, and
+//! anything else is left alone.
+
+use std::path::PathBuf;
+
+use forebay_core::ByteSize;
+
+use crate::{
+    io::{DeviceFile, OpenError},
+    layout::{
+        BLOCK_SIZE, DeviceId, Geometry, REGION_SIZE_MAX, REGION_SIZE_MIN, REGIONS_MAX, REGIONS_MIN,
+        REGIONS_OFFSET, SUPERBLOCK_OFFSETS, Superblock, SuperblockError,
+    },
+};
+
+/// How a device shall be.
+#[derive(Debug, Clone)]
+pub struct DeviceConfig {
+    /// A file, which is made if it is not there, or a block device.
+    pub path: PathBuf,
+    /// How much of it is used.
+    pub capacity: ByteSize,
+    /// How large its regions are, if it is formatted now; one that is there keeps what it has.
+    pub region_size: Option<ByteSize>,
+    /// Whose it is.
+    pub owner: [u8; 16],
+}
+
+/// Why a device is not used.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each says what it is about")]
+pub enum DeviceError {
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(
+        "{} holds something that is not forebay's: name another file, or, if nobody needs it, remove it \
+         (a block device: `blkdiscard`) and start again",
+        path.display()
+    )]
+    Foreign { path: PathBuf },
+    #[error(
+        "both superblocks of {} are damaged: check the disk; to begin with an empty cache, remove the file \
+         (a block device: `blkdiscard`) and start again",
+        path.display()
+    )]
+    Damaged { path: PathBuf },
+    #[error(
+        "{} was written by a newer forebay (format {found}): use that one, or remove the file to begin \
+         with an empty cache",
+        path.display()
+    )]
+    Newer { path: PathBuf, found: u32 },
+    #[error(
+        "{} belongs to another forebay node: name another file, or, if that node is gone, remove this one \
+         (a block device: `blkdiscard`) and start again",
+        path.display()
+    )]
+    OtherOwner { path: PathBuf },
+    #[error(
+        "{} has {size}, but its superblock says {stated}: it was cut; restore it, or remove it to begin \
+         with an empty cache",
+        path.display()
+    )]
+    Cut { path: PathBuf, size: ByteSize, stated: ByteSize },
+    #[error(
+        "a device of {capacity} is too small: with regions of {region_size} it takes at least {min}"
+    )]
+    TooSmall { capacity: ByteSize, region_size: ByteSize, min: ByteSize },
+    #[error(
+        "regions of {0} are not possible: a power of two from {min} to {max}",
+        min = ByteSize(REGION_SIZE_MIN),
+        max = ByteSize(REGION_SIZE_MAX)
+    )]
+    RegionSize(ByteSize),
+    #[error("read or write the superblocks of {}", path.display())]
+    Io { path: PathBuf, source: std::io::Error },
+}
+
+/// A device that may be used.
+#[derive(Debug)]
+pub struct Opened {
+    /// It.
+    pub file: DeviceFile,
+    /// What it shall say of itself.
+    pub superblock: Superblock,
+    /// How long it shall be once it says so.
+    pub shorten_to: Option<u64>,
+}
+
+/// Opens a device, and formats it if it is blank.
+pub fn open_device(config: &DeviceConfig) -> Result<Opened, DeviceError> {
+    let region_size = region_size(config)?;
+    let new = cut(config.capacity, region_size)?;
+    let mut file = DeviceFile::open(&config.path, new.device_size())?;
+    let path = || config.path.clone();
+    let io = |source| DeviceError::Io { path: path(), source };
+    let mut found = Vec::new();
+    for offset in SUPERBLOCK_OFFSETS {
+        let fits = offset + BLOCK_SIZE as u64 <= file.size();
+        let block = if fits { file.read_block(offset).map_err(io)? } else { vec![1; BLOCK_SIZE] };
+        found.push(Superblock::decode(&block));
+    }
+    let version = found.iter().find_map(|copy| match copy {
+        Err(SuperblockError::Version(version)) => Some(*version),
+        _ => None,
+    });
+    if let Some(found) = version {
+        return Err(DeviceError::Newer { path: path(), found });
+    }
+    let newest = found.iter().flatten().max_by_key(|copy| copy.epoch).copied();
+    let Some(known) = newest else {
+        if !file.is_blank().map_err(io)? {
+            let damaged = found.contains(&Err(SuperblockError::Damaged));
+            let path = path();
+            return Err(if damaged {
+                DeviceError::Damaged { path }
+            } else {
+                DeviceError::Foreign { path }
+            });
+        }
+        let geometry = Geometry { device: DeviceId(fastrand::u64(1..)), ..new };
+        file.resize(geometry.device_size())?;
+        let first = Superblock { geometry, owner: config.owner, epoch: 0 };
+        let mut block = vec![0; BLOCK_SIZE];
+        first.encode(&mut block);
+        file.write_blocks(&SUPERBLOCK_OFFSETS.map(|offset| (offset, &block[..]))).map_err(io)?;
+        return Ok(Opened { file, superblock: Superblock { epoch: 1, ..first }, shorten_to: None });
+    };
+    if known.owner != config.owner {
+        return Err(DeviceError::OtherOwner { path: path() });
+    }
+    let stated = known.geometry.device_size();
+    if stated > file.size() {
+        let (size, stated) = (ByteSize(file.size()), ByteSize(stated));
+        return Err(DeviceError::Cut { path: path(), size, stated });
+    }
+    let wanted = cut(config.capacity, known.geometry.region_size)?;
+    let geometry = Geometry { device: known.geometry.device, ..wanted };
+    // Longer before it says so, shorter afterwards: it never says more than there is.
+    let size = geometry.device_size();
+    let shorten_to = (size < file.size()).then_some(size);
+    if size > file.size() {
+        file.resize(size)?;
+    }
+    let superblock = Superblock { geometry, owner: known.owner, epoch: known.epoch + 1 };
+    Ok(Opened { file, superblock, shorten_to })
+}
+
+fn region_size(config: &DeviceConfig) -> Result<u64, DeviceError> {
+    match config.region_size {
+        Some(ByteSize(size)) => {
+            let possible =
+                size.is_power_of_two() && (REGION_SIZE_MIN..=REGION_SIZE_MAX).contains(&size);
+            possible.then_some(size).ok_or(DeviceError::RegionSize(ByteSize(size)))
+        }
+        // Few enough to be evicted one by one, and enough of them to have a choice.
+        None => {
+            let share = (config.capacity.0 / 256).clamp(REGION_SIZE_MIN, REGION_SIZE_MAX);
+            Ok(1 << share.ilog2())
+        }
+    }
+}
+
+fn cut(capacity: ByteSize, region_size: u64) -> Result<Geometry, DeviceError> {
+    let regions = capacity.0.saturating_sub(REGIONS_OFFSET) / region_size;
+    let regions = u32::try_from(regions).unwrap_or(REGIONS_MAX).min(REGIONS_MAX);
+    if regions < REGIONS_MIN {
+        let min = ByteSize(REGIONS_OFFSET + u64::from(REGIONS_MIN) * region_size);
+        return Err(DeviceError::TooSmall { capacity, region_size: ByteSize(region_size), min });
+    }
+    Ok(Geometry { device: DeviceId(0), region_size, regions })
+}
