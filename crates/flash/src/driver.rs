@@ -163,7 +163,9 @@ fn serve(inbox: &Mutex<Vec<Message>>, mut shard: Shard<Option<Reply>>, disk: &mu
         shard.take(&mut commands, &mut answers);
         for (reply, outcome) in answers.drain(..) {
             // Whoever asked may have gone.
-            let _ = reply.map(|reply: Reply| reply.send(outcome));
+            if let Some(reply) = reply {
+                let _ = reply.send(outcome);
+            }
         }
         if stopping && commands.is_empty() && shard.is_idle() {
             return;

@@ -329,9 +329,9 @@ impl Group {
     }
 
     async fn hold(&self, hold: Hold) -> Result<Held, Refusal> {
-        let held = Held { group: self.clone(), hold };
+        let kept = Held { group: self.clone(), hold };
         self.all(|group| Request::Hold { group, hold }).await?;
-        Ok(held)
+        Ok(kept)
     }
 
     /// What is in it, device by device, in the order of writing.

@@ -65,8 +65,9 @@ pub struct Fingerprint {
 impl Fingerprint {
     /// Keys are hashes, so their bits serve as they are; the same in every run.
     pub fn of(key: &Key) -> Self {
-        let [a, b, c, d, e, f, ..] = key.0;
-        Self { low: u32::from_le_bytes([a, b, c, d]), high: u16::from_le_bytes([e, f]) }
+        let (low, rest) = key.0.split_first_chunk().expect("long enough");
+        let high = rest.first_chunk().expect("long enough");
+        Self { low: u32::from_le_bytes(*low), high: u16::from_le_bytes(*high) }
     }
 
     /// The lower half.
@@ -169,7 +170,10 @@ impl Index {
     pub fn remove(&mut self, key: &Key, location: Location) -> bool {
         let wanted = Fingerprint::of(key);
         let is_it = |slot: &Slot| slot.fingerprint() == wanted && slot.location() == location;
-        self.hashed.find_entry(hash(wanted.low), is_it).map(|entry| entry.remove()).is_ok()
+        self.hashed
+            .find_entry(hash(wanted.low), is_it)
+            .map(hashbrown::hash_table::OccupiedEntry::remove)
+            .is_ok()
     }
 
     /// Forgets an ordinal, if it is at this place.

@@ -147,18 +147,13 @@ pub fn open_device(config: &DeviceConfig) -> Result<Opened, DeviceError> {
 }
 
 fn region_size(config: &DeviceConfig) -> Result<u64, DeviceError> {
-    match config.region_size {
-        Some(ByteSize(size)) => {
-            let possible =
-                size.is_power_of_two() && (REGION_SIZE_MIN..=REGION_SIZE_MAX).contains(&size);
-            possible.then_some(size).ok_or(DeviceError::RegionSize(ByteSize(size)))
-        }
-        // Few enough to be evicted one by one, and enough of them to have a choice.
-        None => {
-            let share = (config.capacity.0 / 256).clamp(REGION_SIZE_MIN, REGION_SIZE_MAX);
-            Ok(1 << share.ilog2())
-        }
-    }
+    let Some(ByteSize(size)) = config.region_size else {
+        // Small enough to be evicted one by one, and enough of them to have a choice.
+        let share = (config.capacity.0 / 256).clamp(REGION_SIZE_MIN, REGION_SIZE_MAX);
+        return Ok(1 << share.ilog2());
+    };
+    let possible = size.is_power_of_two() && (REGION_SIZE_MIN..=REGION_SIZE_MAX).contains(&size);
+    possible.then_some(size).ok_or(DeviceError::RegionSize(ByteSize(size)))
 }
 
 fn cut(capacity: ByteSize, region_size: u64) -> Result<Geometry, DeviceError> {

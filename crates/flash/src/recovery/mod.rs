@@ -134,12 +134,11 @@ impl<T> Recovery<T> {
                 let (region, task) =
                     self.running.remove(&id).expect("every command completes once");
                 let buffer = buffer.expect("a read gives its buffer back");
-                match result {
-                    Ok(()) => self.looked_at(region, task, &buffer),
-                    Err(_) => {
-                        self.found.unreadable += 1;
-                        self.shard.distrust(region);
-                    }
+                if let Ok(()) = result {
+                    self.looked_at(region, task, &buffer);
+                } else {
+                    self.found.unreadable += 1;
+                    self.shard.distrust(region);
                 }
             }
             (Step::Failed(_), _) => {}
@@ -190,7 +189,7 @@ impl<T> Recovery<T> {
                     }
                     Some(_) if let Some(footer) = Footer::decode(tail, region_size) => {
                         self.found.sealed += 1;
-                        self.adopt(region, &header, footer.entries, Some(footer.last));
+                        self.adopt(region, &header, &footer.entries, Some(footer.last));
                     }
                     _ => {
                         let scan = Box::new(Scan::new(device, header.generation));
@@ -213,7 +212,7 @@ impl<T> Recovery<T> {
                         entries.pop();
                     }
                     self.found.scanned += u64::from(!entries.is_empty());
-                    self.adopt(region, &header, entries, None);
+                    self.adopt(region, &header, &entries, None);
                 }
             }
         }
@@ -224,7 +223,7 @@ impl<T> Recovery<T> {
         &mut self,
         region: RegionId,
         header: &RegionHeader,
-        entries: Vec<Descriptor>,
+        entries: &[Descriptor],
         sealed: Option<bool>,
     ) {
         let Use::Group { name, class, dense } = &header.usage else { unreachable!("in use") };
@@ -232,7 +231,7 @@ impl<T> Recovery<T> {
             return;
         }
         self.found.entries += entries.len() as u64;
-        self.shard.adopt(region, header.generation, (name, *class, *dense), &entries, sealed);
+        self.shard.adopt(region, header.generation, (name, *class, *dense), entries, sealed);
     }
 }
 
@@ -267,7 +266,7 @@ impl<T> Shard<T> {
 
 /// The state of a region that was scanned: it goes on being sealed.
 pub(crate) fn scanned(entries: &[Descriptor]) -> RegionState {
-    let mut open = Open::new();
+    let mut open = Open::default();
     let end = entries.last().map_or(open.fill, Descriptor::end);
     open.fill = round_up(end, BLOCK_SIZE as u64);
     open.header_is_durable = true;

@@ -156,14 +156,11 @@ impl<T> Shard<T> {
                 let left = self.superblock.geometry.region_size - offset;
                 let length = left.min(self.settings.piece_size as u64);
                 let length = usize::try_from(length).expect("fits into memory");
-                match self.memory.staging.take(length) {
-                    Some(buffer) => {
-                        open.pieces.push_back(Piece { offset, stage: Stage::Filling(buffer, 0) });
-                    }
-                    None => {
-                        self.flush_idle(placed.region);
-                        return Ok(Turn::Waits);
-                    }
+                if let Some(buffer) = self.memory.staging.take(length) {
+                    open.pieces.push_back(Piece { offset, stage: Stage::Filling(buffer, 0) });
+                } else {
+                    self.flush_idle(placed.region);
+                    return Ok(Turn::Waits);
                 }
             }
         }

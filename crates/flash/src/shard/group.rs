@@ -166,12 +166,12 @@ impl<T> Shard<T> {
     }
 
     /// Answers those who wait until a group is durable, if it is, or if it never will be.
-    pub(super) fn answer_sealers(&mut self, id: GroupId, failed: Option<Refusal>) {
+    pub(super) fn answer_sealers(&mut self, id: GroupId, failed: Option<&Refusal>) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let durable =
             |id: &RegionId| matches!(self.regions[id.0 as usize].state, RegionState::Sealed);
         if failed.is_some() || group.regions.iter().all(durable) {
-            let outcome = || failed.clone().map_or(Ok(Answer::Done), Err);
+            let outcome = || failed.cloned().map_or(Ok(Answer::Done), Err);
             self.answers.extend(group.sealers.drain(..).map(|token| (token, outcome())));
         }
     }

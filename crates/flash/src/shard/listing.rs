@@ -99,13 +99,12 @@ impl<T> Shard<T> {
             TailReader::Listing => {
                 let listing = self.listings.front_mut().expect("it was reading");
                 listing.is_reading = false;
-                match footer {
-                    Some(footer) => listing.entries.extend(footer.entries),
-                    None => {
-                        let listing = self.listings.pop_front().expect("just seen");
-                        let outcome: Outcome = Err(Refusal::Failed);
-                        self.answers.push((listing.token, outcome));
-                    }
+                if let Some(footer) = footer {
+                    listing.entries.extend(footer.entries);
+                } else {
+                    let listing = self.listings.pop_front().expect("just seen");
+                    let outcome: Outcome = Err(Refusal::Failed);
+                    self.answers.push((listing.token, outcome));
                 }
             }
             TailReader::Scrub => self.tail_scrubbed(id, footer),

@@ -182,9 +182,10 @@ impl<T> Shard<T> {
         let region = reading.fetched.location.region();
         self.region(region).readers -= 1;
         if let Some(reader) = reading.reader {
-            let outcome = match reading.failed {
-                false => Ok(Answer::Read(Some(reading.fetched))),
-                true => Err(Refusal::Failed),
+            let outcome = if reading.failed {
+                Err(Refusal::Failed)
+            } else {
+                Ok(Answer::Read(Some(reading.fetched)))
             };
             self.read_ended(reader, outcome);
         }

@@ -135,9 +135,9 @@ impl Region {
     }
 }
 
-impl Open {
+impl Default for Open {
     /// What a region has when it begins.
-    pub fn new() -> Self {
+    fn default() -> Self {
         Self {
             fill: BLOCK_SIZE as u64,
             descriptors: Vec::new(),
@@ -148,7 +148,9 @@ impl Open {
             used: 0,
         }
     }
+}
 
+impl Open {
     /// Where the bytes begin that are in memory only, or also.
     pub fn staged_from(&self) -> u64 {
         self.pieces.front().map_or(self.fill, |piece| piece.offset)
@@ -230,7 +232,7 @@ impl<T> Shard<T> {
         *self.region(id) = Region {
             generation,
             group: Some(group),
-            state: RegionState::Filling(Box::new(Open::new())),
+            state: RegionState::Filling(Box::default()),
             writes: 1,
             ..Region::free()
         };
@@ -494,7 +496,7 @@ impl<T> Shard<T> {
         self.counters.regions_lost += 1;
         self.leave(id, None);
         if let Some(group) = group {
-            self.answer_sealers(group, Some(Refusal::Failed));
+            self.answer_sealers(group, Some(&Refusal::Failed));
         }
     }
 

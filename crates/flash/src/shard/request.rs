@@ -205,7 +205,7 @@ impl Default for Settings {
             queue_bytes_max: 256 << 20,
             read_deadline: Duration::from_secs(2),
             scrub_rate: Some(ByteRate(ByteSize::mib(8))),
-            quarantine: Duration::from_secs(600),
+            quarantine: Duration::from_mins(10),
             discard: true,
         }
     }

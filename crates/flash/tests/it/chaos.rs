@@ -124,9 +124,8 @@ impl Chaos {
             16 => {
                 let hold = if self.random.bool() { Hold::Pin } else { Hold::Lease };
                 let on = self.random.u8(..3) == 0;
-                self.on_some_group(|group| match on {
-                    true => Request::Hold { group, hold },
-                    false => Request::LetGo { group, hold },
+                self.on_some_group(|group| {
+                    if on { Request::Hold { group, hold } } else { Request::LetGo { group, hold } }
                 });
             }
             17 => self.on_some_group(|group| Request::Entries { group }),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forebay_flash::shard::{Answer, Name, Request};
+use forebay_flash::shard::{Answer, Life, Name, Request};
 
 use crate::world::{World, content, key, seeds, settings};
 
@@ -177,10 +177,13 @@ fn a_sealed_group_is_still_sealed_after_a_crash() {
     let Ok(Answer::Groups(groups)) = world.ask(Request::Groups) else { panic!("a list") };
     let mut lives: Vec<_> = groups.into_iter().map(|group| (group.name, group.life)).collect();
     lives.sort_by(|a, b| a.0.cmp(&b.0));
-    use forebay_flash::shard::Life::{Filling, Sealed};
     assert_eq!(
         lives,
-        [(b"empty".to_vec(), Sealed), (b"half".to_vec(), Filling), (b"whole".to_vec(), Sealed)]
+        [
+            (b"empty".to_vec(), Life::Sealed),
+            (b"half".to_vec(), Life::Filling),
+            (b"whole".to_vec(), Life::Sealed)
+        ]
     );
     let whole = world.group("whole", true);
     assert!((0..30).all(|n| world.bytes(Name::Ordinal(whole, n)).unwrap() == content(n, 60_000)));

@@ -125,7 +125,9 @@ impl World {
         for (token, outcome) in answers {
             assert!(self.answers.insert(token, outcome).is_none(), "answered twice");
         }
-        commands.iter().for_each(|command| self.audit(command));
+        for command in &commands {
+            self.audit(command);
+        }
         self.disk.submit(&mut commands);
         let mut done: Vec<Completion> = Vec::new();
         self.disk.wait(None, &mut done);
@@ -159,7 +161,7 @@ impl World {
             if !busy {
                 let wake = self.shard.wake_at().expect("nobody would ever answer");
                 let now = self.now.max(wake);
-                self.advance(now - self.now);
+                self.advance(now.checked_sub(self.now).unwrap());
             }
         }
     }
