@@ -151,6 +151,9 @@ fn serve(inbox: &Mutex<Vec<Message>>, mut shard: Shard<Option<Reply>>, disk: &mu
     let mut stopping = false;
     loop {
         std::mem::swap(&mut messages, &mut *inbox.lock());
+        // Before anything is asked: what begins now has its deadline counted from now.
+        let now = started.elapsed();
+        shard.advance(now);
         for message in messages.drain(..) {
             match message {
                 Message::Ask(request, reply) => shard.submit(Some(reply), request),
@@ -158,8 +161,6 @@ fn serve(inbox: &Mutex<Vec<Message>>, mut shard: Shard<Option<Reply>>, disk: &mu
                 Message::Stop => stopping = true,
             }
         }
-        let now = started.elapsed();
-        shard.advance(now);
         shard.take(&mut commands, &mut answers);
         for (reply, outcome) in answers.drain(..) {
             // Whoever asked may have gone.
