@@ -15,6 +15,8 @@ use forebay_measure::load::{Sample, drive};
 
 use super::Case;
 
+/// As on a device of a common size; by default a small one has smaller regions.
+const REGION_SIZE: ByteSize = ByteSize::mib(32);
 /// Filling needs no more to keep a device busy.
 const FILL_DEPTH: usize = 16;
 
@@ -72,7 +74,7 @@ pub fn open(path: &Path, capacity: ByteSize, backend: Backend) -> anyhow::Result
     let device = DeviceConfig {
         path: path.to_owned(),
         capacity,
-        region_size: None,
+        region_size: Some(REGION_SIZE),
         owner: *b"forebay's bench ",
     };
     let mut config = Config::new(vec![device]);
