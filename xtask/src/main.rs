@@ -22,6 +22,8 @@ Commands:
           Python and outside servers; installs what it needs under target/
   bench loaders [--quick] [--format json]
           forebay's loader against plain PyTorch, in adjacent pairs
+  bench flash [--quick] [--format json]
+          the device engine against foyer's, on this disk, in adjacent pairs
 ";
 
 fn main() -> ExitCode {
@@ -34,6 +36,9 @@ fn main() -> ExitCode {
         ["test"] => test(),
         ["bench", "loaders", options @ ..] if are_known(options) => {
             bench::loaders(options.contains(&"--quick"), options.contains(&"json"))
+        }
+        ["bench", "flash", options @ ..] if are_known(options) => {
+            bench::flash(options.contains(&"--quick"), options.contains(&"json"))
         }
         ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
