@@ -66,7 +66,8 @@ fn compare(kind: Kind, item: usize, quick: bool) -> anyhow::Result<Vec<Row>> {
     // Adjacent, taking turns at who goes first.
     let mut measure = |order: Order| {
         // One that does not count: whoever has to make room does it now.
-        (ours.run(order)?, theirs.run(order)?);
+        ours.run(order)?;
+        theirs.run(order)?;
         let mut measured: Vec<(Report, Report)> = Vec::new();
         for pair in 0..pairs {
             measured.push(if pair % 2 == 0 {

@@ -89,10 +89,10 @@ impl Side {
             .spawn()?;
         let orders = child.stdin.take().context("a pipe")?;
         let reports = BufReader::new(child.stdout.take().context("a pipe")?);
-        let mut side = Self { child, orders, reports };
-        side.read_line()?;
-        side.signal(Signal::STOP)?;
-        Ok(side)
+        let mut started = Self { child, orders, reports };
+        started.read_line()?;
+        started.signal(Signal::STOP)?;
+        Ok(started)
     }
 
     /// Does one thing, and stops again.

@@ -176,6 +176,24 @@ fn what_was_written_is_read_whole_in_ranges_and_in_batches() {
     });
 }
 
+/// Long entries lie differently in their blocks, each a little further on than the one before.
+#[test]
+fn long_entries_are_read_wherever_they_lie() {
+    on_both(|backend| {
+        let mut place = Place::new(backend, &[80]);
+        place.config.devices[0].region_size = Some(ByteSize::mib(16));
+        let flash = place.open();
+        wait(async {
+            for (name, length) in [("MiB", 1 << 20), ("half", 512 << 10), ("odd", 1_048_000)] {
+                let group = flash.group(name.as_bytes(), 1, false).await.unwrap();
+                append(&group, 0..15, length).await;
+                group.seal().await.unwrap();
+                assert_eq!(present(&flash, 0..15, length).await, range(0..15), "{name}");
+            }
+        });
+    });
+}
+
 /// Promise 7: what was sealed is there after a restart. What was not may be; if it is, it is right.
 #[test]
 fn a_restart_without_a_flush_keeps_what_was_sealed() {
