@@ -12,7 +12,7 @@ use crate::{
     io::{Disk, Fault, Waker},
     layout::Geometry,
     recovery::{Found, Recovery},
-    shard::{Outcome, Request, Shard},
+    shard::{Counters, Outcome, Request, Shard},
 };
 
 /// Where an answer goes.
@@ -24,6 +24,7 @@ pub struct Driver {
     waker: Waker,
     thread: Option<JoinHandle<()>>,
     index: Arc<RwLock<Index>>,
+    counters: Arc<Mutex<Counters>>,
     geometry: Geometry,
     found: Found,
 }
@@ -43,9 +44,10 @@ impl Driver {
         open: impl FnOnce() -> Box<dyn Disk> + Send + 'static,
     ) -> io::Result<Result<Self, Fault>> {
         let inbox: Arc<Mutex<Vec<Message>>> = Arc::default();
+        let counters: Arc<Mutex<Counters>> = Arc::default();
         let (ready, is_ready) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name(name).spawn({
-            let inbox = Arc::clone(&inbox);
+            let (inbox, counters) = (Arc::clone(&inbox), Arc::clone(&counters));
             move || {
                 let mut disk = open();
                 let recovered = recover(recovery, &mut *disk);
@@ -53,9 +55,10 @@ impl Driver {
                     Ok(recovered) => recovered,
                     Err(fault) => return drop(ready.send(Err(fault))),
                 };
+                *counters.lock() = shard.counters();
                 let facts = (disk.waker(), shard.index(), shard.geometry(), found);
                 if ready.send(Ok(facts)).is_ok() {
-                    serve(&inbox, shard, &mut *disk);
+                    serve(&inbox, &counters, shard, &mut *disk);
                 }
             }
         })?;
@@ -65,6 +68,7 @@ impl Driver {
             waker,
             thread: Some(thread),
             index,
+            counters,
             geometry,
             found,
         }))
@@ -101,6 +105,11 @@ impl Driver {
     /// Where everything is.
     pub fn index(&self) -> &RwLock<Index> {
         &self.index
+    }
+
+    /// What has been counted; whoever was answered is in it.
+    pub fn counters(&self) -> Counters {
+        *self.counters.lock()
     }
 
     /// Wakes the thread.
@@ -144,7 +153,12 @@ fn recover<T>(mut recovery: Recovery<T>, disk: &mut dyn Disk) -> Result<(Shard<T
     recovery.finish()
 }
 
-fn serve(inbox: &Mutex<Vec<Message>>, mut shard: Shard<Option<Reply>>, disk: &mut dyn Disk) {
+fn serve(
+    inbox: &Mutex<Vec<Message>>,
+    counters: &Mutex<Counters>,
+    mut shard: Shard<Option<Reply>>,
+    disk: &mut dyn Disk,
+) {
     let started = Instant::now();
     let (mut messages, mut commands) = (Vec::new(), Vec::new());
     let (mut answers, mut done) = (Vec::new(), Vec::new());
@@ -161,6 +175,7 @@ fn serve(inbox: &Mutex<Vec<Message>>, mut shard: Shard<Option<Reply>>, disk: &mu
         let now = started.elapsed();
         shard.advance(now);
         shard.take(&mut commands, &mut answers);
+        *counters.lock() = shard.counters();
         for (reply, outcome) in answers.drain(..) {
             // Whoever asked may have gone.
             if let Some(reply) = reply {

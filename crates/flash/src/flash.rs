@@ -137,7 +137,7 @@ impl Flash {
 
     /// Whether something is there under this key, without asking anybody.
     pub fn contains(&self, key: &Key) -> bool {
-        self.drivers.iter().any(|driver| driver.index().read().find(key).is_some())
+        self.holder(key).is_some()
     }
 
     /// Some bytes of an entry, or all; `None` if it is not there, or was damaged.
@@ -162,8 +162,7 @@ impl Flash {
             self.drivers.iter().map(|_| Vec::new()).collect();
         for (at, (key, range)) in wanted.iter().enumerate() {
             answers.push(Ok(None));
-            let holds = |driver: &Arc<Driver>| driver.index().read().find(key).is_some();
-            if let Some(driver) = self.drivers.iter().position(holds) {
+            if let Some(driver) = self.drivers.iter().position(|driver| holds(driver, key)) {
                 let (name, range) = (Name::Key(*key), range.clone());
                 asked[driver].push((at, Request::Read { name, range, leased: false }));
             }
@@ -206,15 +205,14 @@ impl Flash {
     }
 
     /// What has been counted, device by device.
-    pub async fn counters(&self) -> Result<Vec<Counters>, Refusal> {
-        let mut all = Vec::new();
-        for driver in &self.drivers {
-            match outcome(driver.ask(Request::Counters)).await? {
-                Answer::Counters(counters) => all.push(counters),
-                _ => unreachable!("numbers"),
-            }
-        }
-        Ok(all)
+    pub fn counters(&self) -> Vec<Counters> {
+        self.drivers.iter().map(|driver| driver.counters()).collect()
+    }
+
+    /// How much fits onto the devices.
+    pub fn capacity(&self) -> ByteSize {
+        let sizes = self.drivers.iter().map(|driver| driver.geometry());
+        ByteSize(sizes.map(|geometry| u64::from(geometry.regions) * geometry.region_size).sum())
     }
 
     /// What was found when it was opened, device by device.
@@ -229,8 +227,7 @@ impl Flash {
     }
 
     fn holder(&self, key: &Key) -> Option<&Driver> {
-        let holds = |driver: &&Arc<Driver>| driver.index().read().find(key).is_some();
-        self.drivers.iter().find(holds).map(|driver| &**driver)
+        self.drivers.iter().find(|driver| holds(driver, key)).map(|driver| &**driver)
     }
 }
 
@@ -403,6 +400,11 @@ fn start(device: &DeviceConfig, config: &Config) -> Result<Result<Driver, Fault>
         }
     }
     Ok(driver)
+}
+
+fn holds(driver: &Driver, key: &Key) -> bool {
+    let index = driver.index().read();
+    index.is_readable() && index.find(key).is_some()
 }
 
 async fn outcome(answer: oneshot::Receiver<Outcome>) -> Outcome {

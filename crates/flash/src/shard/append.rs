@@ -259,6 +259,8 @@ impl<T> Shard<T> {
             length: u32::try_from(length).expect("inside a region"),
             tag,
         });
+        self.counters.entries += 1;
+        self.counters.bytes += length;
         self.counters.inserted_bytes += length;
         self.found(name, key, location);
     }

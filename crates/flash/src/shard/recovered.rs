@@ -39,6 +39,9 @@ impl<T> Shard<T> {
             written: entries.len() as u64,
             ..Region::free()
         };
+        let Region { entries, bytes, .. } = *self.region(id);
+        self.counters.entries += entries;
+        self.counters.bytes += bytes;
     }
 
     /// A region that could not even be read is not used for a while.

@@ -382,7 +382,8 @@ impl<T> Shard<T> {
             return;
         }
         region.state = RegionState::Leaving { drain };
-        (region.entries, region.bytes) = (0, 0);
+        self.counters.entries -= std::mem::take(&mut region.entries);
+        self.counters.bytes -= std::mem::take(&mut region.bytes);
         let lows = std::mem::take(&mut region.lows);
         let group = region.group.take();
         let mut index = self.index.write();

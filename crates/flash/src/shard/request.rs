@@ -80,8 +80,8 @@ pub enum Request {
     },
     /// Lists the groups.
     Groups,
-    /// Tells what has been counted.
-    Counters,
+    /// Tells how much memory the index takes.
+    IndexMemory,
     /// Lists the entries of a group, in the order in which they were written.
     Entries {
         /// Which.
@@ -125,8 +125,8 @@ pub enum Answer {
     Groups(Vec<GroupFacts>),
     /// The entries.
     Entries(Vec<Descriptor>),
-    /// The numbers.
-    Counters(Counters),
+    /// So many bytes.
+    Memory(u64),
 }
 
 /// How a request ended.
@@ -222,8 +222,6 @@ pub struct Counters {
     pub regions_free: u64,
     /// Regions that are not used for a while.
     pub regions_quarantined: u64,
-    /// Memory of the index.
-    pub index_bytes: u64,
     /// Payload bytes appended.
     pub inserted_bytes: u64,
     /// Bytes written to the device, for whatever purpose.
