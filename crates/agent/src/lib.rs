@@ -5,6 +5,7 @@
 //! nobody waits it fetches ahead. When there is no node it answers from the origin itself (promise 5).
 
 mod ahead;
+mod connection;
 mod fetch;
 mod link;
 mod service;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
-use forebay_core::{ByteSize, units::parse_duration};
+use forebay_core::{ByteSize, claims::LEASES, units::parse_duration};
 use rustix::process::geteuid;
 
 /// What a node keeps at most, unless it is told otherwise or the disk has less than twice as much free.
@@ -128,10 +128,7 @@ impl Config {
                 "`capacity` is {capacity}; give at least {CAPACITY_MIN}"
             );
         }
-        ensure!(
-            self.lease >= Duration::from_millis(100) && self.lease <= Duration::from_mins(10),
-            "`lease` should be between 100ms and 10min"
-        );
+        ensure!(LEASES.contains(&self.lease), "`lease` should be between 100ms and 10min");
         Ok(())
     }
 
