@@ -182,9 +182,10 @@ impl AgentService {
             for (index, range) in ranges {
                 let start = usize::try_from(range.offset).expect("checked");
                 let payload = obtained.content.slice(start..start + range.length as usize);
-                let room = replies.room_for(payload.len()).await;
+                // Nobody is left to read it.
+                let Some(room) = replies.room_for(payload.len()).await else { return };
                 let reply = Reply::Get { index, answer: GetAnswer::Hit, payload };
-                replies.send_payload(&reply, room).await;
+                replies.send_payload(&reply, room);
                 self.counters.gets.one();
             }
         }
