@@ -5,6 +5,7 @@
 //! nobody waits it fetches ahead. When there is no node it answers from the origin itself (promise 5).
 
 mod ahead;
+mod connection;
 mod fetch;
 mod link;
 mod service;
@@ -17,6 +18,9 @@ use forebay_server::{Listener, session};
 use tokio::task::JoinSet;
 
 use service::AgentService;
+
+/// Processes of the job at once; each has one connection.
+const CONNECTIONS_MAX: usize = 1024;
 
 /// What an agent needs to know.
 pub struct Config {
@@ -56,6 +60,10 @@ impl Agent {
         loop {
             tokio::select! {
                 socket = listener.accept() => {
+                    if tasks.len() > CONNECTIONS_MAX {
+                        session::turn_away(socket);
+                        continue;
+                    }
                     let service = Arc::clone(&service);
                     tasks.spawn(async move {
                         if let Err(error) = session::serve(service, socket).await {

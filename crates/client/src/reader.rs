@@ -15,6 +15,7 @@ use std::{
 use forebay_core::{
     ItemOrdinal,
     digest::{Digest, ItemPlace},
+    patience::Retry,
 };
 use forebay_wire::{GetAnswer, PAYLOAD_SIZE_MAX};
 
@@ -22,8 +23,6 @@ use crate::{Client, ClientError, Handle, Result, Wanted};
 
 /// A node that does not answer within this is skipped.
 const NODE_PATIENCE: Duration = Duration::from_secs(5);
-/// A node that could not be reached is not tried again sooner.
-const NODE_RETRY: Duration = Duration::from_secs(1);
 /// An agent may have to wait for a slow origin; its own deadlines end that.
 const AGENT_PATIENCE: Duration = Duration::from_mins(10);
 
@@ -37,7 +36,8 @@ pub struct Reader {
     /// Whose connections these are.
     process: u32,
     node: Option<(Client, Handle)>,
-    node_failed_at: Option<Instant>,
+    node_retry: Retry,
+    started: Instant,
     agent: Option<(Client, Handle)>,
     counts: Counts,
 }
@@ -65,7 +65,8 @@ impl Reader {
             job: job.to_owned(),
             process: process::id(),
             node: None,
-            node_failed_at: None,
+            node_retry: Retry::default(),
+            started: Instant::now(),
             agent: None,
             counts: Counts::default(),
         }
@@ -154,21 +155,21 @@ impl Reader {
     /// Does something with the node. Whatever goes wrong with it is no error: there is no answer then.
     fn with_node<T>(&mut self, act: impl FnOnce(&mut Client, Handle) -> Result<T>) -> Option<T> {
         self.notice_fork();
+        let began = self.started.elapsed();
         if self.node.is_none() {
-            let path = self.node_path.as_ref()?;
-            if self.node_failed_at.is_some_and(|at| at.elapsed() < NODE_RETRY) {
-                return None;
-            }
+            let path = self.node_path.as_ref().filter(|_| self.node_retry.is_due(began))?;
             self.node = connect(path, &self.job, NODE_PATIENCE, &self.digest).ok();
-            self.node_failed_at = self.node.is_none().then(Instant::now);
         }
-        let (node, handle) = self.node.as_mut()?;
-        let outcome = act(node, *handle);
-        if outcome.as_ref().is_err_and(|error| !error.is_refusal()) {
-            self.node = None;
-            self.node_failed_at = Some(Instant::now());
+        let outcome = self.node.as_mut().map(|(node, handle)| act(node, *handle));
+        match outcome {
+            Some(Ok(answer)) => return Some(answer),
+            Some(Err(error)) if error.is_refusal() => {}
+            _ => {
+                self.node = None;
+                self.node_retry.failed(began, self.started.elapsed());
+            }
         }
-        outcome.ok()
+        None
     }
 
     fn with_agent<T>(&mut self, act: impl FnOnce(&mut Client, Handle) -> Result<T>) -> Result<T> {
@@ -190,7 +191,7 @@ impl Reader {
             self.process = process::id();
             self.node = None;
             self.agent = None;
-            self.node_failed_at = None;
+            self.node_retry = Retry::default();
         }
     }
 }

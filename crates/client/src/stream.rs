@@ -4,7 +4,7 @@ use std::{
     io::{self, IoSlice, Read as _, Write as _},
     os::unix::net::UnixStream,
     path::Path,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -24,7 +24,7 @@ impl Stream {
     /// Connects, if the process behind the socket is one's own (or root's).
     pub fn connect(path: &Path, patience: Duration) -> Result<Self> {
         let shown = || path.display().to_string();
-        let socket = UnixStream::connect(path)
+        let socket = connect_within(path, patience)
             .map_err(|source| ClientError::Connect { path: shown(), source })?;
         let owner = rustix::net::sockopt::socket_peercred(&socket).map_err(io::Error::from)?.uid;
         if !owner.is_root() && owner != rustix::process::geteuid() {
@@ -38,9 +38,11 @@ impl Stream {
     /// Header, fields and payload leave in one write, where the socket takes it.
     pub fn write(&mut self, frame: &Frame) -> Result<()> {
         self.guarded(|stream| {
+            let began = Instant::now();
             let parts: [&[u8]; 2] = [&frame.head, &frame.payload];
             let (mut at, total) = (0, parts[0].len() + parts[1].len());
             while at < total {
+                stream.check_time(began)?;
                 let from_head = &parts[0][at.min(parts[0].len())..];
                 let from_payload = &parts[1][at.saturating_sub(parts[0].len())..];
                 let slices = [IoSlice::new(from_head), IoSlice::new(from_payload)];
@@ -79,7 +81,7 @@ impl Stream {
                 };
             }
             let mut fields = [0; FIELDS];
-            stream.socket.read_exact(&mut fields)?;
+            stream.read_exact(&mut fields)?;
             let fields = Bytes::copy_from_slice(&fields);
             let without_payload = Header { body_size: FIELDS, ..header };
             match Reply::decode(&without_payload, &fields)? {
@@ -91,7 +93,7 @@ impl Stream {
 
     /// The payload that [`Stream::get_header`] announced.
     pub fn read(&mut self, bytes: &mut [u8]) -> Result<()> {
-        self.guarded(|stream| stream.socket.read_exact(bytes).map_err(Into::into))
+        self.guarded(|stream| stream.read_exact(bytes))
     }
 
     /// The other side has said something that leaves the two out of step.
@@ -102,7 +104,7 @@ impl Stream {
 
     fn header(&mut self, id: u64) -> Result<Header> {
         let mut bytes = [0; HEADER_SIZE];
-        self.socket.read_exact(&mut bytes)?;
+        self.read_exact(&mut bytes)?;
         let header = Header::decode(&bytes)?;
         // A refusal of something that could not be read has no id to answer to.
         if header.id != id && header.id != 0 {
@@ -113,8 +115,32 @@ impl Stream {
 
     fn body(&mut self, header: &Header) -> Result<Reply> {
         let mut body = vec![0; header.body_size];
-        self.socket.read_exact(&mut body)?;
+        self.read_exact(&mut body)?;
         Ok(Reply::decode(header, &body.into())?)
+    }
+
+    /// A single read waits no longer than the patience; neither do many that bring a little each.
+    fn read_exact(&mut self, bytes: &mut [u8]) -> Result<()> {
+        let (began, mut at) = (Instant::now(), 0);
+        while at < bytes.len() {
+            match self.socket.read(&mut bytes[at..]) {
+                Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                Ok(read) => at += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+            if at < bytes.len() {
+                self.check_time(began)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_time(&self, began: Instant) -> Result<()> {
+        if began.elapsed() > self.patience {
+            return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+        }
+        Ok(())
     }
 
     /// Runs a step; if it fails other than by a refusal, the connection is of no more use.
@@ -127,4 +153,16 @@ impl Stream {
         self.spoilt = matches!(&outcome, Err(error) if !error.is_refusal());
         outcome
     }
+}
+
+/// Connects. A process that was stopped accepts nobody, and once enough have queued up, the next would
+/// wait for ever.
+fn connect_within(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    use rustix::net::{
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt,
+    };
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(patience))?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
 }

@@ -6,6 +6,7 @@
 //! **Invariant:** nothing here reads a clock, a file, a socket or the environment, or starts a thread
 //! (`clippy.toml` beside this crate's manifest enforces it).
 
+pub mod attempt;
 pub mod chunking;
 pub mod claims;
 pub mod digest;
@@ -13,6 +14,7 @@ pub mod embedding;
 pub mod kept;
 pub mod names;
 pub mod node;
+pub mod patience;
 pub mod rate;
 pub mod sampler;
 pub mod shelf;
