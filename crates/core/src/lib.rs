@@ -17,7 +17,6 @@ pub mod node;
 pub mod patience;
 pub mod rate;
 pub mod sampler;
-pub mod shelf;
 pub mod table;
 pub mod units;
 

@@ -1,39 +1,32 @@
-//! One node's decisions about blobs: what is resident, who fetches what is missing, who waits for it.
+//! One node's decisions about blobs: who fetches what is missing, who waits for it, who may write it.
 //!
-//! Facts and the time go in; what to answer, what to delete and whom to wake come out. The daemon owns
-//! one of these behind a lock and does the reading, writing and waking; `W` is whatever it uses to wake
-//! somebody.
+//! Facts and the time go in; what to answer and whom to wake come out. The daemon owns one of these behind
+//! a lock and does the reading, writing and waking; `W` is whatever it uses to wake somebody. What is
+//! resident is the flash engine's to know: it is asked while the lock is held, and told of a new blob
+//! before the claim on it ends, so that between claim and presence there is never a gap (promise 3).
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
-    Address, ByteSize,
+    Address,
     claims::{Claim, Claims, Holder},
-    shelf::{NoSpace, Shelf, Stay, Stock},
 };
 
 /// The state of a node.
 #[derive(Debug)]
 pub struct Node<W> {
     claims: Claims,
-    shelf: Shelf,
     waiting: BTreeMap<Address, Vec<W>>,
     /// What is being written, and by whom.
     writing: BTreeMap<Address, Holder>,
-    /// What is being deleted. Until it is, nobody may fetch it: a deletion that came late would hit what
-    /// was put anew.
-    leaving: BTreeSet<Address>,
 }
 
 /// Where a blob stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// It can be read.
-    Resident(Stay),
-    /// Somebody is fetching it, or it is just leaving: wait.
+    Resident,
+    /// Somebody is fetching it: wait.
     Claimed,
     /// Nobody is: claim it.
     Absent,
@@ -59,38 +52,18 @@ pub enum Renewal {
     NotHeld,
 }
 
-/// Why nothing may be written.
+/// Somebody else holds the claim, or nobody does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum PutError {
-    /// Somebody else holds the claim, or nobody does.
-    #[error("the claim is not held (any more)")]
-    NotClaimed,
-    /// There is no room.
-    #[error(transparent)]
-    NoSpace(#[from] NoSpace),
-}
+#[error("the claim is not held (any more)")]
+pub struct NotClaimed;
 
 impl<W> Node<W> {
-    /// An empty node.
-    pub fn new(capacity: ByteSize, lease: Duration, claims_per_holder_max: usize) -> Self {
+    /// A node of which nobody wants anything yet.
+    pub fn new(lease: Duration, claims_per_holder_max: usize) -> Self {
         Self {
             claims: Claims::new(lease, claims_per_holder_max),
-            shelf: Shelf::new(capacity),
             waiting: BTreeMap::new(),
             writing: BTreeMap::new(),
-            leaving: BTreeSet::new(),
-        }
-    }
-
-    /// Takes up a blob that was found at start. Returns what has to go for it (the capacity may have been
-    /// made smaller), or itself, if it does not fit at all.
-    pub fn recover(&mut self, address: Address, length: u64) -> Vec<Address> {
-        match self.shelf.reserve(address, length) {
-            Ok(leaving) => {
-                self.shelf.commit(&address);
-                leaving
-            }
-            Err(NoSpace { .. }) => vec![address],
         }
     }
 
@@ -99,38 +72,23 @@ impl<W> Node<W> {
         self.claims.lease()
     }
 
-    /// The most that may be resident.
-    pub fn capacity(&self) -> ByteSize {
-        self.shelf.capacity()
-    }
-
-    /// What is resident.
-    pub fn resident(&self) -> Stock {
-        self.shelf.resident()
-    }
-
     /// How many claims there are.
     pub fn claims(&self) -> usize {
         self.claims.len()
     }
 
     /// Where a blob stands.
-    pub fn standing(&self, address: &Address) -> Standing {
-        match self.shelf.stay(address) {
-            Some(stay) => Standing::Resident(stay),
-            None if self.is_awaited(address) => Standing::Claimed,
-            None => Standing::Absent,
+    pub fn standing(&self, address: &Address, resident: bool) -> Standing {
+        match resident {
+            true => Standing::Resident,
+            false if self.claims.is_claimed(address) => Standing::Claimed,
+            false => Standing::Absent,
         }
-    }
-
-    /// Whether something will happen to it that wakes those who wait.
-    fn is_awaited(&self, address: &Address) -> bool {
-        self.claims.is_claimed(address) || self.leaving.contains(address)
     }
 
     /// Remembers whom to wake when a claimed blob is there, or its claim is over.
     pub fn wait(&mut self, address: Address, waiter: W) {
-        assert!(self.is_awaited(&address), "nobody would ever wake a waiter for {address}");
+        assert!(self.claims.is_claimed(&address), "nobody would ever wake a waiter for {address}");
         self.waiting.entry(address).or_default().push(waiter);
     }
 
@@ -145,14 +103,18 @@ impl<W> Node<W> {
     }
 
     /// Asks to be the one who fetches a blob.
-    pub fn claim(&mut self, now: Duration, holder: Holder, address: Address) -> Claimed {
-        if self.shelf.contains(&address) {
-            return Claimed::Present;
+    pub fn claim(
+        &mut self,
+        now: Duration,
+        holder: Holder,
+        address: Address,
+        resident: bool,
+    ) -> Claimed {
+        if resident {
+            Claimed::Present
+        } else {
+            Claimed::Decided(self.claims.claim(now, holder, address))
         }
-        if self.leaving.contains(&address) {
-            return Claimed::Decided(Claim::Held);
-        }
-        Claimed::Decided(self.claims.claim(now, holder, address))
     }
 
     /// Keeps a claim alive. If that fails, `wake` are those who waited for it.
@@ -204,29 +166,13 @@ impl<W> Node<W> {
         self.claims.wake_at()
     }
 
-    /// A holder begins to write what it has claimed. Returns what has to be deleted before;
-    /// [`Node::left`] says that it was.
-    pub fn begin_put(
-        &mut self,
-        holder: Holder,
-        address: Address,
-        length: u64,
-    ) -> Result<Vec<Address>, PutError> {
+    /// A holder begins to write what it has claimed.
+    pub fn begin_put(&mut self, holder: Holder, address: Address) -> Result<(), NotClaimed> {
         if !self.claims.is_held_by(&address, holder) || self.writing.contains_key(&address) {
-            return Err(PutError::NotClaimed);
+            return Err(NotClaimed);
         }
-        let leaving = self.shelf.reserve(address, length)?;
         self.writing.insert(address, holder);
-        self.leaving.extend(&leaving);
-        Ok(leaving)
-    }
-
-    /// These have been deleted, and may come again.
-    pub fn left(&mut self, addresses: &[Address], wake: &mut Vec<W>) {
-        for address in addresses {
-            assert!(self.leaving.remove(address), "{address} was not leaving");
-            self.lost(address, wake);
-        }
+        Ok(())
     }
 
     /// Whether this holder is fetching this blob.
@@ -239,28 +185,16 @@ impl<W> Node<W> {
         self.writing.get(address) == Some(&holder) && self.claims.is_held_by(address, holder)
     }
 
-    /// A blob has been written, hashed and believed.
+    /// A blob has been written, hashed and believed, and is resident.
     pub fn finish_put(&mut self, address: &Address, wake: &mut Vec<W>) {
         self.writing.remove(address).expect("begun before");
-        self.shelf.commit(address);
         self.claims.fulfilled(address);
         wake.extend(self.waiting.remove(address).into_iter().flatten());
     }
 
-    /// Writing failed, or was wrong, or came too late: the space is free again, the claim stays as it is.
+    /// Writing failed, or was wrong, or came too late. The claim stays as it is.
     pub fn fail_put(&mut self, address: &Address) {
         self.writing.remove(address).expect("begun before");
-        self.shelf.remove(address);
-    }
-
-    /// A blob turned out to be unreadable during this stay: it has to be deleted, and [`Node::left`] says
-    /// that it was. False if that stay was over.
-    pub fn lose(&mut self, address: &Address, stay: Stay) -> bool {
-        if self.shelf.stay(address) != Some(stay) {
-            return false;
-        }
-        self.leaving.insert(*address);
-        self.shelf.remove(address)
     }
 
     fn lost(&mut self, address: &Address, wake: &mut Vec<W>) {
@@ -281,29 +215,30 @@ mod tests {
     }
 
     fn node() -> Node<&'static str> {
-        Node::new(ByteSize(10), LEASE, 8)
+        Node::new(LEASE, 8)
     }
 
     fn claim(node: &mut Node<&'static str>, holder: Holder, index: u8) -> Claimed {
-        node.claim(Duration::ZERO, holder, blob(index))
+        node.claim(Duration::ZERO, holder, blob(index), false)
     }
 
     /// Promise 3: a blob that is resident or claimed is not fetched again.
     #[test]
     fn one_fetches_and_the_others_are_woken() {
         let mut node = node();
-        assert_eq!(node.standing(&blob(1)), Standing::Absent);
+        assert_eq!(node.standing(&blob(1), false), Standing::Absent);
         assert_eq!(claim(&mut node, A, 1), Claimed::Decided(Claim::Granted));
         assert_eq!(claim(&mut node, B, 1), Claimed::Decided(Claim::Held));
         node.wait(blob(1), "b");
-        assert_eq!(node.begin_put(B, blob(1), 4), Err(PutError::NotClaimed));
-        assert_eq!(node.begin_put(A, blob(1), 4), Ok(vec![]));
-        assert_eq!(node.standing(&blob(1)), Standing::Claimed, "not before it is believed");
+        assert_eq!(node.begin_put(B, blob(1)), Err(NotClaimed));
+        assert_eq!(node.begin_put(A, blob(1)), Ok(()));
+        assert_eq!(node.standing(&blob(1), false), Standing::Claimed, "not before it is believed");
+        // Resident a moment before its claim ends: never neither.
+        assert_eq!(node.standing(&blob(1), true), Standing::Resident);
         let mut woken = vec![];
         node.finish_put(&blob(1), &mut woken);
         assert_eq!(woken, ["b"]);
-        assert!(matches!(node.standing(&blob(1)), Standing::Resident(_)));
-        assert_eq!(claim(&mut node, B, 1), Claimed::Present);
+        assert_eq!(node.claim(Duration::ZERO, B, blob(1), true), Claimed::Present);
         assert_eq!(node.claims(), 0);
     }
 
@@ -332,69 +267,13 @@ mod tests {
     fn a_writer_that_lost_its_claim_leaves_no_trace() {
         let mut node = node();
         claim(&mut node, A, 1);
-        node.begin_put(A, blob(1), 8).unwrap();
+        node.begin_put(A, blob(1)).unwrap();
         node.expire(LEASE, &mut vec![]);
         assert!(!node.may_write(A, &blob(1)));
         assert_eq!(claim(&mut node, B, 1), Claimed::Decided(Claim::Granted));
-        assert_eq!(
-            node.begin_put(B, blob(1), 8),
-            Err(PutError::NotClaimed),
-            "the first still writes"
-        );
+        assert_eq!(node.begin_put(B, blob(1)), Err(NotClaimed), "the first still writes");
         node.fail_put(&blob(1));
-        assert_eq!(node.begin_put(B, blob(1), 8), Ok(vec![]));
-    }
-
-    #[test]
-    fn what_does_not_fit_after_a_restart_goes() {
-        let mut node = node();
-        assert!(node.recover(blob(1), 6).is_empty());
-        assert_eq!(node.recover(blob(2), 6), [blob(1)]);
-        assert_eq!(node.recover(blob(3), 11), [blob(3)]);
-        assert_eq!(node.resident(), Stock { blobs: 1, bytes: 6 });
-    }
-
-    fn stay(node: &Node<&'static str>, index: u8) -> Stay {
-        match node.standing(&blob(index)) {
-            Standing::Resident(stay) => stay,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn put(node: &mut Node<&'static str>, index: u8, length: u64) -> Vec<Address> {
-        assert_eq!(claim(node, A, index), Claimed::Decided(Claim::Granted));
-        let leaving = node.begin_put(A, blob(index), length).unwrap();
-        node.finish_put(&blob(index), &mut vec![]);
-        leaving
-    }
-
-    /// An eviction and a new put of the same blob must not meet: the file that is deleted would be the
-    /// new one, and what the books call resident would be gone (promise 3).
-    #[test]
-    fn what_is_leaving_does_not_come_again_before_it_has_left() {
-        let mut node = node();
-        assert!(put(&mut node, 1, 8).is_empty());
-        assert_eq!(put(&mut node, 2, 8), [blob(1)]);
-        assert_eq!(claim(&mut node, B, 1), Claimed::Decided(Claim::Held));
-        assert_eq!(node.standing(&blob(1)), Standing::Claimed);
-        node.wait(blob(1), "b");
-        let mut woken = vec![];
-        node.left(&[blob(1)], &mut woken);
-        assert_eq!(woken, ["b"]);
-        assert_eq!(claim(&mut node, B, 1), Claimed::Decided(Claim::Granted));
-    }
-
-    /// A reader that found a blob damaged may be late: what was put since is not what it saw.
-    #[test]
-    fn only_the_stay_that_was_damaged_is_lost() {
-        let mut node = node();
-        put(&mut node, 1, 5);
-        let first = stay(&node, 1);
-        assert!(node.lose(&blob(1), first) && !node.lose(&blob(1), first), "once");
-        node.left(&[blob(1)], &mut vec![]);
-        put(&mut node, 1, 5);
-        assert!(!node.lose(&blob(1), first));
-        assert_ne!(stay(&node, 1), first);
+        assert_eq!(node.begin_put(B, blob(1)), Ok(()));
     }
 
     #[test]

@@ -7,8 +7,8 @@
 use std::mem;
 
 use crate::{
-    Address, BlobOrdinal, DatasetId, NamespaceId,
-    chunking::Chunking,
+    Address, BlobOrdinal, ByteSize, DatasetId, NamespaceId,
+    chunking::{ChunkOrdinal, Chunking},
     digest::{DatasetIdHasher, Digest, DigestError},
 };
 
@@ -31,7 +31,12 @@ pub struct Table {
     dataset: DatasetId,
     chunking: Chunking,
     rows: Box<[Row]>,
+    /// Where in the dataset every so manyth blob begins, and where the last ends.
+    starts: Box<[u64]>,
 }
+
+/// Blobs between two known beginnings.
+const STARTS_EVERY: usize = 256;
 
 impl Table {
     /// Whose key made the addresses.
@@ -59,10 +64,35 @@ impl Table {
         usize::try_from(blob.0).ok().and_then(|at| self.rows.get(at)).copied()
     }
 
+    /// How long the dataset is.
+    pub fn total(&self) -> ByteSize {
+        ByteSize(*self.starts.last().expect("where the last ends"))
+    }
+
+    /// The chunk that a blob belongs to, if there are so many.
+    pub fn chunk_of(&self, blob: BlobOrdinal) -> Option<ChunkOrdinal> {
+        let at = usize::try_from(blob.0).ok().filter(|at| *at < self.rows.len())?;
+        let known = at / STARTS_EVERY;
+        let between = &self.rows[known * STARTS_EVERY..at];
+        let start = self.starts[known];
+        let start = between.iter().fold(start, |start, row| start.saturating_add(row.length));
+        Some(self.chunking.chunk_of(start, self.total()))
+    }
+
     /// What somebody who holds this table answers to a challenge.
     pub fn proof(&self, nonce: &[u8; 32]) -> [u8; 32] {
         proof(nonce, self.rows.iter().copied())
     }
+}
+
+fn starts(rows: &[Row]) -> Box<[u64]> {
+    let (mut starts, mut next) = (Vec::new(), 0);
+    for rows in rows.chunks(STARTS_EVERY) {
+        starts.push(next);
+        next = rows.iter().fold(next, |next: u64, row| next.saturating_add(row.length));
+    }
+    starts.push(next);
+    starts.into()
 }
 
 /// The answer to a challenge: a hash of all rows, keyed with its nonce.
@@ -179,15 +209,15 @@ impl Upload {
         if id.finish(chunking) != dataset {
             return Err(UploadError::WrongId);
         }
-        let rows = mem::take(&mut self.rows).into();
-        Ok(Some(Table { namespace, dataset, chunking, rows }))
+        let rows: Box<[Row]> = mem::take(&mut self.rows).into();
+        Ok(Some(Table { namespace, dataset, chunking, starts: starts(&rows), rows }))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ByteSize, Namespace};
+    use crate::Namespace;
 
     fn rows(count: u32) -> Vec<Row> {
         let address = |n: u32| Namespace::public().address(&n.to_le_bytes());
@@ -230,6 +260,19 @@ mod tests {
         let mut wrong = rows.clone();
         wrong[4321].length += 1;
         assert!(!proofs_match(&table.proof(&nonce), &proof(&nonce, wrong)));
+    }
+
+    #[test]
+    fn every_blob_is_in_the_chunk_that_its_digest_says() {
+        let rows = rows(3000);
+        let table = upload(&rows, &[&rows[..]]).unwrap();
+        let mut start = 0;
+        for (at, row) in (0..).zip(&rows) {
+            let expected = table.chunking().chunk_of(start, table.total());
+            assert_eq!(table.chunk_of(BlobOrdinal::new(at)), Some(expected), "blob {at}");
+            start += row.length;
+        }
+        assert_eq!((table.total().0, table.chunk_of(BlobOrdinal::new(3000))), (start, None));
     }
 
     /// Promise 6: whoever adds such lengths up must not be led astray.

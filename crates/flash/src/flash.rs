@@ -226,6 +226,12 @@ impl Flash {
         lengths.min().expect("there is a device")
     }
 
+    /// The size of the largest regions.
+    pub fn region_size(&self) -> u64 {
+        let sizes = self.drivers.iter().map(|driver| driver.geometry().region_size);
+        sizes.max().expect("there is a device")
+    }
+
     fn holder(&self, key: &Key) -> Option<&Driver> {
         self.drivers.iter().find(|driver| holds(driver, key)).map(|driver| &**driver)
     }

@@ -9,23 +9,32 @@ use std::{
 
 use anyhow::{Context as _, bail, ensure};
 use forebay_core::{ByteSize, claims::LEASES, units::parse_duration};
+use forebay_flash::io::Backend;
 use rustix::process::geteuid;
+
+use crate::blobs::backend;
 
 /// What a node keeps at most, unless it is told otherwise or the disk has less than twice as much free.
 const CAPACITY_DEFAULT: ByteSize = ByteSize::gb(20);
 /// Each may take some memory: up to 32 MiB of payload on its way out, and 16 MiB on its way in.
 const CONNECTIONS_MAX: usize = 1 << 16;
 /// What a node needs to be of any use.
-const CAPACITY_MIN: ByteSize = ByteSize::mib(1);
+const CAPACITY_MIN: ByteSize = ByteSize::mib(8);
 
 /// How a node runs.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Where jobs connect.
     pub socket: PathBuf,
-    /// Where blobs lie.
+    /// Where the node keeps what it needs, and its device, unless others are named.
     pub directory: PathBuf,
-    /// How much may lie there; decided by the disk if it is not said.
+    /// Files or block devices for the cache.
+    pub devices: Vec<PathBuf>,
+    /// How large the regions of new devices are; decided by the capacity if it is not said.
+    pub region_size: Option<ByteSize>,
+    /// How devices are read and written.
+    pub io: Backend,
+    /// How much may lie there, on all devices together; decided by the disk if it is not said.
     pub capacity: Option<ByteSize>,
     /// How long a claim lives without being renewed.
     pub lease: Duration,
@@ -44,6 +53,9 @@ impl Default for Config {
         Self {
             socket: default_socket(),
             directory: default_directory(),
+            devices: Vec::new(),
+            region_size: None,
+            io: Backend::Auto,
             capacity: None,
             lease: Duration::from_secs(10),
             connections: 512,
@@ -55,10 +67,13 @@ impl Default for Config {
 }
 
 /// The keys, with examples: what a template shows, and what is suggested for a misspelt one.
-const KEYS: [(&str, &str, &str); 8] = [
+const KEYS: [(&str, &str, &str); 11] = [
     ("socket", "\"/run/user/1000/forebay/node.sock\"", "where jobs connect"),
     ("directory", "\"/var/cache/forebay\"", "where blobs lie"),
-    ("capacity", "\"20GB\"", "how much may lie there; by default 20GB, or half of what is free"),
+    ("devices", "[\"/dev/nvme1n1\"]", "files or block devices; by default a file in the directory"),
+    ("capacity", "\"20GB\"", "how much is reserved; by default 20GB, or half of what is free"),
+    ("region_size", "\"64MiB\"", "the unit of eviction, for new devices; 1MiB to 64MiB"),
+    ("io", "\"auto\"", "how devices are used: auto, io_uring or threads"),
     ("lease", "\"10s\"", "how long a claim lives without being renewed"),
     ("connections", "512", "how many may be connected at once: two for each process of a job"),
     ("metrics", "\"127.0.0.1:9464\"", "where /metrics is served; nowhere by default"),
@@ -93,6 +108,9 @@ impl Config {
         match key {
             "socket" => self.socket = text()?.into(),
             "directory" => self.directory = text()?.into(),
+            "devices" => self.devices = paths(value)?,
+            "region_size" => self.region_size = Some(text()?.parse()?),
+            "io" => self.io = backend(text()?)?,
             "capacity" => self.capacity = Some(text()?.parse()?),
             "lease" => self.lease = time(text()?)?,
             "connections" => {
@@ -103,12 +121,7 @@ impl Config {
                 self.metrics = Some(text()?.parse().context("should be like 127.0.0.1:9464")?);
             }
             "idle_exit" => self.idle_exit = Some(time(text()?)?),
-            "namespaces" => {
-                let list = value.as_array().context("should be a list of file names")?;
-                let name = |value: &toml::Value| value.as_str().map(PathBuf::from);
-                let names: Option<_> = list.iter().map(name).collect();
-                self.namespaces = names.context("should be a list of file names")?;
-            }
+            "namespaces" => self.namespaces = paths(value)?,
             unknown => {
                 let distance = |key: &str| strsim::damerau_levenshtein(key, unknown);
                 let near = KEYS.iter().map(|(key, ..)| (distance(key), *key)).min();
@@ -146,9 +159,15 @@ impl Config {
         Ok(())
     }
 
-    /// How much may be kept: what was said, or else 20 GB, but not more than half of what is free.
-    pub fn capacity_of(&self, free: ByteSize) -> ByteSize {
-        self.capacity.unwrap_or(CAPACITY_DEFAULT.min(ByteSize(free.0 / 2)).max(CAPACITY_MIN))
+    /// How much may be kept: what was said, or what was reserved before, or else 20 GB, but not more than
+    /// half of what is free.
+    pub fn capacity_of(&self, free: ByteSize, reserved: ByteSize) -> ByteSize {
+        let unsaid = if reserved > ByteSize::ZERO {
+            reserved
+        } else {
+            CAPACITY_DEFAULT.min(ByteSize(free.0 / 2))
+        };
+        self.capacity.unwrap_or(unsaid).max(CAPACITY_MIN)
     }
 
     /// A file that says what the defaults say.
@@ -158,6 +177,12 @@ impl Config {
             .map(|(key, example, meaning)| format!("# {meaning}\n# {key} = {example}\n"));
         lines.collect::<Vec<_>>().join("\n")
     }
+}
+
+fn paths(value: &toml::Value) -> anyhow::Result<Vec<PathBuf>> {
+    let list = value.as_array().context("should be a list of file names")?;
+    let names: Option<_> = list.iter().map(|value| value.as_str().map(PathBuf::from)).collect();
+    names.context("should be a list of file names")
 }
 
 fn time(text: &str) -> anyhow::Result<Duration> {
@@ -222,7 +247,9 @@ mod tests {
     #[test]
     fn without_a_word_it_takes_at_most_half_of_what_is_free() {
         let config = Config::default();
-        assert_eq!(config.capacity_of(ByteSize::gb(100)), ByteSize::gb(20));
-        assert_eq!(config.capacity_of(ByteSize::gb(10)), ByteSize::gb(5));
+        let capacity =
+            |free, reserved| config.capacity_of(ByteSize::gb(free), ByteSize::gb(reserved));
+        assert_eq!((capacity(100, 0), capacity(10, 0)), (ByteSize::gb(20), ByteSize::gb(5)));
+        assert_eq!(capacity(5, 5), ByteSize::gb(5), "not less at every start");
     }
 }

@@ -1,32 +1,31 @@
 //! Gets: what is resident is read and sent, what somebody is fetching is waited for.
 //!
-//! A reader that takes its time must hold up nobody else. So reading happens on threads that may block,
-//! but only while there is room for what is read; whoever has to wait for room waits as a task, which
-//! costs next to nothing. And waiting for somebody's fetch is not counted against the gets under way: what
-//! ends the wait may be a later request on the same connection.
+//! A reader that takes its time must hold up nobody else: nothing is read before there is room for it on
+//! the way to whoever asked. And waiting for somebody's fetch is not counted against the gets under way:
+//! what ends the wait may be a later request on the same connection.
 
-use std::{collections::VecDeque, ops::Range, sync::Arc, time::Duration};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use forebay_core::{
     node::Standing,
-    shelf::Stay,
     table::{Row, Table},
 };
 use forebay_wire::{BlobRange, ErrorCode, GetAnswer, Reply};
 use futures::{StreamExt as _, stream::FuturesUnordered};
-use rustix::io::Errno;
 use tokio::{
     sync::{OwnedSemaphorePermit, oneshot},
-    task::spawn_blocking,
     time::{Instant, timeout_at},
 };
 
 use crate::{
-    node::{NodeService, Refused, row_of, wake_all},
+    blobs::Read,
+    node::{NodeService, Refused, row_of},
     session::{Replies, Room},
-    store::ReadError,
 };
+
+/// Reads that one get has under way.
+const READS_MAX: usize = 32;
 
 /// One range of a get, known to lie within its blob.
 struct Wanted {
@@ -73,7 +72,7 @@ impl NodeService {
         {
             let mut state = self.state.lock();
             for wanted in wanted {
-                let standing = state.standing(&wanted.row.address);
+                let standing = self.standing(&state, &wanted.row);
                 let may_wait = standing == Standing::Claimed && !wait.is_zero();
                 let Some(place) = may_wait.then(|| replies.begin_wait()).flatten() else {
                     ready.push((standing, wanted));
@@ -100,7 +99,7 @@ impl NodeService {
             let standing = {
                 let mut state = self.state.lock();
                 if in_time {
-                    state.standing(&wanted.row.address)
+                    self.standing(&state, &wanted.row)
                 } else {
                     state.forget(&wanted.row.address, oneshot::Sender::is_closed);
                     Standing::Claimed
@@ -112,11 +111,11 @@ impl NodeService {
 
     /// Answers what need not wait any more.
     async fn answer(self: &Arc<Self>, ready: Vec<(Standing, Wanted)>, replies: &Replies) {
-        let mut resident = VecDeque::new();
+        let mut resident = Vec::new();
         for (standing, wanted) in ready {
             let answer = match standing {
-                Standing::Resident(stay) => {
-                    resident.push_back((stay, wanted));
+                Standing::Resident => {
+                    resident.push(wanted);
                     continue;
                 }
                 Standing::Absent => GetAnswer::Miss,
@@ -124,68 +123,41 @@ impl NodeService {
             };
             replies.send(&self.without_bytes(answer, wanted.index)).await;
         }
-        while let Some((_, first)) = resident.front() {
-            // Nobody is left to read it.
-            let Some(room) = replies.room_for(first.length()).await else { return };
-            let (node, replies) = (Arc::clone(self), replies.clone());
-            let read = move || node.read_while_there_is_room(resident, room, &replies);
-            resident = spawn_blocking(read).await.expect("reading does not panic");
-        }
-    }
-
-    /// Reads and sends, on a thread that may block, until there would be something to wait for. Returns
-    /// what is left.
-    fn read_while_there_is_room(
-        &self,
-        mut resident: VecDeque<(Stay, Wanted)>,
-        room: Room,
-        replies: &Replies,
-    ) -> VecDeque<(Stay, Wanted)> {
-        let mut room = Some(room);
-        while let Some((_, next)) = resident.front() {
-            let length = next.length();
-            let Some(room) = room.take().or_else(|| replies.try_room_for(length)) else { break };
-            let (stay, Wanted { index, row, range }) = resident.pop_front().expect("just seen");
-            let reply = match self.read(row, stay, range) {
-                Some(payload) => {
-                    self.counters.hits.one();
-                    self.counters.hit_bytes.add(length as u64);
-                    Reply::Get { index, answer: GetAnswer::Hit, payload }
+        let mut next = resident.into_iter().peekable();
+        let mut reading = FuturesUnordered::new();
+        loop {
+            let length = next.peek().map(Wanted::length).filter(|_| reading.len() < READS_MAX);
+            tokio::select! {
+                // What has been read makes room by being sent.
+                Some((reply, room)) = reading.next() => replies.send_payload(&reply, room),
+                room = replies.room_for(length.unwrap_or(0)), if length.is_some() => {
+                    // Nobody is left to read it.
+                    let Some(room) = room else { return };
+                    reading.push(self.read(next.next().expect("just seen"), room));
                 }
-                None => self.without_bytes(GetAnswer::Miss, index),
-            };
-            replies.send_payload(&reply, room);
+                else => return,
+            }
         }
-        resident
     }
 
     /// Reads a range of a resident blob. Whatever is wrong with it is a miss.
-    fn read(&self, row: Row, stay: Stay, range: Range<u64>) -> Option<Bytes> {
-        match self.store.read(&row.address, row.length, range) {
-            Ok(bytes) => return Some(bytes),
-            Err(ReadError::Gone) => {}
+    async fn read(&self, wanted: Wanted, room: Room) -> (Reply, Room) {
+        let length = wanted.length();
+        let Wanted { index, row, range } = wanted;
+        let reply = match self.blobs.read(row, range).await {
+            Read::Hit(payload) => {
+                self.counters.hits.one();
+                self.counters.hit_bytes.add(length as u64);
+                Reply::Get { index, answer: GetAnswer::Hit, payload }
+            }
             // Whoever uploads a table with wrong lengths must not cost others their blobs.
-            Err(ReadError::OtherLength) => return None,
-            Err(ReadError::Damaged(problem)) => {
-                tracing::warn!(problem, "a blob is damaged and is dropped");
-                self.counters.reads_damaged.one();
-            }
-            Err(ReadError::Io(error)) => {
+            Read::Gone | Read::OtherLength => self.without_bytes(GetAnswer::Miss, index),
+            Read::Failed => {
                 self.counters.reads_failed.one();
-                if is_ours(&error) {
-                    tracing::warn!(%error, "a blob cannot be read now");
-                    return None;
-                }
-                tracing::warn!(%error, "a blob cannot be read and is dropped");
+                self.without_bytes(GetAnswer::Miss, index)
             }
-        }
-        if self.state.lock().lose(&row.address, stay) {
-            let _ = self.store.remove(&row.address);
-            let mut wake = Vec::new();
-            self.state.lock().left(&[row.address], &mut wake);
-            wake_all(wake);
-        }
-        None
+        };
+        (reply, room)
     }
 
     fn without_bytes(&self, answer: GetAnswer, index: u32) -> Reply {
@@ -194,84 +166,5 @@ impl NodeService {
             _ => self.counters.misses.one(),
         }
         Reply::Get { index, answer, payload: Bytes::new() }
-    }
-}
-
-/// Whether it is this process that has run out of something; the blob is none the worse for it.
-fn is_ours(error: &std::io::Error) -> bool {
-    let passing = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN, Errno::INTR];
-    Errno::from_io_error(error).is_some_and(|error| passing.contains(&error))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::{
-        io,
-        sync::atomic::{AtomicI32, Ordering::Relaxed},
-    };
-
-    use forebay_core::{Address, ByteSize, Namespace};
-
-    use super::*;
-    use crate::store::{Files, Store, Writing};
-
-    /// A store whose next reads fail with this error, if it is not nought.
-    struct Failing(Files, AtomicI32);
-
-    impl Store for Failing {
-        fn recover(&self) -> io::Result<Vec<(Address, u64)>> {
-            self.0.recover()
-        }
-
-        fn footprint(&self, length: u64) -> u64 {
-            self.0.footprint(length)
-        }
-
-        fn read(
-            &self,
-            address: &Address,
-            length: u64,
-            range: Range<u64>,
-        ) -> Result<Bytes, ReadError> {
-            match self.1.load(Relaxed) {
-                0 => self.0.read(address, length, range),
-                error => Err(ReadError::Io(io::Error::from_raw_os_error(error))),
-            }
-        }
-
-        fn create(&self, address: &Address, length: u64) -> io::Result<Box<dyn Writing>> {
-            self.0.create(address, length)
-        }
-
-        fn remove(&self, address: &Address) -> io::Result<()> {
-            self.0.remove(address)
-        }
-    }
-
-    /// A node that has run out of file descriptors would otherwise throw away what it is asked for.
-    #[test]
-    fn a_shortage_of_the_process_costs_no_blob() {
-        let directory = tempfile::tempdir().unwrap();
-        let files = Files::open(directory.path()).unwrap();
-        let row = Row { address: Namespace::public().address(b"x"), length: 1 };
-        let mut writing = files.create(&row.address, 1).unwrap();
-        writing.append(b"x").unwrap();
-        writing.finish().unwrap();
-        let store = Arc::new(Failing(files, AtomicI32::new(0)));
-        let lease = Duration::from_secs(1);
-        let node =
-            NodeService::new(Arc::clone(&store) as Arc<dyn Store>, ByteSize::mib(1), lease, vec![]);
-        let node = node.unwrap();
-        let Standing::Resident(stay) = node.state.lock().standing(&row.address) else {
-            panic!("it was there before the node was");
-        };
-        store.1.store(Errno::MFILE.raw_os_error(), Relaxed);
-        assert_eq!(node.read(row, stay, 0..1), None, "a miss");
-        store.1.store(0, Relaxed);
-        assert_eq!(node.read(row, stay, 0..1).as_deref(), Some(&b"x"[..]), "but not a loss");
-        store.1.store(Errno::IO.raw_os_error(), Relaxed);
-        assert_eq!(node.read(row, stay, 0..1), None);
-        assert_eq!(node.state.lock().standing(&row.address), Standing::Absent, "the disk's fault");
-        assert_eq!(node.counters.reads_failed.get(), 2);
     }
 }

@@ -45,9 +45,10 @@ pub(crate) async fn serve(listener: TcpListener, node: Arc<NodeService>) {
 
 fn answer(request: &Request<Incoming>, node: &NodeService) -> Response<Full<Bytes>> {
     let (status, text) = match (request.method(), request.uri().path()) {
-        (&Method::GET, "/metrics") => {
-            (StatusCode::OK, counters::exposition(&node.gauges(), node.counters()))
-        }
+        (&Method::GET, "/metrics") => (
+            StatusCode::OK,
+            counters::exposition(&node.gauges(), node.counters(), &node.flash_counters()),
+        ),
         (&Method::GET, "/livez" | "/readyz") => (StatusCode::OK, "ok\n".to_owned()),
         (&Method::GET, _) => {
             (StatusCode::NOT_FOUND, "there are /metrics, /livez and /readyz\n".to_owned())

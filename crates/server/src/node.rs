@@ -10,7 +10,7 @@ use std::{
 };
 
 use forebay_core::{
-    BlobOrdinal, ByteSize, Namespace, NamespaceId,
+    BlobOrdinal, Namespace, NamespaceId,
     claims::{Claim, Holder},
     node::{Claimed, Node, Renewal, Standing},
     table::{Row, Table, Upload},
@@ -20,11 +20,11 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::{
+    blobs::Blobs,
     counters::{self, Counters, Gauges},
     open::{Opening, Tables},
     put::Puts,
     session::{Replies, Service},
-    store::Store,
 };
 
 /// Claims that one connection may hold (promise 5).
@@ -40,7 +40,7 @@ pub(crate) type Refused = (ErrorCode, String);
 /// A node of the cache.
 pub struct NodeService {
     pub(crate) state: Mutex<Node<oneshot::Sender<()>>>,
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) blobs: Blobs,
     pub(crate) counters: Counters,
     namespaces: HashMap<NamespaceId, Namespace>,
     pub(crate) puts: Puts,
@@ -58,23 +58,12 @@ pub struct NodeSession {
 }
 
 impl NodeService {
-    /// Takes up what the store holds.
-    pub fn new(
-        store: Arc<dyn Store>,
-        capacity: ByteSize,
-        lease: Duration,
-        namespaces: Vec<Namespace>,
-    ) -> std::io::Result<Self> {
-        let mut state = Node::new(capacity, lease, CLAIMS_MAX);
-        for (address, length) in store.recover()? {
-            for leaving in state.recover(address, store.footprint(length)) {
-                store.remove(&leaving)?;
-            }
-        }
+    /// A node of these blobs.
+    pub(crate) fn new(blobs: Blobs, lease: Duration, namespaces: Vec<Namespace>) -> Self {
         let namespaces = namespaces.into_iter().chain([Namespace::public()]);
-        Ok(Self {
-            state: Mutex::new(state),
-            store,
+        Self {
+            state: Mutex::new(Node::new(lease, CLAIMS_MAX)),
+            blobs,
             counters: Counters::default(),
             namespaces: namespaces.map(|namespace| (namespace.id(), namespace)).collect(),
             puts: Puts::default(),
@@ -82,7 +71,7 @@ impl NodeService {
             started: Instant::now(),
             holders: AtomicU64::new(0),
             open: AtomicU64::new(0),
-        })
+        }
     }
 
     /// The time as `core` wants it.
@@ -92,17 +81,33 @@ impl NodeService {
 
     /// What there is now.
     pub fn gauges(&self) -> Gauges {
-        let state = self.state.lock();
-        let resident = state.resident();
+        let flash = self.blobs.counters();
         Gauges {
-            capacity_bytes: state.capacity().0,
-            resident_bytes: resident.bytes,
-            resident_blobs: resident.blobs,
-            claims_held: state.claims() as u64,
+            capacity_bytes: self.blobs.capacity().0,
+            resident_bytes: flash.iter().map(|device| device.bytes).sum(),
+            resident_blobs: flash.iter().map(|device| device.entries).sum(),
+            claims_held: self.state.lock().claims() as u64,
             connections_open: self.open.load(Relaxed),
             datasets_open: self.tables.open(),
             uptime_seconds: self.started.elapsed().as_secs(),
         }
+    }
+
+    /// Everything that is here will be there again after a restart.
+    pub(crate) async fn flush(&self) {
+        if let Err(refusal) = self.blobs.flush().await {
+            tracing::warn!(%refusal, "what was written last may not be there after a restart");
+        }
+    }
+
+    /// Where a blob stands. The lock is held, so that nothing changes between the two looks.
+    pub(crate) fn standing(&self, state: &Node<oneshot::Sender<()>>, row: &Row) -> Standing {
+        state.standing(&row.address, self.blobs.contains(&row.address))
+    }
+
+    /// What the engine has counted, device by device.
+    pub fn flash_counters(&self) -> Vec<forebay_flash::shard::Counters> {
+        self.blobs.counters()
     }
 
     /// What has been counted.
@@ -132,9 +137,8 @@ impl NodeService {
         let mut bits = vec![0_u8; rows.len().div_ceil(8)];
         // Piece by piece, so that the others have their turn in between.
         for (rows, bits) in rows.chunks(8 * PRESENCE_PIECE).zip(bits.chunks_mut(PRESENCE_PIECE)) {
-            let state = self.state.lock();
             for (at, row) in rows.iter().enumerate() {
-                if matches!(state.standing(&row.address), Standing::Resident(_)) {
+                if self.blobs.contains(&row.address) {
                     bits[at / 8] |= 1 << (at % 8);
                 }
             }
@@ -148,7 +152,12 @@ impl NodeService {
             blobs.iter().map(|blob| row_of(table, *blob)).collect::<Result<_, _>>()?;
         let now = self.now();
         let mut state = self.state.lock();
-        let answer = |row: &Row| match state.claim(now, holder, row.address) {
+        let answer = |row: &Row| match state.claim(
+            now,
+            holder,
+            row.address,
+            self.blobs.contains(&row.address),
+        ) {
             Claimed::Present => ClaimAnswer::Present,
             Claimed::Decided(Claim::Held) => ClaimAnswer::Held,
             Claimed::Decided(Claim::TooMany) => ClaimAnswer::TooMany,
@@ -278,12 +287,11 @@ impl NodeService {
             }
             Request::Put { handle, blob, offset, payload } => {
                 let table = session.table(handle)?;
-                let (row, namespace) = (row_of(table, blob)?, table.namespace());
-                Reply::Put(self.put(holder, namespace, row, offset, payload).await?)
+                Reply::Put(self.put(holder, table, blob, offset, payload).await?)
             }
-            Request::Stats => {
-                Reply::Stats { counters: counters::pairs(&self.gauges(), &self.counters) }
-            }
+            Request::Stats => Reply::Stats {
+                counters: counters::pairs(&self.gauges(), &self.counters, &self.blobs.counters()),
+            },
             Request::Want { handle, .. } => {
                 session.table(handle)?;
                 Reply::Wanted

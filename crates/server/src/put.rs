@@ -1,23 +1,27 @@
-//! Taking blobs in: written as the pieces come, hashed whole, and only then believed (promise 4).
+//! Taking blobs in: hashed as the pieces come, and believed only when the whole is right (promise 4).
 
-use std::{collections::HashMap, io, sync::Arc};
+use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 use forebay_core::{
-    Address, NamespaceId, claims::Holder, names::AddressHasher, node::PutError, table::Row,
+    Address, BlobOrdinal,
+    claims::Holder,
+    names::AddressHasher,
+    node::NotClaimed,
+    table::{Row, Table},
 };
+use forebay_flash::Refusal;
 use forebay_wire::{ErrorCode, PutAnswer};
 use parking_lot::Mutex;
-use tokio::task::spawn_blocking;
 
 use crate::{
-    node::{NodeService, Refused, wake_all},
-    store::Writing,
+    blobs::Incoming,
+    node::{NodeService, Refused, row_of, wake_all},
 };
 
 /// Blobs that one connection may be writing.
 const PUTS_MAX: usize = 64;
-/// Blobs that all connections together may be writing: each is an open file.
+/// Blobs that all connections together may be writing.
 const PUTS_ALL_MAX: usize = 256;
 
 /// What is being written, between its pieces. The node has them, not the connections: a put whose claim
@@ -27,7 +31,7 @@ pub(crate) struct Puts(Mutex<HashMap<Address, Put>>);
 
 struct Put {
     holder: Holder,
-    writing: Box<dyn Writing>,
+    incoming: Incoming,
     hasher: AddressHasher,
     next: u64,
 }
@@ -51,14 +55,15 @@ impl NodeService {
     pub(crate) async fn put(
         self: &Arc<Self>,
         holder: Holder,
-        namespace: NamespaceId,
-        row: Row,
+        table: &Table,
+        blob: u64,
         offset: u64,
         payload: Bytes,
     ) -> Result<PutAnswer, Refused> {
+        let row = row_of(table, blob)?;
         let address = row.address;
         let mut put = match (offset, self.puts.take(holder, &address)) {
-            (0, None) => self.begin_put(holder, namespace, row).await?,
+            (0, None) => self.begin_put(holder, table, blob, row).await?,
             (_, Some(put)) if put.next == offset => put,
             (_, begun) => {
                 if begun.is_some() {
@@ -76,114 +81,95 @@ impl NodeService {
             self.state.lock().fail_put(&address);
             return Err(malformed("a piece is empty, or longer than its blob"));
         };
-        let last = end == row.length;
-        // What holds the put comes back, or has been dropped and left nothing behind.
-        let written = spawn_blocking(move || -> io::Result<Result<Put, bool>> {
-            put.hasher.update(&payload);
-            put.writing.append(&payload)?;
-            put.next = end;
-            if !last {
-                return Ok(Ok(put));
-            }
-            let right = put.hasher.finish() == address;
-            if right {
-                put.writing.finish()?;
-            }
-            Ok(Err(right))
-        });
-        match written.await.expect("writing does not panic") {
-            Ok(Ok(put)) => {
-                self.puts.0.lock().insert(address, put);
-                // The claim may have been lost meanwhile.
-                self.end_lost_puts();
-                if !self.state.lock().may_write(holder, &address) {
-                    return Err(not_claimed());
-                }
-                Ok(PutAnswer::More)
-            }
-            Ok(Err(true)) => {
-                let mut wake = Vec::new();
-                self.state.lock().finish_put(&address, &mut wake);
-                wake_all(wake);
-                self.counters.puts.one();
-                self.counters.put_bytes.add(row.length);
-                Ok(PutAnswer::Stored)
-            }
-            Ok(Err(false)) => {
-                self.state.lock().fail_put(&address);
-                self.counters.puts_poisoned.one();
-                tracing::warn!(connection = holder.0, "a put did not hash to its address");
-                Err((ErrorCode::WrongBytes, "the bytes do not hash to the address".to_owned()))
-            }
-            Err(error) => {
-                self.state.lock().fail_put(&address);
-                Err(disk_failed(self, &error))
-            }
+        put.hasher.update(&payload);
+        put.next = end;
+        if let Err(refusal) = put.incoming.take(&self.blobs, payload).await {
+            self.state.lock().fail_put(&address);
+            return Err(self.not_written(&refusal));
         }
+        if end < row.length {
+            self.puts.0.lock().insert(address, put);
+            // The claim may have been lost meanwhile.
+            self.end_lost_puts();
+            if !self.state.lock().may_write(holder, &address) {
+                return Err(not_claimed());
+            }
+            return Ok(PutAnswer::More);
+        }
+        let Put { incoming, hasher, .. } = put;
+        if hasher.finish() != address {
+            self.state.lock().fail_put(&address);
+            self.counters.puts_poisoned.one();
+            tracing::warn!(connection = holder.0, "a put did not hash to its address");
+            return Err((ErrorCode::WrongBytes, "the bytes do not hash to the address".to_owned()));
+        }
+        if let Err(refusal) = incoming.finish(&self.blobs).await {
+            self.state.lock().fail_put(&address);
+            return Err(self.not_written(&refusal));
+        }
+        let mut wake = Vec::new();
+        self.state.lock().finish_put(&address, &mut wake);
+        wake_all(wake);
+        self.counters.puts.one();
+        self.counters.put_bytes.add(row.length);
+        Ok(PutAnswer::Stored)
     }
 
     async fn begin_put(
         self: &Arc<Self>,
         holder: Holder,
-        namespace: NamespaceId,
+        table: &Table,
+        blob: u64,
         row: Row,
     ) -> Result<Put, Refused> {
+        let too_many = || (ErrorCode::TooMuch, "too many blobs are being put already".to_owned());
         if !self.puts.has_room_for(holder) {
-            return Err((ErrorCode::TooMuch, "too many blobs are being put already".to_owned()));
+            return Err(too_many());
         }
-        let Row { address, length } = row;
+        let namespace = table.namespace();
         let hasher = self.namespace(&namespace).expect("checked when it was opened").hasher();
-        let footprint = self.store.footprint(length);
-        let begun = self.state.lock().begin_put(holder, address, footprint);
-        let leaving = begun.map_err(|error| match error {
-            PutError::NotClaimed => not_claimed(),
-            PutError::NoSpace(problem) => {
+        if row.length > self.blobs.capacity().0 / 2 {
+            self.counters.puts_without_space.one();
+            let text = "the blob is longer than half of what this node may hold".to_owned();
+            return Err((ErrorCode::NoSpace, text));
+        }
+        let begun = self.state.lock().begin_put(holder, row.address);
+        begun.map_err(|NotClaimed| not_claimed())?;
+        let refused = match self.blobs.begin(table, BlobOrdinal::new(blob), row).await {
+            Ok(Some(incoming)) => return Ok(Put { holder, incoming, hasher, next: 0 }),
+            Ok(None) => too_many(),
+            Err(refusal) => self.not_written(&refusal),
+        };
+        self.state.lock().fail_put(&row.address);
+        Err(refused)
+    }
+
+    fn not_written(&self, refusal: &Refusal) -> Refused {
+        match refusal {
+            Refusal::NoSpace | Refusal::TooLong { .. } => {
                 self.counters.puts_without_space.one();
-                (ErrorCode::NoSpace, problem.to_string())
+                (ErrorCode::NoSpace, refusal.to_string())
             }
-        })?;
-        self.counters.evictions.add(leaving.len() as u64);
-        let node = Arc::clone(self);
-        let created = spawn_blocking(move || {
-            // All of them go, even if one does not: the books say that they are gone.
-            let removed = leaving.iter().map(|address| node.store.remove(address));
-            let removed = removed.fold(Ok(()), io::Result::and);
-            let mut wake = Vec::new();
-            node.state.lock().left(&leaving, &mut wake);
-            wake_all(wake);
-            removed.and_then(|()| node.store.create(&address, length))
-        });
-        match created.await.expect("creating does not panic") {
-            Ok(writing) => Ok(Put { holder, writing, hasher, next: 0 }),
-            Err(error) => {
-                self.state.lock().fail_put(&address);
-                Err(disk_failed(self, &error))
+            Refusal::Busy => (ErrorCode::TooMuch, refusal.to_string()),
+            _ => {
+                self.counters.puts_failed.one();
+                tracing::warn!(%refusal, "a blob cannot be written");
+                (ErrorCode::Failed, "the node's device failed; its log says how".to_owned())
             }
         }
     }
 
-    /// Ends puts whose claims were lost, so that their space and files are free again: they leave no trace.
+    /// Ends puts whose claims were lost, so that their memory is free again: they leave no trace.
     pub(crate) fn end_lost_puts(&self) {
         let lost: Vec<(Address, Put)> = {
             let (mut puts, state) = (self.puts.0.lock(), self.state.lock());
             puts.extract_if(|address, put| !state.may_write(put.holder, address)).collect()
         };
-        // First the file, then the right to write another.
+        // First its memory, then the right to write another.
         for (address, put) in lost {
             drop(put);
             self.state.lock().fail_put(&address);
         }
-    }
-}
-
-fn disk_failed(node: &NodeService, error: &io::Error) -> Refused {
-    node.counters.puts_failed.one();
-    tracing::warn!(%error, "a blob cannot be written");
-    match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            (ErrorCode::NoSpace, "the node's disk is full".to_owned())
-        }
-        _ => (ErrorCode::Failed, "the node's disk failed; its log says how".to_owned()),
     }
 }
 

@@ -102,13 +102,9 @@ impl TestNode {
         }
     }
 
-    pub fn blob_files(&self) -> Vec<PathBuf> {
-        let mut found = Vec::new();
-        for directory in std::fs::read_dir(self.config.directory.join("blobs")).unwrap() {
-            let files = std::fs::read_dir(directory.unwrap().path()).unwrap();
-            found.extend(files.map(|file| file.unwrap().path()));
-        }
-        found
+    /// What lies on its device.
+    pub fn device(&self) -> PathBuf {
+        self.config.directory.join("cache.flash")
     }
 
     fn finish(&mut self) {
