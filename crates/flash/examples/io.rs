@@ -160,7 +160,7 @@ impl Bench {
                 commands.push(match load.work {
                     Work::Read => {
                         let buffer = buffers.pop().expect("one for each");
-                        Command::Read { id, offset, buffer }
+                        Command::Read { id, offset, buffer, length: load.length }
                     }
                     Work::Write => Command::Write { id, offset, bytes: views[slot].clone() },
                 });
