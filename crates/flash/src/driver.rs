@@ -165,6 +165,9 @@ fn serve(
     let mut stopping = false;
     loop {
         std::mem::swap(&mut messages, &mut *inbox.lock());
+        // Before anything is asked: what begins now has its deadline counted from now.
+        let now = started.elapsed();
+        shard.advance(now);
         for message in messages.drain(..) {
             match message {
                 Message::Ask(request, reply) => shard.submit(Some(reply), request),
@@ -172,8 +175,6 @@ fn serve(
                 Message::Stop => stopping = true,
             }
         }
-        let now = started.elapsed();
-        shard.advance(now);
         shard.take(&mut commands, &mut answers);
         *counters.lock() = shard.counters();
         for (reply, outcome) in answers.drain(..) {

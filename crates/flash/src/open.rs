@@ -1,7 +1,11 @@
 //! What is on a device, and what becomes of it: a device of ours is opened, a blank one is formatted, and
 //! anything else is left alone.
 
-use std::path::PathBuf;
+use std::{
+    path::{Path, PathBuf},
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
 use forebay_core::ByteSize;
 
@@ -12,6 +16,11 @@ use crate::{
         REGIONS_OFFSET, SUPERBLOCK_OFFSETS, Superblock, SuperblockError,
     },
 };
+
+/// The kernel takes a ring down after its process has ended, however that ended, and lets go of the device
+/// only then; and a node that is stopping takes some seconds. Whoever starts again at once waits for that.
+const LOCK_PATIENCE: Duration = Duration::from_secs(7);
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// How a device shall be.
 #[derive(Debug, Clone)]
@@ -91,7 +100,7 @@ pub struct Opened {
 pub fn open_device(config: &DeviceConfig) -> Result<Opened, DeviceError> {
     let region_size = region_size(config)?;
     let new = cut(config.capacity, region_size)?;
-    let mut file = DeviceFile::open(&config.path, new.device_size())?;
+    let mut file = lock_and_open(&config.path, new.device_size())?;
     let path = || config.path.clone();
     let io = |source| DeviceError::Io { path: path(), source };
     let mut found = Vec::new();
@@ -144,6 +153,16 @@ pub fn open_device(config: &DeviceConfig) -> Result<Opened, DeviceError> {
     }
     let superblock = Superblock { geometry, owner: known.owner, epoch: known.epoch + 1 };
     Ok(Opened { file, superblock, shorten_to })
+}
+
+fn lock_and_open(path: &Path, size: u64) -> Result<DeviceFile, OpenError> {
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match DeviceFile::open(path, size) {
+            Err(OpenError::Locked { .. }) if Instant::now() < deadline => sleep(LOCK_PAUSE),
+            opened => return opened,
+        }
+    }
 }
 
 fn region_size(config: &DeviceConfig) -> Result<u64, DeviceError> {

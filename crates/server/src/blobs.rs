@@ -13,7 +13,6 @@ use std::{
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::Path,
     sync::Arc,
-    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, ensure};
@@ -23,9 +22,7 @@ use forebay_core::{
     table::{Row, Table},
 };
 use forebay_flash::{
-    Config as FlashConfig, DeviceConfig, DeviceError, Flash, FlashError, Group, Key, Proved,
-    Refusal,
-    io::{Backend, OpenError},
+    Config as FlashConfig, DeviceConfig, Flash, Group, Key, Proved, Refusal, io::Backend,
     shard::Counters,
 };
 use parking_lot::Mutex;
@@ -37,8 +34,6 @@ use crate::{config::Config, session::fresh_nonce};
 const PIECE: u64 = 8 << 20;
 /// Memory for blobs and pieces that are on their way in.
 const INCOMING: usize = 512 << 20;
-/// How long a device may be in use by a node that is stopping.
-const LOCKED_MAX: Duration = Duration::from_secs(7);
 /// Groups whose numbers are remembered.
 const GROUPS_KNOWN: usize = 4096;
 /// A device has to have so many regions for each chunk that is to have a group of its own.
@@ -117,7 +112,7 @@ impl Blobs {
             |path| DeviceConfig { path, capacity: each, region_size: config.region_size, owner };
         let mut flash = FlashConfig::new(devices.into_iter().map(device).collect());
         flash.backend = config.io;
-        let flash = open_when_free(&flash)?;
+        let flash = Flash::open(&flash)?;
         Ok(Self {
             piece: PIECE.min(flash.entry_length_max()),
             region: flash.region_size(),
@@ -310,21 +305,6 @@ impl Held {
             Self::Nothing => Bytes::new(),
             Self::One(bytes) => bytes,
             Self::Several(bytes) => bytes.freeze(),
-        }
-    }
-}
-
-/// A node that is just stopping holds on to its devices for a moment.
-fn open_when_free(config: &FlashConfig) -> Result<Flash, FlashError> {
-    let until = Instant::now() + LOCKED_MAX;
-    loop {
-        match Flash::open(config) {
-            Err(FlashError::Device(DeviceError::Open(OpenError::Locked { .. })))
-                if Instant::now() < until =>
-            {
-                std::thread::sleep(Duration::from_millis(50));
-            }
-            other => return other,
         }
     }
 }
