@@ -19,6 +19,9 @@ use tokio::task::JoinSet;
 
 use service::AgentService;
 
+/// Processes of the job at once; each has one connection.
+const CONNECTIONS_MAX: usize = 1024;
+
 /// What an agent needs to know.
 pub struct Config {
     /// The job's private socket.
@@ -57,6 +60,10 @@ impl Agent {
         loop {
             tokio::select! {
                 socket = listener.accept() => {
+                    if tasks.len() > CONNECTIONS_MAX {
+                        session::turn_away(socket);
+                        continue;
+                    }
                     let service = Arc::clone(&service);
                     tasks.spawn(async move {
                         if let Err(error) = session::serve(service, socket).await {

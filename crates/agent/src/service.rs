@@ -10,6 +10,7 @@ use forebay_core::{
     BlobOrdinal, DatasetId, Namespace,
     digest::Digest,
     kept::Kept,
+    patience::Retry,
     table::{self, proofs_match},
 };
 use forebay_origin::Origin;
@@ -45,6 +46,9 @@ pub(crate) struct AgentService {
     pub link: Link,
     pub kept: Mutex<Kept>,
     pub memory: Memory,
+    /// A node may have room and still take nothing: its disk is full. What is fetched for it then is
+    /// fetched in vain.
+    pub puts_ahead: Mutex<Retry>,
     pub counters: Counters,
     /// What somebody waits for, so that two who miss the same blob wait for one fetch.
     obtaining: Mutex<HashMap<u64, Obtaining>>,
@@ -107,6 +111,7 @@ impl AgentService {
             namespace,
             kept: Mutex::default(),
             memory: Memory(Arc::new(Semaphore::new(usize::try_from(MEMORY_KIB).expect("small")))),
+            puts_ahead: Mutex::default(),
             counters: Counters::default(),
             obtaining: Mutex::default(),
             wanted: Mutex::default(),
@@ -182,9 +187,10 @@ impl AgentService {
             for (index, range) in ranges {
                 let start = usize::try_from(range.offset).expect("checked");
                 let payload = obtained.content.slice(start..start + range.length as usize);
-                let room = replies.room_for(payload.len()).await;
+                // Nobody is left to read it.
+                let Some(room) = replies.room_for(payload.len()).await else { return };
                 let reply = Reply::Get { index, answer: GetAnswer::Hit, payload };
-                replies.send_payload(&reply, room).await;
+                replies.send_payload(&reply, room);
                 self.counters.gets.one();
             }
         }

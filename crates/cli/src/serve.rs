@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use forebay_core::{ByteSize, units::parse_duration};
 use forebay_digest::read_key_file;
 use forebay_server::{Config, Server};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{
     output::{self, Verdict},
@@ -75,6 +76,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         output::note("the configuration can be used");
         return Ok(Verdict::Yes);
     }
+    allow_many_files();
     // Before anyone is told that it is ready, and so may ask.
     let asked = stop::asked()?;
     let server = Server::bind(&config, namespaces).await?;
@@ -98,6 +100,13 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     Ok(Verdict::Yes)
 }
 
+/// Every connection, read and put takes a descriptor; the usual limit is too low for many jobs.
+fn allow_many_files() {
+    let limit = getrlimit(Resource::Nofile);
+    // Where that is not allowed, the node does with what it has.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
 fn configuration(args: Args) -> anyhow::Result<Config> {
     let file = args.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
     Ok(Config {
@@ -105,6 +114,7 @@ fn configuration(args: Args) -> anyhow::Result<Config> {
         directory: args.directory.unwrap_or(file.directory),
         capacity: args.capacity.or(file.capacity),
         lease: args.lease.unwrap_or(file.lease),
+        connections: file.connections,
         metrics: args.metrics.or(file.metrics),
         namespaces: if args.namespaces.is_empty() { file.namespaces } else { args.namespaces },
         idle_exit: args.idle_exit.or(file.idle_exit),

@@ -4,12 +4,15 @@
 //! one of these behind a lock and does the reading, writing and waking; `W` is whatever it uses to wake
 //! somebody.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use crate::{
     Address, ByteSize,
     claims::{Claim, Claims, Holder},
-    shelf::{NoSpace, Shelf, Stock},
+    shelf::{NoSpace, Shelf, Stay, Stock},
 };
 
 /// The state of a node.
@@ -20,14 +23,17 @@ pub struct Node<W> {
     waiting: BTreeMap<Address, Vec<W>>,
     /// What is being written, and by whom.
     writing: BTreeMap<Address, Holder>,
+    /// What is being deleted. Until it is, nobody may fetch it: a deletion that came late would hit what
+    /// was put anew.
+    leaving: BTreeSet<Address>,
 }
 
 /// Where a blob stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// It can be read.
-    Resident,
-    /// Somebody is fetching it: wait.
+    Resident(Stay),
+    /// Somebody is fetching it, or it is just leaving: wait.
     Claimed,
     /// Nobody is: claim it.
     Absent,
@@ -40,6 +46,17 @@ pub enum Claimed {
     Present,
     /// As the claims decided.
     Decided(Claim),
+}
+
+/// What became of a renewal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Renewal {
+    /// The claim goes on.
+    Renewed,
+    /// It ends here: there was no headway, or it has lasted too long.
+    Ended,
+    /// It was not, or no longer, the caller's.
+    NotHeld,
 }
 
 /// Why nothing may be written.
@@ -61,6 +78,7 @@ impl<W> Node<W> {
             shelf: Shelf::new(capacity),
             waiting: BTreeMap::new(),
             writing: BTreeMap::new(),
+            leaving: BTreeSet::new(),
         }
     }
 
@@ -98,19 +116,32 @@ impl<W> Node<W> {
 
     /// Where a blob stands.
     pub fn standing(&self, address: &Address) -> Standing {
-        if self.shelf.contains(address) {
-            Standing::Resident
-        } else if self.claims.is_claimed(address) {
-            Standing::Claimed
-        } else {
-            Standing::Absent
+        match self.shelf.stay(address) {
+            Some(stay) => Standing::Resident(stay),
+            None if self.is_awaited(address) => Standing::Claimed,
+            None => Standing::Absent,
         }
+    }
+
+    /// Whether something will happen to it that wakes those who wait.
+    fn is_awaited(&self, address: &Address) -> bool {
+        self.claims.is_claimed(address) || self.leaving.contains(address)
     }
 
     /// Remembers whom to wake when a claimed blob is there, or its claim is over.
     pub fn wait(&mut self, address: Address, waiter: W) {
-        assert!(self.claims.is_claimed(&address), "nobody would ever wake a waiter for {address}");
+        assert!(self.is_awaited(&address), "nobody would ever wake a waiter for {address}");
         self.waiting.entry(address).or_default().push(waiter);
+    }
+
+    /// Forgets those who have given up waiting for a blob.
+    pub fn forget(&mut self, address: &Address, has_given_up: impl Fn(&W) -> bool) {
+        if let Some(waiting) = self.waiting.get_mut(address) {
+            waiting.retain(|waiter| !has_given_up(waiter));
+            if waiting.is_empty() {
+                self.waiting.remove(address);
+            }
+        }
     }
 
     /// Asks to be the one who fetches a blob.
@@ -118,11 +149,13 @@ impl<W> Node<W> {
         if self.shelf.contains(&address) {
             return Claimed::Present;
         }
+        if self.leaving.contains(&address) {
+            return Claimed::Decided(Claim::Held);
+        }
         Claimed::Decided(self.claims.claim(now, holder, address))
     }
 
-    /// Keeps a claim alive. False if it is not, or no longer, the caller's; then `wake` are those who
-    /// waited for it.
+    /// Keeps a claim alive. If that fails, `wake` are those who waited for it.
     #[must_use = "a lost claim must not be fulfilled"]
     pub fn renew(
         &mut self,
@@ -131,13 +164,16 @@ impl<W> Node<W> {
         address: &Address,
         bytes: u64,
         wake: &mut Vec<W>,
-    ) -> bool {
+    ) -> Renewal {
         let held = self.claims.is_held_by(address, holder);
-        let renewed = self.claims.renew(now, holder, address, bytes);
-        if held && !renewed {
-            self.lost(address, wake);
+        match self.claims.renew(now, holder, address, bytes) {
+            true => Renewal::Renewed,
+            false if held => {
+                self.lost(address, wake);
+                Renewal::Ended
+            }
+            false => Renewal::NotHeld,
         }
-        renewed
     }
 
     /// Gives a claim back.
@@ -168,7 +204,8 @@ impl<W> Node<W> {
         self.claims.wake_at()
     }
 
-    /// A holder begins to write what it has claimed. Returns what has to be deleted before.
+    /// A holder begins to write what it has claimed. Returns what has to be deleted before;
+    /// [`Node::left`] says that it was.
     pub fn begin_put(
         &mut self,
         holder: Holder,
@@ -180,7 +217,21 @@ impl<W> Node<W> {
         }
         let leaving = self.shelf.reserve(address, length)?;
         self.writing.insert(address, holder);
+        self.leaving.extend(&leaving);
         Ok(leaving)
+    }
+
+    /// These have been deleted, and may come again.
+    pub fn left(&mut self, addresses: &[Address], wake: &mut Vec<W>) {
+        for address in addresses {
+            assert!(self.leaving.remove(address), "{address} was not leaving");
+            self.lost(address, wake);
+        }
+    }
+
+    /// Whether this holder is fetching this blob.
+    pub fn is_claimed_by(&self, holder: Holder, address: &Address) -> bool {
+        self.claims.is_held_by(address, holder)
     }
 
     /// Whether what a holder has begun to write is still wanted: a claim may have been lost meanwhile.
@@ -202,9 +253,14 @@ impl<W> Node<W> {
         self.shelf.remove(address);
     }
 
-    /// A resident blob turned out to be unreadable. False if it had gone meanwhile.
-    pub fn lose(&mut self, address: &Address) -> bool {
-        self.shelf.contains(address) && self.shelf.remove(address)
+    /// A blob turned out to be unreadable during this stay: it has to be deleted, and [`Node::left`] says
+    /// that it was. False if that stay was over.
+    pub fn lose(&mut self, address: &Address, stay: Stay) -> bool {
+        if self.shelf.stay(address) != Some(stay) {
+            return false;
+        }
+        self.leaving.insert(*address);
+        self.shelf.remove(address)
     }
 
     fn lost(&mut self, address: &Address, wake: &mut Vec<W>) {
@@ -245,7 +301,8 @@ mod tests {
         assert_eq!(node.standing(&blob(1)), Standing::Claimed, "not before it is believed");
         let mut woken = vec![];
         node.finish_put(&blob(1), &mut woken);
-        assert_eq!((woken, node.standing(&blob(1))), (vec!["b"], Standing::Resident));
+        assert_eq!(woken, ["b"]);
+        assert!(matches!(node.standing(&blob(1)), Standing::Resident(_)));
         assert_eq!(claim(&mut node, B, 1), Claimed::Present);
         assert_eq!(node.claims(), 0);
     }
@@ -258,7 +315,7 @@ mod tests {
             |node, woken| node.release(A, &blob(1), woken),
             |node, woken| node.abandon(A, woken),
             |node, woken| assert_eq!(node.expire(LEASE, woken), 1),
-            |node, woken| assert!(!node.renew(LEASE * 2, A, &blob(1), 9, woken)),
+            |node, woken| assert_eq!(node.renew(LEASE * 2, A, &blob(1), 9, woken), Renewal::Ended),
         ];
         for loss in losses {
             let mut node = node();
@@ -295,6 +352,61 @@ mod tests {
         assert_eq!(node.recover(blob(2), 6), [blob(1)]);
         assert_eq!(node.recover(blob(3), 11), [blob(3)]);
         assert_eq!(node.resident(), Stock { blobs: 1, bytes: 6 });
-        assert!(node.lose(&blob(2)) && !node.lose(&blob(2)));
+    }
+
+    fn stay(node: &Node<&'static str>, index: u8) -> Stay {
+        match node.standing(&blob(index)) {
+            Standing::Resident(stay) => stay,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn put(node: &mut Node<&'static str>, index: u8, length: u64) -> Vec<Address> {
+        assert_eq!(claim(node, A, index), Claimed::Decided(Claim::Granted));
+        let leaving = node.begin_put(A, blob(index), length).unwrap();
+        node.finish_put(&blob(index), &mut vec![]);
+        leaving
+    }
+
+    /// An eviction and a new put of the same blob must not meet: the file that is deleted would be the
+    /// new one, and what the books call resident would be gone (promise 3).
+    #[test]
+    fn what_is_leaving_does_not_come_again_before_it_has_left() {
+        let mut node = node();
+        assert!(put(&mut node, 1, 8).is_empty());
+        assert_eq!(put(&mut node, 2, 8), [blob(1)]);
+        assert_eq!(claim(&mut node, B, 1), Claimed::Decided(Claim::Held));
+        assert_eq!(node.standing(&blob(1)), Standing::Claimed);
+        node.wait(blob(1), "b");
+        let mut woken = vec![];
+        node.left(&[blob(1)], &mut woken);
+        assert_eq!(woken, ["b"]);
+        assert_eq!(claim(&mut node, B, 1), Claimed::Decided(Claim::Granted));
+    }
+
+    /// A reader that found a blob damaged may be late: what was put since is not what it saw.
+    #[test]
+    fn only_the_stay_that_was_damaged_is_lost() {
+        let mut node = node();
+        put(&mut node, 1, 5);
+        let first = stay(&node, 1);
+        assert!(node.lose(&blob(1), first) && !node.lose(&blob(1), first), "once");
+        node.left(&[blob(1)], &mut vec![]);
+        put(&mut node, 1, 5);
+        assert!(!node.lose(&blob(1), first));
+        assert_ne!(stay(&node, 1), first);
+    }
+
+    #[test]
+    fn who_gives_up_is_forgotten() {
+        let mut node = node();
+        claim(&mut node, A, 1);
+        node.wait(blob(1), "patient");
+        node.wait(blob(1), "gone");
+        node.forget(&blob(1), |waiter| *waiter == "gone");
+        node.forget(&blob(2), |_| true);
+        let mut woken = vec![];
+        node.release(A, &blob(1), &mut woken);
+        assert_eq!(woken, ["patient"]);
     }
 }

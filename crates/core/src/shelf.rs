@@ -16,7 +16,7 @@ pub struct Shelf {
     taken: u64,
     blobs: BTreeMap<Address, Place>,
     /// Resident blobs in the order in which they came; those that left early leave a gap behind.
-    order: VecDeque<(u64, Address)>,
+    order: VecDeque<(Stay, Address)>,
     resident: Stock,
     next: u64,
 }
@@ -30,12 +30,16 @@ pub struct Stock {
     pub bytes: u64,
 }
 
+/// One stay of a blob: once it has gone and come again, it is another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stay(u64);
+
 #[derive(Debug, Clone, Copy)]
 enum Place {
     /// Space is kept for it.
     Reserved { length: u64 },
-    /// It can be read. The number tells this stay from an earlier one.
-    Resident { length: u64, number: u64 },
+    /// It can be read.
+    Resident { length: u64, stay: Stay },
 }
 
 /// There is no room, even if everything that can go goes.
@@ -65,7 +69,15 @@ impl Shelf {
 
     /// Whether this blob can be read.
     pub fn contains(&self, address: &Address) -> bool {
-        matches!(self.blobs.get(address), Some(Place::Resident { .. }))
+        self.stay(address).is_some()
+    }
+
+    /// This blob's stay, if it can be read.
+    pub fn stay(&self, address: &Address) -> Option<Stay> {
+        match self.blobs.get(address) {
+            Some(Place::Resident { stay, .. }) => Some(*stay),
+            _ => None,
+        }
     }
 
     /// Keeps space for a blob. Returns what has to be removed from the disk before it is written.
@@ -89,8 +101,9 @@ impl Shelf {
     pub fn commit(&mut self, address: &Address) {
         let place = self.blobs.get_mut(address).expect("reserved before");
         let Place::Reserved { length } = *place else { panic!("{address} was committed before") };
-        *place = Place::Resident { length, number: self.next };
-        self.order.push_back((self.next, *address));
+        let stay = Stay(self.next);
+        *place = Place::Resident { length, stay };
+        self.order.push_back((stay, *address));
         self.next += 1;
         self.resident.blobs += 1;
         self.resident.bytes += length;
@@ -110,14 +123,14 @@ impl Shelf {
         // Gaps are dropped from the front as they come there, and all at once when they prevail.
         if self.order.len() as u64 > 2 * self.resident.blobs + 64 {
             let blobs = &self.blobs;
-            self.order.retain(|(number, address)| is_stay(blobs.get(address), *number));
+            self.order.retain(|(stay, address)| is_stay(blobs.get(address), *stay));
         }
         true
     }
 
     fn oldest(&mut self) -> Option<Address> {
-        while let Some((number, address)) = self.order.front() {
-            if is_stay(self.blobs.get(address), *number) {
+        while let Some((stay, address)) = self.order.front() {
+            if is_stay(self.blobs.get(address), *stay) {
                 return Some(*address);
             }
             self.order.pop_front();
@@ -126,8 +139,8 @@ impl Shelf {
     }
 }
 
-fn is_stay(place: Option<&Place>, wanted: u64) -> bool {
-    matches!(place, Some(Place::Resident { number, .. }) if *number == wanted)
+fn is_stay(place: Option<&Place>, wanted: Stay) -> bool {
+    matches!(place, Some(Place::Resident { stay, .. }) if *stay == wanted)
 }
 
 #[cfg(test)]

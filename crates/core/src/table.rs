@@ -12,6 +12,9 @@ use crate::{
     digest::{DatasetIdHasher, Digest, DigestError},
 };
 
+/// No blob is longer, so that lengths can be added without care.
+const LENGTH_MAX: u64 = 1 << 48;
+
 /// A row: one blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
@@ -118,6 +121,9 @@ pub enum UploadError {
         /// Where it does.
         found: u64,
     },
+    /// No blob is as long as that.
+    #[error("a blob of {0} bytes is longer than any can be")]
+    TooLong(u64),
     /// Complete, but of another dataset.
     #[error("the table is not the one its dataset id names")]
     WrongId,
@@ -157,6 +163,9 @@ impl Upload {
         let left = self.blobs - expected;
         if first != expected || page.len() as u64 > left || (page.is_empty() && left > 0) {
             return Err(UploadError::OutOfOrder { expected, found: first });
+        }
+        if let Some(row) = page.iter().find(|row| row.length > LENGTH_MAX) {
+            return Err(UploadError::TooLong(row.length));
         }
         for row in page {
             self.id.push(&row.address, row.length);
@@ -221,6 +230,16 @@ mod tests {
         let mut wrong = rows.clone();
         wrong[4321].length += 1;
         assert!(!proofs_match(&table.proof(&nonce), &proof(&nonce, wrong)));
+    }
+
+    /// Promise 6: whoever adds such lengths up must not be led astray.
+    #[test]
+    fn a_length_that_cannot_be_is_refused() {
+        let mut rows = rows(3);
+        rows[1].length = LENGTH_MAX + 1;
+        let (dataset, chunking) = dataset(&rows);
+        let mut upload = Upload::new(Namespace::public().id(), dataset, chunking, 3);
+        assert_eq!(upload.page(0, &rows), Err(UploadError::TooLong(LENGTH_MAX + 1)));
     }
 
     #[test]

@@ -13,6 +13,8 @@ use rustix::process::geteuid;
 
 /// What a node keeps at most, unless it is told otherwise or the disk has less than twice as much free.
 const CAPACITY_DEFAULT: ByteSize = ByteSize::gb(20);
+/// Each may take some memory: up to 32 MiB of payload on its way out, and 16 MiB on its way in.
+const CONNECTIONS_MAX: usize = 1 << 16;
 /// What a node needs to be of any use.
 const CAPACITY_MIN: ByteSize = ByteSize::mib(1);
 
@@ -27,6 +29,8 @@ pub struct Config {
     pub capacity: Option<ByteSize>,
     /// How long a claim lives without being renewed.
     pub lease: Duration,
+    /// How many may be connected at once.
+    pub connections: usize,
     /// Where `/metrics` is served; nowhere if it is not said.
     pub metrics: Option<SocketAddr>,
     /// Key files of the private namespaces that this node serves.
@@ -42,6 +46,7 @@ impl Default for Config {
             directory: default_directory(),
             capacity: None,
             lease: Duration::from_secs(10),
+            connections: 512,
             metrics: None,
             namespaces: Vec::new(),
             idle_exit: None,
@@ -50,11 +55,12 @@ impl Default for Config {
 }
 
 /// The keys, with examples: what a template shows, and what is suggested for a misspelt one.
-const KEYS: [(&str, &str, &str); 7] = [
+const KEYS: [(&str, &str, &str); 8] = [
     ("socket", "\"/run/user/1000/forebay/node.sock\"", "where jobs connect"),
     ("directory", "\"/var/cache/forebay\"", "where blobs lie"),
     ("capacity", "\"20GB\"", "how much may lie there; by default 20GB, or half of what is free"),
     ("lease", "\"10s\"", "how long a claim lives without being renewed"),
+    ("connections", "512", "how many may be connected at once: two for each process of a job"),
     ("metrics", "\"127.0.0.1:9464\"", "where /metrics is served; nowhere by default"),
     ("namespaces", "[\"team.key\"]", "key files of the private namespaces to be served"),
     ("idle_exit", "\"10min\"", "stop when nobody has been connected for so long"),
@@ -89,6 +95,10 @@ impl Config {
             "directory" => self.directory = text()?.into(),
             "capacity" => self.capacity = Some(text()?.parse()?),
             "lease" => self.lease = time(text()?)?,
+            "connections" => {
+                let number = value.as_integer().and_then(|number| usize::try_from(number).ok());
+                self.connections = number.context("should be a number")?;
+            }
             "metrics" => {
                 self.metrics = Some(text()?.parse().context("should be like 127.0.0.1:9464")?);
             }
@@ -128,6 +138,10 @@ impl Config {
                 "`capacity` is {capacity}; give at least {CAPACITY_MIN}"
             );
         }
+        ensure!(
+            (1..=CONNECTIONS_MAX).contains(&self.connections),
+            "`connections` should be between 1 and {CONNECTIONS_MAX}"
+        );
         ensure!(LEASES.contains(&self.lease), "`lease` should be between 100ms and 10min");
         Ok(())
     }
@@ -201,6 +215,36 @@ mod tests {
         assert!(complaint("lease = \"2s\"\n\ncapacity = ").contains("line 3"));
         assert!(complaint("metrics = \"0.0.0.0:80\"").contains("use 127.0.0.1:80"));
         assert!(complaint("lease = \"1h\"").contains("ms, s or min"));
+        assert!(complaint("connections = 0").contains("between 1 and 65536"));
+        assert!(complaint("connections = \"many\"").contains("should be a number"));
+    }
+
+    /// People edit these by hand: whatever they leave behind is refused in words, or can be used.
+    #[test]
+    fn mutated_files_never_panic() {
+        let examples = KEYS.map(|(key, example, _)| format!("{key} = {example}\n")).concat();
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut used = 0;
+        for _ in 0..3000 {
+            let mut text: Vec<char> = examples.chars().collect();
+            for _ in 0..random.usize(1..4) {
+                let at = random.usize(..text.len());
+                match random.u8(..4) {
+                    0 => text[at] = random.char(..),
+                    1 => text.insert(
+                        at,
+                        random.choice(['"', '[', ']', '=', '\n', '#', 'é', '0']).unwrap(),
+                    ),
+                    2 => drop(text.remove(at)),
+                    _ => text.truncate(at.max(1)),
+                }
+            }
+            match Config::parse(&text.iter().collect::<String>()) {
+                Ok(config) => used += usize::from(config.check().is_ok()),
+                Err(error) => assert!(!format!("{error:#}").is_empty()),
+            }
+        }
+        assert!((30..2900).contains(&used), "some can be used, some cannot: {used}");
     }
 
     #[test]

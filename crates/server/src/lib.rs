@@ -5,6 +5,7 @@
 
 mod config;
 mod counters;
+mod get;
 mod http;
 mod listen;
 mod node;
@@ -29,8 +30,6 @@ pub use listen::Listener;
 pub use node::NodeService;
 use store::Files;
 
-/// Connections at once.
-const CONNECTIONS_MAX: u64 = 512;
 /// How long requests under way may still take once a stop was asked for.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -40,6 +39,7 @@ pub struct Server {
     listener: Listener,
     metrics: Option<TcpListener>,
     idle_exit: Option<Duration>,
+    connections_max: usize,
 }
 
 impl Server {
@@ -60,7 +60,8 @@ impl Server {
             })?),
             None => None,
         };
-        Ok(Self { node: Arc::new(node), listener, metrics, idle_exit: config.idle_exit })
+        let (idle_exit, connections_max) = (config.idle_exit, config.connections);
+        Ok(Self { node: Arc::new(node), listener, metrics, idle_exit, connections_max })
     }
 
     /// The node itself.
@@ -76,7 +77,7 @@ impl Server {
     /// Serves until `stop` completes, or nobody has been connected for too long; then lets requests under
     /// way finish for some seconds.
     pub async fn run(self, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
-        let Self { node, listener, metrics, idle_exit } = self;
+        let Self { node, listener, metrics, idle_exit, connections_max } = self;
         let mut background = JoinSet::new();
         background.spawn(Arc::clone(&node).expire_claims());
         if let Some(metrics) = metrics {
@@ -89,8 +90,9 @@ impl Server {
         loop {
             tokio::select! {
                 socket = listener.accept() => {
-                    if node.connections() >= CONNECTIONS_MAX {
+                    if connections.len() >= connections_max {
                         node.counters().connections_refused.one();
+                        session::turn_away(socket);
                     } else {
                         connections.spawn(session::serve(Arc::clone(&node), socket));
                     }
