@@ -15,7 +15,11 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use forebay_client::{Handle, OpenError};
-use forebay_core::{claims::Claim, node::Claimed, patience::answer_by};
+use forebay_core::{
+    claims::Claim,
+    node::Claimed,
+    patience::{NODE_PATIENCE, answer_by},
+};
 use forebay_wire::{
     BlobProgress, BlobRange, ClaimAnswer, Frame, GetAnswer, HEADER_SIZE, Header, PAYLOAD_SIZE_MAX,
     PutAnswer, Refusal, RenewAnswer, Reply, Request,
@@ -32,8 +36,6 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-/// A node from which nothing is heard for so long is as good as gone.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Requests that wait to be written.
 const FRAMES_MAX: usize = 64;
 
@@ -109,7 +111,7 @@ impl Connection {
         });
         Self {
             handle: 0,
-            lease: PATIENCE,
+            lease: NODE_PATIENCE,
             frames,
             shared,
             claims: Mutex::default(),
@@ -148,7 +150,7 @@ impl Connection {
         let asked_at = self.shared.started.elapsed();
         loop {
             let heard_at = self.shared.waiting.lock().heard_at;
-            let by = answer_by(PATIENCE, asked_at, wait, heard_at);
+            let by = answer_by(NODE_PATIENCE, asked_at, wait, heard_at);
             if self.shared.started.elapsed() >= by {
                 // What follows would only be silence as well.
                 self.shared.close();

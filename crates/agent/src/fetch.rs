@@ -76,11 +76,17 @@ impl AgentService {
             return Ok(());
         }
         let memory = self.memory.take(length).await;
+        let began = self.link.now();
         let (outcome, _) = self.attempt(blob, length, Purpose::Ahead).await?;
         drop(memory);
-        if outcome == Outcome::Unclaimed && self.kept.lock().has_room_ahead(length) {
-            // Whoever asks for it will be told what is wrong.
-            let _ = self.bytes_of(blob).await;
+        match outcome {
+            Outcome::Bytes => self.puts_ahead.lock().succeeded(),
+            Outcome::Kept => self.puts_ahead.lock().failed(began, self.link.now()),
+            Outcome::Unclaimed if self.kept.lock().has_room_ahead(length) => {
+                // Whoever asks for it will be told what is wrong.
+                let _ = self.bytes_of(blob).await;
+            }
+            Outcome::Unclaimed | Outcome::Elsewhere | Outcome::Failed => {}
         }
         Ok(())
     }

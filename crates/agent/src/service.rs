@@ -10,6 +10,7 @@ use forebay_core::{
     BlobOrdinal, DatasetId, Namespace,
     digest::Digest,
     kept::Kept,
+    patience::Retry,
     table::{self, proofs_match},
 };
 use forebay_origin::Origin;
@@ -45,6 +46,9 @@ pub(crate) struct AgentService {
     pub link: Link,
     pub kept: Mutex<Kept>,
     pub memory: Memory,
+    /// A node may have room and still take nothing: its disk is full. What is fetched for it then is
+    /// fetched in vain.
+    pub puts_ahead: Mutex<Retry>,
     pub counters: Counters,
     /// What somebody waits for, so that two who miss the same blob wait for one fetch.
     obtaining: Mutex<HashMap<u64, Obtaining>>,
@@ -107,6 +111,7 @@ impl AgentService {
             namespace,
             kept: Mutex::default(),
             memory: Memory(Arc::new(Semaphore::new(usize::try_from(MEMORY_KIB).expect("small")))),
+            puts_ahead: Mutex::default(),
             counters: Counters::default(),
             obtaining: Mutex::default(),
             wanted: Mutex::default(),

@@ -15,14 +15,12 @@ use std::{
 use forebay_core::{
     ItemOrdinal,
     digest::{Digest, ItemPlace},
-    patience::Retry,
+    patience::{NODE_PATIENCE, Retry},
 };
 use forebay_wire::{GetAnswer, PAYLOAD_SIZE_MAX};
 
 use crate::{Client, ClientError, Handle, Result, Wanted};
 
-/// A node that does not answer within this is skipped.
-const NODE_PATIENCE: Duration = Duration::from_secs(5);
 /// An agent may have to wait for a slow origin; its own deadlines end that.
 const AGENT_PATIENCE: Duration = Duration::from_mins(10);
 

@@ -166,3 +166,63 @@ fn connect_within(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket.into())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{os::unix::net::UnixListener, thread};
+
+    use rustix::net::{
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket,
+        socket_with,
+    };
+
+    use super::*;
+    use crate::Client;
+
+    const PATIENCE: Duration = Duration::from_millis(200);
+
+    /// Promise 5: a node that was stopped accepts nobody, and its queue fills up. Whoever comes then must
+    /// not wait for ever.
+    #[test]
+    fn a_full_queue_is_waited_for_with_patience() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("node.sock");
+        let address = SocketAddrUnix::new(&path).unwrap();
+        let stopped = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        bind(&stopped, &address).unwrap();
+        listen(&stopped, 1).unwrap();
+        let mut queued = Vec::new();
+        loop {
+            let flags = SocketFlags::NONBLOCK;
+            let next = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+            let outcome = connect(&next, &address);
+            queued.push(next);
+            if outcome.is_err() {
+                break;
+            }
+        }
+        let refused = Client::connect(&path, "job", PATIENCE).unwrap_err();
+        assert!(matches!(refused, ClientError::Connect { .. }), "{refused}");
+    }
+
+    /// Promise 5: neither does a byte now and then keep a job waiting.
+    #[test]
+    fn an_answer_in_drops_is_given_up() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("node.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let dripping = thread::spawn(move || {
+            let mut socket = listener.accept().unwrap().0;
+            let header = Header { kind: 0x81, id: 1, body_size: 1 << 20 }.encode();
+            let mut drops = header.iter().copied().chain(std::iter::repeat(0)).take(1 << 20);
+            // Ends with an error, when the other side has gone.
+            drops.all(|drop| {
+                thread::sleep(Duration::from_millis(5));
+                socket.write_all(&[drop]).is_ok()
+            })
+        });
+        let broken = Client::connect(&path, "job", PATIENCE).unwrap_err();
+        assert!(matches!(broken, ClientError::Broken(_)), "{broken}");
+        assert!(!dripping.join().unwrap());
+    }
+}

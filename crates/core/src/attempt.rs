@@ -77,8 +77,10 @@ pub enum Right {
 /// How an attempt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// The bytes are here.
+    /// The bytes are here, and the node has them.
     Bytes,
+    /// The bytes are here and in one's own memory: no node has taken them.
+    Kept,
     /// Somebody else has the blob or is fetching it, and nobody here waits for it.
     Elsewhere,
     /// No node will keep it. Whoever fetches it ahead all the same does so as if it were wanted, so that
@@ -121,6 +123,7 @@ pub struct Attempt {
     is_promised: bool,
     empty_promises: u32,
     is_claimed: bool,
+    /// How it ends, if nothing else happens.
     outcome: Outcome,
 }
 
@@ -191,7 +194,10 @@ impl Attempt {
                 self.outcome = Outcome::Failed;
                 self.end()
             }
-            (Step::Keep, Fact::Done) => self.end(),
+            (Step::Keep, Fact::Done) => {
+                self.outcome = Outcome::Kept;
+                self.end()
+            }
             (Step::Release, Fact::Done) => Step::Done(self.outcome),
             (step, fact) => panic!("{step:?} does not lead to {fact:?}"),
         }
@@ -277,7 +283,7 @@ mod tests {
         let refused = [(0, GRANTED), (5, Fact::Fetched), (5, Fact::NodeFailed)];
         assert_eq!(tell(&mut attempt, &refused), Step::Keep);
         assert_eq!(tell(&mut attempt, &[(5, Fact::Done)]), Step::Release);
-        assert_eq!(tell(&mut attempt, &[(5, Fact::Done)]), Step::Done(Outcome::Bytes));
+        assert_eq!(tell(&mut attempt, &[(5, Fact::Done)]), Step::Done(Outcome::Kept));
     }
 
     /// Promise 5: no cache fault fails or hangs a job: past a short deadline it reads the origin. Two
@@ -294,7 +300,7 @@ mod tests {
         let fallback = Step::Fetch(Right::Fallback);
         assert_eq!(tell(&mut attempt, &[(100, Fact::StillClaimed)]), fallback);
         assert_eq!(tell(&mut attempt, &[(101, Fact::Fetched)]), Step::Keep);
-        assert_eq!(tell(&mut attempt, &[(101, Fact::Done)]), Step::Done(Outcome::Bytes));
+        assert_eq!(tell(&mut attempt, &[(101, Fact::Done)]), Step::Done(Outcome::Kept));
     }
 
     #[test]
@@ -375,8 +381,8 @@ mod tests {
                 match step {
                     Step::Done(outcome) => {
                         prop_assert!(fetches <= 1 && !is_claimed && !is_at_hand);
-                        let ended = matches!(outcome, Outcome::Bytes | Outcome::Failed);
-                        prop_assert!(ended || purpose == Purpose::Ahead && fetches == 0);
+                        let left = matches!(outcome, Outcome::Elsewhere | Outcome::Unclaimed);
+                        prop_assert!(!left || purpose == Purpose::Ahead && fetches == 0);
                         break;
                     }
                     Step::Claim => {

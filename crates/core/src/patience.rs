@@ -8,6 +8,8 @@
 
 use std::time::Duration;
 
+/// A node from which nothing is heard for so long is as good as gone.
+pub const NODE_PATIENCE: Duration = Duration::from_secs(5);
 /// No failed node is tried again sooner.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// The pause after a failure, in multiples of what the failure cost.
@@ -15,7 +17,7 @@ const PAUSE_PER_COST: u32 = 9;
 /// A node that answers others, but not this, is as good as silent in the end.
 const PATIENCES_MAX: u32 = 6;
 
-/// When somebody who failed is tried again.
+/// When somebody who failed is tried again: a node that is gone or silent, or one that takes nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Retry {
     not_before: Option<Duration>,

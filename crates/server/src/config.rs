@@ -244,6 +244,34 @@ mod tests {
         assert!(complaint("connections = \"many\"").contains("should be a number"));
     }
 
+    /// People edit these by hand: whatever they leave behind is refused in words, or can be used.
+    #[test]
+    fn mutated_files_never_panic() {
+        let examples = KEYS.map(|(key, example, _)| format!("{key} = {example}\n")).concat();
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut used = 0;
+        for _ in 0..3000 {
+            let mut text: Vec<char> = examples.chars().collect();
+            for _ in 0..random.usize(1..4) {
+                let at = random.usize(..text.len());
+                match random.u8(..4) {
+                    0 => text[at] = random.char(..),
+                    1 => text.insert(
+                        at,
+                        random.choice(['"', '[', ']', '=', '\n', '#', 'é', '0']).unwrap(),
+                    ),
+                    2 => drop(text.remove(at)),
+                    _ => text.truncate(at.max(1)),
+                }
+            }
+            match Config::parse(&text.iter().collect::<String>()) {
+                Ok(config) => used += usize::from(config.check().is_ok()),
+                Err(error) => assert!(!format!("{error:#}").is_empty()),
+            }
+        }
+        assert!((30..2900).contains(&used), "some can be used, some cannot: {used}");
+    }
+
     #[test]
     fn without_a_word_it_takes_at_most_half_of_what_is_free() {
         let config = Config::default();

@@ -130,6 +130,23 @@ fn a_killed_node_costs_a_job_nothing_but_time() {
     assert!(scene.status()["hits"].as_u64() >= Some(19), "{}", scene.status());
 }
 
+/// Promise 5: no cache fault hangs a job. A node that was stopped neither answers nor refuses; that costs
+/// its patience once, not for every item.
+#[test]
+fn a_node_that_says_nothing_is_left_alone() {
+    let scene = Scene::new();
+    let node = scene.node(&["--capacity", "64MB"]);
+    let (_agent, socket) = scene.agent("a", true);
+    let mut reader = scene.reader(&socket);
+    read(&mut reader, 0..2);
+    node.signal(Signal::STOP);
+    read(&mut reader, 0..OBJECTS);
+    let counters = reader.agent_stats().unwrap();
+    let fallbacks = counters.iter().find(|(name, _)| name == "agent_fallbacks").unwrap().1;
+    assert!(fallbacks > 0, "{counters:?}");
+    node.signal(Signal::CONT);
+}
+
 #[test]
 fn without_a_node_an_agent_reads_the_origin() {
     let scene = Scene::new();
