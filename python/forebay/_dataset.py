@@ -78,6 +78,7 @@ class Dataset:
             options=storage_options or {},
         )
         self._reader = self._job.reader(self._digest)
+        self._workers_restarted = 0
 
     def __len__(self) -> int:
         return len(self._digest)
@@ -122,8 +123,13 @@ class Dataset:
         return self._digest.bytes // max(1, self._digest.blobs)
 
     def stats(self) -> dict[str, dict[str, int] | None]:
-        """What the node (``None`` without one) and this job's agent have counted so far."""
-        return self._with_agent(Reader.stats)
+        """What the node (``None`` without one), this job's agent and its loaders have counted."""
+        stats = self._with_agent(Reader.stats)
+        return {**stats, "loader": {"workers_restarted": self._workers_restarted}}
+
+    def count_worker_restart(self) -> None:
+        """A loader has replaced its workers, because one of them died."""
+        self._workers_restarted += 1
 
     def want(self, items: Sequence[int]) -> None:
         """Tell the agent which items will be asked for soon, in that order. Only ever a hint."""

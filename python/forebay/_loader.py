@@ -2,7 +2,8 @@
 
 All that differs is the sampler, which runs in the main process: ``order="substitute"`` draws unread
 items that are resident first (promise 8), ``order="strict"`` is PyTorch's own order. Both tell the
-agent ahead what will be read. Workers, collation and everything else are PyTorch's.
+agent ahead what will be read. Workers, collation and everything else are PyTorch's, except that
+workers which are killed are replaced (``_workers.py``).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Literal
 import torch
 from torch.utils import data
 
-from forebay import _native
+from forebay import _native, _workers
 from forebay._dataset import Dataset
 from forebay._native import ForebayError
 
@@ -82,6 +83,13 @@ class DataLoader(data.DataLoader[Any]):
             generator=generator,
             **options,
         )
+
+    def _get_iterator(self) -> Any:
+        """What PyTorch's ``__iter__`` calls: its own iterator, or one that survives its workers."""
+        if self.num_workers == 0 or not _workers.SUPPORTED:
+            return super()._get_iterator()
+        dataset: Any = self.dataset
+        return _workers.SurvivingIterator(self, dataset.count_worker_restart)
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch the next one is, for samplers whose order depends on it."""

@@ -125,6 +125,14 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
+def lives(pid: int) -> bool:
+    """Whether a process runs; one that only waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 def wait_until(ready: Callable[[], bool], patience: float = 10.0) -> None:
     """Wait for something that other processes do."""
     deadline = time.monotonic() + patience

@@ -154,7 +154,7 @@ def test_a_job_leaves_nothing_behind(world: World) -> None:
     del dataset
     assert not directory.exists()
     # It is our child, so it stays a zombie until we start another.
-    harness.wait_until(lambda: not _lives(agent))
+    harness.wait_until(lambda: not harness.lives(agent))
 
 
 def test_a_killed_job_takes_its_agent_along(world: World) -> None:
@@ -200,13 +200,6 @@ def test_a_pickle_is_the_same_dataset_here_and_later(world: World) -> None:
     assert again[6] == (CONTENTS[6], 6)
     later = pickle.loads(pickled)
     assert later[7] == (b"", 7)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_the_command_comes_with_the_package() -> None:
