@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
@@ -137,14 +136,22 @@ class Dataset:
 
     def _with_agent(self, ask: Callable[[Reader], _T]) -> _T:
         """Ask; if the agent is gone, or was never there, start it and ask again."""
-        for _ in range(ATTEMPTS - 1):
-            with suppress(AgentGone):
-                return ask(self._reader)
+        attempts = 1
+        while True:
+            try:
+                answer = ask(self._reader)
+                break
+            except AgentGone:
+                if attempts == ATTEMPTS:
+                    raise
+            attempts += 1
             self._job = present_job(self._job)
             self._job.ensure_agent()
             # A new reader tries a node that has just been started at once.
             self._reader = self._job.reader(self._digest)
-        return ask(self._reader)
+        if self._reader.node_fell():
+            self._job.revive_node()
+        return answer
 
     def _ordinal(self, index: int) -> int:
         """An item's ordinal, by the rules of a list's indices."""

@@ -5,6 +5,7 @@
 
 mod reader;
 mod stream;
+mod waiting;
 
 use std::{io, path::Path, time::Duration};
 
@@ -21,6 +22,8 @@ use forebay_wire::{
 
 pub use reader::{Counts, Reader, is_resident};
 use stream::Stream;
+pub use waiting::Interrupt;
+use waiting::Waiting;
 
 /// Rows of a table that go into one page: well under a frame.
 const PAGE_ROWS: usize = 1 << 15;
@@ -47,6 +50,9 @@ pub enum ClientError {
     /// The connection broke; open another.
     #[error("the connection broke: {0}")]
     Broken(#[from] io::Error),
+    /// The user does not want to wait any longer.
+    #[error("interrupted")]
+    Interrupted,
     /// What came back is not this protocol.
     #[error("the other side does not speak forebay's protocol: {0}")]
     Nonsense(#[from] Malformed),
@@ -106,7 +112,16 @@ pub struct Client {
 impl Client {
     /// Connects and says hello. `patience` bounds the wait for any single answer.
     pub fn connect(path: &Path, job: &str, patience: Duration) -> Result<Self> {
-        let stream = Stream::connect(path, patience)?;
+        Self::connect_waiting(path, job, patience, Waiting::default())
+    }
+
+    fn connect_waiting(
+        path: &Path,
+        job: &str,
+        patience: Duration,
+        waiting: Waiting,
+    ) -> Result<Self> {
+        let stream = Stream::connect(path, patience, waiting)?;
         let mut client = Self { stream, next_id: 0, lease: Duration::ZERO };
         let (version_min, version_max) = VERSIONS;
         match client.ask(&Request::Hello { version_min, version_max, job: job.to_owned() })? {

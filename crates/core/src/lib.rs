@@ -9,11 +9,14 @@
 pub mod chunking;
 pub mod claims;
 pub mod digest;
+pub mod doubt;
 pub mod embedding;
 pub mod kept;
+pub mod look_ahead;
 pub mod names;
 pub mod node;
 pub mod rate;
+pub mod retry;
 pub mod sampler;
 pub mod shelf;
 pub mod table;

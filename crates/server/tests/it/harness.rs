@@ -89,7 +89,7 @@ impl TestNode {
     /// Waits until the node has noticed that all but so many connections are gone.
     pub fn wait_for_connections(&self, left: u64) {
         while self.service.gauges().connections_open > left {
-            std::thread::yield_now();
+            thread::yield_now();
         }
     }
 
