@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -61,6 +62,11 @@ class World:
         command = [binary(), "digest", "build", "s3://bucket/train", "-o", str(path), *arguments]
         subprocess.run(command, env=environment, check=True, capture_output=True, timeout=60)
         return path
+
+    def mirror(self, directory: Path) -> Path:
+        """The same objects at another place, where they have other versions."""
+        shutil.copytree(self.objects, directory)
+        return directory
 
     def reset_counters(self) -> None:
         request = urllib.request.Request(f"{self.endpoint}/-/counters/reset", method="POST")

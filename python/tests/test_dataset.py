@@ -235,6 +235,19 @@ def test_a_node_that_dies_is_started_again(world: World, own_node: Path) -> None
         harness.wait_until(is_back, patience=30.0)
 
 
+def test_a_mirror_of_the_origin(world: World, tmp_path: Path) -> None:
+    mirror = world.mirror(tmp_path / "mirror")
+    world.reset_counters()
+    dataset = world.dataset(origin=str(mirror), storage_options={}, cache=None)
+    assert list(dataset) == CONTENTS
+    assert world.counters()["bytes_sent"] == 0
+    # What is proved is the content.
+    (mirror / "00042.bin").write_bytes(bytes(len(CONTENTS[42])))
+    dataset = world.dataset(origin=str(mirror), storage_options={}, cache=None)
+    with pytest.raises(forebay.ReadError, match=r"00042\.bin"):
+        dataset[42]
+
+
 def test_a_private_namespace(world: World, tmp_path: Path) -> None:
     keys = [tmp_path / "ours.key", tmp_path / "theirs.key"]
     for key in keys:

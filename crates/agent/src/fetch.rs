@@ -131,7 +131,7 @@ impl AgentService {
             let mut start = part.offset;
             while start < end {
                 let next = end.min(start + PIECE);
-                pieces.push((part.object.to_owned(), part.version.to_owned(), start..next));
+                pieces.push((part.object.to_owned(), self.version_of(&part), start..next));
                 start = next;
             }
         }

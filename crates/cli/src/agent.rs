@@ -94,6 +94,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         job: args.job,
         digest: file.digest.clone(),
         origin,
+        mirror: *url != summary.origin,
         namespace,
     })?;
     output::data(&format!("{}\n", serde_json::json!({ "socket": args.socket })))?;
