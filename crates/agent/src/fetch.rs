@@ -81,7 +81,9 @@ impl AgentService {
         drop(memory);
         match outcome {
             Outcome::Bytes => self.puts_ahead.lock().succeeded(),
-            Outcome::Kept => self.puts_ahead.lock().failed(began, self.link.now()),
+            Outcome::Kept => {
+                self.puts_ahead.lock().failed(began, self.link.now());
+            }
             Outcome::Unclaimed if self.kept.lock().has_room_ahead(length) => {
                 // Whoever asks for it will be told what is wrong.
                 let _ = self.bytes_of(blob).await;
@@ -179,7 +181,7 @@ impl AgentService {
             let mut start = part.offset;
             while start < end {
                 let next = end.min(start + PIECE);
-                pieces.push((part.object.to_owned(), part.version.to_owned(), start..next));
+                pieces.push((part.object.to_owned(), self.version_of(&part), start..next));
                 start = next;
             }
         }

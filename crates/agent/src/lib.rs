@@ -34,6 +34,8 @@ pub struct Config {
     pub digest: Digest,
     /// Where it lies.
     pub origin: Origin,
+    /// The origin is another than the digest names: versions mean nothing there, content does.
+    pub mirror: bool,
     /// Whose key proves what was fetched.
     pub namespace: Namespace,
 }

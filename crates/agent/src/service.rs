@@ -8,12 +8,12 @@ use std::{
 
 use forebay_core::{
     BlobOrdinal, DatasetId, Namespace,
-    digest::Digest,
+    digest::{Digest, PartView},
     kept::Kept,
     patience::Retry,
     table::{self, proofs_match},
 };
-use forebay_origin::Origin;
+use forebay_origin::{Origin, any_version};
 use forebay_server::{
     Counter,
     session::{Replies, Service, fresh_nonce},
@@ -42,6 +42,7 @@ type Obtaining = Shared<BoxFuture<'static, Result<Arc<Obtained>, String>>>;
 pub(crate) struct AgentService {
     pub digest: Digest,
     pub origin: Origin,
+    mirror: bool,
     pub namespace: Namespace,
     pub link: Link,
     pub kept: Mutex<Kept>,
@@ -103,11 +104,12 @@ impl Memory {
 
 impl AgentService {
     pub fn new(config: Config) -> Self {
-        let Config { node, job, digest, origin, namespace, socket: _ } = config;
+        let Config { node, job, digest, origin, mirror, namespace, socket: _ } = config;
         Self {
             link: Link::new(node, job, digest.clone()),
             digest,
             origin,
+            mirror,
             namespace,
             kept: Mutex::default(),
             memory: Memory(Arc::new(Semaphore::new(usize::try_from(MEMORY_KIB).expect("small")))),
@@ -117,6 +119,12 @@ impl AgentService {
             wanted: Mutex::default(),
             wanted_changed: Notify::new(),
         }
+    }
+
+    /// The version to ask the origin for. A mirror has versions of its own; there, as everywhere, the
+    /// content is what is proved.
+    pub fn version_of(&self, part: &PartView<'_>) -> String {
+        if self.mirror { any_version(part.offset + part.length) } else { part.version.to_owned() }
     }
 
     /// What the job will want next.

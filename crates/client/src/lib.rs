@@ -6,6 +6,7 @@
 mod opening;
 mod reader;
 mod stream;
+mod waiting;
 
 use std::{io, path::Path, time::Duration};
 
@@ -18,6 +19,8 @@ use forebay_wire::{
 pub use opening::{Handle, Next, OpenError, Opening, greeted, hello};
 pub use reader::{Counts, Reader, is_resident};
 use stream::Stream;
+pub use waiting::Interrupt;
+use waiting::Waiting;
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +44,9 @@ pub enum ClientError {
     /// The connection broke; open another.
     #[error("the connection broke: {0}")]
     Broken(#[from] io::Error),
+    /// The user does not want to wait any longer.
+    #[error("interrupted")]
+    Interrupted,
     /// What came back is not this protocol.
     #[error("the other side does not speak forebay's protocol: {0}")]
     Nonsense(#[from] Malformed),
@@ -107,7 +113,16 @@ pub struct Client {
 impl Client {
     /// Connects and says hello. `patience` bounds the wait for any single answer.
     pub fn connect(path: &Path, job: &str, patience: Duration) -> Result<Self> {
-        let stream = Stream::connect(path, patience)?;
+        Self::connect_waiting(path, job, patience, Waiting::default())
+    }
+
+    fn connect_waiting(
+        path: &Path,
+        job: &str,
+        patience: Duration,
+        waiting: Waiting,
+    ) -> Result<Self> {
+        let stream = Stream::connect(path, patience, waiting)?;
         let mut client = Self { stream, next_id: 0, lease: Duration::ZERO };
         client.lease = greeted(client.exchange(&hello(job))?)?;
         Ok(client)

@@ -10,19 +10,23 @@ use std::{
 use bytes::Bytes;
 use forebay_wire::{Frame, GetAnswer, HEADER_SIZE, Header, Reply};
 
-use crate::{ClientError, Result};
+use crate::{
+    ClientError, Result,
+    waiting::{SLICE, Waiting},
+};
 
 #[derive(Debug)]
 pub(crate) struct Stream {
     socket: UnixStream,
     patience: Duration,
+    waiting: Waiting,
     /// Something went wrong in the middle of a frame: nothing that follows makes sense.
     spoilt: bool,
 }
 
 impl Stream {
     /// Connects, if the process behind the socket is one's own (or root's).
-    pub fn connect(path: &Path, patience: Duration) -> Result<Self> {
+    pub fn connect(path: &Path, patience: Duration, waiting: Waiting) -> Result<Self> {
         let shown = || path.display().to_string();
         let socket = connect_within(path, patience)
             .map_err(|source| ClientError::Connect { path: shown(), source })?;
@@ -30,9 +34,9 @@ impl Stream {
         if !owner.is_root() && owner != rustix::process::geteuid() {
             return Err(ClientError::Stranger { path: shown(), owner: owner.as_raw() });
         }
-        socket.set_read_timeout(Some(patience))?;
-        socket.set_write_timeout(Some(patience))?;
-        Ok(Self { socket, patience, spoilt: false })
+        socket.set_read_timeout(Some(SLICE))?;
+        socket.set_write_timeout(Some(SLICE))?;
+        Ok(Self { socket, patience, waiting, spoilt: false })
     }
 
     /// Header, fields and payload leave in one write, where the socket takes it.
@@ -42,15 +46,13 @@ impl Stream {
             let parts: [&[u8]; 2] = [&frame.head, &frame.payload];
             let (mut at, total) = (0, parts[0].len() + parts[1].len());
             while at < total {
-                stream.check_time(began)?;
+                in_time(began, stream.patience)?;
                 let from_head = &parts[0][at.min(parts[0].len())..];
                 let from_payload = &parts[1][at.saturating_sub(parts[0].len())..];
                 let slices = [IoSlice::new(from_head), IoSlice::new(from_payload)];
-                match stream.socket.write_vectored(&slices) {
-                    Ok(0) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
-                    Ok(written) => at += written,
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => return Err(error.into()),
+                match stream.within(stream.patience, |socket| socket.write_vectored(&slices))? {
+                    0 => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
+                    written => at += written,
                 }
             }
             Ok(())
@@ -60,7 +62,7 @@ impl Stream {
     /// The next reply, which has to answer request `id`.
     pub fn reply(&mut self, id: u64) -> Result<Reply> {
         self.guarded(|stream| {
-            let header = stream.header(id)?;
+            let header = stream.header(id, Duration::ZERO)?;
             stream.body(&header)
         })
     }
@@ -69,11 +71,8 @@ impl Stream {
     /// Waiting is the point of some gets, so the patience begins after `wait`.
     pub fn get_header(&mut self, id: u64, wait: Duration) -> Result<(u32, GetAnswer, usize)> {
         const FIELDS: usize = 5;
-        let patience = self.patience;
         self.guarded(|stream| {
-            stream.socket.set_read_timeout(Some(patience + wait))?;
-            let header = stream.header(id)?;
-            stream.socket.set_read_timeout(Some(patience))?;
+            let header = stream.header(id, wait)?;
             if !Reply::is_get(&header) || header.body_size < FIELDS {
                 return match stream.body(&header)? {
                     Reply::Error(refusal) => Err(refusal.into()),
@@ -81,7 +80,7 @@ impl Stream {
                 };
             }
             let mut fields = [0; FIELDS];
-            stream.read_exact(&mut fields)?;
+            stream.fill(&mut fields, Duration::ZERO)?;
             let fields = Bytes::copy_from_slice(&fields);
             let without_payload = Header { body_size: FIELDS, ..header };
             match Reply::decode(&without_payload, &fields)? {
@@ -93,7 +92,7 @@ impl Stream {
 
     /// The payload that [`Stream::get_header`] announced.
     pub fn read(&mut self, bytes: &mut [u8]) -> Result<()> {
-        self.guarded(|stream| stream.read_exact(bytes))
+        self.guarded(|stream| stream.fill(bytes, Duration::ZERO))
     }
 
     /// The other side has said something that leaves the two out of step.
@@ -102,9 +101,9 @@ impl Stream {
         ClientError::Unexpected
     }
 
-    fn header(&mut self, id: u64) -> Result<Header> {
+    fn header(&mut self, id: u64, wait: Duration) -> Result<Header> {
         let mut bytes = [0; HEADER_SIZE];
-        self.read_exact(&mut bytes)?;
+        self.fill(&mut bytes, wait)?;
         let header = Header::decode(&bytes)?;
         // A refusal of something that could not be read has no id to answer to.
         if header.id != id && header.id != 0 {
@@ -115,32 +114,46 @@ impl Stream {
 
     fn body(&mut self, header: &Header) -> Result<Reply> {
         let mut body = vec![0; header.body_size];
-        self.read_exact(&mut body)?;
+        self.fill(&mut body, Duration::ZERO)?;
         Ok(Reply::decode(header, &body.into())?)
     }
 
-    /// A single read waits no longer than the patience; neither do many that bring a little each.
-    fn read_exact(&mut self, bytes: &mut [u8]) -> Result<()> {
-        let (began, mut at) = (Instant::now(), 0);
+    /// Reads as many bytes as there is room; the first of them may take `wait` longer.
+    fn fill(&mut self, bytes: &mut [u8], wait: Duration) -> Result<()> {
+        let (began, mut at, all) = (Instant::now(), 0, self.patience + wait);
         while at < bytes.len() {
-            match self.socket.read(&mut bytes[at..]) {
-                Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                Ok(read) => at += read,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
-            }
-            if at < bytes.len() {
-                self.check_time(began)?;
+            in_time(began, all)?;
+            let wait = if at == 0 { wait } else { Duration::ZERO };
+            match self.within(self.patience + wait, |socket| socket.read(&mut bytes[at..]))? {
+                0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                read => at += read,
             }
         }
         Ok(())
     }
 
-    fn check_time(&self, began: Instant) -> Result<()> {
-        if began.elapsed() > self.patience {
-            return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+    /// Tries something, slice by slice, until it is done or the time is up.
+    fn within(
+        &mut self,
+        time: Duration,
+        mut act: impl FnMut(&mut UnixStream) -> io::Result<usize>,
+    ) -> Result<usize> {
+        let mut began = None;
+        loop {
+            match act(&mut self.socket) {
+                Ok(done) => return Ok(done),
+                Err(error) if is_a_pause(&error) => {
+                    let began: Instant = *began.get_or_insert_with(Instant::now);
+                    // The first slice has passed before the clock was looked at.
+                    let silent = began.elapsed() + SLICE;
+                    if silent >= time {
+                        return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+                    }
+                    self.waiting.go_on(silent)?;
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
-        Ok(())
     }
 
     /// Runs a step; if it fails other than by a refusal, the connection is of no more use.
@@ -153,6 +166,20 @@ impl Stream {
         self.spoilt = matches!(&outcome, Err(error) if !error.is_refusal());
         outcome
     }
+}
+
+/// A single read or write waits no longer than the patience; neither may many that bring a little each.
+fn in_time(began: Instant, patience: Duration) -> io::Result<()> {
+    if began.elapsed() > patience {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    Ok(())
+}
+
+/// The end of a slice, or a signal.
+fn is_a_pause(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
 }
 
 /// Connects. A process that was stopped accepts nobody, and once enough have queued up, the next would

@@ -14,6 +14,10 @@ pub const NODE_PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// The pause after a failure, in multiples of what the failure cost.
 const PAUSE_PER_COST: u32 = 9;
+/// So often in a row a node that failed is started anew, and after so long without a failure that counts
+/// from the beginning.
+const REVIVALS_MAX: u32 = 5;
+const REVIVALS_FORGOTTEN: Duration = Duration::from_mins(1);
 /// A node that answers others, but not this, is as good as silent in the end.
 const PATIENCES_MAX: u32 = 6;
 
@@ -21,6 +25,9 @@ const PATIENCES_MAX: u32 = 6;
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Retry {
     not_before: Option<Duration>,
+    /// How often it was to be started anew, in a row, and when it may be the next time.
+    revivals: u32,
+    revival_due: Duration,
 }
 
 impl Retry {
@@ -34,10 +41,20 @@ impl Retry {
         self.not_before.is_some()
     }
 
-    /// A try that began then has failed now.
-    pub fn failed(&mut self, began: Duration, now: Duration) {
+    /// A try that began then has failed now. Says whether the other side should be started anew: a few
+    /// times, at growing intervals; one that keeps dying is left alone.
+    pub fn failed(&mut self, began: Duration, now: Duration) -> bool {
         let pause = now.saturating_sub(began).saturating_mul(PAUSE_PER_COST).max(PAUSE_MIN);
         self.not_before = Some(now.saturating_add(pause));
+        if now > self.revival_due + REVIVALS_FORGOTTEN {
+            self.revivals = 0;
+        }
+        let revive = self.revivals < REVIVALS_MAX && now >= self.revival_due;
+        if revive {
+            self.revival_due = now + PAUSE_MIN * 2_u32.pow(self.revivals);
+            self.revivals += 1;
+        }
+        revive
     }
 
     /// A try has succeeded.
@@ -95,5 +112,14 @@ mod tests {
         assert_eq!(by(30, 90), seconds(140), "it was asked to wait");
         assert_eq!(by(0, 105), seconds(115), "it answers others");
         assert_eq!(by(0, 1000), seconds(160), "but never this");
+    }
+
+    #[test]
+    fn revivals_come_at_growing_intervals_and_end() {
+        let mut retry = Retry::default();
+        let at = |now| seconds(now);
+        let revived: Vec<u64> = (0..200).filter(|now| retry.failed(at(*now), at(*now))).collect();
+        assert_eq!(revived[..5], [0, 1, 3, 7, 15]);
+        assert_eq!(revived[5..], [31 + 61, 93, 95, 99, 107], "after a minute it is tried again");
     }
 }

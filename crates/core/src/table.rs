@@ -262,16 +262,6 @@ mod tests {
         assert!(!proofs_match(&table.proof(&nonce), &proof(&nonce, wrong)));
     }
 
-    /// Promise 6: whoever adds such lengths up must not be led astray.
-    #[test]
-    fn a_length_that_cannot_be_is_refused() {
-        let mut rows = rows(3);
-        rows[1].length = LENGTH_MAX + 1;
-        let (dataset, chunking) = dataset(&rows);
-        let mut upload = Upload::new(Namespace::public().id(), dataset, chunking, 3);
-        assert_eq!(upload.page(0, &rows), Err(UploadError::TooLong(LENGTH_MAX + 1)));
-    }
-
     #[test]
     fn every_blob_is_in_the_chunk_that_its_digest_says() {
         let rows = rows(3000);
