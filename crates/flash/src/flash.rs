@@ -389,8 +389,13 @@ fn start(device: &DeviceConfig, config: &Config) -> Result<Result<Driver, Fault>
         reading: Arena::new(size(config.reading).max(4 << 20))?,
     };
     let superblock = opened.superblock;
-    let recovery =
-        Recovery::new(config.settings.clone(), superblock, memory.clone(), (config.eviction)());
+    let recovery = Recovery::new(
+        config.settings.clone(),
+        superblock,
+        opened.regions_before,
+        memory.clone(),
+        (config.eviction)(),
+    );
     let path = device.path.display().to_string();
     let file = Arc::new(opened.file);
     let disk = open_disk(&file, config.backend, &[memory.staging, memory.reading.clone()])

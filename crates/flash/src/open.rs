@@ -92,6 +92,8 @@ pub struct Opened {
     pub file: DeviceFile,
     /// What it shall say of itself.
     pub superblock: Superblock,
+    /// How many regions it has had until now.
+    pub regions_before: u32,
     /// How long it shall be once it says so.
     pub shorten_to: Option<u64>,
 }
@@ -133,7 +135,9 @@ pub fn open_device(config: &DeviceConfig) -> Result<Opened, DeviceError> {
         let mut block = vec![0; BLOCK_SIZE];
         first.encode(&mut block);
         file.write_blocks(&SUPERBLOCK_OFFSETS.map(|offset| (offset, &block[..]))).map_err(io)?;
-        return Ok(Opened { file, superblock: Superblock { epoch: 1, ..first }, shorten_to: None });
+        let superblock = Superblock { epoch: 1, ..first };
+        let regions_before = geometry.regions;
+        return Ok(Opened { file, superblock, regions_before, shorten_to: None });
     };
     if known.owner != config.owner {
         return Err(DeviceError::OtherOwner { path: path() });
@@ -152,7 +156,7 @@ pub fn open_device(config: &DeviceConfig) -> Result<Opened, DeviceError> {
         file.resize(size)?;
     }
     let superblock = Superblock { geometry, owner: known.owner, epoch: known.epoch + 1 };
-    Ok(Opened { file, superblock, shorten_to })
+    Ok(Opened { file, superblock, regions_before: known.geometry.regions, shorten_to })
 }
 
 fn lock_and_open(path: &Path, size: u64) -> Result<DeviceFile, OpenError> {

@@ -76,6 +76,11 @@ impl SimDisk {
         self.completed
     }
 
+    /// How long it is.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
     /// Whether nothing is left to be done.
     pub fn is_idle(&self) -> bool {
         self.pending.is_empty()

@@ -1,6 +1,9 @@
 //! What a shard takes over from recovery.
 
-use super::{Group, Life, Name, Region, RegionState, Shard, region::DAMAGED_MAX};
+use super::{
+    Group, Life, Name, Region, RegionState, Shard,
+    region::{DAMAGED_MAX, Former},
+};
 use crate::{
     index::{GroupId, Location},
     layout::{Descriptor, Generation, RegionId},
@@ -47,6 +50,7 @@ impl<T> Shard<T> {
     /// A region that could not even be read is not used for a while.
     pub(crate) fn distrust(&mut self, id: RegionId) {
         self.region(id).damaged = DAMAGED_MAX;
+        self.region(id).former = Former::Unknown;
         self.set_free(id);
     }
 

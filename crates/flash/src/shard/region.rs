@@ -22,6 +22,8 @@ pub struct Region {
     pub group: Option<GroupId>,
     /// Where in its life it is.
     pub state: RegionState,
+    /// Whose its header on the device may still say it is.
+    pub former: Former,
     /// Reads under way.
     pub readers: u32,
     /// Writes under way.
@@ -36,6 +38,20 @@ pub struct Region {
     pub written: u64,
     /// How many of them turned out to be damaged.
     pub damaged: u32,
+    /// Who else waits until it is free for good.
+    pub also: Vec<u32>,
+}
+
+/// What a crash would bring back. Nobody minds, unless that group has been freed meanwhile: so whoever frees
+/// a group waits until no header names it any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Former {
+    /// Nothing.
+    Nobody,
+    /// A part of this group.
+    Group(GroupId),
+    /// Anything: its header could not be read.
+    Unknown,
 }
 
 /// Where in its life a region is.
@@ -70,6 +86,8 @@ pub struct Open {
     pub descriptors: Vec<Descriptor>,
     /// Whether its header is durable, so that entries may be written.
     pub header_is_durable: bool,
+    /// Who waits for that, because the header before it named a group that is being freed.
+    pub awaited: Vec<u32>,
     /// What is not written yet: without gaps, and the last of them ends where the next entry begins.
     pub pieces: VecDeque<Piece>,
     /// Whether nothing of its group comes after it.
@@ -108,6 +126,7 @@ impl Region {
         Self {
             generation: Generation::default(),
             group: None,
+            former: Former::Nobody,
             state: RegionState::Free,
             readers: 0,
             writes: 0,
@@ -116,6 +135,7 @@ impl Region {
             bytes: 0,
             written: 0,
             damaged: 0,
+            also: Vec::new(),
         }
     }
 
@@ -142,6 +162,7 @@ impl Default for Open {
             fill: BLOCK_SIZE as u64,
             descriptors: Vec::new(),
             header_is_durable: false,
+            awaited: Vec::new(),
             pieces: VecDeque::new(),
             last: false,
             syncing: false,
@@ -232,6 +253,7 @@ impl<T> Shard<T> {
         *self.region(id) = Region {
             generation,
             group: Some(group),
+            former: self.region(id).former,
             state: RegionState::Filling(Box::default()),
             writes: 1,
             ..Region::free()
@@ -251,9 +273,15 @@ impl<T> Shard<T> {
     }
 
     pub(super) fn header_durable(&mut self, id: RegionId) {
-        if let Some(open) = self.region(id).open_mut() {
+        let region = self.region(id);
+        if let Some(open) = region.open_mut() {
             open.header_is_durable = true;
+            let awaited = std::mem::take(&mut open.awaited);
+            region.former = Former::Nobody;
             self.write_pieces(id);
+            for drain in awaited {
+                self.drained(drain, true);
+            }
         }
     }
 
@@ -381,11 +409,19 @@ impl<T> Shard<T> {
         if matches!(region.state, RegionState::Free | RegionState::Leaving { .. }) {
             return;
         }
-        region.state = RegionState::Leaving { drain };
+        let open = std::mem::replace(&mut region.state, RegionState::Leaving { drain });
         self.counters.entries -= std::mem::take(&mut region.entries);
         self.counters.bytes -= std::mem::take(&mut region.bytes);
         let lows = std::mem::take(&mut region.lows);
         let group = region.group.take();
+        let mut awaited = Vec::new();
+        match open {
+            // Its own header is not durable: what a crash brings back is still what was there before.
+            RegionState::Filling(open) | RegionState::Sealing(open) if !open.header_is_durable => {
+                awaited = open.awaited;
+            }
+            _ => region.former = group.map_or(region.former, Former::Group),
+        }
         let mut index = self.index.write();
         index.remove_region(id, &lows);
         if let Some(group) = group.and_then(|group| self.groups.get_mut(&group)) {
@@ -398,7 +434,28 @@ impl<T> Shard<T> {
         drop(index);
         self.footers.retain(|other| *other != id);
         self.answer_flushers();
+        for drain in awaited {
+            self.unname(id, drain);
+        }
         self.try_leave(id);
+    }
+
+    /// Sees to it that a region that is nobody's does not say that it is somebody's.
+    pub(super) fn unname(&mut self, id: RegionId, waiting: u32) {
+        self.free.retain(|free| *free != id);
+        let region = self.region(id);
+        match &mut region.state {
+            RegionState::Filling(open) | RegionState::Sealing(open) => open.awaited.push(waiting),
+            // One header is enough for all who wait.
+            RegionState::Leaving { drain: Some(_) } => region.also.push(waiting),
+            RegionState::Leaving { drain } => *drain = Some(waiting),
+            RegionState::Free | RegionState::Quarantined { .. } => {
+                region.state = RegionState::Leaving { drain: Some(waiting) };
+                self.quarantined.retain(|(_, other)| *other != id);
+                self.try_leave(id);
+            }
+            RegionState::Sealed => unreachable!("a sealed region is what its header says"),
+        }
     }
 
     /// A region that nobody reads or writes any more can be used again.
@@ -463,6 +520,10 @@ impl<T> Shard<T> {
     /// The header says that the region is free, or could not be made to say so.
     pub(super) fn freed(&mut self, id: RegionId, result: Result<(), Fault>) {
         let RegionState::Leaving { drain: Some(drain) } = self.region(id).state else { return };
+        let also = std::mem::take(&mut self.region(id).also);
+        if result.is_ok() {
+            self.region(id).former = Former::Nobody;
+        }
         self.set_free(id);
         if self.settings.discard && result.is_ok() {
             let geometry = self.geometry();
@@ -470,7 +531,9 @@ impl<T> Shard<T> {
             let length = geometry.region_size - BLOCK_SIZE as u64;
             self.discard(id, offset, length);
         }
-        self.drained(drain, result.is_ok());
+        for drain in also.into_iter().chain([drain]) {
+            self.drained(drain, result.is_ok());
+        }
     }
 
     fn discard(&mut self, region: RegionId, offset: u64, length: u64) {

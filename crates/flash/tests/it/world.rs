@@ -77,19 +77,22 @@ impl World {
         for offset in SUPERBLOCK_OFFSETS {
             disk.put(offset, &block);
         }
-        Self::open(disk, settings)
+        Self::open(disk, regions, settings)
     }
 
     /// Opens what is on a disk.
-    pub fn open(mut disk: SimDisk, settings: Settings) -> Self {
+    pub fn open(mut disk: SimDisk, regions: u32, settings: Settings) -> Self {
         let memory = Memory {
             staging: Arena::new(32 * settings.piece_size).unwrap(),
             reading: Arena::new(4 << 20).unwrap(),
         };
         let mut superblock = superblock_on(&disk);
+        let regions_before = superblock.geometry.regions;
+        superblock.geometry.regions = regions;
         superblock.epoch += 1;
         let eviction = Box::new(OldestFirst);
-        let mut recovery = Recovery::new(settings.clone(), superblock, memory.clone(), eviction);
+        let mut recovery =
+            Recovery::new(settings.clone(), superblock, regions_before, memory.clone(), eviction);
         let (mut commands, mut done) = (Vec::new(), Vec::new());
         while !recovery.is_over() {
             recovery.take(&mut commands);
@@ -106,9 +109,18 @@ impl World {
     /// The power goes and comes back.
     pub fn crashed(self) -> Self {
         let (honest, settings) = (self.honest, self.settings.clone());
-        let mut world = Self::open(self.disk.crash(), settings);
+        let regions = self.shard.geometry().regions;
+        let mut world = Self::open(self.disk.crash(), regions, settings);
         world.honest = honest;
         world
+    }
+
+    /// Opened again with another number of regions, on a device that does not forget what lies beyond.
+    pub fn resized(self, regions: u32) -> Self {
+        let geometry = Geometry { regions, ..self.shard.geometry() };
+        let disk = self.disk.crash();
+        let size = geometry.device_size().max(disk.size());
+        Self::open(disk.resized(size), regions, self.settings)
     }
 
     /// Begins a request.
