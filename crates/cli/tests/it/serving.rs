@@ -120,6 +120,8 @@ fn a_killed_node_costs_a_job_nothing_but_time() {
     let mut reader = scene.reader(&socket);
     read(&mut reader, 0..20);
     until("everything is resident", || scene.status()["resident_blobs"] == OBJECTS);
+    let written = || scene.status()["flash_device_bytes_written"].as_u64().unwrap();
+    until("and on its way to the device", || written() > scene.place.data_size());
     node.signal(Signal::KILL);
     drop(node);
     read(&mut reader, 20..40);
@@ -223,7 +225,7 @@ fn a_node_stops_in_order_and_leaves_its_name() {
 #[test]
 fn status_is_for_people_too() {
     let scene = Scene::new();
-    let _node = scene.node(&["--capacity", "5MB"]);
+    let _node = scene.node(&["--capacity", "9MB"]);
     let socket = scene.node_socket();
     let ran = scene.place.forebay(["status", "--socket", socket.to_str().unwrap()]).succeeds();
     assert!(ran.stdout.contains("resident  0 B of 5.00 MB in 0 blobs"), "{ran:?}");

@@ -139,6 +139,14 @@ impl SimDisk {
         self
     }
 
+    /// The disk after its user was killed: what was completed is there, what was not, or not even begun, is
+    /// not.
+    #[must_use]
+    pub fn killed(mut self) -> Self {
+        self.pending.clear();
+        self
+    }
+
     /// Another length: what lies beyond is gone.
     #[must_use]
     pub fn resized(mut self, size: u64) -> Self {

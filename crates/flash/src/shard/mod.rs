@@ -87,6 +87,8 @@ pub struct Shard<T> {
     queue_bytes: u64,
     /// Appends ever begun, to tell which group was used last.
     appends_begun: u64,
+    /// When something in memory will have waited for long enough.
+    flush_at: Option<Duration>,
     readings: BTreeMap<u64, Reading<T>>,
     readings_begun: u64,
     /// Reads that found no memory.
@@ -171,6 +173,7 @@ impl<T> Shard<T> {
             queue: VecDeque::new(),
             queue_bytes: 0,
             appends_begun: 0,
+            flush_at: None,
             readings: BTreeMap::new(),
             readings_begun: 0,
             wanting: VecDeque::new(),
@@ -294,6 +297,7 @@ impl<T> Shard<T> {
         self.end_quarantines();
         self.probe();
         self.scrub();
+        self.flush_waiting();
         self.pump();
     }
 
@@ -306,6 +310,7 @@ impl<T> Shard<T> {
             self.quarantined.first().map(|(until, _)| *until),
             self.draining.iter().map(|draining| draining.forced_at).min(),
             self.health.probe_at(),
+            self.flush_at,
             self.scrub.wake_at(),
         ];
         others.into_iter().flatten().min()

@@ -96,6 +96,8 @@ pub struct Open {
     pub syncing: bool,
     /// When it was last appended to, counted in appends.
     pub used: u64,
+    /// And in time.
+    pub used_at: Duration,
 }
 
 /// Some bytes of a region on their way to the device.
@@ -167,6 +169,7 @@ impl Default for Open {
             last: false,
             syncing: false,
             used: 0,
+            used_at: Duration::ZERO,
         }
     }
 }

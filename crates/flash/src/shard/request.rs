@@ -187,6 +187,9 @@ pub struct Settings {
     pub filling_max: usize,
     /// Payload that may wait to be staged.
     pub queue_bytes_max: u64,
+    /// What has waited for so long is written, even if a piece is not full: from then on a kill costs
+    /// nothing of it.
+    pub flush_after: Duration,
     /// A read that takes longer has failed.
     pub read_deadline: Duration,
     /// How much the scrubber reads, if it is to run.
@@ -203,6 +206,7 @@ impl Default for Settings {
             piece_size: 256 << 10,
             filling_max: 64,
             queue_bytes_max: 256 << 20,
+            flush_after: Duration::from_millis(500),
             read_deadline: Duration::from_secs(2),
             scrub_rate: Some(ByteRate(ByteSize::mib(8))),
             quarantine: Duration::from_mins(10),

@@ -235,3 +235,23 @@ fn what_was_cut_off_stays_away() {
     world.append(group, Name::Ordinal(group, 3), &content(3, 1000)).unwrap();
     assert_eq!(world.bytes(Name::Ordinal(group, 3)).unwrap(), content(3, 1000));
 }
+
+/// A process that is killed leaves what it has given to the system: what waited for a while is not lost.
+#[test]
+fn what_waited_for_a_while_survives_a_kill() {
+    let mut world = World::new(5, 8, settings());
+    let group = world.group("a", false);
+    for number in 0..3 {
+        world.append(group, Name::Key(key(number)), &content(number, 1000)).unwrap();
+        world.advance(Duration::from_millis(200));
+        world.settle();
+    }
+    world.advance(Duration::from_millis(300));
+    world.settle();
+    world.append(group, Name::Key(key(3)), &content(3, 1000)).unwrap();
+    let mut world = World::open(world.disk.killed(), 8, settings());
+    for number in 0..3 {
+        assert_eq!(world.bytes(Name::Key(key(number))).unwrap(), content(number, 1000));
+    }
+    assert!(world.bytes(Name::Key(key(3))).is_none(), "it was in memory only");
+}
