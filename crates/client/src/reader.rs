@@ -190,7 +190,7 @@ impl Reader {
             self.node = None;
             self.node_failed(began, error);
         }
-        None
+        outcome.ok()
     }
 
     fn node_failed(&mut self, began: Duration, error: &ClientError) {
