@@ -3,7 +3,10 @@
 //! The same raw read varies by a factor of two within minutes, so absolute figures mean little and a
 //! single ratio not much more. A comparison therefore runs both sides in adjacent pairs, many times,
 //! and reports the median of the pairs' ratios with a bootstrap interval. Where the interval straddles
-//! the target, the honest answer is "not resolved".
+//! the target, the honest answer is "not resolved". [`load`] drives what is measured, where that is many
+//! small operations at a time.
+
+pub mod load;
 
 use std::fmt::Write as _;
 

@@ -1,6 +1,7 @@
 //! `forebay bench`: the product against raw limits, measured on this machine.
 
 mod digest;
+mod flash;
 
 use forebay_measure::{PAIRS, PAIRS_QUICK, Row};
 
@@ -13,6 +14,10 @@ pub enum Command {
     ///
     /// Exit code 1 if a target is missed.
     Digest(Args),
+    /// The device engine, against a bare loop of direct I/O on a file of the same size.
+    ///
+    /// Exit code 1 if a target is missed.
+    Flash(flash::Args),
 }
 
 /// How to measure.
@@ -32,9 +37,12 @@ impl Args {
     }
 }
 
-pub async fn run(Command::Digest(args): Command) -> anyhow::Result<Verdict> {
-    let rows: Vec<Row> = digest::run(&args).await?;
-    match args.format {
+pub async fn run(command: Command) -> anyhow::Result<Verdict> {
+    let (rows, format): (Vec<Row>, Format) = match command {
+        Command::Digest(args) => (digest::run(&args).await?, args.format),
+        Command::Flash(args) => (flash::run(&args).await?, args.format()),
+    };
+    match format {
         Format::Json => output::json(&rows)?,
         Format::Text => output::data(&forebay_measure::table(&rows))?,
     }

@@ -1,0 +1,178 @@
+//! Many operations at a time, for a while: how many there were, how long each took, and what they cost.
+
+use std::time::{Duration, Instant};
+
+use futures::{StreamExt as _, stream::FuturesUnordered};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::{Row, Target, evaluate};
+
+/// What one run did.
+#[derive(Debug, Clone)]
+pub struct Sample {
+    /// How many operations were completed.
+    pub operations: u64,
+    /// Bytes that they were about.
+    pub bytes: u64,
+    /// How long the run took.
+    pub seconds: f64,
+    /// What it cost all threads of the process together.
+    pub cpu_seconds: f64,
+    /// Of the operations, sorted.
+    latencies: Vec<Duration>,
+}
+
+/// A run that is being measured.
+pub struct Watch {
+    started: Instant,
+    cpu: Duration,
+    bytes: u64,
+    latencies: Vec<Duration>,
+}
+
+impl Watch {
+    /// Begins.
+    pub fn start() -> Self {
+        // Touched before it counts.
+        let mut latencies = vec![Duration::ZERO; 1 << 18];
+        latencies.clear();
+        Self { cpu: cpu_time(), started: Instant::now(), bytes: 0, latencies }
+    }
+
+    /// How long it has been running.
+    pub fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// An operation is done.
+    pub fn count(&mut self, began: Instant, bytes: u64) {
+        self.bytes += bytes;
+        self.latencies.push(began.elapsed());
+    }
+
+    /// Ends.
+    pub fn finish(mut self) -> Sample {
+        let seconds = self.started.elapsed().as_secs_f64();
+        let cpu_seconds = (cpu_time().saturating_sub(self.cpu)).as_secs_f64();
+        self.latencies.sort_unstable();
+        let (operations, bytes) = (self.latencies.len() as u64, self.bytes);
+        Sample { operations, bytes, seconds, cpu_seconds, latencies: self.latencies }
+    }
+}
+
+impl Sample {
+    /// Bytes per second, in thousand millions.
+    pub fn gigabytes_per_second(&self) -> f64 {
+        self.bytes as f64 / self.seconds / 1e9
+    }
+
+    /// Operations per second.
+    pub fn operations_per_second(&self) -> f64 {
+        self.operations as f64 / self.seconds
+    }
+
+    /// Processor time for a thousand million bytes.
+    pub fn cpu_seconds_per_gigabyte(&self) -> f64 {
+        self.cpu_seconds / (self.bytes as f64 / 1e9)
+    }
+
+    /// So large a share of the operations was at most so slow, in microseconds.
+    pub fn latency(&self, share: f64) -> f64 {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index")]
+        let at = (self.latencies.len() as f64 * share) as usize;
+        let at = at.min(self.latencies.len().saturating_sub(1));
+        self.latencies.get(at).map_or(0.0, |latency| latency.as_secs_f64() * 1e6)
+    }
+}
+
+/// Keeps so many operations under way until the time is over, and waits for the last of them. An operation
+/// tells how many bytes it was about.
+pub async fn drive<F, E>(
+    depth: usize,
+    limit: Duration,
+    mut next: impl FnMut() -> F,
+) -> Result<Watch, E>
+where
+    F: Future<Output = Result<u64, E>>,
+{
+    let mut start = || {
+        let began = Instant::now();
+        let operation = next();
+        async move { operation.await.map(|bytes| (began, bytes)) }
+    };
+    let mut running = FuturesUnordered::new();
+    let mut watch = Watch::start();
+    running.extend((0..depth).map(|_| start()));
+    while let Some(done) = running.next().await {
+        let (began, bytes) = done?;
+        watch.count(began, bytes);
+        if watch.elapsed() < limit {
+            running.push(start());
+        }
+    }
+    Ok(watch)
+}
+
+/// What pairs of runs say: throughput, with a target; operations, processor time and latencies without.
+pub fn rows(
+    name: &str,
+    against: &str,
+    throughput: Target,
+    cpu: Target,
+    pairs: &[(Sample, Sample)],
+) -> Vec<Row> {
+    let row = |unit: &str, target, figure: &dyn Fn(&Sample) -> f64| {
+        let pairs: Vec<_> =
+            pairs.iter().map(|(ours, theirs)| (figure(ours), figure(theirs))).collect();
+        evaluate(name, unit, against, target, &pairs)
+    };
+    vec![
+        row("GB/s", throughput, &Sample::gigabytes_per_second),
+        row("ops/s", Target::Open, &Sample::operations_per_second),
+        row("CPU-s/GB", cpu, &Sample::cpu_seconds_per_gigabyte),
+        row("p50 us", Target::Open, &|sample| sample.latency(0.5)),
+        row("p99 us", Target::Open, &|sample| sample.latency(0.99)),
+    ]
+}
+
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, convert::Infallible, task::Poll};
+
+    use super::*;
+
+    #[test]
+    fn so_many_are_under_way_and_all_are_counted() {
+        let (running, most, begun) = (Cell::new(0), Cell::new(0), Cell::new(0));
+        let operation = || {
+            begun.set(begun.get() + 1);
+            running.set(running.get() + 1);
+            most.set(most.get().max(running.get()));
+            async {
+                // Not done at once.
+                let mut first = true;
+                std::future::poll_fn(|context| {
+                    context.waker().wake_by_ref();
+                    if std::mem::take(&mut first) { Poll::Pending } else { Poll::Ready(()) }
+                })
+                .await;
+                running.set(running.get() - 1);
+                Ok::<u64, Infallible>(10)
+            }
+        };
+        let watch = drive(7, Duration::from_millis(5), operation);
+        let Ok(watch) = futures::executor::block_on(watch);
+        let sample = watch.finish();
+        assert_eq!((most.get(), running.get()), (7, 0));
+        assert_eq!(sample.operations, begun.get());
+        assert_eq!(sample.bytes, 10 * begun.get());
+        assert!(sample.latency(0.5) <= sample.latency(0.99));
+        assert!(sample.seconds >= 0.005);
+    }
+}
