@@ -228,7 +228,7 @@ fn status_is_for_people_too() {
     let _node = scene.node(&["--capacity", "9MB"]);
     let socket = scene.node_socket();
     let ran = scene.place.forebay(["status", "--socket", socket.to_str().unwrap()]).succeeds();
-    assert!(ran.stdout.contains("resident  0 B of 5.00 MB in 0 blobs"), "{ran:?}");
+    assert!(ran.stdout.contains("resident  0 B of 7 MiB in 0 blobs"), "{ran:?}");
     assert!(Client::connect(&socket, "x", Duration::from_secs(5)).is_ok());
 }
 
