@@ -6,6 +6,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command for people")]
 
 mod bench;
+mod fuzz;
 mod python;
 mod steps;
 
@@ -22,6 +23,8 @@ Commands:
           Python and outside servers; installs what it needs under target/
   bench loaders [--quick] [--format json]
           forebay's loader against plain PyTorch, in adjacent pairs
+  fuzz [TARGET] [--seconds N]
+          every decoder of bytes from outside, or one of them; needs cargo-fuzz
 ";
 
 fn main() -> ExitCode {
@@ -35,6 +38,7 @@ fn main() -> ExitCode {
         ["bench", "loaders", options @ ..] if are_known(options) => {
             bench::loaders(options.contains(&"--quick"), options.contains(&"json"))
         }
+        ["fuzz", arguments @ ..] => fuzz::run(arguments),
         ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
             Ok(())
