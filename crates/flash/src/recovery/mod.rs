@@ -98,14 +98,12 @@ impl<T> Recovery<T> {
     fn make_blank(&mut self, from: u32) {
         let Geometry { device, regions, .. } = self.superblock.geometry;
         if from >= regions {
-            return match self.begun {
-                0 => self.write_superblock(),
-                _ => {
-                    self.step = Step::BlankSync;
-                    let id = self.begin();
-                    self.commands.push(Command::Sync { id });
-                }
-            };
+            if self.begun == 0 {
+                return self.write_superblock();
+            }
+            self.step = Step::BlankSync;
+            let id = self.begin();
+            return self.commands.push(Command::Sync { id });
         }
         let generation = Generation(u64::from(self.superblock.epoch) << 32);
         let mut block = self.memory.staging.take(BLOCK_SIZE).expect("one at a time");
