@@ -72,9 +72,14 @@ class Job:
             start(arguments, self.directory / "agent.log", self.options)
 
     def revive_node(self) -> None:
-        """The node has failed: start it again, if we may."""
-        if self.node is not None and self.start_node:
+        """The node has failed: start it again, if we did before. Others may have stopped their own."""
+        if self.node is not None and self._started_node.exists():
             ensure_node(self.node, self.namespace_key)
+
+    @property
+    def _started_node(self) -> Path:
+        """There, if this job has started the node."""
+        return self.directory / "node.started"
 
     def _ensure_node(self, node: Path) -> None:
         """Once per job, before anybody misses it."""
@@ -83,7 +88,8 @@ class Job:
             return
         seen.touch()
         if self.start_node:
-            ensure_node(node, self.namespace_key)
+            if ensure_node(node, self.namespace_key):
+                self._started_node.touch()
         elif not answers(node):
             warn_without(node, "nobody answers there")
 

@@ -45,8 +45,8 @@ impl Listener {
         let metadata = fs::metadata(directory)?;
         ensure!(
             metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o022 == 0,
-            "others may write to `{}`, so they could take the socket's place; chmod 700 it, or name another \
-             socket",
+            "others may write to `{}`, so they could take the socket's place; name a socket in a directory \
+             of your own",
             directory.display()
         );
         let mut lock_path = path.as_os_str().to_owned();
