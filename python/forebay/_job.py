@@ -72,7 +72,7 @@ class Job:
             start(arguments, self.directory / "agent.log", self.options)
 
     def revive_node(self) -> None:
-        """The node has failed: start it again, if we did before. Others may have stopped their own."""
+        """The node has failed: start it again, if we did before; others may have stopped theirs."""
         if self.node is not None and self._started_node.exists():
             ensure_node(self.node, self.namespace_key)
 

@@ -37,7 +37,7 @@ pub struct Args {
     devices: Vec<PathBuf>,
     /// How much is reserved, on all devices together; by default what was reserved before, or 20GB, but at
     /// most half of what is free.
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", env = "FOREBAY_CAPACITY")]
     capacity: Option<ByteSize>,
     /// How long a claim lives without being renewed.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
