@@ -69,7 +69,7 @@ class Job:
             ):
                 if value is not None:
                     arguments += [flag, str(value)]
-            start(arguments, self.directory / "agent.log", self.options)
+            start(arguments, self.directory / "agent.log", self.options, with_secrets=True)
 
     def revive_node(self) -> None:
         """The node has failed: start it again, if we did before; others may have stopped theirs."""

@@ -104,11 +104,22 @@ def locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def start(arguments: list[str], log: Path, options: bytes = b"") -> None:
+#: The environment's credentials begin like this. Who shares a node shares none of them with it.
+SECRETS = ("AWS_", "AZURE_", "GOOGLE_")
+
+
+def start(
+    arguments: list[str], log: Path, options: bytes = b"", *, with_secrets: bool = False
+) -> None:
     """Start a process that outlives this one, and wait until it is ready.
 
     ``options`` go through a pipe: they may hold secrets, and anyone can read arguments.
     """
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if with_secrets or not name.startswith(SECRETS)
+    }
     _reap()
     with log.open("wb") as errors:
         child = subprocess.Popen(
@@ -116,6 +127,7 @@ def start(arguments: list[str], log: Path, options: bytes = b"") -> None:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
+            env=environment,
             start_new_session=True,  # a Ctrl-C is meant for the job
         )
     assert child.stdin is not None

@@ -48,3 +48,16 @@ pub fn loaders(quick: bool, json: bool) -> Outcome {
     }
     Ok(())
 }
+
+/// The device engine against foyer's. It is a workspace of its own, so that nothing of a peer's gets into
+/// ours.
+pub fn flash(quick: bool, json: bool) -> Outcome {
+    const TARGET: &str = "target/bench-flash";
+    let mut steps = Steps::new(2);
+    let mut build = cargo(&["build", "--release", "--locked", "--manifest-path"]);
+    build.args(["bench/flash/Cargo.toml", "--target-dir", TARGET]);
+    steps.run("both engines", &mut build)?;
+    let mut compare = Command::new(format!("{TARGET}/release/bench-flash"));
+    compare.args(quick.then_some("--quick")).args(json.then_some("--json"));
+    steps.run("the comparison", &mut compare)
+}

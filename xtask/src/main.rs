@@ -23,6 +23,8 @@ Commands:
           Python and outside servers; installs what it needs under target/
   bench loaders [--quick] [--format json]
           forebay's loader against plain PyTorch, in adjacent pairs
+  bench flash [--quick] [--format json]
+          the device engine against foyer's, on this disk, in adjacent pairs
   fuzz [TARGET] [--seconds N]
           every decoder of bytes from outside, or one of them; needs cargo-fuzz
 ";
@@ -37,6 +39,9 @@ fn main() -> ExitCode {
         ["test"] => test(),
         ["bench", "loaders", options @ ..] if are_known(options) => {
             bench::loaders(options.contains(&"--quick"), options.contains(&"json"))
+        }
+        ["bench", "flash", options @ ..] if are_known(options) => {
+            bench::flash(options.contains(&"--quick"), options.contains(&"json"))
         }
         ["fuzz", arguments @ ..] => fuzz::run(arguments),
         ["help" | "--help" | "-h"] => {

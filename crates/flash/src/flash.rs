@@ -1,7 +1,7 @@
 //! The engine on one or several devices. A key has a device of its own, and is looked for on all of them,
 //! so that their number may change; a device that is lost costs what is on it, and no more.
 
-use std::{ops::Range, sync::Arc, time::Duration};
+use std::{error::Error as _, ops::Range, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use forebay_core::ByteSize;
@@ -60,7 +60,7 @@ pub enum FlashError {
     #[error("there is no device: name at least one")]
     NoDevice,
     #[error("none of the devices can be read and written; the last said: {0}")]
-    AllFailed(Fault),
+    AllFailed(String),
     #[error("cannot get memory or threads")]
     System(#[from] std::io::Error),
 }
@@ -94,17 +94,23 @@ impl Flash {
         let mut last_fault = None;
         for device in &config.devices {
             let path = device.path.display().to_string();
-            match start(device, config)? {
-                Ok(driver) => {
+            let fault = match start(device, config) {
+                Ok(Ok(driver)) => {
                     let Found { entries, sealed, scanned, unreadable } = driver.found();
                     tracing::info!(%path, entries, sealed, scanned, unreadable, "a device is open");
                     drivers.push(Arc::new(driver));
+                    continue;
                 }
-                Err(fault) => {
-                    tracing::error!(%path, %fault, "a device is left out");
-                    last_fault = Some(fault);
+                Ok(Err(fault)) => fault.to_string(),
+                // Not even what it says of itself can be read.
+                Err(FlashError::Device(error @ DeviceError::Io { .. })) => {
+                    error.source().map_or(error.to_string(), |cause| format!("{error}: {cause}"))
                 }
-            }
+                // Somebody has to decide something first.
+                Err(error) => return Err(error),
+            };
+            tracing::error!(%path, %fault, "a device is left out");
+            last_fault = Some(fault);
         }
         match (drivers.is_empty(), last_fault) {
             (false, _) => Ok(Self { drivers }),
@@ -389,8 +395,12 @@ fn start(device: &DeviceConfig, config: &Config) -> Result<Result<Driver, Fault>
         reading: Arena::new(size(config.reading).max(4 << 20))?,
     };
     let superblock = opened.superblock;
+    // A file system stops all other I/O of a file while it takes some of its blocks, and is slow to write
+    // to those it gave back; all that for space that stays reserved.
+    let discard = config.settings.discard && opened.is_block_device;
+    let settings = Settings { discard, ..config.settings.clone() };
     let recovery = Recovery::new(
-        config.settings.clone(),
+        settings,
         superblock,
         opened.regions_before,
         memory.clone(),

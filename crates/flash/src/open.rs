@@ -8,6 +8,7 @@ use std::{
 };
 
 use forebay_core::ByteSize;
+use rustix::fs::FileType;
 
 use crate::{
     io::{DeviceFile, OpenError},
@@ -96,6 +97,8 @@ pub struct Opened {
     pub regions_before: u32,
     /// How long it shall be once it says so.
     pub shorten_to: Option<u64>,
+    /// Whether it is a drive, and not a file on one.
+    pub is_block_device: bool,
 }
 
 /// Opens a device, and formats it if it is blank.
@@ -105,6 +108,8 @@ pub fn open_device(config: &DeviceConfig) -> Result<Opened, DeviceError> {
     let mut file = lock_and_open(&config.path, new.device_size())?;
     let path = || config.path.clone();
     let io = |source| DeviceError::Io { path: path(), source };
+    let kind = rustix::fs::fstat(&file).map_err(|error| io(error.into()))?.st_mode;
+    let is_block_device = FileType::from_raw_mode(kind) == FileType::BlockDevice;
     let mut found = Vec::new();
     for offset in SUPERBLOCK_OFFSETS {
         let fits = offset + BLOCK_SIZE as u64 <= file.size();
@@ -137,7 +142,7 @@ pub fn open_device(config: &DeviceConfig) -> Result<Opened, DeviceError> {
         file.write_blocks(&SUPERBLOCK_OFFSETS.map(|offset| (offset, &block[..]))).map_err(io)?;
         let superblock = Superblock { epoch: 1, ..first };
         let regions_before = geometry.regions;
-        return Ok(Opened { file, superblock, regions_before, shorten_to: None });
+        return Ok(Opened { file, superblock, regions_before, shorten_to: None, is_block_device });
     };
     if known.owner != config.owner {
         return Err(DeviceError::OtherOwner { path: path() });
@@ -156,7 +161,8 @@ pub fn open_device(config: &DeviceConfig) -> Result<Opened, DeviceError> {
         file.resize(size)?;
     }
     let superblock = Superblock { geometry, owner: known.owner, epoch: known.epoch + 1 };
-    Ok(Opened { file, superblock, regions_before: known.geometry.regions, shorten_to })
+    let regions_before = known.geometry.regions;
+    Ok(Opened { file, superblock, regions_before, shorten_to, is_block_device })
 }
 
 fn lock_and_open(path: &Path, size: u64) -> Result<DeviceFile, OpenError> {

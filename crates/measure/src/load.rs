@@ -4,11 +4,12 @@ use std::time::{Duration, Instant};
 
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
 
 use crate::{Row, Target, evaluate};
 
 /// What one run did.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Sample {
     /// How many operations were completed.
     pub operations: u64,
@@ -18,8 +19,10 @@ pub struct Sample {
     pub seconds: f64,
     /// What it cost all threads of the process together.
     pub cpu_seconds: f64,
-    /// Of the operations, sorted.
-    latencies: Vec<Duration>,
+    /// Half of the operations were at most so slow, in microseconds.
+    pub latency_p50: f64,
+    /// All but one in a hundred.
+    pub latency_p99: f64,
 }
 
 /// A run that is being measured.
@@ -50,13 +53,20 @@ impl Watch {
         self.latencies.push(began.elapsed());
     }
 
+    /// So many in a hundred were at most so slow, in microseconds; sorted by now.
+    fn latency(&self, percent: usize) -> f64 {
+        let at = self.latencies.len().saturating_sub(1) * percent / 100;
+        self.latencies.get(at).map_or(0.0, |latency| latency.as_secs_f64() * 1e6)
+    }
+
     /// Ends.
     pub fn finish(mut self) -> Sample {
         let seconds = self.started.elapsed().as_secs_f64();
         let cpu_seconds = (cpu_time().saturating_sub(self.cpu)).as_secs_f64();
         self.latencies.sort_unstable();
         let (operations, bytes) = (self.latencies.len() as u64, self.bytes);
-        Sample { operations, bytes, seconds, cpu_seconds, latencies: self.latencies }
+        let (latency_p50, latency_p99) = (self.latency(50), self.latency(99));
+        Sample { operations, bytes, seconds, cpu_seconds, latency_p50, latency_p99 }
     }
 }
 
@@ -74,14 +84,6 @@ impl Sample {
     /// Processor time for a thousand million bytes.
     pub fn cpu_seconds_per_gigabyte(&self) -> f64 {
         self.cpu_seconds / (self.bytes as f64 / 1e9)
-    }
-
-    /// So large a share of the operations was at most so slow, in microseconds.
-    pub fn latency(&self, share: f64) -> f64 {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index")]
-        let at = (self.latencies.len() as f64 * share) as usize;
-        let at = at.min(self.latencies.len().saturating_sub(1));
-        self.latencies.get(at).map_or(0.0, |latency| latency.as_secs_f64() * 1e6)
     }
 }
 
@@ -130,8 +132,8 @@ pub fn rows(
         row("GB/s", throughput, &Sample::gigabytes_per_second),
         row("ops/s", Target::Open, &Sample::operations_per_second),
         row("CPU-s/GB", cpu, &Sample::cpu_seconds_per_gigabyte),
-        row("p50 us", Target::Open, &|sample| sample.latency(0.5)),
-        row("p99 us", Target::Open, &|sample| sample.latency(0.99)),
+        row("p50 us", Target::Open, &|sample| sample.latency_p50),
+        row("p99 us", Target::Open, &|sample| sample.latency_p99),
     ]
 }
 
@@ -172,7 +174,7 @@ mod tests {
         assert_eq!((most.get(), running.get()), (7, 0));
         assert_eq!(sample.operations, begun.get());
         assert_eq!(sample.bytes, 10 * begun.get());
-        assert!(sample.latency(0.5) <= sample.latency(0.99));
+        assert!(sample.latency_p50 <= sample.latency_p99);
         assert!(sample.seconds >= 0.005);
     }
 }

@@ -196,7 +196,7 @@ pub struct Settings {
     pub scrub_rate: Option<ByteRate>,
     /// How long a region in which much was damaged stays unused.
     pub quarantine: Duration,
-    /// Whether freed space is made known to the device.
+    /// Whether freed space is made known to the device, if it is a drive and not a file.
     pub discard: bool,
 }
 

@@ -1,7 +1,14 @@
 //! The engine on real files, with a ring and with threads: what was written is what is read, also after a
 //! restart, with more or fewer devices, and on larger or smaller ones.
 
-use std::{collections::BTreeSet, fs, ops::Range, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fs,
+    ops::Range,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use forebay_core::ByteSize;
@@ -373,6 +380,53 @@ fn a_lost_device_costs_only_what_was_on_it() {
         assert!(wait(present(&flash, 0..60, 50_000)).is_empty());
         assert!(wait(present(&flash, 100..160, 50_000)).len() > 5);
     });
+}
+
+/// A drive that can be made to fail.
+struct LoopDevice(PathBuf);
+
+impl LoopDevice {
+    fn on(file: &Path) -> Option<Self> {
+        let made = Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
+        let path = String::from_utf8(made.stdout).unwrap();
+        made.status.success().then(|| Self(PathBuf::from(path.trim())))
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
+    }
+}
+
+/// Promise 5: a drive that fails does not keep the others from being used.
+#[test]
+fn a_drive_that_cannot_be_read_is_left_out() {
+    let mut place = Place::new(Backend::Threads, &[8]);
+    let below = place.path(9);
+    fs::File::create(&below).unwrap().set_len(8 << 20).unwrap();
+    // Without the right to make one there is nothing to be seen here.
+    let Some(drive) = LoopDevice::on(&below) else { return };
+    place.config.devices.push(DeviceConfig { path: drive.0.clone(), ..place.device(1, 8) });
+    let flash = place.open();
+    let on_each = wait(async {
+        let group = flash.group(b"a", 1, false).await.unwrap();
+        append(&group, 0..60, 50_000).await;
+        group.seal().await.unwrap();
+        let counters = flash.counters();
+        counters.iter().map(|device| device.entries).collect::<Vec<_>>()
+    });
+    drop(flash);
+    assert!(on_each.iter().all(|entries| *entries > 5), "{on_each:?}");
+    fs::File::options().write(true).open(&below).unwrap().set_len(0).unwrap();
+    let flash = place.open();
+    assert_eq!(wait(present(&flash, 0..60, 50_000)).len() as u64, on_each[0]);
+    drop(flash);
+    place.config.devices.remove(0);
+    let Err(error) = Flash::open(&place.config) else { panic!("there is no other") };
+    let text = error.to_string();
+    assert!(matches!(error, FlashError::AllFailed(_)), "{text}");
+    assert!(text.contains(drive.0.to_str().unwrap()), "{text}");
 }
 
 /// The capacity is what the configuration says, whatever it was before. What lies beyond it goes.

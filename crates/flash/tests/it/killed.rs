@@ -211,8 +211,10 @@ fn run_and_kill(plan: &Plan, ledger: &mut Ledger, random: &mut fastrand::Rng) ->
         ledger.hear(&line);
         heard += 1;
     }
-    // Not in step with what it says.
-    std::thread::sleep(Duration::from_micros(random.u64(..30_000)));
+    // As soon as it has said something, or not in step with that.
+    if random.bool() {
+        std::thread::sleep(Duration::from_micros(random.u64(..30_000)));
+    }
     kill(&mut child);
     for line in lines.map_while(Result::ok) {
         ledger.hear(&line);
