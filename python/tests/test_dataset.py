@@ -164,7 +164,9 @@ def test_a_job_leaves_nothing_behind(world: World) -> None:
 def job_script(world: World, then: str) -> list[str]:
     """A job of its own that opens the dataset without a node, and then does something."""
     script = (
-        "import forebay, os\n"
+        "import forebay, os, signal\n"
+        # In the background a shell starts everything with this ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         f"dataset = forebay.Dataset({str(world.digest)!r}, cache=None,"
         f" storage_options={world.options!r})\n"
     )
