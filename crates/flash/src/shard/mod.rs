@@ -9,8 +9,10 @@
 
 mod append;
 mod fetched;
+mod filling;
 mod group;
 mod health;
+mod leaving;
 mod listing;
 mod read;
 mod recovered;

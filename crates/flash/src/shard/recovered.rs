@@ -1,9 +1,6 @@
 //! What a shard takes over from recovery.
 
-use super::{
-    Group, Life, Name, Region, RegionState, Shard,
-    region::{DAMAGED_MAX, Former},
-};
+use super::{Group, Life, Name, Region, RegionState, Shard, leaving::DAMAGED_MAX, region::Former};
 use crate::{
     index::{GroupId, Location},
     layout::{Descriptor, Generation, RegionId},
