@@ -50,7 +50,7 @@ impl Driver {
             let (inbox, counters) = (Arc::clone(&inbox), Arc::clone(&counters));
             move || {
                 let mut disk = open();
-                let recovered = recover(recovery, &mut *disk);
+                let recovered = recovery.carry_out(&mut *disk);
                 let (shard, found) = match recovered {
                     Ok(recovered) => recovered,
                     Err(fault) => return drop(ready.send(Err(fault))),
@@ -140,17 +140,6 @@ impl Drop for Driver {
             let _ = thread.join();
         }
     }
-}
-
-fn recover<T>(mut recovery: Recovery<T>, disk: &mut dyn Disk) -> Result<(Shard<T>, Found), Fault> {
-    let (mut commands, mut done) = (Vec::new(), Vec::new());
-    while !recovery.is_over() {
-        recovery.take(&mut commands);
-        disk.submit(&mut commands);
-        disk.wait(None, &mut done);
-        done.drain(..).for_each(|completion| recovery.completed(completion));
-    }
-    recovery.finish()
 }
 
 fn serve(

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::{
     arena::Buffer,
     index::{Key, Location, ORDINALS_MAX},
-    io::{Command, Completion, Fault, IoId},
+    io::{Command, Completion, Disk, Fault, IoId},
     layout::{
         BLOCK_SIZE, Descriptor, EntryShape, Footer, Generation, Geometry, RegionHeader, RegionId,
         SUPERBLOCK_OFFSETS, Superblock, Use, round_up,
@@ -127,6 +127,18 @@ impl<T> Recovery<T> {
     fn begin(&mut self) -> IoId {
         self.begun += 1;
         IoId(self.begun - 1)
+    }
+
+    /// Recovers what is on this disk.
+    pub fn carry_out(mut self, disk: &mut dyn Disk) -> Result<(Shard<T>, Found), Fault> {
+        let (mut commands, mut done) = (Vec::new(), Vec::new());
+        while !self.is_over() {
+            self.take(&mut commands);
+            disk.submit(&mut commands);
+            disk.wait(None, &mut done);
+            done.drain(..).for_each(|completion| self.completed(completion));
+        }
+        self.finish()
     }
 
     /// Takes what is to be done.

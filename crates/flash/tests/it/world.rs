@@ -91,16 +91,9 @@ impl World {
         superblock.geometry.regions = regions;
         superblock.epoch += 1;
         let eviction = Box::new(OldestFirst);
-        let mut recovery =
+        let recovery =
             Recovery::new(settings.clone(), superblock, regions_before, memory.clone(), eviction);
-        let (mut commands, mut done) = (Vec::new(), Vec::new());
-        while !recovery.is_over() {
-            recovery.take(&mut commands);
-            disk.submit(&mut commands);
-            disk.wait(None, &mut done);
-            done.drain(..).for_each(|completion| recovery.completed(completion));
-        }
-        let (shard, found) = recovery.finish().expect("the disk is well");
+        let (shard, found) = recovery.carry_out(&mut disk).expect("the disk is well");
         let (answers, written) = (BTreeMap::new(), BTreeMap::new());
         let (now, honest, tokens) = (Duration::ZERO, true, 0);
         Self { disk, shard, now, answers, found, honest, settings, memory, tokens, written }
