@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
@@ -78,6 +77,7 @@ class Dataset:
             options=storage_options or {},
         )
         self._reader = self._job.reader(self._digest)
+        self._workers_restarted = 0
 
     def __len__(self) -> int:
         return len(self._digest)
@@ -122,8 +122,13 @@ class Dataset:
         return self._digest.bytes // max(1, self._digest.blobs)
 
     def stats(self) -> dict[str, dict[str, int] | None]:
-        """What the node (``None`` without one) and this job's agent have counted so far."""
-        return self._with_agent(Reader.stats)
+        """What the node (``None`` without one), this job's agent and its loaders have counted."""
+        stats = self._with_agent(Reader.stats)
+        return {**stats, "loader": {"workers_restarted": self._workers_restarted}}
+
+    def count_worker_restart(self) -> None:
+        """A loader has replaced its workers, because one of them died."""
+        self._workers_restarted += 1
 
     def want(self, items: Sequence[int]) -> None:
         """Tell the agent which items will be asked for soon, in that order. Only ever a hint."""
@@ -131,14 +136,22 @@ class Dataset:
 
     def _with_agent(self, ask: Callable[[Reader], _T]) -> _T:
         """Ask; if the agent is gone, or was never there, start it and ask again."""
-        for _ in range(ATTEMPTS - 1):
-            with suppress(AgentGone):
-                return ask(self._reader)
+        attempts = 1
+        while True:
+            try:
+                answer = ask(self._reader)
+                break
+            except AgentGone:
+                if attempts == ATTEMPTS:
+                    raise
+            attempts += 1
             self._job = present_job(self._job)
             self._job.ensure_agent()
             # A new reader tries a node that has just been started at once.
             self._reader = self._job.reader(self._digest)
-        return ask(self._reader)
+        if self._reader.node_fell():
+            self._job.revive_node()
+        return answer
 
     def _ordinal(self, index: int) -> int:
         """An item's ordinal, by the rules of a list's indices."""

@@ -1,8 +1,8 @@
 """A job: its private directory, and the agent that lives there.
 
-The directory is made by the main process and removed when that ends. Any process of the job may
-find the agent missing, at first or after a crash, and starts it; the agent itself leaves with the
-main process.
+The directory is made by the main process and removed when that ends; if it is killed, by the agent.
+Any process of the job may find the agent missing, at first or after a crash, or hung, and starts
+another; the agent itself leaves with the main process.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import json
 import os
 import shutil
 import signal
-import socket
-import struct
 import tempfile
 import weakref
 from collections.abc import Mapping
@@ -22,13 +20,10 @@ from pathlib import Path
 
 from forebay._native import Digest, Reader
 from forebay._node import ensure_node, warn_without
-from forebay._processes import answers, locked, start
+from forebay._processes import answers, kill_listener, listener, locked, start
 
 #: What the agent understands; it is the judge of the values.
 OPTIONS = ("endpoint", "access_key", "secret_key", "anonymous", "deadline_seconds")
-
-#: ``struct ucred``: process, user and group.
-_PEER = struct.Struct("iII")
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,14 +52,16 @@ class Job:
         return Reader(digest, self.node, self.socket, self.name)
 
     def ensure_agent(self) -> None:
-        """Start the agent (and the node) if it is not there."""
+        """Start the agent (and the node) if it is not there, or does not answer any more."""
         with locked(self.directory / "start.lock"):
             if answers(self.socket):
                 return
+            kill_listener(self.socket)
             if self.node is not None:
                 self._ensure_node(self.node)
             arguments = ["agent", str(self.digest), "--socket", str(self.socket)]
-            arguments += ["--job", self.name, "--job-pid", str(self.pid), "--options-from-stdin"]
+            arguments += ["--job", self.name, "--job-pid", str(self.pid)]
+            arguments += ["--remove-directory", "--options-from-stdin"]
             for flag, value in (
                 ("--node", self.node),
                 ("--origin", self.origin),
@@ -72,16 +69,27 @@ class Job:
             ):
                 if value is not None:
                     arguments += [flag, str(value)]
-            start(arguments, self.directory / "agent.log", self.options)
+            start(arguments, self.directory / "agent.log", self.options, with_secrets=True)
+
+    def revive_node(self) -> None:
+        """The node has failed: start it again, if we did before; others may have stopped theirs."""
+        if self.node is not None and self._started_node.exists():
+            ensure_node(self.node, self.namespace_key)
+
+    @property
+    def _started_node(self) -> Path:
+        """There, if this job has started the node."""
+        return self.directory / "node.started"
 
     def _ensure_node(self, node: Path) -> None:
-        """Once per job: a node that dies later is missed by nobody but its warmth."""
+        """Once per job, before anybody misses it."""
         seen = self.directory / "node.seen"
         if seen.exists():
             return
         seen.touch()
         if self.start_node:
-            ensure_node(node, self.namespace_key)
+            if ensure_node(node, self.namespace_key):
+                self._started_node.touch()
         elif not answers(node):
             warn_without(node, "nobody answers there")
 
@@ -133,10 +141,8 @@ def _end(directory: Path, pid: int) -> None:
     """Stop the agent and remove the directory; a fork of the main process must not."""
     if os.getpid() != pid:
         return
-    with suppress(OSError), socket.socket(socket.AF_UNIX) as agent:
-        agent.connect(str(directory / "agent.sock"))
-        peer = agent.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-        agent_pid, _, _ = _PEER.unpack(peer)
-        if agent_pid > 0:
-            os.kill(agent_pid, signal.SIGTERM)
+    with suppress(OSError):
+        agent = listener(directory / "agent.sock")
+        if agent is not None:
+            os.kill(agent, signal.SIGTERM)
     shutil.rmtree(directory, ignore_errors=True)

@@ -2,7 +2,8 @@
 
 All that differs is the sampler, which runs in the main process: ``order="substitute"`` draws unread
 items that are resident first (promise 8), ``order="strict"`` is PyTorch's own order. Both tell the
-agent ahead what will be read. Workers, collation and everything else are PyTorch's.
+agent ahead what will be read. Workers, collation and everything else are PyTorch's, except that
+workers which are killed are replaced (``_workers.py``).
 """
 
 from __future__ import annotations
@@ -16,16 +17,9 @@ from typing import Any, Literal
 import torch
 from torch.utils import data
 
-from forebay import _native
+from forebay import _native, _workers
 from forebay._dataset import Dataset
-from forebay._native import ForebayError
-
-#: Items that the agent is told of before they are read, if the node is large enough.
-LOOK_AHEAD = 4096
-#: What is fetched ahead takes at most one part in so many of the node, or it would go unread.
-LOOK_AHEAD_SHARE = 4
-#: It is told of so many at once.
-TELL = 512
+from forebay._native import ForebayError, LookAhead
 
 
 class DataLoader(data.DataLoader[Any]):
@@ -83,6 +77,13 @@ class DataLoader(data.DataLoader[Any]):
             **options,
         )
 
+    def _get_iterator(self) -> Any:
+        """What PyTorch's ``__iter__`` calls: its own iterator, or one that survives its workers."""
+        if self.num_workers == 0 or not _workers.SUPPORTED:
+            return super()._get_iterator()
+        dataset: Any = self.dataset
+        return _workers.SurvivingIterator(self, dataset.count_worker_restart)
+
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch the next one is, for samplers whose order depends on it."""
         batches = self.batch_sampler
@@ -121,7 +122,7 @@ class _Substituting(data.Sampler[int]):
             batch = sampler.draw(self._batch, self._dataset._reader)
             if not batch:
                 return
-            _tell(self._dataset, sampler.upcoming(look_ahead))
+            _tell(self._dataset, sampler.upcoming(look_ahead.items))
             yield from batch
 
     def _seed(self) -> int:
@@ -148,24 +149,19 @@ class _Told(data.Sampler[int]):
         ahead: deque[int] = deque()
         look_ahead = _look_ahead(self._dataset)
         while True:
-            if not ahead or len(ahead) <= look_ahead - TELL:
-                news = list(islice(items, look_ahead - len(ahead)))
-                _tell(self._dataset, news)
-                ahead.extend(news)
+            news = list(islice(items, look_ahead.more(len(ahead))))
+            _tell(self._dataset, news)
+            ahead.extend(news)
             if not ahead:
                 return
             yield ahead.popleft()
 
 
-def _look_ahead(dataset: Dataset) -> int:
-    """How many items ahead the agent may fetch without pushing out what was not read yet."""
+def _look_ahead(dataset: Dataset) -> LookAhead:
+    node = None
     with suppress(ForebayError):
         node = dataset.stats()["node"]
-        if node is not None:
-            room = node["capacity_bytes"] // LOOK_AHEAD_SHARE
-            blob = max(1, dataset.blob_bytes)
-            return max(1, min(LOOK_AHEAD, room // blob))
-    return LOOK_AHEAD
+    return LookAhead(None if node is None else node["capacity_bytes"], dataset.blob_bytes)
 
 
 def _tell(dataset: Dataset, items: list[int]) -> None:

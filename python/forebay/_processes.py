@@ -11,24 +11,33 @@ import fcntl
 import os
 import select
 import shutil
+import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from forebay import _native
 from forebay._native import ForebayError
 
 #: A process that is not ready by then is given up; checking a large digest takes most of it.
 START_SECONDS = 60.0
 
+#: Whoever is not hung answers a greeting by then.
+ANSWER_SECONDS = 5.0
+
+#: ``struct ucred``: process, user and group.
+_PEER = struct.Struct("iII")
+
 #: The binary that the wheel carries.
 OWN = Path(__file__).parent / "_bin" / "forebay"
 
-#: Kept, so that those which have ended are reaped when another is started.
-_children: list[subprocess.Popen[bytes]] = []
+#: Processes that were started here; those which have ended are reaped when another is.
+_children: set[int] = set()
 
 
 def binary() -> str:
@@ -53,14 +62,35 @@ def main() -> None:
 
 
 def answers(path: Path) -> bool:
-    """Whether somebody listens at a socket."""
+    """Whether a node or an agent listens at a socket and is not hung."""
+    return _native.answers(path, ANSWER_SECONDS)
+
+
+def listener(path: Path) -> int | None:
+    """The process that listens at a socket, hung or not."""
     with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(START_SECONDS)
+        probe.settimeout(ANSWER_SECONDS)
         try:
             probe.connect(str(path))
         except OSError:
-            return False
-    return True
+            return None
+        peer = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    pid: int = _PEER.unpack(peer)[0]
+    return pid or None
+
+
+def kill_listener(path: Path) -> None:
+    """Kill the process that listens at a socket, if there is one, and see it gone."""
+    pid = listener(path)
+    if pid is None:
+        return
+    with suppress(ProcessLookupError):
+        ending = os.pidfd_open(pid)
+        try:
+            os.kill(pid, signal.SIGKILL)
+            select.select([ending], [], [], ANSWER_SECONDS)
+        finally:
+            os.close(ending)
 
 
 @contextmanager
@@ -74,21 +104,32 @@ def locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def start(arguments: list[str], log: Path, options: bytes = b"") -> None:
+#: The environment's credentials begin like this. Who shares a node shares none of them with it.
+SECRETS = ("AWS_", "AZURE_", "GOOGLE_")
+
+
+def start(
+    arguments: list[str], log: Path, options: bytes = b"", *, with_secrets: bool = False
+) -> None:
     """Start a process that outlives this one, and wait until it is ready.
 
     ``options`` go through a pipe: they may hold secrets, and anyone can read arguments.
     """
-    _children[:] = [child for child in _children if child.poll() is None]
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if with_secrets or not name.startswith(SECRETS)
+    }
+    _reap()
     with log.open("wb") as errors:
         child = subprocess.Popen(
             [binary(), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
+            env=environment,
             start_new_session=True,  # a Ctrl-C is meant for the job
         )
-    _children.append(child)
     assert child.stdin is not None
     assert child.stdout is not None
     with child.stdin, child.stdout:
@@ -98,12 +139,23 @@ def start(arguments: list[str], log: Path, options: bytes = b"") -> None:
         except BrokenPipeError:
             pass  # it has ended; what it said follows
         if _line_within(child.stdout.fileno(), START_SECONDS):
+            _children.add(child.pid)
+            child.returncode = 0  # nobody waits for it: without this Python complains at the end
             return
     child.kill()
     child.wait()
     lines = log.read_text(errors="replace").strip().splitlines()
     said = lines[-1].removeprefix("error: ") if lines else f"it said nothing; see `{log}`"
     raise ForebayError(said)
+
+
+def _reap() -> None:
+    for pid in list(_children):
+        ended = True
+        with suppress(ChildProcessError):  # somebody else's: we have been forked
+            ended = os.waitpid(pid, os.WNOHANG) != (0, 0)
+        if ended:
+            _children.discard(pid)
 
 
 def _line_within(descriptor: int, seconds: float) -> bool:

@@ -6,6 +6,7 @@
 
 mod digest;
 mod errors;
+mod look_ahead;
 mod reader;
 mod sampler;
 
@@ -16,7 +17,8 @@ mod _native {
     use crate::{
         digest::Digest,
         errors::{AgentGone, DigestError, ForebayError, ReadError},
-        reader::Reader,
+        look_ahead::LookAhead,
+        reader::{Reader, answers},
         sampler::Sampler,
     };
 }

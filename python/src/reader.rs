@@ -2,16 +2,20 @@
 //!
 //! A connection serves one thread at a time, so readers lie in a pool and are taken out while they are
 //! used. The pool's lock is held with the GIL and never during I/O, so a fork by Python finds it free; a
-//! reader that a fork has copied notices, and connects anew.
+//! reader that a fork has copied notices, and connects anew. Whoever waits lets Python look for signals
+//! now and then, so that a Ctrl-C ends it.
 
 use std::{
     collections::BTreeMap,
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
-use forebay_client::{self as client, ClientError};
+use forebay_client::{self as client, Client, ClientError, Interrupt};
 use forebay_core::ItemOrdinal;
 use pyo3::{prelude::*, types::PyBytes};
 
@@ -29,8 +33,29 @@ pub struct Reader {
     node: Option<PathBuf>,
     agent: PathBuf,
     job: String,
-    idle: Mutex<Vec<client::Reader>>,
+    idle: Mutex<Vec<Interruptible>>,
     presence: Mutex<Presence>,
+    node_fell: AtomicBool,
+}
+
+/// A reader, and what a signal's handler has raised while it waited.
+struct Interruptible {
+    reader: client::Reader,
+    raised: Arc<Mutex<Option<PyErr>>>,
+}
+
+impl Interruptible {
+    fn new(reader: client::Reader) -> Self {
+        let raised = Arc::<Mutex<Option<PyErr>>>::default();
+        let told = Arc::clone(&raised);
+        let interrupt = Interrupt::new(move || {
+            let error = Python::attach(|py| py.check_signals().err());
+            let mut told = lock(&told);
+            *told = told.take().or(error);
+            told.is_some()
+        });
+        Self { reader: reader.interrupted_by(interrupt), raised }
+    }
 }
 
 /// What the node held a moment ago.
@@ -46,8 +71,8 @@ struct Presence {
 impl Reader {
     #[new]
     fn new(digest: Py<Digest>, node: Option<PathBuf>, agent: PathBuf, job: String) -> Self {
-        let (idle, presence) = (Mutex::default(), Mutex::default());
-        Self { digest, node, agent, job, idle, presence }
+        let (idle, presence, node_fell) = Default::default();
+        Self { digest, node, agent, job, idle, presence, node_fell }
     }
 
     /// The bytes of each item, in order.
@@ -68,6 +93,11 @@ impl Reader {
     fn want(&self, py: Python<'_>, items: Vec<u64>) -> PyResult<()> {
         let items = self.digest.get().ordinals(&items)?;
         self.with_reader(py, |reader| reader.want(&items))
+    }
+
+    /// Whether the node has failed since this was last asked, and is worth starting anew.
+    fn node_fell(&self) -> bool {
+        self.node_fell.swap(false, Ordering::Relaxed)
     }
 
     /// What the node (`None` without one) and the agent have counted.
@@ -106,14 +136,27 @@ impl Reader {
         act: impl FnOnce(&mut client::Reader) -> Result<T, ClientError> + Send,
     ) -> PyResult<T> {
         let idle = lock(&self.idle).pop();
-        let mut reader = idle.unwrap_or_else(|| {
+        let mut taken = idle.unwrap_or_else(|| {
             let digest = self.digest.get().digest.clone();
-            client::Reader::new(digest, self.node.as_deref(), &self.agent, &self.job)
+            let node = self.node.as_deref();
+            Interruptible::new(client::Reader::new(digest, node, &self.agent, &self.job))
         });
-        let outcome = py.detach(|| act(&mut reader));
-        lock(&self.idle).push(reader);
-        outcome.map_err(|error| agent_error(&error))
+        let outcome = py.detach(|| act(&mut taken.reader));
+        let raised = lock(&taken.raised).take();
+        self.node_fell.fetch_or(taken.reader.node_fell(), Ordering::Relaxed);
+        lock(&self.idle).push(taken);
+        match raised {
+            Some(error) => Err(error),
+            None => outcome.map_err(|error| agent_error(&error)),
+        }
     }
+}
+
+/// Whether a node or an agent listens at a socket, and answers a greeting in time.
+#[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
+pub fn answers(py: Python<'_>, path: PathBuf, seconds: f64) -> bool {
+    py.detach(|| Client::connect(&path, "", Duration::from_secs_f64(seconds)).is_ok())
 }
 
 /// What these locks guard is whole at any time, also after a panic.

@@ -32,6 +32,7 @@ def own_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     socket = tmp_path / "auto" / "node.sock"
     monkeypatch.setenv("FOREBAY_SOCKET", str(socket))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("FOREBAY_CAPACITY", "100MB")
     yield socket
     if answers(socket):
         os.kill(harness.listener(socket), 15)

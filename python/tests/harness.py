@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import forebay
+from forebay import _processes
 from forebay._processes import answers, binary
 
 #: As many as make several batches and leave a short one; of lengths that differ.
@@ -62,6 +63,11 @@ class World:
         subprocess.run(command, env=environment, check=True, capture_output=True, timeout=60)
         return path
 
+    def mirror(self, directory: Path) -> Path:
+        """The same objects at another place, where they have other versions."""
+        shutil.copytree(self.objects, directory)
+        return directory
+
     def reset_counters(self) -> None:
         request = urllib.request.Request(f"{self.endpoint}/-/counters/reset", method="POST")
         urllib.request.urlopen(request, timeout=10).close()
@@ -80,15 +86,27 @@ def origin(directory: Path, *shape: str) -> Iterator[World]:
         (objects / f"{item:05}.bin").write_bytes(data)
     rows = "".join(f"{item:05}.bin,{item % 10},name {item}\n" for item in range(ITEMS))
     (directory / "labels.csv").write_text("object,label,name\n" + rows)
-    command = [binary(), "dev", "origin", "--root", str(directory / "origin"), *shape]
+    with serving(directory / "origin", *shape) as told:
+        world = World(directory, told["endpoint"], told, directory / "train.digest")
+        world.build("train.digest", "--columns", str(directory / "labels.csv"))
+        world.reset_counters()
+        yield world
+
+
+@contextmanager
+def slow(world: World, latency: str) -> Iterator[World]:
+    """The same dataset behind another origin, which is so slow that no digest was built there."""
+    with serving(world.directory / "origin", "--latency", latency) as told:
+        yield replace(world, endpoint=told["endpoint"], options=told)
+
+
+@contextmanager
+def serving(root: Path, *shape: str) -> Iterator[dict[str, Any]]:
+    command = [binary(), "dev", "origin", "--root", str(root), *shape]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            told = json.loads(process.stdout.readline())
-            world = World(directory, told["endpoint"], told, directory / "train.digest")
-            world.build("train.digest", "--columns", str(directory / "labels.csv"))
-            world.reset_counters()
-            yield world
+            yield json.loads(process.stdout.readline())
         finally:
             process.terminate()
             process.wait(timeout=10)
@@ -112,17 +130,22 @@ def node(directory: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
 
 def listener(socket: Path) -> int:
     """The process behind a socket."""
-    import socket as sockets
-
-    with sockets.socket(sockets.AF_UNIX) as probe:
-        probe.connect(str(socket))
-        peer = probe.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, 12)
-    return int.from_bytes(peer[:4], sys.byteorder)
+    pid = _processes.listener(socket)
+    assert pid is not None
+    return pid
 
 
 def kill(pid: int) -> None:
     """Kill outright."""
     os.kill(pid, signal.SIGKILL)
+
+
+def lives(pid: int) -> bool:
+    """Whether a process runs; one that only waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def wait_until(ready: Callable[[], bool], patience: float = 10.0) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import time
@@ -14,6 +15,8 @@ import pytest
 from harness import CONTENTS, ITEMS, World
 
 import forebay
+from forebay import _processes
+from forebay._processes import binary
 
 
 def test_items_are_read_like_those_of_a_list(world: World) -> None:
@@ -137,7 +140,8 @@ def test_a_changed_object_is_named(slow_world: World) -> None:
 
 
 def test_a_dead_agent_is_started_again(world: World) -> None:
-    dataset = world.dataset()
+    # Without a node, which might have everything already.
+    dataset = world.dataset(cache=None)
     for item in range(3):
         assert dataset[item] == CONTENTS[item]
         harness.kill(harness.listener(harness.agent_socket(dataset)))
@@ -154,23 +158,113 @@ def test_a_job_leaves_nothing_behind(world: World) -> None:
     del dataset
     assert not directory.exists()
     # It is our child, so it stays a zombie until we start another.
-    harness.wait_until(lambda: not _lives(agent))
+    harness.wait_until(lambda: not harness.lives(agent))
 
 
-def test_a_killed_job_takes_its_agent_along(world: World) -> None:
+def job_script(world: World, then: str) -> list[str]:
+    """A job of its own that opens the dataset without a node, and then does something."""
     script = (
-        "import forebay, os, sys\n"
+        "import forebay, os, signal\n"
+        # In the background a shell starts everything with this ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         f"dataset = forebay.Dataset({str(world.digest)!r}, cache=None,"
         f" storage_options={world.options!r})\n"
-        "dataset[0]\n"
-        "print(dataset._job.socket, flush=True)\n"
-        "os.kill(os.getpid(), 9)\n"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
-    )
+    return [sys.executable, "-c", script + then]
+
+
+def test_a_killed_job_leaves_nothing_behind(world: World) -> None:
+    then = "dataset[0]; print(dataset._job.directory, flush=True); os.kill(os.getpid(), 9)"
+    command = job_script(world, then)
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert ran.returncode == -9, ran
+    # Its agent notices, removes the directory and ends.
     harness.wait_until(lambda: not Path(ran.stdout.strip()).exists())
+
+
+def test_python_has_nothing_to_complain_of_when_a_job_ends(world: World) -> None:
+    command = job_script(world, "dataset[0]")
+    command[1:1] = ["-X", "dev"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_a_hung_agent_is_replaced(world: World) -> None:
+    """Promise 5: no cache fault hangs a job."""
+    dataset = world.dataset(cache=None)
+    assert dataset[0] == CONTENTS[0]
+    hung = harness.listener(harness.agent_socket(dataset))
+    os.kill(hung, signal.SIGSTOP)
+    assert dataset[1] == CONTENTS[1]
+    assert harness.listener(harness.agent_socket(dataset)) != hung
+    assert not harness.lives(hung)
+
+
+def test_an_agent_that_waits_for_a_slow_origin_is_left_alone(world: World) -> None:
+    with harness.slow(world, "4s") as slow:
+        dataset = slow.dataset(cache=None)
+        dataset.stats()
+        agent = harness.listener(harness.agent_socket(dataset))
+        began = time.monotonic()
+        assert dataset[0] == CONTENTS[0]
+        assert time.monotonic() - began > 3, "it was silent for longer than nobody doubts"
+        assert harness.listener(harness.agent_socket(dataset)) == agent
+
+
+def test_ctrl_c_ends_a_read_that_waits(world: World) -> None:
+    with harness.slow(world, "100s") as slow:
+        command = job_script(slow, "dataset.stats(); print('ready', flush=True); dataset[0]")
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as job:
+            assert job.stdout is not None
+            assert job.stderr is not None
+            assert job.stdout.readline() == b"ready\n"
+            time.sleep(1.0)  # by then it most likely waits; if not, less is tested
+            job.send_signal(signal.SIGINT)
+            job.wait(timeout=60)
+            assert b"KeyboardInterrupt" in job.stderr.read()
+
+
+def test_a_node_that_dies_is_started_again(world: World, own_node: Path) -> None:
+    dataset = world.dataset()
+    assert dataset[0] == CONTENTS[0]
+    for _ in range(2):
+        killed = harness.listener(own_node)
+        harness.kill(killed)
+
+        def is_back(killed: int = killed) -> bool:
+            assert dataset[1] == CONTENTS[1], "meanwhile the origin is read"
+            return _processes.listener(own_node) not in (None, killed)
+
+        harness.wait_until(is_back, patience=30.0)
+
+
+def test_a_mirror_of_the_origin(world: World, tmp_path: Path) -> None:
+    mirror = world.mirror(tmp_path / "mirror")
+    world.reset_counters()
+    dataset = world.dataset(origin=str(mirror), storage_options={}, cache=None)
+    assert list(dataset) == CONTENTS
+    assert world.counters()["bytes_sent"] == 0
+    # What is proved is the content.
+    (mirror / "00042.bin").write_bytes(bytes(len(CONTENTS[42])))
+    dataset = world.dataset(origin=str(mirror), storage_options={}, cache=None)
+    with pytest.raises(forebay.ReadError, match=r"00042\.bin"):
+        dataset[42]
+
+
+def test_a_private_namespace(world: World, tmp_path: Path) -> None:
+    keys = [tmp_path / "ours.key", tmp_path / "theirs.key"]
+    for key in keys:
+        subprocess.run([binary(), "namespace", "new", key], check=True, capture_output=True)
+    digest = world.build("private.digest", "--namespace", str(keys[0]))
+    dataset = world.dataset(digest=digest, namespace_key=keys[0])
+    assert list(dataset) == CONTENTS
+    assert list(dataset) == CONTENTS
+    node = dataset.stats()["node"]
+    assert node is not None
+    assert node["hits"] > 0, "the node that was started knows the namespace, too"
+    for wrong in (None, keys[1]):
+        with pytest.raises(forebay.ForebayError, match="give its key with"):
+            world.dataset(digest=digest, namespace_key=wrong, cache=None)[0]
 
 
 def test_a_fork_has_connections_of_its_own(world: World) -> None:
@@ -200,13 +294,6 @@ def test_a_pickle_is_the_same_dataset_here_and_later(world: World) -> None:
     assert again[6] == (CONTENTS[6], 6)
     later = pickle.loads(pickled)
     assert later[7] == (b"", 7)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_the_command_comes_with_the_package() -> None:

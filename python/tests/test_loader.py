@@ -23,8 +23,7 @@ from forebay._node import ensure_node
 WORKERS: list[dict[str, Any]] = [
     {"num_workers": 0},
     {"num_workers": 2, "multiprocessing_context": "fork"},
-    # Importing torch anew takes seconds: once will do.
-    {"num_workers": 2, "multiprocessing_context": "spawn", "persistent_workers": True},
+    # Spawned ones import torch anew, which takes seconds: `test_workers.py` has them.
 ]
 
 
@@ -41,7 +40,7 @@ def seeded(seed: int) -> torch.Generator:
 
 
 @pytest.mark.parametrize("order", ["strict", "substitute"])
-@pytest.mark.parametrize("workers", WORKERS, ids=["alone", "fork", "spawn"])
+@pytest.mark.parametrize("workers", WORKERS, ids=["alone", "fork"])
 def test_every_item_exactly_once(world: World, order: Any, workers: dict[str, Any]) -> None:
     loader = forebay.DataLoader(
         world.dataset(), batch_size=16, shuffle=True, order=order, collate_fn=list, **workers

@@ -6,6 +6,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command for people")]
 
 mod bench;
+mod fuzz;
 mod python;
 mod steps;
 
@@ -24,6 +25,8 @@ Commands:
           forebay's loader against plain PyTorch, in adjacent pairs
   bench flash [--quick] [--format json]
           the device engine against foyer's, on this disk, in adjacent pairs
+  fuzz [TARGET] [--seconds N]
+          every decoder of bytes from outside, or one of them; needs cargo-fuzz
 ";
 
 fn main() -> ExitCode {
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         ["bench", "flash", options @ ..] if are_known(options) => {
             bench::flash(options.contains(&"--quick"), options.contains(&"json"))
         }
+        ["fuzz", arguments @ ..] => fuzz::run(arguments),
         ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
             Ok(())

@@ -52,7 +52,7 @@ impl Ours {
         let (next, random) = (Cell::new(0), fastrand::Rng::with_seed(1));
         let mut ours = Self { flash, payload, items, next, churn, pin, groups, random };
         ours.append_all(0, items, 16).await?;
-        while ours.flash.counters().await?[0].regions_evicted == 0 {
+        while ours.flash.counters()[0].regions_evicted == 0 {
             ours.write(16, Duration::from_millis(200)).await?;
         }
         Ok(ours)
@@ -131,6 +131,6 @@ impl Store for Ours {
     }
 
     async fn device_bytes(&self) -> anyhow::Result<u64> {
-        Ok(self.flash.counters().await?[0].device_bytes_written)
+        Ok(self.flash.counters()[0].device_bytes_written)
     }
 }

@@ -49,8 +49,11 @@ pub(crate) async fn run(service: Arc<AgentService>) {
 }
 
 impl AgentService {
-    /// Whether the node would keep this blob without dropping another.
+    /// Whether the node would keep this blob without dropping another, and takes any.
     async fn node_has_room_for(&self, blob: u64) -> bool {
+        if !self.puts_ahead.lock().is_due(self.link.now()) {
+            return false;
+        }
         let Ok(row) = self.digest.blob(BlobOrdinal::new(blob)) else { return true };
         let Ok(node) = self.link.connection().await else { return false };
         // What is under way elsewhere, and the store's own overhead, need some, too.

@@ -1,24 +1,26 @@
-//! From a missing blob to its bytes: by claim and fetch, by waiting for somebody else's fetch, or, when
-//! the node is of no help, straight from the origin (promises 3 and 5). Either way they are proved.
+//! From a missing blob to its bytes: carries out the steps that `core::attempt` decides upon. Whatever the
+//! origin gives is proved before anyone sees it.
 
 use std::{sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
-use forebay_core::{BlobOrdinal, digest::DigestError};
+use forebay_core::{
+    BlobOrdinal,
+    attempt::{Attempt, Fact, Outcome, Purpose, Right, Step},
+    digest::DigestError,
+};
 use forebay_origin::{OriginError, PIECE};
-use forebay_wire::{ClaimAnswer, GetAnswer};
+use forebay_wire::GetAnswer;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use tokio::time::Instant;
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
-    link::{Connection, HeldClaim, LinkError},
+    connection::{Connection, HeldClaim, LinkError},
     service::AgentService,
 };
 
 /// Pieces of one blob that are read at once.
 const PIECES_AT_ONCE: usize = 8;
-/// After so many leases somebody else's fetch is no longer waited for.
-const LEASES_MAX: u32 = 10;
 
 /// Why a blob cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -34,96 +36,144 @@ pub(crate) enum FetchError {
     WrongBytes(String),
 }
 
-/// What the node said of a blob that somebody asked for.
-enum Said {
-    Bytes(Bytes),
-    Fetch(Arc<Connection>, HeldClaim),
-    Nothing,
+/// A blob's bytes, and the memory that was taken for them.
+pub(crate) struct Obtained {
+    pub content: Bytes,
+    _memory: Option<OwnedSemaphorePermit>,
+}
+
+impl Obtained {
+    /// What is kept has its own limit.
+    pub fn kept(content: Bytes) -> Self {
+        Self { content, _memory: None }
+    }
+}
+
+/// What an attempt has at hand.
+struct Hands {
+    blob: u64,
+    length: u64,
+    node: Option<Arc<Connection>>,
+    claim: Option<HeldClaim>,
+    content: Bytes,
+    error: Option<FetchError>,
 }
 
 impl AgentService {
     /// The bytes of a blob that the job waits for.
-    pub(crate) async fn obtain(&self, blob: u64) -> Result<Bytes, FetchError> {
+    pub(crate) async fn obtain(&self, blob: u64) -> Result<Obtained, FetchError> {
         let length = self.digest.blob(BlobOrdinal::new(blob))?.length;
-        match self.ask_node(blob, length).await {
-            Ok(Said::Bytes(content)) => return Ok(content),
-            Ok(Said::Fetch(node, claim)) => return self.fetch_and_put(blob, &node, claim).await,
-            Ok(Said::Nothing) => self.counters.fallbacks.one(),
-            Err(LinkError::None) => {}
-            Err(error) => {
-                tracing::debug!(%error, "the node is of no help");
-                self.counters.fallbacks.one();
-            }
-        }
-        let content = self.read_origin(blob, None).await?;
-        self.kept.lock().insert(blob, content.clone());
-        Ok(content)
+        // Before anything is claimed: a claim that waits for memory makes no headway, and is lost.
+        let memory = self.memory.take(length).await;
+        let (_, content) = self.attempt(blob, length, Purpose::Wanted).await?;
+        Ok(Obtained { content, _memory: Some(memory) })
     }
 
     /// Fetches a blob for the node, if nobody else does; without a node, for the memory that is left.
     pub(crate) async fn obtain_ahead(self: &Arc<Self>, blob: u64) -> Result<(), FetchError> {
-        let claimed = match self.link.connection().await {
-            Ok(node) => (node.claim(blob).await, Some(node)),
-            Err(error) => (Err(error), None),
-        };
-        match claimed {
-            (Ok(ClaimAnswer::Granted), Some(node)) => {
-                let claim = node.hold(blob);
-                self.fetch_and_put(blob, &node, claim).await?;
+        let length = self.digest.blob(BlobOrdinal::new(blob))?.length;
+        if self.kept.lock().contains(blob) {
+            return Ok(());
+        }
+        let memory = self.memory.take(length).await;
+        let began = self.link.now();
+        let (outcome, _) = self.attempt(blob, length, Purpose::Ahead).await?;
+        drop(memory);
+        match outcome {
+            Outcome::Bytes => self.puts_ahead.lock().succeeded(),
+            Outcome::Kept => {
+                self.puts_ahead.lock().failed(began, self.link.now());
             }
-            (Ok(_), _) => {}
-            (Err(_), _) => {
-                let length = self.digest.blob(BlobOrdinal::new(blob))?.length;
-                if self.kept.lock().has_room_ahead(length) {
-                    // Whoever asks for it will be told what is wrong.
-                    let _ = self.bytes_of(blob).await;
-                }
+            Outcome::Unclaimed if self.kept.lock().has_room_ahead(length) => {
+                // Whoever asks for it will be told what is wrong.
+                let _ = self.bytes_of(blob).await;
             }
+            Outcome::Unclaimed | Outcome::Elsewhere | Outcome::Failed => {}
         }
         Ok(())
     }
 
-    async fn ask_node(&self, blob: u64, length: u64) -> Result<Said, LinkError> {
-        let node = self.link.connection().await?;
-        let deadline = Instant::now() + node.lease() * LEASES_MAX;
-        while Instant::now() < deadline {
-            let wait = match node.claim(blob).await? {
-                ClaimAnswer::Granted => {
-                    let claim = node.hold(blob);
-                    return Ok(Said::Fetch(node, claim));
-                }
-                ClaimAnswer::Held | ClaimAnswer::Present => node.lease(),
-                ClaimAnswer::TooMany => {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                    continue;
-                }
-            };
-            if let (GetAnswer::Hit, content) = node.get(blob, length, wait).await? {
-                return Ok(Said::Bytes(content));
-            }
-        }
-        Ok(Said::Nothing)
-    }
-
-    async fn fetch_and_put(
+    async fn attempt(
         &self,
         blob: u64,
-        node: &Connection,
-        claim: HeldClaim,
-    ) -> Result<Bytes, FetchError> {
-        let content = self.read_origin(blob, Some(&claim)).await?;
-        if let Err(error) = node.put(&claim, &content).await {
-            tracing::debug!(%error, "the node did not take a blob");
-            self.counters.puts_refused.one();
-            self.kept.lock().insert(blob, content.clone());
+        length: u64,
+        purpose: Purpose,
+    ) -> Result<(Outcome, Bytes), FetchError> {
+        let (state, node) = self.link.node().await;
+        let mut attempt = Attempt::new(self.link.now(), purpose, state);
+        let (claim, content, error) = (None, Bytes::new(), None);
+        let mut hands = Hands { blob, length, node, claim, content, error };
+        loop {
+            let step = attempt.step();
+            if let Step::Done(outcome) = step {
+                return hands.error.map_or(Ok((outcome, hands.content)), Err);
+            }
+            let fact = self.carry_out(step, &mut hands).await;
+            attempt.next(self.link.now(), fact);
         }
-        Ok(content)
+    }
+
+    async fn carry_out(&self, step: Step, hands: &mut Hands) -> Fact {
+        match step {
+            Step::Claim => self.claim(hands).await,
+            Step::Get(wait) => hands.get(wait).await,
+            Step::Pause(pause) => {
+                tokio::time::sleep(pause).await;
+                Fact::Done
+            }
+            Step::Fetch(right) => {
+                if right == Right::Fallback {
+                    self.counters.fallbacks.one();
+                }
+                match self.read_origin(hands.blob, hands.claim.as_ref()).await {
+                    Ok(content) => {
+                        hands.content = content;
+                        Fact::Fetched
+                    }
+                    Err(error) => {
+                        hands.error = Some(error);
+                        Fact::FetchFailed
+                    }
+                }
+            }
+            Step::Put => match hands.claim.as_ref().expect("granted").put(&hands.content).await {
+                Ok(()) => Fact::Done,
+                Err(error) => {
+                    tracing::debug!(%error, "the node did not take a blob");
+                    self.counters.puts_refused.one();
+                    Fact::NodeFailed
+                }
+            },
+            Step::Keep => {
+                self.kept.lock().insert(hands.blob, hands.content.clone());
+                Fact::Done
+            }
+            Step::Release => {
+                hands.claim.take().expect("granted").release().await;
+                Fact::Done
+            }
+            Step::Done(_) => unreachable!("there is nothing to carry out"),
+        }
+    }
+
+    async fn claim(&self, hands: &mut Hands) -> Fact {
+        // Another attempt of this agent may have kept it since.
+        if let Some(content) = self.kept.lock().take_note_of(hands.blob) {
+            hands.content = content;
+            return Fact::Bytes;
+        }
+        match hands.node.as_ref().expect("its leases are known").claim(hands.blob).await {
+            Ok((claimed, claim)) => {
+                hands.claim = claim;
+                Fact::Claim(claimed)
+            }
+            Err(error) => of_no_help(&error),
+        }
     }
 
     /// Reads a blob's parts, one after the other, and proves the whole.
     async fn read_origin(&self, blob: u64, claim: Option<&HeldClaim>) -> Result<Bytes, FetchError> {
         let row = self.digest.blob(BlobOrdinal::new(blob))?;
-        let _memory = self.memory.take(row.length).await;
         let mut pieces = Vec::new();
         for part in row.parts() {
             let part = part?;
@@ -131,7 +181,7 @@ impl AgentService {
             let mut start = part.offset;
             while start < end {
                 let next = end.min(start + PIECE);
-                pieces.push((part.object.to_owned(), part.version.to_owned(), start..next));
+                pieces.push((part.object.to_owned(), self.version_of(&part), start..next));
                 start = next;
             }
         }
@@ -156,4 +206,24 @@ impl AgentService {
         }
         Ok(content)
     }
+}
+
+impl Hands {
+    async fn get(&mut self, wait: Duration) -> Fact {
+        let node = self.node.as_ref().expect("its leases are known");
+        match node.get(self.blob, self.length, wait).await {
+            Ok((GetAnswer::Hit, content)) => {
+                self.content = content;
+                Fact::Bytes
+            }
+            Ok((GetAnswer::Miss, _)) => Fact::Absent,
+            Ok((GetAnswer::Claimed, _)) => Fact::StillClaimed,
+            Err(error) => of_no_help(&error),
+        }
+    }
+}
+
+fn of_no_help(error: &LinkError) -> Fact {
+    tracing::debug!(%error, "the node is of no help");
+    Fact::NodeFailed
 }

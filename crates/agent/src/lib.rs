@@ -5,6 +5,7 @@
 //! nobody waits it fetches ahead. When there is no node it answers from the origin itself (promise 5).
 
 mod ahead;
+mod connection;
 mod fetch;
 mod link;
 mod service;
@@ -18,6 +19,9 @@ use tokio::task::JoinSet;
 
 use service::AgentService;
 
+/// Processes of the job at once; each has one connection.
+const CONNECTIONS_MAX: usize = 1024;
+
 /// What an agent needs to know.
 pub struct Config {
     /// The job's private socket.
@@ -30,6 +34,8 @@ pub struct Config {
     pub digest: Digest,
     /// Where it lies.
     pub origin: Origin,
+    /// The origin is another than the digest names: versions mean nothing there, content does.
+    pub mirror: bool,
     /// Whose key proves what was fetched.
     pub namespace: Namespace,
 }
@@ -56,6 +62,10 @@ impl Agent {
         loop {
             tokio::select! {
                 socket = listener.accept() => {
+                    if tasks.len() > CONNECTIONS_MAX {
+                        session::turn_away(socket);
+                        continue;
+                    }
                     let service = Arc::clone(&service);
                     tasks.spawn(async move {
                         if let Err(error) = session::serve(service, socket).await {

@@ -6,14 +6,14 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use forebay_core::{
     BlobOrdinal, DatasetId, Namespace,
-    digest::Digest,
+    digest::{Digest, PartView},
     kept::Kept,
+    patience::Retry,
     table::{self, proofs_match},
 };
-use forebay_origin::Origin;
+use forebay_origin::{Origin, any_version};
 use forebay_server::{
     Counter,
     session::{Replies, Service, fresh_nonce},
@@ -21,13 +21,13 @@ use forebay_server::{
 use forebay_wire::{BlobRange, ErrorCode, GetAnswer, Reply, Request, ShowAnswer};
 use futures::{
     FutureExt as _, StreamExt as _,
-    future::{BoxFuture, Shared, WeakShared},
+    future::{BoxFuture, Shared},
     stream::FuturesUnordered,
 };
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use crate::{Config, link::Link};
+use crate::{Config, fetch::Obtained, link::Link};
 
 /// Blobs that the job may say it will want.
 const WANTED_MAX: usize = 1 << 16;
@@ -35,20 +35,24 @@ const WANTED_MAX: usize = 1 << 16;
 const MEMORY_KIB: u64 = 256 << 10;
 
 type Refused = (ErrorCode, String);
-type Obtaining = Shared<BoxFuture<'static, Result<Bytes, String>>>;
-type WeakObtaining = WeakShared<BoxFuture<'static, Result<Bytes, String>>>;
+/// Memory is returned when the last who waited has sent its share.
+type Obtaining = Shared<BoxFuture<'static, Result<Arc<Obtained>, String>>>;
 
 /// The agent of one job.
 pub(crate) struct AgentService {
     pub digest: Digest,
     pub origin: Origin,
+    mirror: bool,
     pub namespace: Namespace,
     pub link: Link,
     pub kept: Mutex<Kept>,
     pub memory: Memory,
+    /// A node may have room and still take nothing: its disk is full. What is fetched for it then is
+    /// fetched in vain.
+    pub puts_ahead: Mutex<Retry>,
     pub counters: Counters,
     /// What somebody waits for, so that two who miss the same blob wait for one fetch.
-    obtaining: Mutex<HashMap<u64, WeakObtaining>>,
+    obtaining: Mutex<HashMap<u64, Obtaining>>,
     wanted: Mutex<Wanted>,
     wanted_changed: Notify,
 }
@@ -66,6 +70,18 @@ pub(crate) struct Counters {
 struct Wanted {
     queue: VecDeque<u64>,
     members: HashSet<u64>,
+}
+
+/// A fetch that those who ask may join; it goes when the fetch has ended, however it did.
+struct Entry<'a> {
+    service: &'a AgentService,
+    blob: u64,
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        self.service.obtaining.lock().remove(&self.blob);
+    }
 }
 
 /// One process of the job.
@@ -88,19 +104,27 @@ impl Memory {
 
 impl AgentService {
     pub fn new(config: Config) -> Self {
-        let Config { node, job, digest, origin, namespace, socket: _ } = config;
+        let Config { node, job, digest, origin, mirror, namespace, socket: _ } = config;
         Self {
             link: Link::new(node, job, digest.clone()),
             digest,
             origin,
+            mirror,
             namespace,
             kept: Mutex::default(),
             memory: Memory(Arc::new(Semaphore::new(usize::try_from(MEMORY_KIB).expect("small")))),
+            puts_ahead: Mutex::default(),
             counters: Counters::default(),
             obtaining: Mutex::default(),
             wanted: Mutex::default(),
             wanted_changed: Notify::new(),
         }
+    }
+
+    /// The version to ask the origin for. A mirror has versions of its own; there, as everywhere, the
+    /// content is what is proved.
+    pub fn version_of(&self, part: &PartView<'_>) -> String {
+        if self.mirror { any_version(part.offset + part.length) } else { part.version.to_owned() }
     }
 
     /// What the job will want next.
@@ -134,26 +158,22 @@ impl AgentService {
     /// The bytes of a blob; all who ask meanwhile share one fetch.
     pub fn bytes_of(self: &Arc<Self>, blob: u64) -> Obtaining {
         if let Some(content) = self.kept.lock().take_note_of(blob) {
-            return futures::future::ready(Ok(content)).boxed().shared();
+            let obtained = Obtained::kept(content);
+            return futures::future::ready(Ok(Arc::new(obtained))).boxed().shared();
         }
         let mut obtaining = self.obtaining.lock();
-        if let Some(shared) = obtaining.get(&blob).and_then(WeakShared::upgrade) {
-            return shared;
+        if let Some(shared) = obtaining.get(&blob) {
+            return shared.clone();
         }
+        // On a task of its own: those who wait may go away, the fetch is of use all the same.
         let service = Arc::clone(self);
-        let fetch = async move {
-            // On a task of its own: those who wait may go away, the fetch is of use all the same.
-            let fetching = Arc::clone(&service);
-            let content = tokio::spawn(async move { fetching.obtain(blob).await }).await;
-            service.obtaining.lock().remove(&blob);
-            match content {
-                Ok(Ok(content)) => Ok(content),
-                Ok(Err(error)) => Err(chain(&error)),
-                Err(_) => Err("the agent failed; its log says how".to_owned()),
-            }
-        };
-        let shared = fetch.boxed().shared();
-        obtaining.insert(blob, shared.downgrade().expect("just made"));
+        let fetch = tokio::spawn(async move {
+            let _entry = Entry { service: &service, blob };
+            service.obtain(blob).await.map(Arc::new).map_err(|error| chain(&error))
+        });
+        let failed = |_| Err("the agent failed; its log says how".to_owned());
+        let shared = fetch.map(move |obtained| obtained.unwrap_or_else(failed)).boxed().shared();
+        obtaining.insert(blob, shared.clone());
         shared
     }
 
@@ -168,16 +188,17 @@ impl AgentService {
             .map(|(blob, ranges)| self.bytes_of(blob).map(|content| (content, ranges)))
             .collect();
         while let Some((content, ranges)) = blobs.next().await {
-            let content = match content {
-                Ok(content) => content,
+            let obtained = match content {
+                Ok(obtained) => obtained,
                 Err(problem) => return replies.refuse(ErrorCode::Failed, problem).await,
             };
             for (index, range) in ranges {
                 let start = usize::try_from(range.offset).expect("checked");
-                let payload = content.slice(start..start + range.length as usize);
-                let room = replies.room_for(payload.len()).await;
+                let payload = obtained.content.slice(start..start + range.length as usize);
+                // Nobody is left to read it.
+                let Some(room) = replies.room_for(payload.len()).await else { return };
                 let reply = Reply::Get { index, answer: GetAnswer::Hit, payload };
-                replies.send_payload(&reply, room).await;
+                replies.send_payload(&reply, room);
                 self.counters.gets.one();
             }
         }

@@ -1,7 +1,8 @@
 //! `forebay agent`: the process beside a job.
 
 use std::{
-    collections::BTreeMap, io::Read as _, os::fd::OwnedFd, path::PathBuf, thread, time::Duration,
+    collections::BTreeMap, fs, io::Read as _, os::fd::OwnedFd, path::PathBuf, thread,
+    time::Duration,
 };
 
 use anyhow::{Context as _, bail};
@@ -45,6 +46,10 @@ pub struct Args {
     /// Stop when this process does.
     #[arg(long, value_name = "PID")]
     job_pid: Option<i32>,
+    /// The socket's directory is the job's own: remove it, and all that is in it, if the job's process ends
+    /// and this one still runs.
+    #[arg(long, requires = "job_pid")]
+    remove_directory: bool,
     /// Read the data from here instead of where the digest says.
     #[arg(long, value_name = "URL")]
     origin: Option<String>,
@@ -89,16 +94,26 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         job: args.job,
         digest: file.digest.clone(),
         origin,
+        mirror: *url != summary.origin,
         namespace,
     })?;
     output::data(&format!("{}\n", serde_json::json!({ "socket": args.socket })))?;
-    let stop = async {
-        tokio::select! {
-            () = asked => {}
-            () = ended(job) => {}
-        }
-    };
-    agent.run(stop).await;
+    let mut job_ended = false;
+    agent
+        .run(async {
+            tokio::select! {
+                () = asked => {}
+                () = ended(job) => job_ended = true,
+            }
+        })
+        .await;
+    // A job that ends in order removes it itself; this one was killed.
+    if job_ended
+        && args.remove_directory
+        && let Some(directory) = args.socket.parent()
+    {
+        fs::remove_dir_all(directory).context("remove the job's directory")?;
+    }
     Ok(Verdict::Yes)
 }
 

@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use forebay_core::{ByteSize, units::parse_duration};
 use forebay_digest::read_key_file;
 use forebay_server::{Config, Server};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{
     output::{self, Verdict},
@@ -14,8 +15,8 @@ use crate::{
 
 /// Run a node: the cache that this machine's jobs share.
 ///
-/// It listens on a Unix socket that only this user (and root) can use, and keeps blobs in a directory,
-/// oldest out first. Flags override the configuration file. One line of JSON on standard output says
+/// It listens on a Unix socket that only this user (and root) can use, and keeps blobs on flash: in a file
+/// whose space is reserved when it is made, or on block devices. What came first goes first. Flags override the configuration file. One line of JSON on standard output says
 /// when it is ready. A polite kill or Ctrl-C stops it; what it holds is served again after a restart,
 /// whatever ended it.
 #[derive(Debug, clap::Args)]
@@ -27,11 +28,16 @@ pub struct Args {
     /// Where jobs connect; by default `$FOREBAY_SOCKET`, or a directory of this user's.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Where blobs lie; by default `~/.cache/forebay`.
+    /// Where the node keeps what it needs, and its cache, unless devices are named; by default
+    /// `~/.cache/forebay`.
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
-    /// How much may lie there; by default 20GB, but at most half of what is free.
-    #[arg(long, value_name = "SIZE")]
+    /// A file or block device for the cache; may be given several times.
+    #[arg(long = "device", value_name = "PATH")]
+    devices: Vec<PathBuf>,
+    /// How much is reserved, on all devices together; by default what was reserved before, or 20GB, but at
+    /// most half of what is free.
+    #[arg(long, value_name = "SIZE", env = "FOREBAY_CAPACITY")]
     capacity: Option<ByteSize>,
     /// How long a claim lives without being renewed.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
@@ -75,6 +81,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         output::note("the configuration can be used");
         return Ok(Verdict::Yes);
     }
+    allow_many_files();
     // Before anyone is told that it is ready, and so may ask.
     let asked = stop::asked()?;
     let server = Server::bind(&config, namespaces).await?;
@@ -98,13 +105,24 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     Ok(Verdict::Yes)
 }
 
+/// Every connection takes a descriptor; the usual limit is too low for many jobs.
+fn allow_many_files() {
+    let limit = getrlimit(Resource::Nofile);
+    // Where that is not allowed, the node does with what it has.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
 fn configuration(args: Args) -> anyhow::Result<Config> {
     let file = args.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
     Ok(Config {
         socket: args.socket.unwrap_or(file.socket),
         directory: args.directory.unwrap_or(file.directory),
+        devices: if args.devices.is_empty() { file.devices } else { args.devices },
+        region_size: file.region_size,
+        io: file.io,
         capacity: args.capacity.or(file.capacity),
         lease: args.lease.unwrap_or(file.lease),
+        connections: file.connections,
         metrics: args.metrics.or(file.metrics),
         namespaces: if args.namespaces.is_empty() { file.namespaces } else { args.namespaces },
         idle_exit: args.idle_exit.or(file.idle_exit),

@@ -71,7 +71,7 @@ fn for_people(counters: &BTreeMap<String, u64>) -> String {
                 "{}, {}; {} evicted",
                 output::count(value("puts"), "blob"),
                 size("put_bytes"),
-                value("evictions")
+                output::count(value("flash_regions_evicted"), "region")
             ),
         ),
         (
@@ -95,8 +95,8 @@ fn for_people(counters: &BTreeMap<String, u64>) -> String {
         (
             "disk",
             format!(
-                "{} damaged reads, {} failed reads, {} failed writes",
-                value("reads_damaged"),
+                "{} damaged entries, {} failed reads, {} failed writes",
+                value("flash_entries_damaged"),
                 value("reads_failed"),
                 value("puts_failed")
             ),

@@ -3,27 +3,24 @@
 //! One [`Client`] belongs to one process and is used by one thread at a time. After a fork the child
 //! opens its own: two processes on one socket would read each other's answers.
 
+mod opening;
 mod reader;
 mod stream;
+mod waiting;
 
 use std::{io, path::Path, time::Duration};
 
-use forebay_core::{
-    DatasetId, NamespaceId,
-    digest::{Digest, DigestError},
-    table::{self, Row},
-};
+use forebay_core::digest::{Digest, DigestError};
 use forebay_wire::{
-    BATCH_MAX, BlobLength, BlobProgress, BlobRange, ClaimAnswer, GetAnswer, Malformed,
-    PAYLOAD_SIZE_MAX, PRESENCE_MAX, PutAnswer, Refusal, RenewAnswer, Reply, Request, ShowAnswer,
-    VERSIONS,
+    BATCH_MAX, BlobProgress, BlobRange, ClaimAnswer, GetAnswer, Malformed, PAYLOAD_SIZE_MAX,
+    PRESENCE_MAX, PutAnswer, Refusal, RenewAnswer, Reply, Request,
 };
 
+pub use opening::{Handle, Next, OpenError, Opening, greeted, hello};
 pub use reader::{Counts, Reader, is_resident};
 use stream::Stream;
-
-/// Rows of a table that go into one page: well under a frame.
-const PAGE_ROWS: usize = 1 << 15;
+pub use waiting::Interrupt;
+use waiting::Waiting;
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +44,9 @@ pub enum ClientError {
     /// The connection broke; open another.
     #[error("the connection broke: {0}")]
     Broken(#[from] io::Error),
+    /// The user does not want to wait any longer.
+    #[error("interrupted")]
+    Interrupted,
     /// What came back is not this protocol.
     #[error("the other side does not speak forebay's protocol: {0}")]
     Nonsense(#[from] Malformed),
@@ -64,6 +64,17 @@ pub enum ClientError {
     Digest(#[from] DigestError),
 }
 
+impl From<OpenError> for ClientError {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Unexpected => Self::Unexpected,
+            OpenError::Refused(refusal) => Self::Refused(refusal),
+            OpenError::Namespace => Self::Namespace,
+            OpenError::Digest(error) => Self::Digest(error),
+        }
+    }
+}
+
 impl ClientError {
     /// Whether the connection can still be used.
     pub fn is_refusal(&self) -> bool {
@@ -72,10 +83,6 @@ impl ClientError {
 }
 
 type Result<T> = std::result::Result<T, ClientError>;
-
-/// An opened dataset, valid on the connection that opened it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Handle(pub u32);
 
 /// Some bytes of a blob, and where they are wanted.
 #[derive(Debug)]
@@ -106,18 +113,19 @@ pub struct Client {
 impl Client {
     /// Connects and says hello. `patience` bounds the wait for any single answer.
     pub fn connect(path: &Path, job: &str, patience: Duration) -> Result<Self> {
-        let stream = Stream::connect(path, patience)?;
+        Self::connect_waiting(path, job, patience, Waiting::default())
+    }
+
+    fn connect_waiting(
+        path: &Path,
+        job: &str,
+        patience: Duration,
+        waiting: Waiting,
+    ) -> Result<Self> {
+        let stream = Stream::connect(path, patience, waiting)?;
         let mut client = Self { stream, next_id: 0, lease: Duration::ZERO };
-        let (version_min, version_max) = VERSIONS;
-        match client.ask(&Request::Hello { version_min, version_max, job: job.to_owned() })? {
-            Reply::Hello { version, lease_ms }
-                if (version_min..=version_max).contains(&version) =>
-            {
-                client.lease = Duration::from_millis(lease_ms.into());
-                Ok(client)
-            }
-            _ => Err(ClientError::Unexpected),
-        }
+        client.lease = greeted(client.exchange(&hello(job))?)?;
+        Ok(client)
     }
 
     /// How long a claim lives without being renewed.
@@ -127,49 +135,12 @@ impl Client {
 
     /// Opens a dataset: proves possession of its table, or uploads it.
     pub fn open(&mut self, digest: &Digest) -> Result<Handle> {
-        let summary = digest.summary();
-        let dataset = summary.dataset;
-        let namespace = digest.namespace().ok_or(ClientError::Namespace)?;
-        match self.ask(&Request::Show { namespace, dataset })? {
-            Reply::Show(ShowAnswer::Prove { nonce }) => {
-                let proof = table::proof_of(digest, &nonce)?;
-                self.opened(&Request::Prove { dataset, proof })
-            }
-            Reply::Show(ShowAnswer::Upload) => self.upload(digest, namespace, dataset),
-            _ => Err(ClientError::Unexpected),
-        }
-    }
-
-    fn upload(
-        &mut self,
-        digest: &Digest,
-        namespace: NamespaceId,
-        dataset: DatasetId,
-    ) -> Result<Handle> {
-        let (chunking, blobs) = (digest.chunking(), digest.summary().blobs);
-        let mut rows = table::rows_of(digest);
-        let mut first = 0;
+        let (mut opening, mut request) = Opening::begin(digest)?;
         loop {
-            let page = rows.by_ref().take(PAGE_ROWS);
-            let page: Vec<BlobLength> = page
-                .map(|row| row.map(|Row { address, length }| BlobLength { address, length }))
-                .collect::<std::result::Result<_, _>>()?;
-            let length = page.len() as u64;
-            let (chunks, partitions) = (chunking.chunks(), chunking.partitions());
-            let upload =
-                Request::Upload { namespace, dataset, chunks, partitions, blobs, first, page };
-            match self.ask(&upload)? {
-                Reply::Uploaded { next } if length > 0 && next == first + length => first = next,
-                Reply::Open { handle } => return Ok(Handle(handle)),
-                _ => return Err(ClientError::Unexpected),
+            match opening.reply(self.exchange(&request)?)? {
+                Next::Ask(next) => request = next,
+                Next::Open(handle) => return Ok(handle),
             }
-        }
-    }
-
-    fn opened(&mut self, request: &Request) -> Result<Handle> {
-        match self.ask(request)? {
-            Reply::Open { handle } => Ok(Handle(handle)),
-            _ => Err(ClientError::Unexpected),
         }
     }
 
@@ -293,9 +264,13 @@ impl Client {
         Ok(self.next_id)
     }
 
-    fn ask(&mut self, request: &Request) -> Result<Reply> {
+    fn exchange(&mut self, request: &Request) -> Result<Reply> {
         let id = self.send(request)?;
-        match self.stream.reply(id)? {
+        self.stream.reply(id)
+    }
+
+    fn ask(&mut self, request: &Request) -> Result<Reply> {
+        match self.exchange(request)? {
             Reply::Error(refusal) => Err(refusal.into()),
             reply => Ok(reply),
         }

@@ -2,11 +2,12 @@
 //!
 //! The node may be absent, slow, stopped or killed: then it is skipped, and the agent reads the origin
 //! (promise 5). The agent is the job's own; without it nothing can be read, so that it is gone is an
-//! error, and the job starts another.
+//! error, and the job starts another. So it is if the agent does not answer to greetings any more.
 //!
 //! A reader notices that it is in a forked child, and opens connections of its own there.
 
 use std::{
+    mem,
     path::{Path, PathBuf},
     process,
     time::{Duration, Instant},
@@ -15,16 +16,13 @@ use std::{
 use forebay_core::{
     ItemOrdinal,
     digest::{Digest, ItemPlace},
+    patience::{NODE_PATIENCE, Retry},
 };
 use forebay_wire::{GetAnswer, PAYLOAD_SIZE_MAX};
 
-use crate::{Client, ClientError, Handle, Result, Wanted};
+use crate::{Client, ClientError, Handle, Interrupt, Result, Wanted, waiting::Waiting};
 
-/// A node that does not answer within this is skipped.
-const NODE_PATIENCE: Duration = Duration::from_secs(5);
-/// A node that could not be reached is not tried again sooner.
-const NODE_RETRY: Duration = Duration::from_secs(1);
-/// An agent may have to wait for a slow origin; its own deadlines end that.
+/// An agent that lives may have to wait for a slow origin; its own deadlines end that.
 const AGENT_PATIENCE: Duration = Duration::from_mins(10);
 
 /// Reads items of one dataset.
@@ -37,8 +35,12 @@ pub struct Reader {
     /// Whose connections these are.
     process: u32,
     node: Option<(Client, Handle)>,
-    node_failed_at: Option<Instant>,
+    /// The clock of the attempts to reach the node.
+    began: Instant,
+    node_retry: Retry,
+    node_fell: bool,
     agent: Option<(Client, Handle)>,
+    interrupt: Interrupt,
     counts: Counts,
 }
 
@@ -65,10 +67,24 @@ impl Reader {
             job: job.to_owned(),
             process: process::id(),
             node: None,
-            node_failed_at: None,
+            began: Instant::now(),
+            node_retry: Retry::default(),
+            node_fell: false,
             agent: None,
+            interrupt: Interrupt::default(),
             counts: Counts::default(),
         }
+    }
+
+    /// While it waits it asks whether the user has interrupted the job.
+    #[must_use]
+    pub fn interrupted_by(self, interrupt: Interrupt) -> Self {
+        Self { interrupt, ..self }
+    }
+
+    /// Whether the node has failed since this was last asked, and is worth starting anew.
+    pub fn node_fell(&mut self) -> bool {
+        mem::take(&mut self.node_fell)
     }
 
     /// The dataset.
@@ -154,27 +170,41 @@ impl Reader {
     /// Does something with the node. Whatever goes wrong with it is no error: there is no answer then.
     fn with_node<T>(&mut self, act: impl FnOnce(&mut Client, Handle) -> Result<T>) -> Option<T> {
         self.notice_fork();
+        let began = self.began.elapsed();
         if self.node.is_none() {
             let path = self.node_path.as_ref()?;
-            if self.node_failed_at.is_some_and(|at| at.elapsed() < NODE_RETRY) {
+            if !self.node_retry.is_due(began) {
                 return None;
             }
-            self.node = connect(path, &self.job, NODE_PATIENCE, &self.digest).ok();
-            self.node_failed_at = self.node.is_none().then(Instant::now);
+            let waiting = Waiting::patiently(&self.interrupt);
+            match connect(path, &self.job, NODE_PATIENCE, waiting, &self.digest) {
+                Ok(node) => self.node = Some(node),
+                Err(error) => self.node_failed(began, &error),
+            }
         }
         let (node, handle) = self.node.as_mut()?;
         let outcome = act(node, *handle);
-        if outcome.as_ref().is_err_and(|error| !error.is_refusal()) {
+        if let Err(error) = &outcome
+            && !error.is_refusal()
+        {
             self.node = None;
-            self.node_failed_at = Some(Instant::now());
+            self.node_failed(began, error);
         }
         outcome.ok()
+    }
+
+    fn node_failed(&mut self, began: Duration, error: &ClientError) {
+        if !matches!(error, ClientError::Interrupted) {
+            self.node_fell |= self.node_retry.failed(began, self.began.elapsed());
+        }
     }
 
     fn with_agent<T>(&mut self, act: impl FnOnce(&mut Client, Handle) -> Result<T>) -> Result<T> {
         self.notice_fork();
         if self.agent.is_none() {
-            self.agent = Some(connect(&self.agent_path, &self.job, AGENT_PATIENCE, &self.digest)?);
+            let (path, job) = (&self.agent_path, &self.job);
+            let waiting = Waiting::for_the_living(&self.interrupt, path);
+            self.agent = Some(connect(path, job, AGENT_PATIENCE, waiting, &self.digest)?);
         }
         let (agent, handle) = self.agent.as_mut().expect("just connected");
         let outcome = act(agent, *handle);
@@ -190,7 +220,7 @@ impl Reader {
             self.process = process::id();
             self.node = None;
             self.agent = None;
-            self.node_failed_at = None;
+            self.node_retry = Retry::default();
         }
     }
 }
@@ -209,9 +239,10 @@ fn connect(
     path: &Path,
     job: &str,
     patience: Duration,
+    waiting: Waiting,
     digest: &Digest,
 ) -> Result<(Client, Handle)> {
-    let mut client = Client::connect(path, job, patience)?;
+    let mut client = Client::connect_waiting(path, job, patience, waiting)?;
     let handle = client.open(digest)?;
     Ok((client, handle))
 }

@@ -4,51 +4,55 @@ use std::{
     io::{self, IoSlice, Read as _, Write as _},
     os::unix::net::UnixStream,
     path::Path,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
 use forebay_wire::{Frame, GetAnswer, HEADER_SIZE, Header, Reply};
 
-use crate::{ClientError, Result};
+use crate::{
+    ClientError, Result,
+    waiting::{SLICE, Waiting},
+};
 
 #[derive(Debug)]
 pub(crate) struct Stream {
     socket: UnixStream,
     patience: Duration,
+    waiting: Waiting,
     /// Something went wrong in the middle of a frame: nothing that follows makes sense.
     spoilt: bool,
 }
 
 impl Stream {
     /// Connects, if the process behind the socket is one's own (or root's).
-    pub fn connect(path: &Path, patience: Duration) -> Result<Self> {
+    pub fn connect(path: &Path, patience: Duration, waiting: Waiting) -> Result<Self> {
         let shown = || path.display().to_string();
-        let socket = UnixStream::connect(path)
+        let socket = connect_within(path, patience)
             .map_err(|source| ClientError::Connect { path: shown(), source })?;
         let owner = rustix::net::sockopt::socket_peercred(&socket).map_err(io::Error::from)?.uid;
         if !owner.is_root() && owner != rustix::process::geteuid() {
             return Err(ClientError::Stranger { path: shown(), owner: owner.as_raw() });
         }
-        socket.set_read_timeout(Some(patience))?;
-        socket.set_write_timeout(Some(patience))?;
-        Ok(Self { socket, patience, spoilt: false })
+        socket.set_read_timeout(Some(SLICE))?;
+        socket.set_write_timeout(Some(SLICE))?;
+        Ok(Self { socket, patience, waiting, spoilt: false })
     }
 
     /// Header, fields and payload leave in one write, where the socket takes it.
     pub fn write(&mut self, frame: &Frame) -> Result<()> {
         self.guarded(|stream| {
+            let began = Instant::now();
             let parts: [&[u8]; 2] = [&frame.head, &frame.payload];
             let (mut at, total) = (0, parts[0].len() + parts[1].len());
             while at < total {
+                in_time(began, stream.patience)?;
                 let from_head = &parts[0][at.min(parts[0].len())..];
                 let from_payload = &parts[1][at.saturating_sub(parts[0].len())..];
                 let slices = [IoSlice::new(from_head), IoSlice::new(from_payload)];
-                match stream.socket.write_vectored(&slices) {
-                    Ok(0) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
-                    Ok(written) => at += written,
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => return Err(error.into()),
+                match stream.within(stream.patience, |socket| socket.write_vectored(&slices))? {
+                    0 => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
+                    written => at += written,
                 }
             }
             Ok(())
@@ -58,7 +62,7 @@ impl Stream {
     /// The next reply, which has to answer request `id`.
     pub fn reply(&mut self, id: u64) -> Result<Reply> {
         self.guarded(|stream| {
-            let header = stream.header(id)?;
+            let header = stream.header(id, Duration::ZERO)?;
             stream.body(&header)
         })
     }
@@ -67,11 +71,8 @@ impl Stream {
     /// Waiting is the point of some gets, so the patience begins after `wait`.
     pub fn get_header(&mut self, id: u64, wait: Duration) -> Result<(u32, GetAnswer, usize)> {
         const FIELDS: usize = 5;
-        let patience = self.patience;
         self.guarded(|stream| {
-            stream.socket.set_read_timeout(Some(patience + wait))?;
-            let header = stream.header(id)?;
-            stream.socket.set_read_timeout(Some(patience))?;
+            let header = stream.header(id, wait)?;
             if !Reply::is_get(&header) || header.body_size < FIELDS {
                 return match stream.body(&header)? {
                     Reply::Error(refusal) => Err(refusal.into()),
@@ -79,7 +80,7 @@ impl Stream {
                 };
             }
             let mut fields = [0; FIELDS];
-            stream.socket.read_exact(&mut fields)?;
+            stream.fill(&mut fields, Duration::ZERO)?;
             let fields = Bytes::copy_from_slice(&fields);
             let without_payload = Header { body_size: FIELDS, ..header };
             match Reply::decode(&without_payload, &fields)? {
@@ -91,7 +92,7 @@ impl Stream {
 
     /// The payload that [`Stream::get_header`] announced.
     pub fn read(&mut self, bytes: &mut [u8]) -> Result<()> {
-        self.guarded(|stream| stream.socket.read_exact(bytes).map_err(Into::into))
+        self.guarded(|stream| stream.fill(bytes, Duration::ZERO))
     }
 
     /// The other side has said something that leaves the two out of step.
@@ -100,9 +101,9 @@ impl Stream {
         ClientError::Unexpected
     }
 
-    fn header(&mut self, id: u64) -> Result<Header> {
+    fn header(&mut self, id: u64, wait: Duration) -> Result<Header> {
         let mut bytes = [0; HEADER_SIZE];
-        self.socket.read_exact(&mut bytes)?;
+        self.fill(&mut bytes, wait)?;
         let header = Header::decode(&bytes)?;
         // A refusal of something that could not be read has no id to answer to.
         if header.id != id && header.id != 0 {
@@ -113,8 +114,46 @@ impl Stream {
 
     fn body(&mut self, header: &Header) -> Result<Reply> {
         let mut body = vec![0; header.body_size];
-        self.socket.read_exact(&mut body)?;
+        self.fill(&mut body, Duration::ZERO)?;
         Ok(Reply::decode(header, &body.into())?)
+    }
+
+    /// Reads as many bytes as there is room; the first of them may take `wait` longer.
+    fn fill(&mut self, bytes: &mut [u8], wait: Duration) -> Result<()> {
+        let (began, mut at, all) = (Instant::now(), 0, self.patience + wait);
+        while at < bytes.len() {
+            in_time(began, all)?;
+            let wait = if at == 0 { wait } else { Duration::ZERO };
+            match self.within(self.patience + wait, |socket| socket.read(&mut bytes[at..]))? {
+                0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                read => at += read,
+            }
+        }
+        Ok(())
+    }
+
+    /// Tries something, slice by slice, until it is done or the time is up.
+    fn within(
+        &mut self,
+        time: Duration,
+        mut act: impl FnMut(&mut UnixStream) -> io::Result<usize>,
+    ) -> Result<usize> {
+        let mut began = None;
+        loop {
+            match act(&mut self.socket) {
+                Ok(done) => return Ok(done),
+                Err(error) if is_a_pause(&error) => {
+                    let began: Instant = *began.get_or_insert_with(Instant::now);
+                    // The first slice has passed before the clock was looked at.
+                    let silent = began.elapsed() + SLICE;
+                    if silent >= time {
+                        return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+                    }
+                    self.waiting.go_on(silent)?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     /// Runs a step; if it fails other than by a refusal, the connection is of no more use.
@@ -126,5 +165,91 @@ impl Stream {
         let outcome = step(self);
         self.spoilt = matches!(&outcome, Err(error) if !error.is_refusal());
         outcome
+    }
+}
+
+/// A single read or write waits no longer than the patience; neither may many that bring a little each.
+fn in_time(began: Instant, patience: Duration) -> io::Result<()> {
+    if began.elapsed() > patience {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    Ok(())
+}
+
+/// The end of a slice, or a signal.
+fn is_a_pause(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
+}
+
+/// Connects. A process that was stopped accepts nobody, and once enough have queued up, the next would
+/// wait for ever.
+fn connect_within(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    use rustix::net::{
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt,
+    };
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(patience))?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{os::unix::net::UnixListener, thread};
+
+    use rustix::net::{
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket,
+        socket_with,
+    };
+
+    use super::*;
+    use crate::Client;
+
+    const PATIENCE: Duration = Duration::from_millis(200);
+
+    /// Promise 5: a node that was stopped accepts nobody, and its queue fills up. Whoever comes then must
+    /// not wait for ever.
+    #[test]
+    fn a_full_queue_is_waited_for_with_patience() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("node.sock");
+        let address = SocketAddrUnix::new(&path).unwrap();
+        let stopped = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        bind(&stopped, &address).unwrap();
+        listen(&stopped, 1).unwrap();
+        let mut queued = Vec::new();
+        loop {
+            let flags = SocketFlags::NONBLOCK;
+            let next = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+            let outcome = connect(&next, &address);
+            queued.push(next);
+            if outcome.is_err() {
+                break;
+            }
+        }
+        let refused = Client::connect(&path, "job", PATIENCE).unwrap_err();
+        assert!(matches!(refused, ClientError::Connect { .. }), "{refused}");
+    }
+
+    /// Promise 5: neither does a byte now and then keep a job waiting.
+    #[test]
+    fn an_answer_in_drops_is_given_up() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("node.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let dripping = thread::spawn(move || {
+            let mut socket = listener.accept().unwrap().0;
+            let header = Header { kind: 0x81, id: 1, body_size: 1 << 20 }.encode();
+            let mut drops = header.iter().copied().chain(std::iter::repeat(0)).take(1 << 20);
+            // Ends with an error, when the other side has gone.
+            drops.all(|drop| {
+                thread::sleep(Duration::from_millis(5));
+                socket.write_all(&[drop]).is_ok()
+            })
+        });
+        let broken = Client::connect(&path, "job", PATIENCE).unwrap_err();
+        assert!(matches!(broken, ClientError::Broken(_)), "{broken}");
+        assert!(!dripping.join().unwrap());
     }
 }

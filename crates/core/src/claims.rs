@@ -10,15 +10,18 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
     time::Duration,
 };
 
 use crate::Address;
 
+/// Leases that make sense.
+pub const LEASES: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_mins(10);
 /// Renewals without new bytes that end a claim.
 const IDLE_RENEWALS_MAX: u32 = 2;
 /// Leases after which a claim ends, whatever its holder says.
-const LEASES_MAX: u32 = 10;
+pub(crate) const LEASES_MAX: u32 = 10;
 
 /// Who holds a claim: one connection of one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

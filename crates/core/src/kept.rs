@@ -40,6 +40,11 @@ impl Kept {
         Some(kept.content.clone())
     }
 
+    /// Whether it is here.
+    pub fn contains(&self, blob: u64) -> bool {
+        self.blobs.contains_key(&blob)
+    }
+
     /// Whether more may be fetched ahead: if it fits beside what nobody has asked for yet.
     pub fn has_room_ahead(&self, length: u64) -> bool {
         self.bytes_fresh as u64 + length <= BYTES_MAX as u64

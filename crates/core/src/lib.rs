@@ -6,16 +6,19 @@
 //! **Invariant:** nothing here reads a clock, a file, a socket or the environment, or starts a thread
 //! (`clippy.toml` beside this crate's manifest enforces it).
 
+pub mod attempt;
 pub mod chunking;
 pub mod claims;
 pub mod digest;
+pub mod doubt;
 pub mod embedding;
 pub mod kept;
+pub mod look_ahead;
 pub mod names;
 pub mod node;
+pub mod patience;
 pub mod rate;
 pub mod sampler;
-pub mod shelf;
 pub mod table;
 pub mod units;
 

@@ -1,22 +1,21 @@
-//! One node's decisions about blobs: what is resident, who fetches what is missing, who waits for it.
+//! One node's decisions about blobs: who fetches what is missing, who waits for it, who may write it.
 //!
-//! Facts and the time go in; what to answer, what to delete and whom to wake come out. The daemon owns
-//! one of these behind a lock and does the reading, writing and waking; `W` is whatever it uses to wake
-//! somebody.
+//! Facts and the time go in; what to answer and whom to wake come out. The daemon owns one of these behind
+//! a lock and does the reading, writing and waking; `W` is whatever it uses to wake somebody. What is
+//! resident is the flash engine's to know: it is asked while the lock is held, and told of a new blob
+//! before the claim on it ends, so that between claim and presence there is never a gap (promise 3).
 
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
-    Address, ByteSize,
+    Address,
     claims::{Claim, Claims, Holder},
-    shelf::{NoSpace, Shelf, Stock},
 };
 
 /// The state of a node.
 #[derive(Debug)]
 pub struct Node<W> {
     claims: Claims,
-    shelf: Shelf,
     waiting: BTreeMap<Address, Vec<W>>,
     /// What is being written, and by whom.
     writing: BTreeMap<Address, Holder>,
@@ -42,37 +41,29 @@ pub enum Claimed {
     Decided(Claim),
 }
 
-/// Why nothing may be written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum PutError {
-    /// Somebody else holds the claim, or nobody does.
-    #[error("the claim is not held (any more)")]
-    NotClaimed,
-    /// There is no room.
-    #[error(transparent)]
-    NoSpace(#[from] NoSpace),
+/// What became of a renewal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Renewal {
+    /// The claim goes on.
+    Renewed,
+    /// It ends here: there was no headway, or it has lasted too long.
+    Ended,
+    /// It was not, or no longer, the caller's.
+    NotHeld,
 }
 
+/// Somebody else holds the claim, or nobody does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the claim is not held (any more)")]
+pub struct NotClaimed;
+
 impl<W> Node<W> {
-    /// An empty node.
-    pub fn new(capacity: ByteSize, lease: Duration, claims_per_holder_max: usize) -> Self {
+    /// A node of which nobody wants anything yet.
+    pub fn new(lease: Duration, claims_per_holder_max: usize) -> Self {
         Self {
             claims: Claims::new(lease, claims_per_holder_max),
-            shelf: Shelf::new(capacity),
             waiting: BTreeMap::new(),
             writing: BTreeMap::new(),
-        }
-    }
-
-    /// Takes up a blob that was found at start. Returns what has to go for it (the capacity may have been
-    /// made smaller), or itself, if it does not fit at all.
-    pub fn recover(&mut self, address: Address, length: u64) -> Vec<Address> {
-        match self.shelf.reserve(address, length) {
-            Ok(leaving) => {
-                self.shelf.commit(&address);
-                leaving
-            }
-            Err(NoSpace { .. }) => vec![address],
         }
     }
 
@@ -81,29 +72,17 @@ impl<W> Node<W> {
         self.claims.lease()
     }
 
-    /// The most that may be resident.
-    pub fn capacity(&self) -> ByteSize {
-        self.shelf.capacity()
-    }
-
-    /// What is resident.
-    pub fn resident(&self) -> Stock {
-        self.shelf.resident()
-    }
-
     /// How many claims there are.
     pub fn claims(&self) -> usize {
         self.claims.len()
     }
 
     /// Where a blob stands.
-    pub fn standing(&self, address: &Address) -> Standing {
-        if self.shelf.contains(address) {
-            Standing::Resident
-        } else if self.claims.is_claimed(address) {
-            Standing::Claimed
-        } else {
-            Standing::Absent
+    pub fn standing(&self, address: &Address, resident: bool) -> Standing {
+        match resident {
+            true => Standing::Resident,
+            false if self.claims.is_claimed(address) => Standing::Claimed,
+            false => Standing::Absent,
         }
     }
 
@@ -113,16 +92,32 @@ impl<W> Node<W> {
         self.waiting.entry(address).or_default().push(waiter);
     }
 
-    /// Asks to be the one who fetches a blob.
-    pub fn claim(&mut self, now: Duration, holder: Holder, address: Address) -> Claimed {
-        if self.shelf.contains(&address) {
-            return Claimed::Present;
+    /// Forgets those who have given up waiting for a blob.
+    pub fn forget(&mut self, address: &Address, has_given_up: impl Fn(&W) -> bool) {
+        if let Some(waiting) = self.waiting.get_mut(address) {
+            waiting.retain(|waiter| !has_given_up(waiter));
+            if waiting.is_empty() {
+                self.waiting.remove(address);
+            }
         }
-        Claimed::Decided(self.claims.claim(now, holder, address))
     }
 
-    /// Keeps a claim alive. False if it is not, or no longer, the caller's; then `wake` are those who
-    /// waited for it.
+    /// Asks to be the one who fetches a blob.
+    pub fn claim(
+        &mut self,
+        now: Duration,
+        holder: Holder,
+        address: Address,
+        resident: bool,
+    ) -> Claimed {
+        if resident {
+            Claimed::Present
+        } else {
+            Claimed::Decided(self.claims.claim(now, holder, address))
+        }
+    }
+
+    /// Keeps a claim alive. If that fails, `wake` are those who waited for it.
     #[must_use = "a lost claim must not be fulfilled"]
     pub fn renew(
         &mut self,
@@ -131,13 +126,16 @@ impl<W> Node<W> {
         address: &Address,
         bytes: u64,
         wake: &mut Vec<W>,
-    ) -> bool {
+    ) -> Renewal {
         let held = self.claims.is_held_by(address, holder);
-        let renewed = self.claims.renew(now, holder, address, bytes);
-        if held && !renewed {
-            self.lost(address, wake);
+        match self.claims.renew(now, holder, address, bytes) {
+            true => Renewal::Renewed,
+            false if held => {
+                self.lost(address, wake);
+                Renewal::Ended
+            }
+            false => Renewal::NotHeld,
         }
-        renewed
     }
 
     /// Gives a claim back.
@@ -168,19 +166,18 @@ impl<W> Node<W> {
         self.claims.wake_at()
     }
 
-    /// A holder begins to write what it has claimed. Returns what has to be deleted before.
-    pub fn begin_put(
-        &mut self,
-        holder: Holder,
-        address: Address,
-        length: u64,
-    ) -> Result<Vec<Address>, PutError> {
+    /// A holder begins to write what it has claimed.
+    pub fn begin_put(&mut self, holder: Holder, address: Address) -> Result<(), NotClaimed> {
         if !self.claims.is_held_by(&address, holder) || self.writing.contains_key(&address) {
-            return Err(PutError::NotClaimed);
+            return Err(NotClaimed);
         }
-        let leaving = self.shelf.reserve(address, length)?;
         self.writing.insert(address, holder);
-        Ok(leaving)
+        Ok(())
+    }
+
+    /// Whether this holder is fetching this blob.
+    pub fn is_claimed_by(&self, holder: Holder, address: &Address) -> bool {
+        self.claims.is_held_by(address, holder)
     }
 
     /// Whether what a holder has begun to write is still wanted: a claim may have been lost meanwhile.
@@ -188,23 +185,16 @@ impl<W> Node<W> {
         self.writing.get(address) == Some(&holder) && self.claims.is_held_by(address, holder)
     }
 
-    /// A blob has been written, hashed and believed.
+    /// A blob has been written, hashed and believed, and is resident.
     pub fn finish_put(&mut self, address: &Address, wake: &mut Vec<W>) {
         self.writing.remove(address).expect("begun before");
-        self.shelf.commit(address);
         self.claims.fulfilled(address);
         wake.extend(self.waiting.remove(address).into_iter().flatten());
     }
 
-    /// Writing failed, or was wrong, or came too late: the space is free again, the claim stays as it is.
+    /// Writing failed, or was wrong, or came too late. The claim stays as it is.
     pub fn fail_put(&mut self, address: &Address) {
         self.writing.remove(address).expect("begun before");
-        self.shelf.remove(address);
-    }
-
-    /// A resident blob turned out to be unreadable. False if it had gone meanwhile.
-    pub fn lose(&mut self, address: &Address) -> bool {
-        self.shelf.contains(address) && self.shelf.remove(address)
     }
 
     fn lost(&mut self, address: &Address, wake: &mut Vec<W>) {
@@ -225,28 +215,30 @@ mod tests {
     }
 
     fn node() -> Node<&'static str> {
-        Node::new(ByteSize(10), LEASE, 8)
+        Node::new(LEASE, 8)
     }
 
     fn claim(node: &mut Node<&'static str>, holder: Holder, index: u8) -> Claimed {
-        node.claim(Duration::ZERO, holder, blob(index))
+        node.claim(Duration::ZERO, holder, blob(index), false)
     }
 
     /// Promise 3: a blob that is resident or claimed is not fetched again.
     #[test]
     fn one_fetches_and_the_others_are_woken() {
         let mut node = node();
-        assert_eq!(node.standing(&blob(1)), Standing::Absent);
+        assert_eq!(node.standing(&blob(1), false), Standing::Absent);
         assert_eq!(claim(&mut node, A, 1), Claimed::Decided(Claim::Granted));
         assert_eq!(claim(&mut node, B, 1), Claimed::Decided(Claim::Held));
         node.wait(blob(1), "b");
-        assert_eq!(node.begin_put(B, blob(1), 4), Err(PutError::NotClaimed));
-        assert_eq!(node.begin_put(A, blob(1), 4), Ok(vec![]));
-        assert_eq!(node.standing(&blob(1)), Standing::Claimed, "not before it is believed");
+        assert_eq!(node.begin_put(B, blob(1)), Err(NotClaimed));
+        assert_eq!(node.begin_put(A, blob(1)), Ok(()));
+        assert_eq!(node.standing(&blob(1), false), Standing::Claimed, "not before it is believed");
+        // Resident a moment before its claim ends: never neither.
+        assert_eq!(node.standing(&blob(1), true), Standing::Resident);
         let mut woken = vec![];
         node.finish_put(&blob(1), &mut woken);
-        assert_eq!((woken, node.standing(&blob(1))), (vec!["b"], Standing::Resident));
-        assert_eq!(claim(&mut node, B, 1), Claimed::Present);
+        assert_eq!(woken, ["b"]);
+        assert_eq!(node.claim(Duration::ZERO, B, blob(1), true), Claimed::Present);
         assert_eq!(node.claims(), 0);
     }
 
@@ -258,7 +250,7 @@ mod tests {
             |node, woken| node.release(A, &blob(1), woken),
             |node, woken| node.abandon(A, woken),
             |node, woken| assert_eq!(node.expire(LEASE, woken), 1),
-            |node, woken| assert!(!node.renew(LEASE * 2, A, &blob(1), 9, woken)),
+            |node, woken| assert_eq!(node.renew(LEASE * 2, A, &blob(1), 9, woken), Renewal::Ended),
         ];
         for loss in losses {
             let mut node = node();
@@ -275,26 +267,25 @@ mod tests {
     fn a_writer_that_lost_its_claim_leaves_no_trace() {
         let mut node = node();
         claim(&mut node, A, 1);
-        node.begin_put(A, blob(1), 8).unwrap();
+        node.begin_put(A, blob(1)).unwrap();
         node.expire(LEASE, &mut vec![]);
         assert!(!node.may_write(A, &blob(1)));
         assert_eq!(claim(&mut node, B, 1), Claimed::Decided(Claim::Granted));
-        assert_eq!(
-            node.begin_put(B, blob(1), 8),
-            Err(PutError::NotClaimed),
-            "the first still writes"
-        );
+        assert_eq!(node.begin_put(B, blob(1)), Err(NotClaimed), "the first still writes");
         node.fail_put(&blob(1));
-        assert_eq!(node.begin_put(B, blob(1), 8), Ok(vec![]));
+        assert_eq!(node.begin_put(B, blob(1)), Ok(()));
     }
 
     #[test]
-    fn what_does_not_fit_after_a_restart_goes() {
+    fn who_gives_up_is_forgotten() {
         let mut node = node();
-        assert!(node.recover(blob(1), 6).is_empty());
-        assert_eq!(node.recover(blob(2), 6), [blob(1)]);
-        assert_eq!(node.recover(blob(3), 11), [blob(3)]);
-        assert_eq!(node.resident(), Stock { blobs: 1, bytes: 6 });
-        assert!(node.lose(&blob(2)) && !node.lose(&blob(2)));
+        claim(&mut node, A, 1);
+        node.wait(blob(1), "patient");
+        node.wait(blob(1), "gone");
+        node.forget(&blob(1), |waiter| *waiter == "gone");
+        node.forget(&blob(2), |_| true);
+        let mut woken = vec![];
+        node.release(A, &blob(1), &mut woken);
+        assert_eq!(woken, ["patient"]);
     }
 }

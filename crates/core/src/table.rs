@@ -7,10 +7,13 @@
 use std::mem;
 
 use crate::{
-    Address, BlobOrdinal, DatasetId, NamespaceId,
-    chunking::Chunking,
+    Address, BlobOrdinal, ByteSize, DatasetId, NamespaceId,
+    chunking::{ChunkOrdinal, Chunking},
     digest::{DatasetIdHasher, Digest, DigestError},
 };
+
+/// No blob is longer, so that lengths can be added without care.
+const LENGTH_MAX: u64 = 1 << 48;
 
 /// A row: one blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +31,12 @@ pub struct Table {
     dataset: DatasetId,
     chunking: Chunking,
     rows: Box<[Row]>,
+    /// Where in the dataset every so manyth blob begins, and where the last ends.
+    starts: Box<[u64]>,
 }
+
+/// Blobs between two known beginnings.
+const STARTS_EVERY: usize = 256;
 
 impl Table {
     /// Whose key made the addresses.
@@ -56,10 +64,35 @@ impl Table {
         usize::try_from(blob.0).ok().and_then(|at| self.rows.get(at)).copied()
     }
 
+    /// How long the dataset is.
+    pub fn total(&self) -> ByteSize {
+        ByteSize(*self.starts.last().expect("where the last ends"))
+    }
+
+    /// The chunk that a blob belongs to, if there are so many.
+    pub fn chunk_of(&self, blob: BlobOrdinal) -> Option<ChunkOrdinal> {
+        let at = usize::try_from(blob.0).ok().filter(|at| *at < self.rows.len())?;
+        let known = at / STARTS_EVERY;
+        let between = &self.rows[known * STARTS_EVERY..at];
+        let start = self.starts[known];
+        let start = between.iter().fold(start, |start, row| start.saturating_add(row.length));
+        Some(self.chunking.chunk_of(start, self.total()))
+    }
+
     /// What somebody who holds this table answers to a challenge.
     pub fn proof(&self, nonce: &[u8; 32]) -> [u8; 32] {
         proof(nonce, self.rows.iter().copied())
     }
+}
+
+fn starts(rows: &[Row]) -> Box<[u64]> {
+    let (mut starts, mut next) = (Vec::new(), 0);
+    for rows in rows.chunks(STARTS_EVERY) {
+        starts.push(next);
+        next = rows.iter().fold(next, |next: u64, row| next.saturating_add(row.length));
+    }
+    starts.push(next);
+    starts.into()
 }
 
 /// The answer to a challenge: a hash of all rows, keyed with its nonce.
@@ -118,6 +151,9 @@ pub enum UploadError {
         /// Where it does.
         found: u64,
     },
+    /// No blob is as long as that.
+    #[error("a blob of {0} bytes is longer than any can be")]
+    TooLong(u64),
     /// Complete, but of another dataset.
     #[error("the table is not the one its dataset id names")]
     WrongId,
@@ -158,6 +194,9 @@ impl Upload {
         if first != expected || page.len() as u64 > left || (page.is_empty() && left > 0) {
             return Err(UploadError::OutOfOrder { expected, found: first });
         }
+        if let Some(row) = page.iter().find(|row| row.length > LENGTH_MAX) {
+            return Err(UploadError::TooLong(row.length));
+        }
         for row in page {
             self.id.push(&row.address, row.length);
         }
@@ -170,15 +209,15 @@ impl Upload {
         if id.finish(chunking) != dataset {
             return Err(UploadError::WrongId);
         }
-        let rows = mem::take(&mut self.rows).into();
-        Ok(Some(Table { namespace, dataset, chunking, rows }))
+        let rows: Box<[Row]> = mem::take(&mut self.rows).into();
+        Ok(Some(Table { namespace, dataset, chunking, starts: starts(&rows), rows }))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ByteSize, Namespace};
+    use crate::Namespace;
 
     fn rows(count: u32) -> Vec<Row> {
         let address = |n: u32| Namespace::public().address(&n.to_le_bytes());
@@ -221,6 +260,29 @@ mod tests {
         let mut wrong = rows.clone();
         wrong[4321].length += 1;
         assert!(!proofs_match(&table.proof(&nonce), &proof(&nonce, wrong)));
+    }
+
+    #[test]
+    fn every_blob_is_in_the_chunk_that_its_digest_says() {
+        let rows = rows(3000);
+        let table = upload(&rows, &[&rows[..]]).unwrap();
+        let mut start = 0;
+        for (at, row) in (0..).zip(&rows) {
+            let expected = table.chunking().chunk_of(start, table.total());
+            assert_eq!(table.chunk_of(BlobOrdinal::new(at)), Some(expected), "blob {at}");
+            start += row.length;
+        }
+        assert_eq!((table.total().0, table.chunk_of(BlobOrdinal::new(3000))), (start, None));
+    }
+
+    /// Promise 6: whoever adds such lengths up must not be led astray.
+    #[test]
+    fn a_length_that_cannot_be_is_refused() {
+        let mut rows = rows(3);
+        rows[1].length = LENGTH_MAX + 1;
+        let (dataset, chunking) = dataset(&rows);
+        let mut upload = Upload::new(Namespace::public().id(), dataset, chunking, 3);
+        assert_eq!(upload.page(0, &rows), Err(UploadError::TooLong(LENGTH_MAX + 1)));
     }
 
     #[test]

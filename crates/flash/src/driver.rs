@@ -12,7 +12,7 @@ use crate::{
     io::{Disk, Fault, Waker},
     layout::Geometry,
     recovery::{Found, Recovery},
-    shard::{Outcome, Request, Shard},
+    shard::{Counters, Outcome, Request, Shard},
 };
 
 /// Where an answer goes.
@@ -24,6 +24,7 @@ pub struct Driver {
     waker: Waker,
     thread: Option<JoinHandle<()>>,
     index: Arc<RwLock<Index>>,
+    counters: Arc<Mutex<Counters>>,
     geometry: Geometry,
     found: Found,
 }
@@ -43,19 +44,21 @@ impl Driver {
         open: impl FnOnce() -> Box<dyn Disk> + Send + 'static,
     ) -> io::Result<Result<Self, Fault>> {
         let inbox: Arc<Mutex<Vec<Message>>> = Arc::default();
+        let counters: Arc<Mutex<Counters>> = Arc::default();
         let (ready, is_ready) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name(name).spawn({
-            let inbox = Arc::clone(&inbox);
+            let (inbox, counters) = (Arc::clone(&inbox), Arc::clone(&counters));
             move || {
                 let mut disk = open();
-                let recovered = recover(recovery, &mut *disk);
+                let recovered = recovery.carry_out(&mut *disk);
                 let (shard, found) = match recovered {
                     Ok(recovered) => recovered,
                     Err(fault) => return drop(ready.send(Err(fault))),
                 };
+                *counters.lock() = shard.counters();
                 let facts = (disk.waker(), shard.index(), shard.geometry(), found);
                 if ready.send(Ok(facts)).is_ok() {
-                    serve(&inbox, shard, &mut *disk);
+                    serve(&inbox, &counters, shard, &mut *disk);
                 }
             }
         })?;
@@ -65,6 +68,7 @@ impl Driver {
             waker,
             thread: Some(thread),
             index,
+            counters,
             geometry,
             found,
         }))
@@ -103,6 +107,11 @@ impl Driver {
         &self.index
     }
 
+    /// What has been counted; whoever was answered is in it.
+    pub fn counters(&self) -> Counters {
+        *self.counters.lock()
+    }
+
     /// Wakes the thread.
     pub fn waker(&self) -> Waker {
         Arc::clone(&self.waker)
@@ -133,18 +142,12 @@ impl Drop for Driver {
     }
 }
 
-fn recover<T>(mut recovery: Recovery<T>, disk: &mut dyn Disk) -> Result<(Shard<T>, Found), Fault> {
-    let (mut commands, mut done) = (Vec::new(), Vec::new());
-    while !recovery.is_over() {
-        recovery.take(&mut commands);
-        disk.submit(&mut commands);
-        disk.wait(None, &mut done);
-        done.drain(..).for_each(|completion| recovery.completed(completion));
-    }
-    recovery.finish()
-}
-
-fn serve(inbox: &Mutex<Vec<Message>>, mut shard: Shard<Option<Reply>>, disk: &mut dyn Disk) {
+fn serve(
+    inbox: &Mutex<Vec<Message>>,
+    counters: &Mutex<Counters>,
+    mut shard: Shard<Option<Reply>>,
+    disk: &mut dyn Disk,
+) {
     let started = Instant::now();
     let (mut messages, mut commands) = (Vec::new(), Vec::new());
     let (mut answers, mut done) = (Vec::new(), Vec::new());
@@ -162,6 +165,7 @@ fn serve(inbox: &Mutex<Vec<Message>>, mut shard: Shard<Option<Reply>>, disk: &mu
             }
         }
         shard.take(&mut commands, &mut answers);
+        *counters.lock() = shard.counters();
         for (reply, outcome) in answers.drain(..) {
             // Whoever asked may have gone.
             if let Some(reply) = reply {

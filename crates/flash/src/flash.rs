@@ -143,7 +143,7 @@ impl Flash {
 
     /// Whether something is there under this key, without asking anybody.
     pub fn contains(&self, key: &Key) -> bool {
-        self.drivers.iter().any(|driver| driver.index().read().find(key).is_some())
+        self.holder(key).is_some()
     }
 
     /// Some bytes of an entry, or all; `None` if it is not there, or was damaged.
@@ -168,8 +168,7 @@ impl Flash {
             self.drivers.iter().map(|_| Vec::new()).collect();
         for (at, (key, range)) in wanted.iter().enumerate() {
             answers.push(Ok(None));
-            let holds = |driver: &Arc<Driver>| driver.index().read().find(key).is_some();
-            if let Some(driver) = self.drivers.iter().position(holds) {
+            if let Some(driver) = self.drivers.iter().position(|driver| holds(driver, key)) {
                 let (name, range) = (Name::Key(*key), range.clone());
                 asked[driver].push((at, Request::Read { name, range, leased: false }));
             }
@@ -212,15 +211,14 @@ impl Flash {
     }
 
     /// What has been counted, device by device.
-    pub async fn counters(&self) -> Result<Vec<Counters>, Refusal> {
-        let mut all = Vec::new();
-        for driver in &self.drivers {
-            match outcome(driver.ask(Request::Counters)).await? {
-                Answer::Counters(counters) => all.push(counters),
-                _ => unreachable!("numbers"),
-            }
-        }
-        Ok(all)
+    pub fn counters(&self) -> Vec<Counters> {
+        self.drivers.iter().map(|driver| driver.counters()).collect()
+    }
+
+    /// How much fits onto the devices.
+    pub fn capacity(&self) -> ByteSize {
+        let sizes = self.drivers.iter().map(|driver| driver.geometry());
+        ByteSize(sizes.map(|geometry| u64::from(geometry.regions) * geometry.region_size).sum())
     }
 
     /// What was found when it was opened, device by device.
@@ -234,9 +232,14 @@ impl Flash {
         lengths.min().expect("there is a device")
     }
 
+    /// The size of the largest regions.
+    pub fn region_size(&self) -> u64 {
+        let sizes = self.drivers.iter().map(|driver| driver.geometry().region_size);
+        sizes.max().expect("there is a device")
+    }
+
     fn holder(&self, key: &Key) -> Option<&Driver> {
-        let holds = |driver: &&Arc<Driver>| driver.index().read().find(key).is_some();
-        self.drivers.iter().find(holds).map(|driver| &**driver)
+        self.drivers.iter().find(|driver| holds(driver, key)).map(|driver| &**driver)
     }
 }
 
@@ -396,7 +399,13 @@ fn start(device: &DeviceConfig, config: &Config) -> Result<Result<Driver, Fault>
     // to those it gave back; all that for space that stays reserved.
     let discard = config.settings.discard && opened.is_block_device;
     let settings = Settings { discard, ..config.settings.clone() };
-    let recovery = Recovery::new(settings, superblock, memory.clone(), (config.eviction)());
+    let recovery = Recovery::new(
+        settings,
+        superblock,
+        opened.regions_before,
+        memory.clone(),
+        (config.eviction)(),
+    );
     let path = device.path.display().to_string();
     let file = Arc::new(opened.file);
     let disk = open_disk(&file, config.backend, &[memory.staging, memory.reading.clone()])
@@ -412,6 +421,11 @@ fn start(device: &DeviceConfig, config: &Config) -> Result<Result<Driver, Fault>
         }
     }
     Ok(driver)
+}
+
+fn holds(driver: &Driver, key: &Key) -> bool {
+    let index = driver.index().read();
+    index.is_readable() && index.find(key).is_some()
 }
 
 async fn outcome(answer: oneshot::Receiver<Outcome>) -> Outcome {

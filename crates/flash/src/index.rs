@@ -118,6 +118,8 @@ fn hash(low: u32) -> u64 {
 pub struct Index {
     hashed: HashTable<Slot>,
     dense: BTreeMap<GroupId, Vec<u64>>,
+    /// While the device cannot be read, nobody need ask for what is on it.
+    unreadable: bool,
 }
 
 impl Index {
@@ -164,6 +166,16 @@ impl Index {
         }
         let before = std::mem::replace(&mut places[at], location.0);
         (before != 0).then_some(Location(before))
+    }
+
+    /// Whether what is found can be read, as far as anybody knows.
+    pub fn is_readable(&self) -> bool {
+        !self.unreadable
+    }
+
+    /// The device can be read again, or cannot.
+    pub fn set_readable(&mut self, readable: bool) {
+        self.unreadable = !readable;
     }
 
     /// Forgets a key, if it is at this place.

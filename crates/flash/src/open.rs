@@ -19,8 +19,8 @@ use crate::{
 };
 
 /// The kernel takes a ring down after its process has ended, however that ended, and lets go of the device
-/// only then. Whoever starts again at once waits for that.
-const LOCK_PATIENCE: Duration = Duration::from_secs(3);
+/// only then; and a node that is stopping takes some seconds. Whoever starts again at once waits for that.
+const LOCK_PATIENCE: Duration = Duration::from_secs(7);
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// How a device shall be.
@@ -93,6 +93,8 @@ pub struct Opened {
     pub file: DeviceFile,
     /// What it shall say of itself.
     pub superblock: Superblock,
+    /// How many regions it has had until now.
+    pub regions_before: u32,
     /// How long it shall be once it says so.
     pub shorten_to: Option<u64>,
     /// Whether it is a drive, and not a file on one.
@@ -139,7 +141,8 @@ pub fn open_device(config: &DeviceConfig) -> Result<Opened, DeviceError> {
         first.encode(&mut block);
         file.write_blocks(&SUPERBLOCK_OFFSETS.map(|offset| (offset, &block[..]))).map_err(io)?;
         let superblock = Superblock { epoch: 1, ..first };
-        return Ok(Opened { file, superblock, shorten_to: None, is_block_device });
+        let regions_before = geometry.regions;
+        return Ok(Opened { file, superblock, regions_before, shorten_to: None, is_block_device });
     };
     if known.owner != config.owner {
         return Err(DeviceError::OtherOwner { path: path() });
@@ -158,7 +161,8 @@ pub fn open_device(config: &DeviceConfig) -> Result<Opened, DeviceError> {
         file.resize(size)?;
     }
     let superblock = Superblock { geometry, owner: known.owner, epoch: known.epoch + 1 };
-    Ok(Opened { file, superblock, shorten_to, is_block_device })
+    let regions_before = known.geometry.regions;
+    Ok(Opened { file, superblock, regions_before, shorten_to, is_block_device })
 }
 
 fn lock_and_open(path: &Path, size: u64) -> Result<DeviceFile, OpenError> {

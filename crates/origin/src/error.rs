@@ -31,14 +31,14 @@ pub enum OriginError {
     },
     /// A listed object is gone.
     #[error(
-        "object `{object}` has vanished since it was listed, or is a link to nothing; run the command again, or leave it out"
+        "object `{object}` has vanished since it was listed, or is a link to nothing; build the digest again, or leave it out"
     )]
     Vanished {
         /// Its key.
         object: String,
     },
     /// A listed object is no longer what it was.
-    #[error("object `{object}` has changed since it was listed; run the command again")]
+    #[error("object `{object}` has changed since it was listed; build the digest again")]
     Changed {
         /// Its key.
         object: String,

@@ -8,25 +8,38 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
-use forebay_core::{ByteSize, units::parse_duration};
+use forebay_core::{ByteSize, claims::LEASES, units::parse_duration};
+use forebay_flash::io::Backend;
 use rustix::process::geteuid;
+
+use crate::blobs::backend;
 
 /// What a node keeps at most, unless it is told otherwise or the disk has less than twice as much free.
 const CAPACITY_DEFAULT: ByteSize = ByteSize::gb(20);
+/// Each may take some memory: up to 32 MiB of payload on its way out, and 16 MiB on its way in.
+const CONNECTIONS_MAX: usize = 1 << 16;
 /// What a node needs to be of any use.
-const CAPACITY_MIN: ByteSize = ByteSize::mib(1);
+const CAPACITY_MIN: ByteSize = ByteSize::mib(8);
 
 /// How a node runs.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Where jobs connect.
     pub socket: PathBuf,
-    /// Where blobs lie.
+    /// Where the node keeps what it needs, and its device, unless others are named.
     pub directory: PathBuf,
-    /// How much may lie there; decided by the disk if it is not said.
+    /// Files or block devices for the cache.
+    pub devices: Vec<PathBuf>,
+    /// How large the regions of new devices are; decided by the capacity if it is not said.
+    pub region_size: Option<ByteSize>,
+    /// How devices are read and written.
+    pub io: Backend,
+    /// How much may lie there, on all devices together; decided by the disk if it is not said.
     pub capacity: Option<ByteSize>,
     /// How long a claim lives without being renewed.
     pub lease: Duration,
+    /// How many may be connected at once.
+    pub connections: usize,
     /// Where `/metrics` is served; nowhere if it is not said.
     pub metrics: Option<SocketAddr>,
     /// Key files of the private namespaces that this node serves.
@@ -40,8 +53,12 @@ impl Default for Config {
         Self {
             socket: default_socket(),
             directory: default_directory(),
+            devices: Vec::new(),
+            region_size: None,
+            io: Backend::Auto,
             capacity: None,
             lease: Duration::from_secs(10),
+            connections: 512,
             metrics: None,
             namespaces: Vec::new(),
             idle_exit: None,
@@ -50,11 +67,15 @@ impl Default for Config {
 }
 
 /// The keys, with examples: what a template shows, and what is suggested for a misspelt one.
-const KEYS: [(&str, &str, &str); 7] = [
+const KEYS: [(&str, &str, &str); 11] = [
     ("socket", "\"/run/user/1000/forebay/node.sock\"", "where jobs connect"),
     ("directory", "\"/var/cache/forebay\"", "where blobs lie"),
-    ("capacity", "\"20GB\"", "how much may lie there; by default 20GB, or half of what is free"),
+    ("devices", "[\"/dev/nvme1n1\"]", "files or block devices; by default a file in the directory"),
+    ("capacity", "\"20GB\"", "how much is reserved; by default 20GB, or half of what is free"),
+    ("region_size", "\"64MiB\"", "the unit of eviction, for new devices; 1MiB to 64MiB"),
+    ("io", "\"auto\"", "how devices are used: auto, io_uring or threads"),
     ("lease", "\"10s\"", "how long a claim lives without being renewed"),
+    ("connections", "512", "how many may be connected at once: two for each process of a job"),
     ("metrics", "\"127.0.0.1:9464\"", "where /metrics is served; nowhere by default"),
     ("namespaces", "[\"team.key\"]", "key files of the private namespaces to be served"),
     ("idle_exit", "\"10min\"", "stop when nobody has been connected for so long"),
@@ -87,18 +108,20 @@ impl Config {
         match key {
             "socket" => self.socket = text()?.into(),
             "directory" => self.directory = text()?.into(),
+            "devices" => self.devices = paths(value)?,
+            "region_size" => self.region_size = Some(text()?.parse()?),
+            "io" => self.io = backend(text()?)?,
             "capacity" => self.capacity = Some(text()?.parse()?),
             "lease" => self.lease = time(text()?)?,
+            "connections" => {
+                let number = value.as_integer().and_then(|number| usize::try_from(number).ok());
+                self.connections = number.context("should be a number")?;
+            }
             "metrics" => {
                 self.metrics = Some(text()?.parse().context("should be like 127.0.0.1:9464")?);
             }
             "idle_exit" => self.idle_exit = Some(time(text()?)?),
-            "namespaces" => {
-                let list = value.as_array().context("should be a list of file names")?;
-                let name = |value: &toml::Value| value.as_str().map(PathBuf::from);
-                let names: Option<_> = list.iter().map(name).collect();
-                self.namespaces = names.context("should be a list of file names")?;
-            }
+            "namespaces" => self.namespaces = paths(value)?,
             unknown => {
                 let distance = |key: &str| strsim::damerau_levenshtein(key, unknown);
                 let near = KEYS.iter().map(|(key, ..)| (distance(key), *key)).min();
@@ -129,15 +152,22 @@ impl Config {
             );
         }
         ensure!(
-            self.lease >= Duration::from_millis(100) && self.lease <= Duration::from_mins(10),
-            "`lease` should be between 100ms and 10min"
+            (1..=CONNECTIONS_MAX).contains(&self.connections),
+            "`connections` should be between 1 and {CONNECTIONS_MAX}"
         );
+        ensure!(LEASES.contains(&self.lease), "`lease` should be between 100ms and 10min");
         Ok(())
     }
 
-    /// How much may be kept: what was said, or else 20 GB, but not more than half of what is free.
-    pub fn capacity_of(&self, free: ByteSize) -> ByteSize {
-        self.capacity.unwrap_or(CAPACITY_DEFAULT.min(ByteSize(free.0 / 2)).max(CAPACITY_MIN))
+    /// How much may be kept: what was said, or what was reserved before, or else 20 GB, but not more than
+    /// half of what is free.
+    pub fn capacity_of(&self, free: ByteSize, reserved: ByteSize) -> ByteSize {
+        let unsaid = if reserved > ByteSize::ZERO {
+            reserved
+        } else {
+            CAPACITY_DEFAULT.min(ByteSize(free.0 / 2))
+        };
+        self.capacity.unwrap_or(unsaid).max(CAPACITY_MIN)
     }
 
     /// A file that says what the defaults say.
@@ -147,6 +177,12 @@ impl Config {
             .map(|(key, example, meaning)| format!("# {meaning}\n# {key} = {example}\n"));
         lines.collect::<Vec<_>>().join("\n")
     }
+}
+
+fn paths(value: &toml::Value) -> anyhow::Result<Vec<PathBuf>> {
+    let list = value.as_array().context("should be a list of file names")?;
+    let names: Option<_> = list.iter().map(|value| value.as_str().map(PathBuf::from)).collect();
+    names.context("should be a list of file names")
 }
 
 fn time(text: &str) -> anyhow::Result<Duration> {
@@ -204,12 +240,44 @@ mod tests {
         assert!(complaint("lease = \"2s\"\n\ncapacity = ").contains("line 3"));
         assert!(complaint("metrics = \"0.0.0.0:80\"").contains("use 127.0.0.1:80"));
         assert!(complaint("lease = \"1h\"").contains("ms, s or min"));
+        assert!(complaint("connections = 0").contains("between 1 and 65536"));
+        assert!(complaint("connections = \"many\"").contains("should be a number"));
+    }
+
+    /// People edit these by hand: whatever they leave behind is refused in words, or can be used.
+    #[test]
+    fn mutated_files_never_panic() {
+        let examples = KEYS.map(|(key, example, _)| format!("{key} = {example}\n")).concat();
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut used = 0;
+        for _ in 0..3000 {
+            let mut text: Vec<char> = examples.chars().collect();
+            for _ in 0..random.usize(1..4) {
+                let at = random.usize(..text.len());
+                match random.u8(..4) {
+                    0 => text[at] = random.char(..),
+                    1 => text.insert(
+                        at,
+                        random.choice(['"', '[', ']', '=', '\n', '#', 'é', '0']).unwrap(),
+                    ),
+                    2 => drop(text.remove(at)),
+                    _ => text.truncate(at.max(1)),
+                }
+            }
+            match Config::parse(&text.iter().collect::<String>()) {
+                Ok(config) => used += usize::from(config.check().is_ok()),
+                Err(error) => assert!(!format!("{error:#}").is_empty()),
+            }
+        }
+        assert!((30..2900).contains(&used), "some can be used, some cannot: {used}");
     }
 
     #[test]
     fn without_a_word_it_takes_at_most_half_of_what_is_free() {
         let config = Config::default();
-        assert_eq!(config.capacity_of(ByteSize::gb(100)), ByteSize::gb(20));
-        assert_eq!(config.capacity_of(ByteSize::gb(10)), ByteSize::gb(5));
+        let capacity =
+            |free, reserved| config.capacity_of(ByteSize::gb(free), ByteSize::gb(reserved));
+        assert_eq!((capacity(100, 0), capacity(10, 0)), (ByteSize::gb(20), ByteSize::gb(5)));
+        assert_eq!(capacity(5, 5), ByteSize::gb(5), "not less at every start");
     }
 }

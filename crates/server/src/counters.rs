@@ -7,6 +7,11 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
+use forebay_flash::shard::Counters as Flash;
+
+/// Name, meaning and value.
+type Row = (&'static str, &'static str, u64);
+
 /// Defines the counters, once.
 macro_rules! counters {
     ($($(#[doc = $help:literal])+ $name:ident,)+) => {
@@ -18,7 +23,7 @@ macro_rules! counters {
 
         impl Counters {
             /// Name, meaning and value of each.
-            fn all(&self) -> Vec<(&'static str, &'static str, u64)> {
+            fn all(&self) -> Vec<Row> {
                 vec![$((stringify!($name), concat!($($help),+).trim_ascii(), self.$name.get())),+]
             }
         }
@@ -48,13 +53,9 @@ counters! {
     puts_poisoned,
     /// Puts for which there was no space.
     puts_without_space,
-    /// Puts that the disk failed.
+    /// Puts that the device failed.
     puts_failed,
-    /// Blobs evicted to make room.
-    evictions,
-    /// Reads that did not match their checksums: counted as misses, never handed out.
-    reads_damaged,
-    /// Reads that the disk failed.
+    /// Reads that the device failed.
     reads_failed,
     /// Connections accepted.
     connections,
@@ -92,7 +93,7 @@ pub struct Gauges {
     pub capacity_bytes: u64,
     /// Bytes resident.
     pub resident_bytes: u64,
-    /// Blobs resident.
+    /// Blobs resident, and pieces of those that are too long for one entry.
     pub resident_blobs: u64,
     /// Claims held.
     pub claims_held: u64,
@@ -105,7 +106,7 @@ pub struct Gauges {
 }
 
 impl Gauges {
-    fn all(&self) -> [(&'static str, &'static str, u64); 7] {
+    fn all(&self) -> [Row; 7] {
         [
             ("capacity_bytes", "Most bytes that may be resident.", self.capacity_bytes),
             ("resident_bytes", "Bytes resident.", self.resident_bytes),
@@ -118,23 +119,65 @@ impl Gauges {
     }
 }
 
+/// What all devices together have counted, and have now.
+fn of_flash(devices: &[Flash]) -> (Vec<Row>, [Row; 2]) {
+    let sum = |part: fn(&Flash) -> u64| devices.iter().map(part).sum::<u64>();
+    let counted = vec![
+        ("flash_inserted_bytes", "Bytes of blobs written.", sum(|d| d.inserted_bytes)),
+        (
+            "flash_device_bytes_written",
+            "Bytes written to the devices, for whatever purpose.",
+            sum(|d| d.device_bytes_written),
+        ),
+        (
+            "flash_regions_evicted",
+            "Regions evicted to make room, each with all that was in it.",
+            sum(|d| d.regions_evicted),
+        ),
+        (
+            "flash_regions_lost",
+            "Regions given up because a device failed, or much in them was damaged.",
+            sum(|d| d.regions_lost),
+        ),
+        (
+            "flash_entries_damaged",
+            "Entries that were not what was written: misses, never handed out.",
+            sum(|d| d.entries_damaged),
+        ),
+        ("flash_scrubbed_bytes", "Bytes that the scrubber has proved.", sum(|d| d.scrubbed_bytes)),
+        ("flash_faults", "Commands that a device failed.", sum(|d| d.faults)),
+        ("flash_reads_timed_out", "Reads that took too long.", sum(|d| d.reads_timed_out)),
+    ];
+    let now = [
+        ("flash_regions_free", "Regions with nothing in them.", sum(|d| d.regions_free)),
+        (
+            "flash_regions_quarantined",
+            "Regions that are not used for a while, because much in them was damaged.",
+            sum(|d| d.regions_quarantined),
+        ),
+    ];
+    (counted, now)
+}
+
 /// For the wire: names and values.
-pub fn pairs(gauges: &Gauges, counters: &Counters) -> Vec<(String, u64)> {
-    let all = gauges.all().into_iter().chain(counters.all());
+pub fn pairs(gauges: &Gauges, counters: &Counters, devices: &[Flash]) -> Vec<(String, u64)> {
+    let (counted, now) = of_flash(devices);
+    let all = gauges.all().into_iter().chain(now).chain(counters.all()).chain(counted);
     all.map(|(name, _, value)| (name.to_owned(), value)).collect()
 }
 
 /// For Prometheus.
-pub fn exposition(gauges: &Gauges, counters: &Counters) -> String {
+pub fn exposition(gauges: &Gauges, counters: &Counters, devices: &[Flash]) -> String {
+    let (counted, now) = of_flash(devices);
     let mut text = String::new();
     let mut metric = |name: &str, suffix: &str, kind: &str, help: &str, value: u64| {
         let name = format!("forebay_{name}{suffix}");
         let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
     };
-    for (name, help, value) in gauges.all() {
+    for (name, help, value) in gauges.all().into_iter().chain(now) {
         metric(name, "", "gauge", help, value);
     }
-    for (name, help, value) in counters.all() {
+    for (name, help, value) in counters.all().into_iter().chain(counted) {
         metric(name, "_total", "counter", help, value);
     }
     text

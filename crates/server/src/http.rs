@@ -1,6 +1,6 @@
 //! `/metrics`, `/livez` and `/readyz`, on loopback.
 
-use std::{convert::Infallible, sync::Arc};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -8,16 +8,24 @@ use hyper::{
     Method, Request, Response, StatusCode, body::Incoming, server::conn::http1, service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::Semaphore, time::timeout};
 
 use crate::{counters, node::NodeService};
 
+/// Anyone on this machine can connect here, and must not use up the node's descriptors.
+const CONNECTIONS_MAX: usize = 32;
+
+/// No connection is kept longer.
+const CONNECTION_MAX: Duration = Duration::from_mins(10);
+
 /// Serves until it is dropped.
 pub(crate) async fn serve(listener: TcpListener, node: Arc<NodeService>) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
+        let place = Arc::clone(&places).acquire_owned().await.expect("never closed");
         let Ok((socket, _)) = listener.accept().await else {
             // Out of descriptors, most likely: wait for some to be returned.
-            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
         let node = Arc::clone(&node);
@@ -28,16 +36,19 @@ pub(crate) async fn serve(listener: TcpListener, node: Arc<NodeService>) {
         tokio::spawn(async move {
             let mut server = http1::Builder::new();
             server.timer(TokioTimer::new()).max_buf_size(16 << 10).keep_alive(true);
-            let _ = server.serve_connection(TokioIo::new(socket), service).await;
+            let _ = timeout(CONNECTION_MAX, server.serve_connection(TokioIo::new(socket), service))
+                .await;
+            drop(place);
         });
     }
 }
 
 fn answer(request: &Request<Incoming>, node: &NodeService) -> Response<Full<Bytes>> {
     let (status, text) = match (request.method(), request.uri().path()) {
-        (&Method::GET, "/metrics") => {
-            (StatusCode::OK, counters::exposition(&node.gauges(), node.counters()))
-        }
+        (&Method::GET, "/metrics") => (
+            StatusCode::OK,
+            counters::exposition(&node.gauges(), node.counters(), &node.flash_counters()),
+        ),
         (&Method::GET, "/livez" | "/readyz") => (StatusCode::OK, "ok\n".to_owned()),
         (&Method::GET, _) => {
             (StatusCode::NOT_FOUND, "there are /metrics, /livez and /readyz\n".to_owned())

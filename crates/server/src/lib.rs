@@ -3,34 +3,33 @@
 //! [`Server::bind`] takes possession of a socket and a directory; [`Server::run`] serves until it is told
 //! to stop. Decisions are `core::node`'s; here are sockets, files and time.
 
+mod blobs;
 mod config;
 mod counters;
+mod get;
 mod http;
 mod listen;
 mod node;
 mod open;
 mod put;
 pub mod session;
-pub mod store;
 
-use std::{future::Future, net::SocketAddr, path::Path, pin::pin, sync::Arc, time::Duration};
+use std::{future::Future, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use forebay_core::{ByteSize, Namespace};
+use forebay_core::Namespace;
 use tokio::{
     net::TcpListener,
     task::JoinSet,
     time::{Instant, interval, timeout},
 };
 
+use blobs::Blobs;
 pub use config::{Config, default_socket};
 pub use counters::{Counter, Counters, Gauges};
 pub use listen::Listener;
 pub use node::NodeService;
-use store::Files;
 
-/// Connections at once.
-const CONNECTIONS_MAX: u64 = 512;
 /// How long requests under way may still take once a stop was asked for.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -40,6 +39,7 @@ pub struct Server {
     listener: Listener,
     metrics: Option<TcpListener>,
     idle_exit: Option<Duration>,
+    connections_max: usize,
 }
 
 impl Server {
@@ -47,20 +47,17 @@ impl Server {
     pub async fn bind(config: &Config, namespaces: Vec<Namespace>) -> anyhow::Result<Self> {
         config.check()?;
         let listener = Listener::bind(&config.socket)?;
-        let directory = &config.directory;
-        let shown = directory.display();
-        let store =
-            Files::open(directory).with_context(|| format!("use the directory `{shown}`"))?;
-        let capacity = config.capacity_of(free_space(directory)?);
-        let node = NodeService::new(Arc::new(store), capacity, config.lease, namespaces)
-            .with_context(|| format!("take up what lies in `{shown}`"))?;
+        let opening = config.clone();
+        let blobs = tokio::task::spawn_blocking(move || Blobs::open(&opening)).await??;
+        let node = NodeService::new(blobs, config.lease, namespaces);
         let metrics = match config.metrics {
             Some(address) => Some(TcpListener::bind(address).await.with_context(|| {
                 format!("serve metrics on {address} (is another server there?)")
             })?),
             None => None,
         };
-        Ok(Self { node: Arc::new(node), listener, metrics, idle_exit: config.idle_exit })
+        let (idle_exit, connections_max) = (config.idle_exit, config.connections);
+        Ok(Self { node: Arc::new(node), listener, metrics, idle_exit, connections_max })
     }
 
     /// The node itself.
@@ -76,7 +73,7 @@ impl Server {
     /// Serves until `stop` completes, or nobody has been connected for too long; then lets requests under
     /// way finish for some seconds.
     pub async fn run(self, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
-        let Self { node, listener, metrics, idle_exit } = self;
+        let Self { node, listener, metrics, idle_exit, connections_max } = self;
         let mut background = JoinSet::new();
         background.spawn(Arc::clone(&node).expire_claims());
         if let Some(metrics) = metrics {
@@ -89,8 +86,9 @@ impl Server {
         loop {
             tokio::select! {
                 socket = listener.accept() => {
-                    if node.connections() >= CONNECTIONS_MAX {
+                    if connections.len() >= connections_max {
                         node.counters().connections_refused.one();
+                        session::turn_away(socket);
                     } else {
                         connections.spawn(session::serve(Arc::clone(&node), socket));
                     }
@@ -124,11 +122,7 @@ impl Server {
             tokio::select! { () = finished => {}, () = idle => {} }
         })
         .await;
+        node.flush().await;
         Ok(())
     }
-}
-
-fn free_space(directory: &Path) -> anyhow::Result<ByteSize> {
-    let space = rustix::fs::statvfs(directory).context("ask how much space is free")?;
-    Ok(ByteSize(space.f_bavail.saturating_mul(space.f_frsize)))
 }

@@ -7,14 +7,22 @@
 use std::{
     fs::{self, File},
     io,
-    os::unix::fs::{DirBuilderExt as _, MetadataExt as _},
+    os::unix::{
+        fs::{DirBuilderExt as _, MetadataExt as _},
+        net,
+    },
     path::{Path, PathBuf},
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, bail, ensure};
 use rustix::process::geteuid;
 use tokio::net::{UnixListener, UnixStream};
+
+/// A process that was killed holds its lock for a moment after nobody answers any more; longer than this
+/// it is another's for good.
+const CHANGING: Duration = Duration::from_secs(5);
 
 /// A listening socket; its name goes when it is dropped.
 #[derive(Debug)]
@@ -37,19 +45,31 @@ impl Listener {
         let metadata = fs::metadata(directory)?;
         ensure!(
             metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o022 == 0,
-            "others may write to `{}`, so they could take the socket's place; chmod 700 it, or name another \
-             socket",
+            "others may write to `{}`, so they could take the socket's place; name a socket in a directory \
+             of your own",
             directory.display()
         );
         let mut lock_path = path.as_os_str().to_owned();
         lock_path.push(".lock");
         let lock = File::options().create(true).truncate(false).write(true).open(lock_path)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(fs::TryLockError::WouldBlock) => {
-                bail!("another forebay listens at `{shown}`; stop it, or name another socket")
+        let waiting_since = Instant::now();
+        loop {
+            match lock.try_lock() {
+                Ok(()) => break,
+                // Its holder is just coming or going.
+                Err(fs::TryLockError::WouldBlock)
+                    if net::UnixStream::connect(path).is_err()
+                        && waiting_since.elapsed() < CHANGING =>
+                {
+                    thread::sleep(Duration::from_millis(10));
+                }
+                Err(fs::TryLockError::WouldBlock) => {
+                    bail!("another forebay listens at `{shown}`; stop it, or name another socket")
+                }
+                Err(fs::TryLockError::Error(error)) => {
+                    return Err(error).context("lock the socket");
+                }
             }
-            Err(fs::TryLockError::Error(error)) => return Err(error).context("lock the socket"),
         }
         // The lock is ours, so whatever has the name was left behind.
         match fs::remove_file(path) {
@@ -85,5 +105,27 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A killed process may be gone from its socket before it is from its lock.
+    #[tokio::test]
+    async fn a_lock_that_is_just_being_left_is_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("node.sock");
+        let lock = File::create(directory.path().join("node.sock.lock")).unwrap();
+        lock.lock().unwrap();
+        let leaving = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(200));
+            drop(lock);
+        });
+        let listener = Listener::bind(&path).unwrap();
+        leaving.join().unwrap();
+        assert!(Listener::bind(&path).is_err(), "now it is taken");
+        drop(listener);
     }
 }

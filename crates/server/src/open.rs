@@ -1,13 +1,20 @@
 //! Opening a dataset: a challenge to those who say they hold its table, an upload from the first
 //! (promise 4). Whether a dataset or a namespace is unknown or forbidden looks alike.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
 
 use forebay_core::{
     DatasetId, NamespaceId,
     table::{Row, Table, Upload, proofs_match},
 };
 use forebay_wire::{BlobLength, ErrorCode, ShowAnswer};
+use parking_lot::Mutex;
 
 use crate::{
     node::{NodeService, Refused},
@@ -16,6 +23,8 @@ use crate::{
 
 /// Challenges of one connection that may be open.
 const CHALLENGES_MAX: usize = 16;
+/// Rows of all tables together, whole or not: 40 bytes each.
+const ROWS_MAX: u64 = 1 << 26;
 
 /// What one connection has under way.
 #[derive(Default)]
@@ -23,7 +32,74 @@ pub(crate) struct Opening {
     /// With the table itself: whoever is asked to prove that it holds it need not fear that the last of
     /// the others closes it meanwhile.
     challenges: HashMap<DatasetId, ([u8; 32], Arc<Table>)>,
-    upload: Option<(DatasetId, Box<Upload>)>,
+    upload: Option<Uploading>,
+}
+
+struct Uploading {
+    dataset: DatasetId,
+    upload: Box<Upload>,
+    rows: RowsTaken,
+}
+
+/// Tables that somebody has open, and room for more.
+#[derive(Default)]
+pub(crate) struct Tables {
+    open: Mutex<HashMap<DatasetId, Weak<Table>>>,
+    /// Rows of tables that are being uploaded.
+    uploading: Arc<AtomicU64>,
+}
+
+/// Rows that an upload has taken room for, until it is over.
+struct RowsTaken {
+    uploading: Arc<AtomicU64>,
+    rows: u64,
+}
+
+impl Drop for RowsTaken {
+    fn drop(&mut self) {
+        self.uploading.fetch_sub(self.rows, Relaxed);
+    }
+}
+
+impl Tables {
+    /// How many there are.
+    pub fn open(&self) -> u64 {
+        self.open.lock().values().filter(|table| table.strong_count() > 0).count() as u64
+    }
+
+    fn get(&self, dataset: &DatasetId) -> Option<Arc<Table>> {
+        self.open.lock().get(dataset).and_then(Weak::upgrade)
+    }
+
+    fn begin(&self) -> RowsTaken {
+        RowsTaken { uploading: Arc::clone(&self.uploading), rows: 0 }
+    }
+
+    /// Takes room for so many rows more, if there is so much: all open tables and all uploads share it.
+    fn take(&self, taken: &mut RowsTaken, more: u64) -> bool {
+        let tables = self.open.lock();
+        let rows = |table: Arc<Table>| table.rows().len() as u64;
+        let open: u64 = tables.values().filter_map(Weak::upgrade).map(rows).sum();
+        let has_room = open + self.uploading.load(Relaxed) + more <= ROWS_MAX;
+        if has_room {
+            self.uploading.fetch_add(more, Relaxed);
+            taken.rows += more;
+        }
+        has_room
+    }
+
+    /// Keeps a table for as long as somebody has it open.
+    fn keep(&self, table: Table) -> Arc<Table> {
+        let mut tables = self.open.lock();
+        tables.retain(|_, table| table.strong_count() > 0);
+        let dataset = table.dataset();
+        if let Some(known) = tables.get(&dataset).and_then(Weak::upgrade) {
+            return known;
+        }
+        let table = Arc::new(table);
+        tables.insert(dataset, Arc::downgrade(&table));
+        table
+    }
 }
 
 impl Opening {
@@ -35,7 +111,7 @@ impl Opening {
         dataset: DatasetId,
     ) -> Result<ShowAnswer, Refused> {
         node.namespace(&namespace).ok_or_else(unknown)?;
-        let known = node.table(&dataset).filter(|table| table.namespace() == namespace);
+        let known = node.tables.get(&dataset).filter(|table| table.namespace() == namespace);
         let Some(table) = known else { return Ok(ShowAnswer::Upload) };
         if self.challenges.len() >= CHALLENGES_MAX {
             self.challenges.clear();
@@ -72,28 +148,28 @@ impl Opening {
         first: u64,
         page: &[BlobLength],
     ) -> Result<Result<Arc<Table>, u64>, Refused> {
-        let begun = self.upload.take().filter(|(begun, _)| *begun == dataset && first > 0);
-        let mut upload =
-            match begun {
-                Some((_, upload)) => upload,
-                None => Box::new(new().ok_or_else(|| {
-                    (ErrorCode::Malformed, "no dataset is cut like that".to_owned())
-                })?),
-            };
-        node.namespace(&upload.namespace()).ok_or_else(unknown)?;
-        if !node.has_room_for_rows(upload.next() + page.len() as u64) {
+        let begun = self.upload.take().filter(|begun| begun.dataset == dataset && first > 0);
+        let mut begun = if let Some(begun) = begun {
+            begun
+        } else {
+            let upload = new()
+                .ok_or_else(|| (ErrorCode::Malformed, "no dataset is cut like that".to_owned()))?;
+            Uploading { dataset, upload: Box::new(upload), rows: node.tables.begin() }
+        };
+        node.namespace(&begun.upload.namespace()).ok_or_else(unknown)?;
+        if !node.tables.take(&mut begun.rows, page.len() as u64) {
             let text = "the tables of all open datasets would be too large for this node";
             return Err((ErrorCode::TooMuch, text.to_owned()));
         }
         let rows: Vec<Row> =
             page.iter().map(|row| Row { address: row.address, length: row.length }).collect();
-        match upload.page(first, &rows) {
+        match begun.upload.page(first, &rows) {
             Ok(None) => {
-                let next = upload.next();
-                self.upload = Some((dataset, upload));
+                let next = begun.upload.next();
+                self.upload = Some(begun);
                 Ok(Err(next))
             }
-            Ok(Some(table)) => Ok(Ok(node.keep(table))),
+            Ok(Some(table)) => Ok(Ok(node.tables.keep(table))),
             Err(problem) => {
                 node.counters.proofs_refused.one();
                 Err((ErrorCode::Malformed, problem.to_string()))
@@ -106,4 +182,24 @@ fn unknown() -> Refused {
     let text = "this node knows no such dataset or namespace, or not from you; if the digest is of a \
                 private namespace, give the node its key (`namespaces` in its configuration)";
     (ErrorCode::Unknown, text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Promise 6: many uploads that none of them finishes take no more than one would.
+    #[test]
+    fn unfinished_uploads_share_the_room_for_tables() {
+        let tables = Tables::default();
+        let mut uploads: Vec<RowsTaken> = (0..4).map(|_| tables.begin()).collect();
+        for upload in &mut uploads {
+            assert!(tables.take(upload, ROWS_MAX / 4));
+        }
+        assert!(!tables.take(&mut uploads[0], 1), "all of it is taken");
+        uploads.pop();
+        assert!(tables.take(&mut uploads[0], ROWS_MAX / 4), "given back with the upload");
+        drop(uploads);
+        assert_eq!(tables.uploading.load(Relaxed), 0);
+    }
 }

@@ -1,157 +1,175 @@
-//! Taking blobs in: written as the pieces come, hashed whole, and only then believed (promise 4).
+//! Taking blobs in: hashed as the pieces come, and believed only when the whole is right (promise 4).
 
-use std::{collections::HashMap, io, sync::Arc};
+use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 use forebay_core::{
-    Address, NamespaceId, claims::Holder, names::AddressHasher, node::PutError, table::Row,
+    Address, BlobOrdinal,
+    claims::Holder,
+    names::AddressHasher,
+    node::NotClaimed,
+    table::{Row, Table},
 };
+use forebay_flash::Refusal;
 use forebay_wire::{ErrorCode, PutAnswer};
-use tokio::task::spawn_blocking;
+use parking_lot::Mutex;
 
 use crate::{
-    node::{NodeService, Refused, wake_all},
-    store::Writing,
+    blobs::Incoming,
+    node::{NodeService, Refused, row_of, wake_all},
 };
 
 /// Blobs that one connection may be writing.
 const PUTS_MAX: usize = 64;
+/// Blobs that all connections together may be writing.
+const PUTS_ALL_MAX: usize = 256;
 
-/// What one connection is writing.
+/// What is being written, between its pieces. The node has them, not the connections: a put whose claim
+/// was lost is ended by whoever notices, even if nothing more is ever heard from its writer.
 #[derive(Default)]
-pub(crate) struct Puts(HashMap<Address, Put>);
+pub(crate) struct Puts(Mutex<HashMap<Address, Put>>);
 
 struct Put {
-    writing: Box<dyn Writing>,
+    holder: Holder,
+    incoming: Incoming,
     hasher: AddressHasher,
     next: u64,
 }
 
 impl Puts {
+    /// Takes what this holder has begun.
+    fn take(&self, holder: Holder, address: &Address) -> Option<Put> {
+        let mut puts = self.0.lock();
+        puts.get(address).is_some_and(|put| put.holder == holder).then(|| puts.remove(address))?
+    }
+
+    fn has_room_for(&self, holder: Holder) -> bool {
+        let puts = self.0.lock();
+        let own = puts.values().filter(|put| put.holder == holder).count();
+        own < PUTS_MAX && puts.len() < PUTS_ALL_MAX
+    }
+}
+
+impl NodeService {
     /// Takes the next piece of a claimed blob.
-    pub async fn piece(
-        &mut self,
-        node: &Arc<NodeService>,
+    pub(crate) async fn put(
+        self: &Arc<Self>,
         holder: Holder,
-        namespace: NamespaceId,
-        row: Row,
+        table: &Table,
+        blob: u64,
         offset: u64,
         payload: Bytes,
     ) -> Result<PutAnswer, Refused> {
+        let row = row_of(table, blob)?;
         let address = row.address;
-        let mut put = match (offset, self.0.remove(&address)) {
-            (0, None) => self.begin(node, holder, namespace, row).await?,
+        let mut put = match (offset, self.puts.take(holder, &address)) {
+            (0, None) => self.begin_put(holder, table, blob, row).await?,
             (_, Some(put)) if put.next == offset => put,
             (_, begun) => {
                 if begun.is_some() {
-                    node.state.lock().fail_put(&address);
+                    drop(begun);
+                    self.state.lock().fail_put(&address);
+                } else if !self.state.lock().is_claimed_by(holder, &address) {
+                    return Err(not_claimed());
                 }
                 return Err(malformed("the pieces of a blob come in order, each once"));
             }
         };
-        let end = offset + payload.len() as u64;
-        if end > row.length || (payload.is_empty() && row.length > 0) {
-            node.state.lock().fail_put(&address);
+        let end = offset.checked_add(payload.len() as u64).filter(|end| *end <= row.length);
+        let Some(end) = end.filter(|_| !payload.is_empty() || row.length == 0) else {
+            drop(put);
+            self.state.lock().fail_put(&address);
             return Err(malformed("a piece is empty, or longer than its blob"));
+        };
+        put.hasher.update(&payload);
+        put.next = end;
+        if let Err(refusal) = put.incoming.take(&self.blobs, payload).await {
+            self.state.lock().fail_put(&address);
+            return Err(self.not_written(&refusal));
         }
-        let last = end == row.length;
-        // What holds the put comes back, or has been dropped and left nothing behind.
-        let written = spawn_blocking(move || -> io::Result<Result<Put, bool>> {
-            put.hasher.update(&payload);
-            put.writing.append(&payload)?;
-            put.next = end;
-            if !last {
-                return Ok(Ok(put));
+        if end < row.length {
+            self.puts.0.lock().insert(address, put);
+            // The claim may have been lost meanwhile.
+            self.end_lost_puts();
+            if !self.state.lock().may_write(holder, &address) {
+                return Err(not_claimed());
             }
-            let right = put.hasher.finish() == address;
-            if right {
-                put.writing.finish()?;
-            }
-            Ok(Err(right))
-        });
-        match written.await.expect("writing does not panic") {
-            Ok(Ok(put)) => {
-                if !node.state.lock().may_write(holder, &address) {
-                    drop(put);
-                    node.state.lock().fail_put(&address);
-                    return Err(not_claimed());
-                }
-                self.0.insert(address, put);
-                Ok(PutAnswer::More)
-            }
-            Ok(Err(true)) => {
-                let mut wake = Vec::new();
-                node.state.lock().finish_put(&address, &mut wake);
-                wake_all(wake);
-                node.counters.puts.one();
-                node.counters.put_bytes.add(row.length);
-                Ok(PutAnswer::Stored)
-            }
-            Ok(Err(false)) => {
-                node.state.lock().fail_put(&address);
-                node.counters.puts_poisoned.one();
-                tracing::warn!(connection = holder.0, "a put did not hash to its address");
-                Err((ErrorCode::WrongBytes, "the bytes do not hash to the address".to_owned()))
-            }
-            Err(error) => {
-                node.state.lock().fail_put(&address);
-                Err(disk_failed(node, &error))
-            }
+            return Ok(PutAnswer::More);
         }
+        let Put { incoming, hasher, .. } = put;
+        if hasher.finish() != address {
+            self.state.lock().fail_put(&address);
+            self.counters.puts_poisoned.one();
+            tracing::warn!(connection = holder.0, "a put did not hash to its address");
+            return Err((ErrorCode::WrongBytes, "the bytes do not hash to the address".to_owned()));
+        }
+        if let Err(refusal) = incoming.finish(&self.blobs).await {
+            self.state.lock().fail_put(&address);
+            return Err(self.not_written(&refusal));
+        }
+        let mut wake = Vec::new();
+        self.state.lock().finish_put(&address, &mut wake);
+        wake_all(wake);
+        self.counters.puts.one();
+        self.counters.put_bytes.add(row.length);
+        Ok(PutAnswer::Stored)
     }
 
-    async fn begin(
-        &mut self,
-        node: &Arc<NodeService>,
+    async fn begin_put(
+        self: &Arc<Self>,
         holder: Holder,
-        namespace: NamespaceId,
+        table: &Table,
+        blob: u64,
         row: Row,
     ) -> Result<Put, Refused> {
-        if self.0.len() == PUTS_MAX {
-            return Err((ErrorCode::TooMuch, format!("{PUTS_MAX} blobs are being put already")));
+        let too_many = || (ErrorCode::TooMuch, "too many blobs are being put already".to_owned());
+        if !self.puts.has_room_for(holder) {
+            return Err(too_many());
         }
-        let Row { address, length } = row;
-        let hasher = node.namespace(&namespace).expect("checked when it was opened").hasher();
-        let begun = node.state.lock().begin_put(holder, address, node.store.footprint(length));
-        let leaving = begun.map_err(|error| match error {
-            PutError::NotClaimed => not_claimed(),
-            PutError::NoSpace(problem) => {
-                node.counters.puts_without_space.one();
-                (ErrorCode::NoSpace, problem.to_string())
+        let namespace = table.namespace();
+        let hasher = self.namespace(&namespace).expect("checked when it was opened").hasher();
+        if row.length > self.blobs.capacity().0 / 2 {
+            self.counters.puts_without_space.one();
+            let text = "the blob is longer than half of what this node may hold".to_owned();
+            return Err((ErrorCode::NoSpace, text));
+        }
+        let begun = self.state.lock().begin_put(holder, row.address);
+        begun.map_err(|NotClaimed| not_claimed())?;
+        let refused = match self.blobs.begin(table, BlobOrdinal::new(blob), row).await {
+            Ok(Some(incoming)) => return Ok(Put { holder, incoming, hasher, next: 0 }),
+            Ok(None) => too_many(),
+            Err(refusal) => self.not_written(&refusal),
+        };
+        self.state.lock().fail_put(&row.address);
+        Err(refused)
+    }
+
+    fn not_written(&self, refusal: &Refusal) -> Refused {
+        match refusal {
+            Refusal::NoSpace | Refusal::TooLong { .. } => {
+                self.counters.puts_without_space.one();
+                (ErrorCode::NoSpace, refusal.to_string())
             }
-        })?;
-        let store = Arc::clone(&node.store);
-        node.counters.evictions.add(leaving.len() as u64);
-        let created = spawn_blocking(move || {
-            leaving.iter().try_for_each(|address| store.remove(address))?;
-            store.create(&address, length)
-        });
-        match created.await.expect("creating does not panic") {
-            Ok(writing) => Ok(Put { writing, hasher, next: 0 }),
-            Err(error) => {
-                node.state.lock().fail_put(&address);
-                Err(disk_failed(node, &error))
+            Refusal::Busy => (ErrorCode::TooMuch, refusal.to_string()),
+            _ => {
+                self.counters.puts_failed.one();
+                tracing::warn!(%refusal, "a blob cannot be written");
+                (ErrorCode::Failed, "the node's device failed; its log says how".to_owned())
             }
         }
     }
 
-    /// The connection is gone: what it was writing leaves no trace.
-    pub fn abort(self, node: &NodeService) {
-        for (address, put) in self.0 {
+    /// Ends puts whose claims were lost, so that their memory is free again: they leave no trace.
+    pub(crate) fn end_lost_puts(&self) {
+        let lost: Vec<(Address, Put)> = {
+            let (mut puts, state) = (self.puts.0.lock(), self.state.lock());
+            puts.extract_if(|address, put| !state.may_write(put.holder, address)).collect()
+        };
+        // First its memory, then the right to write another.
+        for (address, put) in lost {
             drop(put);
-            node.state.lock().fail_put(&address);
+            self.state.lock().fail_put(&address);
         }
-    }
-}
-
-fn disk_failed(node: &NodeService, error: &io::Error) -> Refused {
-    node.counters.puts_failed.one();
-    tracing::warn!(%error, "a blob cannot be written");
-    match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            (ErrorCode::NoSpace, "the node's disk is full".to_owned())
-        }
-        _ => (ErrorCode::Failed, "the node's disk failed; its log says how".to_owned()),
     }
 }
 

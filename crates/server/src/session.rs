@@ -4,14 +4,21 @@
 //! limits, and a writer that a slow reader holds up without anything growing. What requests mean is for
 //! the [`Service`].
 
-use std::{future::Future, io, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    io::{self, Write as _},
+    panic::AssertUnwindSafe,
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::{Bytes, BytesMut};
 use forebay_wire::{ErrorCode, Frame, HEADER_SIZE, Header, Refusal, Reply, Request, VERSIONS};
+use futures::FutureExt as _;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
-    net::UnixStream,
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    net::{UnixStream, unix::OwnedReadHalf},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
     time::timeout,
 };
 
@@ -21,8 +28,12 @@ const PAYLOAD_IN_FLIGHT: usize = 32 << 20;
 const REPLIES_IN_FLIGHT: usize = 256;
 /// Gets of one connection that may be under way; the next waits to be read from the socket.
 const GETS_IN_FLIGHT: usize = 64;
-/// A reader that takes nothing for so long is gone.
+/// Ranges of one connection that may wait for somebody's fetch; for the next, the wait is over at once.
+const WAITS_MAX: usize = 4096;
+/// A reader that takes nothing for so long is gone, and so is a writer that leaves a frame unfinished.
 const STALLED: Duration = Duration::from_mins(2);
+/// Whoever connects says hello within this.
+const HELLO_WITHIN: Duration = Duration::from_secs(20);
 /// Space is taken as bytes arrive, not when they are announced.
 const READ_AHEAD: usize = 64 << 10;
 
@@ -53,9 +64,17 @@ pub trait Service: Send + Sync + 'static {
 #[derive(Clone)]
 pub struct Replies {
     id: u64,
+    connection: Arc<Connection>,
+}
+
+/// What all requests of one connection share.
+struct Connection {
     frames: mpsc::Sender<Outgoing>,
     bytes: Arc<Semaphore>,
     gets: Arc<Semaphore>,
+    waits: Arc<Semaphore>,
+    /// Its other end is dropped when nothing more will be read.
+    gone: watch::Receiver<()>,
 }
 
 struct Outgoing {
@@ -64,14 +83,17 @@ struct Outgoing {
     _room: Option<OwnedSemaphorePermit>,
 }
 
-/// Room for a payload that has not been read yet.
-pub struct Room(OwnedSemaphorePermit);
+/// Room for a payload that has not been read yet, and a place in the queue for it.
+pub struct Room {
+    bytes: OwnedSemaphorePermit,
+    place: mpsc::OwnedPermit<Outgoing>,
+}
 
 impl Replies {
     /// Sends a reply without a payload. That the other side is gone is noticed elsewhere.
     pub async fn send(&self, reply: &Reply) {
         let outgoing = Outgoing { frame: reply.encode(self.id), _room: None };
-        let _ = self.frames.send(outgoing).await;
+        let _ = self.connection.frames.send(outgoing).await;
     }
 
     /// Refuses the request.
@@ -79,23 +101,46 @@ impl Replies {
         self.send(&Reply::Error(Refusal { code, text: text.into() })).await;
     }
 
-    /// Waits until a payload of this length may be brought into memory.
-    pub async fn room_for(&self, length: usize) -> Room {
-        let permits = u32::try_from(length.clamp(1, PAYLOAD_IN_FLIGHT)).expect("limits fit");
-        let room = Arc::clone(&self.bytes).acquire_many_owned(permits).await;
-        Room(room.expect("never closed"))
+    /// Waits until a payload of this length may be brought into memory. Nothing, if nobody reads any more.
+    pub async fn room_for(&self, length: usize) -> Option<Room> {
+        // Bytes first: whoever has a place in the queue waits for nothing, so that it always empties.
+        let bytes = Arc::clone(&self.connection.bytes).acquire_many_owned(permits(length)).await;
+        let place = self.connection.frames.clone().reserve_owned().await.ok()?;
+        Some(Room { bytes: bytes.expect("never closed"), place })
+    }
+
+    /// The same, if there is no need to wait.
+    pub fn try_room_for(&self, length: usize) -> Option<Room> {
+        let bytes = Arc::clone(&self.connection.bytes).try_acquire_many_owned(permits(length));
+        let place = self.connection.frames.clone().try_reserve_owned().ok()?;
+        Some(Room { bytes: bytes.ok()?, place })
     }
 
     /// Sends a reply whose payload there was room for.
-    pub async fn send_payload(&self, reply: &Reply, room: Room) {
-        let outgoing = Outgoing { frame: reply.encode(self.id), _room: Some(room.0) };
-        let _ = self.frames.send(outgoing).await;
+    pub fn send_payload(&self, reply: &Reply, room: Room) {
+        room.place.send(Outgoing { frame: reply.encode(self.id), _room: Some(room.bytes) });
     }
 
     /// Waits until another get may be under way; it is, until the permit is dropped.
     pub async fn begin_get(&self) -> OwnedSemaphorePermit {
-        Arc::clone(&self.gets).acquire_owned().await.expect("never closed")
+        Arc::clone(&self.connection.gets).acquire_owned().await.expect("never closed")
     }
+
+    /// A place for one more range that waits, if there is one.
+    pub fn begin_wait(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.connection.waits).try_acquire_owned().ok()
+    }
+
+    /// Completes when nothing more will be read from the other side.
+    pub async fn gone(&self) {
+        let mut gone = self.connection.gone.clone();
+        while gone.changed().await.is_ok() {}
+    }
+}
+
+/// A payload larger than all the room there is takes all of it.
+fn permits(length: usize) -> u32 {
+    u32::try_from(length.clamp(1, PAYLOAD_IN_FLIGHT)).expect("limits fit")
 }
 
 /// A challenge that nobody has seen before; nothing, if the system has no randomness.
@@ -105,40 +150,73 @@ pub fn fresh_nonce() -> Option<[u8; 32]> {
     (filled == Ok(nonce.len())).then_some(nonce)
 }
 
+/// Says that there are too many, to somebody who will not be served.
+pub fn turn_away(socket: UnixStream) {
+    let text = "too many are connected; close some, or raise `connections`".to_owned();
+    let refusal = Reply::Error(Refusal { code: ErrorCode::TooMuch, text }).encode(0).to_bytes();
+    // A fresh socket takes so little at once, or nobody is there to read it.
+    let _ = socket.into_std().and_then(|mut socket| socket.write_all(&refusal));
+}
+
 /// Serves one connection until it ends.
 pub async fn serve<S: Service>(service: Arc<S>, socket: UnixStream) -> io::Result<()> {
     let (mut reader, writer) = socket.into_split();
     let (frames, outgoing) = mpsc::channel(REPLIES_IN_FLIGHT);
     let writer = tokio::spawn(write(outgoing, writer));
-    let bytes = Arc::new(Semaphore::new(PAYLOAD_IN_FLIGHT));
-    let gets = Arc::new(Semaphore::new(GETS_IN_FLIGHT));
-    let replies = |id| Replies {
-        id,
-        frames: frames.clone(),
-        bytes: Arc::clone(&bytes),
-        gets: Arc::clone(&gets),
-    };
-
+    let (here, gone) = watch::channel(());
+    let connection = Arc::new(Connection {
+        frames,
+        bytes: Arc::new(Semaphore::new(PAYLOAD_IN_FLIGHT)),
+        gets: Arc::new(Semaphore::new(GETS_IN_FLIGHT)),
+        waits: Arc::new(Semaphore::new(WAITS_MAX)),
+        gone,
+    });
     let mut session = None;
-    let outcome = loop {
-        let (header, body) = match read_frame(&mut reader).await {
-            Ok(Incoming::Frame(header, body)) => (header, body),
-            Ok(Incoming::End) => break Ok(()),
-            Ok(Incoming::Nonsense(header_id, problem)) => {
-                replies(header_id).refuse(ErrorCode::Malformed, problem.to_string()).await;
-                break Ok(());
+    let talk = converse(&service, &mut session, &mut reader, &connection);
+    // Whatever goes wrong with one, the others must not pay for what it held.
+    let talked = AssertUnwindSafe(talk).catch_unwind().await;
+    drop(here);
+    if let Some(session) = session {
+        service.gone(session).await;
+    }
+    // Replies under way keep the channel open; the writer ends when the last of them has left.
+    drop(connection);
+    let _ = writer.await;
+    talked.unwrap_or_else(|_| Err(io::Error::other("serving it panicked")))
+}
+
+/// Takes requests until there are no more.
+async fn converse<S: Service>(
+    service: &Arc<S>,
+    session: &mut Option<S::Session>,
+    reader: &mut OwnedReadHalf,
+    connection: &Arc<Connection>,
+) -> io::Result<()> {
+    let replies = |id| Replies { id, connection: Arc::clone(connection) };
+    loop {
+        let within = if session.is_some() { Duration::MAX } else { HELLO_WITHIN };
+        let incoming = tokio::select! {
+            incoming = timeout(within, read_frame(reader)) => incoming??,
+            // Nobody takes the answers any more.
+            () = connection.frames.closed() => return Ok(()),
+        };
+        let (header, body) = match incoming {
+            Incoming::Frame(header, body) => (header, body),
+            Incoming::End => return Ok(()),
+            Incoming::Nonsense(problem) => {
+                replies(0).refuse(ErrorCode::Malformed, problem.to_string()).await;
+                return Ok(());
             }
-            Err(error) => break Err(error),
         };
         let replies = replies(header.id);
         let request = match Request::decode(&header, &body) {
             Ok(request) => request,
             Err(problem) => {
                 replies.refuse(ErrorCode::Malformed, problem.to_string()).await;
-                break Ok(());
+                return Ok(());
             }
         };
-        match (&mut session, request) {
+        match (&mut *session, request) {
             (None, Request::Hello { version_min, version_max, job }) => {
                 let (oldest, newest) = VERSIONS;
                 if version_min > newest || version_max < oldest {
@@ -147,9 +225,9 @@ pub async fn serve<S: Service>(service: Arc<S>, socket: UnixStream) -> io::Resul
                          {newest}; install the same forebay on both sides"
                     );
                     replies.refuse(ErrorCode::Version, text).await;
-                    break Ok(());
+                    return Ok(());
                 }
-                session = Some(service.connected(&job));
+                *session = Some(service.connected(&job));
                 let lease_ms = u32::try_from(service.lease().as_millis()).unwrap_or(u32::MAX);
                 replies.send(&Reply::Hello { version: newest.min(version_max), lease_ms }).await;
             }
@@ -159,35 +237,35 @@ pub async fn serve<S: Service>(service: Arc<S>, socket: UnixStream) -> io::Resul
             (_, _) => {
                 let text = "a connection begins with hello, and says it once";
                 replies.refuse(ErrorCode::Malformed, text).await;
-                break Ok(());
+                return Ok(());
             }
         }
-    };
-    if let Some(session) = session {
-        service.gone(session).await;
     }
-    // Replies under way keep the channel open; the writer ends when the last of them has left.
-    drop(frames);
-    let _ = writer.await;
-    outcome
 }
 
 enum Incoming {
     Frame(Header, Bytes),
     End,
-    Nonsense(u64, forebay_wire::Malformed),
+    Nonsense(forebay_wire::Malformed),
 }
 
 async fn read_frame(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<Incoming> {
     let mut header = [0; HEADER_SIZE];
-    // A connection that ends between frames has simply ended.
+    // A connection that ends between frames has simply ended, and may rest there.
     if reader.read(&mut header[..1]).await? == 0 {
         return Ok(Incoming::End);
     }
+    timeout(STALLED, read_rest(reader, header)).await?
+}
+
+async fn read_rest(
+    reader: &mut (impl AsyncRead + Unpin),
+    mut header: [u8; HEADER_SIZE],
+) -> io::Result<Incoming> {
     reader.read_exact(&mut header[1..]).await?;
     let header = match Header::decode(&header) {
         Ok(header) => header,
-        Err(problem) => return Ok(Incoming::Nonsense(0, problem)),
+        Err(problem) => return Ok(Incoming::Nonsense(problem)),
     };
     let mut body = BytesMut::with_capacity(header.body_size.min(READ_AHEAD));
     let mut rest = reader.take(header.body_size as u64);

@@ -158,6 +158,35 @@ proptest! {
         let _ = Reply::decode(&header, &body);
     }
 
+    /// A frame that was tampered with is refused, or means exactly what its bytes say: nothing that is
+    /// understood could have been said in another way.
+    #[test]
+    fn a_mutated_frame_is_refused_or_means_what_it_says(
+        request in request(),
+        reply in reply(),
+        edits in vec((any::<prop::sample::Index>(), any::<u8>(), 0..4_u8), 1..4),
+    ) {
+        for mut bytes in [request.encode(1).to_bytes(), reply.encode(1).to_bytes()] {
+            for (at, byte, kind) in &edits {
+                let at = at.index(bytes.len());
+                match kind {
+                    0 => bytes[at] = *byte,
+                    1 => bytes[at] ^= 1 << (byte % 8),
+                    2 => bytes.insert(at, *byte),
+                    _ => bytes.truncate(at.max(1)),
+                }
+            }
+            let Some((header, body)) = split(&bytes) else { continue };
+            let whole = &bytes[..HEADER_SIZE + body.len()];
+            if let Ok(request) = Request::decode(&header, &body) {
+                prop_assert_eq!(request.encode(header.id).to_bytes(), whole);
+            }
+            if let Ok(reply) = Reply::decode(&header, &body) {
+                prop_assert_eq!(reply.encode(header.id).to_bytes(), whole);
+            }
+        }
+    }
+
     #[test]
     fn any_header_is_bounded(bytes in any::<[u8; HEADER_SIZE]>()) {
         if let Ok(header) = Header::decode(&bytes) {

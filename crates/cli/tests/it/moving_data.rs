@@ -22,7 +22,7 @@ fn meddled_with(meddle: impl Fn(&Place), saying: &str) {
     until("it reads", || origin.counters().bytes_sent > 0);
     meddle(&place);
     let before = tree(&place.path("root"));
-    build.finish().must_refuse(&[&format!("object `{LAST}` {saying}"), "run the command again"]);
+    build.finish().must_refuse(&[&format!("object `{LAST}` {saying}"), "build the digest again"]);
     assert_eq!(tree(&place.path("root")), before, "the origin is only read");
     assert_eq!(place.outputs(), ["x.digest.partial"]);
     goes_on(&place, &origin);

@@ -120,6 +120,8 @@ fn a_killed_node_costs_a_job_nothing_but_time() {
     let mut reader = scene.reader(&socket);
     read(&mut reader, 0..20);
     until("everything is resident", || scene.status()["resident_blobs"] == OBJECTS);
+    let written = || scene.status()["flash_device_bytes_written"].as_u64().unwrap();
+    until("and on its way to the device", || written() > scene.place.data_size());
     node.signal(Signal::KILL);
     drop(node);
     read(&mut reader, 20..40);
@@ -128,6 +130,23 @@ fn a_killed_node_costs_a_job_nothing_but_time() {
     thread::sleep(Duration::from_millis(1100));
     read(&mut reader, 40..60);
     assert!(scene.status()["hits"].as_u64() >= Some(19), "{}", scene.status());
+}
+
+/// Promise 5: no cache fault hangs a job. A node that was stopped neither answers nor refuses; that costs
+/// its patience once, not for every item.
+#[test]
+fn a_node_that_says_nothing_is_left_alone() {
+    let scene = Scene::new();
+    let node = scene.node(&["--capacity", "64MB"]);
+    let (_agent, socket) = scene.agent("a", true);
+    let mut reader = scene.reader(&socket);
+    read(&mut reader, 0..2);
+    node.signal(Signal::STOP);
+    read(&mut reader, 0..OBJECTS);
+    let counters = reader.agent_stats().unwrap();
+    let fallbacks = counters.iter().find(|(name, _)| name == "agent_fallbacks").unwrap().1;
+    assert!(fallbacks > 0, "{counters:?}");
+    node.signal(Signal::CONT);
 }
 
 #[test]
@@ -206,10 +225,10 @@ fn a_node_stops_in_order_and_leaves_its_name() {
 #[test]
 fn status_is_for_people_too() {
     let scene = Scene::new();
-    let _node = scene.node(&["--capacity", "5MB"]);
+    let _node = scene.node(&["--capacity", "9MB"]);
     let socket = scene.node_socket();
     let ran = scene.place.forebay(["status", "--socket", socket.to_str().unwrap()]).succeeds();
-    assert!(ran.stdout.contains("resident  0 B of 5.00 MB in 0 blobs"), "{ran:?}");
+    assert!(ran.stdout.contains("resident  0 B of 7 MiB in 0 blobs"), "{ran:?}");
     assert!(Client::connect(&socket, "x", Duration::from_secs(5)).is_ok());
 }
 

@@ -112,7 +112,8 @@ impl Digest {
             items += batch.items;
             batches.push(batch);
         }
-        if metadata_checksum(&hash, &content) != checksum {
+        // A fuzzer cannot guess a hash, and what follows must hold without it.
+        if !cfg!(fuzzing) && metadata_checksum(&hash, &content) != checksum {
             return Err(damaged("its metadata does not match its checksum"));
         }
         if (blobs, items) != (summary.blobs, summary.items) {

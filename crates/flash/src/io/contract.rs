@@ -75,6 +75,13 @@ fn write(id: u64, offset: u64, buffer: Buffer) -> Command {
     Command::Write { id: IoId(id), offset, bytes: buffer.freeze() }
 }
 
+/// Waits, but not for ever.
+fn wait(disk: &mut dyn Disk, done: &mut Vec<Completion>) {
+    let began = Instant::now();
+    disk.wait(Some(FOR_EVER), done);
+    assert!(began.elapsed() < FOR_EVER, "nothing happened for {FOR_EVER:?}");
+}
+
 /// Carries these out, and returns what came of each.
 fn run(disk: &mut dyn Disk, mut commands: Vec<Command>) -> HashMap<IoId, Completion> {
     let count = commands.len();
@@ -83,7 +90,7 @@ fn run(disk: &mut dyn Disk, mut commands: Vec<Command>) -> HashMap<IoId, Complet
     let mut finished = HashMap::new();
     let mut done = Vec::new();
     while finished.len() < count {
-        disk.wait(Some(FOR_EVER), &mut done);
+        wait(disk, &mut done);
         for completion in done.drain(..) {
             let again = finished.insert(completion.id, completion);
             assert!(again.is_none(), "each completes once");
@@ -129,7 +136,7 @@ fn a_thousand_commands_do_what_they_say(backend: Backend) {
         // Long stretches in which nobody looks, so that many run at once.
         if id % 400 == 399 {
             while !busy.is_empty() {
-                disk.wait(Some(FOR_EVER), &mut done);
+                wait(disk.as_mut(), &mut done);
                 for completion in done.drain(..) {
                     assert!(seen.insert(completion.id), "each completes once");
                     let (at, what) = busy.remove(&completion.id).expect("one of ours");
@@ -199,9 +206,7 @@ fn no_wake_up_is_lost(backend: Backend) {
     });
     let mut done = Vec::new();
     while seen.load(SeqCst) < MESSAGES {
-        let began = Instant::now();
-        disk.wait(Some(FOR_EVER), &mut done);
-        assert!(began.elapsed() < FOR_EVER, "message {} was not heard", sent.load(SeqCst));
+        wait(disk.as_mut(), &mut done);
         seen.store(sent.load(SeqCst), SeqCst);
     }
     assert!(done.is_empty());
@@ -215,7 +220,7 @@ fn a_wake_before_the_wait_ends_it(backend: Backend) {
     for _ in 0..3 {
         disk.waker()();
         disk.waker()();
-        disk.wait(None, &mut done);
+        wait(disk.as_mut(), &mut done);
     }
     assert!(done.is_empty());
 }
@@ -247,7 +252,7 @@ fn completions_and_wakes_do_not_hide_each_other(backend: Backend) {
         waker();
         let mut done = Vec::new();
         while done.is_empty() {
-            disk.wait(Some(FOR_EVER), &mut done);
+            disk.wait(None, &mut done);
         }
         assert_eq!((done.len(), done[0].id), (1, IoId(round)));
     }

@@ -163,6 +163,8 @@ impl DeviceFile {
             Kind::File if size < self.size => {
                 rustix::fs::ftruncate(&self.file, size).map_err(at.failed("shorten"))?;
                 self.size = size;
+                // Its space may never have been reserved, if somebody else made it.
+                at.reserve(&self.file, size)?;
             }
             Kind::File => {
                 at.reserve(&self.file, size).inspect_err(|_| {

@@ -76,6 +76,11 @@ impl SimDisk {
         self.completed
     }
 
+    /// How long it is.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
     /// Whether nothing is left to be done.
     pub fn is_idle(&self) -> bool {
         self.pending.is_empty()
@@ -131,6 +136,14 @@ impl SimDisk {
         }
         self.current.clone_from(&blocks);
         self.durable = blocks;
+        self
+    }
+
+    /// The disk after its user was killed: what was completed is there, what was not, or not even begun, is
+    /// not.
+    #[must_use]
+    pub fn killed(mut self) -> Self {
+        self.pending.clear();
         self
     }
 

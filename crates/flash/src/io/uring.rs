@@ -65,6 +65,8 @@ pub(super) struct Uring {
     backlog: VecDeque<Command>,
     /// Gives space back: the kernel has no asynchronous way to do that for all kinds of devices.
     discards: Threads,
+    /// How many it has not done yet.
+    discarding: usize,
     /// The registered memory stays mapped.
     _arenas: Vec<Arc<Arena>>,
 }
@@ -91,6 +93,7 @@ impl Uring {
             running: Running::new(),
             backlog: VecDeque::new(),
             discards,
+            discarding: 0,
             _arenas: arenas.to_vec(),
         })
     }
@@ -189,7 +192,11 @@ impl Uring {
                 done.push(complete(command, entry.result()));
             }
         }
-        self.discards.take(done);
+        if self.discarding > 0 {
+            let before = done.len();
+            self.discards.take(done);
+            self.discarding -= done.len() - before;
+        }
     }
 
     /// Begins what there is room for.
@@ -217,6 +224,7 @@ impl Disk for Uring {
             command.assert_aligned();
             if matches!(command, Command::Discard { .. }) {
                 self.discards.submit(&mut vec![command]);
+                self.discarding += 1;
             } else {
                 self.backlog.push_back(command);
             }

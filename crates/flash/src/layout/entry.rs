@@ -86,9 +86,14 @@ impl EntryShape {
     /// as it can be, which is less than a [`UNIT`] too long; the frames are right in any case, because a
     /// frame is a whole number of units.
     pub fn of_size(size: u64) -> Self {
-        let mut shape = Self::of(size.saturating_sub(HEADER_SIZE as u64));
+        let unit = UNIT as u64;
+        let mut shape = Self::of(size.saturating_sub(HEADER_SIZE as u64) / unit * unit);
         while shape.size() > size && shape.length > 0 {
             shape.length -= (shape.size() - size).min(shape.length);
+        }
+        // A shorter payload may have fewer checksums, which leaves room again.
+        while Self::of(shape.length + unit).size() <= size {
+            shape.length += unit;
         }
         shape
     }

@@ -4,6 +4,8 @@
 mod entry;
 mod region;
 mod superblock;
+#[cfg(test)]
+mod tests;
 
 use crc_fast::{CrcAlgorithm::Crc32Iscsi, Digest, checksum};
 

@@ -86,6 +86,7 @@ impl RegionHeader {
         let (raw, _) = RawHeader::read_from_prefix(block).ok()?;
         let name = raw.name.get(..usize::from(raw.name_length.get()))?;
         let whole = raw.magic.get() == HEADER_MAGIC
+            && name.len() <= GROUP_NAME_MAX
             && raw.crc.get() == crc(&raw.as_bytes()[HEADER_CHECKED..]);
         whole.then(|| Self {
             device: DeviceId(raw.device.get()),

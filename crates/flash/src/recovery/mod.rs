@@ -1,4 +1,4 @@
-//! Opening a device: what it says of itself is renewed, then the header and the footer of every region are
+//! Opening a device: regions that it did not have before are made blank, what it says of itself is renewed, then the header and the footer of every region are
 //! read, and those without a footer are scanned and sealed. Pure, like the shard that comes out of it.
 
 mod scan;
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::{
     arena::Buffer,
     index::{Key, Location, ORDINALS_MAX},
-    io::{Command, Completion, Fault, IoId},
+    io::{Command, Completion, Disk, Fault, IoId},
     layout::{
         BLOCK_SIZE, Descriptor, EntryShape, Footer, Generation, Geometry, RegionHeader, RegionId,
         SUPERBLOCK_OFFSETS, Superblock, Use, round_up,
@@ -53,6 +53,9 @@ pub struct Found {
 }
 
 enum Step {
+    /// Regions from this one on are still to be made blank.
+    Blank(u32),
+    BlankSync,
     Superblock,
     Sync,
     Regions,
@@ -67,28 +70,75 @@ enum Task {
 }
 
 impl<T> Recovery<T> {
-    /// Begins to open a device. `superblock` is what it shall say of itself from now on.
+    /// Begins to open a device. `superblock` is what it shall say of itself from now on, `regions_before` how
+    /// many regions it has had until now: what lies beyond may be from a time when it was larger.
     pub fn new(
         settings: Settings,
         superblock: Superblock,
+        regions_before: u32,
         memory: Memory,
         eviction: Box<dyn Eviction>,
     ) -> Self {
-        let mut block = memory.staging.take(BLOCK_SIZE).expect("nothing else needs memory yet");
-        superblock.encode(&mut block);
-        let offset = SUPERBLOCK_OFFSETS[superblock.epoch as usize % 2];
-        let first = Command::Write { id: IoId(0), offset, bytes: block.freeze() };
-        Self {
+        let mut recovery = Self {
             shard: Shard::new(settings, superblock, memory.clone(), eviction),
             superblock,
             memory,
-            step: Step::Superblock,
+            step: Step::Blank(regions_before),
             next: VecDeque::new(),
             running: BTreeMap::new(),
-            begun: 1,
+            begun: 0,
             found: Found::default(),
-            commands: vec![first],
+            commands: Vec::new(),
+        };
+        recovery.make_blank(regions_before);
+        recovery
+    }
+
+    /// Makes the next regions say that they are free, or, if all do, the superblock what it shall say.
+    fn make_blank(&mut self, from: u32) {
+        let Geometry { device, regions, .. } = self.superblock.geometry;
+        if from >= regions {
+            if self.begun == 0 {
+                return self.write_superblock();
+            }
+            self.step = Step::BlankSync;
+            let id = self.begin();
+            return self.commands.push(Command::Sync { id });
         }
+        let generation = Generation(u64::from(self.superblock.epoch) << 32);
+        let mut block = self.memory.staging.take(BLOCK_SIZE).expect("one at a time");
+        RegionHeader { device, generation, usage: Use::Free }.encode(&mut block);
+        let offset = self.superblock.geometry.region_offset(RegionId(from));
+        let id = self.begin();
+        self.commands.push(Command::Write { id, offset, bytes: block.freeze() });
+        self.step = Step::Blank(from + 1);
+    }
+
+    fn write_superblock(&mut self) {
+        let mut block =
+            self.memory.staging.take(BLOCK_SIZE).expect("nothing else needs memory yet");
+        self.superblock.encode(&mut block);
+        let offset = SUPERBLOCK_OFFSETS[self.superblock.epoch as usize % 2];
+        let id = self.begin();
+        self.commands.push(Command::Write { id, offset, bytes: block.freeze() });
+        self.step = Step::Superblock;
+    }
+
+    fn begin(&mut self) -> IoId {
+        self.begun += 1;
+        IoId(self.begun - 1)
+    }
+
+    /// Recovers what is on this disk.
+    pub fn carry_out(mut self, disk: &mut dyn Disk) -> Result<(Shard<T>, Found), Fault> {
+        let (mut commands, mut done) = (Vec::new(), Vec::new());
+        while !self.is_over() {
+            self.take(&mut commands);
+            disk.submit(&mut commands);
+            disk.wait(None, &mut done);
+            done.drain(..).for_each(|completion| self.completed(completion));
+        }
+        self.finish()
     }
 
     /// Takes what is to be done.
@@ -99,7 +149,7 @@ impl<T> Recovery<T> {
     /// Whether all is known.
     pub fn is_over(&self) -> bool {
         match self.step {
-            Step::Superblock | Step::Sync => false,
+            Step::Blank(_) | Step::BlankSync | Step::Superblock | Step::Sync => false,
             Step::Regions => self.next.is_empty() && self.running.is_empty(),
             Step::Failed(_) => true,
         }
@@ -119,9 +169,11 @@ impl<T> Recovery<T> {
     pub fn completed(&mut self, completion: Completion) {
         let Completion { id, buffer, result } = completion;
         match (&self.step, result) {
+            (Step::Blank(next), Ok(())) => self.make_blank(*next),
+            (Step::BlankSync, Ok(())) => self.write_superblock(),
             (Step::Superblock, Ok(())) => {
-                self.commands.push(Command::Sync { id: IoId(self.begun) });
-                self.begun += 1;
+                let id = self.begin();
+                self.commands.push(Command::Sync { id });
                 self.step = Step::Sync;
             }
             (Step::Sync, Ok(())) => {
@@ -129,7 +181,9 @@ impl<T> Recovery<T> {
                 self.next = regions.map(|region| (region, Task::Header)).collect();
                 self.step = Step::Regions;
             }
-            (Step::Superblock | Step::Sync, Err(fault)) => self.step = Step::Failed(fault),
+            (Step::Blank(_) | Step::BlankSync | Step::Superblock | Step::Sync, Err(fault)) => {
+                self.step = Step::Failed(fault);
+            }
             (Step::Regions, _) => {
                 let (region, task) =
                     self.running.remove(&id).expect("every command completes once");
@@ -162,8 +216,7 @@ impl<T> Recovery<T> {
                 self.next.push_front((region, task));
                 return;
             };
-            let id = IoId(self.begun);
-            self.begun += 1;
+            let id = self.begin();
             self.running.insert(id, (region, task));
             let offset = geometry.region_offset(region) + offset;
             self.commands.push(Command::Read { id, offset, buffer, length });

@@ -202,10 +202,11 @@ impl<T> Shard<T> {
         }
         let region = self.region_for(append.group)?;
         self.appends_begun += 1;
-        let used = self.appends_begun;
+        let (used, used_at) = (self.appends_begun, self.now);
+        self.flush_at.get_or_insert(self.now + self.settings.flush_after);
         let generation = self.region(region).generation;
         let open = self.region(region).open_mut().expect("it is being filled");
-        open.used = used;
+        (open.used, open.used_at) = (used, used_at);
         let header = EntryHeader {
             device: self.superblock.geometry.device,
             generation,
@@ -259,6 +260,8 @@ impl<T> Shard<T> {
             length: u32::try_from(length).expect("inside a region"),
             tag,
         });
+        self.counters.entries += 1;
+        self.counters.bytes += length;
         self.counters.inserted_bytes += length;
         self.found(name, key, location);
     }
@@ -286,12 +289,31 @@ impl<T> Shard<T> {
 
     /// Writes the half-filled piece of the region that was idle longest, for the sake of its memory.
     fn flush_idle(&mut self, but: RegionId) {
-        let half_filled = |open: &Open| {
-            open.pieces.back().is_some_and(|piece| matches!(piece.stage, Stage::Filling(..)))
-        };
-        if let Some(idle) = self.idle(Some(but), half_filled) {
+        if let Some(idle) = self.idle(Some(but), is_half_filled) {
             self.region(idle).open_mut().expect("it is being filled").flush();
             self.write_pieces(idle);
+        }
+    }
+
+    /// Writes the pieces that have waited for long enough, full or not.
+    pub(super) fn flush_waiting(&mut self) {
+        if self.flush_at.is_none_or(|at| at > self.now) {
+            return;
+        }
+        let due = |open: &Open| open.used_at + self.settings.flush_after;
+        let filling = self.groups.values().filter_map(|group| group.open);
+        let waiting: Vec<_> = filling
+            .filter_map(|id| {
+                Some((id, self.regions[id.0 as usize].open().filter(|open| is_half_filled(open))?))
+            })
+            .map(|(id, open)| (id, due(open)))
+            .collect();
+        self.flush_at = waiting.iter().map(|(_, due)| *due).filter(|due| *due > self.now).min();
+        let now = self.now;
+        // No entry is half copied into these: that one waits for a piece, and has filled its last.
+        for (id, _) in waiting.into_iter().filter(|(_, due)| *due <= now) {
+            self.region(id).open_mut().expect("it is being filled").flush();
+            self.write_pieces(id);
         }
     }
 
@@ -327,6 +349,10 @@ impl<T> Shard<T> {
             }
         }
     }
+}
+
+fn is_half_filled(open: &Open) -> bool {
+    open.pieces.back().is_some_and(|piece| matches!(piece.stage, Stage::Filling(..)))
 }
 
 /// Copies the bytes of an entry from `from` on: head, payload and zeros up to its size.

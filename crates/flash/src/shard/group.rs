@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Answer, Outcome, Refusal, RegionState, Shard};
+use super::{Answer, Outcome, Refusal, Region, RegionState, Shard, region::Former};
 use crate::{
     index::{GroupId, Key},
     layout::{GROUP_NAME_MAX, RegionId},
@@ -178,7 +178,7 @@ impl<T> Shard<T> {
 
     /// Answers those who wait until nothing is being sealed.
     pub(super) fn answer_flushers(&mut self) {
-        let sealing = |region: &super::Region| matches!(region.state, RegionState::Sealing(_));
+        let sealing = |region: &Region| matches!(region.state, RegionState::Sealing(_));
         if !self.flushers.is_empty() && !self.regions.iter().any(sealing) {
             self.answers.extend(self.flushers.drain(..).map(|token| (token, Ok(Answer::Done))));
         }
@@ -255,11 +255,22 @@ impl<T> Shard<T> {
         };
         group.life = Life::Draining;
         let regions = group.regions.clone();
+        let former = |region: &Region| match region.former {
+            Former::Nobody => false,
+            Former::Group(group) => group == id,
+            Former::Unknown => true,
+        };
+        let all = (0..).map(RegionId).zip(&self.regions);
+        let named: Vec<RegionId> =
+            all.filter(|(_, region)| former(region)).map(|(at, _)| at).collect();
         let sealers = std::mem::take(&mut group.sealers);
         self.answers.extend(sealers.into_iter().map(|token| (token, Err(Refusal::Gone))));
         // One more, so that it is not over before all have begun.
-        waiting.left = regions.len() + 1;
+        waiting.left = regions.len() + named.len() + 1;
         self.index.write().remove_group(id);
+        for region in named {
+            self.unname(region, drain);
+        }
         for region in regions {
             self.leave(region, Some(drain));
         }

@@ -99,6 +99,14 @@ impl Health {
 }
 
 impl<T> Shard<T> {
+    /// Something went well, or wrong.
+    pub(super) fn observe(&mut self, direction: Direction, well: bool) {
+        if self.health.observe(direction, well, self.now) {
+            tracing::warn!(?direction, well, "the state of a device changed");
+            self.index.write().set_readable(self.health.is_well(Direction::Read));
+        }
+    }
+
     /// Tries a device that is not well. What is written is what stands there already.
     pub(super) fn probe(&mut self) {
         while let Some(direction) = self.health.due(self.now) {
@@ -107,7 +115,7 @@ impl<T> Shard<T> {
                 Direction::Write => &self.memory.staging,
             };
             let Some(mut buffer) = memory.take(BLOCK_SIZE) else {
-                self.health.observe(direction, false, self.now);
+                self.observe(direction, false);
                 continue;
             };
             // The copy that this opening wrote.

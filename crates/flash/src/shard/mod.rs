@@ -9,8 +9,10 @@
 
 mod append;
 mod fetched;
+mod filling;
 mod group;
 mod health;
+mod leaving;
 mod listing;
 mod read;
 mod recovered;
@@ -87,6 +89,8 @@ pub struct Shard<T> {
     queue_bytes: u64,
     /// Appends ever begun, to tell which group was used last.
     appends_begun: u64,
+    /// When something in memory will have waited for long enough.
+    flush_at: Option<Duration>,
     readings: BTreeMap<u64, Reading<T>>,
     readings_begun: u64,
     /// Reads that found no memory.
@@ -171,6 +175,7 @@ impl<T> Shard<T> {
             queue: VecDeque::new(),
             queue_bytes: 0,
             appends_begun: 0,
+            flush_at: None,
             readings: BTreeMap::new(),
             readings_begun: 0,
             wanting: VecDeque::new(),
@@ -192,23 +197,19 @@ impl<T> Shard<T> {
         Arc::clone(&self.index)
     }
 
-    /// What has been counted.
+    /// What has been counted. Costs next to nothing.
     pub fn counters(&self) -> Counters {
-        let mut counters = self.counters;
-        counters.regions_free = self.free.len() as u64;
-        for region in &self.regions {
-            match region.state {
-                RegionState::Quarantined { .. } => counters.regions_quarantined += 1,
-                RegionState::Sealed | RegionState::Filling(_) | RegionState::Sealing(_) => {
-                    counters.entries += region.entries;
-                    counters.bytes += region.bytes;
-                }
-                RegionState::Free | RegionState::Leaving { .. } => {}
-            }
+        Counters {
+            regions_free: self.free.len() as u64,
+            regions_quarantined: self.quarantined.len() as u64,
+            ..self.counters
         }
-        counters.index_bytes = self.index.read().memory() as u64
-            + self.regions.iter().map(|region| region.lows.capacity() as u64 * 4).sum::<u64>();
-        counters
+    }
+
+    /// Memory that knowing where everything is takes.
+    pub fn index_memory(&self) -> u64 {
+        let lows = self.regions.iter().map(|region| region.lows.capacity() * size_of::<u32>());
+        (self.index.read().memory() + lows.sum::<usize>()) as u64
     }
 
     /// Takes what is to be done and what is to be answered.
@@ -253,9 +254,9 @@ impl<T> Shard<T> {
                 let facts = self.groups.values().map(|group| self.facts(group)).collect();
                 self.answers.push((token, Ok(Answer::Groups(facts))));
             }
-            Request::Counters => {
-                let counters = self.counters();
-                self.answers.push((token, Ok(Answer::Counters(counters))));
+            Request::IndexMemory => {
+                let memory = self.index_memory();
+                self.answers.push((token, Ok(Answer::Memory(memory))));
             }
             Request::Entries { group } => self.list(token, group),
             Request::Forget { key } => {
@@ -298,6 +299,7 @@ impl<T> Shard<T> {
         self.end_quarantines();
         self.probe();
         self.scrub();
+        self.flush_waiting();
         self.pump();
     }
 
@@ -310,6 +312,7 @@ impl<T> Shard<T> {
             self.quarantined.first().map(|(until, _)| *until),
             self.draining.iter().map(|draining| draining.forced_at).min(),
             self.health.probe_at(),
+            self.flush_at,
             self.scrub.wake_at(),
         ];
         others.into_iter().flatten().min()
@@ -355,8 +358,6 @@ impl<T> Shard<T> {
         if result.is_err() {
             self.counters.faults += 1;
         }
-        if self.health.observe(direction, result.is_ok(), self.now) {
-            tracing::warn!(?direction, well = result.is_ok(), "the state of a device changed");
-        }
+        self.observe(direction, result.is_ok());
     }
 }

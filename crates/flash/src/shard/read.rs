@@ -211,7 +211,7 @@ impl<T> Shard<T> {
             late.push(self.wanting.pop_front().expect("just seen").reader);
         }
         if device_is_slow {
-            self.health.observe(Direction::Read, false, self.now);
+            self.observe(Direction::Read, false);
         }
         for reader in late {
             self.counters.reads_timed_out += 1;

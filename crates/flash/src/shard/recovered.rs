@@ -1,6 +1,6 @@
 //! What a shard takes over from recovery.
 
-use super::{Group, Life, Name, Region, RegionState, Shard, region::DAMAGED_MAX};
+use super::{Group, Life, Name, Region, RegionState, Shard, leaving::DAMAGED_MAX, region::Former};
 use crate::{
     index::{GroupId, Location},
     layout::{Descriptor, Generation, RegionId},
@@ -39,11 +39,15 @@ impl<T> Shard<T> {
             written: entries.len() as u64,
             ..Region::free()
         };
+        let Region { entries, bytes, .. } = *self.region(id);
+        self.counters.entries += entries;
+        self.counters.bytes += bytes;
     }
 
     /// A region that could not even be read is not used for a while.
     pub(crate) fn distrust(&mut self, id: RegionId) {
         self.region(id).damaged = DAMAGED_MAX;
+        self.region(id).former = Former::Unknown;
         self.set_free(id);
     }
 

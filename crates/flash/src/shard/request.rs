@@ -80,8 +80,8 @@ pub enum Request {
     },
     /// Lists the groups.
     Groups,
-    /// Tells what has been counted.
-    Counters,
+    /// Tells how much memory the index takes.
+    IndexMemory,
     /// Lists the entries of a group, in the order in which they were written.
     Entries {
         /// Which.
@@ -125,8 +125,8 @@ pub enum Answer {
     Groups(Vec<GroupFacts>),
     /// The entries.
     Entries(Vec<Descriptor>),
-    /// The numbers.
-    Counters(Counters),
+    /// So many bytes.
+    Memory(u64),
 }
 
 /// How a request ended.
@@ -187,6 +187,9 @@ pub struct Settings {
     pub filling_max: usize,
     /// Payload that may wait to be staged.
     pub queue_bytes_max: u64,
+    /// What has waited for so long is written, even if a piece is not full: from then on a kill costs
+    /// nothing of it.
+    pub flush_after: Duration,
     /// A read that takes longer has failed.
     pub read_deadline: Duration,
     /// How much the scrubber reads, if it is to run.
@@ -203,6 +206,7 @@ impl Default for Settings {
             piece_size: 256 << 10,
             filling_max: 64,
             queue_bytes_max: 256 << 20,
+            flush_after: Duration::from_millis(500),
             read_deadline: Duration::from_secs(2),
             scrub_rate: Some(ByteRate(ByteSize::mib(8))),
             quarantine: Duration::from_mins(10),
@@ -222,8 +226,6 @@ pub struct Counters {
     pub regions_free: u64,
     /// Regions that are not used for a while.
     pub regions_quarantined: u64,
-    /// Memory of the index.
-    pub index_bytes: u64,
     /// Payload bytes appended.
     pub inserted_bytes: u64,
     /// Bytes written to the device, for whatever purpose.

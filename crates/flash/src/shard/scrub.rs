@@ -12,6 +12,8 @@ use crate::{
 
 /// What is read at once.
 const WINDOW: u64 = 1 << 20;
+/// A pass over everything begins no sooner after the last.
+const PASS: Duration = Duration::from_hours(24);
 /// How soon it is tried again when there is nothing to do, or the device has other worries.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -20,6 +22,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub struct Scrub {
     bucket: Option<TokenBucket>,
     next: u32,
+    pass_began: Duration,
     resume_at: Duration,
     is_reading: bool,
     region: Option<RegionId>,
@@ -33,6 +36,7 @@ impl Scrub {
         Self {
             bucket: rate.map(|rate| TokenBucket::new(rate, ByteSize(WINDOW))),
             next: 0,
+            pass_began: PAUSE,
             resume_at: PAUSE,
             is_reading: false,
             region: None,
@@ -65,17 +69,21 @@ impl<T> Shard<T> {
 
     fn scrub_region(&mut self) {
         let count = self.superblock.geometry.regions;
-        for _ in 0..count {
-            let id = RegionId(self.scrub.next % count);
-            self.scrub.next = (id.0 + 1) % count;
+        while self.scrub.next < count {
+            let id = RegionId(self.scrub.next);
+            self.scrub.next += 1;
             if matches!(self.region(id).state, RegionState::Sealed) {
                 self.scrub.is_reading = self.read_tail(id, TailReader::Scrub);
-                break;
+                if !self.scrub.is_reading {
+                    self.scrub.next -= 1;
+                    self.scrub.resume_at = self.now + PAUSE;
+                }
+                return;
             }
         }
-        if !self.scrub.is_reading {
-            self.scrub.resume_at = self.now + PAUSE;
-        }
+        self.scrub.next = 0;
+        self.scrub.resume_at = self.now.max(self.scrub.pass_began + PASS);
+        self.scrub.pass_began = self.scrub.resume_at;
     }
 
     pub(super) fn tail_scrubbed(&mut self, id: RegionId, footer: Option<Footer>) {

@@ -188,3 +188,70 @@ fn a_sealed_group_is_still_sealed_after_a_crash() {
     let whole = world.group("whole", true);
     assert!((0..30).all(|n| world.bytes(Name::Ordinal(whole, n)).unwrap() == content(n, 60_000)));
 }
+
+/// An explicit eviction is durable when answered, also for regions that had been given up before: their old
+/// headers must not bring the group back.
+#[test]
+fn what_was_given_up_before_it_was_freed_stays_away() {
+    let mut world = World::new(5, 12, settings());
+    let group = world.group("a", true);
+    for ordinal in 0..9 {
+        world.append(group, Name::Ordinal(group, ordinal), &content(ordinal, 100_000)).unwrap();
+    }
+    world.ask(Request::Seal { group }).unwrap();
+    let start = world.shard.geometry().region_offset(forebay_flash::layout::RegionId(0));
+    for ordinal in [1, 4, 6] {
+        let at = start + 4096 + ordinal * 100_096 / 4096 * 4096 + 8192;
+        let mut block = world.disk.get(at);
+        block[77] ^= 1;
+        world.disk.put(at, &block);
+        assert!(world.bytes(Name::Ordinal(group, ordinal)).is_none(), "damaged");
+    }
+    assert_eq!(world.shard.counters().regions_quarantined, 1);
+    world.ask(Request::Free { group, patience: Duration::ZERO }).unwrap();
+    let mut world = world.crashed();
+    let again = world.group("a", true);
+    assert!((0..9).all(|ordinal| world.bytes(Name::Ordinal(again, ordinal)).is_none()));
+}
+
+/// A device that was made smaller and larger again does not remember what lay beyond.
+#[test]
+fn what_was_cut_off_stays_away() {
+    let mut world = World::new(5, 12, settings());
+    let group = world.group("a", true);
+    for ordinal in 0..80 {
+        world.append(group, Name::Ordinal(group, ordinal), &content(ordinal, 100_000)).unwrap();
+    }
+    world.ask(Request::Flush).unwrap();
+    let mut world = world.resized(5);
+    let group = world.group("a", true);
+    let left: Vec<u64> =
+        (0..80).filter(|ordinal| world.bytes(Name::Ordinal(group, *ordinal)).is_some()).collect();
+    assert!(left.len() >= 27 && left.len() < 60, "{left:?}");
+    world.ask(Request::Free { group, patience: Duration::ZERO }).unwrap();
+    let mut world = world.resized(12);
+    let group = world.group("a", true);
+    assert!((0..80).all(|ordinal| world.bytes(Name::Ordinal(group, ordinal)).is_none()));
+    world.append(group, Name::Ordinal(group, 3), &content(3, 1000)).unwrap();
+    assert_eq!(world.bytes(Name::Ordinal(group, 3)).unwrap(), content(3, 1000));
+}
+
+/// A process that is killed leaves what it has given to the system: what waited for a while is not lost.
+#[test]
+fn what_waited_for_a_while_survives_a_kill() {
+    let mut world = World::new(5, 8, settings());
+    let group = world.group("a", false);
+    for number in 0..3 {
+        world.append(group, Name::Key(key(number)), &content(number, 1000)).unwrap();
+        world.advance(Duration::from_millis(200));
+        world.settle();
+    }
+    world.advance(Duration::from_millis(300));
+    world.settle();
+    world.append(group, Name::Key(key(3)), &content(3, 1000)).unwrap();
+    let mut world = World::open(world.disk.killed(), 8, settings());
+    for number in 0..3 {
+        assert_eq!(world.bytes(Name::Key(key(number))).unwrap(), content(number, 1000));
+    }
+    assert!(world.bytes(Name::Key(key(3))).is_none(), "it was in memory only");
+}

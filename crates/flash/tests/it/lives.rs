@@ -160,7 +160,7 @@ fn the_scrubber_finds_damage_and_the_region_is_set_aside() {
         block[77] ^= 1;
         world.disk.put(at, &block);
     }
-    for _ in 0..40 {
+    while world.shard.counters().entries_damaged < 3 {
         let wake = world.shard.wake_at().expect("the scrubber runs").max(world.now);
         world.advance(wake.checked_sub(world.now).unwrap());
         world.settle();

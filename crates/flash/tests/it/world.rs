@@ -77,27 +77,23 @@ impl World {
         for offset in SUPERBLOCK_OFFSETS {
             disk.put(offset, &block);
         }
-        Self::open(disk, settings)
+        Self::open(disk, regions, settings)
     }
 
     /// Opens what is on a disk.
-    pub fn open(mut disk: SimDisk, settings: Settings) -> Self {
+    pub fn open(mut disk: SimDisk, regions: u32, settings: Settings) -> Self {
         let memory = Memory {
             staging: Arena::new(32 * settings.piece_size).unwrap(),
             reading: Arena::new(4 << 20).unwrap(),
         };
         let mut superblock = superblock_on(&disk);
+        let regions_before = superblock.geometry.regions;
+        superblock.geometry.regions = regions;
         superblock.epoch += 1;
         let eviction = Box::new(OldestFirst);
-        let mut recovery = Recovery::new(settings.clone(), superblock, memory.clone(), eviction);
-        let (mut commands, mut done) = (Vec::new(), Vec::new());
-        while !recovery.is_over() {
-            recovery.take(&mut commands);
-            disk.submit(&mut commands);
-            disk.wait(None, &mut done);
-            done.drain(..).for_each(|completion| recovery.completed(completion));
-        }
-        let (shard, found) = recovery.finish().expect("the disk is well");
+        let recovery =
+            Recovery::new(settings.clone(), superblock, regions_before, memory.clone(), eviction);
+        let (shard, found) = recovery.carry_out(&mut disk).expect("the disk is well");
         let (answers, written) = (BTreeMap::new(), BTreeMap::new());
         let (now, honest, tokens) = (Duration::ZERO, true, 0);
         Self { disk, shard, now, answers, found, honest, settings, memory, tokens, written }
@@ -106,9 +102,18 @@ impl World {
     /// The power goes and comes back.
     pub fn crashed(self) -> Self {
         let (honest, settings) = (self.honest, self.settings.clone());
-        let mut world = Self::open(self.disk.crash(), settings);
+        let regions = self.shard.geometry().regions;
+        let mut world = Self::open(self.disk.crash(), regions, settings);
         world.honest = honest;
         world
+    }
+
+    /// Opened again with another number of regions, on a device that does not forget what lies beyond.
+    pub fn resized(self, regions: u32) -> Self {
+        let geometry = Geometry { regions, ..self.shard.geometry() };
+        let disk = self.disk.crash();
+        let size = geometry.device_size().max(disk.size());
+        Self::open(disk.resized(size), regions, self.settings)
     }
 
     /// Begins a request.

@@ -1,16 +1,23 @@
 //! A node on threads of its own, and a dataset whose bytes are a function of blob and offset.
 
-use std::{path::PathBuf, sync::Arc, thread, time::Duration};
+use std::{
+    io::{Read as _, Write as _},
+    os::unix::net::UnixStream,
+    path::PathBuf,
+    sync::Arc,
+    thread,
+    time::Duration,
+};
 
 use bytes::Bytes;
-use forebay_client::{Client, Handle, Wanted};
+use forebay_client::{Client, Handle, Next, Opening, Wanted};
 use forebay_core::{
     ByteSize, Namespace,
     chunking::Chunking,
     digest::{Blob, DatasetIdHasher, Digest, DigestWriter, Header, ItemSpan, Part, Summary},
 };
 use forebay_server::{Config, NodeService, Server};
-use forebay_wire::GetAnswer;
+use forebay_wire::{GetAnswer, HEADER_SIZE, Reply, Request};
 use tokio::sync::oneshot;
 
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -51,6 +58,8 @@ impl TestNode {
             move || {
                 let runtime = tokio::runtime::Builder::new_multi_thread()
                     .worker_threads(2)
+                    // Few, so that it shows when one is held up.
+                    .max_blocking_threads(4)
                     .enable_all()
                     .build()
                     .unwrap();
@@ -89,17 +98,13 @@ impl TestNode {
     /// Waits until the node has noticed that all but so many connections are gone.
     pub fn wait_for_connections(&self, left: u64) {
         while self.service.gauges().connections_open > left {
-            std::thread::yield_now();
+            thread::yield_now();
         }
     }
 
-    pub fn blob_files(&self) -> Vec<PathBuf> {
-        let mut found = Vec::new();
-        for directory in std::fs::read_dir(self.config.directory.join("blobs")).unwrap() {
-            let files = std::fs::read_dir(directory.unwrap().path()).unwrap();
-            found.extend(files.map(|file| file.unwrap().path()));
-        }
-        found
+    /// What lies on its device.
+    pub fn device(&self) -> PathBuf {
+        self.config.directory.join("cache.flash")
     }
 
     fn finish(&mut self) {
@@ -114,6 +119,74 @@ impl Drop for TestNode {
     fn drop(&mut self) {
         self.finish();
     }
+}
+
+/// A connection that speaks frame by frame, for what the client would never do.
+pub struct Raw {
+    socket: UnixStream,
+    last_id: u64,
+}
+
+impl Raw {
+    /// Connects and says nothing.
+    pub fn silent(node: &TestNode) -> Self {
+        let socket = UnixStream::connect(&node.config.socket).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_write_timeout(Some(PATIENCE)).unwrap();
+        Self { socket, last_id: 0 }
+    }
+
+    pub fn hello(node: &TestNode) -> Self {
+        let mut raw = Self::silent(node);
+        raw.ask(&Request::Hello { version_min: 1, version_max: 1, job: "x".to_owned() });
+        raw
+    }
+
+    /// With a dataset open, as handle 0.
+    pub fn open(node: &TestNode, data: &Data) -> Self {
+        let mut raw = Self::hello(node);
+        let (mut opening, mut request) = Opening::begin(&data.digest).unwrap();
+        loop {
+            match opening.reply(raw.ask(&request)).unwrap() {
+                Next::Ask(next) => request = next,
+                Next::Open(handle) => {
+                    assert_eq!(handle, Handle(0));
+                    return raw;
+                }
+            }
+        }
+    }
+
+    pub fn send(&mut self, request: &Request) -> u64 {
+        self.last_id += 1;
+        self.socket.write_all(&request.encode(self.last_id).to_bytes()).unwrap();
+        self.last_id
+    }
+
+    /// The next reply with its id; nothing, if the connection has ended.
+    pub fn reply(&mut self) -> Option<(u64, Reply)> {
+        read_reply(&mut self.socket)
+    }
+
+    /// The answer to a request, whatever else comes before it.
+    pub fn ask(&mut self, request: &Request) -> Reply {
+        let asked = self.send(request);
+        loop {
+            let (id, reply) = self.reply().expect("an answer");
+            if id == asked {
+                return reply;
+            }
+        }
+    }
+}
+
+pub fn read_reply(socket: &mut UnixStream) -> Option<(u64, Reply)> {
+    let mut header = [0; HEADER_SIZE];
+    socket.read_exact(&mut header).ok()?;
+    let header = forebay_wire::Header::decode(&header).unwrap();
+    let mut body = vec![0; header.body_size];
+    socket.read_exact(&mut body).unwrap();
+    Some((header.id, Reply::decode(&header, &body.into()).unwrap()))
 }
 
 /// A dataset and its content.

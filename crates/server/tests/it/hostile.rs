@@ -9,44 +9,21 @@ use std::{
 use forebay_client::{Client, ClientError, Wanted};
 use forebay_core::{ByteSize, table::proof_of};
 use forebay_server::{Config, Server};
-use forebay_wire::{
-    BODY_SIZE_MAX, ErrorCode, HEADER_SIZE, Header, Refusal, Reply, Request, ShowAnswer,
-};
+use forebay_wire::{BODY_SIZE_MAX, ErrorCode, Header, Refusal, Reply, Request, ShowAnswer};
 
-use crate::harness::{Data, PATIENCE, TestNode, get, put};
-
-fn read_reply(socket: &mut UnixStream) -> Option<Reply> {
-    let mut header = [0; HEADER_SIZE];
-    socket.read_exact(&mut header).ok()?;
-    let header = Header::decode(&header).unwrap();
-    let mut body = vec![0; header.body_size];
-    socket.read_exact(&mut body).unwrap();
-    Some(Reply::decode(&header, &body.into()).unwrap())
-}
+use crate::harness::{Data, PATIENCE, Raw, TestNode, get, put, read_reply};
 
 /// Sends bytes and reads one reply, and whether the connection was closed after it.
 fn say(node: &TestNode, bytes: &[u8]) -> (Option<Reply>, bool) {
     let mut socket = UnixStream::connect(&node.config.socket).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket.write_all(bytes).unwrap();
-    let reply = read_reply(&mut socket);
+    let reply = read_reply(&mut socket).map(|(_, reply)| reply);
     // Closed with something unread, a socket is reset.
     let closed = socket
         .read_to_end(&mut Vec::new())
         .map_or_else(|error| error.kind() == ErrorKind::ConnectionReset, |_| true);
     (reply, closed)
-}
-
-/// A connection that has said hello, and speaks frame by frame.
-fn conversation(node: &TestNode) -> impl FnMut(Request) -> Reply {
-    let mut socket = UnixStream::connect(&node.config.socket).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut ask = move |request: Request| {
-        socket.write_all(&request.encode(1).to_bytes()).unwrap();
-        read_reply(&mut socket).expect("an answer")
-    };
-    ask(Request::Hello { version_min: 1, version_max: 1, job: "x".to_owned() });
-    ask
 }
 
 fn code(reply: Option<Reply>) -> ErrorCode {
@@ -104,7 +81,7 @@ fn wrong_bytes_are_never_believed() {
     let short = client.put(handle, 1, &data.blobs[1].slice(..999));
     assert!(short.is_err(), "cut short");
     assert_eq!(node.service.counters().puts_poisoned.get(), 1);
-    assert_eq!((node.blob_files().len(), node.service.gauges().resident_bytes), (0, 0));
+    assert_eq!(node.service.gauges().resident_bytes, 0);
     drop(client);
     node.wait_for_connections(0);
     let (mut client, handle) = node.open(&data);
@@ -145,7 +122,7 @@ fn a_socket_is_taken_over_from_the_dead_but_not_from_the_living() {
     let elsewhere =
         Config { socket: node.directory.path().join("run/other.sock"), ..node.config.clone() };
     let complaint = format!("{:#}", bind(&elsewhere).unwrap_err());
-    assert!(complaint.contains("another forebay node keeps its blobs there"), "{complaint}");
+    assert!(complaint.contains("is in use by another process"), "{complaint}");
 
     let stale = node.directory.path().join("stale/node.sock");
     std::fs::create_dir(stale.parent().unwrap()).unwrap();
@@ -172,7 +149,8 @@ fn a_wrong_proof_opens_nothing() {
     let _holder = node.open(&data);
     let dataset = data.digest.summary().dataset;
     let namespace = data.digest.namespace().unwrap();
-    let mut ask = conversation(&node);
+    let mut raw = Raw::hello(&node);
+    let mut ask = |request: Request| raw.ask(&request);
     let Reply::Show(ShowAnswer::Prove { nonce }) = ask(Request::Show { namespace, dataset }) else {
         panic!("the node knows the dataset, and asks for a proof");
     };
@@ -195,7 +173,8 @@ fn a_challenge_outlives_those_who_held_the_table() {
     let holder = node.open(&data);
     let dataset = data.digest.summary().dataset;
     let namespace = data.digest.namespace().unwrap();
-    let mut ask = conversation(&node);
+    let mut raw = Raw::hello(&node);
+    let mut ask = |request: Request| raw.ask(&request);
     let Reply::Show(ShowAnswer::Prove { nonce }) = ask(Request::Show { namespace, dataset }) else {
         panic!("the node knows the dataset, and asks for a proof");
     };

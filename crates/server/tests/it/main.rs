@@ -3,5 +3,6 @@
 mod harness;
 mod hostile;
 mod opening;
+mod pressure;
 mod sharing;
 mod storing;

@@ -45,3 +45,15 @@ fn another_namespace_is_as_good_as_unknown() {
     let same_bytes_elsewhere = get(&mut client, handle, &public, 3, std::time::Duration::ZERO);
     assert_eq!(same_bytes_elsewhere, Err(GetAnswer::Miss), "another namespace, another address");
 }
+
+/// A table is larger than a frame: it goes page by page, and a challenge covers all of it.
+#[test]
+fn a_large_table_goes_page_by_page() {
+    let node = TestNode::start(ByteSize::mib(8));
+    let data = Data::new(&vec![1; 70_000]);
+    let (mut first, first_handle) = node.open(&data);
+    put(&mut first, first_handle, &data, 69_999);
+    let (mut second, handle) = node.open(&data);
+    assert_eq!(get(&mut second, handle, &data, 69_999, PATIENCE).unwrap(), data.blobs[69_999]);
+    assert_eq!(node.service.counters().proofs_refused.get(), 0);
+}

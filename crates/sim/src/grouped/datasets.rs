@@ -148,7 +148,12 @@ pub fn load(path: &Path) -> Result<Trace, TraceError> {
 
 /// Reads a trace of a known format.
 pub fn load_as(path: &Path, format: Format) -> Result<Trace, TraceError> {
-    let bytes = file::read(path)?;
+    parse_as(path, file::read(path)?, format)
+}
+
+/// Understands the bytes of such a file, packed or not; `path` is for messages, and for what lies beside it.
+pub fn parse_as(path: &Path, packed: Vec<u8>, format: Format) -> Result<Trace, TraceError> {
+    let bytes = file::unpacked(path, packed)?;
     let columns = |name: &str, layout| columns::parse(path, name, &bytes, layout);
     match format {
         Format::Columns => columns(&stem(path), Layout { header: None, tables: &[] }),
@@ -212,7 +217,7 @@ fn films_beside(ratings: &Path) -> Result<Genres, TraceError> {
     let Some(path) = candidates.into_iter().find(|path| path.exists()) else {
         return Ok(HashMap::new());
     };
-    let bytes = file::read(&path)?;
+    let bytes = file::unpacked(&path, file::read(&path)?)?;
     let films = rows(&path, &bytes, |fields| {
         let [film, _, genres] = fields else { return Err("a film has 3 values".to_owned()) };
         Ok(((*film).into(), (*genres).into()))

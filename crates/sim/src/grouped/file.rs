@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{Cursor, Read},
+    io::{self, Cursor},
     path::{Path, PathBuf},
 };
 
@@ -15,7 +15,7 @@ pub enum TraceError {
         /// Which file.
         path: PathBuf,
         /// What the system said.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// The packed file is damaged, or packed in a way we do not know.
     #[error("unpack {path}: {problem}")]
@@ -45,18 +45,26 @@ pub enum TraceError {
     },
 }
 
-/// The unpacked content of a file.
+/// No trace is longer: one that would unpack to more is refused before it has taken all memory.
+const UNPACKED_SIZE_MAX: usize = if cfg!(fuzzing) { 1 << 20 } else { 16 << 30 };
+
+/// The content of a file, as it lies there.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, TraceError> {
-    let packed =
-        fs::read(path).map_err(|source| TraceError::Io { path: path.to_owned(), source })?;
-    unpack(packed).map_err(|problem| TraceError::Unpack { path: path.to_owned(), problem })
+    fs::read(path).map_err(|source| TraceError::Io { path: path.to_owned(), source })
 }
 
-fn unpack(packed: Vec<u8>) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::new();
+/// The content, unpacked; `path` is for messages.
+pub(super) fn unpacked(path: &Path, packed: Vec<u8>) -> Result<Vec<u8>, TraceError> {
+    unpack(packed, UNPACKED_SIZE_MAX)
+        .map_err(|problem| TraceError::Unpack { path: path.to_owned(), problem })
+}
+
+fn unpack(packed: Vec<u8>, size_max: usize) -> Result<Vec<u8>, String> {
+    let mut bytes = Bounded { bytes: Vec::new(), size_max };
+    let text = |error: io::Error| error.to_string();
     if packed.starts_with(&[0x1f, 0x8b]) {
         let mut reader = flate2::read::MultiGzDecoder::new(packed.as_slice());
-        reader.read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+        io::copy(&mut reader, &mut bytes).map_err(text)?;
     } else if packed.starts_with(b"PK\x03\x04") {
         let mut archive =
             zip::ZipArchive::new(Cursor::new(packed)).map_err(|error| error.to_string())?;
@@ -64,16 +72,55 @@ fn unpack(packed: Vec<u8>) -> Result<Vec<u8>, String> {
             return Err(format!("the archive has {} files instead of one", archive.len()));
         }
         let mut member = archive.by_index(0).map_err(|error| error.to_string())?;
-        member.read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+        io::copy(&mut member, &mut bytes).map_err(text)?;
     } else if packed.starts_with(&[0xfd, b'7', b'z', b'X', b'Z', 0]) {
         lzma_rs::xz_decompress(&mut packed.as_slice(), &mut bytes)
             .map_err(|error| format!("{error:?}"))?;
     } else if packed.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
         let mut reader = ruzstd::decoding::StreamingDecoder::new(packed.as_slice())
             .map_err(|error| error.to_string())?;
-        reader.read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+        io::copy(&mut reader, &mut bytes).map_err(text)?;
     } else {
         return Ok(packed);
     }
-    Ok(bytes)
+    Ok(bytes.bytes)
+}
+
+/// Bytes, up to a limit.
+struct Bounded {
+    bytes: Vec<u8>,
+    size_max: usize,
+}
+
+impl io::Write for Bounded {
+    fn write(&mut self, more: &[u8]) -> io::Result<usize> {
+        if self.bytes.len() + more.len() > self.size_max {
+            return Err(io::Error::other(format!("it unpacks to over {} bytes", self.size_max)));
+        }
+        self.bytes.extend_from_slice(more);
+        Ok(more.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    /// Promise 6: a kilobyte must not become a gigabyte.
+    #[test]
+    fn what_unpacks_to_too_much_is_refused() {
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        let text = vec![b'1'; 100_000];
+        gzip.write_all(&text).unwrap();
+        let packed = gzip.finish().unwrap();
+        assert_eq!(unpack(packed.clone(), 100_000).unwrap(), text);
+        let problem = unpack(packed, 99_999).unwrap_err();
+        assert!(problem.contains("over 99999 bytes"), "{problem}");
+    }
 }

@@ -35,7 +35,7 @@ mod run;
 mod tests;
 
 pub use bounds::Bounds;
-pub use datasets::{Format, load, load_as};
+pub use datasets::{Format, load, load_as, parse_as};
 pub use file::TraceError;
 pub use report::Report;
 pub use run::{CacheShare, CacheShareError, Cost, Simulation, Tally};

@@ -245,3 +245,32 @@ fn the_first_requests_are_a_trace_of_their_own() {
     assert_eq!(short.request(9), whole.request(9));
     assert!(whole.first(0).is_empty());
 }
+
+/// Traces come from anywhere: whatever is done to the bytes, packed or not, they are refused or read.
+#[test]
+fn mutated_traces_never_panic() {
+    let text = b"user,genres\n7,Comedy|Drama\n7,\n8,NA\n8,Drama\n1,\"quoted, twice\"\n";
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(text).unwrap();
+    let mut xz = Vec::new();
+    lzma_rs::xz_compress(&mut &text[..], &mut xz).unwrap();
+    let pages = b"12 3 0 0\n18446744073709551615 1048576 0 0\n".to_vec();
+    let sound = [text.to_vec(), gzip.finish().unwrap(), xz, pages];
+    let mut random = fastrand::Rng::with_seed(11);
+    let mut read = 0;
+    for _ in 0..4000 {
+        let mut bytes = random.choice(&sound).unwrap().clone();
+        for _ in 0..random.usize(0..4) {
+            let at = random.usize(..bytes.len());
+            match random.u8(..4) {
+                0 => bytes[at] = random.u8(..),
+                1 => bytes[at] ^= 1 << random.u8(..8),
+                2 => bytes.truncate(at.max(1)),
+                _ => bytes.insert(at, random.u8(..)),
+            }
+        }
+        let format = *random.choice(Format::ALL).unwrap();
+        read += usize::from(parse_as(Path::new("nowhere/trace"), bytes, format).is_ok());
+    }
+    assert!((100..3900).contains(&read), "some can be read, some cannot: {read}");
+}

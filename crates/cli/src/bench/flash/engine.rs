@@ -133,7 +133,7 @@ impl Engine {
             file,
         };
         // Until something has been evicted: every block has been written.
-        while engine.flash.counters().await?[0].regions_evicted == 0 {
+        while engine.flash.counters()[0].regions_evicted == 0 {
             let limit = Duration::from_millis(100);
             drive(FILL_DEPTH, limit, || engine.append()).await?;
         }
@@ -190,7 +190,7 @@ impl Engine {
 impl Rotation {
     /// Frees the older group and fills the next; also tells how much was written to the device for it.
     pub async fn turn(&mut self, depth: usize) -> anyhow::Result<(Sample, u64)> {
-        let before = self.flash.counters().await?[0].device_bytes_written;
+        let before = self.flash.counters()[0].device_bytes_written;
         let name = format!("turn {}", self.turns);
         let numbers = self.turns * self.count..(self.turns + 1) * self.count;
         let next = self.flash.group(name.as_bytes(), 1, false).await?;
@@ -202,7 +202,7 @@ impl Rotation {
         let filled = filled?;
         self.turns += 1;
         self.older = std::mem::replace(&mut self.newer, next);
-        let after = self.flash.counters().await?[0].device_bytes_written;
+        let after = self.flash.counters()[0].device_bytes_written;
         Ok((filled, after - before))
     }
 }

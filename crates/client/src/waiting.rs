@@ -1,0 +1,71 @@
+//! What is done while an answer is awaited.
+//!
+//! Waiting goes in short slices. Between them it is looked whether the user has interrupted the job, and
+//! whether one who has been silent for long still lives.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use forebay_core::doubt::Doubt;
+
+use crate::{Client, ClientError, Result};
+
+/// How long one slice is.
+pub(crate) const SLICE: Duration = Duration::from_millis(100);
+/// Whoever lives answers a greeting within this.
+const GREETING: Duration = Duration::from_secs(5);
+
+/// Says whether the user has interrupted the job; asked while something is awaited.
+#[derive(Clone, Default)]
+pub struct Interrupt(Option<Arc<dyn Fn() -> bool + Send + Sync>>);
+
+impl Interrupt {
+    /// It is asked after each slice, so it should be quick.
+    pub fn new(has_happened: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(has_happened)))
+    }
+}
+
+impl fmt::Debug for Interrupt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Interrupt" } else { "no Interrupt" })
+    }
+}
+
+/// How one connection waits.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    interrupt: Interrupt,
+    /// Whom to greet.
+    doubted: Option<(PathBuf, Doubt)>,
+}
+
+impl Waiting {
+    /// Until the answer is there, the patience ends or the user interrupts.
+    pub fn patiently(interrupt: &Interrupt) -> Self {
+        Self { interrupt: interrupt.clone(), doubted: None }
+    }
+
+    /// Likewise, but only for one who lives: somebody at this socket answers greetings.
+    pub fn for_the_living(interrupt: &Interrupt, path: &Path) -> Self {
+        let doubted = Some((path.to_owned(), Doubt::default()));
+        Self { interrupt: interrupt.clone(), doubted }
+    }
+
+    /// A slice has passed; nothing has arrived for so long.
+    pub fn go_on(&mut self, silent: Duration) -> Result<()> {
+        if self.interrupt.0.as_ref().is_some_and(|has_happened| has_happened()) {
+            return Err(ClientError::Interrupted);
+        }
+        if let Some((path, doubt)) = &mut self.doubted
+            && doubt.arises(silent)
+        {
+            Client::connect_waiting(path, "", GREETING, Self::patiently(&self.interrupt))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,380 @@
+//! Blobs on flash: a dataset's chunk is a group of the engine, a blob one of its entries.
+//!
+//! A blob that is too long for an entry is cut into pieces, which are written under names of their own that
+//! nobody can guess, before it is known whether they are right. What makes them a blob is an entry under
+//! the blob's address that names them, written last: without it they are never found, and go with their
+//! regions.
+
+use std::{
+    collections::HashMap,
+    fs,
+    io::Write as _,
+    ops::Range,
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::Path,
+    sync::Arc,
+};
+
+use anyhow::{Context as _, ensure};
+use bytes::{Bytes, BytesMut};
+use forebay_core::{
+    Address, BlobOrdinal, ByteSize, DatasetId,
+    table::{Row, Table},
+};
+use forebay_flash::{
+    Config as FlashConfig, DeviceConfig, Flash, Group, Key, Proved, Refusal, io::Backend,
+    shard::Counters,
+};
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::{config::Config, session::fresh_nonce};
+
+/// A longer blob is cut into pieces of this length.
+const PIECE: u64 = 8 << 20;
+/// Memory for blobs and pieces that are on their way in.
+const INCOMING: usize = 512 << 20;
+/// Groups whose numbers are remembered.
+const GROUPS_KNOWN: usize = 4096;
+/// A device has to have so many regions for each chunk that is to have a group of its own.
+const REGIONS_PER_CHUNK: u64 = 4;
+/// The lifetime class of datasets' chunks.
+const CHUNK: u8 = 1;
+
+/// What the word of an entry says: it is a whole blob.
+const WHOLE: u32 = 0;
+/// It names the pieces of one.
+const HEAD: u32 = 1;
+/// It is a piece.
+const PART: u32 = 2;
+
+/// All blobs of a node.
+pub(crate) struct Blobs {
+    flash: Flash,
+    /// The longest entry.
+    piece: u64,
+    region: u64,
+    groups: Mutex<HashMap<GroupName, Group>>,
+    incoming: Arc<Semaphore>,
+}
+
+type GroupName = [u8; 36];
+
+/// What came of a read.
+pub(crate) enum Read {
+    Hit(Bytes),
+    /// It went, or it was damaged.
+    Gone,
+    /// It is there, but not as long as the caller believes: the caller's table is wrong.
+    OtherLength,
+    /// The device is not well.
+    Failed,
+}
+
+/// A blob on its way in.
+pub(crate) struct Incoming {
+    group: Group,
+    row: Row,
+    /// What is here and not written, with the memory for it.
+    held: Held,
+    _memory: OwnedSemaphorePermit,
+    /// The name of its pieces, and how many have been written, if it has to be cut.
+    cut: Option<([u8; 32], u64)>,
+}
+
+enum Held {
+    Nothing,
+    /// As it came.
+    One(Bytes),
+    Several(BytesMut),
+}
+
+impl Blobs {
+    /// Opens the devices that a configuration names, and takes up what lies there.
+    pub fn open(config: &Config) -> anyhow::Result<Self> {
+        let directory = &config.directory;
+        let shown = directory.display();
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)
+            .with_context(|| format!("make the directory `{shown}`"))?;
+        let owner = owner(directory).with_context(|| format!("use the directory `{shown}`"))?;
+        let devices = match config.devices.as_slice() {
+            [] => vec![directory.join("cache.flash")],
+            named => named.to_vec(),
+        };
+        let reserved =
+            devices.iter().map(|device| fs::metadata(device).map_or(0, |meta| meta.len()));
+        let capacity = config.capacity_of(free_space(directory)?, ByteSize(reserved.sum()));
+        let each = ByteSize(capacity.0 / devices.len() as u64);
+        let device =
+            |path| DeviceConfig { path, capacity: each, region_size: config.region_size, owner };
+        let mut flash = FlashConfig::new(devices.into_iter().map(device).collect());
+        flash.backend = config.io;
+        let flash = Flash::open(&flash)?;
+        Ok(Self {
+            piece: PIECE.min(flash.entry_length_max()),
+            region: flash.region_size(),
+            flash,
+            groups: Mutex::default(),
+            incoming: Arc::new(Semaphore::new(INCOMING)),
+        })
+    }
+
+    /// How much fits.
+    pub fn capacity(&self) -> ByteSize {
+        self.flash.capacity()
+    }
+
+    /// What has been counted, on all devices.
+    pub fn counters(&self) -> Vec<Counters> {
+        self.flash.counters()
+    }
+
+    /// Whether a blob can be read, as far as anybody knows. Asks nobody, and never waits.
+    pub fn contains(&self, address: &Address) -> bool {
+        self.flash.contains(&key(address))
+    }
+
+    /// Everything that is here will be there again after a restart.
+    pub async fn flush(&self) -> Result<(), Refusal> {
+        self.flash.flush().await
+    }
+
+    /// Some bytes of a blob.
+    pub async fn read(&self, row: Row, range: Range<u64>) -> Read {
+        let read = if row.length <= self.piece {
+            self.read_whole(row, range).await
+        } else {
+            self.read_pieces(row, range).await
+        };
+        if let Err(Refusal::Failed) = read {
+            // It would be asked for again and again.
+            self.flash.forget(key(&row.address));
+        }
+        read.unwrap_or_else(|refusal| match refusal {
+            Refusal::Range => Read::OtherLength,
+            _ => Read::Failed,
+        })
+    }
+
+    async fn read_whole(&self, row: Row, range: Range<u64>) -> Result<Read, Refusal> {
+        let key = key(&row.address);
+        Ok(match self.flash.read(key, Some(range)).await? {
+            Some(proved) if proved.tag == WHOLE && u64::from(proved.length) == row.length => {
+                Read::Hit(Bytes::from_owner(proved.bytes))
+            }
+            Some(_) => Read::OtherLength,
+            None => self.gone(key),
+        })
+    }
+
+    async fn read_pieces(&self, row: Row, range: Range<u64>) -> Result<Read, Refusal> {
+        let key = key(&row.address);
+        let Some(head) = self.flash.read(key, None).await? else { return Ok(self.gone(key)) };
+        let Some((name, piece, length)) = decode_head(&head) else { return Ok(Read::OtherLength) };
+        if length != row.length {
+            return Ok(Read::OtherLength);
+        }
+        let mut bytes = BytesMut::new();
+        let mut next = range.start;
+        while next < range.end {
+            let (number, start) = (next / piece, next % piece);
+            let end = (range.end - number * piece).min(piece);
+            let Some(proved) = self.flash.read(part(&name, number), Some(start..end)).await? else {
+                // Without all its pieces it is nothing.
+                return Ok(self.gone(key));
+            };
+            next = number * piece + end;
+            if bytes.is_empty() && next == range.end {
+                return Ok(Read::Hit(Bytes::from_owner(proved.bytes)));
+            }
+            bytes.extend_from_slice(&proved.bytes);
+        }
+        Ok(Read::Hit(bytes.freeze()))
+    }
+
+    /// What was looked for is not there: whoever asks next must not be told that it is.
+    fn gone(&self, key: Key) -> Read {
+        self.flash.forget(key);
+        Read::Gone
+    }
+
+    /// Begins to take a blob in. `None` if there is too much on its way already.
+    pub async fn begin(
+        &self,
+        table: &Table,
+        blob: BlobOrdinal,
+        row: Row,
+    ) -> Result<Option<Incoming>, Refusal> {
+        let cut = row.length > self.piece;
+        let held = u32::try_from(row.length.min(self.piece).max(1)).expect("a piece is short");
+        let Ok(memory) = Arc::clone(&self.incoming).try_acquire_many_owned(held) else {
+            return Ok(None);
+        };
+        let group = self.group_of(table, blob).await?;
+        let name = if cut { Some((fresh_nonce().ok_or(Refusal::Failed)?, 0)) } else { None };
+        Ok(Some(Incoming { group, row, held: Held::Nothing, _memory: memory, cut: name }))
+    }
+
+    /// The group for a blob: its chunk's, or its dataset's, if a chunk would not fill a region, or there are
+    /// so few regions that those being filled would drive each other out.
+    async fn group_of(&self, table: &Table, blob: BlobOrdinal) -> Result<Group, Refusal> {
+        let chunks = u64::from(table.chunking().chunks());
+        let regions = self.capacity().0 / self.region;
+        let own = table.total().0 / chunks >= self.region && regions >= REGIONS_PER_CHUNK * chunks;
+        let chunk =
+            if own { table.chunk_of(blob).expect("a blob of this table").0 } else { u32::MAX };
+        let name = group_name(table.dataset(), chunk);
+        if let Some(known) = self.groups.lock().get(&name) {
+            return Ok(known.clone());
+        }
+        let group = self.flash.group(&name, CHUNK, false).await?;
+        let mut groups = self.groups.lock();
+        if groups.len() >= GROUPS_KNOWN {
+            groups.clear();
+        }
+        groups.insert(name, group.clone());
+        Ok(group)
+    }
+}
+
+impl Incoming {
+    /// Takes the next bytes.
+    pub async fn take(&mut self, blobs: &Blobs, bytes: Bytes) -> Result<(), Refusal> {
+        let Some((name, mut written)) = self.cut else {
+            self.held.add(bytes, self.row.length);
+            return Ok(());
+        };
+        let mut bytes = bytes;
+        while !bytes.is_empty() {
+            let room = blobs.piece - self.held.length();
+            let some = bytes.split_to(bytes.len().min(usize::try_from(room).expect("a piece")));
+            self.held.add(some, blobs.piece);
+            if self.held.length() == blobs.piece {
+                self.group.append(part(&name, written), PART, self.held.take()).await?;
+                written += 1;
+            }
+        }
+        self.cut = Some((name, written));
+        Ok(())
+    }
+
+    /// All of it is here, and it is right: from now on it is found.
+    pub async fn finish(mut self, blobs: &Blobs) -> Result<(), Refusal> {
+        let key = key(&self.row.address);
+        let Some((name, written)) = self.cut else {
+            return self.group.append(key, WHOLE, self.held.take()).await;
+        };
+        if self.held.length() > 0 {
+            self.group.append(part(&name, written), PART, self.held.take()).await?;
+        }
+        let head = encode_head(&name, blobs.piece, self.row.length);
+        self.group.append(key, HEAD, head).await
+    }
+}
+
+impl Held {
+    fn length(&self) -> u64 {
+        match self {
+            Self::Nothing => 0,
+            Self::One(bytes) => bytes.len() as u64,
+            Self::Several(bytes) => bytes.len() as u64,
+        }
+    }
+
+    fn add(&mut self, bytes: Bytes, capacity: u64) {
+        *self = match std::mem::replace(self, Self::Nothing) {
+            Self::Nothing => Self::One(bytes),
+            Self::One(first) => {
+                let mut both = BytesMut::with_capacity(usize::try_from(capacity).expect("a piece"));
+                both.extend_from_slice(&first);
+                both.extend_from_slice(&bytes);
+                Self::Several(both)
+            }
+            Self::Several(mut all) => {
+                all.extend_from_slice(&bytes);
+                Self::Several(all)
+            }
+        };
+    }
+
+    fn take(&mut self) -> Bytes {
+        match std::mem::replace(self, Self::Nothing) {
+            Self::Nothing => Bytes::new(),
+            Self::One(bytes) => bytes,
+            Self::Several(bytes) => bytes.freeze(),
+        }
+    }
+}
+
+fn key(address: &Address) -> Key {
+    Key(*address.as_bytes())
+}
+
+/// The name of one piece.
+fn part(name: &[u8; 32], number: u64) -> Key {
+    let mut hasher = blake3::Hasher::new_keyed(name);
+    hasher.update(&number.to_le_bytes());
+    Key(*hasher.finalize().as_bytes())
+}
+
+fn group_name(dataset: DatasetId, chunk: u32) -> GroupName {
+    let mut name = [0; 36];
+    name[..32].copy_from_slice(dataset.as_bytes());
+    name[32..].copy_from_slice(&chunk.to_le_bytes());
+    name
+}
+
+fn encode_head(name: &[u8; 32], piece: u64, length: u64) -> Bytes {
+    [&name[..], &piece.to_le_bytes(), &length.to_le_bytes()].concat().into()
+}
+
+fn decode_head(head: &Proved) -> Option<([u8; 32], u64, u64)> {
+    let (name, rest) = head.bytes.split_first_chunk::<32>()?;
+    let (piece, length) = rest.split_first_chunk::<8>()?;
+    let length = u64::from_le_bytes(length.try_into().ok()?);
+    let piece = u64::from_le_bytes(*piece);
+    (head.tag == HEAD && piece > 0).then_some((*name, piece, length))
+}
+
+/// The number by which this node's devices know it; made when there is none.
+fn owner(directory: &Path) -> anyhow::Result<[u8; 16]> {
+    let path = directory.join("node.id");
+    let shown = path.display();
+    if let Ok(bytes) = fs::read(&path) {
+        let owner = bytes.try_into().ok();
+        let owner: Option<[u8; 16]> = owner;
+        return owner.with_context(|| {
+            format!("`{shown}` is not what forebay wrote there; remove it, and the devices with it")
+        });
+    }
+    let nonce = fresh_nonce().context("the system has no randomness")?;
+    let owner = *nonce.first_chunk::<16>().expect("longer");
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&path)
+        .with_context(|| format!("make `{shown}`"))?;
+    file.write_all(&owner)?;
+    file.sync_all()?;
+    ensure!(fs::read(&path)? == owner, "`{shown}` was made by somebody else at the same time");
+    Ok(owner)
+}
+
+fn free_space(directory: &Path) -> anyhow::Result<ByteSize> {
+    let space = rustix::fs::statvfs(directory).context("ask how much space is free")?;
+    Ok(ByteSize(space.f_bavail.saturating_mul(space.f_frsize)))
+}
+
+/// How I/O is done, as a configuration says it.
+pub(crate) fn backend(text: &str) -> anyhow::Result<Backend> {
+    match text {
+        "auto" => Ok(Backend::Auto),
+        "io_uring" => Ok(Backend::Uring),
+        "threads" => Ok(Backend::Threads),
+        _ => anyhow::bail!("should be \"auto\", \"io_uring\" or \"threads\""),
+    }
+}

@@ -1,0 +1,22 @@
+//! Configuration files of nodes: refused in one line, or such that a node can run with them.
+#![no_main]
+
+use forebay_fuzz::seed;
+use forebay_server::Config;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(
+    init: {
+        let template = Config::template();
+        seed("template", template.as_bytes());
+        // Its examples are comments with a key in them.
+        let lines = template.lines().filter(|line| line.contains(" = "));
+        let examples: Vec<&str> = lines.map(|line| line.trim_start_matches("# ")).collect();
+        seed("examples", examples.join("\n").as_bytes());
+    },
+    |text: &str| {
+        if let Ok(config) = Config::parse(text) {
+            config.check().expect("what was parsed was checked");
+        }
+    }
+);

@@ -1,0 +1,103 @@
+//! Whole conversations with a node, over a real socket and a real directory: whatever is said in whatever
+//! order, the node neither panics nor hangs, and keeps within its capacity.
+#![no_main]
+
+use std::{cell::OnceCell, sync::Arc, time::Duration};
+
+use forebay_client::{Next, Opening, hello};
+use forebay_core::ByteSize;
+use forebay_fuzz::{content, digest, directory, seed};
+use forebay_server::{NodeService, session, store::Files};
+use forebay_wire::{BlobProgress, BlobRange, Reply, Request, ShowAnswer};
+use libfuzzer_sys::fuzz_target;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::UnixStream,
+    runtime::Runtime,
+    time::timeout,
+};
+
+const CAPACITY: ByteSize = ByteSize::kib(32);
+
+struct Scene {
+    runtime: Runtime,
+    node: Arc<NodeService>,
+    _directory: tempfile::TempDir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let directory = directory();
+        let store = Files::open(directory.path()).expect("a store");
+        let lease = Duration::from_millis(100);
+        let node = NodeService::new(Arc::new(store), CAPACITY, lease, Vec::new()).expect("a node");
+        let node = Arc::new(node);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        runtime.spawn(Arc::clone(&node).expire_claims());
+        Self { runtime, node, _directory: directory }
+    }
+}
+
+thread_local!(static SCENE: OnceCell<Scene> = const { OnceCell::new() });
+
+/// Everything that a well-behaved job and its agent say.
+fn well_behaved() -> Vec<Request> {
+    let digest = digest();
+    let (mut opening, show) = Opening::begin(&digest).expect("a digest");
+    let mut said = vec![hello("job"), show];
+    if let Ok(Next::Ask(upload)) = opening.reply(Reply::Show(ShowAnswer::Upload)) {
+        said.push(upload);
+    }
+    let handle = 0;
+    let range = |blob| BlobRange { blob, offset: 0, length: 10 };
+    said.extend([
+        Request::Presence { handle, first: 0, count: 4 },
+        Request::Claim { handle, blobs: vec![0, 1, 2, 3] },
+        Request::Renew { handle, blobs: vec![BlobProgress { blob: 1, bytes: 5 }] },
+        Request::Put { handle, blob: 0, offset: 0, payload: content(0) },
+        Request::Put { handle, blob: 1, offset: 0, payload: content(1).slice(..5) },
+        Request::Put { handle, blob: 1, offset: 5, payload: content(1).slice(5..) },
+        Request::Get { handle, wait_ms: 1, ranges: vec![range(0), range(1), range(2)] },
+        Request::Release { handle, blobs: vec![2, 3] },
+        Request::Want { handle, blobs: vec![3] },
+        Request::Stats,
+    ]);
+    said
+}
+
+fuzz_target!(
+    init: {
+        let frames: Vec<Vec<u8>> =
+            well_behaved().iter().zip(1..).map(|(said, id)| said.encode(id).to_bytes()).collect();
+        seed("whole", &frames.concat());
+        for (at, frame) in frames.iter().enumerate() {
+            seed(&format!("{at:02}"), &[&frames[..3].concat()[..], &frame[..]].concat());
+        }
+    },
+    |data: &[u8]| {
+        SCENE.with(|scene| {
+            let scene = scene.get_or_init(Scene::new);
+            let talk = async {
+                let (client, server) = UnixStream::pair().expect("a pair");
+                let serving = tokio::spawn(session::serve(Arc::clone(&scene.node), server));
+                let (mut reader, mut writer) = client.into_split();
+                let reading = tokio::spawn(async move {
+                    let mut replies = Vec::new();
+                    let _ = reader.read_to_end(&mut replies).await;
+                });
+                let _ = writer.write_all(data).await;
+                let _ = writer.shutdown().await;
+                reading.await.expect("reads");
+                let _ = serving.await.expect("serving does not panic");
+            };
+            let limit = Duration::from_secs(20);
+            let ended = scene.runtime.block_on(async { timeout(limit, talk).await });
+            assert!(ended.is_ok(), "the node hangs");
+            let gauges = scene.node.gauges();
+            assert_eq!(gauges.connections_open, 0);
+            assert_eq!(gauges.claims_held, 0, "claims go with their holder");
+            assert!(gauges.resident_bytes <= CAPACITY.0);
+        });
+    }
+);

@@ -1,0 +1,37 @@
+//! Digest files, which may come from anywhere: refused, or read to the last row without a panic.
+//!
+//! Under `cfg(fuzzing)` the checksum of the metadata is not compared: nobody guesses a hash, and what lies
+//! behind it must hold on its own.
+#![no_main]
+
+use bytes::Bytes;
+use forebay_core::{ItemOrdinal, digest::Digest, table};
+use forebay_fuzz::{digest_bytes, seed};
+use libfuzzer_sys::fuzz_target;
+
+/// Announced rows may be many; those that are there are few.
+const ROWS: usize = 64;
+
+fuzz_target!(
+    init: {
+        seed("plain", &digest_bytes(false));
+        seed("columns", &digest_bytes(true));
+    },
+    |data: &[u8]| {
+        let Ok(digest) = Digest::open(Bytes::copy_from_slice(data)) else { return };
+        for row in digest.blobs().take(ROWS).flatten() {
+            let _ = row.parts().take(ROWS).collect::<Vec<_>>();
+            let _ = row.items().take(ROWS).collect::<Vec<_>>();
+        }
+        for item in (0..digest.summary().items).take(ROWS) {
+            let _ = digest.item(ItemOrdinal::new(item));
+        }
+        for (name, _) in digest.columns() {
+            let _ = digest.column(name);
+        }
+        if digest.summary().blobs < 10_000 {
+            let _ = table::proof_of(&digest, &[7; 32]);
+            let _ = digest.check();
+        }
+    }
+);

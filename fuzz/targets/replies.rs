@@ -1,0 +1,32 @@
+//! What a job and an agent read from their sockets: refused, or understood and said in the same bytes.
+#![no_main]
+
+use bytes::Bytes;
+use forebay_fuzz::seed;
+use forebay_wire::{
+    ClaimAnswer, ErrorCode, GetAnswer, HEADER_SIZE, Header, Refusal, Reply, ShowAnswer,
+};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(
+    init: {
+        seed("prove", &Reply::Show(ShowAnswer::Prove { nonce: [7; 32] }).encode(1).to_bytes());
+        seed("claim", &Reply::Claim { answers: vec![ClaimAnswer::Held; 3] }.encode(2).to_bytes());
+        let payload = Bytes::from_static(b"bytes");
+        let answer = GetAnswer::Hit;
+        seed("get", &Reply::Get { index: 3, answer, payload }.encode(3).to_bytes());
+        let counters = vec![("hits".to_owned(), 7), ("misses".to_owned(), 9)];
+        seed("stats", &Reply::Stats { counters }.encode(4).to_bytes());
+        let refusal = Refusal { code: ErrorCode::NoSpace, text: "full".to_owned() };
+        seed("error", &Reply::Error(refusal).encode(5).to_bytes());
+    },
+    |data: &[u8]| {
+        let Some((header, rest)) = data.split_first_chunk::<HEADER_SIZE>() else { return };
+        let Ok(header) = Header::decode(header) else { return };
+        let Some(body) = rest.get(..header.body_size) else { return };
+        if let Ok(reply) = Reply::decode(&header, &Bytes::copy_from_slice(body)) {
+            let said = reply.encode(header.id).to_bytes();
+            assert_eq!(said, data[..HEADER_SIZE + header.body_size], "{reply:?}");
+        }
+    }
+);

@@ -1,0 +1,206 @@
+"""PyTorch's workers, replaced when one of them is killed (promise 2).
+
+PyTorch ends the epoch then. But the order is made in the main process, so nothing is lost with a
+worker except its time: we keep the batches that were chosen and not yielded yet, throw all workers
+and their queues away, since whoever died may have held a lock or written half a message, and give
+the same batches to new ones in the same order.
+
+PyTorch has no public seam for this. ``SUPPORTED`` says whether its iterator still has the methods
+that are overridden here; if not, the loader uses it as it is.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from multiprocessing import connection
+from typing import Any
+
+import torch
+from torch import _C
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+
+#: Workers that die so often without a batch in between are not replaced: it is the batch.
+DEATHS_MAX = 3
+#: What a dying process sent may fail to arrive a moment before it is known to be dead.
+DYING_SECONDS = 1.0
+#: A killed process that has not ended by then hangs in the kernel, and is left there.
+KILL_SECONDS = 5.0
+
+SUPPORTED = all(
+    hasattr(_MultiProcessingDataLoaderIter, name)
+    for name in (
+        "_get_data",
+        "_mark_worker_as_unavailable",
+        "_next_index",
+        "_process_data",
+        "_reset",
+        "_shutdown_workers",
+    )
+) and all(hasattr(_C, name) for name in ("_set_worker_pids", "_remove_worker_pids"))
+
+
+class WorkerDied(Exception):
+    """One of the workers is dead; its cause is what PyTorch says about that."""
+
+
+class SurvivingIterator:
+    """What a loader with workers iterates with; a worker's death is an event, not an error."""
+
+    def __init__(self, loader: DataLoader[Any], on_restart: Callable[[], None]) -> None:
+        # A copy: the loader may keep this iterator, and in a cycle workers are not ended in order.
+        self._loader = copy.copy(loader)
+        self._on_restart = on_restart
+        self._workers = _Workers(loader)
+        self._deaths = 0
+
+    def __iter__(self) -> SurvivingIterator:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def __next__(self) -> Any:
+        while True:
+            try:
+                batch = next(self._workers)
+            except WorkerDied as died:
+                self._restart(died)
+            else:
+                self._deaths = 0
+                return batch
+
+    def _reset(self, loader: DataLoader[Any]) -> None:
+        """Begin another epoch with the same workers; PyTorch's loader calls this by its name."""
+        self._deaths = 0
+        try:
+            self._workers._reset(loader)
+        except WorkerDied as died:
+            self._restart(died)
+
+    def _restart(self, died: WorkerDied) -> None:
+        old = self._workers
+        old.abandon()
+        self._deaths += 1
+        if self._deaths > DEATHS_MAX:
+            assert died.__cause__ is not None
+            raise died.__cause__
+        message = f"{died.__cause__}: new workers read its batches again"
+        warnings.warn(message, RuntimeWarning, stacklevel=4)
+        self._on_restart()
+        # The order goes on where it is. The seed of the new workers' random numbers is not drawn
+        # from the user's generator, whose next number decides the next epoch.
+        spare = torch.Generator()
+        spare.seed()
+        as_it_is = _But(self._loader, generator=spare, _index_sampler=old._sampler_iter)
+        self._workers = _Workers(as_it_is, again=old.pending.values())
+        self._workers._index_sampler = old._index_sampler
+
+
+class _But:
+    """An object, but for some of its attributes."""
+
+    def __init__(self, other: object, **instead: object) -> None:
+        self.__dict__.update(instead)
+        self._other = other
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._other, name)
+
+
+class _Workers(_MultiProcessingDataLoaderIter):
+    """PyTorch's own, with two differences: it remembers what the workers were given, and their
+    deaths are told when a batch is waited for, nowhere else.
+
+    PyTorch raises from a signal handler, that is, anywhere in the user's program or in a sampler.
+    """
+
+    def __init__(self, loader: Any, again: Iterable[Any] = ()) -> None:
+        #: What was given to workers and not yielded yet, by PyTorch's number.
+        self.pending: dict[int, Any] = {}
+        self._again = deque(again)  # as many as are given out at first, so soon empty
+        self._arrived = 0
+        super().__init__(loader)
+
+    def abandon(self) -> None:
+        """Kill all workers, and leave their queues and locks alone."""
+        self._shutdown = True
+        for worker in self._workers:
+            worker.kill()
+        for worker in self._workers:
+            worker.join(KILL_SECONDS)
+        for queue in self._index_queues:
+            queue.close()
+        if self._pin_memory:
+            # Its thread looks at this now and then. One that waits for the rest of a message does
+            # not, and stays until the process ends.
+            self._pin_memory_thread_done_event.set()
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        if first_iter:
+            self._unwatch()
+            self._worker_pids_set = False
+        self.pending.clear()
+        super()._reset(loader, first_iter)
+
+    def _next_index(self) -> Any:
+        index = self._again.popleft() if self._again else super()._next_index()  # type: ignore[no-untyped-call]
+        self.pending[self._send_idx] = index
+        return index
+
+    def _process_data(self, data: Any, *rest: Any) -> Any:
+        # Called once for every batch that is yielded, or whose error is.
+        in_order = getattr(self, "_in_order", True)
+        del self.pending[next(iter(self.pending)) if in_order else self._arrived]
+        return super()._process_data(data, *rest)  # type: ignore[no-untyped-call]
+
+    def _get_data(self) -> Any:
+        try:
+            try:
+                self._watch()
+                number, data = super()._get_data()  # type: ignore[no-untyped-call]
+            finally:
+                self._unwatch()
+        except Exception as problem:
+            self._unwatch()
+            if self._dead(DYING_SECONDS):
+                raise WorkerDied from problem
+            raise
+        self._arrived = number
+        return number, data
+
+    def _mark_worker_as_unavailable(self, worker_id: int, shutdown: bool = False) -> None:
+        # Of a dead worker, this would wait for a lock that it may have held.
+        if shutdown:
+            super()._mark_worker_as_unavailable(worker_id, shutdown)
+
+    def _shutdown_workers(self) -> None:
+        if not getattr(self, "_shutdown", True) and self._dead():
+            self.abandon()
+        else:
+            super()._shutdown_workers()
+
+    def _dead(self, seconds: float = 0.0) -> list[Any]:
+        """The dead among the workers, if need be after some waiting for the first."""
+        ended = connection.wait([worker.sentinel for worker in self._workers], seconds)
+        return [worker for worker in self._workers if worker.sentinel in ended]
+
+    def _watch(self) -> None:
+        """From now on the death of a worker raises here, even amidst reading half a message."""
+        if threading.current_thread() is threading.main_thread():
+            pids = tuple(worker.pid for worker in self._workers if worker.pid is not None)
+            _C._set_worker_pids(id(self), pids)
+        # What happened before has been signalled before.
+        for worker in self._dead():
+            raise RuntimeError(
+                f"DataLoader worker (pid {worker.pid}) ended with exit code {worker.exitcode}"
+            )
+
+    def _unwatch(self) -> None:
+        with suppress(ValueError):  # not watched
+            _C._remove_worker_pids(id(self))

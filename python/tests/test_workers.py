@@ -1,0 +1,231 @@
+"""Promise 2, when workers are killed: PyTorch would end the epoch, forebay's loader goes on."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import harness
+import pytest
+import torch
+from harness import CONTENTS, World
+from torch.utils import data
+
+import forebay
+from forebay import _workers
+
+FORK: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork"}
+SPAWN: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "spawn"}
+PERSISTENT = {"persistent_workers": True}
+
+#: Warnings are expected, one for each death.
+pytestmark = pytest.mark.filterwarnings("ignore:DataLoader worker:RuntimeWarning")
+
+
+def loader_of(dataset: forebay.Dataset, seed: int, **options: Any) -> forebay.DataLoader:
+    options = {"batch_size": 16, "shuffle": True, "collate_fn": list, **options}
+    return forebay.DataLoader(dataset, generator=torch.Generator().manual_seed(seed), **options)
+
+
+def restarts(dataset: forebay.Dataset) -> int:
+    loader = dataset.stats()["loader"]
+    assert loader is not None
+    return loader["workers_restarted"]
+
+
+def kill_workers(count: int) -> None:
+    """Kill some of this process's workers; that they have died is signalled here, outside of the
+    loader.
+    """
+    for worker in multiprocessing.active_children()[:count]:
+        assert worker.pid is not None
+        harness.kill(worker.pid)
+        os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+
+
+def epoch_with_deaths(loader: forebay.DataLoader, deaths: dict[int, int]) -> list[list[bytes]]:
+    """Read an epoch, and kill so many workers after some of the batches."""
+    batches = []
+    for number, batch in enumerate(loader):
+        batches.append(batch)
+        kill_workers(deaths.get(number, 0))
+    return batches
+
+
+@pytest.mark.parametrize(
+    ("order", "options"),
+    [
+        ("strict", FORK),
+        ("strict", FORK | PERSISTENT),
+        ("strict", SPAWN),
+        ("substitute", FORK),
+        ("substitute", FORK | PERSISTENT),
+        ("substitute", SPAWN | PERSISTENT),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())),
+)
+def test_killed_workers_change_nothing(world: World, order: Any, options: Any) -> None:
+    """Neither what comes, nor in which order, nor the random numbers that follow."""
+    undisturbed = options | FORK
+    # Whoever is spawned imports torch anew, which takes seconds.
+    deaths = {2: 1, 6: 2} if undisturbed == options else {4: 1}
+    rest: list[dict[int, int]] = [] if options == SPAWN else [{}]
+    seen: list[Any] = []
+    for workers, killed in ((undisturbed, {}), (options, deaths)):
+        # Without a node nothing is preferred, so that an order can be compared.
+        dataset = world.dataset(cache=None)
+        torch.manual_seed(5)
+        loader = loader_of(dataset, 7, order=order, **workers)
+        epochs = [epoch_with_deaths(loader, epoch) for epoch in [killed, *rest]]
+        seen.append([*epochs, torch.rand(3).tolist()])
+        assert restarts(dataset) == len(killed)
+    assert seen[0] == seen[1]
+    for batches in seen[1][:-1]:
+        assert Counter(item for batch in batches for item in batch) == Counter(CONTENTS)
+
+
+def test_every_item_once_from_a_node_whatever_is_resident(slow_world: World) -> None:
+    dataset = slow_world.dataset()
+    batches = epoch_with_deaths(loader_of(dataset, 1, **FORK), {1: 1, 4: 2, 8: 1, 12: 2})
+    assert [len(batch) for batch in batches] == [16] * 12 + [11]
+    assert Counter(item for batch in batches for item in batch) == Counter(CONTENTS)
+    # Nobody is missed after the last batch.
+    assert restarts(dataset) == 3
+
+
+def test_persistent_workers_that_die_between_epochs(world: World) -> None:
+    dataset = world.dataset(cache=None)
+    loader = loader_of(dataset, 1, **FORK, **PERSISTENT)
+    epochs = [epoch_with_deaths(loader, {12: 2}) for _ in range(3)]
+    for batches in epochs:
+        assert Counter(item for batch in batches for item in batch) == Counter(CONTENTS)
+    assert restarts(dataset) == 2
+    # An epoch that is left in the middle is not continued by the next.
+    next(iter(loader))
+    assert len(list(loader)) == 13
+
+
+class Dies:
+    """Kills the worker that reads one of the items, the first times."""
+
+    def __init__(self, directory: Path, victim: bytes, times: int) -> None:
+        self.directory, self.victim, self.times = directory, victim, times
+        directory.mkdir()
+
+    def __call__(self, item: bytes) -> bytes:
+        deaths = len(os.listdir(self.directory))
+        if item == self.victim and deaths < self.times:
+            (self.directory / str(deaths)).touch()
+            harness.kill(os.getpid())
+        return item
+
+
+@pytest.mark.parametrize("options", [{}, PERSISTENT, {"in_order": False}], ids=str)
+def test_a_worker_that_dies_while_it_is_waited_for(
+    world: World, tmp_path: Path, options: Any
+) -> None:
+    transform = Dies(tmp_path / "deaths", CONTENTS[99], times=2)
+    dataset = world.dataset(cache=None, transform=transform)
+    loader = loader_of(dataset, 1, **FORK, **options)
+    with pytest.warns(RuntimeWarning, match="new workers read its batches again"):
+        batches = list(loader)
+    assert Counter(item for batch in batches for item in batch) == Counter(CONTENTS)
+    assert restarts(dataset) == 2
+
+
+def test_an_item_that_kills_every_worker_is_given_up(world: World, tmp_path: Path) -> None:
+    dataset = world.dataset(cache=None, transform=Dies(tmp_path / "deaths", CONTENTS[99], 1000))
+    loader = loader_of(dataset, 1, shuffle=False, batch_size=20, **FORK)
+    epoch = iter(loader)
+    assert [next(epoch) for _ in range(4)] == [CONTENTS[at : at + 20] for at in range(0, 80, 20)]
+    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid"):
+        next(epoch)
+    assert restarts(dataset) == _workers.DEATHS_MAX
+
+
+def kill_all(pids: list[int]) -> None:
+    for pid in pids:
+        harness.kill(pid)
+
+
+class Counting:
+    """Notes every item that was read in a file."""
+
+    def __init__(self, notes: Path) -> None:
+        self.notes = notes
+        notes.touch()
+
+    def __call__(self, item: bytes) -> bytes:
+        with self.notes.open("ab") as notes:
+            notes.write(b".")
+        return item
+
+
+def test_half_a_message_is_not_waited_for(world: World, tmp_path: Path) -> None:
+    """A batch is longer than a pipe: workers that stop before it is read have sent half of one."""
+    counting = Counting(tmp_path / "notes")
+    dataset = world.dataset(cache=None, transform=counting)
+    epoch = iter(loader_of(dataset, 1, batch_size=40, **FORK))
+    batches = [next(epoch)]
+    # All that is handed out at a time has been read; the pipe is full.
+    harness.wait_until(lambda: counting.notes.stat().st_size == 5 * 40)
+    workers = [worker.pid or 0 for worker in multiprocessing.active_children()]
+    for pid in workers:
+        os.kill(pid, signal.SIGSTOP)
+    # By then this process most likely reads the pipe; if not, less is tested.
+    killing = threading.Timer(1.0, kill_all, [workers])
+    killing.start()
+    batches += epoch
+    killing.join()
+    assert Counter(item for batch in batches for item in batch) == Counter(CONTENTS)
+    assert restarts(dataset) == 1
+
+
+def fails(item: bytes) -> bytes:
+    if item == CONTENTS[99]:
+        raise RuntimeError("this one cannot be decoded")
+    return item
+
+
+def test_an_error_of_a_transform_is_no_death(world: World) -> None:
+    dataset = world.dataset(cache=None, transform=fails)
+    epoch = iter(loader_of(dataset, 1, shuffle=False, batch_size=50, **FORK))
+    assert next(epoch) == CONTENTS[:50]
+    with pytest.raises(RuntimeError, match="this one cannot be decoded"):
+        next(epoch)
+    assert list(epoch) == [CONTENTS[100:150], CONTENTS[150:200], CONTENTS[200:]]
+    assert restarts(dataset) == 0
+
+
+def test_with_pinned_memory(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes need no pinning, so the thread that would pin them runs without an accelerator."""
+    answers: dict[str, Callable[..., Any]] = {
+        "is_available": lambda: True,
+        "current_accelerator": lambda: None,
+        "current_device_index": lambda: 0,
+        "set_device_index": lambda _: None,
+    }
+    for name, answer in answers.items():
+        monkeypatch.setattr(torch.accelerator, name, answer)
+    dataset = world.dataset(cache=None)
+    loader = loader_of(dataset, 1, pin_memory=True, **FORK)
+    batches = epoch_with_deaths(loader, {2: 1, 6: 2})
+    assert Counter(item for batch in batches for item in batch) == Counter(CONTENTS)
+    assert restarts(dataset) == 2
+
+
+def test_a_pytorch_that_has_changed_is_used_as_it_is(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _workers.SUPPORTED, "of the PyTorch that is tested, the names are known"
+    monkeypatch.setattr(_workers, "SUPPORTED", False)
+    loader = loader_of(world.dataset(cache=None), 1, **FORK)
+    epoch = iter(loader)
+    assert type(epoch) is data.dataloader._MultiProcessingDataLoaderIter
+    assert len(list(epoch)) == 13
