@@ -16,6 +16,9 @@ use crate::{
     side::{Kind, Order, Store},
 };
 
+/// An entry takes whole pages, one more than its value.
+const PAGE: u64 = 4 << 10;
+
 pub struct Foyer {
     cache: HybridCache<u64, Bytes>,
     payload: Bytes,
@@ -62,7 +65,7 @@ impl Foyer {
         let mut foyer = Self { cache, payload, resident: 0, next: 0, random };
         // Every block, and some more.
         foyer.insert_all(size.0 / item as u64 * 9 / 8).await?;
-        foyer.resident = size.0 / 2 / (item as u64 + item as u64 / 16);
+        foyer.resident = size.0 / 2 / (item as u64 + 2 * PAGE);
         Ok(foyer)
     }
 
@@ -81,7 +84,7 @@ impl Foyer {
         let mut watch = Watch::start();
         while more(self.next - first, watch.elapsed()) {
             let began = std::time::Instant::now();
-            let inserted = (self.next - first) * length;
+            let inserted = (self.next - first) * (length + PAGE);
             if inserted.saturating_sub(written() - before) > STAGING.0 / 2 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 continue;

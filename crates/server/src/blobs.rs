@@ -73,7 +73,7 @@ pub(crate) enum Read {
 
 /// A blob on its way in.
 pub(crate) struct Incoming {
-    group: Group,
+    group: GroupName,
     row: Row,
     /// What is here and not written, with the memory for it.
     held: Held,
@@ -202,7 +202,7 @@ impl Blobs {
     }
 
     /// Begins to take a blob in. `None` if there is too much on its way already.
-    pub async fn begin(
+    pub fn begin(
         &self,
         table: &Table,
         blob: BlobOrdinal,
@@ -213,30 +213,46 @@ impl Blobs {
         let Ok(memory) = Arc::clone(&self.incoming).try_acquire_many_owned(held) else {
             return Ok(None);
         };
-        let group = self.group_of(table, blob).await?;
+        let group = self.group_of(table, blob);
         let name = if cut { Some((fresh_nonce().ok_or(Refusal::Failed)?, 0)) } else { None };
         Ok(Some(Incoming { group, row, held: Held::Nothing, _memory: memory, cut: name }))
     }
 
     /// The group for a blob: its chunk's, or its dataset's, if a chunk would not fill a region, or there are
     /// so few regions that those being filled would drive each other out.
-    async fn group_of(&self, table: &Table, blob: BlobOrdinal) -> Result<Group, Refusal> {
+    fn group_of(&self, table: &Table, blob: BlobOrdinal) -> GroupName {
         let chunks = u64::from(table.chunking().chunks());
         let regions = self.capacity().0 / self.region;
         let own = table.total().0 / chunks >= self.region && regions >= REGIONS_PER_CHUNK * chunks;
         let chunk =
             if own { table.chunk_of(blob).expect("a blob of this table").0 } else { u32::MAX };
-        let name = group_name(table.dataset(), chunk);
-        if let Some(known) = self.groups.lock().get(&name) {
-            return Ok(known.clone());
+        group_name(table.dataset(), chunk)
+    }
+
+    async fn append(
+        &self,
+        group: &GroupName,
+        key: Key,
+        tag: u32,
+        bytes: Bytes,
+    ) -> Result<(), Refusal> {
+        let known = self.groups.lock().get(group).cloned();
+        if let Some(known) = known {
+            match known.append(key, tag, bytes.clone()).await {
+                // It had lost all it had, and was forgotten.
+                Err(Refusal::Gone) => {}
+                outcome => return outcome,
+            }
         }
-        let group = self.flash.group(&name, CHUNK, false).await?;
-        let mut groups = self.groups.lock();
-        if groups.len() >= GROUPS_KNOWN {
-            groups.clear();
+        let opened = self.flash.group(group, CHUNK, false).await?;
+        {
+            let mut groups = self.groups.lock();
+            if groups.len() >= GROUPS_KNOWN {
+                groups.clear();
+            }
+            groups.insert(*group, opened.clone());
         }
-        groups.insert(name, group.clone());
-        Ok(group)
+        opened.append(key, tag, bytes).await
     }
 }
 
@@ -253,7 +269,7 @@ impl Incoming {
             let some = bytes.split_to(bytes.len().min(usize::try_from(room).expect("a piece")));
             self.held.add(some, blobs.piece);
             if self.held.length() == blobs.piece {
-                self.group.append(part(&name, written), PART, self.held.take()).await?;
+                blobs.append(&self.group, part(&name, written), PART, self.held.take()).await?;
                 written += 1;
             }
         }
@@ -265,13 +281,13 @@ impl Incoming {
     pub async fn finish(mut self, blobs: &Blobs) -> Result<(), Refusal> {
         let key = key(&self.row.address);
         let Some((name, written)) = self.cut else {
-            return self.group.append(key, WHOLE, self.held.take()).await;
+            return blobs.append(&self.group, key, WHOLE, self.held.take()).await;
         };
         if self.held.length() > 0 {
-            self.group.append(part(&name, written), PART, self.held.take()).await?;
+            blobs.append(&self.group, part(&name, written), PART, self.held.take()).await?;
         }
         let head = encode_head(&name, blobs.piece, self.row.length);
-        self.group.append(key, HEAD, head).await
+        blobs.append(&self.group, key, HEAD, head).await
     }
 }
 

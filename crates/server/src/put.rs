@@ -135,7 +135,7 @@ impl NodeService {
         }
         let begun = self.state.lock().begin_put(holder, row.address);
         begun.map_err(|NotClaimed| not_claimed())?;
-        let refused = match self.blobs.begin(table, BlobOrdinal::new(blob), row).await {
+        let refused = match self.blobs.begin(table, BlobOrdinal::new(blob), row) {
             Ok(Some(incoming)) => return Ok(Put { holder, incoming, hasher, next: 0 }),
             Ok(None) => too_many(),
             Err(refusal) => self.not_written(&refusal),

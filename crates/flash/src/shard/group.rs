@@ -8,6 +8,9 @@ use crate::{
     layout::{GROUP_NAME_MAX, RegionId},
 };
 
+/// So many groups may be known that have nothing on the device.
+const EMPTY_MAX: usize = 4096;
+
 /// An ordered set of regions with one durable name.
 #[derive(Debug)]
 pub struct Group<T> {
@@ -118,6 +121,10 @@ impl<T> Group<T> {
     pub(super) fn may_lose_regions(&self) -> bool {
         self.pins == 0 && self.leases == 0 && self.life != Life::Draining
     }
+
+    fn is_empty(&self) -> bool {
+        self.regions.is_empty() && self.sealers.is_empty() && self.may_lose_regions()
+    }
 }
 
 impl<T> Shard<T> {
@@ -137,7 +144,30 @@ impl<T> Shard<T> {
         if name.len() > GROUP_NAME_MAX {
             return Err(Refusal::Group);
         }
+        self.forget_empty_groups();
         Ok(self.add_group(name, class, dense))
+    }
+
+    /// Promise 6: there can be any number of names, and each would stay. Whoever still uses a group that is
+    /// forgotten here is told that it is gone, and opens it again.
+    fn forget_empty_groups(&mut self) {
+        let Self { groups, names, regions, index, .. } = self;
+        if groups.len() < EMPTY_MAX + regions.len() {
+            return;
+        }
+        let mut index = index.write();
+        for (id, _) in groups.extract_if(.., |_, group| group.is_empty()) {
+            index.remove_group(id);
+        }
+        names.retain(|_, id| groups.contains_key(id));
+        for region in regions {
+            if let Former::Group(group) = region.former
+                && !groups.contains_key(&group)
+            {
+                // Its header may name a group that will have another number.
+                region.former = Former::Unknown;
+            }
+        }
     }
 
     /// Makes a group that is not there yet.

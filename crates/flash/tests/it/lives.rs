@@ -100,6 +100,29 @@ fn a_group_is_marked_drained_and_freed() {
     assert_eq!(world.now, Duration::from_secs(9), "no lease lasts for ever");
 }
 
+/// Promise 6: what is remembered is bounded, however many names there ever were.
+#[test]
+fn groups_without_anything_are_forgotten() {
+    let mut world = World::new(1, 4, settings());
+    let full = fill(&mut world, "full", 0..5);
+    let held = world.group("held", false);
+    world.ask(Request::Hold { group: held, hold: Hold::Pin }).unwrap();
+    let empty = world.group("empty", false);
+    for number in 0..10_000 {
+        world.group(&format!("name {number}"), number % 2 == 0);
+    }
+    let Ok(Answer::Groups(groups)) = world.ask(Request::Groups) else { panic!("a list") };
+    assert!(groups.len() < 5000, "{}", groups.len());
+    for group in [full, held] {
+        world.append(group, Name::Key(key(100)), &content(100, 10)).unwrap();
+    }
+    let gone = world.append(empty, Name::Key(key(101)), &content(101, 10));
+    assert_eq!(gone.unwrap_err(), Refusal::Gone);
+    let again = world.group("empty", false);
+    world.append(again, Name::Key(key(101)), &content(101, 10)).unwrap();
+    assert!((0..5).all(|number| world.bytes(Name::Key(key(number))).is_some()));
+}
+
 #[test]
 fn groups_and_their_entries_can_be_listed() {
     let mut world = World::new(1, 8, settings());
