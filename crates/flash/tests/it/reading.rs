@@ -1,7 +1,10 @@
 //! What was written is what is read: whole, in ranges, from memory, from the device, and from both.
 
+use std::time::Duration;
+
 use forebay_flash::{
-    layout::{FRAME_SIZE, Geometry},
+    index::GroupId,
+    layout::{BLOCK_SIZE, FRAME_SIZE, Geometry, RegionId},
     shard::{Answer, Name, Refusal, Request},
 };
 
@@ -56,6 +59,40 @@ fn two_keys_with_one_fingerprint_never_read_each_other() {
     assert_eq!(world.bytes(Name::Key(second)).unwrap(), content(2, 5000));
     assert!(world.bytes(Name::Key(first)).is_none(), "its place was taken: a miss, no more");
     assert_eq!(world.shard.counters().entries_damaged, 0);
+}
+
+/// Promise 1: each entry carries its region's generation. The device said that it had written, and kept what
+/// an earlier life of the region had there: the same name, the same length, the same place.
+#[test]
+fn what_an_earlier_life_wrote_is_not_read_in_a_later_one() {
+    let mut world = World::new(1, 4, settings());
+    let live = |world: &mut World, seed: u64| {
+        let group = world.group("stream", true);
+        world.append(group, Name::Ordinal(group, 0), &content(seed, 5000)).unwrap();
+        world.ask(Request::Seal { group }).unwrap();
+        assert_eq!(world.bytes(Name::Ordinal(group, 0)).unwrap(), content(seed, 5000));
+        group
+    };
+    let die = |world: &mut World, group: GroupId| {
+        world.ask(Request::Free { group, patience: Duration::ZERO }).unwrap();
+        world.settle();
+    };
+    let first = live(&mut world, 1);
+    let [start, end] = [0, 1].map(|region| world.shard.geometry().region_offset(RegionId(region)));
+    let blocks = (start + BLOCK_SIZE as u64..end).step_by(BLOCK_SIZE);
+    let blocks: Vec<_> = blocks.map(|offset| (offset, world.disk.get(offset))).collect();
+    die(&mut world, first);
+    // The other regions have their turn.
+    for seed in 2..5 {
+        let group = live(&mut world, seed);
+        die(&mut world, group);
+    }
+    let second = live(&mut world, 5);
+    for (offset, block) in blocks {
+        world.disk.put(offset, &block);
+    }
+    assert!(world.bytes(Name::Ordinal(second, 0)).is_none());
+    assert_eq!(world.shard.counters().entries_damaged, 1);
 }
 
 /// The longest entry fits, one byte more is refused, and so is what is called wrongly.
