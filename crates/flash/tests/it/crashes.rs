@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forebay_flash::shard::{Answer, Life, Name, Request};
+use forebay_flash::shard::{Answer, Life, Name, Request, Settings};
 
 use crate::world::{World, content, key, seeds, settings};
 
@@ -103,6 +103,19 @@ fn a_crash_at_every_single_command() {
             assert!(commands > 50, "that is no workload");
             break;
         }
+    }
+}
+
+/// An explicit eviction is durable when it is answered, also where nothing is discarded.
+#[test]
+fn what_was_freed_stays_away() {
+    for seed in seeds(40) {
+        let mut world = World::new(seed, 8, Settings { discard: false, ..settings() });
+        let group = world.group("a", false);
+        world.append(group, Name::Key(key(1)), &content(1, 9000)).unwrap();
+        world.ask(Request::Seal { group }).unwrap();
+        world.ask(Request::Free { group, patience: Duration::ZERO }).unwrap();
+        assert!(world.crashed().bytes(Name::Key(key(1))).is_none());
     }
 }
 
