@@ -6,7 +6,7 @@ use fastrand::Rng;
 use forebay_flash::{
     index::GroupId,
     io::sim::Faults,
-    shard::{Answer, Fetched, Hold, Name, Outcome, Request},
+    shard::{Answer, Fetched, Hold, Name, Outcome, Request, Settings},
 };
 
 use crate::world::{World, append, content, key, seeds, settings};
@@ -176,7 +176,9 @@ impl Chaos {
 
 fn run(seed: u64, faults: Faults) {
     let mut random = Rng::with_seed(seed);
-    let mut world = World::new(seed, random.u32(4..12), settings());
+    // Files have nothing discarded.
+    let settings = Settings { discard: random.bool(), ..settings() };
+    let mut world = World::new(seed, random.u32(4..12), settings);
     world.honest = faults == Faults::default();
     world.disk.set_faults(faults);
     let mut chaos = Chaos { world, random, incarnations: BTreeMap::new(), asked: BTreeMap::new() };

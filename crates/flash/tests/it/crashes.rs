@@ -154,21 +154,49 @@ fn crashes_in_a_row() {
 /// its old footer says.
 #[test]
 fn an_old_footer_says_nothing_about_a_new_life() {
-    let mut world = World::new(5, 4, settings());
+    let settings = Settings { discard: false, ..settings() };
+    let mut world = World::new(5, 4, settings.clone());
     let first = world.group("first", true);
     for ordinal in 0..40 {
-        let outcome = world.append(first, Name::Ordinal(first, ordinal), &content(1, 90_000));
-        assert!(outcome.is_ok());
+        world.append(first, Name::Ordinal(first, ordinal), &content(1, 90_000)).unwrap();
     }
+    world.ask(Request::Seal { group: first }).unwrap();
     world.ask(Request::Free { group: first, patience: Duration::ZERO }).unwrap();
     let again = world.group("first", true);
-    world.append(again, Name::Ordinal(again, 0), &content(2, 90_000)).unwrap();
+    for ordinal in 100..104 {
+        world.append(again, Name::Ordinal(again, ordinal), &content(ordinal, 30_000)).unwrap();
+    }
+    world.advance(settings.flush_after);
     world.settle();
-    let mut world = world.crashed();
+    let mut world = World::open(world.disk.killed(), 4, settings);
     let group = world.group("first", true);
-    for ordinal in 0..40 {
+    for ordinal in 0..200 {
         let found = world.bytes(Name::Ordinal(group, ordinal));
-        assert!(found.is_none_or(|found| ordinal == 0 && found == content(2, 90_000)));
+        let there = (100..104).contains(&ordinal).then(|| content(ordinal, 30_000).to_vec());
+        assert_eq!(found, there, "{ordinal}");
+    }
+}
+
+/// Of two entries of one name the later one counts, before a restart and after it.
+#[test]
+fn the_later_entry_counts() {
+    for dense in [false, true] {
+        let mut world = World::new(5, 12, settings());
+        let group = world.group("a", dense);
+        let name = |number| {
+            if dense { Name::Ordinal(group, number) } else { Name::Key(key(number)) }
+        };
+        // Long enough for several regions, and short enough for two in one.
+        for seed in 0..30 {
+            world.append(group, name(seed % 4), &content(seed, 200_000)).unwrap();
+        }
+        world.ask(Request::Flush).unwrap();
+        for _ in 0..2 {
+            for (number, seed) in [(2, 26), (3, 27), (0, 28), (1, 29)] {
+                assert_eq!(world.bytes(name(number)).unwrap(), content(seed, 200_000));
+            }
+            world = world.crashed();
+        }
     }
 }
 
