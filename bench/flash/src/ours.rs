@@ -48,7 +48,7 @@ impl Ours {
         let items = size.0 / 2 / (item as u64 + item as u64 / 16);
         let read = flash.group(b"read", 1, false).await?;
         let churn = flash.group(b"churn", 1, false).await?;
-        let (pin, groups) = (Some(read.pin().await?), vec![read]);
+        let (pin, groups) = (Some(read.pin()?), vec![read]);
         let (next, random) = (Cell::new(0), fastrand::Rng::with_seed(1));
         let mut ours = Self { flash, payload, items, next, churn, pin, groups, random };
         ours.append_all(0, items, 16).await?;

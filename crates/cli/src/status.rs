@@ -93,9 +93,11 @@ fn for_people(counters: &BTreeMap<String, u64>) -> String {
             ),
         ),
         (
-            "disk",
+            "flash",
             format!(
-                "{} damaged entries, {} failed reads, {} failed writes",
+                "{} of {} well; {} damaged entries, {} failed reads, {} failed writes",
+                value("devices_well"),
+                output::count(value("devices_named"), "device"),
                 value("flash_entries_damaged"),
                 value("reads_failed"),
                 value("puts_failed")

@@ -125,6 +125,16 @@ impl Arena {
 }
 
 impl Buffer {
+    /// Cuts off what lies behind so many bytes, which are whole blocks.
+    #[must_use = "else it goes back"]
+    pub fn split_off(&mut self, length: usize) -> Self {
+        assert!(length.is_multiple_of(BLOCK_SIZE) && length < self.len(), "both have blocks");
+        let blocks = length / BLOCK_SIZE;
+        let (first, rest) = (self.first + blocks, self.blocks - blocks);
+        self.blocks = blocks;
+        Self { arena: Arc::clone(&self.arena), first, blocks: rest }
+    }
+
     /// Shares it: nobody changes it any more.
     pub fn freeze(self) -> View {
         let range = 0..self.len();

@@ -28,18 +28,23 @@ type Reply = Option<oneshot::Sender<Outcome>>;
 
 /// A device and its thread.
 pub struct Driver {
-    desk: Arc<Desk>,
+    window: Arc<Window>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
     index: Arc<RwLock<Index>>,
     geometry: Geometry,
+    entry_length_max: u64,
     found: Found,
 }
 
 /// Where requests are handed in.
-struct Desk {
+struct Window {
     started: Instant,
     state: Mutex<State>,
+    /// What nobody waits for. Whoever drops something may be inside the lock already.
+    told: Mutex<Vec<Request>>,
+    /// As they were when the lock was last given back, for those who are inside it.
+    counters: Mutex<Counters>,
 }
 
 struct State {
@@ -50,6 +55,16 @@ struct State {
     /// When the thread looks for work by itself.
     wakes_at: Option<Duration>,
     stopping: bool,
+}
+
+/// However the thread ends, nobody waits for it any more.
+struct End<'a>(&'a Window);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        let shard = self.0.state.lock().shard.take();
+        drop(shard);
+    }
 }
 
 /// What is left to do when the lock has been given back.
@@ -73,18 +88,20 @@ impl Driver {
                 Err(fault) => return drop(ready.send(Err(fault))),
             };
             let facts = (disk.waker(), shard.index(), shard.geometry(), found);
-            let desk = Arc::new(Desk::new(shard));
-            if ready.send(Ok((Arc::clone(&desk), facts))).is_ok() {
-                desk.serve(&mut *disk);
+            let entry_length_max = shard.entry_length_max();
+            let window = Arc::new(Window::new(shard));
+            if ready.send(Ok((Arc::clone(&window), facts, entry_length_max))).is_ok() {
+                window.serve(&mut *disk);
             }
         })?;
         let ready = is_ready.recv().map_err(|_| io::Error::other("the device's thread ended"))?;
-        Ok(ready.map(|(desk, (waker, index, geometry, found))| Self {
-            desk,
+        Ok(ready.map(|(window, (waker, index, geometry, found), entry_length_max)| Self {
+            window,
             waker,
             thread: Some(thread),
             index,
             geometry,
+            entry_length_max,
             found,
         }))
     }
@@ -114,7 +131,8 @@ impl Driver {
 
     /// Says something that needs no answer.
     pub fn tell(&self, request: Request) {
-        self.hand_in([(None, request)]);
+        self.window.told.lock().push(request);
+        (self.waker)();
     }
 
     /// Where everything is.
@@ -124,12 +142,12 @@ impl Driver {
 
     /// What has been counted; whoever was answered is in it.
     pub fn counters(&self) -> Counters {
-        self.desk
-            .state
-            .lock()
-            .shard
-            .as_ref()
-            .map_or_else(Counters::default, |shard| shard.counters())
+        *self.window.counters.lock()
+    }
+
+    /// The longest entry that can be written.
+    pub fn entry_length_max(&self) -> u64 {
+        self.entry_length_max
     }
 
     /// Wakes the thread.
@@ -148,9 +166,11 @@ impl Driver {
     }
 
     fn hand_in(&self, requests: impl IntoIterator<Item = (Reply, Request)>) {
-        let after = self.desk.state.lock().work(self.desk.started, |shard| {
+        let mut state = self.window.state.lock();
+        let after = state.work(&self.window, |shard| {
             requests.into_iter().for_each(|(reply, request)| shard.submit(reply, request));
         });
+        drop(state);
         if after.wake {
             (self.waker)();
         }
@@ -160,7 +180,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.desk.state.lock().stopping = true;
+        self.window.state.lock().stopping = true;
         (self.waker)();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -168,24 +188,27 @@ impl Drop for Driver {
     }
 }
 
-impl Desk {
+impl Window {
     fn new(shard: Shard<Reply>) -> Self {
+        let counters = shard.counters();
         let state = State {
             shard: Some(Box::new(shard)),
             commands: Vec::new(),
             wakes_at: Some(Duration::ZERO),
             stopping: false,
         };
-        Self { started: Instant::now(), state: Mutex::new(state) }
+        let (told, counters) = (Mutex::default(), Mutex::new(counters));
+        Self { started: Instant::now(), state: Mutex::new(state), told, counters }
     }
 
     /// The life of the thread.
     fn serve(&self, disk: &mut dyn Disk) {
+        let _end = End(self);
         let (mut commands, mut done) = (Vec::new(), Vec::new());
         loop {
             let (after, timeout) = {
                 let mut state = self.state.lock();
-                let after = state.work(self.started, |shard| {
+                let after = state.work(self, |shard| {
                     done.drain(..).for_each(|completion| shard.completed(completion));
                 });
                 std::mem::swap(&mut commands, &mut state.commands);
@@ -206,14 +229,19 @@ impl Desk {
 
 impl State {
     /// Does something with the shard, if there is one.
-    fn work(&mut self, started: Instant, act: impl FnOnce(&mut Shard<Reply>)) -> After {
+    fn work(&mut self, window: &Window, act: impl FnOnce(&mut Shard<Reply>)) -> After {
         let mut answers = Vec::new();
         // Dropped, if it panics: nobody must rely on it any more.
         let Some(mut shard) = self.shard.take() else { return After { answers, wake: true } };
         // First: what begins now has its deadline counted from now.
-        shard.advance(started.elapsed());
+        shard.advance(window.started.elapsed());
+        let told = std::mem::take(&mut *window.told.lock());
+        for request in told {
+            shard.submit(None, request);
+        }
         act(&mut shard);
         shard.take(&mut self.commands, &mut answers);
+        *window.counters.lock() = shard.counters();
         let earlier = match (shard.wake_at(), self.wakes_at) {
             (Some(at), Some(known)) => at < known,
             (Some(_), None) => true,

@@ -1,7 +1,7 @@
 //! The engine on one or several devices. A key has a device of its own, and is looked for on all of them,
 //! so that their number may change; a device that is lost costs what is on it, and no more.
 
-use std::{error::Error as _, ops::Range, sync::Arc, time::Duration};
+use std::{error::Error as _, ops::Range, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use forebay_core::ByteSize;
@@ -13,7 +13,7 @@ use crate::{
     index::{GroupId, Key},
     io::{Backend, Fault, open_disk},
     layout::{Descriptor, frame_checksums},
-    open::{DeviceConfig, DeviceError, open_device},
+    open::{DeviceConfig, DeviceError, check_distinct, open_device},
     recovery::{Found, Recovery},
     shard::{
         Answer, Counters, Eviction, Fetched, GroupFacts, Hold, Memory, Mismatch, Name, OldestFirst,
@@ -68,6 +68,8 @@ pub enum FlashError {
 /// The engine.
 pub struct Flash {
     drivers: Vec<Arc<Driver>>,
+    /// How many devices there were to be.
+    named: usize,
 }
 
 /// A group on all devices.
@@ -90,12 +92,21 @@ impl Flash {
     /// Opens all devices and recovers what is on them. A device that cannot be read is left out, as long as
     /// there is another.
     pub fn open(config: &Config) -> Result<Self, FlashError> {
-        let mut drivers = Vec::new();
+        let paths: Vec<_> = config.devices.iter().map(|device| device.path.clone()).collect();
+        check_distinct(&paths)?;
+        let (mut drivers, mut open): (Vec<Arc<Driver>>, Vec<PathBuf>) = (Vec::new(), Vec::new());
         let mut last_fault = None;
         for device in &config.devices {
             let path = device.path.display().to_string();
             let fault = match start(device, config) {
                 Ok(Ok(driver)) => {
+                    let number = |driver: &Driver| driver.geometry().device;
+                    let twin = drivers.iter().position(|other| number(other) == number(&driver));
+                    if let Some(twin) = twin {
+                        let (path, other) = (device.path.clone(), open[twin].clone());
+                        return Err(DeviceError::Copy { path, other }.into());
+                    }
+                    open.push(device.path.clone());
                     let Found { entries, sealed, scanned, unreadable } = driver.found();
                     tracing::info!(%path, entries, sealed, scanned, unreadable, "a device is open");
                     drivers.push(Arc::new(driver));
@@ -113,7 +124,7 @@ impl Flash {
             last_fault = Some(fault);
         }
         match (drivers.is_empty(), last_fault) {
-            (false, _) => Ok(Self { drivers }),
+            (false, _) => Ok(Self { drivers, named: config.devices.len() }),
             (true, Some(fault)) => Err(FlashError::AllFailed(fault)),
             (true, None) => Err(FlashError::NoDevice),
         }
@@ -215,6 +226,11 @@ impl Flash {
         self.drivers.iter().map(|driver| driver.counters()).collect()
     }
 
+    /// How many devices there were to be; those that could not be read were left out.
+    pub fn devices_named(&self) -> usize {
+        self.named
+    }
+
     /// How much fits onto the devices.
     pub fn capacity(&self) -> ByteSize {
         let sizes = self.drivers.iter().map(|driver| driver.geometry());
@@ -228,7 +244,7 @@ impl Flash {
 
     /// The longest entry that fits on every device.
     pub fn entry_length_max(&self) -> u64 {
-        let lengths = self.drivers.iter().map(|driver| driver.geometry().entry_length_max());
+        let lengths = self.drivers.iter().map(|driver| driver.entry_length_max());
         lengths.min().expect("there is a device")
     }
 
@@ -245,6 +261,9 @@ impl Flash {
 
 impl Group {
     /// Writes an entry under a key. It can be read when this returns; it is durable when it is sealed.
+    ///
+    /// A key stands for its bytes: other bytes under the same key may not be found on several devices before
+    /// the group of the first has been freed. So it is with ordinals.
     pub async fn append(&self, key: Key, tag: u32, payload: Bytes) -> Result<(), Refusal> {
         assert!(!self.dense, "the entries of a dense group have ordinals");
         let [.., a, b, c, d] = key.0;
@@ -328,18 +347,26 @@ impl Group {
     }
 
     /// Keeps it from being evicted.
-    pub async fn pin(&self) -> Result<Held, Refusal> {
-        self.hold(Hold::Pin).await
+    pub fn pin(&self) -> Result<Held, Refusal> {
+        self.hold(Hold::Pin)
     }
 
     /// Keeps it from being evicted, and readable when it is marked, until it is drained by force.
-    pub async fn lease(&self) -> Result<Held, Refusal> {
-        self.hold(Hold::Lease).await
+    pub fn lease(&self) -> Result<Held, Refusal> {
+        self.hold(Hold::Lease)
     }
 
-    async fn hold(&self, hold: Hold) -> Result<Held, Refusal> {
-        let kept = Held { group: self.clone(), hold };
-        self.all(|group| Request::Hold { group, hold }).await?;
+    /// It is answered at once, so that nobody can go away between the question and the answer. If one device
+    /// refuses, the others are let go of.
+    fn hold(&self, hold: Hold) -> Result<Held, Refusal> {
+        let mut kept =
+            Held { group: Self { ids: vec![None; self.ids.len()], ..self.clone() }, hold };
+        for (at, id) in self.ids.iter().enumerate() {
+            let Some(group) = *id else { continue };
+            let mut answer = self.drivers[at].ask(Request::Hold { group, hold });
+            answer.try_recv().unwrap_or(Err(Refusal::Gone))?;
+            kept.group.ids[at] = Some(group);
+        }
         Ok(kept)
     }
 
@@ -398,7 +425,8 @@ fn start(device: &DeviceConfig, config: &Config) -> Result<Result<Driver, Fault>
     // A file system stops all other I/O of a file while it takes some of its blocks, and is slow to write
     // to those it gave back; all that for space that stays reserved.
     let discard = config.settings.discard && opened.is_block_device;
-    let settings = Settings { discard, ..config.settings.clone() };
+    let name = device.path.display().to_string();
+    let settings = Settings { name, discard, ..config.settings.clone() };
     let recovery = Recovery::new(
         settings,
         superblock,
@@ -413,8 +441,13 @@ fn start(device: &DeviceConfig, config: &Config) -> Result<Result<Driver, Fault>
     let driver = Driver::start(format!("flash {path}"), recovery, move || disk)?;
     if let Ok(driver) = &driver {
         memory.reading.on_release({
-            let waker = driver.waker();
-            move || waker()
+            // What was read may be held for longer than the device is open.
+            let waker = Arc::downgrade(&driver.waker());
+            move || {
+                if let Some(waker) = waker.upgrade() {
+                    waker();
+                }
+            }
         });
         if let Some(size) = opened.shorten_to {
             file.shorten(size).map_err(DeviceError::Open)?;

@@ -1,6 +1,7 @@
 //! Where entries lie, in a few bytes each.
 //!
-//! In a group whose keys are dense ordinals that is an array of places. All other keys share one hash table
+//! In a group whose keys are dense ordinals that is an array of places, in pages, so that one high ordinal
+//! costs a page. All other keys share one hash table
 //! of places and 48 bits of the key; two keys with the same bits take each other's place there, which is a
 //! miss for one of them and no more: what a key reads is proved by the key on the device.
 
@@ -113,11 +114,50 @@ fn hash(low: u32) -> u64 {
     u64::from(low).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
+/// Ordinals of one page.
+const PAGE: usize = 512;
+
+type Page = [u64; PAGE];
+
+/// The places of a dense group, by ordinal; nought where there is none.
+#[derive(Default)]
+struct Places(Vec<Option<Box<Page>>>);
+
+impl Places {
+    fn split(ordinal: u64) -> Option<(usize, usize)> {
+        let ordinal = usize::try_from(ordinal).ok()?;
+        Some((ordinal / PAGE, ordinal % PAGE))
+    }
+
+    fn get(&self, ordinal: u64) -> Option<&u64> {
+        let (page, at) = Self::split(ordinal)?;
+        Some(&self.0.get(page)?.as_ref()?[at])
+    }
+
+    fn get_mut(&mut self, ordinal: u64) -> Option<&mut u64> {
+        let (page, at) = Self::split(ordinal)?;
+        Some(&mut self.0.get_mut(page)?.as_mut()?[at])
+    }
+
+    fn make(&mut self, ordinal: u64) -> &mut u64 {
+        let (page, at) = Self::split(ordinal).expect("below ORDINALS_MAX");
+        if self.0.len() <= page {
+            self.0.resize_with(page + 1, || None);
+        }
+        &mut self.0[page].get_or_insert_with(|| Box::new([0; PAGE]))[at]
+    }
+
+    fn memory(&self) -> usize {
+        let pages = self.0.iter().flatten().count();
+        pages * size_of::<Page>() + self.0.capacity() * size_of::<Option<Box<Page>>>()
+    }
+}
+
 /// All places of one device.
 #[derive(Default)]
 pub struct Index {
     hashed: HashTable<Slot>,
-    dense: BTreeMap<GroupId, Vec<u64>>,
+    dense: BTreeMap<GroupId, Places>,
     /// While the device cannot be read, nobody need ask for what is on it.
     unreadable: bool,
 }
@@ -132,8 +172,7 @@ impl Index {
 
     /// Where this ordinal of a dense group was last written to.
     pub fn find_ordinal(&self, group: GroupId, ordinal: u64) -> Option<Location> {
-        let places = self.dense.get(&group)?;
-        let place = *places.get(usize::try_from(ordinal).ok()?)?;
+        let place = *self.dense.get(&group)?.get(ordinal)?;
         (place != 0).then_some(Location(place))
     }
 
@@ -159,12 +198,8 @@ impl Index {
         location: Location,
     ) -> Option<Location> {
         assert!(ordinal < ORDINALS_MAX, "checked before it was written");
-        let at = usize::try_from(ordinal).expect("below ORDINALS_MAX");
         let places = self.dense.entry(group).or_default();
-        if places.len() <= at {
-            places.resize(at + 1, 0);
-        }
-        let before = std::mem::replace(&mut places[at], location.0);
+        let before = std::mem::replace(places.make(ordinal), location.0);
         (before != 0).then_some(Location(before))
     }
 
@@ -190,9 +225,8 @@ impl Index {
 
     /// Forgets an ordinal, if it is at this place.
     pub fn remove_ordinal(&mut self, group: GroupId, ordinal: u64, location: Location) -> bool {
-        let place = self.dense.get_mut(&group).and_then(|places| {
-            places.get_mut(usize::try_from(ordinal).ok()?).filter(|place| **place == location.0)
-        });
+        let place = self.dense.get_mut(&group).and_then(|places| places.get_mut(ordinal));
+        let place = place.filter(|place| **place == location.0);
         place.map(|place| *place = 0).is_some()
     }
 
@@ -208,7 +242,8 @@ impl Index {
 
     /// Forgets what of a dense group lies in a region.
     pub fn remove_region_of(&mut self, group: GroupId, region: RegionId) {
-        for place in self.dense.get_mut(&group).into_iter().flatten() {
+        let pages = self.dense.get_mut(&group).into_iter().flat_map(|places| &mut places.0);
+        for place in pages.flatten().flat_map(|page| page.iter_mut()) {
             if *place != 0 && Location(*place).region() == region {
                 *place = 0;
             }
@@ -222,13 +257,18 @@ impl Index {
 
     /// The ordinals of a dense group that are there.
     pub fn ordinals(&self, group: GroupId) -> impl Iterator<Item = u64> {
-        let places = self.dense.get(&group).map_or(&[][..], Vec::as_slice);
-        places.iter().enumerate().filter(|(_, place)| **place != 0).map(|(at, _)| at as u64)
+        let pages = self.dense.get(&group).map_or(&[][..], |places| &places.0);
+        let pages = (0..).step_by(PAGE).zip(pages);
+        let pages = pages.filter_map(|(first, page)| Some((first, page.as_deref()?)));
+        pages.flat_map(|(first, page): (u64, &Page)| {
+            let there = (first..).zip(page).filter(|(_, place)| **place != 0);
+            there.map(|(ordinal, _)| ordinal)
+        })
     }
 
     /// Bytes of memory.
     pub fn memory(&self) -> usize {
-        let dense = self.dense.values().map(|places| places.capacity() * size_of::<u64>());
+        let dense = self.dense.values().map(Places::memory);
         self.hashed.allocation_size() + dense.sum::<usize>()
     }
 }

@@ -18,5 +18,5 @@ pub mod shard;
 
 pub use flash::{Config, Flash, FlashError, Group, Held};
 pub use index::Key;
-pub use open::{DeviceConfig, DeviceError};
+pub use open::{DeviceConfig, DeviceError, check_distinct, check_region_size, size_of};
 pub use shard::{Proved, Refusal};

@@ -2,6 +2,8 @@
 //! anything else is left alone.
 
 use std::{
+    io::{ErrorKind, Seek as _, SeekFrom},
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     thread::sleep,
     time::{Duration, Instant},
@@ -76,6 +78,13 @@ pub enum DeviceError {
         "a device of {capacity} is too small: with regions of {region_size} it takes at least {min}"
     )]
     TooSmall { capacity: ByteSize, region_size: ByteSize, min: ByteSize },
+    #[error("{} is named twice: name each device once", path.display())]
+    Twice { path: PathBuf },
+    #[error(
+        "{} is a copy of {}: remove one of them, they cannot be told apart",
+        path.display(), other.display()
+    )]
+    Copy { path: PathBuf, other: PathBuf },
     #[error(
         "regions of {0} are not possible: a power of two from {min} to {max}",
         min = ByteSize(REGION_SIZE_MIN),
@@ -107,7 +116,12 @@ pub fn open_device(config: &DeviceConfig) -> Result<Opened, DeviceError> {
     let new = cut(config.capacity, region_size)?;
     let mut file = lock_and_open(&config.path, new.device_size())?;
     let path = || config.path.clone();
-    let io = |source| DeviceError::Io { path: path(), source };
+    let io = |source: std::io::Error| match source.kind() {
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            DeviceError::Open(OpenError::NotWritable { path: path() })
+        }
+        _ => DeviceError::Io { path: path(), source },
+    };
     let kind = rustix::fs::fstat(&file).map_err(|error| io(error.into()))?.st_mode;
     let is_block_device = FileType::from_raw_mode(kind) == FileType::BlockDevice;
     let mut found = Vec::new();
@@ -140,10 +154,18 @@ pub fn open_device(config: &DeviceConfig) -> Result<Opened, DeviceError> {
         let mut block = vec![0; BLOCK_SIZE];
         first.encode(&mut block);
         file.write_blocks(&SUPERBLOCK_OFFSETS.map(|offset| (offset, &block[..]))).map_err(io)?;
+        let (path, regions) = (config.path.display(), geometry.regions);
+        let size = ByteSize(geometry.region_size);
+        tracing::info!(%path, regions, region_size = %size, "a device is formatted");
         let superblock = Superblock { epoch: 1, ..first };
         let regions_before = geometry.regions;
         return Ok(Opened { file, superblock, regions_before, shorten_to: None, is_block_device });
     };
+    // The one that is damaged may have been the newer one, and no two lives may have one number.
+    let damaged = found.iter().any(Result::is_err);
+    if damaged {
+        tracing::warn!(path = %config.path.display(), "one of two superblocks was damaged, and is mended");
+    }
     if known.owner != config.owner {
         return Err(DeviceError::OtherOwner { path: path() });
     }
@@ -160,29 +182,64 @@ pub fn open_device(config: &DeviceConfig) -> Result<Opened, DeviceError> {
     if size > file.size() {
         file.resize(size)?;
     }
-    let superblock = Superblock { geometry, owner: known.owner, epoch: known.epoch + 1 };
+    let epoch = known.epoch + if damaged { 2 } else { 1 };
+    let superblock = Superblock { geometry, owner: known.owner, epoch };
     let regions_before = known.geometry.regions;
     Ok(Opened { file, superblock, regions_before, shorten_to, is_block_device })
 }
 
 fn lock_and_open(path: &Path, size: u64) -> Result<DeviceFile, OpenError> {
     let deadline = Instant::now() + LOCK_PATIENCE;
+    let mut waiting = false;
     loop {
         match DeviceFile::open(path, size) {
-            Err(OpenError::Locked { .. }) if Instant::now() < deadline => sleep(LOCK_PAUSE),
+            Err(error @ OpenError::Locked { .. }) if Instant::now() < deadline => {
+                if !std::mem::replace(&mut waiting, true) {
+                    tracing::info!(%error, patience = ?LOCK_PATIENCE, "waiting for a device");
+                }
+                sleep(LOCK_PAUSE);
+            }
             opened => return opened,
         }
     }
 }
 
 fn region_size(config: &DeviceConfig) -> Result<u64, DeviceError> {
-    let Some(ByteSize(size)) = config.region_size else {
-        // Small enough to be evicted one by one, and enough of them to have a choice.
-        let share = (config.capacity.0 / 256).clamp(REGION_SIZE_MIN, REGION_SIZE_MAX);
-        return Ok(1 << share.ilog2());
-    };
-    let possible = size.is_power_of_two() && (REGION_SIZE_MIN..=REGION_SIZE_MAX).contains(&size);
-    possible.then_some(size).ok_or(DeviceError::RegionSize(ByteSize(size)))
+    if let Some(size) = config.region_size {
+        return check_region_size(size).map(|()| size.0);
+    }
+    // Small enough to be evicted one by one, and enough of them to have a choice.
+    let share = (config.capacity.0 / 256).clamp(REGION_SIZE_MIN, REGION_SIZE_MAX);
+    Ok(1 << share.ilog2())
+}
+
+/// Whether regions can be so large.
+pub fn check_region_size(size: ByteSize) -> Result<(), DeviceError> {
+    let possible =
+        size.0.is_power_of_two() && (REGION_SIZE_MIN..=REGION_SIZE_MAX).contains(&size.0);
+    possible.then_some(()).ok_or(DeviceError::RegionSize(size))
+}
+
+/// How long a device is that is there, if anything is.
+pub fn size_of(path: &Path) -> Option<ByteSize> {
+    let mut file = std::fs::File::open(path).ok()?;
+    let size = file.seek(SeekFrom::End(0)).ok()?;
+    (size > 0).then_some(ByteSize(size))
+}
+
+/// Refuses a device that is named twice, by whatever names.
+pub fn check_distinct(devices: &[PathBuf]) -> Result<(), DeviceError> {
+    let mut seen = std::collections::BTreeSet::new();
+    for path in devices {
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let file = std::fs::metadata(path).ok().map(|there| (there.dev(), there.ino()));
+        // Whatever is there has a number; what is not has only its name.
+        let name = if file.is_some() { None } else { Some(absolute) };
+        if !seen.insert((name, file)) {
+            return Err(DeviceError::Twice { path: path.clone() });
+        }
+    }
+    Ok(())
 }
 
 fn cut(capacity: ByteSize, region_size: u64) -> Result<Geometry, DeviceError> {

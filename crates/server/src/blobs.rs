@@ -11,7 +11,7 @@ use std::{
     io::Write as _,
     ops::Range,
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -23,7 +23,7 @@ use forebay_core::{
 };
 use forebay_flash::{
     Config as FlashConfig, DeviceConfig, Flash, Group, Key, Proved, Refusal, io::Backend,
-    shard::Counters,
+    shard::Counters, size_of,
 };
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -104,12 +104,14 @@ impl Blobs {
             [] => vec![directory.join("cache.flash")],
             named => named.to_vec(),
         };
-        let reserved =
-            devices.iter().map(|device| fs::metadata(device).map_or(0, |meta| meta.len()));
-        let capacity = config.capacity_of(free_space(directory)?, ByteSize(reserved.sum()));
-        let each = ByteSize(capacity.0 / devices.len() as u64);
-        let device =
-            |path| DeviceConfig { path, capacity: each, region_size: config.region_size, owner };
+        let free = free_space(directory)?;
+        let share = ByteSize(config.capacity_of(free).0 / devices.len() as u64);
+        let device = |path: PathBuf| {
+            // Without a word, what is there stays as long as it is, and a drive is used whole.
+            let there = if config.capacity.is_none() { size_of(&path) } else { None };
+            let capacity = there.unwrap_or(share);
+            DeviceConfig { path, capacity, region_size: config.region_size, owner }
+        };
         let mut flash = FlashConfig::new(devices.into_iter().map(device).collect());
         flash.backend = config.io;
         let flash = Flash::open(&flash)?;
@@ -120,6 +122,11 @@ impl Blobs {
             groups: Mutex::default(),
             incoming: Arc::new(Semaphore::new(INCOMING)),
         })
+    }
+
+    /// How many devices there were to be.
+    pub fn devices_named(&self) -> u64 {
+        self.flash.devices_named() as u64
     }
 
     /// How much fits.

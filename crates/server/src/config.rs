@@ -72,7 +72,11 @@ const KEYS: [(&str, &str, &str); 11] = [
     ("directory", "\"/var/cache/forebay\"", "where blobs lie"),
     ("devices", "[\"/dev/nvme1n1\"]", "files or block devices; by default a file in the directory"),
     ("capacity", "\"20GB\"", "how much is reserved; by default 20GB, or half of what is free"),
-    ("region_size", "\"64MiB\"", "the unit of eviction, for new devices; 1MiB to 64MiB"),
+    (
+        "region_size",
+        "\"64MiB\"",
+        "the unit of eviction, for new devices; a power of two from 1MiB to 64MiB",
+    ),
     ("io", "\"auto\"", "how devices are used: auto, io_uring or threads"),
     ("lease", "\"10s\"", "how long a claim lives without being renewed"),
     ("connections", "512", "how many may be connected at once: two for each process of a job"),
@@ -151,6 +155,10 @@ impl Config {
                 "`capacity` is {capacity}; give at least {CAPACITY_MIN}"
             );
         }
+        if let Some(size) = self.region_size {
+            forebay_flash::check_region_size(size).context("`region_size`")?;
+        }
+        forebay_flash::check_distinct(&self.devices).context("`devices`")?;
         ensure!(
             (1..=CONNECTIONS_MAX).contains(&self.connections),
             "`connections` should be between 1 and {CONNECTIONS_MAX}"
@@ -159,14 +167,10 @@ impl Config {
         Ok(())
     }
 
-    /// How much may be kept: what was said, or what was reserved before, or else 20 GB, but not more than
+    /// How much may be kept on devices that are made now: what was said, or else 20 GB, but not more than
     /// half of what is free.
-    pub fn capacity_of(&self, free: ByteSize, reserved: ByteSize) -> ByteSize {
-        let unsaid = if reserved > ByteSize::ZERO {
-            reserved
-        } else {
-            CAPACITY_DEFAULT.min(ByteSize(free.0 / 2))
-        };
+    pub fn capacity_of(&self, free: ByteSize) -> ByteSize {
+        let unsaid = CAPACITY_DEFAULT.min(ByteSize(free.0 / 2));
         self.capacity.unwrap_or(unsaid).max(CAPACITY_MIN)
     }
 
@@ -275,9 +279,7 @@ mod tests {
     #[test]
     fn without_a_word_it_takes_at_most_half_of_what_is_free() {
         let config = Config::default();
-        let capacity =
-            |free, reserved| config.capacity_of(ByteSize::gb(free), ByteSize::gb(reserved));
-        assert_eq!((capacity(100, 0), capacity(10, 0)), (ByteSize::gb(20), ByteSize::gb(5)));
-        assert_eq!(capacity(5, 5), ByteSize::gb(5), "not less at every start");
+        let capacity = |free| config.capacity_of(ByteSize::gb(free));
+        assert_eq!((capacity(100), capacity(10)), (ByteSize::gb(20), ByteSize::gb(5)));
     }
 }

@@ -95,6 +95,10 @@ pub struct Gauges {
     pub resident_bytes: u64,
     /// Blobs resident, and pieces of those that are too long for one entry.
     pub resident_blobs: u64,
+    /// Devices that the node is to use.
+    pub devices_named: u64,
+    /// Those that can be read and written.
+    pub devices_well: u64,
     /// Claims held.
     pub claims_held: u64,
     /// Connections open.
@@ -106,11 +110,13 @@ pub struct Gauges {
 }
 
 impl Gauges {
-    fn all(&self) -> [Row; 7] {
+    fn all(&self) -> [Row; 9] {
         [
             ("capacity_bytes", "Most bytes that may be resident.", self.capacity_bytes),
             ("resident_bytes", "Bytes resident.", self.resident_bytes),
             ("resident_blobs", "Blobs resident.", self.resident_blobs),
+            ("devices_named", "Devices that the node is to use.", self.devices_named),
+            ("devices_well", "Devices that can be read and written.", self.devices_well),
             ("claims_held", "Claims held.", self.claims_held),
             ("connections_open", "Connections open.", self.connections_open),
             ("datasets_open", "Datasets that somebody has open.", self.datasets_open),

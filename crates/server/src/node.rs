@@ -86,6 +86,8 @@ impl NodeService {
             capacity_bytes: self.blobs.capacity().0,
             resident_bytes: flash.iter().map(|device| device.bytes).sum(),
             resident_blobs: flash.iter().map(|device| device.entries).sum(),
+            devices_named: self.blobs.devices_named(),
+            devices_well: flash.iter().filter(|device| device.well).count() as u64,
             claims_held: self.state.lock().claims() as u64,
             connections_open: self.open.load(Relaxed),
             datasets_open: self.tables.open(),

@@ -63,7 +63,7 @@ impl NodeService {
         let row = row_of(table, blob)?;
         let address = row.address;
         let mut put = match (offset, self.puts.take(holder, &address)) {
-            (0, None) => self.begin_put(holder, table, blob, row).await?,
+            (0, None) => self.begin_put(holder, table, blob, row)?,
             (_, Some(put)) if put.next == offset => put,
             (_, begun) => {
                 if begun.is_some() {
@@ -115,7 +115,7 @@ impl NodeService {
         Ok(PutAnswer::Stored)
     }
 
-    async fn begin_put(
+    fn begin_put(
         self: &Arc<Self>,
         holder: Holder,
         table: &Table,

@@ -18,6 +18,9 @@ use rustix::{
 
 use crate::layout::{BLOCK_SIZE, REGIONS_OFFSET};
 
+/// Between its ends, so many blocks of a drive are looked at before it is taken for blank.
+const SAMPLES: u64 = 1024;
+
 /// An open device.
 #[derive(Debug)]
 pub struct DeviceFile {
@@ -41,12 +44,13 @@ enum Kind {
 #[expect(missing_docs, reason = "each says what it is about")]
 pub enum OpenError {
     #[error(
-        "{} is in use by another process: stop that one, or use a device of your own",
+        "{} is in use, by another process or as a file system that is mounted: stop that, or use another",
         path.display()
     )]
     Locked { path: PathBuf },
     #[error(
-        "{} cannot be written: run as its owner, or make it and its directory writable",
+        "{} cannot be written: run as its owner, make it and its directory writable, or, if it is a drive \
+         that is read-only, use another",
         path.display()
     )]
     NotWritable { path: PathBuf },
@@ -57,6 +61,11 @@ pub enum OpenError {
     NotAFile { path: PathBuf },
     #[error("there is no directory {}: make it, or name another", path.display())]
     NoDirectory { path: PathBuf },
+    #[error(
+        "there is no device {}: look for its name in /dev/disk/by-id, or wait until it is there",
+        path.display()
+    )]
+    NoDevice { path: PathBuf },
     #[error(
         "the file system of {} offers no direct I/O: put the device on ext4 or XFS, or use a block device",
         path.display()
@@ -73,7 +82,11 @@ pub enum OpenError {
         path.display()
     )]
     BlocksTooLarge { path: PathBuf, block_size: u32 },
-    #[error("{} has {size}, less than the {asked} asked for: ask for less", path.display())]
+    #[error(
+        "{} has {size}, less than the {asked} that it was to take: set a smaller capacity, or none, which \
+         means all of it",
+        path.display()
+    )]
     TooSmall { path: PathBuf, size: ByteSize, asked: ByteSize },
     #[error(
         "{free} are free for {}, too little for {asked}: make room there, or ask for less",
@@ -128,6 +141,9 @@ impl DeviceFile {
             opened.resize(size)?;
         }
         if opened.created {
+            // It may have been there, empty, for everybody to read.
+            let owner_only = Mode::RUSR | Mode::WUSR;
+            rustix::fs::fchmod(&opened.file, owner_only).map_err(at.failed("close to others"))?;
             at.make_durable(&opened.file)?;
         }
         at.try_direct_read(&opened.file)?;
@@ -185,7 +201,8 @@ impl DeviceFile {
         Ok(())
     }
 
-    /// Whether nothing was ever written here: a file without data, a block device that begins with zeros.
+    /// Whether nothing was ever written here: a file without data; a block device on which there are only
+    /// zeros where everybody begins and ends, and at many places in between.
     pub fn is_blank(&self) -> io::Result<bool> {
         match self.kind {
             Kind::File => match rustix::fs::seek(&self.file, SeekFrom::Data(0)) {
@@ -194,7 +211,11 @@ impl DeviceFile {
                 Ok(_) => Ok(false),
             },
             Kind::Block => {
-                for offset in (0..REGIONS_OFFSET).step_by(BLOCK_SIZE) {
+                let (block, size) = (BLOCK_SIZE as u64, self.size - self.size % BLOCK_SIZE as u64);
+                let stride = (size / SAMPLES).next_multiple_of(block).max(block);
+                let ends = (0..REGIONS_OFFSET).chain(size.saturating_sub(REGIONS_OFFSET)..size);
+                let between = (0..size).step_by(usize::try_from(stride).unwrap_or(usize::MAX));
+                for offset in ends.step_by(BLOCK_SIZE).chain(between) {
                     if self.read_block(offset)?.iter().any(|byte| *byte != 0) {
                         return Ok(false);
                     }
@@ -264,6 +285,10 @@ impl At<'_> {
                 FileType::BlockDevice => Ok(Some(Kind::Block)),
                 _ => Err(OpenError::NotAFile { path: self.0.to_owned() }),
             },
+            // A drive that is missing must not become a file in memory.
+            Err(Errno::NOENT) if self.0.starts_with("/dev") && !self.0.starts_with("/dev/shm") => {
+                Err(OpenError::NoDevice { path: self.0.to_owned() })
+            }
             Err(Errno::NOENT) => Ok(None),
             Err(Errno::ACCESS) => Err(OpenError::NotWritable { path: self.0.to_owned() }),
             Err(error) => Err(self.failed("look at")(error)),

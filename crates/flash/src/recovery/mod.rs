@@ -237,7 +237,8 @@ impl<T> Recovery<T> {
             Task::Tail(header, length) => {
                 let tail = &bytes[..usize::try_from(length).expect("in memory")];
                 match Footer::size_at(tail, device, header.generation) {
-                    Some(size) if size > length && size < region_size => {
+                    // Longer ones we would not have written: a count that is damaged, or more memory then.
+                    Some(size) if size > length && size <= self.memory.footer_max() => {
                         self.next.push_front((region, Task::Tail(header, size)));
                     }
                     Some(_) if let Some(footer) = Footer::decode(tail, region_size) => {
@@ -258,9 +259,9 @@ impl<T> Recovery<T> {
                     self.next.push_front((region, Task::Window(header, scan, next)));
                 } else {
                     let mut entries = scan.into_entries();
-                    while entries
-                        .last()
-                        .is_some_and(|last| last.end() + Footer::size(entries.len()) > region_size)
+                    while let Some(last) = entries.last()
+                        && (last.end() + Footer::size(entries.len()) > region_size
+                            || Footer::size(entries.len()) > self.memory.footer_max())
                     {
                         entries.pop();
                     }

@@ -1,17 +1,22 @@
 //! From an entry to the pieces of a region. An entry is copied once, into memory that is written as it
 //! fills; it can be read as soon as all of it is there, and that is when it is answered.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use super::{
-    Answer, Group, Life, Name, Open, Refusal, RegionState, Shard,
+    Answer, Group, Life, Name, Open, Outcome, Refusal, RegionState, Shard,
     health::Direction,
     region::{Piece, Stage},
 };
 use crate::{
     index::{Fingerprint, GroupId, Key, Location, ORDINALS_MAX},
-    layout::{Descriptor, EntryHeader, EntryShape, Footer, Generation, RegionId, UNIT},
+    layout::{BLOCK_SIZE, Descriptor, EntryHeader, EntryShape, Footer, Generation, RegionId, UNIT},
 };
+
+/// What an append counts for beside its bytes: there may be many without any.
+const QUEUED: u64 = 512;
 
 /// What is done in the order in which it was asked for.
 #[derive(Debug)]
@@ -33,7 +38,8 @@ pub struct Append<T> {
     tag: u32,
     payload: Bytes,
     checksums: Vec<u32>,
-    placed: Option<Placed>,
+    deadline: Duration,
+    placed: Option<Box<Placed>>,
 }
 
 /// Where an entry goes, and how much of it is there.
@@ -68,10 +74,10 @@ impl<T> Shard<T> {
         let length = payload.len() as u64;
         let frames = EntryShape::of(length).frames();
         assert_eq!(checksums.len(), frames, "a checksum for each frame");
-        let max = self.geometry().entry_length_max();
+        let max = self.entry_length_max();
         let refusal = if length > max {
             Some(Refusal::TooLong { length, max })
-        } else if self.queue_bytes + length > self.settings.queue_bytes_max {
+        } else if self.queue_bytes + QUEUED + length > self.settings.queue_bytes_max {
             Some(Refusal::Busy)
         } else {
             None
@@ -79,8 +85,9 @@ impl<T> Shard<T> {
         if let Some(refusal) = refusal {
             return self.answers.push((token, Err(refusal)));
         }
-        self.queue_bytes += length;
-        let append = Append { token, group, name, tag, payload, checksums, placed: None };
+        self.queue_bytes += QUEUED + length;
+        let deadline = self.now.saturating_add(self.settings.append_deadline);
+        let append = Append { token, group, name, tag, payload, checksums, deadline, placed: None };
         self.queue.push_back(Queued::Append(append));
     }
 
@@ -94,12 +101,10 @@ impl<T> Shard<T> {
             match (turn, first) {
                 (Turn::Waits, first) => return self.queue.push_front(first),
                 (Turn::Refused(refusal), Queued::Append(append)) => {
-                    self.queue_bytes -= append.payload.len() as u64;
-                    self.answers.push((append.token, Err(refusal)));
+                    self.append_ended(append, Err(refusal));
                 }
                 (Turn::Done, Queued::Append(append)) => {
-                    self.queue_bytes -= append.payload.len() as u64;
-                    self.answers.push((append.token, Ok(Answer::Done)));
+                    self.append_ended(append, Ok(Answer::Done));
                 }
                 (Turn::Refused(refusal), Queued::Seal(token, _) | Queued::Flush(token)) => {
                     self.answers.push((token, Err(refusal)));
@@ -115,17 +120,57 @@ impl<T> Shard<T> {
                     for region in open {
                         self.close_region(region, false);
                     }
-                    self.flushers.push(token);
+                    let all = (0..).map(RegionId).zip(&self.regions);
+                    let sealing = all.filter(|(_, region)| region.is_sealing());
+                    let waits = sealing.map(|(id, region)| (id, region.generation)).collect();
+                    self.flushers.push((token, waits));
                     self.answer_flushers();
                 }
             }
         }
     }
 
+    fn append_ended(&mut self, append: Append<T>, outcome: Outcome) {
+        self.queue_bytes -= QUEUED + append.payload.len() as u64;
+        self.answers.push((append.token, outcome));
+    }
+
+    /// Promise 5: nobody waits for a device that takes nothing. What has been begun is finished.
+    pub(super) fn time_out_appends(&mut self) {
+        if self.append_deadline().is_none_or(|at| at > self.now) {
+            return;
+        }
+        for queued in std::mem::take(&mut self.queue) {
+            match queued {
+                Queued::Append(append)
+                    if append.placed.is_none() && append.deadline <= self.now =>
+                {
+                    self.append_ended(append, Err(Refusal::TimedOut));
+                }
+                other => self.queue.push_back(other),
+            }
+        }
+    }
+
+    /// When the next of those that have not begun is late: they came in this order.
+    pub(super) fn append_deadline(&self) -> Option<Duration> {
+        self.queue.iter().find_map(|queued| match queued {
+            Queued::Append(append) if append.placed.is_none() => Some(append.deadline),
+            _ => None,
+        })
+    }
+
+    /// Longer entries could be written, but not read whole.
+    pub fn entry_length_max(&self) -> u64 {
+        let memory = self.memory.reading.size() as u64 / 2;
+        let readable = memory.saturating_sub(memory / 256 + 4 * BLOCK_SIZE as u64);
+        self.geometry().entry_length_max().min(readable)
+    }
+
     /// Copies as much of an entry as there is memory for.
     fn place(&mut self, append: &mut Append<T>) -> Result<Turn, Turn> {
         if append.placed.is_none() {
-            append.placed = Some(self.find_place(append)?);
+            append.placed = Some(Box::new(self.find_place(append)?));
         }
         let Append { placed: Some(placed), payload, .. } = append else { unreachable!("just set") };
         let length = payload.len() as u64;
@@ -157,6 +202,9 @@ impl<T> Shard<T> {
                 let length = left.min(self.settings.piece_size as u64);
                 let length = usize::try_from(length).expect("fits into memory");
                 if let Some(buffer) = self.memory.staging.take(length) {
+                    open.waits_since = self.now;
+                    let due = self.now.saturating_add(self.settings.flush_after);
+                    self.flush_at.get_or_insert(due);
                     open.pieces.push_back(Piece { offset, stage: Stage::Filling(buffer, 0) });
                 } else {
                     self.flush_idle(placed.region);
@@ -193,7 +241,8 @@ impl<T> Shard<T> {
         let size = EntryShape::of(length).size();
         let region_size = self.superblock.geometry.region_size;
         let fits = |open: &Open| {
-            open.fill + size + Footer::size(open.descriptors.len() + 1) <= region_size
+            let footer = Footer::size(open.descriptors.len() + 1);
+            open.fill + size + footer <= region_size && footer <= self.memory.footer_max()
         };
         if let Some(open) = group.open
             && !self.regions[open.0 as usize].open().is_some_and(fits)
@@ -202,11 +251,10 @@ impl<T> Shard<T> {
         }
         let region = self.region_for(append.group)?;
         self.appends_begun += 1;
-        let (used, used_at) = (self.appends_begun, self.now);
-        self.flush_at.get_or_insert(self.now + self.settings.flush_after);
+        let used = self.appends_begun;
         let generation = self.region(region).generation;
         let open = self.region(region).open_mut().expect("it is being filled");
-        (open.used, open.used_at) = (used, used_at);
+        open.used = used;
         let header = EntryHeader {
             device: self.superblock.geometry.device,
             generation,
@@ -300,7 +348,7 @@ impl<T> Shard<T> {
         if self.flush_at.is_none_or(|at| at > self.now) {
             return;
         }
-        let due = |open: &Open| open.used_at + self.settings.flush_after;
+        let due = |open: &Open| open.waits_since.saturating_add(self.settings.flush_after);
         let filling = self.groups.values().filter_map(|group| group.open);
         let waiting: Vec<_> = filling
             .filter_map(|id| {

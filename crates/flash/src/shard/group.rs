@@ -159,12 +159,18 @@ impl<T> Shard<T> {
         for (id, _) in groups.extract_if(.., |_, group| group.is_empty()) {
             index.remove_group(id);
         }
+        drop(index);
         names.retain(|_, id| groups.contains_key(id));
+        self.forget_formers();
+    }
+
+    /// A header may name a group that will have another number.
+    fn forget_formers(&mut self) {
+        let Self { groups, regions, .. } = self;
         for region in regions {
             if let Former::Group(group) = region.former
                 && !groups.contains_key(&group)
             {
-                // Its header may name a group that will have another number.
                 region.former = Former::Unknown;
             }
         }
@@ -206,12 +212,17 @@ impl<T> Shard<T> {
         }
     }
 
-    /// Answers those who wait until nothing is being sealed.
+    /// Answers those for whom everything has been sealed that was being filled when they asked.
     pub(super) fn answer_flushers(&mut self) {
-        let sealing = |region: &Region| matches!(region.state, RegionState::Sealing(_));
-        if !self.flushers.is_empty() && !self.regions.iter().any(sealing) {
-            self.answers.extend(self.flushers.drain(..).map(|token| (token, Ok(Answer::Done))));
-        }
+        let Self { flushers, regions, answers, .. } = self;
+        let done = flushers.extract_if(.., |(_, waits)| {
+            waits.retain(|(id, generation)| {
+                let region = &regions[id.0 as usize];
+                region.generation == *generation && region.is_sealing()
+            });
+            waits.is_empty()
+        });
+        answers.extend(done.map(|(token, _)| (token, Ok(Answer::Done))));
     }
 
     pub(super) fn mark_group(&mut self, id: GroupId) -> Outcome {
@@ -227,6 +238,10 @@ impl<T> Shard<T> {
         match (hold, group.life) {
             (_, Life::Draining) => return Err(Refusal::Gone),
             (Hold::Lease, Life::Marked) => return Err(Refusal::Closed),
+            // It would go all the same, when its leases end.
+            (Hold::Pin, _) if self.draining.iter().any(|draining| draining.group == id) => {
+                return Err(Refusal::Closed);
+            }
             (Hold::Lease, _) => group.leases += 1,
             (Hold::Pin, _) => group.pins += 1,
         }
@@ -258,7 +273,11 @@ impl<T> Shard<T> {
         let drain = self.drains_begun;
         self.drains_begun += 1;
         self.drains.insert(drain, Drain { token, group: id, left: 0, durable: true });
-        self.draining.push(Draining { group: id, forced_at: self.now + patience, drain });
+        self.draining.push(Draining {
+            group: id,
+            forced_at: self.now.saturating_add(patience),
+            drain,
+        });
         self.force_drains();
     }
 
@@ -318,6 +337,7 @@ impl<T> Shard<T> {
         let Drain { token, group, durable, .. } = self.drains.remove(&id).expect("just seen");
         let group = self.groups.remove(&group).expect("until it is drained");
         self.names.remove(&group.name);
+        self.forget_formers();
         self.answers.push((token, if durable { Ok(Answer::Done) } else { Err(Refusal::Failed) }));
     }
 }

@@ -102,7 +102,8 @@ impl<T> Shard<T> {
     /// Something went well, or wrong.
     pub(super) fn observe(&mut self, direction: Direction, well: bool) {
         if self.health.observe(direction, well, self.now) {
-            tracing::warn!(?direction, well, "the state of a device changed");
+            let device = &self.settings.name;
+            tracing::warn!(device, ?direction, well, "the state of a device changed");
             self.index.write().set_readable(self.health.is_well(Direction::Read));
         }
     }

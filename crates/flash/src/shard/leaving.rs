@@ -82,7 +82,7 @@ impl<T> Shard<T> {
     }
 
     pub(super) fn set_free(&mut self, id: RegionId) {
-        let until = self.now + self.settings.quarantine;
+        let until = self.now.saturating_add(self.settings.quarantine);
         let region = self.region(id);
         if region.damaged >= DAMAGED_MAX {
             region.state = RegionState::Quarantined { until };
@@ -133,23 +133,23 @@ impl<T> Shard<T> {
         if result.is_ok() {
             self.region(id).former = Former::Nobody;
         }
-        self.set_free(id);
         if self.settings.discard && result.is_ok() {
-            let geometry = self.geometry();
-            let offset = geometry.region_offset(id) + BLOCK_SIZE as u64;
-            let length = geometry.region_size - BLOCK_SIZE as u64;
-            self.discard(id, offset, length);
+            self.discard(id);
+        } else {
+            self.set_free(id);
         }
         for drain in also.into_iter().chain([drain]) {
             self.drained(drain, result.is_ok());
         }
     }
 
-    fn discard(&mut self, region: RegionId, offset: u64, length: u64) {
-        // Not to be filled before the device has forgotten it.
-        self.free.retain(|free| *free != region);
+    /// It is not to be filled before the device has forgotten it.
+    fn discard(&mut self, region: RegionId) {
         self.region(region).state = RegionState::Leaving { drain: None };
         self.region(region).writes += 1;
+        let geometry = self.geometry();
+        let offset = geometry.region_offset(region) + BLOCK_SIZE as u64;
+        let length = geometry.region_size - BLOCK_SIZE as u64;
         let id = self.begin(Purpose::Discard(region));
         self.commands.push(Command::Discard { id, offset, length });
     }

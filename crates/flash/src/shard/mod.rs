@@ -75,7 +75,8 @@ pub struct Shard<T> {
     draining: Vec<Draining>,
     drains: BTreeMap<u32, Drain<T>>,
     drains_begun: u32,
-    flushers: Vec<T>,
+    /// Who waits, and for which regions to be sealed.
+    flushers: Vec<(T, Vec<(RegionId, Generation)>)>,
     index: Arc<RwLock<Index>>,
     memory: Memory,
     eviction: Box<dyn Eviction>,
@@ -112,6 +113,13 @@ pub struct Memory {
     pub staging: Arc<Arena>,
     /// What has been read.
     pub reading: Arc<Arena>,
+}
+
+impl Memory {
+    /// A longer footer might never find room.
+    pub(crate) fn footer_max(&self) -> u64 {
+        self.staging.size().min(self.reading.size()) as u64 / 8
+    }
 }
 
 /// Why a command was given.
@@ -199,7 +207,9 @@ impl<T> Shard<T> {
 
     /// What has been counted. Costs next to nothing.
     pub fn counters(&self) -> Counters {
+        let directions = [Direction::Read, Direction::Write];
         Counters {
+            well: directions.into_iter().all(|direction| self.health.is_well(direction)),
             regions_free: self.free.len() as u64,
             regions_quarantined: self.quarantined.len() as u64,
             ..self.counters
@@ -295,6 +305,7 @@ impl<T> Shard<T> {
         assert!(now >= self.now, "time does not run backwards");
         self.now = now;
         self.time_out_reads();
+        self.time_out_appends();
         self.force_drains();
         self.end_quarantines();
         self.probe();
@@ -305,9 +316,11 @@ impl<T> Shard<T> {
 
     /// When [`Shard::advance`] has something to do, if nothing happens until then.
     pub fn wake_at(&self) -> Option<Duration> {
-        // All reads have equally long, so the first of them is over first.
+        // All reads have equally long, so the first of them is over first; some are over for their readers.
+        let mut readings = self.readings.values();
         let others = [
-            self.readings.values().next().map(|reading| reading.deadline),
+            readings.find(|reading| reading.is_awaited()).map(|reading| reading.deadline),
+            self.append_deadline(),
             self.wanting.front().map(|wanting| wanting.deadline),
             self.quarantined.first().map(|(until, _)| *until),
             self.draining.iter().map(|draining| draining.forced_at).min(),

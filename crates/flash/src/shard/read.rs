@@ -51,6 +51,12 @@ pub struct Reading<T> {
     pub(super) deadline: Duration,
 }
 
+impl<T> Reading<T> {
+    pub(super) fn is_awaited(&self) -> bool {
+        self.reader.is_some()
+    }
+}
+
 impl<T> Shard<T> {
     pub(super) fn read(&mut self, token: T, name: Name, range: Option<Range<u64>>, leased: bool) {
         let location = self.locate(&name);
@@ -80,7 +86,7 @@ impl<T> Shard<T> {
         location: Location,
     ) {
         let generation = self.region(location.region()).generation;
-        let deadline = self.now + self.settings.read_deadline;
+        let deadline = self.now.saturating_add(self.settings.read_deadline);
         self.wanting.push_back(Wanting { reader, name, range, location, generation, deadline });
     }
 
@@ -108,9 +114,14 @@ impl<T> Shard<T> {
                 self.read_ended(wanting.reader, Err(Refusal::Range));
                 continue;
             }
-            let buffers: Option<Vec<_>> =
-                parts.iter().map(|part| arena.take(length(part))).collect();
-            let Some(buffers) = buffers else { return };
+            // All or nothing: a part that is given back would wake us, for nothing.
+            let Some(mut rest) = arena.take(parts.iter().map(length).sum()) else { return };
+            let mut buffers = Vec::with_capacity(parts.len());
+            for part in &parts[1..] {
+                let after = rest.len() - length(part);
+                buffers.insert(0, rest.split_off(after));
+            }
+            buffers.insert(0, rest);
             let wanting = self.wanting.pop_front().expect("just seen");
             self.begin_reading(wanting, parts, buffers);
         }

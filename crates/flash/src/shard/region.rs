@@ -91,8 +91,8 @@ pub struct Open {
     pub syncing: bool,
     /// When it was last appended to, counted in appends.
     pub used: u64,
-    /// And in time.
-    pub used_at: Duration,
+    /// Since when bytes wait in a piece that is not full.
+    pub waits_since: Duration,
 }
 
 /// Some bytes of a region on their way to the device.
@@ -118,6 +118,11 @@ pub enum Stage {
 }
 
 impl Region {
+    /// Whether its footer is on its way.
+    pub(super) fn is_sealing(&self) -> bool {
+        matches!(self.state, RegionState::Sealing(_))
+    }
+
     /// One that is nobody's.
     pub fn free() -> Self {
         Self {
@@ -164,7 +169,7 @@ impl Default for Open {
             last: false,
             syncing: false,
             used: 0,
-            used_at: Duration::ZERO,
+            waits_since: Duration::ZERO,
         }
     }
 }

@@ -192,10 +192,14 @@ pub struct Settings {
     pub flush_after: Duration,
     /// A read that takes longer has failed.
     pub read_deadline: Duration,
+    /// An append that has not begun by then is refused.
+    pub append_deadline: Duration,
     /// How much the scrubber reads, if it is to run.
     pub scrub_rate: Option<ByteRate>,
     /// How long a region in which much was damaged stays unused.
     pub quarantine: Duration,
+    /// What the log calls the device.
+    pub name: String,
     /// Whether freed space is made known to the device, if it is a drive and not a file.
     pub discard: bool,
 }
@@ -208,8 +212,10 @@ impl Default for Settings {
             queue_bytes_max: 256 << 20,
             flush_after: Duration::from_millis(500),
             read_deadline: Duration::from_secs(2),
+            append_deadline: Duration::from_secs(10),
             scrub_rate: Some(ByteRate(ByteSize::mib(8))),
             quarantine: Duration::from_mins(10),
+            name: String::new(),
             discard: true,
         }
     }
@@ -222,6 +228,8 @@ pub struct Counters {
     pub entries: u64,
     /// Bytes of their payloads.
     pub bytes: u64,
+    /// Whether it can be read and written, as far as is known.
+    pub well: bool,
     /// Regions that are free.
     pub regions_free: u64,
     /// Regions that are not used for a while.

@@ -257,7 +257,7 @@ async fn load(flash: &Flash, seed: u64, begun: u64) {
     // Held before anything can be evicted for the sake of others.
     let mut pins = BTreeMap::new();
     for (number, group) in &groups {
-        pins.insert(*number, group.pin().await.unwrap());
+        pins.insert(*number, group.pin().unwrap());
     }
     for next in begun + 1.. {
         while groups.len() > KEPT_GROUPS {
@@ -269,7 +269,7 @@ async fn load(flash: &Flash, seed: u64, begun: u64) {
         }
         say("begun", next);
         let group = flash.group(group_name(next).as_bytes(), 1, false).await.unwrap();
-        pins.insert(next, group.pin().await.unwrap());
+        pins.insert(next, group.pin().unwrap());
         for number in entries_of(next) {
             group.append(key(number), 0, bytes_of(number)).await.unwrap();
             churn(flash, &mut random).await;

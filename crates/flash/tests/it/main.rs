@@ -4,6 +4,7 @@
 mod chaos;
 mod crashes;
 mod devices;
+mod edges;
 mod killed;
 mod lives;
 mod openings;

@@ -150,11 +150,15 @@ fn a_cut_file_is_left_alone() {
 fn a_device_in_use_is_refused() {
     let mut place = filled();
     let flash = place.open();
-    refused(&place.config, &["in use", "stop that one", "device of your own"]);
+    refused(&place.config, &["in use", "stop that", "use another"]);
     assert!(wait(flash.read(key(1), None)).unwrap().is_some(), "its user is not disturbed");
     drop(flash);
     place.config.devices.push(place.device(0, 6));
-    refused(&place.config, &["in use"]);
+    refused(&place.config, &["named twice", "once"]);
+    place.config.devices.pop();
+    fs::copy(place.path(0), place.path(1)).unwrap();
+    place.config.devices.push(place.device(1, 6));
+    refused(&place.config, &["is a copy of", "remove one"]);
     place.config.devices.pop();
     assert!(wait(place.open().read(key(1), None)).unwrap().is_some());
 }

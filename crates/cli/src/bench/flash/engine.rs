@@ -118,7 +118,7 @@ impl Engine {
         let items = size.0 / 2 / (item as u64 + item as u64 / 16);
         let group = flash.group(b"read", 1, false).await?;
         fill(&group, &payload, 0..items, FILL_DEPTH).await?;
-        let pin = group.pin().await?;
+        let pin = group.pin()?;
         let churn = flash.group(b"churn", 2, false).await?;
         let written = AtomicU64::new(items);
         let engine = Self {
