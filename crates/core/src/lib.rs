@@ -18,6 +18,7 @@ pub mod names;
 pub mod node;
 pub mod patience;
 pub mod rate;
+pub mod rotation;
 pub mod sampler;
 pub mod table;
 pub mod units;
