@@ -1,5 +1,6 @@
 //! `forebay sim`: training jobs, simulated under several policies.
 
+mod page;
 mod tables;
 
 use std::{
@@ -9,7 +10,9 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use clap::builder::PossibleValuesParser;
-use forebay_sim::train::{BUILT_IN, Comparison, Outcome, Policy, Scenario, plot, simulate};
+use forebay_sim::train::{
+    BUILT_IN, Comparison, Outcome, Policy, Scenario, Setup, plot, reproduce, simulate,
+};
 use serde::Serialize;
 
 use crate::output::{self, Format, Verdict};
@@ -32,6 +35,12 @@ pub enum Command {
     /// Run a scenario under several policies, side by side.
     #[command(after_help = COMPARE_EXAMPLES)]
     Compare(CompareArgs),
+    /// Run what is published about Quiver, and set it beside the published figures.
+    ///
+    /// Takes some minutes. Prints a section in Markdown, or puts it into a page that has a place for it,
+    /// with the pictures beside it.
+    #[command(after_help = REPRODUCE_EXAMPLES)]
+    Reproduce(ReproduceArgs),
 }
 
 const RUN_EXAMPLES: &str = "\
@@ -45,6 +54,19 @@ const COMPARE_EXAMPLES: &str = "\
 Examples:
   forebay sim compare one-job --policies none,lru,forebay
   forebay sim compare quiver-figure6 --policies none,lru,quiver,forebay --plot speed.svg";
+
+const REPRODUCE_EXAMPLES: &str = "\
+Examples:
+  forebay sim reproduce
+  forebay sim reproduce --page docs/reproductions.md";
+
+/// Where to put it.
+#[derive(Debug, clap::Args)]
+pub struct ReproduceArgs {
+    /// A page with the lines `<!-- begin train … -->` and `<!-- end train -->`, between which it is put.
+    #[arg(long, value_name = "FILE.md")]
+    page: Option<PathBuf>,
+}
 
 /// How to list.
 #[derive(Debug, clap::Args)]
@@ -112,6 +134,7 @@ pub fn run(command: Command) -> anyhow::Result<Verdict> {
         Command::List(args) => list(&args),
         Command::Run(args) => run_one(&args),
         Command::Compare(args) => compare(&args),
+        Command::Reproduce(args) => reproduce(&args),
     }
 }
 
@@ -168,7 +191,7 @@ fn compare(args: &CompareArgs) -> anyhow::Result<Verdict> {
         }
     }
     let runs = simulate_all(&scenario, &policies, args.common.seed);
-    let comparison = Comparison { scenario: scenario.name.clone(), policies, runs };
+    let comparison = Comparison::new(&scenario, policies, runs);
     if let Some(path) = &args.common.plot {
         write_plot(path, &plot::comparison(&comparison))?;
     }
@@ -219,20 +242,34 @@ fn load(path: &Path) -> anyhow::Result<Scenario> {
     Ok(Scenario::parse(&text, &shown, &name)?)
 }
 
+fn reproduce(args: &ReproduceArgs) -> anyhow::Result<Verdict> {
+    // A page without a place should be refused before, not after.
+    let page = args.page.as_deref().map(|path| page::Page::read(path, "train")).transpose()?;
+    let section = reproduce::train(&mut |scenario, setup, policy| {
+        watched(scenario, setup, policy, scenario.seed)
+    });
+    match page {
+        None => output::data(&section.text)?,
+        Some(page) => page.write(&section)?,
+    }
+    Ok(Verdict::Yes)
+}
+
 fn simulate_all(scenario: &Scenario, policies: &[Policy], seed: Option<u64>) -> Vec<Outcome> {
     let seed = seed.unwrap_or(scenario.seed);
-    let mut outcomes = Vec::new();
-    for setup in &scenario.setups {
-        for &policy in policies {
-            let variant = setup.variant.as_ref().map_or(String::new(), |name| format!(" {name}"));
-            let bar = output::share_bar(&format!("{}{variant} {policy}", scenario.name));
-            outcomes.push(simulate(scenario, setup, policy, seed, &mut |share| {
-                output::set_share(&bar, share);
-            }));
-            bar.finish_and_clear();
-        }
-    }
-    outcomes
+    let pairs = scenario.setups.iter().flat_map(|setup| policies.iter().map(move |p| (setup, *p)));
+    pairs.map(|(setup, policy)| watched(scenario, setup, policy, seed)).collect()
+}
+
+/// Simulates, with a bar for whoever is watching.
+fn watched(scenario: &Scenario, setup: &Setup, policy: Policy, seed: u64) -> Outcome {
+    let variant = setup.variant.as_ref().map_or(String::new(), |name| format!(" {name}"));
+    let bar = output::share_bar(&format!("{}{variant} {policy}", scenario.name));
+    let outcome = simulate(scenario, setup, policy, seed, &mut |share| {
+        output::set_share(&bar, share);
+    });
+    bar.finish_and_clear();
+    outcome
 }
 
 fn write_plot(path: &Path, svg: &str) -> anyhow::Result<()> {

@@ -110,6 +110,12 @@ pub fn comparison(comparison: &Comparison) -> String {
             row.push(format!("{speed_up:.2}x"));
             rows.push(row);
         }
+        if let Some(bound) = comparison.bounds.iter().find(|bound| bound.variant == variant) {
+            let mut row = vec![String::new(); header.len() + 3];
+            row[0] = "-- bound".to_owned();
+            row[header.len() + 2] = format!("{:.2}x", bound.speed_up);
+            rows.push(row);
+        }
         header.extend(["HITS", "ORIGIN", "SPEED"].map(str::to_owned));
         let header: Vec<&str> = header.iter().map(String::as_str).collect();
         let title = title(&comparison.scenario, variant.as_ref());

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{outcome::Outcome, policy::Policy};
+use super::{bounds, outcome::Outcome, policy::Policy, scenario::Scenario};
 
 /// Every variant of a scenario under every policy.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -13,9 +13,30 @@ pub struct Comparison {
     pub policies: Vec<Policy>,
     /// All runs: policies within variants.
     pub runs: Vec<Outcome>,
+    /// What no policy can beat.
+    pub bounds: Vec<Bound>,
+}
+
+/// What no policy can beat in one variant.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Bound {
+    /// The variant.
+    pub variant: Option<String>,
+    /// How fast the jobs could be beside the first policy.
+    pub speed_up: f64,
 }
 
 impl Comparison {
+    /// Of these runs of a scenario: all its setups in order, each under all policies in order.
+    pub fn new(scenario: &Scenario, policies: Vec<Policy>, runs: Vec<Outcome>) -> Self {
+        let firsts = scenario.setups.iter().zip(runs.chunks(policies.len().max(1)));
+        let bounds = firsts.map(|(setup, runs)| Bound {
+            variant: setup.variant.clone(),
+            speed_up: bounds::speed_up(setup, &runs[0]),
+        });
+        Self { scenario: scenario.name.clone(), policies, bounds: bounds.collect(), runs }
+    }
+
     /// The variants, in order.
     pub fn variants(&self) -> Vec<Option<String>> {
         let mut variants = Vec::new();

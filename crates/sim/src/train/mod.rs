@@ -42,14 +42,16 @@ mod store;
 mod time;
 mod world;
 
+pub mod bounds;
 mod compare;
 mod outcome;
 pub mod plot;
+pub mod reproduce;
 
 #[cfg(test)]
 mod tests;
 
-pub use compare::Comparison;
+pub use compare::{Bound, Comparison};
 pub use outcome::{
     DatasetOutcome, Decision, JobOutcome, Outcome, Progress, Reads, Residency, StageTimes,
 };

@@ -70,6 +70,13 @@ pub fn runs(outcomes: &[Outcome]) -> String {
     svg.finish()
 }
 
+/// Only the stages of mini-batches.
+pub fn stages_alone(outcome: &Outcome) -> String {
+    let mut svg = Svg::new(WIDTH, TOP + PANEL + GAP, &outcome.scenario);
+    stages(&mut svg, TOP + 10.0, outcome);
+    svg.finish()
+}
+
 /// The datasets of which chunks came and went.
 fn chunked_datasets(outcome: &Outcome) -> Vec<&str> {
     let names = outcome.datasets.iter().map(|dataset| &*dataset.name);

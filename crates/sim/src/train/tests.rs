@@ -156,3 +156,23 @@ fn lru_thrashes_as_theory_says() {
         assert!((hits - theory).abs() < 0.01, "{share}: {hits} is not {theory}");
     }
 }
+
+/// One job alone: no order of reading gets more than the cached share from the cache, and ours does get
+/// that much, within two in a hundred; the origin gives the rest of an epoch, and next to nothing twice.
+#[test]
+fn one_job_gets_what_the_cache_holds() {
+    for share in [0.1_f64, 0.2, 0.5, 0.9] {
+        let cache = format!("capacity = \"{}%\"", share * 100.0);
+        let job = "batch = 50\nepochs = 11\ncompute = \"5ms\"";
+        let text = one_job("bandwidth = \"100MB/s\"", &cache, job);
+        // An epoch takes at most 1 s; what is counted begins with a whole one, more or less.
+        let text = text.replacen("about", "warm_up = \"1.2s\"\nabout", 1);
+        let outcome = run(&text, Policy::Forebay, 2);
+        let reads = outcome.reads();
+        let hits = reads.hit_rate();
+        assert!((hits - share).abs() <= 0.02 * share.max(1.0 - share), "{share}: {hits}");
+        let epochs = reads.items as f64 / 10_000.0;
+        let per_epoch = outcome.datasets[0].origin_bytes as f64 / epochs / 100e6;
+        assert!(per_epoch <= 1.02 * (1.0 - share), "{share}: {per_epoch} of the dataset an epoch");
+    }
+}

@@ -197,9 +197,9 @@ impl Manager {
     /// When something has to be done although nothing happens.
     pub fn next_deadline(&self, now: Nanos) -> Nanos {
         let rotations = self.shelves.iter().filter_map(Shelf::next_deadline);
-        let next = rotations.map(Nanos::from).chain([self.place_at]).min();
+        let all = rotations.chain([self.place_at]);
         // What is overdue has been looked at already.
-        next.unwrap_or(Nanos::MAX).max(now + Nanos(1_000_000))
+        all.filter(|deadline| *deadline > now).min().unwrap_or(Nanos::MAX)
     }
 
     pub fn tick(&mut self, now: Nanos, running: &[Running]) {

@@ -43,6 +43,7 @@ pub(in crate::train) struct Shelf {
     /// How many chunks or halves have a place, and the rotation of these.
     cut: Cut,
     rotation: Rotation,
+    deadline: Option<Nanos>,
     /// Whether what is fetched of a piece is kept.
     has_place: Vec<bool>,
     /// Whether it stays for good.
@@ -115,6 +116,7 @@ impl Shelf {
                 load_time: Duration::ZERO,
                 chunk_sizes: Vec::new(),
             }),
+            deadline: None,
             load_rate,
             resident: Bits::new(dataset.items),
             in_flight: Bits::new(dataset.items),
@@ -359,8 +361,9 @@ impl Shelf {
         self.on(now, Fact::Tick);
     }
 
-    pub fn next_deadline(&self) -> Option<Duration> {
-        self.rotation.next_deadline()
+    /// When [`Shelf::tick`] has something to do.
+    pub fn next_deadline(&self) -> Option<Nanos> {
+        self.deadline
     }
 
     /// How many whole chunks have a place.
@@ -440,6 +443,7 @@ impl Shelf {
                 }
             }
         }
+        self.deadline = self.rotation.next_deadline().map(Nanos::from);
         self.held.fill(false);
         let is_whole = self.rule != Rule::ByNeed && self.placed() as usize >= self.rotating_count();
         let held: Vec<ChunkOrdinal> = match is_whole {

@@ -225,3 +225,19 @@ fn chunks_have_all_items_once() {
         assert!(items.into_iter().eq(0..dataset.items), "{}", dataset.name);
     }
 }
+
+/// The page that explains the format has an example of everything.
+#[test]
+fn the_documented_example_can_be_run() {
+    let page = include_str!("../../../../../docs/scenarios.md");
+    let example = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let scenario = parse(example).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!((scenario.setups.len(), scenario.setups[0].faults.len()), (2, 3));
+    let keys = file::EXAMPLES.iter().map(|(key, _)| *key);
+    for key in
+        keys.chain(["network", "chunks", "count", "transform", "depth", "starts", "epochs", "for"])
+    {
+        let known = [format!("{key} ="), format!("[{key}]"), format!("[[{key}]]")];
+        assert!(known.iter().any(|known| example.contains(known)), "`{key}` is not in the example");
+    }
+}
