@@ -1,0 +1,4 @@
+//! Rotation in a small world of jobs, an origin and a cache.
+
+mod explore;
+mod world;
