@@ -17,7 +17,7 @@ pub struct Sampler {
 #[pymethods]
 impl Sampler {
     #[new]
-    fn new(digest: PyRef<'_, Digest>, seed: u64, batch: u32) -> PyResult<Self> {
+    fn new(digest: &Digest, seed: u64, batch: u32) -> PyResult<Self> {
         let refused = |error: &dyn std::error::Error| PyValueError::new_err(error.to_string());
         let summary = digest.digest.summary();
         // Nothing rotates yet, so chunks make no difference.

@@ -1,11 +1,15 @@
 //! One batch, by Algorithm 1 of the paper: of many candidates those that are resident go first.
 //!
-//! A batch has three sources. **Held** chunks are there all epoch, so their items are due in proportion to
+//! A batch has several sources. **Held** chunks are there all epoch, so their items are due in proportion to
 //! all that is unread, open or not: drawn first, they would make the beginning of every epoch the same.
 //! **Rotating** chunks are there for a while and get the rest. When they have too little unread, the held
 //! ones complete the batch, and then whatever is **outside**; a batch never waits. With nothing rotating
 //! at all, what is not held is read through in its own proportion: a job alone is given as many hits as
 //! its cache holds of the dataset, evenly, and no order could give it more.
+//!
+//! Drawn evenly, two rotating chunks would be exhausted at the same time, and the next could not come before
+//! that. So one may be **leaving**: it is given two draws of three, and when it is exhausted the other has two
+//! thirds to go, time for the next to arrive.
 //!
 //! From each source candidates are looked at in a random order that merges those of its chunks, in
 //! proportion to what is unread in each. Resident ones are taken as they come; if the window has too few,
@@ -22,6 +26,10 @@ use super::{
     urn::Urn,
 };
 use crate::ItemOrdinal;
+
+/// How many draws, of how many from rotating chunks, come from the one that is leaving.
+const LEAVING: u32 = 2;
+const LEAVING_OF: u32 = 3;
 
 /// An item that was drawn.
 #[derive(Debug, Clone, Copy)]
@@ -46,23 +54,39 @@ pub(super) struct Picks {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Unread {
     pub(super) held: u32,
-    pub(super) rotating: u32,
-    pub(super) outside: u32,
+    leaving: u32,
+    rotating: u32,
+    outside: u32,
 }
 
 impl Unread {
     pub(super) fn new(pending: &[Pending], open: &Open) -> Self {
         let sum =
             |chunks: &[u32]| chunks.iter().map(|chunk| pending[*chunk as usize].unread()).sum();
-        Self { held: sum(&open.held), rotating: sum(&open.rotating), outside: sum(&open.outside) }
+        Self {
+            held: sum(&open.held),
+            leaving: sum(open.leaving.as_slice()),
+            rotating: sum(&open.rotating),
+            outside: sum(&open.outside),
+        }
     }
 
     pub(super) fn total(self) -> u32 {
-        self.held + self.rotating + self.outside
+        self.held + self.turning() + self.outside
     }
 
-    /// How many of a batch come from held, rotating and other chunks.
-    fn quotas(self, plan: &Plan, open: &Open, random: &mut Random) -> [u32; 3] {
+    /// What is open.
+    pub(super) fn open(self) -> u32 {
+        self.held + self.turning()
+    }
+
+    /// What is there for a while.
+    fn turning(self) -> u32 {
+        self.leaving + self.rotating
+    }
+
+    /// How many of a batch come from held, leaving, rotating and other chunks.
+    fn quotas(self, plan: &Plan, open: &Open, random: &mut Random) -> [u32; 4] {
         let batch = plan.batch.min(self.total());
         let due = match self.held {
             0 => 0,
@@ -79,13 +103,28 @@ impl Unread {
             rest -= given;
             given
         };
-        let rotating = give(self.rotating);
-        let spare = if open.rotating.is_empty() { 0 } else { give(self.held - due) };
+        let turning = give(self.turning());
+        let spare = if open.rotates() { give(self.held - due) } else { 0 };
         let outside = give(self.outside);
         // Only runs of like length can be short of all the others.
         let held = due + spare + rest;
         assert!(held <= self.held, "a batch of {batch} is more than there is: {self:?}");
-        [held, rotating, outside]
+        let leaving = self.leaving_due(turning, plan, random);
+        [held, leaving, turning - leaving, outside]
+    }
+
+    /// How many of so many from rotating chunks come from the one that is leaving.
+    fn leaving_due(self, turning: u32, plan: &Plan, random: &mut Random) -> u32 {
+        if self.leaving == 0 {
+            return 0;
+        }
+        let mut lucky = || random.below(LEAVING_OF) < LEAVING;
+        let due = if plan.like_length {
+            if lucky() { turning } else { 0 }
+        } else {
+            (0..turning).map(|_| u32::from(lucky())).sum()
+        };
+        due.clamp(turning.saturating_sub(self.rotating), self.leaving.min(turning))
     }
 
     /// As many as there would be among `batch` items drawn from all that are unread.
@@ -109,15 +148,16 @@ pub(super) fn draw(
     resident: impl Fn(ItemOrdinal) -> bool,
 ) -> Picks {
     let unread = Unread::new(pending, open);
-    let [held, rotating, outside] = unread.quotas(plan, open, random);
-    let mut picks = Picks { held, ..Picks::default() };
+    let quotas = unread.quotas(plan, open, random);
+    let mut picks = Picks { held: quotas[0], ..Picks::default() };
     picks.resident.reserve(plan.batch.min(unread.total()) as usize);
     let resident = |item: u32| resident(ItemOrdinal::new(item.into()));
-    let sources = [(&open.held, held), (&open.rotating, rotating), (&open.outside, outside)];
-    for (at, (chunks, quota)) in
-        sources.into_iter().enumerate().filter(|(_, (_, quota))| *quota > 0)
-    {
-        let missing = if at == 2 { &mut picks.outside } else { &mut picks.claimed };
+    let sources: [&[u32]; 4] = [&open.held, open.leaving.as_slice(), &open.rotating, &open.outside];
+    for (at, (chunks, quota)) in sources.into_iter().zip(quotas).enumerate() {
+        if quota == 0 {
+            continue;
+        }
+        let missing = if at == 3 { &mut picks.outside } else { &mut picks.claimed };
         let mut source = Source { plan, chunks, pending, random, scratch };
         if plan.like_length {
             source.runs(quota, &resident, &mut picks.resident, missing);

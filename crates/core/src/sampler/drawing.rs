@@ -105,9 +105,9 @@ impl Drawing {
     /// From each open chunk in proportion.
     pub(super) fn upcoming(&mut self, open: &Open, count: usize) -> Vec<ItemOrdinal> {
         let unread = Unread::new(&self.pending, open);
-        let total = (unread.held + unread.rotating).max(1) as usize;
+        let total = unread.open().max(1) as usize;
         let mut items = Vec::new();
-        for chunk in open.rotating.iter().chain(&open.held) {
+        for chunk in open.leaving.iter().chain(&open.rotating).chain(&open.held) {
             let pending = &mut self.pending[*chunk as usize];
             let share = count.saturating_mul(pending.unread() as usize).div_ceil(total);
             items.extend(pending.tell(share).map(|item| ItemOrdinal::new(item.into())));

@@ -150,22 +150,23 @@ impl Sampler {
         Ok(())
     }
 
-    /// Which chunks are cached for good, and which for a while or on their way. Batches that are already
-    /// drawn stay as they are.
+    /// Which chunks are cached for good, and which for a while or on their way; none of them is leaving.
+    /// Batches that are already drawn stay as they are.
     pub fn open(
         &mut self,
         held: &[ChunkOrdinal],
         rotating: &[ChunkOrdinal],
     ) -> Result<(), Contradiction> {
         let chunks = u32::try_from(self.ledger.unyielded.len()).expect("few chunks");
-        match Open::new(chunks, held, rotating) {
-            Ok(open) => self.open = open,
-            Err(contradiction) => {
-                self.ledger.counts.contradictions += 1;
-                return Err(contradiction);
-            }
-        }
+        let open = Open::new(chunks, held, rotating);
+        self.open = open.inspect_err(|_| self.ledger.counts.contradictions += 1)?;
         Ok(())
+    }
+
+    /// Which of the rotating chunks makes room for the next: it is read faster than the others. Without
+    /// any, rotating chunks are read evenly, and exhausted at about the same time.
+    pub fn leaving(&mut self, chunk: Option<ChunkOrdinal>) -> Result<(), Contradiction> {
+        self.open.leave(chunk).inspect_err(|_| self.ledger.counts.contradictions += 1)
     }
 
     /// The next batch; `None` when all have been drawn.

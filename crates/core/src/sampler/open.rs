@@ -19,6 +19,9 @@ pub(super) enum Standing {
 pub(super) struct Open {
     standing: Vec<Standing>,
     pub(super) held: Vec<u32>,
+    /// The rotating chunk that makes room for the next.
+    pub(super) leaving: Option<u32>,
+    /// All other rotating ones.
     pub(super) rotating: Vec<u32>,
     pub(super) outside: Vec<u32>,
 }
@@ -27,7 +30,8 @@ impl Open {
     /// Everything is open, as far as anyone knows.
     pub(super) fn all(chunks: u32) -> Self {
         let (held, rotating, outside) = (Vec::new(), (0..chunks).collect(), Vec::new());
-        Self { standing: vec![Standing::Rotating; chunks as usize], held, rotating, outside }
+        let standing = vec![Standing::Rotating; chunks as usize];
+        Self { standing, held, leaving: None, rotating, outside }
     }
 
     pub(super) fn new(
@@ -51,7 +55,27 @@ impl Open {
             all.filter(|(_, standing)| **standing == wanted).map(|(chunk, _)| chunk).collect()
         };
         let (held, rotating) = (those(Standing::Held), those(Standing::Rotating));
-        Ok(Self { held, rotating, outside: those(Standing::Outside), standing })
+        Ok(Self { held, leaving: None, rotating, outside: those(Standing::Outside), standing })
+    }
+
+    /// This one makes room next, or none does.
+    pub(super) fn leave(&mut self, chunk: Option<ChunkOrdinal>) -> Result<(), Contradiction> {
+        let rotates = |chunk: u32| self.standing.get(chunk as usize) == Some(&Standing::Rotating);
+        if let Some(ChunkOrdinal(chunk)) = chunk
+            && !rotates(chunk)
+        {
+            return Err(Contradiction::NotRotating { chunk });
+        }
+        self.rotating.extend(self.leaving);
+        self.leaving = chunk.map(|chunk| chunk.0);
+        self.rotating.retain(|other| Some(*other) != self.leaving);
+        self.rotating.sort_unstable();
+        Ok(())
+    }
+
+    /// Whether any chunk rotates.
+    pub(super) fn rotates(&self) -> bool {
+        self.leaving.is_some() || !self.rotating.is_empty()
     }
 
     pub(super) fn standing(&self, chunk: u32) -> Standing {

@@ -93,6 +93,12 @@ pub enum Contradiction {
         /// How many there are.
         chunks: u32,
     },
+    /// Only what rotates can leave.
+    #[error("chunk {chunk} cannot leave: it does not rotate")]
+    NotRotating {
+        /// The chunk.
+        chunk: u32,
+    },
     /// A chunk is held or rotates, and is named once.
     #[error("chunk {chunk} cannot be open twice")]
     OpenTwice {
