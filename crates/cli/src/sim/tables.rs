@@ -79,10 +79,9 @@ fn run(outcome: &Outcome) -> String {
     );
     let header = ["JOBS", "GPUS", "BATCHES", "MS/BATCH", "GPU BUSY", "HITS", "TWICE"];
     text.push_str(&output::table(&header, &rows));
-    // What was decided last holds; how it came about is in the JSON.
+    // How it came about is in the JSON.
     for dataset in &outcome.datasets {
-        let said = outcome.decisions.iter().rev().find(|said| said.dataset == dataset.name);
-        if let Some(decision) = said {
+        if let Some(decision) = outcome.decision(&dataset.name) {
             text.push_str(&format!("{}: {}\n", dataset.name, decision.text));
         }
     }

@@ -196,9 +196,15 @@ impl Epoch {
         self.sampler.unyielded(chunk)
     }
 
-    /// Which chunks batches are drawn from.
-    pub fn open(&mut self, held: &[ChunkOrdinal], rotating: &[ChunkOrdinal]) {
+    /// Which chunks batches are drawn from, and which of them before the others.
+    pub fn open(
+        &mut self,
+        held: &[ChunkOrdinal],
+        rotating: &[ChunkOrdinal],
+        leaving: Option<ChunkOrdinal>,
+    ) {
         self.sampler.open(held, rotating).expect("chunks of this dataset, each once");
+        self.sampler.leaving(leaving).expect("one of those that rotate");
     }
 
     fn draw(&mut self, resident: impl Fn(u32) -> bool) -> Batch {

@@ -193,6 +193,17 @@ impl Outcome {
         self.jobs.iter().fold(Reads::default(), |sum, job| sum.and(job.reads))
     }
 
+    /// What held for the longest time about a dataset.
+    pub fn decision(&self, dataset: &str) -> Option<&Decision> {
+        let said: Vec<&Decision> =
+            self.decisions.iter().filter(|said| said.dataset == dataset).collect();
+        let ends = said.iter().skip(1).map(|next| next.seconds).chain([self.seconds]);
+        let longest = said.iter().zip(ends).max_by(|(one, one_end), (other, other_end)| {
+            (one_end - one.seconds).total_cmp(&(other_end - other.seconds))
+        });
+        longest.map(|(said, _)| *said)
+    }
+
     /// How fast the jobs of this run were beside those of another, on average (Quiver's cluster
     /// throughput).
     pub fn speed_up(&self, baseline: &Self) -> f64 {

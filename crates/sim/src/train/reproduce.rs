@@ -186,17 +186,17 @@ fn figure_6(run: &mut Run<'_>, section: &mut Section) {
     }
     let _ = write!(
         section.text,
-        "\nWhat the datasets got in the end:\n\n{said}\n\
+        "\nWhat the datasets got:\n\n{said}\n\
          The published allocation at 200 GB, all of ImageNet and two chunks of 15 GB of each of the others, would \
          take 154 + 4 × 15 = 214 GB.\n\n"
     );
 }
 
-/// What each dataset got last, without the reasons.
+/// What each dataset got, without the reasons.
 fn shares(outcome: &Outcome) -> String {
     let shares = outcome.datasets.iter().filter_map(|dataset| {
-        let last = outcome.decisions.iter().rev().find(|said| said.dataset == dataset.name)?;
-        Some(format!("{}: {}", dataset.name, last.text.split(": ").next()?))
+        let said = outcome.decision(&dataset.name)?;
+        Some(format!("{}: {}", dataset.name, said.text.split(": ").next()?))
     });
     shares.collect::<Vec<_>>().join("; ")
 }

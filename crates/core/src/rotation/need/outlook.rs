@@ -150,7 +150,8 @@ impl<'a> Outlook<'a> {
         readers.into_iter().all(|reader| {
             let unread = reader.member.unread_of(chunk) as f64;
             let is_begun = reader.member.focus == Some(chunk);
-            let done_s = if is_begun { unread / reader.speed.max(1.0) } else { reader.supply.as_secs_f64() };
+            let done_s =
+                if is_begun { unread / reader.speed.max(1.0) } else { reader.supply.as_secs_f64() };
             let lost = if reader.is_faster_than(need) {
                 unread
             } else if need.is_faster_than(reader) {

@@ -139,7 +139,9 @@ impl World {
 
     fn carry_out(&mut self, order: Order) {
         self.audit(order);
-        if self.verbose { eprintln!("{} {order:?} {}", self.step, self.show()); }
+        if self.verbose {
+            eprintln!("{} {order:?} {}", self.step, self.show());
+        }
         match order {
             Order::Load(chunk) => self.loading.push(chunk),
             Order::Mark(_) => {}
@@ -394,20 +396,33 @@ impl World {
         let mut text = String::new();
         for c in self.rotation.resident() {
             let held = self.rotation.held().any(|h| h == c);
-            if held { continue; }
-            text += &format!("[{} {}{}]", c.0, self.loaded[c.0 as usize].count_ones(), if self.loading.contains(&c) { "L" } else { "" });
+            if held {
+                continue;
+            }
+            text += &format!(
+                "[{} {}{}]",
+                c.0,
+                self.loaded[c.0 as usize].count_ones(),
+                if self.loading.contains(&c) { "L" } else { "" }
+            );
         }
         for (i, w) in self.workers.iter().enumerate() {
-            if !w.joined || w.gone { continue; }
+            if !w.joined || w.gone {
+                continue;
+            }
             let total: u32 = w.unread.iter().map(|x| x.count_ones()).sum();
             let o = self.rotation.open(Job(i as u64)).unwrap();
-            text += &format!(" j{i} f{:?} t{total} ", o.first.iter().map(|c| c.0).collect::<Vec<_>>());
+            text +=
+                &format!(" j{i} f{:?} t{total} ", o.first.iter().map(|c| c.0).collect::<Vec<_>>());
             for c in self.rotation.resident() {
-                if self.rotation.held().any(|h| h == c) { continue; }
+                if self.rotation.held().any(|h| h == c) {
+                    continue;
+                }
                 text += &format!("{}:{} ", c.0, w.unread[c.0 as usize].count_ones());
             }
             let whole = w.unread.iter().filter(|u| u.count_ones() == 48).count();
-            let part = w.unread.iter().filter(|u| u.count_ones() < 48 && u.count_ones() > 0).count();
+            let part =
+                w.unread.iter().filter(|u| u.count_ones() < 48 && u.count_ones() > 0).count();
             text += &format!("w{whole} p{part}");
         }
         text

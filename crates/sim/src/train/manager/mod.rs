@@ -212,6 +212,9 @@ impl Manager {
     /// Splits the space between datasets.
     fn place(&mut self, now: Nanos, running: &[Running]) {
         self.place_at = now + PLACE_EVERY;
+        if !self.jobs.iter().any(|job| job.is_here) {
+            return;
+        }
         let wishes: Vec<Wish> = (0..self.shelves.len()).map(|dataset| self.wish(dataset)).collect();
         let shares = match self.policy {
             Policy::Forebay => self.placement.split(self.capacity, &wishes),

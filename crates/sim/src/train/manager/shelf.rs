@@ -255,15 +255,17 @@ impl Shelf {
     /// Tells a job's sampler what to draw from.
     pub fn direct(&self, job: usize, epoch: &mut Epoch, batch: u64) {
         if !self.is_member(job) {
-            epoch.open(&[], &[]);
+            epoch.open(&[], &[], None);
             return;
         }
         let open = self.rotation.open(member(job)).expect("a member is known");
         let pieces = |chunk: &ChunkOrdinal| self.pieces_of(*chunk).map(ChunkOrdinal);
         let held: Vec<ChunkOrdinal> = open.held.iter().flat_map(pieces).collect();
-        // The first ones as one, and as many of the others as a batch may need.
+        // The first as one; when they are running out, the others as well, but the first before them.
         let mut rotating: Vec<ChunkOrdinal> = open.first.iter().flat_map(pieces).collect();
         let mut unread: u64 = rotating.iter().map(|piece| epoch.unread(*piece)).sum();
+        let is_running_out = unread < batch;
+        let leaving = rotating.iter().copied().find(|piece| epoch.unread(*piece) > 0);
         for chunk in &open.then {
             if unread >= batch {
                 break;
@@ -271,7 +273,7 @@ impl Shelf {
             unread += pieces(chunk).map(|piece| epoch.unread(piece)).sum::<u64>();
             rotating.extend(pieces(chunk));
         }
-        epoch.open(&held, &rotating);
+        epoch.open(&held, &rotating, leaving.filter(|_| is_running_out));
     }
 
     /// Where these items come from, if that is one place.
