@@ -11,6 +11,11 @@ use crate::{ByteSize, chunking::ChunkOrdinal};
 /// More jobs than this are not taken in: each costs eight bytes a chunk.
 const JOBS_MAX: usize = 1 << 12;
 
+/// What is thought possible for a load: there is always some need before there is nothing, and an origin
+/// that has stood still for a day is not a measure for the next chunk.
+const LOAD_TIME_MIN: Duration = Duration::from_millis(10);
+const LOAD_TIME_MAX: Duration = Duration::from_hours(24);
+
 /// A fact that cannot be, given what is known. The state is as it was before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Contradiction {
@@ -190,7 +195,7 @@ impl Books {
             budget: 0,
             chunks: sizes.iter().map(chunk).collect(),
             jobs: BTreeMap::new(),
-            load_time,
+            load_time: load_time.clamp(LOAD_TIME_MIN, LOAD_TIME_MAX),
             lease,
             turns: 0,
         }
@@ -390,7 +395,13 @@ impl Books {
                 let found = self.chunk_mut(chunk);
                 (found.life, found.turn) = (Life::Loaded, turn);
             }
-            Fact::Budget { chunks } => self.budget = chunks as usize,
+            Fact::Budget { chunks } => {
+                self.budget = chunks as usize;
+                if self.budget >= self.chunks.len() {
+                    // All of them may stay.
+                    self.chunks.iter_mut().for_each(|chunk| chunk.marked = false);
+                }
+            }
             Fact::Tick => {}
         }
     }
@@ -413,7 +424,13 @@ impl Books {
                 loading.life = Life::Loading { since: now, bytes: 0 };
                 (loading.turn, loading.first_done) = (turn, None);
             }
-            Order::Mark(chunk) => self.chunk_mut(chunk).marked = true,
+            Order::Mark(chunk) => {
+                self.chunk_mut(chunk).marked = true;
+                // It was open to all who are here, even if they have not come to it yet.
+                for job in self.jobs.values_mut().filter(|job| job.unread_of(chunk) > 0) {
+                    job.references.insert(chunk);
+                }
+            }
             Order::Evict { chunk, .. } => {
                 let leaving = self.chunk_mut(chunk);
                 assert!(leaving.is_open(), "chunk {} is not there", chunk.0);
@@ -437,22 +454,20 @@ impl Books {
     }
 
     /// Learns from a load how long loads take: that they have become slower at once, and even before the
-    /// load is over; that they have become faster little by little.
+    /// load is over; that they have become faster little by little. Without a length nothing is learnt:
+    /// perhaps hardly anything was missing.
     fn measure(&mut self, chunk: ChunkOrdinal, is_over: bool) {
-        let (size, Life::Loading { since, bytes }) =
-            (self.chunk(chunk).size, self.chunk(chunk).life)
-        else {
-            unreachable!("checked before");
+        let (size, life) = (self.chunk(chunk).size, self.chunk(chunk).life);
+        let Life::Loading { since, bytes } = life else { unreachable!("checked before") };
+        let took = self.now.saturating_sub(since);
+        let load_time = match (is_over, bytes) {
+            (false, _) => self.load_time.max(took),
+            (true, 0) => self.load_time,
+            (true, bytes) => {
+                let whole = took.mul_f64(size as f64 / bytes as f64);
+                whole.max((self.load_time * 3 + whole) / 4)
+            }
         };
-        let took = self.now.checked_sub(since).unwrap();
-        let whole = match bytes {
-            0 => took,
-            bytes => took.mul_f64(size as f64 / bytes as f64),
-        };
-        self.load_time = if is_over {
-            whole.max((self.load_time * 3 + whole) / 4)
-        } else {
-            self.load_time.max(took)
-        };
+        self.load_time = load_time.clamp(LOAD_TIME_MIN, LOAD_TIME_MAX);
     }
 }
