@@ -6,6 +6,7 @@ mod tables;
 use std::{
     fs,
     path::{Path, PathBuf},
+    time::Instant,
 };
 
 use anyhow::{Context as _, bail};
@@ -258,7 +259,15 @@ fn reproduce(args: &ReproduceArgs) -> anyhow::Result<Verdict> {
 fn simulate_all(scenario: &Scenario, policies: &[Policy], seed: Option<u64>) -> Vec<Outcome> {
     let seed = seed.unwrap_or(scenario.seed);
     let pairs = scenario.setups.iter().flat_map(|setup| policies.iter().map(move |p| (setup, *p)));
-    pairs.map(|(setup, policy)| watched(scenario, setup, policy, seed)).collect()
+    let started = Instant::now();
+    let outcomes: Vec<Outcome> =
+        pairs.map(|(setup, policy)| watched(scenario, setup, policy, seed)).collect();
+    let reads: u64 = outcomes.iter().map(|outcome| outcome.item_reads).sum();
+    let millions = reads as f64 / 1e6;
+    let took = started.elapsed().as_secs_f64();
+    let rate = millions / took;
+    output::note(&format!("{millions:.1} million items read in {took:.1} s, {rate:.1} million/s"));
+    outcomes
 }
 
 /// Simulates, with a bar for whoever is watching.

@@ -1,8 +1,8 @@
 //! How long a mini-batch takes, and how sure that is.
 //!
 //! Single mini-batches say little: with a loader's workers, three of four take no time and the fourth
-//! waits for all. So times are taken in ten blocks of neighbours, whose means are alike; the fastest and
-//! the slowest block do not count, for somebody may have written a checkpoint. What is left has a mean
+//! waits for all. So times are taken in ten blocks of neighbours, whose means are alike; the two
+//! fastest and the two slowest blocks do not count, for somebody may have written a checkpoint. What is left has a mean
 //! and a standard error (of a trimmed mean, after Yuen).
 
 use std::collections::VecDeque;
@@ -13,9 +13,9 @@ const SAMPLES_MAX: usize = 200;
 pub(super) const SAMPLES_MIN: u32 = 20;
 /// Blocks of neighbours, of which the outermost on either side do not count.
 const BLOCKS: usize = 10;
-const TRIMMED: usize = 1;
-/// Standard errors to either side that are believed in: 95 % of Student's t with seven degrees of freedom.
-const ERRORS: f64 = 2.365;
+const TRIMMED: usize = 2;
+/// Standard errors to either side that are believed in: 95 % of Student's t with five degrees of freedom.
+const ERRORS: f64 = 2.571;
 
 /// A time, with its uncertainty.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -31,8 +31,8 @@ pub struct Estimate {
 /// Between what limits a value lies, most probably.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Range {
-    pub low_s: f64,
-    pub high_s: f64,
+    pub low: f64,
+    pub high: f64,
 }
 
 impl Estimate {
@@ -41,7 +41,7 @@ impl Estimate {
         let ratio = self.mean_s / slow.mean_s;
         let relative = |estimate: Estimate| estimate.error_s / estimate.mean_s;
         let error = ratio * relative(self).hypot(relative(slow)) * ERRORS;
-        Range { low_s: 1.0 - ratio - error, high_s: 1.0 - ratio + error }
+        Range { low: 1.0 - ratio - error, high: 1.0 - ratio + error }
     }
 }
 
@@ -57,6 +57,12 @@ impl Samples {
             self.times_s.pop_front();
         }
         self.times_s.push_back(time_s);
+    }
+
+    /// Forgets all but the latest.
+    pub fn keep(&mut self, latest: usize) {
+        let old = self.times_s.len().saturating_sub(latest);
+        self.times_s.drain(..old);
     }
 
     pub fn clear(&mut self) {

@@ -40,6 +40,11 @@ const GAIN_MIN: f64 = 0.05;
 /// and one that is without has to be expected to gain more before it is given another chance.
 const GAIN_AGAIN: f64 = 0.1;
 
+/// A job without a cache that stalls at so many looks in a row gets another chance.
+const STALLING_MAX: u32 = 10;
+/// Verdicts are looked at again after so many mini-batches.
+const JUDGE_EVERY: u64 = 10;
+
 /// Where a mini-batch's items came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -105,10 +110,13 @@ pub struct Benefit {
     /// The same with the cache, or without while there is none: whose stalls are watched.
     stalls: Stalls,
     verdict: Verdict,
+    /// At how many looks in a row a job without a cache has been stalling.
+    stalling: u32,
     /// How many forced misses are to come, and how many this epoch may still see.
     forced: u32,
     allowance: u64,
     probed: Option<Probed>,
+    batches: u64,
     counters: Counters,
 }
 
@@ -148,9 +156,11 @@ impl Benefit {
             busy: Samples::default(),
             stalls: Stalls::default(),
             verdict: Verdict::Unknown,
+            stalling: 0,
             forced: 0,
             allowance: epoch_batches / EPOCH_PER_PROBE,
             probed: None,
+            batches: 0,
             counters: Counters::default(),
         }
     }
@@ -189,6 +199,7 @@ impl Benefit {
         self.allowance -= u64::from(batches);
         self.probed = Some(Probed { at: now, stall_share: None });
         self.miss.clear();
+        self.stalls = Stalls::default();
         self.counters.probes += 1;
         Some(Probe { batches, reason })
     }
@@ -220,7 +231,10 @@ impl Benefit {
                 probed.stall_share.get_or_insert(share);
             }
         }
-        self.judge();
+        self.batches += 1;
+        if self.batches.is_multiple_of(JUDGE_EVERY) && !self.is_forced() {
+            self.judge();
+        }
     }
 
     /// Whether the job is to be cached.
@@ -260,33 +274,32 @@ impl Benefit {
     }
 
     fn judge(&mut self) {
-        if self.is_forced() {
-            return;
-        }
         if self.verdict == Verdict::GainsNothing {
-            let stalls = self.stalls.share();
-            if stalls.is_some_and(|share| share > GAIN_AGAIN) {
-                self.verdict = Verdict::Unknown;
-                self.forget();
+            let stalls = self.stalls.share().is_some_and(|share| share > GAIN_AGAIN);
+            self.stalling = if stalls { self.stalling + 1 } else { 0 };
+            if self.stalling > STALLING_MAX {
+                self.try_again();
             }
             return;
         }
         let cached = self.hit.estimate().or(self.rotating.estimate());
         let (Some(cached), Some(miss)) = (cached, self.miss.estimate()) else { return };
         let gain = cached.gain_over(miss);
-        if gain.low_s > GAIN_MIN {
+        if gain.low > GAIN_MIN {
             self.verdict = Verdict::Gains;
-        } else if gain.high_s < GAIN_MIN {
+        } else if gain.high < GAIN_MIN {
             self.verdict = Verdict::GainsNothing;
             self.stalls = Stalls::default();
         }
     }
 
-    /// What was measured under other circumstances does not count.
-    fn forget(&mut self) {
+    /// A job without a cache gets another chance. Its misses of late count, what was before does not.
+    fn try_again(&mut self) {
+        self.verdict = Verdict::Unknown;
+        self.miss.keep(PROBE_BATCHES as usize);
         for samples in [&mut self.hit, &mut self.rotating, &mut self.busy] {
             samples.clear();
         }
-        self.stalls = Stalls::default();
+        (self.stalls, self.stalling) = (Stalls::default(), 0);
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::{Choice, Dataset, ROTATING, Share};
 use crate::{ByteSize, units::ByteRate};
 
-/// Sums that are told apart: 160 kB for each dataset, and a few megabytes while one is added.
+/// Sums that are told apart: 160 kB for each dataset.
 const FRONTIER_MAX: usize = 4096;
 /// Sizes of one dataset that are told apart.
 const CHOICES_MAX: u32 = 64;
@@ -81,20 +81,16 @@ impl Placement {
         let mut layers: Vec<Vec<Sum>> = Vec::new();
         let mut frontier = vec![Sum { space: 0, worth: 0.0, from: 0, choice: Choice::Nothing }];
         for dataset in datasets {
-            let choices = choices(space, dataset);
-            let mut sums = Vec::with_capacity(frontier.len() * choices.len());
-            for choice in choices {
+            let mut with = Vec::new();
+            for choice in choices(space, dataset) {
                 let (size, worth) = (dataset.space(choice).0, self.worth(dataset, choice));
-                for (from, sum) in frontier.iter().enumerate() {
-                    match sum.space.checked_add(size) {
-                        Some(taken) if taken <= space.0 => {
-                            sums.push(Sum { space: taken, worth: sum.worth + worth, from, choice });
-                        }
-                        _ => break,
-                    }
-                }
+                let sums = frontier.iter().enumerate().map_while(|(from, sum)| {
+                    let taken = sum.space.checked_add(size).filter(|taken| *taken <= space.0)?;
+                    Some(Sum { space: taken, worth: sum.worth + worth, from, choice })
+                });
+                with = unbeaten(with, sums, space);
             }
-            layers.push(std::mem::replace(&mut frontier, unbeaten(sums, space)));
+            layers.push(std::mem::replace(&mut frontier, with));
         }
         // Back from the best sum to the choices that made it. A frontier ends with its best.
         let mut chosen = Vec::with_capacity(datasets.len());
@@ -119,27 +115,28 @@ struct Sum {
     choice: Choice,
 }
 
-/// Those sums that save more than every other that takes no more space.
-fn unbeaten(mut sums: Vec<Sum>, space: ByteSize) -> Vec<Sum> {
-    let order = |a: &Sum, b: &Sum| a.space.cmp(&b.space).then(b.worth.total_cmp(&a.worth));
-    sums.sort_by(|a, b| order(a, b).then(a.choice.cmp(&b.choice)));
-    let mut best = f64::NEG_INFINITY;
-    sums.retain(|sum| {
-        let better = sum.worth > best;
-        best = best.max(sum.worth);
-        better
-    });
+/// Of two lists by space, those sums that save more than every other that takes no more space.
+fn unbeaten(old: Vec<Sum>, new: impl IntoIterator<Item = Sum>, space: ByteSize) -> Vec<Sum> {
+    let (mut old, mut new) = (old.into_iter().peekable(), new.into_iter().peekable());
+    let mut sums: Vec<Sum> = Vec::new();
+    loop {
+        let is_old_first = match (old.peek(), new.peek()) {
+            (Some(old), Some(new)) => old.space <= new.space,
+            (old, _) => old.is_some(),
+        };
+        let Some(sum) = (if is_old_first { old.next() } else { new.next() }) else { break };
+        match sums.last_mut() {
+            Some(last) if sum.worth <= last.worth => {}
+            Some(last) if sum.space == last.space => *last = sum,
+            _ => sums.push(sum),
+        }
+    }
     if sums.len() > FRONTIER_MAX {
         // One of each step of space, the best; it is the last.
         let step = space.0 / FRONTIER_MAX as u64 + 1;
-        let mut coarse: Vec<Sum> = Vec::with_capacity(FRONTIER_MAX + 1);
-        for sum in sums {
-            match coarse.last_mut() {
-                Some(last) if last.space / step == sum.space / step => *last = sum,
-                _ => coarse.push(sum),
-            }
-        }
-        return coarse;
+        sums.reverse();
+        sums.dedup_by_key(|sum| sum.space / step);
+        sums.reverse();
     }
     sums
 }

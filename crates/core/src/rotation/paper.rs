@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::{
     Contradiction, Eviction, Job, Open, Order,
-    books::{Books, Life},
+    books::{Books, Life, Member},
 };
 use crate::chunking::ChunkOrdinal;
 
@@ -36,7 +36,8 @@ pub(super) fn decide(books: &Books, deadline: Duration) -> Option<Order> {
         if !chunk.marked {
             return Some(Order::Mark(older));
         }
-        if !books.jobs.values().any(|job| job.references.contains(&older)) {
+        let is_reading = |job: &Member| job.references.contains(&older) && job.unread_of(older) > 0;
+        if !books.jobs.values().any(is_reading) {
             return Some(Order::Evict { chunk: older, why: Eviction::Exhausted });
         }
         if chunk.first_done.is_some_and(|done| done.saturating_add(deadline) <= books.now) {
@@ -45,7 +46,7 @@ pub(super) fn decide(books: &Books, deadline: Duration) -> Option<Order> {
     }
     // One after the other, each when its predecessor is there.
     let is_loading = books.chunks.iter().any(|chunk| matches!(chunk.life, Life::Loading { .. }));
-    if books.resident().count() < room && !is_loading && !books.jobs.is_empty() {
+    if books.resident().count() < room && !is_loading {
         return next(books).map(Order::Load);
     }
     None
@@ -84,7 +85,7 @@ fn newest(books: &Books) -> Option<ChunkOrdinal> {
     books.open().max_by_key(|chunk| books.chunk(*chunk).turn)
 }
 
-/// The first absent chunk after the one that was loaded last, in the order of the dataset.
+/// The first absent chunk that anybody needs after the one that was loaded last, in the order of the dataset.
 fn next(books: &Books) -> Option<ChunkOrdinal> {
     let chunks = books.chunks.len();
     let last = books.ordinals().max_by_key(|chunk| books.chunk(*chunk).turn)?;
@@ -94,6 +95,6 @@ fn next(books: &Books) -> Option<ChunkOrdinal> {
     };
     (0..chunks)
         .map(|step| (after + step) % chunks)
-        .find(|index| books.chunks[*index].life == Life::Absent)
         .map(|index| ChunkOrdinal(u32::try_from(index).expect("checked when made")))
+        .find(|chunk| books.chunk(*chunk).life == Life::Absent && books.wanted(*chunk) > 0)
 }

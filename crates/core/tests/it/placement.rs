@@ -156,7 +156,7 @@ fn space_moves_only_if_that_pays() {
     assert_eq!(chunks(&restless(), &[dataset(10, 3.0), dataset(0, 3.1)]), moves);
     assert_eq!(chunks(&patient, &[dataset(10, 1.5), dataset(0, 3.1)]), moves, "much better");
     let slow = Placement::new(Settings {
-        horizon: Duration::from_mins(10),
+        horizon: Duration::from_mins(1),
         load_rate: ByteRate(ByteSize::mib(16)),
         ..Settings::default()
     });

@@ -55,7 +55,7 @@ pub fn simulate(
     (outcome.origin_bytes, outcome.flash_bytes) = (origin.carried(), flash.carried());
     if let Store::Chunks(manager) = &store {
         outcome.residency = manager.residency(now);
-        outcome.decisions = manager.decisions().to_vec();
+        outcome.decisions = manager.decisions();
     }
     outcome
 }

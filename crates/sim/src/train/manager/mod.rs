@@ -43,7 +43,8 @@ pub(super) struct Manager {
     place_at: Nanos,
     /// What was decided last about each dataset.
     choices: Vec<Choice>,
-    decisions: Vec<Decision>,
+    /// What was decided when, with the number of jobs that it was decided for.
+    decisions: Vec<(usize, Decision)>,
     names: Vec<String>,
 }
 
@@ -220,7 +221,7 @@ impl Manager {
             Policy::Forebay => self.placement.split(self.capacity, &wishes),
             _ => greedy(self.capacity, &wishes),
         };
-        self.write_down(now, &shares);
+        self.write_down(now, &shares, &wishes);
         let paces: Vec<u64> = self.jobs.iter().map(|job| job.pace).collect();
         // Those that get less make room for those that get more.
         let mut order: Vec<usize> = (0..shares.len()).collect();
@@ -253,26 +254,29 @@ impl Manager {
         Wish { chunks, chunk_size, jobs: readers.collect(), placed }
     }
 
-    /// Keeps what is decided, and the latest reason.
-    fn write_down(&mut self, now: Nanos, shares: &[Share]) {
-        for (dataset, share) in shares.iter().enumerate() {
+    /// Keeps what is decided, and the reason while most jobs were there to give one.
+    fn write_down(&mut self, now: Nanos, shares: &[Share], wishes: &[Wish]) {
+        for (dataset, (share, wish)) in shares.iter().zip(wishes).enumerate() {
             let name = &self.names[dataset];
-            let last = self.decisions.iter_mut().rev().find(|said| said.dataset == *name);
+            let readers = wish.jobs.len();
+            let last = self.decisions.iter_mut().rev().find(|(_, said)| said.dataset == *name);
+            let (text, seconds) = (share.why.clone(), now.seconds());
             match last {
-                Some(last) if share.choice == self.choices[dataset] => {
-                    last.text.clone_from(&share.why);
+                Some((most, last)) if share.choice == self.choices[dataset] => {
+                    if readers >= *most {
+                        (*most, last.text) = (readers, text);
+                    }
                 }
-                _ => self.decisions.push(Decision {
-                    seconds: now.seconds(),
-                    dataset: name.clone(),
-                    text: share.why.clone(),
-                }),
+                _ => {
+                    let said = Decision { seconds, dataset: name.clone(), text };
+                    self.decisions.push((readers, said));
+                }
             }
         }
     }
 
-    pub fn decisions(&self) -> &[Decision] {
-        &self.decisions
+    pub fn decisions(&self) -> Vec<Decision> {
+        self.decisions.iter().map(|(_, said)| said.clone()).collect()
     }
 
     pub fn residency(&self, end: Nanos) -> Vec<Residency> {
