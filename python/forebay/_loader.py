@@ -115,11 +115,11 @@ class _Substituting(data.Sampler[int]):
         return len(self._dataset)
 
     def __iter__(self) -> Iterator[int]:
-        sampler = _native.Sampler(len(self._dataset), self._seed())
+        sampler = _native.Sampler(self._dataset._digest, self._seed(), self._batch)
         look_ahead = _look_ahead(self._dataset)
         self._epoch += 1
         while True:
-            batch = sampler.draw(self._batch, self._dataset._reader)
+            batch = sampler.draw(self._dataset._reader)
             if not batch:
                 return
             _tell(self._dataset, sampler.upcoming(look_ahead.items))

@@ -1,53 +1,55 @@
 //! One epoch's order, as Python sees it.
 
-use forebay_core::sampler;
-use pyo3::prelude::*;
+use forebay_core::{
+    ItemOrdinal,
+    sampler::{self, Layout, Plan},
+};
+use pyo3::{exceptions::PyValueError, prelude::*};
 
-use crate::reader::Reader;
+use crate::{digest::Digest, reader::Reader};
 
 /// Draws batches from a seeded permutation, resident items first.
 #[pyclass(module = "forebay._native")]
 pub struct Sampler {
     epoch: sampler::Sampler,
-    items: usize,
-    /// How much of the permutation [`Sampler::upcoming`] has told of.
-    told: usize,
 }
 
 #[pymethods]
 impl Sampler {
     #[new]
-    fn new(items: u64, seed: u64) -> Self {
-        let epoch = sampler::Sampler::new(items, seed);
-        Self { items: epoch.left(), epoch, told: 0 }
+    fn new(digest: &Digest, seed: u64, batch: u32) -> PyResult<Self> {
+        let refused = |error: &dyn std::error::Error| PyValueError::new_err(error.to_string());
+        let summary = digest.digest.summary();
+        // Nothing rotates yet, so chunks make no difference.
+        let layout = Layout::in_one_chunk(summary.dataset, summary.items);
+        let layout = layout.map_err(|error| refused(&error))?;
+        let epoch = sampler::Sampler::new(&layout, Plan::new(seed, 0, batch));
+        Ok(Self { epoch: epoch.map_err(|error| refused(&error))? })
     }
 
     /// The next batch; empty at the end of the epoch.
-    #[pyo3(signature = (batch, reader = None))]
-    fn draw(
-        &mut self,
-        py: Python<'_>,
-        batch: usize,
-        reader: Option<PyRef<'_, Reader>>,
-    ) -> PyResult<Vec<u64>> {
-        let drawn = match reader {
+    #[pyo3(signature = (reader = None))]
+    fn draw(&mut self, py: Python<'_>, reader: Option<PyRef<'_, Reader>>) -> PyResult<Vec<u64>> {
+        let batch = match reader {
             Some(reader) => {
                 let resident = reader.residents(py)?;
-                self.epoch.draw(batch, resident)
+                self.epoch.draw(resident)
             }
-            None => self.epoch.draw(batch, |_| false),
+            None => self.epoch.draw(|_| false),
         };
-        Ok(drawn.iter().map(|item| item.0).collect())
+        let Some(batch) = batch else { return Ok(Vec::new()) };
+        // Nothing resumes an epoch yet, so nobody asks what was drawn and not yielded.
+        self.epoch.yielded(batch.number()).expect("just drawn");
+        Ok(ordinals(batch.items()))
     }
 
     /// Items that come within the next `count` and have not been told of before. Batches only reorder
     /// what lies near, so each item is told of once.
     fn upcoming(&mut self, count: usize) -> Vec<u64> {
-        let drawn = self.items - self.epoch.left();
-        let known = self.told.saturating_sub(drawn);
-        let news: Vec<u64> =
-            self.epoch.window(count).take(count).skip(known).map(|item| item.0).collect();
-        self.told = self.told.max(drawn) + news.len();
-        news
+        ordinals(&self.epoch.upcoming(count))
     }
+}
+
+fn ordinals(items: &[ItemOrdinal]) -> Vec<u64> {
+    items.iter().map(|item| item.0).collect()
 }

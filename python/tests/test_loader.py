@@ -77,10 +77,10 @@ def test_strict_is_the_order_of_pytorch(
     assert orders[0] == orders[1]
 
 
-def test_the_sampler_draws_every_item_once_and_tells_of_it_once() -> None:
-    sampler = Sampler(ITEMS, 3)
+def test_the_sampler_draws_every_item_once_and_tells_of_it_once(world: World) -> None:
+    sampler = Sampler(world.dataset(cache=None)._digest, 3, 16)
     drawn, told = list[int](), list[int]()
-    while batch := sampler.draw(16):
+    while batch := sampler.draw():
         drawn += batch
         told += sampler.upcoming(40)
     assert sorted(drawn) == list(range(ITEMS))
@@ -99,11 +99,11 @@ def test_substitution_prefers_what_is_resident(tmp_path: Path, own_node: Path) -
     resident = [item for item in range(ITEMS) if bits[item // 8] >> item % 8 & 1]
     assert 29 <= len(resident) < ITEMS
 
-    sampler = Sampler(ITEMS, 3)
+    sampler = Sampler(dataset._digest, 3, 16)
     window = sampler.upcoming(160)
     held = [item for item in window if item in resident]
     missing = [item for item in window if item not in resident]
-    assert sampler.draw(16, dataset._reader) == [*held, *missing][:16]
+    assert sampler.draw(dataset._reader) == [*held, *missing][:16]
 
 
 def test_the_same_generator_and_epoch_give_the_same_order(world: World) -> None:

@@ -25,6 +25,8 @@ Commands:
           forebay's loader against plain PyTorch, in adjacent pairs
   bench flash [--quick] [--format json]
           the device engine against foyer's, on this disk, in adjacent pairs
+  reproduce
+          run what the papers published again, and write docs/reproductions.md anew
   fuzz [TARGET] [--seconds N]
           every decoder of bytes from outside, or one of them; needs cargo-fuzz
 ";
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         ["bench", "flash", options @ ..] if are_known(options) => {
             bench::flash(options.contains(&"--quick"), options.contains(&"json"))
         }
+        ["reproduce"] => reproduce(),
         ["fuzz", arguments @ ..] => fuzz::run(arguments),
         ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
@@ -98,6 +101,15 @@ fn test() -> Outcome {
     let mut docs = cargo(&["doc", "--release", "--workspace", "--no-deps", "--quiet"]);
     steps.run("documentation", docs.env("RUSTDOCFLAGS", "--deny warnings"))?;
     python::run(&mut steps)?;
+    steps.finish();
+    Ok(())
+}
+
+fn reproduce() -> Outcome {
+    let mut steps = Steps::new(1);
+    let page = ["--page", "docs/reproductions.md"];
+    let command = ["run", "--release", "--quiet", "--", "sim", "reproduce"];
+    steps.run("Train, simulated", &mut cargo(&[&command[..], &page].concat()))?;
     steps.finish();
     Ok(())
 }

@@ -118,7 +118,7 @@ pub fn run(command: Command) -> anyhow::Result<Verdict> {
 
 fn simulate(args: SimArgs) -> anyhow::Result<Verdict> {
     if let Some(plot) = &args.plot {
-        check_plot(plot, &args.trace)?;
+        output::check_plot(plot, &args.trace)?;
     }
     let trace = load(&args)?;
     let mut simulation = Simulation::new(once(args.policy.0));
@@ -149,24 +149,6 @@ fn once<T: PartialEq>(values: Vec<T>) -> Vec<T> {
         }
     }
     kept
-}
-
-/// A long simulation should not end with a picture that cannot be written, or in place of its trace.
-fn check_plot(plot: &Path, trace: &Path) -> anyhow::Result<()> {
-    let shown = plot.display();
-    if plot.is_dir() {
-        bail!("--plot: `{shown}` is a directory; name a file in it");
-    }
-    let folder = plot.parent().filter(|folder| !folder.as_os_str().is_empty());
-    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-        bail!("--plot: there is no directory `{}`; make it first", folder.display());
-    }
-    if let (Ok(plot), Ok(trace)) = (plot.canonicalize(), trace.canonicalize())
-        && plot == trace
-    {
-        bail!("--plot: `{shown}` is the trace itself; name another file");
-    }
-    Ok(())
 }
 
 fn load(args: &SimArgs) -> anyhow::Result<Trace> {

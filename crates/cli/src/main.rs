@@ -13,6 +13,7 @@ mod namespace;
 mod output;
 mod reach;
 mod serve;
+mod sim;
 mod status;
 mod stop;
 
@@ -37,6 +38,7 @@ Examples:
   forebay digest show train.digest
   forebay serve --capacity 50GB                       the cache that this machine's jobs share
   forebay status
+  forebay sim compare one-job                         what a cache would do for training jobs
   forebay embed sim synthetic-criteo                  which embedding rows to keep in memory
   forebay dev origin --root ./data                    serve a directory over S3, for trying things";
 
@@ -58,6 +60,9 @@ enum Command {
     /// Make keys for namespaces, whose addresses only their members can compute.
     #[command(subcommand)]
     Namespace(namespace::Command),
+    /// Training jobs on a simulated cluster, under several policies.
+    #[command(subcommand)]
+    Sim(sim::Command),
     /// Policies for embedding rows, compared on traces.
     #[command(subcommand)]
     Embed(embed::Command),
@@ -90,6 +95,7 @@ fn main() -> ExitCode {
             Command::Agent(args) => agent::run(args).await,
             Command::Digest(command) => digest::run(command).await,
             Command::Namespace(command) => namespace::run(command),
+            Command::Sim(command) => sim::run(command),
             Command::Embed(command) => embed::run(command),
             Command::Dev(command) => dev::run(command).await,
             Command::Bench(command) => bench::run(command).await,

@@ -3,13 +3,17 @@
 use std::{
     fmt::Write as _,
     io::{self, IsTerminal as _, Write as _},
+    path::Path,
     time::Duration,
 };
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
+
+/// How finely a bar over a share moves.
+const SHARE_STEPS: u64 = 1000;
 
 /// What a command found out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,6 +154,43 @@ pub fn item_bar(what: &str, items: u64) -> ProgressBar {
     let style = "{prefix:>34} [{wide_bar}] {pos}/{len} items ({per_sec})";
     let style = ProgressStyle::with_template(style).expect("a valid template");
     ProgressBar::new(items).with_prefix(what.to_owned()).with_style(style.progress_chars("=> "))
+}
+
+/// A bar over work of which only the share that is done is known; silent unless a person is watching.
+pub fn share_bar(what: &str) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = "{prefix:>40} [{wide_bar}] {percent} %, {eta} left";
+    let style = ProgressStyle::with_template(style).expect("a valid template");
+    ProgressBar::new(SHARE_STEPS)
+        .with_prefix(what.to_owned())
+        .with_style(style.progress_chars("=> "))
+}
+
+/// Moves such a bar.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of the steps")]
+pub fn set_share(bar: &ProgressBar, share: f64) {
+    bar.set_position((share * SHARE_STEPS as f64) as u64);
+}
+
+/// Refuses a place for a result before a long computation, not after it; nor must a result replace what
+/// it is made from.
+pub fn check_plot(plot: &Path, source: &Path) -> anyhow::Result<()> {
+    let shown = plot.display();
+    if plot.is_dir() {
+        bail!("--plot: `{shown}` is a directory; name a file in it");
+    }
+    let folder = plot.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+        bail!("--plot: there is no directory `{}`; make it first", folder.display());
+    }
+    if let (Ok(plot), Ok(source)) = (plot.canonicalize(), source.canonicalize())
+        && plot == source
+    {
+        bail!("--plot: `{shown}` is what is to be read; name another file");
+    }
+    Ok(())
 }
 
 /// Turns the spinner into a bar, for the size is known now.

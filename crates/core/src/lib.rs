@@ -7,6 +7,7 @@
 //! (`clippy.toml` beside this crate's manifest enforces it).
 
 pub mod attempt;
+pub mod benefit;
 pub mod chunking;
 pub mod claims;
 pub mod digest;
@@ -17,7 +18,9 @@ pub mod look_ahead;
 pub mod names;
 pub mod node;
 pub mod patience;
+pub mod placement;
 pub mod rate;
+pub mod rotation;
 pub mod sampler;
 pub mod table;
 pub mod units;

@@ -1,3 +1,7 @@
-//! forebay's simulator: the very policies of `forebay-core`, driven by traces instead of jobs.
+//! forebay's simulator: the very policies of `forebay-core`, driven by traces and by simulated clusters
+//! instead of jobs.
 
 pub mod grouped;
+pub mod train;
+
+mod svg;

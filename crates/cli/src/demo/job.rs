@@ -12,7 +12,11 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 use forebay_client::{Reader, is_resident};
-use forebay_core::{ItemOrdinal, Namespace, digest::Digest, sampler::Sampler};
+use forebay_core::{
+    ItemOrdinal, Namespace,
+    digest::Digest,
+    sampler::{Layout, Plan, Sampler},
+};
 use forebay_origin::{Options, Origin};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use serde::{Deserialize, Serialize};
@@ -20,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use crate::output::{self, Verdict};
 
 /// Items of a mini-batch.
-const BATCH: usize = 32;
+const BATCH: u32 = 32;
 /// Requests that a job without a cache keeps under way: as many as an agent does.
 const REQUESTS: usize = 16;
 
@@ -73,15 +77,24 @@ fn through_forebay(args: &Args, digest: &Digest, node: &Path, agent: &Path) -> a
     let mut reader = Reader::new(digest.clone(), Some(node), agent, "demo");
     let mut progress = Progress::new(digest);
     for epoch in 0..args.epochs {
-        let mut sampler = Sampler::new(digest.summary().items, args.seed + epoch);
-        while sampler.left() > 0 {
+        let mut sampler = sampler(args, digest, epoch)?;
+        loop {
             let resident = reader.presence();
-            let batch = sampler.draw(BATCH, |item| is_resident(digest, &resident, item));
-            let contents = reader.get(&batch)?;
-            progress.batch(&batch, &contents, reader.counts().hits)?;
+            let batch = sampler.draw(|item| is_resident(digest, &resident, item));
+            let Some(batch) = batch else { break };
+            let contents = reader.get(batch.items())?;
+            sampler.yielded(batch.number())?;
+            progress.batch(batch.items(), &contents, reader.counts().hits)?;
         }
     }
     progress.finish(args.epochs)
+}
+
+fn sampler(args: &Args, digest: &Digest, epoch: u64) -> anyhow::Result<Sampler> {
+    let summary = digest.summary();
+    // Nothing rotates yet, so chunks make no difference.
+    let layout = Layout::in_one_chunk(summary.dataset, summary.items)?;
+    Ok(Sampler::new(&layout, Plan::new(args.seed, epoch, BATCH))?)
 }
 
 async fn straight(args: &Args, digest: &Digest) -> anyhow::Result<()> {
@@ -89,13 +102,13 @@ async fn straight(args: &Args, digest: &Digest) -> anyhow::Result<()> {
     let origin = Origin::new(&digest.summary().origin, &Options::default())?;
     let mut progress = Progress::new(digest);
     for epoch in 0..args.epochs {
-        let mut sampler = Sampler::new(digest.summary().items, args.seed + epoch);
+        let mut sampler = sampler(args, digest, epoch)?;
         let mut order = Vec::new();
-        while sampler.left() > 0 {
-            order.extend(sampler.draw(BATCH, |_| true));
+        while let Some(batch) = sampler.draw(|_| true) {
+            order.extend_from_slice(batch.items());
         }
         let reads = stream::iter(&order).map(|item| read_item(&origin, digest, *item));
-        let mut batches = reads.buffered(REQUESTS).try_chunks(BATCH);
+        let mut batches = reads.buffered(REQUESTS).try_chunks(BATCH as usize);
         let mut at = 0;
         while let Some(contents) = batches.try_next().await.map_err(|error| error.1)? {
             progress.batch(&order[at..at + contents.len()], &contents, 0)?;

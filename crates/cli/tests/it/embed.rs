@@ -111,7 +111,7 @@ fn what_makes_no_sense_is_refused_with_the_way_out() {
         (&["synthetic-criteo", "--trace-format", "csv"], &["--trace-format is for files"]),
         (&["own.csv", "--plot", "."], &["`.` is a directory", "name a file in it"]),
         (&["own.csv", "--plot", "no/x.svg"], &["no directory `no`", "make it first"]),
-        (&["own.csv", "--plot", "own.csv"], &["is the trace itself", "another file"]),
+        (&["own.csv", "--plot", "own.csv"], &["is what is to be read", "another file"]),
     ] {
         sim(&place, options).refuses(saying);
     }

@@ -14,4 +14,5 @@ mod moving_data;
 mod namespaces;
 mod serving;
 mod showing;
+mod sim;
 mod verifying;

@@ -1,10 +1,7 @@
-//! Perfect hits over cache size, as a picture that any browser shows.
-//!
-//! Written by hand: a dozen lines and labels need no drawing library.
-
-use std::fmt::Write as _;
+//! Perfect hits over cache size, as a picture.
 
 use super::report::Report;
+use crate::svg::{Anchor, Svg, colour};
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 480.0;
@@ -27,73 +24,33 @@ impl Report {
         let y = |rate: f64| HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * rate / top;
 
         let kind = if self.synthetic { " (synthetic)" } else { "" };
-        let mut svg = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-             font-family=\"sans-serif\" font-size=\"12\">\n\
-             <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
-             <text x=\"{LEFT}\" y=\"22\" font-size=\"15\">Perfect hits, {}{kind}</text>\n",
-            escape(&self.trace)
-        );
+        let mut svg = Svg::new(WIDTH, HEIGHT, &format!("Perfect hits, {}{kind}", self.trace));
         for step in 0..=4 {
             let rate = top * f64::from(step) / 4.0;
-            let _ = writeln!(
-                svg,
-                "<line x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{2:.1}\" y2=\"{2:.1}\" stroke=\"#ddd\"/>\
-                 <text x=\"{1:.1}\" y=\"{2:.1}\" text-anchor=\"end\" dy=\"4\">{3:.1} %</text>",
-                WIDTH - RIGHT,
-                LEFT - 6.0,
-                y(rate),
-                rate * 100.0
-            );
+            svg.line((LEFT, y(rate)), (WIDTH - RIGHT, y(rate)), "#ddd");
+            let text = format!("{:.1} %", rate * 100.0);
+            svg.label((LEFT - 6.0, y(rate) + 4.0), Anchor::End, &text);
         }
         for (index, share) in shares.iter().enumerate() {
-            let _ = writeln!(
-                svg,
-                "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{share}</text>",
-                x(index),
-                HEIGHT - BOTTOM + 18.0
-            );
+            let at = (x(index), HEIGHT - BOTTOM + 18.0);
+            svg.label(at, Anchor::Middle, &share.to_string());
         }
-        let _ = writeln!(
-            svg,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">cache, share of the working set</text>",
-            (LEFT + WIDTH - RIGHT) / 2.0,
-            HEIGHT - 10.0
-        );
+        let below = ((LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 10.0);
+        svg.label(below, Anchor::Middle, "cache, share of the working set");
         if let Some(bounds) = self.bounds.first() {
             let rate = bounds.infinite.perfect_rate();
-            let _ = writeln!(
-                svg,
-                "<line x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{1:.1}\" y2=\"{1:.1}\" stroke=\"#888\" stroke-dasharray=\"5 4\"/>",
-                WIDTH - RIGHT,
-                y(rate)
-            );
+            svg.dashed((LEFT, y(rate)), (WIDTH - RIGHT, y(rate)), "#888");
         }
         for (index, policy) in policies.iter().enumerate() {
-            let colour = format!("hsl({}, 70%, 42%)", index * 360 / policies.len().max(1));
-            let points: Vec<String> = shares
-                .iter()
-                .enumerate()
-                .filter_map(|(place, share)| {
-                    let row = self.row(*policy, *share)?;
-                    Some(format!("{:.1},{:.1}", x(place), y(row.single.perfect_rate())))
-                })
-                .collect();
-            let label_y = TOP + 16.0 * index as f64;
-            let _ = writeln!(
-                svg,
-                "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.6\"/>\
-                 <text x=\"{:.1}\" y=\"{label_y:.1}\" fill=\"{colour}\">{}</text>",
-                points.join(" "),
-                WIDTH - RIGHT + 20.0,
-                policy.name()
-            );
+            let colour = colour(index, policies.len());
+            let points = shares.iter().enumerate().filter_map(|(place, share)| {
+                let row = self.row(*policy, *share)?;
+                Some((x(place), y(row.single.perfect_rate())))
+            });
+            svg.curve(points, &colour);
+            let at = (WIDTH - RIGHT + 20.0, TOP + 16.0 * index as f64);
+            svg.coloured_label(at, Anchor::Start, &colour, policy.name());
         }
-        svg.push_str("</svg>\n");
-        svg
+        svg.finish()
     }
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

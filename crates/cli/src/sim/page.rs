@@ -1,0 +1,45 @@
+//! A page that is assembled from sections, each made by a command of its own.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, bail};
+use forebay_sim::train::reproduce::Section;
+
+/// A page, and the place in it for one section.
+pub struct Page {
+    path: PathBuf,
+    before: String,
+    after: String,
+}
+
+impl Page {
+    /// Finds the place: between the lines `<!-- begin NAME … -->` and `<!-- end NAME -->`.
+    pub fn read(path: &Path, name: &str) -> anyhow::Result<Self> {
+        let shown = path.display();
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read `{shown}`"))?;
+        let [begin, end] = [format!("<!-- begin {name} "), format!("<!-- end {name} -->")];
+        let begins = text.find(&begin).and_then(|at| Some(at + text[at..].find('\n')? + 1));
+        let ends = text.find(&end);
+        let (Some(begins), Some(ends)) = (begins, ends.filter(|at| begins <= Some(*at))) else {
+            bail!("`{shown}` has no place for it; add the lines `{begin}-->` and `{end}`");
+        };
+        let [before, after] = [&text[..begins], &text[ends..]].map(str::to_owned);
+        Ok(Self { path: path.to_owned(), before, after })
+    }
+
+    /// Puts a section there, and its pictures into a directory with the page's name.
+    pub fn write(&self, section: &Section) -> anyhow::Result<()> {
+        let folder = self.path.with_extension("");
+        let shown = folder.display();
+        fs::create_dir_all(&folder).with_context(|| format!("make the directory `{shown}`"))?;
+        for (name, svg) in &section.pictures {
+            let path = folder.join(name);
+            fs::write(&path, svg).with_context(|| format!("write `{}`", path.display()))?;
+        }
+        let page = format!("{}\n{}\n{}", self.before, section.text.trim_end(), self.after);
+        fs::write(&self.path, page).with_context(|| format!("write `{}`", self.path.display()))
+    }
+}

@@ -1,0 +1,143 @@
+//! Placement: how much of the cache each dataset gets (Quiver 5.3).
+//!
+//! What matters is the GPU time that caching saves. A job on n GPUs whose mini-batch takes `t` instead of
+//! `t_miss` saves `n·(1 − t/t_miss)` of them; a dataset saves what its jobs do, and all share the space.
+//! The paper sums `n·t_miss/t_hit` instead, which also rewards jobs that gain nothing (their ratio is one,
+//! not nought), and knows three choices for a dataset: nothing, two chunks, all. But each chunk that is
+//! held is one that is not fetched again at every turn, so sizes in between are worth something, too.
+//!
+//! [`greedy`] is the paper's rule, for comparison; [`Placement`] is ours: a knapsack, exact, that moves
+//! only when a move pays for its loading. Both explain each choice in words.
+//!
+//! Not here: how the times are measured (`benefit`), what becomes of the space (`rotation`).
+
+mod greedy;
+mod knapsack;
+mod words;
+
+pub use greedy::greedy;
+pub use knapsack::{Placement, Settings};
+
+use crate::ByteSize;
+
+/// Two chunks are the least that can rotate.
+pub(crate) const ROTATING: u32 = 2;
+
+/// How long a mini-batch of a job takes, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Times {
+    /// When everything is in the cache,
+    pub hit: f64,
+    /// when it comes from chunks that rotate,
+    pub rotating: f64,
+    /// and when it comes from the origin.
+    pub miss: f64,
+}
+
+impl Times {
+    /// What a job is thought to gain before it has been measured, so that it gets its chance.
+    pub const UNKNOWN: Self = Self { hit: 0.5, rotating: 0.7, miss: 1.0 };
+}
+
+/// A job that wants a dataset.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Job {
+    /// What people call it.
+    pub name: String,
+    /// How many GPUs it keeps waiting.
+    pub gpus: u32,
+    /// How long its mini-batches take; not known before they have been measured.
+    pub times: Option<Times>,
+}
+
+/// A dataset that jobs read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dataset {
+    /// How many chunks it has,
+    pub chunks: u32,
+    /// and the size of the largest of them.
+    pub chunk_size: ByteSize,
+    /// Who reads it. Whoever gains nothing may be left out.
+    pub jobs: Vec<Job>,
+    /// How many whole chunks of it have a place now.
+    pub placed: u32,
+}
+
+/// What a dataset gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Choice {
+    /// Nothing: its jobs read through.
+    Nothing,
+    /// Room for two half-chunks, because two chunks fit nowhere.
+    Halves,
+    /// Room for so many chunks.
+    Chunks(u32),
+}
+
+/// What a dataset gets, and why.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Share {
+    /// What it gets.
+    pub choice: Choice,
+    /// The space that takes.
+    pub space: ByteSize,
+    /// How many GPUs it saves, all the time.
+    pub gpus_saved: f64,
+    /// Why, in words.
+    pub why: String,
+}
+
+impl Dataset {
+    /// The space that a choice takes.
+    pub fn space(&self, choice: Choice) -> ByteSize {
+        let chunks = match choice {
+            Choice::Nothing => 0,
+            Choice::Halves => return ByteSize(self.chunk_size.0.div_ceil(2).saturating_mul(2)),
+            Choice::Chunks(chunks) => chunks,
+        };
+        ByteSize(self.chunk_size.0.saturating_mul(u64::from(chunks)))
+    }
+
+    /// How many GPUs a choice saves.
+    pub fn gpus_saved(&self, choice: Choice) -> f64 {
+        let saved = self.jobs.iter().map(|job| {
+            let times = job.times.unwrap_or(Times::UNKNOWN);
+            let share = 1.0 - self.time_under(times, choice) / times.miss;
+            // What was measured may be nonsense, or noise; neither is a gain.
+            if share > 0.0 { f64::from(job.gpus) * share.min(1.0) } else { 0.0 }
+        });
+        saved.sum()
+    }
+
+    /// How long a mini-batch takes under a choice. What is held, what rotates and what is read through
+    /// are drawn in proportion; as waiting hides behind computing, that is at most the mean of the three.
+    fn time_under(&self, times: Times, choice: Choice) -> f64 {
+        let Choice::Chunks(placed) = choice else {
+            return if choice == Choice::Halves { times.rotating } else { times.miss };
+        };
+        let share = |chunks: u32| f64::from(chunks) / f64::from(self.chunks.max(1));
+        if placed >= self.chunks {
+            times.hit
+        } else if self.rotates(placed) {
+            let held = share(placed - ROTATING);
+            held * times.hit + (1.0 - held) * times.rotating
+        } else {
+            let held = share(placed);
+            held * times.hit + (1.0 - held) * times.miss
+        }
+    }
+
+    /// Whether two of so many chunks rotate: one job alone shares with nobody.
+    fn rotates(&self, placed: u32) -> bool {
+        self.jobs.len() >= 2 && (ROTATING..self.chunks).contains(&placed)
+    }
+
+    fn share(&self, choice: Choice) -> Share {
+        Share {
+            choice,
+            space: self.space(choice),
+            gpus_saved: self.gpus_saved(choice),
+            why: words::explain(self, choice),
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Why a dataset gets what it gets, in words.
+
+use super::{Choice, Dataset, Job, ROTATING};
+
+/// Below this a job is as fast without a cache.
+const GAIN_MIN: f64 = 1.05;
+/// More jobs than these are only counted.
+const JOBS_NAMED: usize = 3;
+
+/// One line: what the dataset gets, and what its jobs gain by it.
+pub(super) fn explain(dataset: &Dataset, choice: Choice) -> String {
+    let all = number(dataset.chunks);
+    let what = match choice {
+        Choice::Nothing => "nothing is cached".to_owned(),
+        Choice::Halves => format!("halves of {all} chunks rotate, two at a time"),
+        Choice::Chunks(placed) if placed >= dataset.chunks => match dataset.chunks {
+            1 => "its one chunk is held".to_owned(),
+            _ => format!("all {all} chunks are held"),
+        },
+        Choice::Chunks(placed) if dataset.rotates(placed) => match placed - ROTATING {
+            0 => format!("two of {all} chunks rotate"),
+            held => format!("{} of {all} chunks are held and two rotate", number(held)),
+        },
+        Choice::Chunks(placed) => {
+            format!("{} of {all} chunks are held, the rest is read through", number(placed))
+        }
+    };
+    let mut jobs: Vec<&Job> = dataset.jobs.iter().collect();
+    jobs.sort_by_key(|job| (std::cmp::Reverse(job.gpus), &job.name));
+    let mut why: Vec<String> =
+        jobs.iter().take(JOBS_NAMED).map(|job| of_job(dataset, job, choice)).collect();
+    match jobs.len() {
+        0 => why.push("no job reads it".to_owned()),
+        jobs if jobs > JOBS_NAMED => why.push(format!("and {} more", number_of(jobs - JOBS_NAMED))),
+        _ => {}
+    }
+    format!("{what}: {}", why.join(", "))
+}
+
+fn of_job(dataset: &Dataset, job: &Job, choice: Choice) -> String {
+    let Some(times) = job.times else {
+        return format!("job {} is not measured yet", job.name);
+    };
+    let best = times.miss / times.hit;
+    let gain = times.miss / dataset.time_under(times, choice);
+    let gpus = if job.gpus == 1 { "1 GPU".to_owned() } else { format!("{} GPUs", job.gpus) };
+    match () {
+        () if best < GAIN_MIN || !best.is_finite() => format!("job {} is compute-bound", job.name),
+        () if gain < GAIN_MIN => {
+            format!("no room for job {}, which could gain {best:.1}x on {gpus}", job.name)
+        }
+        () => format!("job {} gains {gain:.1}x on {gpus}", job.name),
+    }
+}
+
+fn number_of(count: usize) -> String {
+    u32::try_from(count).map_or_else(|_| count.to_string(), number)
+}
+
+fn number(count: u32) -> String {
+    const WORDS: [&str; 13] = [
+        "no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
+        "eleven", "twelve",
+    ];
+    WORDS.get(count as usize).map_or_else(|| count.to_string(), |word| (*word).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ByteSize, placement::Times};
+
+    fn job(name: &str, gpus: u32, times: Option<(f64, f64, f64)>) -> Job {
+        let times = times.map(|(hit, rotating, miss)| Times { hit, rotating, miss });
+        Job { name: name.to_owned(), gpus, times }
+    }
+
+    #[test]
+    fn every_choice_is_explained() {
+        let jobs = vec![job("a", 4, Some((1.0, 2.0, 4.2))), job("b", 2, Some((1.0, 1.0, 1.02)))];
+        let mut dataset = Dataset { chunks: 10, chunk_size: ByteSize::gb(15), jobs, placed: 0 };
+        let why = |dataset: &Dataset, choice| explain(dataset, choice);
+        assert_eq!(
+            why(&dataset, Choice::Chunks(2)),
+            "two of ten chunks rotate: job a gains 2.1x on 4 GPUs, job b is compute-bound"
+        );
+        assert_eq!(
+            why(&dataset, Choice::Chunks(5)),
+            "three of ten chunks are held and two rotate: job a gains 2.5x on 4 GPUs, job b is compute-bound"
+        );
+        assert_eq!(
+            why(&dataset, Choice::Nothing),
+            "nothing is cached: no room for job a, which could gain 4.2x on 4 GPUs, job b is compute-bound"
+        );
+        dataset.jobs = vec![job("c", 1, None)];
+        assert_eq!(
+            why(&dataset, Choice::Chunks(4)),
+            "four of ten chunks are held, the rest is read through: job c is not measured yet"
+        );
+        dataset.jobs = (0..6).map(|n| job(&format!("j{n}"), 1, Some((1.0, 1.2, 2.0)))).collect();
+        assert_eq!(
+            why(&dataset, Choice::Chunks(10)),
+            "all ten chunks are held: job j0 gains 2.0x on 1 GPU, job j1 gains 2.0x on 1 GPU, job j2 gains 2.0x on 1 GPU, and three more"
+        );
+        dataset.jobs.clear();
+        assert_eq!(why(&dataset, Choice::Nothing), "nothing is cached: no job reads it");
+    }
+}

@@ -1,0 +1,180 @@
+//! Benefit on made-up jobs whose timings are noisy, in the ways real ones are.
+
+use std::time::Duration;
+
+use forebay_core::benefit::{Benefit, Mode, Reason, Verdict};
+
+use crate::seeds;
+
+/// A job as a clock sees it: it computes, and waits for data that arrives in bursts.
+struct Clock {
+    rng: fastrand::Rng,
+    now: Duration,
+    compute_s: f64,
+    /// How long the data of a mini-batch takes to arrive.
+    miss_s: f64,
+    cached_s: f64,
+    /// Mini-batches that are there at once; the next waits for all of them.
+    burst: u64,
+    batches: u64,
+    /// What has not been computed away of the data's time.
+    late_s: f64,
+}
+
+impl Clock {
+    fn new(seed: u64, compute_s: f64, miss_s: f64) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let burst = rng.u64(1..5);
+        Self {
+            rng,
+            now: Duration::ZERO,
+            compute_s,
+            miss_s,
+            cached_s: 0.02,
+            burst,
+            batches: 0,
+            late_s: 0.0,
+        }
+    }
+
+    /// One mini-batch, as the job is told to read it.
+    fn batch(&mut self, benefit: &mut Benefit) {
+        benefit.probe(self.now);
+        let mode = match benefit.is_forced() || !benefit.is_cached() {
+            true => Mode::Miss,
+            false => Mode::Rotating,
+        };
+        let data_s = if mode == Mode::Miss { self.miss_s } else { self.cached_s };
+        let noise = |rng: &mut fastrand::Rng| 0.9 + 0.2 * rng.f64();
+        let compute_s = self.compute_s * noise(&mut self.rng);
+        self.late_s += data_s * noise(&mut self.rng) - compute_s;
+        self.late_s = self.late_s.max(-self.compute_s);
+        self.batches += 1;
+        let mut stalled_s = 0.0;
+        if self.batches.is_multiple_of(self.burst) && self.late_s > 0.0 {
+            stalled_s = std::mem::take(&mut self.late_s);
+        }
+        // Now and then somebody writes a checkpoint.
+        let pause_s = if self.rng.u32(0..500) == 0 { 20.0 * self.compute_s } else { 0.0 };
+        let took = Duration::from_secs_f64(compute_s + stalled_s + pause_s);
+        benefit.batch(mode, took, Duration::from_secs_f64(stalled_s));
+        self.now += took;
+    }
+}
+
+#[test]
+fn jobs_that_wait_gain_and_jobs_that_compute_do_not() {
+    let mut wrong = 0;
+    let all = seeds(500);
+    for seed in all.clone() {
+        let waits = seed % 2 == 0;
+        let mut rng = fastrand::Rng::with_seed(!seed);
+        let compute_s = 0.05 + rng.f64();
+        let miss_s = compute_s * if waits { 1.3 + 3.0 * rng.f64() } else { 0.9 * rng.f64() };
+        let mut clock = Clock::new(seed, compute_s, miss_s);
+        let mut benefit = Benefit::new(10_000);
+        for _ in 0..1000 {
+            clock.batch(&mut benefit);
+        }
+        let right = if waits { Verdict::Gains } else { Verdict::GainsNothing };
+        wrong += u64::from(benefit.verdict() != right);
+        if waits {
+            let times = benefit.times().expect("measured");
+            let ratio = times.miss / times.rotating;
+            let truth = miss_s / compute_s;
+            assert!((0.75..1.3).contains(&(ratio / truth)), "seed {seed}: {ratio} for {truth}");
+        }
+    }
+    assert!(wrong * 100 <= all.end - all.start, "{wrong} wrong verdicts");
+}
+
+/// Never more than one in a hundred of an epoch, whatever the timings do.
+#[test]
+fn probing_is_bounded() {
+    for seed in seeds(50) {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let epoch = rng.u64(1..30_000);
+        let mut clock = Clock::new(seed, 1.0, 3.0);
+        let mut benefit = Benefit::new(epoch);
+        for _ in 0..4 {
+            let before = benefit.counters().probe_batches;
+            for batch in 0..epoch {
+                if batch.is_multiple_of(500) {
+                    clock.miss_s = 4.0 * rng.f64();
+                    clock.cached_s = clock.miss_s * rng.f64();
+                }
+                clock.batch(&mut benefit);
+            }
+            let forced = benefit.counters().probe_batches - before;
+            assert!(forced * 100 <= epoch, "seed {seed}: {forced} of {epoch}");
+            benefit.next_epoch();
+        }
+        assert!(epoch < 2000 || benefit.counters().probes > 0, "seed {seed}: it probes at all");
+        assert!(benefit.counters().probe_batches <= benefit.counters().probes * 100);
+    }
+}
+
+#[test]
+fn a_probe_has_its_reason() {
+    let mut clock = Clock::new(1, 1.0, 3.0);
+    let mut benefit = Benefit::new(100_000);
+    let first = benefit.probe(Duration::ZERO).expect("a new job");
+    assert_eq!((first.batches, first.reason), (100, Reason::New));
+    for _ in 0..300 {
+        clock.batch(&mut benefit);
+    }
+    let soon = clock.now + Duration::from_secs(1);
+    assert_eq!(benefit.probe(soon), None, "nothing has changed");
+    clock.cached_s = 2.0;
+    let mut reasons = Vec::new();
+    for _ in 0..4000 {
+        if let Some(probe) = benefit.probe(clock.now) {
+            reasons.push(probe.reason);
+        }
+        clock.batch(&mut benefit);
+    }
+    assert_eq!(reasons[..2], [Reason::StallsChanged, Reason::Periodic], "{reasons:?}");
+}
+
+/// At the edge a verdict does not swing to and fro.
+#[test]
+fn verdicts_are_steady() {
+    for seed in seeds(50) {
+        let mut clock = Clock::new(seed, 1.0, 0.95 + 0.15 * (seed % 10) as f64 / 10.0);
+        let mut benefit = Benefit::new(50_000);
+        let (mut changes, mut before) = (0, benefit.verdict());
+        for _ in 0..10_000 {
+            clock.batch(&mut benefit);
+            changes += u32::from(benefit.verdict() != before);
+            before = benefit.verdict();
+        }
+        assert!(changes <= 6, "seed {seed}: {changes} changes");
+    }
+}
+
+/// A job that was rightly turned off gets another chance when the origin becomes slow.
+#[test]
+fn who_begins_to_stall_is_cached_again() {
+    let mut clock = Clock::new(3, 1.0, 0.5);
+    let mut benefit = Benefit::new(10_000);
+    for _ in 0..1000 {
+        clock.batch(&mut benefit);
+    }
+    assert_eq!(benefit.verdict(), Verdict::GainsNothing);
+    let probes = benefit.counters().probes;
+    clock.miss_s = 3.0;
+    for _ in 0..1000 {
+        clock.batch(&mut benefit);
+    }
+    assert_eq!(benefit.verdict(), Verdict::Gains);
+    assert_eq!(benefit.counters().probes, probes, "its own misses were enough");
+}
+
+#[test]
+fn nonsense_is_counted_and_ignored() {
+    let mut benefit = Benefit::new(10_000);
+    benefit.batch(Mode::Hit, Duration::ZERO, Duration::ZERO);
+    benefit.batch(Mode::Hit, Duration::from_secs(1), Duration::from_secs(2));
+    assert_eq!(benefit.counters().nonsense, 2);
+    assert_eq!((benefit.time(Mode::Hit), benefit.times()), (None, None));
+}

@@ -1,0 +1,144 @@
+//! What rotation costs the origin, per turn of the fastest job: our targets, and the paper's rotation beside
+//! them. Everything counts: loads, what jobs fetch themselves, and what they read through.
+
+use std::time::Duration;
+
+use forebay_core::rotation::Policy;
+
+use super::world::{JobPlan, Plan, World};
+use crate::seeds;
+
+const CHUNK_ITEMS: u32 = 48;
+const FASTEST: f64 = 4.0;
+/// A chunk's time of the fastest job; the paper leaves the deadline open.
+const PAPER: Policy = Policy::Paper { deadline: Duration::from_secs(12) };
+
+#[derive(Debug, Clone)]
+struct Case {
+    chunks: u32,
+    budget: u32,
+    /// How long loading a chunk takes, in the time that the fastest job takes for one.
+    load: f64,
+    paces: Vec<f64>,
+}
+
+impl Case {
+    fn random(seed: u64, is_equal: bool) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let chunks = rng.u32(5..31);
+        let mut paces: Vec<f64> = (0..rng.usize(2..9))
+            .map(|_| FASTEST / (1.0 + if is_equal { 0.0 } else { 3.0 * rng.f64() }))
+            .collect();
+        paces[0] = FASTEST;
+        Self { chunks, budget: rng.u32(2..=(chunks / 2).max(2)), load: 0.1 + rng.f64(), paces }
+    }
+
+    /// Origin items per turn of the fastest job, as a share of what is not held.
+    fn cost(&self, policy: Policy, seed: u64) -> f64 {
+        let (warm, turns) = (3, 7);
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let period = f64::from(CHUNK_ITEMS) / FASTEST;
+        let turn = (period * f64::from(self.chunks)) as u64;
+        let job = |pace: &f64| JobPlan::steady(1 + rng.u64(0..turn), *pace);
+        let plan = Plan {
+            policy,
+            chunks: self.chunks,
+            chunk_items: CHUNK_ITEMS,
+            budgets: vec![(0, self.budget)],
+            origin: f64::from(CHUNK_ITEMS) / (period * self.load),
+            report_every: 1 + seed % 3,
+            evict_steps: 0,
+            jobs: self.paces.iter().map(job).collect(),
+        };
+        let mut world = World::new(plan, seed);
+        while world.turns(0).len() < turns {
+            world.step();
+        }
+        let items = world.turns(0)[turns - 1] - world.turns(0)[warm - 1];
+        let held = if policy == Policy::ByNeed { self.budget - 2 } else { 0 };
+        let not_held = f64::from((self.chunks - held) * CHUNK_ITEMS);
+        items as f64 / (turns - warm) as f64 / not_held
+    }
+}
+
+/// DESIGN 5: at most 1.02 of what is not held at equal rates, wherever in their epochs the jobs are.
+#[test]
+fn equal_jobs_share_one_turn() {
+    for (chunks, budget) in [(10, 2), (10, 5), (20, 6)] {
+        for (jobs, load) in [(2, 0.3), (3, 0.5), (4, 0.3), (4, 0.8), (4, 1.2)] {
+            let case = Case { chunks, budget, load, paces: vec![FASTEST; jobs] };
+            for seed in seeds(2) {
+                let cost = case.cost(Policy::ByNeed, seed);
+                assert!(cost <= 1.02, "{cost:.3}: {case:?}, seed {seed}");
+            }
+        }
+    }
+}
+
+/// DESIGN 5: at most 1.15 up to four times apart.
+#[test]
+fn slower_jobs_ride_along() {
+    for (chunks, budget) in [(10, 2), (10, 5), (20, 6)] {
+        for slower in [1.05, 1.2, 1.4, 1.7, 2.0, 2.5, 3.3, 4.0] {
+            let paces = vec![FASTEST, FASTEST / slower];
+            let case = Case { chunks, budget, load: 0.5, paces };
+            for seed in seeds(2) {
+                let cost = case.cost(Policy::ByNeed, seed);
+                assert!(cost <= 1.15, "{cost:.3}: {case:?}, seed {seed}");
+            }
+        }
+    }
+}
+
+/// Random datasets, budgets, loading times, arrivals and two to eight jobs. The targets are met by nearly
+/// all, and missed by little; the paper's rotation meets them seldom.
+#[test]
+fn at_random_the_targets_are_nearly_always_met() {
+    for (is_equal, target, mean_max, worst_max) in [(true, 1.02, 1.0, 1.1), (false, 1.15, 1.0, 1.4)]
+    {
+        let costs = |policy| -> Vec<f64> {
+            seeds(40).map(|seed| Case::random(seed, is_equal).cost(policy, seed)).collect()
+        };
+        let mean = |costs: &[f64]| costs.iter().sum::<f64>() / costs.len() as f64;
+        let missed = |costs: &[f64]| costs.iter().filter(|cost| **cost > target).count();
+        let (ours, papers) = (costs(Policy::ByNeed), costs(PAPER));
+        let worst = ours.iter().copied().fold(0.0, f64::max);
+        let figures = format!(
+            "equal: {is_equal}; ours: mean {:.3}, worst {worst:.3}, {} of {} missed {target}; \
+             the paper's: mean {:.3}, {} missed",
+            mean(&ours),
+            missed(&ours),
+            ours.len(),
+            mean(&papers),
+            missed(&papers),
+        );
+        assert!(missed(&ours) * 10 <= ours.len(), "{figures}");
+        assert!(mean(&ours) <= mean_max && worst <= worst_max, "{figures}");
+        assert!(missed(&papers) * 2 >= papers.len() && mean(&papers) > mean(&ours), "{figures}");
+    }
+}
+
+/// DESIGN 5: one job with a cache of c fetches at most 1.02 of the rest in an epoch, which no order beats.
+#[test]
+fn one_job_alone_reaches_the_bound() {
+    for budget in [1, 2, 5, 9, 10] {
+        let plan = Plan {
+            policy: Policy::ByNeed,
+            chunks: 10,
+            chunk_items: CHUNK_ITEMS,
+            budgets: vec![(0, budget)],
+            origin: 20.0,
+            report_every: 1,
+            evict_steps: 0,
+            jobs: vec![JobPlan::steady(1, FASTEST)],
+        };
+        let mut world = World::new(plan, 1);
+        while world.turns(0).len() < 5 {
+            world.step();
+        }
+        let turns = world.turns(0);
+        let bound = u64::from((10 - budget) * CHUNK_ITEMS);
+        assert_eq!(turns[0], u64::from(10 * CHUNK_ITEMS), "filling it costs nothing more");
+        assert!((turns[4] - turns[1]) * 100 <= 3 * bound * 102, "{budget} of ten: {turns:?}");
+    }
+}

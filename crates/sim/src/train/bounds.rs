@@ -1,0 +1,63 @@
+//! What no policy can beat: how fast jobs could be if every byte crossed the origin's links only once.
+//!
+//! While a job reads a whole epoch, all that is not cached has to be fetched at least once, by all jobs
+//! of the dataset together; and a mini-batch takes at least as long as its computation. With a share c of
+//! a dataset cached, an epoch thus takes at least (1 - c) of its bytes divided by what the jobs' links to
+//! the origin carry together. The space is split between datasets in the best of all ways.
+
+use std::time::Duration;
+
+use super::{outcome::Outcome, scenario::Setup};
+
+/// The space is split in steps of this share. Every dataset is given a step for nothing, so that what comes
+/// out is no less than the best split.
+const STEPS: usize = 400;
+
+/// At least so long a mini-batch of each job takes, in seconds, if these shares of the datasets are cached.
+fn batch_seconds(setup: &Setup, cached: &dyn Fn(usize) -> f64) -> Vec<f64> {
+    let origin = setup.origin.bandwidth.0.0;
+    let links = |dataset: usize| -> f64 {
+        let readers = setup.jobs.iter().filter(|job| job.dataset == dataset);
+        let limits = readers.map(|job| job.origin_limit(setup));
+        limits.fold(0, u64::saturating_add).min(origin) as f64
+    };
+    let seconds = setup.jobs.iter().map(|job| {
+        let dataset = &setup.datasets[job.dataset];
+        let fetched = dataset.size().0 as f64 * (1.0 - cached(job.dataset)).max(0.0);
+        let batches = dataset.items as f64 / f64::from(job.batch);
+        let slowest: Duration = job.compute.max(job.transform / job.workers);
+        (fetched / links(job.dataset) / batches).max(slowest.as_secs_f64())
+    });
+    seconds.collect()
+}
+
+/// How fast jobs can be at best beside a run of the same setup, on average over all jobs.
+pub fn speed_up(setup: &Setup, baseline: &Outcome) -> f64 {
+    let step = setup.capacity.0 as f64 / STEPS as f64;
+    let mut best = vec![0.0_f64; STEPS + 1];
+    for (place, dataset) in setup.datasets.iter().enumerate() {
+        // What the jobs of this dataset gain with so many steps.
+        let gains: Vec<f64> = (0..=STEPS)
+            .map(|steps| {
+                let share = (steps + 1) as f64 * step / dataset.size().0 as f64;
+                let seconds = batch_seconds(setup, &|_| share.min(1.0));
+                let jobs = setup.jobs.iter().zip(&baseline.jobs).zip(seconds);
+                let of_dataset = jobs.filter(|((job, _), _)| job.dataset == place);
+                of_dataset.map(|((_, base), seconds)| 1.0 / seconds / base.rate()).sum()
+            })
+            .collect();
+        let with = |steps: usize| {
+            let gained = (0..=steps).map(|own| gains[own] + best[steps - own]);
+            gained.fold(0.0, f64::max)
+        };
+        best = (0..=STEPS).map(with).collect();
+    }
+    best[STEPS] / setup.jobs.len().max(1) as f64
+}
+
+/// How long a mini-batch takes at least, in seconds, on average over the jobs of a setup with one dataset.
+pub fn mean_batch_seconds(setup: &Setup) -> f64 {
+    let share = |dataset: usize| setup.capacity.0 as f64 / setup.datasets[dataset].size().0 as f64;
+    let seconds = batch_seconds(setup, &share);
+    seconds.iter().sum::<f64>() / seconds.len().max(1) as f64
+}

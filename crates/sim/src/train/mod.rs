@@ -1,0 +1,63 @@
+//! Training jobs on a simulated cluster: how long they wait, what they read, what a policy makes of it.
+//!
+//! An origin, nodes with flash and jobs with GPUs are simulated; everything that decides is the core's.
+//!
+//! ```
+//! use forebay_sim::train::{Policy, Scenario, simulate};
+//!
+//! let text = r#"
+//!     about = "a job that waits for its origin"
+//!     origin = { bandwidth = "100MB/s" }
+//!     cache = { capacity = "10%", read_bandwidth = "1GB/s" }
+//!     [[dataset]]
+//!     name = "photos"
+//!     size = "100MB"
+//!     items = 1000
+//!     [[job]]
+//!     name = "trainer"
+//!     dataset = "photos"
+//!     batch = 100
+//!     compute = "10ms"
+//!     epochs = 3
+//! "#;
+//! let scenario = Scenario::parse(text, "photos.toml", "photos")?;
+//! let outcome = simulate(&scenario, &scenario.setups[0], Policy::None, 0, &mut |_| {});
+//! // Ten megabytes a mini-batch: 100 ms at the origin's rate, however short the computation.
+//! assert!((outcome.jobs[0].batch_seconds() - 0.1).abs() < 0.001);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod policy;
+mod scenario;
+
+mod bits;
+mod events;
+mod job;
+mod links;
+mod lru;
+mod manager;
+mod pipeline;
+mod record;
+mod store;
+mod time;
+mod world;
+
+pub mod bounds;
+mod compare;
+mod outcome;
+pub mod plot;
+pub mod reproduce;
+
+#[cfg(test)]
+mod tests;
+
+pub use compare::{Bound, Comparison};
+pub use outcome::{
+    DatasetOutcome, Decision, JobOutcome, Outcome, Progress, Reads, Residency, StageTimes,
+};
+pub use policy::{Policy, PolicyError};
+pub use scenario::{
+    BUILT_IN, BuiltIn, Cache, Dataset, End, Fault, FaultKind, Job, Origin, Scenario, ScenarioError,
+    Setup,
+};
+pub use world::simulate;

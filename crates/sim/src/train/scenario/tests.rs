@@ -1,0 +1,243 @@
+use super::*;
+
+/// A scenario that can be run.
+const GOOD: &str = r#"about = "two jobs"
+policy = "lru"
+warm_up = "10s"
+duration = "100s"
+
+[origin]
+bandwidth = "1GB/s"
+per_connection = "20MB/s"
+latency = "5ms"
+
+[cache]
+capacity = "20%"
+nodes = 3
+read_bandwidth = "2GB/s"
+
+[[dataset]]
+name = "photos"
+size = "10GB"
+items = 100_000
+chunks = 10
+
+[[dataset]]
+name = "sounds"
+size = "30GB"
+items = 1000
+
+[[job]]
+name = "trainer"
+count = 2
+dataset = "photos"
+gpus = 4
+batch = 256
+compute = "50ms"
+
+[[job]]
+name = "listener"
+dataset = "sounds"
+batch = 32
+compute = "1s"
+epochs = 3
+
+[[fault]]
+at = "1min"
+job = "trainer-2"
+for = "10s"
+
+[[variant]]
+name = "small"
+capacity = "12GB"
+
+[[variant]]
+name = "alone"
+jobs = ["listener"]
+"#;
+
+fn parse(text: &str) -> Result<Scenario, ScenarioError> {
+    Scenario::parse(text, "mine.toml", "mine")
+}
+
+#[test]
+fn a_file_says_who_reads_what() {
+    let scenario = parse(GOOD).unwrap();
+    assert_eq!((&*scenario.name, scenario.policy, scenario.seed), ("mine", Policy::Lru, 0));
+    let [small, alone] = &scenario.setups[..] else { panic!("two variants") };
+    assert_eq!(small.variant.as_deref(), Some("small"));
+    assert_eq!(small.capacity, ByteSize::gb(12));
+    let names: Vec<&str> = small.jobs.iter().map(|job| &*job.name).collect();
+    assert_eq!(names, ["trainer-1", "trainer-2", "listener"]);
+    let trainer = &small.jobs[0];
+    assert_eq!((trainer.workers, trainer.depth, trainer.end), (4, 9, End::Never));
+    assert_eq!(small.datasets[trainer.dataset].item_bytes, 100_000);
+    // What concerns nobody is left out: the dataset, the fault.
+    assert_eq!((alone.jobs.len(), alone.datasets.len(), alone.faults.len()), (1, 1, 0));
+    assert_eq!(alone.datasets[alone.jobs[0].dataset].name, "sounds");
+    assert_eq!(alone.jobs[0].end, End::Epochs(3));
+    // A share is one of what is read, in whole chunks: a fifth of ten is two.
+    assert_eq!(alone.capacity, ByteSize(2 * alone.datasets[0].chunk_size().0));
+}
+
+/// Every kind of mistake: what is changed in the good file, the line that is named, and what is said.
+#[test]
+fn mistakes_are_named_with_their_line_and_the_remedy() {
+    let cases: &[(&str, &str, usize, &[&str])] = &[
+        ("policy = \"lru\"", "policy = \"mru\"", 2, &["`policy`", "`mru`", "there are none, lru"]),
+        ("policy = \"lru\"", "policies = 3", 2, &["no key `policies`", "about, policy, seed"]),
+        ("about = \"two jobs\"", "", 1, &["`about` is missing", "about = \""]),
+        ("bandwidth = \"1GB/s\"", "bandwith = \"1GB/s\"", 7, &["no key `bandwith`", "bandwidth"]),
+        ("bandwidth = \"1GB/s\"", "", 6, &["`bandwidth` is missing", "\"1GB/s\""]),
+        ("bandwidth = \"1GB/s\"", "bandwidth = \"1GB\"", 7, &["`bandwidth`", "does not end in /s"]),
+        ("bandwidth = \"1GB/s\"", "bandwidth = \"0B/s\"", 7, &["rate of nothing", "100MB/s"]),
+        ("bandwidth = \"1GB/s\"", "bandwidth = 1000", 7, &["`bandwidth`", "\"100MB/s\""]),
+        ("latency = \"5ms\"", "latency = \"5\"", 9, &["`latency`", "ms, s or min"]),
+        ("capacity = \"20%\"", "capacity = \"120%\"", 12, &["`120%` is no share", "0% to 100%"]),
+        ("capacity = \"20%\"", "capacity = \"20\"", 12, &["unit is missing", "15GB"]),
+        (
+            "capacity = \"12GB\"",
+            "capacity = \"900MB\"",
+            49,
+            &["holds no chunk", "1.00 GB of `photos`", "more `chunks`"],
+        ),
+        ("nodes = 3", "nodes = 0", 13, &["`nodes` is 0", "1 to 10000"]),
+        ("nodes = 3", "nodes = -3", 13, &["`nodes`", "u32"]),
+        ("read_bandwidth = \"2GB/s\"", "", 11, &["`read_bandwidth` is missing"]),
+        ("size = \"10GB\"", "size = \"10kB\"", 18, &["less than a byte", "100000 items"]),
+        ("size = \"10GB\"", "size = \"10\"", 18, &["`size`", "unit is missing"]),
+        ("size = \"10GB\"", "size = \"99999999PB\"", 18, &["`size`", "too large"]),
+        ("size = \"10GB\"", "", 16, &["`size` is missing", "size = \"154GB\""]),
+        ("items = 100_000", "items = 0", 19, &["`items` is 0", "1 to 100000000"]),
+        ("items = 100_000", "items = 1e5", 19, &["`items`", "u64"]),
+        ("chunks = 10", "chunks = 0", 20, &["`chunks`", "1 to 65536"]),
+        ("name = \"sounds\"", "name = \"photos\"", 23, &["a dataset `photos` already"]),
+        ("name = \"sounds\"", "name = \"so und\"", 23, &["`so und` cannot name a dataset"]),
+        (
+            "dataset = \"photos\"",
+            "dataset = \"fotos\"",
+            30,
+            &["no dataset `fotos`", "photos, sounds", "[[dataset]]"],
+        ),
+        ("count = 2", "count = 0", 29, &["`count` is 0"]),
+        ("count = 2", "count = 9999", 29, &["`count` is 9999", "1 to 1000"]),
+        ("batch = 256", "batch = 0", 32, &["`batch` is 0"]),
+        ("batch = 256", "", 27, &["`batch` is missing", "batch = 512"]),
+        ("compute = \"50ms\"", "compute = \"50\"", 33, &["`compute`", "20ms"]),
+        ("compute = \"50ms\"", "compute = \"99999999min\"", 33, &["more than a year"]),
+        (
+            "duration = \"100s\"",
+            "",
+            27,
+            &["would never end", "`epochs` or `batches`", "`duration`"],
+        ),
+        (
+            "duration = \"100s\"",
+            "duration = \"5s\"",
+            3,
+            &["`warm_up` leaves nothing", "`duration` longer"],
+        ),
+        ("epochs = 3", "epochs = 3\nbatches = 5", 41, &["leave one out"]),
+        ("epochs = 3", "batches = 0", 40, &["`batches` is 0"]),
+        ("name = \"listener\"", "name = \"trainer\"", 36, &["a job `trainer` already"]),
+        ("name = \"listener\"", "name = \"trainer-1\"", 36, &["two jobs", "`trainer-1`"]),
+        (
+            "job = \"trainer-2\"",
+            "job = \"trainer\"",
+            44,
+            &["no job `trainer`", "trainer-1, trainer-2"],
+        ),
+        ("job = \"trainer-2\"", "node = 4", 42, &["leave out `for`"]),
+        ("job = \"trainer-2\"\nfor = \"10s\"", "node = 4", 44, &["`node` is 4", "1 to 3"]),
+        ("job = \"trainer-2\"\nfor = \"10s\"", "origin = \"1MB/s\"", 42, &["for = \"1min\""]),
+        ("job = \"trainer-2\"", "", 42, &["one of `job`, `node` and `origin`"]),
+        ("name = \"alone\"", "name = \"small\"", 52, &["a variant `small` already"]),
+        (
+            "jobs = [\"listener\"]",
+            "jobs = [\"nobody\"]",
+            53,
+            &["no job `nobody`", "trainer, listener"],
+        ),
+        ("jobs = [\"listener\"]", "jobs = []", 53, &["without `jobs`", "name some"]),
+        ("[cache]", "[cache", 11, &[]),
+    ];
+    for (good, bad, line, saying) in cases {
+        assert!(GOOD.contains(good), "`{good}` is not in the good file");
+        let error = parse(&GOOD.replacen(good, bad, 1)).expect_err(bad).to_string();
+        assert!(error.starts_with(&format!("mine.toml, line {line}: ")), "{bad}: {error}");
+        for part in *saying {
+            assert!(error.contains(part), "`{part}` is not in: {error}");
+        }
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+    let jobless = GOOD.split("[[job]]").next().unwrap();
+    assert!(parse(jobless).unwrap_err().to_string().contains("add [[job]]"));
+    let empty = GOOD.split("[[dataset]]").next().unwrap();
+    assert!(parse(empty).unwrap_err().to_string().contains("add [[dataset]]"));
+}
+
+/// People edit these by hand: whatever they leave behind is refused in words, or can be run.
+#[test]
+fn mutated_files_never_panic() {
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut good = 0;
+    for _ in 0..2000 {
+        let mut text: Vec<char> = GOOD.chars().collect();
+        for _ in 0..random.usize(1..4) {
+            let at = random.usize(..text.len());
+            match random.u8(..4) {
+                0 => text[at] = random.char(..),
+                1 => text.insert(
+                    at,
+                    *random.choice(&['"', '[', ']', '=', '\n', '#', 'é', '0', '9']).unwrap(),
+                ),
+                2 => drop(text.remove(at)),
+                _ => text[at] = char::from(random.u8(b'0'..=b'9')),
+            }
+        }
+        match parse(&text.iter().collect::<String>()) {
+            Ok(_) => good += 1,
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+    }
+    assert!((20..1900).contains(&good), "some can be run, some cannot: {good}");
+}
+
+#[test]
+fn every_scenario_of_ours_can_be_run() {
+    for built_in in BUILT_IN {
+        let scenario = Scenario::built_in(built_in.name).unwrap();
+        assert!(!scenario.about.is_empty() && !scenario.setups.is_empty(), "{}", built_in.name);
+    }
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios");
+    let files = std::fs::read_dir(folder).unwrap().count();
+    assert_eq!(files, BUILT_IN.len(), "every file in scenarios/ is part of the binary");
+}
+
+#[test]
+fn chunks_have_all_items_once() {
+    let scenario = parse(GOOD).unwrap();
+    for dataset in &scenario.setups[0].datasets {
+        let chunks = (0..dataset.chunking.chunks()).map(ChunkOrdinal);
+        let mut items: Vec<u64> =
+            chunks.flat_map(|chunk| dataset.items_of(chunk)).flatten().collect();
+        items.sort_unstable();
+        assert!(items.into_iter().eq(0..dataset.items), "{}", dataset.name);
+    }
+}
+
+/// The page that explains the format has an example of everything.
+#[test]
+fn the_documented_example_can_be_run() {
+    let page = include_str!("../../../../../docs/scenarios.md");
+    let example = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let scenario = parse(example).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!((scenario.setups.len(), scenario.setups[0].faults.len()), (2, 3));
+    let keys = file::EXAMPLES.iter().map(|(key, _)| *key);
+    for key in
+        keys.chain(["network", "chunks", "count", "transform", "depth", "starts", "epochs", "for"])
+    {
+        let known = [format!("{key} ="), format!("[{key}]"), format!("[[{key}]]")];
+        assert!(known.iter().any(|known| example.contains(known)), "`{key}` is not in the example");
+    }
+}

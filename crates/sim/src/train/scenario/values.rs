@@ -1,0 +1,92 @@
+//! Sizes, rates and times as people write them in a scenario: always with a unit.
+
+use std::{fmt, marker::PhantomData, time::Duration};
+
+use forebay_core::{
+    ByteSize,
+    units::{ByteRate, parse_duration},
+};
+use serde::{Deserialize, Deserializer, de};
+
+/// Simulations of more than a year are slips of the pen.
+const TIME_MAX: Duration = Duration::from_hours(366 * 24);
+
+/// A value that is written as text.
+pub(super) trait Written: Sized {
+    /// What should have been there.
+    const EXPECTED: &'static str;
+
+    fn read(text: &str) -> Result<Self, String>;
+}
+
+/// A size, a rate, a time or a share that was written as text.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Text<T>(pub T);
+
+impl<'de, T: Written> Deserialize<'de> for Text<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor<T>(PhantomData<T>);
+        impl<T: Written> de::Visitor<'_> for Visitor<T> {
+            type Value = Text<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(T::EXPECTED)
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Text<T>, E> {
+                T::read(text).map(Text).map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_any(Visitor(PhantomData))
+    }
+}
+
+impl Written for ByteSize {
+    const EXPECTED: &'static str = "a size with its unit, in quotes, such as \"15GB\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse::<Self>().map_err(|error| error.to_string())
+    }
+}
+
+impl Written for ByteRate {
+    const EXPECTED: &'static str = "a rate with its unit, in quotes, such as \"100MB/s\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse::<Self>().map_err(|error| error.to_string())
+    }
+}
+
+impl Written for Duration {
+    const EXPECTED: &'static str = "a time with its unit, in quotes, such as \"20ms\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let time = parse_duration(text)?;
+        if time > TIME_MAX {
+            return Err(format!("`{text}` is more than a year; write a shorter time"));
+        }
+        Ok(time)
+    }
+}
+
+/// How large the cache is: in bytes, or as a share of all datasets that are read.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Capacity {
+    Bytes(ByteSize),
+    Share(f64),
+}
+
+impl Written for Capacity {
+    const EXPECTED: &'static str =
+        "a size or a share of the datasets, in quotes, such as \"100GB\" or \"20%\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let Some(percent) = text.trim().strip_suffix('%') else {
+            return ByteSize::read(text).map(Self::Bytes);
+        };
+        match percent.trim().parse::<f64>() {
+            Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(Self::Share(percent / 100.0)),
+            _ => Err(format!("`{text}` is no share; write one from 0% to 100%")),
+        }
+    }
+}
