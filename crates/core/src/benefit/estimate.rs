@@ -31,8 +31,8 @@ pub struct Estimate {
 /// Between what limits a value lies, most probably.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Range {
-    pub low_s: f64,
-    pub high_s: f64,
+    pub low: f64,
+    pub high: f64,
 }
 
 impl Estimate {
@@ -41,7 +41,7 @@ impl Estimate {
         let ratio = self.mean_s / slow.mean_s;
         let relative = |estimate: Estimate| estimate.error_s / estimate.mean_s;
         let error = ratio * relative(self).hypot(relative(slow)) * ERRORS;
-        Range { low_s: 1.0 - ratio - error, high_s: 1.0 - ratio + error }
+        Range { low: 1.0 - ratio - error, high: 1.0 - ratio + error }
     }
 }
 

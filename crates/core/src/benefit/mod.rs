@@ -285,9 +285,9 @@ impl Benefit {
         let cached = self.hit.estimate().or(self.rotating.estimate());
         let (Some(cached), Some(miss)) = (cached, self.miss.estimate()) else { return };
         let gain = cached.gain_over(miss);
-        if gain.low_s > GAIN_MIN {
+        if gain.low > GAIN_MIN {
             self.verdict = Verdict::Gains;
-        } else if gain.high_s < GAIN_MIN {
+        } else if gain.high < GAIN_MIN {
             self.verdict = Verdict::GainsNothing;
             self.stalls = Stalls::default();
         }

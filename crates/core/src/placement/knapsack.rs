@@ -116,16 +116,15 @@ struct Sum {
 }
 
 /// Of two lists by space, those sums that save more than every other that takes no more space.
-fn unbeaten(these: Vec<Sum>, those: impl IntoIterator<Item = Sum>, space: ByteSize) -> Vec<Sum> {
-    let (mut these, mut those) = (these.into_iter().peekable(), those.into_iter().peekable());
+fn unbeaten(old: Vec<Sum>, new: impl IntoIterator<Item = Sum>, space: ByteSize) -> Vec<Sum> {
+    let (mut old, mut new) = (old.into_iter().peekable(), new.into_iter().peekable());
     let mut sums: Vec<Sum> = Vec::new();
     loop {
-        let is_first = match (these.peek(), those.peek()) {
-            (Some(this), Some(that)) => this.space <= that.space,
-            (this, _) => this.is_some(),
+        let is_old_first = match (old.peek(), new.peek()) {
+            (Some(old), Some(new)) => old.space <= new.space,
+            (old, _) => old.is_some(),
         };
-        let next = if is_first { these.next() } else { those.next() };
-        let Some(sum) = next else { break };
+        let Some(sum) = (if is_old_first { old.next() } else { new.next() }) else { break };
         match sums.last_mut() {
             Some(last) if sum.worth <= last.worth => {}
             Some(last) if sum.space == last.space => *last = sum,

@@ -59,7 +59,7 @@ pub struct Dataset {
     pub chunk_size: ByteSize,
     /// Who reads it. Whoever gains nothing may be left out.
     pub jobs: Vec<Job>,
-    /// How many chunks of it have a place now.
+    /// How many whole chunks of it have a place now.
     pub placed: u32,
 }
 

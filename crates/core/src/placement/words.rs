@@ -47,7 +47,7 @@ fn of_job(dataset: &Dataset, job: &Job, choice: Choice) -> String {
     match () {
         () if best < GAIN_MIN || !best.is_finite() => format!("job {} is compute-bound", job.name),
         () if gain < GAIN_MIN => {
-            format!("job {} would gain up to {best:.1}x on {gpus}, others gain more", job.name)
+            format!("no room for job {}, which could gain {best:.1}x on {gpus}", job.name)
         }
         () => format!("job {} gains {gain:.1}x on {gpus}", job.name),
     }
@@ -90,7 +90,7 @@ mod tests {
         );
         assert_eq!(
             why(&dataset, Choice::Nothing),
-            "nothing is cached: job a would gain up to 4.2x on 4 GPUs, others gain more, job b is compute-bound"
+            "nothing is cached: no room for job a, which could gain 4.2x on 4 GPUs, job b is compute-bound"
         );
         dataset.jobs = vec![job("c", 1, None)];
         assert_eq!(

@@ -22,12 +22,13 @@ use std::time::Duration;
 use crate::{ByteSize, chunking::ChunkOrdinal, units::ByteRate};
 
 mod books;
+mod contradiction;
 mod cut;
 mod need;
 mod paper;
 
 use books::Books;
-pub use books::Contradiction;
+pub use contradiction::Contradiction;
 pub use cut::Cut;
 
 /// A job, by the number under which its manager knows it.

@@ -11,8 +11,8 @@
 //!
 //! - **The fastest set the pace.** For them every chunk is fetched once in a turn anyway. A job may take
 //!   a chunk from slower ones, who find it again when it returns, never from faster ones: those would
-//!   have to fetch it twice. Among equals, one that has nothing left may take what another has nearly
-//!   finished.
+//!   have to fetch it twice. From equals it takes what they have hardly begun, and waits for what they
+//!   have nearly finished.
 //! - **Leftovers are whole.** A job that cannot finish the chunk that is about to go begins with the one
 //!   that stays, and it keeps to what it has begun. A few items left in every chunk would starve it at
 //!   the end of its epoch; whole chunks that it skipped bring it along when they return.
@@ -21,11 +21,14 @@
 
 mod outlook;
 
-use std::{cmp::Reverse, time::Duration};
+use std::time::Duration;
 
-use outlook::Outlook;
+use outlook::{Outlook, Pace};
 
-use super::{Contradiction, Eviction, Job, Open, Order, books::Books};
+use super::{
+    Contradiction, Eviction, Job, Open, Order,
+    books::{Books, Member},
+};
 use crate::chunking::ChunkOrdinal;
 
 /// One is read while the next is loaded.
@@ -100,26 +103,25 @@ fn done_with(books: &Books, job: Job) -> impl Iterator<Item = ChunkOrdinal> + us
 /// Tells each job which rotating chunk it draws from first. It keeps to what it has begun.
 pub(super) fn direct(books: &mut Books) {
     let rotating: Vec<ChunkOrdinal> = books.rotating().collect();
-    let is_settled = |focus: &Option<ChunkOrdinal>, unread: &dyn Fn(ChunkOrdinal) -> u64| {
-        focus.is_some_and(|focus| rotating.contains(&focus) && unread(focus) > 0)
+    let has_begun = |member: &Member| {
+        let focus = member.focus.filter(|focus| member.unread_of(*focus) > 0);
+        focus.is_some_and(|focus| rotating.contains(&focus))
     };
-    if books.jobs.values().all(|job| is_settled(&job.focus, &|chunk| job.unread_of(chunk))) {
+    if books.jobs.values().all(has_begun) {
         return;
     }
     let outlook = Outlook::new(books);
+    let begins = |pace: &Pace<'_>| {
+        let unread = rotating.iter().filter(|chunk| pace.member.unread_of(**chunk) > 0);
+        unread.copied().max_by(|a, b| {
+            let readable = |chunk: &ChunkOrdinal| outlook.readable(pace, *chunk);
+            let turn = |chunk: &ChunkOrdinal| books.chunk(*chunk).turn;
+            readable(a).total_cmp(&readable(b)).then(turn(b).cmp(&turn(a)))
+        })
+    };
     let focuses: Vec<Option<ChunkOrdinal>> = outlook
         .paces()
-        .map(|pace| {
-            let member = pace.member;
-            if is_settled(&member.focus, &|chunk| member.unread_of(chunk)) {
-                return member.focus;
-            }
-            let unread = rotating.iter().filter(|chunk| member.unread_of(**chunk) > 0);
-            let by_use = |chunk: &&ChunkOrdinal| {
-                (outlook.readable(pace, **chunk), Reverse(books.chunk(**chunk).turn))
-            };
-            unread.max_by_key(by_use).copied()
-        })
+        .map(|pace| if has_begun(pace.member) { pace.member.focus } else { begins(pace) })
         .collect();
     for (member, focus) in books.jobs.values_mut().zip(focuses) {
         member.focus = focus;

@@ -58,15 +58,11 @@ impl<'a> Pace<'a> {
         // What is open at the end of an epoch is open, and unread, at the beginning of the next.
         let again: u64 = rotating.iter().map(|chunk| books.chunk(*chunk).size).sum();
         let open = if wants_more { open } else { open.saturating_add(again) };
-        let supply = match open {
-            0 => Duration::ZERO,
-            _ => {
-                let lasts = Duration::try_from_secs_f64(open as f64 / speed);
-                let since = books.now.saturating_sub(member.reported_at);
-                // Until it says so, a job has not drawn the last of it.
-                lasts.unwrap_or(Duration::MAX).saturating_sub(since).max(WAKE_MIN)
-            }
-        };
+        let lasts = Duration::try_from_secs_f64(open as f64 / speed).unwrap_or(Duration::MAX);
+        let since = books.now.saturating_sub(member.reported_at);
+        // Until it says so, a job has not drawn the last of it.
+        let supply = lasts.saturating_sub(since).max(WAKE_MIN);
+        let supply = if open == 0 { Duration::ZERO } else { supply };
         Self { job, member, speed, supply, wants_more, scarcity: 0.0 }
     }
 
@@ -194,10 +190,8 @@ impl<'a> Outlook<'a> {
         let mut lost_in_all = 0.0;
         readers.all(|reader| {
             let unread = reader.unread_of(chunk);
-            let done_s = match reader.member.focus == Some(chunk) {
-                true => unread / reader.speed.max(1.0),
-                false => reader.supply_s(),
-            };
+            let is_begun = reader.member.focus == Some(chunk);
+            let done_s = if is_begun { unread / reader.speed.max(1.0) } else { reader.supply_s() };
             let starved_s = (done_s - need.supply_s()).max(0.0);
             let lost = self.lost(need, reader, chunk);
             lost_in_all += lost;
@@ -220,7 +214,7 @@ impl<'a> Outlook<'a> {
     }
 
     /// How much of a chunk a job can read before others want it gone.
-    pub fn readable(&self, pace: &Pace<'_>, chunk: ChunkOrdinal) -> u64 {
+    pub fn readable(&self, pace: &Pace<'_>, chunk: ChunkOrdinal) -> f64 {
         let is_rival = |other: &&Pace<'_>| other.job != pace.job && !pace.is_faster_than(other);
         let stays_s = self.paces().filter(is_rival).map(|other| {
             let reads_on_s = if other.member.unread_of(chunk) > 0 { self.period_s } else { 0.0 };
@@ -228,8 +222,7 @@ impl<'a> Outlook<'a> {
                 if other.is_faster_than(pace) { self.books.load_time } else { Duration::ZERO };
             other.supply.saturating_sub(before).as_secs_f64() + reads_on_s
         });
-        let readable = pace.speed * stays_s.fold(f64::INFINITY, f64::min);
-        // A float beyond every integer becomes the largest.
-        (readable as u64).min(pace.member.unread_of(chunk))
+        let stays_s = stays_s.fold(f64::INFINITY, f64::min);
+        pace.unread_of(chunk).min(pace.speed * stays_s)
     }
 }

@@ -222,3 +222,32 @@ fn a_slow_load_is_noticed() {
     bench.tell(Fact::Loaded { chunk: chunk(0) });
     assert_eq!(bench.rotation.load_time(), Duration::from_secs(20), "half of it took ten seconds");
 }
+
+/// Equal jobs meet the chunks in one order, turn after turn, and begin an epoch with what is there.
+#[test]
+fn what_was_there_longest_ago_comes_next() {
+    let mut bench = Bench::new(Policy::ByNeed, 5, 2);
+    for job in [A, B] {
+        bench.tell(Fact::Joined { job });
+    }
+    for read in 1..=15 {
+        let current = bench.open(A).first[0];
+        assert_eq!(bench.open(B).first[0], current);
+        for job in [A, B] {
+            bench.progress(job, current, 50, 100);
+        }
+        for job in [A, B] {
+            bench.reads(job, current);
+        }
+        if read % 5 == 0 {
+            bench.tell(Fact::NextEpoch { job: A });
+            bench.tell(Fact::NextEpoch { job: B });
+        }
+    }
+    let orders = bench.take_orders();
+    let loads = orders.iter().filter_map(|order| match order {
+        Order::Load(chunk) => Some(chunk.0),
+        _ => None,
+    });
+    assert_eq!(loads.collect::<Vec<_>>(), [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0]);
+}
