@@ -111,7 +111,7 @@ pub fn comparison(comparison: &Comparison) -> String {
         }
         if let Some(bound) = comparison.bounds.iter().find(|bound| bound.variant == variant) {
             let mut row = vec![String::new(); header.len() + 3];
-            row[0] = "-- bound".to_owned();
+            "-- bound".clone_into(&mut row[0]);
             row[header.len() + 2] = format!("{:.2}x", bound.speed_up);
             rows.push(row);
         }

@@ -16,7 +16,7 @@ const PARTS: u128 = 1_000_000_000;
 #[derive(Debug)]
 pub(super) struct Links<T> {
     capacity: u64,
-    links: Vec<Link<T>>,
+    all: Vec<Link<T>>,
     /// Busy links by their limits, smallest first: the order in which capacity is shared out.
     busy: Vec<usize>,
     now: Nanos,
@@ -42,9 +42,9 @@ impl<T> Links<T> {
     /// Links with these limits, in bytes per second, that share `capacity`.
     pub fn new(capacity: u64, limits: impl IntoIterator<Item = u64>) -> Self {
         let link = |limit| Link { limit, rate: 0, left: 0, waiting: VecDeque::new() };
-        let links: Vec<_> = limits.into_iter().map(link).collect();
-        assert!(capacity > 0 && links.iter().all(|link| link.limit > 0), "bytes must flow");
-        Self { capacity, links, busy: Vec::new(), now: Nanos(0), carried: 0 }
+        let all: Vec<_> = limits.into_iter().map(link).collect();
+        assert!(capacity > 0 && all.iter().all(|link| link.limit > 0), "bytes must flow");
+        Self { capacity, all, busy: Vec::new(), now: Nanos(0), carried: 0 }
     }
 
     /// Bytes that have arrived.
@@ -56,12 +56,12 @@ impl<T> Links<T> {
     pub fn send(&mut self, now: Nanos, link: usize, bytes: u64, what: T) {
         assert!(bytes > 0, "an empty transfer");
         self.advance(now);
-        let at = &mut self.links[link];
+        let at = &mut self.all[link];
         at.waiting.push_back(Transfer { bytes, what });
         if at.waiting.len() == 1 {
             at.left = u128::from(bytes) * PARTS;
             let limit = at.limit;
-            let place = self.busy.partition_point(|other| self.links[*other].limit <= limit);
+            let place = self.busy.partition_point(|other| self.all[*other].limit <= limit);
             self.busy.insert(place, link);
             self.share_out();
         }
@@ -78,7 +78,7 @@ impl<T> Links<T> {
     /// Drops all that is under way on a link, and returns what it was for.
     pub fn clear(&mut self, now: Nanos, link: usize) -> Vec<T> {
         self.advance(now);
-        let dropped = self.links[link].waiting.drain(..).map(|transfer| transfer.what).collect();
+        let dropped = self.all[link].waiting.drain(..).map(|transfer| transfer.what).collect();
         self.busy.retain(|other| *other != link);
         self.share_out();
         dropped
@@ -86,23 +86,22 @@ impl<T> Links<T> {
 
     /// When the next transfer arrives, if nothing changes until then.
     pub fn next_arrival(&self) -> Option<Nanos> {
-        self.busy.iter().map(|link| self.now + self.links[*link].ends_in()).min()
+        self.busy.iter().map(|link| self.now + self.all[*link].ends_in()).min()
     }
 
     /// Takes one transfer that has arrived by now.
     pub fn arrived(&mut self, now: Nanos) -> Option<(usize, T)> {
         self.advance(now);
-        let place = self.busy.iter().position(|link| self.links[*link].left == 0)?;
+        let place = self.busy.iter().position(|link| self.all[*link].left == 0)?;
         let link = self.busy[place];
-        let at = &mut self.links[link];
+        let at = &mut self.all[link];
         let transfer = at.waiting.pop_front().expect("a busy link has a transfer");
         self.carried += transfer.bytes;
-        match at.waiting.front() {
-            Some(next) => at.left = u128::from(next.bytes) * PARTS,
-            None => {
-                self.busy.remove(place);
-                self.share_out();
-            }
+        if let Some(next) = at.waiting.front() {
+            at.left = u128::from(next.bytes) * PARTS;
+        } else {
+            self.busy.remove(place);
+            self.share_out();
         }
         Some((link, transfer.what))
     }
@@ -114,7 +113,7 @@ impl<T> Links<T> {
             return;
         }
         for link in &self.busy {
-            let at = &mut self.links[*link];
+            let at = &mut self.all[*link];
             at.left = at.left.saturating_sub(u128::from(at.rate) * u128::from(passed));
         }
     }
@@ -124,7 +123,7 @@ impl<T> Links<T> {
         let mut left = self.capacity;
         let mut sharers = self.busy.len() as u64;
         for link in &self.busy {
-            let at = &mut self.links[*link];
+            let at = &mut self.all[*link];
             // A byte per second is less than fair where there are more links than bytes.
             at.rate = at.limit.min(left / sharers).max(1);
             left = left.saturating_sub(at.rate);

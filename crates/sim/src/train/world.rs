@@ -149,7 +149,7 @@ impl<'a> World<'a> {
                 let (_, event) = self.events.next().expect("it was there");
                 self.happen(event);
             } else {
-                self.managed(|manager, now, jobs| manager.tick(now, jobs));
+                self.managed(Manager::tick);
                 (0..self.jobs.len()).for_each(|job| self.fetch(job));
             }
             if self.jobs.iter().all(|job| job.state == State::Done) {
@@ -221,12 +221,14 @@ impl<'a> World<'a> {
         let fetching = self.jobs[job].fetching.take();
         self.jobs[job].die();
         if let Some(manager) = self.store.manager() {
-            let shelf = &mut manager.shelves[self.jobs[job].dataset];
-            shelf.take_waiting(|waiting| waiting.job == job);
+            let cached = &mut manager.shelves[self.jobs[job].dataset];
+            cached.take_waiting(|waiting| waiting.job == job);
             // What it was fetching, others have to fetch now.
             let lost = fetching.map_or(Vec::new(), |fetching| fetching.items);
-            lost.iter().for_each(|item| shelf.abandon(*item));
-            for waiting in shelf.take_waiting(|waiting| lost.contains(&waiting.item)) {
+            for item in &lost {
+                cached.abandon(*item);
+            }
+            for waiting in cached.take_waiting(|waiting| lost.contains(&waiting.item)) {
                 let Waiting { item, job, batch } = waiting;
                 let wanted = Wanted { batch, items: vec![item], asked: 0, is_probe: false };
                 self.jobs[job].wanted.push_front(wanted);
@@ -266,8 +268,8 @@ impl<'a> World<'a> {
         let drawn = match self.store.manager().filter(|_| !is_probe) {
             None => running.draw(|_| false),
             Some(manager) => {
-                let shelf = &manager.shelves[dataset];
-                running.draw(|item| shelf.is_resident(item))
+                let cached = &manager.shelves[dataset];
+                running.draw(|item| cached.is_resident(item))
             }
         };
         let drawn: Vec<u32> = drawn.items().iter().map(|item| number(*item)).collect();

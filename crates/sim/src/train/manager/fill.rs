@@ -61,7 +61,7 @@ impl Fill {
     /// How much has arrived, if that is worth telling.
     pub fn news(&mut self, chunk_bytes: u64) -> Option<u64> {
         let arrived = self.arrived.min(chunk_bytes);
-        let is_news = arrived - self.told >= chunk_bytes / NEWS_PER_CHUNK + 1;
+        let is_news = arrived - self.told > chunk_bytes / NEWS_PER_CHUNK;
         is_news.then(|| {
             self.told = arrived;
             arrived

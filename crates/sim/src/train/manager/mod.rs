@@ -152,7 +152,7 @@ impl Manager {
     }
 
     /// Tells the sampler what to draw from.
-    pub fn direct(&self, job: usize, epoch: &mut Epoch, batch: u64) {
+    pub fn direct(&mut self, job: usize, epoch: &mut Epoch, batch: u64) {
         self.shelves[self.jobs[job].dataset].direct(job, epoch, batch);
     }
 
@@ -166,9 +166,9 @@ impl Manager {
         is_forced: bool,
     ) -> Option<Mode> {
         let Known { dataset, pace, .. } = self.jobs[job];
-        let shelf = &mut self.shelves[dataset];
-        let mode = if is_forced { Some(Mode::Miss) } else { shelf.mode(job, items) };
-        shelf.drawn(now, job, epoch, items, pace);
+        let cached = &mut self.shelves[dataset];
+        let mode = if is_forced { Some(Mode::Miss) } else { cached.mode(job, items) };
+        cached.drawn(now, job, epoch, items, pace);
         mode
     }
 
@@ -187,9 +187,10 @@ impl Manager {
         known.benefit.batch(mode, took.duration(), stalled.duration());
         let (is_cached, dataset) = (known.benefit.is_cached(), known.dataset);
         if is_cached != was_cached {
-            match is_cached {
-                true => self.join(now, job, running),
-                false => self.shelves[dataset].leave(now, job),
+            if is_cached {
+                self.join(now, job, running);
+            } else {
+                self.shelves[dataset].leave(now, job);
             }
             self.place(now, running);
         }

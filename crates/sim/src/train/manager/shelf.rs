@@ -68,7 +68,9 @@ pub(in crate::train) struct Waiting {
 #[derive(Debug, Clone, Default)]
 struct Membership {
     is_member: bool,
+    /// By chunk: whether it draws from it, and whether it may.
     referenced: Vec<bool>,
+    open: Vec<bool>,
 }
 
 /// A chunk in the cache, from when to when; by pieces, so that halves can be told.
@@ -99,7 +101,9 @@ impl Shelf {
         }
         // Jobs fetch in random order.
         let mut random = fastrand::Rng::with_seed(seed);
-        pieces.iter_mut().for_each(|items| random.shuffle(items));
+        for items in &mut pieces {
+            random.shuffle(items);
+        }
         let mut shelf = Self {
             name: dataset.name.clone(),
             rule,
@@ -228,8 +232,11 @@ impl Shelf {
     /// A job draws from the cache from now on.
     pub fn join(&mut self, now: Nanos, job: usize, epoch: &Epoch, pace: u64) {
         self.leave(now, job);
-        self.members[job] =
-            Membership { is_member: true, referenced: vec![false; self.rotating_count()] };
+        self.members[job] = Membership {
+            is_member: true,
+            referenced: vec![false; self.rotating_count()],
+            open: vec![false; self.rotating_count()],
+        };
         self.on(now, Fact::Joined { job: member(job) });
         let unread: Vec<_> =
             self.chunks().map(|chunk| (chunk, self.unread(chunk, epoch))).collect();
@@ -253,12 +260,17 @@ impl Shelf {
     }
 
     /// Tells a job's sampler what to draw from.
-    pub fn direct(&self, job: usize, epoch: &mut Epoch, batch: u64) {
+    pub fn direct(&mut self, job: usize, epoch: &mut Epoch, batch: u64) {
         if !self.is_member(job) {
             epoch.open(&[], &[], None);
             return;
         }
         let open = self.rotation.open(member(job)).expect("a member is known");
+        let known = &mut self.members[job].open;
+        known.fill(false);
+        for chunk in open.held.iter().chain(&open.first).chain(&open.then) {
+            known[chunk.0 as usize] = true;
+        }
         let pieces = |chunk: &ChunkOrdinal| self.pieces_of(*chunk).map(ChunkOrdinal);
         let held: Vec<ChunkOrdinal> = open.held.iter().flat_map(pieces).collect();
         // The first as one; when they are running out, the others as well, but the first before them.
@@ -302,10 +314,9 @@ impl Shelf {
             }
         }
         for chunk in &touched {
-            let first_piece = self.pieces_of(*chunk).start as usize;
-            let is_referenced = self.members[job].referenced[chunk.0 as usize];
-            if self.has_place[first_piece] && !is_referenced {
-                self.members[job].referenced[chunk.0 as usize] = true;
+            let known = &mut self.members[job];
+            if known.open[chunk.0 as usize] && !known.referenced[chunk.0 as usize] {
+                known.referenced[chunk.0 as usize] = true;
                 self.on(now, Fact::Referenced { job: member(job), chunk: *chunk });
             }
         }
@@ -325,7 +336,7 @@ impl Shelf {
             let is_over =
                 self.pieces_of(chunk).all(|piece| epoch.unyielded(ChunkOrdinal(piece)) == 0);
             let referenced = self.members[job].referenced.get_mut(chunk.0 as usize);
-            if is_over && referenced.is_some_and(|referenced| std::mem::take(referenced)) {
+            if is_over && referenced.is_some_and(std::mem::take) {
                 self.on(now, Fact::Exhausted { job: member(job), chunk });
             }
         }
@@ -407,7 +418,9 @@ impl Shelf {
     /// Evicts everything, because it will be cut otherwise.
     fn empty(&mut self, now: Nanos) {
         let chunks: Vec<ChunkOrdinal> = self.rotation.resident().collect();
-        chunks.into_iter().for_each(|chunk| self.free(now, chunk));
+        for chunk in chunks {
+            self.free(now, chunk);
+        }
     }
 
     fn start_rotation(&mut self) {
@@ -448,9 +461,10 @@ impl Shelf {
         self.deadline = self.rotation.next_deadline().map(Nanos::from);
         self.held.fill(false);
         let is_whole = self.rule != Rule::ByNeed && self.placed() as usize >= self.rotating_count();
-        let held: Vec<ChunkOrdinal> = match is_whole {
-            true => self.rotation.resident().collect(),
-            false => self.rotation.held().collect(),
+        let held: Vec<ChunkOrdinal> = if is_whole {
+            self.rotation.resident().collect()
+        } else {
+            self.rotation.held().collect()
         };
         for chunk in held {
             self.pieces_of(chunk).for_each(|piece| self.held[piece as usize] = true);

@@ -23,7 +23,7 @@ impl Source<'_> {
     /// Something is wrong here.
     pub fn refuse(&self, at: &Range<usize>, problem: impl Into<String>) -> ScenarioError {
         let before = &self.text.as_bytes()[..at.start.min(self.text.len())];
-        let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+        let line = before.split(|byte| *byte == b'\n').count();
         ScenarioError { file: self.file.to_owned(), line, problem: problem.into() }
     }
 
