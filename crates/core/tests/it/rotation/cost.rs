@@ -38,7 +38,7 @@ impl Case {
         let (warm, turns) = (3, 7);
         let mut rng = fastrand::Rng::with_seed(seed);
         let period = f64::from(CHUNK_ITEMS) / FASTEST;
-        let turn = (period * f64::from(self.chunks)) as u64;
+        let turn = u64::from(self.chunks * CHUNK_ITEMS) / 4;
         let job = |pace: &f64| JobPlan::steady(1 + rng.u64(0..turn), *pace);
         let plan = Plan {
             policy,
