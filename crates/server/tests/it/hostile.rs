@@ -122,7 +122,7 @@ fn a_socket_is_taken_over_from_the_dead_but_not_from_the_living() {
     let elsewhere =
         Config { socket: node.directory.path().join("run/other.sock"), ..node.config.clone() };
     let complaint = format!("{:#}", bind(&elsewhere).unwrap_err());
-    assert!(complaint.contains("is in use by another process"), "{complaint}");
+    assert!(complaint.contains("is in use, by another process"), "{complaint}");
 
     let stale = node.directory.path().join("stale/node.sock");
     std::fs::create_dir(stale.parent().unwrap()).unwrap();
