@@ -266,7 +266,7 @@ fn simulate_all(scenario: &Scenario, policies: &[Policy], seed: Option<u64>) -> 
     let millions = reads as f64 / 1e6;
     let took = started.elapsed().as_secs_f64();
     let rate = millions / took;
-    output::note(&format!("{millions:.1} million items read in {took:.1} s, {rate:.1} million/s"));
+    output::aside(&format!("{millions:.1} million items read in {took:.1} s, {rate:.1} million/s"));
     outcomes
 }
 
