@@ -41,7 +41,7 @@ pub struct Mixing {
 }
 
 /// What [`Mixing`] has found.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Mixed {
     /// Pairs of neighbours in a batch, as a multiple of a full shuffle's. 1 is good.
     pub neighbours: f64,

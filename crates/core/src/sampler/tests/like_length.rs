@@ -48,6 +48,23 @@ fn batches_come_from_neighbouring_units_where_they_do_not() {
     }
 }
 
+/// A chunk's last run is too short, and is completed by the one that lies nearest.
+#[test]
+fn what_completes_a_batch_is_near() {
+    let mut spreads: Vec<u64> = (0..50)
+        .flat_map(|seed| {
+            let plan = Plan { seed, ..plan(64) };
+            let sampler = Sampler::new(&layout(), plan).unwrap();
+            spreads(sampler, |_| (0..10).map(ChunkOrdinal).collect())
+        })
+        .map(|(_, spread)| spread)
+        .collect();
+    spreads.sort_unstable();
+    // A run of 64 touches three units of 40, 400 apart.
+    let most = spreads[spreads.len() * 95 / 100];
+    assert!(most < 900, "nineteen of twenty batches span up to {most} items");
+}
+
 #[test]
 fn of_several_runs_the_most_resident_is_taken() {
     let mut sampler = Sampler::new(&layout(), plan(20)).unwrap();
