@@ -284,6 +284,10 @@ impl Benefit {
         }
         let cached = self.hit.estimate().or(self.rotating.estimate());
         let (Some(cached), Some(miss)) = (cached, self.miss.estimate()) else { return };
+        // Neighbours are alike, so that a few of them seem surer than they are.
+        if cached.samples < miss.samples.min(PROBE_BATCHES as usize) {
+            return;
+        }
         let gain = cached.gain_over(miss);
         if gain.low > GAIN_MIN {
             self.verdict = Verdict::Gains;

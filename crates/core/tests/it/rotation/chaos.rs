@@ -21,7 +21,7 @@ fn plan(seed: u64) -> Plan {
     let job = |rng: &mut fastrand::Rng| {
         let mut paces = vec![(0, 0.2 + 3.0 * rng.f64())];
         for _ in 0..rng.u32(0..4) {
-            paces.push((rng.u64(0..4 * span + 1), pace(rng)));
+            paces.push((rng.u64(0..=4 * span), pace(rng)));
         }
         paces.sort_by_key(|(from, _)| *from);
         // In the end everybody goes on.

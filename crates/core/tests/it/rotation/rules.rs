@@ -10,7 +10,7 @@ use forebay_core::{
 };
 
 const SIZE: ByteSize = ByteSize(1000);
-const LEASE: Duration = Duration::from_secs(300);
+const LEASE: Duration = Duration::from_mins(5);
 const A: Job = Job(1);
 const B: Job = Job(2);
 
@@ -84,7 +84,7 @@ impl Bench {
     }
 }
 
-const PAPER: Policy = Policy::Paper { deadline: Duration::from_secs(60) };
+const PAPER: Policy = Policy::Paper { deadline: Duration::from_mins(1) };
 
 fn evict(number: u32, why: Eviction) -> Order {
     Order::Evict { chunk: chunk(number), why }
@@ -108,7 +108,7 @@ fn the_papers_eviction_has_two_steps() {
     let next = [evict(0, Eviction::Exhausted), Order::Load(chunk(2)), Order::Mark(chunk(1))];
     assert_eq!(bench.take_orders(), next);
     bench.reads(A, chunk(1));
-    assert_eq!(bench.rotation.next_deadline(), Some(bench.now + Duration::from_secs(60)));
+    assert_eq!(bench.rotation.next_deadline(), Some(bench.now + Duration::from_mins(1)));
     bench.later(59);
     assert_eq!(bench.take_orders(), [], "B still reads it");
     bench.later(1);

@@ -107,6 +107,12 @@ fn bits(count: u32) -> Items {
     if count == Items::BITS { Items::MAX } else { (1 << count) - 1 }
 }
 
+/// Of so many items a second.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few items")]
+fn bytes(pace: f64) -> ByteRate {
+    ByteRate(ByteSize((pace * ITEM as f64) as u64))
+}
+
 fn nth(mut items: Items, index: u32) -> Items {
     for _ in 0..index {
         items &= items - 1;
@@ -425,31 +431,31 @@ impl World {
         let total: u32 = chunks.iter().map(|chunk| items(self, *chunk).count_ones()).sum();
         let mut place = self.rng.u32(0..total.max(1));
         chunks.iter().map(|chunk| (*chunk, items(self, *chunk))).find(|(_, items)| {
-            let is_here = place < items.count_ones();
+            let found = place < items.count_ones();
             place = place.saturating_sub(items.count_ones());
-            is_here
+            found
         })
     }
 
     fn take(&mut self, index: usize, chunk: ChunkOrdinal, item: Items, is_open: bool) {
         let job = Job(index as u64);
-        let at = chunk.0 as usize;
+        let place = chunk.0 as usize;
         self.draws += 1;
-        if is_open && !self.workers[index].referenced[at] {
-            self.workers[index].referenced[at] = true;
+        if is_open && !self.workers[index].referenced[place] {
+            self.workers[index].referenced[place] = true;
             self.tell(Fact::Referenced { job, chunk });
         }
         let worker = &mut self.workers[index];
-        assert!(worker.unread[at] & item != 0, "given twice");
-        worker.unread[at] &= !item;
-        let is_over = worker.unread.iter().all(|items| *items == 0);
-        if worker.unread[at] == 0 && worker.referenced[at] {
-            worker.referenced[at] = false;
-            worker.reported[at] = 0;
-            self.first_done[at] = self.first_done[at].or(Some(self.step));
+        assert!(worker.unread[place] & item != 0, "given twice");
+        worker.unread[place] &= !item;
+        let is_last = worker.unread.iter().all(|items| *items == 0);
+        if worker.unread[place] == 0 && worker.referenced[place] {
+            worker.referenced[place] = false;
+            worker.reported[place] = 0;
+            self.first_done[place] = self.first_done[place].or(Some(self.step));
             self.tell(Fact::Exhausted { job, chunk });
         }
-        if is_over {
+        if is_last {
             self.next_epoch(index);
         }
     }
@@ -483,8 +489,7 @@ impl World {
                 unread.push((chunk, ByteSize(u64::from(*reported) * ITEM)));
             }
         }
-        let pace = (worker.plan.pace(step) * ITEM as f64).round() as u64;
-        let pace = ByteRate(ByteSize(pace));
+        let pace = bytes(worker.plan.pace(step));
         self.tell(Fact::Progress { job: Job(index as u64), unread: &unread, pace });
     }
 }
