@@ -53,6 +53,13 @@ pub fn note(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
+/// Says something that only matters to a person who is watching.
+pub fn aside(text: &str) {
+    if io::stderr().is_terminal() {
+        note(text);
+    }
+}
+
 /// Logs go to standard error: for people, or with `FOREBAY_LOG_FORMAT=json` for machines.
 pub fn begin_logging() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("FOREBAY_LOG")

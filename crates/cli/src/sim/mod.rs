@@ -265,11 +265,8 @@ fn simulate_all(scenario: &Scenario, policies: &[Policy], seed: Option<u64>) -> 
     let reads: u64 = outcomes.iter().map(|outcome| outcome.item_reads).sum();
     let millions = reads as f64 / 1e6;
     let took = started.elapsed().as_secs_f64();
-    if took >= 1.0 {
-        let rate = millions / took;
-        let text = format!("{millions:.1} million items read in {took:.1} s, {rate:.1} million/s");
-        output::note(&text);
-    }
+    let rate = millions / took;
+    output::aside(&format!("{millions:.1} million items read in {took:.1} s, {rate:.1} million/s"));
     outcomes
 }
 
