@@ -33,16 +33,27 @@ impl Panel {
         self.top + PANEL * (1.0 - value / self.y_max)
     }
 
-    fn axes(&self, svg: &mut Svg, title: &str, x_unit: &str, y_unit: &str) {
+    fn axes(&self, svg: &mut Svg, title: &str, y_unit: &str) {
         svg.label((LEFT, self.top - 10.0), Anchor::Start, title);
-        for step in 0..=4 {
-            let (x, y) = (self.x_max * f64::from(step) / 4.0, self.y_max * f64::from(step) / 4.0);
+        // Few things are counted one by one, or by fives.
+        let y_steps = match self.y_max {
+            few if few <= 10.0 && few.fract() == 0.0 => few,
+            some if some <= 50.0 && some % 5.0 == 0.0 => some / 5.0,
+            _ => 4.0,
+        };
+        let mut step = 0.0;
+        while step <= y_steps {
+            let y = self.y_max * step / y_steps;
             svg.line((LEFT, self.y(y)), (WIDTH - RIGHT, self.y(y)), "#ddd");
             svg.label((LEFT - 6.0, self.y(y) + 4.0), Anchor::End, &short(y));
+            step += 1.0;
+        }
+        for step in 0..=4 {
+            let x = self.x_max * f64::from(step) / 4.0;
             svg.label((self.x(x), self.top + PANEL + 16.0), Anchor::Middle, &short(x));
         }
         let below = ((LEFT + WIDTH - RIGHT) / 2.0, self.top + PANEL + 34.0);
-        svg.label(below, Anchor::Middle, x_unit);
+        svg.label(below, Anchor::Middle, "seconds");
         svg.label((LEFT - 60.0, self.top - 24.0), Anchor::Start, y_unit);
     }
 }
@@ -100,7 +111,7 @@ fn progress(svg: &mut Svg, top: f64, outcome: &Outcome) {
     let y_max = sums.last().map_or(1.0, |last| (*last as f64).max(1.0));
     let panel = Panel { top, x_max, y_max };
     let title = format!("{}: mini-batches of all jobs together", named(outcome));
-    panel.axes(svg, &title, "seconds", "mini-batches");
+    panel.axes(svg, &title, "mini-batches");
     let point = |(at, sum): (usize, &u64)| (panel.x(step * at as f64), panel.y(*sum as f64));
     svg.curve(sums.iter().enumerate().map(point), COMPUTE);
 }
@@ -111,7 +122,7 @@ fn residency(svg: &mut Svg, top: f64, outcome: &Outcome, dataset: &str) {
     let chunks = f64::from(stays().map(|stay| stay.chunk + 1).max().unwrap_or(1));
     let panel = Panel { top, x_max: outcome.seconds.max(1.0), y_max: chunks };
     let title = format!("{}: chunks of {dataset} in the cache", named(outcome));
-    panel.axes(svg, &title, "seconds", "chunk");
+    panel.axes(svg, &title, "chunk");
     for stay in stays() {
         let (from, to) = (panel.x(stay.from_seconds), panel.x(stay.to_seconds));
         let y = panel.y(f64::from(stay.chunk) + 0.75);
@@ -128,7 +139,7 @@ fn stages(svg: &mut Svg, top: f64, outcome: &Outcome) {
     let panel = Panel { top, x_max: (end - start).max(1e-3), y_max: rows.len() as f64 };
     let job = outcome.jobs.first().map_or("", |job| &*job.name);
     let title = format!("{}: {} mini-batches of {job}", named(outcome), rows.len());
-    panel.axes(svg, &title, "seconds", "mini-batch");
+    panel.axes(svg, &title, "mini-batch");
     for (place, name, fill) in
         [(0.0, "read", READ), (60.0, "transform", TRANSFORM), (150.0, "GPU", COMPUTE)]
     {
@@ -192,7 +203,7 @@ pub fn comparison(comparison: &Comparison) -> String {
 fn short(value: f64) -> String {
     match value {
         v if v >= 10_000.0 => format!("{:.0}k", v / 1000.0),
-        v if v >= 100.0 || v == 0.0 => format!("{v:.0}"),
+        v if v >= 100.0 || v.fract() == 0.0 => format!("{v:.0}"),
         v if v >= 10.0 => format!("{v:.1}"),
         v => format!("{v:.2}"),
     }
