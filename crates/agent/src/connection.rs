@@ -182,6 +182,7 @@ impl Connection {
                 [ClaimAnswer::Held] => Claimed::Decided(Claim::Held),
                 [ClaimAnswer::TooMany] => Claimed::Decided(Claim::TooMany),
                 [ClaimAnswer::Present] => Claimed::Present,
+                [ClaimAnswer::Outside] => Claimed::Outside,
                 _ => return Err(LinkError::Nonsense),
             },
             _ => return Err(LinkError::Nonsense),

@@ -122,8 +122,10 @@ impl AgentService {
                 Fact::Done
             }
             Step::Fetch(right) => {
-                if right == Right::Fallback {
-                    self.counters.fallbacks.one();
+                match right {
+                    Right::Fallback => self.counters.fallbacks.one(),
+                    Right::Outside => self.counters.outside.one(),
+                    Right::Claim | Right::NoNode => {}
                 }
                 match self.read_origin(hands.blob, hands.claim.as_ref()).await {
                     Ok(content) => {

@@ -63,6 +63,7 @@ pub(crate) struct Counters {
     pub gets: Counter,
     pub origin_bytes: Counter,
     pub fallbacks: Counter,
+    pub outside: Counter,
     pub puts_refused: Counter,
 }
 
@@ -265,11 +266,13 @@ impl AgentService {
                 return Ok(None);
             }
             Request::Stats => {
-                let Counters { gets, origin_bytes, fallbacks, puts_refused } = &self.counters;
+                let Counters { gets, origin_bytes, fallbacks, outside, puts_refused } =
+                    &self.counters;
                 let counters = [
                     ("agent_gets", gets),
                     ("agent_origin_bytes", origin_bytes),
                     ("agent_fallbacks", fallbacks),
+                    ("agent_outside", outside),
                     ("agent_puts_refused", puts_refused),
                 ];
                 let pairs = counters.map(|(name, counter)| (name.to_owned(), counter.get()));

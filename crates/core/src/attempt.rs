@@ -72,6 +72,8 @@ pub enum Right {
     Fallback,
     /// There is no node.
     NoNode,
+    /// The node would not keep it: the chunk that it is of has no place in the cache.
+    Outside,
 }
 
 /// How an attempt ended.
@@ -210,6 +212,8 @@ impl Attempt {
                 self.is_claimed = true;
                 Step::Fetch(Right::Claim)
             }
+            Claimed::Outside if self.purpose == Purpose::Ahead => Step::Done(Outcome::Unclaimed),
+            Claimed::Outside => Step::Fetch(Right::Outside),
             _ if self.purpose == Purpose::Ahead => Step::Done(Outcome::Elsewhere),
             Claimed::Present | Claimed::Decided(Claim::Held) => {
                 Step::Get(self.lease.min(self.ends_at.saturating_sub(now)))
@@ -274,6 +278,19 @@ mod tests {
         let failed = [(0, GRANTED), (5, Fact::FetchFailed)];
         assert_eq!(tell(&mut failing, &failed), Step::Release);
         assert_eq!(tell(&mut failing, &[(5, Fact::Done)]), Step::Done(Outcome::Failed));
+    }
+
+    /// DESIGN 4.5: a job with nothing open reads through, uncached.
+    #[test]
+    fn what_the_node_does_not_keep_is_read_through() {
+        let mut attempt = wanted();
+        let outside = Fact::Claim(Claimed::Outside);
+        assert_eq!(tell(&mut attempt, &[(0, outside)]), Step::Fetch(Right::Outside));
+        assert_eq!(tell(&mut attempt, &[(1, Fact::Fetched)]), Step::Keep);
+        assert_eq!(tell(&mut attempt, &[(1, Fact::Done)]), Step::Done(Outcome::Kept));
+        let node = NodeState::Leases(LEASE);
+        let mut ahead = Attempt::new(Duration::ZERO, Purpose::Ahead, node);
+        assert_eq!(tell(&mut ahead, &[(0, outside)]), Step::Done(Outcome::Unclaimed));
     }
 
     /// Those who wait for it look into this memory as soon as the claim is free.

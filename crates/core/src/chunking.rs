@@ -25,6 +25,9 @@ const CHUNK_SIZE_MAX: ByteSize = ByteSize::gb(15);
 /// Bounds what a reader has to visit for one chunk, and the memory of anything kept per unit.
 const UNITS_MAX: u64 = 1 << 16;
 
+/// A chunk has two halves, which are what nodes and samplers know: where two chunks do not fit, halves rotate.
+pub const PIECES_PER_CHUNK: u32 = 2;
+
 /// How a dataset is cut; part of its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct Chunking {
@@ -86,8 +89,24 @@ impl Chunking {
         u64::from(self.chunks) * u64::from(self.partitions)
     }
 
+    /// How many pieces there are.
+    pub fn pieces(self) -> u32 {
+        self.chunks * PIECES_PER_CHUNK
+    }
+
     /// The chunk of a blob that begins at byte `start` of a dataset of `total` bytes.
     pub fn chunk_of(self, start: u64, total: ByteSize) -> ChunkOrdinal {
+        self.place_of(start, total).0
+    }
+
+    /// The piece of such a blob: every other stripe unit of a chunk is of the same half.
+    pub fn piece_of(self, start: u64, total: ByteSize) -> u32 {
+        let (chunk, partition) = self.place_of(start, total);
+        chunk.0 * PIECES_PER_CHUNK + partition % PIECES_PER_CHUNK
+    }
+
+    /// Chunk and partition of such a blob.
+    fn place_of(self, start: u64, total: ByteSize) -> (ChunkOrdinal, u32) {
         let unit = match total.0 {
             0 => self.units() - 1,
             total => {
@@ -98,7 +117,8 @@ impl Chunking {
         };
         let (partition, place) = (unit / u64::from(self.chunks), unit % u64::from(self.chunks));
         let chunk = (place + partition) % u64::from(self.chunks);
-        ChunkOrdinal(u32::try_from(chunk).expect("below a u32"))
+        let narrow = |number: u64| u32::try_from(number).expect("below a u32");
+        (ChunkOrdinal(narrow(chunk)), narrow(partition))
     }
 
     /// The stripe units of a chunk, in order: blobs that begin within these bytes of the dataset.

@@ -15,6 +15,7 @@ pub mod doubt;
 pub mod embedding;
 pub mod kept;
 pub mod look_ahead;
+pub mod manager;
 pub mod names;
 pub mod node;
 pub mod patience;

@@ -37,6 +37,8 @@ pub enum Standing {
 pub enum Claimed {
     /// There is no need: it can be read.
     Present,
+    /// There is no use: it would not be kept.
+    Outside,
     /// As the claims decided.
     Decided(Claim),
 }
@@ -109,9 +111,12 @@ impl<W> Node<W> {
         holder: Holder,
         address: Address,
         resident: bool,
+        is_kept: bool,
     ) -> Claimed {
         if resident {
             Claimed::Present
+        } else if !is_kept && !self.claims.is_claimed(&address) {
+            Claimed::Outside
         } else {
             Claimed::Decided(self.claims.claim(now, holder, address))
         }
@@ -219,7 +224,7 @@ mod tests {
     }
 
     fn claim(node: &mut Node<&'static str>, holder: Holder, index: u8) -> Claimed {
-        node.claim(Duration::ZERO, holder, blob(index), false)
+        node.claim(Duration::ZERO, holder, blob(index), false, true)
     }
 
     /// Promise 3: a blob that is resident or claimed is not fetched again.
@@ -238,8 +243,22 @@ mod tests {
         let mut woken = vec![];
         node.finish_put(&blob(1), &mut woken);
         assert_eq!(woken, ["b"]);
-        assert_eq!(node.claim(Duration::ZERO, B, blob(1), true), Claimed::Present);
+        assert_eq!(node.claim(Duration::ZERO, B, blob(1), true, true), Claimed::Present);
         assert_eq!(node.claims(), 0);
+    }
+
+    /// What has no place is fetched by each for itself; what somebody began to fetch is waited for.
+    #[test]
+    fn what_is_not_kept_is_not_claimed() {
+        let mut node = node();
+        let outside = |node: &mut Node<_>, holder, index| {
+            node.claim(Duration::ZERO, holder, blob(index), false, false)
+        };
+        assert_eq!(outside(&mut node, A, 1), Claimed::Outside);
+        assert_eq!(node.claims(), 0);
+        claim(&mut node, A, 2);
+        assert_eq!(outside(&mut node, B, 2), Claimed::Decided(Claim::Held));
+        assert_eq!(node.claim(Duration::ZERO, B, blob(3), true, false), Claimed::Present);
     }
 
     /// Promise 5: whoever waits gets its bytes or its turn.

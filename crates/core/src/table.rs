@@ -8,7 +8,7 @@ use std::mem;
 
 use crate::{
     Address, BlobOrdinal, ByteSize, DatasetId, NamespaceId,
-    chunking::{ChunkOrdinal, Chunking},
+    chunking::Chunking,
     digest::{DatasetIdHasher, Digest, DigestError},
 };
 
@@ -69,14 +69,34 @@ impl Table {
         ByteSize(*self.starts.last().expect("where the last ends"))
     }
 
-    /// The chunk that a blob belongs to, if there are so many.
-    pub fn chunk_of(&self, blob: BlobOrdinal) -> Option<ChunkOrdinal> {
+    /// The piece that a blob belongs to, if there are so many.
+    pub fn piece_of(&self, blob: BlobOrdinal) -> Option<u32> {
         let at = usize::try_from(blob.0).ok().filter(|at| *at < self.rows.len())?;
         let known = at / STARTS_EVERY;
         let between = &self.rows[known * STARTS_EVERY..at];
         let start = self.starts[known];
         let start = between.iter().fold(start, |start, row| start.saturating_add(row.length));
-        Some(self.chunking.chunk_of(start, self.total()))
+        Some(self.chunking.piece_of(start, self.total()))
+    }
+
+    /// All blobs in order, each with the piece that it belongs to.
+    pub fn rows_by_piece(&self) -> impl Iterator<Item = (u32, Row)> {
+        let mut start: u64 = 0;
+        self.rows.iter().map(move |row| {
+            let piece = self.chunking.piece_of(start, self.total());
+            start = start.saturating_add(row.length);
+            (piece, *row)
+        })
+    }
+
+    /// How long each piece is.
+    pub fn piece_sizes(&self) -> Vec<ByteSize> {
+        let mut sizes = vec![ByteSize(0); self.chunking.pieces() as usize];
+        for (piece, row) in self.rows_by_piece() {
+            let size = &mut sizes[piece as usize];
+            size.0 = size.0.saturating_add(row.length);
+        }
+        sizes
     }
 
     /// What somebody who holds this table answers to a challenge.
@@ -268,11 +288,11 @@ mod tests {
         let table = upload(&rows, &[&rows[..]]).unwrap();
         let mut start = 0;
         for (at, row) in (0..).zip(&rows) {
-            let expected = table.chunking().chunk_of(start, table.total());
-            assert_eq!(table.chunk_of(BlobOrdinal::new(at)), Some(expected), "blob {at}");
+            let expected = table.chunking().piece_of(start, table.total());
+            assert_eq!(table.piece_of(BlobOrdinal::new(at)), Some(expected), "blob {at}");
             start += row.length;
         }
-        assert_eq!((table.total().0, table.chunk_of(BlobOrdinal::new(3000))), (start, None));
+        assert_eq!((table.total().0, table.piece_of(BlobOrdinal::new(3000))), (start, None));
     }
 
     /// Promise 6: whoever adds such lengths up must not be led astray.

@@ -182,7 +182,7 @@ impl<'de> Deserialize<'de> for ByteSize {
 }
 
 /// Bytes per second, written "100MB/s".
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteRate(pub ByteSize);
 
 impl FromStr for ByteRate {

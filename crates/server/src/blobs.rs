@@ -1,18 +1,19 @@
-//! Blobs on flash: a dataset's chunk is a group of the engine, a blob one of its entries.
+//! Blobs on flash: a piece of a dataset is a group of the engine, a blob one of its entries.
 //!
-//! A blob that is too long for an entry is cut into pieces, which are written under names of their own that
+//! A blob that is too long for an entry is cut into parts, which are written under names of their own that
 //! nobody can guess, before it is known whether they are right. What makes them a blob is an entry under
 //! the blob's address that names them, written last: without it they are never found, and go with their
 //! regions.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     fs,
     io::Write as _,
     ops::Range,
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use anyhow::{Context as _, ensure};
@@ -36,10 +37,12 @@ const PIECE: u64 = 8 << 20;
 const INCOMING: usize = 512 << 20;
 /// Groups whose numbers are remembered.
 const GROUPS_KNOWN: usize = 4096;
-/// A device has to have so many regions for each chunk that is to have a group of its own.
-const REGIONS_PER_CHUNK: u64 = 4;
-/// The lifetime class of datasets' chunks.
-const CHUNK: u8 = 1;
+/// A device has to have so many regions for each piece that is to have a group of its own.
+const REGIONS_PER_PIECE: u64 = 2;
+/// The lifetime class of datasets' pieces.
+const CLASS: u8 = 1;
+/// How long those who read a piece are waited for before it is freed.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What the word of an entry says: it is a whole blob.
 const WHOLE: u32 = 0;
@@ -225,15 +228,48 @@ impl Blobs {
         Ok(Some(Incoming { group, row, held: Held::Nothing, _memory: memory, cut: name }))
     }
 
-    /// The group for a blob: its chunk's, or its dataset's, if a chunk would not fill a region, or there are
-    /// so few regions that those being filled would drive each other out.
+    /// The group for a blob: its piece's, or its dataset's.
     fn group_of(&self, table: &Table, blob: BlobOrdinal) -> GroupName {
-        let chunks = u64::from(table.chunking().chunks());
+        if self.has_groups(table) {
+            group_name(table.dataset(), table.piece_of(blob).expect("a blob of this table"))
+        } else {
+            group_name(table.dataset(), u32::MAX)
+        }
+    }
+
+    /// Whether each piece has a group of its own: not if it would not fill a region, or if there are so few
+    /// regions that those being filled would drive each other out.
+    fn has_groups(&self, table: &Table) -> bool {
+        let pieces = u64::from(table.chunking().pieces());
         let regions = self.capacity().0 / self.region;
-        let own = table.total().0 / chunks >= self.region && regions >= REGIONS_PER_CHUNK * chunks;
-        let chunk =
-            if own { table.chunk_of(blob).expect("a blob of this table").0 } else { u32::MAX };
-        group_name(table.dataset(), chunk)
+        table.total().0 / pieces >= self.region && regions >= REGIONS_PER_PIECE * pieces
+    }
+
+    /// The pieces of a dataset of which something is here.
+    pub async fn pieces_of(&self, table: &Table) -> Vec<u32> {
+        if !self.has_groups(table) {
+            let here = table.rows_by_piece().filter(|(_, row)| self.contains(&row.address));
+            let pieces: BTreeSet<u32> = here.map(|(piece, _)| piece).collect();
+            return pieces.into_iter().collect();
+        }
+        let groups = self.flash.groups().await.unwrap_or_default();
+        let named = groups.iter().filter(|group| group.entries > 0);
+        let pieces: BTreeSet<u32> =
+            named.filter_map(|group| piece_of_name(&group.name, table)).collect();
+        pieces.into_iter().collect()
+    }
+
+    /// Frees what is here of a piece. When this returns, nothing of it is found any more.
+    pub async fn free(&self, table: &Table, piece: u32) -> Result<(), Refusal> {
+        if !self.has_groups(table) {
+            // Its regions are shared with other pieces, and come back when they are the oldest.
+            let rows = table.rows_by_piece().filter(|(of, _)| *of == piece);
+            rows.for_each(|(_, row)| self.flash.forget(key(&row.address)));
+            return Ok(());
+        }
+        let name = group_name(table.dataset(), piece);
+        self.groups.lock().remove(&name);
+        self.flash.group(&name, CLASS, false).await?.free(PATIENCE).await
     }
 
     async fn append(
@@ -251,7 +287,7 @@ impl Blobs {
                 outcome => return outcome,
             }
         }
-        let opened = self.flash.group(group, CHUNK, false).await?;
+        let opened = self.flash.group(group, CLASS, false).await?;
         {
             let mut groups = self.groups.lock();
             if groups.len() >= GROUPS_KNOWN {
@@ -343,11 +379,19 @@ fn part(name: &[u8; 32], number: u64) -> Key {
     Key(*hasher.finalize().as_bytes())
 }
 
-fn group_name(dataset: DatasetId, chunk: u32) -> GroupName {
+fn group_name(dataset: DatasetId, piece: u32) -> GroupName {
     let mut name = [0; 36];
     name[..32].copy_from_slice(dataset.as_bytes());
-    name[32..].copy_from_slice(&chunk.to_le_bytes());
+    name[32..].copy_from_slice(&piece.to_le_bytes());
     name
+}
+
+/// The piece of a dataset that a group is for.
+fn piece_of_name(name: &[u8], table: &Table) -> Option<u32> {
+    let (dataset, piece) = name.split_first_chunk::<32>()?;
+    let piece = u32::from_le_bytes(piece.try_into().ok()?);
+    let is_its = dataset == table.dataset().as_bytes() && piece < table.chunking().pieces();
+    is_its.then_some(piece)
 }
 
 fn encode_head(name: &[u8; 32], piece: u64, length: u64) -> Bytes {

@@ -63,6 +63,16 @@ counters! {
     connections_refused,
     /// Challenges answered wrongly, and tables that were not what they said.
     proofs_refused,
+    /// Claims not granted because the blob would not be kept.
+    claims_outside,
+    /// Reports of jobs.
+    reports,
+    /// Reports that could not be, and those of jobs that were started again elsewhere.
+    reports_refused,
+    /// Chunks, or halves of them, that were given a place.
+    chunks_loaded,
+    /// Those that lost it.
+    chunks_evicted,
 }
 
 /// One number that only grows.

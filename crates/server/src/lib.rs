@@ -9,6 +9,7 @@ mod counters;
 mod get;
 mod http;
 mod listen;
+mod managing;
 mod node;
 mod open;
 mod put;
@@ -76,6 +77,7 @@ impl Server {
         let Self { node, listener, metrics, idle_exit, connections_max } = self;
         let mut background = JoinSet::new();
         background.spawn(Arc::clone(&node).expire_claims());
+        background.spawn(Arc::clone(&node).manage());
         if let Some(metrics) = metrics {
             background.spawn(http::serve(metrics, Arc::clone(&node)));
         }

@@ -22,6 +22,7 @@ use tokio::sync::oneshot;
 use crate::{
     blobs::Blobs,
     counters::{self, Counters, Gauges},
+    managing::Managing,
     open::{Opening, Tables},
     put::Puts,
     session::{Replies, Service},
@@ -45,6 +46,7 @@ pub struct NodeService {
     namespaces: HashMap<NamespaceId, Namespace>,
     pub(crate) puts: Puts,
     pub(crate) tables: Tables,
+    pub(crate) managing: Managing,
     started: Instant,
     holders: AtomicU64,
     open: AtomicU64,
@@ -53,6 +55,7 @@ pub struct NodeService {
 /// One connection.
 pub struct NodeSession {
     pub(crate) holder: Holder,
+    job: String,
     handles: Vec<Arc<Table>>,
     opening: Opening,
 }
@@ -63,6 +66,7 @@ impl NodeService {
         let namespaces = namespaces.into_iter().chain([Namespace::public()]);
         Self {
             state: Mutex::new(Node::new(lease, CLAIMS_MAX)),
+            managing: Managing::new(blobs.capacity()),
             blobs,
             counters: Counters::default(),
             namespaces: namespaces.map(|namespace| (namespace.id(), namespace)).collect(),
@@ -150,17 +154,22 @@ impl NodeService {
 
     fn claim(&self, table: &Table, holder: Holder, blobs: &[u64]) -> Result<Reply, Refused> {
         // All or nothing: whoever is refused does not know what it would hold.
-        let rows: Vec<Row> =
-            blobs.iter().map(|blob| row_of(table, *blob)).collect::<Result<_, _>>()?;
+        let standing = |blob: &u64| Ok((row_of(table, *blob)?, self.managing.keeps(table, *blob)));
+        let rows: Vec<(Row, bool)> = blobs.iter().map(standing).collect::<Result<_, Refused>>()?;
         let now = self.now();
         let mut state = self.state.lock();
-        let answer = |row: &Row| match state.claim(
+        let answer = |(row, is_kept): &(Row, bool)| match state.claim(
             now,
             holder,
             row.address,
             self.blobs.contains(&row.address),
+            *is_kept,
         ) {
             Claimed::Present => ClaimAnswer::Present,
+            Claimed::Outside => {
+                self.counters.claims_outside.one();
+                ClaimAnswer::Outside
+            }
             Claimed::Decided(Claim::Held) => ClaimAnswer::Held,
             Claimed::Decided(Claim::TooMany) => ClaimAnswer::TooMany,
             Claimed::Decided(Claim::Granted) => {
@@ -208,7 +217,12 @@ impl Service for NodeService {
         self.open.fetch_add(1, Relaxed);
         self.counters.connections.one();
         tracing::debug!(job, connection = holder.0, "connected");
-        NodeSession { holder, handles: Vec::new(), opening: Opening::default() }
+        NodeSession {
+            holder,
+            job: job.to_owned(),
+            handles: Vec::new(),
+            opening: Opening::default(),
+        }
     }
 
     async fn handle(
@@ -298,6 +312,10 @@ impl NodeService {
                 session.table(handle)?;
                 Reply::Wanted
             }
+            Request::Report { handle, report } => {
+                self.report(session.table(handle)?, &session.job, report).await?
+            }
+            Request::Leave { handle } => self.leave(session.table(handle)?, &session.job)?,
         }))
     }
 }

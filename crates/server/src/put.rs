@@ -112,6 +112,7 @@ impl NodeService {
         wake_all(wake);
         self.counters.puts.one();
         self.counters.put_bytes.add(row.length);
+        self.arrived(table, blob, row.length);
         Ok(PutAnswer::Stored)
     }
 
@@ -125,6 +126,10 @@ impl NodeService {
         let too_many = || (ErrorCode::TooMuch, "too many blobs are being put already".to_owned());
         if !self.puts.has_room_for(holder) {
             return Err(too_many());
+        }
+        if !self.managing.keeps(table, blob) {
+            // It has lost its place since it was claimed.
+            return Err((ErrorCode::NoSpace, "the blob is not kept any more".to_owned()));
         }
         let namespace = table.namespace();
         let hasher = self.namespace(&namespace).expect("checked when it was opened").hasher();

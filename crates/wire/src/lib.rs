@@ -14,9 +14,10 @@ mod request;
 pub use codec::Malformed;
 pub use frame::{Frame, HEADER_SIZE, Header};
 pub use reply::{
-    ClaimAnswer, ErrorCode, GetAnswer, PutAnswer, Refusal, RenewAnswer, Reply, ShowAnswer,
+    ClaimAnswer, Draw, ErrorCode, GetAnswer, PutAnswer, Refusal, RenewAnswer, Reply, ReportAnswer,
+    ShowAnswer,
 };
-pub use request::{BlobLength, BlobProgress, BlobRange, Request};
+pub use request::{BatchMode, BatchTime, BlobLength, BlobProgress, BlobRange, Report, Request};
 
 /// The versions of this protocol that are spoken here, oldest and newest.
 pub const VERSIONS: (u16, u16) = (1, 1);
@@ -27,6 +28,8 @@ pub const PAYLOAD_SIZE_MAX: usize = 16 << 20;
 pub const BODY_SIZE_MAX: usize = PAYLOAD_SIZE_MAX + (64 << 10);
 /// No request names more blobs.
 pub const BATCH_MAX: usize = 1 << 16;
+/// No report names more pieces: no dataset has more.
+pub const PIECES_MAX: usize = 1 << 17;
 /// No text is longer, in bytes.
 pub const TEXT_SIZE_MAX: usize = 1 << 10;
 /// No presence is asked for more blobs at once.

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 
 use crate::{
-    BATCH_MAX, PAYLOAD_SIZE_MAX, PRESENCE_MAX,
-    codec::{Malformed, Reader, Writer},
+    BATCH_MAX, PAYLOAD_SIZE_MAX, PIECES_MAX, PRESENCE_MAX,
+    codec::{Malformed, Reader, Writer, coded},
     frame::{Frame, Header},
     request::kind,
 };
@@ -66,6 +66,10 @@ pub enum Reply {
     },
     /// Noted.
     Wanted,
+    /// What to draw from.
+    Report(ReportAnswer),
+    /// The job has left.
+    Left,
     /// The request was refused.
     Error(Refusal),
 }
@@ -104,6 +108,8 @@ pub enum ClaimAnswer {
     Present,
     /// You have too many claims; fulfil some first.
     TooMany,
+    /// It would not be kept: fetch it for yourself.
+    Outside,
 }
 
 /// What became of a renewal.
@@ -122,6 +128,30 @@ pub enum PutAnswer {
     More,
     /// The blob is complete, hashes to its address, and is resident.
     Stored,
+}
+
+/// What a job draws from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReportAnswer {
+    /// The manager does not know the job, or not this epoch: report again, and tell all.
+    TellAll,
+    /// These pieces.
+    Draw(Draw),
+}
+
+/// The pieces that a job draws from; what they mean is said at [`forebay_core::manager::Open`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Draw {
+    /// Those that stay for good.
+    pub held: Vec<u32>,
+    /// Those to draw from, as one.
+    pub first: Vec<u32>,
+    /// Those to go on with, each with its place in the order.
+    pub then: Vec<(u32, u32)>,
+    /// Those that are on their way.
+    pub loading: Vec<u32>,
+    /// So many of the next mini-batches are to miss.
+    pub forced: u32,
 }
 
 /// Why a request was refused.
@@ -155,6 +185,8 @@ pub enum ErrorCode {
     Stopping,
     /// The node failed; its log says why.
     Failed,
+    /// The job was started again, and another process speaks for it.
+    Fenced,
 }
 
 const REPLY: u8 = 0x80;
@@ -164,26 +196,8 @@ const ERROR: u8 = 0xff;
 /// Counters of a node, with room for growth.
 const COUNTERS_MAX: usize = 1024;
 
-/// Gives an enum without fields its bytes on the wire.
-macro_rules! coded {
-    ($name:ident { $($variant:ident = $code:literal),+ $(,)? }) => {
-        impl $name {
-            fn code(self) -> u8 {
-                match self { $(Self::$variant => $code),+ }
-            }
-
-            fn from_code(code: u8) -> Result<Self, Malformed> {
-                match code {
-                    $($code => Ok(Self::$variant),)+
-                    _ => Err(Malformed::Value),
-                }
-            }
-        }
-    };
-}
-
 coded!(GetAnswer { Hit = 0, Miss = 1, Claimed = 2 });
-coded!(ClaimAnswer { Granted = 0, Held = 1, Present = 2, TooMany = 3 });
+coded!(ClaimAnswer { Granted = 0, Held = 1, Present = 2, TooMany = 3, Outside = 4 });
 coded!(RenewAnswer { Renewed = 0, Lost = 1 });
 coded!(PutAnswer { More = 0, Stored = 1 });
 coded!(ErrorCode {
@@ -196,6 +210,7 @@ coded!(ErrorCode {
     TooMuch = 6,
     Stopping = 7,
     Failed = 8,
+    Fenced = 9,
 });
 
 impl Reply {
@@ -213,6 +228,8 @@ impl Reply {
             Self::Put(_) => REPLY | kind::PUT,
             Self::Stats { .. } => REPLY | kind::STATS,
             Self::Wanted => REPLY | kind::WANT,
+            Self::Report(_) => REPLY | kind::REPORT,
+            Self::Left => REPLY | kind::LEAVE,
             Self::Error(_) => ERROR,
         }
     }
@@ -245,7 +262,12 @@ impl Reply {
             Self::Show(ShowAnswer::Upload) => to.u8(1),
             Self::Open { handle } => to.u32(*handle),
             Self::Uploaded { next } => to.u64(*next),
-            Self::Presence { .. } | Self::Released | Self::Wanted => {}
+            Self::Presence { .. } | Self::Released | Self::Wanted | Self::Left => {}
+            Self::Report(ReportAnswer::TellAll) => to.u8(1),
+            Self::Report(ReportAnswer::Draw(draw)) => {
+                to.u8(0);
+                draw.write(to);
+            }
             Self::Get { index, answer, .. } => {
                 to.u32(*index);
                 to.u8(answer.code());
@@ -316,10 +338,36 @@ impl Reply {
                         .list(COUNTERS_MAX, 10, |from| Ok((from.text()?, from.u64()?)))?,
                 },
                 kind::WANT => Self::Wanted,
+                kind::REPORT => Self::Report(match from.u8()? {
+                    0 => ReportAnswer::Draw(Draw::read(&mut from)?),
+                    1 => ReportAnswer::TellAll,
+                    _ => return Err(Malformed::Value),
+                }),
+                kind::LEAVE => Self::Left,
                 _ => return Err(Malformed::Kind(reply)),
             },
             unknown => return Err(Malformed::Kind(unknown)),
         };
         from.finish().map(|()| reply)
+    }
+}
+
+impl Draw {
+    fn write(&self, to: &mut Writer<'_>) {
+        for pieces in [&self.held, &self.first, &self.loading] {
+            to.list(PIECES_MAX, pieces, |to, piece| to.u32(*piece));
+        }
+        to.list(PIECES_MAX, &self.then, |to, (place, piece)| {
+            to.u32(*place);
+            to.u32(*piece);
+        });
+        to.u32(self.forced);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let mut pieces = || from.list(PIECES_MAX, 4, Reader::u32);
+        let (held, first, loading) = (pieces()?, pieces()?, pieces()?);
+        let then = from.list(PIECES_MAX, 8, |from| Ok((from.u32()?, from.u32()?)))?;
+        Ok(Self { held, first, then, loading, forced: from.u32()? })
     }
 }

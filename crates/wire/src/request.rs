@@ -4,8 +4,8 @@ use bytes::Bytes;
 use forebay_core::{Address, DatasetId, NamespaceId};
 
 use crate::{
-    BATCH_MAX, PAYLOAD_SIZE_MAX, PRESENCE_MAX,
-    codec::{Malformed, Reader, Writer},
+    BATCH_MAX, PAYLOAD_SIZE_MAX, PIECES_MAX, PRESENCE_MAX,
+    codec::{Malformed, Reader, Writer, coded},
     frame::{Frame, Header},
 };
 
@@ -114,7 +114,68 @@ pub enum Request {
         /// Which.
         blobs: Vec<u64>,
     },
+    /// Says how a job gets on; the manager of the dataset answers what to draw from.
+    Report {
+        /// An opened dataset.
+        handle: u32,
+        /// How.
+        report: Report,
+    },
+    /// Says that the job reads the dataset no more.
+    Leave {
+        /// An opened dataset.
+        handle: u32,
+    },
 }
+
+/// How a job gets on with a dataset; what it means is said at [`forebay_core::manager::Report`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Report {
+    /// Which of the job's lives speaks.
+    pub life: u64,
+    /// How many GPUs wait for it.
+    pub gpus: u32,
+    /// Mini-batches in an epoch.
+    pub epoch_batches: u64,
+    /// Which epoch.
+    pub epoch: u64,
+    /// Bytes a second.
+    pub pace: u64,
+    /// Whether what is not named in `unread` is wholly unread.
+    pub is_all: bool,
+    /// Pieces, and the bytes that are unread of each.
+    pub unread: Vec<(u32, u64)>,
+    /// Pieces whose last items were yielded.
+    pub released: Vec<u32>,
+    /// Pieces of which there is nothing left to fetch.
+    pub filled: Vec<u32>,
+    /// Mini-batches that were computed.
+    pub batches: Vec<BatchTime>,
+}
+
+/// How long a mini-batch took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchTime {
+    /// Where its items came from.
+    pub mode: BatchMode,
+    /// In all, in microseconds.
+    pub took_us: u32,
+    /// How much of that the job waited for its data.
+    pub stalled_us: u32,
+}
+
+/// Where the items of a mini-batch came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BatchMode {
+    /// All from pieces that are held.
+    Hit,
+    /// At least some from pieces that rotate.
+    Rotating,
+    /// From the origin.
+    Miss,
+}
+
+coded!(BatchMode { Hit = 0, Rotating = 1, Miss = 2 });
 
 /// A row of a dataset's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,6 +220,8 @@ pub(crate) mod kind {
     pub const PUT: u8 = 10;
     pub const STATS: u8 = 11;
     pub const WANT: u8 = 12;
+    pub const REPORT: u8 = 13;
+    pub const LEAVE: u8 = 14;
 }
 
 const ROW_SIZE: usize = Address::LEN + 8;
@@ -180,6 +243,8 @@ impl Request {
             Self::Put { .. } => kind::PUT,
             Self::Stats => kind::STATS,
             Self::Want { .. } => kind::WANT,
+            Self::Report { .. } => kind::REPORT,
+            Self::Leave { .. } => kind::LEAVE,
         }
     }
 
@@ -257,6 +322,11 @@ impl Request {
                 to.u64(*offset);
             }
             Self::Stats => {}
+            Self::Report { handle, report } => {
+                to.u32(*handle);
+                report.write(to);
+            }
+            Self::Leave { handle } => to.u32(*handle),
         }
     }
 
@@ -325,8 +395,55 @@ impl Request {
             kind::WANT => {
                 Self::Want { handle: from.u32()?, blobs: from.list(BATCH_MAX, 8, Reader::u64)? }
             }
+            kind::REPORT => Self::Report { handle: from.u32()?, report: Report::read(&mut from)? },
+            kind::LEAVE => Self::Leave { handle: from.u32()? },
             unknown => return Err(Malformed::Kind(unknown)),
         };
         from.finish().map(|()| request)
+    }
+}
+
+impl Report {
+    fn write(&self, to: &mut Writer<'_>) {
+        to.u64(self.life);
+        to.u32(self.gpus);
+        to.u64(self.epoch_batches);
+        to.u64(self.epoch);
+        to.u64(self.pace);
+        to.u8(self.is_all.into());
+        to.list(PIECES_MAX, &self.unread, |to, (piece, unread)| {
+            to.u32(*piece);
+            to.u64(*unread);
+        });
+        for pieces in [&self.released, &self.filled] {
+            to.list(PIECES_MAX, pieces, |to, piece| to.u32(*piece));
+        }
+        to.list(BATCH_MAX, &self.batches, |to, batch| {
+            to.u8(batch.mode.code());
+            to.u32(batch.took_us);
+            to.u32(batch.stalled_us);
+        });
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self {
+            life: from.u64()?,
+            gpus: from.u32()?,
+            epoch_batches: from.u64()?,
+            epoch: from.u64()?,
+            pace: from.u64()?,
+            is_all: match from.u8()? {
+                0 => false,
+                1 => true,
+                _ => return Err(Malformed::Value),
+            },
+            unread: from.list(PIECES_MAX, 12, |from| Ok((from.u32()?, from.u64()?)))?,
+            released: from.list(PIECES_MAX, 4, Reader::u32)?,
+            filled: from.list(PIECES_MAX, 4, Reader::u32)?,
+            batches: from.list(BATCH_MAX, 9, |from| {
+                let mode = BatchMode::from_code(from.u8()?)?;
+                Ok(BatchTime { mode, took_us: from.u32()?, stalled_us: from.u32()? })
+            })?,
+        })
     }
 }

@@ -62,12 +62,52 @@ fn request() -> impl Strategy<Value = Request> {
         ),
         Just(Request::Stats),
         blobs().prop_map(|(handle, blobs)| Request::Want { handle, blobs }),
+        (any::<u32>(), report()).prop_map(|(handle, report)| Request::Report { handle, report }),
+        any::<u32>().prop_map(|handle| Request::Leave { handle }),
     ]
 }
 
+fn pieces() -> impl Strategy<Value = Vec<u32>> {
+    vec(any::<u32>(), 0..20)
+}
+
+fn report() -> impl Strategy<Value = Report> {
+    let modes = prop::sample::select(vec![BatchMode::Hit, BatchMode::Rotating, BatchMode::Miss]);
+    let batch = (modes, any::<u32>(), any::<u32>())
+        .prop_map(|(mode, took_us, stalled_us)| BatchTime { mode, took_us, stalled_us });
+    (
+        (any::<u64>(), any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>(), any::<bool>()),
+        vec((any::<u32>(), any::<u64>()), 0..20),
+        (pieces(), pieces()),
+        vec(batch, 0..20),
+    )
+        .prop_map(|(job, unread, (released, filled), batches)| {
+            let (life, gpus, epoch_batches, epoch, pace, is_all) = job;
+            Report {
+                life,
+                gpus,
+                epoch_batches,
+                epoch,
+                pace,
+                is_all,
+                unread,
+                released,
+                filled,
+                batches,
+            }
+        })
+}
+
+fn draw() -> impl Strategy<Value = Draw> {
+    let then = vec((any::<u32>(), any::<u32>()), 0..20);
+    (pieces(), pieces(), then, pieces(), any::<u32>()).prop_map(
+        |(held, first, then, loading, forced)| Draw { held, first, then, loading, forced },
+    )
+}
+
 fn reply() -> impl Strategy<Value = Reply> {
-    use ClaimAnswer::{Granted, Held, Present, TooMany};
-    let claims = prop::sample::select(vec![Granted, Held, Present, TooMany]);
+    use ClaimAnswer::{Granted, Held, Outside, Present, TooMany};
+    let claims = prop::sample::select(vec![Granted, Held, Present, TooMany, Outside]);
     let renewals = prop::sample::select(vec![RenewAnswer::Renewed, RenewAnswer::Lost]);
     let gets = prop::sample::select(vec![GetAnswer::Hit, GetAnswer::Miss, GetAnswer::Claimed]);
     let puts = prop::sample::select(vec![PutAnswer::More, PutAnswer::Stored]);
@@ -81,6 +121,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         ErrorCode::TooMuch,
         ErrorCode::Stopping,
         ErrorCode::Failed,
+        ErrorCode::Fenced,
     ]);
     prop_oneof![
         (any::<u16>(), any::<u32>())
@@ -99,6 +140,9 @@ fn reply() -> impl Strategy<Value = Reply> {
         vec(renewals, 0..20).prop_map(|answers| Reply::Renew { answers }),
         Just(Reply::Released),
         Just(Reply::Wanted),
+        Just(Reply::Left),
+        Just(Reply::Report(ReportAnswer::TellAll)),
+        draw().prop_map(|draw| Reply::Report(ReportAnswer::Draw(draw))),
         puts.prop_map(Reply::Put),
         vec(("[a-z_]{1,40}", any::<u64>()), 0..20).prop_map(|counters| Reply::Stats { counters }),
         (codes, "\\PC{0,100}").prop_map(|(code, text)| Reply::Error(Refusal { code, text })),

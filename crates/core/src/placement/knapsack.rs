@@ -156,7 +156,10 @@ fn choices(space: ByteSize, dataset: &Dataset) -> Vec<Choice> {
     let first = if dataset.jobs.len() >= 2 { least } else { 1 };
     let step = (dataset.chunks / CHOICES_MAX).max(1) as usize;
     let mut chunks: Vec<u32> = (first..dataset.chunks).step_by(step).collect();
-    chunks.extend([dataset.chunks, dataset.placed.clamp(first, dataset.chunks)]);
+    chunks.push(dataset.chunks);
+    if let Choice::Chunks(placed) = present(dataset) {
+        chunks.push(placed.max(first));
+    }
     chunks.sort_unstable();
     chunks.dedup();
     choices.extend(chunks.into_iter().map(Choice::Chunks));
@@ -164,9 +167,10 @@ fn choices(space: ByteSize, dataset: &Dataset) -> Vec<Choice> {
 }
 
 fn present(dataset: &Dataset) -> Choice {
-    match dataset.placed.min(dataset.chunks) {
-        0 => Choice::Nothing,
-        placed => Choice::Chunks(placed),
+    match dataset.placed {
+        Choice::Chunks(placed) if placed.min(dataset.chunks) == 0 => Choice::Nothing,
+        Choice::Chunks(placed) => Choice::Chunks(placed.min(dataset.chunks)),
+        placed => placed,
     }
 }
 

@@ -59,8 +59,8 @@ pub struct Dataset {
     pub chunk_size: ByteSize,
     /// Who reads it. Whoever gains nothing may be left out.
     pub jobs: Vec<Job>,
-    /// How many whole chunks of it have a place now.
-    pub placed: u32,
+    /// What it has now.
+    pub placed: Choice,
 }
 
 /// What a dataset gets.

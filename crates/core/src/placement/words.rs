@@ -78,7 +78,8 @@ mod tests {
     #[test]
     fn every_choice_is_explained() {
         let jobs = vec![job("a", 4, Some((1.0, 2.0, 4.2))), job("b", 2, Some((1.0, 1.0, 1.02)))];
-        let mut dataset = Dataset { chunks: 10, chunk_size: ByteSize::gb(15), jobs, placed: 0 };
+        let mut dataset =
+            Dataset { chunks: 10, chunk_size: ByteSize::gb(15), jobs, placed: Choice::Nothing };
         let why = |dataset: &Dataset, choice| explain(dataset, choice);
         assert_eq!(
             why(&dataset, Choice::Chunks(2)),

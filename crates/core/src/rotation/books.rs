@@ -141,6 +141,10 @@ impl Books {
         self.jobs.get(&job).ok_or(Contradiction::UnknownJob { job })
     }
 
+    pub fn is_alive(&self, now: Duration, job: Job) -> bool {
+        self.jobs.get(&job).is_some_and(|member| member.lease_ends > now)
+    }
+
     /// What all jobs together have not read of a chunk.
     pub fn wanted(&self, chunk: ChunkOrdinal) -> u64 {
         let unread = self.jobs.values().map(|job| job.unread_of(chunk));
@@ -167,7 +171,7 @@ impl Books {
             return Err(Contradiction::TimeWentBack { now, last: self.now });
         }
         let live = |job| {
-            let live = self.jobs.get(&job).filter(|member| member.lease_ends > now);
+            let live = self.jobs.get(&job).filter(|_| self.is_alive(now, job));
             live.ok_or(Contradiction::UnknownJob { job })
         };
         let known = |chunk: ChunkOrdinal| {

@@ -11,7 +11,7 @@
 //! loading it is open already: a job that wants an item of it claims it.
 //!
 //! There is one interface and two policies: the paper's ([`Policy::Paper`], `paper.rs`), for comparison,
-//! and ours by need ([`Policy::ByNeed`], `need.rs`). What both know is in `books.rs`.
+//! and ours by need ([`Policy::ByNeed`], `need/`). What both know is in `books.rs`.
 //!
 //! Facts that contradict what is known change nothing: they are an error in the caller's hands, and counted.
 //!
@@ -23,13 +23,11 @@ use crate::{ByteSize, chunking::ChunkOrdinal, units::ByteRate};
 
 mod books;
 mod contradiction;
-mod cut;
 mod need;
 mod paper;
 
 use books::Books;
 pub use contradiction::Contradiction;
-pub use cut::Cut;
 
 /// A job, by the number under which its manager knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -202,6 +200,22 @@ pub struct Counters {
     pub contradictions: u64,
 }
 
+impl std::ops::Add for Counters {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            loads: self.loads + other.loads,
+            evicted_exhausted: self.evicted_exhausted + other.evicted_exhausted,
+            evicted_needed: self.evicted_needed + other.evicted_needed,
+            evicted_forced: self.evicted_forced + other.evicted_forced,
+            evicted_budget: self.evicted_budget + other.evicted_budget,
+            leases_expired: self.leases_expired + other.leases_expired,
+            contradictions: self.contradictions + other.contradictions,
+        }
+    }
+}
+
 /// The rotation of one dataset.
 #[derive(Debug)]
 pub struct Rotation {
@@ -270,6 +284,16 @@ impl Rotation {
     /// The chunks that stay for good.
     pub fn held(&self) -> impl Iterator<Item = ChunkOrdinal> {
         self.books.held()
+    }
+
+    /// The chunks that jobs may draw from: loading or loaded.
+    pub fn open_chunks(&self) -> impl Iterator<Item = ChunkOrdinal> {
+        self.books.open()
+    }
+
+    /// Whether a job is believed to live.
+    pub fn knows(&self, now: Duration, job: Job) -> bool {
+        self.books.is_alive(now, job)
     }
 
     /// The jobs that are believed to live.

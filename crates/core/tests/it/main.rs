@@ -5,6 +5,8 @@
 use std::ops::Range;
 
 mod benefit;
+mod manager;
+mod managers;
 mod placement;
 mod rotation;
 

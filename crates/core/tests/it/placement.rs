@@ -21,7 +21,7 @@ fn job(rng: &mut fastrand::Rng) -> Job {
 fn dataset(rng: &mut fastrand::Rng, chunks_max: u32) -> Dataset {
     let jobs = (0..rng.usize(0..4)).map(|_| job(rng)).collect();
     let chunks = rng.u32(1..=chunks_max);
-    Dataset { chunks, chunk_size: ByteSize(rng.u64(1..50)), jobs, placed: 0 }
+    Dataset { chunks, chunk_size: ByteSize(rng.u64(1..50)), jobs, placed: Choice::Nothing }
 }
 
 /// Loading costs nothing, and the smallest gain is worth a move.
@@ -95,7 +95,7 @@ fn below_two_chunks_halves_rotate() {
     let times = Some(Times { hit: 1.0, rotating: 1.5, miss: 3.0 });
     let job = |name: &str| Job { name: name.to_owned(), gpus: 4, times };
     let jobs = vec![job("a"), job("b")];
-    let dataset = Dataset { chunks: 10, chunk_size: ByteSize(10), jobs, placed: 0 };
+    let dataset = Dataset { chunks: 10, chunk_size: ByteSize(10), jobs, placed: Choice::Nothing };
     let choice =
         |space| restless().split(ByteSize(space), std::slice::from_ref(&dataset))[0].choice;
     assert_eq!(choice(9), Choice::Nothing);
@@ -111,7 +111,12 @@ fn a_compute_bound_job_gets_nothing_from_us() {
     let dataset = |gpus, miss| {
         let times = Some(Times { hit: 1.0, rotating: 1.0, miss });
         let job = |name: &str| Job { name: name.to_owned(), gpus, times };
-        Dataset { chunks: 10, chunk_size: ByteSize(10), jobs: vec![job("a"), job("b")], placed: 0 }
+        Dataset {
+            chunks: 10,
+            chunk_size: ByteSize(10),
+            jobs: vec![job("a"), job("b")],
+            placed: Choice::Nothing,
+        }
     };
     let datasets = [dataset(8, 1.0), dataset(2, 3.0)];
     let choices = |shares: Vec<Share>| shares.iter().map(|share| share.choice).collect::<Vec<_>>();
@@ -126,7 +131,7 @@ fn greed_lets_all_three_datasets_rotate_in_100_gb() {
     let dataset = |chunks, hit: f64, rotating: f64, miss: f64| {
         let times = Some(Times { hit, rotating, miss });
         let jobs = (0..4).map(|n| Job { name: n.to_string(), gpus: 4, times }).collect();
-        Dataset { chunks, chunk_size: ByteSize::gb(15), jobs, placed: 0 }
+        Dataset { chunks, chunk_size: ByteSize::gb(15), jobs, placed: Choice::Nothing }
     };
     let datasets = [
         dataset(11, 646.0, 1064.0, 2505.0),
@@ -143,7 +148,7 @@ fn space_moves_only_if_that_pays() {
     let dataset = |placed, miss| {
         let times = Some(Times { hit: 1.0, rotating: 1.0, miss });
         let jobs = vec![Job { name: "a".to_owned(), gpus: 4, times }];
-        Dataset { chunks: 10, chunk_size: ByteSize::gb(1), jobs, placed }
+        Dataset { chunks: 10, chunk_size: ByteSize::gb(1), jobs, placed: Choice::Chunks(placed) }
     };
     let space = ByteSize::gb(10);
     let chunks = |placement: &Placement, datasets: &[Dataset]| -> Vec<Choice> {
@@ -175,7 +180,8 @@ fn nonsense_is_no_gain() {
         Times { hit: f64::INFINITY, rotating: f64::INFINITY, miss: 1.0 },
     ] {
         let jobs = vec![Job { name: "a".to_owned(), gpus: u32::MAX, times: Some(times) }];
-        let dataset = Dataset { chunks: 3, chunk_size: ByteSize(u64::MAX), jobs, placed: 9 };
+        let dataset =
+            Dataset { chunks: 3, chunk_size: ByteSize(u64::MAX), jobs, placed: Choice::Chunks(9) };
         for shares in [
             Placement::default().split(ByteSize(100), std::slice::from_ref(&dataset)),
             greedy(ByteSize(100), std::slice::from_ref(&dataset)),

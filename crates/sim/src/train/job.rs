@@ -6,6 +6,7 @@ use forebay_core::{
     ItemOrdinal,
     benefit::Mode,
     chunking::ChunkOrdinal,
+    manager::Directions,
     sampler::{Batch, Layout, Plan, Sampler, State as Checkpoint},
 };
 
@@ -187,24 +188,16 @@ impl Epoch {
         self.drawn.contains(item)
     }
 
-    /// Items of a chunk that are still to be drawn, and to be yielded.
+    /// Items of a chunk that are still to be drawn.
     pub fn unread(&self, chunk: ChunkOrdinal) -> u64 {
         self.sampler.unread(chunk)
     }
 
-    pub fn unyielded(&self, chunk: ChunkOrdinal) -> u64 {
-        self.sampler.unyielded(chunk)
-    }
-
     /// Which chunks batches are drawn from, and which of them before the others.
-    pub fn open(
-        &mut self,
-        held: &[ChunkOrdinal],
-        rotating: &[ChunkOrdinal],
-        leaving: Option<ChunkOrdinal>,
-    ) {
+    pub fn open(&mut self, directions: &Directions) {
+        let Directions { held, rotating, leaving } = directions;
         self.sampler.open(held, rotating).expect("chunks of this dataset, each once");
-        self.sampler.leaving(leaving).expect("one of those that rotate");
+        self.sampler.leaving(*leaving).expect("one of those that rotate");
     }
 
     fn draw(&mut self, resident: impl Fn(u32) -> bool) -> Batch {

@@ -2,7 +2,7 @@
 
 use forebay_core::sampler::Layout;
 
-use super::{lru::Lru, manager::Manager, policy::Policy, scenario::Setup};
+use super::{lru::Lru, manager::Manager, policy::Policy, scenario::Setup, time::Nanos};
 
 /// Everything that is kept, and who decides about it.
 #[derive(Debug)]
@@ -77,12 +77,12 @@ impl Store {
     }
 
     /// An item has come from the origin.
-    pub fn fetched(&mut self, dataset: usize, item: u32) -> Fetched {
+    pub fn fetched(&mut self, now: Nanos, dataset: usize, item: u32) -> Fetched {
         match self {
             Self::Nothing => Fetched::Outside,
             Self::Everything => unreachable!("nothing is ever fetched"),
             Self::Recent(recent) => recent.fetched(dataset, item),
-            Self::Chunks(manager) => manager.shelves[dataset].fetched(item),
+            Self::Chunks(manager) => manager.shelves[dataset].fetched(now, item),
         }
     }
 

@@ -149,7 +149,7 @@ impl<'a> World<'a> {
                 let (_, event) = self.events.next().expect("it was there");
                 self.happen(event);
             } else {
-                self.managed(Manager::tick);
+                self.managed(|manager, now, _| manager.tick(now));
                 (0..self.jobs.len()).for_each(|job| self.fetch(job));
             }
             if self.jobs.iter().all(|job| job.state == State::Done) {
@@ -262,7 +262,7 @@ impl<'a> World<'a> {
         let dataset = running.dataset;
         let mut is_probe = false;
         if let Some(manager) = self.store.manager() {
-            is_probe = manager.forces_miss(self.now, job);
+            is_probe = manager.forces_miss(self.now, job, &running.epoch);
             manager.direct(job, &mut running.epoch, size);
         }
         let drawn = match self.store.manager().filter(|_| !is_probe) {
@@ -382,7 +382,7 @@ impl<'a> World<'a> {
             running.fetching.take().expect("what arrives was sent for");
         let reads = &mut running.counts.reads;
         for item in &items {
-            match self.store.fetched(dataset, *item) {
+            match self.store.fetched(self.now, dataset, *item) {
                 Fetched::Duplicate if !is_probe => reads.duplicates += 1,
                 Fetched::Outside if !is_probe => reads.outside += 1,
                 Fetched::Kept | Fetched::Duplicate | Fetched::Outside => {}
@@ -425,11 +425,10 @@ impl<'a> World<'a> {
         let Some(done_at) = running.pipeline.compute(self.now) else { return };
         let life = running.life;
         self.events.plan(done_at, Event::Computed { job, life });
-        let dataset = running.dataset;
         let released = running.epoch.yield_next();
         if !released.is_empty() {
-            self.managed(|manager, now, jobs| {
-                manager.shelves[dataset].released(now, job, &jobs[job].epoch, &released);
+            self.managed(|manager, now, _| {
+                manager.released(now, job, &released);
             });
         }
         let running = &mut self.jobs[job];
@@ -453,12 +452,12 @@ impl<'a> World<'a> {
         running.counts.busy = running.counts.busy + busy;
         self.recorder.computed(job, number, stages);
         let is_done = running.is_done();
-        self.managed(|manager, now, jobs| {
-            manager.computed(now, job, mode, [took, took - busy], jobs);
+        self.managed(|manager, now, _| {
+            manager.computed(now, job, mode, [took, took - busy]);
         });
         if is_done {
             self.end(job);
-            self.managed(|manager, now, jobs| manager.left(now, job, jobs));
+            self.managed(|manager, now, _| manager.left(now, job));
         } else {
             self.go_on(job);
         }

@@ -5,21 +5,11 @@
 
 use std::ops::Range;
 
-use forebay_core::chunking::ChunkOrdinal;
-
-/// The rotation is told of every so many bytes' worth of a chunk.
-const NEWS_PER_CHUNK: u64 = 16;
-
 #[derive(Debug)]
 pub(super) struct Fill {
-    pub chunk: ChunkOrdinal,
-    /// Whether the rotation waits for it; otherwise it makes good a loss.
-    pub is_ordered: bool,
     pieces: Range<u32>,
     asked: Mark,
     there: Mark,
-    arrived: u64,
-    told: u64,
 }
 
 /// A place among the items of several pieces.
@@ -43,29 +33,14 @@ impl Mark {
 }
 
 impl Fill {
-    pub fn new(chunk: ChunkOrdinal, pieces: Range<u32>, is_ordered: bool) -> Self {
+    pub fn new(pieces: Range<u32>) -> Self {
         let start = Mark { piece: pieces.start, place: 0 };
-        Self { chunk, is_ordered, pieces, asked: start, there: start, arrived: 0, told: 0 }
+        Self { pieces, asked: start, there: start }
     }
 
     /// What it consists of.
     pub fn pieces(&self) -> Range<u32> {
         self.pieces.clone()
-    }
-
-    /// So many bytes of it have arrived.
-    pub fn arrived(&mut self, bytes: u64) {
-        self.arrived += bytes;
-    }
-
-    /// How much has arrived, if that is worth telling.
-    pub fn news(&mut self, chunk_bytes: u64) -> Option<u64> {
-        let arrived = self.arrived.min(chunk_bytes);
-        let is_news = arrived - self.told > chunk_bytes / NEWS_PER_CHUNK;
-        is_news.then(|| {
-            self.told = arrived;
-            arrived
-        })
     }
 
     /// The next items that are wanted, until there are `count` of them.

@@ -1,7 +1,5 @@
-//! One dataset in the cache: which items are there or on their way, and what its rotation makes of that.
-//!
-//! Rotation decides about chunks, or about halves of them where two chunks do not fit; the sampler sees
-//! **pieces**, which are halves from the beginning, so that nothing changes for it when the cut does.
+//! One dataset in the cache: which items are there or on their way. What comes and goes, the core's manager of
+//! the dataset decides; here it is carried out.
 
 use std::{collections::VecDeque, ops::Range, time::Duration};
 
@@ -9,7 +7,9 @@ use forebay_core::{
     ByteSize, DatasetId,
     benefit::Mode,
     chunking::ChunkOrdinal,
-    rotation::{Cut, Fact, Job as Member, Order, Policy as Rule, Rotation, Settings},
+    manager::{Manager, Order, Place, Settings, Who},
+    placement::{Choice, Dataset as Wish},
+    rotation::{Contradiction, Job as Member, Policy as Rule},
     sampler::Layout,
     units::ByteRate,
 };
@@ -17,7 +17,7 @@ use forebay_core::{
 use super::fill::Fill;
 use crate::train::{
     bits::Bits,
-    job::{Epoch, Running, State},
+    job::Epoch,
     outcome::Residency,
     pipeline::BatchNumber,
     scenario::Dataset,
@@ -32,27 +32,16 @@ const LEASE: Duration = Duration::from_mins(10);
 #[derive(Debug)]
 pub(in crate::train) struct Shelf {
     name: String,
-    rule: Rule,
     item_bytes: u64,
-    /// How fast its jobs can fetch together, in bytes per second.
-    load_rate: u64,
     /// How many pieces a chunk has.
     halves: u32,
     pieces: Vec<Vec<u32>>,
     piece_of: Vec<u32>,
-    /// How many chunks or halves have a place, and the rotation of these.
-    cut: Cut,
-    rotation: Rotation,
-    deadline: Option<Nanos>,
-    /// Whether what is fetched of a piece is kept.
-    has_place: Vec<bool>,
-    /// Whether it stays for good.
-    held: Vec<bool>,
+    manager: Manager,
     resident: Bits,
     in_flight: Bits,
     fills: Vec<Fill>,
     waiting: Vec<Waiting>,
-    members: Vec<Membership>,
     log: Vec<Stay>,
 }
 
@@ -64,25 +53,16 @@ pub(in crate::train) struct Waiting {
     pub batch: BatchNumber,
 }
 
-/// What a job has told the rotation.
-#[derive(Debug, Clone, Default)]
-struct Membership {
-    is_member: bool,
-    /// By chunk: whether it draws from it, and whether it may.
-    referenced: Vec<bool>,
-    open: Vec<bool>,
-}
-
-/// A chunk in the cache, from when to when; by pieces, so that halves can be told.
+/// Pieces in the cache, from when to when.
 #[derive(Debug)]
 struct Stay {
-    piece: u32,
+    pieces: Range<u32>,
     from: Nanos,
     to: Option<Nanos>,
 }
 
 impl Shelf {
-    pub fn new(dataset: &Dataset, jobs: usize, rule: Rule, load_rate: u64, seed: u64) -> Self {
+    pub fn new(dataset: &Dataset, rule: Rule, load_rate: u64, seed: u64) -> Self {
         // The paper knows no halves.
         let halves = if rule == Rule::ByNeed { 2 } else { 1 };
         let chunks = dataset.chunking.chunks();
@@ -104,33 +84,27 @@ impl Shelf {
         for items in &mut pieces {
             random.shuffle(items);
         }
-        let mut shelf = Self {
+        let sizes = pieces.iter().map(|items| ByteSize(items.len() as u64 * dataset.item_bytes));
+        let manager = Manager::new(Settings {
+            policy: rule,
+            lease: LEASE,
+            load_rate: rate(load_rate),
+            piece_sizes: sizes.collect(),
+            pieces_per_chunk: halves,
+        });
+        Self {
             name: dataset.name.clone(),
-            rule,
             item_bytes: dataset.item_bytes,
             halves,
-            has_place: vec![false; pieces.len()],
-            held: vec![false; pieces.len()],
             pieces,
             piece_of,
-            cut: Cut::Nothing,
-            rotation: Rotation::new(&Settings {
-                policy: rule,
-                lease: LEASE,
-                load_time: Duration::ZERO,
-                chunk_sizes: Vec::new(),
-            }),
-            deadline: None,
-            load_rate,
+            manager,
             resident: Bits::new(dataset.items),
             in_flight: Bits::new(dataset.items),
             fills: Vec::new(),
             waiting: Vec::new(),
-            members: vec![Membership::default(); jobs],
             log: Vec::new(),
-        };
-        shelf.start_rotation();
-        shelf
+        }
     }
 
     /// As a sampler sees the dataset.
@@ -168,20 +142,18 @@ impl Shelf {
     }
 
     /// An item that was being fetched has arrived.
-    pub fn fetched(&mut self, item: u32) -> Fetched {
+    pub fn fetched(&mut self, now: Nanos, item: u32) -> Fetched {
         self.in_flight.remove(item);
         let piece = self.piece_of[item as usize];
         if self.resident.contains(item) {
             return Fetched::Duplicate;
         }
-        if !self.has_place[piece as usize] {
+        if self.manager.place_of(piece) == Place::None {
             return Fetched::Outside;
         }
         self.resident.insert(item);
-        let chunk = self.chunk_of_piece(piece);
-        if let Some(fill) = self.fills.iter_mut().find(|fill| fill.chunk == chunk) {
-            fill.arrived(self.item_bytes);
-        }
+        let bytes = ByteSize(self.item_bytes);
+        self.tell(now, |manager| manager.arrived(now.duration(), piece, bytes));
         Fetched::Kept
     }
 
@@ -192,14 +164,14 @@ impl Shelf {
     }
 
     /// Items that nobody has asked for yet and some job will: what an idle link fetches ahead.
-    pub fn ahead(&mut self, count: usize, readers: &[&Epoch]) -> Vec<u32> {
+    pub fn ahead(&mut self, count: usize, readers: &[(usize, &Epoch)]) -> Vec<u32> {
         let mut items = Vec::new();
         let Self { fills, pieces, resident, in_flight, .. } = self;
         for fill in fills {
             let is_wanted = |item: u32| {
                 !resident.contains(item)
                     && !in_flight.contains(item)
-                    && readers.iter().any(|epoch| !epoch.has_drawn(item))
+                    && readers.iter().any(|(_, epoch)| !epoch.has_drawn(item))
             };
             fill.next_items(pieces, count, is_wanted, &mut items);
             if items.len() == count {
@@ -215,337 +187,183 @@ impl Shelf {
         for item in (0..items).filter(|item| is_on(*item, node, nodes)) {
             self.resident.remove(item);
         }
-        // What the rotation believes to be there is filled up again.
-        let chunks: Vec<ChunkOrdinal> = self.rotation.resident().collect();
-        for chunk in chunks {
-            match self.fills.iter_mut().find(|fill| fill.chunk == chunk) {
+        // What the manager believes to be there is filled up again.
+        let there = self.log.iter().filter(|stay| stay.to.is_none());
+        for pieces in there.map(|stay| stay.pieces.clone()) {
+            match self.fills.iter_mut().find(|fill| fill.pieces() == pieces) {
                 Some(fill) => fill.look_again(),
-                None => self.fills.push(Fill::new(chunk, self.pieces_of(chunk), false)),
+                None => self.fills.push(Fill::new(pieces)),
             }
         }
     }
 
+    pub fn knows(&self, now: Nanos, job: usize) -> bool {
+        self.manager.knows(now.duration(), member(job))
+    }
+
     pub fn is_member(&self, job: usize) -> bool {
-        self.members[job].is_member
+        self.manager.is_member(member(job))
     }
 
     /// A job draws from the cache from now on.
-    pub fn join(&mut self, now: Nanos, job: usize, epoch: &Epoch, pace: u64) {
-        self.leave(now, job);
-        self.members[job] = Membership {
-            is_member: true,
-            referenced: vec![false; self.rotating_count()],
-            open: vec![false; self.rotating_count()],
-        };
-        self.on(now, Fact::Joined { job: member(job) });
-        let unread: Vec<_> =
-            self.chunks().map(|chunk| (chunk, self.unread(chunk, epoch))).collect();
-        self.on(now, Fact::Progress { job: member(job), unread: &unread, pace: rate(pace) });
+    pub fn join(&mut self, now: Nanos, job: usize, who: Who, epoch: &Epoch, pace: u64) {
+        let pieces = 0..u32::try_from(self.pieces.len()).expect("few pieces");
+        let unread: Vec<_> = pieces.map(|piece| (piece, self.unread(piece, epoch))).collect();
+        self.tell(now, |manager| {
+            manager.join(now.duration(), member(job), who, &unread, rate(pace))
+        });
     }
 
-    /// A job wants nothing of the cache any more.
+    /// A job is done.
     pub fn leave(&mut self, now: Nanos, job: usize) {
-        self.members[job].is_member = false;
-        if self.rotation.jobs().any(|known| known == member(job)) {
-            self.on(now, Fact::Left { job: member(job) });
-        }
+        self.tell(now, |manager| manager.leave(now.duration(), member(job)));
     }
 
     /// Everything is unread again.
     pub fn next_epoch(&mut self, now: Nanos, job: usize) {
-        if self.is_member(job) {
-            self.members[job].referenced.fill(false);
-            self.on(now, Fact::NextEpoch { job: member(job) });
-        }
+        self.tell(now, |manager| manager.next_epoch(now.duration(), member(job), &[]));
+    }
+
+    /// How many of the job's next mini-batches are to miss, whatever is resident.
+    pub fn probe(&mut self, now: Nanos, job: usize) -> u32 {
+        self.manager.probe(now.duration(), member(job)).expect("whoever draws has joined")
     }
 
     /// Tells a job's sampler what to draw from.
     pub fn direct(&mut self, job: usize, epoch: &mut Epoch, batch: u64) {
-        if !self.is_member(job) {
-            epoch.open(&[], &[], None);
-            return;
-        }
-        let open = self.rotation.open(member(job)).expect("a member is known");
-        let known = &mut self.members[job].open;
-        known.fill(false);
-        for chunk in open.held.iter().chain(&open.first).chain(&open.then) {
-            known[chunk.0 as usize] = true;
-        }
-        let pieces = |chunk: &ChunkOrdinal| self.pieces_of(*chunk).map(ChunkOrdinal);
-        let held: Vec<ChunkOrdinal> = open.held.iter().flat_map(pieces).collect();
-        // The first as one; when they are running out, the others as well, but the first before them.
-        let mut rotating: Vec<ChunkOrdinal> = open.first.iter().flat_map(pieces).collect();
-        let mut unread: u64 = rotating.iter().map(|piece| epoch.unread(*piece)).sum();
-        let is_running_out = unread < batch;
-        let leaving = rotating.iter().copied().find(|piece| epoch.unread(*piece) > 0);
-        for chunk in &open.then {
-            if unread >= batch {
-                break;
-            }
-            unread += pieces(chunk).map(|piece| epoch.unread(piece)).sum::<u64>();
-            rotating.extend(pieces(chunk));
-        }
-        epoch.open(&held, &rotating, leaving.filter(|_| is_running_out));
+        let open = self.manager.open(member(job));
+        let directions = open.directions(batch, |piece| epoch.unread(piece));
+        epoch.open(&directions);
     }
 
     /// Where these items come from, if that is one place.
     pub fn mode(&self, job: usize, items: &[u32]) -> Option<Mode> {
-        let piece = |item: &u32| self.piece_of[*item as usize] as usize;
-        if !self.is_member(job) || !items.iter().any(|item| self.has_place[piece(item)]) {
-            return Some(Mode::Miss);
-        }
-        let is_held = |item: &u32| self.held[piece(item)];
-        if items.iter().any(|item| self.has_place[piece(item)] && !is_held(item)) {
-            return Some(Mode::Rotating);
-        }
-        items.iter().all(|item| self.resident.contains(*item)).then_some(Mode::Hit)
+        let pieces = items.iter().map(|item| self.piece_of[*item as usize]);
+        let all_resident = items.iter().all(|item| self.resident.contains(*item));
+        self.manager.mode(member(job), pieces, all_resident)
     }
 
     /// A job has drawn these items.
     pub fn drawn(&mut self, now: Nanos, job: usize, epoch: &Epoch, items: &[u32], pace: u64) {
-        if !self.is_member(job) {
-            return;
-        }
-        let mut touched: Vec<ChunkOrdinal> = Vec::new();
-        for item in items {
-            let chunk = self.chunk_of_piece(self.piece_of[*item as usize]);
-            if !touched.contains(&chunk) {
-                touched.push(chunk);
-            }
-        }
-        for chunk in &touched {
-            let known = &mut self.members[job];
-            if known.open[chunk.0 as usize] && !known.referenced[chunk.0 as usize] {
-                known.referenced[chunk.0 as usize] = true;
-                self.on(now, Fact::Referenced { job: member(job), chunk: *chunk });
-            }
-        }
+        let mut touched: Vec<u32> =
+            items.iter().map(|item| self.piece_of[*item as usize]).collect();
+        touched.sort_unstable();
+        touched.dedup();
         let unread: Vec<_> =
-            touched.into_iter().map(|chunk| (chunk, self.unread(chunk, epoch))).collect();
-        self.on(now, Fact::Progress { job: member(job), unread: &unread, pace: rate(pace) });
+            touched.into_iter().map(|piece| (piece, self.unread(piece, epoch))).collect();
+        self.tell(now, |manager| manager.drawn(now.duration(), member(job), &unread, rate(pace)));
     }
 
     /// The last items of these pieces were given to a job.
-    pub fn released(&mut self, now: Nanos, job: usize, epoch: &Epoch, pieces: &[ChunkOrdinal]) {
-        if !self.is_member(job) {
-            return;
-        }
-        let mut chunks: Vec<_> = pieces.iter().map(|piece| self.chunk_of_piece(piece.0)).collect();
-        chunks.dedup();
-        for chunk in chunks {
-            let is_over =
-                self.pieces_of(chunk).all(|piece| epoch.unyielded(ChunkOrdinal(piece)) == 0);
-            let referenced = self.members[job].referenced.get_mut(chunk.0 as usize);
-            if is_over && referenced.is_some_and(std::mem::take) {
-                self.on(now, Fact::Exhausted { job: member(job), chunk });
-            }
-        }
+    pub fn released(&mut self, now: Nanos, job: usize, pieces: &[ChunkOrdinal]) {
+        let pieces: Vec<u32> = pieces.iter().map(|piece| piece.0).collect();
+        self.tell(now, |manager| manager.released(now.duration(), member(job), &pieces));
     }
 
-    /// Whether chunks that were being filled are full now, as far as anyone needs them.
-    pub fn check_fills(&mut self, now: Nanos, readers: &[&Epoch]) {
+    /// A mini-batch took so long, of which its GPUs waited `stalled`.
+    pub fn computed(&mut self, now: Nanos, job: usize, mode: Mode, times: [Nanos; 2]) {
+        let times = times.map(Nanos::duration);
+        self.tell(now, |manager| manager.computed(now.duration(), member(job), mode, times));
+    }
+
+    /// Whether pieces that were being filled are full now, as far as anyone needs them.
+    pub fn check_fills(&mut self, now: Nanos, readers: &[(usize, &Epoch)]) {
         let mut at = 0;
         while at < self.fills.len() {
-            let Self { fills, pieces, resident, item_bytes, .. } = self;
-            let fill = &mut fills[at];
+            let Self { fills, pieces, resident, .. } = self;
             let is_there = |item: u32| {
-                resident.contains(item) || !readers.iter().any(|epoch| !epoch.has_drawn(item))
+                resident.contains(item) || readers.iter().all(|(_, epoch)| epoch.has_drawn(item))
             };
-            let (chunk, is_ordered) = (fill.chunk, fill.is_ordered);
-            if fill.is_full(pieces, is_there) {
-                self.fills.remove(at);
-                if is_ordered {
-                    self.on(now, Fact::Loaded { chunk });
+            if fills[at].is_full(pieces, is_there) {
+                let filled: Vec<u32> = self.fills.remove(at).pieces().collect();
+                for (job, _) in readers {
+                    self.tell(now, |manager| manager.filled(now.duration(), member(*job), &filled));
                 }
                 // What follows may have changed the list.
                 at = 0;
-                continue;
+            } else {
+                at += 1;
             }
-            let size = size_of(pieces, fill.pieces(), *item_bytes);
-            let news = fill.news(size);
-            if let Some(bytes) = news.filter(|_| is_ordered) {
-                self.on(now, Fact::Loading { chunk, bytes: ByteSize(bytes) });
-            }
-            at += 1;
         }
     }
 
     pub fn tick(&mut self, now: Nanos) {
-        self.on(now, Fact::Tick);
+        self.tell(now, |manager| manager.tick(now.duration()));
     }
 
     /// When [`Shelf::tick`] has something to do.
     pub fn next_deadline(&self) -> Option<Nanos> {
-        self.deadline
+        self.manager.next_deadline().map(Nanos::from)
     }
 
-    /// How many whole chunks have a place.
-    pub fn placed(&self) -> u32 {
-        match self.cut {
-            Cut::Chunks(chunks) => chunks,
-            Cut::Halves(_) => 1,
-            Cut::Nothing => 0,
-        }
+    pub fn wish(&self) -> Wish {
+        self.manager.wish()
+    }
+
+    /// Changes whenever space should be split anew.
+    pub fn reasons(&self) -> u64 {
+        self.manager.reasons()
     }
 
     /// The dataset has this much space from now on.
-    pub fn place(&mut self, now: Nanos, cut: Cut, jobs: &[Running], paces: &[u64]) {
-        if cut == self.cut {
-            return;
-        }
-        let is_other_kind = matches!(cut, Cut::Halves(_)) != matches!(self.cut, Cut::Halves(_));
-        if is_other_kind {
-            self.empty(now);
-        }
-        self.cut = cut;
-        if is_other_kind {
-            self.start_rotation();
-        }
-        let chunks = match cut {
-            Cut::Chunks(count) | Cut::Halves(count) => count,
-            Cut::Nothing => 0,
+    pub fn place(&mut self, now: Nanos, choice: Choice) {
+        self.tell(now, |manager| manager.place(now.duration(), choice));
+    }
+
+    /// Tells the manager, and does what it orders.
+    fn tell(
+        &mut self,
+        now: Nanos,
+        fact: impl FnOnce(&mut Manager) -> Result<Vec<Order>, Contradiction>,
+    ) {
+        let name = &self.name;
+        let expect = |orders: Result<Vec<Order>, Contradiction>| {
+            orders.unwrap_or_else(|error| panic!("{name}: {error}"))
         };
-        self.on(now, Fact::Budget { chunks });
-        if is_other_kind {
-            for (job, running) in jobs.iter().enumerate() {
-                if self.is_member(job) && running.state == State::Training {
-                    self.join(now, job, &running.epoch, paces[job]);
-                }
-            }
-        }
-    }
-
-    /// Evicts everything, because it will be cut otherwise.
-    fn empty(&mut self, now: Nanos) {
-        let chunks: Vec<ChunkOrdinal> = self.rotation.resident().collect();
-        for chunk in chunks {
-            self.free(now, chunk);
-        }
-    }
-
-    fn start_rotation(&mut self) {
-        let sizes: Vec<ByteSize> = self.chunks().map(|chunk| self.size_of(chunk)).collect();
-        let largest = sizes.iter().max().map_or(0, |size| size.0);
-        let settings = Settings {
-            policy: self.rule,
-            lease: LEASE,
-            // If they had nothing else to fetch; the first load corrects it.
-            load_time: Duration::from_secs_f64(largest as f64 / self.load_rate as f64),
-            chunk_sizes: sizes,
-        };
-        self.rotation = Rotation::new(&settings);
-    }
-
-    /// Tells the rotation, and does what it orders.
-    fn on(&mut self, now: Nanos, fact: Fact<'_>) {
-        let mut orders = VecDeque::from(self.tell(now, fact));
+        let mut orders = VecDeque::from(expect(fact(&mut self.manager)));
         let mut obeyed = 0;
         while let Some(order) = orders.pop_front() {
             obeyed += 1;
-            assert!(obeyed <= 4 * self.pieces.len() + 4, "{}: {order:?} without end", self.name);
+            assert!(obeyed <= 4 * self.pieces.len() + 4, "{name}: {order:?} without end");
             match order {
-                Order::Load(chunk) => {
-                    for piece in self.pieces_of(chunk) {
-                        self.has_place[piece as usize] = true;
-                        self.log.push(Stay { piece, from: now, to: None });
+                Order::Load(pieces) => {
+                    self.log.push(Stay { pieces: pieces.clone(), from: now, to: None });
+                    self.fills.push(Fill::new(pieces));
+                }
+                Order::Evict(pieces) => {
+                    self.fills.retain(|fill| fill.pieces() != pieces);
+                    for piece in pieces.clone() {
+                        for item in &self.pieces[piece as usize] {
+                            self.resident.remove(*item);
+                        }
                     }
-                    self.fills.push(Fill::new(chunk, self.pieces_of(chunk), true));
+                    let stay = self.log.iter_mut().rev().find(|stay| stay.pieces == pieces);
+                    stay.expect("what is evicted was loaded").to = Some(now);
+                    orders.extend(expect(self.manager.evicted(now.duration(), &pieces)));
                 }
-                Order::Mark(_) => {}
-                Order::Evict { chunk, .. } => {
-                    self.free(now, chunk);
-                    orders.extend(self.tell(now, Fact::Evicted { chunk }));
-                }
-            }
-        }
-        self.deadline = self.rotation.next_deadline().map(Nanos::from);
-        self.held.fill(false);
-        let is_whole = self.rule != Rule::ByNeed && self.placed() as usize >= self.rotating_count();
-        let held: Vec<ChunkOrdinal> = if is_whole {
-            self.rotation.resident().collect()
-        } else {
-            self.rotation.held().collect()
-        };
-        for chunk in held {
-            self.pieces_of(chunk).for_each(|piece| self.held[piece as usize] = true);
-        }
-    }
-
-    fn tell(&mut self, now: Nanos, fact: Fact<'_>) -> Vec<Order> {
-        let orders = self.rotation.on(now.duration(), fact);
-        orders.unwrap_or_else(|error| panic!("{}: {error} ({fact:?})", self.name))
-    }
-
-    fn free(&mut self, now: Nanos, chunk: ChunkOrdinal) {
-        self.fills.retain(|fill| fill.chunk != chunk);
-        for piece in self.pieces_of(chunk) {
-            self.has_place[piece as usize] = false;
-            for item in &self.pieces[piece as usize] {
-                self.resident.remove(*item);
-            }
-            let stay = self.log.iter_mut().rev().find(|stay| stay.piece == piece);
-            stay.expect("what is evicted was loaded").to = Some(now);
-        }
-        for member in &mut self.members {
-            if let Some(referenced) = member.referenced.get_mut(chunk.0 as usize) {
-                *referenced = false;
             }
         }
     }
 
     /// Bytes of everything that has a place, full or not.
     pub fn taken(&self) -> u64 {
-        let pieces = self.pieces.iter().zip(&self.has_place).filter(|(_, has_place)| **has_place);
-        pieces.map(|(items, _)| items.len() as u64 * self.item_bytes).sum()
+        let there = self.log.iter().filter(|stay| stay.to.is_none());
+        let items = there.flat_map(|stay| stay.pieces.clone());
+        items.map(|piece| self.pieces[piece as usize].len() as u64 * self.item_bytes).sum()
     }
 
     pub fn residency(&self, end: Nanos) -> impl Iterator<Item = Residency> {
-        // Both halves of a chunk come and go together, unless halves rotate.
-        let stays = self.log.iter().filter(|stay| {
-            stay.piece.is_multiple_of(self.halves) || matches!(self.cut, Cut::Halves(_))
-        });
-        stays.map(move |stay| Residency {
+        self.log.iter().map(move |stay| Residency {
             dataset: self.name.clone(),
-            chunk: stay.piece / self.halves,
+            chunk: stay.pieces.start / self.halves,
             from_seconds: stay.from.seconds(),
             to_seconds: stay.to.unwrap_or(end).seconds(),
         })
     }
 
-    /// How many chunks or halves the rotation knows.
-    fn rotating_count(&self) -> usize {
-        self.pieces.len() / self.pieces_per_chunk() as usize
+    fn unread(&self, piece: u32, epoch: &Epoch) -> ByteSize {
+        ByteSize(epoch.unread(ChunkOrdinal(piece)) * self.item_bytes)
     }
-
-    fn chunks(&self) -> impl Iterator<Item = ChunkOrdinal> + use<> {
-        (0..u32::try_from(self.rotating_count()).expect("few chunks")).map(ChunkOrdinal)
-    }
-
-    fn pieces_per_chunk(&self) -> u32 {
-        if matches!(self.cut, Cut::Halves(_)) { 1 } else { self.halves }
-    }
-
-    fn pieces_of(&self, chunk: ChunkOrdinal) -> Range<u32> {
-        let pieces = self.pieces_per_chunk();
-        chunk.0 * pieces..(chunk.0 + 1) * pieces
-    }
-
-    fn chunk_of_piece(&self, piece: u32) -> ChunkOrdinal {
-        ChunkOrdinal(piece / self.pieces_per_chunk())
-    }
-
-    fn size_of(&self, chunk: ChunkOrdinal) -> ByteSize {
-        ByteSize(size_of(&self.pieces, self.pieces_of(chunk), self.item_bytes))
-    }
-
-    fn unread(&self, chunk: ChunkOrdinal, epoch: &Epoch) -> ByteSize {
-        let items = self.pieces_of(chunk).map(|piece| epoch.unread(ChunkOrdinal(piece)));
-        ByteSize(items.sum::<u64>() * self.item_bytes)
-    }
-}
-
-fn size_of(pieces: &[Vec<u32>], those: Range<u32>, item_bytes: u64) -> u64 {
-    those.map(|piece| pieces[piece as usize].len() as u64).sum::<u64>() * item_bytes
 }
 
 fn member(job: usize) -> Member {
