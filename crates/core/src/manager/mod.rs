@@ -307,9 +307,9 @@ impl Manager {
         let mut orders = Vec::new();
         for chunk in loaded {
             // What followed from another may have taken it away.
-            let Some(load) = self.loads.remove(&chunk) else { continue };
-            let bytes = load.total();
-            orders.extend(self.tell(now, Fact::Loading { chunk, bytes })?);
+            if self.loads.remove(&chunk).is_none() {
+                continue;
+            }
             orders.extend(self.tell(now, Fact::Loaded { chunk })?);
         }
         Ok(orders)
