@@ -10,7 +10,10 @@ mod waiting;
 
 use std::{io, path::Path, time::Duration};
 
-use forebay_core::digest::{Digest, DigestError};
+use forebay_core::{
+    digest::{Digest, DigestError},
+    manager::{Answer, Report},
+};
 use forebay_wire::{
     BATCH_MAX, BlobProgress, BlobRange, ClaimAnswer, GetAnswer, Malformed, PAYLOAD_SIZE_MAX,
     PRESENCE_MAX, PutAnswer, Refusal, RenewAnswer, Reply, Request,
@@ -248,6 +251,22 @@ impl Client {
             }
         }
         Ok(())
+    }
+
+    /// Says how the job gets on with a dataset; the answer is what to draw from.
+    pub fn report(&mut self, Handle(handle): Handle, report: Report) -> Result<Answer> {
+        match self.ask(&Request::Report { handle, report })? {
+            Reply::Report(answer) => Ok(answer),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Says that the job reads a dataset no more.
+    pub fn leave(&mut self, Handle(handle): Handle) -> Result<()> {
+        match self.ask(&Request::Leave { handle })? {
+            Reply::Left => Ok(()),
+            _ => Err(ClientError::Unexpected),
+        }
     }
 
     /// The node's counters.

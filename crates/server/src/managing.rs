@@ -7,14 +7,12 @@ use std::{collections::HashMap, ops::Range, sync::Arc, time::Duration};
 
 use forebay_core::{
     BlobOrdinal, ByteSize, DatasetId,
-    benefit::Mode,
-    chunking::ChunkOrdinal,
-    manager::{Answer, Managers, Order, Refusal, Report, Rule, Space},
+    manager::{Managers, Order, Refusal, Report, Rule, Space},
     placement::Placement,
     table::Table,
     units::ByteRate,
 };
-use forebay_wire::{BatchMode, Draw, ErrorCode, Reply, Report as WireReport, ReportAnswer};
+use forebay_wire::{ErrorCode, Reply};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -63,11 +61,6 @@ impl Managing {
                 .piece_of(BlobOrdinal::new(blob))
                 .is_none_or(|piece| state.managers.is_kept(&dataset, piece))
     }
-
-    /// Why a dataset has the space that it has, in words.
-    pub fn explain(&self, dataset: &DatasetId) -> Option<String> {
-        self.state.lock().managers.explain(dataset).map(str::to_owned)
-    }
 }
 
 impl NodeService {
@@ -76,7 +69,7 @@ impl NodeService {
         self: &Arc<Self>,
         table: &Arc<Table>,
         job: &str,
-        report: WireReport,
+        report: &Report,
     ) -> Result<Reply, Refused> {
         let dataset = table.dataset();
         let is_managed = self.managing.state.lock().managers.manager(&dataset).is_some();
@@ -91,13 +84,12 @@ impl NodeService {
             };
             self.carry_out(orders.map_err(|refusal| self.refuse(&refusal))?);
         }
-        let report = understood(report);
         let (answer, orders) =
-            self.managing.state.lock().managers.report(self.now(), dataset, job, &report);
+            self.managing.state.lock().managers.report(self.now(), dataset, job, report);
         self.carry_out(orders);
         let answer = answer.map_err(|refusal| self.refuse(&refusal))?;
         self.counters.reports.one();
-        Ok(Reply::Report(said(answer)))
+        Ok(Reply::Report(answer))
     }
 
     /// A job reads a dataset no more.
@@ -181,42 +173,4 @@ impl NodeService {
         };
         (code, refusal.to_string())
     }
-}
-
-fn understood(report: WireReport) -> Report {
-    let microseconds = |us: u32| Duration::from_micros(us.into());
-    let batches = report.batches.iter().map(|batch| {
-        let mode = match batch.mode {
-            BatchMode::Hit => Mode::Hit,
-            BatchMode::Rotating => Mode::Rotating,
-            BatchMode::Miss => Mode::Miss,
-        };
-        (mode, microseconds(batch.took_us), microseconds(batch.stalled_us))
-    });
-    Report {
-        life: report.life,
-        gpus: report.gpus,
-        epoch_batches: report.epoch_batches,
-        epoch: report.epoch,
-        pace: ByteRate(ByteSize(report.pace)),
-        is_all: report.is_all,
-        batches: batches.collect(),
-        unread: report.unread.into_iter().map(|(piece, left)| (piece, ByteSize(left))).collect(),
-        released: report.released,
-        filled: report.filled,
-    }
-}
-
-fn said(answer: Answer) -> ReportAnswer {
-    let Answer::Draw { open, loading, forced } = answer else { return ReportAnswer::TellAll };
-    let numbers = |pieces: &[ChunkOrdinal]| pieces.iter().map(|piece| piece.0).collect();
-    let then = (0..).zip(&open.then);
-    let then = then.flat_map(|(place, pieces)| pieces.iter().map(move |piece| (place, piece.0)));
-    ReportAnswer::Draw(Draw {
-        held: numbers(&open.held),
-        first: numbers(&open.first),
-        then: then.collect(),
-        loading,
-        forced,
-    })
 }

@@ -313,7 +313,7 @@ impl NodeService {
                 Reply::Wanted
             }
             Request::Report { handle, report } => {
-                self.report(session.table(handle)?, &session.job, report).await?
+                self.report(session.table(handle)?, &session.job, &report).await?
             }
             Request::Leave { handle } => self.leave(session.table(handle)?, &session.job)?,
         }))

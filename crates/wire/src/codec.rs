@@ -137,22 +137,3 @@ impl Writer<'_> {
         }
     }
 }
-
-/// Gives an enum without fields its bytes on the wire.
-macro_rules! coded {
-    ($name:ident { $($variant:ident = $code:literal),+ $(,)? }) => {
-        impl $name {
-            pub(crate) fn code(self) -> u8 {
-                match self { $(Self::$variant => $code),+ }
-            }
-
-            pub(crate) fn from_code(code: u8) -> Result<Self, $crate::Malformed> {
-                match code {
-                    $($code => Ok(Self::$variant),)+
-                    _ => Err($crate::Malformed::Value),
-                }
-            }
-        }
-    };
-}
-pub(crate) use coded;

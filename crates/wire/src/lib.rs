@@ -14,10 +14,9 @@ mod request;
 pub use codec::Malformed;
 pub use frame::{Frame, HEADER_SIZE, Header};
 pub use reply::{
-    ClaimAnswer, Draw, ErrorCode, GetAnswer, PutAnswer, Refusal, RenewAnswer, Reply, ReportAnswer,
-    ShowAnswer,
+    ClaimAnswer, ErrorCode, GetAnswer, PutAnswer, Refusal, RenewAnswer, Reply, ShowAnswer,
 };
-pub use request::{BatchMode, BatchTime, BlobLength, BlobProgress, BlobRange, Report, Request};
+pub use request::{BlobLength, BlobProgress, BlobRange, Request};
 
 /// The versions of this protocol that are spoken here, oldest and newest.
 pub const VERSIONS: (u16, u16) = (1, 1);

@@ -1,10 +1,14 @@
 //! What a node answers.
 
 use bytes::Bytes;
+use forebay_core::{
+    chunking::ChunkOrdinal,
+    manager::{Answer, Open},
+};
 
 use crate::{
     BATCH_MAX, PAYLOAD_SIZE_MAX, PIECES_MAX, PRESENCE_MAX,
-    codec::{Malformed, Reader, Writer, coded},
+    codec::{Malformed, Reader, Writer},
     frame::{Frame, Header},
     request::kind,
 };
@@ -67,7 +71,7 @@ pub enum Reply {
     /// Noted.
     Wanted,
     /// What to draw from.
-    Report(ReportAnswer),
+    Report(Answer),
     /// The job has left.
     Left,
     /// The request was refused.
@@ -130,30 +134,6 @@ pub enum PutAnswer {
     Stored,
 }
 
-/// What a job draws from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ReportAnswer {
-    /// The manager does not know the job, or not this epoch: report again, and tell all.
-    TellAll,
-    /// These pieces.
-    Draw(Draw),
-}
-
-/// The pieces that a job draws from; what they mean is said at [`forebay_core::manager::Open`].
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Draw {
-    /// Those that stay for good.
-    pub held: Vec<u32>,
-    /// Those to draw from, as one.
-    pub first: Vec<u32>,
-    /// Those to go on with, each with its place in the order.
-    pub then: Vec<(u32, u32)>,
-    /// Those that are on their way.
-    pub loading: Vec<u32>,
-    /// So many of the next mini-batches are to miss.
-    pub forced: u32,
-}
-
 /// Why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
@@ -195,6 +175,24 @@ const UPLOADED: u8 = REPLY | kind::UPLOAD;
 const ERROR: u8 = 0xff;
 /// Counters of a node, with room for growth.
 const COUNTERS_MAX: usize = 1024;
+
+/// Gives an enum without fields its bytes on the wire.
+macro_rules! coded {
+    ($name:ident { $($variant:ident = $code:literal),+ $(,)? }) => {
+        impl $name {
+            fn code(self) -> u8 {
+                match self { $(Self::$variant => $code),+ }
+            }
+
+            fn from_code(code: u8) -> Result<Self, Malformed> {
+                match code {
+                    $($code => Ok(Self::$variant),)+
+                    _ => Err(Malformed::Value),
+                }
+            }
+        }
+    };
+}
 
 coded!(GetAnswer { Hit = 0, Miss = 1, Claimed = 2 });
 coded!(ClaimAnswer { Granted = 0, Held = 1, Present = 2, TooMany = 3, Outside = 4 });
@@ -263,11 +261,7 @@ impl Reply {
             Self::Open { handle } => to.u32(*handle),
             Self::Uploaded { next } => to.u64(*next),
             Self::Presence { .. } | Self::Released | Self::Wanted | Self::Left => {}
-            Self::Report(ReportAnswer::TellAll) => to.u8(1),
-            Self::Report(ReportAnswer::Draw(draw)) => {
-                to.u8(0);
-                draw.write(to);
-            }
+            Self::Report(answer) => write_answer(answer, to),
             Self::Get { index, answer, .. } => {
                 to.u32(*index);
                 to.u8(answer.code());
@@ -338,11 +332,7 @@ impl Reply {
                         .list(COUNTERS_MAX, 10, |from| Ok((from.text()?, from.u64()?)))?,
                 },
                 kind::WANT => Self::Wanted,
-                kind::REPORT => Self::Report(match from.u8()? {
-                    0 => ReportAnswer::Draw(Draw::read(&mut from)?),
-                    1 => ReportAnswer::TellAll,
-                    _ => return Err(Malformed::Value),
-                }),
+                kind::REPORT => Self::Report(read_answer(&mut from)?),
                 kind::LEAVE => Self::Left,
                 _ => return Err(Malformed::Kind(reply)),
             },
@@ -352,22 +342,33 @@ impl Reply {
     }
 }
 
-impl Draw {
-    fn write(&self, to: &mut Writer<'_>) {
-        for pieces in [&self.held, &self.first, &self.loading] {
-            to.list(PIECES_MAX, pieces, |to, piece| to.u32(*piece));
-        }
-        to.list(PIECES_MAX, &self.then, |to, (place, piece)| {
-            to.u32(*place);
-            to.u32(*piece);
-        });
-        to.u32(self.forced);
+fn write_answer(answer: &Answer, to: &mut Writer<'_>) {
+    let Answer::Draw { open, loading, forced } = answer else { return to.u8(1) };
+    to.u8(0);
+    for pieces in [&open.held, &open.first] {
+        to.list(PIECES_MAX, pieces, |to, piece| to.u32(piece.0));
     }
+    to.list(PIECES_MAX, &open.then, |to, pieces| {
+        to.list(PIECES_MAX, pieces, |to, piece| to.u32(piece.0));
+    });
+    to.list(PIECES_MAX, loading, |to, piece| to.u32(*piece));
+    to.u32(*forced);
+}
 
-    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let mut pieces = || from.list(PIECES_MAX, 4, Reader::u32);
-        let (held, first, loading) = (pieces()?, pieces()?, pieces()?);
-        let then = from.list(PIECES_MAX, 8, |from| Ok((from.u32()?, from.u32()?)))?;
-        Ok(Self { held, first, then, loading, forced: from.u32()? })
+fn read_answer(from: &mut Reader<'_>) -> Result<Answer, Malformed> {
+    let pieces =
+        |from: &mut Reader<'_>| from.list(PIECES_MAX, 4, |from| from.u32().map(ChunkOrdinal));
+    match from.u8()? {
+        0 => Ok(Answer::Draw {
+            open: Open {
+                held: pieces(from)?,
+                first: pieces(from)?,
+                then: from.list(PIECES_MAX, 4, pieces)?,
+            },
+            loading: from.list(PIECES_MAX, 4, Reader::u32)?,
+            forced: from.u32()?,
+        }),
+        1 => Ok(Answer::TellAll),
+        _ => Err(Malformed::Value),
     }
 }

@@ -1,11 +1,15 @@
 //! What a job or its agent asks of a node.
 
+use std::time::Duration;
+
 use bytes::Bytes;
-use forebay_core::{Address, DatasetId, NamespaceId};
+use forebay_core::{
+    Address, ByteSize, DatasetId, NamespaceId, benefit::Mode, manager::Report, units::ByteRate,
+};
 
 use crate::{
     BATCH_MAX, PAYLOAD_SIZE_MAX, PIECES_MAX, PRESENCE_MAX,
-    codec::{Malformed, Reader, Writer, coded},
+    codec::{Malformed, Reader, Writer},
     frame::{Frame, Header},
 };
 
@@ -127,55 +131,6 @@ pub enum Request {
         handle: u32,
     },
 }
-
-/// How a job gets on with a dataset; what it means is said at [`forebay_core::manager::Report`].
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Report {
-    /// Which of the job's lives speaks.
-    pub life: u64,
-    /// How many GPUs wait for it.
-    pub gpus: u32,
-    /// Mini-batches in an epoch.
-    pub epoch_batches: u64,
-    /// Which epoch.
-    pub epoch: u64,
-    /// Bytes a second.
-    pub pace: u64,
-    /// Whether what is not named in `unread` is wholly unread.
-    pub is_all: bool,
-    /// Pieces, and the bytes that are unread of each.
-    pub unread: Vec<(u32, u64)>,
-    /// Pieces whose last items were yielded.
-    pub released: Vec<u32>,
-    /// Pieces of which there is nothing left to fetch.
-    pub filled: Vec<u32>,
-    /// Mini-batches that were computed.
-    pub batches: Vec<BatchTime>,
-}
-
-/// How long a mini-batch took.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BatchTime {
-    /// Where its items came from.
-    pub mode: BatchMode,
-    /// In all, in microseconds.
-    pub took_us: u32,
-    /// How much of that the job waited for its data.
-    pub stalled_us: u32,
-}
-
-/// Where the items of a mini-batch came from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BatchMode {
-    /// All from pieces that are held.
-    Hit,
-    /// At least some from pieces that rotate.
-    Rotating,
-    /// From the origin.
-    Miss,
-}
-
-coded!(BatchMode { Hit = 0, Rotating = 1, Miss = 2 });
 
 /// A row of a dataset's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -324,7 +279,7 @@ impl Request {
             Self::Stats => {}
             Self::Report { handle, report } => {
                 to.u32(*handle);
-                report.write(to);
+                write_report(report, to);
             }
             Self::Leave { handle } => to.u32(*handle),
         }
@@ -395,7 +350,7 @@ impl Request {
             kind::WANT => {
                 Self::Want { handle: from.u32()?, blobs: from.list(BATCH_MAX, 8, Reader::u64)? }
             }
-            kind::REPORT => Self::Report { handle: from.u32()?, report: Report::read(&mut from)? },
+            kind::REPORT => Self::Report { handle: from.u32()?, report: read_report(&mut from)? },
             kind::LEAVE => Self::Leave { handle: from.u32()? },
             unknown => return Err(Malformed::Kind(unknown)),
         };
@@ -403,47 +358,56 @@ impl Request {
     }
 }
 
-impl Report {
-    fn write(&self, to: &mut Writer<'_>) {
-        to.u64(self.life);
-        to.u32(self.gpus);
-        to.u64(self.epoch_batches);
-        to.u64(self.epoch);
-        to.u64(self.pace);
-        to.u8(self.is_all.into());
-        to.list(PIECES_MAX, &self.unread, |to, (piece, unread)| {
-            to.u32(*piece);
-            to.u64(*unread);
+fn write_report(report: &Report, to: &mut Writer<'_>) {
+    to.u64(report.life);
+    to.u32(report.gpus);
+    to.u64(report.epoch_batches);
+    to.u64(report.epoch);
+    to.u64(report.pace.0.0);
+    to.u8(report.is_all.into());
+    to.list(PIECES_MAX, &report.unread, |to, (piece, unread)| {
+        to.u32(*piece);
+        to.u64(unread.0);
+    });
+    for pieces in [&report.released, &report.filled] {
+        to.list(PIECES_MAX, pieces, |to, piece| to.u32(*piece));
+    }
+    to.list(BATCH_MAX, &report.batches, |to, (mode, took, stalled)| {
+        to.u8(match mode {
+            Mode::Hit => 0,
+            Mode::Rotating => 1,
+            Mode::Miss => 2,
         });
-        for pieces in [&self.released, &self.filled] {
-            to.list(PIECES_MAX, pieces, |to, piece| to.u32(*piece));
+        for time in [took, stalled] {
+            to.u32(u32::try_from(time.as_micros()).unwrap_or(u32::MAX));
         }
-        to.list(BATCH_MAX, &self.batches, |to, batch| {
-            to.u8(batch.mode.code());
-            to.u32(batch.took_us);
-            to.u32(batch.stalled_us);
-        });
-    }
+    });
+}
 
-    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        Ok(Self {
-            life: from.u64()?,
-            gpus: from.u32()?,
-            epoch_batches: from.u64()?,
-            epoch: from.u64()?,
-            pace: from.u64()?,
-            is_all: match from.u8()? {
-                0 => false,
-                1 => true,
+fn read_report(from: &mut Reader<'_>) -> Result<Report, Malformed> {
+    Ok(Report {
+        life: from.u64()?,
+        gpus: from.u32()?,
+        epoch_batches: from.u64()?,
+        epoch: from.u64()?,
+        pace: ByteRate(ByteSize(from.u64()?)),
+        is_all: match from.u8()? {
+            0 => false,
+            1 => true,
+            _ => return Err(Malformed::Value),
+        },
+        unread: from.list(PIECES_MAX, 12, |from| Ok((from.u32()?, ByteSize(from.u64()?))))?,
+        released: from.list(PIECES_MAX, 4, Reader::u32)?,
+        filled: from.list(PIECES_MAX, 4, Reader::u32)?,
+        batches: from.list(BATCH_MAX, 9, |from| {
+            let mode = match from.u8()? {
+                0 => Mode::Hit,
+                1 => Mode::Rotating,
+                2 => Mode::Miss,
                 _ => return Err(Malformed::Value),
-            },
-            unread: from.list(PIECES_MAX, 12, |from| Ok((from.u32()?, from.u64()?)))?,
-            released: from.list(PIECES_MAX, 4, Reader::u32)?,
-            filled: from.list(PIECES_MAX, 4, Reader::u32)?,
-            batches: from.list(BATCH_MAX, 9, |from| {
-                let mode = BatchMode::from_code(from.u8()?)?;
-                Ok(BatchTime { mode, took_us: from.u32()?, stalled_us: from.u32()? })
-            })?,
-        })
-    }
+            };
+            let mut time = || from.u32().map(|us| Duration::from_micros(us.into()));
+            Ok((mode, time()?, time()?))
+        })?,
+    })
 }

@@ -1,7 +1,15 @@
 //! Every frame survives the round trip, and no bytes from outside do any harm.
 
+use std::time::Duration;
+
 use bytes::Bytes;
-use forebay_core::{Address, DatasetId, NamespaceId};
+use forebay_core::{
+    Address, ByteSize, DatasetId, NamespaceId,
+    benefit::Mode,
+    chunking::ChunkOrdinal,
+    manager::{Answer, Open, Report},
+    units::ByteRate,
+};
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
@@ -72,17 +80,17 @@ fn pieces() -> impl Strategy<Value = Vec<u32>> {
 }
 
 fn report() -> impl Strategy<Value = Report> {
-    let modes = prop::sample::select(vec![BatchMode::Hit, BatchMode::Rotating, BatchMode::Miss]);
-    let batch = (modes, any::<u32>(), any::<u32>())
-        .prop_map(|(mode, took_us, stalled_us)| BatchTime { mode, took_us, stalled_us });
+    let modes = prop::sample::select(vec![Mode::Hit, Mode::Rotating, Mode::Miss]);
+    let time = || any::<u32>().prop_map(|us| Duration::from_micros(us.into()));
     (
         (any::<u64>(), any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>(), any::<bool>()),
-        vec((any::<u32>(), any::<u64>()), 0..20),
+        vec((any::<u32>(), any::<u64>().prop_map(ByteSize)), 0..20),
         (pieces(), pieces()),
-        vec(batch, 0..20),
+        vec((modes, time(), time()), 0..20),
     )
         .prop_map(|(job, unread, (released, filled), batches)| {
             let (life, gpus, epoch_batches, epoch, pace, is_all) = job;
+            let pace = ByteRate(ByteSize(pace));
             Report {
                 life,
                 gpus,
@@ -98,11 +106,21 @@ fn report() -> impl Strategy<Value = Report> {
         })
 }
 
-fn draw() -> impl Strategy<Value = Draw> {
-    let then = vec((any::<u32>(), any::<u32>()), 0..20);
-    (pieces(), pieces(), then, pieces(), any::<u32>()).prop_map(
-        |(held, first, then, loading, forced)| Draw { held, first, then, loading, forced },
-    )
+fn answer() -> impl Strategy<Value = Answer> {
+    let named = || pieces().prop_map(|pieces| pieces.into_iter().map(ChunkOrdinal).collect());
+    let open = (named(), named(), vec(named(), 0..5)).prop_map(|(held, first, then)| Open {
+        held,
+        first,
+        then,
+    });
+    prop_oneof![
+        Just(Answer::TellAll),
+        (open, pieces(), any::<u32>()).prop_map(|(open, loading, forced)| Answer::Draw {
+            open,
+            loading,
+            forced
+        }),
+    ]
 }
 
 fn reply() -> impl Strategy<Value = Reply> {
@@ -141,8 +159,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         Just(Reply::Released),
         Just(Reply::Wanted),
         Just(Reply::Left),
-        Just(Reply::Report(ReportAnswer::TellAll)),
-        draw().prop_map(|draw| Reply::Report(ReportAnswer::Draw(draw))),
+        answer().prop_map(Reply::Report),
         puts.prop_map(Reply::Put),
         vec(("[a-z_]{1,40}", any::<u64>()), 0..20).prop_map(|counters| Reply::Stats { counters }),
         (codes, "\\PC{0,100}").prop_map(|(code, text)| Reply::Error(Refusal { code, text })),

@@ -26,7 +26,7 @@ const DATASETS_MAX: usize = 1 << 10;
 const FENCED_MAX: usize = 64;
 
 /// What a job says of itself.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     /// Which of the job's lives speaks: a random number.
     pub life: u64,

@@ -14,6 +14,7 @@
 mod facts;
 mod load;
 mod managers;
+mod membership;
 mod open;
 mod pieces;
 mod reader;
@@ -26,6 +27,7 @@ use std::{
 };
 
 pub use managers::{Answer, Managers, Refusal, Report};
+pub use membership::Membership;
 pub use open::{Directions, Open, Place, mode};
 use pieces::Pieces;
 use reader::Reader;

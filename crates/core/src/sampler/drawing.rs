@@ -46,6 +46,10 @@ impl Drawing {
     }
 
     /// What is left to draw.
+    pub(super) fn items_of(&self, chunk: u32) -> impl Iterator<Item = u32> {
+        self.pending.get(chunk as usize).into_iter().flat_map(Pending::items)
+    }
+
     pub(super) fn left(&self) -> u64 {
         self.pending.iter().map(|chunk| u64::from(chunk.unread())).sum()
     }

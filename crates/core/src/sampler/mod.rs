@@ -219,6 +219,15 @@ impl Sampler {
         }
     }
 
+    /// Whether all items of a chunk that this rank has yet to draw are resident.
+    pub fn has_all(&self, chunk: ChunkOrdinal, resident: impl Fn(ItemOrdinal) -> bool) -> bool {
+        let mut unread: Box<dyn Iterator<Item = u32>> = match &self.order {
+            Order::Drawn(drawing) => Box::new(drawing.items_of(chunk.0)),
+            Order::Replayed(replay) => Box::new(replay.items_of(self.ledger.next(), chunk.0)),
+        };
+        unread.all(|item| resident(ItemOrdinal::new(item.into())))
+    }
+
     /// Items of a chunk that this rank has yet to yield.
     pub fn unyielded(&self, chunk: ChunkOrdinal) -> u64 {
         self.ledger.unyielded.get(chunk.0 as usize).map_or(0, |left| (*left).into())

@@ -58,6 +58,12 @@ impl Pending {
         self.length() - self.frontier + u32::try_from(self.passed.len()).expect("a part of `items`")
     }
 
+    /// The items that are unread.
+    pub(super) fn items(&self) -> impl Iterator<Item = u32> {
+        let places = self.passed.iter().copied().chain(self.frontier..self.length());
+        places.map(|place| self.items[place as usize])
+    }
+
     fn length(&self) -> u32 {
         u32::try_from(self.items.len()).expect("a layout counts in 32 bits")
     }

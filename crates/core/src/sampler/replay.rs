@@ -101,6 +101,13 @@ impl Replay {
         &batch[..batch.len() - padding as usize]
     }
 
+    /// Items of a chunk from a batch on.
+    pub(super) fn items_of(&self, next: Option<u64>, chunk: u32) -> impl Iterator<Item = u32> {
+        let left = next.map_or(self.starts.len() as u64, |next| next)..self.padding.len() as u64;
+        let picks = left.flat_map(|batch| self.own(batch));
+        picks.filter(move |pick| pick.chunk == chunk).map(|pick| pick.item)
+    }
+
     pub(super) fn draw(
         &self,
         open: &Open,

@@ -202,9 +202,11 @@ impl Data {
 
     pub fn of(namespace: &Namespace, lengths: &[usize]) -> Self {
         let content = |blob: usize, length: usize| -> Bytes {
-            (0..length)
-                .map(|at| u8::try_from((at * 7 + blob * 13 + at / 255) % 256).unwrap())
-                .collect()
+            // No two of them are alike.
+            let number = blob.to_le_bytes().into_iter();
+            let rest =
+                (8..length).map(|at| u8::try_from((at * 7 + blob * 13 + at / 255) % 256).unwrap());
+            number.chain(rest).take(length).collect()
         };
         let blobs: Vec<Bytes> =
             lengths.iter().enumerate().map(|(blob, length)| content(blob, *length)).collect();

@@ -2,6 +2,7 @@
 
 mod harness;
 mod hostile;
+mod managing;
 mod opening;
 mod pressure;
 mod sharing;

@@ -1,0 +1,220 @@
+//! The job's side: what it reports to the manager of its dataset, and what it makes of the answers.
+//!
+//! A job draws batches, is given them, and computes; here all of that is gathered until the next report, and
+//! the last answer is kept until the next. Should no answer come, the job goes on with what was open, and
+//! tells all as soon as somebody answers: a lost manager costs hits, and nothing else.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use super::{Answer, Directions, Open, Place, Report, mode};
+use crate::{
+    ByteSize, ItemOrdinal, benefit::Mode, chunking::ChunkOrdinal, sampler::Sampler, units::ByteRate,
+};
+
+/// A job reports so often, unless it has something urgent to say,
+const REPORT_EVERY: Duration = Duration::from_millis(100);
+/// and even then not more often than this.
+const REPORT_PAUSE: Duration = Duration::from_millis(5);
+/// Times of mini-batches that are kept for one report.
+const TIMES_MAX: usize = 1 << 10;
+
+/// How a job takes part in the rotation of its dataset.
+#[derive(Debug)]
+pub struct Membership {
+    life: u64,
+    gpus: u32,
+    epoch_batches: u64,
+    epoch: u64,
+    /// Bytes and items of each piece.
+    pieces: Vec<(ByteSize, u64)>,
+    /// What was said to be unread of each, in items.
+    told: Vec<u64>,
+    tells_all: bool,
+    released: BTreeSet<u32>,
+    filled: BTreeSet<u32>,
+    times: Vec<(Mode, Duration, Duration)>,
+    pace: Pace,
+    open: Open,
+    loading: Vec<u32>,
+    places: Vec<Place>,
+    forced: u32,
+    reported_at: Option<Duration>,
+}
+
+/// How fast a job draws, or would if nothing held it up.
+#[derive(Debug, Default)]
+struct Pace {
+    bytes: u64,
+    busy: Duration,
+}
+
+impl Membership {
+    /// A job in one of its lives, a random number; `pieces` are the bytes and items of each piece.
+    pub fn new(life: u64, gpus: u32, epoch_batches: u64, pieces: Vec<(ByteSize, u64)>) -> Self {
+        let places = vec![Place::None; pieces.len()];
+        Self {
+            life,
+            gpus,
+            epoch_batches,
+            epoch: 0,
+            told: vec![u64::MAX; pieces.len()],
+            pieces,
+            tells_all: true,
+            released: BTreeSet::new(),
+            filled: BTreeSet::new(),
+            times: Vec::new(),
+            pace: Pace::default(),
+            open: Open::default(),
+            loading: Vec::new(),
+            places,
+            forced: 0,
+            reported_at: None,
+        }
+    }
+
+    /// The job begins an epoch.
+    pub fn begin(&mut self, epoch: u64) {
+        self.epoch = epoch;
+        self.tells_all = true;
+        self.released.clear();
+        self.reported_at = None;
+    }
+
+    /// Whether it is time for a report.
+    pub fn is_due(&self, now: Duration) -> bool {
+        let Some(last) = self.reported_at else { return true };
+        let is_urgent = self.tells_all || !self.released.is_empty();
+        let pause = if is_urgent { REPORT_PAUSE } else { REPORT_EVERY };
+        now >= last.saturating_add(pause)
+    }
+
+    /// What to report now. It counts as said: whoever is not answered says so.
+    pub fn report(
+        &mut self,
+        now: Duration,
+        sampler: &Sampler,
+        resident: impl Fn(ItemOrdinal) -> bool,
+    ) -> Report {
+        self.reported_at = Some(now);
+        let is_all = std::mem::take(&mut self.tells_all);
+        if is_all {
+            self.filled.clear();
+        }
+        let mut unread = Vec::new();
+        for (piece, told) in (0..).zip(&mut self.told) {
+            let left = sampler.unread(ChunkOrdinal(piece));
+            let (bytes, items) = self.pieces[piece as usize];
+            let is_news = if is_all { left != items } else { left != *told };
+            *told = left;
+            if is_news {
+                let left = u128::from(bytes.0) * u128::from(left) / u128::from(items.max(1));
+                unread.push((piece, ByteSize(u64::try_from(left).unwrap_or(bytes.0))));
+            }
+        }
+        let mut filled = Vec::new();
+        for piece in &self.loading {
+            let has_all = || sampler.has_all(ChunkOrdinal(*piece), &resident);
+            if !self.filled.contains(piece) && has_all() {
+                filled.push(*piece);
+            }
+        }
+        self.filled.extend(&filled);
+        Report {
+            life: self.life,
+            gpus: self.gpus,
+            epoch_batches: self.epoch_batches,
+            epoch: self.epoch,
+            pace: self.pace.rate(),
+            is_all,
+            unread,
+            released: std::mem::take(&mut self.released).into_iter().collect(),
+            filled,
+            batches: std::mem::take(&mut self.times),
+        }
+    }
+
+    /// The manager's answer to the last report.
+    pub fn answered(&mut self, answer: Answer) {
+        let Answer::Draw { open, loading, forced } = answer else {
+            self.tells_all = true;
+            return;
+        };
+        // What comes anew has to be filled anew.
+        self.filled.retain(|piece| loading.contains(piece));
+        self.places.fill(Place::None);
+        let rotating = open.first.iter().chain(open.then.iter().flatten());
+        for (pieces, place) in [
+            (open.held.iter().collect::<Vec<_>>(), Place::Held),
+            (rotating.collect(), Place::Rotating),
+        ] {
+            for piece in pieces {
+                // What is no piece of the dataset is not believed.
+                if let Some(slot) = self.places.get_mut(piece.0 as usize) {
+                    *slot = place;
+                }
+            }
+        }
+        (self.open, self.loading) = (open, loading);
+        self.forced = self.forced.saturating_add(forced);
+    }
+
+    /// Nobody answered the last report.
+    pub fn unanswered(&mut self) {
+        self.tells_all = true;
+    }
+
+    /// What to draw the next batch from.
+    pub fn directions(&self, batch: u64, sampler: &Sampler) -> Directions {
+        self.open.directions(batch, |piece| sampler.unread(piece))
+    }
+
+    /// Whether the next mini-batch is to miss, whatever is resident. Asked once for each.
+    pub fn forces_miss(&mut self) -> bool {
+        let is_forced = self.forced > 0;
+        self.forced -= u32::from(is_forced);
+        is_forced
+    }
+
+    /// Where a mini-batch comes from, given the pieces of its items: see [`mode`].
+    pub fn mode(&self, pieces: impl IntoIterator<Item = u32>, all_resident: bool) -> Option<Mode> {
+        let place = |piece: u32| self.places.get(piece as usize).copied().unwrap_or_default();
+        mode(pieces.into_iter().map(place), all_resident)
+    }
+
+    /// Pieces that are on their way: what the job needs of these is fetched ahead.
+    pub fn loading(&self) -> &[u32] {
+        &self.loading
+    }
+
+    /// The job was given the last items of these pieces.
+    pub fn released(&mut self, pieces: impl IntoIterator<Item = ChunkOrdinal>) {
+        self.released.extend(pieces.into_iter().map(|piece| piece.0));
+    }
+
+    /// A mini-batch of so many bytes took so long, of which the job waited `stalled` for it.
+    pub fn computed(&mut self, mode: Option<Mode>, bytes: u64, [took, stalled]: [Duration; 2]) {
+        self.pace.add(bytes, took.saturating_sub(stalled));
+        if let Some(mode) = mode.filter(|_| self.times.len() < TIMES_MAX) {
+            self.times.push((mode, took, stalled));
+        }
+    }
+}
+
+impl Pace {
+    /// What was long ago counts less and less.
+    const FADES_AFTER: Duration = Duration::from_secs(10);
+
+    fn add(&mut self, bytes: u64, busy: Duration) {
+        if self.busy > Self::FADES_AFTER {
+            (self.bytes, self.busy) = (self.bytes / 2, self.busy / 2);
+        }
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.busy = self.busy.saturating_add(busy);
+    }
+
+    fn rate(&self) -> ByteRate {
+        let nanos = self.busy.as_nanos();
+        let rate = (u128::from(self.bytes) * 1_000_000_000).checked_div(nanos).unwrap_or(0);
+        ByteRate(ByteSize(u64::try_from(rate).unwrap_or(u64::MAX)))
+    }
+}

@@ -1,0 +1,243 @@
+//! Jobs that report to the managers of a node, and share a cache that is smaller than their dataset.
+
+use std::{
+    collections::HashMap,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    thread,
+    time::{Duration, Instant},
+};
+
+use forebay_client::{Client, ClientError, Handle};
+use forebay_core::{
+    ByteSize, ItemOrdinal,
+    chunking::{ChunkOrdinal, Chunking},
+    manager::{Answer, Membership, Report},
+    sampler::{Layout, Plan, Sampler},
+};
+use forebay_wire::{ClaimAnswer, ErrorCode, GetAnswer};
+
+use crate::harness::{Data, PATIENCE, TestNode, get};
+
+const ITEM: usize = 32 << 10;
+const BATCH: u32 = 32;
+
+/// Ten chunks of 6 MiB, each of two pieces of 3 MiB.
+fn data() -> Data {
+    Data::new(&[ITEM; 1920])
+}
+
+/// A node with room for about five of them.
+fn node() -> TestNode {
+    let change = |config: &mut forebay_server::Config| {
+        config.capacity = Some(ByteSize::mib(42));
+        config.region_size = Some(ByteSize::mib(1));
+    };
+    TestNode::start_with(change, Vec::new())
+}
+
+/// A job and its agent in one: draws, fetches what is missing, reports.
+struct Job<'a> {
+    data: &'a Data,
+    client: Client,
+    handle: Handle,
+    layout: Layout,
+    pieces: Vec<u32>,
+    membership: Membership,
+    started: Instant,
+    origin: &'a AtomicU64,
+    outside: u64,
+}
+
+impl<'a> Job<'a> {
+    fn new(node: &TestNode, data: &'a Data, name: &str, life: u64, origin: &'a AtomicU64) -> Self {
+        let mut client = Client::connect(&node.config.socket, name, PATIENCE).unwrap();
+        let handle = client.open(&data.digest).unwrap();
+        let summary = data.digest.summary();
+        let chunking: Chunking = summary.chunking;
+        let pieces: Vec<u32> = (0..data.blobs.len())
+            .map(|item| chunking.piece_of((item * ITEM) as u64, ByteSize(summary.bytes)))
+            .collect();
+        let of = pieces.iter().map(|piece| ChunkOrdinal(*piece));
+        let layout = Layout::new(summary.dataset, chunking.pieces(), of).unwrap();
+        let mut sizes = vec![(ByteSize(0), 0); chunking.pieces() as usize];
+        for piece in &pieces {
+            let (bytes, items) = &mut sizes[*piece as usize];
+            (bytes.0, *items) = (bytes.0 + ITEM as u64, *items + 1);
+        }
+        let membership = Membership::new(life, 1, 60, sizes);
+        let started = Instant::now();
+        Self { data, client, handle, layout, pieces, membership, started, origin, outside: 0 }
+    }
+
+    fn present(&mut self) -> impl Fn(ItemOrdinal) -> bool + use<> {
+        let bits = self.client.presence(self.handle, self.data.blobs.len() as u64).unwrap();
+        move |item: ItemOrdinal| bits[item.0 as usize / 8] >> (item.0 % 8) & 1 == 1
+    }
+
+    fn report(&mut self, sampler: &Sampler) {
+        let present = self.present();
+        let report = self.membership.report(self.started.elapsed(), sampler, present);
+        match self.client.report(self.handle, report) {
+            Ok(answer) => self.membership.answered(answer),
+            Err(error) => panic!("{error}"),
+        }
+        if self.membership.is_due(Duration::MAX) && self.membership.loading().is_empty() {
+            return;
+        }
+        // The agent's work: what is needed of what is on its way.
+        let present = self.present();
+        let ahead: Vec<usize> = (0..self.pieces.len())
+            .filter(|item| self.membership.loading().contains(&self.pieces[*item]))
+            .filter(|item| !present(ItemOrdinal::new(*item as u64)))
+            .take(2 * BATCH as usize)
+            .collect();
+        for item in ahead {
+            self.fetch(item, false);
+        }
+    }
+
+    /// Reads an item, whoever has it, and checks its bytes.
+    fn fetch(&mut self, item: usize, is_needed: bool) {
+        loop {
+            match self.client.claim(self.handle, &[item as u64]).unwrap()[0] {
+                ClaimAnswer::Granted => {
+                    self.origin.fetch_add(1, Relaxed);
+                    let content = &self.data.blobs[item];
+                    match self.client.put(self.handle, item as u64, content) {
+                        Ok(()) => return,
+                        // It lost its place meanwhile.
+                        Err(ClientError::Refused(refusal)) => {
+                            assert_eq!(refusal.code, ErrorCode::NoSpace, "{refusal}");
+                            self.client.release(self.handle, &[item as u64]).unwrap();
+                            return;
+                        }
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                ClaimAnswer::Outside => {
+                    if is_needed {
+                        self.outside += 1;
+                        self.origin.fetch_add(1, Relaxed);
+                    }
+                    return;
+                }
+                _ if !is_needed => return,
+                ClaimAnswer::Present | ClaimAnswer::Held => {
+                    let wait = Duration::from_secs(1);
+                    match get(&mut self.client, self.handle, self.data, item, wait) {
+                        Ok(bytes) => return assert_eq!(bytes, self.data.blobs[item]),
+                        Err(GetAnswer::Miss | GetAnswer::Claimed) => {}
+                        Err(GetAnswer::Hit) => unreachable!(),
+                    }
+                }
+                ClaimAnswer::TooMany => panic!("too many claims"),
+            }
+        }
+    }
+
+    /// One epoch: every item once, whatever comes and goes.
+    fn epoch(&mut self, epoch: u64, seed: u64) {
+        let plan = Plan::new(seed, epoch, BATCH);
+        let mut sampler = Sampler::new(&self.layout, plan).unwrap();
+        let mut seen: HashMap<u64, u32> = HashMap::new();
+        self.membership.begin(epoch);
+        loop {
+            if self.membership.is_due(self.started.elapsed()) {
+                self.report(&sampler);
+            }
+            let directions = self.membership.directions(BATCH.into(), &sampler);
+            sampler.open(&directions.held, &directions.rotating).unwrap();
+            sampler.leaving(directions.leaving).unwrap();
+            let (present, is_forced) = (self.present(), self.membership.forces_miss());
+            let began = Instant::now();
+            let Some(batch) = sampler.draw(|item| !is_forced && present(item)) else { break };
+            for item in batch.items() {
+                *seen.entry(item.0).or_default() += 1;
+                self.fetch(usize::try_from(item.0).unwrap(), true);
+            }
+            let stalled = began.elapsed();
+            let pieces = batch.items().iter().map(|item| self.pieces[item.0 as usize]);
+            let mode =
+                self.membership.mode(pieces, batch.items().iter().all(|item| present(*item)));
+            let released = sampler.yielded(batch.number()).unwrap();
+            self.membership.released(released);
+            // Every job computes as fast.
+            thread::sleep(Duration::from_millis(1));
+            let bytes = batch.items().len() as u64 * ITEM as u64;
+            self.membership.computed(mode, bytes, [began.elapsed(), stalled]);
+        }
+        assert_eq!(seen.len(), self.data.blobs.len(), "every item (promise 2)");
+        assert!(seen.values().all(|times| *times == 1), "once");
+    }
+}
+
+/// Several jobs go through a dataset together: what is fetched is fetched for all of them, every job reads
+/// every item once, and no more is resident than may be.
+#[test]
+fn jobs_share_a_small_cache() {
+    let (node, data) = (node(), data());
+    let (jobs, epochs) = (3, 2);
+    let origin = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for number in 0..jobs {
+            let (node, data, origin) = (&node, &data, &origin);
+            scope.spawn(move || {
+                let mut job = Job::new(node, data, &format!("job {number}"), number, origin);
+                for epoch in 0..epochs {
+                    job.epoch(epoch, number);
+                }
+                job.client.leave(job.handle).unwrap();
+            });
+        }
+    });
+    let items = data.blobs.len() as u64;
+    let fetched = origin.load(Relaxed);
+    let counters = node.service.counters();
+    let (loaded, evicted) = (counters.chunks_loaded.get(), counters.chunks_evicted.get());
+    eprintln!("fetched {fetched} of {items} items, {loaded} chunks came and {evicted} went");
+    assert!(loaded > 10 && evicted > 0, "chunks rotate: {loaded} came, {evicted} went");
+    // Apart, they would fetch all of it each in every epoch.
+    let apart = jobs * epochs * items;
+    assert!(fetched < apart * 6 / 10, "{fetched} of {apart}");
+    assert!(node.service.gauges().resident_bytes <= node.service.gauges().capacity_bytes);
+}
+
+/// A job that was started again is told apart from its former life, which may still be about.
+#[test]
+fn a_former_life_is_fenced() {
+    let (node, data) = (node(), Data::new(&[ITEM; 40]));
+    let report = |life| Report { life, is_all: true, epoch_batches: 2, ..Report::default() };
+    let open = || {
+        let mut client = Client::connect(&node.config.socket, "job", PATIENCE).unwrap();
+        let handle = client.open(&data.digest).unwrap();
+        (client, handle)
+    };
+    let ((mut old, handle), (mut new, _)) = (open(), open());
+    assert!(matches!(old.report(handle, report(1)), Ok(Answer::Draw { .. })));
+    assert!(matches!(new.report(handle, report(2)), Ok(Answer::Draw { .. })));
+    let Err(ClientError::Refused(refusal)) = old.report(handle, report(1)) else {
+        panic!("the former life is believed")
+    };
+    assert_eq!(refusal.code, ErrorCode::Fenced);
+    assert!(matches!(new.report(handle, report(2)), Ok(Answer::Draw { .. })));
+    assert_eq!(node.service.counters().reports_refused.get(), 1);
+}
+
+/// Reports that cannot be are refused, and the node goes on.
+#[test]
+fn nonsense_in_reports_is_refused() {
+    let (node, data) = (node(), Data::new(&[ITEM; 40]));
+    let (mut client, handle) = node.open(&data);
+    let all = Report { is_all: true, ..Report::default() };
+    for nonsense in [
+        Report { unread: vec![(u32::MAX, ByteSize(0))], ..all.clone() },
+        Report { unread: vec![(0, ByteSize(u64::MAX))], ..all.clone() },
+        Report { released: vec![1 << 20], ..all.clone() },
+    ] {
+        let Err(ClientError::Refused(refusal)) = client.report(handle, nonsense) else {
+            panic!("nonsense is believed")
+        };
+        assert_eq!(refusal.code, ErrorCode::Malformed, "{refusal}");
+    }
+    assert!(matches!(client.report(handle, all), Ok(Answer::Draw { .. })));
+}
