@@ -3,7 +3,8 @@
 //! Whether a job gains depends on its model, its GPUs, its pipelining and the load on the origin. But its
 //! mini-batches are all alike, so it is enough to take the time of some of them with the cache and of
 //! some without: a **probe** forces a job to miss for a hundred mini-batches, though never for more than
-//! one in a hundred of its epoch. A job that is about as fast without a cache gets none, so that its
+//! one in a hundred of its epoch. A job whose epochs are so short that this would tell nothing saves up
+//! over several of them. A job that is about as fast without a cache gets none, so that its
 //! space is free for others.
 //!
 //! A probe costs the job time and the origin bytes, so there is one when a job is new, seldom after that,
@@ -115,6 +116,8 @@ pub struct Benefit {
     /// How many forced misses are to come, and how many this epoch may still see.
     forced: u32,
     allowance: u64,
+    /// Mini-batches of former epochs that did not make up a hundred.
+    saved: u64,
     probed: Option<Probed>,
     batches: u64,
     counters: Counters,
@@ -159,6 +162,7 @@ impl Benefit {
             stalling: 0,
             forced: 0,
             allowance: epoch_batches / EPOCH_PER_PROBE,
+            saved: epoch_batches % EPOCH_PER_PROBE,
             probed: None,
             batches: 0,
             counters: Counters::default(),
@@ -167,7 +171,16 @@ impl Benefit {
 
     /// The job starts its next epoch.
     pub fn next_epoch(&mut self) {
-        self.allowance = self.epoch_batches / EPOCH_PER_PROBE;
+        let fresh = self.epoch_batches / EPOCH_PER_PROBE;
+        if fresh >= PROBE_BATCHES_MIN.into() {
+            // What a probe that is under way has yet to use is of this epoch now.
+            self.allowance = fresh.saturating_sub(self.forced.into());
+            return;
+        }
+        self.saved += self.epoch_batches;
+        let saved = self.saved / EPOCH_PER_PROBE;
+        self.saved %= EPOCH_PER_PROBE;
+        self.allowance = (self.allowance + saved).min(PROBE_BATCHES_MIN.into());
     }
 
     /// Whether the job's next mini-batch is to be a forced miss.

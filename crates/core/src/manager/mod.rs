@@ -190,6 +190,8 @@ impl Manager {
         Dataset {
             chunks: self.pieces.chunks(),
             chunk_size: self.pieces.chunk_size_max(),
+            half_size: self.pieces.size_max(),
+            total: self.pieces.total(),
             jobs: members.map(Reader::wish).collect(),
             placed: self.choice,
         }

@@ -53,6 +53,14 @@ impl Pieces {
         sizes.map(total).max().unwrap_or(ByteSize(0))
     }
 
+    pub fn size_max(&self) -> ByteSize {
+        self.sizes.iter().copied().max().unwrap_or(ByteSize(0))
+    }
+
+    pub fn total(&self) -> ByteSize {
+        total(&self.sizes)
+    }
+
     /// How much each of those has that rotate.
     pub fn rotating_sizes(&self) -> Vec<ByteSize> {
         self.sizes.chunks(self.together as usize).map(total).collect()

@@ -6,8 +6,8 @@
 //! not nought), and knows three choices for a dataset: nothing, two chunks, all. But each chunk that is
 //! held is one that is not fetched again at every turn, so sizes in between are worth something, too.
 //!
-//! [`greedy`] is the paper's rule, for comparison; [`Placement`] is ours: a knapsack, exact, that moves
-//! only when a move pays for its loading. Both explain each choice in words.
+//! [`greedy`] is the paper's rule, for comparison; [`Placement`] is ours: a knapsack, exact for up to 64
+//! chunks of a dataset, that moves only when a move pays for its loading. Both explain each choice in words.
 //!
 //! Not here: how the times are measured (`benefit`), what becomes of the space (`rotation`).
 
@@ -55,8 +55,12 @@ pub struct Job {
 pub struct Dataset {
     /// How many chunks it has,
     pub chunks: u32,
-    /// and the size of the largest of them.
+    /// the size of the largest of them,
     pub chunk_size: ByteSize,
+    /// that of the largest half of one,
+    pub half_size: ByteSize,
+    /// and of all together.
+    pub total: ByteSize,
     /// Who reads it. Whoever gains nothing may be left out.
     pub jobs: Vec<Job>,
     /// What it has now.
@@ -88,14 +92,24 @@ pub struct Share {
 }
 
 impl Dataset {
-    /// The space that a choice takes.
+    /// Chunks that are all of one size, of which none has a place.
+    pub fn even(chunks: u32, chunk_size: ByteSize, jobs: Vec<Job>) -> Self {
+        let half_size = ByteSize(chunk_size.0.div_ceil(2));
+        let total = ByteSize(chunk_size.0.saturating_mul(u64::from(chunks)));
+        Self { chunks, chunk_size, half_size, total, jobs, placed: Choice::Nothing }
+    }
+
+    /// The most space that a choice takes.
     pub fn space(&self, choice: Choice) -> ByteSize {
-        let chunks = match choice {
-            Choice::Nothing => 0,
-            Choice::Halves => return ByteSize(self.chunk_size.0.div_ceil(2).saturating_mul(2)),
-            Choice::Chunks(chunks) => chunks,
+        let most = |size: ByteSize, count: u32| {
+            ByteSize(size.0.saturating_mul(u64::from(count))).min(self.total)
         };
-        ByteSize(self.chunk_size.0.saturating_mul(u64::from(chunks)))
+        match choice {
+            Choice::Nothing => ByteSize(0),
+            Choice::Halves => most(self.half_size, 2),
+            Choice::Chunks(chunks) if chunks >= self.chunks => self.total,
+            Choice::Chunks(chunks) => most(self.chunk_size, chunks),
+        }
     }
 
     /// How many GPUs a choice saves.

@@ -19,10 +19,10 @@ pub(super) fn explain(dataset: &Dataset, choice: Choice) -> String {
         },
         Choice::Chunks(placed) if dataset.rotates(placed) => match placed - ROTATING {
             0 => format!("two of {all} chunks rotate"),
-            held => format!("{} of {all} chunks are held and two rotate", number(held)),
+            held => format!("{} held and two rotate", some(held, &all)),
         },
         Choice::Chunks(placed) => {
-            format!("{} of {all} chunks are held, the rest is read through", number(placed))
+            format!("{} held, the rest is read through", some(placed, &all))
         }
     };
     let mut jobs: Vec<&Job> = dataset.jobs.iter().collect();
@@ -53,6 +53,10 @@ fn of_job(dataset: &Dataset, job: &Job, choice: Choice) -> String {
     }
 }
 
+fn some(count: u32, all: &str) -> String {
+    format!("{} of {all} chunks {}", number(count), if count == 1 { "is" } else { "are" })
+}
+
 fn number_of(count: usize) -> String {
     u32::try_from(count).map_or_else(|_| count.to_string(), number)
 }
@@ -78,8 +82,7 @@ mod tests {
     #[test]
     fn every_choice_is_explained() {
         let jobs = vec![job("a", 4, Some((1.0, 2.0, 4.2))), job("b", 2, Some((1.0, 1.0, 1.02)))];
-        let mut dataset =
-            Dataset { chunks: 10, chunk_size: ByteSize::gb(15), jobs, placed: Choice::Nothing };
+        let mut dataset = Dataset::even(10, ByteSize::gb(15), jobs);
         let why = |dataset: &Dataset, choice| explain(dataset, choice);
         assert_eq!(
             why(&dataset, Choice::Chunks(2)),
@@ -92,6 +95,10 @@ mod tests {
         assert_eq!(
             why(&dataset, Choice::Nothing),
             "nothing is cached: no room for job a, which could gain 4.2x on 4 GPUs, job b is compute-bound"
+        );
+        assert!(
+            why(&dataset, Choice::Chunks(3))
+                .starts_with("one of ten chunks is held and two rotate")
         );
         dataset.jobs = vec![job("c", 1, None)];
         assert_eq!(

@@ -8,8 +8,12 @@ use std::{
 use super::{Contradiction, Fact, Job, Order};
 use crate::{ByteSize, chunking::ChunkOrdinal};
 
-/// More jobs than this are not taken in: each costs eight bytes a chunk.
-pub(super) const JOBS_MAX: usize = 1 << 12;
+/// More jobs than this are not taken in,
+const JOBS_MAX: usize = 1 << 12;
+/// and fewer if there are very many chunks: each job costs eight bytes for each.
+const UNREAD_MAX: usize = 1 << 24;
+/// A load of less than one part in so many tells nothing of a whole one.
+const LEARNT_FROM: u64 = 16;
 
 /// What is thought possible for a load: there is always some need before there is nothing, and an origin
 /// that has stood still for a day is not a measure for the next chunk.
@@ -66,7 +70,8 @@ impl Member {
 
     fn set_unread(&mut self, chunk: ChunkOrdinal, unread: u64) {
         let slot = &mut self.unread[chunk.0 as usize];
-        self.unread_total -= *slot - unread;
+        // In this order: who names a chunk twice has the last word, and that may be more than the first.
+        self.unread_total = self.unread_total - *slot + unread;
         *slot = unread;
     }
 }
@@ -145,6 +150,14 @@ impl Books {
         self.jobs.get(&job).is_some_and(|member| member.lease_ends > now)
     }
 
+    fn live(&self, now: Duration) -> usize {
+        self.jobs.values().filter(|member| member.lease_ends > now).count()
+    }
+
+    fn jobs_max(&self) -> usize {
+        (UNREAD_MAX / self.chunks.len().max(1)).clamp(1, JOBS_MAX)
+    }
+
     /// What all jobs together have not read of a chunk.
     pub fn wanted(&self, chunk: ChunkOrdinal) -> u64 {
         let unread = self.jobs.values().map(|job| job.unread_of(chunk));
@@ -182,8 +195,8 @@ impl Books {
             Fact::Joined { job } if live(job).is_ok() => {
                 return Err(Contradiction::JoinedTwice { job });
             }
-            Fact::Joined { .. } if self.jobs.len() >= JOBS_MAX => {
-                return Err(Contradiction::TooManyJobs);
+            Fact::Joined { .. } if self.live(now) >= self.jobs_max() => {
+                return Err(Contradiction::TooManyJobs { jobs: self.jobs_max() });
             }
             Fact::Joined { .. } | Fact::Budget { .. } | Fact::Tick => {}
             Fact::Renewed { job } | Fact::NextEpoch { job } | Fact::Left { job } => {
@@ -364,17 +377,18 @@ impl Books {
     }
 
     /// Learns from a load how long loads take: that they have become slower at once, and even before the
-    /// load is over; that they have become faster little by little. Without a length nothing is learnt:
-    /// perhaps hardly anything was missing.
+    /// load is over; that they have become faster little by little. From a small part nothing is learnt:
+    /// hardly anything was missing.
     fn measure(&mut self, chunk: ChunkOrdinal, is_over: bool) {
         let (size, life) = (self.chunk(chunk).size, self.chunk(chunk).life);
         let Life::Loading { since, bytes } = life else { unreachable!("checked before") };
         let took = self.now.saturating_sub(since);
         let load_time = match (is_over, bytes) {
             (false, _) => self.load_time.max(took),
-            (true, 0) => self.load_time,
+            (true, bytes) if bytes == 0 || bytes < size / LEARNT_FROM => self.load_time,
             (true, bytes) => {
-                let whole = took.mul_f64(size as f64 / bytes as f64);
+                let whole = took.as_secs_f64() * (size as f64 / bytes as f64);
+                let whole = Duration::try_from_secs_f64(whole).unwrap_or(LOAD_TIME_MAX);
                 whole.max((self.load_time * 3 + whole) / 4)
             }
         };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Job, books::JOBS_MAX};
+use super::Job;
 use crate::{ByteSize, chunking::ChunkOrdinal};
 
 /// A fact that cannot be, given what is known. The state is as it was before.
@@ -29,8 +29,11 @@ pub enum Contradiction {
         job: Job,
     },
     /// There is a limit.
-    #[error("{JOBS_MAX} jobs read this dataset already; let others read through")]
-    TooManyJobs,
+    #[error("{jobs} jobs read this dataset already; let others read through")]
+    TooManyJobs {
+        /// How many.
+        jobs: usize,
+    },
     /// Not a chunk of this dataset.
     #[error("there is no chunk {}: the dataset has {chunks}", chunk.0)]
     UnknownChunk {

@@ -107,7 +107,8 @@ fn doubt_is_no_verdict() {
     assert!(verdicts * 5 <= all.end - all.start, "{verdicts} verdicts");
 }
 
-/// Never more than one in a hundred of an epoch, whatever the timings do.
+/// Never more than one in a hundred of an epoch, whatever the timings do; of epochs so short that this would
+/// tell nothing, never more than one in a hundred of all of them.
 #[test]
 fn probing_is_bounded() {
     for seed in seeds(50) {
@@ -115,7 +116,7 @@ fn probing_is_bounded() {
         let epoch = rng.u64(1..30_000);
         let mut clock = Clock::new(seed, 1.0, 3.0);
         let mut benefit = Benefit::new(epoch);
-        for _ in 0..4 {
+        for epochs in 1..=4 {
             let before = benefit.counters().probe_batches;
             for batch in 0..epoch {
                 if batch.is_multiple_of(500) {
@@ -125,11 +126,45 @@ fn probing_is_bounded() {
                 clock.batch(&mut benefit);
             }
             let forced = benefit.counters().probe_batches - before;
-            assert!(forced * 100 <= epoch, "seed {seed}: {forced} of {epoch}");
+            let in_all = benefit.counters().probe_batches;
+            assert!(
+                in_all * 100 <= epoch * epochs,
+                "seed {seed}: {in_all} of {epoch}, {epochs} times"
+            );
+            assert!(epoch < 2000 || forced * 100 <= epoch, "seed {seed}: {forced} of {epoch}");
             benefit.next_epoch();
         }
-        assert!(epoch < 2000 || benefit.counters().probes > 0, "seed {seed}: it probes at all");
+        assert!(epoch < 700 || benefit.counters().probes > 0, "seed {seed}: it probes at all");
         assert!(benefit.counters().probe_batches <= benefit.counters().probes * 100);
+    }
+}
+
+/// A probe that goes on in the next epoch is of that epoch, too.
+#[test]
+fn a_probe_across_epochs_is_counted_in_both() {
+    let mut benefit = Benefit::new(10_000);
+    let second = Duration::from_secs(1);
+    assert_eq!(benefit.probe(Duration::ZERO).map(|probe| probe.batches), Some(100));
+    benefit.batch(Mode::Miss, second, Duration::ZERO);
+    benefit.next_epoch();
+    (0..99).for_each(|_| benefit.batch(Mode::Miss, second, Duration::ZERO));
+    assert_eq!(benefit.probe(Duration::from_hours(1)), None, "99 of this epoch were forced");
+    benefit.next_epoch();
+    assert!(benefit.probe(Duration::from_hours(2)).is_some());
+}
+
+/// However short its epochs are, a job is probed in the end.
+#[test]
+fn short_epochs_save_up() {
+    for epoch in [30, 150, 1961] {
+        let mut benefit = Benefit::new(epoch);
+        let epochs = (0..1000).take_while(|_| {
+            let is_probed = benefit.probe(Duration::ZERO).is_some();
+            benefit.next_epoch();
+            !is_probed
+        });
+        let epochs = epochs.count() as u64;
+        assert!((2000_u64.div_ceil(epoch) - 1..1000).contains(&epochs), "{epochs} of {epoch}");
     }
 }
 

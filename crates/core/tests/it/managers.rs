@@ -23,10 +23,14 @@ fn s(seconds: u64) -> Duration {
 
 /// Managers with room for so many chunks, and so many datasets of ten chunks.
 fn managers(room: u64, datasets: u8) -> Managers {
+    managers_of(room, datasets, &[PIECE; 20])
+}
+
+fn managers_of(room: u64, datasets: u8, pieces: &[u64]) -> Managers {
     let space = Space::new(Rule::Knapsack(Placement::default()), ByteSize(room * 2 * PIECE));
     let mut managers = Managers::new(space, LEASE, ByteRate(ByteSize(100)));
     for number in 0..datasets {
-        let sizes = || vec![ByteSize(PIECE); 20];
+        let sizes = || pieces.iter().copied().map(ByteSize).collect();
         assert_eq!(managers.manage(s(0), dataset(number), sizes, []), Ok(vec![]));
     }
     managers
@@ -171,7 +175,8 @@ fn datasets_share_the_space_and_give_it_back() {
 fn random_reports_do_no_harm() {
     for seed in crate::seeds(200) {
         let mut random = fastrand::Rng::with_seed(seed);
-        let mut managers = managers(random.u64(0..12), 3);
+        let pieces: Vec<u64> = (0..20).map(|_| random.u64(80..=PIECE)).collect();
+        let mut managers = managers_of(random.u64(0..12), 3, &pieces);
         let mut now = 0;
         for _ in 0..200 {
             now += random.u64(0..20);
@@ -201,10 +206,11 @@ fn random_reports_do_no_harm() {
                 _ => managers.report(s(now), id, name, &said).1,
             };
             obey(&mut managers, now, orders);
-            let kept = (0..3).map(|number| {
-                (0..20).filter(|piece| managers.is_kept(&dataset(number), *piece)).count() as u64
-            });
-            assert!(kept.sum::<u64>() * PIECE <= managers.capacity().0, "seed {seed}");
+            let kept = |number| {
+                let kept = (0..20).filter(|piece| managers.is_kept(&dataset(number), *piece));
+                kept.map(|piece| pieces[piece as usize]).sum::<u64>()
+            };
+            assert!((0..3).map(kept).sum::<u64>() <= managers.capacity().0, "seed {seed}");
         }
     }
 }

@@ -21,7 +21,7 @@ fn job(rng: &mut fastrand::Rng) -> Job {
 fn dataset(rng: &mut fastrand::Rng, chunks_max: u32) -> Dataset {
     let jobs = (0..rng.usize(0..4)).map(|_| job(rng)).collect();
     let chunks = rng.u32(1..=chunks_max);
-    Dataset { chunks, chunk_size: ByteSize(rng.u64(1..50)), jobs, placed: Choice::Nothing }
+    Dataset::even(chunks, ByteSize(rng.u64(1..50)), jobs)
 }
 
 /// Loading costs nothing, and the smallest gain is worth a move.
@@ -80,7 +80,8 @@ fn many_datasets_are_split_in_bounded_steps() {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut datasets: Vec<Dataset> = (0..100).map(|_| dataset(&mut rng, 200)).collect();
         for dataset in &mut datasets {
-            dataset.chunk_size = ByteSize(rng.u64(1_000_000_000..20_000_000_000));
+            let chunk_size = ByteSize(rng.u64(1_000_000_000..20_000_000_000));
+            *dataset = Dataset::even(dataset.chunks, chunk_size, std::mem::take(&mut dataset.jobs));
         }
         let all: u64 = datasets.iter().map(|d| d.chunk_size.0 * u64::from(d.chunks)).sum();
         let space = ByteSize(all / 5);
@@ -95,7 +96,7 @@ fn below_two_chunks_halves_rotate() {
     let times = Some(Times { hit: 1.0, rotating: 1.5, miss: 3.0 });
     let job = |name: &str| Job { name: name.to_owned(), gpus: 4, times };
     let jobs = vec![job("a"), job("b")];
-    let dataset = Dataset { chunks: 10, chunk_size: ByteSize(10), jobs, placed: Choice::Nothing };
+    let dataset = Dataset::even(10, ByteSize(10), jobs);
     let choice =
         |space| restless().split(ByteSize(space), std::slice::from_ref(&dataset))[0].choice;
     assert_eq!(choice(9), Choice::Nothing);
@@ -105,18 +106,24 @@ fn below_two_chunks_halves_rotate() {
     assert_eq!(choice(100), Choice::Chunks(10));
 }
 
+/// Halves may differ, and so may chunks: what a choice takes is never more than is set aside for it, and all of
+/// a dataset takes what the dataset does.
+#[test]
+fn space_is_enough_for_the_largest() {
+    let even = Dataset::even(10, ByteSize(10), Vec::new());
+    let uneven = Dataset { half_size: ByteSize(6), total: ByteSize(93), ..even };
+    let space = |choice| uneven.space(choice).0;
+    assert_eq!(space(Choice::Halves), 12, "two of the larger halves");
+    assert_eq!((space(Choice::Chunks(4)), space(Choice::Chunks(10))), (40, 93));
+}
+
 /// A compute-bound job saves nothing by any cache; the paper's sum rewards it all the same.
 #[test]
 fn a_compute_bound_job_gets_nothing_from_us() {
     let dataset = |gpus, miss| {
         let times = Some(Times { hit: 1.0, rotating: 1.0, miss });
         let job = |name: &str| Job { name: name.to_owned(), gpus, times };
-        Dataset {
-            chunks: 10,
-            chunk_size: ByteSize(10),
-            jobs: vec![job("a"), job("b")],
-            placed: Choice::Nothing,
-        }
+        Dataset::even(10, ByteSize(10), vec![job("a"), job("b")])
     };
     let datasets = [dataset(8, 1.0), dataset(2, 3.0)];
     let choices = |shares: Vec<Share>| shares.iter().map(|share| share.choice).collect::<Vec<_>>();
@@ -131,7 +138,7 @@ fn greed_lets_all_three_datasets_rotate_in_100_gb() {
     let dataset = |chunks, hit: f64, rotating: f64, miss: f64| {
         let times = Some(Times { hit, rotating, miss });
         let jobs = (0..4).map(|n| Job { name: n.to_string(), gpus: 4, times }).collect();
-        Dataset { chunks, chunk_size: ByteSize::gb(15), jobs, placed: Choice::Nothing }
+        Dataset::even(chunks, ByteSize::gb(15), jobs)
     };
     let datasets = [
         dataset(11, 646.0, 1064.0, 2505.0),
@@ -148,7 +155,7 @@ fn space_moves_only_if_that_pays() {
     let dataset = |placed, miss| {
         let times = Some(Times { hit: 1.0, rotating: 1.0, miss });
         let jobs = vec![Job { name: "a".to_owned(), gpus: 4, times }];
-        Dataset { chunks: 10, chunk_size: ByteSize::gb(1), jobs, placed: Choice::Chunks(placed) }
+        Dataset { placed: Choice::Chunks(placed), ..Dataset::even(10, ByteSize::gb(1), jobs) }
     };
     let space = ByteSize::gb(10);
     let chunks = |placement: &Placement, datasets: &[Dataset]| -> Vec<Choice> {
@@ -181,7 +188,7 @@ fn nonsense_is_no_gain() {
     ] {
         let jobs = vec![Job { name: "a".to_owned(), gpus: u32::MAX, times: Some(times) }];
         let dataset =
-            Dataset { chunks: 3, chunk_size: ByteSize(u64::MAX), jobs, placed: Choice::Chunks(9) };
+            Dataset { placed: Choice::Chunks(9), ..Dataset::even(3, ByteSize(u64::MAX), jobs) };
         for shares in [
             Placement::default().split(ByteSize(100), std::slice::from_ref(&dataset)),
             greedy(ByteSize(100), std::slice::from_ref(&dataset)),

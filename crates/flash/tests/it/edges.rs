@@ -203,3 +203,34 @@ fn no_life_has_the_number_of_one_before() {
     drop(place.open());
     assert!(epochs().into_iter().flatten().max().unwrap() > before);
 }
+
+/// Memory is used again and again, and whoever reads the device finds nothing there but what was written for
+/// good: what fills up a block is zeros, not somebody's former bytes.
+#[test]
+fn what_fills_up_a_block_is_zeros() {
+    let place = Place::new(Backend::Threads, &[16]);
+    let flash = place.open();
+    let small = [0xBB_u8; 21];
+    wait(async {
+        let group = flash.group(b"former", 1, false).await.unwrap();
+        for number in 0..40 {
+            group.append(key(number), 0, Bytes::from(vec![0xAA; 100_000])).await.unwrap();
+        }
+        flash.flush().await.unwrap();
+        group.free(Duration::ZERO).await.unwrap();
+        for number in 0..8 {
+            let group = flash.group(&[number], 1, false).await.unwrap();
+            group.append(key(100 + u64::from(number)), 0, small.to_vec().into()).await.unwrap();
+            flash.flush().await.unwrap();
+        }
+    });
+    drop(flash);
+    let device = std::fs::read(place.path(0)).unwrap();
+    let found = device.windows(small.len()).enumerate().filter(|(_, bytes)| *bytes == small);
+    let found: Vec<usize> = found.map(|(at, _)| at + small.len()).collect();
+    assert_eq!(found.len(), 8);
+    for end in found {
+        let block = &device[end..end.next_multiple_of(4096)];
+        assert!(!block.contains(&0xAA), "former bytes behind the entry that ends at {end}");
+    }
+}

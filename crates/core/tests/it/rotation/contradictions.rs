@@ -158,3 +158,54 @@ fn nonsense_never_leads_to_a_wrong_order() {
         }
     }
 }
+
+/// Who names a chunk twice has the last word: that is no less than what can be, and no harm.
+#[test]
+fn a_chunk_named_twice_counts_once() {
+    let mut rotation = rotation(Policy::ByNeed, 3);
+    let at = Duration::from_secs(1);
+    rotation.on(at, Fact::Joined { job: A }).unwrap();
+    let twice: &[_] = &[(chunk(0), ByteSize(500)), (chunk(0), ByteSize(900))];
+    rotation.on(at, Fact::Progress { job: A, unread: twice, pace: PACE }).unwrap();
+    let grown: &[_] = &[(chunk(0), ByteSize(901))];
+    let grown = rotation.on(at, Fact::Progress { job: A, unread: grown, pace: PACE });
+    assert!(matches!(grown, Err(Contradiction::UnreadGrew { known: ByteSize(900), .. })));
+    let nothing: Vec<_> = (0..3).map(|number| (chunk(number), ByteSize(0))).collect();
+    rotation.on(at, Fact::Progress { job: A, unread: &nothing, pace: PACE }).unwrap();
+}
+
+/// A load of hardly anything says nothing about a whole one, however long it took.
+#[test]
+fn a_load_of_hardly_anything_teaches_nothing() {
+    let mut rotation = Rotation::new(&Settings {
+        policy: Policy::ByNeed,
+        lease: Duration::from_hours(1),
+        load_time: Duration::from_secs(5),
+        chunk_sizes: vec![ByteSize(1 << 60); 2],
+    });
+    let at = Duration::from_secs;
+    rotation.on(at(0), Fact::Budget { chunks: 2 }).unwrap();
+    let orders = rotation.on(at(0), Fact::Joined { job: A }).unwrap();
+    assert_eq!(orders, [Order::Load(chunk(0))]);
+    rotation.on(at(0), Fact::Loading { chunk: chunk(0), bytes: ByteSize(1) }).unwrap();
+    rotation.on(at(4), Fact::Loaded { chunk: chunk(0) }).unwrap();
+    assert_eq!(rotation.load_time(), at(5));
+}
+
+/// Jobs that were not heard of in time do not keep others out, and many chunks leave room for fewer jobs.
+#[test]
+fn there_is_room_for_so_many_jobs() {
+    let mut rotation = Rotation::new(&Settings {
+        policy: Policy::ByNeed,
+        lease: Duration::from_secs(30),
+        load_time: Duration::from_secs(5),
+        chunk_sizes: vec![SIZE; 1 << 16],
+    });
+    let join = |rotation: &mut Rotation, second, job| {
+        rotation.on(Duration::from_secs(second), Fact::Joined { job: Job(job) })
+    };
+    (0..256).for_each(|job| drop(join(&mut rotation, 0, job).unwrap()));
+    let full = Contradiction::TooManyJobs { jobs: 256 };
+    assert_eq!(join(&mut rotation, 1, 256), Err(full));
+    assert_eq!(join(&mut rotation, 31, 256), Ok(vec![]), "the others' leases are over");
+}
