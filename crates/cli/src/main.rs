@@ -9,6 +9,7 @@ mod demo;
 mod dev;
 mod digest;
 mod embed;
+mod explain;
 mod namespace;
 mod output;
 mod reach;
@@ -16,6 +17,7 @@ mod serve;
 mod sim;
 mod status;
 mod stop;
+mod top;
 
 use std::process::ExitCode;
 
@@ -38,6 +40,7 @@ Examples:
   forebay digest show train.digest
   forebay serve --capacity 50GB                       the cache that this machine's jobs share
   forebay status
+  forebay explain train.digest                        which chunks are kept, for whom, and why
   forebay sim compare one-job                         what a cache would do for training jobs
   forebay embed sim synthetic-criteo                  which embedding rows to keep in memory
   forebay dev origin --root ./data                    serve a directory over S3, for trying things";
@@ -52,6 +55,16 @@ enum Command {
     Serve(serve::Args),
     /// What the node is doing.
     Status(status::Args),
+    /// What the node is doing, live.
+    Top(top::Args),
+    /// How a dataset stands on the node: which chunks are kept, for whom, and why.
+    #[command(
+        after_help = "Examples:\n  forebay explain train.digest\n  forebay explain train.digest --format json | jq .why"
+    )]
+    Explain(explain::Args),
+    /// Free all that the node keeps of a dataset. When it returns, that is gone for good.
+    #[command(after_help = "Examples:\n  forebay evict train.digest")]
+    Evict(explain::Args),
     /// Run beside a job: hold the origin's credentials, fetch and preload. Started by the job itself.
     Agent(agent::Args),
     /// Build and inspect digests, the tables of datasets.
@@ -92,6 +105,9 @@ fn main() -> ExitCode {
             Command::DemoJob(args) => demo::job::run(args).await,
             Command::Serve(args) => serve::run(args).await,
             Command::Status(args) => status::run(&args),
+            Command::Top(args) => top::run(&args),
+            Command::Explain(args) => explain::explain(&args),
+            Command::Evict(args) => explain::evict(&args),
             Command::Agent(args) => agent::run(args).await,
             Command::Digest(command) => digest::run(command).await,
             Command::Namespace(command) => namespace::run(command),

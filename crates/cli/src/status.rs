@@ -1,6 +1,10 @@
 //! `forebay status`: what the node is doing.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use forebay_client::Client;
@@ -25,16 +29,20 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> anyhow::Result<Verdict> {
-    let socket = args.socket.clone().unwrap_or_else(default_socket);
-    let mut client = Client::connect(&socket, "status", PATIENCE)
-        .context("no forebay node; start one with `forebay serve`")?;
-    let counters = client.stats()?;
+    let counters = connect(args.socket.as_deref())?.stats()?;
     let counters: BTreeMap<String, u64> = counters.into_iter().collect();
     match args.format {
         Format::Json => output::json(&counters)?,
         Format::Text => output::data(&for_people(&counters))?,
     }
     Ok(Verdict::Yes)
+}
+
+/// Connects to a node: the one at this socket, or this user's.
+pub fn connect(socket: Option<&Path>) -> anyhow::Result<Client> {
+    let socket = socket.map_or_else(default_socket, Path::to_owned);
+    Client::connect(&socket, "forebay", PATIENCE)
+        .context("no forebay node; start one with `forebay serve`")
 }
 
 fn for_people(counters: &BTreeMap<String, u64>) -> String {

@@ -269,6 +269,23 @@ impl Client {
         }
     }
 
+    /// How a dataset stands, and why: a `forebay_core::manager::Description` as JSON, or null if no job
+    /// reports of it.
+    pub fn explain(&mut self, Handle(handle): Handle) -> Result<bytes::Bytes> {
+        match self.ask(&Request::Explain { handle })? {
+            Reply::Explain { json } => Ok(json),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Has nothing of a dataset kept. Returns how many bytes of it were.
+    pub fn evict(&mut self, Handle(handle): Handle) -> Result<u64> {
+        match self.ask(&Request::Evict { handle })? {
+            Reply::Evicted { bytes } => Ok(bytes),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
     /// The node's counters.
     pub fn stats(&mut self) -> Result<Vec<(String, u64)>> {
         match self.ask(&Request::Stats)? {

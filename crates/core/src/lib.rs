@@ -11,6 +11,7 @@ pub mod benefit;
 pub mod chunking;
 pub mod claims;
 pub mod digest;
+pub mod doorkeeper;
 pub mod doubt;
 pub mod embedding;
 pub mod kept;

@@ -29,7 +29,7 @@ use forebay_flash::{
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::{config::Config, session::fresh_nonce};
+use crate::{config::Config, hot::Hot, session::fresh_nonce};
 
 /// A longer blob is cut into pieces of this length.
 const PIECE: u64 = 8 << 20;
@@ -58,6 +58,7 @@ pub(crate) struct Blobs {
     piece: u64,
     region: u64,
     groups: Mutex<HashMap<GroupName, Group>>,
+    hot: Hot,
     incoming: Arc<Semaphore>,
 }
 
@@ -123,8 +124,14 @@ impl Blobs {
             region: flash.region_size(),
             flash,
             groups: Mutex::default(),
+            hot: Hot::new(config.memory),
             incoming: Arc::new(Semaphore::new(INCOMING)),
         })
+    }
+
+    /// What is in memory.
+    pub fn hot(&self) -> &Hot {
+        &self.hot
     }
 
     /// How many devices there were to be.
@@ -154,6 +161,13 @@ impl Blobs {
 
     /// Some bytes of a blob.
     pub async fn read(&self, row: Row, range: Range<u64>) -> Read {
+        let inside = |at: u64| usize::try_from(at).expect("a blob in memory");
+        if range.end <= row.length
+            && let Some(bytes) = self.hot.get(&row)
+        {
+            return Read::Hit(bytes.slice(inside(range.start)..inside(range.end)));
+        }
+        let is_whole = range == (0..row.length);
         let read = if row.length <= self.piece {
             self.read_whole(row, range).await
         } else {
@@ -162,6 +176,11 @@ impl Blobs {
         if let Err(Refusal::Failed) = read {
             // It would be asked for again and again.
             self.flash.forget(key(&row.address));
+        }
+        if let Ok(Read::Hit(bytes)) = &read
+            && is_whole
+        {
+            self.hot.read(row.address, bytes);
         }
         read.unwrap_or_else(|refusal| match refusal {
             Refusal::Range => Read::OtherLength,
@@ -261,15 +280,38 @@ impl Blobs {
 
     /// Frees what is here of a piece. When this returns, nothing of it is found any more.
     pub async fn free(&self, table: &Table, piece: u32) -> Result<(), Refusal> {
-        if !self.has_groups(table) {
+        let is_shared = !self.has_groups(table);
+        for (_, row) in table.rows_by_piece().filter(|(of, _)| *of == piece) {
+            self.hot.remove(&row.address);
+            if is_shared {
+                self.flash.forget(key(&row.address));
+            }
+        }
+        if is_shared {
             // Its regions are shared with other pieces, and come back when they are the oldest.
-            let rows = table.rows_by_piece().filter(|(of, _)| *of == piece);
-            rows.for_each(|(_, row)| self.flash.forget(key(&row.address)));
             return Ok(());
         }
         let name = group_name(table.dataset(), piece);
         self.groups.lock().remove(&name);
         self.flash.group(&name, CLASS, false).await?.free(PATIENCE).await
+    }
+
+    /// Frees all that is here of a dataset: when this returns, it is gone for good.
+    pub async fn free_all(&self, table: &Table) -> Result<(), Refusal> {
+        for row in table.rows() {
+            self.hot.remove(&row.address);
+            self.flash.forget(key(&row.address));
+        }
+        // Also those that were written when the capacity was another.
+        let groups = self.flash.groups().await?;
+        let names: BTreeSet<&[u8]> = groups.iter().map(|group| group.name.as_slice()).collect();
+        for name in names.into_iter().filter(|name| name.starts_with(table.dataset().as_bytes())) {
+            if let Ok(name) = GroupName::try_from(name) {
+                self.groups.lock().remove(&name);
+            }
+            self.flash.group(name, CLASS, false).await?.free(PATIENCE).await?;
+        }
+        Ok(())
     }
 
     async fn append(
@@ -324,7 +366,10 @@ impl Incoming {
     pub async fn finish(mut self, blobs: &Blobs) -> Result<(), Refusal> {
         let key = key(&self.row.address);
         let Some((name, written)) = self.cut else {
-            return blobs.append(&self.group, key, WHOLE, self.held.take()).await;
+            let bytes = self.held.take();
+            blobs.append(&self.group, key, WHOLE, bytes.clone()).await?;
+            blobs.hot.put(self.row.address, &bytes);
+            return Ok(());
         };
         if self.held.length() > 0 {
             blobs.append(&self.group, part(&name, written), PART, self.held.take()).await?;

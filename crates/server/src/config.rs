@@ -36,6 +36,8 @@ pub struct Config {
     pub io: Backend,
     /// How much may lie there, on all devices together; decided by the disk if it is not said.
     pub capacity: Option<ByteSize>,
+    /// How much memory is used for blobs that are read again and again.
+    pub memory: ByteSize,
     /// How long a claim lives without being renewed.
     pub lease: Duration,
     /// How many may be connected at once.
@@ -57,6 +59,7 @@ impl Default for Config {
             region_size: None,
             io: Backend::Auto,
             capacity: None,
+            memory: ByteSize::mib(256),
             lease: Duration::from_secs(10),
             connections: 512,
             metrics: None,
@@ -67,7 +70,7 @@ impl Default for Config {
 }
 
 /// The keys, with examples: what a template shows, and what is suggested for a misspelt one.
-const KEYS: [(&str, &str, &str); 11] = [
+const KEYS: [(&str, &str, &str); 12] = [
     ("socket", "\"/run/user/1000/forebay/node.sock\"", "where jobs connect"),
     ("directory", "\"/var/cache/forebay\"", "where blobs lie"),
     ("devices", "[\"/dev/nvme1n1\"]", "files or block devices; by default a file in the directory"),
@@ -77,6 +80,7 @@ const KEYS: [(&str, &str, &str); 11] = [
         "\"64MiB\"",
         "the unit of eviction, for new devices; a power of two from 1MiB to 64MiB",
     ),
+    ("memory", "\"256MiB\"", "memory for blobs that are read again and again; \"0B\" for none"),
     ("io", "\"auto\"", "how devices are used: auto, io_uring or threads"),
     ("lease", "\"10s\"", "how long a claim lives without being renewed"),
     ("connections", "512", "how many may be connected at once: two for each process of a job"),
@@ -116,6 +120,7 @@ impl Config {
             "region_size" => self.region_size = Some(text()?.parse()?),
             "io" => self.io = backend(text()?)?,
             "capacity" => self.capacity = Some(text()?.parse()?),
+            "memory" => self.memory = text()?.parse()?,
             "lease" => self.lease = time(text()?)?,
             "connections" => {
                 let number = value.as_integer().and_then(|number| usize::try_from(number).ok());

@@ -109,6 +109,10 @@ pub struct Gauges {
     pub devices_named: u64,
     /// Those that can be read and written.
     pub devices_well: u64,
+    /// Bytes of blobs in memory.
+    pub memory_bytes: u64,
+    /// Ranges answered from memory since the start.
+    pub memory_hits: u64,
     /// Claims held.
     pub claims_held: u64,
     /// Connections open.
@@ -120,13 +124,15 @@ pub struct Gauges {
 }
 
 impl Gauges {
-    fn all(&self) -> [Row; 9] {
+    fn all(&self) -> [Row; 11] {
         [
             ("capacity_bytes", "Most bytes that may be resident.", self.capacity_bytes),
             ("resident_bytes", "Bytes resident.", self.resident_bytes),
             ("resident_blobs", "Blobs resident.", self.resident_blobs),
             ("devices_named", "Devices that the node is to use.", self.devices_named),
             ("devices_well", "Devices that can be read and written.", self.devices_well),
+            ("memory_bytes", "Bytes of blobs in memory.", self.memory_bytes),
+            ("memory_hits", "Ranges answered from memory since the start.", self.memory_hits),
             ("claims_held", "Claims held.", self.claims_held),
             ("connections_open", "Connections open.", self.connections_open),
             ("datasets_open", "Datasets that somebody has open.", self.datasets_open),

@@ -7,6 +7,7 @@ mod blobs;
 mod config;
 mod counters;
 mod get;
+mod hot;
 mod http;
 mod listen;
 mod managing;

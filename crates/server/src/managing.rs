@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use crate::node::{NodeService, Refused};
 
 /// A job is believed to live for so long without a word.
-const LEASE: Duration = Duration::from_secs(60);
+const LEASE: Duration = Duration::from_mins(1);
 /// How fast chunks are expected to be loaded, until that has been measured.
 const LOAD_RATE: ByteRate = ByteRate(ByteSize::mib(256));
 /// Regions that are not full, and what nobody manages, need some room as well: one part in so many.
@@ -99,6 +99,29 @@ impl NodeService {
         Ok(Reply::Left)
     }
 
+    /// How a dataset stands, and why.
+    pub(crate) fn explain(&self, table: &Table) -> Reply {
+        let described = self.managing.state.lock().managers.describe(&table.dataset());
+        let json = serde_json::to_vec(&described).expect("numbers, names and words");
+        Reply::Explain { json: json.into() }
+    }
+
+    /// Nothing of a dataset is kept any more, and nobody manages it until a job reports.
+    pub(crate) async fn evict_all(&self, table: &Table) -> Result<Reply, Refused> {
+        {
+            let State { managers, tables } = &mut *self.managing.state.lock();
+            managers.forget(&table.dataset());
+            tables.remove(&table.dataset());
+        }
+        let here = table.rows().iter().filter(|row| self.blobs.contains(&row.address));
+        let bytes = here.map(|row| row.length).sum();
+        self.blobs.free_all(table).await.map_err(|refusal| {
+            tracing::warn!(%refusal, "a dataset could not be evicted");
+            (ErrorCode::Failed, "the node's device failed; its log says how".to_owned())
+        })?;
+        Ok(Reply::Evicted { bytes })
+    }
+
     /// A blob has been put.
     pub(crate) fn arrived(self: &Arc<Self>, table: &Table, blob: u64, bytes: u64) {
         let Some(piece) = table.piece_of(BlobOrdinal::new(blob)) else { return };
@@ -142,9 +165,9 @@ impl NodeService {
                 Order::Load(_) => self.counters.chunks_loaded.one(),
                 Order::Evict(pieces) => {
                     self.counters.chunks_evicted.one();
+                    // Unless all of it was evicted meanwhile.
                     let table = self.managing.state.lock().tables.get(&dataset).cloned();
-                    let table = table.expect("what is managed has a table");
-                    tokio::spawn(Arc::clone(self).evict(table, pieces));
+                    table.map(|table| tokio::spawn(Arc::clone(self).evict(table, pieces)));
                 }
             }
         }

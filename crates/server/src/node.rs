@@ -92,6 +92,8 @@ impl NodeService {
             resident_blobs: flash.iter().map(|device| device.entries).sum(),
             devices_named: self.blobs.devices_named(),
             devices_well: flash.iter().filter(|device| device.well).count() as u64,
+            memory_bytes: self.blobs.hot().bytes(),
+            memory_hits: self.blobs.hot().hits.get(),
             claims_held: self.state.lock().claims() as u64,
             connections_open: self.open.load(Relaxed),
             datasets_open: self.tables.open(),
@@ -316,6 +318,8 @@ impl NodeService {
                 self.report(session.table(handle)?, &session.job, &report).await?
             }
             Request::Leave { handle } => self.leave(session.table(handle)?, &session.job)?,
+            Request::Explain { handle } => self.explain(session.table(handle)?),
+            Request::Evict { handle } => self.evict_all(session.table(handle)?).await?,
         }))
     }
 }

@@ -74,6 +74,16 @@ pub enum Reply {
     Report(Answer),
     /// The job has left.
     Left,
+    /// How a dataset stands: JSON, for people and scripts.
+    Explain {
+        /// A `forebay_core::manager::Description`, or null for a dataset that nobody manages.
+        json: Bytes,
+    },
+    /// Nothing of the dataset is kept.
+    Evicted {
+        /// Bytes of blobs that were.
+        bytes: u64,
+    },
     /// The request was refused.
     Error(Refusal),
 }
@@ -228,6 +238,8 @@ impl Reply {
             Self::Wanted => REPLY | kind::WANT,
             Self::Report(_) => REPLY | kind::REPORT,
             Self::Left => REPLY | kind::LEAVE,
+            Self::Explain { .. } => REPLY | kind::EXPLAIN,
+            Self::Evicted { .. } => REPLY | kind::EVICT,
             Self::Error(_) => ERROR,
         }
     }
@@ -237,6 +249,7 @@ impl Reply {
         let payload = match self {
             Self::Get { payload, .. } => payload.clone(),
             Self::Presence { bits } => bits.clone(),
+            Self::Explain { json } => json.clone(),
             _ => Bytes::new(),
         };
         assert!(
@@ -260,7 +273,12 @@ impl Reply {
             Self::Show(ShowAnswer::Upload) => to.u8(1),
             Self::Open { handle } => to.u32(*handle),
             Self::Uploaded { next } => to.u64(*next),
-            Self::Presence { .. } | Self::Released | Self::Wanted | Self::Left => {}
+            Self::Presence { .. }
+            | Self::Explain { .. }
+            | Self::Released
+            | Self::Wanted
+            | Self::Left => {}
+            Self::Evicted { bytes } => to.u64(*bytes),
             Self::Report(answer) => write_answer(answer, to),
             Self::Get { index, answer, .. } => {
                 to.u32(*index);
@@ -334,6 +352,13 @@ impl Reply {
                 kind::WANT => Self::Wanted,
                 kind::REPORT => Self::Report(read_answer(&mut from)?),
                 kind::LEAVE => Self::Left,
+                kind::EXPLAIN => {
+                    if from.0.len() > PAYLOAD_SIZE_MAX {
+                        return Err(Malformed::OverLimit);
+                    }
+                    Self::Explain { json: body.slice_ref(from.bytes(from.0.len())?) }
+                }
+                kind::EVICT => Self::Evicted { bytes: from.u64()? },
                 _ => return Err(Malformed::Kind(reply)),
             },
             unknown => return Err(Malformed::Kind(unknown)),

@@ -130,6 +130,16 @@ pub enum Request {
         /// An opened dataset.
         handle: u32,
     },
+    /// Asks how a dataset stands, and why.
+    Explain {
+        /// An opened dataset.
+        handle: u32,
+    },
+    /// Asks that nothing of a dataset be kept. What was put is gone for good when this is answered.
+    Evict {
+        /// An opened dataset.
+        handle: u32,
+    },
 }
 
 /// A row of a dataset's table.
@@ -177,6 +187,8 @@ pub(crate) mod kind {
     pub const WANT: u8 = 12;
     pub const REPORT: u8 = 13;
     pub const LEAVE: u8 = 14;
+    pub const EXPLAIN: u8 = 15;
+    pub const EVICT: u8 = 16;
 }
 
 const ROW_SIZE: usize = Address::LEN + 8;
@@ -200,6 +212,8 @@ impl Request {
             Self::Want { .. } => kind::WANT,
             Self::Report { .. } => kind::REPORT,
             Self::Leave { .. } => kind::LEAVE,
+            Self::Explain { .. } => kind::EXPLAIN,
+            Self::Evict { .. } => kind::EVICT,
         }
     }
 
@@ -281,7 +295,9 @@ impl Request {
                 to.u32(*handle);
                 write_report(report, to);
             }
-            Self::Leave { handle } => to.u32(*handle),
+            Self::Leave { handle } | Self::Explain { handle } | Self::Evict { handle } => {
+                to.u32(*handle);
+            }
         }
     }
 
@@ -352,6 +368,8 @@ impl Request {
             }
             kind::REPORT => Self::Report { handle: from.u32()?, report: read_report(&mut from)? },
             kind::LEAVE => Self::Leave { handle: from.u32()? },
+            kind::EXPLAIN => Self::Explain { handle: from.u32()? },
+            kind::EVICT => Self::Evict { handle: from.u32()? },
             unknown => return Err(Malformed::Kind(unknown)),
         };
         from.finish().map(|()| request)

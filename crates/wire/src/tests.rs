@@ -72,6 +72,8 @@ fn request() -> impl Strategy<Value = Request> {
         blobs().prop_map(|(handle, blobs)| Request::Want { handle, blobs }),
         (any::<u32>(), report()).prop_map(|(handle, report)| Request::Report { handle, report }),
         any::<u32>().prop_map(|handle| Request::Leave { handle }),
+        any::<u32>().prop_map(|handle| Request::Explain { handle }),
+        any::<u32>().prop_map(|handle| Request::Evict { handle }),
     ]
 }
 
@@ -159,6 +161,8 @@ fn reply() -> impl Strategy<Value = Reply> {
         Just(Reply::Released),
         Just(Reply::Wanted),
         Just(Reply::Left),
+        payload().prop_map(|json| Reply::Explain { json }),
+        any::<u64>().prop_map(|bytes| Reply::Evicted { bytes }),
         answer().prop_map(Reply::Report),
         puts.prop_map(Reply::Put),
         vec(("[a-z_]{1,40}", any::<u64>()), 0..20).prop_map(|counters| Reply::Stats { counters }),

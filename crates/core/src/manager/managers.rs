@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Manager, Open, Order, Place, Settings, Space, Who};
+use super::{Description, Manager, Open, Order, Place, Settings, Space, Who};
 use crate::{
     ByteSize, DatasetId,
     benefit::Mode,
@@ -161,15 +161,15 @@ impl Managers {
         name: &str,
         report: &Report,
     ) -> (Result<Answer, Refusal>, Orders) {
-        let managed = self.datasets.get_mut(&dataset).expect("managed before");
+        let reported = self.datasets.get_mut(&dataset).expect("managed before");
         let (fresh, mut orders) = (Job(self.jobs), Vec::new());
         self.jobs += 1;
-        let heard = managed.hear(now, name, fresh, report, &mut orders);
+        let heard = reported.hear(now, name, fresh, report, &mut orders);
         let mut orders = named(dataset, orders);
         let answer = heard.and_then(|heard| {
             let Some((job, forced)) = heard else { return Ok(Answer::TellAll) };
             orders.extend(self.split_if_needed(now)?);
-            let manager = &mut self.datasets.get_mut(&dataset).expect("as above").manager;
+            let Managed { manager, .. } = self.datasets.get_mut(&dataset).expect("as above");
             let (open, loading) = (manager.open(job), manager.loading().collect());
             Ok(Answer::Draw { open, loading, forced })
         });
@@ -245,10 +245,16 @@ impl Managers {
         managed.is_none_or(|managed| managed.manager.place_of(piece) != Place::None)
     }
 
-    /// Why a dataset has the space that it has, in words.
-    pub fn explain(&self, dataset: &DatasetId) -> Option<&str> {
+    /// How a dataset stands, and why; `None` if it is not managed.
+    pub fn describe(&self, dataset: &DatasetId) -> Option<Description> {
         let managed = self.datasets.get(dataset)?;
-        Some(managed.share.as_ref().map_or("no job has reported yet", |share| &share.why))
+        let why = managed.share.as_ref().map_or("no job has reported yet", |share| &share.why);
+        Some(managed.manager.describe(why))
+    }
+
+    /// Forgets a dataset. Whoever reports of it next has to tell all.
+    pub fn forget(&mut self, dataset: &DatasetId) {
+        self.datasets.remove(dataset);
     }
 
     /// How much space there is.

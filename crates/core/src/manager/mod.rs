@@ -11,6 +11,7 @@
 //!
 //! Facts that contradict what is known change nothing: they are an error in the caller's hands, and counted.
 
+mod description;
 mod facts;
 mod load;
 mod managers;
@@ -26,6 +27,7 @@ use std::{
     time::Duration,
 };
 
+pub use description::{Description, JobDescription, Piece};
 pub use managers::{Answer, Managers, Refusal, Report};
 pub use membership::Membership;
 pub use open::{Directions, Open, Place, mode};
@@ -186,13 +188,15 @@ impl Manager {
 
     /// What placement is told of the dataset.
     pub fn wish(&self) -> Dataset {
-        let members = self.readers.values().filter(|reader| reader.benefit.is_cached());
+        let (members, others): (Vec<&Reader>, Vec<&Reader>) =
+            self.readers.values().partition(|reader| reader.benefit.is_cached());
         Dataset {
             chunks: self.pieces.chunks(),
             chunk_size: self.pieces.chunk_size_max(),
             half_size: self.pieces.size_max(),
             total: self.pieces.total(),
-            jobs: members.map(Reader::wish).collect(),
+            jobs: members.into_iter().map(Reader::wish).collect(),
+            others: others.into_iter().map(|reader| reader.who.name.clone()).collect(),
             placed: self.choice,
         }
     }
@@ -352,9 +356,12 @@ impl Manager {
     /// Those who were not heard of in time read nothing any more.
     fn forget_silent(&mut self, now: Duration) {
         let (rotation, lease, before) = (&self.rotation, self.lease, self.readers.len());
-        self.readers.retain(|job, reader| match reader.benefit.is_cached() {
-            true => rotation.knows(now, *job),
-            false => reader.heard_at.saturating_add(lease) > now,
+        self.readers.retain(|job, reader| {
+            if reader.benefit.is_cached() {
+                rotation.knows(now, *job)
+            } else {
+                reader.heard_at.saturating_add(lease) > now
+            }
         });
         self.reasons += u64::from(self.readers.len() < before);
     }

@@ -61,8 +61,10 @@ pub struct Dataset {
     pub half_size: ByteSize,
     /// and of all together.
     pub total: ByteSize,
-    /// Who reads it. Whoever gains nothing may be left out.
+    /// Who reads it and may gain from that,
     pub jobs: Vec<Job>,
+    /// and the names of those who gain nothing.
+    pub others: Vec<String>,
     /// What it has now.
     pub placed: Choice,
 }
@@ -96,7 +98,8 @@ impl Dataset {
     pub fn even(chunks: u32, chunk_size: ByteSize, jobs: Vec<Job>) -> Self {
         let half_size = ByteSize(chunk_size.0.div_ceil(2));
         let total = ByteSize(chunk_size.0.saturating_mul(u64::from(chunks)));
-        Self { chunks, chunk_size, half_size, total, jobs, placed: Choice::Nothing }
+        let (others, placed) = (Vec::new(), Choice::Nothing);
+        Self { chunks, chunk_size, half_size, total, jobs, others, placed }
     }
 
     /// The most space that a choice takes.

@@ -12,6 +12,9 @@ pub(super) fn explain(dataset: &Dataset, choice: Choice) -> String {
     let all = number(dataset.chunks);
     let what = match choice {
         Choice::Nothing => "nothing is cached".to_owned(),
+        _ if dataset.jobs.is_empty() => {
+            "what is cached stays until others need the room".to_owned()
+        }
         Choice::Halves => format!("halves of {all} chunks rotate, two at a time"),
         Choice::Chunks(placed) if placed >= dataset.chunks => match dataset.chunks {
             1 => "its one chunk is held".to_owned(),
@@ -27,9 +30,10 @@ pub(super) fn explain(dataset: &Dataset, choice: Choice) -> String {
     };
     let mut jobs: Vec<&Job> = dataset.jobs.iter().collect();
     jobs.sort_by_key(|job| (std::cmp::Reverse(job.gpus), &job.name));
-    let mut why: Vec<String> =
-        jobs.iter().take(JOBS_NAMED).map(|job| of_job(dataset, job, choice)).collect();
-    match jobs.len() {
+    let gaining = jobs.iter().map(|job| of_job(dataset, job, choice));
+    let others = dataset.others.iter().map(|name| format!("job {name} is compute-bound"));
+    let mut why: Vec<String> = gaining.chain(others).take(JOBS_NAMED).collect();
+    match jobs.len() + dataset.others.len() {
         0 => why.push("no job reads it".to_owned()),
         jobs if jobs > JOBS_NAMED => why.push(format!("and {} more", number_of(jobs - JOBS_NAMED))),
         _ => {}
@@ -111,6 +115,12 @@ mod tests {
             "all ten chunks are held: job j0 gains 2.0x on 1 GPU, job j1 gains 2.0x on 1 GPU, job j2 gains 2.0x on 1 GPU, and three more"
         );
         dataset.jobs.clear();
+        dataset.others = vec!["d".to_owned()];
+        assert_eq!(
+            why(&dataset, Choice::Chunks(2)),
+            "what is cached stays until others need the room: job d is compute-bound"
+        );
+        dataset.others.clear();
         assert_eq!(why(&dataset, Choice::Nothing), "nothing is cached: no job reads it");
     }
 }

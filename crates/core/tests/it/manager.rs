@@ -12,7 +12,7 @@ use forebay_core::{
     units::ByteRate,
 };
 
-const LEASE: Duration = Duration::from_secs(60);
+const LEASE: Duration = Duration::from_mins(1);
 const PIECE: u64 = 100;
 const A: Job = Job(1);
 const B: Job = Job(2);

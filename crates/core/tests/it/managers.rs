@@ -5,12 +5,12 @@ use std::time::Duration;
 use forebay_core::{
     ByteSize, DatasetId,
     benefit::Mode,
-    manager::{Answer, Managers, Order, Refusal, Report, Rule, Space},
+    manager::{Answer, Managers, Order, Piece, Refusal, Report, Rule, Space},
     placement::Placement,
     units::ByteRate,
 };
 
-const LEASE: Duration = Duration::from_secs(60);
+const LEASE: Duration = Duration::from_mins(1);
 const PIECE: u64 = 100;
 
 fn dataset(number: u8) -> DatasetId {
@@ -87,7 +87,12 @@ fn whoever_reports_is_told_what_to_draw_from() {
         assert_eq!(managers.is_kept(&dataset(0), piece), opened(&next).contains(&piece));
     }
     assert!(managers.is_kept(&dataset(9), 0), "what nobody manages is kept");
-    assert!(managers.explain(&dataset(0)).unwrap().contains("chunks"));
+    let described = managers.describe(&dataset(0)).unwrap();
+    assert!(described.why.contains("chunks") && described.jobs[0].name == "a");
+    let is_there = |piece: &Piece| *piece != Piece::Absent;
+    assert_eq!(described.pieces.iter().filter(|piece| is_there(piece)).count(), open.len());
+    managers.forget(&dataset(0));
+    assert_eq!(managers.describe(&dataset(0)), None);
 }
 
 /// What a manager does not know it asks for: after it has taken over, after a silence, in a new epoch.

@@ -11,12 +11,12 @@ use forebay_client::{Client, ClientError, Handle};
 use forebay_core::{
     ByteSize, ItemOrdinal,
     chunking::{ChunkOrdinal, Chunking},
-    manager::{Answer, Membership, Report},
+    manager::{Answer, Description, Membership, Piece, Report},
     sampler::{Layout, Plan, Sampler},
 };
 use forebay_wire::{ClaimAnswer, ErrorCode, GetAnswer};
 
-use crate::harness::{Data, PATIENCE, TestNode, get};
+use crate::harness::{Data, PATIENCE, TestNode, get, put};
 
 const ITEM: usize = 32 << 10;
 const BATCH: u32 = 32;
@@ -240,4 +240,83 @@ fn nonsense_in_reports_is_refused() {
         assert_eq!(refusal.code, ErrorCode::Malformed, "{refusal}");
     }
     assert!(matches!(client.report(handle, all), Ok(Answer::Draw { .. })));
+}
+
+/// What was evicted is gone for good when the node says so: from the device, from memory, and after a restart.
+#[test]
+fn an_evicted_dataset_does_not_come_back() {
+    let (node, data, other) = (node(), data(), Data::new(&[1000; 30]));
+    let (mut client, handle) = node.open(&data);
+    for blob in 0..300 {
+        put(&mut client, handle, &data, blob);
+    }
+    let (mut neighbour, theirs) = node.open(&other);
+    put(&mut neighbour, theirs, &other, 7);
+    assert_eq!(client.evict(handle).unwrap(), 300 * ITEM as u64);
+    let is_gone = |client: &mut Client, handle, blob| {
+        get(client, handle, &data, blob, Duration::ZERO) == Err(GetAnswer::Miss)
+    };
+    assert!((0..300).all(|blob| is_gone(&mut client, handle, blob)));
+    put(&mut client, handle, &data, 5);
+    drop((client, neighbour));
+    let node = node.restarted(|_| {});
+    let (mut client, handle) = node.open(&data);
+    assert!((0..300).all(|blob| blob == 5 || is_gone(&mut client, handle, blob)));
+    let (mut neighbour, theirs) = node.open(&other);
+    let kept = get(&mut neighbour, theirs, &other, 7, Duration::ZERO).unwrap();
+    assert_eq!(kept, other.blobs[7], "somebody else's stays");
+}
+
+/// How a dataset stands is told to those who have proved that they hold it, as JSON.
+#[test]
+fn a_dataset_is_explained() {
+    let (node, data) = (node(), data());
+    let (mut client, handle) = node.open(&data);
+    let described = |client: &mut Client| -> Option<Description> {
+        serde_json::from_slice(&client.explain(handle).unwrap()).unwrap()
+    };
+    assert_eq!(described(&mut client), None, "no job reports");
+    let report = Report { is_all: true, gpus: 2, epoch_batches: 60, ..Report::default() };
+    client.report(handle, report).unwrap();
+    let said = described(&mut client).unwrap();
+    assert!(said.why.contains("job test is not measured yet"), "{}", said.why);
+    assert_eq!((said.pieces.len(), said.jobs.len(), said.jobs[0].gpus), (20, 1, 2));
+    assert!(said.pieces.iter().any(|piece| *piece != Piece::Absent));
+    client.evict(handle).unwrap();
+    assert_eq!(described(&mut client), None);
+    // The job is asked to tell all, and goes on.
+    let drawn = Report { epoch_batches: 60, ..Report::default() };
+    assert_eq!(client.report(handle, drawn).unwrap(), Answer::TellAll);
+}
+
+/// What was just put, and what is read again, comes from memory, and is what was put.
+#[test]
+fn what_is_hot_is_read_from_memory() {
+    let (node, data) = (node(), Data::new(&[ITEM; 40]));
+    let (mut client, handle) = node.open(&data);
+    (0..40).for_each(|blob| put(&mut client, handle, &data, blob));
+    for _ in 0..3 {
+        for blob in 0..40 {
+            let read = get(&mut client, handle, &data, blob, Duration::ZERO).unwrap();
+            assert_eq!(read, data.blobs[blob]);
+        }
+    }
+    let gauges = node.service.gauges();
+    assert_eq!(gauges.memory_hits, 120);
+    assert!(gauges.memory_bytes >= 40 * ITEM as u64 && gauges.memory_bytes <= 256 << 20);
+    drop(client);
+    // After a restart memory is empty: what is read a second time comes in, what is read a third time is there.
+    let node = node.restarted(|_| {});
+    let (mut client, handle) = node.open(&data);
+    let mut read_all = || {
+        for blob in 0..40 {
+            assert_eq!(
+                get(&mut client, handle, &data, blob, Duration::ZERO).unwrap(),
+                data.blobs[blob]
+            );
+        }
+        node.service.gauges().memory_hits
+    };
+    assert_eq!([read_all(), read_all()], [0, 0]);
+    assert!(read_all() >= 30, "but for a few that the doorkeeper mistook");
 }

@@ -151,10 +151,9 @@ impl Manager {
         if self.shelf_of(now, job).is_none() {
             self.join(now, job, epoch);
         }
-        let shelf = &mut self.shelves[self.jobs[job].dataset];
-        let forced = &mut self.jobs[job].forced;
+        let Known { dataset, forced, .. } = &mut self.jobs[job];
         if *forced == 0 {
-            *forced = shelf.probe(now, job);
+            *forced = self.shelves[*dataset].probe(now, job);
         }
         let is_forced = *forced > 0;
         *forced -= u32::from(is_forced);
@@ -226,7 +225,8 @@ impl Manager {
             return;
         }
         for (dataset, share) in &shares {
-            self.write_down(now, *dataset, share, wishes[*dataset].jobs.len());
+            let Wish { jobs, others, .. } = &wishes[*dataset];
+            self.write_down(now, *dataset, share, jobs.len() + others.len());
             self.choices[*dataset] = share.choice;
             self.shelves[*dataset].place(now, share.choice);
         }

@@ -1,0 +1,123 @@
+//! What is hot, in memory: blobs that were just put, and those that are read again.
+//!
+//! Jobs that go through a dataset together read a blob shortly after each other: the first has just put it,
+//! the others need not wait for the device. Blobs never change, so nothing here is ever wrong; what must not be
+//! found any more is removed.
+
+use bytes::Bytes;
+use forebay_core::{Address, ByteSize, doorkeeper::Doorkeeper, table::Row};
+use quick_cache::{Weighter, sync::Cache};
+
+use crate::counters::Counter;
+
+/// Longer blobs are as fast from the device.
+const LENGTH_MAX: u64 = 1 << 20;
+/// What a blob takes beside its bytes.
+const OVERHEAD: u64 = 128;
+/// What a blob is expected to take.
+const LENGTH_EXPECTED: u64 = 64 << 10;
+
+/// Blobs in memory.
+pub(crate) struct Hot {
+    /// None, if there is to be no memory for it.
+    blobs: Option<Cache<Address, Bytes, ByLength>>,
+    door: Doorkeeper,
+    pub hits: Counter,
+}
+
+#[derive(Clone)]
+struct ByLength;
+
+impl Weighter<Address, Bytes> for ByLength {
+    fn weight(&self, _: &Address, bytes: &Bytes) -> u64 {
+        bytes.len() as u64 + OVERHEAD
+    }
+}
+
+impl Hot {
+    /// Room for so much.
+    pub fn new(memory: ByteSize) -> Self {
+        let expected = usize::try_from(memory.0 / LENGTH_EXPECTED).unwrap_or(usize::MAX);
+        let blobs = (memory.0 > 0).then(|| Cache::with_weighter(expected, memory.0, ByLength));
+        Self { blobs, door: Doorkeeper::new(expected), hits: Counter::default() }
+    }
+
+    /// A whole blob, if it is here.
+    pub fn get(&self, row: &Row) -> Option<Bytes> {
+        let bytes = self.blobs.as_ref()?.get(&row.address)?;
+        (bytes.len() as u64 == row.length).then(|| {
+            self.hits.one();
+            bytes
+        })
+    }
+
+    /// A blob was put.
+    pub fn put(&self, address: Address, bytes: &Bytes) {
+        if let Some(blobs) = self.blobs.as_ref().filter(|_| bytes.len() as u64 <= LENGTH_MAX) {
+            blobs.insert(address, bytes.clone());
+        }
+    }
+
+    /// A whole blob was read from the device, into memory that belongs to the device.
+    pub fn read(&self, address: Address, bytes: &[u8]) {
+        if let Some(blobs) = self.blobs.as_ref().filter(|_| bytes.len() as u64 <= LENGTH_MAX)
+            && self.door.knows(&address)
+        {
+            blobs.insert(address, Bytes::copy_from_slice(bytes));
+        }
+    }
+
+    /// A blob must not be found any more.
+    pub fn remove(&self, address: &Address) {
+        if let Some(blobs) = &self.blobs {
+            blobs.remove(address);
+        }
+    }
+
+    /// How much is here.
+    pub fn bytes(&self) -> u64 {
+        self.blobs.as_ref().map_or(0, Cache::weight)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(number: u8, length: u64) -> Row {
+        Row { address: Address::from_bytes([number; 32]), length }
+    }
+
+    #[test]
+    fn what_is_put_or_read_twice_is_found() {
+        let hot = Hot::new(ByteSize::mib(64));
+        let bytes = Bytes::from(vec![1; 1000]);
+        hot.put(row(1, 1000).address, &bytes);
+        assert_eq!(hot.get(&row(1, 1000)), Some(bytes.clone()));
+        assert_eq!(hot.get(&row(1, 999)), None, "of another length: the caller's table is wrong");
+        hot.read(row(2, 1000).address, &bytes);
+        assert_eq!(hot.get(&row(2, 1000)), None, "once is not enough");
+        hot.read(row(2, 1000).address, &bytes);
+        assert_eq!(hot.get(&row(2, 1000)), Some(bytes));
+        hot.remove(&row(2, 1000).address);
+        assert_eq!((hot.get(&row(2, 1000)), hot.hits.get()), (None, 2));
+    }
+
+    /// Promise 6: no more memory than was said.
+    #[test]
+    fn it_keeps_to_its_memory() {
+        let (memory, none) = (ByteSize::mib(64), Hot::new(ByteSize(0)));
+        let hot = Hot::new(memory);
+        for number in 0..2000_u64 {
+            let bytes = Bytes::from(vec![0; 100_000]);
+            let address = Address::from_bytes(*blake3::hash(&number.to_le_bytes()).as_bytes());
+            hot.put(address, &bytes);
+            none.put(address, &bytes);
+            assert!(hot.bytes() <= memory.0);
+        }
+        assert!(hot.bytes() > memory.0 / 2);
+        assert_eq!(none.bytes(), 0);
+        hot.put(row(1, 2 << 20).address, &Bytes::from(vec![0; 2 << 20]));
+        assert_eq!(hot.get(&row(1, 2 << 20)), None, "too long");
+    }
+}
