@@ -7,6 +7,7 @@ use std::ops::Range;
 mod benefit;
 mod placement;
 mod rotation;
+mod tier;
 
 /// Which seeds to run.
 #[expect(clippy::disallowed_methods, reason = "a test may be told which seeds to run")]
