@@ -1,18 +1,17 @@
 """Compares our classics with libcachesim's on single-key traces.
 
-An outside check, in an environment of its own:
+An outside check, in an environment of its own: `cargo xtask libcachesim [TRACE ...]`.
 
-    python3 -m venv /tmp/interop && /tmp/interop/bin/pip install libcachesim
-    cargo build --release
-    /tmp/interop/bin/python tests/interop/check_libcachesim.py target/release/forebay [TRACE ...]
-
-Without TRACE it makes a skewed trace of its own. A trace is a file of big-endian 32-bit keys.
+Without TRACE it makes a skewed trace of its own. A trace is a file of big-endian keys, plain or xz:
+32-bit ones, or 64-bit ones if `scarab` is in its name.
+For embedding rows (`forebay embed sim`) and for the flash tier (`forebay sim trace`) alike:
 Policies that leave nothing open (FIFO, LRU, CLOCK, LFU, SIEVE, ARC, S3-FIFO) must agree within 0.1
 points; for the others (random choices, parameters that their papers do not fix) the difference is
 shown.
 """
 
 import json
+import lzma
 import random
 import struct
 import subprocess
@@ -38,6 +37,8 @@ SHOWN = {
     "cacheus": lcs.Cacheus,
     "w-tinylfu": lcs.WTinyLFU,
 }
+# The policies of the flash tier that leave nothing open.
+TIER = {"fifo": lcs.FIFO, "lru": lcs.LRU}
 TOLERANCE_POINTS = 0.1
 
 
@@ -52,10 +53,17 @@ def generated() -> str:
     return file.name
 
 
-def theirs(policy: Any, keys: list[int], capacity: int) -> float:
-    """Hit rate of a libcachesim policy in percent, the first fifth not counted."""
+def read(trace: str) -> list[int]:
+    """The keys of a trace."""
+    with lzma.open(trace) if trace.endswith(".xz") else open(trace, "rb") as file:
+        data = file.read()
+    return [key for (key,) in struct.iter_unpack(">q" if "scarab" in trace else ">I", data)]
+
+
+def theirs(policy: Any, keys: list[int], capacity: int, warm_up: int) -> float:
+    """Hit rate of a libcachesim policy in percent, the first requests not counted."""
     cache = policy(cache_size=capacity)
-    warm_up, hits = len(keys) // 5, 0
+    hits = 0
     request = lcs.Request()
     request.obj_size = 1
     for index, key in enumerate(keys):
@@ -65,38 +73,49 @@ def theirs(policy: Any, keys: list[int], capacity: int) -> float:
     return 100 * hits / (len(keys) - warm_up)
 
 
+def run(binary: str, *arguments: str) -> Any:
+    """What a command of ours reports."""
+    command = [binary, *arguments, "--format", "json", "--cache", "1%,10%"]
+    return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+
+
+def differs(what: str, ours: float, other: float, exact: bool) -> bool:
+    """Shows both, and says whether they should agree and do not."""
+    wrong = exact and abs(ours - other) > TOLERANCE_POINTS
+    mark = "  DIFFERS" if wrong else ""
+    print(f"{what} ours {ours:6.2f} theirs {other:6.2f} {ours - other:+6.2f}{mark}", flush=True)
+    return wrong
+
+
+def embeddings(binary: str, trace: str, keys: list[int]) -> int:
+    """Compares the policies of embedding rows."""
+    names = ",".join([*EXACT, *SHOWN])
+    report = run(binary, "embed", "sim", trace, "--no-bounds", "--policy", names)
+    wrong = 0
+    for row in report["rows"]:
+        name, tally, rows = row["policy"], row["single"], row["capacity_rows"]
+        other = theirs({**EXACT, **SHOWN}[name], keys, rows, len(keys) // 5)
+        what = f"embed {report['trace']} {rows:>7} rows {name:<10}"
+        wrong += differs(what, 100 * tally["hits"] / tally["keys"], other, name in EXACT)
+    return wrong
+
+
+def tier(binary: str, trace: str, keys: list[int]) -> int:
+    """Compares the policies of the flash tier."""
+    wrong = 0
+    for row in run(binary, "sim", "trace", trace, "--policy", ",".join(TIER)):
+        other = theirs(TIER[row["policy"]], keys, row["capacity"], 0)
+        what = f"tier {trace.split('/')[-1]} {row['capacity']:>7} objects {row['policy']:<10}"
+        wrong += differs(what, 100 * row["hits"] / row["requests"], other, True)
+    return wrong
+
+
 def main() -> int:
     binary, *traces = sys.argv[1:]
     wrong = 0
     for trace in traces or [generated()]:
-        with open(trace, "rb") as file:
-            data = file.read()
-        keys = [key for (key,) in struct.iter_unpack(">I", data)]
-        command = [
-            binary,
-            "embed",
-            "sim",
-            trace,
-            "--format",
-            "json",
-            "--no-bounds",
-            "--cache",
-            "1%,10%",
-            "--policy",
-            ",".join([*EXACT, *SHOWN]),
-        ]
-        report = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-        for row in report["rows"]:
-            name, tally = row["policy"], row["single"]
-            ours = 100 * tally["hits"] / tally["keys"]
-            other = theirs({**EXACT, **SHOWN}[name], keys, row["capacity_rows"])
-            differs = name in EXACT and abs(ours - other) > TOLERANCE_POINTS
-            wrong += differs
-            print(
-                f"{report['trace']} {row['capacity_rows']:>7} rows {name:<10} ours {ours:6.2f} "
-                f"theirs {other:6.2f} {ours - other:+6.2f}{'  DIFFERS' if differs else ''}",
-                flush=True,
-            )
+        keys = read(trace)
+        wrong += tier(binary, trace, keys) + embeddings(binary, trace, keys)
     return 1 if wrong else 0
 
 

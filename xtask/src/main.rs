@@ -27,6 +27,8 @@ Commands:
           the device engine against foyer's, on this disk, in adjacent pairs
   reproduce
           run what the papers published again, and write docs/reproductions.md anew
+  libcachesim [TRACE ...]
+          hit rates of our classics against libcachesim's, on a trace of its own making or on these
   fuzz [TARGET] [--seconds N]
           every decoder of bytes from outside, or one of them; needs cargo-fuzz
 ";
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
             bench::flash(options.contains(&"--quick"), options.contains(&"json"))
         }
         ["reproduce"] => reproduce(),
+        ["libcachesim", traces @ ..] => libcachesim(traces),
         ["fuzz", arguments @ ..] => fuzz::run(arguments),
         ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
@@ -109,7 +112,15 @@ fn reproduce() -> Outcome {
     let mut steps = Steps::new(1);
     let page = ["--page", "docs/reproductions.md"];
     let command = ["run", "--release", "--quiet", "--", "sim", "reproduce"];
-    steps.run("Train, simulated", &mut cargo(&[&command[..], &page].concat()))?;
+    steps.run("Train and Tier, simulated", &mut cargo(&[&command[..], &page].concat()))?;
+    steps.finish();
+    Ok(())
+}
+
+fn libcachesim(traces: &[&str]) -> Outcome {
+    let mut steps = Steps::new(3);
+    steps.run("the binary", &mut cargo(&["build", "--release"]))?;
+    python::libcachesim(&mut steps, traces)?;
     steps.finish();
     Ok(())
 }

@@ -43,6 +43,16 @@ fn interop(steps: &mut Steps, environment: &Path, binary: &Path) -> Outcome {
     steps.run("pytest", tool("pytest").args(["-q", "-ra"]).env("FOREBAY_BIN", binary))
 }
 
+/// Our classics against libcachesim's, on these traces or one of its own making.
+pub fn libcachesim(steps: &mut Steps, traces: &[&str]) -> Outcome {
+    let requirements = Path::new(INTEROP).join("requirements-libcachesim.txt");
+    let environment = target().join("venv-libcachesim");
+    let python = installed(&environment, &requirements, "Python environment", steps)?;
+    let mut check = Command::new(&python);
+    check.arg(Path::new(INTEROP).join("check_libcachesim.py")).arg(binary()?).args(traces);
+    steps.run("comparison", &mut check)
+}
+
 /// The Python of an environment with PyTorch and our wheel, as users get it: with its binary.
 pub fn with_wheel(steps: &mut Steps) -> Result<PathBuf, String> {
     let requirements = Path::new(PACKAGE).join("requirements-test.txt");

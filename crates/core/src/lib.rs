@@ -25,7 +25,11 @@ pub mod rate;
 pub mod rotation;
 pub mod sampler;
 pub mod table;
+pub mod tier;
 pub mod units;
+
+mod list;
+mod stable;
 
 pub use names::{
     Address, BlobOrdinal, DatasetId, ItemOrdinal, JobId, Namespace, NamespaceId, Ordinal,

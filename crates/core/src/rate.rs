@@ -31,6 +31,17 @@ impl TokenBucket {
         self.full_at.saturating_sub(now + self.time_for(self.burst))
     }
 
+    /// Takes `size` if it may pass at once, and nothing otherwise.
+    #[must_use = "without the bytes nothing may pass"]
+    pub fn try_take(&mut self, now: Duration, size: ByteSize) -> bool {
+        let full_at = self.full_at.max(now) + self.time_for(size.0);
+        let passes = full_at <= now + self.time_for(self.burst);
+        if passes {
+            self.full_at = full_at;
+        }
+        passes
+    }
+
     fn time_for(&self, bytes: u64) -> Duration {
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate_per_s);
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
@@ -60,6 +71,18 @@ mod tests {
         let mut bucket = bucket(1000, 300);
         assert_eq!(bucket.take(Duration::ZERO, ByteSize(300)), Duration::ZERO);
         assert_eq!(bucket.take(Duration::ZERO, ByteSize(100)), Duration::from_millis(100));
+    }
+
+    #[test]
+    fn who_will_not_wait_takes_what_is_there_or_nothing() {
+        let mut bucket = bucket(1000, 300);
+        let at = Duration::from_millis;
+        assert!(bucket.try_take(at(0), ByteSize(200)));
+        assert!(!bucket.try_take(at(0), ByteSize(200)), "100 are left");
+        assert!(bucket.try_take(at(0), ByteSize(100)), "a refusal takes nothing");
+        assert!(
+            bucket.try_take(at(200), ByteSize(200)) && !bucket.try_take(at(299), ByteSize(100))
+        );
     }
 
     proptest! {

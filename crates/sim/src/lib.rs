@@ -2,6 +2,13 @@
 //! instead of jobs.
 
 pub mod grouped;
+pub mod tier;
 pub mod train;
 
+mod belady;
+mod section;
 mod svg;
+mod written;
+
+pub use section::Section;
+pub use written::{Kind, ScenarioError, kind};

@@ -1,18 +1,25 @@
-//! `forebay sim`: training jobs, simulated under several policies.
+//! `forebay sim`: jobs and caches, simulated under several policies.
 
 mod page;
+mod power;
 mod tables;
+mod tier;
+mod trace;
 
 use std::{
     fs,
     path::{Path, PathBuf},
+    str::FromStr,
     time::Instant,
 };
 
 use anyhow::{Context as _, bail};
 use clap::builder::PossibleValuesParser;
-use forebay_sim::train::{
-    BUILT_IN, Comparison, Outcome, Policy, Scenario, Setup, plot, reproduce, simulate,
+use forebay_core::tier::PolicyKind;
+use forebay_sim::{
+    Kind, kind,
+    tier::{self as tiers, plot as tier_plot},
+    train::{BUILT_IN, Comparison, Outcome, Policy, Scenario, Setup, plot, reproduce, simulate},
 };
 use serde::Serialize;
 
@@ -21,7 +28,7 @@ use crate::output::{self, Format, Verdict};
 /// Scenarios are short; whatever is longer is something else.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Training jobs, simulated.
+/// Jobs and caches, simulated.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// List the scenarios that are part of this binary.
@@ -36,12 +43,20 @@ pub enum Command {
     /// Run a scenario under several policies, side by side.
     #[command(after_help = COMPARE_EXAMPLES)]
     Compare(CompareArgs),
-    /// Run what is published about Quiver, and set it beside the published figures.
+    /// Run what is published about Quiver and Tectonic-Shift, and set it beside the published figures.
     ///
     /// Takes some minutes. Prints a section in Markdown, or puts it into a page that has a place for it,
     /// with the pictures beside it.
     #[command(after_help = REPRODUCE_EXAMPLES)]
     Reproduce(ReproduceArgs),
+    /// Replay a recorded trace through a flash tier.
+    ///
+    /// Objects count as equally large. Beside each policy stands the optimum: Belady's MIN with bypass.
+    #[command(after_help = trace::EXAMPLES)]
+    Trace(trace::TraceArgs),
+    /// Compute whether a flash tier saves power, as in table 1 of Tectonic-Shift.
+    #[command(after_help = power::EXAMPLES)]
+    Power(power::PowerArgs),
 }
 
 const RUN_EXAMPLES: &str = "\
@@ -54,17 +69,21 @@ Examples:
 const COMPARE_EXAMPLES: &str = "\
 Examples:
   forebay sim compare one-job --policies none,lru,forebay
-  forebay sim compare quiver-figure6 --policies none,lru,quiver,forebay --plot speed.svg";
+  forebay sim compare quiver-figure6 --policies none,lru,quiver,forebay --plot speed.svg
+  forebay sim compare shift-synchronized --variant skew-5 --policies lru,hybrid,next-use";
 
 const REPRODUCE_EXAMPLES: &str = "\
 Examples:
   forebay sim reproduce
-  forebay sim reproduce --page docs/reproductions.md";
+  forebay sim reproduce tier --page docs/reproductions.md";
 
-/// Where to put it.
+/// What to run again, and where to put it.
 #[derive(Debug, clap::Args)]
 pub struct ReproduceArgs {
-    /// A page with the lines `<!-- begin train … -->` and `<!-- end train -->`, between which it is put.
+    /// Only this: `train` (Quiver) or `tier` (Tectonic-Shift) [default: both].
+    #[arg(value_parser = PossibleValuesParser::new(["train", "tier"]))]
+    section: Option<String>,
+    /// A page with lines such as `<!-- begin train … -->` and `<!-- end train -->`, between which it is put.
     #[arg(long, value_name = "FILE.md")]
     page: Option<PathBuf>,
 }
@@ -90,14 +109,8 @@ pub struct RunArgs {
 /// What to compare.
 #[derive(Debug, clap::Args)]
 pub struct CompareArgs {
-    /// The policies; speeds are multiples of the first one's.
-    #[arg(
-        long,
-        value_name = "NAMES",
-        value_delimiter = ',',
-        default_values_t = Policy::ALL.map(|policy| policy.name().to_owned()),
-        value_parser = policy_names()
-    )]
+    /// The policies; speeds are multiples of the first one's [default: all of this kind of scenario].
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = policy_names())]
     policies: Vec<String>,
     #[command(flatten)]
     common: CommonArgs,
@@ -122,12 +135,37 @@ struct CommonArgs {
     format: Format,
 }
 
+/// Of all kinds of scenario; whether one fits is seen when the scenario is known.
 fn policy_names() -> PossibleValuesParser {
-    PossibleValuesParser::new(Policy::ALL.map(Policy::name))
+    let mut names: Vec<&str> = Policy::ALL.map(Policy::name).to_vec();
+    names.extend(PolicyKind::ALL.iter().map(|kind| kind.name()));
+    names.sort_unstable();
+    names.dedup();
+    PossibleValuesParser::new(names)
 }
 
-fn policy(name: &str) -> Policy {
-    name.parse().expect("clap lets no other name through")
+/// A policy of this kind of scenario, or what there is instead.
+fn policy<P: FromStr<Err: std::error::Error + Send + Sync + 'static>>(
+    name: &str,
+    scenario: &str,
+) -> anyhow::Result<P> {
+    name.parse().with_context(|| format!("`{scenario}` cannot run under `{name}`"))
+}
+
+/// Policies without repetitions; all of them if none is named.
+fn policies<P: Copy + PartialEq + FromStr<Err: std::error::Error + Send + Sync + 'static>>(
+    names: &[String],
+    scenario: &str,
+    all: &[P],
+) -> anyhow::Result<Vec<P>> {
+    let mut policies: Vec<P> = Vec::new();
+    for name in names {
+        let policy = policy(name, scenario)?;
+        if !policies.contains(&policy) {
+            policies.push(policy);
+        }
+    }
+    Ok(if policies.is_empty() { all.to_vec() } else { policies })
 }
 
 pub fn run(command: Command) -> anyhow::Result<Verdict> {
@@ -136,6 +174,8 @@ pub fn run(command: Command) -> anyhow::Result<Verdict> {
         Command::Run(args) => run_one(&args),
         Command::Compare(args) => compare(&args),
         Command::Reproduce(args) => reproduce(&args),
+        Command::Trace(args) => trace::run(&args),
+        Command::Power(args) => power::run(&args),
     }
 }
 
@@ -143,21 +183,31 @@ pub fn run(command: Command) -> anyhow::Result<Verdict> {
 #[derive(Debug, Serialize)]
 struct Listed {
     name: String,
+    kind: &'static str,
     about: String,
-    policy: Policy,
+    policy: String,
     variants: Vec<String>,
 }
 
 fn list(args: &ListArgs) -> anyhow::Result<Verdict> {
-    let scenarios = BUILT_IN.iter().filter_map(|built_in| Scenario::built_in(built_in.name));
-    let listed: Vec<Listed> = scenarios
-        .map(|scenario| Listed {
-            variants: scenario.setups.iter().filter_map(|setup| setup.variant.clone()).collect(),
-            name: scenario.name,
-            about: scenario.about,
-            policy: scenario.policy,
-        })
-        .collect();
+    let train = BUILT_IN.iter().filter_map(|built_in| Scenario::built_in(built_in.name));
+    let train = train.map(|scenario| Listed {
+        variants: scenario.setups.iter().filter_map(|setup| setup.variant.clone()).collect(),
+        name: scenario.name,
+        kind: Kind::Train.name(),
+        about: scenario.about,
+        policy: scenario.policy.to_string(),
+    });
+    let tier = tiers::BUILT_IN.iter();
+    let tier = tier.filter_map(|built_in| tiers::Scenario::built_in(built_in.name, None));
+    let tier = tier.map(|scenario| Listed {
+        variants: scenario.setups.iter().filter_map(|setup| setup.variant.clone()).collect(),
+        name: scenario.name,
+        kind: Kind::Tier.name(),
+        about: scenario.about,
+        policy: scenario.policy.to_string(),
+    });
+    let listed: Vec<Listed> = train.chain(tier).collect();
     match args.format {
         Format::Json => output::json(&listed)?,
         Format::Text => {
@@ -170,67 +220,122 @@ fn list(args: &ListArgs) -> anyhow::Result<Verdict> {
 }
 
 fn run_one(args: &RunArgs) -> anyhow::Result<Verdict> {
-    let scenario = prepare(&args.common)?;
-    let policy = args.policy.as_deref().map_or(scenario.policy, policy);
-    let outcomes = simulate_all(&scenario, &[policy], args.common.seed);
-    if let Some(path) = &args.common.plot {
-        write_plot(path, &plot::runs(&outcomes))?;
+    let common = &args.common;
+    match prepare(common)? {
+        Loaded::Train(scenario) => {
+            let named = args.policy.as_deref().map(|name| policy(name, &scenario.name));
+            let policy = named.transpose()?.unwrap_or(scenario.policy);
+            let outcomes = simulate_all(&scenario, &[policy], common.seed);
+            show(common, &plot::runs(&outcomes), &outcomes, &tables::runs(&outcomes))
+        }
+        Loaded::Tier(scenario) => {
+            let named = args.policy.as_deref().map(|name| policy(name, &scenario.name));
+            let policy = named.transpose()?.unwrap_or(scenario.policy);
+            show_tier(common, &scenario, &[policy])
+        }
     }
-    match args.common.format {
-        Format::Json => output::json(&outcomes)?,
-        Format::Text => output::data(&tables::runs(&outcomes))?,
-    }
-    Ok(Verdict::Yes)
 }
 
 fn compare(args: &CompareArgs) -> anyhow::Result<Verdict> {
-    let scenario = prepare(&args.common)?;
-    let mut policies: Vec<Policy> = Vec::new();
-    for policy in args.policies.iter().map(|name| policy(name)) {
-        if !policies.contains(&policy) {
-            policies.push(policy);
+    let common = &args.common;
+    match prepare(common)? {
+        Loaded::Train(scenario) => {
+            let policies = policies(&args.policies, &scenario.name, &Policy::ALL)?;
+            let runs = simulate_all(&scenario, &policies, common.seed);
+            let comparison = Comparison::new(&scenario, policies, runs);
+            let text = tables::comparison(&comparison);
+            show(common, &plot::comparison(&comparison), &comparison, &text)
+        }
+        Loaded::Tier(scenario) => {
+            let policies = policies(&args.policies, &scenario.name, PolicyKind::ALL)?;
+            show_tier(common, &scenario, &policies)
         }
     }
-    let runs = simulate_all(&scenario, &policies, args.common.seed);
-    let comparison = Comparison::new(&scenario, policies, runs);
-    if let Some(path) = &args.common.plot {
-        write_plot(path, &plot::comparison(&comparison))?;
+}
+
+fn show_tier(
+    args: &CommonArgs,
+    scenario: &tiers::Scenario,
+    policies: &[PolicyKind],
+) -> anyhow::Result<Verdict> {
+    let outcomes = tier::simulate_all(scenario, policies);
+    let text = tier::table(scenario, &outcomes);
+    show(args, &tier_plot::over_time(&outcomes, None), &outcomes, &text)
+}
+
+/// Writes the picture if one is wanted, and prints the rest.
+fn show(
+    args: &CommonArgs,
+    svg: &str,
+    data: &impl Serialize,
+    text: &str,
+) -> anyhow::Result<Verdict> {
+    if let Some(path) = &args.plot {
+        fs::write(path, svg).with_context(|| format!("write `{}`", path.display()))?;
     }
-    match args.common.format {
-        Format::Json => output::json(&comparison)?,
-        Format::Text => output::data(&tables::comparison(&comparison))?,
+    match args.format {
+        Format::Json => output::json(data)?,
+        Format::Text => output::data(text)?,
     }
     Ok(Verdict::Yes)
 }
 
+/// A scenario of one kind or the other.
+enum Loaded {
+    Train(Scenario),
+    Tier(tiers::Scenario),
+}
+
 /// The scenario, with only the variants that were asked for, once it is clear that all can be written.
-fn prepare(args: &CommonArgs) -> anyhow::Result<Scenario> {
+fn prepare(args: &CommonArgs) -> anyhow::Result<Loaded> {
     if let Some(plot) = &args.plot {
         output::check_plot(plot, &args.scenario)?;
     }
-    let mut scenario = load(&args.scenario)?;
+    let mut loaded = load(&args.scenario, args.seed)?;
     if let Some(wanted) = &args.variant {
-        let names = || scenario.setups.iter().filter_map(|setup| setup.variant.as_deref());
-        if !names().any(|name| name == wanted) {
-            let names = names().collect::<Vec<_>>().join(", ");
-            match &*names {
-                "" => bail!("--variant: `{}` has none; leave it out", scenario.name),
-                names => bail!("--variant: there is no variant `{wanted}`; there are {names}"),
+        match &mut loaded {
+            Loaded::Train(Scenario { name, setups, .. }) => {
+                only(name, wanted, setups, |setup| setup.variant.as_deref())?;
+            }
+            Loaded::Tier(tiers::Scenario { name, setups, .. }) => {
+                only(name, wanted, setups, |setup| setup.variant.as_deref())?;
             }
         }
-        scenario.setups.retain(|setup| setup.variant.as_ref() == Some(wanted));
     }
-    Ok(scenario)
+    Ok(loaded)
 }
 
-fn load(path: &Path) -> anyhow::Result<Scenario> {
+/// Leaves only the variant that is wanted.
+fn only<S>(
+    scenario: &str,
+    wanted: &str,
+    setups: &mut Vec<S>,
+    variant: impl Fn(&S) -> Option<&str>,
+) -> anyhow::Result<()> {
+    let names: Vec<&str> = setups.iter().filter_map(&variant).collect();
+    if names.is_empty() {
+        bail!("--variant: `{scenario}` has none; leave it out");
+    }
+    if !names.contains(&wanted) {
+        bail!("--variant: there is no variant `{wanted}`; there are {}", names.join(", "));
+    }
+    setups.retain(|setup| variant(setup) == Some(wanted));
+    Ok(())
+}
+
+fn load(path: &Path, seed: Option<u64>) -> anyhow::Result<Loaded> {
     let shown = path.display().to_string();
     if let Some(scenario) = Scenario::built_in(&shown) {
-        return Ok(scenario);
+        return Ok(Loaded::Train(scenario));
     }
-    let known = || BUILT_IN.iter().map(|built_in| built_in.name).collect::<Vec<_>>().join(", ");
+    if let Some(scenario) = tiers::Scenario::built_in(&shown, seed) {
+        return Ok(Loaded::Tier(scenario));
+    }
     let Ok(facts) = fs::metadata(path) else {
-        bail!("there is no scenario and no file `{shown}`; there are {}", known());
+        let train = BUILT_IN.iter().map(|built_in| built_in.name);
+        let tier = tiers::BUILT_IN.iter().map(|built_in| built_in.name);
+        let known = train.chain(tier).collect::<Vec<_>>().join(", ");
+        bail!("there is no scenario and no file `{shown}`; there are {known}");
     };
     if facts.is_dir() {
         bail!("`{shown}` is a directory; name a scenario in it");
@@ -240,18 +345,32 @@ fn load(path: &Path) -> anyhow::Result<Scenario> {
     }
     let text = fs::read_to_string(path).with_context(|| format!("cannot read `{shown}`"))?;
     let name = path.file_stem().map_or(shown.clone(), |name| name.to_string_lossy().into_owned());
-    Ok(Scenario::parse(&text, &shown, &name)?)
+    Ok(match kind(&text, &shown)? {
+        Kind::Train => Loaded::Train(Scenario::parse(&text, &shown, &name)?),
+        Kind::Tier => Loaded::Tier(tiers::Scenario::parse_seeded(&text, &shown, &name, seed)?),
+    })
 }
 
 fn reproduce(args: &ReproduceArgs) -> anyhow::Result<Verdict> {
+    let all = [Kind::Train, Kind::Tier];
+    let named = |kind: &Kind| args.section.as_deref().is_none_or(|name| name == kind.name());
+    let kinds: Vec<Kind> = all.into_iter().filter(named).collect();
     // A page without a place should be refused before, not after.
-    let page = args.page.as_deref().map(|path| page::Page::read(path, "train")).transpose()?;
-    let section = reproduce::train(&mut |scenario, setup, policy| {
-        watched(scenario, setup, policy, scenario.seed)
-    });
-    match page {
-        None => output::data(&section.text)?,
-        Some(page) => page.write(&section)?,
+    let find = |kind: Kind| args.page.as_deref().map(|path| page::Page::read(path, kind.name()));
+    for kind in &kinds {
+        find(*kind).transpose()?;
+    }
+    for kind in kinds {
+        let section = match kind {
+            Kind::Train => reproduce::train(&mut |scenario, setup, policy| {
+                watched(scenario, setup, policy, scenario.seed)
+            }),
+            Kind::Tier => tiers::reproduce::tier(&mut tier::of_setup),
+        };
+        match find(kind).transpose()? {
+            None => output::data(&section.text)?,
+            Some(page) => page.write(&section)?,
+        }
     }
     Ok(Verdict::Yes)
 }
@@ -279,8 +398,4 @@ fn watched(scenario: &Scenario, setup: &Setup, policy: Policy, seed: u64) -> Out
     });
     bar.finish_and_clear();
     outcome
-}
-
-fn write_plot(path: &Path, svg: &str) -> anyhow::Result<()> {
-    fs::write(path, svg).with_context(|| format!("write `{}`", path.display()))
 }

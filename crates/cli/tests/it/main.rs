@@ -15,4 +15,5 @@ mod namespaces;
 mod serving;
 mod showing;
 mod sim;
+mod sim_tier;
 mod verifying;

@@ -1,8 +1,11 @@
 //! What a grouped lookup asks for: rows of tables, named by small, cheap, totally ordered keys.
 
-use std::{fmt, hash::Hasher};
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
+
+use crate::stable::StableMap;
+pub(super) use crate::stable::mix;
 
 /// Which embedding table.
 #[derive(
@@ -46,37 +49,8 @@ impl fmt::Debug for Key {
     }
 }
 
-/// One folded multiplication: enough for hash tables and sketches, where nobody picks the keys to harm us.
-#[inline]
-pub(super) const fn mix(value: u64) -> u64 {
-    let product = (value ^ 0x243f_6a88_85a3_08d3) as u128 * 0x9e37_79b9_7f4a_7c15_u128;
-    (product as u64) ^ (product >> 64) as u64
-}
-
-/// Hashes keys for hash tables, identically in every run: no decision may depend on a random seed.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    #[inline]
-    fn write_u64(&mut self, value: u64) {
-        self.0 = mix(value);
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = mix(self.0 ^ u64::from(*byte));
-        }
-    }
-
-    #[inline]
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
 /// A map from keys that iterates and grows alike in every run.
-pub(super) type KeyMap<V> = hashbrown::HashMap<Key, V, std::hash::BuildHasherDefault<KeyHasher>>;
+pub(super) type KeyMap<V> = StableMap<Key, V>;
 
 #[cfg(test)]
 mod tests {

@@ -13,10 +13,11 @@
     reason = "shares of counts are rounded down and hashes are cut, both on purpose"
 )]
 
+use crate::list;
+
 mod key;
 mod policy;
 
-mod list;
 mod ranked;
 mod sketch;
 mod store;

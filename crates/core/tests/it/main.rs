@@ -9,6 +9,7 @@ mod manager;
 mod managers;
 mod placement;
 mod rotation;
+mod tier;
 
 /// Which seeds to run.
 #[expect(clippy::disallowed_methods, reason = "a test may be told which seeds to run")]

@@ -10,13 +10,13 @@
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use forebay_core::embedding::{Key, TableId};
-use hashbrown::HashMap;
 use serde::Serialize;
 
 use super::{
     run::{CacheShare, Tally, warm_up},
     trace::Trace,
 };
+use crate::belady::{Belady, next_uses};
 
 /// Bounds at one cache size; counted over the same requests as the single pass.
 #[derive(Debug, Clone, Serialize)]
@@ -160,37 +160,18 @@ fn table_belady(trace: &Trace, capacities: &[u64]) -> Vec<u64> {
 
 /// Requests whose keys of one table all hit, when that table has the cache for itself.
 fn belady(trace: &Trace, table: TableId, capacity: u64) -> u64 {
-    const NEVER: usize = usize::MAX;
-    let accesses: Vec<(usize, u64)> = trace
+    let (requests, rows): (Vec<usize>, Vec<u32>) = trace
         .requests()
         .enumerate()
         .flat_map(|(request, keys)| keys.iter().map(move |key| (request, *key)))
         .filter(|(_, key)| key.table() == table)
-        .map(|(request, key)| (request, key.row()))
-        .collect();
-    let mut next_use = vec![NEVER; accesses.len()];
-    let mut last = HashMap::new();
-    for (index, (_, row)) in accesses.iter().enumerate().rev() {
-        next_use[index] = last.insert(*row, index).unwrap_or(NEVER);
-    }
-    let mut resident: HashMap<u64, usize> = HashMap::new();
-    let mut farthest: BinaryHeap<(usize, u64)> = BinaryHeap::new();
+        .map(|(request, key)| (request, u32::try_from(key.row()).expect("rows are in memory")))
+        .unzip();
+    let mut belady = Belady::new(capacity);
     let mut missed = vec![false; trace.len()];
-    for (index, (request, row)) in accesses.iter().enumerate() {
-        let next = next_use[index];
-        if resident.remove(row).is_none() {
+    for ((request, row), next) in requests.iter().zip(&rows).zip(next_uses(&rows)) {
+        if !belady.access(*row, next) {
             missed[*request] = true;
-        }
-        if next == NEVER {
-            continue;
-        }
-        resident.insert(*row, next);
-        farthest.push((next, *row));
-        while resident.len() as u64 > capacity {
-            let (next, row) = farthest.pop().expect("residents are in the heap");
-            if resident.get(&row) == Some(&next) {
-                resident.remove(&row);
-            }
         }
     }
     missed[warm_up(trace)..].iter().filter(|missed| !**missed).count() as u64

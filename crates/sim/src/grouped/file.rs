@@ -59,6 +59,11 @@ pub(super) fn unpacked(path: &Path, packed: Vec<u8>) -> Result<Vec<u8>, TraceErr
         .map_err(|problem| TraceError::Unpack { path: path.to_owned(), problem })
 }
 
+/// The content of a file, unpacked.
+pub(crate) fn read_unpacked(path: &Path) -> Result<Vec<u8>, TraceError> {
+    unpacked(path, read(path)?)
+}
+
 fn unpack(packed: Vec<u8>, size_max: usize) -> Result<Vec<u8>, String> {
     let mut bytes = Bounded { bytes: Vec::new(), size_max };
     let text = |error: io::Error| error.to_string();

@@ -25,7 +25,12 @@ impl CacheShare {
 
     /// Rows of this share of the trace, at least one.
     pub fn rows(self, trace: &Trace) -> u64 {
-        ((trace.rows() as f64 * self.0).round() as u64).max(1)
+        self.of(trace.rows())
+    }
+
+    /// This share of a count, at least one.
+    pub fn of(self, count: u64) -> u64 {
+        ((count as f64 * self.0).round() as u64).max(1)
     }
 }
 

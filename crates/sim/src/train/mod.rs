@@ -57,7 +57,6 @@ pub use outcome::{
 };
 pub use policy::{Policy, PolicyError};
 pub use scenario::{
-    BUILT_IN, BuiltIn, Cache, Dataset, End, Fault, FaultKind, Job, Origin, Scenario, ScenarioError,
-    Setup,
+    BUILT_IN, BuiltIn, Cache, Dataset, End, Fault, FaultKind, Job, Origin, Scenario, Setup,
 };
 pub use world::simulate;

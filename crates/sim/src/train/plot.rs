@@ -4,59 +4,11 @@ use super::{
     compare::Comparison,
     outcome::{Outcome, StageTimes},
 };
-use crate::svg::{Anchor, Svg, colour};
-
-const WIDTH: f64 = 860.0;
-const LEFT: f64 = 70.0;
-const RIGHT: f64 = 30.0;
-const TOP: f64 = 50.0;
-const PANEL: f64 = 300.0;
-const GAP: f64 = 70.0;
+use crate::svg::{Anchor, GAP, LEFT, PANEL, Panel, RIGHT, Svg, TOP, WIDTH, colour, short};
 
 const READ: &str = "#7b9fd4";
 const TRANSFORM: &str = "#e3c16f";
 const COMPUTE: &str = "#5f9e6e";
-
-/// A part of the picture with axes of its own.
-struct Panel {
-    top: f64,
-    x_max: f64,
-    y_max: f64,
-}
-
-impl Panel {
-    fn x(&self, value: f64) -> f64 {
-        LEFT + (WIDTH - LEFT - RIGHT) * value / self.x_max
-    }
-
-    fn y(&self, value: f64) -> f64 {
-        self.top + PANEL * (1.0 - value / self.y_max)
-    }
-
-    fn axes(&self, svg: &mut Svg, title: &str, y_unit: &str) {
-        svg.label((LEFT, self.top - 10.0), Anchor::Start, title);
-        // Few things are counted one by one, or by fives.
-        let y_steps = match self.y_max {
-            few if few <= 10.0 && few.fract() == 0.0 => few,
-            some if some <= 50.0 && some % 5.0 == 0.0 => some / 5.0,
-            _ => 4.0,
-        };
-        let mut step = 0.0;
-        while step <= y_steps {
-            let y = self.y_max * step / y_steps;
-            svg.line((LEFT, self.y(y)), (WIDTH - RIGHT, self.y(y)), "#ddd");
-            svg.label((LEFT - 6.0, self.y(y) + 4.0), Anchor::End, &short(y));
-            step += 1.0;
-        }
-        for step in 0..=4 {
-            let x = self.x_max * f64::from(step) / 4.0;
-            svg.label((self.x(x), self.top + PANEL + 16.0), Anchor::Middle, &short(x));
-        }
-        let below = ((LEFT + WIDTH - RIGHT) / 2.0, self.top + PANEL + 34.0);
-        svg.label(below, Anchor::Middle, "seconds");
-        svg.label((LEFT - 60.0, self.top - 24.0), Anchor::Start, y_unit);
-    }
-}
 
 /// Everything that runs of one scenario have to show, one below the other.
 pub fn runs(outcomes: &[Outcome]) -> String {
@@ -197,14 +149,4 @@ pub fn comparison(comparison: &Comparison) -> String {
         svg.coloured_label(at, Anchor::Start, &colour(index, policies.len()), policy.name());
     }
     svg.finish()
-}
-
-/// A figure beside an axis: short, whatever its size.
-fn short(value: f64) -> String {
-    match value {
-        v if v >= 10_000.0 => format!("{:.0}k", v / 1000.0),
-        v if v >= 100.0 || v.fract() == 0.0 => format!("{v:.0}"),
-        v if v >= 10.0 => format!("{v:.1}"),
-        v => format!("{v:.2}"),
-    }
 }

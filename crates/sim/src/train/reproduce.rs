@@ -12,15 +12,7 @@ use super::{
     policy::Policy,
     scenario::{Scenario, Setup},
 };
-
-/// A section of the page.
-#[derive(Debug)]
-pub struct Section {
-    /// Markdown.
-    pub text: String,
-    /// Pictures that it shows, by their names.
-    pub pictures: Vec<(&'static str, String)>,
-}
+use crate::Section;
 
 /// Simulates one setup under one policy.
 pub type Run<'a> = dyn FnMut(&Scenario, &Setup, Policy) -> Outcome + 'a;

@@ -6,12 +6,12 @@ use forebay_core::{ByteSize, JobId, chunking::Chunking};
 use toml::Spanned;
 
 use super::{
-    Cache, Dataset, End, Fault, FaultKind, Job, Origin, Scenario, ScenarioError, Setup,
-    error::Source,
-    file,
-    values::{Capacity, Text},
+    Cache, Dataset, End, Fault, FaultKind, Job, Origin, Scenario, ScenarioError, Setup, file,
 };
-use crate::train::policy::Policy;
+use crate::{
+    train::policy::Policy,
+    written::{Capacity, Source, Text},
+};
 
 /// A permutation of so many items takes 400 MB for every job.
 const ITEMS_MAX: u64 = 100_000_000;
@@ -57,7 +57,7 @@ impl Checker<'_> {
         }
         let jobs = self.jobs(&datasets)?;
         let nodes = match &file.cache.nodes {
-            Some(nodes) => self.within("nodes", nodes, 1, NODES_MAX)?,
+            Some(nodes) => self.source.within("nodes", nodes, 1, NODES_MAX)?,
             None => 1,
         };
         let cache = Cache {
@@ -98,7 +98,7 @@ impl Checker<'_> {
         for (index, variant) in file.variant.iter().enumerate() {
             let variant = variant.get_ref();
             let earlier = file.variant[..index].iter().map(|variant| &variant.get_ref().name);
-            self.name_is_new("variant", &variant.name, earlier)?;
+            self.source.name_is_new("variant", &variant.name, earlier)?;
             let kept = match &variant.jobs {
                 Some(named) => self.named_groups(named, &groups)?,
                 None => groups.clone(),
@@ -168,7 +168,7 @@ impl Checker<'_> {
         for (index, written) in self.file.dataset.iter().enumerate() {
             let written = written.get_ref();
             let earlier = self.file.dataset[..index].iter().map(|dataset| &dataset.get_ref().name);
-            self.name_is_new("dataset", &written.name, earlier)?;
+            self.source.name_is_new("dataset", &written.name, earlier)?;
             let items = *written.items.get_ref();
             if !(1..=ITEMS_MAX).contains(&items) {
                 let problem = format!("`items` is {items}; write 1 to {ITEMS_MAX}");
@@ -199,7 +199,7 @@ impl Checker<'_> {
         for (index, spanned) in self.file.job.iter().enumerate() {
             let written = spanned.get_ref();
             let earlier = self.file.job[..index].iter().map(|job| &job.get_ref().name);
-            self.name_is_new("job", &written.name, earlier)?;
+            self.source.name_is_new("job", &written.name, earlier)?;
             let wanted = written.dataset.get_ref();
             let place = datasets.iter().position(|dataset| dataset.name == *wanted);
             let Some(dataset) = place else {
@@ -211,7 +211,7 @@ impl Checker<'_> {
                 return Err(self.refuse(&written.dataset.span(), problem));
             };
             let few = |name: &str, value: &Option<Spanned<u32>>, otherwise: u32| match value {
-                Some(value) => self.within(name, value, 1, FEW_MAX),
+                Some(value) => self.source.within(name, value, 1, FEW_MAX),
                 None => Ok(otherwise),
             };
             let workers = few("workers", &written.workers, 4)?;
@@ -220,7 +220,7 @@ impl Checker<'_> {
                 group: written.name.get_ref().clone(),
                 dataset,
                 gpus: few("gpus", &written.gpus, 1)?,
-                batch: self.within("batch", &written.batch, 1, BATCH_MAX)?,
+                batch: self.source.within("batch", &written.batch, 1, BATCH_MAX)?,
                 compute: written.compute.0,
                 transform: written.transform.map_or(Duration::ZERO, |time| time.0),
                 workers,
@@ -231,7 +231,7 @@ impl Checker<'_> {
                 end: self.end(spanned)?,
             };
             let count = match &written.count {
-                Some(count) => self.within("count", count, 1, JOBS_MAX)?,
+                Some(count) => self.source.within("count", count, 1, JOBS_MAX)?,
                 None => 1,
             };
             for number in 1..=count {
@@ -258,7 +258,9 @@ impl Checker<'_> {
                 let problem = "a job ends after `epochs` or after `batches`; leave one out";
                 Err(self.refuse(&batches.span(), problem))
             }
-            (Some(epochs), None) => Ok(End::Epochs(self.within("epochs", epochs, 1, FEW_MAX)?)),
+            (Some(epochs), None) => {
+                Ok(End::Epochs(self.source.within("epochs", epochs, 1, FEW_MAX)?))
+            }
             (None, Some(batches)) if *batches.get_ref() == 0 => {
                 Err(self.refuse(&batches.span(), "`batches` is 0; write at least 1"))
             }
@@ -295,7 +297,7 @@ impl Checker<'_> {
                             "a node that is lost comes back empty at once; leave out `for`";
                         return Err(self.refuse(&spanned.span(), problem));
                     }
-                    FaultKind::NodeLost(self.within("node", node, 1, nodes)?)
+                    FaultKind::NodeLost(self.source.within("node", node, 1, nodes)?)
                 }
                 (None, None, Some(rate)) => {
                     let Some(lasting) = lasting else {
@@ -335,39 +337,6 @@ impl Checker<'_> {
             );
         }
         Ok(named.get_ref().iter().map(|name| &**name.get_ref()).collect())
-    }
-
-    fn name_is_new<'b>(
-        &self,
-        what: &str,
-        name: &Spanned<String>,
-        mut earlier: impl Iterator<Item = &'b Spanned<String>>,
-    ) -> Result<(), ScenarioError> {
-        if let Err(error) = name.get_ref().parse::<JobId>() {
-            let problem = error.to_string().replace("a job", &format!("a {what}"));
-            return Err(self.refuse(&name.span(), problem));
-        }
-        if earlier.any(|other| other.get_ref() == name.get_ref()) {
-            let problem =
-                format!("there is a {what} `{}` already; name it otherwise", name.get_ref());
-            return Err(self.refuse(&name.span(), problem));
-        }
-        Ok(())
-    }
-
-    fn within(
-        &self,
-        name: &str,
-        value: &Spanned<u32>,
-        low: u32,
-        high: u32,
-    ) -> Result<u32, ScenarioError> {
-        let number = *value.get_ref();
-        if (low..=high).contains(&number) {
-            return Ok(number);
-        }
-        let problem = format!("`{name}` is {number}; write {low} to {high}");
-        Err(self.refuse(&value.span(), problem))
     }
 
     fn refuse(&self, at: &Range<usize>, problem: impl Into<String>) -> ScenarioError {

@@ -9,12 +9,17 @@ use forebay_core::{ByteSize, units::ByteRate};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::values::{Capacity, Text, Written};
-use crate::train::policy::Policy;
+use crate::{
+    train::policy::Policy,
+    written::{Capacity, Kind, Text, Written},
+};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
+    /// Has been looked at already.
+    #[serde(rename = "kind")]
+    pub _kind: Option<Text<Kind>>,
     pub about: String,
     pub policy: Option<Text<Policy>>,
     pub seed: Option<u64>,

@@ -5,11 +5,9 @@
 
 mod builtin;
 mod check;
-mod error;
 mod file;
 #[cfg(test)]
 mod tests;
-mod values;
 
 use std::{ops::Range, time::Duration};
 
@@ -21,8 +19,8 @@ use forebay_core::{
 };
 
 use super::policy::Policy;
+use crate::written::{ScenarioError, Source};
 pub use builtin::{BUILT_IN, BuiltIn};
-pub use error::ScenarioError;
 
 /// A scenario that can be run.
 #[derive(Debug, Clone)]
@@ -42,7 +40,8 @@ pub struct Scenario {
 impl Scenario {
     /// Reads the text of a file; `file` is how errors call it.
     pub fn parse(text: &str, file: &str, name: &str) -> Result<Self, ScenarioError> {
-        check::check(&error::Source { file, text }, name)
+        let source = Source { file, text, examples: &file::EXAMPLES };
+        check::check(&source, name)
     }
 
     /// A scenario of this project.

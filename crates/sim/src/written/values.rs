@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, de};
 const TIME_MAX: Duration = Duration::from_hours(366 * 24);
 
 /// A value that is written as text.
-pub(super) trait Written: Sized {
+pub(crate) trait Written: Sized {
     /// What should have been there.
     const EXPECTED: &'static str;
 
@@ -21,7 +21,7 @@ pub(super) trait Written: Sized {
 
 /// A size, a rate, a time or a share that was written as text.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Text<T>(pub T);
+pub(crate) struct Text<T>(pub T);
 
 impl<'de, T: Written> Deserialize<'de> for Text<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -71,7 +71,7 @@ impl Written for Duration {
 
 /// How large the cache is: in bytes, or as a share of all datasets that are read.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Capacity {
+pub(crate) enum Capacity {
     Bytes(ByteSize),
     Share(f64),
 }
@@ -81,11 +81,25 @@ impl Written for Capacity {
         "a size or a share of the datasets, in quotes, such as \"100GB\" or \"20%\"";
 
     fn read(text: &str) -> Result<Self, String> {
-        let Some(percent) = text.trim().strip_suffix('%') else {
-            return ByteSize::read(text).map(Self::Bytes);
-        };
-        match percent.trim().parse::<f64>() {
-            Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(Self::Share(percent / 100.0)),
+        if text.trim().ends_with('%') {
+            return Share::read(text).map(|share| Self::Share(share.0));
+        }
+        ByteSize::read(text).map(Self::Bytes)
+    }
+}
+
+/// A part of something.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Share(pub f64);
+
+impl Written for Share {
+    const EXPECTED: &'static str = "a share, in quotes, such as \"20%\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let percent =
+            text.trim().strip_suffix('%').and_then(|text| text.trim().parse::<f64>().ok());
+        match percent {
+            Some(percent) if (0.0..=100.0).contains(&percent) => Ok(Self(percent / 100.0)),
             _ => Err(format!("`{text}` is no share; write one from 0% to 100%")),
         }
     }

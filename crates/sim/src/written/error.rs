@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::file::EXAMPLES;
+use forebay_core::JobId;
+use toml::Spanned;
 
 /// A scenario that cannot be run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -14,9 +15,11 @@ pub struct ScenarioError {
 }
 
 /// A scenario's text, to say where in it something is.
-pub(super) struct Source<'a> {
+pub(crate) struct Source<'a> {
     pub file: &'a str,
     pub text: &'a str,
+    /// What to add when a key is missing.
+    pub examples: &'a [(&'a str, &'a str)],
 }
 
 impl Source<'_> {
@@ -27,12 +30,47 @@ impl Source<'_> {
         ScenarioError { file: self.file.to_owned(), line, problem: problem.into() }
     }
 
+    /// A name is a plain one, and new.
+    pub fn name_is_new<'b>(
+        &self,
+        what: &str,
+        name: &Spanned<String>,
+        mut earlier: impl Iterator<Item = &'b Spanned<String>>,
+    ) -> Result<(), ScenarioError> {
+        if let Err(error) = name.get_ref().parse::<JobId>() {
+            let problem = error.to_string().replace("a job", &format!("a {what}"));
+            return Err(self.refuse(&name.span(), problem));
+        }
+        if earlier.any(|other| other.get_ref() == name.get_ref()) {
+            let problem =
+                format!("there is a {what} `{}` already; name it otherwise", name.get_ref());
+            return Err(self.refuse(&name.span(), problem));
+        }
+        Ok(())
+    }
+
+    /// A number lies within its limits.
+    pub fn within(
+        &self,
+        name: &str,
+        value: &Spanned<u32>,
+        low: u32,
+        high: u32,
+    ) -> Result<u32, ScenarioError> {
+        let number = *value.get_ref();
+        if (low..=high).contains(&number) {
+            return Ok(number);
+        }
+        let problem = format!("`{name}` is {number}; write {low} to {high}");
+        Err(self.refuse(&value.span(), problem))
+    }
+
     /// What the format itself does not allow, in our words.
     pub fn unreadable(&self, error: &toml::de::Error) -> ScenarioError {
         let at = error.span().unwrap_or(0..0);
         let said = error.message();
         if let Some(key) = quoted(said, "missing field `") {
-            let example = EXAMPLES.iter().find(|(name, _)| *name == key);
+            let example = self.examples.iter().find(|(name, _)| *name == key);
             let example = example.map_or(String::new(), |(key, text)| format!(" {key} = {text}"));
             return self.refuse(&at, format!("`{key}` is missing; add a line such as{example}"));
         }

@@ -4,7 +4,7 @@
 
 /// A place in a slab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Slot(pub u32);
+pub(crate) struct Slot(pub u32);
 
 const NONE: u32 = u32::MAX;
 
@@ -17,7 +17,7 @@ struct Link {
 
 /// The links of one order; each slot stands in at most one list of it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Links(Vec<Link>);
+pub(crate) struct Links(Vec<Link>);
 
 impl Links {
     /// Makes sure that `slot` has a link, and sets what it weighs.
@@ -58,7 +58,7 @@ fn some(index: u32) -> Option<Slot> {
 
 /// A list from newest to oldest, which knows how many entries it has and what they weigh together.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct List {
+pub(crate) struct List {
     newest: u32,
     oldest: u32,
     len: u32,

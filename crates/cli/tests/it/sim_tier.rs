@@ -1,0 +1,211 @@
+//! `forebay sim` for a flash tier, for traces, and for power.
+
+use std::{fs, path::Path};
+
+use serde_json::Value;
+
+use crate::harness::{Forebay, Place};
+
+/// Three jobs, two of which read the same.
+const SMALL: &str = r#"
+kind = "tier"
+about = "three small jobs"
+policy = "lru"
+segment = "1MiB"
+tier = { flash = "40MiB" }
+
+[[partition]]
+name = "day"
+count = 2
+size = "100MiB"
+
+[[job]]
+name = "tuning"
+count = 2
+reads = ["day-1"]
+rate = "1MB/s"
+
+[[job]]
+name = "scan"
+reads = ["day-2"]
+rate = "1MB/s"
+
+[[variant]]
+name = "near"
+skew = "10%"
+
+[[variant]]
+name = "far"
+skew = "60%"
+"#;
+
+fn place() -> Place {
+    let place = Place::new();
+    fs::write(place.out("small.toml"), SMALL).unwrap();
+    place
+}
+
+fn sim(place: &Place, options: &[&str]) -> Forebay {
+    place.forebay(["sim"].iter().chain(options))
+}
+
+#[test]
+fn a_comparison_shows_the_optimum_beside_every_policy() {
+    let place = place();
+    let options = ["compare", "small.toml", "--variant", "far", "--plot", "absorbed.svg"];
+    let text = sim(&place, &options).succeeds().stdout;
+    for part in ["small, far, seed 0", "OF OPTIMUM", "-- optimum", "next-use", "hybrid", "100.0%"] {
+        assert!(text.contains(part), "`{part}` is not in {text}");
+    }
+    assert!(!text.contains("near"));
+    let svg = fs::read_to_string(place.out("absorbed.svg")).unwrap();
+    assert!(svg.contains("next-use") && svg.contains("GB/s"));
+}
+
+#[test]
+fn runs_are_told_to_scripts_and_one_seed_gives_one_answer() {
+    let place = place();
+    let run = |seed: &str| {
+        sim(
+            &place,
+            &["run", "small.toml", "--policy", "next-use", "--seed", seed, "--format", "json"],
+        )
+        .succeeds()
+        .json()
+    };
+    let runs = run("1");
+    assert_eq!(runs, run("1"));
+    let [near, far] = &runs.as_array().unwrap()[..] else { panic!("two variants") };
+    assert_eq!((&near["policy"], &near["requests"]), (&Value::from("next-use"), &Value::from(300)));
+    let absorbed = |run: &Value| run["flash_hit_bytes"].as_u64().unwrap();
+    assert_eq!(absorbed(near), 100 << 20, "the second job finds all of it");
+    assert!(absorbed(far) >= far["optimum_bytes"].as_u64().unwrap() * 9 / 10, "{far}");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_the_way_out() {
+    let place = place();
+    fs::write(place.out("bad.toml"), SMALL.replace("40MiB", "40")).unwrap();
+    fs::write(place.out("kind.toml"), SMALL.replace("\"tier\"", "\"teir\"")).unwrap();
+    for (options, saying) in [
+        (&["run", "bad.toml"][..], &["bad.toml, line 6", "unit is missing"][..]),
+        (&["run", "kind.toml"], &["kind.toml, line 2", "there is no kind `teir`", "train, tier"]),
+        (&["run", "small.toml", "--policy", "quiver"], &["cannot run under `quiver`", "hybrid"]),
+        (&["run", "one-job", "--policy", "hybrid"], &["cannot run under `hybrid`", "quiver"]),
+        (&["run", "small.toml", "--variant", "x"], &["no variant `x`", "near, far"]),
+        (&["power", "--flash", "5"], &["--flash", "unit is missing"]),
+    ] {
+        sim(&place, options).refuses(saying);
+    }
+}
+
+#[test]
+fn power_is_computed_as_in_table_1() {
+    let place = Place::new();
+    let options = ["power", "--flash", "5PB", "--absorbed", "5TB/s", "--format", "json"];
+    let power = sim(&place, &options).succeeds().json();
+    let figure = |name: &str| (power[name].as_f64().unwrap() * 100.0).round() / 100.0;
+    let figures = ["disks_only", "flash_only", "ideal"].map(figure);
+    assert!(
+        figures.iter().zip([9.92, 6.53, 2.69]).all(|(ours, table)| (ours - table).abs() < 0.005)
+    );
+    let text = sim(&place, &["power"]).succeeds().stdout;
+    assert!(text.contains("disks alone") && text.contains("It is neutral at"), "{text}");
+}
+
+/// Requests in libCacheSim's format.
+fn oracle_general(requests: &[(u32, u64)]) -> Vec<u8> {
+    let record = |(time, key): &(u32, u64)| {
+        let mut bytes = time.to_le_bytes().to_vec();
+        bytes.extend(key.to_le_bytes());
+        bytes.extend(1_u32.to_le_bytes());
+        bytes.extend((-1_i64).to_le_bytes());
+        bytes
+    };
+    requests.iter().flat_map(record).collect()
+}
+
+/// The same requests in every format: the same hits.
+#[test]
+fn traces_are_replayed_whatever_their_format() {
+    let place = Place::new();
+    // Ten keys in turn, and one in between: LRU of two has the one, and nothing else.
+    let keys: Vec<u64> = (0..200).flat_map(|at| [at % 10, 77]).collect();
+    let timed: Vec<(u32, u64)> = keys.iter().map(|key| (5, *key)).collect();
+    let csv = |header: &str, line: &dyn Fn(u64) -> String| {
+        format!("{header}\n{}", keys.iter().map(|key| line(*key)).collect::<String>())
+    };
+    fs::write(place.out("a.oracleGeneral"), oracle_general(&timed)).unwrap();
+    fs::write(place.out("b.csv"), csv("time,key", &|key| format!("5.5,{key}\n"))).unwrap();
+    fs::write(place.out("c.csv"), csv("id", &|key| format!("word-{key}\n"))).unwrap();
+    let words = |width: usize| {
+        let bytes = |key: &u64| key.to_be_bytes()[8 - width..].to_vec();
+        keys.iter().flat_map(bytes).collect::<Vec<u8>>()
+    };
+    fs::write(place.out("d.trace"), words(4)).unwrap();
+    fs::write(place.out("e.bin"), words(8)).unwrap();
+    let pages = keys.iter().map(|key| format!("{key} 1 0 0\n")).collect::<String>();
+    fs::write(place.out("f.lis"), pages).unwrap();
+    for file in ["a.oracleGeneral", "b.csv", "c.csv", "d.trace", "e.bin", "f.lis"] {
+        let mut options = vec!["trace", file, "--policy", "lru,fifo", "--cache", "20%"];
+        options.extend(["--format", "json"]);
+        if file == "e.bin" {
+            options.extend(["--trace-format", "i64"]);
+        }
+        let rows = sim(&place, &options).succeeds().json();
+        let [lru, fifo] = &rows.as_array().unwrap()[..] else { panic!("two policies") };
+        assert_eq!(
+            (&lru["capacity"], &lru["hits"]),
+            (&Value::from(2), &Value::from(199)),
+            "{file}"
+        );
+        assert!(fifo["hits"].as_u64() < Some(199), "{file}");
+        assert!(lru["optimum_hits"].as_u64() > Some(199), "{file}");
+    }
+}
+
+#[test]
+fn traces_that_are_cut_off_or_out_of_order_are_said_to_be() {
+    let place = Place::new();
+    let whole = oracle_general(&[(9, 1), (3, 2), (4, 1)]);
+    fs::write(place.out("cut.oracleGeneral"), &whole[..50]).unwrap();
+    fs::write(place.out("order.oracleGeneral"), &whole).unwrap();
+    fs::write(place.out("time.csv"), "key,time\n1,soon\n").unwrap();
+    fs::write(place.out("header.csv"), "1,2\n3,4\n").unwrap();
+    fs::write(place.out("empty.csv"), "key\n").unwrap();
+    fs::write(place.out("odd.trace"), [1, 2, 3]).unwrap();
+    for (file, saying) in [
+        ("cut.oracleGeneral", &["50 bytes", "cut off after 2"][..]),
+        ("time.csv", &["line 2", "`soon` is no time"]),
+        ("header.csv", &["line 1", "no column is called `key`"]),
+        ("empty.csv", &["no requests"]),
+        ("odd.trace", &["3 bytes", "no whole number"]),
+        ("nothing.csv", &["nothing.csv"]),
+        (".", &["is a directory"]),
+    ] {
+        sim(&place, &["trace", file]).refuses(saying);
+    }
+    let told = sim(&place, &["trace", "order.oracleGeneral", "--cache", "50%"]).run();
+    assert_eq!(told.code, Some(0));
+    assert!(told.stderr.contains("2 times went back"), "{}", told.stderr);
+}
+
+/// Real traces, where they are.
+#[test]
+fn recorded_traces_come_out_below_the_optimum() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/traces");
+    let place = Place::new();
+    for (file, requests) in [("caffeine_web07.trace.xz", 76_118), ("arc_P3.lis.zst", 3_912_296)] {
+        let path = folder.join(file);
+        if !path.exists() || (file.contains("arc") && std::env::var_os("SEEDS").is_none()) {
+            continue;
+        }
+        let options =
+            ["trace", path.to_str().unwrap(), "--policy", "lru,next-use", "--format", "json"];
+        let rows = sim(&place, &options).succeeds().json();
+        for row in rows.as_array().unwrap() {
+            assert_eq!(row["requests"], requests, "{file}");
+            assert!(row["hits"].as_u64() <= row["optimum_hits"].as_u64(), "{row}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Facts that cannot be, and requests that do not fit what was said.
+
+use std::time::Duration;
+
+use forebay_core::{
+    ByteSize,
+    tier::{Bucket, Contradiction, Fact, JOBS_MAX, Job, PolicyKind, STAGES_MAX, Spec, Stage},
+};
+
+use super::{World, request, settings, spec};
+
+fn world() -> World {
+    World::new(PolicyKind::NextUse.build(&settings(0, 100)))
+}
+
+fn tell(world: &mut World, job: u64, spec: &Spec) -> Result<(), Contradiction> {
+    world.policy.tell(world.now, Fact::Announced { job: Job(job), spec })
+}
+
+#[test]
+fn specifications_that_cannot_be_change_nothing_and_are_counted() {
+    let mut world = world();
+    world.now = Duration::from_secs(10);
+    let job = Job(1);
+    let empty = Spec { stages: vec![Stage { buckets: Vec::new() }], ..spec(&[], 0) };
+    assert_eq!(tell(&mut world, 1, &empty), Err(Contradiction::Empty { job }));
+    let twice = Contradiction::Repeated { job, bucket: Bucket(3) };
+    assert_eq!(tell(&mut world, 1, &spec(&[3, 4, 3], 9)), Err(twice));
+    let side_by_side = vec![(Bucket(3), ByteSize(1)), (Bucket(3), ByteSize(1))];
+    let columns = Spec { stages: vec![Stage { buckets: side_by_side }], ..spec(&[], 0) };
+    assert_eq!(tell(&mut world, 1, &columns), Err(twice));
+    let starts = Duration::from_secs(9);
+    let late = Spec { starts: Some(starts), ..spec(&[1], 9) };
+    let past = Contradiction::StartsInThePast { job, starts, now: world.now };
+    assert_eq!(tell(&mut world, 1, &late), Err(past));
+    let endless: Vec<(Bucket, ByteSize)> =
+        (0..3).map(|bucket| (Bucket(bucket), ByteSize(u64::MAX / 2))).collect();
+    let endless = Spec { stages: vec![Stage { buckets: endless }], ..spec(&[], 0) };
+    assert_eq!(tell(&mut world, 1, &endless), Err(Contradiction::TooLong { job }));
+    let many: Vec<u32> = (0..=u32::try_from(STAGES_MAX).unwrap()).collect();
+    assert_eq!(tell(&mut world, 1, &spec(&many, 1)), Err(Contradiction::TooLong { job }));
+    let unknown = world.policy.tell(world.now, Fact::Ended { job });
+    assert_eq!(unknown, Err(Contradiction::UnknownJob { job }), "it was never believed");
+    assert_eq!(world.policy.counters().jobs.contradictions, 7);
+}
+
+#[test]
+fn there_is_a_limit_to_jobs() {
+    let mut world = world();
+    for job in 0..JOBS_MAX as u64 {
+        // Each its own bucket, or readers of one would be too many to tell apart.
+        tell(&mut world, job, &spec(&[u32::try_from(job).unwrap()], 1)).unwrap();
+    }
+    let job = JOBS_MAX as u64;
+    assert_eq!(tell(&mut world, job, &spec(&[1], 1)), Err(Contradiction::TooManyJobs));
+    assert!(tell(&mut world, 5, &spec(&[1], 1)).is_ok(), "one that is known may speak again");
+    world.read(job, 1, 0);
+    assert_eq!(world.policy.counters().jobs.inferred, 0, "and a stranger is served, but not known");
+}
+
+/// "Specifications that name unknown buckets, contradict what is read, repeat or expire."
+#[test]
+fn a_specification_that_is_refuted_by_reads_is_set_aside() {
+    let mut world = world();
+    world.announce(1, &spec(&[7], 1000));
+    world.announce(2, &spec(&[7], 1000));
+    // Job 1 reads something else altogether; job 2 what it said.
+    world.scan(1, 8, 0..500);
+    world.scan(2, 7, 0..500);
+    let counters = world.policy.counters().jobs;
+    assert_eq!((counters.refuted, counters.inferred), (1, 0));
+    assert!((60..=70).contains(&counters.unnamed_reads), "then it is not asked: {counters:?}");
+    // A specification may be repeated, and is believed again.
+    world.announce(1, &spec(&[8], 1000));
+    world.scan(1, 8, 500..900);
+    assert_eq!(world.policy.counters().jobs.refuted, 1);
+}
+
+#[test]
+fn a_few_reads_beside_the_specification_refute_nothing() {
+    let mut world = world();
+    world.announce(1, &spec(&[7], 5000));
+    for number in 0..4000 {
+        world.read(1, 7, number);
+        if number % 20 == 0 {
+            world.read(1, 99, number); // a manifest, an index
+        }
+    }
+    let counters = world.policy.counters().jobs;
+    assert_eq!((counters.unnamed_reads, counters.refuted), (200, 0));
+}
+
+#[test]
+fn jobs_that_are_not_heard_of_are_forgotten() {
+    let mut world = world();
+    let lease = Some(Duration::from_mins(1));
+    world.announce(1, &Spec { lease, ..spec(&[7], 1000) });
+    world.announce(2, &spec(&[7], 1000));
+    world.read(1, 7, 0);
+    world.read(2, 7, 0);
+    world.now += Duration::from_secs(70);
+    world.read(3, 9, 0);
+    assert_eq!(world.policy.counters().jobs.expired, 1, "the one with the short lease");
+    world.now += Duration::from_hours(1);
+    world.read(3, 9, 1);
+    assert_eq!(world.policy.counters().jobs.expired, 3, "all were silent for an hour");
+    world.read(1, 7, 1);
+    assert_eq!(world.policy.counters().jobs.inferred, 3, "who comes back is a stranger");
+}
+
+#[test]
+fn requests_without_a_tag_and_times_that_go_back_are_counted() {
+    let mut world = world();
+    world.read(1, 1, 1);
+    let untagged = forebay_core::tier::Request { job: None, ..request(1, 1, 1) };
+    let before = world.now.saturating_sub(Duration::from_millis(5));
+    assert!(world.policy.request(before, &untagged, &mut world.changes).is_hit());
+    let counters = world.policy.counters();
+    assert_eq!((counters.jobs.untagged, counters.time_went_back), (1, 1));
+}
+
+/// More jobs than can be told apart, one after the other: bits are used again, and mean the new job.
+#[test]
+fn more_readers_than_bits_come_and_go() {
+    let mut world = World::new(PolicyKind::NextUse.build(&settings(0, 50)));
+    world.announce(0, &spec(&[1], 50));
+    for job in 0..200 {
+        world.announce(job + 1, &spec(&[1], 50));
+        let hits = world.scan(job, 1, 0..50);
+        assert_eq!(hits, if job == 0 { 0 } else { 50 }, "job {job}");
+        world.policy.tell(world.now, Fact::Ended { job: Job(job) }).unwrap();
+    }
+    assert_eq!(world.policy.counters().jobs.crowded, 0);
+    // All at once they cannot be told apart: the last ones are not foreseen, but served.
+    for job in 300..400 {
+        world.announce(job, &spec(&[2], 50));
+    }
+    assert_eq!(world.policy.counters().jobs.crowded, 100 - 64);
+}

@@ -1,0 +1,67 @@
+//! The tier's policies: what all of them promise, what each is for, and what they make of facts that cannot be.
+
+mod contract;
+mod facts;
+mod next_use;
+mod shift;
+
+use std::time::Duration;
+
+use forebay_core::{
+    ByteSize,
+    tier::{Answer, Bucket, Changes, Fact, Job, Policy, Request, Segment, Settings, Spec, Stage},
+};
+
+/// How long segments are here.
+pub const SEGMENT: u32 = 1000;
+
+/// Room for so many segments.
+pub fn settings(dram: u64, flash: u64) -> Settings {
+    let bytes = |segments: u64| ByteSize(segments * u64::from(SEGMENT));
+    Settings { segment: bytes(1), ..Settings::new(bytes(dram), bytes(flash)) }
+}
+
+/// A job wants a segment of a bucket.
+pub fn request(job: u64, bucket: u32, number: u64) -> Request {
+    let segment = Segment(u64::from(bucket) << 32 | number);
+    Request { segment, bucket: Bucket(bucket), job: Some(Job(job)), bytes: SEGMENT }
+}
+
+/// One bucket after the other, each of so many segments.
+pub fn spec(buckets: &[u32], segments: u64) -> Spec {
+    let size = ByteSize(segments * u64::from(SEGMENT));
+    let stage = |bucket: &u32| Stage { buckets: vec![(Bucket(*bucket), size)] };
+    let stages = buckets.iter().map(stage).collect();
+    Spec { stages, rate: None, starts: None, lease: None }
+}
+
+/// A policy with a clock: every request takes ten milliseconds.
+pub struct World {
+    pub policy: Box<dyn Policy>,
+    pub now: Duration,
+    pub changes: Changes,
+    pub written: u64,
+}
+
+impl World {
+    pub fn new(policy: Box<dyn Policy>) -> Self {
+        Self { policy, now: Duration::ZERO, changes: Changes::default(), written: 0 }
+    }
+
+    pub fn read(&mut self, job: u64, bucket: u32, number: u64) -> Answer {
+        self.now += Duration::from_millis(10);
+        let request = request(job, bucket, number);
+        let answer = self.policy.request(self.now, &request, &mut self.changes);
+        self.written += self.changes.written.len() as u64;
+        answer
+    }
+
+    pub fn announce(&mut self, job: u64, spec: &Spec) {
+        self.policy.tell(self.now, Fact::Announced { job: Job(job), spec }).unwrap();
+    }
+
+    /// Reads part of a bucket, and counts hits.
+    pub fn scan(&mut self, job: u64, bucket: u32, numbers: std::ops::Range<u64>) -> u64 {
+        numbers.map(|number| u64::from(self.read(job, bucket, number).is_hit())).sum()
+    }
+}

@@ -1,0 +1,229 @@
+//! What our own policy foresees.
+
+use std::time::Duration;
+
+use forebay_core::{
+    ByteSize,
+    tier::{Answer, Bucket, Fact, Job, PolicyKind, Spec, Stage},
+    units::ByteRate,
+};
+
+use super::{SEGMENT, World, settings, spec};
+
+fn world(flash: u64) -> World {
+    World::new(PolicyKind::NextUse.build(&settings(0, flash)))
+}
+
+/// A hundred segments a second, which is what a world with one reader does.
+fn rated(spec: Spec) -> Spec {
+    Spec { rate: Some(ByteRate(ByteSize(100 * u64::from(SEGMENT)))), ..spec }
+}
+
+/// Two jobs, one behind the other by more than fits: what fits is kept until it was read, and nothing else is written.
+#[test]
+fn what_is_kept_is_kept_until_it_was_read() {
+    let mut world = world(100);
+    world.announce(1, &rated(spec(&[1], 1000)));
+    world.announce(2, &rated(spec(&[1], 1000)));
+    let mut hits = 0;
+    for step in 0..1400 {
+        if step < 1000 {
+            world.read(1, 1, step);
+        }
+        if step >= 400 {
+            hits += u64::from(world.read(2, 1, step - 400).is_hit());
+        }
+    }
+    // A hundred fit while four hundred are between the two: a quarter is the best there is.
+    assert!(hits >= 230, "{hits} of 1000");
+    assert!(world.written <= 330, "{} writes", world.written);
+}
+
+/// LRU would keep what was read last; here that is what is due last.
+#[test]
+fn the_soonest_stay() {
+    let mut world = world(100);
+    world.announce(1, &rated(spec(&[1, 2], 100)));
+    // A job that waits in the queue reads bucket 2 first, then 1.
+    let queued = Spec { starts: Some(Duration::from_secs(5)), ..rated(spec(&[2, 1], 100)) };
+    world.announce(2, &queued);
+    world.scan(1, 1, 0..100);
+    world.scan(1, 2, 0..100);
+    world.now = Duration::from_secs(5);
+    assert!(world.scan(2, 2, 0..100) >= 95, "bucket 2 is due first, and has taken bucket 1's room");
+    assert!(world.scan(2, 1, 0..100) <= 5);
+}
+
+#[test]
+fn what_all_readers_have_read_makes_room() {
+    let mut world = world(100);
+    for job in [1, 2] {
+        world.announce(job, &spec(&[1], 100));
+    }
+    world.scan(1, 1, 0..100);
+    assert_eq!(world.scan(2, 1, 0..100), 100);
+    // All of it is spent. Two other jobs find room at once.
+    for job in [3, 4] {
+        world.announce(job, &spec(&[2], 100));
+    }
+    world.scan(3, 2, 0..100);
+    assert_eq!(world.scan(4, 2, 0..100), 100);
+}
+
+#[test]
+fn a_scan_that_nobody_repeats_is_not_let_in() {
+    let mut world = world(100);
+    for job in [1, 2] {
+        world.announce(job, &spec(&[1], 100));
+    }
+    world.announce(3, &spec(&[2], 1000));
+    world.scan(1, 1, 0..100);
+    world.scan(3, 2, 0..1000);
+    assert_eq!(world.read(3, 2, 1000), Answer::Passed);
+    assert_eq!(world.scan(2, 1, 0..100), 100);
+}
+
+/// Of a partition that one job reads whole, another only wants some columns: only those are kept for it.
+#[test]
+fn columns_that_nobody_wants_are_not_kept() {
+    let mut world = world(100);
+    let size = ByteSize(100 * u64::from(SEGMENT));
+    let stage =
+        |buckets: &[u32]| Stage { buckets: buckets.iter().map(|b| (Bucket(*b), size)).collect() };
+    world.announce(1, &Spec { stages: vec![stage(&[1, 2, 3])], ..spec(&[], 0) });
+    world.announce(2, &Spec { stages: vec![stage(&[2])], ..spec(&[], 0) });
+    for number in 0..100 {
+        for column in [1, 2, 3] {
+            world.read(1, column, number);
+        }
+    }
+    assert_eq!(world.scan(2, 2, 0..100), 100);
+}
+
+/// Jobs that were never announced are expected to go on as they have begun.
+#[test]
+fn who_has_begun_a_bucket_is_expected_to_go_on() {
+    let mut world = world(100);
+    let mut hits = 0;
+    for step in 0..2000 {
+        world.read(1, 1, step);
+        if step >= 60 {
+            hits += u64::from(world.read(2, 1, step - 60).is_hit());
+        }
+        world.read(3, 2, step); // a scan, as unknown as the others
+        world.read(4, 3, step);
+    }
+    // By LRU a segment stays while a hundred others come: for less than the sixty steps of the lag.
+    assert!(hits >= 1800, "{hits} of 1940");
+}
+
+/// A full shuffle: what has more readers to come stays.
+#[test]
+fn under_a_full_shuffle_it_is_who_has_yet_to_read() {
+    let mut world = world(200);
+    let mut random = fastrand::Rng::with_seed(9);
+    let orders: Vec<Vec<u64>> = (0..3)
+        .map(|_| {
+            let mut order: Vec<u64> = (0..1000).collect();
+            random.shuffle(&mut order);
+            order
+        })
+        .collect();
+    let run = |world: &mut World| {
+        let mut hits = 0;
+        for step in 0..1000 {
+            for (job, order) in orders.iter().enumerate() {
+                hits += u64::from(world.read(job as u64, 1, order[step]).is_hit());
+            }
+        }
+        hits
+    };
+    for job in 0..3 {
+        world.announce(job, &spec(&[1], 1000));
+    }
+    let ours = run(&mut world);
+    let lru = run(&mut World::new(PolicyKind::Lru.build(&settings(0, 200))));
+    assert!(ours >= lru * 5 / 4, "{ours} hits against LRU's {lru}");
+}
+
+#[test]
+fn a_job_that_ended_is_not_waited_for() {
+    let mut world = world(100);
+    for job in [1, 2] {
+        world.announce(job, &spec(&[1], 100));
+    }
+    world.scan(1, 1, 0..100);
+    world.policy.tell(world.now, Fact::Ended { job: Job(2) }).unwrap();
+    for job in [3, 4] {
+        world.announce(job, &spec(&[2], 100));
+    }
+    world.scan(3, 2, 0..100);
+    assert_eq!(world.scan(4, 2, 0..100), 100, "its segments have made room");
+}
+
+/// Under a write limit what has two readers to come is written rather than what has one.
+#[test]
+fn scarce_writes_go_where_most_reads_come_of_them() {
+    let mut settings = settings(0, 1_000_000);
+    settings.writes.limit = Some("50kB/s".parse().unwrap());
+    let mut world = World::new(PolicyKind::NextUse.build(&settings));
+    for job in [1, 2, 3] {
+        world.announce(job, &spec(&[1], 300_000));
+    }
+    for job in [4, 5] {
+        world.announce(job, &spec(&[2], 300_000));
+    }
+    // Past the burst that is free at the beginning: five thousand seconds of reading take turns.
+    for number in 0..300_000 {
+        world.read(1, 1, number);
+        world.read(4, 2, number);
+    }
+    let kept = |world: &World, bucket: u32| {
+        let segment = |number: u64| super::request(0, bucket, number).segment;
+        (290_000..300_000).filter(|number| world.policy.contains(segment(*number))).count()
+    };
+    assert!(
+        kept(&world, 1) > 8000 && kept(&world, 2) < 1000,
+        "{} {}",
+        kept(&world, 1),
+        kept(&world, 2)
+    );
+}
+
+/// "Within 10 % of LRU when specifications are false": whatever they are made of.
+#[test]
+fn false_specifications_cost_little() {
+    for seed in crate::seeds(8) {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let said: Vec<Vec<u32>> = (0..6)
+            .map(|_| {
+                let mut buckets: Vec<u32> = (0..12).collect();
+                random.shuffle(&mut buckets);
+                buckets.truncate(random.usize(1..6));
+                buckets
+            })
+            .collect();
+        // Pairs of jobs read the same, a little apart: LRU's best case.
+        let run = |kind: PolicyKind| {
+            let mut world = World::new(kind.build(&settings(0, 2000)));
+            for (job, buckets) in said.iter().enumerate() {
+                world.announce(job as u64, &spec(buckets, 20_000));
+            }
+            let mut hits = 0;
+            for step in 0..40_000_u64 {
+                for pair in 0..3_u32 {
+                    let job = u64::from(2 * pair);
+                    let bucket = 3 * pair + u32::try_from(step / 20_000).unwrap();
+                    hits += u64::from(world.read(job, bucket, step % 20_000).is_hit());
+                    if step % 20_000 >= 200 {
+                        hits +=
+                            u64::from(world.read(job + 1, bucket, step % 20_000 - 200).is_hit());
+                    }
+                }
+            }
+            hits
+        };
+        let (lru, ours) = (run(PolicyKind::Lru), run(PolicyKind::NextUse));
+        assert!(ours * 10 >= lru * 9, "seed {seed}: {ours} hits against LRU's {lru}");
+    }
+}

@@ -1,0 +1,124 @@
+//! What the paper says of its policies, and of those it is compared with.
+
+use std::time::Duration;
+
+use forebay_core::tier::{Answer, Bucket, PolicyKind};
+
+use super::{World, settings, spec};
+
+fn world(kind: PolicyKind) -> World {
+    World::new(kind.build(&settings(0, 100)))
+}
+
+#[test]
+fn lru_and_fifo_differ_in_what_a_hit_does() {
+    let kept = |kind| {
+        let mut world = world(kind);
+        world.scan(1, 1, 0..100);
+        world.read(1, 1, 0);
+        world.read(1, 1, 100);
+        world.read(1, 1, 0).is_hit()
+    };
+    assert!(kept(PolicyKind::Lru));
+    assert!(!kept(PolicyKind::Fifo));
+}
+
+/// "*Future* … immediately cache[s] … without rejecting initial reads waiting for the Request History Window to populate."
+#[test]
+fn history_waits_for_a_second_reader_and_the_future_does_not() {
+    for (kind, first) in [
+        (PolicyKind::Historic, Answer::Passed),
+        (PolicyKind::Future, Answer::Kept),
+        (PolicyKind::Hybrid, Answer::Kept),
+    ] {
+        let mut world = world(kind);
+        world.announce(1, &spec(&[1], 50));
+        world.announce(2, &spec(&[1], 50));
+        // Both have begun: only active jobs count.
+        world.read(2, 1, 49);
+        world.read(1, 1, 48);
+        world.now += Duration::from_secs(11);
+        assert_eq!(world.read(1, 1, 0), first, "{kind}");
+        // A bucket that only one job reads is never admitted.
+        world.announce(3, &spec(&[2], 50));
+        world.scan(3, 2, 0..40);
+        assert_eq!(world.read(3, 2, 40), Answer::Passed, "{kind}");
+        // Read twice within the window, and looked at anew: now history has seen it, too.
+        world.scan(1, 1, 0..40);
+        world.scan(2, 1, 0..40);
+        world.now += Duration::from_secs(11);
+        assert_eq!(world.read(1, 1, 41), Answer::Kept, "{kind}");
+    }
+}
+
+/// "Discounting any jobs that have finished reading the bucket."
+#[test]
+fn who_has_finished_a_bucket_does_not_count_any_more() {
+    let mut world = world(PolicyKind::Future);
+    for job in [1, 2] {
+        world.announce(job, &spec(&[1], 50));
+        world.read(job, 1, 0);
+    }
+    assert_eq!(world.read(1, 1, 1), Answer::Kept);
+    world.scan(1, 1, 2..50);
+    world.now += Duration::from_secs(11);
+    assert_eq!(world.read(2, 1, 60), Answer::Passed, "only job 2 is left");
+}
+
+#[test]
+fn the_expert_admits_what_is_listed() {
+    let mut settings = settings(0, 100);
+    settings.expert.insert(Bucket(5));
+    let mut world = World::new(PolicyKind::Expert.build(&settings));
+    assert_eq!(world.read(1, 5, 0), Answer::Kept);
+    assert_eq!(world.read(1, 6, 0), Answer::Passed);
+}
+
+/// `CacheLib` fetches first and decides then: an origin read is spent on what is rejected.
+#[test]
+fn reject_first_keeps_the_second_time() {
+    let mut world = World::new(PolicyKind::RejectFirst.build(&settings(1, 100)));
+    assert_eq!(world.read(1, 1, 0), Answer::Filled);
+    assert_eq!(world.read(1, 1, 1), Answer::Filled);
+    assert_eq!(world.read(1, 1, 0), Answer::Filled, "it left memory, and was not kept");
+    assert_eq!(world.read(1, 1, 2), Answer::Filled);
+    assert_eq!(world.read(1, 1, 0), Answer::HitFlash, "the second time it was");
+}
+
+#[test]
+fn a_random_share_is_kept_so_that_the_write_rate_is() {
+    let mut settings = settings(1, 100);
+    // A hundred segments a second are offered; ten may be written.
+    settings.writes.limit = Some("10kB/s".parse().unwrap());
+    let mut world = World::new(PolicyKind::DynamicRandom.build(&settings));
+    world.scan(1, 1, 0..6000);
+    let before = world.written;
+    world.scan(1, 1, 6000..16_000);
+    let written = world.written - before;
+    assert!((900..1100).contains(&written), "{written} in 100 s");
+}
+
+/// "Reinsertion … potentially avoiding a cache miss": what is popular enough is written again instead of leaving.
+#[test]
+fn reinsertion_writes_again_what_would_leave() {
+    let run = |reinsertion| {
+        let mut settings = settings(0, 100);
+        settings.reinsertion = reinsertion;
+        let mut world = World::new(PolicyKind::Future.build(&settings));
+        // Three jobs have yet to read bucket 1, two bucket 2.
+        for job in [1, 2, 3] {
+            world.announce(job, &spec(&[1], 500));
+            world.read(job, 1, 499);
+        }
+        for job in [4, 5] {
+            world.announce(job, &spec(&[2], 500));
+            world.read(job, 2, 499);
+        }
+        world.scan(1, 1, 0..60);
+        world.scan(4, 2, 0..90);
+        (world.scan(2, 1, 0..60), world.written)
+    };
+    let ((without, few), (with, many)) = (run(false), run(true));
+    assert!(without < 30 && with == 60, "{without} {with}");
+    assert!(many > few, "and that costs writes: {few} {many}");
+}

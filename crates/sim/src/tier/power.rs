@@ -1,0 +1,109 @@
+//! What storage costs in power (Shift 3.1, table 1), and when a flash tier pays for itself.
+//!
+//! Units of power are those of the table: what the disks draw that just hold 100 PB. Disks are bought for
+//! bytes or for bandwidth, whichever needs more of them.
+//!
+//! Table 1 has 1.88 for 10 TB/s of flash and 2.69 = 1.00 + 1.69 for both together: of the 10 TB/s a 9.92nd comes
+//! from the disks that are there anyway, and 1.88 × (1 − 1/9.92) is 1.69.
+
+use serde::Serialize;
+
+/// For 100 PB of storage, and for 10 TB/s.
+const STORAGE: f64 = 100e15;
+const BANDWIDTH: f64 = 10e12;
+const DISKS_FOR_BANDWIDTH: f64 = 9.92;
+const FLASH_FOR_STORAGE: f64 = 6.53;
+const FLASH_FOR_BANDWIDTH: f64 = 1.88;
+
+/// What has to be stored and delivered, and the tier in front of it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Demand {
+    /// Bytes to store.
+    pub storage: f64,
+    /// Bytes a second to deliver.
+    pub bandwidth: f64,
+    /// Bytes of flash in the tier.
+    pub flash: f64,
+    /// Bytes a second that the tier absorbs.
+    pub absorbed: f64,
+}
+
+/// What it takes.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Power {
+    /// With disks alone.
+    pub disks_only: f64,
+    /// With flash alone.
+    pub flash_only: f64,
+    /// With disks for the bytes and just as much flash as the bandwidth needs.
+    pub ideal: f64,
+    /// With this tier: its disks,
+    pub disks: f64,
+    /// and its flash.
+    pub flash: f64,
+    /// What the tier saves, as a share of disks alone; less than nothing if it costs more.
+    pub saved: f64,
+    /// What it would have to absorb to cost as much as it saves, in bytes a second; nothing less than all there is
+    /// may be enough.
+    pub neutral_absorbed: f64,
+}
+
+/// What disks draw that hold and deliver so much.
+fn disks(storage: f64, bandwidth: f64) -> f64 {
+    (storage / STORAGE).max(bandwidth / BANDWIDTH * DISKS_FOR_BANDWIDTH)
+}
+
+/// What flash draws that holds and delivers so much.
+fn flash(storage: f64, bandwidth: f64) -> f64 {
+    (storage / STORAGE * FLASH_FOR_STORAGE).max(bandwidth / BANDWIDTH * FLASH_FOR_BANDWIDTH)
+}
+
+/// Adds it up.
+pub fn power(demand: Demand) -> Power {
+    let Demand { storage, bandwidth, flash: capacity, absorbed } = demand;
+    let disks_only = disks(storage, bandwidth);
+    let holding = disks(storage, 0.0);
+    let left = (bandwidth - holding / DISKS_FOR_BANDWIDTH * BANDWIDTH).max(0.0);
+    let tier = flash(capacity, absorbed);
+    let behind = disks(storage, (bandwidth - absorbed).max(0.0));
+    Power {
+        disks_only,
+        flash_only: flash(storage, bandwidth),
+        ideal: holding + flash(0.0, left),
+        disks: behind,
+        flash: tier,
+        saved: 1.0 - (behind + tier) / disks_only,
+        // What flash of this capacity draws, in bandwidth of disks.
+        neutral_absorbed: flash(capacity, 0.0) / DISKS_FOR_BANDWIDTH * BANDWIDTH,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(one: f64, other: f64) -> bool {
+        (one - other).abs() < 0.005
+    }
+
+    #[test]
+    fn table_1_comes_out() {
+        let table =
+            |storage, bandwidth| power(Demand { storage, bandwidth, flash: 0.0, absorbed: 0.0 });
+        let (both, bytes, io) = (table(100e15, 10e12), table(100e15, 0.0), table(0.0, 10e12));
+        assert!(close(bytes.disks_only, 1.00) && close(io.disks_only, 9.92));
+        assert!(close(both.disks_only, 9.92) && close(both.flash_only, 6.53));
+        assert!(close(bytes.flash_only, 6.53) && close(io.flash_only, 1.88));
+        assert!(close(bytes.ideal, 1.00) && close(io.ideal, 1.88) && close(both.ideal, 2.69));
+        assert!(close(both.disks_only / both.ideal, 3.69), "\"by 3.69 x compared to Option 1\"");
+    }
+
+    #[test]
+    fn at_the_neutral_point_nothing_is_saved_and_nothing_lost() {
+        let demand = Demand { storage: 100e15, bandwidth: 10e12, flash: 5e15, absorbed: 0.0 };
+        let neutral = power(demand).neutral_absorbed;
+        assert!(power(Demand { absorbed: neutral, ..demand }).saved.abs() < 1e-9);
+        assert!(power(Demand { absorbed: 2.0 * neutral, ..demand }).saved > 0.0);
+        assert!(power(demand).saved < 0.0);
+    }
+}

@@ -1,0 +1,32 @@
+//! The scenarios of this project, as they lie under `scenarios/`.
+
+/// A scenario that is part of the binary.
+#[derive(Debug, Clone, Copy)]
+pub struct BuiltIn {
+    /// Its name.
+    pub name: &'static str,
+    /// The file, whole.
+    pub text: &'static str,
+}
+
+macro_rules! built_in {
+    ($($name:literal),+ $(,)?) => {
+        /// All of them.
+        pub const BUILT_IN: &[BuiltIn] = &[$(BuiltIn {
+            name: $name,
+            text: include_str!(concat!("../../../../../scenarios/", $name, ".toml")),
+        }),+];
+    };
+}
+
+built_in!(
+    "shift-synchronized",
+    "shift-pipelined",
+    "shift-sequential",
+    "shift-write-limit",
+    "shift-reinsertion",
+    "shift-shuffled",
+    "shift-uneven",
+    "shift-false",
+    "shift-week",
+);

@@ -1,0 +1,299 @@
+//! Policies on recorded traces: block, page, web and object traces that nobody announced.
+//!
+//! Objects count as equally large, and the cache as so many of them: that is how caches are usually compared, and how
+//! ours are checked against others' implementations. Every request is counted, without a warm-up.
+//!
+//! Traces know no buckets and no jobs. Keys that are neighbours make a bucket, 256 at a time (in the formats of single keys:
+//! that were first asked for one after the other); nobody is tagged. Where the trace has no times, a millisecond passes with every request. Times that go back are counted, and stand still.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use forebay_core::{
+    ByteSize,
+    tier::{Bucket, Changes, PolicyKind, Request, Segment, Settings},
+};
+use hashbrown::HashMap;
+use serde::Serialize;
+
+use crate::{
+    belady,
+    grouped::{CacheShare, Format, TraceError, load_as, read_unpacked},
+};
+
+/// Keys that make a bucket.
+const BUCKET: u64 = 256;
+/// How long an object is: any length will do.
+const OBJECT: u32 = 1;
+
+/// Requests in the order of time.
+#[derive(Debug, Clone, Default)]
+pub struct Requests {
+    /// What it is called.
+    pub name: String,
+    /// Objects by dense numbers, with the times of their requests.
+    all: Vec<(Duration, u32)>,
+    /// The bucket of each object.
+    buckets: Vec<u32>,
+    /// Times that lay before others.
+    pub went_back: u64,
+}
+
+/// One policy with one size.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TraceRow {
+    /// Which policy.
+    pub policy: PolicyKind,
+    /// The cache as a share of the objects, and how many that are.
+    pub share: CacheShare,
+    /// The same in objects.
+    pub capacity: u64,
+    /// Requests that hit.
+    pub hits: u64,
+    /// Of so many.
+    pub requests: u64,
+    /// Those that would have at best.
+    pub optimum_hits: u64,
+    /// Objects that were written.
+    pub writes: u64,
+    /// How many requests it decided in a second, on this machine, in this run, in millions.
+    pub million_per_second: f64,
+}
+
+impl TraceRow {
+    /// The share that hit.
+    pub fn hit_rate(&self) -> f64 {
+        self.hits as f64 / self.requests.max(1) as f64
+    }
+
+    /// The hits as a share of the optimum's.
+    pub fn of_optimum(&self) -> f64 {
+        super::outcome::ratio(self.hits as f64, self.optimum_hits as f64)
+    }
+}
+
+/// Collects requests.
+#[derive(Debug, Default)]
+struct Builder {
+    numbers: HashMap<u64, u32>,
+    buckets: HashMap<u64, u32>,
+    trace: Requests,
+}
+
+impl Builder {
+    fn new(name: &str) -> Self {
+        Self { trace: Requests { name: name.to_owned(), ..Requests::default() }, ..Self::default() }
+    }
+
+    fn request(&mut self, at: Option<Duration>, key: u64) {
+        let untimed = Duration::from_millis(self.trace.all.len() as u64);
+        let last = self.trace.all.last().map_or(Duration::ZERO, |(at, _)| *at);
+        let at = at.unwrap_or(untimed);
+        self.trace.went_back += u64::from(at < last);
+        let next = u32::try_from(self.numbers.len()).expect("fewer than 2^32 objects");
+        let number = *self.numbers.entry(key).or_insert(next);
+        if number == next {
+            let next = u32::try_from(self.buckets.len()).expect("fewer buckets than objects");
+            self.trace.buckets.push(*self.buckets.entry(key / BUCKET).or_insert(next));
+        }
+        self.trace.all.push((at.max(last), number));
+    }
+}
+
+impl Requests {
+    /// Reads a trace whose format its name tells, or this one.
+    pub fn load(path: &Path, format: Option<TraceFormat>) -> Result<Self, TraceError> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let name = name.split('.').next().unwrap_or_default();
+        match format.unwrap_or_else(|| TraceFormat::of(path)) {
+            TraceFormat::OracleGeneral => oracle_general(path, name, &read_unpacked(path)?),
+            TraceFormat::Csv => csv(path, name, &read_unpacked(path)?),
+            TraceFormat::Numbers32 => single(path, name, Format::Numbers32),
+            TraceFormat::Numbers64 => single(path, name, Format::Numbers64),
+            TraceFormat::Pages => single(path, name, Format::Pages),
+        }
+    }
+
+    /// How many requests.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Are there none?
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// How many objects.
+    pub fn objects(&self) -> usize {
+        self.buckets.len()
+    }
+
+    /// How many objects a share of them is, at least one.
+    pub fn capacity(&self, share: CacheShare) -> u64 {
+        share.of(self.objects() as u64)
+    }
+
+    /// Hits at best, with so much room.
+    pub fn optimum(&self, share: CacheShare) -> u64 {
+        let keys: Vec<u32> = self.all.iter().map(|(_, number)| *number).collect();
+        belady::hits(&keys, self.capacity(share))
+    }
+
+    /// Replays all requests.
+    pub fn replay(&self, policy: PolicyKind, share: CacheShare, optimum_hits: u64) -> TraceRow {
+        let capacity = self.capacity(share);
+        let mut settings = Settings::new(ByteSize::ZERO, ByteSize(capacity * u64::from(OBJECT)));
+        settings.segment = ByteSize(u64::from(OBJECT));
+        let mut decides = policy.build(&settings);
+        let mut changes = Changes::default();
+        let (mut hits, mut writes) = (0, 0);
+        let started = Instant::now();
+        for (at, number) in &self.all {
+            let request = Request {
+                segment: Segment(u64::from(*number)),
+                bucket: Bucket(self.buckets[*number as usize]),
+                job: None,
+                bytes: OBJECT,
+            };
+            hits += u64::from(decides.request(*at, &request, &mut changes).is_hit());
+            writes += changes.written.len() as u64;
+        }
+        let millions = self.len() as f64 / 1e6;
+        TraceRow {
+            policy,
+            share,
+            capacity,
+            hits,
+            requests: self.len() as u64,
+            optimum_hits,
+            writes,
+            million_per_second: millions / started.elapsed().as_secs_f64().max(1e-9),
+        }
+    }
+}
+
+/// What a trace file contains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TraceFormat {
+    /// libCacheSim's: 24 bytes for each request, little-endian: time (u32 seconds), key (u64), size (u32), next request (i64).
+    OracleGeneral,
+    /// A header line, and in it a column `key` (or `id`, `obj_id`, `object`), perhaps one `time` (in seconds).
+    Csv,
+    /// Big-endian 32-bit keys.
+    Numbers32,
+    /// Big-endian 64-bit keys.
+    Numbers64,
+    /// The ARC paper's page ranges.
+    Pages,
+}
+
+impl TraceFormat {
+    /// Every format, with its name.
+    pub const ALL: [(&str, Self); 5] = [
+        ("oracle-general", Self::OracleGeneral),
+        ("csv", Self::Csv),
+        ("u32", Self::Numbers32),
+        ("i64", Self::Numbers64),
+        ("pages", Self::Pages),
+    ];
+
+    /// What a file of this name probably contains.
+    pub fn of(path: &Path) -> Self {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+        if name.contains("oraclegeneral") {
+            return Self::OracleGeneral;
+        }
+        match Format::of(path) {
+            Format::Numbers32 => Self::Numbers32,
+            Format::Numbers64 => Self::Numbers64,
+            Format::Pages => Self::Pages,
+            _ => Self::Csv,
+        }
+    }
+}
+
+fn content(path: &Path, problem: String) -> TraceError {
+    TraceError::Content { path: path.to_owned(), problem }
+}
+
+fn oracle_general(path: &Path, name: &str, bytes: &[u8]) -> Result<Requests, TraceError> {
+    const RECORD: usize = 24;
+    if bytes.is_empty() || !bytes.len().is_multiple_of(RECORD) {
+        let whole = bytes.len() / RECORD;
+        let problem = format!(
+            "{} bytes are no whole number of {RECORD}-byte records; it was cut off after {whole}, or is of another format (--trace-format)",
+            bytes.len()
+        );
+        return Err(content(path, problem));
+    }
+    let mut builder = Builder::new(name);
+    for record in bytes.chunks_exact(RECORD) {
+        let time = u32::from_le_bytes(record[..4].try_into().expect("four bytes"));
+        let key = u64::from_le_bytes(record[4..12].try_into().expect("eight bytes"));
+        builder.request(Some(Duration::from_secs(time.into())), key);
+    }
+    Ok(builder.trace)
+}
+
+fn csv(path: &Path, name: &str, bytes: &[u8]) -> Result<Requests, TraceError> {
+    let at_line =
+        |line: u64, problem: String| TraceError::Line { path: path.to_owned(), line, problem };
+    let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(bytes);
+    let header = reader.byte_headers().map_err(|error| at_line(1, error.to_string()))?.clone();
+    let column = |names: &[&str]| {
+        let found =
+            |field: &[u8]| names.iter().any(|name| field.eq_ignore_ascii_case(name.as_bytes()));
+        header.iter().position(found)
+    };
+    let Some(key_column) = column(&["key", "id", "obj_id", "object"]) else {
+        let problem = "no column is called `key`, `id`, `obj_id` or `object`; add a header line";
+        return Err(at_line(1, problem.to_owned()));
+    };
+    let time_column = column(&["time", "timestamp"]);
+    let mut builder = Builder::new(name);
+    let mut words: HashMap<Box<[u8]>, u64> = HashMap::new();
+    for record in reader.byte_records() {
+        let line = builder.trace.len() as u64 + 2;
+        let record = record.map_err(|error| at_line(line, error.to_string()))?;
+        let line = record.position().map_or(line, csv::Position::line);
+        let text = |column: usize| std::str::from_utf8(&record[column]).unwrap_or_default();
+        let time = match time_column {
+            Some(column) => {
+                let seconds = text(column).parse::<f64>().ok();
+                let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+                Some(time.ok_or_else(|| {
+                    at_line(
+                        line,
+                        format!("`{}` is no time in seconds", text(column).escape_debug()),
+                    )
+                })?)
+            }
+            None => None,
+        };
+        // Keys that are no numbers are numbered as they come.
+        let key = text(key_column).parse::<u64>().unwrap_or_else(|_| {
+            let next = words.len() as u64;
+            *words.entry(record[key_column].into()).or_insert(next)
+        });
+        builder.request(time, key);
+    }
+    if builder.trace.is_empty() {
+        return Err(content(path, "it has no requests".to_owned()));
+    }
+    Ok(builder.trace)
+}
+
+/// The formats that other simulations read, too.
+fn single(path: &Path, name: &str, format: Format) -> Result<Requests, TraceError> {
+    let trace = load_as(path, format)?;
+    let mut builder = Builder::new(name);
+    for keys in trace.requests() {
+        for key in keys {
+            builder.request(None, key.row());
+        }
+    }
+    Ok(builder.trace)
+}

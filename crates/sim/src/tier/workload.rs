@@ -1,0 +1,329 @@
+//! What jobs read, in which order and when.
+//!
+//! Readers are not held up by the tier: they read at their own rate whether they hit or miss, as those of the
+//! paper's evaluation did. So every policy, and the optimum, is given the very same requests.
+
+use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
+
+use forebay_core::{
+    ByteSize,
+    tier::{Bucket, Job, Request, Segment, Spec, Stage},
+    units::ByteRate,
+};
+
+/// Readers are handed so many segments at a time.
+const SPLIT: usize = 16;
+/// How often the rates of jobs change.
+const RATE_LASTS: Duration = Duration::from_mins(5);
+
+/// In which order a job reads a stage.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Order {
+    /// From the beginning to the end; its readers take turns.
+    Sequence,
+    /// From the end to the beginning.
+    Reverse,
+    /// Each reader takes a part of its own, from beginning to end.
+    Parts,
+    /// Within a window of this share of the stage at random; 1 is any order at all.
+    Shuffle(f64),
+}
+
+/// When a job's specification is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Announced {
+    /// From the very beginning, while the job still waits in the queue.
+    Queued,
+    /// When the jobs that it is launched with are.
+    Launch,
+    /// When it starts.
+    Start,
+    /// Never.
+    Never,
+}
+
+/// Some columns of a partition, or all: what a policy calls a bucket.
+#[derive(Debug, Clone)]
+pub struct Part {
+    /// What it is called.
+    pub name: String,
+    /// How many segments it has.
+    pub segments: u32,
+    /// The first of them, counted over all parts.
+    pub first: u32,
+    /// The table that it belongs to.
+    pub table: u32,
+}
+
+/// A job.
+#[derive(Debug, Clone)]
+pub struct Reader {
+    /// Its name.
+    pub name: String,
+    /// What it reads, stage by stage: parts side by side.
+    pub stages: Vec<Vec<u32>>,
+    /// What it says that it reads, if that is something else.
+    pub says: Option<Vec<Vec<u32>>>,
+    /// When it is launched, and how much later it starts.
+    pub launched: Duration,
+    /// The beginning.
+    pub starts: Duration,
+    /// What all its readers read together.
+    pub rate: ByteRate,
+    /// How many read at once.
+    pub readers: u32,
+    /// In which order.
+    pub order: Order,
+    /// When it is known.
+    pub announced: Announced,
+    /// It stops after this share of what it wanted to read.
+    pub stops_after: f64,
+}
+
+/// Everything that is read.
+#[derive(Debug, Clone)]
+pub struct Workload {
+    /// How long a segment is.
+    pub segment: ByteSize,
+    /// What there is to read.
+    pub parts: Vec<Part>,
+    /// Who reads.
+    pub jobs: Vec<Reader>,
+    /// How much rates change, up and down.
+    pub vary: f64,
+    /// Decides what is left to chance.
+    pub seed: u64,
+}
+
+/// What happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// A job is announced.
+    Announced(usize),
+    /// A segment is read.
+    Read(Request),
+    /// A job has read its last.
+    Ended(usize),
+}
+
+impl Workload {
+    /// All events in the order of time.
+    pub fn events(&self) -> Events<'_> {
+        let mut queue = BinaryHeap::new();
+        for (index, job) in self.jobs.iter().enumerate() {
+            let announced = match job.announced {
+                Announced::Queued => Some(Duration::ZERO),
+                Announced::Launch => Some(job.launched),
+                Announced::Start => Some(job.starts),
+                Announced::Never => None,
+            };
+            if let Some(at) = announced {
+                queue.push(Reverse((nanos(at), false, index, Step::Announce)));
+            }
+            queue.push(Reverse((nanos(job.starts), true, index, Step::Read)));
+        }
+        let progress = self.jobs.iter().map(|_| Progress::default()).collect();
+        Events { workload: self, queue, progress }
+    }
+
+    /// How long a job takes, at its mean rate.
+    pub fn duration(&self, job: &Reader) -> Duration {
+        let bytes = self.segments_of(job) as f64 * self.segment.0 as f64;
+        Duration::from_secs_f64(bytes / job.rate.0.0 as f64)
+    }
+
+    /// How many segments a job reads.
+    pub fn segments_of(&self, job: &Reader) -> u64 {
+        let parts = job.stages.iter().flatten();
+        let all = parts.map(|part| u64::from(self.parts[*part as usize].segments)).sum::<u64>();
+        share(all, job.stops_after)
+    }
+
+    /// How many segments there are.
+    pub fn segments(&self) -> u64 {
+        self.parts.iter().map(|part| u64::from(part.segments)).sum()
+    }
+
+    /// How many reads there will be.
+    pub fn reads(&self) -> u64 {
+        self.jobs.iter().map(|job| self.segments_of(job)).sum()
+    }
+
+    /// What a job says about itself, to one of so many nodes.
+    pub fn spec(&self, job: usize, nodes: u32) -> Spec {
+        let reader = &self.jobs[job];
+        let stages = reader.says.as_ref().unwrap_or(&reader.stages);
+        let bytes = |part: u32| {
+            let segments = u64::from(self.parts[part as usize].segments);
+            ByteSize(segments * self.segment.0 / u64::from(nodes))
+        };
+        let stage = |parts: &Vec<u32>| Stage {
+            buckets: parts.iter().map(|part| (Bucket(*part), bytes(*part))).collect(),
+        };
+        Spec {
+            stages: stages.iter().map(stage).collect(),
+            rate: Some(ByteRate(ByteSize((reader.rate.0.0 / u64::from(nodes)).max(1)))),
+            starts: None,
+            lease: None,
+        }
+    }
+
+    /// The segments of a stage, in the order in which a job reads them: part, and number in it.
+    fn order(&self, job: usize, stage: usize) -> Vec<(u32, u32)> {
+        let reader = &self.jobs[job];
+        let parts = &reader.stages[stage];
+        let mut segments: Vec<(u32, u32)> = match &parts[..] {
+            [part] => (0..self.parts[*part as usize].segments).map(|at| (*part, at)).collect(),
+            parts => {
+                side_by_side(parts.iter().map(|part| (*part, self.parts[*part as usize].segments)))
+            }
+        };
+        let mut random = fastrand::Rng::with_seed(
+            self.seed ^ (job as u64 + 1).wrapping_mul(0x9e37_79b9) ^ (stage as u64) << 40,
+        );
+        let readers = reader.readers.max(1) as usize;
+        match reader.order {
+            Order::Sequence => take_turns(&segments, readers),
+            Order::Reverse => {
+                segments.reverse();
+                take_turns(&segments, readers)
+            }
+            Order::Parts => {
+                let each = segments.len().div_ceil(readers).max(1);
+                let parts: Vec<_> = segments.chunks(each).collect();
+                let turns =
+                    (0..each).flat_map(|at| parts.iter().filter_map(move |part| part.get(at)));
+                turns.copied().collect()
+            }
+            Order::Shuffle(window) if window >= 1.0 => {
+                random.shuffle(&mut segments);
+                segments
+            }
+            Order::Shuffle(window) => {
+                let width = window * segments.len() as f64;
+                let mut keyed: Vec<(f64, (u32, u32))> = segments
+                    .into_iter()
+                    .enumerate()
+                    .map(|(at, segment)| (at as f64 + random.f64() * width, segment))
+                    .collect();
+                keyed.sort_by(|one, other| one.0.total_cmp(&other.0));
+                keyed.into_iter().map(|(_, segment)| segment).collect()
+            }
+        }
+    }
+
+    /// How long a segment takes a job, at this moment.
+    fn interval(&self, job: usize, now: u64) -> u64 {
+        let rate = self.jobs[job].rate.0.0 as f64;
+        let factor = if self.vary > 0.0 {
+            let period = now / nanos(RATE_LASTS);
+            let mut random = fastrand::Rng::with_seed(self.seed ^ (job as u64) << 32 ^ period);
+            1.0 + self.vary * (2.0 * random.f64() - 1.0)
+        } else {
+            1.0
+        };
+        whole(self.segment.0 as f64 / (rate * factor) * 1e9).max(1)
+    }
+}
+
+/// Parts of different lengths, evenly mixed.
+fn side_by_side(parts: impl Iterator<Item = (u32, u32)>) -> Vec<(u32, u32)> {
+    let mut placed: Vec<(f64, u32, u32)> = Vec::new();
+    for (part, segments) in parts {
+        let place = |at: u32| ((f64::from(at) + 0.5) / f64::from(segments), part, at);
+        placed.extend((0..segments).map(place));
+    }
+    placed.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)));
+    placed.into_iter().map(|(_, part, at)| (part, at)).collect()
+}
+
+/// Readers that are handed splits in turn, and read them side by side.
+fn take_turns(segments: &[(u32, u32)], readers: usize) -> Vec<(u32, u32)> {
+    let mut taken = Vec::with_capacity(segments.len());
+    for round in segments.chunks(SPLIT * readers) {
+        let splits: Vec<_> = round.chunks(SPLIT).collect();
+        for at in 0..SPLIT {
+            taken.extend(splits.iter().filter_map(|split| split.get(at)));
+        }
+    }
+    taken
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    Announce,
+    Read,
+}
+
+/// How far a job is.
+#[derive(Debug, Default)]
+struct Progress {
+    stage: usize,
+    at: usize,
+    read: u64,
+    order: Vec<(u32, u32)>,
+}
+
+/// Events one by one.
+#[derive(Debug)]
+pub struct Events<'a> {
+    workload: &'a Workload,
+    queue: BinaryHeap<Reverse<(u64, bool, usize, Step)>>,
+    progress: Vec<Progress>,
+}
+
+impl Iterator for Events<'_> {
+    type Item = (Duration, Event);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut top = self.queue.peek_mut()?;
+        let Reverse((now, _, job, step)) = *top;
+        let at = Duration::from_nanos(now);
+        if step == Step::Announce {
+            std::collections::binary_heap::PeekMut::pop(top);
+            return Some((at, Event::Announced(job)));
+        }
+        let workload = self.workload;
+        let reader = &workload.jobs[job];
+        let progress = &mut self.progress[job];
+        while progress.at == progress.order.len() && progress.stage < reader.stages.len() {
+            progress.order = workload.order(job, progress.stage);
+            (progress.stage, progress.at) = (progress.stage + 1, 0);
+        }
+        let next = progress.order.get(progress.at);
+        let (Some((part, number)), true) = (next, progress.read < workload.segments_of(reader))
+        else {
+            std::collections::binary_heap::PeekMut::pop(top);
+            progress.order = Vec::new();
+            return Some((at, Event::Ended(job)));
+        };
+        progress.at += 1;
+        progress.read += 1;
+        let request = Request {
+            segment: Segment(u64::from(workload.parts[*part as usize].first + number)),
+            bucket: Bucket(*part),
+            job: Some(Job(job as u64)),
+            bytes: u32::try_from(workload.segment.0).expect("segments are short"),
+        };
+        top.0.0 = now + workload.interval(job, now);
+        Some((at, Event::Read(request)))
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).expect("scenarios are shorter than a year")
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a positive time or count, rounded down"
+)]
+fn whole(value: f64) -> u64 {
+    value as u64
+}
+
+/// A share of a count.
+pub(super) fn share(of: u64, share: f64) -> u64 {
+    whole((of as f64 * share).round())
+}
