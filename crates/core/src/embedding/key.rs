@@ -55,7 +55,7 @@ pub(super) const fn mix(value: u64) -> u64 {
 
 /// Hashes keys for hash tables, identically in every run: no decision may depend on a random seed.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct KeyHasher(u64);
+pub struct KeyHasher(u64);
 
 impl Hasher for KeyHasher {
     #[inline]
@@ -76,7 +76,7 @@ impl Hasher for KeyHasher {
 }
 
 /// A map from keys that iterates and grows alike in every run.
-pub(super) type KeyMap<V> = hashbrown::HashMap<Key, V, std::hash::BuildHasherDefault<KeyHasher>>;
+pub type KeyMap<V> = hashbrown::HashMap<Key, V, std::hash::BuildHasherDefault<KeyHasher>>;
 
 #[cfg(test)]
 mod tests {

@@ -15,6 +15,7 @@
 
 mod key;
 mod policy;
+mod whole;
 
 mod list;
 mod ranked;
@@ -38,6 +39,7 @@ mod contract;
 #[cfg(test)]
 mod reference;
 
-pub use key::{Key, TableId};
+pub use key::{Key, KeyHasher, KeyMap, TableId};
 pub use kind::{PolicyKind, PolicyKindError};
 pub use policy::{Budget, Capacity, Outcome, Policy, TableShape};
+pub use whole::whole_tables;
