@@ -14,7 +14,7 @@ pub(crate) const fn mix(value: u64) -> u64 {
 
 /// Hashes small keys for hash tables.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct StableHasher(u64);
+pub struct StableHasher(u64);
 
 impl Hasher for StableHasher {
     #[inline]
@@ -40,7 +40,7 @@ impl Hasher for StableHasher {
 }
 
 /// A map that iterates and grows alike in every run.
-pub(crate) type StableMap<K, V> = hashbrown::HashMap<K, V, BuildHasherDefault<StableHasher>>;
+pub type StableMap<K, V> = hashbrown::HashMap<K, V, BuildHasherDefault<StableHasher>>;
 
 /// A set likewise.
 pub(crate) type StableSet<K> = hashbrown::HashSet<K, BuildHasherDefault<StableHasher>>;

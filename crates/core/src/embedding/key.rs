@@ -50,7 +50,7 @@ impl fmt::Debug for Key {
 }
 
 /// A map from keys that iterates and grows alike in every run.
-pub(super) type KeyMap<V> = StableMap<Key, V>;
+pub type KeyMap<V> = StableMap<Key, V>;
 
 #[cfg(test)]
 mod tests {

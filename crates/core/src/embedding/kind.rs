@@ -98,7 +98,10 @@ kinds! {
 impl PolicyKind {
     /// A policy of this kind. The same budget, seed and requests give the same decisions, always.
     pub fn build(self, budget: &Budget, seed: u64) -> Box<dyn Policy> {
-        fn boxed<R: Replacement + 'static>(replacement: R, budget: &Budget) -> Box<dyn Policy> {
+        fn boxed<R>(replacement: R, budget: &Budget) -> Box<dyn Policy>
+        where
+            R: Replacement + Send + 'static,
+        {
             Box::new(Requests::new(replacement, budget.clone()))
         }
         let capacity = budget.capacity();

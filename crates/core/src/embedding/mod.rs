@@ -17,6 +17,7 @@ use crate::list;
 
 mod key;
 mod policy;
+mod whole;
 
 mod ranked;
 mod sketch;
@@ -39,6 +40,7 @@ mod contract;
 #[cfg(test)]
 mod reference;
 
-pub use key::{Key, TableId};
+pub use key::{Key, KeyMap, TableId};
 pub use kind::{PolicyKind, PolicyKindError};
 pub use policy::{Budget, Capacity, Outcome, Policy, TableShape};
+pub use whole::whole_tables;

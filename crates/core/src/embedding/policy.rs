@@ -122,7 +122,7 @@ impl Outcome {
 }
 
 /// Decides which rows stay resident.
-pub trait Policy {
+pub trait Policy: Send {
     /// Serves one request and says what became of it.
     fn request(&mut self, keys: &[Key], outcome: &mut Outcome);
 
@@ -213,7 +213,7 @@ impl<R: Replacement> Requests<R> {
     }
 }
 
-impl<R: Replacement> Policy for Requests<R> {
+impl<R: Replacement + Send> Policy for Requests<R> {
     fn request(&mut self, keys: &[Key], outcome: &mut Outcome) {
         outcome.clear();
         self.slots.clear();

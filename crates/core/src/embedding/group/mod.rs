@@ -29,13 +29,12 @@ use super::{
     policy::{Budget, Replacement, Turn, keeps_books},
     ranked::Ranked,
     store::{Place, Store, UNLISTED},
+    whole::smallest_tables,
 };
 
 const WINDOW: Place = 0;
 const PINNED: Place = 1;
 
-/// Whole tables are pinned, smallest first, until they take this share of the capacity.
-const PINNED_SHARE: f64 = 1.0 / 64.0;
 /// Accesses closer together than this many per row that fits are a burst.
 const BURST_SHARE: f64 = 0.3;
 /// Keys that the sketch has room for, per row that fits.
@@ -90,7 +89,7 @@ impl Group {
             memory: Memory::new(rows_max.saturating_mul(REMEMBERED_PER_ROW)),
             setting: rehearsal.setting(),
             rehearsal,
-            pinned: pinned_tables(budget),
+            pinned: smallest_tables(budget),
             time: 0,
             now: u64::from(Level::START.0) << 32,
             pace: 0,
@@ -292,26 +291,6 @@ impl Replacement for Group {
             self.enter_main(oldest);
         }
     }
-}
-
-/// The smallest tables that together stay within the share for pinned ones.
-fn pinned_tables(budget: &Budget) -> Vec<bool> {
-    let mut left = (budget.capacity() as f64 * PINNED_SHARE) as u64;
-    let mut pinned = vec![false; budget.tables().len()];
-    let mut by_weight: Vec<(u64, usize)> = (0..pinned.len())
-        .map(|index| {
-            (budget.table_weight(TableId(u16::try_from(index).unwrap_or(u16::MAX))), index)
-        })
-        .collect();
-    by_weight.sort_unstable();
-    for (weight, index) in by_weight {
-        if weight > left {
-            break;
-        }
-        left -= weight;
-        pinned[index] = true;
-    }
-    pinned
 }
 
 /// The binary logarithm in 256ths, straight lines between powers of two.

@@ -1,0 +1,173 @@
+//! `.safetensors`: a length, a JSON object that places each tensor, and the tensors.
+//!
+//! The crate of that name wants the whole file in memory or mapped; a header is all that we need.
+
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{MapAccess, Visitor},
+};
+
+use super::{Dtype, FormatError, Layout};
+
+/// The format's own limit.
+pub const SAFETENSORS_HEADER_MAX: u64 = 100_000_000;
+
+/// One tensor of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Tensor {
+    /// Its name.
+    pub name: String,
+    /// What its numbers are, in the format's words.
+    pub dtype: String,
+    /// Its shape.
+    pub shape: Vec<u64>,
+    /// Where its rows lie, if it is a table.
+    pub table: Option<Layout>,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    dtype: String,
+    shape: Vec<u64>,
+    data_offsets: (u64, u64),
+}
+
+/// Decodes the JSON header of a file of `file` bytes: what follows the first eight, which are its length.
+pub fn safetensors(header: &[u8], file: u64) -> Result<Vec<Tensor>, FormatError> {
+    let entries: Entries =
+        serde_json::from_slice(header).map_err(|error| malformed(&error.to_string()))?;
+    let data_at = 8 + header.len() as u64;
+    let data = file
+        .checked_sub(data_at)
+        .ok_or(FormatError::Truncated { needed: u128::from(data_at), file })?;
+    let mut end_max = 0;
+    let mut tensors = Vec::with_capacity(entries.0.len());
+    for (name, entry) in entries.0 {
+        let Entry { dtype, shape, data_offsets: (start, end) } = entry;
+        if start > end {
+            return Err(malformed(&format!("`{name}` ends before it begins")));
+        }
+        end_max = end_max.max(end);
+        if end > data {
+            let needed = u128::from(data_at) + u128::from(end);
+            return Err(FormatError::Truncated { needed, file });
+        }
+        let table = match (known(&dtype), &shape[..]) {
+            (Some(known), &[rows, dimension]) => {
+                let numbers = u128::from(rows) * u128::from(dimension);
+                let bytes = numbers.saturating_mul(u128::from(known.bytes()));
+                if bytes != u128::from(end - start) {
+                    let problem = format!("`{name}` has {} bytes for {bytes}", end - start);
+                    return Err(malformed(&problem));
+                }
+                Layout::new(known, rows, dimension, data_at + start, file).ok()
+            }
+            _ => None,
+        };
+        tensors.push(Tensor { name, dtype, shape, table });
+    }
+    if end_max < data {
+        return Err(FormatError::Longer { extra: data - end_max });
+    }
+    Ok(tensors)
+}
+
+fn known(dtype: &str) -> Option<Dtype> {
+    match dtype {
+        "F32" => Some(Dtype::F32),
+        "F64" => Some(Dtype::F64),
+        "F16" => Some(Dtype::F16),
+        "BF16" => Some(Dtype::Bf16),
+        _ => None,
+    }
+}
+
+fn malformed(problem: &str) -> FormatError {
+    FormatError::Malformed { expected: "a .safetensors file", problem: problem.to_owned() }
+}
+
+/// The header's entries in their order; a name that comes twice is refused, for who knows which is meant.
+struct Entries(Vec<(String, Entry)>);
+
+impl<'de> Deserialize<'de> for Entries {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Each;
+
+        impl<'de> Visitor<'de> for Each {
+            type Value = Entries;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of tensors")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
+                let mut seen = std::collections::BTreeSet::new();
+                let mut entries = Vec::new();
+                while let Some(name) = map.next_key::<String>()? {
+                    if !seen.insert(name.clone()) {
+                        return Err(serde::de::Error::custom(format!("two tensors `{name}`")));
+                    }
+                    if name == "__metadata__" {
+                        map.next_value::<serde::de::IgnoredAny>()?;
+                    } else {
+                        entries.push((name, map.next_value()?));
+                    }
+                }
+                Ok(Entries(entries))
+            }
+        }
+
+        deserializer.deserialize_map(Each)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decode(header: &str, data: u64) -> Result<Vec<Tensor>, FormatError> {
+        safetensors(header.as_bytes(), 8 + header.len() as u64 + data)
+    }
+
+    #[test]
+    fn tables_are_found_among_other_tensors() {
+        let header = r#"{"__metadata__":{"format":"pt"},
+            "emb.weight":{"dtype":"F16","shape":[3,2],"data_offsets":[8,20]},
+            "bias":{"dtype":"F64","shape":[1],"data_offsets":[0,8]},
+            "ids":{"dtype":"I64","shape":[1,1],"data_offsets":[20,28]}}"#;
+        let tensors = decode(header, 28).unwrap();
+        let tables: Vec<_> = tensors.iter().filter_map(|tensor| tensor.table).collect();
+        let offset = 8 + header.len() as u64 + 8;
+        assert_eq!(tables, [Layout { dtype: Dtype::F16, rows: 3, dimension: 2, offset }]);
+        assert_eq!(tensors.len(), 3, "the others are listed, too");
+    }
+
+    #[test]
+    fn a_header_that_does_not_fit_its_file_is_refused() {
+        let table = |start: u64, end: u64| {
+            format!(r#"{{"t":{{"dtype":"F32","shape":[2,3],"data_offsets":[{start},{end}]}}}}"#)
+        };
+        assert!(decode(&table(0, 24), 24).is_ok());
+        let refused = |header: &str, data| decode(header, data).unwrap_err().to_string();
+        assert!(refused(&table(0, 24), 23).contains("cut off"));
+        assert!(refused(&table(0, 24), 30).contains("6 bytes longer"));
+        assert!(refused(&table(0, 20), 20).contains("20 bytes for 24"));
+        assert!(refused(&table(24, 0), 24).contains("ends before"));
+        assert!(refused(&table(u64::MAX - 24, u64::MAX), 24).contains("cut off"));
+        assert!(refused("[1]", 0).contains("an object of tensors"));
+        assert!(refused("{", 0).contains("EOF"));
+        let twice = r#"{"t":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},
+            "t":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#;
+        assert!(refused(twice, 0).contains("two tensors `t`"));
+    }
+
+    #[test]
+    fn shapes_near_the_edge_of_integers_do_not_wrap() {
+        let huge = u64::MAX;
+        let header =
+            format!(r#"{{"t":{{"dtype":"F64","shape":[{huge},{huge}],"data_offsets":[0,8]}}}}"#);
+        assert!(decode(&header, 8).is_err());
+    }
+}

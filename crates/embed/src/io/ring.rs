@@ -1,0 +1,115 @@
+//! Many reads at once by `io_uring`: all are handed to the kernel by one call, which returns when all are
+//! done.
+//!
+//! **Memory.** Reads land in memory that the ring owns. [`Ring::read`] returns when the kernel has let go
+//! of it; where that cannot be known (the ring itself failed), the memory is never freed, and the ring is
+//! never used again.
+
+#![expect(unsafe_code, reason = "the kernel is given pointers, which Rust cannot follow")]
+
+use std::{io, mem::ManuallyDrop, os::fd::AsRawFd as _};
+
+use io_uring::{IoUring, opcode, types::Fd};
+use memmap2::MmapMut;
+use rustix::io::Errno;
+
+use super::{Read, read_whole};
+
+/// A ring, and the memory that it reads into.
+pub(crate) struct Ring {
+    queues: IoUring,
+    memory: ManuallyDrop<MmapMut>,
+    /// Reads that the kernel may still be busy with.
+    running: usize,
+    process: u32,
+}
+
+impl Ring {
+    /// A ring for so many reads at once, into so much memory.
+    pub(super) fn new(reads: usize, bytes: usize) -> io::Result<Self> {
+        let entries = u32::try_from(reads).expect("a small number");
+        // Without interrupts to work off completions (Linux 5.19), if that is possible.
+        let queues = match IoUring::builder().setup_coop_taskrun().build(entries) {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => {
+                IoUring::new(entries)?
+            }
+            other => other?,
+        };
+        let memory = ManuallyDrop::new(MmapMut::map_anon(bytes)?);
+        Ok(Self { queues, memory, running: 0, process: std::process::id() })
+    }
+
+    pub(super) fn is_ours(&self) -> bool {
+        self.process == std::process::id() && self.running == 0
+    }
+
+    pub(super) fn memory(&self) -> &[u8] {
+        assert_eq!(self.running, 0, "nobody looks while the kernel writes");
+        &self.memory
+    }
+
+    /// Carries out all of these reads, which do not overlap in memory.
+    pub(super) fn read(&mut self, reads: &[Read<'_>]) -> Vec<io::Result<usize>> {
+        assert!(self.is_ours(), "a ring that failed, or another process's, is not used");
+        for (number, read) in reads.iter().enumerate() {
+            let place = &mut self.memory[read.at..][..read.length];
+            let length = u32::try_from(read.length).expect("a round is smaller");
+            let entry = opcode::Read::new(Fd(read.file.as_raw_fd()), place.as_mut_ptr(), length)
+                .offset(read.offset)
+                .build()
+                .user_data(number as u64);
+            // SAFETY: `place` lies in memory that this ring owns, that nobody looks at before `running` is
+            // nought again, and that is not freed before that either; the descriptor is borrowed for
+            // longer than this call.
+            unsafe { self.queues.submission().push(&entry) }
+                .expect("a round is no longer than the ring");
+            self.running += 1;
+        }
+        let mut found: Vec<io::Result<usize>> = Vec::new();
+        found.resize_with(reads.len(), || Err(io::Error::other("the ring failed")));
+        while self.running > 0 {
+            match self.queues.submit_and_wait(self.running) {
+                Ok(_) => {}
+                Err(error) => match Errno::from_io_error(&error) {
+                    Some(Errno::INTR | Errno::AGAIN | Errno::BUSY) => {}
+                    _ => return found,
+                },
+            }
+            for entry in self.queues.completion() {
+                self.running -= 1;
+                let number = usize::try_from(entry.user_data()).expect("one of ours");
+                found[number] = usize::try_from(entry.result())
+                    .map_err(|_| Errno::from_raw_os_error(-entry.result()).into());
+            }
+        }
+        // What came short is read again with patience: mostly it is the end of a file.
+        for (read, found) in reads.iter().zip(&mut found) {
+            let short = match found {
+                Ok(count) => *count < read.length,
+                Err(error) => {
+                    matches!(Errno::from_io_error(error), Some(Errno::INTR | Errno::AGAIN))
+                }
+            };
+            if short {
+                let place = &mut self.memory[read.at..][..read.length];
+                *found = read_whole(read.file, read.offset, place);
+            }
+        }
+        found
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        if self.running == 0 {
+            // SAFETY: it is dropped here and nowhere else, and never used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.memory) };
+        }
+    }
+}
+
+impl std::fmt::Debug for Ring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ring").field("running", &self.running).finish_non_exhaustive()
+    }
+}

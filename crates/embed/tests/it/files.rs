@@ -1,0 +1,167 @@
+//! Files that are missing, cut off, changed, replaced or no tables at all.
+
+use std::{fs, path::Path};
+
+use forebay_core::ByteSize;
+use forebay_embed::{
+    Bags, Contents, Io, LookupError, OpenError, Options, Pooling, ReplaceError, Source, Tables,
+    format::{Dtype, FormatError},
+    inspect,
+};
+
+use crate::{
+    lookups::numbered,
+    model::{npy, safetensors},
+};
+
+fn open(source: Source) -> Result<Tables, OpenError> {
+    Tables::open(&[source], &Options::new(ByteSize::ZERO))
+}
+
+/// One row of a table with rows of four numbers, or the error in words.
+fn look(tables: &Tables, key: i64) -> Result<f32, LookupError> {
+    let mut out = [0.0; 4];
+    tables.lookup(&[Bags::single(&[key])], Pooling::Sum, &mut out)?;
+    assert!(out.iter().all(|number| *number == out[0]), "a torn row: {out:?}");
+    Ok(out[0])
+}
+
+#[test]
+fn what_is_no_table_is_refused_with_its_name_and_a_way_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("table");
+    let refused = |content: &[u8], source: Source| {
+        fs::write(&path, content).unwrap();
+        let text = open(source).unwrap_err().to_string();
+        assert!(text.contains("table"), "it names the file: {text}");
+        text
+    };
+    let plain = || Source::file(&path);
+    assert!(refused(b"", plain()).contains("say their dtype"));
+    assert!(refused(b"abc", plain()).contains("say their dtype"));
+    assert!(refused(&[0xff; 100], plain()).contains("say their dtype"));
+    assert!(refused(b"\x93NUMPY\x01\x00\xff\xff", plain()).contains("cut off"));
+    assert!(refused(&[7; 10], plain().raw(Dtype::F32, 3)).contains("no multiple"));
+    let rows = vec![vec![0; 8]; 3];
+    let two = safetensors(&[("a", Dtype::F32, 2, &rows), ("b", Dtype::F32, 2, &rows)]);
+    assert!(refused(&two, plain()).contains("name one of `a`, `b`"));
+    assert!(refused(&two, plain().tensor("c")).contains("without a tensor `c`; it has `a`, `b`"));
+    assert!(refused(&two[..two.len() - 1], plain().tensor("a")).contains("cut off"));
+    let array = npy(Dtype::F32, 2, &rows);
+    assert!(refused(&array, plain().tensor("a")).contains("without a tensor `a`; it has none"));
+    assert!(refused(&array[..array.len() - 1], plain()).contains("cut off"));
+    let text = open(Source::file(directory.path().join("nowhere"))).unwrap_err().to_string();
+    assert!(text.contains("there is no file") && text.contains("nowhere"), "{text}");
+    let text = open(Source::file(directory.path())).unwrap_err().to_string();
+    assert!(text.contains("is no file"), "{text}");
+    let none = Tables::open(&[], &Options::new(ByteSize::ZERO));
+    assert!(matches!(none, Err(OpenError::None)));
+}
+
+#[test]
+fn a_file_says_what_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("table");
+    let rows = vec![vec![0; 8]; 3];
+    fs::write(&path, npy(Dtype::F64, 1, &rows)).unwrap();
+    let (contents, length) = inspect(&path).unwrap();
+    let Contents::Npy { table } = contents else { panic!("{contents:?}") };
+    assert_eq!((table.dtype, table.rows, table.dimension), (Dtype::F64, 3, 1));
+    assert_eq!(length, table.offset + 24);
+    fs::write(&path, safetensors(&[("only", Dtype::F32, 2, &rows)])).unwrap();
+    let (Contents::Safetensors { tensors }, _) = inspect(&path).unwrap() else { panic!() };
+    assert_eq!((tensors.len(), tensors[0].name.as_str()), (1, "only"));
+    assert!(open(Source::file(&path)).is_ok(), "the only table need not be named");
+}
+
+#[test]
+fn several_tables_of_one_file_are_told_apart() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    let full = |number: f32| vec![number.to_le_bytes().repeat(4); 5];
+    let (a, b) = (full(1.0), full(2.0));
+    fs::write(&path, safetensors(&[("a", Dtype::F32, 4, &a), ("b", Dtype::F32, 4, &b)])).unwrap();
+    let sources = ["b", "a"].map(|name| Source::file(&path).tensor(name));
+    let tables = Tables::open(&sources, &Options::new(ByteSize::ZERO)).unwrap();
+    let mut out = [0.0; 8];
+    tables.lookup(&[Bags::single(&[4]), Bags::single(&[0])], Pooling::Sum, &mut out).unwrap();
+    assert_eq!(out, [2.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0, 1.0]);
+}
+
+/// Promise 1: never wrong bytes.
+#[test]
+fn a_file_that_is_cut_off_or_changed_meanwhile_gives_errors_not_rows() {
+    for io in [Io::Auto, Io::Pread] {
+        let directory = tempfile::tempdir().unwrap();
+        let source = numbered(directory.path(), 4000, 4);
+        let options = Options { io, ..Options::new(ByteSize::ZERO) };
+        let tables = Tables::open(std::slice::from_ref(&source), &options).unwrap();
+        assert_eq!(look(&tables, 3999).unwrap(), 3999.0);
+        let file = fs::File::options().write(true).open(&source.path).unwrap();
+        file.set_len(40_000).unwrap();
+        for key in [3999, 0] {
+            let text = look(&tables, key).unwrap_err().to_string();
+            assert!(text.contains("cut off") && text.contains("to 40000 bytes"), "{text}");
+        }
+        // As long as before, and yet another file.
+        file.set_len(64_000).unwrap();
+        let text = look(&tables, 1).unwrap_err().to_string();
+        assert!(text.contains("changed by somebody else"), "{text}");
+        tables.replace_table(0, &source).unwrap();
+        assert_eq!(look(&tables, 1).unwrap(), 1.0);
+        assert_eq!(look(&tables, 3999).unwrap(), 0.0, "as it is now");
+    }
+}
+
+#[test]
+fn a_file_that_was_renamed_over_is_read_as_it_was() {
+    let directory = tempfile::tempdir().unwrap();
+    let (old, new) = (numbered(directory.path(), 100, 4), directory.path().join("new"));
+    let tables = open(old.clone()).unwrap();
+    fs::write(&new, 9.0_f32.to_le_bytes().repeat(400)).unwrap();
+    fs::rename(&new, &old.path).unwrap();
+    assert_eq!(look(&tables, 50).unwrap(), 50.0);
+    let error = tables.replace_rows(0, 0, &[0; 16]).unwrap_err().to_string();
+    assert!(error.contains("another file has taken its place"), "{error}");
+    tables.replace_table(0, &old).unwrap();
+    assert_eq!(look(&tables, 50).unwrap(), 9.0);
+}
+
+#[test]
+fn replaced_rows_are_seen_at_once_and_are_in_the_file() {
+    for memory in [0, 1000, 1 << 20] {
+        let directory = tempfile::tempdir().unwrap();
+        let source = numbered(directory.path(), 300, 4);
+        let options = Options::new(ByteSize(memory));
+        let tables = Tables::open(std::slice::from_ref(&source), &options).unwrap();
+        for key in 95..105 {
+            look(&tables, key).unwrap();
+        }
+        let rows = [700.0_f32, 701.0].map(|number| number.to_le_bytes().repeat(4)).concat();
+        tables.replace_rows(0, 100, &rows).unwrap();
+        for (key, expected) in [(99, 99.0_f32), (100, 700.0), (101, 701.0), (102, 102.0)] {
+            assert_eq!(look(&tables, key).unwrap(), expected, "{memory}");
+        }
+        assert_eq!(fs::read(&source.path).unwrap()[1600..1632], rows);
+        assert_eq!(tables.stats().rows_replaced, 2);
+    }
+}
+
+#[test]
+fn replacements_that_do_not_fit_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = numbered(directory.path(), 10, 4);
+    let tables = open(source).unwrap();
+    let rows = |first, bytes: &[u8]| tables.replace_rows(0, first, bytes).unwrap_err();
+    assert!(matches!(rows(0, &[0; 15]), ReplaceError::Uneven { given: 15, row_bytes: 16 }));
+    assert!(matches!(rows(9, &[0; 32]), ReplaceError::Rows { first: 9, count: 2, rows: 10 }));
+    assert!(matches!(rows(u64::MAX, &[0; 16]), ReplaceError::Rows { .. }));
+    assert!(matches!(tables.replace_rows(1, 0, &[]), Err(ReplaceError::NoTable { table: 1, .. })));
+    let other = numbered(directory.path(), 11, 4);
+    let error = tables.replace_table(0, &other).unwrap_err().to_string();
+    assert!(error.contains("11 rows of 4 float32, the old one 10"), "{error}");
+    let nothing = tables.replace_table(0, &Source::file(Path::new("/nowhere")));
+    assert!(matches!(nothing, Err(ReplaceError::Open(OpenError::Missing { .. }))));
+    let format = OpenError::Format { path: "x".into(), source: FormatError::NoTable };
+    assert!(format.to_string().starts_with("`x` is without a table"));
+}

@@ -1,0 +1,209 @@
+//! Every row right, memory never exceeded, whatever is asked, in whatever order, with whatever policy.
+
+use forebay_core::{ByteSize, embedding::PolicyKind};
+use forebay_embed::{Bags, Io, LookupError, Options, Pooling, Source, Tables, format::Dtype};
+
+use crate::{
+    model::{Asked, Written, pooled},
+    seeds,
+};
+
+fn bits(numbers: &[f32]) -> Vec<u32> {
+    numbers.iter().map(|number| number.to_bits()).collect()
+}
+
+fn options(random: &mut fastrand::Rng, memory: u64) -> Options {
+    let policy = PolicyKind::ALL[random.usize(..PolicyKind::ALL.len())];
+    let io = if random.bool() { Io::Auto } else { Io::Pread };
+    Options { policy, io, direct: random.bool(), ..Options::new(ByteSize(memory)) }
+}
+
+/// "Capacity in bytes never exceeded; every row right."
+#[test]
+fn pooled_bags_are_right_to_the_bit_and_memory_is_bounded() {
+    for seed in seeds(60) {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let directory = tempfile::tempdir().unwrap();
+        let written: Vec<Written> = (0..random.usize(1..6))
+            .map(|table| {
+                let name = format!("table{table}");
+                Written::random(&mut random, directory.path(), &name, Dtype::F32)
+            })
+            .collect();
+        let sources: Vec<Source> = written.iter().map(|table| table.source.clone()).collect();
+        let size: usize = written.iter().map(|table| table.rows.concat().len()).sum();
+        let memory = random.u64(0..size as u64 + 1000);
+        let tables = Tables::open(&sources, &options(&mut random, memory)).unwrap();
+        let mut expected_keys = 0;
+        for _ in 0..30 {
+            let samples = random.usize(0..20);
+            let asked: Vec<Asked> = written
+                .iter()
+                .map(|table| Asked::random(&mut random, table.rows.len(), samples))
+                .collect();
+            let pooling = [Pooling::Sum, Pooling::Mean, Pooling::Max][random.usize(0..3)];
+            let bags: Vec<Bags<'_>> = asked.iter().map(Asked::bags).collect();
+            let mut out = vec![7.0; samples * tables.columns()];
+            tables.lookup(&bags, pooling, &mut out).unwrap();
+            let mut expected = Vec::new();
+            for sample in 0..samples {
+                for (table, asked) in written.iter().zip(&asked) {
+                    expected.extend(pooled(table, asked.rows(sample), pooling));
+                    expected_keys += asked.rows(sample).count() as u64;
+                }
+            }
+            assert_eq!(bits(&out), bits(&expected), "seed {seed}, {pooling:?}");
+            let stats = tables.stats();
+            assert!(stats.resident_bytes <= memory, "seed {seed}: {stats:?}");
+            assert_eq!(stats.keys, expected_keys, "seed {seed}");
+            assert!(stats.hits <= stats.keys && stats.perfect <= stats.samples, "{stats:?}");
+            assert!(stats.keys - stats.hits >= stats.rows_read || stats.whole_tables > 0);
+        }
+    }
+}
+
+#[test]
+fn gathered_rows_are_the_bytes_of_the_file_in_any_dtype() {
+    for seed in seeds(40) {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let directory = tempfile::tempdir().unwrap();
+        let written: Vec<Written> = (0..random.usize(1..4))
+            .map(|table| {
+                let (name, dtype) = (format!("t{table}"), Dtype::ALL[random.usize(0..4)]);
+                Written::random(&mut random, directory.path(), &name, dtype)
+            })
+            .collect();
+        let sources: Vec<Source> = written.iter().map(|table| table.source.clone()).collect();
+        let memory = random.u64(0..20_000);
+        let tables = Tables::open(&sources, &options(&mut random, memory)).unwrap();
+        for _ in 0..20 {
+            let samples = random.usize(0..20);
+            let asked: Vec<Asked> = written
+                .iter()
+                .map(|table| Asked::random(&mut random, table.rows.len(), samples))
+                .collect();
+            let bags: Vec<Bags<'_>> = asked.iter().map(Asked::bags).collect();
+            let mut expected = Vec::new();
+            for (table, asked) in written.iter().zip(&asked) {
+                for key in &asked.keys {
+                    let row = &table.rows[usize::try_from(*key).unwrap()];
+                    let padding = Some(*key) == asked.padding;
+                    expected.extend(if padding { vec![3; row.len()] } else { row.clone() });
+                }
+            }
+            let mut out = vec![3; expected.len()];
+            tables.gather(&bags, &mut out).unwrap();
+            assert_eq!(out, expected, "seed {seed}");
+        }
+        let floats = written.iter().all(|table| table.dtype == Dtype::F32);
+        let none: Vec<Bags<'_>> = written.iter().map(|_| Bags::single(&[])).collect();
+        let pooled = tables.lookup(&none, Pooling::Sum, &mut []);
+        assert_eq!(matches!(pooled, Err(LookupError::Dtype { .. })), !floats, "seed {seed}");
+    }
+}
+
+/// One table of `rows` rows of `dimension` numbers, in which each row is full of its own number.
+pub fn numbered(directory: &std::path::Path, rows: u16, dimension: usize) -> Source {
+    let path = directory.join(format!("numbered-{rows}-{dimension}"));
+    let row = |row: u16| f32::from(row).to_le_bytes().repeat(dimension);
+    std::fs::write(&path, (0..rows).flat_map(row).collect::<Vec<u8>>()).unwrap();
+    Source::file(path).raw(Dtype::F32, dimension as u64)
+}
+
+#[test]
+fn what_fits_is_read_once_and_block_by_block() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = numbered(directory.path(), 1024, 16);
+    let tables = Tables::open(&[source], &Options::new(ByteSize::kib(64))).unwrap();
+    assert_eq!(tables.stats().resident_bytes, 0, "opening reads no rows");
+    let mut out = [0.0; 16];
+    for key in [0, 1, 63, 0, 1023, 1000] {
+        tables.lookup(&[Bags::single(&[key])], Pooling::Sum, &mut out).unwrap();
+        assert!(out.iter().all(|number| *number == key as f32));
+    }
+    let stats = tables.stats();
+    assert_eq!((stats.reads, stats.rows_read), (2, 128), "64 rows lie in a block: {stats:?}");
+    assert_eq!((stats.samples, stats.perfect, stats.hits), (6, 4, 4), "{stats:?}");
+}
+
+/// "All missing rows of a batch in one batch, neighbours coalesced", and each of them once.
+#[test]
+fn a_batch_reads_each_missing_row_once_and_neighbours_together() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = numbered(directory.path(), 60_000, 64);
+    for io in [Io::Auto, Io::Pread] {
+        let options = Options { io, ..Options::new(ByteSize::kib(64)) };
+        let tables = Tables::open(std::slice::from_ref(&source), &options).unwrap();
+        let keys = [5, 6, 5, 7, 40_000, 6, 40_001, 59_999];
+        let mut out = [0.0; 8 * 64];
+        tables.lookup(&[Bags::single(&keys)], Pooling::Sum, &mut out).unwrap();
+        for (row, key) in out.chunks(64).zip(keys) {
+            assert!(row.iter().all(|number| *number == key as f32));
+        }
+        let stats = tables.stats();
+        assert_eq!((stats.rows_read, stats.reads), (6, 3), "{io:?}: {stats:?}");
+    }
+}
+
+/// "A key that a request hit is never evicted by that same request."
+#[test]
+fn what_a_sample_hit_is_still_there_afterwards() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = numbered(directory.path(), 5000, 16);
+    for &policy in PolicyKind::ALL {
+        let options = Options { policy, ..Options::new(ByteSize(64 * 200)) };
+        let tables = Tables::open(std::slice::from_ref(&source), &options).unwrap();
+        let mut random = fastrand::Rng::with_seed(3);
+        let mut out = [0.0; 16];
+        for round in 0..200 {
+            let hit = random.i64(0..300);
+            let mut ask = |keys: &[i64]| {
+                tables.lookup(&[Bags::even(keys, 1, keys.len())], Pooling::Sum, &mut out).unwrap();
+                tables.stats()
+            };
+            let before = ask(&[hit]);
+            let bag: Vec<i64> =
+                [hit].into_iter().chain((0..50).map(|_| random.i64(0..5000))).collect();
+            let during = ask(&bag);
+            let was_hit = during.hits > before.hits;
+            let after = ask(&[hit]);
+            assert!(!was_hit || after.hits > during.hits, "{policy}, round {round}");
+            if was_hit && during.hits - before.hits == 1 {
+                assert_eq!(after.rows_read, during.rows_read, "{policy}, round {round}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_before_anything_happens() {
+    let directory = tempfile::tempdir().unwrap();
+    let sources = [numbered(directory.path(), 10, 2), numbered(directory.path(), 20, 3)];
+    let tables = Tables::open(&sources, &Options::new(ByteSize::mib(1))).unwrap();
+    let one = Bags::single(&[1]);
+    let ask = |bags: &[Bags<'_>], length| {
+        let mut out = vec![0.0; length];
+        tables.lookup(bags, Pooling::Sum, &mut out).unwrap_err().to_string()
+    };
+    assert!(ask(&[one], 5).contains("bags for 1 tables; there are 2"));
+    assert!(ask(&[one, Bags::single(&[1, 2])], 5).contains("2 bags for table 1"));
+    assert!(ask(&[one, Bags::single(&[20])], 5).contains("key 20 at place 0 of table 1"));
+    assert!(ask(&[Bags::single(&[-3]), one], 5).contains("key -3"));
+    assert!(ask(&[one, one], 6).contains("an output of 6; these bags fill 5"));
+    assert_eq!(tables.stats().lookups, 0);
+    assert_eq!(tables.stats().rows_read, 0);
+}
+
+#[test]
+fn empty_bags_give_noughts_and_no_samples_give_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = numbered(directory.path(), 10, 4);
+    let tables = Tables::open(&[source], &Options::new(ByteSize::ZERO)).unwrap();
+    for pooling in [Pooling::Sum, Pooling::Mean, Pooling::Max] {
+        let mut out = [9.0; 8];
+        tables.lookup(&[Bags::from_starts(&[3], &[0, 0])], pooling, &mut out).unwrap();
+        assert_eq!(out, [0.0, 0.0, 0.0, 0.0, 3.0, 3.0, 3.0, 3.0]);
+        tables.lookup(&[Bags::single(&[])], pooling, &mut []).unwrap();
+    }
+    assert_eq!(tables.stats().resident_rows, 0, "there is no memory for any");
+}
