@@ -31,7 +31,6 @@ pub struct Tables {
 #[pymethods]
 impl Tables {
     #[new]
-    #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
     fn new(
         py: Python<'_>,
         sources: Vec<SourceArgument>,

@@ -63,7 +63,7 @@ fn progress(svg: &mut Svg, top: f64, outcome: &Outcome) {
     let y_max = sums.last().map_or(1.0, |last| (*last as f64).max(1.0));
     let panel = Panel { top, x_max, y_max };
     let title = format!("{}: mini-batches of all jobs together", named(outcome));
-    panel.axes(svg, &title, "mini-batches");
+    panel.axes(svg, &title, "seconds", "mini-batches");
     let point = |(at, sum): (usize, &u64)| (panel.x(step * at as f64), panel.y(*sum as f64));
     svg.curve(sums.iter().enumerate().map(point), COMPUTE);
 }
@@ -74,7 +74,7 @@ fn residency(svg: &mut Svg, top: f64, outcome: &Outcome, dataset: &str) {
     let chunks = f64::from(stays().map(|stay| stay.chunk + 1).max().unwrap_or(1));
     let panel = Panel { top, x_max: outcome.seconds.max(1.0), y_max: chunks };
     let title = format!("{}: chunks of {dataset} in the cache", named(outcome));
-    panel.axes(svg, &title, "chunk");
+    panel.axes(svg, &title, "seconds", "chunk");
     for stay in stays() {
         let (from, to) = (panel.x(stay.from_seconds), panel.x(stay.to_seconds));
         let y = panel.y(f64::from(stay.chunk) + 0.75);
@@ -91,7 +91,7 @@ fn stages(svg: &mut Svg, top: f64, outcome: &Outcome) {
     let panel = Panel { top, x_max: (end - start).max(1e-3), y_max: rows.len() as f64 };
     let job = outcome.jobs.first().map_or("", |job| &*job.name);
     let title = format!("{}: {} mini-batches of {job}", named(outcome), rows.len());
-    panel.axes(svg, &title, "mini-batch");
+    panel.axes(svg, &title, "seconds", "mini-batch");
     for (place, name, fill) in
         [(0.0, "read", READ), (60.0, "transform", TRANSFORM), (150.0, "GPU", COMPUTE)]
     {
