@@ -39,6 +39,9 @@ pub struct Args {
     /// most half of what is free.
     #[arg(long, value_name = "SIZE", env = "FOREBAY_CAPACITY")]
     capacity: Option<ByteSize>,
+    /// How much memory is used for blobs that were just put or are read again; by default 256MiB.
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<ByteSize>,
     /// How long a claim lives without being renewed.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     lease: Option<Duration>,
@@ -121,6 +124,7 @@ fn configuration(args: Args) -> anyhow::Result<Config> {
         region_size: file.region_size,
         io: file.io,
         capacity: args.capacity.or(file.capacity),
+        memory: args.memory.unwrap_or(file.memory),
         lease: args.lease.unwrap_or(file.lease),
         connections: file.connections,
         metrics: args.metrics.or(file.metrics),
