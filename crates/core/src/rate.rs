@@ -34,8 +34,8 @@ impl TokenBucket {
     /// Takes `size` if it may pass at once, and nothing otherwise.
     #[must_use = "without the bytes nothing may pass"]
     pub fn try_take(&mut self, now: Duration, size: ByteSize) -> bool {
-        let full_at = self.full_at.max(now) + self.time_for(size.0);
-        let passes = full_at <= now + self.time_for(self.burst);
+        let full_at = self.full_at.max(now).saturating_add(self.time_for(size.0));
+        let passes = full_at <= now.saturating_add(self.time_for(self.burst));
         if passes {
             self.full_at = full_at;
         }

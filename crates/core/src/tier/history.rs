@@ -35,6 +35,8 @@ impl Default for HistorySettings {
     }
 }
 
+/// Longer ones would tell nothing apart.
+const INTERVAL_MAX: Duration = Duration::from_hours(24);
 /// A byte tells 256 intervals apart: what is stale is swept before it could look fresh again.
 const INTERVALS_MAX: u32 = 120;
 const SWEEP_EVERY: u32 = 128;
@@ -91,7 +93,7 @@ pub struct Sight {
 impl History {
     /// Nothing was seen yet.
     pub fn new(settings: &HistorySettings) -> Self {
-        let interval = settings.interval.max(Duration::from_secs(1));
+        let interval = settings.interval.clamp(Duration::from_secs(1), INTERVAL_MAX);
         let intervals = settings.window.as_nanos().div_ceil(interval.as_nanos());
         Self {
             interval,

@@ -301,8 +301,9 @@ impl Jobs {
                 stated.unwrap_or(self.lease)
             } else {
                 let waits = state.plan.as_ref().and_then(|plan| plan.starts);
-                stated.unwrap_or(QUEUE_LEASE)
-                    + waits.map_or(Duration::ZERO, |starts| starts.saturating_sub(state.heard))
+                let waits =
+                    waits.map_or(Duration::ZERO, |starts| starts.saturating_sub(state.heard));
+                stated.unwrap_or(QUEUE_LEASE).saturating_add(waits)
             };
             if now.saturating_sub(state.heard) > lease {
                 gone.push(JobIndex::try_from(index).expect("jobs are counted"));

@@ -49,19 +49,14 @@ pub enum TraceError {
 const UNPACKED_SIZE_MAX: usize = if cfg!(fuzzing) { 1 << 20 } else { 16 << 30 };
 
 /// The content of a file, as it lies there.
-pub(super) fn read(path: &Path) -> Result<Vec<u8>, TraceError> {
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, TraceError> {
     fs::read(path).map_err(|source| TraceError::Io { path: path.to_owned(), source })
 }
 
 /// The content, unpacked; `path` is for messages.
-pub(super) fn unpacked(path: &Path, packed: Vec<u8>) -> Result<Vec<u8>, TraceError> {
+pub(crate) fn unpacked(path: &Path, packed: Vec<u8>) -> Result<Vec<u8>, TraceError> {
     unpack(packed, UNPACKED_SIZE_MAX)
         .map_err(|problem| TraceError::Unpack { path: path.to_owned(), problem })
-}
-
-/// The content of a file, unpacked.
-pub(crate) fn read_unpacked(path: &Path) -> Result<Vec<u8>, TraceError> {
-    unpacked(path, read(path)?)
 }
 
 fn unpack(packed: Vec<u8>, size_max: usize) -> Result<Vec<u8>, String> {

@@ -37,7 +37,7 @@ mod tests;
 pub use bounds::Bounds;
 pub use datasets::{Format, load, load_as, parse_as};
 pub use file::TraceError;
-pub(crate) use file::read_unpacked;
+pub(crate) use file::{read, unpacked};
 pub use report::Report;
 pub use run::{CacheShare, CacheShareError, Cost, Simulation, Tally};
 pub use synthetic::Criteo;

@@ -82,18 +82,23 @@ fn no_policy_of_the_paper_absorbs_more() {
     }
 }
 
-/// "Under a write limit, within 2 % of it."
+/// "Under a write limit, within 2 % of it": never more, and hardly less while there is something to write and room for it.
 #[test]
 fn a_write_limit_is_kept_and_used() {
-    let scenario = coarse("shift-write-limit", &[]);
+    let scenario = coarse("shift-write-limit", &[("\"512MiB\"", "\"64MiB\"")]);
+    let own = [PolicyKind::Historic, PolicyKind::Future, PolicyKind::Hybrid, PolicyKind::NextUse];
     for setup in &scenario.setups {
         let limit = setup.writes.limit.unwrap().0.0 as f64;
-        for policy in
-            [PolicyKind::Historic, PolicyKind::Future, PolicyKind::Hybrid, PolicyKind::NextUse]
-        {
+        // Nobody has anything new to read after the first job has ended.
+        let first = setup.workload.duration(&setup.workload.jobs[0]).as_secs_f64();
+        for policy in own {
             let outcome = run(&scenario, setup, policy);
             let rate = outcome.write_rate() / limit;
-            assert!(rate <= 1.02, "{policy} {:?}: {rate:.3} of the limit", setup.variant);
+            let said = format!("{policy} {:?}: {rate:.3} of the limit", setup.variant);
+            assert!(rate <= 1.02, "{said}");
+            // At 30 % all room is taken by what is due sooner.
+            let roomy = setup.variant.as_deref() != Some("skew-30");
+            assert!(!roomy || rate >= 0.98 * first / outcome.seconds, "{said}");
         }
     }
 }

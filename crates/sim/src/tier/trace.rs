@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use crate::{
     belady,
-    grouped::{CacheShare, Format, TraceError, load_as, read_unpacked},
+    grouped::{CacheShare, Format, TraceError, parse_as, read, unpacked},
 };
 
 /// Keys that make a bucket.
@@ -105,14 +105,19 @@ impl Builder {
 impl Requests {
     /// Reads a trace whose format its name tells, or this one.
     pub fn load(path: &Path, format: Option<TraceFormat>) -> Result<Self, TraceError> {
+        Self::parse(path, read(path)?, format.unwrap_or_else(|| TraceFormat::of(path)))
+    }
+
+    /// Understands the bytes of such a file, packed or not; `path` is for its name and for messages.
+    pub fn parse(path: &Path, packed: Vec<u8>, format: TraceFormat) -> Result<Self, TraceError> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let name = name.split('.').next().unwrap_or_default();
-        match format.unwrap_or_else(|| TraceFormat::of(path)) {
-            TraceFormat::OracleGeneral => oracle_general(path, name, &read_unpacked(path)?),
-            TraceFormat::Csv => csv(path, name, &read_unpacked(path)?),
-            TraceFormat::Numbers32 => single(path, name, Format::Numbers32),
-            TraceFormat::Numbers64 => single(path, name, Format::Numbers64),
-            TraceFormat::Pages => single(path, name, Format::Pages),
+        match format {
+            TraceFormat::OracleGeneral => oracle_general(path, name, &unpacked(path, packed)?),
+            TraceFormat::Csv => csv(path, name, &unpacked(path, packed)?),
+            TraceFormat::Numbers32 => single(path, name, packed, Format::Numbers32),
+            TraceFormat::Numbers64 => single(path, name, packed, Format::Numbers64),
+            TraceFormat::Pages => single(path, name, packed, Format::Pages),
         }
     }
 
@@ -287,8 +292,13 @@ fn csv(path: &Path, name: &str, bytes: &[u8]) -> Result<Requests, TraceError> {
 }
 
 /// The formats that other simulations read, too.
-fn single(path: &Path, name: &str, format: Format) -> Result<Requests, TraceError> {
-    let trace = load_as(path, format)?;
+fn single(
+    path: &Path,
+    name: &str,
+    packed: Vec<u8>,
+    format: Format,
+) -> Result<Requests, TraceError> {
+    let trace = parse_as(path, packed, format)?;
     let mut builder = Builder::new(name);
     for keys in trace.requests() {
         for key in keys {

@@ -122,7 +122,9 @@ impl Workload {
             }
             queue.push(Reverse((nanos(job.starts), true, index, Step::Read)));
         }
-        let progress = self.jobs.iter().map(|_| Progress::default()).collect();
+        let progress =
+            |job: &Reader| Progress { left: self.segments_of(job), ..Progress::default() };
+        let progress = self.jobs.iter().map(progress).collect();
         Events { workload: self, queue, progress }
     }
 
@@ -260,7 +262,7 @@ enum Step {
 struct Progress {
     stage: usize,
     at: usize,
-    read: u64,
+    left: u64,
     order: Vec<(u32, u32)>,
 }
 
@@ -291,14 +293,13 @@ impl Iterator for Events<'_> {
             (progress.stage, progress.at) = (progress.stage + 1, 0);
         }
         let next = progress.order.get(progress.at);
-        let (Some((part, number)), true) = (next, progress.read < workload.segments_of(reader))
-        else {
+        let (Some((part, number)), true) = (next, progress.left > 0) else {
             std::collections::binary_heap::PeekMut::pop(top);
             progress.order = Vec::new();
             return Some((at, Event::Ended(job)));
         };
         progress.at += 1;
-        progress.read += 1;
+        progress.left -= 1;
         let request = Request {
             segment: Segment(u64::from(workload.parts[*part as usize].first + number)),
             bucket: Bucket(*part),
