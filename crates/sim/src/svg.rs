@@ -85,11 +85,33 @@ impl Svg {
     }
 }
 
-/// Colours that can be told apart, so many of them.
+/// Colours that can be told apart, so many of them, as every viewer of SVG knows them.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 255")]
 pub(crate) fn colour(index: usize, of: usize) -> String {
-    format!("hsl({}, 70%, 42%)", index * 360 / of.max(1))
+    const SATURATION: f64 = 0.7;
+    const LIGHTNESS: f64 = 0.42;
+    let hue = (index % of.max(1)) as f64 * 12.0 / of.max(1) as f64;
+    let channel = |offset: f64| {
+        let place = (offset + hue) % 12.0;
+        let slope = (place - 3.0).min(9.0 - place).clamp(-1.0, 1.0);
+        let share = LIGHTNESS - SATURATION * LIGHTNESS.min(1.0 - LIGHTNESS) * slope;
+        (share * 255.0).round() as u8
+    };
+    format!("#{:02x}{:02x}{:02x}", channel(0.0), channel(8.0), channel(4.0))
 }
 
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_go_round_the_wheel() {
+        let three: Vec<String> = (0..3).map(|index| colour(index, 3)).collect();
+        assert_eq!(three, ["#b62020", "#20b620", "#2020b6"]);
+        assert_eq!(colour(7, 5), colour(2, 5));
+    }
 }

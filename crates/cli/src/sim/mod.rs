@@ -4,9 +4,10 @@ mod page;
 mod tables;
 
 use std::{
-    fs,
+    fs::{self, File},
+    io::Read as _,
     path::{Path, PathBuf},
-    time::Instant,
+    time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context as _, bail};
@@ -16,24 +17,33 @@ use forebay_sim::train::{
 };
 use serde::Serialize;
 
-use crate::output::{self, Format, Verdict};
+use crate::{
+    output::{self, Format, Verdict},
+    stop,
+};
 
 /// Scenarios are short; whatever is longer is something else.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Changes when scripts have to.
+const JSON_FORMAT: u32 = 1;
 
 /// Training jobs, simulated.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// List the scenarios that are part of this binary.
+    #[command(after_help = LIST_EXAMPLES)]
     List(ListArgs),
     /// Run a scenario, and say how fast its jobs were and what they read.
     ///
     /// One seed decides everything, so the same command gives the same answer. What decides in the
-    /// simulation is the code that decides in a node and in a job. `docs/scenarios.md` says how to write
-    /// a scenario.
+    /// simulation is the loader's sampler and the node's manager, the very code. `docs/scenarios.md` says how
+    /// to write a scenario, and what the columns mean.
     #[command(after_help = RUN_EXAMPLES)]
     Run(RunArgs),
     /// Run a scenario under several policies, side by side.
+    ///
+    /// `none` has no cache and `hit` has everything cached: what can be gained lies between them. The bound is
+    /// what no policy but `hit` can beat.
     #[command(after_help = COMPARE_EXAMPLES)]
     Compare(CompareArgs),
     /// Run what is published about Quiver, and set it beside the published figures.
@@ -43,6 +53,18 @@ pub enum Command {
     #[command(after_help = REPRODUCE_EXAMPLES)]
     Reproduce(ReproduceArgs),
 }
+
+pub const EXAMPLES: &str = "\
+Examples:
+  forebay sim list                                     scenarios to begin with
+  forebay sim run one-job --variant 20-percent
+  forebay sim compare one-job --policies none,lru,forebay
+  forebay sim run mine.toml --plot chunks.svg          docs/scenarios.md says how to write one";
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  forebay sim list
+  forebay sim list --format json | jq -r '.[].name'";
 
 const RUN_EXAMPLES: &str = "\
 Examples:
@@ -58,14 +80,17 @@ Examples:
 
 const REPRODUCE_EXAMPLES: &str = "\
 Examples:
-  forebay sim reproduce
+  forebay sim reproduce figure-7
   forebay sim reproduce --page docs/reproductions.md";
 
 /// Where to put it.
 #[derive(Debug, clap::Args)]
 pub struct ReproduceArgs {
+    /// Only this part of it, printed.
+    #[arg(value_name = "PART", value_parser = PossibleValuesParser::new(reproduce::PARTS))]
+    part: Option<String>,
     /// A page with the lines `<!-- begin train … -->` and `<!-- end train -->`, between which it is put.
-    #[arg(long, value_name = "FILE.md")]
+    #[arg(long, value_name = "FILE.md", conflicts_with = "part")]
     page: Option<PathBuf>,
 }
 
@@ -90,7 +115,7 @@ pub struct RunArgs {
 /// What to compare.
 #[derive(Debug, clap::Args)]
 pub struct CompareArgs {
-    /// The policies; speeds are multiples of the first one's.
+    /// The policies, with commas between them; speeds are multiples of the first one's.
     #[arg(
         long,
         value_name = "NAMES",
@@ -101,6 +126,9 @@ pub struct CompareArgs {
     policies: Vec<String>,
     #[command(flatten)]
     common: CommonArgs,
+    /// Policies without commas between them, to be refused with the remedy.
+    #[arg(hide = true, value_name = "NOTHING")]
+    beyond: Vec<String>,
 }
 
 /// What running and comparing have in common.
@@ -131,6 +159,12 @@ fn policy(name: &str) -> Policy {
 }
 
 pub fn run(command: Command) -> anyhow::Result<Verdict> {
+    // A simulation has nothing to tidy up.
+    let asked = stop::asked()?;
+    tokio::spawn(async move {
+        asked.await;
+        output::end_interrupted();
+    });
     match command {
         Command::List(args) => list(&args),
         Command::Run(args) => run_one(&args),
@@ -148,6 +182,19 @@ struct Listed {
     variants: Vec<String>,
 }
 
+/// What scripts are told, and in which version of its format.
+#[derive(Debug, Serialize)]
+struct Told<T> {
+    format: u32,
+    #[serde(flatten)]
+    what: T,
+}
+
+#[derive(Debug, Serialize)]
+struct Runs<'a> {
+    runs: &'a [Outcome],
+}
+
 fn list(args: &ListArgs) -> anyhow::Result<Verdict> {
     let scenarios = BUILT_IN.iter().filter_map(|built_in| Scenario::built_in(built_in.name));
     let listed: Vec<Listed> = scenarios
@@ -162,7 +209,13 @@ fn list(args: &ListArgs) -> anyhow::Result<Verdict> {
         Format::Json => output::json(&listed)?,
         Format::Text => {
             let width = listed.iter().map(|listed| listed.name.len()).max().unwrap_or(0) + 2;
-            let line = |Listed { name, about, .. }: &Listed| format!("{name:<width$}{about}\n");
+            let line = |Listed { name, about, variants, .. }: &Listed| {
+                let variants = match variants.join(", ") {
+                    none if none.is_empty() => none,
+                    some => format!("{:width$}variants: {some}\n", ""),
+                };
+                format!("{name:<width$}{about}\n{variants}")
+            };
             output::data(&listed.iter().map(line).collect::<String>())?;
         }
     }
@@ -177,19 +230,26 @@ fn run_one(args: &RunArgs) -> anyhow::Result<Verdict> {
         write_plot(path, &plot::runs(&outcomes))?;
     }
     match args.common.format {
-        Format::Json => output::json(&outcomes)?,
+        Format::Json => {
+            output::json(&Told { format: JSON_FORMAT, what: Runs { runs: &outcomes } })?;
+        }
         Format::Text => output::data(&tables::runs(&outcomes))?,
     }
     Ok(Verdict::Yes)
 }
 
 fn compare(args: &CompareArgs) -> anyhow::Result<Verdict> {
+    if let Some(beyond) = args.beyond.first() {
+        let policies = args.policies.join(",");
+        bail!("what is `{beyond}`? Put commas between policies: --policies {policies},{beyond}");
+    }
     let scenario = prepare(&args.common)?;
     let mut policies: Vec<Policy> = Vec::new();
     for policy in args.policies.iter().map(|name| policy(name)) {
-        if !policies.contains(&policy) {
-            policies.push(policy);
+        if policies.contains(&policy) {
+            bail!("--policies: `{policy}` is there twice; leave one out");
         }
+        policies.push(policy);
     }
     let runs = simulate_all(&scenario, &policies, args.common.seed);
     let comparison = Comparison::new(&scenario, policies, runs);
@@ -197,7 +257,7 @@ fn compare(args: &CompareArgs) -> anyhow::Result<Verdict> {
         write_plot(path, &plot::comparison(&comparison))?;
     }
     match args.common.format {
-        Format::Json => output::json(&comparison)?,
+        Format::Json => output::json(&Told { format: JSON_FORMAT, what: &comparison })?,
         Format::Text => output::data(&tables::comparison(&comparison))?,
     }
     Ok(Verdict::Yes)
@@ -230,15 +290,28 @@ fn load(path: &Path) -> anyhow::Result<Scenario> {
     }
     let known = || BUILT_IN.iter().map(|built_in| built_in.name).collect::<Vec<_>>().join(", ");
     let Ok(facts) = fs::metadata(path) else {
+        let near = path.with_extension("toml");
+        if near.is_file() {
+            bail!("there is no scenario and no file `{shown}`; is it `{}`?", near.display());
+        }
         bail!("there is no scenario and no file `{shown}`; there are {}", known());
     };
     if facts.is_dir() {
         bail!("`{shown}` is a directory; name a scenario in it");
     }
-    if facts.len() > FILE_BYTES_MAX {
+    let mut bytes = Vec::new();
+    let file = File::open(path).with_context(|| format!("cannot read `{shown}`"))?;
+    file.take(FILE_BYTES_MAX + 1)
+        .read_to_end(&mut bytes)
+        .with_context(|| format!("cannot read `{shown}`"))?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
         bail!("`{shown}` is too long for a scenario; docs/scenarios.md says how to write one");
     }
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read `{shown}`"))?;
+    let Ok(text) = String::from_utf8(bytes) else {
+        bail!(
+            "`{shown}` is no text, let alone a scenario; docs/scenarios.md says how to write one"
+        );
+    };
     let name = path.file_stem().map_or(shown.clone(), |name| name.to_string_lossy().into_owned());
     Ok(Scenario::parse(&text, &shown, &name)?)
 }
@@ -246,9 +319,17 @@ fn load(path: &Path) -> anyhow::Result<Scenario> {
 fn reproduce(args: &ReproduceArgs) -> anyhow::Result<Verdict> {
     // A page without a place should be refused before, not after.
     let page = args.page.as_deref().map(|path| page::Page::read(path, "train")).transpose()?;
-    let section = reproduce::train(&mut |scenario, setup, policy| {
-        watched(scenario, setup, policy, scenario.seed)
+    let mut runs = 0;
+    let mut section = reproduce::train(args.part.as_deref(), &mut |scenario, setup, policy| {
+        runs += 1;
+        watched(&format!("run {runs}"), scenario, setup, policy, scenario.seed)
     });
+    let made = format!(
+        "Made on {} by forebay {}. Time is simulated: another machine gives the same figures.\n\n",
+        today(),
+        env!("CARGO_PKG_VERSION")
+    );
+    section.text.insert_str(0, &made);
     match page {
         None => output::data(&section.text)?,
         Some(page) => page.write(&section)?,
@@ -256,13 +337,22 @@ fn reproduce(args: &ReproduceArgs) -> anyhow::Result<Verdict> {
     Ok(Verdict::Yes)
 }
 
+fn today() -> String {
+    let passed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = chrono::DateTime::from_timestamp(passed.as_secs().cast_signed(), 0);
+    now.unwrap_or_default().date_naive().to_string()
+}
+
 fn simulate_all(scenario: &Scenario, policies: &[Policy], seed: Option<u64>) -> Vec<Outcome> {
     let seed = seed.unwrap_or(scenario.seed);
     let pairs = scenario.setups.iter().flat_map(|setup| policies.iter().map(move |p| (setup, *p)));
     let started = Instant::now();
-    let outcomes: Vec<Outcome> =
-        pairs.map(|(setup, policy)| watched(scenario, setup, policy, seed)).collect();
-    let reads: u64 = outcomes.iter().map(|outcome| outcome.item_reads).sum();
+    let all = scenario.setups.len() * policies.len();
+    let runs = pairs.zip(1..).map(|((setup, policy), number)| {
+        watched(&format!("{number} of {all}"), scenario, setup, policy, seed)
+    });
+    let outcomes: Vec<Outcome> = runs.collect();
+    let reads: u64 = outcomes.iter().map(|outcome| outcome.item_reads_in_all).sum();
     let millions = reads as f64 / 1e6;
     let took = started.elapsed().as_secs_f64();
     let rate = millions / took;
@@ -270,10 +360,10 @@ fn simulate_all(scenario: &Scenario, policies: &[Policy], seed: Option<u64>) -> 
     outcomes
 }
 
-/// Simulates, with a bar for whoever is watching.
-fn watched(scenario: &Scenario, setup: &Setup, policy: Policy, seed: u64) -> Outcome {
+/// Simulates, with a bar for whoever is watching that says which run this is.
+fn watched(which: &str, scenario: &Scenario, setup: &Setup, policy: Policy, seed: u64) -> Outcome {
     let variant = setup.variant.as_ref().map_or(String::new(), |name| format!(" {name}"));
-    let bar = output::share_bar(&format!("{}{variant} {policy}", scenario.name));
+    let bar = output::share_bar(&format!("{which}: {}{variant} {policy}", scenario.name));
     let outcome = simulate(scenario, setup, policy, seed, &mut |share| {
         output::set_share(&bar, share);
     });
@@ -282,5 +372,7 @@ fn watched(scenario: &Scenario, setup: &Setup, policy: Policy, seed: u64) -> Out
 }
 
 fn write_plot(path: &Path, svg: &str) -> anyhow::Result<()> {
-    fs::write(path, svg).with_context(|| format!("write `{}`", path.display()))
+    fs::write(path, svg).with_context(|| format!("write `{}`", path.display()))?;
+    output::aside(&format!("the picture is in `{}`", path.display()));
+    Ok(())
 }

@@ -16,6 +16,13 @@ const GAP: f64 = 70.0;
 const READ: &str = "#7b9fd4";
 const TRANSFORM: &str = "#e3c16f";
 const COMPUTE: &str = "#5f9e6e";
+const GRID: &str = "#dddddd";
+const FAULT: &str = "#b03030";
+const BOUND: &str = "#333333";
+/// So many faults are named beside their lines; more would cover each other.
+const NAMED_FAULTS: usize = 10;
+/// An axis has at most so many steps.
+const STEPS_MAX: f64 = 6.0;
 
 /// A part of the picture with axes of its own.
 struct Panel {
@@ -33,46 +40,55 @@ impl Panel {
         self.top + PANEL * (1.0 - value / self.y_max)
     }
 
-    fn axes(&self, svg: &mut Svg, title: &str, y_unit: &str) {
+    /// Seconds to the right, and whatever the title counts upwards.
+    fn axes(&self, svg: &mut Svg, title: &str) {
         svg.label((LEFT, self.top - 10.0), Anchor::Start, title);
-        // Few things are counted one by one, or by fives.
-        let y_steps = match self.y_max {
-            few if few <= 10.0 && few.fract() == 0.0 => few,
-            some if some <= 50.0 && some % 5.0 == 0.0 => some / 5.0,
-            _ => 4.0,
-        };
-        let mut step = 0.0;
-        while step <= y_steps {
-            let y = self.y_max * step / y_steps;
-            svg.line((LEFT, self.y(y)), (WIDTH - RIGHT, self.y(y)), "#ddd");
-            svg.label((LEFT - 6.0, self.y(y) + 4.0), Anchor::End, &short(y));
-            step += 1.0;
-        }
-        for step in 0..=4 {
-            let x = self.x_max * f64::from(step) / 4.0;
+        self.heights(svg, 1.0);
+        for x in ticks(self.x_max, 0.0) {
             svg.label((self.x(x), self.top + PANEL + 16.0), Anchor::Middle, &short(x));
         }
         let below = ((LEFT + WIDTH - RIGHT) / 2.0, self.top + PANEL + 34.0);
         svg.label(below, Anchor::Middle, "seconds");
-        svg.label((LEFT - 60.0, self.top - 24.0), Anchor::Start, y_unit);
+    }
+
+    fn heights(&self, svg: &mut Svg, step_min: f64) {
+        for y in ticks(self.y_max, step_min) {
+            svg.line((LEFT, self.y(y)), (WIDTH - RIGHT, self.y(y)), GRID);
+            svg.label((LEFT - 6.0, self.y(y) + 4.0), Anchor::End, &short(y));
+        }
+    }
+
+    /// When something went wrong.
+    fn faults(&self, svg: &mut Svg, outcome: &Outcome) {
+        for fault in outcome.faults.iter().filter(|fault| fault.seconds <= self.x_max) {
+            let x = self.x(fault.seconds);
+            svg.dashed((x, self.top), (x, self.top + PANEL), FAULT);
+        }
+    }
+
+    /// And what it was, beside the lines of the first few.
+    fn name_faults(&self, svg: &mut Svg, outcome: &Outcome) {
+        let within = outcome.faults.iter().filter(|fault| fault.seconds <= self.x_max);
+        for (at, fault) in within.take(NAMED_FAULTS).enumerate() {
+            let x = self.x(fault.seconds);
+            let is_left = x < (LEFT + WIDTH - RIGHT) / 2.0;
+            let (x, anchor) =
+                if is_left { (x + 4.0, Anchor::Start) } else { (x - 4.0, Anchor::End) };
+            let y = self.top + 14.0 * (at + 1) as f64;
+            svg.coloured_label((x, y), anchor, FAULT, &fault.text);
+        }
     }
 }
 
 /// Everything that runs of one scenario have to show, one below the other.
 pub fn runs(outcomes: &[Outcome]) -> String {
-    let panels: usize = outcomes.iter().map(|outcome| 1 + chunked_datasets(outcome).len()).sum();
     let charts = outcomes.iter().filter(|outcome| !outcome.stages.is_empty()).count();
-    let height = TOP + (panels + charts) as f64 * (PANEL + GAP);
+    let panels = outcomes.iter().map(panels_over_time).sum::<usize>() + charts;
     let scenario = outcomes.first().map_or("", |outcome| &*outcome.scenario);
-    let mut svg = Svg::new(WIDTH, height, scenario);
+    let mut svg = Svg::new(WIDTH, TOP + panels as f64 * (PANEL + GAP), scenario);
     let mut top = TOP + 10.0;
     for outcome in outcomes {
-        progress(&mut svg, top, outcome);
-        top += PANEL + GAP;
-        for dataset in chunked_datasets(outcome) {
-            residency(&mut svg, top, outcome, dataset);
-            top += PANEL + GAP;
-        }
+        top = draw_over_time(&mut svg, top, outcome);
         if !outcome.stages.is_empty() {
             stages(&mut svg, top, outcome);
             top += PANEL + GAP;
@@ -81,11 +97,34 @@ pub fn runs(outcomes: &[Outcome]) -> String {
     svg.finish()
 }
 
+/// Only what happens over time: mini-batches, and chunks that come and go.
+pub fn over_time(outcome: &Outcome) -> String {
+    let height = TOP + panels_over_time(outcome) as f64 * (PANEL + GAP);
+    let mut svg = Svg::new(WIDTH, height, &outcome.scenario);
+    draw_over_time(&mut svg, TOP + 10.0, outcome);
+    svg.finish()
+}
+
 /// Only the stages of mini-batches.
 pub fn stages_alone(outcome: &Outcome) -> String {
     let mut svg = Svg::new(WIDTH, TOP + PANEL + GAP, &outcome.scenario);
     stages(&mut svg, TOP + 10.0, outcome);
     svg.finish()
+}
+
+fn panels_over_time(outcome: &Outcome) -> usize {
+    1 + chunked_datasets(outcome).len()
+}
+
+/// Returns where the next panel begins.
+fn draw_over_time(svg: &mut Svg, mut top: f64, outcome: &Outcome) -> f64 {
+    progress(svg, top, outcome);
+    top += PANEL + GAP;
+    for dataset in chunked_datasets(outcome) {
+        residency(svg, top, outcome, dataset);
+        top += PANEL + GAP;
+    }
+    top
 }
 
 /// The datasets of which chunks came and went.
@@ -107,28 +146,32 @@ fn progress(svg: &mut Svg, top: f64, outcome: &Outcome) {
     });
     let sums: Vec<u64> = [0].into_iter().chain(sums).collect();
     let step = outcome.progress.step_seconds;
-    let x_max = (step * (sums.len() - 1) as f64).max(1.0);
     let y_max = sums.last().map_or(1.0, |last| (*last as f64).max(1.0));
+    let x_max = if outcome.seconds > 0.0 { outcome.seconds } else { 1.0 };
     let panel = Panel { top, x_max, y_max };
-    let title = format!("{}: mini-batches of all jobs together", named(outcome));
-    panel.axes(svg, &title, "mini-batches");
-    let point = |(at, sum): (usize, &u64)| (panel.x(step * at as f64), panel.y(*sum as f64));
+    panel.axes(svg, &format!("{}: mini-batches of all jobs together, summed up", named(outcome)));
+    let point = |(at, sum): (usize, &u64)| {
+        // The last step is cut short by the end.
+        (panel.x((step * at as f64).min(x_max)), panel.y(*sum as f64))
+    };
     svg.curve(sums.iter().enumerate().map(point), COMPUTE);
+    panel.faults(svg, outcome);
+    panel.name_faults(svg, outcome);
 }
 
 /// When which chunk was resident: a line for each stay, as in Quiver's figure 7 but lying.
 fn residency(svg: &mut Svg, top: f64, outcome: &Outcome, dataset: &str) {
     let stays = || outcome.residency.iter().filter(|stay| stay.dataset == dataset);
     let chunks = f64::from(stays().map(|stay| stay.chunk + 1).max().unwrap_or(1));
-    let panel = Panel { top, x_max: outcome.seconds.max(1.0), y_max: chunks };
-    let title = format!("{}: chunks of {dataset} in the cache", named(outcome));
-    panel.axes(svg, &title, "chunk");
+    let panel = Panel { top, x_max: outcome.seconds.max(1e-3), y_max: chunks };
+    panel.axes(svg, &format!("{}: chunks of {dataset} in the cache, by number", named(outcome)));
     for stay in stays() {
         let (from, to) = (panel.x(stay.from_seconds), panel.x(stay.to_seconds));
         let y = panel.y(f64::from(stay.chunk) + 0.75);
         let size = ((to - from).max(0.5), PANEL / chunks * 0.5);
         svg.bar((from, y), size, &colour(stay.chunk as usize, 10));
     }
+    panel.faults(svg, outcome);
 }
 
 /// Where mini-batches spent their time, as in Quiver's figures 4 and 5.
@@ -138,13 +181,9 @@ fn stages(svg: &mut Svg, top: f64, outcome: &Outcome) {
     let end = rows.iter().map(|row| row.compute_to).fold(start, f64::max);
     let panel = Panel { top, x_max: (end - start).max(1e-3), y_max: rows.len() as f64 };
     let job = outcome.jobs.first().map_or("", |job| &*job.name);
-    let title = format!("{}: {} mini-batches of {job}", named(outcome), rows.len());
-    panel.axes(svg, &title, "mini-batch");
-    for (place, name, fill) in
-        [(0.0, "read", READ), (60.0, "transform", TRANSFORM), (150.0, "GPU", COMPUTE)]
-    {
-        svg.coloured_label((WIDTH - 250.0 + place, top - 10.0), Anchor::Start, fill, name);
-    }
+    panel.axes(svg, &format!("{}: {} mini-batches of {job}", named(outcome), rows.len()));
+    let stages = [("read", READ), ("transform", TRANSFORM), ("GPU", COMPUTE)];
+    legend(svg, WIDTH - RIGHT - 270.0, top - 10.0, stages.into_iter());
     let height = PANEL / rows.len() as f64 * 0.7;
     for (index, row) in rows.iter().enumerate() {
         let y = panel.y(index as f64 + 0.85);
@@ -163,48 +202,88 @@ fn spans(row: &StageTimes) -> [(f64, f64, &'static str); 3] {
     ]
 }
 
-/// Speed-ups over the first policy, side by side, as in Quiver's figure 6.
+/// A coloured square and a word for each.
+fn legend<'a>(svg: &mut Svg, left: f64, y: f64, entries: impl Iterator<Item = (&'a str, &'a str)>) {
+    for (index, (name, fill)) in entries.enumerate() {
+        let x = left + 90.0 * index as f64;
+        svg.bar((x, y - 10.0), (10.0, 10.0), fill);
+        svg.label((x + 15.0, y), Anchor::Start, name);
+    }
+}
+
+/// Speed-ups over the first policy, side by side, as in Quiver's figure 6, below what none can beat.
 pub fn comparison(comparison: &Comparison) -> String {
     let variants = comparison.variants();
     let policies = &comparison.policies;
     let title = format!("{}: speed, {} = 1", comparison.scenario, policies[0]);
     let mut svg = Svg::new(WIDTH, TOP + PANEL + GAP, &title);
-    let rates: Vec<Vec<f64>> =
-        variants.iter().map(|variant| comparison.speed_ups(variant)).collect();
-    let top = rates.iter().flatten().copied().fold(1.0, f64::max);
-    let panel = Panel { top: TOP + 10.0, x_max: variants.len() as f64, y_max: top };
-    for step in 0..=4 {
-        let rate = top * f64::from(step) / 4.0;
-        svg.line((LEFT, panel.y(rate)), (WIDTH - RIGHT, panel.y(rate)), "#ddd");
-        svg.label((LEFT - 6.0, panel.y(rate) + 4.0), Anchor::End, &short(rate));
-    }
+    let speeds = comparison.speed_ups.iter().flatten();
+    let bounds = variants.iter().filter_map(|variant| comparison.bound(variant));
+    let highest = speeds.copied().chain(bounds).fold(1.0, f64::max);
+    let panel = Panel { top: TOP + 10.0, x_max: variants.len() as f64, y_max: highest };
+    panel.heights(&mut svg, 0.0);
     let width = (WIDTH - LEFT - RIGHT) / variants.len() as f64 / (policies.len() + 1) as f64;
-    for (place, (variant, rates)) in variants.iter().zip(&rates).enumerate() {
+    for (place, variant) in variants.iter().enumerate() {
         let left = panel.x(place as f64) + width / 2.0;
-        for (index, rate) in rates.iter().enumerate() {
+        for (index, (_, speed)) in comparison.of_variant(variant).enumerate() {
             let x = left + width * index as f64;
-            let y = panel.y(*rate);
-            let size = (width * 0.9, panel.y(0.0) - y);
-            svg.bar((x, y), size, &colour(index, policies.len()));
-            svg.label((x + width * 0.45, y - 4.0), Anchor::Middle, &format!("{rate:.2}"));
+            let y = panel.y(speed.unwrap_or(0.0));
+            svg.bar((x, y), (width * 0.9, panel.y(0.0) - y), &colour(index, policies.len()));
+            let shown = speed.map_or("–".to_owned(), |speed| format!("{speed:.2}"));
+            svg.label((x + width * 0.45, y - 4.0), Anchor::Middle, &shown);
         }
-        let middle = left + width * policies.len() as f64 / 2.0;
+        let right = left + width * policies.len() as f64;
+        if let Some(bound) = comparison.bound(variant) {
+            svg.dashed((left, panel.y(bound)), (right, panel.y(bound)), BOUND);
+        }
         let name = variant.as_deref().unwrap_or("all jobs");
-        svg.label((middle, panel.y(0.0) + 18.0), Anchor::Middle, name);
+        svg.label((f64::midpoint(left, right), panel.y(0.0) + 18.0), Anchor::Middle, name);
     }
-    for (index, policy) in policies.iter().enumerate() {
-        let at = (LEFT + 100.0 * index as f64, panel.y(0.0) + 42.0);
-        svg.coloured_label(at, Anchor::Start, &colour(index, policies.len()), policy.name());
-    }
+    let y = panel.y(0.0) + 46.0;
+    let middle = (LEFT + WIDTH - RIGHT) / 2.0;
+    let left = middle - 45.0 * (policies.len() + 1) as f64;
+    let colours: Vec<String> = (0..policies.len()).map(|at| colour(at, policies.len())).collect();
+    let entries = policies.iter().zip(&colours);
+    legend(&mut svg, left, y, entries.map(|(policy, fill)| (policy.name(), &**fill)));
+    let left = left + 90.0 * policies.len() as f64;
+    svg.dashed((left, y - 4.0), (left + 24.0, y - 4.0), BOUND);
+    svg.label((left + 30.0, y), Anchor::Start, "bound");
     svg.finish()
+}
+
+/// Round figures from nought to the end of an axis.
+fn ticks(max: f64, step_min: f64) -> impl Iterator<Item = f64> {
+    let least = (max / STEPS_MAX).max(1e-6);
+    let power = 10_f64.powf(least.log10().floor());
+    let steps = [1.0, 2.0, 5.0, 10.0].map(|digit| digit * power);
+    let step = steps.into_iter().find(|step| *step >= least * 0.999).unwrap_or(least).max(step_min);
+    (0..).map(move |at| step * f64::from(at)).take_while(move |tick| *tick <= max * 1.001)
 }
 
 /// A figure beside an axis: short, whatever its size.
 fn short(value: f64) -> String {
     match value {
         v if v >= 10_000.0 => format!("{:.0}k", v / 1000.0),
-        v if v >= 100.0 || v.fract() == 0.0 => format!("{v:.0}"),
-        v if v >= 10.0 => format!("{v:.1}"),
-        v => format!("{v:.2}"),
+        v if v >= 10.0 => format!("{v:.0}"),
+        v => {
+            let text = format!("{v:.3}");
+            text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_round_and_few() {
+        let told = |max, step_min| ticks(max, step_min).map(short).collect::<Vec<_>>().join(" ");
+        assert_eq!(told(2.48, 0.0), "0 0.5 1 1.5 2");
+        assert_eq!(told(1800.0, 0.0), "0 500 1000 1500");
+        assert_eq!(told(7.0, 0.0), "0 2 4 6");
+        assert_eq!(told(3.0, 1.0), "0 1 2 3", "there is no half chunk");
+        assert_eq!(told(123_456.0, 1.0), "0 50k 100k");
+        assert_eq!(told(0.05, 0.0), "0 0.01 0.02 0.03 0.04 0.05");
     }
 }
