@@ -43,14 +43,8 @@ pub fn run(args: &Args) -> anyhow::Result<Verdict> {
         }
         thread::sleep(Duration::from_secs(args.every));
         let now = look(&mut client)?;
-        let seconds = at.elapsed().as_secs_f64();
-        let header = number % 20 == 0;
-        output::data(&lines(
-            &last,
-            &now,
-            seconds,
-            header && (number == 0 || stdout().is_terminal()),
-        ))?;
+        let header = number == 0 || (number % 20 == 0 && stdout().is_terminal());
+        output::data(&lines(&last, &now, at.elapsed(), header))?;
         (last, at) = (now, Instant::now());
     }
     Ok(Verdict::Yes)
@@ -61,13 +55,14 @@ fn look(client: &mut Client) -> anyhow::Result<Counted> {
 }
 
 /// One line for a look, with a header now and then.
-fn lines(last: &Counted, now: &Counted, seconds: f64, header: bool) -> String {
+fn lines(last: &Counted, now: &Counted, passed: Duration, header: bool) -> String {
     let value = |counted: &Counted, name: &str| counted.get(name).copied().unwrap_or(0);
     let more = |name: &str| value(now, name).saturating_sub(value(last, name));
-    let rate = |name: &str| format!("{:.0}", more(name) as f64 / seconds);
+    let rate = |name: &str| format!("{:.0}", more(name) as f64 / passed.as_secs_f64());
+    let millis = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX).max(1);
     let bytes = |name: &str| {
-        let a_second = more(name) as f64 / seconds;
-        format!("{}/s", ByteSize(a_second as u64))
+        let a_second = more(name).saturating_mul(1000) / millis;
+        format!("{}/s", ByteSize(a_second))
     };
     let asked = more("hits") + more("misses") + more("waits_in_vain");
     let share = match asked {
@@ -107,12 +102,15 @@ mod tests {
             let pairs = [("hits", hits), ("misses", misses), ("hit_bytes", hits * 1_000_000)];
             pairs.map(|(name, value)| (name.to_owned(), value)).into()
         };
-        let text = lines(&counted(100, 10), &counted(400, 110), 2.0, true);
+        let text = lines(&counted(100, 10), &counted(400, 110), Duration::from_secs(2), true);
         let rows: Vec<Vec<&str>> =
             text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(rows.len(), 2);
         assert_eq!(rows[1][0], "150", "hits a second");
         assert!(rows[1].contains(&"75.0%"), "{text}");
-        assert!(lines(&counted(1, 1), &counted(0, 0), 1.0, false).contains(" 0 "), "a new node");
+        assert!(
+            lines(&counted(1, 1), &counted(0, 0), Duration::from_secs(1), false).contains(" 0 "),
+            "a new node"
+        );
     }
 }

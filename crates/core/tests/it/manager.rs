@@ -68,9 +68,9 @@ fn chunks_come_as_whole_pieces() {
     assert!(!loads(&orders).is_empty());
     assert!(loads(&orders).iter().all(|pieces| pieces.len() == 2 && pieces.start % 2 == 0));
     let open = manager.open(A);
-    let loaded: u32 = loads(&orders).iter().map(|pieces| pieces.len() as u32).sum();
+    let loaded: usize = loads(&orders).iter().map(ExactSizeIterator::len).sum();
     let open: usize = open.held.len() + open.first.len() + open.then.concat().len();
-    assert_eq!(open as u32, loaded);
+    assert_eq!(open, loaded);
     assert_eq!(manager.place_of(loads(&orders)[0].start), Place::Rotating);
 }
 

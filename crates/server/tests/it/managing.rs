@@ -35,6 +35,10 @@ fn node() -> TestNode {
     TestNode::start_with(change, Vec::new())
 }
 
+fn index(item: ItemOrdinal) -> usize {
+    usize::try_from(item.0).unwrap()
+}
+
 /// A job and its agent in one: draws, fetches what is missing, reports.
 struct Job<'a> {
     data: &'a Data,
@@ -71,7 +75,7 @@ impl<'a> Job<'a> {
 
     fn present(&mut self) -> impl Fn(ItemOrdinal) -> bool + use<> {
         let bits = self.client.presence(self.handle, self.data.blobs.len() as u64).unwrap();
-        move |item: ItemOrdinal| bits[item.0 as usize / 8] >> (item.0 % 8) & 1 == 1
+        move |item: ItemOrdinal| bits[index(item) / 8] >> (item.0 % 8) & 1 == 1
     }
 
     fn report(&mut self, sampler: &Sampler) {
@@ -139,7 +143,7 @@ impl<'a> Job<'a> {
     fn epoch(&mut self, epoch: u64, seed: u64) {
         let plan = Plan::new(seed, epoch, BATCH);
         let mut sampler = Sampler::new(&self.layout, plan).unwrap();
-        let mut seen: HashMap<u64, u32> = HashMap::new();
+        let mut times: HashMap<u64, u32> = HashMap::new();
         self.membership.begin(epoch);
         loop {
             if self.membership.is_due(self.started.elapsed()) {
@@ -152,11 +156,11 @@ impl<'a> Job<'a> {
             let began = Instant::now();
             let Some(batch) = sampler.draw(|item| !is_forced && present(item)) else { break };
             for item in batch.items() {
-                *seen.entry(item.0).or_default() += 1;
-                self.fetch(usize::try_from(item.0).unwrap(), true);
+                *times.entry(item.0).or_default() += 1;
+                self.fetch(index(*item), true);
             }
             let stalled = began.elapsed();
-            let pieces = batch.items().iter().map(|item| self.pieces[item.0 as usize]);
+            let pieces = batch.items().iter().map(|item| self.pieces[index(*item)]);
             let mode =
                 self.membership.mode(pieces, batch.items().iter().all(|item| present(*item)));
             let released = sampler.yielded(batch.number()).unwrap();
@@ -166,8 +170,8 @@ impl<'a> Job<'a> {
             let bytes = batch.items().len() as u64 * ITEM as u64;
             self.membership.computed(mode, bytes, [began.elapsed(), stalled]);
         }
-        assert_eq!(seen.len(), self.data.blobs.len(), "every item (promise 2)");
-        assert!(seen.values().all(|times| *times == 1), "once");
+        assert_eq!(times.len(), self.data.blobs.len(), "every item (promise 2)");
+        assert!(times.values().all(|times| *times == 1), "once");
     }
 }
 
@@ -194,7 +198,6 @@ fn jobs_share_a_small_cache() {
     let fetched = origin.load(Relaxed);
     let counters = node.service.counters();
     let (loaded, evicted) = (counters.chunks_loaded.get(), counters.chunks_evicted.get());
-    eprintln!("fetched {fetched} of {items} items, {loaded} chunks came and {evicted} went");
     assert!(loaded > 10 && evicted > 0, "chunks rotate: {loaded} came, {evicted} went");
     // Apart, they would fetch all of it each in every epoch.
     let apart = jobs * epochs * items;
