@@ -74,7 +74,7 @@ enum Command {
     #[command(subcommand)]
     Namespace(namespace::Command),
     /// Training jobs on a simulated cluster, under several policies.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = sim::EXAMPLES)]
     Sim(sim::Command),
     /// Policies for embedding rows, compared on traces.
     #[command(subcommand)]

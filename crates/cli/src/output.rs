@@ -102,6 +102,13 @@ pub fn refuse(error: &clap::Error) -> ! {
     std::process::exit(2)
 }
 
+/// Ends the process because somebody asked, in a line of its own.
+pub fn end_interrupted() -> ! {
+    let clear = if io::stderr().is_terminal() { "\r\x1b[K" } else { "" };
+    note(&format!("{clear}interrupted"));
+    std::process::exit(130)
+}
+
 /// A table: the first column to the left, the others to the right.
 pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
@@ -196,6 +203,11 @@ pub fn check_plot(plot: &Path, source: &Path) -> anyhow::Result<()> {
         && plot == source
     {
         bail!("--plot: `{shown}` is what is to be read; name another file");
+    }
+    let extension = plot.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+    if !extension.is_empty() && !extension.eq_ignore_ascii_case("svg") {
+        let named = plot.with_extension("svg");
+        bail!("--plot: pictures are SVG, not {extension}; name it `{}`", named.display());
     }
     Ok(())
 }

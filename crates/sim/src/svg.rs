@@ -92,14 +92,28 @@ impl Svg {
     }
 }
 
-/// Colours that can be told apart, so many of them.
+/// Colours that can be told apart, so many of them, as every viewer of SVG knows them.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 255")]
 pub(crate) fn colour(index: usize, of: usize) -> String {
-    format!("hsl({}, 70%, 42%)", index * 360 / of.max(1))
+    const SATURATION: f64 = 0.7;
+    const LIGHTNESS: f64 = 0.42;
+    let hue = (index % of.max(1)) as f64 * 12.0 / of.max(1) as f64;
+    let channel = |offset: f64| {
+        let place = (offset + hue) % 12.0;
+        let slope = (place - 3.0).min(9.0 - place).clamp(-1.0, 1.0);
+        let share = LIGHTNESS - SATURATION * LIGHTNESS.min(1.0 - LIGHTNESS) * slope;
+        (share * 255.0).round() as u8
+    };
+    format!("#{:02x}{:02x}{:02x}", channel(0.0), channel(8.0), channel(4.0))
 }
 
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
+
+/// An axis has at most so many steps.
+const STEPS_MAX: f64 = 6.0;
+const GRID: &str = "#dddddd";
 
 /// A part of the picture with axes of its own.
 pub(crate) struct Panel {
@@ -117,37 +131,65 @@ impl Panel {
         self.top + PANEL * (1.0 - value / self.y_max)
     }
 
-    pub fn axes(&self, svg: &mut Svg, title: &str, x_unit: &str, y_unit: &str) {
+    /// Time to the right, in this unit, and whatever the title counts upwards, in steps of at least this.
+    pub fn axes(&self, svg: &mut Svg, title: &str, x_unit: &str, step_min: f64) {
         svg.label((LEFT, self.top - 10.0), Anchor::Start, title);
-        // Few things are counted one by one, or by fives.
-        let y_steps = match self.y_max {
-            few if few <= 10.0 && few.fract() == 0.0 => few,
-            some if some <= 50.0 && some % 5.0 == 0.0 => some / 5.0,
-            _ => 4.0,
-        };
-        let mut step = 0.0;
-        while step <= y_steps {
-            let y = self.y_max * step / y_steps;
-            svg.line((LEFT, self.y(y)), (WIDTH - RIGHT, self.y(y)), "#ddd");
-            svg.label((LEFT - 6.0, self.y(y) + 4.0), Anchor::End, &short(y));
-            step += 1.0;
-        }
-        for step in 0..=4 {
-            let x = self.x_max * f64::from(step) / 4.0;
+        self.heights(svg, step_min);
+        for x in ticks(self.x_max, 0.0) {
             svg.label((self.x(x), self.top + PANEL + 16.0), Anchor::Middle, &short(x));
         }
         let below = ((LEFT + WIDTH - RIGHT) / 2.0, self.top + PANEL + 34.0);
         svg.label(below, Anchor::Middle, x_unit);
-        svg.label((LEFT - 60.0, self.top - 24.0), Anchor::Start, y_unit);
     }
+
+    pub fn heights(&self, svg: &mut Svg, step_min: f64) {
+        for y in ticks(self.y_max, step_min) {
+            svg.line((LEFT, self.y(y)), (WIDTH - RIGHT, self.y(y)), GRID);
+            svg.label((LEFT - 6.0, self.y(y) + 4.0), Anchor::End, &short(y));
+        }
+    }
+}
+
+/// Round figures from nought to the end of an axis.
+fn ticks(max: f64, step_min: f64) -> impl Iterator<Item = f64> {
+    let least = (max / STEPS_MAX).max(1e-6);
+    let power = 10_f64.powf(least.log10().floor());
+    let steps = [1.0, 2.0, 5.0, 10.0].map(|digit| digit * power);
+    let step = steps.into_iter().find(|step| *step >= least * 0.999).unwrap_or(least).max(step_min);
+    (0..).map(move |at| step * f64::from(at)).take_while(move |tick| *tick <= max * 1.001)
 }
 
 /// A figure beside an axis: short, whatever its size.
 pub(crate) fn short(value: f64) -> String {
     match value {
         v if v >= 10_000.0 => format!("{:.0}k", v / 1000.0),
-        v if v >= 100.0 || v.fract() == 0.0 => format!("{v:.0}"),
-        v if v >= 10.0 => format!("{v:.1}"),
-        v => format!("{v:.2}"),
+        v if v >= 10.0 => format!("{v:.0}"),
+        v => {
+            let text = format!("{v:.3}");
+            text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_go_round_the_wheel() {
+        let three: Vec<String> = (0..3).map(|index| colour(index, 3)).collect();
+        assert_eq!(three, ["#b62020", "#20b620", "#2020b6"]);
+        assert_eq!(colour(7, 5), colour(2, 5));
+    }
+
+    #[test]
+    fn ticks_are_round_and_few() {
+        let told = |max, step_min| ticks(max, step_min).map(short).collect::<Vec<_>>().join(" ");
+        assert_eq!(told(2.48, 0.0), "0 0.5 1 1.5 2");
+        assert_eq!(told(1800.0, 0.0), "0 500 1000 1500");
+        assert_eq!(told(7.0, 0.0), "0 2 4 6");
+        assert_eq!(told(3.0, 1.0), "0 1 2 3", "there is no half chunk");
+        assert_eq!(told(123_456.0, 1.0), "0 50k 100k");
+        assert_eq!(told(0.05, 0.0), "0 0.01 0.02 0.03 0.04 0.05");
     }
 }

@@ -7,10 +7,11 @@ mod tier;
 mod trace;
 
 use std::{
-    fs,
+    fs::{self, File},
+    io::Read as _,
     path::{Path, PathBuf},
     str::FromStr,
-    time::Instant,
+    time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context as _, bail};
@@ -23,24 +24,33 @@ use forebay_sim::{
 };
 use serde::Serialize;
 
-use crate::output::{self, Format, Verdict};
+use crate::{
+    output::{self, Format, Verdict},
+    stop,
+};
 
 /// Scenarios are short; whatever is longer is something else.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Changes when scripts have to.
+const JSON_FORMAT: u32 = 1;
 
 /// Jobs and caches, simulated.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// List the scenarios that are part of this binary.
+    #[command(after_help = LIST_EXAMPLES)]
     List(ListArgs),
     /// Run a scenario, and say how fast its jobs were and what they read.
     ///
     /// One seed decides everything, so the same command gives the same answer. What decides in the
-    /// simulation is the code that decides in a node and in a job. `docs/scenarios.md` says how to write
-    /// a scenario.
+    /// simulation is the loader's sampler and the node's manager, the very code. `docs/scenarios.md` says how
+    /// to write a scenario, and what the columns mean.
     #[command(after_help = RUN_EXAMPLES)]
     Run(RunArgs),
     /// Run a scenario under several policies, side by side.
+    ///
+    /// `none` has no cache and `hit` has everything cached: what can be gained lies between them. The bound is
+    /// what no policy but `hit` can beat.
     #[command(after_help = COMPARE_EXAMPLES)]
     Compare(CompareArgs),
     /// Run what is published about Quiver and Tectonic-Shift, and set it beside the published figures.
@@ -59,6 +69,18 @@ pub enum Command {
     Power(power::PowerArgs),
 }
 
+pub const EXAMPLES: &str = "\
+Examples:
+  forebay sim list                                     scenarios to begin with
+  forebay sim run one-job --variant 20-percent
+  forebay sim compare one-job --policies none,lru,forebay
+  forebay sim run mine.toml --plot chunks.svg          docs/scenarios.md says how to write one";
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  forebay sim list
+  forebay sim list --format json | jq -r '.[].name'";
+
 const RUN_EXAMPLES: &str = "\
 Examples:
   forebay sim run one-job
@@ -74,15 +96,16 @@ Examples:
 
 const REPRODUCE_EXAMPLES: &str = "\
 Examples:
-  forebay sim reproduce
+  forebay sim reproduce figure-7
+  forebay sim reproduce --page docs/reproductions.md
   forebay sim reproduce tier --page docs/reproductions.md";
 
 /// What to run again, and where to put it.
 #[derive(Debug, clap::Args)]
 pub struct ReproduceArgs {
-    /// Only this: `train` (Quiver) or `tier` (Tectonic-Shift) [default: both].
-    #[arg(value_parser = PossibleValuesParser::new(["train", "tier"]))]
-    section: Option<String>,
+    /// Only this: `train` (Quiver), `tier` (Tectonic-Shift), or one part of the first, printed [default: both].
+    #[arg(value_name = "WHAT", value_parser = PossibleValuesParser::new(parts()))]
+    what: Option<String>,
     /// A page with lines such as `<!-- begin train … -->` and `<!-- end train -->`, between which it is put.
     #[arg(long, value_name = "FILE.md")]
     page: Option<PathBuf>,
@@ -109,11 +132,15 @@ pub struct RunArgs {
 /// What to compare.
 #[derive(Debug, clap::Args)]
 pub struct CompareArgs {
-    /// The policies; speeds are multiples of the first one's [default: all of this kind of scenario].
+    /// The policies, with commas between them; speeds are multiples of the first one's [default: all of this
+    /// kind of scenario].
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = policy_names())]
     policies: Vec<String>,
     #[command(flatten)]
     common: CommonArgs,
+    /// Policies without commas between them, to be refused with the remedy.
+    #[arg(hide = true, value_name = "NOTHING")]
+    beyond: Vec<String>,
 }
 
 /// What running and comparing have in common.
@@ -135,6 +162,11 @@ struct CommonArgs {
     format: Format,
 }
 
+/// What can be reproduced.
+fn parts() -> Vec<&'static str> {
+    [Kind::Train.name(), Kind::Tier.name()].into_iter().chain(reproduce::PARTS).collect()
+}
+
 /// Of all kinds of scenario; whether one fits is seen when the scenario is known.
 fn policy_names() -> PossibleValuesParser {
     let mut names: Vec<&str> = Policy::ALL.map(Policy::name).to_vec();
@@ -152,7 +184,7 @@ fn policy<P: FromStr<Err: std::error::Error + Send + Sync + 'static>>(
     name.parse().with_context(|| format!("`{scenario}` cannot run under `{name}`"))
 }
 
-/// Policies without repetitions; all of them if none is named.
+/// The policies that are named, each once; all of them if none is.
 fn policies<P: Copy + PartialEq + FromStr<Err: std::error::Error + Send + Sync + 'static>>(
     names: &[String],
     scenario: &str,
@@ -161,14 +193,21 @@ fn policies<P: Copy + PartialEq + FromStr<Err: std::error::Error + Send + Sync +
     let mut policies: Vec<P> = Vec::new();
     for name in names {
         let policy = policy(name, scenario)?;
-        if !policies.contains(&policy) {
-            policies.push(policy);
+        if policies.contains(&policy) {
+            bail!("--policies: `{name}` is there twice; leave one out");
         }
+        policies.push(policy);
     }
     Ok(if policies.is_empty() { all.to_vec() } else { policies })
 }
 
 pub fn run(command: Command) -> anyhow::Result<Verdict> {
+    // A simulation has nothing to tidy up.
+    let asked = stop::asked()?;
+    tokio::spawn(async move {
+        asked.await;
+        output::end_interrupted();
+    });
     match command {
         Command::List(args) => list(&args),
         Command::Run(args) => run_one(&args),
@@ -187,6 +226,19 @@ struct Listed {
     about: String,
     policy: String,
     variants: Vec<String>,
+}
+
+/// What scripts are told, and in which version of its format.
+#[derive(Debug, Serialize)]
+struct Told<T> {
+    format: u32,
+    #[serde(flatten)]
+    what: T,
+}
+
+#[derive(Debug, Serialize)]
+struct Runs<'a, T> {
+    runs: &'a [T],
 }
 
 fn list(args: &ListArgs) -> anyhow::Result<Verdict> {
@@ -212,7 +264,13 @@ fn list(args: &ListArgs) -> anyhow::Result<Verdict> {
         Format::Json => output::json(&listed)?,
         Format::Text => {
             let width = listed.iter().map(|listed| listed.name.len()).max().unwrap_or(0) + 2;
-            let line = |Listed { name, about, .. }: &Listed| format!("{name:<width$}{about}\n");
+            let line = |Listed { name, about, variants, .. }: &Listed| {
+                let variants = match variants.join(", ") {
+                    none if none.is_empty() => none,
+                    some => format!("{:width$}variants: {some}\n", ""),
+                };
+                format!("{name:<width$}{about}\n{variants}")
+            };
             output::data(&listed.iter().map(line).collect::<String>())?;
         }
     }
@@ -226,7 +284,12 @@ fn run_one(args: &RunArgs) -> anyhow::Result<Verdict> {
             let named = args.policy.as_deref().map(|name| policy(name, &scenario.name));
             let policy = named.transpose()?.unwrap_or(scenario.policy);
             let outcomes = simulate_all(&scenario, &[policy], common.seed);
-            show(common, &plot::runs(&outcomes), &outcomes, &tables::runs(&outcomes))
+            show(
+                common,
+                &plot::runs(&outcomes),
+                &Runs { runs: &outcomes },
+                &tables::runs(&outcomes),
+            )
         }
         Loaded::Tier(scenario) => {
             let named = args.policy.as_deref().map(|name| policy(name, &scenario.name));
@@ -238,6 +301,10 @@ fn run_one(args: &RunArgs) -> anyhow::Result<Verdict> {
 
 fn compare(args: &CompareArgs) -> anyhow::Result<Verdict> {
     let common = &args.common;
+    if let Some(beyond) = args.beyond.first() {
+        let policies = args.policies.join(",");
+        bail!("what is `{beyond}`? Put commas between policies: --policies {policies},{beyond}");
+    }
     match prepare(common)? {
         Loaded::Train(scenario) => {
             let policies = policies(&args.policies, &scenario.name, &Policy::ALL)?;
@@ -260,7 +327,7 @@ fn show_tier(
 ) -> anyhow::Result<Verdict> {
     let outcomes = tier::simulate_all(scenario, policies);
     let text = tier::table(scenario, &outcomes);
-    show(args, &tier_plot::over_time(&outcomes, None), &outcomes, &text)
+    show(args, &tier_plot::over_time(&outcomes, None), &Runs { runs: &outcomes }, &text)
 }
 
 /// Writes the picture if one is wanted, and prints the rest.
@@ -272,9 +339,10 @@ fn show(
 ) -> anyhow::Result<Verdict> {
     if let Some(path) = &args.plot {
         fs::write(path, svg).with_context(|| format!("write `{}`", path.display()))?;
+        output::aside(&format!("the picture is in `{}`", path.display()));
     }
     match args.format {
-        Format::Json => output::json(data)?,
+        Format::Json => output::json(&Told { format: JSON_FORMAT, what: data })?,
         Format::Text => output::data(text)?,
     }
     Ok(Verdict::Yes)
@@ -332,6 +400,10 @@ fn load(path: &Path, seed: Option<u64>) -> anyhow::Result<Loaded> {
         return Ok(Loaded::Tier(scenario));
     }
     let Ok(facts) = fs::metadata(path) else {
+        let near = path.with_extension("toml");
+        if near.is_file() {
+            bail!("there is no scenario and no file `{shown}`; is it `{}`?", near.display());
+        }
         let train = BUILT_IN.iter().map(|built_in| built_in.name);
         let tier = tiers::BUILT_IN.iter().map(|built_in| built_in.name);
         let known = train.chain(tier).collect::<Vec<_>>().join(", ");
@@ -340,10 +412,19 @@ fn load(path: &Path, seed: Option<u64>) -> anyhow::Result<Loaded> {
     if facts.is_dir() {
         bail!("`{shown}` is a directory; name a scenario in it");
     }
-    if facts.len() > FILE_BYTES_MAX {
+    let mut bytes = Vec::new();
+    let file = File::open(path).with_context(|| format!("cannot read `{shown}`"))?;
+    file.take(FILE_BYTES_MAX + 1)
+        .read_to_end(&mut bytes)
+        .with_context(|| format!("cannot read `{shown}`"))?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
         bail!("`{shown}` is too long for a scenario; docs/scenarios.md says how to write one");
     }
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read `{shown}`"))?;
+    let Ok(text) = String::from_utf8(bytes) else {
+        bail!(
+            "`{shown}` is no text, let alone a scenario; docs/scenarios.md says how to write one"
+        );
+    };
     let name = path.file_stem().map_or(shown.clone(), |name| name.to_string_lossy().into_owned());
     Ok(match kind(&text, &shown)? {
         Kind::Train => Loaded::Train(Scenario::parse(&text, &shown, &name)?),
@@ -352,21 +433,35 @@ fn load(path: &Path, seed: Option<u64>) -> anyhow::Result<Loaded> {
 }
 
 fn reproduce(args: &ReproduceArgs) -> anyhow::Result<Verdict> {
-    let all = [Kind::Train, Kind::Tier];
-    let named = |kind: &Kind| args.section.as_deref().is_none_or(|name| name == kind.name());
-    let kinds: Vec<Kind> = all.into_iter().filter(named).collect();
+    let part = args.what.as_deref().filter(|what| reproduce::PARTS.contains(what));
+    if part.is_some() && args.page.is_some() {
+        bail!("a part is printed, not put into a page; name `train`, or leave out --page");
+    }
+    let named = |kind: &Kind| match args.what.as_deref() {
+        Some(_) if part.is_some() => *kind == Kind::Train,
+        what => what.is_none_or(|name| name == kind.name()),
+    };
+    let kinds: Vec<Kind> = [Kind::Train, Kind::Tier].into_iter().filter(named).collect();
     // A page without a place should be refused before, not after.
     let find = |kind: Kind| args.page.as_deref().map(|path| page::Page::read(path, kind.name()));
     for kind in &kinds {
         find(*kind).transpose()?;
     }
     for kind in kinds {
-        let section = match kind {
-            Kind::Train => reproduce::train(&mut |scenario, setup, policy| {
-                watched(scenario, setup, policy, scenario.seed)
+        let mut runs = 0;
+        let mut section = match kind {
+            Kind::Train => reproduce::train(part, &mut |scenario, setup, policy| {
+                runs += 1;
+                watched(&format!("run {runs}"), scenario, setup, policy, scenario.seed)
             }),
             Kind::Tier => tiers::reproduce::tier(&mut tier::of_setup),
         };
+        let made = format!(
+            "Made on {} by forebay {}. Time is simulated: another machine gives the same figures.\n\n",
+            today(),
+            env!("CARGO_PKG_VERSION")
+        );
+        section.text.insert_str(0, &made);
         match find(kind).transpose()? {
             None => output::data(&section.text)?,
             Some(page) => page.write(&section)?,
@@ -375,13 +470,22 @@ fn reproduce(args: &ReproduceArgs) -> anyhow::Result<Verdict> {
     Ok(Verdict::Yes)
 }
 
+fn today() -> String {
+    let passed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = chrono::DateTime::from_timestamp(passed.as_secs().cast_signed(), 0);
+    now.unwrap_or_default().date_naive().to_string()
+}
+
 fn simulate_all(scenario: &Scenario, policies: &[Policy], seed: Option<u64>) -> Vec<Outcome> {
     let seed = seed.unwrap_or(scenario.seed);
     let pairs = scenario.setups.iter().flat_map(|setup| policies.iter().map(move |p| (setup, *p)));
     let started = Instant::now();
-    let outcomes: Vec<Outcome> =
-        pairs.map(|(setup, policy)| watched(scenario, setup, policy, seed)).collect();
-    let reads: u64 = outcomes.iter().map(|outcome| outcome.item_reads).sum();
+    let all = scenario.setups.len() * policies.len();
+    let runs = pairs.zip(1..).map(|((setup, policy), number)| {
+        watched(&format!("{number} of {all}"), scenario, setup, policy, seed)
+    });
+    let outcomes: Vec<Outcome> = runs.collect();
+    let reads: u64 = outcomes.iter().map(|outcome| outcome.item_reads_in_all).sum();
     let millions = reads as f64 / 1e6;
     let took = started.elapsed().as_secs_f64();
     let rate = millions / took;
@@ -389,10 +493,10 @@ fn simulate_all(scenario: &Scenario, policies: &[Policy], seed: Option<u64>) -> 
     outcomes
 }
 
-/// Simulates, with a bar for whoever is watching.
-fn watched(scenario: &Scenario, setup: &Setup, policy: Policy, seed: u64) -> Outcome {
+/// Simulates, with a bar for whoever is watching that says which run this is.
+fn watched(which: &str, scenario: &Scenario, setup: &Setup, policy: Policy, seed: u64) -> Outcome {
     let variant = setup.variant.as_ref().map_or(String::new(), |name| format!(" {name}"));
-    let bar = output::share_bar(&format!("{}{variant} {policy}", scenario.name));
+    let bar = output::share_bar(&format!("{which}: {}{variant} {policy}", scenario.name));
     let outcome = simulate(scenario, setup, policy, seed, &mut |share| {
         output::set_share(&bar, share);
     });

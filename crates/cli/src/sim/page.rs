@@ -19,8 +19,10 @@ impl Page {
     /// Finds the place: between the lines `<!-- begin NAME … -->` and `<!-- end NAME -->`.
     pub fn read(path: &Path, name: &str) -> anyhow::Result<Self> {
         let shown = path.display();
-        let text = fs::read_to_string(path).with_context(|| format!("cannot read `{shown}`"))?;
         let [begin, end] = [format!("<!-- begin {name} "), format!("<!-- end {name} -->")];
+        let text = fs::read_to_string(path).with_context(|| {
+            format!("cannot read `{shown}`; name a page with the lines `{begin}-->` and `{end}`")
+        })?;
         let begins = text.find(&begin).and_then(|at| Some(at + text[at..].find('\n')? + 1));
         let ends = text.find(&end);
         let (Some(begins), Some(ends)) = (begins, ends.filter(|at| begins <= Some(*at))) else {

@@ -1,9 +1,14 @@
 //! Simulations as tables: twins in one line, since they differ by chance alone.
 
 use forebay_core::ByteSize;
-use forebay_sim::train::{Comparison, JobOutcome, Outcome, Reads};
+use forebay_sim::train::{Comparison, JobOutcome, Outcome, Policy, Reads};
 
 use crate::output;
+
+/// What is shown where nothing was counted.
+const NOTHING: &str = "-";
+const NOTHING_COUNTED: &str =
+    "nothing was counted; is `warm_up` too long, or `duration` too short?\n";
 
 /// Jobs that differ by number only.
 struct Group<'a> {
@@ -19,8 +24,14 @@ impl Group<'_> {
         }
     }
 
-    fn mean(&self, of: impl Fn(&JobOutcome) -> f64) -> f64 {
-        self.jobs.iter().map(|job| of(job)).sum::<f64>() / self.jobs.len() as f64
+    /// The mean, over those of whom there is something to say.
+    fn mean(&self, of: impl Fn(&JobOutcome) -> Option<f64>) -> Option<f64> {
+        let known: Vec<f64> = self.jobs.iter().filter_map(|job| of(job)).collect();
+        (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
+    }
+
+    fn batch_ms(&self) -> String {
+        self.mean(|job| job.batch_seconds).map_or(NOTHING.to_owned(), |s| format!("{:.1}", s * 1e3))
     }
 
     fn reads(&self) -> Reads {
@@ -47,6 +58,14 @@ fn percent(share: f64) -> String {
     format!("{:.1}%", share * 100.0)
 }
 
+fn share(part: u64, of: u64) -> String {
+    if of == 0 { NOTHING.to_owned() } else { percent(part as f64 / of as f64) }
+}
+
+fn times(factor: Option<f64>) -> String {
+    factor.map_or(NOTHING.to_owned(), |factor| format!("{factor:.2}x"))
+}
+
 /// One block for every run.
 pub fn runs(outcomes: &[Outcome]) -> String {
     outcomes.iter().map(run).collect::<Vec<_>>().join("\n")
@@ -60,65 +79,103 @@ fn run(outcome: &Outcome) -> String {
             vec![
                 group.name(),
                 group.jobs.iter().map(|job| job.gpus).sum::<u32>().to_string(),
-                format!("{:.0}", group.mean(|job| job.batches as f64)),
-                format!("{:.1}", group.mean(JobOutcome::batch_seconds) * 1e3),
-                percent(group.mean(|job| job.gpu_busy)),
-                percent(reads.hit_rate()),
-                percent(reads.duplicates as f64 / reads.items.max(1) as f64),
+                group
+                    .mean(|job| Some(job.batches as f64))
+                    .map_or(NOTHING.to_owned(), |mean| format!("{mean:.0}")),
+                group.batch_ms(),
+                group
+                    .mean(|job| (job.seconds > 0.0).then_some(job.gpu_busy))
+                    .map_or(NOTHING.to_owned(), percent),
+                share(reads.hits + reads.waited, reads.items),
+                share(reads.duplicates, reads.items),
             ]
         })
         .collect();
+    let counted = match outcome.warm_up_seconds {
+        none if none <= 0.0 => String::new(),
+        warm_up => format!(", counted from {warm_up:.0} s on"),
+    };
     let mut text = format!(
-        "{} under {}, seed {}: {:.0} s simulated, {} items read, {} from the origin\n",
+        "{} under {}, seed {}: {:.0} s simulated{counted}: {} items read, {} from the origin\n",
         title(&outcome.scenario, outcome.variant.as_ref()),
         outcome.policy,
         outcome.seed,
         outcome.seconds,
         outcome.item_reads,
-        ByteSize(outcome.origin_bytes),
+        origin(outcome),
     );
-    let header = ["JOBS", "GPUS", "BATCHES", "MS/BATCH", "GPU BUSY", "HITS", "TWICE"];
+    let header = ["JOBS", "ALL GPUS", "BATCHES EACH", "MS/BATCH", "GPU BUSY", "HITS", "TWICE"];
     text.push_str(&output::table(&header, &rows));
+    if has_nothing(outcome) {
+        text.push_str(NOTHING_COUNTED);
+    }
     // How it came about is in the JSON.
     for dataset in &outcome.datasets {
         if let Some(decision) = outcome.decision(&dataset.name) {
             text.push_str(&format!("{}: {}\n", dataset.name, decision.text));
         }
+        if outcome.has_no_room_for(dataset) {
+            let [chunk, capacity] = [dataset.chunk_bytes, outcome.capacity_bytes].map(ByteSize);
+            let remedy = "more `chunks` would be smaller";
+            text.push_str(&format!(
+                "{}: a chunk is {chunk}, the cache {capacity}; {remedy}\n",
+                dataset.name
+            ));
+        }
+    }
+    for fault in &outcome.faults {
+        text.push_str(&format!("at {:.0} s: {}\n", fault.seconds, fault.text));
     }
     text
+}
+
+fn has_nothing(outcome: &Outcome) -> bool {
+    outcome.jobs.iter().all(|job| job.batch_seconds.is_none())
+}
+
+/// What came from the origin, and how much that is for each byte that was read.
+fn origin(outcome: &Outcome) -> String {
+    let bytes = ByteSize(outcome.origin_bytes);
+    let share = outcome.origin_share().map(percent);
+    share.map_or(bytes.to_string(), |share| format!("{bytes} ({share} of what was read)"))
 }
 
 /// One block for every variant: a policy in a line.
 pub fn comparison(comparison: &Comparison) -> String {
     let mut blocks = Vec::new();
     for variant in comparison.variants() {
-        let speed_ups = comparison.speed_ups(&variant);
         let mut rows = Vec::new();
         let mut header = vec!["POLICY".to_owned()];
-        for (outcome, speed_up) in comparison.of_variant(&variant).zip(speed_ups) {
+        for (outcome, speed_up) in comparison.of_variant(&variant) {
             let groups = groups(outcome);
             let mut row = vec![outcome.policy.to_string()];
             if rows.is_empty() {
                 header.extend(groups.iter().map(|group| format!("{}, MS/BATCH", group.name())));
             }
-            let times = groups.iter().map(|group| group.mean(JobOutcome::batch_seconds) * 1e3);
-            row.extend(times.map(|ms| format!("{ms:.1}")));
+            row.extend(groups.iter().map(Group::batch_ms));
             let reads = outcome.reads();
-            row.push(percent(reads.hit_rate()));
+            row.push(share(reads.hits + reads.waited, reads.items));
             row.push(ByteSize(outcome.origin_bytes).to_string());
-            row.push(format!("{speed_up:.2}x"));
+            row.push(outcome.origin_share().map_or(NOTHING.to_owned(), percent));
+            row.push(times(speed_up));
             rows.push(row);
         }
-        if let Some(bound) = comparison.bounds.iter().find(|bound| bound.variant == variant) {
-            let mut row = vec![String::new(); header.len() + 3];
-            "-- bound".clone_into(&mut row[0]);
-            row[header.len() + 2] = format!("{:.2}x", bound.speed_up);
-            rows.push(row);
-        }
-        header.extend(["HITS", "ORIGIN", "SPEED"].map(str::to_owned));
+        let mut row = vec![String::new(); header.len() + 4];
+        "-- bound".clone_into(&mut row[0]);
+        row[header.len() + 3] = times(comparison.bound(&variant));
+        rows.push(row);
+        header.extend(["HITS", "ORIGIN", "ORIGIN/READ", "SPEED"].map(str::to_owned));
         let header: Vec<&str> = header.iter().map(String::as_str).collect();
         let title = title(&comparison.scenario, variant.as_ref());
         blocks.push(format!("{title}\n{}", output::table(&header, &rows)));
+    }
+    if comparison.runs.iter().all(has_nothing) {
+        blocks.push(NOTHING_COUNTED.to_owned());
+    }
+    if comparison.policies.contains(&Policy::Hit) {
+        blocks.push(
+            "hit: everything is cached, whatever the capacity; only to compare with\n".to_owned(),
+        );
     }
     blocks.join("\n")
 }

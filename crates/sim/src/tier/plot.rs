@@ -19,7 +19,7 @@ pub fn over_time(outcomes: &[Outcome], line: Option<(f64, &str)>) -> String {
         let top = TOP + 10.0 + place as f64 * (PANEL + GAP);
         let panel = Panel { top, x_max: longest, y_max: most };
         let title = variant.as_ref().map_or("absorbed", |variant| variant);
-        panel.axes(&mut svg, title, "hours", "GB/s");
+        panel.axes(&mut svg, &format!("{title}, GB/s"), "hours", 0.0);
         for (index, run) in runs.iter().enumerate() {
             let fill = colour(index, runs.len());
             let points = run.absorbed_over_time.iter().enumerate().map(|(step, bytes)| {

@@ -1,4 +1,5 @@
-//! What no policy can beat: how fast jobs could be if every byte crossed the origin's links only once.
+//! What no policy can beat with so much cache: how fast jobs could be if every byte crossed the origin's links
+//! only once. (`hit`, which has all data cached, can.)
 //!
 //! While a job reads a whole epoch, all that is not cached has to be fetched at least once, by all jobs
 //! of the dataset together; and a mini-batch takes at least as long as its computation. With a share c of
@@ -24,15 +25,17 @@ fn batch_seconds(setup: &Setup, cached: &dyn Fn(usize) -> f64) -> Vec<f64> {
     let seconds = setup.jobs.iter().map(|job| {
         let dataset = &setup.datasets[job.dataset];
         let fetched = dataset.size().0 as f64 * (1.0 - cached(job.dataset)).max(0.0);
-        let batches = dataset.items as f64 / f64::from(job.batch);
+        let batches = dataset.items.div_ceil(job.batch.into()) as f64;
         let slowest: Duration = job.compute.max(job.transform / job.workers);
         (fetched / links(job.dataset) / batches).max(slowest.as_secs_f64())
     });
     seconds.collect()
 }
 
-/// How fast jobs can be at best beside a run of the same setup, on average over all jobs.
-pub fn speed_up(setup: &Setup, baseline: &Outcome) -> f64 {
+/// How fast jobs can be at best beside a run of the same setup, on average over all jobs that did anything
+/// there; nothing if none did.
+pub fn speed_up(setup: &Setup, baseline: &Outcome) -> Option<f64> {
+    let counted = baseline.jobs.iter().filter(|job| job.batch_seconds.is_some()).count();
     let step = setup.capacity.0 as f64 / STEPS as f64;
     let mut best = vec![0.0_f64; STEPS + 1];
     for (place, dataset) in setup.datasets.iter().enumerate() {
@@ -43,7 +46,9 @@ pub fn speed_up(setup: &Setup, baseline: &Outcome) -> f64 {
                 let seconds = batch_seconds(setup, &|_| share.min(1.0));
                 let jobs = setup.jobs.iter().zip(&baseline.jobs).zip(seconds);
                 let of_dataset = jobs.filter(|((job, _), _)| job.dataset == place);
-                of_dataset.map(|((_, base), seconds)| 1.0 / seconds / base.rate()).sum()
+                of_dataset
+                    .filter_map(|((_, base), seconds)| Some(base.batch_seconds? / seconds))
+                    .sum()
             })
             .collect();
         let with = |steps: usize| {
@@ -52,7 +57,7 @@ pub fn speed_up(setup: &Setup, baseline: &Outcome) -> f64 {
         };
         best = (0..=STEPS).map(with).collect();
     }
-    best[STEPS] / setup.jobs.len().max(1) as f64
+    (counted > 0).then(|| best[STEPS] / counted as f64)
 }
 
 /// How long a mini-batch takes at least, in seconds, on average over the jobs of a setup with one dataset.

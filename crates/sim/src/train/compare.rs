@@ -13,17 +13,19 @@ pub struct Comparison {
     pub policies: Vec<Policy>,
     /// All runs: policies within variants.
     pub runs: Vec<Outcome>,
-    /// What no policy can beat.
+    /// How fast the jobs of each run were beside the first policy; nothing where nothing was counted.
+    pub speed_ups: Vec<Option<f64>>,
+    /// What no policy but `hit` can beat.
     pub bounds: Vec<Bound>,
 }
 
-/// What no policy can beat in one variant.
+/// What no policy but `hit`, which has all data cached, can beat in one variant.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Bound {
     /// The variant.
     pub variant: Option<String>,
-    /// How fast the jobs could be beside the first policy.
-    pub speed_up: f64,
+    /// How fast the jobs could be beside the first policy; nothing if they did nothing there.
+    pub speed_up: Option<f64>,
 }
 
 impl Comparison {
@@ -34,7 +36,11 @@ impl Comparison {
             variant: setup.variant.clone(),
             speed_up: bounds::speed_up(setup, &runs[0]),
         });
-        Self { scenario: scenario.name.clone(), policies, bounds: bounds.collect(), runs }
+        let bounds = bounds.collect();
+        let variants = runs.chunks(policies.len().max(1));
+        let speed_ups =
+            variants.flat_map(|runs| runs.iter().map(|run| run.speed_up(&runs[0]))).collect();
+        Self { scenario: scenario.name.clone(), policies, bounds, runs, speed_ups }
     }
 
     /// The variants, in order.
@@ -48,15 +54,17 @@ impl Comparison {
         variants
     }
 
-    /// The runs of a variant, in the order of the policies.
-    pub fn of_variant(&self, variant: &Option<String>) -> impl Iterator<Item = &Outcome> {
-        self.runs.iter().filter(move |run| run.variant == *variant)
+    /// The runs of a variant in the order of the policies, each with how fast it was beside the first.
+    pub fn of_variant(
+        &self,
+        variant: &Option<String>,
+    ) -> impl Iterator<Item = (&Outcome, Option<f64>)> {
+        let runs = self.runs.iter().zip(self.speed_ups.iter().copied());
+        runs.filter(move |(run, _)| run.variant == *variant)
     }
 
-    /// How fast a variant's jobs are under each policy, beside the first.
-    pub fn speed_ups(&self, variant: &Option<String>) -> Vec<f64> {
-        let first = self.of_variant(variant).next();
-        let speed = |run: &Outcome| first.map_or(1.0, |first| run.speed_up(first));
-        self.of_variant(variant).map(speed).collect()
+    /// What no policy but `hit` can beat in a variant.
+    pub fn bound(&self, variant: &Option<String>) -> Option<f64> {
+        self.bounds.iter().find(|bound| bound.variant == *variant)?.speed_up
     }
 }

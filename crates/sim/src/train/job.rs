@@ -75,7 +75,8 @@ pub(super) struct Counts {
     pub epochs: u64,
     pub busy: Nanos,
     pub reads: Reads,
-    pub began: Nanos,
+    /// When it started for the first time.
+    pub began: Option<Nanos>,
     pub ended: Option<Nanos>,
 }
 
@@ -136,7 +137,12 @@ impl Running {
         self.epoch.is_over() && !is_last && !self.is_done()
     }
 
-    /// It was killed: what the GPUs had not taken is drawn again when it comes back.
+    /// Time in which the GPUs have computed what was not lost.
+    pub fn busy(&self, now: Nanos) -> Nanos {
+        self.counts.busy + self.pipeline.unfinished(now)
+    }
+
+    /// It was killed: what the GPUs had not computed is drawn again when it comes back.
     pub fn die(&mut self) {
         self.batches_drawn -= self.epoch.die();
         self.pipeline.clear();
@@ -209,13 +215,15 @@ impl Epoch {
         batch
     }
 
-    /// The GPUs have taken the next mini-batch. Returns the chunks that it leaves without unread items.
+    /// The GPUs have computed the next mini-batch: a checkpoint has it. Returns the chunks that it leaves
+    /// without unread items.
     pub fn yield_next(&mut self) -> Vec<ChunkOrdinal> {
-        let batch = self.under_way.pop_front().expect("a mini-batch was taken that was not drawn");
+        let batch =
+            self.under_way.pop_front().expect("a mini-batch was computed that was not drawn");
         for item in batch.items() {
             self.yielded.insert(number(*item));
         }
-        self.sampler.yielded(batch.number()).expect("mini-batches are taken in order")
+        self.sampler.yielded(batch.number()).expect("mini-batches are computed in order")
     }
 
     /// Everything is unread again.

@@ -96,7 +96,7 @@ impl<T> Links<T> {
         let link = self.busy[place];
         let at = &mut self.all[link];
         let transfer = at.waiting.pop_front().expect("a busy link has a transfer");
-        self.carried += transfer.bytes;
+        self.carried = self.carried.saturating_add(transfer.bytes);
         if let Some(next) = at.waiting.front() {
             at.left = u128::from(next.bytes) * PARTS;
         } else {

@@ -11,7 +11,7 @@ pub(super) struct Lru {
     newer: Vec<u32>,
     older: Vec<u32>,
     /// How long each item is; nought while it is away.
-    lengths: Vec<u32>,
+    lengths: Vec<u64>,
     newest: u32,
     oldest: u32,
     used: u64,
@@ -44,19 +44,19 @@ impl Lru {
     }
 
     /// Keeps an item that was fetched, if it fits at all. False if it was there already.
-    pub fn keep(&mut self, item: u32, bytes: u32) -> bool {
+    pub fn keep(&mut self, item: u32, bytes: u64) -> bool {
         assert!(bytes > 0, "an item without a byte");
         if self.read(item) {
             return false;
         }
-        if u64::from(bytes) > self.capacity {
+        if bytes > self.capacity {
             return true;
         }
-        while self.used + u64::from(bytes) > self.capacity {
+        while self.used > self.capacity - bytes {
             self.drop_item(self.oldest);
         }
         self.lengths[item as usize] = bytes;
-        self.used += u64::from(bytes);
+        self.used += bytes;
         self.link(item);
         true
     }
@@ -65,7 +65,7 @@ impl Lru {
     pub fn drop_item(&mut self, item: u32) {
         if self.lengths[item as usize] > 0 {
             self.unlink(item);
-            self.used -= u64::from(std::mem::take(&mut self.lengths[item as usize]));
+            self.used -= std::mem::take(&mut self.lengths[item as usize]);
         }
     }
 
@@ -107,7 +107,7 @@ mod tests {
     fn like_the_plainest_list() {
         let mut random = fastrand::Rng::with_seed(3);
         let mut lru = Lru::new(50, 100);
-        let mut plain: Vec<(u32, u32)> = Vec::new();
+        let mut plain: Vec<(u32, u64)> = Vec::new();
         for _ in 0..20_000 {
             let item = random.u32(..50);
             let place = plain.iter().position(|(known, _)| *known == item);
@@ -124,18 +124,18 @@ mod tests {
                     }
                 }
                 _ => {
-                    let bytes = place.map_or_else(|| random.u32(1..20), |place| plain[place].1);
+                    let bytes = place.map_or_else(|| random.u64(1..20), |place| plain[place].1);
                     assert_eq!(lru.keep(item, bytes), place.is_none());
                     if let Some(place) = place {
                         plain.remove(place);
                     }
                     plain.push((item, bytes));
-                    while plain.iter().map(|(_, bytes)| bytes).sum::<u32>() > 100 {
+                    while plain.iter().map(|(_, bytes)| bytes).sum::<u64>() > 100 {
                         plain.remove(0);
                     }
                 }
             }
-            assert_eq!(lru.used, u64::from(plain.iter().map(|(_, bytes)| bytes).sum::<u32>()));
+            assert_eq!(lru.used, plain.iter().map(|(_, bytes)| bytes).sum::<u64>());
         }
     }
 

@@ -23,7 +23,7 @@
 //! let scenario = Scenario::parse(text, "photos.toml", "photos")?;
 //! let outcome = simulate(&scenario, &scenario.setups[0], Policy::None, 0, &mut |_| {});
 //! // Ten megabytes a mini-batch: 100 ms at the origin's rate, however short the computation.
-//! assert!((outcome.jobs[0].batch_seconds() - 0.1).abs() < 0.001);
+//! assert!((outcome.jobs[0].batch_seconds.unwrap() - 0.1).abs() < 0.001);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -53,7 +53,7 @@ mod tests;
 
 pub use compare::{Bound, Comparison};
 pub use outcome::{
-    DatasetOutcome, Decision, JobOutcome, Outcome, Progress, Reads, Residency, StageTimes,
+    DatasetOutcome, Decision, Incident, JobOutcome, Outcome, Progress, Reads, Residency, StageTimes,
 };
 pub use policy::{Policy, PolicyError};
 pub use scenario::{

@@ -21,12 +21,20 @@ pub struct Outcome {
     pub jobs: Vec<JobOutcome>,
     /// Every dataset.
     pub datasets: Vec<DatasetOutcome>,
-    /// Items that jobs read, from the very beginning.
+    /// Bytes of cache.
+    pub capacity_bytes: u64,
+    /// When counting began, in simulated seconds.
+    pub warm_up_seconds: f64,
+    /// Items that jobs read after the warm-up.
     pub item_reads: u64,
-    /// Bytes that the origin delivered, from the very beginning, whatever became of them.
+    /// Items that jobs read, the warm-up included: what was simulated.
+    pub item_reads_in_all: u64,
+    /// Bytes that the origin delivered after the warm-up, whatever became of them.
     pub origin_bytes: u64,
-    /// Bytes that flash delivered.
+    /// Bytes that flash delivered after the warm-up.
     pub flash_bytes: u64,
+    /// What went wrong, as it happened.
+    pub faults: Vec<Incident>,
     /// Which chunk was resident when.
     pub residency: Vec<Residency>,
     /// Mini-batches of all jobs together, in equal steps of time.
@@ -37,7 +45,16 @@ pub struct Outcome {
     pub decisions: Vec<Decision>,
 }
 
-/// What one job did. Counts and times are those after the warm-up, unless they say otherwise.
+/// Something that went wrong.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Incident {
+    /// When.
+    pub seconds: f64,
+    /// What.
+    pub text: String,
+}
+
+/// What one job did after the warm-up.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct JobOutcome {
     /// Its name.
@@ -46,14 +63,18 @@ pub struct JobOutcome {
     pub group: String,
     /// GPUs that it occupied.
     pub gpus: u32,
-    /// Mini-batches.
+    /// Mini-batches that it finished.
     pub batches: u64,
-    /// Epochs that it finished, from the very beginning.
+    /// Epochs that it finished.
     pub epochs: u64,
     /// From when it started, or was first counted, to its end.
     pub seconds: f64,
-    /// The share of that time in which its GPUs computed.
+    /// The share of that time in which its GPUs computed what was not lost.
     pub gpu_busy: f64,
+    /// What a mini-batch took, those at both ends counted in part; nothing if none was computed.
+    pub batch_seconds: Option<f64>,
+    /// The share of its items that did not come from the origin for the mini-batch that wanted them.
+    pub hit_share: f64,
     /// Where its items came from.
     pub reads: Reads,
 }
@@ -61,36 +82,39 @@ pub struct JobOutcome {
 /// Where items came from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Reads {
-    /// All of them.
+    /// All of them: hits, waited and misses. What a job lost when it was killed it reads, and counts, again.
     pub items: u64,
-    /// From flash, without waiting for the origin.
+    /// From flash, where they were when the mini-batch was drawn.
     pub hits: u64,
-    /// From flash, once somebody else had fetched them.
+    /// From flash, once somebody, or an idle link, had fetched them.
     pub waited: u64,
-    /// From the origin.
+    /// Fetched from the origin for the mini-batch that wanted them.
     pub misses: u64,
-    /// Of these, what was resident or on its way already: fetched in vain.
+    /// Of what was fetched, ahead or not, what was there already when it came: fetched in vain.
     pub duplicates: u64,
-    /// Of the misses, what belonged to no resident chunk and was not kept.
+    /// Of what was fetched, what belonged to no resident chunk and was not kept.
     pub outside: u64,
     /// Of the misses, what a probe forced.
     pub probes: u64,
 }
 
-impl JobOutcome {
-    /// What a mini-batch took.
-    pub fn batch_seconds(&self) -> f64 {
-        self.seconds / self.batches.max(1) as f64
-    }
-
-    /// Mini-batches in a second.
-    pub fn rate(&self) -> f64 {
-        if self.seconds > 0.0 { self.batches as f64 / self.seconds } else { 0.0 }
-    }
-}
-
 impl Reads {
-    /// The share that did not come from the origin.
+    pub(super) fn hit(&mut self, items: u64) {
+        self.hits += items;
+        self.items += items;
+    }
+
+    pub(super) fn wait(&mut self, items: u64) {
+        self.waited += items;
+        self.items += items;
+    }
+
+    pub(super) fn miss(&mut self, items: u64) {
+        self.misses += items;
+        self.items += items;
+    }
+
+    /// The share that was not fetched from the origin for the mini-batch that wanted it.
     pub fn hit_rate(&self) -> f64 {
         (self.hits + self.waited) as f64 / self.items.max(1) as f64
     }
@@ -131,10 +155,16 @@ pub struct DatasetOutcome {
     pub name: String,
     /// Its bytes.
     pub bytes: u64,
+    /// How many chunks it is cut into.
+    pub chunks: u32,
+    /// Bytes of the largest.
+    pub chunk_bytes: u64,
     /// What the origin delivered of it after the warm-up.
     pub origin_bytes: u64,
-    /// What of that was fetched ahead, before any job waited for it.
+    /// What of that idle links fetched ahead, before a mini-batch wanted it: no job's miss.
     pub ahead_bytes: u64,
+    /// What jobs read of it after the warm-up.
+    pub read_bytes: u64,
 }
 
 /// A chunk in the cache.
@@ -205,10 +235,27 @@ impl Outcome {
     }
 
     /// How fast the jobs of this run were beside those of another, on average (Quiver's cluster
-    /// throughput).
-    pub fn speed_up(&self, baseline: &Self) -> f64 {
+    /// throughput). Jobs that did nothing in one of them do not count; nothing if that is all.
+    pub fn speed_up(&self, baseline: &Self) -> Option<f64> {
         let pairs = self.jobs.iter().zip(&baseline.jobs);
-        let sum: f64 = pairs.map(|(job, base)| job.rate() / base.rate()).sum();
-        sum / self.jobs.len().max(1) as f64
+        mean(pairs.filter_map(|(job, base)| Some(base.batch_seconds? / job.batch_seconds?)))
     }
+
+    /// Whether a dataset was never cached because a chunk of it is larger than all of the cache.
+    pub fn has_no_room_for(&self, dataset: &DatasetOutcome) -> bool {
+        let is_chunked = matches!(self.policy, Policy::Quiver | Policy::Forebay);
+        is_chunked && dataset.chunk_bytes > self.capacity_bytes
+    }
+
+    /// What the origin delivered for each byte that jobs read; nothing if they read nothing.
+    pub fn origin_share(&self) -> Option<f64> {
+        let read = self.datasets.iter().map(|dataset| dataset.read_bytes as f64).sum::<f64>();
+        (read > 0.0).then(|| self.origin_bytes as f64 / read)
+    }
+}
+
+/// The mean, of any at all.
+pub(super) fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0_u32), |(sum, count), value| (sum + value, count + 1));
+    (count > 0).then(|| sum / f64::from(count))
 }

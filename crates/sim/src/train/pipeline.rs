@@ -106,6 +106,12 @@ impl Pipeline {
         Some(now + self.compute)
     }
 
+    /// How long the GPUs have been computing the mini-batch that they have not finished.
+    pub fn unfinished(&self, now: Nanos) -> Nanos {
+        let computed = self.under_way.front().filter(|_| self.computing);
+        computed.map_or(Nanos(0), |batch| now - batch.stages.taken)
+    }
+
     /// The GPUs are done with a mini-batch.
     pub fn finish(&mut self, now: Nanos) -> Stages {
         assert!(self.computing, "the GPUs were idle");

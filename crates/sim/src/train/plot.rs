@@ -4,27 +4,45 @@ use super::{
     compare::Comparison,
     outcome::{Outcome, StageTimes},
 };
-use crate::svg::{Anchor, GAP, LEFT, PANEL, Panel, RIGHT, Svg, TOP, WIDTH, colour, short};
+use crate::svg::{Anchor, GAP, LEFT, PANEL, Panel, RIGHT, Svg, TOP, WIDTH, colour};
 
 const READ: &str = "#7b9fd4";
 const TRANSFORM: &str = "#e3c16f";
 const COMPUTE: &str = "#5f9e6e";
+const FAULT: &str = "#b03030";
+const BOUND: &str = "#333333";
+/// So many faults are named beside their lines; more would cover each other.
+const NAMED_FAULTS: usize = 10;
+
+/// When something went wrong.
+fn faults(panel: &Panel, svg: &mut Svg, outcome: &Outcome) {
+    for fault in outcome.faults.iter().filter(|fault| fault.seconds <= panel.x_max) {
+        let x = panel.x(fault.seconds);
+        svg.dashed((x, panel.top), (x, panel.top + PANEL), FAULT);
+    }
+}
+
+/// And what it was, beside the lines of the first few.
+fn name_faults(panel: &Panel, svg: &mut Svg, outcome: &Outcome) {
+    let within = outcome.faults.iter().filter(|fault| fault.seconds <= panel.x_max);
+    for (at, fault) in within.take(NAMED_FAULTS).enumerate() {
+        let x = panel.x(fault.seconds);
+        let is_left = x < (LEFT + WIDTH - RIGHT) / 2.0;
+        let (x, anchor) = if is_left { (x + 4.0, Anchor::Start) } else { (x - 4.0, Anchor::End) };
+        let y = panel.top + 14.0 * (at + 1) as f64;
+        svg.coloured_label((x, y), anchor, FAULT, &fault.text);
+    }
+}
 
 /// Everything that runs of one scenario have to show, one below the other.
 pub fn runs(outcomes: &[Outcome]) -> String {
-    let panels: usize = outcomes.iter().map(|outcome| 1 + chunked_datasets(outcome).len()).sum();
     let charts = outcomes.iter().filter(|outcome| !outcome.stages.is_empty()).count();
-    let height = TOP + (panels + charts) as f64 * (PANEL + GAP);
+    let panels = outcomes.iter().map(panels_over_time).sum::<usize>() + charts;
     let scenario = outcomes.first().map_or("", |outcome| &*outcome.scenario);
-    let mut svg = Svg::new(WIDTH, height, scenario);
+    let mut svg = Svg::new(WIDTH, TOP + panels as f64 * (PANEL + GAP), scenario);
     let mut top = TOP + 10.0;
     for outcome in outcomes {
-        progress(&mut svg, top, outcome);
-        top += PANEL + GAP;
-        for dataset in chunked_datasets(outcome) {
-            residency(&mut svg, top, outcome, dataset);
-            top += PANEL + GAP;
-        }
+        top = draw_over_time(&mut svg, top, outcome);
         if !outcome.stages.is_empty() {
             stages(&mut svg, top, outcome);
             top += PANEL + GAP;
@@ -33,11 +51,34 @@ pub fn runs(outcomes: &[Outcome]) -> String {
     svg.finish()
 }
 
+/// Only what happens over time: mini-batches, and chunks that come and go.
+pub fn over_time(outcome: &Outcome) -> String {
+    let height = TOP + panels_over_time(outcome) as f64 * (PANEL + GAP);
+    let mut svg = Svg::new(WIDTH, height, &outcome.scenario);
+    draw_over_time(&mut svg, TOP + 10.0, outcome);
+    svg.finish()
+}
+
 /// Only the stages of mini-batches.
 pub fn stages_alone(outcome: &Outcome) -> String {
     let mut svg = Svg::new(WIDTH, TOP + PANEL + GAP, &outcome.scenario);
     stages(&mut svg, TOP + 10.0, outcome);
     svg.finish()
+}
+
+fn panels_over_time(outcome: &Outcome) -> usize {
+    1 + chunked_datasets(outcome).len()
+}
+
+/// Returns where the next panel begins.
+fn draw_over_time(svg: &mut Svg, mut top: f64, outcome: &Outcome) -> f64 {
+    progress(svg, top, outcome);
+    top += PANEL + GAP;
+    for dataset in chunked_datasets(outcome) {
+        residency(svg, top, outcome, dataset);
+        top += PANEL + GAP;
+    }
+    top
 }
 
 /// The datasets of which chunks came and went.
@@ -59,28 +100,42 @@ fn progress(svg: &mut Svg, top: f64, outcome: &Outcome) {
     });
     let sums: Vec<u64> = [0].into_iter().chain(sums).collect();
     let step = outcome.progress.step_seconds;
-    let x_max = (step * (sums.len() - 1) as f64).max(1.0);
     let y_max = sums.last().map_or(1.0, |last| (*last as f64).max(1.0));
+    let x_max = if outcome.seconds > 0.0 { outcome.seconds } else { 1.0 };
     let panel = Panel { top, x_max, y_max };
-    let title = format!("{}: mini-batches of all jobs together", named(outcome));
-    panel.axes(svg, &title, "seconds", "mini-batches");
-    let point = |(at, sum): (usize, &u64)| (panel.x(step * at as f64), panel.y(*sum as f64));
+    panel.axes(
+        svg,
+        &format!("{}: mini-batches of all jobs together, summed up", named(outcome)),
+        "seconds",
+        1.0,
+    );
+    let point = |(at, sum): (usize, &u64)| {
+        // The last step is cut short by the end.
+        (panel.x((step * at as f64).min(x_max)), panel.y(*sum as f64))
+    };
     svg.curve(sums.iter().enumerate().map(point), COMPUTE);
+    faults(&panel, svg, outcome);
+    name_faults(&panel, svg, outcome);
 }
 
 /// When which chunk was resident: a line for each stay, as in Quiver's figure 7 but lying.
 fn residency(svg: &mut Svg, top: f64, outcome: &Outcome, dataset: &str) {
     let stays = || outcome.residency.iter().filter(|stay| stay.dataset == dataset);
     let chunks = f64::from(stays().map(|stay| stay.chunk + 1).max().unwrap_or(1));
-    let panel = Panel { top, x_max: outcome.seconds.max(1.0), y_max: chunks };
-    let title = format!("{}: chunks of {dataset} in the cache", named(outcome));
-    panel.axes(svg, &title, "seconds", "chunk");
+    let panel = Panel { top, x_max: outcome.seconds.max(1e-3), y_max: chunks };
+    panel.axes(
+        svg,
+        &format!("{}: chunks of {dataset} in the cache, by number", named(outcome)),
+        "seconds",
+        1.0,
+    );
     for stay in stays() {
         let (from, to) = (panel.x(stay.from_seconds), panel.x(stay.to_seconds));
         let y = panel.y(f64::from(stay.chunk) + 0.75);
         let size = ((to - from).max(0.5), PANEL / chunks * 0.5);
         svg.bar((from, y), size, &colour(stay.chunk as usize, 10));
     }
+    faults(&panel, svg, outcome);
 }
 
 /// Where mini-batches spent their time, as in Quiver's figures 4 and 5.
@@ -90,13 +145,14 @@ fn stages(svg: &mut Svg, top: f64, outcome: &Outcome) {
     let end = rows.iter().map(|row| row.compute_to).fold(start, f64::max);
     let panel = Panel { top, x_max: (end - start).max(1e-3), y_max: rows.len() as f64 };
     let job = outcome.jobs.first().map_or("", |job| &*job.name);
-    let title = format!("{}: {} mini-batches of {job}", named(outcome), rows.len());
-    panel.axes(svg, &title, "seconds", "mini-batch");
-    for (place, name, fill) in
-        [(0.0, "read", READ), (60.0, "transform", TRANSFORM), (150.0, "GPU", COMPUTE)]
-    {
-        svg.coloured_label((WIDTH - 250.0 + place, top - 10.0), Anchor::Start, fill, name);
-    }
+    panel.axes(
+        svg,
+        &format!("{}: {} mini-batches of {job}", named(outcome), rows.len()),
+        "seconds",
+        1.0,
+    );
+    let stages = [("read", READ), ("transform", TRANSFORM), ("GPU", COMPUTE)];
+    legend(svg, WIDTH - RIGHT - 270.0, top - 10.0, stages.into_iter());
     let height = PANEL / rows.len() as f64 * 0.7;
     for (index, row) in rows.iter().enumerate() {
         let y = panel.y(index as f64 + 0.85);
@@ -115,38 +171,51 @@ fn spans(row: &StageTimes) -> [(f64, f64, &'static str); 3] {
     ]
 }
 
-/// Speed-ups over the first policy, side by side, as in Quiver's figure 6.
+/// A coloured square and a word for each.
+fn legend<'a>(svg: &mut Svg, left: f64, y: f64, entries: impl Iterator<Item = (&'a str, &'a str)>) {
+    for (index, (name, fill)) in entries.enumerate() {
+        let x = left + 90.0 * index as f64;
+        svg.bar((x, y - 10.0), (10.0, 10.0), fill);
+        svg.label((x + 15.0, y), Anchor::Start, name);
+    }
+}
+
+/// Speed-ups over the first policy, side by side, as in Quiver's figure 6, below what none can beat.
 pub fn comparison(comparison: &Comparison) -> String {
     let variants = comparison.variants();
     let policies = &comparison.policies;
     let title = format!("{}: speed, {} = 1", comparison.scenario, policies[0]);
     let mut svg = Svg::new(WIDTH, TOP + PANEL + GAP, &title);
-    let rates: Vec<Vec<f64>> =
-        variants.iter().map(|variant| comparison.speed_ups(variant)).collect();
-    let top = rates.iter().flatten().copied().fold(1.0, f64::max);
-    let panel = Panel { top: TOP + 10.0, x_max: variants.len() as f64, y_max: top };
-    for step in 0..=4 {
-        let rate = top * f64::from(step) / 4.0;
-        svg.line((LEFT, panel.y(rate)), (WIDTH - RIGHT, panel.y(rate)), "#ddd");
-        svg.label((LEFT - 6.0, panel.y(rate) + 4.0), Anchor::End, &short(rate));
-    }
+    let speeds = comparison.speed_ups.iter().flatten();
+    let bounds = variants.iter().filter_map(|variant| comparison.bound(variant));
+    let highest = speeds.copied().chain(bounds).fold(1.0, f64::max);
+    let panel = Panel { top: TOP + 10.0, x_max: variants.len() as f64, y_max: highest };
+    panel.heights(&mut svg, 0.0);
     let width = (WIDTH - LEFT - RIGHT) / variants.len() as f64 / (policies.len() + 1) as f64;
-    for (place, (variant, rates)) in variants.iter().zip(&rates).enumerate() {
+    for (place, variant) in variants.iter().enumerate() {
         let left = panel.x(place as f64) + width / 2.0;
-        for (index, rate) in rates.iter().enumerate() {
+        for (index, (_, speed)) in comparison.of_variant(variant).enumerate() {
             let x = left + width * index as f64;
-            let y = panel.y(*rate);
-            let size = (width * 0.9, panel.y(0.0) - y);
-            svg.bar((x, y), size, &colour(index, policies.len()));
-            svg.label((x + width * 0.45, y - 4.0), Anchor::Middle, &format!("{rate:.2}"));
+            let y = panel.y(speed.unwrap_or(0.0));
+            svg.bar((x, y), (width * 0.9, panel.y(0.0) - y), &colour(index, policies.len()));
+            let shown = speed.map_or("–".to_owned(), |speed| format!("{speed:.2}"));
+            svg.label((x + width * 0.45, y - 4.0), Anchor::Middle, &shown);
         }
-        let middle = left + width * policies.len() as f64 / 2.0;
+        let right = left + width * policies.len() as f64;
+        if let Some(bound) = comparison.bound(variant) {
+            svg.dashed((left, panel.y(bound)), (right, panel.y(bound)), BOUND);
+        }
         let name = variant.as_deref().unwrap_or("all jobs");
-        svg.label((middle, panel.y(0.0) + 18.0), Anchor::Middle, name);
+        svg.label((f64::midpoint(left, right), panel.y(0.0) + 18.0), Anchor::Middle, name);
     }
-    for (index, policy) in policies.iter().enumerate() {
-        let at = (LEFT + 100.0 * index as f64, panel.y(0.0) + 42.0);
-        svg.coloured_label(at, Anchor::Start, &colour(index, policies.len()), policy.name());
-    }
+    let y = panel.y(0.0) + 46.0;
+    let middle = (LEFT + WIDTH - RIGHT) / 2.0;
+    let left = middle - 45.0 * (policies.len() + 1) as f64;
+    let colours: Vec<String> = (0..policies.len()).map(|at| colour(at, policies.len())).collect();
+    let entries = policies.iter().zip(&colours);
+    legend(&mut svg, left, y, entries.map(|(policy, fill)| (policy.name(), &**fill)));
+    let left = left + 90.0 * policies.len() as f64;
+    svg.dashed((left, y - 4.0), (left + 24.0, y - 4.0), BOUND);
+    svg.label((left + 30.0, y), Anchor::Start, "bound");
     svg.finish()
 }

@@ -2,10 +2,10 @@
 
 use super::{
     job::{Counts, Running},
-    outcome::{DatasetOutcome, JobOutcome, Outcome, Progress, StageTimes},
+    outcome::{DatasetOutcome, Incident, JobOutcome, Outcome, Progress, StageTimes},
     pipeline::Stages,
     policy::Policy,
-    scenario::Setup,
+    scenario::{Job, Setup},
     time::Nanos,
 };
 
@@ -18,6 +18,8 @@ const STAGES: usize = 20;
 pub(super) struct Recorder {
     warm_up: Nanos,
     at_warm_up: Vec<Counts>,
+    carried_at_warm_up: [u64; 2],
+    incidents: Vec<Incident>,
     /// Items that the origin delivered of each dataset, and how many of them ahead.
     fetched: Vec<(u64, u64)>,
     /// Mini-batches in each step; when there are too many steps, they become twice as long.
@@ -31,6 +33,8 @@ impl Recorder {
         Self {
             warm_up: setup.warm_up.into(),
             at_warm_up: vec![Counts::default(); setup.jobs.len()],
+            carried_at_warm_up: [0; 2],
+            incidents: Vec::new(),
             fetched: vec![(0, 0); setup.datasets.len()],
             progress: Vec::new(),
             step: Nanos(1_000_000_000),
@@ -38,10 +42,17 @@ impl Recorder {
         }
     }
 
-    /// From now on it counts.
-    pub fn warmed_up(&mut self, jobs: &[Running]) {
-        self.at_warm_up = jobs.iter().map(|job| job.counts).collect();
+    /// From now on it counts; so many bytes have come from the origin and from flash before.
+    pub fn warmed_up(&mut self, now: Nanos, jobs: &[Running], carried: [u64; 2]) {
+        let counts = jobs.iter().map(|job| Counts { busy: job.busy(now), ..job.counts });
+        self.at_warm_up = counts.collect();
+        self.carried_at_warm_up = carried;
         self.fetched.fill((0, 0));
+    }
+
+    /// Something went wrong.
+    pub fn note(&mut self, now: Nanos, text: String) {
+        self.incidents.push(Incident { seconds: now.seconds(), text });
     }
 
     /// The origin delivered so many items.
@@ -76,47 +87,69 @@ impl Recorder {
     }
 
     /// All that was written down; the rest is for others to say.
-    pub fn finish(self, setup: &Setup, now: Nanos, jobs: &[Running]) -> Outcome {
+    pub fn finish(self, setup: &Setup, now: Nanos, jobs: &[Running], carried: [u64; 2]) -> Outcome {
         let outcomes = setup.jobs.iter().zip(jobs).zip(&self.at_warm_up);
-        let outcomes = outcomes.map(|((said, running), before)| {
-            let counts = running.counts;
-            let ended = counts.ended.unwrap_or(now);
-            let counted = Nanos(ended.0.saturating_sub(counts.began.max(self.warm_up).0));
-            let busy = counts.busy - before.busy;
-            JobOutcome {
-                name: said.name.clone(),
-                group: said.group.clone(),
-                gpus: said.gpus,
-                batches: counts.batches - before.batches,
-                epochs: counts.epochs,
-                seconds: counted.seconds(),
-                gpu_busy: busy.seconds() / counted.seconds().max(1e-9),
-                reads: counts.reads.since(before.reads),
+        let outcomes =
+            outcomes.map(|((said, running), before)| self.job(now, said, running, *before));
+        let outcomes: Vec<JobOutcome> = outcomes.collect();
+        let datasets = setup.datasets.iter().zip(&self.fetched).enumerate();
+        let datasets = datasets.map(|(at, (dataset, (fetched, ahead)))| {
+            let readers = setup.jobs.iter().zip(&outcomes).filter(|(job, _)| job.dataset == at);
+            let read: u64 = readers.map(|(_, outcome)| outcome.reads.items).sum();
+            let [origin_bytes, ahead_bytes, read_bytes] =
+                [*fetched, *ahead, read].map(|items| items.saturating_mul(dataset.item_bytes));
+            DatasetOutcome {
+                name: dataset.name.clone(),
+                bytes: dataset.size().0,
+                chunks: dataset.chunking.chunks(),
+                chunk_bytes: dataset.chunk_size().0,
+                origin_bytes,
+                ahead_bytes,
+                read_bytes,
             }
         });
-        let outcomes = outcomes.collect();
-        let datasets = setup.datasets.iter().zip(&self.fetched);
-        let datasets = datasets.map(|(dataset, (fetched, ahead))| DatasetOutcome {
-            name: dataset.name.clone(),
-            bytes: dataset.size().0,
-            origin_bytes: fetched * dataset.item_bytes,
-            ahead_bytes: ahead * dataset.item_bytes,
-        });
+        let [origin_bytes, flash_bytes] =
+            [0, 1].map(|at| carried[at] - self.carried_at_warm_up[at]);
         Outcome {
             scenario: String::new(),
             variant: setup.variant.clone(),
             policy: Policy::None,
             seed: 0,
             seconds: now.seconds(),
-            jobs: outcomes,
             datasets: datasets.collect(),
-            item_reads: jobs.iter().map(|job| job.counts.reads.items).sum(),
-            origin_bytes: 0,
-            flash_bytes: 0,
+            capacity_bytes: setup.capacity.0,
+            warm_up_seconds: self.warm_up.seconds(),
+            item_reads: outcomes.iter().map(|job| job.reads.items).sum(),
+            item_reads_in_all: jobs.iter().map(|job| job.counts.reads.items).sum(),
+            jobs: outcomes,
+            origin_bytes,
+            flash_bytes,
+            faults: self.incidents,
             residency: Vec::new(),
             progress: Progress { step_seconds: self.step.seconds(), batches: self.progress },
             stages: self.stages,
             decisions: Vec::new(),
+        }
+    }
+
+    fn job(&self, now: Nanos, said: &Job, running: &Running, before: Counts) -> JobOutcome {
+        let counts = running.counts;
+        let ended = counts.ended.unwrap_or(now);
+        let began = counts.began.unwrap_or(now).max(self.warm_up);
+        let seconds = Nanos(ended.0.saturating_sub(began.0)).seconds();
+        let busy = Nanos(running.busy(now).0.saturating_sub(before.busy.0)).seconds();
+        let batches = busy / Nanos::from(said.compute).seconds();
+        JobOutcome {
+            name: said.name.clone(),
+            group: said.group.clone(),
+            gpus: said.gpus,
+            batches: counts.batches - before.batches,
+            epochs: counts.epochs - before.epochs,
+            seconds,
+            gpu_busy: if seconds > 0.0 { busy / seconds } else { 0.0 },
+            batch_seconds: (batches > 0.0 && seconds > 0.0).then(|| seconds / batches),
+            hit_share: counts.reads.since(before.reads).hit_rate(),
+            reads: counts.reads.since(before.reads),
         }
     }
 }

@@ -103,7 +103,7 @@ impl Store {
 pub(super) struct Recent {
     lru: Lru,
     /// Where the items of each dataset begin, and how long they are.
-    datasets: Vec<(u32, u32)>,
+    datasets: Vec<(u32, u64)>,
 }
 
 impl Recent {
@@ -112,7 +112,7 @@ impl Recent {
         let mut items = 0;
         let datasets = setup.datasets.iter().map(|dataset| {
             items += dataset.items;
-            (narrow(items - dataset.items), narrow(dataset.item_bytes))
+            (narrow(items - dataset.items), dataset.item_bytes)
         });
         let datasets = datasets.collect();
         Self { lru: Lru::new(narrow(items) as usize, setup.capacity.0), datasets }

@@ -4,7 +4,11 @@
 //! is not over their links to the origin, a few items at a time, so that what another job has brought
 //! meanwhile need not be fetched again. When items have arrived, the store keeps them or not.
 
+mod faults;
+
 use std::{sync::Arc, time::Duration};
+
+use forebay_core::units::ByteRate;
 
 use super::{
     events::Events,
@@ -15,7 +19,7 @@ use super::{
     pipeline::BatchNumber,
     policy::Policy,
     record::Recorder,
-    scenario::{FaultKind, Scenario, Setup},
+    scenario::{Scenario, Setup},
     store::{Fetched, Store},
     time::Nanos,
 };
@@ -31,7 +35,8 @@ enum Event {
     Computed { job: usize, life: u32 },
     Dies { job: usize, back_after: Option<Nanos> },
     NodeLost { node: u32 },
-    OriginBandwidth { bytes_per_second: u64 },
+    OriginSlows { to: ByteRate },
+    OriginRecovers { from: ByteRate },
     WarmedUp,
 }
 
@@ -48,11 +53,18 @@ pub fn simulate(
 ) -> Outcome {
     let mut world = World::new(setup, policy, seed);
     world.run(watch);
-    let World { now, jobs, store, origin, flash, recorder, .. } = world;
-    let mut outcome = recorder.finish(setup, now, &jobs);
+    let World { now, jobs, store, origin, flash, mut recorder, .. } = world;
+    let carried = [origin.carried(), flash.carried()];
+    if now < setup.warm_up.into() {
+        // It was over before anything counted.
+        recorder.warmed_up(now, &jobs, carried);
+    }
+    for late in setup.faults.iter().map(|fault| Nanos::from(fault.at)).filter(|at| *at > now) {
+        recorder.note(late, "a fault was to come, but all jobs had ended".to_owned());
+    }
+    let mut outcome = recorder.finish(setup, now, &jobs, carried);
     outcome.scenario.clone_from(&scenario.name);
     (outcome.policy, outcome.seed) = (policy, seed);
-    (outcome.origin_bytes, outcome.flash_bytes) = (origin.carried(), flash.carried());
     if let Store::Chunks(manager) = &store {
         outcome.residency = manager.residency(now);
         outcome.decisions = manager.decisions();
@@ -72,6 +84,8 @@ struct World<'a> {
     /// When the store's manager wants to be asked.
     deadline: Nanos,
     recorder: Recorder,
+    /// How slow the origin is, for each reason; the slowest counts.
+    slowed: Vec<ByteRate>,
 }
 
 impl<'a> World<'a> {
@@ -96,6 +110,7 @@ impl<'a> World<'a> {
             store,
             deadline: Nanos::MAX,
             recorder: Recorder::new(setup),
+            slowed: Vec::new(),
         };
         world.plan_all();
         world
@@ -108,26 +123,7 @@ impl<'a> World<'a> {
         for (job, said) in self.setup.jobs.iter().enumerate() {
             self.events.plan(said.starts.into(), Event::Starts { job });
         }
-        for fault in &self.setup.faults {
-            let at = Nanos::from(fault.at);
-            match &fault.kind {
-                FaultKind::JobDies { job, back_after } => {
-                    let job = self.setup.jobs.iter().position(|known| known.name == *job);
-                    let job = job.expect("scenarios are checked");
-                    let back_after = back_after.map(Nanos::from);
-                    self.events.plan(at, Event::Dies { job, back_after });
-                }
-                FaultKind::NodeLost(node) => {
-                    self.events.plan(at, Event::NodeLost { node: node - 1 });
-                }
-                FaultKind::OriginSlow { bandwidth, lasting } => {
-                    let [slow, usual] = [bandwidth, &self.setup.origin.bandwidth]
-                        .map(|rate| Event::OriginBandwidth { bytes_per_second: rate.0.0 });
-                    self.events.plan(at, slow);
-                    self.events.plan(at + Nanos::from(*lasting), usual);
-                }
-            }
-        }
+        self.plan_faults();
     }
 
     fn run(&mut self, watch: &mut dyn FnMut(f64)) {
@@ -143,14 +139,15 @@ impl<'a> World<'a> {
                 break;
             }
             self.now = next;
-            if arrival == next {
-                self.arrive();
-            } else if event == next {
-                let (_, event) = self.events.next().expect("it was there");
-                self.happen(event);
-            } else {
+            // First of all: whatever else falls on this moment would make the deadline look like one that is past.
+            if self.deadline == next {
                 self.managed(|manager, now, _| manager.tick(now));
                 (0..self.jobs.len()).for_each(|job| self.fetch(job));
+            } else if arrival == next {
+                self.arrive();
+            } else {
+                let (_, event) = self.events.next().expect("it was there");
+                self.happen(event);
             }
             if self.jobs.iter().all(|job| job.state == State::Done) {
                 return;
@@ -192,11 +189,13 @@ impl<'a> World<'a> {
             // Of a life that has ended.
             Event::Prepared { .. } | Event::Computed { .. } => {}
             Event::Dies { job, back_after } => self.die(job, back_after),
-            Event::NodeLost { node } => self.store.lose_node(node, self.setup.cache.nodes),
-            Event::OriginBandwidth { bytes_per_second } => {
-                self.origin.set_capacity(self.now, bytes_per_second);
+            Event::NodeLost { node } => self.lose_node(node),
+            Event::OriginSlows { to } => self.slow_down(to),
+            Event::OriginRecovers { from } => self.recover(from),
+            Event::WarmedUp => {
+                let carried = [self.origin.carried(), self.flash.carried()];
+                self.recorder.warmed_up(self.now, &self.jobs, carried);
             }
-            Event::WarmedUp => self.recorder.warmed_up(&self.jobs),
         }
     }
 
@@ -204,41 +203,9 @@ impl<'a> World<'a> {
         let running = &mut self.jobs[job];
         assert_eq!(running.state, State::Away, "a job starts when it is away");
         running.state = State::Training;
-        if running.life == 0 {
-            running.counts.began = self.now;
-        }
+        running.counts.began.get_or_insert(self.now);
         self.managed(|manager, now, jobs| manager.joined(now, job, jobs));
         self.go_on(job);
-    }
-
-    /// A job is killed without a word; the manager will miss it.
-    fn die(&mut self, job: usize, back_after: Option<Nanos>) {
-        if self.jobs[job].state != State::Training {
-            return;
-        }
-        self.origin.clear(self.now, job);
-        self.flash.clear(self.now, job);
-        let fetching = self.jobs[job].fetching.take();
-        self.jobs[job].die();
-        if let Some(manager) = self.store.manager() {
-            let cached = &mut manager.shelves[self.jobs[job].dataset];
-            cached.take_waiting(|waiting| waiting.job == job);
-            // What it was fetching, others have to fetch now.
-            let lost = fetching.map_or(Vec::new(), |fetching| fetching.items);
-            for item in &lost {
-                cached.abandon(*item);
-            }
-            for waiting in cached.take_waiting(|waiting| lost.contains(&waiting.item)) {
-                let Waiting { item, job, batch } = waiting;
-                let wanted = Wanted { batch, items: vec![item], asked: 0, is_probe: false };
-                self.jobs[job].wanted.push_front(wanted);
-            }
-        }
-        match back_after {
-            Some(span) => self.events.plan(self.now + span, Event::Starts { job }),
-            None => self.end(job),
-        }
-        (0..self.jobs.len()).for_each(|job| self.fetch(job));
     }
 
     fn end(&mut self, job: usize) {
@@ -281,8 +248,7 @@ impl<'a> World<'a> {
             .filter(|item| is_probe || !self.store.read(dataset, *item))
             .collect();
         let hits = items - narrow(lacking.len());
-        running.counts.reads.items += u64::from(items);
-        running.counts.reads.hits += u64::from(hits);
+        running.counts.reads.hit(hits.into());
         let mode = self
             .store
             .manager()
@@ -351,7 +317,7 @@ impl<'a> World<'a> {
         if wanted.asked == wanted.items.len() {
             running.wanted.pop_front();
         }
-        running.counts.reads.waited += u64::from(brought);
+        running.counts.reads.wait(brought.into());
         self.read_flash(job, batch, brought);
         Some(Fetching { batch: Some(batch), items, is_probe })
     }
@@ -391,7 +357,7 @@ impl<'a> World<'a> {
         let count = items.len() as u64;
         self.recorder.fetched(dataset, count, batch.is_none());
         if let Some(batch) = batch {
-            reads.misses += count;
+            reads.miss(count);
             reads.probes += if is_probe { count } else { 0 };
             self.read(job, batch, narrow(items.len()));
         }
@@ -399,7 +365,7 @@ impl<'a> World<'a> {
             for waiting in
                 manager.shelves[dataset].take_waiting(|waiting| items.contains(&waiting.item))
             {
-                self.jobs[waiting.job].counts.reads.waited += 1;
+                self.jobs[waiting.job].counts.reads.wait(1);
                 self.read_flash(waiting.job, waiting.batch, 1);
             }
             self.managed(|manager, now, jobs| {
@@ -425,20 +391,6 @@ impl<'a> World<'a> {
         let Some(done_at) = running.pipeline.compute(self.now) else { return };
         let life = running.life;
         self.events.plan(done_at, Event::Computed { job, life });
-        let released = running.epoch.yield_next();
-        if !released.is_empty() {
-            self.managed(|manager, now, _| {
-                manager.released(now, job, &released);
-            });
-        }
-        let running = &mut self.jobs[job];
-        if running.epoch.is_over() {
-            running.counts.epochs += 1;
-            if running.wants_epoch() {
-                running.epoch.begin_next();
-                self.managed(|manager, now, _| manager.next_epoch(now, job));
-            }
-        }
     }
 
     fn computed(&mut self, job: usize) {
@@ -451,15 +403,31 @@ impl<'a> World<'a> {
         running.counts.batches += 1;
         running.counts.busy = running.counts.busy + busy;
         self.recorder.computed(job, number, stages);
-        let is_done = running.is_done();
         self.managed(|manager, now, _| {
             manager.computed(now, job, mode, [took, took - busy]);
         });
-        if is_done {
+        self.checkpoint(job);
+        if self.jobs[job].is_done() {
             self.end(job);
             self.managed(|manager, now, _| manager.left(now, job));
         } else {
             self.go_on(job);
+        }
+    }
+
+    /// What was computed is never drawn again, whatever becomes of the job.
+    fn checkpoint(&mut self, job: usize) {
+        let released = self.jobs[job].epoch.yield_next();
+        if !released.is_empty() {
+            self.managed(|manager, now, _| manager.released(now, job, &released));
+        }
+        let running = &mut self.jobs[job];
+        if running.epoch.is_over() {
+            running.counts.epochs += 1;
+            if running.wants_epoch() {
+                running.epoch.begin_next();
+                self.managed(|manager, now, _| manager.next_epoch(now, job));
+            }
         }
     }
 }

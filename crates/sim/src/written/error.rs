@@ -18,8 +18,21 @@ pub struct ScenarioError {
 pub(crate) struct Source<'a> {
     pub file: &'a str,
     pub text: &'a str,
-    /// What to add when a key is missing.
+    pub words: Words<'a>,
+}
+
+/// What a kind of scenario says when something is missing or wrong.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Words<'a> {
+    /// What to add when a key is missing, by key.
     pub examples: &'a [(&'a str, &'a str)],
+    /// The same for names, by the line that begins their table.
+    pub names: &'a [(&'a str, &'a str)],
+    /// From where to where numbers go.
+    pub ranges: &'a [(&'a str, u64, u64)],
+    /// Tables of which there is one, and tables of which there may be several.
+    pub single: &'a [&'a str],
+    pub several: &'a [&'a str],
 }
 
 impl Source<'_> {
@@ -49,17 +62,29 @@ impl Source<'_> {
         Ok(())
     }
 
-    /// A number lies within its limits.
-    pub fn within(
+    /// A number lies within its range.
+    pub fn within<N: Copy + Into<u64>>(
         &self,
         name: &str,
-        value: &Spanned<u32>,
-        low: u32,
-        high: u32,
-    ) -> Result<u32, ScenarioError> {
-        let number = *value.get_ref();
+        value: &Spanned<N>,
+    ) -> Result<N, ScenarioError> {
+        let range = self.words.ranges.iter().find(|(known, ..)| *known == name);
+        let (_, low, high) = *range.expect("numbers have ranges");
+        self.between(name, value, low, high)
+    }
+
+    /// A number lies between these two.
+    pub fn between<N: Copy + Into<u64>>(
+        &self,
+        name: &str,
+        value: &Spanned<N>,
+        low: impl Into<u64>,
+        high: impl Into<u64>,
+    ) -> Result<N, ScenarioError> {
+        let (low, high) = (low.into(), high.into());
+        let number: u64 = (*value.get_ref()).into();
         if (low..=high).contains(&number) {
-            return Ok(number);
+            return Ok(*value.get_ref());
         }
         let problem = format!("`{name}` is {number}; write {low} to {high}");
         Err(self.refuse(&value.span(), problem))
@@ -68,24 +93,80 @@ impl Source<'_> {
     /// What the format itself does not allow, in our words.
     pub fn unreadable(&self, error: &toml::de::Error) -> ScenarioError {
         let at = error.span().unwrap_or(0..0);
-        let said = error.message();
+        self.refuse(&at, self.in_our_words(&at, error.message()))
+    }
+
+    fn in_our_words(&self, at: &Range<usize>, said: &str) -> String {
+        if self.text.trim().is_empty() {
+            return "the file is empty; docs/scenarios.md has an example".to_owned();
+        }
         if let Some(key) = quoted(said, "missing field `") {
-            let example = self.examples.iter().find(|(name, _)| *name == key);
-            let example = example.map_or(String::new(), |(key, text)| format!(" {key} = {text}"));
-            return self.refuse(&at, format!("`{key}` is missing; add a line such as{example}"));
+            return format!("`{key}` is missing; add {}", self.example(at, key));
         }
         if let Some(key) = quoted(said, "unknown field `") {
             let allowed = said.split_once("expected ").map_or("", |(_, allowed)| allowed);
             let allowed = allowed.trim_start_matches("one of ").replace('`', "");
-            return self.refuse(&at, format!("there is no key `{key}` here; there are {allowed}"));
+            return format!("there is no key `{key}` here; there are {allowed}");
+        }
+        if let Some(remedy) = self.wrong_brackets(at) {
+            return remedy;
+        }
+        if said.contains("duplicate key") {
+            let key = self.line(at.start).split('=').next().unwrap_or_default().trim().to_owned();
+            return format!("`{key}` is there twice; leave one out");
         }
         // A value's own complaint says what it is, not which key it belongs to.
-        let begun = self.text.as_bytes()[..at.start.min(self.text.len())].rsplit(|b| *b == b'\n');
-        let begun = begun.into_iter().next().map(String::from_utf8_lossy).unwrap_or_default();
-        match begun.split_once('=') {
-            Some((key, _)) => self.refuse(&at, format!("`{}`: {said}", key.trim())),
-            None => self.refuse(&at, said),
+        let Some(key) = self.key_before(at.start) else { return said.to_owned() };
+        let range = self.words.ranges.iter().find(|(known, ..)| *known == key);
+        if let Some((_, low, high)) = range.filter(|_| said.starts_with("invalid")) {
+            return format!("`{key}`: write a whole number from {low} to {high}");
         }
+        if said.contains("must be quoted") || said.contains("invalid basic string") {
+            let example = self.example(at, key);
+            return format!("`{key}`: write the text between two quotes, such as {example}");
+        }
+        format!("`{key}`: {said}")
+    }
+
+    /// What could stand there instead.
+    fn example(&self, at: &Range<usize>, key: &str) -> String {
+        let table = self.line(at.start).trim();
+        let name = self.words.names.iter().find(|(header, _)| key == "name" && *header == table);
+        let example = name.or_else(|| self.words.examples.iter().find(|(name, _)| *name == key));
+        example.map_or_else(|| format!("{key} = \"…\""), |(_, text)| (*text).to_owned())
+    }
+
+    /// A table that is written as one of several although there is one, or the other way round.
+    fn wrong_brackets(&self, at: &Range<usize>) -> Option<String> {
+        let line = self.line(at.start).trim();
+        let is_single = |name: &&&str| line.starts_with(&format!("[[{name}]]"));
+        if let Some(name) = self.words.single.iter().find(is_single) {
+            return Some(format!("there is one {name}; write [{name}] in single brackets"));
+        }
+        let written = |name: &str| [format!("[{name}]"), format!("[[{name}]]")];
+        let is_of = |name: &&&str| written(name).iter().any(|header| line.starts_with(header));
+        let name = self.words.several.iter().find(is_of)?;
+        Some(format!("there may be several; write [[{name}]] in double brackets, each time"))
+    }
+
+    /// The whole line around a place.
+    fn line(&self, at: usize) -> &str {
+        let at = at.min(self.text.len());
+        let start = self.text.as_bytes()[..at].iter().rposition(|byte| *byte == b'\n');
+        let start = start.map_or(0, |newline| newline + 1);
+        self.text.get(start..).and_then(|rest| rest.lines().next()).unwrap_or_default()
+    }
+
+    /// The key whose value begins here, or else the one that begins the line.
+    fn key_before(&self, at: usize) -> Option<&str> {
+        let at = at.min(self.text.len());
+        let start = self.text.as_bytes()[..at].iter().rposition(|byte| *byte == b'\n');
+        let begun = self.text.get(start.map_or(0, |newline| newline + 1)..at)?;
+        let before = match begun.trim_end().strip_suffix('=') {
+            Some(before) => before.trim_end(),
+            None => begun.split_once('=')?.0.trim(),
+        };
+        before.rsplit(|c: char| !(c.is_alphanumeric() || "_-.\"".contains(c))).next()
     }
 }
 

@@ -6,7 +6,7 @@ mod error;
 mod values;
 
 pub use error::ScenarioError;
-pub(crate) use error::Source;
+pub(crate) use error::{Source, Words};
 pub(crate) use values::{Capacity, Share, Text, Written};
 
 /// Which simulator a scenario is for: what its `kind` says, or training jobs. `file` is how errors call it.
@@ -17,7 +17,7 @@ pub fn kind(text: &str, file: &str) -> Result<Kind, ScenarioError> {
     }
     // Whatever else is wrong, the reader of training jobs says with its line.
     let Ok(Head { kind: Some(kind) }) = toml::from_str(text) else { return Ok(Kind::Train) };
-    let source = Source { file, text, examples: &[] };
+    let source = Source { file, text, words: Words::default() };
     let problem = |said| source.refuse(&kind.span(), format!("`kind`: {said}"));
     Kind::read(kind.get_ref()).map_err(problem)
 }

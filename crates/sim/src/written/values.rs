@@ -41,11 +41,19 @@ impl<'de, T: Written> Deserialize<'de> for Text<T> {
     }
 }
 
+/// Which units there are, for whoever has tried another.
+const UNITS: &str = "units are B, kB, MB, GB, TB and PB, or KiB to PiB, and fractions have a point";
+
+fn with_units(error: &impl ToString) -> String {
+    let error = error.to_string();
+    if error.contains("unit is unknown") { format!("{error}; {UNITS}") } else { error }
+}
+
 impl Written for ByteSize {
     const EXPECTED: &'static str = "a size with its unit, in quotes, such as \"15GB\"";
 
     fn read(text: &str) -> Result<Self, String> {
-        text.parse::<Self>().map_err(|error| error.to_string())
+        text.parse::<Self>().map_err(|error| with_units(&error))
     }
 }
 
@@ -53,7 +61,7 @@ impl Written for ByteRate {
     const EXPECTED: &'static str = "a rate with its unit, in quotes, such as \"100MB/s\"";
 
     fn read(text: &str) -> Result<Self, String> {
-        text.parse::<Self>().map_err(|error| error.to_string())
+        text.parse::<Self>().map_err(|error| with_units(&error))
     }
 }
 

@@ -142,7 +142,7 @@ impl Checker<'_> {
         let tier = &self.file.tier;
         let flash = variant.and_then(|variant| variant.flash.as_ref()).unwrap_or(&tier.flash);
         let nodes = match &tier.nodes {
-            Some(nodes) => self.source.within("nodes", nodes, 1, NODES_MAX)?,
+            Some(nodes) => self.source.between("nodes", nodes, 1_u32, NODES_MAX)?,
             None => 1,
         };
         if flash.get_ref().0.0 / u64::from(nodes) < workload.segment.0 {
@@ -257,7 +257,7 @@ impl Checker<'_> {
             let earlier = written[..index].iter().map(|job| &job.get_ref().name);
             self.source.name_is_new("job", &job.name, earlier)?;
             let columns = match &job.columns {
-                Some(columns) => self.source.within("columns", columns, 1, COLUMNS_MAX)?,
+                Some(columns) => self.source.between("columns", columns, 1_u32, COLUMNS_MAX)?,
                 None => COLUMNS_MAX,
             };
             let stages = |named: &Spanned<Vec<Spanned<String>>>| {
@@ -325,10 +325,10 @@ impl Checker<'_> {
     ) -> Result<(), ScenarioError> {
         let generator = written.get_ref();
         let plan = generator::Plan {
-            tables: self.source.within("tables", &generator.tables, 1, TABLES_MAX)?,
-            days: self.source.within("days", &generator.days, 1, DAYS_MAX)?,
+            tables: self.source.between("tables", &generator.tables, 1_u32, TABLES_MAX)?,
+            days: self.source.between("days", &generator.days, 1_u32, DAYS_MAX)?,
             partition: generator.partition.get_ref().0,
-            jobs: self.source.within("jobs", &generator.jobs, 1, JOBS_MAX)?,
+            jobs: self.source.between("jobs", &generator.jobs, 1_u32, JOBS_MAX)?,
             over: generator.over.get_ref().0,
             rate: generator.rate.0,
         };
@@ -342,7 +342,7 @@ impl Checker<'_> {
             return Err(self.source.refuse(&generator.partition.span(), problem));
         }
         let popular = match &generator.expert_tables {
-            Some(tables) => self.source.within("expert_tables", tables, 1, plan.tables)?,
+            Some(tables) => self.source.between("expert_tables", tables, 1_u32, plan.tables)?,
             None => 1,
         };
         let (parts, jobs) = generator::generate(&plan, workload.segment, self.seed);
@@ -375,7 +375,7 @@ impl Checker<'_> {
         value: Option<&Spanned<u32>>,
         most: u32,
     ) -> Result<u32, ScenarioError> {
-        value.map_or(Ok(1), |value| self.source.within(name, value, 1, most))
+        value.map_or(Ok(1), |value| self.source.between(name, value, 1_u32, most))
     }
 }
 

@@ -8,7 +8,7 @@ use toml::Spanned;
 
 use crate::{
     tier::workload::{Announced, Order},
-    written::{Kind, Share, Text, Written},
+    written::{Kind, Share, Text, Words, Written},
 };
 
 #[derive(Debug, Deserialize)]
@@ -108,22 +108,31 @@ pub(super) struct Variant {
 }
 
 /// What to add when a key is missing.
-pub(super) const EXAMPLES: [(&str, &str); 14] = [
-    ("about", "\"what this shows, in a line\""),
-    ("tier", "{ flash = \"1TB\" }"),
-    ("flash", "\"1TB\""),
-    ("name", "\"trainer\""),
-    ("size", "\"5TB\""),
-    ("reads", "[\"day-1\", \"day-2\"]"),
-    ("rate", "\"1.5GB/s\""),
-    ("capacity", "\"16TB\""),
-    ("bandwidth", "\"200MB/s\""),
-    ("tables", "85"),
-    ("days", "30"),
-    ("partition", "\"5TB\""),
-    ("jobs", "600"),
-    ("over", "\"1440min\""),
+const EXAMPLES: [(&str, &str); 14] = [
+    ("about", "about = \"what this shows, in a line\""),
+    ("tier", "[tier] with flash = \"1TB\" below it"),
+    ("flash", "flash = \"1TB\""),
+    ("name", "name = \"trainer\""),
+    ("size", "size = \"5TB\""),
+    ("reads", "reads = [\"day-1\", \"day-2\"]"),
+    ("rate", "rate = \"1.5GB/s\""),
+    ("capacity", "capacity = \"16TB\""),
+    ("bandwidth", "bandwidth = \"200MB/s\""),
+    ("tables", "tables = 85"),
+    ("days", "days = 30"),
+    ("partition", "partition = \"5TB\""),
+    ("jobs", "jobs = 600"),
+    ("over", "over = \"1440min\""),
 ];
+
+/// What to say when something is missing or wrong.
+pub(super) const WORDS: Words<'static> = Words {
+    examples: &EXAMPLES,
+    names: &[("[[partition]]", "name = \"day\""), ("[[variant]]", "name = \"shuffled\"")],
+    ranges: &[],
+    single: &["tier", "disks", "generator"],
+    several: &["partition", "job", "variant"],
+};
 
 impl Written for PolicyKind {
     const EXPECTED: &'static str = "the name of a policy, in quotes, such as \"next-use\"";

@@ -43,7 +43,7 @@ impl Scenario {
         name: &str,
         seed: Option<u64>,
     ) -> Result<Self, ScenarioError> {
-        check::check(&Source { file, text, examples: &file::EXAMPLES }, name, seed)
+        check::check(&Source { file, text, words: file::WORDS }, name, seed)
     }
 
     /// A scenario of this project, with its own seed or another.

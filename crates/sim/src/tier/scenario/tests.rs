@@ -260,7 +260,7 @@ fn the_documented_example_can_be_run() {
     let example = page.split("```toml\n").nth(2).and_then(|rest| rest.split("```").next()).unwrap();
     let scenario = parse(example).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!((scenario.setups.len(), scenario.setups[0].workload.jobs.len()), (2, 4));
-    let keys = file::EXAMPLES.iter().map(|(key, _)| *key);
+    let keys = file::WORDS.examples.iter().map(|(key, _)| *key);
     let generator = ["tables", "days", "partition", "jobs", "over"];
     for key in keys.filter(|key| !generator.contains(key)).chain([
         "segment",

@@ -119,6 +119,11 @@ impl Manager {
         self.split_if_needed(now);
     }
 
+    /// A job was killed without a word: its lease will end, or it comes back.
+    pub fn killed(&mut self, job: usize) {
+        self.jobs[job].is_here = false;
+    }
+
     /// A job is done.
     pub fn left(&mut self, now: Nanos, job: usize) {
         self.jobs[job].is_here = false;
@@ -203,10 +208,19 @@ impl Manager {
         all.filter(|deadline| *deadline > now).min().unwrap_or(Nanos::MAX)
     }
 
+    /// Time has passed. Whoever lives says so now and then, however long it waits for its next mini-batch.
     pub fn tick(&mut self, now: Nanos) {
         self.shelves.iter_mut().for_each(|shelf| shelf.tick(now));
+        for (job, known) in self.jobs.iter().enumerate().filter(|(_, known)| known.is_here) {
+            let cached = &mut self.shelves[known.dataset];
+            if cached.knows(now, job) {
+                cached.renew(now, job);
+            }
+        }
         if now >= self.space.next_deadline().into() {
             self.split(now);
+        } else {
+            self.split_if_needed(now);
         }
     }
 

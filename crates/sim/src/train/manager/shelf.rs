@@ -214,6 +214,11 @@ impl Shelf {
         });
     }
 
+    /// A job lives.
+    pub fn renew(&mut self, now: Nanos, job: usize) {
+        self.tell(now, |manager| manager.renew(now.duration(), member(job)));
+    }
+
     /// A job is done.
     pub fn leave(&mut self, now: Nanos, job: usize) {
         self.tell(now, |manager| manager.leave(now.duration(), member(job)));

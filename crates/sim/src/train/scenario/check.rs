@@ -6,21 +6,20 @@ use forebay_core::{ByteSize, JobId, chunking::Chunking};
 use toml::Spanned;
 
 use super::{
-    Cache, Dataset, End, Fault, FaultKind, Job, Origin, Scenario, ScenarioError, Setup, file,
+    Cache, Dataset, End, Fault, FaultKind, Job, Origin, Scenario, ScenarioError, Setup,
+    file::{self, CHUNKS_MAX, ITEMS_MAX, JOBS_MAX},
 };
 use crate::{
     train::policy::Policy,
     written::{Capacity, Source, Text},
 };
 
-/// A permutation of so many items takes 400 MB for every job.
-const ITEMS_MAX: u64 = 100_000_000;
-/// Many more than any cluster of a scenario, and few enough to simulate.
-const JOBS_MAX: u32 = 1000;
-const NODES_MAX: u32 = 10_000;
-const BATCH_MAX: u32 = 1 << 20;
-/// Of workers, batches under way, connections, GPUs, epochs.
-const FEW_MAX: u32 = 1 << 16;
+/// Every job has an order of its own over its dataset: so many items in all of them take some gigabytes.
+const ORDERED_MAX: u64 = 500_000_000;
+/// The datasets together, and the cache: sums of a few such sizes are still sizes.
+const SIZE_MAX: ByteSize = ByteSize(1_000_000_000_000_000_000);
+const DATASETS_MAX: usize = 1000;
+const VARIANTS_MAX: usize = 100;
 
 pub(super) fn check(source: &Source<'_>, name: &str) -> Result<Scenario, ScenarioError> {
     let file: file::File =
@@ -46,9 +45,17 @@ impl Checker<'_> {
             let remedy = "add [[job]] with name, dataset, batch and compute";
             return Err(self.refuse(&start, format!("there is no job; {remedy}")));
         }
+        if let Some(beyond) = file.variant.get(VARIANTS_MAX) {
+            let problem = format!("these are more than {VARIANTS_MAX} variants; leave some out");
+            return Err(self.refuse(&beyond.span(), problem));
+        }
         let datasets = self.datasets()?;
         let warm_up = file.warm_up.as_ref().map_or(Duration::ZERO, |time| time.get_ref().0);
         let duration = file.duration.as_ref().map(|time| time.get_ref().0);
+        if let Some(time) = file.duration.as_ref().filter(|time| time.get_ref().0.is_zero()) {
+            let problem = "a `duration` of nothing shows nothing; write a longer one";
+            return Err(self.refuse(&time.span(), problem));
+        }
         if let (Some(warm_up), Some(duration)) = (&file.warm_up, &file.duration)
             && warm_up.get_ref().0 >= duration.get_ref().0
         {
@@ -57,7 +64,7 @@ impl Checker<'_> {
         }
         let jobs = self.jobs(&datasets)?;
         let nodes = match &file.cache.nodes {
-            Some(nodes) => self.source.within("nodes", nodes, 1, NODES_MAX)?,
+            Some(nodes) => self.source.within("nodes", nodes)?,
             None => 1,
         };
         let cache = Cache {
@@ -145,6 +152,10 @@ impl Checker<'_> {
             _ => true,
         });
         setup.capacity = match capacity.get_ref().0 {
+            Capacity::Bytes(bytes) if bytes > SIZE_MAX => {
+                let problem = format!("the `capacity` is {bytes}; write at most 1000PB");
+                return Err(self.refuse(&capacity.span(), problem));
+            }
             Capacity::Bytes(bytes) => bytes,
             Capacity::Share(share) => {
                 setup.datasets.iter().map(|dataset| share_of(dataset, share)).sum()
@@ -165,16 +176,29 @@ impl Checker<'_> {
 
     fn datasets(&self) -> Result<Vec<Dataset>, ScenarioError> {
         let mut datasets = Vec::new();
+        let (mut all_items, mut all_bytes) = (0, ByteSize::ZERO);
+        if let Some(beyond) = self.file.dataset.get(DATASETS_MAX) {
+            let problem = format!("these are more than {DATASETS_MAX} datasets; leave some out");
+            return Err(self.refuse(&beyond.span(), problem));
+        }
         for (index, written) in self.file.dataset.iter().enumerate() {
             let written = written.get_ref();
             let earlier = self.file.dataset[..index].iter().map(|dataset| &dataset.get_ref().name);
             self.source.name_is_new("dataset", &written.name, earlier)?;
-            let items = *written.items.get_ref();
-            if !(1..=ITEMS_MAX).contains(&items) {
-                let problem = format!("`items` is {items}; write 1 to {ITEMS_MAX}");
+            let items = self.source.within("items", &written.items)?;
+            all_items += items;
+            if all_items > ITEMS_MAX {
+                let problem = format!(
+                    "the datasets have more than {ITEMS_MAX} items together; lower `items`"
+                );
                 return Err(self.refuse(&written.items.span(), problem));
             }
             let size = written.size.get_ref().0;
+            all_bytes = ByteSize(all_bytes.0.saturating_add(size.0));
+            if all_bytes > SIZE_MAX {
+                let problem = "the datasets have more than 1000 PB together; lower `size`";
+                return Err(self.refuse(&written.size.span(), problem));
+            }
             let item_bytes = size.0 / items;
             if item_bytes == 0 {
                 let problem = format!(
@@ -183,19 +207,35 @@ impl Checker<'_> {
                 return Err(self.refuse(&written.size.span(), problem));
             }
             let total = ByteSize(item_bytes * items);
-            let chunking = match &written.chunks {
-                Some(chunks) => Chunking::into_chunks(*chunks.get_ref(), items)
-                    .map_err(|error| self.refuse(&chunks.span(), format!("`chunks`: {error}")))?,
-                None => Chunking::for_dataset(total, items),
-            };
+            let chunking = self.chunking(written, total, items)?;
             let name = written.name.get_ref().clone();
             datasets.push(Dataset { name, items, item_bytes, chunking });
         }
         Ok(datasets)
     }
 
+    fn chunking(
+        &self,
+        dataset: &file::Dataset,
+        total: ByteSize,
+        items: u64,
+    ) -> Result<Chunking, ScenarioError> {
+        let Some(written) = &dataset.chunks else {
+            let usual = Chunking::for_dataset(total, items);
+            let most = Chunking::into_chunks(CHUNKS_MAX.min(items), items);
+            let is_too_many = u64::from(usual.chunks()) > CHUNKS_MAX;
+            return Ok(most.ok().filter(|_| is_too_many).unwrap_or(usual));
+        };
+        let chunks = self.source.within("chunks", written)?;
+        Chunking::into_chunks(chunks, items).map_err(|_| {
+            let problem = format!("`chunks` is {chunks}; write 1 to {items}, one for each item");
+            self.refuse(&written.span(), problem)
+        })
+    }
+
     fn jobs(&self, datasets: &[Dataset]) -> Result<Vec<Job>, ScenarioError> {
         let mut jobs: Vec<Job> = Vec::new();
+        let mut ordered: u64 = 0;
         for (index, spanned) in self.file.job.iter().enumerate() {
             let written = spanned.get_ref();
             let earlier = self.file.job[..index].iter().map(|job| &job.get_ref().name);
@@ -211,44 +251,76 @@ impl Checker<'_> {
                 return Err(self.refuse(&written.dataset.span(), problem));
             };
             let few = |name: &str, value: &Option<Spanned<u32>>, otherwise: u32| match value {
-                Some(value) => self.source.within(name, value, 1, FEW_MAX),
+                Some(value) => self.source.within(name, value),
                 None => Ok(otherwise),
             };
             let workers = few("workers", &written.workers, 4)?;
+            let batch = self.source.within("batch", &written.batch)?;
+            let items = datasets[dataset].items;
+            if u64::from(batch) > items {
+                let problem =
+                    format!("`batch` is {batch}, but `{wanted}` has {items} items; lower it");
+                return Err(self.refuse(&written.batch.span(), problem));
+            }
+            let compute = written.compute.get_ref().0;
+            if compute.is_zero() {
+                let problem = "a `compute` of nothing keeps no GPU busy; write at least 0.001ms";
+                return Err(self.refuse(&written.compute.span(), problem));
+            }
             let job = Job {
                 name: String::new(),
                 group: written.name.get_ref().clone(),
                 dataset,
                 gpus: few("gpus", &written.gpus, 1)?,
-                batch: self.source.within("batch", &written.batch, 1, BATCH_MAX)?,
-                compute: written.compute.0,
+                batch,
+                compute,
                 transform: written.transform.map_or(Duration::ZERO, |time| time.0),
                 workers,
                 // PyTorch's `prefetch_factor` is two for every worker; one more is on the GPU.
                 depth: few("depth", &written.depth, 2 * workers + 1)?,
                 connections: few("connections", &written.connections, 8)?,
-                starts: written.starts.map_or(Duration::ZERO, |time| time.0),
+                starts: self.starts(written)?,
                 end: self.end(spanned)?,
             };
             let count = match &written.count {
-                Some(count) => self.source.within("count", count, 1, JOBS_MAX)?,
+                Some(count) => self.source.within("count", count)?,
                 None => 1,
             };
+            ordered = ordered.saturating_add(u64::from(count).saturating_mul(items));
+            if ordered > ORDERED_MAX {
+                let problem = format!(
+                    "jobs times items are more than {ORDERED_MAX}, too many for memory; lower `count` or `items`"
+                );
+                return Err(self.refuse(&spanned.span(), problem));
+            }
             for number in 1..=count {
                 let group = &job.group;
                 let name = if count == 1 { group.clone() } else { format!("{group}-{number}") };
-                if name.parse::<JobId>().is_err() || jobs.iter().any(|job| job.name == name) {
+                if let Err(error) = name.parse::<JobId>() {
+                    return Err(self.refuse(&written.name.span(), error.to_string()));
+                }
+                if jobs.iter().any(|job| job.name == name) {
                     let problem = format!("two jobs would be called `{name}`; name one otherwise");
                     return Err(self.refuse(&written.name.span(), problem));
                 }
                 jobs.push(Job { name, ..job.clone() });
             }
-            if jobs.len() > JOBS_MAX as usize {
+            if jobs.len() as u64 > JOBS_MAX {
                 let problem = format!("these are more than {JOBS_MAX} jobs; lower `count`");
                 return Err(self.refuse(&spanned.span(), problem));
             }
         }
         Ok(jobs)
+    }
+
+    fn starts(&self, job: &file::Job) -> Result<Duration, ScenarioError> {
+        let Some(starts) = &job.starts else { return Ok(Duration::ZERO) };
+        let end = self.file.duration.as_ref().map_or(Duration::MAX, |time| time.get_ref().0);
+        if starts.get_ref().0 >= end {
+            let problem = "it `starts` when all is over; make it earlier, or `duration` longer";
+            return Err(self.refuse(&starts.span(), problem));
+        }
+        Ok(starts.get_ref().0)
     }
 
     fn end(&self, job: &Spanned<file::Job>) -> Result<End, ScenarioError> {
@@ -258,13 +330,8 @@ impl Checker<'_> {
                 let problem = "a job ends after `epochs` or after `batches`; leave one out";
                 Err(self.refuse(&batches.span(), problem))
             }
-            (Some(epochs), None) => {
-                Ok(End::Epochs(self.source.within("epochs", epochs, 1, FEW_MAX)?))
-            }
-            (None, Some(batches)) if *batches.get_ref() == 0 => {
-                Err(self.refuse(&batches.span(), "`batches` is 0; write at least 1"))
-            }
-            (None, Some(batches)) => Ok(End::Batches(*batches.get_ref())),
+            (Some(epochs), None) => Ok(End::Epochs(self.source.within("epochs", epochs)?)),
+            (None, Some(batches)) => Ok(End::Batches(self.source.within("batches", batches)?)),
             (None, None) if self.file.duration.is_some() => Ok(End::Never),
             (None, None) => {
                 let problem = "this job would never end; give it `epochs` or `batches`, or the scenario a `duration`";
@@ -278,9 +345,15 @@ impl Checker<'_> {
         for spanned in &self.file.fault {
             let written = spanned.get_ref();
             let lasting = written.lasting.map(|time| time.0);
+            let at = written.at.get_ref().0;
+            if self.file.duration.as_ref().is_some_and(|end| at >= end.get_ref().0) {
+                let problem =
+                    "this would happen when all is over; make `at` earlier, or `duration` longer";
+                return Err(self.refuse(&written.at.span(), problem));
+            }
             let kind = match (&written.job, &written.node, &written.origin) {
                 (Some(job), None, None) => {
-                    if !jobs.iter().any(|known| known.name == *job.get_ref()) {
+                    let Some(known) = jobs.iter().find(|known| known.name == *job.get_ref()) else {
                         let names = jobs.iter().map(|job| &*job.name).collect::<Vec<_>>();
                         let problem = format!(
                             "there is no job `{}`; there are {}",
@@ -288,6 +361,11 @@ impl Checker<'_> {
                             names.join(", ")
                         );
                         return Err(self.refuse(&job.span(), problem));
+                    };
+                    if at < known.starts {
+                        let problem =
+                            format!("`{}` starts later; make `at` later, too", known.name);
+                        return Err(self.refuse(&written.at.span(), problem));
                     }
                     FaultKind::JobDies { job: job.get_ref().clone(), back_after: lasting }
                 }
@@ -297,7 +375,14 @@ impl Checker<'_> {
                             "a node that is lost comes back empty at once; leave out `for`";
                         return Err(self.refuse(&spanned.span(), problem));
                     }
-                    FaultKind::NodeLost(self.source.within("node", node, 1, nodes)?)
+                    let number = self.source.within("node", node)?;
+                    if number > nodes {
+                        let problem = format!(
+                            "there is no node {number}; nodes are counted from 1 to {nodes} (`nodes`)"
+                        );
+                        return Err(self.refuse(&node.span(), problem));
+                    }
+                    FaultKind::NodeLost(number)
                 }
                 (None, None, Some(rate)) => {
                     let Some(lasting) = lasting else {
@@ -311,7 +396,7 @@ impl Checker<'_> {
                     return Err(self.refuse(&spanned.span(), problem));
                 }
             };
-            faults.push(Fault { at: written.at.0, kind });
+            faults.push(Fault { at, kind });
         }
         Ok(faults)
     }

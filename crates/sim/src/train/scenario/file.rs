@@ -11,7 +11,7 @@ use toml::Spanned;
 
 use crate::{
     train::policy::Policy,
-    written::{Capacity, Kind, Text, Written},
+    written::{Capacity, Kind, Text, Words, Written},
 };
 
 #[derive(Debug, Deserialize)]
@@ -71,12 +71,12 @@ pub(super) struct Job {
     pub count: Option<Spanned<u32>>,
     pub gpus: Option<Spanned<u32>>,
     pub batch: Spanned<u32>,
-    pub compute: Text<Duration>,
+    pub compute: Spanned<Text<Duration>>,
     pub transform: Option<Text<Duration>>,
     pub workers: Option<Spanned<u32>>,
     pub depth: Option<Spanned<u32>>,
     pub connections: Option<Spanned<u32>>,
-    pub starts: Option<Text<Duration>>,
+    pub starts: Option<Spanned<Text<Duration>>>,
     pub epochs: Option<Spanned<u32>>,
     pub batches: Option<Spanned<u64>>,
 }
@@ -84,7 +84,7 @@ pub(super) struct Job {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Fault {
-    pub at: Text<Duration>,
+    pub at: Spanned<Text<Duration>>,
     pub job: Option<Spanned<String>>,
     pub node: Option<Spanned<u32>>,
     pub origin: Option<Text<ByteRate>>,
@@ -100,23 +100,66 @@ pub(super) struct Variant {
     pub jobs: Option<Spanned<Vec<Spanned<String>>>>,
 }
 
-/// What to add when a key is missing.
-pub(super) const EXAMPLES: [(&str, &str); 14] = [
-    ("about", "\"what this shows, in a line\""),
-    ("origin", "{ bandwidth = \"1GB/s\" }"),
-    ("cache", "{ capacity = \"20%\", read_bandwidth = \"2GB/s\" }"),
-    ("bandwidth", "\"1GB/s\""),
-    ("capacity", "\"100GB\""),
-    ("read_bandwidth", "\"2GB/s\""),
-    ("name", "\"imagenet\""),
-    ("size", "\"154GB\""),
-    ("items", "1_281_167"),
-    ("dataset", "\"imagenet\""),
-    ("batch", "512"),
-    ("compute", "\"90ms\""),
-    ("at", "\"10min\""),
-    ("jobs", "[\"resnet50\"]"),
+/// All datasets of a scenario together have at most so many items: a permutation takes 400 MB.
+pub(super) const ITEMS_MAX: u64 = 100_000_000;
+/// Many more than any cluster of a scenario, and few enough to simulate.
+pub(super) const JOBS_MAX: u64 = 1000;
+/// Halves of chunks are told apart by 16 bits.
+pub(super) const CHUNKS_MAX: u64 = 1 << 15;
+/// Of workers, batches under way, connections, GPUs, epochs.
+const FEW_MAX: u64 = 1 << 16;
+
+/// From where to where numbers go.
+const RANGES: [(&str, u64, u64); 13] = [
+    ("seed", 0, i64::MAX as u64),
+    ("nodes", 1, 10_000),
+    ("items", 1, ITEMS_MAX),
+    ("chunks", 1, CHUNKS_MAX),
+    ("count", 1, JOBS_MAX),
+    ("gpus", 1, FEW_MAX),
+    ("batch", 1, 1 << 20),
+    ("workers", 1, FEW_MAX),
+    ("depth", 1, FEW_MAX),
+    ("connections", 1, FEW_MAX),
+    ("epochs", 1, FEW_MAX),
+    ("batches", 1, i64::MAX as u64),
+    ("node", 1, 10_000),
 ];
+
+/// Tables of which there is one, and tables of which there may be several.
+const SINGLE: [&str; 2] = ["origin", "cache"];
+const SEVERAL: [&str; 4] = ["dataset", "job", "fault", "variant"];
+
+/// What to add when a key is missing.
+const EXAMPLES: [(&str, &str); 14] = [
+    ("about", "about = \"what this shows, in a line\""),
+    ("origin", "[origin] with bandwidth = \"1GB/s\" below it"),
+    ("cache", "[cache] with capacity = \"20%\" and read_bandwidth = \"2GB/s\" below it"),
+    ("bandwidth", "bandwidth = \"1GB/s\""),
+    ("capacity", "capacity = \"100GB\""),
+    ("read_bandwidth", "read_bandwidth = \"2GB/s\""),
+    ("name", "name = \"imagenet\""),
+    ("size", "size = \"154GB\""),
+    ("items", "items = 1_281_167"),
+    ("dataset", "dataset = \"imagenet\""),
+    ("batch", "batch = 512"),
+    ("compute", "compute = \"90ms\""),
+    ("at", "at = \"10min\""),
+    ("jobs", "jobs = [\"resnet50\"]"),
+];
+
+/// What jobs and variants are called, unlike datasets.
+const NAMES: [(&str, &str); 2] =
+    [("[[job]]", "name = \"resnet50\""), ("[[variant]]", "name = \"small\"")];
+
+/// What to say when something is missing or wrong.
+pub(super) const WORDS: Words<'static> = Words {
+    examples: &EXAMPLES,
+    names: &NAMES,
+    ranges: &RANGES,
+    single: &SINGLE,
+    several: &SEVERAL,
+};
 
 impl Written for Policy {
     const EXPECTED: &'static str = "the name of a policy, in quotes, such as \"forebay\"";

@@ -40,7 +40,7 @@ pub struct Scenario {
 impl Scenario {
     /// Reads the text of a file; `file` is how errors call it.
     pub fn parse(text: &str, file: &str, name: &str) -> Result<Self, ScenarioError> {
-        let source = Source { file, text, examples: &file::EXAMPLES };
+        let source = Source { file, text, words: file::WORDS };
         check::check(&source, name)
     }
 

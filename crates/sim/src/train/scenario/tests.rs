@@ -82,6 +82,7 @@ fn a_file_says_who_reads_what() {
 
 /// Every kind of mistake: what is changed in the good file, the line that is named, and what is said.
 #[test]
+#[expect(clippy::too_many_lines, reason = "a line for each mistake")]
 fn mistakes_are_named_with_their_line_and_the_remedy() {
     let cases: &[(&str, &str, usize, &[&str])] = &[
         ("policy = \"lru\"", "policy = \"mru\"", 2, &["`policy`", "`mru`", "there are none, lru"]),
@@ -102,15 +103,47 @@ fn mistakes_are_named_with_their_line_and_the_remedy() {
             &["holds no chunk", "1.00 GB of `photos`", "more `chunks`"],
         ),
         ("nodes = 3", "nodes = 0", 13, &["`nodes` is 0", "1 to 10000"]),
-        ("nodes = 3", "nodes = -3", 13, &["`nodes`", "u32"]),
+        ("nodes = 3", "nodes = -3", 13, &["`nodes`", "whole number from 1 to 10000"]),
+        ("nodes = 3", "nodes = 1e308", 13, &["`nodes`: write a whole number from 1 to 10000"]),
+        ("capacity = \"20%\"", "capacity = \"2000PB\"", 12, &["at most 1000PB"]),
+        ("capacity = \"20%\"", "capacity = 20GB", 12, &["`capacity`", "quotes", "\"100GB\""]),
+        ("capacity = \"20%\"", "capacity = \"20%", 12, &["`capacity`", "two quotes"]),
+        (
+            "capacity = \"20%\"",
+            "capacity = \"16EB\"",
+            12,
+            &["unit is unknown", "PB, or KiB to PiB"],
+        ),
+        (
+            "capacity = \"20%\"",
+            "capacity = \"1,5GB\"",
+            12,
+            &["unit is unknown", "fractions have a point"],
+        ),
+        ("capacity = \"20%\"", "nodes = 3", 13, &["`nodes` is there twice", "leave one out"]),
+        ("[cache]", "[[cache]]", 11, &["one cache", "[cache] in single brackets"]),
+        ("[[fault]]", "[fault]", 42, &["[[fault]] in double brackets"]),
+        ("[[dataset]]\nname = \"photos\"", "[dataset]\nname = \"photos\"", 22, &["dataset"]),
+        ("duration = \"100s\"", "duration = \"0s\"", 4, &["`duration` of nothing"]),
+        ("duration = \"100s\"", "duration = \"50s\"", 43, &["all is over", "`duration` longer"]),
+        ("compute = \"50ms\"", "compute = \"0ms\"", 33, &["`compute` of nothing"]),
+        ("epochs = 3", "epochs = 3\nstarts = \"2min\"", 41, &["`starts` when all is over"]),
+        ("gpus = 4", "gpus = 4\nstarts = \"90s\"", 44, &["`trainer-2` starts later"]),
+        ("batch = 32", "batch = 1001", 38, &["`batch` is 1001", "`sounds` has 1000 items"]),
+        ("items = 1000\n", "items = 99_999_999\n", 25, &["100000000 items together"]),
+        ("size = \"30GB\"", "size = \"1000PB\"", 24, &["1000 PB together", "lower `size`"]),
+        ("[[variant]]\nname = \"small\"", "[[variant]]", 47, &["add name = \"small\""]),
+        ("[[job]]\nname = \"trainer\"", "[[job]]", 27, &["add name = \"resnet50\""]),
+        ("[origin]", "[variant]", 47, &["[[variant]] in double brackets"]),
         ("read_bandwidth = \"2GB/s\"", "", 11, &["`read_bandwidth` is missing"]),
         ("size = \"10GB\"", "size = \"10kB\"", 18, &["less than a byte", "100000 items"]),
         ("size = \"10GB\"", "size = \"10\"", 18, &["`size`", "unit is missing"]),
         ("size = \"10GB\"", "size = \"99999999PB\"", 18, &["`size`", "too large"]),
         ("size = \"10GB\"", "", 16, &["`size` is missing", "size = \"154GB\""]),
         ("items = 100_000", "items = 0", 19, &["`items` is 0", "1 to 100000000"]),
-        ("items = 100_000", "items = 1e5", 19, &["`items`", "u64"]),
-        ("chunks = 10", "chunks = 0", 20, &["`chunks`", "1 to 65536"]),
+        ("items = 100_000", "items = 1e5", 19, &["`items`", "a whole number from 1"]),
+        ("chunks = 10", "chunks = 0", 20, &["`chunks` is 0", "1 to 32768"]),
+        ("chunks = 10", "chunks = 65536", 20, &["`chunks` is 65536", "1 to 32768"]),
         ("name = \"sounds\"", "name = \"photos\"", 23, &["a dataset `photos` already"]),
         ("name = \"sounds\"", "name = \"so und\"", 23, &["`so und` cannot name a dataset"]),
         (
@@ -148,7 +181,7 @@ fn mistakes_are_named_with_their_line_and_the_remedy() {
             &["no job `trainer`", "trainer-1, trainer-2"],
         ),
         ("job = \"trainer-2\"", "node = 4", 42, &["leave out `for`"]),
-        ("job = \"trainer-2\"\nfor = \"10s\"", "node = 4", 44, &["`node` is 4", "1 to 3"]),
+        ("job = \"trainer-2\"\nfor = \"10s\"", "node = 4", 44, &["no node 4", "from 1 to 3"]),
         ("job = \"trainer-2\"\nfor = \"10s\"", "origin = \"1MB/s\"", 42, &["for = \"1min\""]),
         ("job = \"trainer-2\"", "", 42, &["one of `job`, `node` and `origin`"]),
         ("name = \"alone\"", "name = \"small\"", 52, &["a variant `small` already"]),
@@ -170,6 +203,26 @@ fn mistakes_are_named_with_their_line_and_the_remedy() {
         }
         assert_eq!(error.lines().count(), 1, "{error}");
     }
+}
+
+#[test]
+fn files_that_lack_a_table_or_have_too_much_are_refused() {
+    for (text, saying) in [
+        ("", "the file is empty; docs/scenarios.md"),
+        ("about = \"x\"", "add [origin] with bandwidth"),
+        ("about = \"x\"\norigin = { bandwidth = \"1\" }", "`bandwidth`: `1` is not"),
+    ] {
+        let error = parse(text).unwrap_err().to_string();
+        assert!(error.contains(saying), "{error}");
+    }
+    let long = GOOD.replace("\"trainer\"", &format!("\"{}\"", "a".repeat(63)));
+    assert!(parse(&long).unwrap_err().to_string().contains("use 1 to 64 letters"));
+    let many = GOOD.replace("count = 2", "count = 9").replace("= 100_000", "= 90_000_000");
+    assert!(parse(&many).unwrap_err().to_string().contains("more than 500000000"));
+    let variants: String = (0..101).map(|at| format!("[[variant]]\nname = \"v{at}\"\n")).collect();
+    assert!(
+        parse(&(GOOD.to_owned() + &variants)).unwrap_err().to_string().contains("100 variants")
+    );
     let jobless = GOOD.split("[[job]]").next().unwrap();
     assert!(parse(jobless).unwrap_err().to_string().contains("add [[job]]"));
     let empty = GOOD.split("[[dataset]]").next().unwrap();
@@ -235,7 +288,12 @@ fn the_documented_example_can_be_run() {
     let example = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     let scenario = parse(example).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!((scenario.setups.len(), scenario.setups[0].faults.len()), (2, 3));
-    let keys = file::EXAMPLES.iter().map(|(key, _)| *key);
+    // Whoever copies it sees something: all is over long after the last fault, and the job has begun long before.
+    let setup = &scenario.setups[0];
+    let end = setup.duration.unwrap();
+    assert!(setup.faults.iter().all(|fault| fault.at + Duration::from_mins(5) < end));
+    assert!(setup.jobs.iter().all(|job| job.starts + Duration::from_mins(5) <= setup.faults[0].at));
+    let keys = file::WORDS.examples.iter().map(|(key, _)| *key);
     for key in
         keys.chain(["network", "chunks", "count", "transform", "depth", "starts", "epochs", "for"])
     {
