@@ -212,15 +212,13 @@ fn what_fills_up_a_block_is_zeros() {
     let flash = place.open();
     let small = [0xBB_u8; 21];
     wait(async {
-        let group = flash.group(b"former", 1, false).await.unwrap();
-        for number in 0..40 {
-            group.append(key(number), 0, Bytes::from(vec![0xAA; 100_000])).await.unwrap();
-        }
-        flash.flush().await.unwrap();
-        group.free(Duration::ZERO).await.unwrap();
         for number in 0..8 {
-            let group = flash.group(&[number], 1, false).await.unwrap();
-            group.append(key(100 + u64::from(number)), 0, small.to_vec().into()).await.unwrap();
+            // Whatever memory the small one gets, the large one has had it a moment ago.
+            let large = flash.group(b"large", 1, false).await.unwrap();
+            large.append(key(number), 0, Bytes::from(vec![0xAA; 200_000])).await.unwrap();
+            flash.flush().await.unwrap();
+            let group = flash.group(&number.to_le_bytes(), 1, false).await.unwrap();
+            group.append(key(100 + number), 0, small.to_vec().into()).await.unwrap();
             flash.flush().await.unwrap();
         }
     });
