@@ -1,7 +1,8 @@
 """An informed storage cache for machine learning.
 
 ``Dataset`` reads the items of a digest through this machine's cache; ``DataLoader`` is PyTorch's,
-and draws what is cached first. ``import forebay`` does not import torch.
+and draws what is cached first. ``forebay.torch`` has embedding tables larger than memory. ``import
+forebay`` does not import torch.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING
 
 from forebay._dataset import Dataset
-from forebay._native import AgentGone, DigestError, ForebayError, ReadError
+from forebay._native import AgentGone, DigestError, ForebayError, ReadError, TableError
 
 if TYPE_CHECKING:
     from forebay._loader import DataLoader as DataLoader
@@ -24,6 +25,7 @@ __all__ = [
     "DigestError",
     "ForebayError",
     "ReadError",
+    "TableError",
     "__version__",
 ]
 

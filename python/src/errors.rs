@@ -8,6 +8,7 @@ use pyo3::{PyErr, create_exception, exceptions::PyException};
 create_exception!(forebay, ForebayError, PyException, "Whatever forebay raises is one of these.");
 create_exception!(forebay, DigestError, ForebayError, "The digest cannot be used.");
 create_exception!(forebay, ReadError, ForebayError, "An item cannot be had; the text says why.");
+create_exception!(forebay, TableError, ForebayError, "A table, or a key of one, cannot be used.");
 create_exception!(forebay, AgentGone, ForebayError, "The job's agent does not answer.");
 
 /// Why a digest cannot be opened.

@@ -5,6 +5,7 @@
 //! or reads an origin, so that a job's processes fork freely.
 
 mod digest;
+mod embed;
 mod errors;
 mod look_ahead;
 mod reader;
@@ -16,7 +17,8 @@ mod _native {
     #[pymodule_export]
     use crate::{
         digest::Digest,
-        errors::{AgentGone, DigestError, ForebayError, ReadError},
+        embed::Tables,
+        errors::{AgentGone, DigestError, ForebayError, ReadError, TableError},
         look_ahead::LookAhead,
         reader::{Reader, answers},
         sampler::Sampler,

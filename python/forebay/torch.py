@@ -1,0 +1,421 @@
+"""Embedding tables larger than memory, as PyTorch modules for inference.
+
+``EmbeddingBag`` takes the place of ``torch.nn.EmbeddingBag``, ``EmbeddingCollection`` that of a
+list of them, looked up in one call. Rows stay in their files; the hot ones are kept in memory, up
+to a limit. Results are those of ``torch.nn.EmbeddingBag``, bit for bit. There are no gradients for
+rows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from forebay import _native
+
+__all__ = ["EmbeddingBag", "EmbeddingCollection", "Table"]
+
+_DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Where a table is.
+
+    Parameters
+    ----------
+    path
+        A ``.safetensors``, a ``.npy`` or a file of nothing but rows.
+    tensor
+        Its name, in a ``.safetensors`` with several tables.
+    dtype, dimension, offset
+        For a file of bare rows: what its numbers are (``"float32"``), how many a row has, and how
+        many bytes come before the first row.
+    """
+
+    path: str | os.PathLike[str]
+    tensor: str | None = None
+    dtype: str | torch.dtype | None = None
+    dimension: int | None = None
+    offset: int = 0
+
+    def _source(self) -> _native.Source:
+        if (self.dtype is None) != (self.dimension is None):
+            raise ValueError("for bare rows, say both their dtype and their dimension")
+        raw = None
+        if self.dtype is not None and self.dimension is not None:
+            raw = (str(self.dtype).removeprefix("torch."), self.dimension, self.offset)
+        return (os.fspath(self.path), self.tensor, raw)
+
+
+def _source(table: Table | str | os.PathLike[str]) -> _native.Source:
+    return (table if isinstance(table, Table) else Table(table))._source()
+
+
+def _size(memory: int | str) -> str:
+    return f"{memory}B" if isinstance(memory, int) else memory
+
+
+@dataclass(frozen=True)
+class _Bags:
+    """The bags of one table, checked as ``torch.nn.functional.embedding_bag`` checks them."""
+
+    keys: Tensor
+    offsets: Tensor | None
+    count: int
+    length: int
+    last: bool
+    weights: Tensor | None
+
+    @staticmethod
+    def cut(
+        input: Tensor, offsets: Tensor | None, last: bool, weights: Tensor | None, single: bool
+    ) -> _Bags:
+        """``single``: without offsets, every key of a row of keys is a bag of its own."""
+        if weights is not None and weights.shape != input.shape:
+            raise ValueError(
+                f"embedding_bag: If per_sample_weights ({weights.shape}) is not None, "
+                f"then it must have the same shape as the input ({input.shape})"
+            )
+        if weights is not None:
+            weights = weights.reshape(-1)
+        keys = _indices(input)
+        if input.dim() == 2:
+            if offsets is not None:
+                raise ValueError(
+                    "if input is 2D, then offsets has to be None, as input is treated is a "
+                    "mini-batch of fixed length sequences. However, found offsets of type "
+                    f"{type(offsets)}"
+                )
+            return _Bags(keys, None, input.shape[0], input.shape[1], False, weights)
+        if input.dim() != 1:
+            raise ValueError(
+                f"input has to be 1D or 2D Tensor, but got Tensor of dimension {input.dim()}"
+            )
+        if offsets is None and single:
+            return _Bags(keys, None, keys.numel(), 1, False, weights)
+        if offsets is None:
+            raise ValueError("offsets has to be a 1D Tensor but got None")
+        if offsets.dim() != 1:
+            raise ValueError("offsets has to be a 1D Tensor")
+        offsets = _indices(offsets)
+        count = offsets.numel() - 1 if last else offsets.numel()
+        return _Bags(keys, offsets, max(count, 0), 0, last, weights)
+
+    def argument(self, padding: int | None) -> _native.Bags:
+        offsets = None if self.offsets is None else self.offsets.numpy()
+        return (self.keys.numpy(), offsets, (self.count, self.length), self.last, padding)
+
+    def starts(self) -> Tensor:
+        if self.offsets is not None:
+            return self.offsets
+        return torch.arange(self.count) * self.length
+
+
+def _indices(tensor: Tensor) -> Tensor:
+    if tensor.device.type != "cpu":
+        raise ValueError(f"keys are on {tensor.device}; tables are looked up on the CPU")
+    if tensor.dtype not in (torch.int64, torch.int32):
+        raise ValueError(f"keys are of {tensor.dtype}; they have to be of int64 or int32")
+    return tensor.detach().reshape(-1).to(torch.int64).contiguous()
+
+
+class _Lookup(nn.Module):
+    """What both modules share: open tables, and bags of each."""
+
+    mode: str
+    include_last_offset: bool
+
+    def __init__(
+        self,
+        tables: Sequence[Table | str | os.PathLike[str]],
+        *,
+        memory: int | str,
+        policy: str,
+        io: str,
+        mode: str,
+        include_last_offset: bool,
+    ) -> None:
+        super().__init__()
+        if mode not in ("sum", "mean", "max"):
+            raise ValueError("mode has to be one of sum, mean or max")
+        self.mode = mode
+        self.include_last_offset = include_last_offset
+        sources = [_source(table) for table in tables]
+        self._tables = _native.Tables(sources, _size(memory), policy, io)
+        self._shapes = self._tables.shapes()
+        self._paddings: list[int | None] = [None] * len(sources)
+        self._pooled_here = all(dtype == "float32" for dtype, _, _ in self._shapes)
+
+    def stats(self) -> dict[str, int]:
+        """What has been counted since the tables were opened, and what is in memory."""
+        return self._tables.stats()
+
+    def _replace(self, table: int, by: Table | str | os.PathLike[str]) -> None:
+        self._tables.replace_table(table, _source(by))
+
+    def _replace_rows(self, table: int, first: int, rows: Tensor) -> None:
+        dtype, _, dimension = self._shapes[table]
+        if rows.dim() != 2 or rows.shape[1] != dimension or rows.dtype != _DTYPES[dtype]:
+            raise ValueError(
+                f"rows are {tuple(rows.shape)} of {rows.dtype}; "
+                f"this table's have {dimension} numbers of {dtype}"
+            )
+        raw = rows.detach().cpu().contiguous().view(torch.uint8).reshape(-1)
+        self._tables.replace_rows(table, first, raw.numpy())
+
+    def _look_up(self, bags: list[_Bags]) -> list[Tensor]:
+        arguments = [
+            each.argument(padding) for each, padding in zip(bags, self._paddings, strict=True)
+        ]
+        weighted = any(each.weights is not None for each in bags)
+        if weighted and self.mode != "sum":
+            raise NotImplementedError(
+                "embedding_bag: per_sample_weights was not None. per_sample_weights is only "
+                f"supported for mode='sum' (got mode='{self.mode}')."
+            )
+        if self._pooled_here and not weighted:
+            dimensions = [dimension for _, _, dimension in self._shapes]
+            pooled = torch.empty((bags[0].count, sum(dimensions)))
+            self._tables.lookup(arguments, self.mode, pooled.view(-1).numpy())
+            return list(torch.split(pooled, dimensions, dim=1)) if len(bags) > 1 else [pooled]
+        return self._gather(bags, arguments)
+
+    def _gather(self, bags: list[_Bags], arguments: list[_native.Bags]) -> list[Tensor]:
+        """Fetches the rows, and leaves the arithmetic to PyTorch itself."""
+        sizes = [
+            each.keys.numel() * dimension * _DTYPES[dtype].itemsize
+            for each, (dtype, _, dimension) in zip(bags, self._shapes, strict=True)
+        ]
+        raw = torch.empty(sum(sizes), dtype=torch.uint8)
+        self._tables.gather(arguments, raw.numpy())
+        results = []
+        pieces = zip(bags, torch.split(raw, sizes), self._shapes, self._paddings, strict=True)
+        for each, piece, (dtype, _, dimension), padding in pieces:
+            count = each.keys.numel()
+            # One row more, for all padding.
+            rows = torch.zeros((count + 1, dimension), dtype=_DTYPES[dtype])
+            rows[:count].view(torch.uint8).copy_(piece.view(count, -1))
+            places = torch.arange(count)
+            if padding is not None:
+                places[each.keys == padding] = count
+            results.append(
+                F.embedding_bag(
+                    places,
+                    rows,
+                    each.starts(),
+                    mode=self.mode,
+                    per_sample_weights=each.weights,
+                    include_last_offset=each.last,
+                    padding_idx=None if padding is None else count,
+                )
+            )
+        return results
+
+
+def _padding(index: int | None, rows: int) -> int | None:
+    if index is None:
+        return None
+    if not -rows <= index < rows:
+        raise ValueError(f"padding_idx must be within the number of embeddings, {rows}")
+    return index % rows
+
+
+class EmbeddingBag(_Lookup):
+    """``torch.nn.EmbeddingBag`` for inference, with its rows in a file.
+
+    Parameters are those of ``torch.nn.EmbeddingBag``, and:
+
+    table
+        The file, or a `Table`. Its shape has to be ``(num_embeddings, embedding_dim)``.
+    memory
+        How much its rows may take in memory: bytes, or a text such as ``"2GiB"``.
+    policy
+        Which rows stay (``forebay embed policies``).
+    io
+        ``"auto"``, ``"io_uring"`` or ``"pread"``.
+
+    ``sparse`` and ``scale_grad_by_freq`` are about gradients, of which there are none;
+    ``max_norm``, which changes rows, is refused.
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        mode: str = "mean",
+        sparse: bool = False,
+        _weight: Tensor | None = None,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        table: Table | str | os.PathLike[str],
+        memory: int | str,
+        policy: str = "group",
+        io: str = "auto",
+    ) -> None:
+        if max_norm is not None:
+            raise ValueError("max_norm changes rows as they are looked up; tables are read only")
+        if _weight is not None:
+            raise ValueError("the rows are those of `table`; _weight is for torch.nn.EmbeddingBag")
+        if device is not None and torch.device(device).type != "cpu":
+            raise ValueError(f"tables are looked up on the CPU, not on {device}")
+        if mode == "max" and scale_grad_by_freq:
+            raise ValueError("max mode does not support scaling the gradient by the frequency")
+        if mode == "max" and sparse:
+            raise ValueError("max mode does not support sparse weights")
+        super().__init__(
+            [table],
+            memory=memory,
+            policy=policy,
+            io=io,
+            mode=mode,
+            include_last_offset=include_last_offset,
+        )
+        ((found, rows, dimension),) = self._shapes
+        if (rows, dimension) != (num_embeddings, embedding_dim):
+            raise ValueError(
+                f"the table has {rows} rows of {dimension} numbers, "
+                f"not {num_embeddings} of {embedding_dim}"
+            )
+        if dtype not in (None, _DTYPES[found]):
+            raise ValueError(f"the table is of {found}, not of {dtype}")
+        self.num_embeddings = num_embeddings
+        self.embedding_dim = embedding_dim
+        self.norm_type = norm_type
+        self.scale_grad_by_freq = scale_grad_by_freq
+        self.sparse = sparse
+        self.max_norm = max_norm
+        self.padding_idx = _padding(padding_idx, rows)
+        self._paddings = [self.padding_idx]
+
+    def forward(
+        self,
+        input: Tensor,
+        offsets: Tensor | None = None,
+        per_sample_weights: Tensor | None = None,
+    ) -> Tensor:
+        """As ``torch.nn.EmbeddingBag.forward``."""
+        last = self.include_last_offset
+        bags = _Bags.cut(input, offsets, last, per_sample_weights, single=False)
+        (pooled,) = self._look_up([bags])
+        return pooled
+
+    def replace_table(self, by: Table | str | os.PathLike[str]) -> None:
+        """Reads rows from another file of the same shape from now on."""
+        self._replace(0, by)
+
+    def replace_rows(self, first: int, rows: Tensor) -> None:
+        """Replaces rows, in the file and in memory, while others look up."""
+        self._replace_rows(0, first, rows)
+
+    def extra_repr(self) -> str:
+        text = f"{self.num_embeddings}, {self.embedding_dim}, mode={self.mode!r}"
+        return text if self.padding_idx is None else f"{text}, padding_idx={self.padding_idx}"
+
+
+class EmbeddingCollection(_Lookup):
+    """The tables of a model, looked up together: all missing rows are read in one batch.
+
+    Parameters
+    ----------
+    tables
+        Files, or `Table`\\ s.
+    memory
+        How much all rows together may take in memory: bytes, or a text such as ``"2GiB"``.
+    mode, include_last_offset, padding_idx
+        As in ``torch.nn.EmbeddingBag``, for all tables; ``padding_idx`` may be a list.
+    policy, io
+        As in `EmbeddingBag`.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[Table | str | os.PathLike[str]],
+        *,
+        memory: int | str,
+        mode: str = "sum",
+        include_last_offset: bool = False,
+        padding_idx: int | Sequence[int | None] | None = None,
+        policy: str = "group",
+        io: str = "auto",
+    ) -> None:
+        super().__init__(
+            tables,
+            memory=memory,
+            policy=policy,
+            io=io,
+            mode=mode,
+            include_last_offset=include_last_offset,
+        )
+        if padding_idx is None or isinstance(padding_idx, int):
+            padding_idx = [padding_idx] * len(tables)
+        self._paddings = [
+            _padding(index, rows)
+            for index, (_, rows, _) in zip(padding_idx, self._shapes, strict=True)
+        ]
+
+    def __len__(self) -> int:
+        return len(self._shapes)
+
+    @property
+    def shapes(self) -> list[tuple[int, int]]:
+        """Rows and dimension of each table."""
+        return [(rows, dimension) for _, rows, dimension in self._shapes]
+
+    def forward(
+        self,
+        inputs: Tensor | Sequence[Tensor],
+        offsets: Tensor | Sequence[Tensor] | None = None,
+        per_sample_weights: Sequence[Tensor | None] | None = None,
+    ) -> list[Tensor]:
+        """A pooled row per sample, for each table.
+
+        ``inputs`` and ``offsets`` hold what ``torch.nn.EmbeddingBag`` takes for each table: a list,
+        or a tensor whose first dimension is the table. Without offsets, keys in one dimension are a
+        bag each. The results are views of one tensor, in which a sample's rows lie side by side.
+        """
+        count = len(self._shapes)
+        if len(inputs) != count:
+            raise ValueError(f"keys of {len(inputs)} tables; there are {count}")
+        if offsets is not None and len(offsets) != count:
+            raise ValueError(f"offsets of {len(offsets)} tables; there are {count}")
+        if per_sample_weights is not None and len(per_sample_weights) != count:
+            raise ValueError(f"weights of {len(per_sample_weights)} tables; there are {count}")
+        bags = [
+            _Bags.cut(
+                inputs[table],
+                None if offsets is None else offsets[table],
+                self.include_last_offset,
+                None if per_sample_weights is None else per_sample_weights[table],
+                single=True,
+            )
+            for table in range(count)
+        ]
+        return self._look_up(bags)
+
+    def replace_table(self, table: int, by: Table | str | os.PathLike[str]) -> None:
+        """Reads the rows of a table from another file of the same shape from now on."""
+        self._replace(table, by)
+
+    def replace_rows(self, table: int, first: int, rows: Tensor) -> None:
+        """Replaces rows, in the file and in memory, while others look up."""
+        self._replace_rows(table, first, rows)
+
+    def extra_repr(self) -> str:
+        return f"{len(self)} tables, mode={self.mode!r}"

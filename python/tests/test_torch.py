@@ -1,0 +1,263 @@
+"""Bags from files are those of ``torch.nn.EmbeddingBag``, bit for bit."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import struct
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import forebay
+from forebay.torch import EmbeddingBag, EmbeddingCollection, Table
+
+ROWS, DIMENSION = 500, 36
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+
+
+def write(path: Path, weight: Tensor) -> Table:
+    """Bare rows."""
+    path.write_bytes(bytes(weight.contiguous().view(torch.uint8).reshape(-1).numpy()))
+    return Table(path, dtype=weight.dtype, dimension=weight.shape[1])
+
+
+def weights(seed: int, dtype: torch.dtype = torch.float32, rows: int = ROWS) -> Tensor:
+    """Random rows, some of them with what is unusual."""
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn((rows, DIMENSION), generator=generator)
+    weight[3, 1] = float("inf")
+    weight[4, 2] = float("-inf")
+    weight[5, 3] = float("nan")
+    weight[6] = -0.0
+    return weight.to(dtype)
+
+
+def bits(tensor: Tensor) -> bytes:
+    return bytes(tensor.detach().contiguous().view(torch.uint8).reshape(-1).numpy())
+
+
+def bags(generator: torch.Generator, samples: int, *, last: bool) -> tuple[Tensor, Tensor]:
+    """Bags of up to six keys, some of them empty."""
+    lengths = torch.randint(0, 7, (samples,), generator=generator)
+    keys = torch.randint(0, ROWS, (int(lengths.sum()),), generator=generator)
+    keys[::3] %= 10  # what is unusual is asked for often
+    bounds = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    return keys, bounds if last else bounds[:-1]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("padding_idx", [None, 7, -490])
+@pytest.mark.parametrize("last", [False, True])
+def test_bit_for_bit(
+    tmp_path: Path, dtype: torch.dtype, mode: str, padding_idx: int | None, last: bool
+) -> None:
+    weight = weights(1, dtype)
+    table = write(tmp_path / "rows", weight)
+    options = {"mode": mode, "include_last_offset": last, "padding_idx": padding_idx}
+    theirs = nn.EmbeddingBag(ROWS, DIMENSION, _weight=weight, dtype=dtype, **options)  # type: ignore[arg-type]
+    ours = EmbeddingBag(ROWS, DIMENSION, dtype=dtype, table=table, memory=20_000, **options)  # type: ignore[arg-type]
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for samples in (1, 2, 33, 200):
+            keys, offsets = bags(generator, samples, last=last)
+            assert bits(ours(keys, offsets)) == bits(theirs(keys, offsets))
+            short = (keys.int(), offsets.int())
+            assert bits(ours(*short)) == bits(theirs(*short))
+            if not last:
+                square = torch.randint(0, ROWS, (samples, 5), generator=generator)
+                assert bits(ours(square)) == bits(theirs(square))
+    stats = ours.stats()
+    assert 0 < stats["hits"] < stats["keys"]
+    assert stats["resident_bytes"] <= stats["memory_bytes"] == 20_000
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("padding_idx", [None, 7])
+def test_weights_bit_for_bit(tmp_path: Path, dtype: torch.dtype, padding_idx: int | None) -> None:
+    weight = weights(3, dtype)
+    table = write(tmp_path / "rows", weight)
+    theirs = nn.EmbeddingBag(
+        ROWS, DIMENSION, mode="sum", padding_idx=padding_idx, _weight=weight, dtype=dtype
+    )
+    ours = EmbeddingBag(
+        ROWS, DIMENSION, mode="sum", padding_idx=padding_idx, table=table, memory="10kB"
+    )
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for samples in (1, 50):
+            keys, offsets = bags(generator, samples, last=False)
+            scale = torch.randn(keys.shape, generator=generator).to(dtype)
+            assert bits(ours(keys, offsets, scale)) == bits(theirs(keys, offsets, scale))
+            square = torch.randint(0, ROWS, (samples, 5), generator=generator)
+            scale = torch.randn(square.shape, generator=generator).to(dtype)
+            mine = ours(square, per_sample_weights=scale)
+            assert bits(mine) == bits(theirs(square, per_sample_weights=scale))
+
+
+def test_collection_is_a_list_of_bags(tmp_path: Path) -> None:
+    tables = [weights(seed, rows=100 + seed) for seed in range(5)]
+    written = [write(tmp_path / str(at), weight) for at, weight in enumerate(tables)]
+    for memory in (0, 30_000, 10_000_000):
+        ours = EmbeddingCollection(written, memory=memory)
+        assert ours.shapes == [(100 + seed, DIMENSION) for seed in range(5)]
+        generator = torch.Generator().manual_seed(memory)
+        for samples in (1, 32, 100):
+            keys = torch.randint(0, 100, (5, samples), generator=generator)
+            for table, found in enumerate(ours(keys)):
+                assert bits(found) == bits(0.0 + tables[table][keys[table]])
+            assert ours(keys)[0].shape == (samples, DIMENSION)
+            ragged = [bags(generator, samples, last=False) for _ in tables]
+            ragged = [(keys % 100, offsets) for keys, offsets in ragged]
+            found = ours([keys for keys, _ in ragged], [offsets for _, offsets in ragged])
+            for weight, (keys, offsets), mine in zip(tables, ragged, found, strict=True):
+                theirs = nn.functional.embedding_bag(keys, weight, offsets, mode="sum")
+                assert bits(mine) == bits(theirs)
+
+
+def test_formats(tmp_path: Path) -> None:
+    weight = weights(5)
+    np.save(tmp_path / "table.npy", weight.numpy())
+    raw = bits(weight)
+    header = json.dumps(
+        {
+            "emb.0": {
+                "dtype": "F32",
+                "shape": [ROWS, DIMENSION],
+                "data_offsets": [0, len(raw)],
+            },
+            "emb.1": {
+                "dtype": "F32",
+                "shape": [ROWS, DIMENSION],
+                "data_offsets": [len(raw), 2 * len(raw)],
+            },
+        }
+    ).encode()
+    both = raw + bits(weight.flip(0))
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + both)
+    keys = torch.tensor([0, 8, ROWS - 1])
+    cases: list[tuple[Table | str | Path, Tensor]] = [
+        (tmp_path / "table.npy", weight[keys]),
+        (str(tmp_path / "table.npy"), weight[keys]),
+        (Table(tmp_path / "model.safetensors", "emb.0"), weight[keys]),
+        (Table(tmp_path / "model.safetensors", "emb.1"), weight.flip(0)[keys]),
+    ]
+    for table, expected in cases:
+        ours = EmbeddingCollection([table], memory="1MiB")
+        assert bits(ours([keys])[0]) == bits(0.0 + expected)
+    with pytest.raises(forebay.TableError, match=r"name one of `emb\.0`, `emb\.1`"):
+        EmbeddingCollection([tmp_path / "model.safetensors"], memory=0)
+
+
+def test_signature_is_that_of_torch() -> None:
+    theirs = list(inspect.signature(nn.EmbeddingBag).parameters.values())
+    ours = list(inspect.signature(EmbeddingBag).parameters.values())
+    for mine, their in zip(ours, theirs, strict=False):
+        assert (mine.name, mine.kind, mine.default) == (their.name, their.kind, their.default)
+    assert all(more.kind is inspect.Parameter.KEYWORD_ONLY for more in ours[len(theirs) :])
+    forward = inspect.signature(EmbeddingBag.forward)
+    assert list(forward.parameters) == list(inspect.signature(nn.EmbeddingBag.forward).parameters)
+
+
+def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
+    table = write(tmp_path / "rows", weights(6))
+
+    def bag(**options: object) -> EmbeddingBag:
+        arguments = {"table": table, "memory": 0} | options
+        return EmbeddingBag(ROWS, DIMENSION, **arguments)  # type: ignore[arg-type]
+
+    cases: list[tuple[dict[str, object], str]] = [
+        ({"max_norm": 1.0}, "max_norm"),
+        ({"_weight": weights(6)}, "_weight"),
+        ({"device": "cuda"}, "CPU"),
+        ({"dtype": torch.float64}, "float32"),
+        ({"mode": "median"}, "sum, mean or max"),
+        ({"padding_idx": ROWS}, "padding_idx"),
+        ({"memory": "5 spoons"}, "spoons"),
+        ({"policy": "lru2"}, "no policy `lru2`"),
+        ({"io": "tape"}, "tape"),
+        ({"table": Table(tmp_path / "rows", dtype="float32")}, "both"),
+        ({"table": Table(tmp_path / "rows", dtype="int8", dimension=2)}, "int8"),
+    ]
+    for options, said in cases:
+        with pytest.raises(ValueError, match=said):
+            bag(**options)
+    with pytest.raises(ValueError, match="500 rows of 36 numbers, not 9 of 36"):
+        EmbeddingBag(9, DIMENSION, table=table, memory=0)
+    with pytest.raises(forebay.TableError, match="there is no file"):
+        bag(table=tmp_path / "nowhere")
+    ours = bag()
+    offsets = torch.tensor([0])
+    for keys in ([ROWS], [-1], [2**62]):
+        with pytest.raises(forebay.TableError, match=rf"key {keys[0]} at place 0 of table 0"):
+            ours(torch.tensor(keys), offsets)
+    with pytest.raises(forebay.TableError, match="first bag must begin at 0"):
+        ours(torch.tensor([1]), torch.tensor([1]))
+    for wrong in (
+        (torch.tensor([1]),),
+        (torch.tensor([[1]]), offsets),
+        (torch.tensor([[[1]]]),),
+        (torch.tensor([1.5]), offsets),
+        (torch.tensor([1]), offsets, torch.tensor([1.0, 2.0])),
+    ):
+        with pytest.raises(ValueError):  # noqa: PT011
+            ours(*wrong)
+    with pytest.raises(NotImplementedError):
+        ours(torch.tensor([1]), offsets, torch.tensor([1.0]))
+    with pytest.raises(ValueError, match="keys of 2 tables; there are 1"):
+        EmbeddingCollection([table], memory=0)([offsets, offsets])
+
+
+def test_no_samples_no_keys(tmp_path: Path) -> None:
+    ours = EmbeddingBag(
+        ROWS, DIMENSION, table=write(tmp_path / "rows", weights(7)), memory=0, mode="sum"
+    )
+    none = torch.zeros(0, dtype=torch.int64)
+    assert ours(none, none).shape == (0, DIMENSION)
+    assert bits(ours(none, torch.zeros(3, dtype=torch.int64))) == bytes(4 * 3 * DIMENSION)
+    assert ours(torch.zeros((4, 0), dtype=torch.int64)).shape == (4, DIMENSION)
+
+
+def test_rows_and_tables_are_replaced_while_others_look_up(tmp_path: Path) -> None:
+    full = torch.zeros((ROWS, DIMENSION))
+    path = tmp_path / "rows"
+    table = write(path, full)
+    ours = EmbeddingBag(ROWS, DIMENSION, table=table, memory=20_000, mode="sum")
+    over = threading.Event()
+    torn: list[Tensor] = []
+
+    def look_up() -> None:
+        generator = torch.Generator().manual_seed(1)
+        while not over.is_set():
+            found = ours(torch.randint(0, ROWS, (20, 1), generator=generator))
+            torn.extend(row for row in found if (row != row[0]).any())
+
+    threads = [threading.Thread(target=look_up) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for version in range(1, 40):
+        ours.replace_rows(version, torch.full((3, DIMENSION), float(version)))
+    other = write(tmp_path / "other", full + 77)
+    ours.replace_table(other)
+    found = ours(torch.arange(ROWS), torch.arange(ROWS))
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert not torn
+    assert bits(found) == bits(full + 77)
+    assert np.fromfile(path, dtype=np.float32).reshape(ROWS, DIMENSION)[39, 0] == 39
+    with pytest.raises(ValueError, match="36 numbers"):
+        ours.replace_rows(0, torch.zeros((1, 4)))
+
+
+def test_import_forebay_imports_no_torch() -> None:
+    import subprocess
+    import sys
+
+    script = "import forebay, sys; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True)
