@@ -11,6 +11,7 @@ mod digest;
 mod embed;
 mod namespace;
 mod output;
+mod page;
 mod reach;
 mod serve;
 mod sim;
@@ -63,7 +64,7 @@ enum Command {
     /// Training jobs on a simulated cluster, under several policies.
     #[command(subcommand)]
     Sim(sim::Command),
-    /// Policies for embedding rows, compared on traces.
+    /// Embedding tables: policies compared on traces, and what files hold.
     #[command(subcommand)]
     Embed(embed::Command),
     /// Servers for tests, demos and development.

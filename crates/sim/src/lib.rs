@@ -4,4 +4,7 @@
 pub mod grouped;
 pub mod train;
 
+mod section;
 mod svg;
+
+pub use section::Section;

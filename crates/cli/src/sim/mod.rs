@@ -1,6 +1,5 @@
 //! `forebay sim`: training jobs, simulated under several policies.
 
-mod page;
 mod tables;
 
 use std::{
@@ -16,7 +15,10 @@ use forebay_sim::train::{
 };
 use serde::Serialize;
 
-use crate::output::{self, Format, Verdict};
+use crate::{
+    output::{self, Format, Verdict},
+    page::Page,
+};
 
 /// Scenarios are short; whatever is longer is something else.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -245,7 +247,7 @@ fn load(path: &Path) -> anyhow::Result<Scenario> {
 
 fn reproduce(args: &ReproduceArgs) -> anyhow::Result<Verdict> {
     // A page without a place should be refused before, not after.
-    let page = args.page.as_deref().map(|path| page::Page::read(path, "train")).transpose()?;
+    let page = args.page.as_deref().map(|path| Page::read(path, "train")).transpose()?;
     let section = reproduce::train(&mut |scenario, setup, policy| {
         watched(scenario, setup, policy, scenario.seed)
     });

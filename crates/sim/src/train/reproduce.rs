@@ -12,22 +12,14 @@ use super::{
     policy::Policy,
     scenario::{Scenario, Setup},
 };
-
-/// A section of the page.
-#[derive(Debug)]
-pub struct Section {
-    /// Markdown.
-    pub text: String,
-    /// Pictures that it shows, by their names.
-    pub pictures: Vec<(&'static str, String)>,
-}
+use crate::Section;
 
 /// Simulates one setup under one policy.
 pub type Run<'a> = dyn FnMut(&Scenario, &Setup, Policy) -> Outcome + 'a;
 
 /// Everything about training.
 pub fn train(run: &mut Run<'_>) -> Section {
-    let mut section = Section { text: String::new(), pictures: Vec::new() };
+    let mut section = Section::default();
     one_job(run, &mut section);
     table_3(run, &mut section);
     figures_4_and_5(run, &mut section);

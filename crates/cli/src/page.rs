@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use forebay_sim::train::reproduce::Section;
+use forebay_sim::Section;
 
 /// A page, and the place in it for one section.
 pub struct Page {
