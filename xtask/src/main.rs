@@ -29,6 +29,8 @@ Commands:
           forebay's loader against plain PyTorch, in adjacent pairs
   bench flash [--quick] [--format json]
           the device engine against foyer's, on this disk, in adjacent pairs
+  bench embed [--quick] [--format json]
+          embedding lookups against PyTorch's, a mapped file and RocksDB, in adjacent pairs
   reproduce
           run what the papers published again, and write docs/reproductions.md anew;
           FOREBAY_DATA is a directory with the public traces that it shows, too
@@ -49,6 +51,9 @@ fn main() -> ExitCode {
         }
         ["bench", "flash", options @ ..] if are_known(options) => {
             bench::flash(options.contains(&"--quick"), options.contains(&"json"))
+        }
+        ["bench", "embed", options @ ..] if are_known(options) => {
+            bench::embed(options.contains(&"--quick"), options.contains(&"json"))
         }
         ["reproduce"] => reproduce(),
         ["fuzz", arguments @ ..] => fuzz::run(arguments),
