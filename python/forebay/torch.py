@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -66,13 +67,12 @@ def _size(memory: int | str) -> str:
     return f"{memory}B" if isinstance(memory, int) else memory
 
 
-@dataclass(frozen=True)
-class _Bags:
+class _Bags(NamedTuple):
     """The bags of one table, checked as ``torch.nn.functional.embedding_bag`` checks them."""
 
     keys: Tensor
     offsets: Tensor | None
-    count: int
+    bags: int
     length: int
     last: bool
     weights: Tensor | None
@@ -114,12 +114,12 @@ class _Bags:
 
     def argument(self, padding: int | None) -> _native.Bags:
         offsets = None if self.offsets is None else self.offsets.numpy()
-        return (self.keys.numpy(), offsets, (self.count, self.length), self.last, padding)
+        return (self.keys.numpy(), offsets, (self.bags, self.length), self.last, padding)
 
     def starts(self) -> Tensor:
         if self.offsets is not None:
             return self.offsets
-        return torch.arange(self.count) * self.length
+        return torch.arange(self.bags) * self.length
 
 
 def _indices(tensor: Tensor) -> Tensor:
@@ -127,6 +127,8 @@ def _indices(tensor: Tensor) -> Tensor:
         raise ValueError(f"keys are on {tensor.device}; tables are looked up on the CPU")
     if tensor.dtype not in (torch.int64, torch.int32):
         raise ValueError(f"keys are of {tensor.dtype}; they have to be of int64 or int32")
+    if tensor.dtype == torch.int64 and tensor.dim() == 1 and tensor.is_contiguous():
+        return tensor
     return tensor.detach().reshape(-1).to(torch.int64).contiguous()
 
 
@@ -155,6 +157,8 @@ class _Lookup(nn.Module):
         self._tables = _native.Tables(sources, _size(memory), policy, io)
         self._shapes = self._tables.shapes()
         self._paddings: list[int | None] = [None] * len(sources)
+        self._dimensions = [dimension for _, _, dimension in self._shapes]
+        self._columns = sum(self._dimensions)
         self._pooled_here = all(dtype == "float32" for dtype, _, _ in self._shapes)
 
     def stats(self) -> dict[str, int]:
@@ -185,10 +189,11 @@ class _Lookup(nn.Module):
                 f"supported for mode='sum' (got mode='{self.mode}')."
             )
         if self._pooled_here and not weighted:
-            dimensions = [dimension for _, _, dimension in self._shapes]
-            pooled = torch.empty((bags[0].count, sum(dimensions)))
+            pooled = torch.empty((bags[0].bags, self._columns))
             self._tables.lookup(arguments, self.mode, pooled.view(-1).numpy())
-            return list(torch.split(pooled, dimensions, dim=1)) if len(bags) > 1 else [pooled]
+            if len(bags) == 1:
+                return [pooled]
+            return list(torch.split(pooled, self._dimensions, dim=1))
         return self._gather(bags, arguments)
 
     def _gather(self, bags: list[_Bags], arguments: list[_native.Bags]) -> list[Tensor]:
@@ -391,6 +396,16 @@ class EmbeddingCollection(_Lookup):
         bag each. The results are views of one tensor, in which a sample's rows lie side by side.
         """
         count = len(self._shapes)
+        if (
+            offsets is None
+            and per_sample_weights is None
+            and self._pooled_here
+            and self.mode != "max"
+            and isinstance(inputs, Tensor)
+            and inputs.dim() == 2
+            and inputs.shape[0] == count
+        ):
+            return self._look_up_single(inputs)
         if len(inputs) != count:
             raise ValueError(f"keys of {len(inputs)} tables; there are {count}")
         if offsets is not None and len(offsets) != count:
@@ -408,6 +423,13 @@ class EmbeddingCollection(_Lookup):
             for table in range(count)
         ]
         return self._look_up(bags)
+
+    def _look_up_single(self, keys: Tensor) -> list[Tensor]:
+        """One key per table and sample, and no time to lose."""
+        pooled = torch.empty((keys.shape[1], self._columns))
+        keys = _indices(keys).view(keys.shape)
+        self._tables.lookup_single(keys.numpy(), self._paddings, pooled.view(-1).numpy())
+        return list(torch.split(pooled, self._dimensions, dim=1))
 
     def replace_table(self, table: int, by: Table | str | os.PathLike[str]) -> None:
         """Reads the rows of a table from another file of the same shape from now on."""

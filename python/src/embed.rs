@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use forebay_core::{ByteSize, embedding::PolicyKind};
 use forebay_embed::{Bags, Io, Options, Pooling, RawRows, Source, Tables as Opened, format::Dtype};
-use numpy::{PyReadonlyArray1, PyReadwriteArray1};
+use numpy::{PyReadonlyArray1, PyReadonlyArray2, PyReadwriteArray1, PyUntypedArrayMethods as _};
 use pyo3::{exceptions::PyValueError, prelude::*};
 
 use crate::errors::TableError;
@@ -86,6 +86,31 @@ impl Tables {
         let bags = bags.iter().map(cut).collect::<PyResult<Vec<_>>>()?;
         let out = out.as_slice_mut()?;
         let done = py.detach(|| self.opened.lookup(&bags, pooling, out));
+        done.map_err(|error| unusable(&error))
+    }
+
+    /// Puts the rows of one key per table and sample side by side into `out`; a row of `keys` is a table's.
+    #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
+    fn lookup_single(
+        &self,
+        py: Python<'_>,
+        keys: PyReadonlyArray2<'_, i64>,
+        paddings: Vec<Option<i64>>,
+        mut out: PyReadwriteArray1<'_, f32>,
+    ) -> PyResult<()> {
+        let samples = keys.shape()[1];
+        let keys = keys.as_slice()?;
+        let bags: Vec<Bags<'_>> = paddings
+            .iter()
+            .enumerate()
+            .map(|(table, padding)| {
+                let keys = keys.get(table * samples..(table + 1) * samples).unwrap_or_default();
+                Bags::single(keys).padded_with(*padding)
+            })
+            .collect();
+        let out = out.as_slice_mut()?;
+        // Of one row, sum, mean and maximum are the row; the sum says what becomes of -0.
+        let done = py.detach(|| self.opened.lookup(&bags, Pooling::Sum, out));
         done.map_err(|error| unusable(&error))
     }
 

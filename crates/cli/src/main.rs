@@ -12,6 +12,7 @@ mod embed;
 mod explain;
 mod namespace;
 mod output;
+mod page;
 mod reach;
 mod serve;
 mod sim;
@@ -76,7 +77,7 @@ enum Command {
     /// Training jobs on a simulated cluster, under several policies.
     #[command(subcommand, after_help = sim::EXAMPLES)]
     Sim(sim::Command),
-    /// Policies for embedding rows, compared on traces.
+    /// Embedding tables: policies compared on traces, and what files hold.
     #[command(subcommand)]
     Embed(embed::Command),
     /// Servers for tests, demos and development.

@@ -153,7 +153,7 @@ impl DataFile {
     /// What the file says about itself.
     pub fn contents(&self) -> Result<Contents, OpenError> {
         let problem = |source| OpenError::Format { path: self.path.clone(), source };
-        let mut start = self.start(8)?;
+        let mut start = self.start(9)?;
         if start.starts_with(b"\x93NUMPY") {
             loop {
                 match format::npy(&start, self.length).map_err(problem)? {
@@ -163,10 +163,13 @@ impl DataFile {
             }
         }
         // A safetensors file begins with the length of its header, and the header with a brace.
-        let length =
-            start.first_chunk::<8>().map_or(u64::MAX, |length| u64::from_le_bytes(*length));
+        let length = match start.split_first_chunk::<8>() {
+            Some((length, b"{")) => u64::from_le_bytes(*length),
+            _ => return Err(OpenError::Unknown { path: self.path.clone() }),
+        };
         if length > SAFETENSORS_HEADER_MAX || length > self.length - 8 {
-            return Err(OpenError::Unknown { path: self.path.clone() });
+            let needed = 8 + u128::from(length);
+            return Err(problem(FormatError::Truncated { needed, file: self.length }));
         }
         let length = usize::try_from(length).expect("it is bounded");
         let header = self.start(8 + length)?.split_off(8);

@@ -1,5 +1,7 @@
 //! What becomes of the rows of a bag: pooled into one, or laid side by side.
 
+use std::ops::Range;
+
 /// How the rows of a bag become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pooling {
@@ -13,7 +15,15 @@ pub enum Pooling {
 }
 
 /// Takes the rows of whole bags, in any order of bags.
-pub(crate) trait Output {
+pub(crate) trait Output: Sized + Send {
+    /// Parts of it for so many threads, each with its samples; one, if it cannot be divided.
+    fn parts(&mut self, samples: usize, threads: usize) -> Vec<(Range<usize>, Self::Part<'_>)>;
+
+    /// What a thread fills.
+    type Part<'a>: Output
+    where
+        Self: 'a;
+
     /// The rows of one bag, each with its place in the bag. `start` is the bag's among the table's keys.
     fn bag<'a>(
         &mut self,
@@ -29,10 +39,34 @@ pub(crate) struct Pooled<'a> {
     pub pooling: Pooling,
     /// Where each table's columns begin, and how many there are in all.
     pub columns: &'a [usize],
+    /// The sample with which `out` begins.
+    pub first: usize,
     pub out: &'a mut [f32],
 }
 
+impl Pooled<'_> {
+    fn stride(&self) -> usize {
+        self.columns[self.columns.len() - 1]
+    }
+}
+
 impl Output for Pooled<'_> {
+    type Part<'a>
+        = Pooled<'a>
+    where
+        Self: 'a;
+
+    fn parts(&mut self, samples: usize, threads: usize) -> Vec<(Range<usize>, Pooled<'_>)> {
+        let (each, stride) = (samples.div_ceil(threads).max(1), self.stride());
+        let (pooling, columns, begin) = (self.pooling, self.columns, self.first);
+        let pieces = self.out.chunks_mut((each * stride).max(1)).enumerate();
+        let parts = pieces.map(|(piece, out)| {
+            let first = begin + piece * each;
+            (first..(first + each).min(begin + samples), Pooled { pooling, columns, first, out })
+        });
+        parts.collect()
+    }
+
     #[inline]
     fn bag<'a>(
         &mut self,
@@ -41,8 +75,7 @@ impl Output for Pooled<'_> {
         _: usize,
         rows: impl Iterator<Item = (usize, &'a [u8])>,
     ) {
-        let stride = self.columns[self.columns.len() - 1];
-        let start = sample * stride;
+        let start = (sample - self.first) * self.stride();
         let out = &mut self.out[start + self.columns[table]..start + self.columns[table + 1]];
         let mut count = 0_u32;
         for (_, row) in rows {
@@ -87,6 +120,15 @@ pub(crate) struct Gathered<'a> {
 }
 
 impl Output for Gathered<'_> {
+    type Part<'a>
+        = Gathered<'a>
+    where
+        Self: 'a;
+
+    fn parts(&mut self, samples: usize, _: usize) -> Vec<(Range<usize>, Gathered<'_>)> {
+        vec![(0..samples, Gathered { tables: self.tables, out: self.out })]
+    }
+
     fn bag<'a>(
         &mut self,
         table: usize,

@@ -13,11 +13,13 @@
 
 use std::{
     collections::BTreeMap,
+    ops::Range,
     path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
+    thread,
 };
 
 use forebay_core::{
@@ -42,6 +44,9 @@ use crate::{
 
 /// Others get the policy's lock after so many samples.
 const SAMPLES_PER_LOCK: usize = 64;
+/// A lookup of more keys than this takes another thread, up to as many as there are cores: starting one costs
+/// as much as copying two thousand rows.
+const KEYS_PER_THREAD: usize = 16 << 10;
 /// Pages of packed rows take at most this share of the memory, so that what they waste is small.
 const PAGE_SHARE: u64 = 256;
 
@@ -83,6 +88,7 @@ pub struct Tables {
     replacing: Mutex<()>,
     idle: Mutex<Vec<Worker>>,
     ring_works: AtomicBool,
+    threads: usize,
     io: Io,
     direct: bool,
     counters: Counters,
@@ -174,6 +180,7 @@ impl Tables {
             replacing: Mutex::new(()),
             idle: Mutex::new(Vec::new()),
             ring_works: AtomicBool::new(ring_works),
+            threads: thread::available_parallelism().map_or(1, usize::from),
             io: options.io,
             direct: options.direct,
             counters: Counters::default(),
@@ -230,7 +237,7 @@ impl Tables {
         if out.len() != expected {
             return Err(LookupError::Output { given: out.len(), expected });
         }
-        self.serve(bags, samples, &mut Pooled { pooling, columns: &self.columns, out })
+        self.serve(bags, samples, &mut Pooled { pooling, columns: &self.columns, first: 0, out })
     }
 
     /// Looks up every key by itself: the bytes of all rows, in the order of the keys, table after table. What
@@ -319,41 +326,36 @@ impl Tables {
         missed.resize(samples, false);
         waiting.clear();
         fetched.clear(bags.len());
-        let mut counts = Counts { samples: samples as u64, ..Counts::default() };
         let resident = self.resident.read();
-        let mut rows: Vec<(usize, &[u8])> = Vec::new();
-        for (table, bags) in bags.iter().enumerate() {
+        let keys: usize = bags.iter().map(|bags| bags.keys().len()).sum();
+        let threads = (keys / KEYS_PER_THREAD).clamp(1, self.threads);
+        let mut parts = output.parts(samples, threads);
+        let mut counts = Counts { samples: samples as u64, ..Counts::default() };
+        let first = if parts.is_empty() { None } else { Some(parts.remove(0)) };
+        thread::scope(|scope| {
+            let others: Vec<_> = parts
+                .into_iter()
+                .map(|(part, mut output)| {
+                    let resident = &resident;
+                    scope.spawn(move || take_part(bags, part, resident, &mut output))
+                })
+                .collect();
+            // This thread does its part, too.
+            let own = first.map(|(part, mut output)| take_part(bags, part, &resident, &mut output));
+            let others = others.into_iter().map(|other| other.join().expect("it does not panic"));
+            for taken in own.into_iter().chain(others) {
+                counts.keys += taken.keys;
+                counts.hits += taken.hits;
+                waiting.extend(taken.waiting);
+            }
+        });
+        for &(table, sample) in &*waiting {
+            missed[sample] = true;
             let view = resident.view(table);
-            for (sample, missed) in missed.iter_mut().enumerate() {
-                let (start, bag) = bags.bag(sample);
-                if let [only] = bag
-                    && let Some(row) = bags.row(*only)
-                    && let Some(found) = view.find(row)
-                {
-                    counts.keys += 1;
-                    counts.hits += 1;
-                    output.bag(table, sample, start, std::iter::once((0, found)));
-                    continue;
-                }
-                rows.clear();
-                let mut keys = 0;
-                for (place, row) in places(bags, bag) {
-                    keys += 1;
-                    rows.extend(view.find(row).map(|found| (place, found)));
-                }
-                counts.keys += keys as u64;
-                counts.hits += rows.len() as u64;
-                if rows.len() == keys {
-                    output.bag(table, sample, start, rows.iter().copied());
-                    continue;
-                }
-                *missed = true;
-                waiting.push((table, sample));
-                for (_, row) in places(bags, bag) {
-                    match view.find(row) {
-                        Some(found) => fetched.keep(key(table, row), found),
-                        None => want(fetched, &resident, view, table, row),
-                    }
+            for (_, row) in places(&bags[table], bags[table].bag(sample).1) {
+                match view.find(row) {
+                    Some(found) => fetched.keep(key(table, row), found),
+                    None => want(fetched, &resident, view, table, row),
                 }
             }
         }
@@ -486,6 +488,55 @@ impl std::fmt::Debug for Tables {
 fn key(table: usize, row: u64) -> Key {
     let table = TableId(u16::try_from(table).expect("table ids are 16-bit"));
     Key::new(table, row).expect("rows of a table can be named")
+}
+
+/// What came of a part of the samples.
+#[derive(Default)]
+struct Taken {
+    keys: u64,
+    hits: u64,
+    /// Bags some of whose rows are not in memory.
+    waiting: Vec<(usize, usize)>,
+}
+
+/// Does the bags of some samples all of whose rows are in memory.
+fn take_part(
+    bags: &[Bags<'_>],
+    part: Range<usize>,
+    resident: &Resident,
+    output: &mut impl Output,
+) -> Taken {
+    let mut taken = Taken::default();
+    let mut rows: Vec<(usize, &[u8])> = Vec::new();
+    for (table, bags) in bags.iter().enumerate() {
+        let view = resident.view(table);
+        for sample in part.clone() {
+            let (start, bag) = bags.bag(sample);
+            if let [only] = bag
+                && let Some(row) = bags.row(*only)
+                && let Some(found) = view.find(row)
+            {
+                taken.keys += 1;
+                taken.hits += 1;
+                output.bag(table, sample, start, std::iter::once((0, found)));
+                continue;
+            }
+            rows.clear();
+            let mut keys = 0;
+            for (place, row) in places(bags, bag) {
+                keys += 1;
+                rows.extend(view.find(row).map(|found| (place, found)));
+            }
+            taken.keys += keys as u64;
+            taken.hits += rows.len() as u64;
+            if rows.len() == keys {
+                output.bag(table, sample, start, rows.iter().copied());
+            } else {
+                taken.waiting.push((table, sample));
+            }
+        }
+    }
+    taken
 }
 
 /// The rows that a bag names, each with its place in the bag.

@@ -10,7 +10,7 @@ pub mod load;
 
 use std::fmt::Write as _;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Pairs in a full run, and in a quick one.
 pub const PAIRS: usize = 15;
@@ -34,7 +34,7 @@ pub enum Target {
 }
 
 /// How a comparison came out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// The whole interval is on the right side.
@@ -49,7 +49,7 @@ pub enum Verdict {
 }
 
 /// One line of a benchmark's result.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Row {
     /// What was measured.
     pub row: String,

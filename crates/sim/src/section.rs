@@ -1,7 +1,7 @@
-//! A page is made of sections, each by a simulation of its own.
+//! A section of a page of results.
 
-/// A section of the page.
-#[derive(Debug)]
+/// Text, and the pictures that it shows.
+#[derive(Debug, Default)]
 pub struct Section {
     /// Markdown.
     pub text: String,

@@ -1,6 +1,7 @@
 //! `forebay bench`: the product against raw limits, measured on this machine.
 
 mod digest;
+mod embed;
 mod flash;
 
 use forebay_measure::{PAIRS, PAIRS_QUICK, Row};
@@ -18,6 +19,12 @@ pub enum Command {
     ///
     /// Exit code 1 if a target is missed.
     Flash(flash::Args),
+    /// Embedding lookups, against a bare copy in memory and against a mapped file under one limit.
+    ///
+    /// Needs to make control groups (root) for the latter. Exit code 1 if a target is missed.
+    Embed(embed::Args),
+    #[command(hide = true)]
+    EmbedSide(embed::side::Args),
 }
 
 /// How to measure.
@@ -41,6 +48,11 @@ pub async fn run(command: Command) -> anyhow::Result<Verdict> {
     let (rows, format): (Vec<Row>, Format) = match command {
         Command::Digest(args) => (digest::run(&args).await?, args.format),
         Command::Flash(args) => (flash::run(&args).await?, args.format()),
+        Command::Embed(args) => (embed::run(&args)?, args.format()),
+        Command::EmbedSide(args) => {
+            embed::side::run(&args)?;
+            return Ok(Verdict::Yes);
+        }
     };
     match format {
         Format::Json => output::json(&rows)?,

@@ -1,6 +1,5 @@
 //! `forebay sim`: jobs and caches, simulated under several policies.
 
-mod page;
 mod power;
 mod tables;
 mod tier;
@@ -26,6 +25,7 @@ use serde::Serialize;
 
 use crate::{
     output::{self, Format, Verdict},
+    page::Page,
     stop,
 };
 
@@ -443,7 +443,7 @@ fn reproduce(args: &ReproduceArgs) -> anyhow::Result<Verdict> {
     };
     let kinds: Vec<Kind> = [Kind::Train, Kind::Tier].into_iter().filter(named).collect();
     // A page without a place should be refused before, not after.
-    let find = |kind: Kind| args.page.as_deref().map(|path| page::Page::read(path, kind.name()));
+    let find = |kind: Kind| args.page.as_deref().map(|path| Page::read(path, kind.name()));
     for kind in &kinds {
         find(*kind).transpose()?;
     }

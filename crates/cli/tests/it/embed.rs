@@ -116,3 +116,71 @@ fn what_makes_no_sense_is_refused_with_the_way_out() {
         sim(&place, options).refuses(saying);
     }
 }
+
+/// Two tables and a bias, as a `.safetensors` file.
+fn model() -> Vec<u8> {
+    let header = r#"{"users":{"dtype":"F32","shape":[10,4],"data_offsets":[0,160]},
+        "films":{"dtype":"F16","shape":[3,2],"data_offsets":[160,172]},
+        "bias":{"dtype":"F32","shape":[1],"data_offsets":[172,176]}}"#;
+    [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[0; 176]].concat()
+}
+
+#[test]
+fn a_file_of_tables_is_shown() {
+    let place = place();
+    fs::write(place.out("model.safetensors"), model()).unwrap();
+    let inspect = |options: &[&str]| place.forebay(["embed", "inspect"].iter().chain(options));
+    let text = inspect(&["model.safetensors"]).succeeds().stdout;
+    assert!(
+        text.contains("2 tables") && text.contains("10 x 4") && text.contains("16 B"),
+        "{text}"
+    );
+    let json = inspect(&["model.safetensors", "--format", "json"]).succeeds().json();
+    let tensors = json["tensors"].as_array().unwrap();
+    let tables = tensors.iter().filter(|tensor| tensor["table"] == true).count();
+    assert_eq!((json["format"].as_str(), tensors.len(), tables), (Some("safetensors"), 3, 2));
+    assert_eq!(number(&tensors[1]["offset"]), model().len() as u64 - 16);
+
+    fs::write(place.out("rows"), [0; 120]).unwrap();
+    let rows = ["rows", "--dtype", "float16", "--dimension", "5", "--format", "json"];
+    let json = inspect(&rows).succeeds().json();
+    assert_eq!(json["tensors"][0]["shape"], serde_json::json!([12, 5]));
+
+    fs::write(place.out("torn.safetensors"), &model()[..300]).unwrap();
+    for (options, saying) in [
+        (&["rows"][..], &["`rows` is neither", "dtype and dimension"][..]),
+        (&["rows", "--dtype", "float16"], &["--dimension"]),
+        (&["rows", "--dtype", "int8", "--dimension", "5"], &["int8", "float32, float64"]),
+        (&["rows", "--dtype", "float32", "--dimension", "7"], &["`rows` is 120 bytes long", "28"]),
+        (&["torn.safetensors"], &["torn.safetensors", "cut off", "copy it again"]),
+        (&["missing"], &["no file `missing`"]),
+    ] {
+        inspect(options).refuses(saying);
+    }
+}
+
+#[test]
+fn published_claims_are_set_beside_figures_in_their_place() {
+    let place = place();
+    let run = |options: &[&str]| {
+        let arguments = ["embed", "reproduce", "own.csv", "--requests", "300"];
+        place.forebay(arguments.iter().chain(options))
+    };
+    let text = run(&[]).succeeds().stdout;
+    for part in ["Figure 5.1", "Experiment 4", "`own` (real, 100 requests, 2 tables)", "| group |"]
+    {
+        assert!(text.contains(part), "`{part}` is not in {text}");
+    }
+    fs::write(
+        place.out("page.md"),
+        "before\n<!-- begin embeddings -->\nold\n<!-- end embeddings -->\nafter\n",
+    )
+    .unwrap();
+    run(&["--page", "page.md"]).succeeds();
+    let page = fs::read_to_string(place.out("page.md")).unwrap();
+    assert!(page.starts_with("before\n") && page.ends_with("after\n") && !page.contains("\nold\n"));
+    assert!(page.contains(text.trim()), "the same text: {page}");
+    assert!(place.out("page/evstore-figure-7-3.svg").exists());
+    fs::write(place.out("other.md"), "no place\n").unwrap();
+    run(&["--page", "other.md"]).refuses(&["no place for it", "begin embeddings"]);
+}

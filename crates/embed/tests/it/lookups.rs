@@ -175,6 +175,32 @@ fn what_a_sample_hit_is_still_there_afterwards() {
     }
 }
 
+/// A lookup that takes several threads gives what a small one gives.
+#[test]
+fn large_lookups_are_divided_without_a_seam() {
+    let directory = tempfile::tempdir().unwrap();
+    let sources = [numbered(directory.path(), 900, 3), numbered(directory.path(), 60_000, 2)];
+    for memory in [ByteSize::kib(64), ByteSize::mib(4)] {
+        let tables = Tables::open(&sources, &Options::new(memory)).unwrap();
+        let mut random = fastrand::Rng::with_seed(4);
+        let keys: [Vec<i64>; 2] =
+            [900, 60_000].map(|rows| (0..50_001).map(|_| random.i64(0..rows)).collect());
+        let mut out = vec![0.0; 5 * 50_001];
+        for _ in 0..2 {
+            out.fill(-1.0);
+            let bags = keys.each_ref().map(|keys| Bags::single(keys));
+            tables.lookup(&bags, Pooling::Sum, &mut out).unwrap();
+            for (sample, row) in out.chunks(5).enumerate() {
+                let [a, b] = keys.each_ref().map(|keys| keys[sample] as f32);
+                assert_eq!(row, [a, a, a, b, b], "sample {sample}");
+            }
+        }
+        let stats = tables.stats();
+        assert_eq!((stats.samples, stats.keys), (2 * 50_001, 4 * 50_001));
+        assert!(stats.resident_bytes <= memory.0, "{stats:?}");
+    }
+}
+
 #[test]
 fn what_makes_no_sense_is_refused_before_anything_happens() {
     let directory = tempfile::tempdir().unwrap();

@@ -29,6 +29,7 @@ mod synthetic;
 mod bounds;
 mod plot;
 mod report;
+pub mod reproduce;
 mod run;
 
 #[cfg(test)]

@@ -23,6 +23,10 @@ impl CacheShare {
     pub const DEFAULT: [CacheShare; 5] =
         [CacheShare(0.01), CacheShare(0.02), CacheShare(0.05), CacheShare(0.1), CacheShare(0.2)];
 
+    pub(super) fn new(share: f64) -> Self {
+        Self(share)
+    }
+
     /// Rows of this share of the trace, at least one.
     pub fn rows(self, trace: &Trace) -> u64 {
         self.of(trace.rows())
@@ -132,9 +136,17 @@ impl Simulation {
 
     /// Runs every policy at every size.
     pub fn run(&self, trace: &Trace) -> Report {
+        self.run_watched(trace, &mut |_| {})
+    }
+
+    /// Likewise, and says now and then which share of it is done.
+    pub fn run_watched(&self, trace: &Trace, watch: &mut dyn FnMut(f64)) -> Report {
+        let runs = self.shares.len() * self.policies.len();
+        let steps = (runs + usize::from(self.bounds)).max(1) as f64;
         let mut rows = Vec::new();
         for &share in &self.shares {
             for &policy in &self.policies {
+                watch(rows.len() as f64 / steps);
                 let mut built = self.build(policy, share, trace);
                 let started = Instant::now();
                 let single = single_pass(&mut *built, trace);
@@ -145,6 +157,7 @@ impl Simulation {
                 rows.push(Row { policy, share, capacity_rows, single, replay, nanos_per_key });
             }
         }
+        watch(runs as f64 / steps);
         let bounds = if self.bounds { bounds::all(trace, &self.shares) } else { Vec::new() };
         Report::new(trace, rows, bounds)
     }

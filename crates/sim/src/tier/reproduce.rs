@@ -17,7 +17,7 @@ pub type Run<'a> = dyn FnMut(&Scenario, &Setup, &[PolicyKind]) -> Vec<Outcome> +
 
 /// Everything about the tier.
 pub fn tier(run: &mut Run<'_>) -> Section {
-    let mut section = Section { text: String::new(), pictures: Vec::new() };
+    let mut section = Section::default();
     figure_8(run, &mut section);
     figure_9(run, &mut section);
     table_4(run, &mut section);

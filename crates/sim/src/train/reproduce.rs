@@ -24,7 +24,7 @@ pub const PARTS: [&str; 5] = ["one-job", "table-3", "figures-4-5", "figure-6", "
 
 /// Everything about training, or one part of it.
 pub fn train(part: Option<&str>, run: &mut Run<'_>) -> Section {
-    let mut section = Section { text: String::new(), pictures: Vec::new() };
+    let mut section = Section::default();
     let makers = [one_job, table_3, figures_4_and_5, figure_6, figure_7];
     for (name, make) in PARTS.into_iter().zip(makers) {
         if part.is_none_or(|part| part == name) {

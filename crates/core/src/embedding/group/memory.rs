@@ -18,7 +18,7 @@ pub(super) struct Memory {
 impl Memory {
     /// For about `keys` keys at a time.
     pub fn new(keys: u64) -> Self {
-        let blocks = (keys / 4).clamp(1, 1 << 26).next_power_of_two();
+        let blocks = (keys / 4).clamp(1, 1 << 26);
         let blocks = usize::try_from(blocks).expect("at most 2^26 blocks");
         Self { blocks: vec![[Level::default(); BLOCK]; blocks] }
     }
@@ -26,7 +26,8 @@ impl Memory {
     #[inline]
     fn cells(&self, key: Key) -> (usize, [usize; ROWS]) {
         let hash = key.mixed();
-        let block = (hash >> 32) as usize & (self.blocks.len() - 1);
+        // The upper half of the hash as a share of the blocks: any number of them will do.
+        let block = (((hash >> 32) * self.blocks.len() as u64) >> 32) as usize;
         let cell = |row: usize| row * 4 + (hash >> (2 * row)) as usize % 4;
         (block, [cell(0), cell(1), cell(2), cell(3)])
     }

@@ -37,8 +37,9 @@ const PINNED: Place = 1;
 
 /// Accesses closer together than this many per row that fits are a burst.
 const BURST_SHARE: f64 = 0.3;
-/// Keys that the sketch has room for, per row that fits.
-const REMEMBERED_PER_ROW: u64 = 16;
+/// Keys that the sketch has room for, per row that fits: 64 bytes. Sixteen keys had 6 % more perfect hits on
+/// `MovieLens` at 1 % and up to 3 % more elsewhere, for memory that has more as rows.
+const REMEMBERED_PER_ROW: u64 = 4;
 
 /// Ranks are this fine: 16 to a doubling.
 const RANK_STEPS: u32 = 16;
@@ -69,6 +70,8 @@ pub(super) struct Group {
     time: u64,
     now: u64,
     pace: u64,
+    /// What the window may weigh.
+    window_max: u64,
     rows_max: u64,
     burst: u32,
     burst_log: u32,
@@ -93,6 +96,7 @@ impl Group {
             time: 0,
             now: u64::from(Level::START.0) << 32,
             pace: 0,
+            window_max: 0,
             rows_max,
             burst,
             burst_log: log2(burst),
@@ -107,6 +111,7 @@ impl Group {
         self.setting = self.rehearsal.setting();
         let pace = f64::from(Level::STEPS) / self.setting.half_life;
         self.pace = (pace * f64::from(u32::MAX)) as u64;
+        self.window_max = (self.store.capacity() as f64 * self.setting.window) as u64;
     }
 
     fn pinned(&self, table: TableId) -> bool {
@@ -137,7 +142,8 @@ impl Group {
     /// chance in proportion to the time between them. So it spends no time on keys that every setting has.
     fn counts_in_rehearsal(&self, last: Option<u32>) -> bool {
         let gap = last.map_or(u32::MAX, |last| (self.time as u32).wrapping_sub(last));
-        gap >= self.burst || (mix(self.time) >> 32) as u32 % self.burst < gap
+        // The upper half of the hash as a share of the burst: drawing without dividing.
+        gap >= self.burst || ((mix(self.time) >> 32) * u64::from(self.burst)) >> 32 < u64::from(gap)
     }
 
     fn rehearse(&mut self, key: Key, discount: u32, turn: &Turn) {
@@ -194,10 +200,6 @@ impl Group {
         }
     }
 
-    fn window_max(&self) -> u64 {
-        (self.store.capacity() as f64 * self.setting.window) as u64
-    }
-
     fn lowest(&self, turn: &Turn) -> Option<Slot> {
         self.main.first(&self.store.links, |slot| !self.store.protected(slot, turn))
     }
@@ -218,7 +220,7 @@ impl Group {
     fn make_room(&mut self, weight: u32, turn: &mut Turn) -> bool {
         while !self.store.fits(weight) {
             let window_is_full =
-                self.store.list(WINDOW).weight() + u64::from(weight) > self.window_max();
+                self.store.list(WINDOW).weight() + u64::from(weight) > self.window_max;
             let candidate = self.oldest_in(WINDOW, turn);
             let loser = match (candidate.filter(|_| window_is_full), self.lowest(turn)) {
                 (Some(candidate), Some(lowest)) => {
@@ -286,7 +288,7 @@ impl Replacement for Group {
         }
         self.store.admit(WINDOW, key, weight, value, turn);
         // While there is room, what leaves the window need not prove itself.
-        while self.store.list(WINDOW).weight() > self.window_max().max(u64::from(weight)) {
+        while self.store.list(WINDOW).weight() > self.window_max.max(u64::from(weight)) {
             let oldest = self.store.oldest(WINDOW).expect("it weighs something");
             self.enter_main(oldest);
         }

@@ -1,4 +1,6 @@
-//! `forebay embed`: which embedding rows stay in memory, simulated on traces.
+//! `forebay embed`: which embedding rows stay in memory, simulated on traces; and what table files hold.
+
+mod inspect;
 
 use std::{
     fs,
@@ -9,10 +11,13 @@ use std::{
 
 use anyhow::{Context as _, anyhow, bail};
 use forebay_core::embedding::{PolicyKind, PolicyKindError};
-use forebay_sim::grouped::{self, CacheShare, Cost, Criteo, Simulation, Trace, TraceError};
+use forebay_sim::grouped::{self, CacheShare, Cost, Criteo, Report, Simulation, Trace, TraceError};
 use serde::Serialize;
 
-use crate::output::{self, Format, Verdict};
+use crate::{
+    output::{self, Format, Verdict},
+    page::Page,
+};
 
 /// The trace that needs no file.
 const SYNTHETIC: &str = "synthetic-criteo";
@@ -39,6 +44,13 @@ pub enum Command {
     Sim(SimArgs),
     /// List the policies.
     Policies(PoliciesArgs),
+    /// Run what is published about EVStore's cache, and set it beside the published claims.
+    ///
+    /// Takes some minutes. Prints a section in Markdown, or puts it into a page that has a place for it,
+    /// with the pictures beside it.
+    Reproduce(ReproduceArgs),
+    /// Show the tables in a file, from its header alone.
+    Inspect(inspect::Args),
 }
 
 const EXAMPLES: &str = "\
@@ -94,6 +106,20 @@ pub struct PoliciesArgs {
     format: Format,
 }
 
+/// What to run, and where to put it.
+#[derive(Debug, clap::Args)]
+pub struct ReproduceArgs {
+    /// Traces to run beside the synthetic one.
+    traces: Vec<PathBuf>,
+    /// How long the synthetic one is.
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=REQUESTS_MAX))]
+    requests: u64,
+    /// A page with the lines `<!-- begin embeddings … -->` and `<!-- end embeddings -->`, between which it
+    /// is put.
+    #[arg(long, value_name = "FILE.md")]
+    page: Option<PathBuf>,
+}
+
 /// Policies as they are named on the command line.
 #[derive(Debug, Clone)]
 struct Policies(Vec<PolicyKind>);
@@ -113,6 +139,8 @@ pub fn run(command: Command) -> anyhow::Result<Verdict> {
     match command {
         Command::Sim(args) => simulate(args),
         Command::Policies(args) => list(&args),
+        Command::Reproduce(args) => reproduce(&args),
+        Command::Inspect(args) => inspect::run(&args),
     }
 }
 
@@ -129,13 +157,39 @@ fn simulate(args: SimArgs) -> anyhow::Result<Verdict> {
     if args.cost {
         return report_costs(&simulation, &trace, args.format);
     }
-    let report = simulation.run(&trace);
+    let report = watched(&simulation, &trace);
     if let Some(plot) = &args.plot {
         fs::write(plot, report.svg()).with_context(|| format!("write `{}`", plot.display()))?;
     }
     match args.format {
         Format::Json => output::json(&report)?,
         Format::Text => output::data(&report.text())?,
+    }
+    Ok(Verdict::Yes)
+}
+
+/// Runs a simulation with a bar for whoever is watching.
+fn watched(simulation: &Simulation, trace: &Trace) -> Report {
+    let bar = output::share_bar(trace.name());
+    let report = simulation.run_watched(trace, &mut |share| output::set_share(&bar, share));
+    bar.finish_and_clear();
+    report
+}
+
+fn reproduce(args: &ReproduceArgs) -> anyhow::Result<Verdict> {
+    // A page without a place should be refused before, not after.
+    let page = args.page.as_deref().map(|path| Page::read(path, "embeddings")).transpose()?;
+    let requests = usize::try_from(args.requests).unwrap_or(usize::MAX);
+    let mut traces = vec![Criteo { requests, seed: 1 }.generate()];
+    for path in &args.traces {
+        traces.push(grouped::load(path)?);
+    }
+    let section = grouped::reproduce::embeddings(&traces, &mut |simulation, trace| {
+        watched(simulation, trace)
+    });
+    match page {
+        None => output::data(&section.text)?,
+        Some(page) => page.write(&section)?,
     }
     Ok(Verdict::Yes)
 }

@@ -1,0 +1,212 @@
+// RocksDB as one side of `forebay bench embed`: the same rows, the same kind of keys, the same limit.
+//
+//   rocksdb build FILE ROWS DIRECTORY           copies the tables of a file into a database
+//   rocksdb serve DIRECTORY ROWS MEMORY_BYTES   looks up when it is told to, as `bench embed-side` does
+//
+// It is set up as its own guide advises for point lookups: direct reads, whole-key filters, a block cache
+// of all the memory it may use, one batched MultiGet for a lookup.
+
+#include <rocksdb/cache.h>
+#include <rocksdb/db.h>
+#include <rocksdb/filter_policy.h>
+#include <rocksdb/options.h>
+#include <rocksdb/table.h>
+#include <rocksdb/write_batch.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace {
+
+constexpr size_t kDimension = 36;
+constexpr size_t kRowBytes = 4 * kDimension;
+constexpr int kWarmUpSamples = 100000;
+constexpr int kWarmUpBatch = 500;
+constexpr uint64_t kCardinalities[] = {
+    1460, 583,   10131227, 2202608, 305, 24, 12517, 633,    3,       93145, 5683, 8351593, 3194,
+    27,   14992, 5461306,  10,      5652, 2173, 4,  7046547, 18,     15,    286181, 105,   142572};
+
+std::vector<uint64_t> Rows(uint64_t wanted) {
+  uint64_t all = 0;
+  for (uint64_t rows : kCardinalities) all += rows;
+  std::vector<uint64_t> scaled;
+  for (uint64_t rows : kCardinalities) {
+    const auto part = static_cast<uint64_t>(static_cast<unsigned __int128>(rows) * wanted / all);
+    scaled.push_back(std::max<uint64_t>(part, 3));
+  }
+  return scaled;
+}
+
+// Ordered as the rows lie: a table's rows are neighbours.
+void PutKey(char* key, uint16_t table, uint64_t row) {
+  key[0] = static_cast<char>(table);
+  for (int byte = 0; byte < 5; ++byte) key[1 + byte] = static_cast<char>(row >> (8 * (4 - byte)));
+}
+constexpr size_t kKeyBytes = 6;
+
+void Check(const rocksdb::Status& status) {
+  if (!status.ok()) {
+    std::cerr << status.ToString() << "\n";
+    std::exit(1);
+  }
+}
+
+rocksdb::Options TheOptions(size_t cache_bytes) {
+  rocksdb::BlockBasedTableOptions table;
+  table.block_size = 4096;
+  table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
+  table.whole_key_filtering = true;
+  table.block_cache = rocksdb::NewLRUCache(cache_bytes);
+  table.cache_index_and_filter_blocks = true;
+  table.cache_index_and_filter_blocks_with_high_priority = true;
+  table.pin_l0_filter_and_index_blocks_in_cache = true;
+  table.data_block_index_type = rocksdb::BlockBasedTableOptions::kDataBlockBinaryAndHash;
+  table.format_version = 5;
+  rocksdb::Options options;
+  options.create_if_missing = true;
+  options.compression = rocksdb::kNoCompression;  // random numbers do not shrink
+  options.use_direct_reads = true;
+  options.optimize_filters_for_hits = true;
+  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  return options;
+}
+
+int Build(const std::string& file, uint64_t wanted, const std::string& directory) {
+  rocksdb::Options options = TheOptions(8 << 20);
+  options.write_buffer_size = 64 << 20;
+  rocksdb::DB* db = nullptr;
+  Check(rocksdb::DB::Open(options, directory, &db));
+  std::unique_ptr<rocksdb::DB> owner(db);
+  std::ifstream in(file, std::ios::binary);
+  uint64_t header = 0;
+  in.read(reinterpret_cast<char*>(&header), 8);
+  in.seekg(static_cast<std::streamoff>(8 + header));
+  rocksdb::WriteOptions unlogged;
+  unlogged.disableWAL = true;
+  char key[kKeyBytes];
+  char row[kRowBytes];
+  const std::vector<uint64_t> tables = Rows(wanted);
+  for (size_t table = 0; table < tables.size(); ++table) {
+    rocksdb::WriteBatch batch;
+    for (uint64_t number = 0; number < tables[table]; ++number) {
+      if (!in.read(row, kRowBytes)) {
+        std::cerr << "the file ends early\n";
+        return 1;
+      }
+      PutKey(key, static_cast<uint16_t>(table), number);
+      batch.Put(rocksdb::Slice(key, kKeyBytes), rocksdb::Slice(row, kRowBytes));
+      if (batch.Count() == 2000) {
+        Check(db->Write(unlogged, &batch));
+        batch.Clear();
+      }
+    }
+    Check(db->Write(unlogged, &batch));
+  }
+  Check(db->Flush(rocksdb::FlushOptions()));
+  Check(db->CompactRange(rocksdb::CompactRangeOptions(), nullptr, nullptr));
+  return 0;
+}
+
+class Side {
+ public:
+  Side(rocksdb::DB* db, std::vector<uint64_t> rows) : db_(db), rows_(std::move(rows)) {
+    options_.async_io = true;
+    options_.verify_checksums = false;  // nobody else verifies any
+  }
+
+  // One lookup of so many samples, in microseconds.
+  double LookUp(size_t samples) {
+    const size_t count = samples * rows_.size();
+    names_.resize(count * kKeyBytes);
+    keys_.resize(count);
+    out_.resize(count * kDimension);
+    size_t at = 0;
+    for (size_t sample = 0; sample < samples; ++sample) {
+      for (size_t table = 0; table < rows_.size(); ++table, ++at) {
+        PutKey(&names_[at * kKeyBytes], static_cast<uint16_t>(table), Draw(rows_[table]));
+        keys_[at] = rocksdb::Slice(&names_[at * kKeyBytes], kKeyBytes);
+      }
+    }
+    values_.clear();
+    values_.resize(count);
+    statuses_.clear();
+    statuses_.resize(count);
+    const auto began = std::chrono::steady_clock::now();
+    db_->MultiGet(options_, db_->DefaultColumnFamily(), count, keys_.data(), values_.data(),
+                  statuses_.data());
+    for (size_t row = 0; row < count; ++row) {
+      Check(statuses_[row]);
+      std::memcpy(&out_[row * kDimension], values_[row].data(), kRowBytes);
+    }
+    const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - began;
+    return took.count();
+  }
+
+ private:
+  // As `model.rs` draws.
+  uint64_t Draw(uint64_t rows) {
+    const double share = std::uniform_real_distribution<double>()(random_);
+    const auto rank = static_cast<uint64_t>(std::exp(share * std::log(static_cast<double>(rows)))) - 1;
+    return static_cast<uint64_t>(static_cast<unsigned __int128>(rank) * 0x9e3779b97f4a7c15ULL % rows);
+  }
+
+  rocksdb::DB* db_;
+  std::vector<uint64_t> rows_;
+  rocksdb::ReadOptions options_;
+  std::mt19937_64 random_{2};
+  std::vector<char> names_;
+  std::vector<rocksdb::Slice> keys_;
+  std::vector<rocksdb::PinnableSlice> values_;
+  std::vector<rocksdb::Status> statuses_;
+  std::vector<float> out_;
+};
+
+int Serve(const std::string& directory, uint64_t wanted, size_t memory) {
+  rocksdb::Options options = TheOptions(memory);
+  rocksdb::DB* db = nullptr;
+  Check(rocksdb::DB::OpenForReadOnly(options, directory, &db));
+  std::unique_ptr<rocksdb::DB> owner(db);
+  Side side(db, Rows(wanted));
+  for (int done = 0; done < kWarmUpSamples; done += kWarmUpBatch) side.LookUp(kWarmUpBatch);
+  std::cout << "ready" << std::endl;
+  size_t batch = 0;
+  size_t lookups = 0;
+  while (std::cin >> batch >> lookups) {
+    std::vector<double> micros;
+    double sum = 0;
+    for (size_t number = 0; number < lookups; ++number) {
+      micros.push_back(side.LookUp(batch));
+      sum += micros.back();
+    }
+    std::sort(micros.begin(), micros.end());
+    std::cout << sum / static_cast<double>(lookups) << " " << micros[(lookups - 1) * 99 / 100]
+              << std::endl;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const std::string what = count > 1 ? arguments[1] : "";
+  if (count == 5 && what == "build") {
+    return Build(arguments[2], std::strtoull(arguments[3], nullptr, 10), arguments[4]);
+  }
+  if (count == 5 && what == "serve") {
+    return Serve(arguments[2], std::strtoull(arguments[3], nullptr, 10),
+                 std::strtoull(arguments[4], nullptr, 10));
+  }
+  std::cerr << "usage: rocksdb build FILE ROWS DIRECTORY | serve DIRECTORY ROWS MEMORY_BYTES\n";
+  return 2;
+}
