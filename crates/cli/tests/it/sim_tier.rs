@@ -75,7 +75,7 @@ fn runs_are_told_to_scripts_and_one_seed_gives_one_answer() {
     };
     let runs = run("1");
     assert_eq!(runs, run("1"));
-    let [near, far] = &runs.as_array().unwrap()[..] else { panic!("two variants") };
+    let [near, far] = &runs["runs"].as_array().unwrap()[..] else { panic!("two variants") };
     assert_eq!((&near["policy"], &near["requests"]), (&Value::from("next-use"), &Value::from(300)));
     let absorbed = |run: &Value| run["flash_hit_bytes"].as_u64().unwrap();
     assert_eq!(absorbed(near), 100 << 20, "the second job finds all of it");
