@@ -128,6 +128,13 @@ fn more_readers_than_bits_come_and_go() {
         world.announce(job + 1, &spec(&[1], 50));
         let hits = world.scan(job, 1, 0..50);
         assert_eq!(hits, if job == 0 { 0 } else { 50 }, "job {job}");
+        // The next job has yet to read all of it, whoever had its bit before: something that is due much later does not
+        // take its place.
+        if job % 50 == 30 {
+            let late = Spec { starts: Some(world.now + Duration::from_hours(9)), ..spec(&[3], 50) };
+            world.announce(1000 + job, &late);
+            world.scan(999, 3, 0..50);
+        }
         world.policy.tell(world.now, Fact::Ended { job: Job(job) }).unwrap();
     }
     assert_eq!(world.policy.counters().jobs.crowded, 0);

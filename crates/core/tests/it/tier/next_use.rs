@@ -227,3 +227,28 @@ fn false_specifications_cost_little() {
         assert!(ours * 10 >= lru * 9, "seed {seed}: {ours} hits against LRU's {lru}");
     }
 }
+
+/// Jobs that are announced and never come are refuted by nobody. What they would read first keeps its place, while all else
+/// is read again soon and by somebody unknown, until LRU is seen to do better.
+#[test]
+fn lru_decides_while_it_does_better() {
+    let run = |kind: PolicyKind| {
+        let mut world = World::new(kind.build(&settings(0, 200)));
+        for phantom in 10..14 {
+            world.announce(phantom, &spec(&[7], 100_000));
+        }
+        let mut hits = 0;
+        for step in 50..60_000 {
+            for number in [step, step - 50] {
+                world.now += Duration::from_millis(10);
+                let request =
+                    forebay_core::tier::Request { job: None, ..super::request(0, 7, number) };
+                let answer = world.policy.request(world.now, &request, &mut world.changes);
+                hits += u64::from(answer.is_hit());
+            }
+        }
+        (hits, world.policy.counters().overruled)
+    };
+    let ((lru, _), (ours, overruled)) = (run(PolicyKind::Lru), run(PolicyKind::NextUse));
+    assert!(overruled > 0 && ours * 10 >= lru * 8, "{ours} hits against LRU's {lru}, {overruled}");
+}
