@@ -1,7 +1,7 @@
 //! Embedding tables larger than memory: read where they are, hot rows in DRAM.
 //!
 //! [`Tables`] is what others use; `tables.rs` tells how a lookup goes. Which rows stay is decided by a policy
-//! of `forebay-core`; [`format`] is what files say about themselves, `file.rs` the files, `io/` how missing
+//! of `forebay-core`; [`mod@format`] is what files say about themselves, `file.rs` the files, `io/` how missing
 //! rows are read, `resident.rs` and `slab.rs` what is in memory. All of it is exact: tiers of reduced
 //! precision would lie between `resident.rs` and the files.
 //!
