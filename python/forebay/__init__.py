@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from forebay._dataset import Dataset
 from forebay._native import AgentGone, DigestError, ForebayError, ReadError, TableError
+from forebay._tar import tar_sample
 
 if TYPE_CHECKING:
     from forebay._loader import DataLoader as DataLoader
@@ -27,6 +28,7 @@ __all__ = [
     "ReadError",
     "TableError",
     "__version__",
+    "tar_sample",
 ]
 
 

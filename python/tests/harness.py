@@ -49,8 +49,8 @@ class World:
         options.setdefault("storage_options", self.options)
         return forebay.Dataset(options.pop("digest", self.digest), **options)
 
-    def build(self, name: str, *arguments: str) -> Path:
-        """Build a digest of the dataset."""
+    def build(self, name: str, *arguments: str, url: str = "s3://bucket/train") -> Path:
+        """Build a digest of the dataset, or of another."""
         path = self.directory / name
         environment = {
             **os.environ,
@@ -59,7 +59,7 @@ class World:
             "AWS_SECRET_ACCESS_KEY": str(self.options["secret_key"]),
             "AWS_REGION": "us-east-1",
         }
-        command = [binary(), "digest", "build", "s3://bucket/train", "-o", str(path), *arguments]
+        command = [binary(), "digest", "build", url, "-o", str(path), *arguments]
         subprocess.run(command, env=environment, check=True, capture_output=True, timeout=60)
         return path
 

@@ -8,12 +8,12 @@ use std::{
 
 use forebay_core::{
     BlobOrdinal, DatasetId, Namespace,
-    digest::{Digest, PartView},
+    digest::{Digest, PartView, plan::Layout},
     kept::Kept,
     patience::Retry,
     table::{self, proofs_match},
 };
-use forebay_origin::{Origin, any_version};
+use forebay_origin::{Origin, any_version, any_version_from};
 use forebay_server::{
     Counter,
     session::{Replies, Service, fresh_nonce},
@@ -125,7 +125,13 @@ impl AgentService {
     /// The version to ask the origin for. A mirror has versions of its own; there, as everywhere, the
     /// content is what is proved.
     pub fn version_of(&self, part: &PartView<'_>) -> String {
-        if self.mirror { any_version(part.offset + part.length) } else { part.version.to_owned() }
+        let end = part.offset + part.length;
+        let layout = self.digest.summary().layout.parse::<Layout>();
+        match self.mirror {
+            false => part.version.to_owned(),
+            true if layout.is_ok_and(Layout::takes_whole_objects) => any_version(end),
+            true => any_version_from(end),
+        }
     }
 
     /// What the job will want next.

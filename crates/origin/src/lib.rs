@@ -14,7 +14,10 @@ mod profile;
 mod remote;
 mod url;
 
-use std::{ops::Range, time::Duration};
+use std::{
+    ops::{Range, RangeInclusive},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use forebay_core::digest::plan::Listed;
@@ -70,16 +73,28 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// Begins a version that stands for any state of an object that has this length.
+/// Begins a version that stands for any state of an object that has this length,
 const ANY_OF_LENGTH: &str = "any of length ";
+/// or at least this length.
+const ANY_FROM_LENGTH: &str = "any from length ";
 
-/// A version for those who will check the content themselves, and want it as it is now.
+/// A version for those who will check the content themselves, and want an object of this length as it is now.
 pub fn any_version(length: u64) -> String {
     format!("{ANY_OF_LENGTH}{length}")
 }
 
-fn any_version_of_length(version: &str) -> Option<u64> {
-    version.strip_prefix(ANY_OF_LENGTH)?.parse().ok()
+/// The same for those who want a part that ends here, and do not know how long the object is.
+pub fn any_version_from(end: u64) -> String {
+    format!("{ANY_FROM_LENGTH}{end}")
+}
+
+/// The lengths that will do, if any version of them does.
+fn any_version_of_length(version: &str) -> Option<RangeInclusive<u64>> {
+    if let Some(from) = version.strip_prefix(ANY_FROM_LENGTH) {
+        return Some(from.parse().ok()?..=u64::MAX);
+    }
+    let length = version.strip_prefix(ANY_OF_LENGTH)?.parse().ok()?;
+    Some(length..=length)
 }
 
 /// A place under which objects have relative keys.

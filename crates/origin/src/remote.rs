@@ -300,7 +300,7 @@ fn version_of(meta: &ObjectMeta) -> String {
 
 fn is_of_version(meta: &ObjectMeta, version: &str) -> bool {
     any_version_of_length(version)
-        .map_or_else(|| version_of(meta) == version, |length| meta.size == length)
+        .map_or_else(|| version_of(meta) == version, |lengths| lengths.contains(&meta.size))
 }
 
 /// Asks for exactly this version, in whichever way the store understands. A weak tag never matches

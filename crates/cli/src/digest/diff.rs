@@ -1,11 +1,11 @@
 //! `forebay digest diff`: how two digests differ, object by object.
 //!
 //! Both are in the order of their keys, so one walk over both, side by side, finds everything in
-//! little memory. Content is compared by address. In a pack the address covers all of its objects; there
+//! little memory. An object that holds many blobs is walked part by part, and told of once. Content is compared by address. In a pack the address covers all of its objects; there
 //! lengths and versions tell, as far as they can: between namespaces, or between a pack here and another
 //! origin there, some objects cannot be compared, and that is what is said.
 
-use std::{cmp::Ordering, fmt::Write as _, iter::Peekable, path::PathBuf};
+use std::{cmp::Ordering, collections::HashSet, fmt::Write as _, iter::Peekable, path::PathBuf};
 
 use forebay_core::{
     Address,
@@ -61,7 +61,28 @@ pub fn run(args: &Args) -> anyhow::Result<Verdict> {
     Ok(if difference.same_dataset { Verdict::Yes } else { Verdict::No })
 }
 
-/// An object, and what tells whether it is the same elsewhere.
+impl Difference {
+    /// An object of which some parts came and others went has changed; none is named twice.
+    fn tell_once(&mut self) {
+        for names in [&mut self.added, &mut self.removed, &mut self.changed] {
+            names.dedup();
+        }
+        let removed: HashSet<&String> = self.removed.iter().collect();
+        let both: HashSet<String> =
+            self.added.iter().filter(|name| removed.contains(name)).cloned().collect();
+        if !both.is_empty() {
+            self.changed.extend(both.iter().cloned());
+            self.changed.sort_unstable();
+            self.changed.dedup();
+        }
+        let changed: HashSet<&String> = self.changed.iter().collect();
+        for names in [&mut self.added, &mut self.removed] {
+            names.retain(|name| !changed.contains(name));
+        }
+    }
+}
+
+/// A part of an object, and what tells whether it is the same elsewhere.
 struct Object<'a> {
     part: PartView<'a>,
     blob: Address,
@@ -133,10 +154,13 @@ fn compare(a: &Digest, b: &Digest) -> Result<Difference, DigestError> {
     let (mut left, mut right) = (objects(a).peekable(), objects(b).peekable());
     loop {
         let order = match (peek(&mut left)?, peek(&mut right)?) {
-            (None, None) => return Ok(difference),
+            (None, None) => {
+                difference.tell_once();
+                return Ok(difference);
+            }
             (Some(_), None) => Ordering::Less,
             (None, Some(_)) => Ordering::Greater,
-            (Some(left), Some(right)) => left.cmp(right),
+            (Some(left), Some(right)) => left.cmp(&right),
         };
         let name = |object: &Object<'_>| object.part.object.to_owned();
         match order {
@@ -163,13 +187,13 @@ fn compare(a: &Digest, b: &Digest) -> Result<Difference, DigestError> {
 
 fn peek<'a>(
     objects: &mut Peekable<impl Iterator<Item = Result<Object<'a>, DigestError>>>,
-) -> Result<Option<&'a str>, DigestError> {
+) -> Result<Option<(&'a str, u64)>, DigestError> {
     match objects.next_if(Result::is_err) {
         Some(Err(error)) => Err(error),
         _ => Ok(objects
             .peek()
             .and_then(|object| object.as_ref().ok())
-            .map(|object| object.part.object)),
+            .map(|object| (object.part.object, object.part.offset))),
     }
 }
 

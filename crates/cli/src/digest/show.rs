@@ -2,12 +2,13 @@
 
 use std::{fmt::Write as _, path::PathBuf};
 
+use anyhow::Context as _;
 use arrow_array::{
     Array as _, ArrayRef, BooleanArray, Float64Array, Int64Array, StringArray, cast::AsArray as _,
 };
 use forebay_core::{
     ByteSize,
-    digest::{Digest, Summary, plan::Layout},
+    digest::{BlobView, Digest, Summary, plan::Layout},
 };
 use serde::Serialize;
 
@@ -119,8 +120,7 @@ fn first_items(digest: &Digest, count: u64) -> anyhow::Result<Vec<Item>> {
     let mut items = Vec::new();
     for blob in digest.blobs() {
         let blob = blob?;
-        // In every layout so far, an item is one whole part of its blob.
-        for (item, part) in blob.items().zip(blob.parts()) {
+        for (at, item) in blob.items().enumerate() {
             let ordinal = items.len() as u64;
             if ordinal == count {
                 return Ok(items);
@@ -128,7 +128,7 @@ fn first_items(digest: &Digest, count: u64) -> anyhow::Result<Vec<Item>> {
             let (offset, length) = item?;
             let values = columns.iter().map(|(name, all)| (name.clone(), value(all, ordinal)));
             items.push(Item {
-                name: part?.object.to_owned(),
+                name: name_of(&blob, at, offset)?,
                 blob: blob.address.to_string(),
                 offset,
                 length,
@@ -137,6 +137,18 @@ fn first_items(digest: &Digest, count: u64) -> anyhow::Result<Vec<Item>> {
         }
     }
     Ok(items)
+}
+
+/// What to call an item: its object, or its place in one that holds many.
+fn name_of(blob: &BlobView<'_>, at: usize, offset: u64) -> anyhow::Result<String> {
+    if blob.parts().len() == blob.items().len() && blob.parts().len() > 1 {
+        let part = blob.parts().nth(at).context("as many parts as items")??;
+        return Ok(part.object.to_owned());
+    }
+    let part = blob.parts().next().context("a blob with items has parts")??;
+    let whole = blob.items().len() == 1 && part.offset == 0;
+    let place = if whole { String::new() } else { format!("@{}", part.offset + offset) };
+    Ok(format!("{}{place}", part.object))
 }
 
 fn value(pieces: &[ArrayRef], ordinal: u64) -> serde_json::Value {
@@ -177,6 +189,8 @@ fn cell(value: &serde_json::Value) -> String {
 fn layout_name(layout: &str) -> String {
     match layout.parse() {
         Ok(Layout::Pack(size)) => format!("pack, up to {size}"),
+        Ok(Layout::Records(records)) => format!("records of {}", records.record()),
+        Ok(Layout::Tar(size)) => format!("tar, blobs of up to {size}"),
         _ => layout.to_owned(),
     }
 }

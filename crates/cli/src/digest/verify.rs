@@ -5,9 +5,12 @@ use std::{collections::BTreeSet, fmt::Write as _, path::PathBuf, time::Instant};
 use anyhow::ensure;
 use forebay_core::{
     BlobOrdinal, ByteSize, Namespace,
-    digest::{Digest, DigestError, Part, PartView, plan::BlobPlan},
+    digest::{
+        Digest, DigestError, Part, PartView,
+        plan::{BlobPlan, Layout},
+    },
 };
-use forebay_origin::{Options, Origin, OriginError, any_version};
+use forebay_origin::{Options, Origin, OriginError, any_version, any_version_from};
 use futures::StreamExt as _;
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -158,9 +161,10 @@ pub async fn verify(
     let origin = Origin::new(url, options)?;
     // Versions mean something only where the digest was built.
     let elsewhere = url != digest.summary().origin;
+    let layout = digest.summary().layout.parse().map_err(anyhow::Error::msg)?;
     let plans = blobs.iter().map(|blob| {
         let plan = plan(digest, blob)?;
-        Ok(if elsewhere { without_versions(&plan) } else { plan })
+        Ok(if elsewhere { without_versions(&plan, layout) } else { plan })
     });
     let rows = hash::hashed::<DigestError>(&origin, namespace, futures::stream::iter(plans));
     // Rows come in the order of their plans.
@@ -171,7 +175,7 @@ pub async fn verify(
         let mut address = address?;
         if matches!(address, Err(OriginError::Changed { .. })) {
             // Another version; it may still hold the same bytes.
-            let unconditional = without_versions(&plan);
+            let unconditional = without_versions(&plan, layout);
             let again = futures::stream::once(async { Ok::<_, DigestError>(unconditional) });
             let again = hash::hashed(&origin, namespace, again).collect::<Vec<_>>().await.remove(0);
             address = again.1?;
@@ -188,6 +192,9 @@ pub async fn verify(
         report.bytes_checked += plan.length();
         progress.inc(plan.length());
     }
+    // An object may hold many blobs.
+    report.changed.dedup();
+    report.vanished.dedup();
     report.seconds = started.elapsed().as_secs_f64();
     report.sound = report.changed.is_empty() && report.vanished.is_empty();
     Ok(report)
@@ -206,10 +213,13 @@ fn plan(digest: &Digest, blob: BlobOrdinal) -> Result<BlobPlan, DigestError> {
     Ok(BlobPlan { parts, items: Vec::new() })
 }
 
-fn without_versions(plan: &BlobPlan) -> BlobPlan {
+fn without_versions(plan: &BlobPlan, layout: Layout) -> BlobPlan {
     let mut plan = plan.clone();
-    // In every layout so far, a part is a whole object.
-    plan.parts.iter_mut().for_each(|part| part.version = any_version(part.length));
+    for part in &mut plan.parts {
+        let end = part.offset + part.length;
+        let any = if layout.takes_whole_objects() { any_version } else { any_version_from };
+        part.version = any(end);
+    }
     plan
 }
 

@@ -9,6 +9,7 @@ mod comparing;
 mod demo;
 mod embed;
 mod harness;
+mod holding_many;
 mod interrupting;
 mod moving_data;
 mod namespaces;

@@ -149,7 +149,7 @@ impl LocalObject<'_> {
             fstat(&self.file).map_err(|error| io_error(Path::new(self.object), error.into()))?;
         let length = u64::try_from(found.st_size).unwrap_or(u64::MAX);
         let same = any_version_of_length(version)
-            .map_or_else(|| version_of(&found) == version, |wanted| length == wanted);
+            .map_or_else(|| version_of(&found) == version, |lengths| lengths.contains(&length));
         if same { Ok(()) } else { Err(self.changed()) }
     }
 

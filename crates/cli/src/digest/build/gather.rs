@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::Context as _;
 use forebay_core::digest::{
     Blob, DatasetIdHasher,
     plan::{BlobPlan, Layout, Listed, Planner, check_name},
@@ -17,7 +18,7 @@ use forebay_origin::{Origin, OriginError};
 use futures::{Stream, StreamExt as _, stream::BoxStream};
 use indicatif::ProgressBar;
 
-use super::Spec;
+use super::{Spec, archive};
 use crate::{digest::hash, output::count};
 
 /// What a kill may cost.
@@ -115,7 +116,8 @@ impl<'a> Gathering<'a> {
     ) -> anyhow::Result<()> {
         let exclude =
             Exclude { globs: &self.spec.exclude, used: self.gathered.exclude_used.clone() };
-        let mut plans = plans(listing, self.spec.layout, exclude).boxed();
+        let listing = named(listing, exclude).boxed();
+        let mut plans = plans(self.origin, listing, self.spec.layout);
         let first = loop {
             let Some(plan) = plans.next().await.transpose()? else { return Ok(()) };
             let Some(row) = self.journal.recall(&plan)? else { break plan };
@@ -143,37 +145,78 @@ impl<'a> Gathering<'a> {
     }
 }
 
-/// The listing as blobs, without what is to be left out.
-fn plans<'a>(
+/// The listing without what is to be left out, of objects whose names can be used.
+fn named<'a>(
     listing: BoxStream<'a, Result<Listed, OriginError>>,
-    layout: Layout,
     exclude: Exclude<'a>,
-) -> impl Stream<Item = anyhow::Result<BlobPlan>> + Send + 'a {
-    let state = (listing, Some(Planner::new(layout)));
-    let exclude = Arc::new(exclude);
-    futures::stream::unfold(state, move |(mut listing, mut planner)| {
-        let exclude = exclude.clone();
-        async move {
-            let planning = planner.as_mut()?;
-            let ready = match listing.next().await {
-                Some(Ok(listed)) if exclude.matches(&listed.object) => Vec::new(),
-                Some(Ok(listed)) => match check_name(&listed.object) {
-                    Ok(()) => planning.push(listed).into_iter().map(Ok).collect(),
-                    Err(problem) => {
-                        planner = None;
-                        vec![Err(anyhow::anyhow!(
-                            "the origin holds {problem}; rename it, or leave it out with --exclude"
-                        ))]
-                    }
-                },
-                Some(Err(error)) => {
-                    planner = None;
-                    vec![Err(error.into())]
+) -> impl Stream<Item = anyhow::Result<Listed>> + Send + 'a {
+    listing.filter_map(move |listed| {
+        let kept = match listed {
+            Ok(listed) if exclude.matches(&listed.object) => None,
+            Ok(listed) => Some(match check_name(&listed.object) {
+                Ok(()) => Ok(listed),
+                Err(problem) => Err(anyhow::anyhow!(
+                    "the origin holds {problem}; rename it, or leave it out with --exclude"
+                )),
+            }),
+            Err(error) => Some(Err(error.into())),
+        };
+        futures::future::ready(kept)
+    })
+}
+
+type Plans<'a> = BoxStream<'a, anyhow::Result<BlobPlan>>;
+
+/// The listing as blobs.
+fn plans<'a>(
+    origin: &'a Origin,
+    listing: BoxStream<'a, anyhow::Result<Listed>>,
+    layout: Layout,
+) -> Plans<'a> {
+    match layout {
+        Layout::Files => packed(listing, Planner::new(None)).boxed(),
+        Layout::Pack(size) => packed(listing, Planner::new(Some(size))).boxed(),
+        Layout::Records(records) => {
+            let of_object = move |listed: anyhow::Result<Listed>| -> Plans<'a> {
+                match listed.and_then(|listed| records.plan(listed).context(UNEVEN)) {
+                    Ok(plans) => futures::stream::iter(plans.map(Ok)).boxed(),
+                    Err(error) => futures::stream::iter([Err(error)]).boxed(),
                 }
-                None => planner.take()?.finish().into_iter().map(Ok).collect(),
             };
-            Some((futures::stream::iter(ready), (listing, planner)))
+            listing.map(of_object).flatten().boxed()
         }
+        Layout::Tar(pack) => {
+            let of_archive = move |listed: anyhow::Result<Listed>| async move {
+                archive::plan(origin.clone(), listed?, pack).await
+            };
+            let archives = listing.map(of_archive).buffered(archive::AT_ONCE);
+            let plans = archives.map(|plans| match plans {
+                Ok(plans) => plans.into_iter().map(Ok).collect(),
+                Err(error) => vec![Err(error)],
+            });
+            plans.map(futures::stream::iter).flatten().boxed()
+        }
+    }
+}
+
+const UNEVEN: &str = "check --record-size and --record-header, or leave it out with --exclude";
+
+/// Whole objects as blobs, one by one or in packs.
+fn packed<'a>(
+    listing: BoxStream<'a, anyhow::Result<Listed>>,
+    planner: Planner,
+) -> impl Stream<Item = anyhow::Result<BlobPlan>> + Send + 'a {
+    futures::stream::unfold((listing, Some(planner)), |(mut listing, mut planner)| async move {
+        let planning = planner.as_mut()?;
+        let ready = match listing.next().await {
+            Some(Ok(listed)) => planning.push(listed).into_iter().map(Ok).collect(),
+            Some(Err(error)) => {
+                planner = None;
+                vec![Err(error)]
+            }
+            None => planner.take()?.finish().into_iter().map(Ok).collect(),
+        };
+        Some((futures::stream::iter(ready), (listing, planner)))
     })
     .flatten()
 }

@@ -4,16 +4,20 @@
 //! beside the output (`gather`); this part is long, and goes on where it was after any interruption.
 //! Then the digest is written from the journal and published whole (`publish`).
 
+mod archive;
 mod gather;
 mod publish;
 
 use std::{path::PathBuf, time::Instant};
 
-use anyhow::{bail, ensure};
+use anyhow::{Context as _, ensure};
 use clap::ValueEnum;
 use forebay_core::{
     ByteSize, Namespace,
-    digest::{Summary, plan::Layout},
+    digest::{
+        Summary,
+        plan::{Layout, Records},
+    },
 };
 use forebay_digest::{Journal, JournalHeader};
 use forebay_origin::{Options, Origin};
@@ -35,6 +39,8 @@ Examples:
   forebay digest build s3://bucket/train -o train.digest --layout pack --columns labels.csv
   forebay digest build s3://bucket/x -o x.digest --endpoint http://127.0.0.1:9000
   forebay digest build gs://public-data/x -o x.digest --anonymous --exclude '*.txt'
+  forebay digest build s3://bucket/shards -o x.digest --layout tar
+  forebay digest build ./cifar -o x.digest --layout records --record-size 3073B
 
 Credentials come from the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or ~/.aws,
 AZURE_STORAGE_ACCOUNT_NAME and ..._KEY, GOOGLE_APPLICATION_CREDENTIALS).
@@ -56,11 +62,17 @@ pub struct Args {
     /// How items are found and packed.
     #[arg(long, value_enum, default_value_t = LayoutName::Files)]
     layout: LayoutName,
-    /// The size that packs of small neighbours may reach.
+    /// The size that blobs of several items may reach.
     ///
-    /// With --layout pack; 1MiB unless you say otherwise.
+    /// With every layout but files; 1MiB unless you say otherwise.
     #[arg(long, value_name = "SIZE")]
     pack_size: Option<ByteSize>,
+    /// With --layout records: how long a record is.
+    #[arg(long, value_name = "SIZE")]
+    record_size: Option<ByteSize>,
+    /// With --layout records: what every object begins with before its first record.
+    #[arg(long, value_name = "SIZE")]
+    record_header: Option<ByteSize>,
     /// Key file of the namespace; the public namespace if absent.
     #[arg(long, value_name = "FILE")]
     namespace: Option<PathBuf>,
@@ -91,6 +103,10 @@ enum LayoutName {
     Files,
     /// Small neighbouring objects share a blob.
     Pack,
+    /// Objects are tar archives; members that differ only in their endings are one item (`WebDataset`).
+    Tar,
+    /// Objects are records of one length; each is an item.
+    Records,
 }
 
 /// Everything that decides what a digest says.
@@ -141,14 +157,7 @@ pub struct Report {
 }
 
 pub async fn run(args: Args) -> anyhow::Result<Verdict> {
-    let layout = match (args.layout, args.pack_size) {
-        (LayoutName::Files, None) => Layout::Files,
-        (LayoutName::Files, Some(_)) => bail!("--pack-size needs --layout pack"),
-        (LayoutName::Pack, Some(ByteSize::ZERO)) => {
-            bail!("a pack size of nothing packs nothing; try 1MiB")
-        }
-        (LayoutName::Pack, size) => Layout::Pack(size.unwrap_or(PACK_SIZE)),
-    };
+    let layout = args.layout()?;
     let spec = Spec {
         options: args.reach.options(),
         namespace: namespace(args.namespace.as_ref())?,
@@ -169,6 +178,38 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         Format::Text => output::data(&describe(&report))?,
     }
     Ok(Verdict::Yes)
+}
+
+impl Args {
+    fn layout(&self) -> anyhow::Result<Layout> {
+        let is_of_records = self.layout == LayoutName::Records;
+        ensure!(
+            is_of_records || self.record_size.is_none() && self.record_header.is_none(),
+            "--record-size and --record-header need --layout records"
+        );
+        ensure!(
+            self.pack_size != Some(ByteSize::ZERO),
+            "a pack size of nothing packs nothing; try 1MiB"
+        );
+        let pack = self.pack_size.unwrap_or(PACK_SIZE);
+        Ok(match self.layout {
+            LayoutName::Files => {
+                ensure!(
+                    self.pack_size.is_none(),
+                    "--pack-size needs --layout pack, tar or records"
+                );
+                Layout::Files
+            }
+            LayoutName::Pack => Layout::Pack(pack),
+            LayoutName::Tar => Layout::Tar(pack),
+            LayoutName::Records => {
+                let size = self.record_size.context("--layout records needs --record-size")?;
+                let header = self.record_header.unwrap_or(ByteSize::ZERO);
+                let records = Records::new(size.0, header.0, pack);
+                Layout::Records(records.context("a record of nothing is none; try 1KiB")?)
+            }
+        })
+    }
 }
 
 fn describe(report: &Report) -> String {

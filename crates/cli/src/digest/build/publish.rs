@@ -46,34 +46,43 @@ pub fn publish(
         blobs,
         bytes,
     };
-    let items_without_columns = write(&spec.output, &summary, journal, columns)?;
-    let columns_without_items = match columns.kinds.len() {
-        0 => 0,
-        _ => (columns.len() as u64).saturating_sub(items - items_without_columns),
-    };
+    let (items_without_columns, objects_with) = write(&spec.output, &summary, journal, columns)?;
+    let columns_without_items = (columns.len() as u64).saturating_sub(objects_with);
     Ok(Published { summary, items_without_columns, columns_without_items })
 }
 
 /// For mistakes that can only be seen when all is hashed.
 const KEPT: &str = "what was hashed is kept for the next run of this command";
 
+/// Returns how many items have no columns, and how many objects have.
 fn write(
     output: &Path,
     summary: &Summary,
     journal: &mut Journal,
     columns: &Columns,
-) -> anyhow::Result<u64> {
+) -> anyhow::Result<(u64, u64)> {
     let header = Header { summary: summary.clone(), columns: columns.kinds.clone() };
     let mut pending = PendingDigest::create(output, header)?;
-    let mut unlabelled = 0;
+    let (mut unlabelled, mut objects_with) = (0, 0);
+    let mut last = String::new();
     for row in journal.rows()? {
         if columns.kinds.is_empty() {
             pending.push(&row, &[])?;
             continue;
         }
-        let Blob { parts, .. } = &row;
-        let values: Vec<_> = parts.iter().map(|part| columns.values(&part.object)).collect();
-        unlabelled += parts.iter().filter(|part| !columns.knows(&part.object)).count() as u64;
+        let Blob { parts, items, .. } = &row;
+        // Items of an object that holds many all have what the file says of it.
+        let object = |item: usize| &*parts[item.min(parts.len() - 1)].object;
+        let objects = || (0..items.len()).map(object);
+        let values: Vec<_> = objects().map(|object| columns.values(object)).collect();
+        for object in objects() {
+            if !columns.knows(object) {
+                unlabelled += 1;
+            } else if last != object {
+                object.clone_into(&mut last);
+                objects_with += 1;
+            }
+        }
         pending.push(&row, &values)?;
     }
     if !columns.kinds.is_empty() && unlabelled == summary.items {
@@ -84,5 +93,5 @@ fn write(
         );
     }
     pending.publish()?;
-    Ok(unlabelled)
+    Ok((unlabelled, objects_with))
 }

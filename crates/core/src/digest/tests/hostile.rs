@@ -15,8 +15,8 @@ use super::{
         read::message_at,
         write::{END_OF_STREAM, MAGIC, METADATA_CONTEXT, PREAMBLE, footer, hash_block},
     },
-    ByteSize, ColumnType, Digest, DigestError, DigestWriter, Header, Layout, exercise, header,
-    read_back, rows, written,
+    ColumnType, Digest, DigestError, DigestWriter, Header, exercise, header, read_back, rows,
+    written,
 };
 
 /// Blobs of 11 + 0, 30 + 7, 7 + 7, 99 and 1 + 0 bytes.
@@ -43,7 +43,7 @@ struct Forgery {
 
 impl Forgery {
     fn new() -> Self {
-        let bytes = written(&rows(Layout::Pack(ByteSize(40)), &LENGTHS));
+        let bytes = written(&rows(Some(40), &LENGTHS));
         let digest = Digest::open(bytes.into()).unwrap();
         let [batch] = &digest.batches[..] else { panic!("one batch") };
         let offset = u64::try_from(batch.block.offset()).unwrap();
@@ -259,7 +259,7 @@ const ROWS: &[Case] = &[
 fn an_honest_forgery_passes() {
     let honest = Digest::open(Forgery::new().seal().into()).unwrap();
     exercise(&honest).unwrap();
-    assert_eq!(read_back(&honest), rows(Layout::Pack(ByteSize(40)), &LENGTHS));
+    assert_eq!(read_back(&honest), rows(Some(40), &LENGTHS));
     assert_eq!((honest.summary().bytes, honest.summary().blobs), (BYTES, LAST as u64 + 1));
 }
 
@@ -285,7 +285,7 @@ fn each_lie_is_refused_in_its_own_words() {
 /// What cannot be opened must not be written, either.
 #[test]
 fn control_characters_are_not_written() {
-    let mut header = header(&rows(Layout::Files, &[1]), &[("la\nbel", ColumnType::Int)]);
+    let mut header = header(&rows(None, &[1]), &[("la\nbel", ColumnType::Int)]);
     let refused = |header: &Header| {
         matches!(DigestWriter::new(Vec::new(), header.clone()), Err(DigestError::Unwritable(_)))
     };

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::{
     Blob, ColumnType, DatasetIdHasher, Digest, DigestError, DigestWriter, Header, Part, Summary,
     Value,
-    plan::{BlobPlan, Layout, Listed, Planner},
+    plan::{BlobPlan, Listed, Planner},
 };
 use crate::{
     BlobOrdinal, ByteSize, ItemOrdinal, Namespace,
@@ -17,8 +17,8 @@ use crate::{
 };
 
 /// The rows of a dataset whose `i`th object is so long; contents do not matter here.
-fn rows(layout: Layout, lengths: &[u64]) -> Vec<Blob> {
-    let mut planner = Planner::new(layout);
+fn rows(pack: Option<u64>, lengths: &[u64]) -> Vec<Blob> {
+    let mut planner = Planner::new(pack.map(ByteSize));
     let mut plans: Vec<BlobPlan> = Vec::new();
     for (index, length) in lengths.iter().enumerate() {
         let object = format!("class {}/Bild-{index:07}.jpg", index * 3 / lengths.len());
@@ -138,11 +138,11 @@ fn exercise(digest: &Digest) -> Result<(), DigestError> {
 #[test]
 fn what_is_written_is_read_back_across_batches() {
     let lengths: Vec<u64> = (0..40_000).map(|i| i * 7919 % 1000).collect();
-    for layout in [Layout::Files, Layout::Pack(ByteSize(5000))] {
-        let rows = rows(layout, &lengths);
+    for pack in [None, Some(5000)] {
+        let rows = rows(pack, &lengths);
         let digest = Digest::open(written(&rows).into()).unwrap();
         digest.check().unwrap();
-        assert!(digest.batches.len() > 1 || layout != Layout::Files, "several batches");
+        assert!(digest.batches.len() > 1 || pack.is_some(), "several batches");
         assert_eq!(read_back(&digest), rows);
         assert_eq!(digest.summary(), &header(&rows, &[]).summary);
 
@@ -165,7 +165,7 @@ fn what_is_written_is_read_back_across_batches() {
 
 #[test]
 fn the_chunks_of_a_digest_hold_every_blob_once() {
-    let rows = rows(Layout::Files, &(0..5000).map(|i| i % 97).collect::<Vec<_>>());
+    let rows = rows(None, &(0..5000).map(|i| i % 97).collect::<Vec<_>>());
     let digest = Digest::open(written(&rows).into()).unwrap();
     let mut seen = vec![0; rows.len()];
     for chunk in 0..digest.chunking().chunks() {
@@ -179,7 +179,7 @@ fn the_chunks_of_a_digest_hold_every_blob_once() {
 
 #[test]
 fn equal_rows_make_equal_files() {
-    let rows = rows(Layout::Files, &[1, 2, 3]);
+    let rows = rows(None, &[1, 2, 3]);
     assert_eq!(written(&rows), written(&rows));
 }
 
@@ -188,7 +188,7 @@ fn equal_rows_make_equal_files() {
 #[test]
 fn the_dataset_id_covers_content_and_chunking_but_not_places() {
     let id = |rows: &[Blob]| header(rows, &[]).summary.dataset;
-    let original = rows(Layout::Files, &[100; 50]);
+    let original = rows(None, &[100; 50]);
     let mut moved = original.clone();
     moved[7].parts[0].object = "class 0/elsewhere".to_owned();
     moved[8].items = vec![super::ItemSpan { offset: 0, length: 50 }];
@@ -211,7 +211,7 @@ fn the_dataset_id_covers_content_and_chunking_but_not_places() {
 
 #[test]
 fn rows_that_do_not_match_their_header_are_not_published() {
-    let rows = rows(Layout::Files, &[1, 2, 3]);
+    let rows = rows(None, &[1, 2, 3]);
     let mut writer = DigestWriter::new(Vec::new(), header(&rows, &[])).unwrap();
     writer.push(&rows[0], &[]).unwrap();
     assert!(matches!(writer.finish(), Err(DigestError::Unwritable(_))));
@@ -223,7 +223,7 @@ fn foreign_and_newer_files_are_told_apart_from_damaged_ones() {
     assert!(matches!(open(b"PK\x03\x04 some archive".to_vec()), DigestError::Foreign(_)));
     assert!(matches!(open(Vec::new()), DigestError::Foreign(_)));
 
-    let good = written(&rows(Layout::Files, &[5; 10]));
+    let good = written(&rows(None, &[5; 10]));
     let cut = open(good[..good.len() - 100].to_vec());
     assert!(cut.to_string().contains("cut short"), "{cut}");
 
@@ -247,7 +247,7 @@ fn foreign_and_newer_files_are_told_apart_from_damaged_ones() {
 /// Promise 1 (never wrong bytes), for digests: no change of any byte goes unnoticed.
 #[test]
 fn every_single_flipped_byte_is_noticed_or_harmless() {
-    let rows = rows(Layout::Files, &[5; 12]);
+    let rows = rows(None, &[5; 12]);
     let good = written(&rows);
     let original = Digest::open(good.clone().into()).unwrap();
     let mut harmless = 0;
@@ -275,7 +275,7 @@ proptest! {
     fn mutated_digests_never_panic(
         edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<[u8; 4]>(), 0_u8..6), 1..6),
     ) {
-        let mut bytes = written(&rows(Layout::Pack(ByteSize(40)), &[11, 0, 30, 7, 7, 7, 99, 1]));
+        let mut bytes = written(&rows(Some(40), &[11, 0, 30, 7, 7, 7, 99, 1]));
         for (at, data, kind) in edits {
             let at = at.index(bytes.len().max(1)).min(bytes.len().saturating_sub(4));
             match kind {
@@ -297,7 +297,7 @@ proptest! {
     fn mutated_rows_never_panic(
         edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u32>()), 1..8),
     ) {
-        let mut bytes = written(&rows(Layout::Pack(ByteSize(40)), &[11, 0, 30, 7, 7, 7, 99, 1]));
+        let mut bytes = written(&rows(Some(40), &[11, 0, 30, 7, 7, 7, 99, 1]));
         let body = Digest::open(bytes.clone().into()).unwrap().batches[0].body.clone();
         for (at, data) in edits {
             let at = body.start + at.index(body.len() - 4) / 4 * 4;

@@ -3,10 +3,16 @@
 //! The plan is a function of the listing alone, so two people who list the same objects get the same
 //! blobs, and an interrupted build finds its place again.
 
+mod records;
+mod samples;
+
 use std::{fmt, str::FromStr};
 
 use super::{ItemSpan, Part};
 use crate::units::ByteSize;
+
+pub use records::{Records, Uneven};
+pub use samples::{Cut, Samples};
 
 /// One entry of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +32,17 @@ pub enum Layout {
     Files,
     /// Small neighbours share a blob of at most this size. Larger objects have one of their own.
     Pack(ByteSize),
+    /// Objects are records of one length.
+    Records(Records),
+    /// Objects are tar archives of samples (`WebDataset` shards), which share blobs of at most this size.
+    Tar(ByteSize),
+}
+
+impl Layout {
+    /// Whether a blob's parts are always whole objects.
+    pub fn takes_whole_objects(self) -> bool {
+        matches!(self, Self::Files | Self::Pack(_))
+    }
 }
 
 /// A pack of empty objects would never be full; this also bounds a row of the digest.
@@ -47,28 +64,26 @@ impl BlobPlan {
     }
 }
 
-/// Turns a listing, entry by entry, into blobs.
+/// Turns a listing of whole objects, entry by entry, into blobs.
 #[derive(Debug)]
 pub struct Planner {
-    layout: Layout,
+    /// The size of a pack; none, if every object has a blob of its own.
+    pack: Option<ByteSize>,
     open: BlobPlan,
     open_length: u64,
 }
 
 impl Planner {
     /// A planner that has seen nothing yet.
-    pub fn new(layout: Layout) -> Self {
-        Self { layout, open: BlobPlan::default(), open_length: 0 }
+    pub fn new(pack: Option<ByteSize>) -> Self {
+        Self { pack, open: BlobPlan::default(), open_length: 0 }
     }
 
     /// Takes the next entry; returns the blobs that are thereby complete, in order.
     pub fn push(&mut self, listed: Listed) -> Vec<BlobPlan> {
         let mut complete = Vec::new();
-        let pack_size = match self.layout {
-            Layout::Files => 0,
-            Layout::Pack(size) => size.0,
-        };
-        let alone = self.layout == Layout::Files || listed.length > pack_size;
+        let pack_size = self.pack.map_or(0, |size| size.0);
+        let alone = self.pack.is_none() || listed.length > pack_size;
         let full = self.open_length.saturating_add(listed.length) > pack_size
             || self.open.items.len() == PACK_ITEMS_MAX;
         if alone || full {
@@ -109,6 +124,10 @@ impl fmt::Display for Layout {
         match self {
             Self::Files => f.write_str("files"),
             Self::Pack(size) => write!(f, "pack:{}", size.0),
+            Self::Records(Records { record, header, pack }) => {
+                write!(f, "records:{record}:{header}:{}", pack.0)
+            }
+            Self::Tar(size) => write!(f, "tar:{}", size.0),
         }
     }
 }
@@ -118,13 +137,19 @@ impl FromStr for Layout {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text.split_once(':') {
-            None if text == "files" => Ok(Self::Files),
-            Some(("pack", size)) if size.parse::<u64>().is_ok() => {
-                Ok(Self::Pack(ByteSize(size.parse().expect("just parsed"))))
+        let mut words = text.split(':');
+        let name = words.next().unwrap_or_default();
+        let numbers: Option<Vec<u64>> = words.map(|word| word.parse().ok()).collect();
+        let layout = match (name, numbers.as_deref()) {
+            ("files", Some([])) => Some(Self::Files),
+            ("pack", Some([size])) => Some(Self::Pack(ByteSize(*size))),
+            ("records", Some([record, header, pack])) => {
+                Records::new(*record, *header, ByteSize(*pack)).map(Self::Records)
             }
-            _ => Err(format!("`{}` is not a known layout", text.escape_debug())),
-        }
+            ("tar", Some([size])) => Some(Self::Tar(ByteSize(*size))),
+            _ => None,
+        };
+        layout.ok_or_else(|| format!("`{}` is not a known layout", text.escape_debug()))
     }
 }
 
@@ -138,8 +163,8 @@ mod tests {
         Listed { object: format!("{index:06}"), length, version: format!("v{index}") }
     }
 
-    fn plan(layout: Layout, lengths: &[u64]) -> Vec<BlobPlan> {
-        let mut planner = Planner::new(layout);
+    fn plan(pack: Option<u64>, lengths: &[u64]) -> Vec<BlobPlan> {
+        let mut planner = Planner::new(pack.map(ByteSize));
         let mut blobs: Vec<_> =
             lengths.iter().enumerate().flat_map(|(i, l)| planner.push(listed(i, *l))).collect();
         blobs.extend(planner.finish());
@@ -148,20 +173,20 @@ mod tests {
 
     #[test]
     fn files_are_blobs_of_their_own() {
-        let blobs = plan(Layout::Files, &[3, 0, 5]);
+        let blobs = plan(None, &[3, 0, 5]);
         assert_eq!(blobs.iter().map(|blob| blob.items.len()).collect::<Vec<_>>(), [1, 1, 1]);
     }
 
     #[test]
     fn packs_take_neighbours_up_to_their_size() {
-        let blobs = plan(Layout::Pack(ByteSize(10)), &[4, 6, 1, 11, 2, 2, 10]);
+        let blobs = plan(Some(10), &[4, 6, 1, 11, 2, 2, 10]);
         assert_eq!(blobs.iter().map(BlobPlan::length).collect::<Vec<_>>(), [10, 1, 11, 4, 10]);
         assert_eq!(blobs[0].items[1], ItemSpan { offset: 4, length: 6 });
     }
 
     #[test]
     fn packs_of_empty_objects_are_full_some_day() {
-        let blobs = plan(Layout::Pack(ByteSize(10)), &vec![0; 8193]);
+        let blobs = plan(Some(10), &vec![0; 8193]);
         assert_eq!(blobs.iter().map(|blob| blob.items.len()).collect::<Vec<_>>(), [8192, 1]);
     }
 
@@ -172,8 +197,8 @@ mod tests {
             lengths in proptest::collection::vec(prop_oneof![Just(0), 0_u64..300], 0..200),
             size in 0_u64..1000,
         ) {
-            for layout in [Layout::Files, Layout::Pack(ByteSize(size))] {
-                let blobs = plan(layout, &lengths);
+            for pack in [None, Some(size)] {
+                let blobs = plan(pack, &lengths);
                 let objects: Vec<_> =
                     blobs.iter().flat_map(|blob| &blob.parts).map(|part| part.length).collect();
                 prop_assert_eq!(&objects, &lengths);
@@ -181,8 +206,19 @@ mod tests {
                     prop_assert!(blob.items.len() == 1 || blob.length() <= size);
                     prop_assert_eq!(blob.items.len(), blob.parts.len());
                 }
-                prop_assert_eq!(layout.to_string().parse(), Ok(layout));
             }
+        }
+    }
+
+    #[test]
+    fn layouts_are_read_as_they_are_written() {
+        let records = Records::new(3073, 16, ByteSize(1 << 20)).unwrap();
+        let tar = Layout::Tar(ByteSize(7));
+        for layout in [Layout::Files, Layout::Pack(ByteSize(9)), Layout::Records(records), tar] {
+            assert_eq!(layout.to_string().parse(), Ok(layout));
+        }
+        for nonsense in ["", "file", "files:1", "pack", "pack:x", "records:0:0:1", "tar:1:2"] {
+            assert!(nonsense.parse::<Layout>().is_err(), "{nonsense}");
         }
     }
 }

@@ -1,0 +1,52 @@
+"""Samples of archives, from a digest with ``--layout tar`` to a dictionary."""
+
+from __future__ import annotations
+
+import doctest
+import io
+import tarfile
+from pathlib import Path
+
+import forebay
+import pytest
+from forebay import _tar
+from harness import World
+
+SAMPLES = 23
+
+
+def members(sample: int) -> dict[str, bytes]:
+    return {"cls": str(sample).encode(), "seg.png": bytes([sample]) * (100 * sample)}
+
+
+def write(path: Path, directory: str, kind: int) -> None:
+    """An archive in one of the formats that tar tools write."""
+    with tarfile.open(path, "w", format=kind) as archive:
+        archive.addfile(tarfile.TarInfo("readme"))
+        for sample in range(SAMPLES):
+            for ending, content in members(sample).items():
+                member = tarfile.TarInfo(f"{directory}/{sample:04}.{ending}")
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+
+
+@pytest.mark.parametrize("directory", ["train", "d" * 90 + "/" + "e" * 90], ids=["short", "long"])
+@pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_samples_come_out_as_they_went_in(
+    world: World, tmp_path: Path, directory: str, kind: int
+) -> None:
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    write(shards / "a.tar", directory, kind)
+    write(shards / "b.tar", directory, kind)
+    name = str(tmp_path / "shards.digest")
+    digest = world.build(name, "--layout", "tar", "--pack-size", "8kB", url=str(shards))
+    dataset = forebay.Dataset(digest, cache=None, transform=forebay.tar_sample)
+    assert len(dataset) == 2 * SAMPLES
+    for at, sample in enumerate(dataset):
+        key = f"{directory}/{at % SAMPLES:04}".encode()
+        assert sample == {"__key__": key, **members(at % SAMPLES)}
+
+
+def test_the_example_of_the_documentation() -> None:
+    assert doctest.testmod(_tar).failed == 0
