@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::{
     contradiction::{Contradiction, JOBS_MAX, STAGES_MAX},
+    followed::Followed,
     history::Sight,
     words::{Bucket, Job, Request, Spec},
 };
@@ -84,6 +85,8 @@ pub(super) struct State {
     unnamed: u64,
     readings: Vec<ReadingIndex>,
     latest: Option<(Bucket, ReadingIndex)>,
+    /// What became of the segments that it brought.
+    pub followed: Followed,
 }
 
 impl State {
@@ -362,6 +365,11 @@ impl Jobs {
         self.states[index as usize].as_ref().expect("jobs are known while they have readings")
     }
 
+    /// What became of the segments that a job brought, if it is known still.
+    pub fn followed(&mut self, job: JobIndex) -> Option<&mut Followed> {
+        self.states.get_mut(job as usize)?.as_mut().map(|state| &mut state.followed)
+    }
+
     /// What a bucket's segments are long, on average over all.
     pub fn segment_bytes(&self) -> f64 {
         self.segment_bytes.max(1.0)
@@ -420,6 +428,7 @@ impl Jobs {
             unnamed: 0,
             readings: Vec::new(),
             latest: None,
+            followed: Followed::default(),
         };
         let index = self.free_states.pop().unwrap_or_else(|| {
             self.states.push(None);
