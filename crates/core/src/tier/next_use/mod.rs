@@ -106,7 +106,8 @@ impl Known {
     ) -> Candidate {
         // The older, the later.
         let by_age = Rank::at(FAR + (FAR - touched.as_secs_f64()).max(0.0));
-        let unknown = Candidate { rank: by_age, expected: 0.0, reads: 1.0, chance: Chance::Unknown };
+        let unknown =
+            Candidate { rank: by_age, expected: 0.0, reads: 1.0, chance: Chance::Unknown };
         if self.lru {
             return Candidate { expected: 1.0, chance: Chance::None, ..unknown };
         }
@@ -181,11 +182,13 @@ impl NextUse {
         if !self.threshold.tick(now) {
             return;
         }
-        self.known.jobs.tick(now);
-        let history = &mut self.history;
-        for (bucket, (_, reads)) in &mut self.known.buckets {
+        let (history, Known { jobs, buckets, .. }) = (&mut self.history, &mut self.known);
+        jobs.tick(now);
+        buckets.retain(|bucket, (_, reads)| {
             *reads = history.reads_per_segment(now, *bucket);
-        }
+            history.trail(*bucket) > 0 || jobs.is_read(*bucket)
+        });
+        self.clear_reused(now);
         self.rank_all(now);
     }
 
