@@ -182,12 +182,38 @@ fn traces_that_are_cut_off_or_out_of_order_are_said_to_be() {
         ("odd.trace", &["3 bytes", "no whole number"]),
         ("nothing.csv", &["nothing.csv"]),
         (".", &["is a directory"]),
+        ("/dev/zero", &["neither a file nor a pipe"]),
     ] {
         sim(&place, &["trace", file]).refuses(saying);
     }
     let told = sim(&place, &["trace", "order.oracleGeneral", "--cache", "50%"]).run();
     assert_eq!(told.code, Some(0));
     assert!(told.stderr.contains("2 times went back"), "{}", told.stderr);
+}
+
+/// Keys may be hashes, and far apart: what comes of them is what comes of the same trace with small keys.
+#[test]
+fn how_keys_are_written_does_not_matter() {
+    let place = Place::new();
+    let mut random = 1_u64;
+    let mut draw = |below: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (random >> 33) % below
+    };
+    let keys: Vec<u64> =
+        (0..20_000_u64).map(|at| [draw(500), 500 + at][usize::from(at % 3 == 0)]).collect();
+    let timed = |key: fn(u64) -> u64| -> Vec<(u32, u64)> {
+        keys.iter().zip(0..).map(|(number, at)| (at * 10, key(*number))).collect()
+    };
+    fs::write(place.out("small.oracleGeneral"), oracle_general(&timed(|key| key))).unwrap();
+    let hashed = timed(|key| key.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    fs::write(place.out("hashed.oracleGeneral"), oracle_general(&hashed)).unwrap();
+    let [small, hashed] = ["small.oracleGeneral", "hashed.oracleGeneral"].map(|file| {
+        let rows = sim(&place, &["trace", file, "--format", "json"]).succeeds().json();
+        let hits = rows.as_array().unwrap().iter().map(|row| row["hits"].as_u64());
+        hits.collect::<Vec<_>>()
+    });
+    assert_eq!(small, hashed);
 }
 
 /// Real traces, where they are.

@@ -4,7 +4,7 @@
 //! there are two counters per interval: all reads, and the segments last seen then. Sums over the window
 //! give what a bucket's segments are read on average, exactly: [`History::reads_per_segment`].
 //!
-//! Memory is bounded. When more segments were seen than the budget allows, only those with a certain
+//! Memory is bounded. When more segments (or, each counting as 64 of them, buckets) were seen than the budget allows, only those with a certain
 //! hash are counted, then half of those, and so on; everything is still a ratio of two counts of the same
 //! sample. With n segments of a bucket in the sample the relative error is about the spread of reads per segment
 //! divided by √n: 3 % at a thousand where reads differ as much as their mean.
@@ -42,6 +42,9 @@ const INTERVALS_MAX: u32 = 120;
 const SWEEP_EVERY: u32 = 128;
 /// A sample of one in so many (as a power of two) is the smallest.
 const SHIFT_MAX: u32 = 32;
+/// What a bucket's counters take, in segments; and so many buckets are remembered however small the budget is.
+const BUCKET_WEIGHT: usize = 64;
+const BUCKETS_MIN: usize = 1024;
 
 /// The window.
 #[derive(Debug)]
@@ -49,6 +52,7 @@ pub struct History {
     interval: Duration,
     intervals: u32,
     segments_max: usize,
+    buckets_max: usize,
     /// One in 2^shift segments is counted.
     shift: u32,
     now: u32,
@@ -99,6 +103,7 @@ impl History {
             interval,
             intervals: u32::try_from(intervals).unwrap_or(u32::MAX).clamp(1, INTERVALS_MAX),
             segments_max: settings.segments_max.max(1),
+            buckets_max: (settings.segments_max / BUCKET_WEIGHT).max(BUCKETS_MIN),
             shift: 0,
             now: 0,
             kept: 0,
@@ -141,7 +146,7 @@ impl History {
             log.fresh_sum += 1;
         }
         let (place, trail) = (seen.place, log.next_place);
-        if self.kept > self.segments_max {
+        if self.is_over_budget() {
             self.halve();
         }
         Sight { place: Some(place), first, trail }
@@ -166,6 +171,11 @@ impl History {
         1 << self.shift
     }
 
+    /// How many buckets are remembered.
+    pub fn buckets(&self) -> usize {
+        self.logs.len()
+    }
+
     /// How many segments are remembered.
     pub fn kept(&self) -> usize {
         self.kept
@@ -183,7 +193,19 @@ impl History {
         if now >= self.interval * self.now.saturating_add(1) {
             let interval = now.as_nanos() / self.interval.as_nanos();
             self.now = u32::try_from(interval).unwrap_or(u32::MAX - 1).max(self.now);
+            let (now, intervals) = (self.now, self.intervals);
+            let mut forgotten = 0;
+            self.logs.retain(|_, log| {
+                let stays = now - log.at < intervals;
+                forgotten += if stays { 0 } else { log.seen.len() };
+                stays
+            });
+            self.kept -= forgotten;
         }
+    }
+
+    fn is_over_budget(&self) -> bool {
+        self.kept > self.segments_max || self.logs.len() > self.buckets_max
     }
 
     #[inline]
@@ -193,7 +215,7 @@ impl History {
 
     /// Counts only every second of the segments that were counted so far.
     fn halve(&mut self) {
-        while self.kept > self.segments_max && self.shift < SHIFT_MAX {
+        while self.is_over_budget() && self.shift < SHIFT_MAX {
             self.shift += 1;
             let shift = self.shift;
             self.kept = 0;
@@ -203,6 +225,7 @@ impl History {
                 self.kept += log.seen.len();
                 log.recount(self.intervals);
             }
+            self.logs.retain(|_, log| !log.seen.is_empty());
         }
     }
 }
@@ -325,6 +348,20 @@ mod tests {
         }
     }
 
+    /// A byte tells 256 intervals apart: what was seen so long ago is not taken for fresh.
+    #[test]
+    fn a_stamp_that_comes_round_again_is_no_stamp_of_today() {
+        let mut history = history(60, 5, 1000);
+        let mut note = |interval: u32, segment| {
+            history.note(MINUTE * 5 * interval, Bucket(1), Segment(segment));
+        };
+        note(0, 1);
+        (0..=256).for_each(|interval| note(interval, 2));
+        note(256, 1);
+        let reads = history.reads_per_segment(MINUTE * 5 * 256, Bucket(1));
+        assert!((reads - 6.5).abs() < 1e-9, "13 reads of two segments in 12 intervals: {reads}");
+    }
+
     /// Promise 6 (bounded); the error is the one stated above.
     #[test]
     fn beyond_its_budget_a_sample_speaks_for_all() {
@@ -343,6 +380,20 @@ mod tests {
         assert!((reads - 1.25).abs() < 0.04, "{reads}");
         let trail = f64::from(history.trail(Bucket(1))) / 300_000.0;
         assert!((trail - 1.0).abs() < 0.1, "places are those of all segments: {trail}");
+    }
+
+    /// Promise 6 (bounded), where every segment has a bucket of its own; and what has left the window is forgotten.
+    #[test]
+    fn buckets_are_bounded_too() {
+        let mut history = history(60, 5, 10_000);
+        for segment in 0..100_000_u32 {
+            history.note(MINUTE, Bucket(segment), Segment(u64::from(segment)));
+            assert!(history.buckets() <= BUCKETS_MIN, "fewer than the segments would allow");
+        }
+        assert!(history.buckets() > BUCKETS_MIN / 4, "a sample remains: {}", history.buckets());
+        history.note(MINUTE * 90, Bucket(7), Segment(7));
+        assert!(history.buckets() <= 1, "{}", history.buckets());
+        assert!(history.kept() <= 1);
     }
 
     /// "A history budget too small for one interval": the sample shrinks until it fits.

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::{
     contradiction::{Contradiction, JOBS_MAX, STAGES_MAX},
+    followed::Followed,
     history::Sight,
     words::{Bucket, Job, Request, Spec},
 };
@@ -25,6 +26,10 @@ pub(super) type ReadingIndex = u32;
 
 /// So many jobs of one bucket can be told apart at once.
 pub(super) const READERS_MAX: usize = 64;
+/// So many readings are known at once, some hundred bytes each.
+const READINGS_MAX: usize = 1 << 22;
+/// So many places of a bucket are told apart, a bit each (at 256 KiB: 64 TiB).
+const PLACES_MAX: u32 = 1 << 28;
 /// How long a job that was announced but has not started is waited for, unless it says so itself.
 const QUEUE_LEASE: Duration = Duration::from_hours(24);
 /// A job that has gone on to another bucket may come back for what its slower readers left.
@@ -49,7 +54,7 @@ pub struct JobCounters {
     pub refuted: u64,
     /// Jobs that were not heard of in time.
     pub expired: u64,
-    /// Readings that could not be told apart from others, because a bucket has too many readers.
+    /// Readings that could not be told apart from others, because a bucket has too many readers, or jobs too many buckets.
     pub crowded: u64,
     /// Facts that cannot be.
     pub contradictions: u64,
@@ -84,6 +89,8 @@ pub(super) struct State {
     unnamed: u64,
     readings: Vec<ReadingIndex>,
     latest: Option<(Bucket, ReadingIndex)>,
+    /// What became of the segments that it brought.
+    pub followed: Followed,
 }
 
 impl State {
@@ -118,6 +125,9 @@ impl Reading {
     }
 
     fn mark(&mut self, place: u32) {
+        if place >= PLACES_MAX {
+            return;
+        }
         let word = place as usize / 64;
         if word >= self.read.len() {
             self.read.resize(word + 1, 0);
@@ -319,6 +329,37 @@ impl Jobs {
             self.counters.expired += 1;
             self.forget(index);
         }
+        self.forget_idle(now);
+    }
+
+    /// What a job has read of a bucket that it did not name is forgotten when it has not come back for long.
+    fn forget_idle(&mut self, now: Duration) {
+        let mut all_idle = Vec::new();
+        let (readings, lease) = (&self.readings, self.lease);
+        for state in self.states.iter_mut().flatten() {
+            let latest = state.latest.map(|(_, reading)| reading);
+            let idle = state.readings.extract_if(.., |index| {
+                let reading = readings[*index as usize].as_ref().expect("it is listed");
+                let unnamed = reading.stage.is_none() && Some(*index) != latest;
+                unnamed && now.saturating_sub(reading.last) > lease
+            });
+            all_idle.extend(idle);
+        }
+        for index in all_idle {
+            self.drop_reading(index);
+        }
+    }
+
+    /// Is anybody known to read a bucket? If not, it is forgotten who did.
+    pub fn is_read(&mut self, bucket: Bucket) -> bool {
+        let Some(readers) = self.readers.get(&bucket) else { return false };
+        if readers.iter().any(Option::is_some) {
+            return true;
+        }
+        let bits = u8::try_from(readers.len()).expect("at most 64");
+        self.readers.remove(&bucket);
+        self.reused.extend((0..bits).map(|bit| (bucket, bit)));
+        false
     }
 
     /// How many active jobs have named a bucket and not finished it (Shift's future priority).
@@ -360,6 +401,11 @@ impl Jobs {
 
     pub fn state(&self, index: JobIndex) -> &State {
         self.states[index as usize].as_ref().expect("jobs are known while they have readings")
+    }
+
+    /// What became of the segments that a job brought, if it is known still.
+    pub fn followed(&mut self, job: JobIndex) -> Option<&mut Followed> {
+        self.states.get_mut(job as usize)?.as_mut().map(|state| &mut state.followed)
     }
 
     /// What a bucket's segments are long, on average over all.
@@ -420,6 +466,7 @@ impl Jobs {
             unnamed: 0,
             readings: Vec::new(),
             latest: None,
+            followed: Followed::default(),
         };
         let index = self.free_states.pop().unwrap_or_else(|| {
             self.states.push(None);
@@ -438,6 +485,10 @@ impl Jobs {
             if reading.job == job {
                 return Some(*index);
             }
+        }
+        if self.readings.len() - self.free_readings.len() >= READINGS_MAX {
+            self.counters.crowded += 1;
+            return None;
         }
         let bit = if readers.len() < READERS_MAX {
             readers.push(None);

@@ -19,6 +19,7 @@
 mod contradiction;
 mod words;
 
+mod followed;
 mod history;
 mod jobs;
 mod threshold;

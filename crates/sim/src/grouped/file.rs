@@ -2,7 +2,8 @@
 
 use std::{
     fs,
-    io::{self, Cursor},
+    io::{self, Cursor, Read as _},
+    os::unix::fs::FileTypeExt as _,
     path::{Path, PathBuf},
 };
 
@@ -50,7 +51,21 @@ const UNPACKED_SIZE_MAX: usize = if cfg!(fuzzing) { 1 << 20 } else { 16 << 30 };
 
 /// The content of a file, as it lies there.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, TraceError> {
-    fs::read(path).map_err(|source| TraceError::Io { path: path.to_owned(), source })
+    let io = |source| TraceError::Io { path: path.to_owned(), source };
+    let content = |problem: String| TraceError::Content { path: path.to_owned(), problem };
+    let kind = fs::metadata(path).map_err(io)?.file_type();
+    if !kind.is_file() && !kind.is_fifo() {
+        return Err(content("it is neither a file nor a pipe; name one".to_owned()));
+    }
+    let mut bytes = Vec::new();
+    let file = fs::File::open(path).map_err(io)?;
+    file.take(UNPACKED_SIZE_MAX as u64 + 1).read_to_end(&mut bytes).map_err(io)?;
+    if bytes.len() > UNPACKED_SIZE_MAX {
+        return Err(content(format!(
+            "it has more than {UNPACKED_SIZE_MAX} bytes; cut it in parts"
+        )));
+    }
+    Ok(bytes)
 }
 
 /// The content, unpacked; `path` is for messages.

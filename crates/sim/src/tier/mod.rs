@@ -40,6 +40,7 @@ mod run;
 pub mod plot;
 mod power;
 pub mod reproduce;
+mod targets;
 mod trace;
 
 #[cfg(test)]

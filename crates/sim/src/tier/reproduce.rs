@@ -9,6 +9,7 @@ use super::{
     plot,
     power::{Demand, power},
     scenario::{Scenario, Setup},
+    targets::{self, Seen},
 };
 use crate::Section;
 
@@ -18,11 +19,13 @@ pub type Run<'a> = dyn FnMut(&Scenario, &Setup, &[PolicyKind]) -> Vec<Outcome> +
 /// Everything about the tier.
 pub fn tier(run: &mut Run<'_>) -> Section {
     let mut section = Section::default();
-    figure_8(run, &mut section);
-    figure_9(run, &mut section);
+    let mut seen = Vec::new();
+    figure_8(run, &mut section, &mut seen);
+    figure_9(run, &mut section, &mut seen);
     table_4(run, &mut section);
-    other_orders(run, &mut section);
-    figure_10(run, &mut section);
+    other_orders(run, &mut section, &mut seen);
+    figure_10(run, &mut section, &mut seen);
+    targets::table(&mut section, &seen);
     section
 }
 
@@ -57,7 +60,7 @@ const FIGURE_8: [(&str, &str, [f64; 4]); 3] = [
     ("shift-sequential", "Sequential", [1.06, 1.71, 1.74, 1.69]),
 ];
 
-fn figure_8(run: &mut Run<'_>, section: &mut Section) {
+fn figure_8(run: &mut Run<'_>, section: &mut Section, seen: &mut Vec<Seen>) {
     const POLICIES: [PolicyKind; 6] = [
         PolicyKind::Lru,
         PolicyKind::Fifo,
@@ -97,6 +100,7 @@ fn figure_8(run: &mut Run<'_>, section: &mut Section) {
             }
             let writes = ratio(ours.written_bytes as f64, lru.written_bytes as f64);
             let _ = writeln!(section.text, " {writes:.2} | {} |", percent(uneven[0].of_optimum()));
+            seen.extend([runs, uneven].map(|runs| Seen { runs, limit: None }));
         }
     }
     section.text.push_str(
@@ -123,7 +127,7 @@ const FIGURE_9: [(PolicyKind, &str, f64, Option<f64>); 6] = [
     (PolicyKind::Hybrid, "hybrid", 2.99, Some(1.0)),
 ];
 
-fn figure_9(run: &mut Run<'_>, section: &mut Section) {
+fn figure_9(run: &mut Run<'_>, section: &mut Section, seen: &mut Vec<Seen>) {
     let names = ["shift-write-limit"];
     let command = "forebay sim compare shift-write-limit";
     let title = "Figure 9: under a write limit of 100 MB/s a node";
@@ -192,6 +196,9 @@ fn figure_9(run: &mut Run<'_>, section: &mut Section) {
          ended, and less at 30 %, where the cache is full of what is due sooner.\n\n",
         rates.join(", ")
     );
+    let limit = |setup: &Setup| setup.writes.limit.map(|rate| rate.0.0 as f64);
+    let limits = scenario.setups.iter().map(limit);
+    seen.extend(runs.into_iter().zip(limits).map(|(runs, limit)| Seen { runs, limit }));
 }
 
 fn table_4(run: &mut Run<'_>, section: &mut Section) {
@@ -225,7 +232,7 @@ fn table_4(run: &mut Run<'_>, section: &mut Section) {
     );
 }
 
-fn other_orders(run: &mut Run<'_>, section: &mut Section) {
+fn other_orders(run: &mut Run<'_>, section: &mut Section, seen: &mut Vec<Seen>) {
     const POLICIES: [PolicyKind; 6] = [
         PolicyKind::Lru,
         PolicyKind::RejectFirst,
@@ -254,12 +261,17 @@ fn other_orders(run: &mut Run<'_>, section: &mut Section) {
             let (lru, ours) = (&runs[0], &runs[POLICIES.len() - 1]);
             let writes = ratio(ours.written_bytes as f64, lru.written_bytes as f64);
             let _ = writeln!(section.text, " {writes:.2} |");
+            seen.push(Seen { runs, limit: None });
         }
     }
-    section.text.push('\n');
+    section.text.push_str(
+        "\nThe optimum knows every order in advance. Nobody can know that of a full shuffle: whoever knows only which segments each job has yet to \
+         read, and keeps those that are wanted most, absorbs about as much as next-use does. Where nothing is announced, next-use goes by who \
+         reads along, and how far behind: jobs that followed another so far are expected to go on.\n\n",
+    );
 }
 
-fn figure_10(run: &mut Run<'_>, section: &mut Section) {
+fn figure_10(run: &mut Run<'_>, section: &mut Section, seen: &mut Vec<Seen>) {
     let names = ["shift-week"];
     let command = "forebay sim compare shift-week --policies lru,expert,hybrid,next-use";
     let title = "Figure 10: days of many jobs, and the power-neutral line";
@@ -295,6 +307,7 @@ fn figure_10(run: &mut Run<'_>, section: &mut Section) {
         );
     }
     section.pictures.push(("figure-10.svg", plot::over_time(&runs, Some((neutral, "neutral")))));
+    seen.push(Seen { runs, limit: setup.writes.limit.map(|rate| rate.0.0 as f64) });
     section.text.push_str(
         "\n![absorbed over time](reproductions/figure-10.svg)\n\n\
          The order is the published one, and so is the side of the line on which expert and hybrid lie; the distances are not: how much production jobs \

@@ -3,8 +3,8 @@
 //! Objects count as equally large, and the cache as so many of them: that is how caches are usually compared, and how
 //! ours are checked against others' implementations. Every request is counted, without a warm-up.
 //!
-//! Traces know no buckets and no jobs. Keys that are neighbours make a bucket, 256 at a time (in the formats of single keys:
-//! that were first asked for one after the other); nobody is tagged. Where the trace has no times, a millisecond passes with every request. Times that go back are counted, and stand still.
+//! Traces know no buckets and no jobs. Objects that were first asked for one after the other make a bucket, 256 at a
+//! time (keys may be hashes, so neighbours among them mean nothing); nobody is tagged. Where the trace has no times, a millisecond passes with every request. Times that go back are counted, and stand still.
 
 use std::{
     path::Path,
@@ -23,8 +23,8 @@ use crate::{
     grouped::{CacheShare, Format, TraceError, parse_as, read, unpacked},
 };
 
-/// Keys that make a bucket.
-const BUCKET: u64 = 256;
+/// Objects that make a bucket.
+const BUCKET: u32 = 256;
 /// How long an object is: any length will do.
 const OBJECT: u32 = 1;
 
@@ -35,8 +35,7 @@ pub struct Requests {
     pub name: String,
     /// Objects by dense numbers, with the times of their requests.
     all: Vec<(Duration, u32)>,
-    /// The bucket of each object.
-    buckets: Vec<u32>,
+    objects: usize,
     /// Times that lay before others.
     pub went_back: u64,
 }
@@ -78,7 +77,6 @@ impl TraceRow {
 #[derive(Debug, Default)]
 struct Builder {
     numbers: HashMap<u64, u32>,
-    buckets: HashMap<u64, u32>,
     trace: Requests,
 }
 
@@ -94,10 +92,7 @@ impl Builder {
         self.trace.went_back += u64::from(at < last);
         let next = u32::try_from(self.numbers.len()).expect("fewer than 2^32 objects");
         let number = *self.numbers.entry(key).or_insert(next);
-        if number == next {
-            let next = u32::try_from(self.buckets.len()).expect("fewer buckets than objects");
-            self.trace.buckets.push(*self.buckets.entry(key / BUCKET).or_insert(next));
-        }
+        self.trace.objects = self.numbers.len();
         self.trace.all.push((at.max(last), number));
     }
 }
@@ -133,7 +128,7 @@ impl Requests {
 
     /// How many objects.
     pub fn objects(&self) -> usize {
-        self.buckets.len()
+        self.objects
     }
 
     /// How many objects a share of them is, at least one.
@@ -159,7 +154,7 @@ impl Requests {
         for (at, number) in &self.all {
             let request = Request {
                 segment: Segment(u64::from(*number)),
-                bucket: Bucket(self.buckets[*number as usize]),
+                bucket: Bucket(number / BUCKET),
                 job: None,
                 bytes: OBJECT,
             };

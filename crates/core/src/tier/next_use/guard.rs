@@ -16,7 +16,7 @@ const ONE_IN_MAX: u64 = 64;
 /// So many requests of the sample make a verdict.
 const REQUESTS: u32 = 2048;
 /// LRU decides for so many verdicts, then for twice as many, up to a limit.
-const TERM: u32 = 4;
+const TERM: u32 = 1;
 const TERM_MAX: u32 = 64;
 
 /// The small LRU, and the score.

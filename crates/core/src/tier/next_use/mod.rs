@@ -7,7 +7,8 @@
 //! - What every announced reader has read is **spent**: it goes first, and comes in only where there is room, and only
 //!   if several have read its bucket lately, or as far as that has paid (`speculation.rs`).
 //! - What no job has announced is **unknown**: it shares the room that nothing due takes, by LRU; where the
-//!   history has seen its bucket read again and again, that says when it is due.
+//!   history has seen its bucket read again and again, that says when it is due. Of jobs whose segments were
+//!   not read again while they stayed, a few are tried (`speculation.rs`).
 //! - Under a write limit only segments with enough readers to come are written; of those at the threshold
 //!   a part, always the same.
 //! - `guard.rs` lets LRU decide while LRU does better.
@@ -15,30 +16,29 @@
 mod cells;
 mod guard;
 mod outlook;
+mod residents;
 mod speculation;
 
 use std::time::Duration;
 
 use self::{
-    cells::{CellKey, Cells, Rank},
+    cells::{CellKey, Rank},
     guard::Guard,
     outlook::Outlook,
-    speculation::Speculation,
+    residents::{Entry, Residents},
+    speculation::{Chance, Speculation},
 };
 use super::{
     Clock, Counters, Policy,
     contradiction::Contradiction,
     history::History,
-    jobs::Jobs,
+    jobs::{JobIndex, Jobs},
     kind::Settings,
     shelves::Tier,
     threshold::{Threshold, WriteSettings},
     words::{Answer, Bucket, Changes, Fact, Request, Segment},
 };
-use crate::{
-    list::{Links, Slot},
-    stable::StableMap,
-};
+use crate::stable::StableMap;
 
 /// Ranks of what is not due lie beyond all moments: a hundred years.
 const FAR: f64 = 3.2e9;
@@ -53,19 +53,6 @@ const BLOCK_MAX: u64 = 256;
 /// There should be so many cells when all room is taken.
 const CELLS: u64 = 512;
 
-#[derive(Debug, Clone, Copy)]
-struct Entry {
-    segment: Segment,
-    bucket: Bucket,
-    place: u32,
-    read_by: u64,
-    tier: Tier,
-    cell: u32,
-    touched: Duration,
-    /// Nobody is known to read it.
-    on_chance: bool,
-}
-
 /// What is known about a segment that is about to be placed.
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
@@ -74,13 +61,8 @@ struct Candidate {
     expected: f64,
     /// How often the segments of its bucket were read lately.
     reads: f64,
-}
-
-impl Candidate {
-    /// All who were known to read it have.
-    fn is_spent(&self) -> bool {
-        self.rank == Rank::at(SPENT)
-    }
+    /// Why it would be kept although nobody is known to read it.
+    chance: Chance,
 }
 
 /// The policy.
@@ -93,17 +75,6 @@ pub(super) struct NextUse {
     known: Known,
     guard: Guard,
     speculation: Speculation,
-}
-
-/// Everything that is resident.
-#[derive(Debug)]
-struct Residents {
-    slots: StableMap<u64, Slot>,
-    entries: Vec<Entry>,
-    free: Vec<Slot>,
-    links: Links,
-    dram: Cells,
-    flash: Cells,
 }
 
 /// What ranks are made of.
@@ -134,26 +105,37 @@ impl Known {
         touched: Duration,
     ) -> Candidate {
         // The older, the later.
-        let by_age = FAR + (FAR - touched.as_secs_f64()).max(0.0);
+        let by_age = Rank::at(FAR + (FAR - touched.as_secs_f64()).max(0.0));
+        let unknown =
+            Candidate { rank: by_age, expected: 0.0, reads: 1.0, chance: Chance::Unknown };
         if self.lru {
-            return Candidate { rank: Rank::at(by_age), expected: 1.0, reads: 1.0 };
+            return Candidate { expected: 1.0, chance: Chance::None, ..unknown };
         }
         let middle = (f64::from(block) + 0.5) * f64::from(self.block);
         let (outlook, reads) = self.look(now, bucket, middle, read_by);
+        let unknown = Candidate { reads, ..unknown };
         if outlook.readers > 0 {
             let at = now.as_secs_f64() + outlook.seconds.min(FAR / 2.0);
-            return Candidate { rank: Rank::at(at), expected: f64::from(outlook.readers), reads };
+            let (rank, expected) = (Rank::at(at), f64::from(outlook.readers));
+            return Candidate { rank, expected, chance: Chance::None, ..unknown };
         }
-        if !outlook.named && reads > POPULAR {
+        if outlook.named {
+            return unknown;
+        }
+        // Whoever follows a job comes as long after it as before.
+        if let Some((lag, share)) = outlook.followed {
+            let at = touched.as_secs_f64() + lag;
+            if at >= now.as_secs_f64() {
+                return Candidate { rank: Rank::at(at), expected: share, ..unknown };
+            }
+        }
+        if reads > POPULAR {
             let window = self.window.min(now).as_secs_f64().max(1.0);
-            let at = touched.as_secs_f64() + window / (reads - 1.0);
-            return Candidate {
-                rank: Rank::at(at.max(now.as_secs_f64())),
-                expected: reads - 1.0,
-                reads,
-            };
+            let at = (touched.as_secs_f64() + window / (reads - 1.0)).max(now.as_secs_f64());
+            let (rank, expected) = (Rank::at(at), reads - 1.0);
+            return Candidate { rank, expected, chance: Chance::None, ..unknown };
         }
-        Candidate { rank: Rank::at(by_age), expected: 0.0, reads }
+        unknown
     }
 }
 
@@ -168,14 +150,7 @@ impl NextUse {
         Self {
             clock: Clock::default(),
             threshold: Threshold::new(writes, settings.segment),
-            residents: Residents {
-                slots: StableMap::default(),
-                entries: Vec::new(),
-                free: Vec::new(),
-                links: Links::default(),
-                dram: Cells::new(settings.dram.0),
-                flash: Cells::new(settings.flash.0),
-            },
+            residents: Residents::new(settings.dram.0, settings.flash.0),
             known: Known {
                 jobs: Jobs::new(settings.lease),
                 buckets: StableMap::default(),
@@ -207,11 +182,13 @@ impl NextUse {
         if !self.threshold.tick(now) {
             return;
         }
-        self.known.jobs.tick(now);
-        let history = &mut self.history;
-        for (bucket, (_, reads)) in &mut self.known.buckets {
+        let (history, Known { jobs, buckets, .. }) = (&mut self.history, &mut self.known);
+        jobs.tick(now);
+        buckets.retain(|bucket, (_, reads)| {
             *reads = history.reads_per_segment(now, *bucket);
-        }
+            history.trail(*bucket) > 0 || jobs.is_read(*bucket)
+        });
+        self.clear_reused(now);
         self.rank_all(now);
     }
 
@@ -239,6 +216,7 @@ impl NextUse {
         now: Duration,
         candidate: Candidate,
         (segment, bytes): (Segment, u32),
+        brought_by: Option<JobIndex>,
         changes: &mut Changes,
     ) -> bool {
         let flash = &mut self.residents.flash;
@@ -257,18 +235,26 @@ impl NextUse {
             return false;
         }
         let popular = candidate.reads > POPULAR;
-        if candidate.is_spent() && !popular && !self.speculation.allows(segment) {
+        let judged = brought_by.and_then(|job| self.known.jobs.followed(job)).copied();
+        if !popular && !self.speculation.allows(candidate.chance, judged.as_ref(), segment) {
             return false;
         }
         if !self.threshold.try_write(now, bytes) {
             return false;
         }
-        if candidate.is_spent() {
+        if candidate.chance == Chance::Spent {
             self.speculation.tried();
         }
         while !self.residents.flash.has_room(bytes) {
             let (_, slot) = self.residents.flash.last().expect("what is full has a last");
-            changes.dropped.push(self.residents.drop(slot));
+            let gone = self.residents.drop(slot);
+            if gone.chance == Chance::Unknown
+                && let Some(job) = gone.brought_by
+                && let Some(followed) = self.known.jobs.followed(job)
+            {
+                followed.lost();
+            }
+            changes.dropped.push(gone.segment);
         }
         changes.written.push((segment, bytes));
         true
@@ -283,13 +269,14 @@ impl NextUse {
             let at = (entry.bucket, entry.place / self.known.block);
             let mut candidate = self.known.candidate(now, at, entry.read_by, entry.touched);
             if candidate.expected <= 0.0 && self.known.is_spent(now, &entry) {
-                candidate.rank = Rank::at(SPENT);
+                (candidate.rank, candidate.chance) = (Rank::at(SPENT), Chance::Spent);
             }
-            if self.make_room(now, candidate, (entry.segment, bytes), changes) {
-                self.residents.entries[slot.0 as usize].on_chance = candidate.is_spent();
+            let it = (entry.segment, bytes);
+            if self.make_room(now, candidate, it, entry.brought_by, changes) {
+                self.residents.entries[slot.0 as usize].chance = candidate.chance;
                 self.residents.move_to_flash(slot, |_| candidate.rank);
             } else {
-                changes.dropped.push(self.residents.drop(slot));
+                changes.dropped.push(self.residents.drop(slot).segment);
             }
         }
     }
@@ -311,64 +298,6 @@ fn is_sooner(now: Duration, rank: Rank, last: Rank) -> bool {
     rank.seconds() - now < SOONER * (last.seconds() - now)
 }
 
-impl Residents {
-    fn bytes(&self, slot: Slot) -> u32 {
-        u32::try_from(self.links.weight(slot)).expect("a segment's length is 32-bit")
-    }
-
-    fn insert(&mut self, entry: Entry, bytes: u32) {
-        let slot = if let Some(slot) = self.free.pop() {
-            self.entries[slot.0 as usize] = entry;
-            slot
-        } else {
-            self.entries.push(entry);
-            Slot(u32::try_from(self.entries.len() - 1).expect("fewer than 2^32 residents"))
-        };
-        self.links.prepare(slot, bytes);
-        self.slots.insert(entry.segment.0, slot);
-        let cells = match entry.tier {
-            Tier::Dram => &mut self.dram,
-            Tier::Flash => &mut self.flash,
-        };
-        cells.push(&mut self.links, entry.cell, slot);
-    }
-
-    /// Moves a resident to the cell of those that these have read.
-    fn rehome(&mut self, slot: Slot, read_by: u64, rank: impl FnOnce(&Entry) -> Rank) {
-        let entry = &mut self.entries[slot.0 as usize];
-        let cells = match entry.tier {
-            Tier::Dram => &mut self.dram,
-            Tier::Flash => &mut self.flash,
-        };
-        let key = CellKey { read_by, ..cells.key(entry.cell) };
-        entry.read_by = read_by;
-        cells.remove(&mut self.links, entry.cell, slot);
-        entry.cell = cells.cell(key, || rank(entry));
-        cells.push(&mut self.links, entry.cell, slot);
-    }
-
-    fn move_to_flash(&mut self, slot: Slot, rank: impl FnOnce(&Entry) -> Rank) {
-        let entry = &mut self.entries[slot.0 as usize];
-        let key = self.dram.key(entry.cell);
-        self.dram.remove(&mut self.links, entry.cell, slot);
-        entry.tier = Tier::Flash;
-        entry.cell = self.flash.cell(key, || rank(entry));
-        self.flash.push(&mut self.links, entry.cell, slot);
-    }
-
-    fn drop(&mut self, slot: Slot) -> Segment {
-        let entry = self.entries[slot.0 as usize];
-        let cells = match entry.tier {
-            Tier::Dram => &mut self.dram,
-            Tier::Flash => &mut self.flash,
-        };
-        cells.remove(&mut self.links, entry.cell, slot);
-        self.slots.remove(&entry.segment.0);
-        self.free.push(slot);
-        entry.segment
-    }
-}
-
 impl Policy for NextUse {
     fn request(&mut self, now: Duration, request: &Request, changes: &mut Changes) -> Answer {
         changes.clear();
@@ -383,6 +312,7 @@ impl Policy for NextUse {
         }
         let reading = reading.map(|index| self.known.jobs.reading(index));
         let bit = reading.map_or(0, |reading| 1_u64 << reading.bit);
+        let reader = reading.map(|reading| reading.job);
         let planned = reading.is_some_and(|reading| reading.stage.is_some());
         // What is not in the history's sample is where whoever reads it is.
         let place = sight.place.or(reading.map(|reading| rounded(reading.head))).unwrap_or(0);
@@ -394,10 +324,16 @@ impl Policy for NextUse {
         }
         if let Some(slot) = slot {
             let entry = &mut self.residents.entries[slot.0 as usize];
-            entry.touched = now;
-            if std::mem::take(&mut entry.on_chance) {
+            if std::mem::replace(&mut entry.chance, Chance::None) == Chance::Spent {
                 self.speculation.paid();
             }
+            if entry.brought_by != reader
+                && let Some(job) = entry.brought_by.take()
+                && let Some(followed) = self.known.jobs.followed(job)
+            {
+                followed.read(now.saturating_sub(entry.touched));
+            }
+            entry.touched = now;
             let (tier, read_by) = (entry.tier, entry.read_by | bit);
             if read_by != entry.read_by || self.known.lru {
                 let Self { residents, known, .. } = self;
@@ -413,10 +349,9 @@ impl Policy for NextUse {
         let block = place / self.known.block;
         let mut candidate = self.known.candidate(now, (bucket, block), read_by, now);
         if candidate.expected <= 0.0 && planned {
-            candidate.rank = Rank::at(SPENT);
+            (candidate.rank, candidate.chance) = (Rank::at(SPENT), Chance::Spent);
         }
         let key = CellKey { bucket, block, read_by };
-        let on_chance = candidate.is_spent();
         let entry = |tier, cell| Entry {
             segment,
             bucket,
@@ -425,7 +360,8 @@ impl Policy for NextUse {
             tier,
             cell,
             touched: now,
-            on_chance: on_chance && tier == Tier::Flash,
+            brought_by: reader,
+            chance: candidate.chance,
         };
         let dram = &mut self.residents.dram;
         let in_dram = dram.can_hold(bytes)
@@ -437,7 +373,7 @@ impl Policy for NextUse {
             self.relieve_dram(now, changes);
             return Answer::Kept;
         }
-        if self.make_room(now, candidate, (segment, bytes), changes) {
+        if self.make_room(now, candidate, (segment, bytes), reader, changes) {
             let cell = self.residents.flash.cell(key, || candidate.rank);
             self.residents.insert(entry(Tier::Flash, cell), bytes);
             return Answer::Kept;

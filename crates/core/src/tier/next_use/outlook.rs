@@ -22,6 +22,8 @@ pub(super) struct Outlook {
     pub readers: u32,
     /// Whether some job has named the bucket, whose word stands against what history says.
     pub named: bool,
+    /// If just one job has read it: how long after that job others come, and how many.
+    pub followed: Option<(f64, f64)>,
 }
 
 /// Places behind a job's own that it may yet come back to, beside what it scatters: parallel readers are not in step.
@@ -29,6 +31,9 @@ const SLACK_PLACES: f64 = 32.0;
 const SLACK_SHARE: f64 = 0.01;
 /// A uniform spread of width w is w/4 off on average, to either side half of it.
 const HALF_WIDTHS: f64 = 2.0;
+/// A job whose spread is most of the bucket shuffles fully: any order is off by a quarter of it on average. Where it read last
+/// then says nothing about where it reads next.
+const SHUFFLES: f64 = 0.4;
 
 /// Looks ahead for a place of a bucket, for all but those who have read it.
 pub(super) fn look(
@@ -38,11 +43,14 @@ pub(super) fn look(
     read_by: u64,
     unknown_start: Duration,
 ) -> Outlook {
-    let mut outlook = Outlook { seconds: f64::INFINITY, readers: 0, named: false };
+    let mut outlook = Outlook { seconds: f64::INFINITY, readers: 0, named: false, followed: None };
     let mut at_any_moment = 0.0;
     for (_, reading) in jobs.readers(bucket) {
         outlook.named |= reading.stage.is_some();
         if read_by >> reading.bit & 1 == 1 {
+            if read_by.is_power_of_two() {
+                outlook.followed = jobs.state(reading.job).followed.expected();
+            }
             continue;
         }
         match due(jobs, now, reading, place, trail, unknown_start) {
@@ -83,10 +91,16 @@ fn due(
     let places = (reading.size as f64 / segment_bytes).max(f64::from(trail)).max(1.0);
     let speed = rate * jobs.share_of_stage(reading) / segment_bytes;
     let half = (HALF_WIDTHS * state.scatter * f64::from(trail)).min(places);
+    let shuffles = HALF_WIDTHS * state.scatter > SHUFFLES;
     if reading.segments == 0 {
         let (bytes, wait) = jobs.until(now, reading, unknown_start)?;
         let begins = wait.as_secs_f64() + bytes / rate;
+        let place = if shuffles { places / 2.0 } else { place };
         return Some(Due::In(begins + place / speed));
+    }
+    if shuffles {
+        let left = (places - reading.segments as f64).max(1.0);
+        return Some(Due::AtAnyMoment(left / 2.0 / speed));
     }
     let ahead = place - reading.head;
     if ahead + half < -(SLACK_PLACES + SLACK_SHARE * places) {

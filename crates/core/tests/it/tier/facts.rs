@@ -144,3 +144,43 @@ fn more_readers_than_bits_come_and_go() {
     }
     assert_eq!(world.policy.counters().jobs.crowded, 100 - 64);
 }
+
+/// Who has not come back to a bucket for longer than the lease makes room for others, although it lives.
+#[test]
+fn readers_who_left_a_bucket_long_ago_are_told_apart_no_more() {
+    let mut world = world();
+    let read_own = |world: &mut World, number: u64| {
+        for job in 0..64 {
+            world.read(job, 100 + u32::try_from(job).unwrap(), number);
+        }
+    };
+    for job in 0..64 {
+        world.read(job, 1, job);
+    }
+    for minute in 0..12 {
+        world.now += Duration::from_mins(1);
+        read_own(&mut world, minute);
+    }
+    for job in 64..128 {
+        world.read(job, 1, job);
+    }
+    let counters = world.policy.counters().jobs;
+    assert_eq!((counters.crowded, counters.expired), (0, 0));
+}
+
+/// Promise 6 (bounded): as many buckets as requests, for hours.
+#[test]
+fn buckets_that_nobody_reads_any_more_cost_nothing() {
+    for kind in [PolicyKind::NextUse, PolicyKind::Hybrid] {
+        let mut settings = settings(0, 100);
+        settings.history.segments_max = 1000;
+        let mut world = World::new(kind.build(&settings));
+        for bucket in 0..50_000 {
+            let mut request = request(u64::from(bucket) % 3, bucket, 0);
+            request.job = request.job.filter(|_| bucket % 2 == 0);
+            world.now += Duration::from_millis(500);
+            world.policy.request(world.now, &request, &mut world.changes);
+        }
+        assert!(world.policy.counters().history_one_in > 1, "{kind}");
+    }
+}

@@ -117,6 +117,42 @@ fn who_has_begun_a_bucket_is_expected_to_go_on() {
     assert!(hits >= 1800, "{hits} of 1940");
 }
 
+/// Nobody has announced anything. A job and its follower, and a scan that nobody follows: what the scan brings is soon written no
+/// more, and what the first of the two brings is, from the first segment of every bucket on.
+#[test]
+fn who_was_followed_so_far_is_expected_to_be() {
+    let mut world = world(300);
+    let (mut hits, mut scanned) = (0, 0);
+    for step in 0..12_000_u64 {
+        let at = |step: u64| (u32::try_from(step / 1000).unwrap(), step % 1000);
+        let (bucket, number) = at(step);
+        world.read(1, bucket, number);
+        if step >= 60 {
+            let (bucket, number) = at(step - 60);
+            hits += u64::from(world.read(2, bucket, number).is_hit());
+        }
+        world.read(3, 100 + bucket, number);
+        scanned += world.changes.written.len() as u64;
+    }
+    assert!(hits >= 11_000, "{hits} of 11940");
+    assert!(scanned <= 1500, "{scanned} of 12000 that nobody reads again");
+}
+
+/// As above, when the follower comes late: nothing is kept for it until it is there.
+#[test]
+fn a_follower_that_comes_too_late_is_not_waited_for() {
+    let mut world = world(100);
+    for step in 0..5000 {
+        world.read(1, 1, step);
+    }
+    assert!(world.written <= 300, "{} of 5000", world.written);
+    // But one in 64 is tried, and a reader that nobody announced finds those, as soon as it is noticed.
+    world.read(2, 1, 0);
+    world.now += Duration::from_secs(10);
+    let hits = world.scan(2, 1, 1..5000);
+    assert!(hits >= 30, "{hits}");
+}
+
 /// A full shuffle: what has more readers to come stays.
 #[test]
 fn under_a_full_shuffle_it_is_who_has_yet_to_read() {
