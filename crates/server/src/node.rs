@@ -15,7 +15,7 @@ use forebay_core::{
     node::{Claimed, Node, Renewal, Standing},
     table::{Row, Table, Upload},
 };
-use forebay_wire::{BlobProgress, ClaimAnswer, ErrorCode, RenewAnswer, Reply, Request};
+use forebay_wire::{BlobProgress, ClaimAnswer, ErrorCode, Refusal, RenewAnswer, Reply, Request};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -24,6 +24,7 @@ use crate::{
     counters::{self, Counters, Gauges},
     managing::Managing,
     open::{Opening, Tables},
+    peer::Peer,
     put::Puts,
     session::{Replies, Service},
 };
@@ -214,17 +215,22 @@ impl Service for NodeService {
         self.state.lock().lease()
     }
 
-    fn connected(self: &Arc<Self>, job: &str) -> NodeSession {
+    fn connected(
+        self: &Arc<Self>,
+        _peer: &Peer,
+        job: &str,
+        _token: &[u8],
+    ) -> Result<NodeSession, Refusal> {
         let holder = Holder(self.holders.fetch_add(1, Relaxed));
         self.open.fetch_add(1, Relaxed);
         self.counters.connections.one();
         tracing::debug!(job, connection = holder.0, "connected");
-        NodeSession {
+        Ok(NodeSession {
             holder,
             job: job.to_owned(),
             handles: Vec::new(),
             opening: Opening::default(),
-        }
+        })
     }
 
     async fn handle(
