@@ -15,7 +15,7 @@ use std::{future::Future, path::PathBuf, pin::pin, sync::Arc};
 use forebay_core::{Endpoint, Namespace, digest::Digest};
 use forebay_identity::Credentials;
 use forebay_origin::Origin;
-use forebay_server::{Accepted, Listener, session};
+use forebay_server::{Accepted, Audience, Listener, session};
 use tokio::task::JoinSet;
 
 use service::AgentService;
@@ -52,7 +52,7 @@ pub struct Agent {
 impl Agent {
     /// Takes possession of the socket.
     pub fn bind(config: Config) -> anyhow::Result<Self> {
-        let listener = Listener::bind(&config.socket)?;
+        let listener = Listener::bind(&config.socket, Audience::Owner)?;
         Ok(Self { service: Arc::new(AgentService::new(config)), listener })
     }
 

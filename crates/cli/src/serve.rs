@@ -83,6 +83,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     config.check()?;
     let keys = config.namespaces.iter().map(|path| read_key_file(path));
     let namespaces = keys.collect::<Result<Vec<_>, _>>().context("use the namespaces")?;
+    config.check_files()?;
     if check_only {
         output::note("the configuration can be used");
         return Ok(Verdict::Yes);
@@ -124,6 +125,10 @@ fn configuration(args: Args) -> anyhow::Result<Config> {
     Ok(Config {
         socket: args.socket.unwrap_or(file.socket),
         listen: args.listen.or(file.listen),
+        tls_certificate: file.tls_certificate,
+        tls_key: file.tls_key,
+        tls_clients: file.tls_clients,
+        tenants: file.tenants,
         directory: args.directory.unwrap_or(file.directory),
         devices: if args.devices.is_empty() { file.devices } else { args.devices },
         region_size: file.region_size,

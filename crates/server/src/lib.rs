@@ -3,6 +3,7 @@
 //! [`Server::bind`] takes possession of a socket and a directory; [`Server::run`] serves until it is told
 //! to stop. Decisions are `core::node`'s; here are sockets, files and time.
 
+mod access;
 mod blobs;
 mod config;
 mod counters;
@@ -17,7 +18,9 @@ mod node;
 mod open;
 mod peer;
 mod put;
+mod reach;
 pub mod session;
+mod tenant_config;
 
 use std::{future::Future, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
@@ -30,14 +33,16 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
+use access::Access;
 use blobs::Blobs;
 pub use config::{Config, default_socket};
 pub use counters::{Counter, Counters, Gauges};
 pub use dial::{Incoming, Outgoing, dial};
-pub use listen::Listener;
+pub use listen::{Audience, Listener};
 use network::{Network, Strangers};
 pub use node::NodeService;
 pub use peer::{Accepted, Inlet, Outlet, Peer};
+pub use tenant_config::TenantConfig;
 
 /// How long requests under way may still take once a stop was asked for.
 const GRACE: Duration = Duration::from_secs(5);
@@ -62,10 +67,11 @@ impl Server {
     /// Takes possession of the socket and the directory, and takes up what lies there.
     pub async fn bind(config: &Config, namespaces: Vec<Namespace>) -> anyhow::Result<Self> {
         config.check()?;
-        let listener = Listener::bind(&config.socket)?;
+        let (access, tls) = (Access::load(config, namespaces)?, config.tls()?);
+        let listener = Listener::bind(&config.socket, audience(config))?;
         let opening = config.clone();
         let blobs = tokio::task::spawn_blocking(move || Blobs::open(&opening)).await??;
-        let node = NodeService::new(blobs, config.lease, namespaces);
+        let node = NodeService::new(blobs, config.lease, access);
         let metrics = match config.metrics {
             Some(address) => Some(TcpListener::bind(address).await.with_context(|| {
                 format!("serve metrics on {address} (is another server there?)")
@@ -73,7 +79,7 @@ impl Server {
             None => None,
         };
         let network = match config.listen {
-            Some(address) => Some(Network::bind(address, None).await?),
+            Some(address) => Some(Network::bind(address, tls).await?),
             None => None,
         };
         let (idle_exit, connections_max) = (config.idle_exit, config.connections);
@@ -167,6 +173,13 @@ impl Server {
         node.flush().await;
         Ok(())
     }
+}
+
+/// Other users are heard if some of them are tenants.
+fn audience(config: &Config) -> Audience {
+    let own = rustix::process::geteuid().as_raw();
+    let mut uids = config.tenants.iter().flat_map(|tenant| &tenant.uids);
+    if uids.any(|uid| *uid != own) { Audience::Everyone } else { Audience::Owner }
 }
 
 /// The next connection over the network; never one, if there is none.

@@ -16,4 +16,5 @@ mod serving;
 mod showing;
 mod sim;
 mod sim_tier;
+mod tenants;
 mod verifying;
