@@ -63,6 +63,19 @@ impl Socket {
         let tls = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
         Ok(Self::Tls(Box::new(StreamOwned::new(tls, socket))))
     }
+
+    /// Why the other side broke off, if it said so. A node that refuses a certificate may be gone before all has
+    /// been written.
+    pub fn last_words(&mut self) -> Option<io::Error> {
+        let Self::Tls(tls) = self else { return None };
+        let StreamOwned { conn, sock } = &mut **tls;
+        while conn.read_tls(sock).ok()? > 0 {
+            if let Err(error) = conn.process_new_packets() {
+                return Some(io::Error::new(io::ErrorKind::InvalidData, error));
+            }
+        }
+        None
+    }
 }
 
 impl Read for Socket {

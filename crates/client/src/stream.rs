@@ -160,9 +160,9 @@ impl Stream {
                     self.waiting.go_on(silent)?;
                 }
                 Err(error) => {
-                    return Err(
-                        in_words(&error).map_or(ClientError::Broken(error), ClientError::Tls)
-                    );
+                    let why = in_words(&error)
+                        .or_else(|| self.socket.last_words().and_then(|error| in_words(&error)));
+                    return Err(why.map_or(ClientError::Broken(error), ClientError::Tls));
                 }
             }
         }

@@ -128,6 +128,8 @@ impl Server {
                     }
                 }
                 accepted = accept(network.as_ref()) => {
+                    // Those who have gone have left their places.
+                    while connections.try_join_next().is_some() {}
                     let is_full = connections.len() >= connections_max;
                     let dismissed = (is_full || strangers.count() >= strangers_max)
                         && strangers.dismiss_oldest();

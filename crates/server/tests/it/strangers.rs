@@ -96,9 +96,9 @@ fn whoever_does_not_finish_a_greeting_is_disconnected() {
 #[test]
 fn a_tenant_cannot_take_all_connections() {
     for way in [Way::Tcp, Way::Tls] {
-        let town = Town::with(way, |config| config.connections = 8);
+        let town = Town::with(way, |config| config.connections = 16);
         let greedy = town.by_token(THEIRS);
-        let mut held: Vec<_> = (0..4).map(|_| town.connect(&greedy, "greedy").unwrap()).collect();
+        let mut held: Vec<_> = (0..8).map(|_| town.connect(&greedy, "greedy").unwrap()).collect();
         for _ in 0..10 {
             let refused = town.connect(&greedy, "greedy").unwrap_err();
             assert_eq!(code(&refused), ErrorCode::TooMuch);
