@@ -9,7 +9,6 @@ use anyhow::{Context as _, bail};
 use forebay_agent::{Agent, Config};
 use forebay_core::Endpoint;
 use forebay_digest::open;
-use forebay_identity::Credentials;
 use forebay_origin::{Credentials, Origin};
 use rustix::{
     event::{PollFd, PollFlags, poll},
@@ -94,7 +93,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     let agent = Agent::bind(Config {
         socket: args.socket.clone(),
         node: args.node,
-        credentials: Credentials::from_environment()?,
+        credentials: forebay_identity::Credentials::from_environment()?,
         job: args.job,
         digest: file.digest.clone(),
         origin,

@@ -135,6 +135,22 @@ impl Drop for Listener {
 mod tests {
     use super::*;
 
+    /// Tenants of other users can use the socket, if they can get at it; nobody can take its place.
+    #[tokio::test]
+    async fn others_are_let_at_the_socket_only_if_they_are_expected() {
+        let directory = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        let path = directory.path().join("node.sock");
+        let complaint = Listener::bind(&path, Audience::Everyone).unwrap_err().to_string();
+        assert!(complaint.contains("chmod 711"), "{complaint}");
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o711)).unwrap();
+        let listener = Listener::bind(&path, Audience::Everyone).unwrap();
+        assert_eq!(mode(&path), 0o666);
+        drop(listener);
+        let _own = Listener::bind(&path, Audience::Owner).unwrap();
+        assert_ne!(mode(&path), 0o666);
+    }
+
     /// A killed process may be gone from its socket before it is from its lock.
     #[tokio::test]
     async fn a_lock_that_is_just_being_left_is_waited_for() {
