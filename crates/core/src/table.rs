@@ -4,10 +4,10 @@
 //! A node believes a table because it computes the dataset's id from it, and a client because it proves
 //! that it holds the same table: knowing an id alone opens nothing (promise 4).
 
-use std::mem;
+use std::{fmt, mem};
 
 use crate::{
-    Address, BlobOrdinal, ByteSize, DatasetId, NamespaceId,
+    Address, BlobOrdinal, ByteSize, DatasetId, Namespace, NamespaceId,
     chunking::Chunking,
     digest::{DatasetIdHasher, Digest, DigestError},
 };
@@ -15,10 +15,44 @@ use crate::{
 /// No blob is longer, so that lengths can be added without care.
 const LENGTH_MAX: u64 = 1 << 48;
 
+/// What a node knows things by: addresses and ids, bound to their namespace.
+///
+/// Somebody may have got hold of addresses of a namespace that is not its own. If it shows them as its own
+/// namespace's, they are other names there, and nothing is found by them.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Bound([u8; 32]);
+
+impl Bound {
+    /// To this namespace.
+    pub fn to(namespace: NamespaceId) -> Self {
+        Self(blake3::derive_key("forebay names bound to a namespace v1", namespace.as_bytes()))
+    }
+
+    /// What a blob is known by.
+    pub fn address(&self, address: &Address) -> Address {
+        Address::from_bytes(*blake3::keyed_hash(&self.0, address.as_bytes()).as_bytes())
+    }
+
+    /// What a dataset is known by.
+    pub fn dataset(&self, dataset: &DatasetId) -> DatasetId {
+        DatasetId::from_bytes(*blake3::keyed_hash(&self.0, dataset.as_bytes()).as_bytes())
+    }
+
+    fn row(&self, row: Row) -> Row {
+        Row { address: self.address(&row.address), length: row.length }
+    }
+}
+
+impl fmt::Debug for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Bound")
+    }
+}
+
 /// A row: one blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// The blob's name.
+    /// The blob's name; in a [`Table`], bound to its namespace.
     pub address: Address,
     /// How long it is.
     pub length: u64,
@@ -28,6 +62,8 @@ pub struct Row {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
     namespace: NamespaceId,
+    bound: Bound,
+    /// Bound to the namespace.
     dataset: DatasetId,
     chunking: Chunking,
     rows: Box<[Row]>,
@@ -44,9 +80,15 @@ impl Table {
         self.namespace
     }
 
-    /// Which dataset this is.
+    /// What a node knows the dataset by: its id, bound to the namespace. The same id in another namespace is another
+    /// dataset.
     pub fn dataset(&self) -> DatasetId {
         self.dataset
+    }
+
+    /// Whether these bytes' address is the one that a row has.
+    pub fn is_at(&self, row: &Row, address: &Address) -> bool {
+        self.bound.address(address) == row.address
     }
 
     /// How it is cut.
@@ -115,8 +157,8 @@ fn starts(rows: &[Row]) -> Box<[u64]> {
     starts.into()
 }
 
-/// The answer to a challenge: a hash of all rows, keyed with its nonce.
-pub fn proof(nonce: &[u8; 32], rows: impl IntoIterator<Item = Row>) -> [u8; 32] {
+/// The answer to a challenge: a hash of all rows, bound to their namespace, keyed with its nonce.
+fn proof(nonce: &[u8; 32], rows: impl IntoIterator<Item = Row>) -> [u8; 32] {
     let mut hash = blake3::Hasher::new_keyed(nonce);
     // Few large updates: BLAKE3 is several times faster on them.
     let mut buffer = Vec::with_capacity(1 << 16);
@@ -141,7 +183,8 @@ pub fn rows_of(digest: &Digest) -> impl Iterator<Item = Result<Row, DigestError>
 pub fn proof_of(digest: &Digest, nonce: &[u8; 32]) -> Result<[u8; 32], DigestError> {
     let mut damaged = None;
     let rows = rows_of(digest).map_while(|row| row.map_err(|error| damaged = Some(error)).ok());
-    let proof = proof(nonce, rows);
+    let bound = Bound::to(digest.namespace().unwrap_or_else(|| Namespace::public().id()));
+    let proof = proof(nonce, rows.map(|row| bound.row(row)));
     damaged.map_or(Ok(proof), Err)
 }
 
@@ -153,6 +196,7 @@ pub fn proofs_match(a: &[u8; 32], b: &[u8; 32]) -> bool {
 /// A table that is being uploaded, page by page.
 pub struct Upload {
     namespace: NamespaceId,
+    bound: Bound,
     dataset: DatasetId,
     chunking: Chunking,
     blobs: u64,
@@ -182,8 +226,8 @@ pub enum UploadError {
 impl Upload {
     /// Nothing yet, of so many blobs. Memory is taken as pages come, not on the caller's word.
     pub fn new(namespace: NamespaceId, dataset: DatasetId, chunking: Chunking, blobs: u64) -> Self {
-        let (id, rows) = (DatasetIdHasher::new(), Vec::new());
-        Self { namespace, dataset, chunking, blobs, id, rows }
+        let (bound, id) = (Bound::to(namespace), DatasetIdHasher::new());
+        Self { namespace, bound, dataset, chunking, blobs, id, rows: Vec::new() }
     }
 
     /// The same, from what came over the wire: `None` if no dataset is cut like that.
@@ -220,7 +264,7 @@ impl Upload {
         for row in page {
             self.id.push(&row.address, row.length);
         }
-        self.rows.extend_from_slice(page);
+        self.rows.extend(page.iter().map(|row| self.bound.row(*row)));
         if self.next() < self.blobs {
             return Ok(None);
         }
@@ -230,14 +274,15 @@ impl Upload {
             return Err(UploadError::WrongId);
         }
         let rows: Box<[Row]> = mem::take(&mut self.rows).into();
-        Ok(Some(Table { namespace, dataset, chunking, starts: starts(&rows), rows }))
+        let (bound, starts) = (self.bound.clone(), starts(&rows));
+        let dataset = bound.dataset(&dataset);
+        Ok(Some(Table { namespace, bound, dataset, chunking, rows, starts }))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Namespace;
 
     fn rows(count: u32) -> Vec<Row> {
         let address = |n: u32| Namespace::public().address(&n.to_le_bytes());
@@ -272,14 +317,35 @@ mod tests {
     fn only_a_holder_of_the_table_can_answer_a_challenge() {
         let rows = rows(5000);
         let table = upload(&rows, &[&rows[..4096], &rows[4096..]]).unwrap();
-        assert_eq!(table.row(BlobOrdinal::new(4999)), Some(rows[4999]));
+        let row = table.row(BlobOrdinal::new(4999)).unwrap();
+        assert!(table.is_at(&row, &rows[4999].address) && row.length == rows[4999].length);
+        assert!(!table.is_at(&row, &rows[4998].address));
         assert_eq!(table.row(BlobOrdinal::new(5000)), None);
         let (nonce, other) = ([1; 32], [2; 32]);
-        assert!(proofs_match(&table.proof(&nonce), &proof(&nonce, rows.iter().copied())));
+        let bound = Bound::to(Namespace::public().id());
+        let proof = |rows: &[Row]| proof(&nonce, rows.iter().map(|row| bound.row(*row)));
+        assert!(proofs_match(&table.proof(&nonce), &proof(&rows)));
         assert!(!proofs_match(&table.proof(&nonce), &table.proof(&other)), "no replays");
         let mut wrong = rows.clone();
         wrong[4321].length += 1;
-        assert!(!proofs_match(&table.proof(&nonce), &proof(&nonce, wrong)));
+        assert!(!proofs_match(&table.proof(&nonce), &proof(&wrong)));
+    }
+
+    /// Promise 4: a digest that leaked opens nothing to those who may not use its namespace.
+    #[test]
+    fn the_same_rows_in_two_namespaces_have_nothing_in_common() {
+        let rows = rows(100);
+        let (dataset, chunking) = dataset(&rows);
+        let table = |namespace: &Namespace| {
+            let mut upload = Upload::new(namespace.id(), dataset, chunking, 100);
+            upload.page(0, &rows).unwrap().unwrap()
+        };
+        let (ours, theirs) =
+            (table(&Namespace::secret([7; 32]).unwrap()), table(&Namespace::public()));
+        assert_ne!(ours.dataset(), theirs.dataset());
+        let both = ours.rows().iter().zip(theirs.rows());
+        assert!(both.clone().all(|(ours, theirs)| ours.address != theirs.address));
+        assert!(both.zip(&rows).all(|((ours, _), shown)| ours.address != shown.address));
     }
 
     #[test]

@@ -7,12 +7,12 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use forebay_core::{ByteSize, claims::LEASES, units::parse_duration};
 use forebay_flash::io::Backend;
 use rustix::process::geteuid;
 
-use crate::blobs::backend;
+use crate::{blobs::backend, tenant_config::TenantConfig};
 
 /// What a node keeps at most, unless it is told otherwise or the disk has less than twice as much free.
 const CAPACITY_DEFAULT: ByteSize = ByteSize::gb(20);
@@ -26,6 +26,16 @@ const CAPACITY_MIN: ByteSize = ByteSize::mib(8);
 pub struct Config {
     /// Where jobs connect.
     pub socket: PathBuf,
+    /// Where others than those on the socket connect; nowhere if it is not said.
+    pub listen: Option<SocketAddr>,
+    /// The certificate that it shows there; without one, it is in the clear.
+    pub tls_certificate: Option<PathBuf>,
+    /// The key of that.
+    pub tls_key: Option<PathBuf>,
+    /// The authority that signs the certificates of tenants.
+    pub tls_clients: Option<PathBuf>,
+    /// Who may connect, and what is theirs; without any, the node is its user's own.
+    pub tenants: Vec<TenantConfig>,
     /// Where the node keeps what it needs, and its device, unless others are named.
     pub directory: PathBuf,
     /// Files or block devices for the cache.
@@ -54,6 +64,11 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             socket: default_socket(),
+            listen: None,
+            tls_certificate: None,
+            tls_key: None,
+            tls_clients: None,
+            tenants: Vec::new(),
             directory: default_directory(),
             devices: Vec::new(),
             region_size: None,
@@ -70,8 +85,17 @@ impl Default for Config {
 }
 
 /// The keys, with examples: what a template shows, and what is suggested for a misspelt one.
-const KEYS: [(&str, &str, &str); 12] = [
+const KEYS: [(&str, &str, &str); 17] = [
     ("socket", "\"/run/user/1000/forebay/node.sock\"", "where jobs connect"),
+    ("listen", "\"127.0.0.1:7070\"", "where jobs connect over TCP; nowhere by default"),
+    ("tls_certificate", "\"node.pem\"", "the certificate that is shown there, with its chain"),
+    ("tls_key", "\"node.key\"", "its key"),
+    ("tls_clients", "\"ca.pem\"", "the authority that signs certificates of tenants"),
+    (
+        "tenants",
+        "[{ name = \"team\", tokens = [\"team.token\"], uids = [1000], namespaces = [\"public\"] }]",
+        "who may connect, and what is theirs; without any, the node is its user's own",
+    ),
     ("directory", "\"/var/cache/forebay\"", "where blobs lie"),
     ("devices", "[\"/dev/nvme1n1\"]", "files or block devices; by default a file in the directory"),
     ("capacity", "\"20GB\"", "how much is reserved; by default 20GB, or half of what is free"),
@@ -115,6 +139,11 @@ impl Config {
         let text = || value.as_str().context("should be a text in quotes");
         match key {
             "socket" => self.socket = text()?.into(),
+            "listen" => self.listen = Some(address(text()?)?),
+            "tls_certificate" => self.tls_certificate = Some(text()?.into()),
+            "tls_key" => self.tls_key = Some(text()?.into()),
+            "tls_clients" => self.tls_clients = Some(text()?.into()),
+            "tenants" => self.tenants = TenantConfig::all(value)?,
             "directory" => self.directory = text()?.into(),
             "devices" => self.devices = paths(value)?,
             "region_size" => self.region_size = Some(text()?.parse()?),
@@ -126,27 +155,17 @@ impl Config {
                 let number = value.as_integer().and_then(|number| usize::try_from(number).ok());
                 self.connections = number.context("should be a number")?;
             }
-            "metrics" => {
-                self.metrics = Some(text()?.parse().context("should be like 127.0.0.1:9464")?);
-            }
+            "metrics" => self.metrics = Some(address(text()?)?),
             "idle_exit" => self.idle_exit = Some(time(text()?)?),
             "namespaces" => self.namespaces = paths(value)?,
-            unknown => {
-                let distance = |key: &str| strsim::damerau_levenshtein(key, unknown);
-                let near = KEYS.iter().map(|(key, ..)| (distance(key), *key)).min();
-                let (distance, nearest) = near.expect("there are keys");
-                if distance <= 3 {
-                    bail!("there is no such key; did you mean `{nearest}`?");
-                }
-                let all: Vec<&str> = KEYS.iter().map(|(key, ..)| *key).collect();
-                bail!("there is no such key; there are {}", all.join(", "));
-            }
+            unknown => return Err(unknown_key(unknown, &KEYS.map(|(key, ..)| key))),
         }
         Ok(())
     }
 
     /// Refuses what makes no sense or is not safe.
     pub fn check(&self) -> anyhow::Result<()> {
+        self.check_reach()?;
         if let Some(metrics) = self.metrics {
             ensure!(
                 metrics.ip().is_loopback(),
@@ -188,10 +207,25 @@ impl Config {
     }
 }
 
-fn paths(value: &toml::Value) -> anyhow::Result<Vec<PathBuf>> {
+/// What is said of a key that there is not.
+pub(crate) fn unknown_key(unknown: &str, keys: &[&str]) -> anyhow::Error {
+    let distance = |key: &str| strsim::damerau_levenshtein(key, unknown);
+    let near = keys.iter().map(|key| (distance(key), *key)).min();
+    let (distance, nearest) = near.expect("there are keys");
+    if distance <= 3 {
+        return anyhow::anyhow!("there is no such key; did you mean `{nearest}`?");
+    }
+    anyhow::anyhow!("there is no such key; there are {}", keys.join(", "))
+}
+
+pub(crate) fn paths(value: &toml::Value) -> anyhow::Result<Vec<PathBuf>> {
     let list = value.as_array().context("should be a list of file names")?;
     let names: Option<_> = list.iter().map(|value| value.as_str().map(PathBuf::from)).collect();
     names.context("should be a list of file names")
+}
+
+fn address(text: &str) -> anyhow::Result<SocketAddr> {
+    text.parse().context("should be an address and a port, like 127.0.0.1:9464")
 }
 
 fn time(text: &str) -> anyhow::Result<Duration> {
@@ -235,15 +269,19 @@ mod tests {
 
     #[test]
     fn every_key_of_the_template_is_a_key() {
+        let mut config = Config::default();
         for (key, example, _) in KEYS {
-            assert!(Config::parse(&format!("{key} = {example}")).is_ok(), "{key}");
+            let table: toml::Table = format!("{key} = {example}").parse().unwrap();
+            assert!(config.set(key, &table[key]).is_ok(), "{key}");
         }
+        config.namespaces.clear();
+        config.check().unwrap();
     }
 
     #[test]
     fn mistakes_are_named() {
         assert!(complaint("capcity = \"5GB\"").contains("did you mean `capacity`"));
-        assert!(complaint("colour = 1").contains("there are socket, directory"));
+        assert!(complaint("colour = 1").contains("there are socket, listen"));
         assert!(complaint("capacity = \"5 apples\"").contains("`capacity`"));
         assert!(complaint("capacity = 5").contains("text in quotes"));
         assert!(complaint("lease = \"2s\"\n\ncapacity = ").contains("line 3"));
@@ -256,7 +294,10 @@ mod tests {
     /// People edit these by hand: whatever they leave behind is refused in words, or can be used.
     #[test]
     fn mutated_files_never_panic() {
-        let examples = KEYS.map(|(key, example, _)| format!("{key} = {example}\n")).concat();
+        // Those of the node do not go with those of tenants.
+        let keys = KEYS.iter().filter(|(key, ..)| *key != "namespaces");
+        let examples: String =
+            keys.map(|(key, example, _)| format!("{key} = {example}\n")).collect();
         let mut random = fastrand::Rng::with_seed(7);
         let mut used = 0;
         for _ in 0..3000 {

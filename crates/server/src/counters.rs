@@ -61,6 +61,8 @@ counters! {
     connections,
     /// Connections refused, for there were too many.
     connections_refused,
+    /// Connections of those whom the node does not know, and of tenants who had too many.
+    strangers_refused,
     /// Challenges answered wrongly, and tables that were not what they said.
     proofs_refused,
     /// Claims not granted because the blob would not be kept.

@@ -1,14 +1,14 @@
 //! A Unix socket that one process owns.
 //!
 //! Whoever holds the lock beside it owns the name, so a socket that a killed process left behind is
-//! simply replaced, and two processes that start at once do not take it from each other. The directory
-//! is this user's alone, and so are those who may connect.
+//! simply replaced, and two processes that start at once do not take it from each other. Nobody else may write to
+//! the directory. Those who may connect are this user's alone, unless it is said otherwise.
 
 use std::{
     fs::{self, File},
     io,
     os::unix::{
-        fs::{DirBuilderExt as _, MetadataExt as _},
+        fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _},
         net,
     },
     path::{Path, PathBuf},
@@ -24,22 +24,32 @@ use tokio::net::{UnixListener, UnixStream};
 /// it is another's for good.
 const CHANGING: Duration = Duration::from_secs(5);
 
+/// Who may connect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Audience {
+    /// This user, and root.
+    Owner,
+    /// Every user of this machine; who each is, is found out later.
+    Everyone,
+}
+
 /// A listening socket; its name goes when it is dropped.
 #[derive(Debug)]
 pub struct Listener {
     socket: UnixListener,
     path: PathBuf,
+    audience: Audience,
     _lock: File,
 }
 
 impl Listener {
-    /// Listens at `path`, in a directory that nobody else can enter; makes it if need be.
-    pub fn bind(path: &Path) -> anyhow::Result<Self> {
+    /// Listens at `path`, in a directory that nobody else can write to; makes it if need be.
+    pub fn bind(path: &Path, audience: Audience) -> anyhow::Result<Self> {
         let shown = path.display();
         let directory = path.parent().context("the socket needs a directory")?;
         fs::DirBuilder::new()
             .recursive(true)
-            .mode(0o700)
+            .mode(if audience == Audience::Owner { 0o700 } else { 0o711 })
             .create(directory)
             .with_context(|| format!("make the directory `{}`", directory.display()))?;
         let metadata = fs::metadata(directory)?;
@@ -47,6 +57,11 @@ impl Listener {
             metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o022 == 0,
             "others may write to `{}`, so they could take the socket's place; name a socket in a directory \
              of your own",
+            directory.display()
+        );
+        ensure!(
+            audience == Audience::Owner || metadata.mode() & 0o001 != 0,
+            "tenants of other users cannot enter `{0}`; let them with `chmod 711 {0}`",
             directory.display()
         );
         let mut lock_path = path.as_os_str().to_owned();
@@ -79,15 +94,23 @@ impl Listener {
             _ => {}
         }
         let socket = UnixListener::bind(path).with_context(|| format!("listen at `{shown}`"))?;
-        Ok(Self { socket, path: path.to_owned(), _lock: lock })
+        if audience == Audience::Everyone {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o666))
+                .with_context(|| format!("let others use `{shown}`"))?;
+        }
+        Ok(Self { socket, path: path.to_owned(), audience, _lock: lock })
     }
 
-    /// The next connection of this user (or root); strangers are turned away without a word.
+    /// The next connection of those who may; others are turned away without a word.
     pub async fn accept(&self) -> UnixStream {
         loop {
             match self.socket.accept().await {
                 Ok((socket, _)) => match socket.peer_cred() {
-                    Ok(peer) if peer.uid() == 0 || peer.uid() == geteuid().as_raw() => {
+                    Ok(peer)
+                        if self.audience == Audience::Everyone
+                            || peer.uid() == 0
+                            || peer.uid() == geteuid().as_raw() =>
+                    {
                         return socket;
                     }
                     _ => tracing::warn!("a connection of another user was turned away"),
@@ -112,6 +135,22 @@ impl Drop for Listener {
 mod tests {
     use super::*;
 
+    /// Tenants of other users can use the socket, if they can get at it; nobody can take its place.
+    #[tokio::test]
+    async fn others_are_let_at_the_socket_only_if_they_are_expected() {
+        let directory = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        let path = directory.path().join("node.sock");
+        let complaint = Listener::bind(&path, Audience::Everyone).unwrap_err().to_string();
+        assert!(complaint.contains("chmod 711"), "{complaint}");
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o711)).unwrap();
+        let listener = Listener::bind(&path, Audience::Everyone).unwrap();
+        assert_eq!(mode(&path), 0o666);
+        drop(listener);
+        let _own = Listener::bind(&path, Audience::Owner).unwrap();
+        assert_ne!(mode(&path), 0o666);
+    }
+
     /// A killed process may be gone from its socket before it is from its lock.
     #[tokio::test]
     async fn a_lock_that_is_just_being_left_is_waited_for() {
@@ -123,9 +162,9 @@ mod tests {
             thread::sleep(Duration::from_millis(200));
             drop(lock);
         });
-        let listener = Listener::bind(&path).unwrap();
+        let listener = Listener::bind(&path, Audience::Owner).unwrap();
         leaving.join().unwrap();
-        assert!(Listener::bind(&path).is_err(), "now it is taken");
+        assert!(Listener::bind(&path, Audience::Owner).is_err(), "now it is taken");
         drop(listener);
     }
 }

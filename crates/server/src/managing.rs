@@ -16,7 +16,10 @@ use forebay_wire::{ErrorCode, Reply};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::node::{NodeService, Refused};
+use crate::{
+    access::Guest,
+    node::{NodeService, Refused},
+};
 
 /// A job is believed to live for so long without a word.
 const LEASE: Duration = Duration::from_mins(1);
@@ -100,8 +103,9 @@ impl NodeService {
     }
 
     /// How a dataset stands, and why.
-    pub(crate) fn explain(&self, table: &Table) -> Reply {
+    pub(crate) fn explain(&self, guest: &Guest, table: &Table) -> Reply {
         let described = self.managing.state.lock().managers.describe(&table.dataset());
+        let described = described.map(|described| self.access.seen_by(guest, described));
         let json = serde_json::to_vec(&described).expect("numbers, names and words");
         Reply::Explain { json: json.into() }
     }

@@ -1,7 +1,6 @@
 //! A node: carries out what `core::node` decides, for those who have proved what they hold.
 
 use std::{
-    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -10,20 +9,22 @@ use std::{
 };
 
 use forebay_core::{
-    BlobOrdinal, Namespace, NamespaceId,
+    BlobOrdinal,
     claims::{Claim, Holder},
     node::{Claimed, Node, Renewal, Standing},
     table::{Row, Table, Upload},
 };
-use forebay_wire::{BlobProgress, ClaimAnswer, ErrorCode, RenewAnswer, Reply, Request};
+use forebay_wire::{BlobProgress, ClaimAnswer, ErrorCode, Refusal, RenewAnswer, Reply, Request};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::{
+    access::{Access, Guest},
     blobs::Blobs,
     counters::{self, Counters, Gauges},
     managing::Managing,
     open::{Opening, Tables},
+    peer::Peer,
     put::Puts,
     session::{Replies, Service},
 };
@@ -43,7 +44,7 @@ pub struct NodeService {
     pub(crate) state: Mutex<Node<oneshot::Sender<()>>>,
     pub(crate) blobs: Blobs,
     pub(crate) counters: Counters,
-    namespaces: HashMap<NamespaceId, Namespace>,
+    pub(crate) access: Access,
     pub(crate) puts: Puts,
     pub(crate) tables: Tables,
     pub(crate) managing: Managing,
@@ -55,6 +56,7 @@ pub struct NodeService {
 /// One connection.
 pub struct NodeSession {
     pub(crate) holder: Holder,
+    pub(crate) guest: Guest,
     job: String,
     handles: Vec<Arc<Table>>,
     opening: Opening,
@@ -62,14 +64,13 @@ pub struct NodeSession {
 
 impl NodeService {
     /// A node of these blobs.
-    pub(crate) fn new(blobs: Blobs, lease: Duration, namespaces: Vec<Namespace>) -> Self {
-        let namespaces = namespaces.into_iter().chain([Namespace::public()]);
+    pub(crate) fn new(blobs: Blobs, lease: Duration, access: Access) -> Self {
         Self {
             state: Mutex::new(Node::new(lease, CLAIMS_MAX)),
             managing: Managing::new(blobs.capacity()),
             blobs,
             counters: Counters::default(),
-            namespaces: namespaces.map(|namespace| (namespace.id(), namespace)).collect(),
+            access,
             puts: Puts::default(),
             tables: Tables::default(),
             started: Instant::now(),
@@ -134,10 +135,6 @@ impl NodeService {
             self.end_lost_puts();
             wake_all(wake);
         }
-    }
-
-    pub(crate) fn namespace(&self, id: &NamespaceId) -> Option<&Namespace> {
-        self.namespaces.get(id)
     }
 
     fn presence(&self, table: &Table, first: u64, count: u32) -> Result<Reply, Refused> {
@@ -214,17 +211,27 @@ impl Service for NodeService {
         self.state.lock().lease()
     }
 
-    fn connected(self: &Arc<Self>, job: &str) -> NodeSession {
+    fn connected(
+        self: &Arc<Self>,
+        peer: &Peer,
+        job: &str,
+        token: &[u8],
+    ) -> Result<NodeSession, Refusal> {
+        let guest = self.access.admit(peer, token).inspect_err(|refusal| {
+            self.counters.strangers_refused.one();
+            tracing::debug!(code = ?refusal.code, "somebody was not let in");
+        })?;
         let holder = Holder(self.holders.fetch_add(1, Relaxed));
         self.open.fetch_add(1, Relaxed);
         self.counters.connections.one();
-        tracing::debug!(job, connection = holder.0, "connected");
-        NodeSession {
+        tracing::debug!(job, tenant = self.access.name(&guest), connection = holder.0, "connected");
+        Ok(NodeSession {
             holder,
-            job: job.to_owned(),
+            job: self.access.job(&guest, job),
+            guest,
             handles: Vec::new(),
             opening: Opening::default(),
-        }
+        })
     }
 
     async fn handle(
@@ -261,7 +268,7 @@ impl NodeService {
         Ok(Some(match request {
             Request::Hello { .. } => unreachable!("the session says hello itself"),
             Request::Show { namespace, dataset } => {
-                Reply::Show(session.opening.show(self, namespace, dataset)?)
+                Reply::Show(session.opening.show(self, &session.guest, namespace, dataset)?)
             }
             Request::Prove { dataset, proof } => {
                 let table = session.opening.prove(self, dataset, proof).await?;
@@ -269,7 +276,7 @@ impl NodeService {
             }
             Request::Upload { namespace, dataset, chunks, partitions, blobs, first, page } => {
                 let new = || Upload::checked(namespace, dataset, (chunks, partitions), blobs);
-                match session.opening.upload(self, dataset, new, first, &page)? {
+                match session.opening.upload(self, &session.guest, dataset, new, first, &page)? {
                     Ok(table) => session.opened(table)?,
                     Err(next) => Reply::Uploaded { next },
                 }
@@ -318,8 +325,14 @@ impl NodeService {
                 self.report(session.table(handle)?, &session.job, &report).await?
             }
             Request::Leave { handle } => self.leave(session.table(handle)?, &session.job)?,
-            Request::Explain { handle } => self.explain(session.table(handle)?),
-            Request::Evict { handle } => self.evict_all(session.table(handle)?).await?,
+            Request::Explain { handle } => self.explain(&session.guest, session.table(handle)?),
+            Request::Evict { handle } => {
+                let table = session.table(handle)?;
+                if self.access.is_shared(&session.guest, table.namespace()) {
+                    return Err(shared());
+                }
+                self.evict_all(table).await?
+            }
         }))
     }
 }
@@ -345,6 +358,11 @@ impl NodeSession {
         let handle = known.unwrap_or(self.handles.len() - 1);
         Ok(Reply::Open { handle: u32::try_from(handle).expect("at most HANDLES_MAX") })
     }
+}
+
+fn shared() -> Refused {
+    let text = "other tenants use this namespace, too; ask the node's user to evict the dataset";
+    (ErrorCode::Identity, text.to_owned())
 }
 
 /// Wakes those who waited; some may have given up.

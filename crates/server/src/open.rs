@@ -11,12 +11,13 @@ use std::{
 
 use forebay_core::{
     DatasetId, NamespaceId,
-    table::{Row, Table, Upload, proofs_match},
+    table::{Bound, Row, Table, Upload, proofs_match},
 };
 use forebay_wire::{BlobLength, ErrorCode, ShowAnswer};
 use parking_lot::Mutex;
 
 use crate::{
+    access::Guest,
     node::{NodeService, Refused},
     session::fresh_nonce,
 };
@@ -107,11 +108,14 @@ impl Opening {
     pub fn show(
         &mut self,
         node: &NodeService,
+        guest: &Guest,
         namespace: NamespaceId,
         dataset: DatasetId,
     ) -> Result<ShowAnswer, Refused> {
-        node.namespace(&namespace).ok_or_else(unknown)?;
-        let known = node.tables.get(&dataset).filter(|table| table.namespace() == namespace);
+        if !node.access.allows(guest, &namespace) {
+            return Err(unknown());
+        }
+        let known = node.tables.get(&Bound::to(namespace).dataset(&dataset));
         let Some(table) = known else { return Ok(ShowAnswer::Upload) };
         if self.challenges.len() >= CHALLENGES_MAX {
             self.challenges.clear();
@@ -143,6 +147,7 @@ impl Opening {
     pub fn upload(
         &mut self,
         node: &NodeService,
+        guest: &Guest,
         dataset: DatasetId,
         new: impl FnOnce() -> Option<Upload>,
         first: u64,
@@ -156,7 +161,9 @@ impl Opening {
                 .ok_or_else(|| (ErrorCode::Malformed, "no dataset is cut like that".to_owned()))?;
             Uploading { dataset, upload: Box::new(upload), rows: node.tables.begin() }
         };
-        node.namespace(&begun.upload.namespace()).ok_or_else(unknown)?;
+        if !node.access.allows(guest, &begun.upload.namespace()) {
+            return Err(unknown());
+        }
         if !node.tables.take(&mut begun.rows, page.len() as u64) {
             let text = "the tables of all open datasets would be too large for this node";
             return Err((ErrorCode::TooMuch, text.to_owned()));
@@ -180,7 +187,7 @@ impl Opening {
 
 fn unknown() -> Refused {
     let text = "this node knows no such dataset or namespace, or not from you; if the digest is of a \
-                private namespace, give the node its key (`namespaces` in its configuration)";
+                private namespace, give the node its key (`namespaces` in its configuration), to you if it has tenants";
     (ErrorCode::Unknown, text.to_owned())
 }
 

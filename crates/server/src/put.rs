@@ -97,7 +97,7 @@ impl NodeService {
             return Ok(PutAnswer::More);
         }
         let Put { incoming, hasher, .. } = put;
-        if hasher.finish() != address {
+        if !table.is_at(&row, &hasher.finish()) {
             self.state.lock().fail_put(&address);
             self.counters.puts_poisoned.one();
             tracing::warn!(connection = holder.0, "a put did not hash to its address");
@@ -132,7 +132,8 @@ impl NodeService {
             return Err((ErrorCode::NoSpace, "the blob is not kept any more".to_owned()));
         }
         let namespace = table.namespace();
-        let hasher = self.namespace(&namespace).expect("checked when it was opened").hasher();
+        let hasher =
+            self.access.namespace(&namespace).expect("checked when it was opened").hasher();
         if row.length > self.blobs.capacity().0 / 2 {
             self.counters.puts_without_space.one();
             let text = "the blob is longer than half of what this node may hold".to_owned();

@@ -17,4 +17,5 @@ mod serving;
 mod showing;
 mod sim;
 mod sim_tier;
+mod tenants;
 mod verifying;

@@ -1,7 +1,7 @@
 //! A node on threads of its own, and a dataset whose bytes are a function of blob and offset.
 
 use std::{
-    io::{Read as _, Write as _},
+    io::{Read, Write},
     os::unix::net::UnixStream,
     path::PathBuf,
     sync::Arc,
@@ -17,7 +17,7 @@ use forebay_core::{
     digest::{Blob, DatasetIdHasher, Digest, DigestWriter, Header, ItemSpan, Part, Summary},
 };
 use forebay_server::{Config, NodeService, Server};
-use forebay_wire::{GetAnswer, HEADER_SIZE, Reply, Request};
+use forebay_wire::{GetAnswer, HEADER_SIZE, Reply, Request, SentToken};
 use tokio::sync::oneshot;
 
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -28,6 +28,7 @@ pub struct TestNode {
     pub config: Config,
     pub service: Arc<NodeService>,
     pub metrics: Option<std::net::SocketAddr>,
+    pub listen: Option<std::net::SocketAddr>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -65,13 +66,14 @@ impl TestNode {
                     .unwrap();
                 runtime.block_on(async {
                     let server = Server::bind(&config, namespaces).await.unwrap();
-                    ready.send((Arc::clone(server.node()), server.metrics_address())).unwrap();
+                    let addresses = (server.metrics_address(), server.listen_address());
+                    ready.send((Arc::clone(server.node()), addresses)).unwrap();
                     server.run(async { stopped.await.unwrap_or(()) }).await.unwrap();
                 });
             }
         });
-        let (service, metrics) = readied.recv().expect("the node starts");
-        Self { directory, config, service, metrics, stop: Some(stop), thread: Some(thread) }
+        let (service, (metrics, listen)) = readied.recv().expect("the node starts");
+        Self { directory, config, service, metrics, listen, stop: Some(stop), thread: Some(thread) }
     }
 
     /// Stops it and starts it again on the same directory.
@@ -123,9 +125,13 @@ impl Drop for TestNode {
 
 /// A connection that speaks frame by frame, for what the client would never do.
 pub struct Raw {
-    socket: UnixStream,
+    socket: Box<dyn Socket>,
     last_id: u64,
 }
+
+/// Whatever can be read and written.
+pub trait Socket: Read + Write {}
+impl<T: Read + Write> Socket for T {}
 
 impl Raw {
     /// Connects and says nothing.
@@ -133,33 +139,52 @@ impl Raw {
         let socket = UnixStream::connect(&node.config.socket).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         socket.set_write_timeout(Some(PATIENCE)).unwrap();
-        Self { socket, last_id: 0 }
+        Self::over(socket)
+    }
+
+    /// Over a socket of any kind; nothing has been said.
+    pub fn over(socket: impl Socket + 'static) -> Self {
+        Self { socket: Box::new(socket), last_id: 0 }
     }
 
     pub fn hello(node: &TestNode) -> Self {
         let mut raw = Self::silent(node);
-        raw.ask(&Request::Hello { version_min: 1, version_max: 1, job: "x".to_owned() });
+        raw.ask(&Request::Hello {
+            version_min: 1,
+            version_max: 1,
+            job: "x".to_owned(),
+            token: SentToken::default(),
+        });
         raw
     }
 
     /// With a dataset open, as handle 0.
     pub fn open(node: &TestNode, data: &Data) -> Self {
         let mut raw = Self::hello(node);
+        raw.open_first(data);
+        raw
+    }
+
+    /// Opens the first dataset, as handle 0.
+    pub fn open_first(&mut self, data: &Data) {
         let (mut opening, mut request) = Opening::begin(&data.digest).unwrap();
         loop {
-            match opening.reply(raw.ask(&request)).unwrap() {
+            match opening.reply(self.ask(&request)).unwrap() {
                 Next::Ask(next) => request = next,
-                Next::Open(handle) => {
-                    assert_eq!(handle, Handle(0));
-                    return raw;
-                }
+                Next::Open(handle) => return assert_eq!(handle, Handle(0)),
             }
         }
+    }
+
+    /// Sends whatever it is; that nobody takes it is no mistake.
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
+        let _ = self.socket.write_all(bytes).and_then(|()| self.socket.flush());
     }
 
     pub fn send(&mut self, request: &Request) -> u64 {
         self.last_id += 1;
         self.socket.write_all(&request.encode(self.last_id).to_bytes()).unwrap();
+        self.socket.flush().unwrap();
         self.last_id
     }
 
@@ -180,7 +205,7 @@ impl Raw {
     }
 }
 
-pub fn read_reply(socket: &mut UnixStream) -> Option<(u64, Reply)> {
+pub fn read_reply(socket: &mut impl Read) -> Option<(u64, Reply)> {
     let mut header = [0; HEADER_SIZE];
     socket.read_exact(&mut header).ok()?;
     let header = forebay_wire::Header::decode(&header).unwrap();

@@ -1,9 +1,15 @@
 //! A node over a real socket and a real directory, spoken to by the real client.
 
+mod authority;
+mod certificates;
 mod harness;
 mod hostile;
 mod managing;
+mod neighbours;
 mod opening;
 mod pressure;
 mod sharing;
+mod silence;
 mod storing;
+mod strangers;
+mod town;

@@ -1,0 +1,62 @@
+//! Certificates, made when they are needed.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd,
+};
+
+/// Who signs.
+pub struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    directory: PathBuf,
+    name: String,
+}
+
+/// From when to when, in years.
+pub type Years = (i32, i32);
+pub const NOW: Years = (2000, 4000);
+pub const OVER: Years = (1990, 2001);
+pub const TO_COME: Years = (3990, 4000);
+
+impl Authority {
+    pub fn new(directory: &Path, name: &str) -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let authority = Self { issuer, directory: directory.to_owned(), name: name.to_owned() };
+        fs::write(authority.path(), authority.issuer.pem()).unwrap();
+        authority
+    }
+
+    /// The file with its own certificate.
+    pub fn path(&self) -> PathBuf {
+        self.directory.join(format!("{}.pem", self.name))
+    }
+
+    /// A certificate for these names and its key, in two files.
+    pub fn sign(&self, file: &str, names: &[&str], (from, to): Years) -> (PathBuf, PathBuf) {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.not_before = date_time_ymd(from, 1, 1);
+        params.not_after = date_time_ymd(to, 1, 1);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let path = self.directory.join(format!("{file}.pem"));
+        fs::write(&path, certificate.pem()).unwrap();
+        let key_path = self.directory.join(format!("{file}.key"));
+        private(&key_path, &key.serialize_pem());
+        (path, key_path)
+    }
+}
+
+/// Writes a file that nobody else can read.
+pub fn private(path: &Path, content: &str) {
+    fs::write(path, content).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+}
