@@ -24,6 +24,7 @@ pub mod placement;
 pub mod rate;
 pub mod rotation;
 pub mod sampler;
+pub mod slots;
 pub mod table;
 pub mod tier;
 pub mod units;

@@ -14,6 +14,7 @@ mod managing;
 mod node;
 mod open;
 mod put;
+mod segments;
 pub mod session;
 
 use std::{future::Future, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
@@ -51,7 +52,7 @@ impl Server {
         let listener = Listener::bind(&config.socket)?;
         let opening = config.clone();
         let blobs = tokio::task::spawn_blocking(move || Blobs::open(&opening)).await??;
-        let node = NodeService::new(blobs, config.lease, namespaces);
+        let node = NodeService::new(blobs, config.lease, config.segments, namespaces);
         let metrics = match config.metrics {
             Some(address) => Some(TcpListener::bind(address).await.with_context(|| {
                 format!("serve metrics on {address} (is another server there?)")

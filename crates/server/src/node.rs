@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    os::fd::OwnedFd,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -10,11 +11,12 @@ use std::{
 };
 
 use forebay_core::{
-    BlobOrdinal, Namespace, NamespaceId,
+    BlobOrdinal, ByteSize, Namespace, NamespaceId,
     claims::{Claim, Holder},
     node::{Claimed, Node, Renewal, Standing},
     table::{Row, Table, Upload},
 };
+use forebay_segment::Segment;
 use forebay_wire::{BlobProgress, ClaimAnswer, ErrorCode, RenewAnswer, Reply, Request};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -22,9 +24,11 @@ use tokio::sync::oneshot;
 use crate::{
     blobs::Blobs,
     counters::{self, Counters, Gauges},
+    get::Asker,
     managing::Managing,
     open::{Opening, Tables},
     put::Puts,
+    segments::{Own, Segments},
     session::{Replies, Service},
 };
 
@@ -47,6 +51,7 @@ pub struct NodeService {
     pub(crate) puts: Puts,
     pub(crate) tables: Tables,
     pub(crate) managing: Managing,
+    segments: Arc<Segments>,
     started: Instant,
     holders: AtomicU64,
     open: AtomicU64,
@@ -58,11 +63,17 @@ pub struct NodeSession {
     job: String,
     handles: Vec<Arc<Table>>,
     opening: Opening,
+    segment: Own,
 }
 
 impl NodeService {
     /// A node of these blobs.
-    pub(crate) fn new(blobs: Blobs, lease: Duration, namespaces: Vec<Namespace>) -> Self {
+    pub(crate) fn new(
+        blobs: Blobs,
+        lease: Duration,
+        segments: ByteSize,
+        namespaces: Vec<Namespace>,
+    ) -> Self {
         let namespaces = namespaces.into_iter().chain([Namespace::public()]);
         Self {
             state: Mutex::new(Node::new(lease, CLAIMS_MAX)),
@@ -72,6 +83,7 @@ impl NodeService {
             namespaces: namespaces.map(|namespace| (namespace.id(), namespace)).collect(),
             puts: Puts::default(),
             tables: Tables::default(),
+            segments: Segments::new(segments),
             started: Instant::now(),
             holders: AtomicU64::new(0),
             open: AtomicU64::new(0),
@@ -95,6 +107,7 @@ impl NodeService {
             memory_bytes: self.blobs.hot().bytes(),
             memory_hits: self.blobs.hot().hits.get(),
             claims_held: self.state.lock().claims() as u64,
+            segment_bytes: self.segments.bytes(),
             connections_open: self.open.load(Relaxed),
             datasets_open: self.tables.open(),
             uptime_seconds: self.started.elapsed().as_secs(),
@@ -224,6 +237,7 @@ impl Service for NodeService {
             job: job.to_owned(),
             handles: Vec::new(),
             opening: Opening::default(),
+            segment: Own::default(),
         }
     }
 
@@ -251,6 +265,18 @@ impl Service for NodeService {
 }
 
 impl NodeService {
+    /// Memory to be shared with a client of this machine, if there is any left.
+    async fn lend(&self, size: u64) -> Option<(Arc<Segment>, OwnedFd)> {
+        let segments = Arc::clone(&self.segments);
+        let make = tokio::task::spawn_blocking(move || segments.make(size));
+        let made = make.await.expect("making does not panic");
+        match made {
+            Some(_) => self.counters.segments_lent.one(),
+            None => self.counters.segments_refused.one(),
+        }
+        made
+    }
+
     async fn answer_to(
         self: &Arc<Self>,
         session: &mut NodeSession,
@@ -280,11 +306,28 @@ impl NodeService {
                 tokio::task::spawn_blocking(look).await.expect("looking does not panic")?
             }
             Request::Get { handle, wait_ms, ranges } => {
-                let (node, replies) = (Arc::clone(self), replies.clone());
-                let (table, wait) =
-                    (Arc::clone(session.table(handle)?), Duration::from_millis(wait_ms.into()));
+                let asker = Asker { replies: replies.clone(), segment: None };
                 let turn = replies.begin_get().await;
-                tokio::spawn(node.get(table, wait, ranges, replies, turn));
+                let (table, wait) = (session.table(handle)?, Duration::from_millis(wait_ms.into()));
+                self.get(table, wait, &ranges, asker, turn).await?;
+                return Ok(None);
+            }
+            Request::Place { handle, wait_ms, released, ranges } => {
+                let segment = session.segment.release(&released, &self.counters)?;
+                let asker = Asker { replies: replies.clone(), segment };
+                let turn = replies.begin_get().await;
+                let (table, wait) = (session.table(handle)?, Duration::from_millis(wait_ms.into()));
+                self.get(table, wait, &ranges, asker, turn).await?;
+                return Ok(None);
+            }
+            Request::Segment { size } => {
+                session.segment.ask()?;
+                let Some((segment, descriptor)) = self.lend(size).await else {
+                    return Ok(Some(Reply::Segment { size: 0 }));
+                };
+                let reply = Reply::Segment { size: segment.size() as u64 };
+                session.segment = Own::Lent(segment);
+                replies.send_with(&reply, descriptor).await;
                 return Ok(None);
             }
             Request::Claim { handle, blobs } => {
