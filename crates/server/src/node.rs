@@ -17,7 +17,7 @@ use forebay_core::{
     table::{Row, Table, Upload},
 };
 use forebay_segment::Segment;
-use forebay_wire::{BlobProgress, ClaimAnswer, ErrorCode, RenewAnswer, Reply, Request};
+use forebay_wire::{BlobProgress, ClaimAnswer, ErrorCode, Refusal, RenewAnswer, Reply, Request};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -27,6 +27,7 @@ use crate::{
     get::Asker,
     managing::Managing,
     open::{Opening, Tables},
+    peer::Peer,
     put::Puts,
     segments::{Own, Segments},
     session::{Replies, Service},
@@ -63,6 +64,8 @@ pub struct NodeSession {
     job: String,
     handles: Vec<Arc<Table>>,
     opening: Opening,
+    /// A descriptor can be passed to it.
+    is_local: bool,
     segment: Own,
 }
 
@@ -227,18 +230,24 @@ impl Service for NodeService {
         self.state.lock().lease()
     }
 
-    fn connected(self: &Arc<Self>, job: &str) -> NodeSession {
+    fn connected(
+        self: &Arc<Self>,
+        peer: &Peer,
+        job: &str,
+        _token: &[u8],
+    ) -> Result<NodeSession, Refusal> {
         let holder = Holder(self.holders.fetch_add(1, Relaxed));
         self.open.fetch_add(1, Relaxed);
         self.counters.connections.one();
         tracing::debug!(job, connection = holder.0, "connected");
-        NodeSession {
+        Ok(NodeSession {
             holder,
             job: job.to_owned(),
             handles: Vec::new(),
             opening: Opening::default(),
+            is_local: matches!(peer, Peer::Unix { .. }),
             segment: Own::default(),
-        }
+        })
     }
 
     async fn handle(
@@ -322,6 +331,7 @@ impl NodeService {
             }
             Request::Segment { size } => {
                 session.segment.ask()?;
+                let size = if session.is_local { size } else { 0 };
                 let Some((segment, descriptor)) = self.lend(size).await else {
                     return Ok(Some(Reply::Segment { size: 0 }));
                 };

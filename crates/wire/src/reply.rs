@@ -198,6 +198,8 @@ pub enum ErrorCode {
     Failed,
     /// The job was started again, and another process speaks for it.
     Fenced,
+    /// Who you are does not allow this.
+    Identity,
 }
 
 const REPLY: u8 = 0x80;
@@ -240,6 +242,7 @@ coded!(ErrorCode {
     Stopping = 7,
     Failed = 8,
     Fenced = 9,
+    Identity = 10,
 });
 
 impl Reply {
@@ -391,11 +394,7 @@ impl Reply {
                 kind::SEGMENT => Self::Segment { size: from.u64()? },
                 kind::PLACE => Self::Placed {
                     places: from.list(BATCH_MAX, 12, |from| {
-                        Ok(Placed {
-                            index: from.u32()?,
-                            offset: from.u32()?,
-                            length: from.u32()?,
-                        })
+                        Ok(Placed { index: from.u32()?, offset: from.u32()?, length: from.u32()? })
                     })?,
                 },
                 _ => return Err(Malformed::Kind(reply)),

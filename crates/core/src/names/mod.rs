@@ -4,11 +4,13 @@ mod address;
 mod job;
 mod namespace;
 mod ordinal;
+mod token;
 
 pub use address::{Address, DatasetId};
 pub use job::{JobId, JobIdError};
 pub use namespace::{AddressHasher, Namespace, NamespaceId, NamespaceKeyError};
 pub use ordinal::{BlobOrdinal, ItemOrdinal, Ordinal};
+pub use token::{TOKEN_LENGTH_MAX, TOKEN_LENGTH_MIN, Token, TokenError, TokenHash};
 
 /// Why a text is not a name made of hexadecimal digits.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
