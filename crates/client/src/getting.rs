@@ -103,6 +103,12 @@ impl Sink for Views<'_> {
 }
 
 impl Client {
+    /// Bytes come over the socket, also where there could be a segment.
+    #[must_use]
+    pub fn over_socket(self) -> Self {
+        Self { segment: Segment::Without, ..self }
+    }
+
     /// Asks for bytes, and waits up to `wait` for blobs that somebody is fetching. Hits are written straight
     /// to where they are wanted. The answers come back in the order of the ranges.
     pub fn get(
@@ -159,20 +165,19 @@ impl Client {
             }
             None => Request::Get { handle, wait_ms, ranges: asked },
         })?;
-        let (mut answers, mut left) = (vec![None; ranges.len()], ranges.len());
+        let mut answers = vec![None; ranges.len()];
         // Each range is answered once.
         let mut note = |index: u32, answer| {
             let slot = answers.get_mut(index as usize).filter(|slot| slot.is_none())?;
             *slot = Some(answer);
-            left -= 1;
-            Some((index as usize, ranges[index as usize].length as usize, left))
+            Some((index as usize, ranges[index as usize].length as usize))
         };
         let mut left = ranges.len();
         while left > 0 {
             match self.stream.get_reply(id, wait)? {
                 GetReply::Range { index, answer, length } => {
                     let noted = note(index, answer);
-                    let (index, wanted, after) = noted.ok_or_else(|| self.stream.spoilt())?;
+                    let (index, wanted) = noted.ok_or_else(|| self.stream.spoilt())?;
                     let expected = if answer == GetAnswer::Hit { wanted } else { 0 };
                     if length != expected {
                         return Err(self.stream.spoilt());
@@ -180,20 +185,20 @@ impl Client {
                     if length > 0 {
                         self.stream.read(sink.memory(index))?;
                     }
-                    left = after;
+                    left -= 1;
                 }
                 GetReply::Placed(places) => {
                     for Placed { index, offset, length } in places {
                         let view = window.as_ref().and_then(|window| window.view(offset, length));
                         let noted = note(index, GetAnswer::Hit);
-                        let (Some(view), Some((index, wanted, after))) = (view, noted) else {
+                        let (Some(view), Some((index, wanted))) = (view, noted) else {
                             return Err(self.stream.spoilt());
                         };
                         if view.len() != wanted {
                             return Err(self.stream.spoilt());
                         }
                         sink.placed(index, view);
-                        left = after;
+                        left -= 1;
                     }
                 }
             }
@@ -222,6 +227,112 @@ impl Client {
         match &self.segment {
             Segment::Open(window) => Ok(Some(Arc::clone(window))),
             _ => Ok(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs::File,
+        io::{Read as _, Write as _},
+        os::{
+            fd::{AsFd as _, OwnedFd},
+            unix::net::{UnixListener, UnixStream},
+        },
+        thread,
+    };
+
+    use forebay_segment::pass;
+    use forebay_wire::{HEADER_SIZE, Header};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+    const SIZE: u64 = 1 << 20;
+
+    fn next_request(socket: &mut UnixStream) -> Option<(u64, Request)> {
+        let mut header = [0; HEADER_SIZE];
+        socket.read_exact(&mut header).ok()?;
+        let header = Header::decode(&header).unwrap();
+        let mut body = vec![0; header.body_size];
+        socket.read_exact(&mut body).unwrap();
+        Some((header.id, Request::decode(&header, &body.into()).unwrap()))
+    }
+
+    /// A client of a node that passes this descriptor, if any, as a segment of 1 MiB, and answers gets like this.
+    fn client_of(
+        descriptor: Option<OwnedFd>,
+        answer: impl Fn(&Request) -> Reply + Send + 'static,
+    ) -> Client {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("node.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        thread::spawn(move || {
+            let mut socket = listener.accept().unwrap().0;
+            while let Some((id, request)) = next_request(&mut socket) {
+                let reply = match &request {
+                    Request::Hello { .. } => Reply::Hello { version: 1, lease_ms: 1 },
+                    Request::Segment { .. } => {
+                        let frame = Reply::Segment { size: SIZE }.encode(id).to_bytes();
+                        match &descriptor {
+                            Some(descriptor) => {
+                                pass(&socket, &frame, descriptor.as_fd()).unwrap();
+                            }
+                            None => socket.write_all(&frame).unwrap(),
+                        }
+                        continue;
+                    }
+                    other => answer(other),
+                };
+                // Whoever was lied to hangs up.
+                let _ = socket.write_all(&reply.encode(id).to_bytes());
+            }
+        });
+        Client::connect(&path, "job", PATIENCE).unwrap()
+    }
+
+    fn get(client: &mut Client) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; 5];
+        let wanted = Wanted { blob: 0, offset: 0, into: &mut bytes };
+        client.get(Handle(0), PATIENCE, &mut [wanted]).map(|_| bytes)
+    }
+
+    /// Memory that might go while it is read is not mapped: bytes come over the socket instead.
+    #[test]
+    fn what_is_not_sealed_is_not_used() {
+        let file: File = tempfile::tempfile().unwrap();
+        file.set_len(SIZE).unwrap();
+        for descriptor in [None, Some(file.into())] {
+            let mut client = client_of(descriptor, |request| {
+                assert!(matches!(request, Request::Get { .. }), "{request:?}");
+                let payload = bytes::Bytes::from_static(b"bytes");
+                Reply::Get { index: 0, answer: GetAnswer::Hit, payload }
+            });
+            assert_eq!(get(&mut client).unwrap(), b"bytes");
+        }
+    }
+
+    /// Promise 1: a node that says what cannot be is not believed.
+    #[test]
+    fn places_that_cannot_be_are_refused() {
+        let place = |index, offset, length| Placed { index, offset, length };
+        let lies = [
+            vec![place(0, 1 << 20, 5)],
+            vec![place(0, (1 << 20) - 4, 5)],
+            vec![place(0, u32::MAX, 5)],
+            vec![place(1, 0, 5)],
+            vec![place(0, 0, 4)],
+            vec![place(0, 0, 5), place(0, 0, 5)],
+        ];
+        for lie in lies {
+            let (_segment, lent) =
+                forebay_segment::Segment::new(1 << 20, drop).expect("memory to share");
+            let said = lie.clone();
+            let mut client = client_of(Some(lent), move |_| Reply::Placed { places: said.clone() });
+            let refused = get(&mut client);
+            assert!(matches!(refused, Err(ClientError::Unexpected)), "{lie:?}: {refused:?}");
+            assert!(get(&mut client).is_err(), "{lie:?}: the two are out of step");
         }
     }
 }

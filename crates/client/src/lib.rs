@@ -20,8 +20,8 @@ use forebay_core::{
 };
 use forebay_identity::Credentials;
 use forebay_wire::{
-    BATCH_MAX, BlobProgress, BlobRange, ClaimAnswer, GetAnswer, Malformed, PAYLOAD_SIZE_MAX,
-    PRESENCE_MAX, PutAnswer, Refusal, RenewAnswer, Reply, Request,
+    BATCH_MAX, BlobProgress, ClaimAnswer, Malformed, PAYLOAD_SIZE_MAX, PRESENCE_MAX, PutAnswer,
+    Refusal, RenewAnswer, Reply, Request,
 };
 
 use getting::Segment;

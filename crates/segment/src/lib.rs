@@ -15,3 +15,5 @@ pub use passing::{pass, receive};
 
 /// No segment is larger.
 pub const SIZE_MAX: usize = 256 << 20;
+/// None is smaller, so that the descriptors of all of them are few.
+pub const SIZE_MIN: usize = 1 << 20;

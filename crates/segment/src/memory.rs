@@ -329,6 +329,34 @@ mod tests {
         assert!(remains.is_gone() && remains.is_gone());
     }
 
+    /// A child has copies of its parent's views: it must neither let go of them nor read what may have changed.
+    #[test]
+    fn a_child_has_no_part_in_it() {
+        let (segment, window) = both();
+        let mut place = segment.place(100).unwrap();
+        place.write(0, &[5; 100]);
+        let (offset, length) = place.give();
+        let view = window.view(offset, length).unwrap();
+        // SAFETY: the child calls nothing that another thread of this process could have held up.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            std::panic::set_hook(Box::new(|_| {}));
+            let reads = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| view[0])).is_ok();
+            drop(view);
+            let has_let_go = !window.released.lock().is_empty();
+            drop(window);
+            // SAFETY: it ends the process, and nothing else.
+            unsafe { libc::_exit(i32::from(reads || has_let_go)) };
+        }
+        let mut status = 0;
+        // SAFETY: `status` is there for as long as the call takes.
+        let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!((waited, status), (child, 0));
+        assert!(view[..] == [5; 100] && window.take_released(9).is_empty());
+        drop(view);
+        assert_eq!(window.take_released(9), [offset]);
+    }
+
     #[test]
     fn it_passes_over_a_socket() {
         let (segment, lent) = Segment::new(SIZE, drop).unwrap();

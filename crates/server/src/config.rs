@@ -76,7 +76,7 @@ impl Default for Config {
 }
 
 /// The keys, with examples: what a template shows, and what is suggested for a misspelt one.
-const KEYS: [(&str, &str, &str); 13] = [
+const KEYS: [(&str, &str, &str); 14] = [
     ("socket", "\"/run/user/1000/forebay/node.sock\"", "where jobs connect"),
     ("listen", "\"127.0.0.1:7070\"", "where jobs connect over TCP; nowhere by default"),
     ("directory", "\"/var/cache/forebay\"", "where blobs lie"),

@@ -6,7 +6,7 @@
 use std::{os::fd::OwnedFd, sync::Arc};
 
 use forebay_core::{ByteSize, slots::PAGE};
-use forebay_segment::{Remains, SIZE_MAX, Segment};
+use forebay_segment::{Remains, SIZE_MAX, SIZE_MIN, Segment};
 use forebay_wire::ErrorCode;
 use parking_lot::Mutex;
 
@@ -51,14 +51,14 @@ impl Segments {
         lent.bytes
     }
 
-    /// Makes a segment of this size, or of the largest that there is; nothing, if there is no memory left for
-    /// it. Takes as long as it takes to touch that memory.
+    /// Makes a segment of this size, or of the largest that there is; nothing, if that is too little, or there is
+    /// no memory left for it. Takes as long as it takes to touch that memory.
     pub fn make(self: &Arc<Self>, size: u64) -> Option<(Arc<Segment>, OwnedFd)> {
         let size = size.min(SIZE_MAX as u64) / u64::from(PAGE) * u64::from(PAGE);
         {
             let mut lent = self.lent.lock();
             lent.look();
-            if size == 0 || lent.bytes + size > self.limit {
+            if size < SIZE_MIN as u64 || lent.bytes + size > self.limit {
                 return None;
             }
             lent.bytes += size;

@@ -19,6 +19,9 @@ use crate::{peer::Outlet, session::STALLED};
 
 /// Frames that leave in one write.
 const FRAMES_AT_ONCE: usize = 64;
+/// What a socket of this machine may hold, as far as the system allows: the more, the less often both sides
+/// have to wait for each other.
+const SEND_BUFFER: usize = 1 << 20;
 
 /// A frame on its way out.
 pub(crate) struct Outgoing {
@@ -37,6 +40,10 @@ impl Outgoing {
 
 /// Writes frames until there are no more, or nobody takes them.
 pub(crate) async fn write(mut outgoing: mpsc::Receiver<Outgoing>, mut writer: impl Outlet) {
+    if let Some(socket) = writer.unix() {
+        // What it has by default will do, too.
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size(socket, SEND_BUFFER);
+    }
     let (mut come, mut frames) = (Vec::new(), VecDeque::new());
     while outgoing.recv_many(&mut come, FRAMES_AT_ONCE).await > 0 {
         frames.extend(come.drain(..));

@@ -5,5 +5,6 @@ mod hostile;
 mod managing;
 mod opening;
 mod pressure;
+mod segments;
 mod sharing;
 mod storing;
