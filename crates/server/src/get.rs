@@ -114,7 +114,10 @@ impl NodeService {
     async fn answer_from_memory(&self, wanted: Vec<Wanted>, asker: &Asker) -> Vec<Wanted> {
         let (mut rest, mut places, mut copied) = (Vec::new(), Vec::new(), 0);
         for wanted in wanted {
-            let Some(bytes) = self.blobs.in_memory(&wanted.row, &wanted.range) else {
+            // What the device has lost is missed, wherever else it may lie.
+            let is_resident = self.blobs.contains(&wanted.row.address);
+            let in_memory = || self.blobs.in_memory(&wanted.row, &wanted.range);
+            let Some(bytes) = is_resident.then(in_memory).flatten() else {
                 rest.push(wanted);
                 continue;
             };

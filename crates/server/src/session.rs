@@ -93,13 +93,13 @@ pub struct Room {
 impl Replies {
     /// Sends a reply without a payload. That the other side is gone is noticed elsewhere.
     pub async fn send(&self, reply: &Reply) {
-        self.queue(Outgoing { frame: reply.encode(self.id), descriptor: None, room: None }).await;
+        self.queue(Outgoing { frame: reply.encode(self.id), descriptor: None, _room: None }).await;
     }
 
     /// Sends a reply with a descriptor beside it, to a client of this machine.
     pub(crate) async fn send_with(&self, reply: &Reply, descriptor: OwnedFd) {
         let descriptor = Some(descriptor);
-        self.queue(Outgoing { frame: reply.encode(self.id), descriptor, room: None }).await;
+        self.queue(Outgoing { frame: reply.encode(self.id), descriptor, _room: None }).await;
     }
 
     async fn queue(&self, outgoing: Outgoing) {
@@ -129,7 +129,7 @@ impl Replies {
     /// Sends a reply whose payload there was room for.
     pub fn send_payload(&self, reply: &Reply, room: Room) {
         let (frame, Room { bytes, place }) = (reply.encode(self.id), room);
-        place.send(Outgoing { frame, descriptor: None, room: Some(bytes) });
+        place.send(Outgoing { frame, descriptor: None, _room: Some(bytes) });
     }
 
     /// Waits until another get may be under way; it is, until the permit is dropped.

@@ -29,7 +29,7 @@ pub(crate) struct Outgoing {
     /// What leaves beside it, over a Unix socket.
     pub descriptor: Option<OwnedFd>,
     /// Returned when the frame has left.
-    pub room: Option<OwnedSemaphorePermit>,
+    pub _room: Option<OwnedSemaphorePermit>,
 }
 
 impl Outgoing {

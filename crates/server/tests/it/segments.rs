@@ -157,7 +157,8 @@ fn segments_keep_to_their_limit() {
     let data = Data::new(&[50_000; 3]);
     let node = node(ByteSize(2 * USUAL + 5), ByteSize::mib(1));
     let mut clients: Vec<(Client, Handle)> = (0..4).map(|_| node.open(&data)).collect();
-    put(&mut clients[0].0, clients[0].1, &data, 1);
+    let handle = clients[0].1;
+    put(&mut clients[0].0, handle, &data, 1);
     let look = |clients: &mut Vec<(Client, Handle)>| -> Vec<bool> {
         let one = |(client, handle): &mut (Client, Handle)| {
             let view = views(client, *handle, &[whole(&data, 1)]).remove(0);
