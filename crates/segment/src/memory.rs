@@ -68,8 +68,8 @@ impl Segment {
         let file = OpenOptions::new().read(true).write(true).open(&path)?;
         let lent = File::open(&path)?;
         let slots = Mutex::new(Slots::new(ByteSize(size as u64)));
-        let left: Option<(File, OnLeaving)> = Some((file, Box::new(on_leaving)));
-        Ok((Arc::new(Self { map, slots, left }), lent.into()))
+        let told: OnLeaving = Box::new(on_leaving);
+        Ok((Arc::new(Self { map, slots, left: Some((file, told)) }), lent.into()))
     }
 
     /// How large it is.

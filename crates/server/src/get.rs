@@ -29,8 +29,11 @@ use crate::{
 
 /// Reads that one get has under way.
 const READS_MAX: usize = 32;
-/// Bytes that are copied into a segment before others have a turn: a tenth of a millisecond.
-const COPIED_AT_ONCE: usize = 1 << 20;
+/// Bytes that are copied into a segment before others have a turn: a fifth of a millisecond.
+const COPIED_AT_ONCE: usize = 2 << 20;
+
+/// Ranges that are looked for in memory before others have a turn.
+const LOOKED_FOR_AT_ONCE: u32 = 1024;
 
 /// Where the answers to a get go.
 pub(crate) struct Asker {
@@ -115,7 +118,8 @@ impl NodeService {
         let (mut rest, mut places, mut copied) = (Vec::new(), Vec::new(), 0);
         for wanted in wanted {
             // What the device has lost is missed, wherever else it may lie.
-            let is_resident = self.blobs.contains(&wanted.row.address);
+            let is_resident =
+                wanted.index < LOOKED_FOR_AT_ONCE && self.blobs.contains(&wanted.row.address);
             let in_memory = || self.blobs.in_memory(&wanted.row, &wanted.range);
             let Some(bytes) = is_resident.then(in_memory).flatten() else {
                 rest.push(wanted);
@@ -218,17 +222,24 @@ impl NodeService {
             tokio::select! {
                 // What has been read makes room by being sent.
                 Some(first) = reading.next() => {
-                    let mut places = Vec::new();
+                    let (mut places, mut copied) = (Vec::new(), 0);
                     let mut done = Some(first);
                     while let Some(outcome) = done {
                         match outcome {
-                            Outcome::Placed(place) => places.push(place),
+                            Outcome::Placed(place) => {
+                                copied += place.length as usize;
+                                places.push(place);
+                            }
                             Outcome::Payload(reply, room) => replies.send_payload(&reply, room),
                             Outcome::Without(reply) => replies.send(&reply).await,
                         }
-                        done = reading.next().now_or_never().flatten();
+                        let may_go_on = copied < COPIED_AT_ONCE;
+                        done = may_go_on.then(|| reading.next().now_or_never().flatten()).flatten();
                     }
                     asker.tell(places).await;
+                    if copied >= COPIED_AT_ONCE {
+                        yield_now().await;
+                    }
                 }
                 room = replies.room_for(length.unwrap_or(0)), if length.is_some() => {
                     // Nobody is left to read it.
