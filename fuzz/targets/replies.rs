@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use forebay_fuzz::seed;
 use forebay_wire::{
-    ClaimAnswer, ErrorCode, GetAnswer, HEADER_SIZE, Header, Refusal, Reply, ShowAnswer,
+    ClaimAnswer, ErrorCode, GetAnswer, HEADER_SIZE, Header, Placed, Refusal, Reply, ShowAnswer,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -15,6 +15,8 @@ fuzz_target!(
         let payload = Bytes::from_static(b"bytes");
         let answer = GetAnswer::Hit;
         seed("get", &Reply::Get { index: 3, answer, payload }.encode(3).to_bytes());
+        let places = vec![Placed { index: 3, offset: 4096, length: 5 }];
+        seed("placed", &Reply::Placed { places }.encode(6).to_bytes());
         let counters = vec![("hits".to_owned(), 7), ("misses".to_owned(), 9)];
         seed("stats", &Reply::Stats { counters }.encode(4).to_bytes());
         let refusal = Refusal { code: ErrorCode::NoSpace, text: "full".to_owned() };

@@ -14,6 +14,10 @@ fuzz_target!(
         let ranges = vec![BlobRange { blob: 1, offset: 2, length: 3 }];
         seed("get", &Request::Get { handle: 0, wait_ms: 9, ranges }.encode(3).to_bytes());
         let payload = Bytes::from_static(b"bytes");
+        let ranges = vec![BlobRange { blob: 1, offset: 2, length: 3 }];
+        let released = vec![4096];
+        let place = Request::Place { handle: 0, wait_ms: 9, released, ranges };
+        seed("place", &place.encode(5).to_bytes());
         seed("put", &Request::Put { handle: 0, blob: 1, offset: 0, payload }.encode(4).to_bytes());
     },
     |data: &[u8]| {

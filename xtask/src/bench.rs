@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: the product against its peers, which are installed or started for it.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
@@ -61,6 +61,40 @@ pub fn embed(quick: bool, json: bool) -> Outcome {
     }
     rows.extend(parsed::<Vec<Row>>(&output.stdout)?);
     show(&rows, json)
+}
+
+/// Hits, against raw limits, Redis and nginx.
+pub fn wire(quick: bool, json: bool) -> Outcome {
+    let mut steps = Steps::new(1);
+    steps.run("the binary", &mut cargo(&["build", "--release"]))?;
+    let mut command = Command::new("target/release/forebay");
+    command.args(["bench", "wire", "--format", "json", "--device", "target"]);
+    command.args(quick.then_some("--quick"));
+    let peers = [("Redis", "redis-server", "redis-server"), ("nginx", "nginx", "nginx-light")];
+    for (peer, program, package) in peers {
+        match found(program) {
+            Some(path) => {
+                command.arg(format!("--{}", peer.to_lowercase())).arg(path);
+            }
+            None => {
+                eprintln!("{peer} is not compared: install it with `apt-get install {package}`")
+            }
+        }
+    }
+    let output = command.stderr(Stdio::inherit()).output().map_err(|error| error.to_string())?;
+    // 1 says that a target is missed, which the table will say, too.
+    if !matches!(output.status.code(), Some(0 | 1)) {
+        return Err("the comparison failed".to_owned());
+    }
+    show(&parsed::<Vec<Row>>(&output.stdout)?, json)
+}
+
+/// A program of the system; servers are not on everybody's path.
+fn found(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let servers = ["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);
+    let places = std::env::split_paths(&path).chain(servers);
+    places.map(|place| place.join(program)).find(|path| path.is_file())
 }
 
 /// Runs a script that prints what it has measured, and judges it.

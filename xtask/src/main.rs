@@ -31,6 +31,8 @@ Commands:
           the device engine against foyer's, on this disk, in adjacent pairs
   bench embed [--quick] [--format json]
           embedding lookups against PyTorch's, a mapped file and RocksDB, in adjacent pairs
+  bench wire [--quick] [--format json]
+          hits against bare loops, the device engine alone, Redis and nginx, in adjacent pairs
   reproduce
           run what the papers published again, and write docs/reproductions.md anew;
           FOREBAY_DATA is a directory with the public traces that it shows, too
@@ -56,6 +58,9 @@ fn main() -> ExitCode {
         }
         ["bench", "embed", options @ ..] if are_known(options) => {
             bench::embed(options.contains(&"--quick"), options.contains(&"json"))
+        }
+        ["bench", "wire", options @ ..] if are_known(options) => {
+            bench::wire(options.contains(&"--quick"), options.contains(&"json"))
         }
         ["reproduce"] => reproduce(),
         ["libcachesim", traces @ ..] => libcachesim(traces),

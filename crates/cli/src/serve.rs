@@ -45,6 +45,10 @@ pub struct Args {
     /// How much memory is used for blobs that were just put or are read again; by default 256MiB.
     #[arg(long, value_name = "SIZE")]
     memory: Option<ByteSize>,
+    /// How much memory is shared with clients of this machine, with all of them together; by default 512MiB,
+    /// and 0B for none.
+    #[arg(long, value_name = "SIZE")]
+    segments: Option<ByteSize>,
     /// How long a claim lives without being renewed.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     lease: Option<Duration>,
@@ -135,6 +139,7 @@ fn configuration(args: Args) -> anyhow::Result<Config> {
         io: file.io,
         capacity: args.capacity.or(file.capacity),
         memory: args.memory.unwrap_or(file.memory),
+        segments: args.segments.unwrap_or(file.segments),
         lease: args.lease.unwrap_or(file.lease),
         connections: file.connections,
         metrics: args.metrics.or(file.metrics),

@@ -3,10 +3,12 @@
 //! One [`Client`] belongs to one process and is used by one thread at a time. After a fork the child
 //! opens its own: two processes on one socket would read each other's answers.
 
+mod getting;
 mod opening;
 mod reader;
 mod socket;
 mod stream;
+mod view;
 mod waiting;
 
 use std::{io, time::Duration};
@@ -18,13 +20,16 @@ use forebay_core::{
 };
 use forebay_identity::Credentials;
 use forebay_wire::{
-    BATCH_MAX, BlobProgress, BlobRange, ClaimAnswer, GetAnswer, Malformed, PAYLOAD_SIZE_MAX,
-    PRESENCE_MAX, PutAnswer, Refusal, RenewAnswer, Reply, Request,
+    BATCH_MAX, BlobProgress, ClaimAnswer, Malformed, PAYLOAD_SIZE_MAX, PRESENCE_MAX, PutAnswer,
+    Refusal, RenewAnswer, Reply, Request,
 };
 
+use getting::Segment;
+pub use getting::Wanted;
 pub use opening::{Handle, Next, OpenError, Opening, greeted, hello};
 pub use reader::{Counts, Reader, is_resident};
 use stream::Stream;
+pub use view::View;
 pub use waiting::Interrupt;
 use waiting::Waiting;
 
@@ -67,6 +72,16 @@ pub enum ClientError {
     /// The user does not want to wait any longer.
     #[error("interrupted")]
     Interrupted,
+    /// The environment says something that means nothing.
+    #[error("`{name}` is `{value}`; set it to {fix}")]
+    Setting {
+        /// The variable.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What it should be.
+        fix: &'static str,
+    },
     /// What came back is not this protocol.
     #[error("the other side does not speak forebay's protocol: {0}")]
     Nonsense(#[from] Malformed),
@@ -104,30 +119,13 @@ impl ClientError {
 
 type Result<T> = std::result::Result<T, ClientError>;
 
-/// Some bytes of a blob, and where they are wanted.
-#[derive(Debug)]
-pub struct Wanted<'a> {
-    /// Which blob.
-    pub blob: u64,
-    /// The first byte.
-    pub offset: u64,
-    /// As many bytes as there is room; at most 16 MiB.
-    pub into: &'a mut [u8],
-}
-
-impl Wanted<'_> {
-    fn range(&self) -> BlobRange {
-        let length = u32::try_from(self.into.len()).expect("at most PAYLOAD_SIZE_MAX");
-        BlobRange { blob: self.blob, offset: self.offset, length }
-    }
-}
-
 /// A connection.
 #[derive(Debug)]
 pub struct Client {
     stream: Stream,
     next_id: u64,
     lease: Duration,
+    segment: Segment,
 }
 
 impl Client {
@@ -155,7 +153,8 @@ impl Client {
         waiting: Waiting,
     ) -> Result<Self> {
         let stream = Stream::connect(endpoint, credentials, patience, waiting)?;
-        let mut client = Self { stream, next_id: 0, lease: Duration::ZERO };
+        let segment = Segment::wanted(stream.is_local())?;
+        let mut client = Self { stream, next_id: 0, lease: Duration::ZERO, segment };
         client.lease = greeted(client.exchange(&hello(job, credentials))?)?;
         Ok(client)
     }
@@ -189,42 +188,6 @@ impl Client {
                 _ => return Err(ClientError::Unexpected),
             }
             first += u64::from(count);
-        }
-        Ok(all)
-    }
-
-    /// Asks for bytes, and waits up to `wait` for blobs that somebody is fetching. Hits are read straight
-    /// to where they are wanted. The answers come back in the order of the ranges.
-    pub fn get(
-        &mut self,
-        Handle(handle): Handle,
-        wait: Duration,
-        wanted: &mut [Wanted<'_>],
-    ) -> Result<Vec<GetAnswer>> {
-        let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
-        let mut all = Vec::with_capacity(wanted.len());
-        for batch in wanted.chunks_mut(BATCH_MAX) {
-            let ranges = batch.iter().map(Wanted::range).collect();
-            let id = self.send(&Request::Get { handle, wait_ms, ranges })?;
-            let mut answers = vec![None; batch.len()];
-            for _ in 0..batch.len() {
-                let (index, answer, length) = self.stream.get_header(id, wait)?;
-                let slot = answers.get_mut(index as usize);
-                let slot =
-                    slot.filter(|slot| slot.is_none()).ok_or_else(|| self.stream.spoilt())?;
-                *slot = Some(answer);
-                let into = &mut *batch[index as usize].into;
-                let expected = if answer == GetAnswer::Hit { into.len() } else { 0 };
-                if length != expected {
-                    return Err(self.stream.spoilt());
-                }
-                if length > 0 {
-                    self.stream.read(into)?;
-                }
-            }
-            all.extend(
-                answers.into_iter().map(|answer| answer.expect("each slot was filled once")),
-            );
         }
         Ok(all)
     }

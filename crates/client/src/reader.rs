@@ -19,9 +19,9 @@ use forebay_core::{
     patience::{NODE_PATIENCE, Retry},
 };
 use forebay_identity::Credentials;
-use forebay_wire::{GetAnswer, PAYLOAD_SIZE_MAX};
+use forebay_wire::{BlobRange, GetAnswer, PAYLOAD_SIZE_MAX};
 
-use crate::{Client, ClientError, Handle, Interrupt, Result, Wanted, waiting::Waiting};
+use crate::{Client, ClientError, Handle, Interrupt, Result, View, Wanted, waiting::Waiting};
 
 /// An agent that lives may have to wait for a slow origin; its own deadlines end that.
 const AGENT_PATIENCE: Duration = Duration::from_mins(10);
@@ -139,6 +139,43 @@ impl Reader {
         self.counts.items += items.len() as u64;
         self.counts.bytes += contents.iter().map(|content| content.len() as u64).sum::<u64>();
         Ok(contents)
+    }
+
+    /// Views of these items, in this order: those that the node has lie where it has placed them. Whoever keeps
+    /// views keeps their places: when there is none left, bytes are copied.
+    pub fn get_views(&mut self, items: &[ItemOrdinal]) -> Result<Vec<View>> {
+        let mut ranges = Vec::with_capacity(items.len());
+        for item in items {
+            let place = self.digest.item(*item)?;
+            let length = u32::try_from(place.length).ok();
+            let Some(length) = length.filter(|length| *length as usize <= PAYLOAD_SIZE_MAX) else {
+                // Some item is too long to be placed in one piece.
+                return Ok(self.get(items)?.into_iter().map(View::own).collect());
+            };
+            ranges.push(BlobRange { blob: place.blob.0, offset: place.offset, length });
+        }
+        let from_node =
+            self.with_node(|node, handle| node.get_views(handle, Duration::ZERO, &ranges));
+        let mut views: Vec<Option<View>> = match from_node {
+            Some(answers) => answers.into_iter().map(std::result::Result::ok).collect(),
+            None => items.iter().map(|_| None).collect(),
+        };
+        let missed: Vec<usize> = (0..items.len()).filter(|at| views[*at].is_none()).collect();
+        self.counts.pieces += items.len() as u64;
+        self.counts.hits += (items.len() - missed.len()) as u64;
+        if !missed.is_empty() {
+            let ranges: Vec<BlobRange> = missed.iter().map(|at| ranges[*at]).collect();
+            let answers =
+                self.with_agent(|agent, handle| agent.get_views(handle, AGENT_PATIENCE, &ranges))?;
+            for (at, answer) in missed.into_iter().zip(answers) {
+                views[at] = Some(answer.map_err(|_| ClientError::Unexpected)?);
+            }
+        }
+        let views: Vec<View> = views.into_iter().flatten().collect();
+        assert_eq!(views.len(), items.len(), "each item was found or is an error");
+        self.counts.items += items.len() as u64;
+        self.counts.bytes += views.iter().map(|view| view.len() as u64).sum::<u64>();
+        Ok(views)
     }
 
     /// Which blobs the node has, one bit for each; nothing without a node.

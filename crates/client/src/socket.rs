@@ -1,7 +1,7 @@
 //! The ways to a node: a Unix socket, TCP on this machine, or TLS. All of them block, slice by slice.
 
 use std::{
-    io::{self, IoSlice, Read, Write},
+    io::{self, IoSlice, IoSliceMut, Read, Write},
     net::{TcpStream, ToSocketAddrs as _},
     os::unix::net::UnixStream,
     path::Path,
@@ -84,6 +84,14 @@ impl Read for Socket {
             Self::Unix(socket) => socket.read(bytes),
             Self::Tcp(socket) => socket.read(bytes),
             Self::Tls(socket) => socket.read(bytes),
+        }
+    }
+
+    fn read_vectored(&mut self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Unix(socket) => socket.read_vectored(slices),
+            Self::Tcp(socket) => socket.read_vectored(slices),
+            Self::Tls(socket) => socket.read_vectored(slices),
         }
     }
 }

@@ -1,14 +1,17 @@
 //! The socket underneath a client: whole frames out, whole frames in, each within a time.
 
 use std::{
-    io::{self, IoSlice, Read as _, Write as _},
+    io::{self, IoSlice, IoSliceMut, Read as _, Write as _},
+    mem,
+    os::fd::OwnedFd,
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
 use forebay_core::Endpoint;
 use forebay_identity::{Credentials, in_words};
-use forebay_wire::{Frame, GetAnswer, HEADER_SIZE, Header, Reply};
+use forebay_segment::receive;
+use forebay_wire::{Frame, GetAnswer, HEADER_SIZE, Header, Placed, Reply};
 
 use crate::{
     ClientError, Result,
@@ -24,8 +27,43 @@ pub(crate) struct Stream {
     socket: Socket,
     patience: Duration,
     waiting: Waiting,
+    ahead: Ahead,
     /// Something went wrong in the middle of a frame: nothing that follows makes sense.
     spoilt: bool,
+}
+
+/// What came together with what was asked for: most often the next header, which costs no read of its own
+/// then.
+#[derive(Debug, Default)]
+struct Ahead {
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+/// Long enough for a few headers, short enough that what is copied twice does not matter.
+const AHEAD: usize = 256;
+
+impl Ahead {
+    fn new() -> Self {
+        Self { bytes: vec![0; AHEAD].into(), start: 0, end: 0 }
+    }
+
+    /// Takes what there is, as much as there is room for.
+    fn take(&mut self, into: &mut [u8]) -> usize {
+        let count = into.len().min(self.end - self.start);
+        into[..count].copy_from_slice(&self.bytes[self.start..self.start + count]);
+        self.start += count;
+        count
+    }
+}
+
+/// What comes back for a get.
+pub(crate) enum GetReply {
+    /// A range, up to its payload, whose length is told: it is for the caller to read.
+    Range { index: u32, answer: GetAnswer, length: usize },
+    /// Some ranges lie in the segment.
+    Placed(Vec<Placed>),
 }
 
 impl Stream {
@@ -37,7 +75,7 @@ impl Stream {
         waiting: Waiting,
     ) -> Result<Self> {
         let socket = Socket::connect(endpoint, credentials, patience)?;
-        Ok(Self { socket, patience, waiting, spoilt: false })
+        Ok(Self { socket, patience, waiting, ahead: Ahead::new(), spoilt: false })
     }
 
     /// Header, fields and payload leave in one write, where the socket takes it.
@@ -68,14 +106,42 @@ impl Stream {
         })
     }
 
-    /// The next reply to a get, up to its payload, whose length is returned: it is for the caller to read.
-    /// Waiting is the point of some gets, so the patience begins after `wait`.
-    pub fn get_header(&mut self, id: u64, wait: Duration) -> Result<(u32, GetAnswer, usize)> {
+    /// The reply to a request for a segment, and the descriptor beside it. Nothing else is under way, so that
+    /// it is not lost with what was read ahead.
+    pub fn segment_reply(&mut self, id: u64) -> Result<(Reply, Option<OwnedFd>)> {
+        self.guarded(|stream| {
+            let mut bytes = [0; HEADER_SIZE];
+            let mut descriptor = None;
+            let read = stream.within(stream.patience, |socket| match socket {
+                Socket::Unix(socket) => {
+                    let (read, beside) = receive(socket, &mut bytes)?;
+                    descriptor = beside;
+                    Ok(read)
+                }
+                Socket::Tcp(_) | Socket::Tls(_) => Err(io::ErrorKind::Unsupported.into()),
+            })?;
+            if read == 0 {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+            }
+            stream.fill(&mut bytes[read..], Duration::ZERO)?;
+            let header = check(&bytes, id)?;
+            Ok((stream.body(&header)?, descriptor))
+        })
+    }
+
+    /// Whether a descriptor can be passed over it.
+    pub fn is_local(&self) -> bool {
+        matches!(self.socket, Socket::Unix(_))
+    }
+
+    /// The next reply to a get. Waiting is the point of some gets, so the patience begins after `wait`.
+    pub fn get_reply(&mut self, id: u64, wait: Duration) -> Result<GetReply> {
         const FIELDS: usize = 5;
         self.guarded(|stream| {
             let header = stream.header(id, wait)?;
             if !Reply::is_get(&header) || header.body_size < FIELDS {
                 return match stream.body(&header)? {
+                    Reply::Placed { places } => Ok(GetReply::Placed(places)),
                     Reply::Error(refusal) => Err(refusal.into()),
                     _ => Err(ClientError::Unexpected),
                 };
@@ -85,13 +151,15 @@ impl Stream {
             let fields = Bytes::copy_from_slice(&fields);
             let without_payload = Header { body_size: FIELDS, ..header };
             match Reply::decode(&without_payload, &fields)? {
-                Reply::Get { index, answer, .. } => Ok((index, answer, header.body_size - FIELDS)),
+                Reply::Get { index, answer, .. } => {
+                    Ok(GetReply::Range { index, answer, length: header.body_size - FIELDS })
+                }
                 _ => Err(ClientError::Unexpected),
             }
         })
     }
 
-    /// The payload that [`Stream::get_header`] announced.
+    /// The payload that [`Stream::get_reply`] announced.
     pub fn read(&mut self, bytes: &mut [u8]) -> Result<()> {
         self.guarded(|stream| stream.fill(bytes, Duration::ZERO))
     }
@@ -112,12 +180,7 @@ impl Stream {
             ));
         }
         filled?;
-        let header = Header::decode(&bytes)?;
-        // A refusal of something that could not be read has no id to answer to.
-        if header.id != id && header.id != 0 {
-            return Err(ClientError::Unexpected);
-        }
-        Ok(header)
+        check(&bytes, id)
     }
 
     fn body(&mut self, header: &Header) -> Result<Reply> {
@@ -126,15 +189,28 @@ impl Stream {
         Ok(Reply::decode(header, &body.into())?)
     }
 
-    /// Reads as many bytes as there is room; the first of them may take `wait` longer.
+    /// Reads as many bytes as there is room; the first of them may take `wait` longer. What comes with the last
+    /// of them is kept for the next.
     fn fill(&mut self, bytes: &mut [u8], wait: Duration) -> Result<()> {
-        let (began, mut at, all) = (Instant::now(), 0, self.patience + wait);
+        let (began, all) = (Instant::now(), self.patience + wait);
+        let mut at = self.ahead.take(bytes);
         while at < bytes.len() {
             in_time(began, all)?;
             let wait = if at == 0 { wait } else { Duration::ZERO };
-            match self.within(self.patience + wait, |socket| socket.read(&mut bytes[at..]))? {
+            let mut ahead = mem::take(&mut self.ahead);
+            let wanted = bytes.len() - at;
+            let read = self.within(self.patience + wait, |socket| {
+                let mut both =
+                    [IoSliceMut::new(&mut bytes[at..]), IoSliceMut::new(&mut ahead.bytes)];
+                socket.read_vectored(&mut both)
+            });
+            if let Ok(read) = read {
+                (ahead.start, ahead.end) = (0, read.saturating_sub(wanted));
+            }
+            self.ahead = ahead;
+            match read? {
                 0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                read => at += read,
+                read => at += read.min(wanted),
             }
         }
         Ok(())
@@ -178,6 +254,16 @@ impl Stream {
         self.spoilt = matches!(&outcome, Err(error) if !error.is_refusal());
         outcome
     }
+}
+
+/// Understands a header, which has to answer request `id`.
+fn check(bytes: &[u8; HEADER_SIZE], id: u64) -> Result<Header> {
+    let header = Header::decode(bytes)?;
+    // A refusal of something that could not be read has no id to answer to.
+    if header.id != id && header.id != 0 {
+        return Err(ClientError::Unexpected);
+    }
+    Ok(header)
 }
 
 /// A single read or write waits no longer than the patience; neither may many that bring a little each.

@@ -25,6 +25,7 @@ pub mod placement;
 pub mod rate;
 pub mod rotation;
 pub mod sampler;
+pub mod slots;
 pub mod table;
 pub mod tenants;
 pub mod tier;

@@ -159,13 +159,17 @@ impl Blobs {
         self.flash.flush().await
     }
 
+    /// Some bytes of a blob, if they are in memory.
+    pub fn in_memory(&self, row: &Row, range: &Range<u64>) -> Option<Bytes> {
+        let inside = |at: u64| usize::try_from(at).expect("a blob in memory");
+        let bytes = self.hot.get(row).filter(|_| range.end <= row.length)?;
+        Some(bytes.slice(inside(range.start)..inside(range.end)))
+    }
+
     /// Some bytes of a blob.
     pub async fn read(&self, row: Row, range: Range<u64>) -> Read {
-        let inside = |at: u64| usize::try_from(at).expect("a blob in memory");
-        if range.end <= row.length
-            && let Some(bytes) = self.hot.get(&row)
-        {
-            return Read::Hit(bytes.slice(inside(range.start)..inside(range.end)));
+        if let Some(bytes) = self.in_memory(&row, &range) {
+            return Read::Hit(bytes);
         }
         let is_whole = range == (0..row.length);
         let read = if row.length <= self.piece {

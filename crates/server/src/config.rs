@@ -48,6 +48,8 @@ pub struct Config {
     pub capacity: Option<ByteSize>,
     /// How much memory is used for blobs that are read again and again.
     pub memory: ByteSize,
+    /// How much memory is lent to clients of this machine, to all of them together.
+    pub segments: ByteSize,
     /// How long a claim lives without being renewed.
     pub lease: Duration,
     /// How many may be connected at once.
@@ -75,6 +77,7 @@ impl Default for Config {
             io: Backend::Auto,
             capacity: None,
             memory: ByteSize::mib(256),
+            segments: ByteSize::mib(512),
             lease: Duration::from_secs(10),
             connections: 512,
             metrics: None,
@@ -85,7 +88,7 @@ impl Default for Config {
 }
 
 /// The keys, with examples: what a template shows, and what is suggested for a misspelt one.
-const KEYS: [(&str, &str, &str); 17] = [
+const KEYS: [(&str, &str, &str); 18] = [
     ("socket", "\"/run/user/1000/forebay/node.sock\"", "where jobs connect"),
     ("listen", "\"127.0.0.1:7070\"", "where jobs connect over TCP; nowhere by default"),
     ("tls_certificate", "\"node.pem\"", "the certificate that is shown there, with its chain"),
@@ -105,6 +108,11 @@ const KEYS: [(&str, &str, &str); 17] = [
         "the unit of eviction, for new devices; a power of two from 1MiB to 64MiB",
     ),
     ("memory", "\"256MiB\"", "memory for blobs that are read again and again; \"0B\" for none"),
+    (
+        "segments",
+        "\"512MiB\"",
+        "memory shared with clients of this machine, for all of them together; \"0B\" for none",
+    ),
     ("io", "\"auto\"", "how devices are used: auto, io_uring or threads"),
     ("lease", "\"10s\"", "how long a claim lives without being renewed"),
     ("connections", "512", "how many may be connected at once: two for each process of a job"),
@@ -150,6 +158,7 @@ impl Config {
             "io" => self.io = backend(text()?)?,
             "capacity" => self.capacity = Some(text()?.parse()?),
             "memory" => self.memory = text()?.parse()?,
+            "segments" => self.segments = text()?.parse()?,
             "lease" => self.lease = time(text()?)?,
             "connections" => {
                 let number = value.as_integer().and_then(|number| usize::try_from(number).ok());

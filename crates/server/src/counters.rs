@@ -65,6 +65,14 @@ counters! {
     strangers_refused,
     /// Challenges answered wrongly, and tables that were not what they said.
     proofs_refused,
+    /// Bytes of hits that were placed in segments.
+    placed_bytes,
+    /// Segments lent to clients of this machine.
+    segments_lent,
+    /// Segments not lent, because there was no memory left for them.
+    segments_refused,
+    /// Segments taken from clients that let go of what they did not hold.
+    segments_lost,
     /// Claims not granted because the blob would not be kept.
     claims_outside,
     /// Reports of jobs.
@@ -115,6 +123,8 @@ pub struct Gauges {
     pub memory_bytes: u64,
     /// Ranges answered from memory since the start.
     pub memory_hits: u64,
+    /// Bytes of segments that clients of this machine may still hold.
+    pub segment_bytes: u64,
     /// Claims held.
     pub claims_held: u64,
     /// Connections open.
@@ -126,7 +136,7 @@ pub struct Gauges {
 }
 
 impl Gauges {
-    fn all(&self) -> [Row; 11] {
+    fn all(&self) -> [Row; 12] {
         [
             ("capacity_bytes", "Most bytes that may be resident.", self.capacity_bytes),
             ("resident_bytes", "Bytes resident.", self.resident_bytes),
@@ -135,6 +145,11 @@ impl Gauges {
             ("devices_well", "Devices that can be read and written.", self.devices_well),
             ("memory_bytes", "Bytes of blobs in memory.", self.memory_bytes),
             ("memory_hits", "Ranges answered from memory since the start.", self.memory_hits),
+            (
+                "segment_bytes",
+                "Bytes of segments that clients of this machine may still hold.",
+                self.segment_bytes,
+            ),
             ("claims_held", "Claims held.", self.claims_held),
             ("connections_open", "Connections open.", self.connections_open),
             ("datasets_open", "Datasets that somebody has open.", self.datasets_open),

@@ -19,8 +19,10 @@ mod open;
 mod peer;
 mod put;
 mod reach;
+mod segments;
 pub mod session;
 mod tenant_config;
+mod writer;
 
 use std::{future::Future, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
@@ -71,7 +73,7 @@ impl Server {
         let listener = Listener::bind(&config.socket, audience(config))?;
         let opening = config.clone();
         let blobs = tokio::task::spawn_blocking(move || Blobs::open(&opening)).await??;
-        let node = NodeService::new(blobs, config.lease, access);
+        let node = NodeService::new(blobs, config.lease, config.segments, access);
         let metrics = match config.metrics {
             Some(address) => Some(TcpListener::bind(address).await.with_context(|| {
                 format!("serve metrics on {address} (is another server there?)")

@@ -1,6 +1,7 @@
 //! A node: carries out what `core::node` decides, for those who have proved what they hold.
 
 use std::{
+    os::fd::OwnedFd,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -9,11 +10,12 @@ use std::{
 };
 
 use forebay_core::{
-    BlobOrdinal,
+    BlobOrdinal, ByteSize,
     claims::{Claim, Holder},
     node::{Claimed, Node, Renewal, Standing},
     table::{Row, Table, Upload},
 };
+use forebay_segment::Segment;
 use forebay_wire::{BlobProgress, ClaimAnswer, ErrorCode, Refusal, RenewAnswer, Reply, Request};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -22,10 +24,12 @@ use crate::{
     access::{Access, Guest},
     blobs::Blobs,
     counters::{self, Counters, Gauges},
+    get::Asker,
     managing::Managing,
     open::{Opening, Tables},
     peer::Peer,
     put::Puts,
+    segments::{Own, Segments},
     session::{Replies, Service},
 };
 
@@ -48,6 +52,7 @@ pub struct NodeService {
     pub(crate) puts: Puts,
     pub(crate) tables: Tables,
     pub(crate) managing: Managing,
+    segments: Arc<Segments>,
     started: Instant,
     holders: AtomicU64,
     open: AtomicU64,
@@ -60,11 +65,14 @@ pub struct NodeSession {
     job: String,
     handles: Vec<Arc<Table>>,
     opening: Opening,
+    /// A descriptor can be passed to it.
+    is_local: bool,
+    segment: Own,
 }
 
 impl NodeService {
     /// A node of these blobs.
-    pub(crate) fn new(blobs: Blobs, lease: Duration, access: Access) -> Self {
+    pub(crate) fn new(blobs: Blobs, lease: Duration, segments: ByteSize, access: Access) -> Self {
         Self {
             state: Mutex::new(Node::new(lease, CLAIMS_MAX)),
             managing: Managing::new(blobs.capacity()),
@@ -73,6 +81,7 @@ impl NodeService {
             access,
             puts: Puts::default(),
             tables: Tables::default(),
+            segments: Segments::new(segments),
             started: Instant::now(),
             holders: AtomicU64::new(0),
             open: AtomicU64::new(0),
@@ -96,6 +105,7 @@ impl NodeService {
             memory_bytes: self.blobs.hot().bytes(),
             memory_hits: self.blobs.hot().hits.get(),
             claims_held: self.state.lock().claims() as u64,
+            segment_bytes: self.segments.bytes(),
             connections_open: self.open.load(Relaxed),
             datasets_open: self.tables.open(),
             uptime_seconds: self.started.elapsed().as_secs(),
@@ -231,6 +241,8 @@ impl Service for NodeService {
             guest,
             handles: Vec::new(),
             opening: Opening::default(),
+            is_local: matches!(peer, Peer::Unix { .. }),
+            segment: Own::default(),
         })
     }
 
@@ -258,6 +270,18 @@ impl Service for NodeService {
 }
 
 impl NodeService {
+    /// Memory to be shared with a client of this machine, if there is any left.
+    async fn lend(&self, size: u64) -> Option<(Arc<Segment>, OwnedFd)> {
+        let segments = Arc::clone(&self.segments);
+        let make = tokio::task::spawn_blocking(move || segments.make(size));
+        let made = make.await.expect("making does not panic");
+        match made {
+            Some(_) => self.counters.segments_lent.one(),
+            None => self.counters.segments_refused.one(),
+        }
+        made
+    }
+
     async fn answer_to(
         self: &Arc<Self>,
         session: &mut NodeSession,
@@ -287,11 +311,29 @@ impl NodeService {
                 tokio::task::spawn_blocking(look).await.expect("looking does not panic")?
             }
             Request::Get { handle, wait_ms, ranges } => {
-                let (node, replies) = (Arc::clone(self), replies.clone());
-                let (table, wait) =
-                    (Arc::clone(session.table(handle)?), Duration::from_millis(wait_ms.into()));
+                let asker = Asker { replies: replies.clone(), segment: None };
                 let turn = replies.begin_get().await;
-                tokio::spawn(node.get(table, wait, ranges, replies, turn));
+                let (table, wait) = (session.table(handle)?, Duration::from_millis(wait_ms.into()));
+                self.get(table, wait, &ranges, asker, turn).await?;
+                return Ok(None);
+            }
+            Request::Place { handle, wait_ms, released, ranges } => {
+                let segment = session.segment.release(&released, &self.counters)?;
+                let asker = Asker { replies: replies.clone(), segment };
+                let turn = replies.begin_get().await;
+                let (table, wait) = (session.table(handle)?, Duration::from_millis(wait_ms.into()));
+                self.get(table, wait, &ranges, asker, turn).await?;
+                return Ok(None);
+            }
+            Request::Segment { size } => {
+                session.segment.ask()?;
+                let size = if session.is_local { size } else { 0 };
+                let Some((segment, descriptor)) = self.lend(size).await else {
+                    return Ok(Some(Reply::Segment { size: 0 }));
+                };
+                let reply = Reply::Segment { size: segment.size() as u64 };
+                session.segment = Own::Lent(segment);
+                replies.send_with(&reply, descriptor).await;
                 return Ok(None);
             }
             Request::Claim { handle, blobs } => {

@@ -4,18 +4,23 @@
 //! limits, and a writer that a slow reader holds up without anything growing. What requests mean is for
 //! the [`Service`].
 
-use std::{future::Future, io, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{
+    future::Future, io, os::fd::OwnedFd, panic::AssertUnwindSafe, sync::Arc, time::Duration,
+};
 
 use bytes::{Bytes, BytesMut};
-use forebay_wire::{ErrorCode, Frame, HEADER_SIZE, Header, Refusal, Reply, Request, VERSIONS};
+use forebay_wire::{ErrorCode, HEADER_SIZE, Header, Refusal, Reply, Request, VERSIONS};
 use futures::FutureExt as _;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
+    io::{AsyncRead, AsyncReadExt as _, BufReader},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
     time::timeout,
 };
 
-use crate::peer::{Accepted, Inlet, Outlet, Peer};
+use crate::{
+    peer::{Accepted, Inlet, Outlet, Peer},
+    writer::{Outgoing, write},
+};
 
 /// Bytes of payload that may wait for one slow reader: two of the largest.
 const PAYLOAD_IN_FLIGHT: usize = 32 << 20;
@@ -26,11 +31,13 @@ const GETS_IN_FLIGHT: usize = 64;
 /// Ranges of one connection that may wait for somebody's fetch; for the next, the wait is over at once.
 const WAITS_MAX: usize = 4096;
 /// A reader that takes nothing for so long is gone, and so is a writer that leaves a frame unfinished.
-const STALLED: Duration = Duration::from_mins(2);
+pub(crate) const STALLED: Duration = Duration::from_mins(2);
 /// Whoever connects says hello within this.
 pub(crate) const HELLO_WITHIN: Duration = Duration::from_secs(20);
 /// Space is taken as bytes arrive, not when they are announced.
 const READ_AHEAD: usize = 64 << 10;
+/// What is read at once, so that a short request costs one look at the socket. Long bodies go past it.
+const READ_BEHIND: usize = 4 << 10;
 
 /// What requests mean.
 pub trait Service: Send + Sync + 'static {
@@ -77,12 +84,6 @@ struct Connection {
     gone: watch::Receiver<()>,
 }
 
-struct Outgoing {
-    frame: Frame,
-    /// Returned when the frame has left.
-    _room: Option<OwnedSemaphorePermit>,
-}
-
 /// Room for a payload that has not been read yet, and a place in the queue for it.
 pub struct Room {
     bytes: OwnedSemaphorePermit,
@@ -92,7 +93,16 @@ pub struct Room {
 impl Replies {
     /// Sends a reply without a payload. That the other side is gone is noticed elsewhere.
     pub async fn send(&self, reply: &Reply) {
-        let outgoing = Outgoing { frame: reply.encode(self.id), _room: None };
+        self.queue(Outgoing { frame: reply.encode(self.id), descriptor: None, _room: None }).await;
+    }
+
+    /// Sends a reply with a descriptor beside it, to a client of this machine.
+    pub(crate) async fn send_with(&self, reply: &Reply, descriptor: OwnedFd) {
+        let descriptor = Some(descriptor);
+        self.queue(Outgoing { frame: reply.encode(self.id), descriptor, _room: None }).await;
+    }
+
+    async fn queue(&self, outgoing: Outgoing) {
         let _ = self.connection.frames.send(outgoing).await;
     }
 
@@ -118,7 +128,8 @@ impl Replies {
 
     /// Sends a reply whose payload there was room for.
     pub fn send_payload(&self, reply: &Reply, room: Room) {
-        room.place.send(Outgoing { frame: reply.encode(self.id), _room: Some(room.bytes) });
+        let (frame, Room { bytes, place }) = (reply.encode(self.id), room);
+        place.send(Outgoing { frame, descriptor: None, _room: Some(bytes) });
     }
 
     /// Waits until another get may be under way; it is, until the permit is dropped.
@@ -165,7 +176,8 @@ pub async fn serve<S: Service>(
     accepted: Accepted<impl Inlet, impl Outlet>,
     stranger: impl Send,
 ) -> io::Result<()> {
-    let Accepted { peer, mut reader, writer } = accepted;
+    let Accepted { peer, reader, writer } = accepted;
+    let mut reader = BufReader::with_capacity(READ_BEHIND, reader);
     let (frames, outgoing) = mpsc::channel(REPLIES_IN_FLIGHT);
     let writer = tokio::spawn(write(outgoing, writer));
     let (here, gone) = watch::channel(());
@@ -312,21 +324,4 @@ async fn read_rest(
         }
     }
     Ok(Incoming::Frame(header, body.freeze()))
-}
-
-async fn write(mut outgoing: mpsc::Receiver<Outgoing>, mut writer: impl Outlet) {
-    while let Some(Outgoing { frame, _room }) = outgoing.recv().await {
-        let mut both = bytes::Buf::chain(&frame.head[..], &frame.payload[..]);
-        match timeout(STALLED, writer.write_all_buf(&mut both)).await {
-            Ok(Ok(())) => {}
-            // Gone, or as good as: those who still want to send find the channel closed.
-            Ok(Err(_)) | Err(_) => return,
-        }
-        // TLS may hold something back until the next frame.
-        if outgoing.is_empty() && !matches!(timeout(STALLED, writer.flush()).await, Ok(Ok(()))) {
-            return;
-        }
-    }
-    // Over TLS, an end that is not announced looks like an attack.
-    let _ = timeout(STALLED, writer.shutdown()).await;
 }

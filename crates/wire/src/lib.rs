@@ -14,7 +14,7 @@ mod request;
 pub use codec::Malformed;
 pub use frame::{Frame, HEADER_SIZE, Header};
 pub use reply::{
-    ClaimAnswer, ErrorCode, GetAnswer, PutAnswer, Refusal, RenewAnswer, Reply, ShowAnswer,
+    ClaimAnswer, ErrorCode, GetAnswer, Placed, PutAnswer, Refusal, RenewAnswer, Reply, ShowAnswer,
 };
 pub use request::{BlobLength, BlobProgress, BlobRange, Request, SentToken};
 

@@ -84,8 +84,29 @@ pub enum Reply {
         /// Bytes of blobs that were.
         bytes: u64,
     },
+    /// The segment of this connection; its descriptor comes beside the frame.
+    Segment {
+        /// How large it is; nought, if there is none to be had.
+        size: u64,
+    },
+    /// Some ranges of a get lie in the segment.
+    Placed {
+        /// Which, and where.
+        places: Vec<Placed>,
+    },
     /// The request was refused.
     Error(Refusal),
+}
+
+/// Where in the segment a range lies. The slot is the caller's until it lets go of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placed {
+    /// Which range of the request, counted from nought.
+    pub index: u32,
+    /// Where it begins in the segment: the name of its slot.
+    pub offset: u32,
+    /// How many bytes.
+    pub length: u32,
 }
 
 /// What has to be done before a dataset can be used.
@@ -243,6 +264,8 @@ impl Reply {
             Self::Left => REPLY | kind::LEAVE,
             Self::Explain { .. } => REPLY | kind::EXPLAIN,
             Self::Evicted { .. } => REPLY | kind::EVICT,
+            Self::Segment { .. } => REPLY | kind::SEGMENT,
+            Self::Placed { .. } => REPLY | kind::PLACE,
             Self::Error(_) => ERROR,
         }
     }
@@ -282,6 +305,12 @@ impl Reply {
             | Self::Wanted
             | Self::Left => {}
             Self::Evicted { bytes } => to.u64(*bytes),
+            Self::Segment { size } => to.u64(*size),
+            Self::Placed { places } => to.list(BATCH_MAX, places, |to, place| {
+                to.u32(place.index);
+                to.u32(place.offset);
+                to.u32(place.length);
+            }),
             Self::Report(answer) => write_answer(answer, to),
             Self::Get { index, answer, .. } => {
                 to.u32(*index);
@@ -362,6 +391,12 @@ impl Reply {
                     Self::Explain { json: body.slice_ref(from.bytes(from.0.len())?) }
                 }
                 kind::EVICT => Self::Evicted { bytes: from.u64()? },
+                kind::SEGMENT => Self::Segment { size: from.u64()? },
+                kind::PLACE => Self::Placed {
+                    places: from.list(BATCH_MAX, 12, |from| {
+                        Ok(Placed { index: from.u32()?, offset: from.u32()?, length: from.u32()? })
+                    })?,
+                },
                 _ => return Err(Malformed::Kind(reply)),
             },
             unknown => return Err(Malformed::Kind(unknown)),

@@ -143,6 +143,22 @@ pub enum Request {
         /// An opened dataset.
         handle: u32,
     },
+    /// Asks for a segment: memory of this connection's own, over a Unix socket.
+    Segment {
+        /// How large it should be.
+        size: u64,
+    },
+    /// Asks for bytes like a get, in the segment as far as there is room.
+    Place {
+        /// An opened dataset.
+        handle: u32,
+        /// How long to wait for a blob that somebody has claimed, in milliseconds.
+        wait_ms: u32,
+        /// Slots that the caller lets go of, by their offsets.
+        released: Vec<u32>,
+        /// Which bytes.
+        ranges: Vec<BlobRange>,
+    },
 }
 
 /// What somebody sent as its token, whatever it is. Shown nowhere.
@@ -202,6 +218,8 @@ pub(crate) mod kind {
     pub const LEAVE: u8 = 14;
     pub const EXPLAIN: u8 = 15;
     pub const EVICT: u8 = 16;
+    pub const SEGMENT: u8 = 32;
+    pub const PLACE: u8 = 33;
 }
 
 const ROW_SIZE: usize = Address::LEN + 8;
@@ -227,6 +245,8 @@ impl Request {
             Self::Leave { .. } => kind::LEAVE,
             Self::Explain { .. } => kind::EXPLAIN,
             Self::Evict { .. } => kind::EVICT,
+            Self::Segment { .. } => kind::SEGMENT,
+            Self::Place { .. } => kind::PLACE,
         }
     }
 
@@ -280,11 +300,14 @@ impl Request {
             Self::Get { handle, wait_ms, ranges } => {
                 to.u32(*handle);
                 to.u32(*wait_ms);
-                to.list(BATCH_MAX, ranges, |to, range| {
-                    to.u64(range.blob);
-                    to.u64(range.offset);
-                    to.u32(range.length);
-                });
+                write_ranges(ranges, to);
+            }
+            Self::Segment { size } => to.u64(*size),
+            Self::Place { handle, wait_ms, released, ranges } => {
+                to.u32(*handle);
+                to.u32(*wait_ms);
+                to.list(BATCH_MAX, released, |to, offset| to.u32(*offset));
+                write_ranges(ranges, to);
             }
             Self::Claim { handle, blobs }
             | Self::Release { handle, blobs }
@@ -348,14 +371,14 @@ impl Request {
             kind::GET => Self::Get {
                 handle: from.u32()?,
                 wait_ms: from.u32()?,
-                ranges: from.list(BATCH_MAX, RANGE_SIZE, |from| {
-                    let range =
-                        BlobRange { blob: from.u64()?, offset: from.u64()?, length: from.u32()? };
-                    if range.length as usize > PAYLOAD_SIZE_MAX {
-                        return Err(Malformed::OverLimit);
-                    }
-                    Ok(range)
-                })?,
+                ranges: read_ranges(&mut from)?,
+            },
+            kind::SEGMENT => Self::Segment { size: from.u64()? },
+            kind::PLACE => Self::Place {
+                handle: from.u32()?,
+                wait_ms: from.u32()?,
+                released: from.list(BATCH_MAX, 4, Reader::u32)?,
+                ranges: read_ranges(&mut from)?,
             },
             kind::CLAIM => {
                 Self::Claim { handle: from.u32()?, blobs: from.list(BATCH_MAX, 8, Reader::u64)? }
@@ -389,6 +412,24 @@ impl Request {
         };
         from.finish().map(|()| request)
     }
+}
+
+fn write_ranges(ranges: &[BlobRange], to: &mut Writer<'_>) {
+    to.list(BATCH_MAX, ranges, |to, range| {
+        to.u64(range.blob);
+        to.u64(range.offset);
+        to.u32(range.length);
+    });
+}
+
+fn read_ranges(from: &mut Reader<'_>) -> Result<Vec<BlobRange>, Malformed> {
+    from.list(BATCH_MAX, RANGE_SIZE, |from| {
+        let range = BlobRange { blob: from.u64()?, offset: from.u64()?, length: from.u32()? };
+        if range.length as usize > PAYLOAD_SIZE_MAX {
+            return Err(Malformed::OverLimit);
+        }
+        Ok(range)
+    })
 }
 
 fn write_report(report: &Report, to: &mut Writer<'_>) {

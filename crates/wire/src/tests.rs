@@ -33,8 +33,10 @@ fn payload() -> impl Strategy<Value = Bytes> {
 fn request() -> impl Strategy<Value = Request> {
     let row =
         (address(), any::<u64>()).prop_map(|(address, length)| BlobLength { address, length });
-    let range = (any::<u64>(), any::<u64>(), 0..=16_u32 << 20)
-        .prop_map(|(blob, offset, length)| BlobRange { blob, offset, length });
+    let range = || {
+        (any::<u64>(), any::<u64>(), 0..=16_u32 << 20)
+            .prop_map(|(blob, offset, length)| BlobRange { blob, offset, length })
+    };
     let progress =
         (any::<u64>(), any::<u64>()).prop_map(|(blob, bytes)| BlobProgress { blob, bytes });
     let blobs = || (any::<u32>(), vec(any::<u64>(), 0..20));
@@ -62,8 +64,17 @@ fn request() -> impl Strategy<Value = Request> {
             ),
         (any::<u32>(), any::<u64>(), 0..=PRESENCE_MAX)
             .prop_map(|(handle, first, count)| Request::Presence { handle, first, count }),
-        (any::<u32>(), any::<u32>(), vec(range, 0..20))
+        (any::<u32>(), any::<u32>(), vec(range(), 0..20))
             .prop_map(|(handle, wait_ms, ranges)| Request::Get { handle, wait_ms, ranges }),
+        any::<u64>().prop_map(|size| Request::Segment { size }),
+        (any::<u32>(), any::<u32>(), pieces(), vec(range(), 0..20)).prop_map(
+            |(handle, wait_ms, released, ranges)| Request::Place {
+                handle,
+                wait_ms,
+                released,
+                ranges
+            }
+        ),
         blobs().prop_map(|(handle, blobs)| Request::Claim { handle, blobs }),
         (any::<u32>(), vec(progress, 0..20))
             .prop_map(|(handle, blobs)| Request::Renew { handle, blobs }),
@@ -166,6 +177,11 @@ fn reply() -> impl Strategy<Value = Reply> {
         Just(Reply::Left),
         payload().prop_map(|json| Reply::Explain { json }),
         any::<u64>().prop_map(|bytes| Reply::Evicted { bytes }),
+        any::<u64>().prop_map(|size| Reply::Segment { size }),
+        vec(any::<[u32; 3]>(), 0..20).prop_map(|places| {
+            let placed = |[index, offset, length]: [u32; 3]| Placed { index, offset, length };
+            Reply::Placed { places: places.into_iter().map(placed).collect() }
+        }),
         answer().prop_map(Reply::Report),
         puts.prop_map(Reply::Put),
         vec(("[a-z_]{1,40}", any::<u64>()), 0..20).prop_map(|counters| Reply::Stats { counters }),
@@ -287,4 +303,13 @@ fn the_first_version_stays_as_it_is() {
     );
     let miss = Reply::Get { index: 3, answer: GetAnswer::Miss, payload: Bytes::new() }.encode(9);
     assert_eq!(miss.to_bytes(), [5, 0, 0, 0, 0x86, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 1]);
+    let places = vec![Placed { index: 3, offset: 4096, length: 5 }];
+    assert_eq!(
+        Reply::Placed { places }.encode(9).to_bytes(),
+        [
+            [16, 0, 0, 0, 0xa1, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0],
+            [1, 0, 0, 0, 3, 0, 0, 0, 0, 16, 0, 0, 5, 0, 0, 0]
+        ]
+        .concat()
+    );
 }

@@ -3,6 +3,7 @@
 mod digest;
 mod embed;
 mod flash;
+mod wire;
 
 use forebay_measure::{PAIRS, PAIRS_QUICK, Row};
 
@@ -25,6 +26,12 @@ pub enum Command {
     Embed(embed::Args),
     #[command(hide = true)]
     EmbedSide(embed::side::Args),
+    /// Hits over TCP, a Unix socket and shared memory, against bare loops and the device engine alone.
+    ///
+    /// Exit code 1 if a target is missed.
+    Wire(wire::Args),
+    #[command(hide = true)]
+    WireBare(wire::BareArgs),
 }
 
 /// How to measure.
@@ -49,6 +56,11 @@ pub async fn run(command: Command) -> anyhow::Result<Verdict> {
         Command::Digest(args) => (digest::run(&args).await?, args.format),
         Command::Flash(args) => (flash::run(&args).await?, args.format()),
         Command::Embed(args) => (embed::run(&args)?, args.format()),
+        Command::Wire(args) => (wire::run(&args).await?, args.format()),
+        Command::WireBare(args) => {
+            wire::serve_bare(&args)?;
+            return Ok(Verdict::Yes);
+        }
         Command::EmbedSide(args) => {
             embed::side::run(&args)?;
             return Ok(Verdict::Yes);

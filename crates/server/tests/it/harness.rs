@@ -2,7 +2,7 @@
 
 use std::{
     io::{Read, Write},
-    os::unix::net::UnixStream,
+    os::{fd::OwnedFd, unix::net::UnixStream},
     path::PathBuf,
     sync::Arc,
     thread,
@@ -188,6 +188,15 @@ impl Raw {
         self.last_id
     }
 
+    /// Asks for a segment; the reply, and the descriptor beside it.
+    pub fn ask_for_segment(&mut self, size: u64) -> (Reply, Option<OwnedFd>) {
+        self.send(&Request::Segment { size });
+        let mut header = [0; HEADER_SIZE];
+        let (read, descriptor) = forebay_segment::receive(&self.socket, &mut header).unwrap();
+        self.socket.read_exact(&mut header[read..]).unwrap();
+        (read_body(&mut self.socket, &header).1, descriptor)
+    }
+
     /// The next reply with its id; nothing, if the connection has ended.
     pub fn reply(&mut self) -> Option<(u64, Reply)> {
         read_reply(&mut self.socket)
@@ -208,10 +217,14 @@ impl Raw {
 pub fn read_reply(socket: &mut impl Read) -> Option<(u64, Reply)> {
     let mut header = [0; HEADER_SIZE];
     socket.read_exact(&mut header).ok()?;
-    let header = forebay_wire::Header::decode(&header).unwrap();
+    Some(read_body(socket, &header))
+}
+
+fn read_body(socket: &mut impl Read, header: &[u8; HEADER_SIZE]) -> (u64, Reply) {
+    let header = forebay_wire::Header::decode(header).unwrap();
     let mut body = vec![0; header.body_size];
     socket.read_exact(&mut body).unwrap();
-    Some((header.id, Reply::decode(&header, &body.into()).unwrap()))
+    (header.id, Reply::decode(&header, &body.into()).unwrap())
 }
 
 /// A dataset and its content.

@@ -8,6 +8,7 @@ mod managing;
 mod neighbours;
 mod opening;
 mod pressure;
+mod segments;
 mod sharing;
 mod silence;
 mod storing;

@@ -6,7 +6,7 @@
 //! Both files are written before the clock starts. Then the promises that are counts: bytes written for
 //! bytes inserted, memory of the index, and the time until a device is open again ([`limits`]).
 
-mod engine;
+pub mod engine;
 mod limits;
 mod raw;
 
