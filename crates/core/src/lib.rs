@@ -22,6 +22,7 @@ pub mod node;
 pub mod patience;
 pub mod placement;
 pub mod rate;
+pub mod ring;
 pub mod rotation;
 pub mod sampler;
 pub mod table;
@@ -32,6 +33,7 @@ mod list;
 mod stable;
 
 pub use names::{
-    Address, BlobOrdinal, DatasetId, ItemOrdinal, JobId, Namespace, NamespaceId, Ordinal,
+    Address, BlobOrdinal, DatasetId, ItemOrdinal, JobId, Namespace, NamespaceId, NodeName, Ordinal,
+    Zone,
 };
 pub use units::ByteSize;
