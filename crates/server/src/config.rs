@@ -8,11 +8,16 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
-use forebay_core::{ByteSize, claims::LEASES, units::parse_duration};
+use forebay_core::{
+    ByteSize, NodeName,
+    claims::LEASES,
+    ring::{Member, Membership},
+    units::parse_duration,
+};
 use forebay_flash::io::Backend;
 use rustix::process::geteuid;
 
-use crate::blobs::backend;
+use crate::{blobs::backend, nodes};
 
 /// What a node keeps at most, unless it is told otherwise or the disk has less than twice as much free.
 const CAPACITY_DEFAULT: ByteSize = ByteSize::gb(20);
@@ -48,6 +53,12 @@ pub struct Config {
     pub namespaces: Vec<PathBuf>,
     /// Stop when nobody has been connected for so long.
     pub idle_exit: Option<Duration>,
+    /// Which of the nodes this one is.
+    pub name: Option<NodeName>,
+    /// All nodes that share the work, this one among them; none, if it is alone.
+    pub nodes: Vec<Member>,
+    /// Each zone has a ring of its own.
+    pub zones_apart: bool,
 }
 
 impl Default for Config {
@@ -65,12 +76,15 @@ impl Default for Config {
             metrics: None,
             namespaces: Vec::new(),
             idle_exit: None,
+            name: None,
+            nodes: Vec::new(),
+            zones_apart: false,
         }
     }
 }
 
 /// The keys, with examples: what a template shows, and what is suggested for a misspelt one.
-const KEYS: [(&str, &str, &str); 12] = [
+const KEYS: [(&str, &str, &str); 15] = [
     ("socket", "\"/run/user/1000/forebay/node.sock\"", "where jobs connect"),
     ("directory", "\"/var/cache/forebay\"", "where blobs lie"),
     ("devices", "[\"/dev/nvme1n1\"]", "files or block devices; by default a file in the directory"),
@@ -87,6 +101,13 @@ const KEYS: [(&str, &str, &str); 12] = [
     ("metrics", "\"127.0.0.1:9464\"", "where /metrics is served; nowhere by default"),
     ("namespaces", "[\"team.key\"]", "key files of the private namespaces to be served"),
     ("idle_exit", "\"10min\"", "stop when nobody has been connected for so long"),
+    ("name", "\"a\"", "which of the nodes this one is"),
+    (
+        "nodes",
+        "[{ name = \"a\", endpoint = \"/run/a/node.sock\", weight = 1, zone = \"east\" }]",
+        "all nodes that share the work, the same list on each of them; without a list it is alone",
+    ),
+    ("zones_apart", "false", "whether each zone has a ring of its own"),
 ];
 
 impl Config {
@@ -103,11 +124,17 @@ impl Config {
             let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
             anyhow::anyhow!("line {line}: {}", error.message())
         })?;
+        let config = Self::from_table(&table)?;
+        config.check_values()?;
+        Ok(config)
+    }
+
+    /// Nothing is checked but each value for itself.
+    pub(crate) fn from_table(table: &toml::Table) -> anyhow::Result<Self> {
         let mut config = Self::default();
-        for (key, value) in &table {
+        for (key, value) in table {
             config.set(key, value).with_context(|| format!("`{key}`"))?;
         }
-        config.check()?;
         Ok(config)
     }
 
@@ -131,22 +158,25 @@ impl Config {
             }
             "idle_exit" => self.idle_exit = Some(time(text()?)?),
             "namespaces" => self.namespaces = paths(value)?,
-            unknown => {
-                let distance = |key: &str| strsim::damerau_levenshtein(key, unknown);
-                let near = KEYS.iter().map(|(key, ..)| (distance(key), *key)).min();
-                let (distance, nearest) = near.expect("there are keys");
-                if distance <= 3 {
-                    bail!("there is no such key; did you mean `{nearest}`?");
-                }
-                let all: Vec<&str> = KEYS.iter().map(|(key, ..)| *key).collect();
-                bail!("there is no such key; there are {}", all.join(", "));
+            "name" => self.name = Some(text()?.parse()?),
+            "nodes" => self.nodes = nodes::members(value)?,
+            "zones_apart" => {
+                self.zones_apart = value.as_bool().context("should be true or false")?;
             }
+            unknown => bail!(no_such_key(unknown, &KEYS.map(|(key, ..)| key))),
         }
         Ok(())
     }
 
     /// Refuses what makes no sense or is not safe.
     pub fn check(&self) -> anyhow::Result<()> {
+        self.check_values()?;
+        self.membership()?;
+        Ok(())
+    }
+
+    /// Which node this is may still be said elsewhere.
+    fn check_values(&self) -> anyhow::Result<()> {
         if let Some(metrics) = self.metrics {
             ensure!(
                 metrics.ip().is_loopback(),
@@ -172,6 +202,11 @@ impl Config {
         Ok(())
     }
 
+    /// Who this node is, and among whom; nothing, if it is alone.
+    pub fn membership(&self) -> anyhow::Result<Option<Membership>> {
+        nodes::membership(self.name.as_ref(), &self.nodes, self.zones_apart)
+    }
+
     /// How much may be kept on devices that are made now: what was said, or else 20 GB, but not more than
     /// half of what is free.
     pub fn capacity_of(&self, free: ByteSize) -> ByteSize {
@@ -185,6 +220,16 @@ impl Config {
             .iter()
             .map(|(key, example, meaning)| format!("# {meaning}\n# {key} = {example}\n"));
         lines.collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// Says that there is no such key, and which was meant.
+pub(crate) fn no_such_key(unknown: &str, keys: &[&str]) -> String {
+    let distance = |key: &str| strsim::damerau_levenshtein(key, unknown);
+    let near = keys.iter().map(|key| (distance(key), *key)).min();
+    match near.filter(|(distance, _)| *distance <= 3) {
+        Some((_, nearest)) => format!("there is no such key; did you mean `{nearest}`?"),
+        None => format!("there is no such key; there are {}", keys.join(", ")),
     }
 }
 
@@ -236,7 +281,9 @@ mod tests {
     #[test]
     fn every_key_of_the_template_is_a_key() {
         for (key, example, _) in KEYS {
-            assert!(Config::parse(&format!("{key} = {example}")).is_ok(), "{key}");
+            // Whoever names nodes says which of them it is.
+            let name = if key == "nodes" { "name = \"a\"\n" } else { "" };
+            assert!(Config::parse(&format!("{name}{key} = {example}")).is_ok(), "{key}");
         }
     }
 

@@ -4,6 +4,7 @@
 //! to stop. Decisions are `core::node`'s; here are sockets, files and time.
 
 mod blobs;
+mod bound;
 mod config;
 mod counters;
 mod get;
@@ -12,6 +13,7 @@ mod http;
 mod listen;
 mod managing;
 mod node;
+mod nodes;
 mod open;
 mod put;
 pub mod session;
@@ -27,10 +29,12 @@ use tokio::{
 };
 
 use blobs::Blobs;
+pub use bound::memory_max;
 pub use config::{Config, default_socket};
 pub use counters::{Counter, Counters, Gauges};
 pub use listen::Listener;
 pub use node::NodeService;
+pub use nodes::read_node_list;
 
 /// How long requests under way may still take once a stop was asked for.
 const GRACE: Duration = Duration::from_secs(5);
@@ -51,7 +55,7 @@ impl Server {
         let listener = Listener::bind(&config.socket)?;
         let opening = config.clone();
         let blobs = tokio::task::spawn_blocking(move || Blobs::open(&opening)).await??;
-        let node = NodeService::new(blobs, config.lease, namespaces);
+        let node = NodeService::new(blobs, config.lease, namespaces, config.membership()?);
         let metrics = match config.metrics {
             Some(address) => Some(TcpListener::bind(address).await.with_context(|| {
                 format!("serve metrics on {address} (is another server there?)")

@@ -13,6 +13,7 @@ use forebay_core::{
     BlobOrdinal, Namespace, NamespaceId,
     claims::{Claim, Holder},
     node::{Claimed, Node, Renewal, Standing},
+    ring::Membership,
     table::{Row, Table, Upload},
 };
 use forebay_wire::{BlobProgress, ClaimAnswer, ErrorCode, RenewAnswer, Reply, Request};
@@ -47,6 +48,7 @@ pub struct NodeService {
     pub(crate) puts: Puts,
     pub(crate) tables: Tables,
     pub(crate) managing: Managing,
+    membership: Option<Membership>,
     started: Instant,
     holders: AtomicU64,
     open: AtomicU64,
@@ -61,13 +63,19 @@ pub struct NodeSession {
 }
 
 impl NodeService {
-    /// A node of these blobs.
-    pub(crate) fn new(blobs: Blobs, lease: Duration, namespaces: Vec<Namespace>) -> Self {
+    /// A node of these blobs, alone or among others.
+    pub(crate) fn new(
+        blobs: Blobs,
+        lease: Duration,
+        namespaces: Vec<Namespace>,
+        membership: Option<Membership>,
+    ) -> Self {
         let namespaces = namespaces.into_iter().chain([Namespace::public()]);
         Self {
             state: Mutex::new(Node::new(lease, CLAIMS_MAX)),
             managing: Managing::new(blobs.capacity()),
             blobs,
+            membership,
             counters: Counters::default(),
             namespaces: namespaces.map(|namespace| (namespace.id(), namespace)).collect(),
             puts: Puts::default(),
@@ -320,6 +328,7 @@ impl NodeService {
             Request::Leave { handle } => self.leave(session.table(handle)?, &session.job)?,
             Request::Explain { handle } => self.explain(session.table(handle)?),
             Request::Evict { handle } => self.evict_all(session.table(handle)?).await?,
+            Request::Ring => Reply::Ring(self.membership.clone()),
         }))
     }
 }

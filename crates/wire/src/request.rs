@@ -140,6 +140,8 @@ pub enum Request {
         /// An opened dataset.
         handle: u32,
     },
+    /// Asks who the node is, and which others there are.
+    Ring,
 }
 
 /// A row of a dataset's table.
@@ -189,6 +191,7 @@ pub(crate) mod kind {
     pub const LEAVE: u8 = 14;
     pub const EXPLAIN: u8 = 15;
     pub const EVICT: u8 = 16;
+    pub const RING: u8 = 20;
 }
 
 const ROW_SIZE: usize = Address::LEN + 8;
@@ -214,6 +217,7 @@ impl Request {
             Self::Leave { .. } => kind::LEAVE,
             Self::Explain { .. } => kind::EXPLAIN,
             Self::Evict { .. } => kind::EVICT,
+            Self::Ring => kind::RING,
         }
     }
 
@@ -290,7 +294,7 @@ impl Request {
                 to.u64(*blob);
                 to.u64(*offset);
             }
-            Self::Stats => {}
+            Self::Stats | Self::Ring => {}
             Self::Report { handle, report } => {
                 to.u32(*handle);
                 write_report(report, to);
@@ -370,6 +374,7 @@ impl Request {
             kind::LEAVE => Self::Leave { handle: from.u32()? },
             kind::EXPLAIN => Self::Explain { handle: from.u32()? },
             kind::EVICT => Self::Evict { handle: from.u32()? },
+            kind::RING => Self::Ring,
             unknown => return Err(Malformed::Kind(unknown)),
         };
         from.finish().map(|()| request)
@@ -409,11 +414,7 @@ fn read_report(from: &mut Reader<'_>) -> Result<Report, Malformed> {
         epoch_batches: from.u64()?,
         epoch: from.u64()?,
         pace: ByteRate(ByteSize(from.u64()?)),
-        is_all: match from.u8()? {
-            0 => false,
-            1 => true,
-            _ => return Err(Malformed::Value),
-        },
+        is_all: from.flag()?,
         unread: from.list(PIECES_MAX, 12, |from| Ok((from.u32()?, ByteSize(from.u64()?))))?,
         released: from.list(PIECES_MAX, 4, Reader::u32)?,
         filled: from.list(PIECES_MAX, 4, Reader::u32)?,

@@ -50,6 +50,18 @@ fn shares_are_in_proportion_to_weights() {
     }
 }
 
+/// These never change: a version that gave another answer would look for everything in other places.
+#[test]
+fn owners_are_what_they_always_were() {
+    let ring = ring(nodes(&[1.0, 1.0, 2.5, 0.5, 7.0]));
+    let owners: Vec<usize> = keys(24).map(|key| ring.owner(key)).collect();
+    assert_eq!(owners, [4, 4, 4, 1, 2, 1, 2, 2, 2, 4, 0, 4, 4, 2, 4, 2, 4, 3, 4, 2, 1, 4, 0, 0]);
+    assert_eq!(ring.order(Key::named("placement")), [4, 0, 2, 3, 1]);
+    assert_eq!(ring.order(&Address::from_bytes([7; 32])), [1, 4, 2, 3, 0]);
+    let list = NodeList::new(nodes(&[1.0, 2.5]), false).unwrap();
+    assert_eq!(list.fingerprint().to_string(), "769a5cb932196716");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 64, ..Default::default() })]
 
