@@ -20,17 +20,14 @@ use forebay_core::{
     node::Claimed,
     patience::{NODE_PATIENCE, answer_by},
 };
+use forebay_server::{Incoming, Outgoing};
 use forebay_wire::{
     BlobProgress, BlobRange, ClaimAnswer, Frame, GetAnswer, HEADER_SIZE, Header, PAYLOAD_SIZE_MAX,
-    PutAnswer, Refusal, RenewAnswer, Reply, Request,
+    PRESENCE_MAX, PutAnswer, Refusal, RenewAnswer, Reply, Request,
 };
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{
-        UnixStream,
-        unix::{OwnedReadHalf, OwnedWriteHalf},
-    },
     sync::{mpsc, oneshot},
     task::AbortHandle,
     time::{Instant, timeout_at},
@@ -56,6 +53,8 @@ pub(crate) enum LinkError {
     Silent,
     #[error("the node does not speak this protocol")]
     Nonsense,
+    #[error("`{expected}` should be there, but it is {found}; correct its endpoint, or its name")]
+    Wrong { expected: String, found: String },
 }
 
 pub(crate) type Result<T> = std::result::Result<T, LinkError>;
@@ -95,8 +94,7 @@ impl Shared {
 
 impl Connection {
     /// Nothing has been said yet; only [`Connection::exchange`] makes sense.
-    pub fn new(socket: UnixStream) -> Self {
-        let (reader, writer) = socket.into_split();
+    pub fn new((reader, writer): (Incoming, Outgoing)) -> Self {
         let (frames, outgoing) = mpsc::channel(FRAMES_MAX);
         let shared = Arc::new(Shared { started: Instant::now(), waiting: Mutex::default() });
         let carrier = tokio::spawn({
@@ -219,6 +217,23 @@ impl Connection {
                 _ => return Err(LinkError::Nonsense),
             }
         }
+    }
+
+    /// Which blobs are resident: one bit for each, lowest first.
+    pub async fn presence(&self, blobs: u64) -> Result<Vec<u8>> {
+        let mut all = Vec::new();
+        let mut first = 0;
+        while first < blobs {
+            let count = u32::try_from(blobs - first).unwrap_or(u32::MAX).min(PRESENCE_MAX);
+            match self.ask(&Request::Presence { handle: self.handle, first, count }).await? {
+                Reply::Presence { bits } if bits.len() == count.div_ceil(8) as usize => {
+                    all.extend_from_slice(&bits);
+                }
+                _ => return Err(LinkError::Nonsense),
+            }
+            first += u64::from(count);
+        }
+        Ok(all)
     }
 
     /// Bytes that the node could still take without throwing anything out.
@@ -370,16 +385,20 @@ pub(crate) async fn renew(connection: Weak<Connection>) {
     }
 }
 
-async fn write(mut writer: OwnedWriteHalf, mut outgoing: mpsc::Receiver<Frame>) {
+async fn write(mut writer: Outgoing, mut outgoing: mpsc::Receiver<Frame>) {
     while let Some(frame) = outgoing.recv().await {
         let mut both = bytes::Buf::chain(&frame.head[..], &frame.payload[..]);
         if writer.write_all_buf(&mut both).await.is_err() {
             return;
         }
+        // TLS may hold something back until the next frame.
+        if outgoing.is_empty() && writer.flush().await.is_err() {
+            return;
+        }
     }
 }
 
-async fn read(mut reader: OwnedReadHalf, shared: &Shared) {
+async fn read(mut reader: Incoming, shared: &Shared) {
     while let Some((id, reply)) = read_reply(&mut reader).await {
         let waiting = {
             let mut waiting = shared.waiting.lock();
@@ -393,7 +412,7 @@ async fn read(mut reader: OwnedReadHalf, shared: &Shared) {
     }
 }
 
-async fn read_reply(reader: &mut OwnedReadHalf) -> Option<(u64, Reply)> {
+async fn read_reply(reader: &mut Incoming) -> Option<(u64, Reply)> {
     let mut header = [0; HEADER_SIZE];
     reader.read_exact(&mut header).await.ok()?;
     let header = Header::decode(&header).ok()?;

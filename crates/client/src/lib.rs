@@ -3,17 +3,23 @@
 //! One [`Client`] belongs to one process and is used by one thread at a time. After a fork the child
 //! opens its own: two processes on one socket would read each other's answers.
 
+mod nodes;
 mod opening;
 mod reader;
+mod socket;
 mod stream;
 mod waiting;
 
-use std::{io, path::Path, time::Duration};
+use std::{io, time::Duration};
 
+use bytes::Bytes;
 use forebay_core::{
+    Endpoint,
     digest::{Digest, DigestError},
     manager::{Answer, Report},
+    ring::Membership,
 };
+use forebay_identity::Credentials;
 use forebay_wire::{
     BATCH_MAX, BlobProgress, BlobRange, ClaimAnswer, GetAnswer, Malformed, PAYLOAD_SIZE_MAX,
     PRESENCE_MAX, PutAnswer, Refusal, RenewAnswer, Reply, Request,
@@ -29,10 +35,10 @@ use waiting::Waiting;
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nobody answers there.
-    #[error("nobody answers at `{path}`: {source}")]
+    #[error("nobody answers at `{endpoint}`: {source}")]
     Connect {
-        /// The socket.
-        path: String,
+        /// Where.
+        endpoint: String,
         /// How it failed.
         source: io::Error,
     },
@@ -44,6 +50,20 @@ pub enum ClientError {
         /// Whose process it is.
         owner: u32,
     },
+    /// It would be read, and answered, by anyone on the way.
+    #[error("`{endpoint}` is another machine, and tcp:// is in the clear; use tls://")]
+    InTheClear {
+        /// Where.
+        endpoint: String,
+    },
+    /// Nobody says which nodes are genuine.
+    #[error(
+        "for tls:// set FOREBAY_TLS_CA to the certificate of the authority that signs nodes' certificates"
+    )]
+    NoAuthority,
+    /// TLS failed, or there should have been some.
+    #[error("{0}")]
+    Tls(String),
     /// The connection broke; open another.
     #[error("the connection broke: {0}")]
     Broken(#[from] io::Error),
@@ -114,20 +134,32 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects and says hello. `patience` bounds the wait for any single answer.
-    pub fn connect(path: &Path, job: &str, patience: Duration) -> Result<Self> {
-        Self::connect_waiting(path, job, patience, Waiting::default())
+    /// Connects as this user and says hello. `patience` bounds the wait for any single answer.
+    pub fn connect(endpoint: impl Into<Endpoint>, job: &str, patience: Duration) -> Result<Self> {
+        Self::connect_as(&Credentials::default(), endpoint, job, patience)
+    }
+
+    /// The same, as whom the credentials say.
+    pub fn connect_as(
+        credentials: &Credentials,
+        endpoint: impl Into<Endpoint>,
+        job: &str,
+        patience: Duration,
+    ) -> Result<Self> {
+        let waiting = Waiting::default();
+        Self::connect_waiting(credentials, &endpoint.into(), job, patience, waiting)
     }
 
     fn connect_waiting(
-        path: &Path,
+        credentials: &Credentials,
+        endpoint: &Endpoint,
         job: &str,
         patience: Duration,
         waiting: Waiting,
     ) -> Result<Self> {
-        let stream = Stream::connect(path, patience, waiting)?;
+        let stream = Stream::connect(endpoint, credentials, patience, waiting)?;
         let mut client = Self { stream, next_id: 0, lease: Duration::ZERO };
-        client.lease = greeted(client.exchange(&hello(job))?)?;
+        client.lease = greeted(client.exchange(&hello(job, credentials))?)?;
         Ok(client)
     }
 
@@ -147,57 +179,95 @@ impl Client {
         }
     }
 
+    /// Who the node is, and which others there are; nothing, if it is alone.
+    pub fn ring(&mut self) -> Result<Option<Membership>> {
+        match self.ask(&Request::Ring)? {
+            Reply::Ring(membership) => Ok(membership),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
     /// Which blobs are resident: one bit for each, lowest first.
-    pub fn presence(&mut self, Handle(handle): Handle, blobs: u64) -> Result<Vec<u8>> {
+    pub fn presence(&mut self, handle: Handle, blobs: u64) -> Result<Vec<u8>> {
         let mut all = Vec::new();
         let mut first = 0;
         while first < blobs {
             let count = u32::try_from(blobs - first).unwrap_or(u32::MAX).min(PRESENCE_MAX);
-            match self.ask(&Request::Presence { handle, first, count })? {
-                Reply::Presence { bits } if bits.len() == count.div_ceil(8) as usize => {
-                    all.extend_from_slice(&bits);
-                }
-                _ => return Err(ClientError::Unexpected),
-            }
+            let id = self.ask_presence(handle, first, count)?;
+            all.extend_from_slice(&self.take_presence(id, count, None)?);
             first += u64::from(count);
         }
         Ok(all)
+    }
+
+    /// The first half of asking for presence.
+    fn ask_presence(&mut self, Handle(handle): Handle, first: u64, count: u32) -> Result<u64> {
+        self.send(&Request::Presence { handle, first, count })
+    }
+
+    /// The other half; the answer may be due sooner than usual.
+    fn take_presence(&mut self, id: u64, count: u32, within: Option<Duration>) -> Result<Bytes> {
+        match self.stream.sooner(within, |stream| stream.reply(id))? {
+            Reply::Presence { bits } if bits.len() == count.div_ceil(8) as usize => Ok(bits),
+            Reply::Error(refusal) => Err(refusal.into()),
+            _ => Err(ClientError::Unexpected),
+        }
     }
 
     /// Asks for bytes, and waits up to `wait` for blobs that somebody is fetching. Hits are read straight
     /// to where they are wanted. The answers come back in the order of the ranges.
     pub fn get(
         &mut self,
-        Handle(handle): Handle,
+        handle: Handle,
         wait: Duration,
         wanted: &mut [Wanted<'_>],
     ) -> Result<Vec<GetAnswer>> {
-        let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
         let mut all = Vec::with_capacity(wanted.len());
         for batch in wanted.chunks_mut(BATCH_MAX) {
-            let ranges = batch.iter().map(Wanted::range).collect();
-            let id = self.send(&Request::Get { handle, wait_ms, ranges })?;
-            let mut answers = vec![None; batch.len()];
-            for _ in 0..batch.len() {
-                let (index, answer, length) = self.stream.get_header(id, wait)?;
-                let slot = answers.get_mut(index as usize);
-                let slot =
-                    slot.filter(|slot| slot.is_none()).ok_or_else(|| self.stream.spoilt())?;
-                *slot = Some(answer);
-                let into = &mut *batch[index as usize].into;
-                let expected = if answer == GetAnswer::Hit { into.len() } else { 0 };
-                if length != expected {
-                    return Err(self.stream.spoilt());
-                }
-                if length > 0 {
-                    self.stream.read(into)?;
-                }
-            }
-            all.extend(
-                answers.into_iter().map(|answer| answer.expect("each slot was filled once")),
-            );
+            let id = self.ask_get(handle, wait, batch)?;
+            all.extend(self.take_get(id, wait, None, batch)?);
         }
         Ok(all)
+    }
+
+    /// The first half of a get of one batch.
+    fn ask_get(
+        &mut self,
+        Handle(handle): Handle,
+        wait: Duration,
+        batch: &[Wanted<'_>],
+    ) -> Result<u64> {
+        let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
+        let ranges = batch.iter().map(Wanted::range).collect();
+        self.send(&Request::Get { handle, wait_ms, ranges })
+    }
+
+    /// The other half; the first answer may be due sooner than usual.
+    fn take_get(
+        &mut self,
+        id: u64,
+        wait: Duration,
+        mut within: Option<Duration>,
+        batch: &mut [Wanted<'_>],
+    ) -> Result<Vec<GetAnswer>> {
+        let mut answers = vec![None; batch.len()];
+        for _ in 0..batch.len() {
+            let (index, answer, length) =
+                self.stream.sooner(within.take(), |stream| stream.get_header(id, wait))?;
+            let slot = answers.get_mut(index as usize);
+            let slot = slot.filter(|slot| slot.is_none()).ok_or_else(|| self.stream.spoilt())?;
+            *slot = Some(answer);
+            let into = &mut *batch[index as usize].into;
+            let expected = if answer == GetAnswer::Hit { into.len() } else { 0 };
+            if length != expected {
+                return Err(self.stream.spoilt());
+            }
+            if length > 0 {
+                self.stream.read(into)?;
+            }
+        }
+        let each = answers.into_iter().map(|answer| answer.expect("each slot was filled once"));
+        Ok(each.collect())
     }
 
     /// Asks to be the one who fetches these blobs.
@@ -229,7 +299,7 @@ impl Client {
     }
 
     /// Hands over a whole claimed blob.
-    pub fn put(&mut self, Handle(handle): Handle, blob: u64, content: &bytes::Bytes) -> Result<()> {
+    pub fn put(&mut self, Handle(handle): Handle, blob: u64, content: &Bytes) -> Result<()> {
         let mut offset = 0;
         loop {
             let end = content.len().min(offset + PAYLOAD_SIZE_MAX);
@@ -271,7 +341,7 @@ impl Client {
 
     /// How a dataset stands, and why: a `forebay_core::manager::Description` as JSON, or null if no job
     /// reports of it.
-    pub fn explain(&mut self, Handle(handle): Handle) -> Result<bytes::Bytes> {
+    pub fn explain(&mut self, Handle(handle): Handle) -> Result<Bytes> {
         match self.ask(&Request::Explain { handle })? {
             Reply::Explain { json } => Ok(json),
             _ => Err(ClientError::Unexpected),

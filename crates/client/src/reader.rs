@@ -1,26 +1,27 @@
-//! How a job reads items: from the node what is resident, from its agent what is not.
+//! How a job reads items: from the nodes what is resident, from its agent what is not.
 //!
-//! The node may be absent, slow, stopped or killed: then it is skipped, and the agent reads the origin
+//! A node may be absent, slow, stopped or killed: then it is skipped, and the agent reads the origin
 //! (promise 5). The agent is the job's own; without it nothing can be read, so that it is gone is an
 //! error, and the job starts another. So it is if the agent does not answer to greetings any more.
 //!
 //! A reader notices that it is in a forked child, and opens connections of its own there.
 
-use std::{
-    mem,
-    path::{Path, PathBuf},
-    process,
-    time::{Duration, Instant},
-};
+use std::{path::Path, process, time::Duration};
 
 use forebay_core::{
-    ItemOrdinal,
+    Endpoint, ItemOrdinal,
     digest::{Digest, ItemPlace},
-    patience::{NODE_PATIENCE, Retry},
+    manager::{Answer, Report},
+    ring::{Contacts, Key},
 };
+use forebay_identity::Credentials;
 use forebay_wire::{GetAnswer, PAYLOAD_SIZE_MAX};
 
-use crate::{Client, ClientError, Handle, Interrupt, Result, Wanted, waiting::Waiting};
+use crate::{
+    Client, ClientError, Handle, Interrupt, Result, Wanted,
+    nodes::{Caller, Nodes},
+    waiting::Waiting,
+};
 
 /// An agent that lives may have to wait for a slow origin; its own deadlines end that.
 const AGENT_PATIENCE: Duration = Duration::from_mins(10);
@@ -29,16 +30,12 @@ const AGENT_PATIENCE: Duration = Duration::from_mins(10);
 #[derive(Debug)]
 pub struct Reader {
     digest: Digest,
-    node_path: Option<PathBuf>,
-    agent_path: PathBuf,
+    nodes: Nodes,
+    agent_at: Endpoint,
+    credentials: Credentials,
     job: String,
     /// Whose connections these are.
     process: u32,
-    node: Option<(Client, Handle)>,
-    /// The clock of the attempts to reach the node.
-    began: Instant,
-    node_retry: Retry,
-    node_fell: bool,
     agent: Option<(Client, Handle)>,
     interrupt: Interrupt,
     counts: Counts,
@@ -51,25 +48,22 @@ pub struct Counts {
     pub items: u64,
     /// Pieces asked for: an item is one, or several if it is very long.
     pub pieces: u64,
-    /// Pieces that the node had.
+    /// Pieces that the nodes had.
     pub hits: u64,
     /// Bytes of all items.
     pub bytes: u64,
 }
 
 impl Reader {
-    /// No connection is made yet.
-    pub fn new(digest: Digest, node: Option<&Path>, agent: &Path, job: &str) -> Self {
+    /// No connection is made yet. Which nodes there are is asked of those that are named, if any are.
+    pub fn new(digest: Digest, nodes: Option<Contacts>, agent: &Path, job: &str) -> Self {
         Self {
             digest,
-            node_path: node.map(Path::to_owned),
-            agent_path: agent.to_owned(),
+            nodes: Nodes::new(nodes.unwrap_or_default()),
+            agent_at: agent.into(),
+            credentials: Credentials::default(),
             job: job.to_owned(),
             process: process::id(),
-            node: None,
-            began: Instant::now(),
-            node_retry: Retry::default(),
-            node_fell: false,
             agent: None,
             interrupt: Interrupt::default(),
             counts: Counts::default(),
@@ -82,9 +76,15 @@ impl Reader {
         Self { interrupt, ..self }
     }
 
-    /// Whether the node has failed since this was last asked, and is worth starting anew.
+    /// Who it is to the node; to the agent it is the job's own user.
+    #[must_use]
+    pub fn known_by(self, credentials: Credentials) -> Self {
+        Self { credentials, ..self }
+    }
+
+    /// Whether the node, if it is alone, has failed since this was last asked, and is worth starting anew.
     pub fn node_fell(&mut self) -> bool {
-        mem::take(&mut self.node_fell)
+        self.nodes.fell()
     }
 
     /// The dataset.
@@ -117,7 +117,7 @@ impl Reader {
             }
         }
         let asked = wanted.len();
-        let mut missing = self.get_from_node(wanted);
+        let mut missing = self.with_nodes(|nodes, caller| nodes.get(caller, wanted));
         self.counts.pieces += asked as u64;
         self.counts.hits += (asked - missing.len()) as u64;
         if !missing.is_empty() {
@@ -132,10 +132,20 @@ impl Reader {
         Ok(contents)
     }
 
-    /// Which blobs the node has, one bit for each; nothing without a node.
+    /// Which blobs the nodes have, one bit for each; nothing without a node.
     pub fn presence(&mut self) -> Vec<u8> {
-        let blobs = self.digest.summary().blobs;
-        self.with_node(|node, handle| node.presence(handle, blobs)).unwrap_or_default()
+        self.with_nodes(Nodes::presence).unwrap_or_default()
+    }
+
+    /// Says how the job gets on to whoever manages the dataset; the answer is what to draw from. Nothing, if
+    /// nobody is there.
+    pub fn report(&mut self, report: &Report) -> Result<Option<Answer>> {
+        self.with_manager(|node, handle| node.report(handle, report.clone()))
+    }
+
+    /// Says that the job reads the dataset no more.
+    pub fn leave(&mut self) -> Result<()> {
+        self.with_manager(Client::leave).map(|_| ())
     }
 
     /// Tells the agent which items will be asked for soon, in this order.
@@ -148,9 +158,9 @@ impl Reader {
         self.with_agent(|agent, handle| agent.want(handle, &blobs))
     }
 
-    /// What the node has counted; nothing without a node.
+    /// What the nodes have counted, together; nothing without a node.
     pub fn node_stats(&mut self) -> Option<Vec<(String, u64)>> {
-        self.with_node(|node, _| node.stats())
+        self.with_nodes(Nodes::stats)
     }
 
     /// What the agent has counted.
@@ -158,53 +168,32 @@ impl Reader {
         self.with_agent(|agent, _| agent.stats())
     }
 
-    /// What the node could not give: all of it, if there is no node.
-    fn get_from_node<'a>(&mut self, mut wanted: Vec<Wanted<'a>>) -> Vec<Wanted<'a>> {
-        let answers = self.with_node(|node, handle| node.get(handle, Duration::ZERO, &mut wanted));
-        let Some(answers) = answers else { return wanted };
-        let missed =
-            wanted.into_iter().zip(answers).filter(|(_, answer)| *answer != GetAnswer::Hit);
-        missed.map(|(wanted, _)| wanted).collect()
-    }
-
-    /// Does something with the node. Whatever goes wrong with it is no error: there is no answer then.
-    fn with_node<T>(&mut self, act: impl FnOnce(&mut Client, Handle) -> Result<T>) -> Option<T> {
+    fn with_nodes<T>(&mut self, act: impl FnOnce(&mut Nodes, &Caller<'_>) -> T) -> T {
         self.notice_fork();
-        let began = self.began.elapsed();
-        if self.node.is_none() {
-            let path = self.node_path.as_ref()?;
-            if !self.node_retry.is_due(began) {
-                return None;
-            }
-            let waiting = Waiting::patiently(&self.interrupt);
-            match connect(path, &self.job, NODE_PATIENCE, waiting, &self.digest) {
-                Ok(node) => self.node = Some(node),
-                Err(error) => self.node_failed(began, &error),
-            }
-        }
-        let (node, handle) = self.node.as_mut()?;
-        let outcome = act(node, *handle);
-        if let Err(error) = &outcome
-            && !error.is_refusal()
-        {
-            self.node = None;
-            self.node_failed(began, error);
-        }
-        outcome.ok()
+        let Self { nodes, digest, job, credentials, interrupt, .. } = self;
+        act(nodes, &Caller { digest, job, credentials, interrupt })
     }
 
-    fn node_failed(&mut self, began: Duration, error: &ClientError) {
-        if !matches!(error, ClientError::Interrupted) {
-            self.node_fell |= self.node_retry.failed(began, self.began.elapsed());
-        }
+    /// The node that manages the dataset is the first in its order that answers.
+    fn with_manager<T>(
+        &mut self,
+        act: impl FnMut(&mut Client, Handle) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let key = Key::from(&self.digest.summary().dataset);
+        self.with_nodes(|nodes, caller| nodes.with_first(caller, key, act))
     }
 
     fn with_agent<T>(&mut self, act: impl FnOnce(&mut Client, Handle) -> Result<T>) -> Result<T> {
         self.notice_fork();
         if self.agent.is_none() {
-            let (path, job) = (&self.agent_path, &self.job);
-            let waiting = Waiting::for_the_living(&self.interrupt, path);
-            self.agent = Some(connect(path, job, AGENT_PATIENCE, waiting, &self.digest)?);
+            let waiting = Waiting::for_the_living(&self.interrupt, &self.agent_at);
+            self.agent = Some(connect(
+                &Credentials::default(),
+                &self.agent_at,
+                (&self.job, AGENT_PATIENCE),
+                waiting,
+                &self.digest,
+            )?);
         }
         let (agent, handle) = self.agent.as_mut().expect("just connected");
         let outcome = act(agent, *handle);
@@ -218,9 +207,8 @@ impl Reader {
     fn notice_fork(&mut self) {
         if self.process != process::id() {
             self.process = process::id();
-            self.node = None;
+            self.nodes.forget();
             self.agent = None;
-            self.node_retry = Retry::default();
         }
     }
 }
@@ -236,13 +224,13 @@ pub fn is_resident(digest: &Digest, presence: &[u8], item: ItemOrdinal) -> bool 
 }
 
 fn connect(
-    path: &Path,
-    job: &str,
-    patience: Duration,
+    credentials: &Credentials,
+    endpoint: &Endpoint,
+    (job, patience): (&str, Duration),
     waiting: Waiting,
     digest: &Digest,
 ) -> Result<(Client, Handle)> {
-    let mut client = Client::connect_waiting(path, job, patience, waiting)?;
+    let mut client = Client::connect_waiting(credentials, endpoint, job, patience, waiting)?;
     let handle = client.open(digest)?;
     Ok((client, handle))
 }

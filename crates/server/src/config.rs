@@ -31,6 +31,8 @@ const CAPACITY_MIN: ByteSize = ByteSize::mib(8);
 pub struct Config {
     /// Where jobs connect.
     pub socket: PathBuf,
+    /// Where others than those on the socket connect; nowhere if it is not said.
+    pub listen: Option<SocketAddr>,
     /// Where the node keeps what it needs, and its device, unless others are named.
     pub directory: PathBuf,
     /// Files or block devices for the cache.
@@ -65,6 +67,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             socket: default_socket(),
+            listen: None,
             directory: default_directory(),
             devices: Vec::new(),
             region_size: None,
@@ -84,8 +87,9 @@ impl Default for Config {
 }
 
 /// The keys, with examples: what a template shows, and what is suggested for a misspelt one.
-const KEYS: [(&str, &str, &str); 15] = [
+const KEYS: [(&str, &str, &str); 16] = [
     ("socket", "\"/run/user/1000/forebay/node.sock\"", "where jobs connect"),
+    ("listen", "\"127.0.0.1:7070\"", "where jobs connect over TCP; nowhere by default"),
     ("directory", "\"/var/cache/forebay\"", "where blobs lie"),
     ("devices", "[\"/dev/nvme1n1\"]", "files or block devices; by default a file in the directory"),
     ("capacity", "\"20GB\"", "how much is reserved; by default 20GB, or half of what is free"),
@@ -142,6 +146,7 @@ impl Config {
         let text = || value.as_str().context("should be a text in quotes");
         match key {
             "socket" => self.socket = text()?.into(),
+            "listen" => self.listen = Some(address(text()?)?),
             "directory" => self.directory = text()?.into(),
             "devices" => self.devices = paths(value)?,
             "region_size" => self.region_size = Some(text()?.parse()?),
@@ -153,9 +158,7 @@ impl Config {
                 let number = value.as_integer().and_then(|number| usize::try_from(number).ok());
                 self.connections = number.context("should be a number")?;
             }
-            "metrics" => {
-                self.metrics = Some(text()?.parse().context("should be like 127.0.0.1:9464")?);
-            }
+            "metrics" => self.metrics = Some(address(text()?)?),
             "idle_exit" => self.idle_exit = Some(time(text()?)?),
             "namespaces" => self.namespaces = paths(value)?,
             "name" => self.name = Some(text()?.parse()?),
@@ -177,6 +180,9 @@ impl Config {
 
     /// Which node this is may still be said elsewhere.
     fn check_values(&self) -> anyhow::Result<()> {
+        if let Some(listen) = self.listen {
+            ensure!(listen.ip().is_loopback(), "`listen` must be a loopback address");
+        }
         if let Some(metrics) = self.metrics {
             ensure!(
                 metrics.ip().is_loopback(),
@@ -239,6 +245,10 @@ fn paths(value: &toml::Value) -> anyhow::Result<Vec<PathBuf>> {
     names.context("should be a list of file names")
 }
 
+fn address(text: &str) -> anyhow::Result<SocketAddr> {
+    text.parse().context("should be an address and a port, like 127.0.0.1:9464")
+}
+
 fn time(text: &str) -> anyhow::Result<Duration> {
     parse_duration(text).map_err(anyhow::Error::msg)
 }
@@ -290,7 +300,7 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         assert!(complaint("capcity = \"5GB\"").contains("did you mean `capacity`"));
-        assert!(complaint("colour = 1").contains("there are socket, directory"));
+        assert!(complaint("colour = 1").contains("there are socket, listen"));
         assert!(complaint("capacity = \"5 apples\"").contains("`capacity`"));
         assert!(complaint("capacity = 5").contains("text in quotes"));
         assert!(complaint("lease = \"2s\"\n\ncapacity = ").contains("line 3"));

@@ -16,7 +16,7 @@ use forebay_core::{
     ring::Membership,
     table::{Row, Table, Upload},
 };
-use forebay_wire::{BlobProgress, ClaimAnswer, ErrorCode, RenewAnswer, Reply, Request};
+use forebay_wire::{BlobProgress, ClaimAnswer, ErrorCode, Refusal, RenewAnswer, Reply, Request};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -25,6 +25,7 @@ use crate::{
     counters::{self, Counters, Gauges},
     managing::Managing,
     open::{Opening, Tables},
+    peer::Peer,
     put::Puts,
     session::{Replies, Service},
 };
@@ -222,17 +223,22 @@ impl Service for NodeService {
         self.state.lock().lease()
     }
 
-    fn connected(self: &Arc<Self>, job: &str) -> NodeSession {
+    fn connected(
+        self: &Arc<Self>,
+        _peer: &Peer,
+        job: &str,
+        _token: &[u8],
+    ) -> Result<NodeSession, Refusal> {
         let holder = Holder(self.holders.fetch_add(1, Relaxed));
         self.open.fetch_add(1, Relaxed);
         self.counters.connections.one();
         tracing::debug!(job, connection = holder.0, "connected");
-        NodeSession {
+        Ok(NodeSession {
             holder,
             job: job.to_owned(),
             handles: Vec::new(),
             opening: Opening::default(),
-        }
+        })
     }
 
     async fn handle(

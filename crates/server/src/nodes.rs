@@ -95,6 +95,7 @@ fn member(value: &toml::Value) -> anyhow::Result<Member> {
     };
     let name: NodeName = text("name")?.context("it has no `name`")?.parse()?;
     let endpoint = text("endpoint")?.with_context(|| format!("`{name}` has no `endpoint`"))?;
+    let endpoint = endpoint.parse().with_context(|| format!("the `endpoint` of `{name}`"))?;
     let weight = match table.get("weight") {
         None => Weight::default(),
         Some(toml::Value::Integer(weight)) => Weight::new(*weight as f64)?,
@@ -102,7 +103,7 @@ fn member(value: &toml::Value) -> anyhow::Result<Member> {
         Some(_) => bail!("the `weight` of `{name}` should be a number, such as 1"),
     };
     let zone = text("zone")?.map(str::parse).transpose()?;
-    Ok(Member { name, endpoint: endpoint.to_owned(), weight, zone })
+    Ok(Member { name, endpoint, weight, zone })
 }
 
 /// For people: 1st, 2nd, 3rd, 4th.

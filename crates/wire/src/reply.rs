@@ -181,6 +181,8 @@ pub enum ErrorCode {
     Failed,
     /// The job was started again, and another process speaks for it.
     Fenced,
+    /// Who you are does not allow this.
+    Identity,
 }
 
 const REPLY: u8 = 0x80;
@@ -223,6 +225,7 @@ coded!(ErrorCode {
     Stopping = 7,
     Failed = 8,
     Fenced = 9,
+    Identity = 10,
 });
 
 impl Reply {

@@ -1,10 +1,11 @@
 //! What a job or its agent asks of a node.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use bytes::Bytes;
 use forebay_core::{
-    Address, ByteSize, DatasetId, NamespaceId, benefit::Mode, manager::Report, units::ByteRate,
+    Address, ByteSize, DatasetId, NamespaceId, benefit::Mode, manager::Report,
+    names::TOKEN_LENGTH_MAX, units::ByteRate,
 };
 
 use crate::{
@@ -24,6 +25,8 @@ pub enum Request {
         version_max: u16,
         /// What the job calls itself.
         job: String,
+        /// The secret by which the caller is known; empty if it is known otherwise.
+        token: SentToken,
     },
     /// Asks for a dataset by name.
     Show {
@@ -144,6 +147,16 @@ pub enum Request {
     Ring,
 }
 
+/// What somebody sent as its token, whatever it is. Shown nowhere.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct SentToken(pub Vec<u8>);
+
+impl fmt::Debug for SentToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_empty() { "no token" } else { "a token" })
+    }
+}
+
 /// A row of a dataset's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlobLength {
@@ -237,10 +250,11 @@ impl Request {
 
     fn write(&self, to: &mut Writer<'_>) {
         match self {
-            Self::Hello { version_min, version_max, job } => {
+            Self::Hello { version_min, version_max, job, token } => {
                 to.u16(*version_min);
                 to.u16(*version_max);
                 to.text(job);
+                to.short_bytes(TOKEN_LENGTH_MAX, &token.0);
             }
             Self::Show { namespace, dataset } => {
                 to.bytes(namespace.as_bytes());
@@ -313,6 +327,7 @@ impl Request {
                 version_min: from.u16()?,
                 version_max: from.u16()?,
                 job: from.text()?,
+                token: SentToken(from.short_bytes(TOKEN_LENGTH_MAX)?),
             },
             kind::SHOW => Self::Show { namespace: from.namespace()?, dataset: from.dataset()? },
             kind::PROVE => Self::Prove { dataset: from.dataset()?, proof: from.array()? },

@@ -16,7 +16,7 @@ pub(crate) fn write(membership: Option<&Membership>, to: &mut Writer<'_>) {
     to.u8(list.zones_apart().into());
     to.list(NODES_MAX, list.members(), |to, member| {
         to.text(member.name.as_str());
-        to.text(&member.endpoint);
+        to.text(&member.endpoint.to_string());
         to.text(member.zone.as_ref().map_or("", |zone| zone.as_str()));
         to.u32(member.weight.thousandths());
     });
@@ -30,7 +30,7 @@ pub(crate) fn read(from: &mut Reader<'_>) -> Result<Option<Membership>, Malforme
     let zones_apart = from.flag()?;
     let members = from.list(NODES_MAX, MEMBER_SIZE_MIN, |from| {
         let (name, endpoint, zone) = (from.text()?, from.text()?, from.text()?);
-        member(&name, endpoint, &zone, from.u32()?).map_err(|_| Malformed::Value)
+        member(&name, &endpoint, &zone, from.u32()?)
     })?;
     if !members.is_sorted_by(|a, b| a.name < b.name) {
         return Err(Malformed::Value);
@@ -39,8 +39,16 @@ pub(crate) fn read(from: &mut Reader<'_>) -> Result<Option<Membership>, Malforme
     list.map(Some).map_err(|_| Malformed::Value)
 }
 
-fn member(name: &str, endpoint: String, zone: &str, thousandths: u32) -> Result<Member, ListError> {
-    let zone = if zone.is_empty() { None } else { Some(zone.parse()?) };
-    let weight = Weight::from_thousandths(thousandths)?;
-    Ok(Member { name: name.parse()?, endpoint, weight, zone })
+fn member(name: &str, endpoint: &str, zone: &str, weight: u32) -> Result<Member, Malformed> {
+    let understood = || -> Result<Member, ListError> {
+        Ok(Member {
+            name: name.parse()?,
+            endpoint: endpoint.parse()?,
+            weight: Weight::from_thousandths(weight)?,
+            zone: if zone.is_empty() { None } else { Some(zone.parse()?) },
+        })
+    };
+    // What could have been written otherwise was not written by us.
+    let plain = |member: &Member| member.endpoint.to_string() == endpoint;
+    understood().ok().filter(plain).ok_or(Malformed::Value)
 }

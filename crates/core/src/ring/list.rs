@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, fmt};
 
 use super::Ring;
-use crate::{NodeName, Zone, names::PlainNameError};
+use crate::{Endpoint, NodeName, Zone, endpoint::EndpointError, names::PlainNameError};
 
 /// No list is longer.
 pub const NODES_MAX: usize = 1024;
@@ -64,7 +64,7 @@ pub struct Member {
     /// What it is called, for ever.
     pub name: NodeName,
     /// Where it is found.
-    pub endpoint: String,
+    pub endpoint: Endpoint,
     /// How much it takes.
     pub weight: Weight,
     /// Where it stands.
@@ -85,10 +85,13 @@ pub enum ListError {
     Name(NodeName),
     /// Two names for one node.
     #[error("`{0}` and `{1}` have the same endpoint `{2}`; remove one, or correct its endpoint")]
-    Endpoint(NodeName, NodeName, String),
-    /// An endpoint that is none.
-    #[error("the endpoint of `{0}` is empty or longer than {ENDPOINT_SIZE_MAX} bytes")]
+    SameEndpoint(NodeName, NodeName, Endpoint),
+    /// An endpoint that is too long to be told.
+    #[error("the endpoint of `{0}` is longer than {ENDPOINT_SIZE_MAX} bytes; use a shorter path")]
     EndpointSize(NodeName),
+    /// An endpoint that is none.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
     /// A share that makes no sense.
     #[error("a weight of {weight} makes no sense; use a number from 0.001 to 1000000, such as 1")]
     Weight {
@@ -152,14 +155,14 @@ impl NodeList {
         }
         let mut endpoints = BTreeSet::new();
         for member in &members {
-            if !(1..=ENDPOINT_SIZE_MAX).contains(&member.endpoint.len()) {
+            if member.endpoint.to_string().len() > ENDPOINT_SIZE_MAX {
                 return Err(ListError::EndpointSize(member.name.clone()));
             }
             if !endpoints.insert(&member.endpoint) {
                 let same = |other: &&Member| other.endpoint == member.endpoint;
                 let first = members.iter().find(same).expect("it was inserted");
                 let (first, second) = (first.name.clone(), member.name.clone());
-                return Err(ListError::Endpoint(first, second, member.endpoint.clone()));
+                return Err(ListError::SameEndpoint(first, second, member.endpoint.clone()));
             }
             if zones_apart && member.zone.is_none() {
                 return Err(ListError::NoZone(member.name.clone()));
@@ -206,7 +209,7 @@ impl NodeList {
         text(if self.zones_apart { "apart" } else { "together" });
         for Member { name, endpoint, weight, zone } in &self.members {
             text(name.as_str());
-            text(endpoint);
+            text(&endpoint.to_string());
             text(zone.as_ref().map_or("", Zone::as_str));
             text(&weight.thousandths().to_string());
         }

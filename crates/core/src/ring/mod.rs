@@ -11,10 +11,12 @@
 //! With zones apart there is a ring for each of them: a job uses that of its zone, so that nothing crosses
 //! the slow links between them (Quiver 4.9).
 
+mod contacts;
 mod known;
 mod list;
 mod score;
 
+pub use contacts::{Contacts, ContactsError};
 pub use known::{Heard, KnownRing};
 pub use list::{Fingerprint, ListError, Member, Membership, NODES_MAX, NodeList, Weight};
 

@@ -6,7 +6,7 @@ use crate::Zone;
 fn member(name: &str, weight: f64, zone: Option<&str>) -> Member {
     Member {
         name: name.parse().unwrap(),
-        endpoint: format!("/run/{name}.sock"),
+        endpoint: format!("/run/{name}.sock").parse().unwrap(),
         weight: Weight::new(weight).unwrap(),
         zone: zone.map(|zone| zone.parse().unwrap()),
     }
@@ -155,8 +155,8 @@ fn lists_that_make_no_sense_are_refused_with_the_fix() {
     let text = complaint(same, false);
     assert!(text.contains("`node-0` and `node-2` have the same endpoint"), "{text}");
     let mut nowhere = nodes(&[1.0]);
-    nowhere[0].endpoint.clear();
-    assert!(complaint(nowhere, false).contains("endpoint of `node-0` is empty"));
+    nowhere[0].endpoint = "x".repeat(600).parse().unwrap();
+    assert!(complaint(nowhere, false).contains("endpoint of `node-0` is longer than 512"));
     assert!(complaint(nodes(&[1.0]), true).contains("give every node a `zone`"));
     for weight in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e7, 0.0001] {
         let text = Weight::new(weight).unwrap_err().to_string();
