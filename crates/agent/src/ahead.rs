@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use crate::{
-    connection::{Connection, Result},
+    connection::{Connection, LinkError, Result},
     link::Link,
     links::Nodes,
     service::AgentService,
@@ -35,9 +35,13 @@ pub(crate) async fn run(service: Arc<AgentService>) {
     let mut tasks = JoinSet::new();
     tasks.spawn(fetch_wanted(Arc::clone(&service), Arc::clone(&places)));
     loop {
-        let Ok(nodes) = service.links.nodes().await else {
-            tokio::time::sleep(PAUSE).await;
-            continue;
+        let nodes = match service.links.nodes().await {
+            Ok(nodes) => nodes,
+            Err(LinkError::None) => return std::future::pending().await,
+            Err(_) => {
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
         };
         // They end when they are dropped, which is when others share the work.
         let mut fillings = JoinSet::new();
@@ -145,15 +149,11 @@ impl Filling {
 
     /// Finds out what the node lacks of its share.
     async fn look(&mut self, node: &Arc<Connection>) -> Result<()> {
-        let digest = &self.service.digest;
-        let presence = node.presence(digest.summary().blobs).await?;
-        let is_there = |blob: u64| {
-            let byte = usize::try_from(blob / 8).ok().and_then(|at| presence.get(at));
-            byte.is_some_and(|byte| byte >> (blob % 8) & 1 == 1)
-        };
-        self.rest = (0..digest.summary().blobs)
-            .filter(|blob| !is_there(*blob) && self.nodes.owner(digest, *blob) == self.place)
-            .collect();
+        let (service, nodes, place) =
+            (Arc::clone(&self.service), Arc::clone(&self.nodes), self.place);
+        let present = node.presence(service.digest.summary().blobs).await?;
+        let look = move || nodes.absent(&service.digest, place, &present);
+        self.rest = tokio::task::spawn_blocking(look).await.expect("looking does not panic");
         fastrand::shuffle(&mut self.rest);
         self.looked_at = Arc::downgrade(node);
         Ok(())

@@ -1,7 +1,10 @@
 //! The ways to all nodes that share the work. Who they are is asked of whichever is found first; a node
 //! that knows of no others is alone.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use forebay_core::{
     BlobOrdinal, Endpoint, NodeName,
@@ -53,11 +56,13 @@ pub(crate) struct Nodes {
     ring: Option<Ring>,
     /// In the order of the ring.
     links: Vec<Arc<Link>>,
+    /// Of every blob, once all of them have been needed.
+    owners: OnceLock<Vec<u16>>,
 }
 
 impl Nodes {
     fn alone(link: Link) -> Self {
-        Self { ring: None, links: vec![Arc::new(link)] }
+        Self { ring: None, links: vec![Arc::new(link)], owners: OnceLock::new() }
     }
 
     /// Links to those who stay where they were are kept.
@@ -68,7 +73,7 @@ impl Nodes {
             kept.unwrap_or_else(|| Arc::new(Link::new(endpoint.clone(), Some(name.clone()))))
         };
         let links = ring.members().iter().map(|member| link(&member.name, &member.endpoint));
-        Self { links: links.collect(), ring: Some(ring) }
+        Self { links: links.collect(), ring: Some(ring), owners: OnceLock::new() }
     }
 
     /// In the order of the ring.
@@ -81,6 +86,22 @@ impl Nodes {
     pub fn owner(&self, digest: &Digest, blob: u64) -> usize {
         let Some(ring) = &self.ring else { return 0 };
         digest.blob(BlobOrdinal::new(blob)).map_or(0, |row| ring.owner(&row.address))
+    }
+}
+
+impl Nodes {
+    /// All blobs of a node that are not among these, one bit for each. Takes long for large datasets.
+    pub fn absent(&self, digest: &Digest, place: usize, present: &[u8]) -> Vec<u64> {
+        let blobs = 0..digest.summary().blobs;
+        let owners = self.owners.get_or_init(|| {
+            let owner = |blob| u16::try_from(self.owner(digest, blob)).expect("at most NODES_MAX");
+            if self.ring.is_some() { blobs.clone().map(owner).collect() } else { Vec::new() }
+        });
+        let index = |blob: u64| usize::try_from(blob).expect("digests are in memory");
+        let is_owned =
+            |blob: u64| owners.get(index(blob)).is_none_or(|owner| usize::from(*owner) == place);
+        let is_there = |blob: u64| present[index(blob / 8)] >> (blob % 8) & 1 == 1;
+        blobs.filter(|blob| is_owned(*blob) && !is_there(*blob)).collect()
     }
 }
 
@@ -147,13 +168,13 @@ impl Links {
                     return Ok(self.learnt(endpoint, connection, says).await);
                 }
                 Err(error) => {
+                    if !retries.has_failed(at) {
+                        tracing::warn!(%error, "no node: reading the origin directly");
+                    }
                     retries.failed(at, began, self.now());
                     failure = error;
                 }
             }
-        }
-        if !matches!(failure, LinkError::Unreachable) {
-            tracing::warn!(error = %failure, "no node: reading the origin directly");
         }
         Err(failure)
     }

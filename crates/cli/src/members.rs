@@ -34,13 +34,13 @@ pub struct Standing {
 
 /// Asks every node of the list that this one has.
 pub fn look(own: &Membership, credentials: &Credentials) -> Vec<Standing> {
-    let known = KnownRing::new(own.list().clone(), None);
+    let known = &KnownRing::new(own.list().clone(), None);
     let mut all = Vec::new();
     for some in own.list().members().chunks(AT_ONCE) {
         all.extend(thread::scope(|scope| {
             let asked: Vec<_> = some
                 .iter()
-                .map(|member| scope.spawn(|| ask(member, &known, credentials)))
+                .map(|member| scope.spawn(move || ask(member, known, credentials)))
                 .collect();
             let standings = asked.into_iter().map(|one| one.join().expect("asking does not panic"));
             standings.collect::<Vec<_>>()
@@ -50,7 +50,7 @@ pub fn look(own: &Membership, credentials: &Credentials) -> Vec<Standing> {
 }
 
 fn ask(member: &Member, known: &KnownRing, credentials: &Credentials) -> Standing {
-    let asked = || {
+    let asked = || -> Result<_, ClientError> {
         let mut client = Client::connect_as(credentials, &member.endpoint, "forebay", PATIENCE)?;
         Ok((client.ring()?, client.stats()?))
     };

@@ -85,6 +85,11 @@ impl Retries {
         self.0[node].is_due(now)
     }
 
+    /// Whether the last try of this one failed.
+    pub fn has_failed(&self, node: usize) -> bool {
+        self.0[node].has_failed()
+    }
+
     /// A try of this one that began then has failed now. Says whether it should be started anew.
     pub fn failed(&mut self, node: usize, began: Duration, now: Duration) -> bool {
         let others = self.0.iter().enumerate().filter(|(at, one)| *at != node && one.has_failed());

@@ -4,7 +4,6 @@
 //! there are 32 jobs at once.
 
 use std::{
-    collections::BTreeMap,
     env, fs,
     io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
@@ -236,6 +235,12 @@ fn every_blob_is_fetched_once_and_lies_with_its_owner() {
         for (at, (blobs, _)) in cluster.shares().into_iter().enumerate() {
             assert_eq!(cluster.counter(at, "puts"), blobs, "node {at} of {nodes}");
             cluster.check_memory(at);
+        }
+        let args = ["evict", "x.digest", "--format", "json", "--socket", &first];
+        let evicted = cluster.place.forebay(args).succeeds().json();
+        assert_eq!(evicted["bytes"], cluster.place.data_size(), "from all of them");
+        for at in 0..nodes {
+            assert_eq!(cluster.counter(at, "resident_blobs"), 0, "node {at} of {nodes}");
         }
     }
 }
