@@ -38,7 +38,8 @@ class Dataset:
     cache
         ``"auto"`` uses this user's node and starts it if need be; a path is the socket of a node,
         ``"tls://host:port"`` a node of another machine (who the job is to it, the environment
-        says: ``docs/security.md``); ``None`` reads the origin without one.
+        says: ``docs/security.md``; of several that share the work one is enough, or some with
+        commas in between); ``None`` reads the origin without one.
     storage_options
         How to reach the origin: ``endpoint``, ``access_key``, ``secret_key``, ``anonymous``,
         ``deadline_seconds``. By default, what the environment says.

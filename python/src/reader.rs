@@ -16,7 +16,7 @@ use std::{
 };
 
 use forebay_client::{self as client, Client, ClientError, Interrupt};
-use forebay_core::{Endpoint, ItemOrdinal};
+use forebay_core::{ItemOrdinal, ring::Contacts};
 use forebay_identity::Credentials;
 use pyo3::{prelude::*, types::PyBytes};
 
@@ -34,7 +34,7 @@ const PRESENCE_SHARE: u32 = 20;
 #[pyclass(frozen, module = "forebay._native")]
 pub struct Reader {
     digest: Py<Digest>,
-    node: Option<Endpoint>,
+    node: Option<Contacts>,
     credentials: Credentials,
     agent: PathBuf,
     job: String,
@@ -81,7 +81,7 @@ impl Reader {
         agent: PathBuf,
         job: String,
     ) -> PyResult<Self> {
-        let node = node.map(endpoint).transpose()?;
+        let node = node.map(contacts).transpose()?;
         let credentials = credentials()?;
         let (idle, presence, node_fell) = Default::default();
         Ok(Self { digest, node, credentials, agent, job, idle, presence, node_fell })
@@ -168,13 +168,16 @@ impl Reader {
 /// Whether a node or an agent listens at a socket, and answers a greeting in time.
 #[pyfunction]
 pub fn answers(py: Python<'_>, node: PathBuf, seconds: f64) -> PyResult<bool> {
-    let (node, credentials) = (endpoint(node)?, credentials()?);
+    let (nodes, credentials) = (contacts(node)?, credentials()?);
     let patience = Duration::from_secs_f64(seconds);
-    Ok(py.detach(|| Client::connect_as(&credentials, node, "", patience).is_ok()))
+    Ok(py.detach(|| {
+        let mut all = nodes.endpoints().iter();
+        all.any(|node| Client::connect_as(&credentials, node, "", patience).is_ok())
+    }))
 }
 
-/// A path, or what is no path but an endpoint.
-fn endpoint(node: PathBuf) -> PyResult<Endpoint> {
+/// A path, or what is no path but an endpoint, or several of them.
+fn contacts(node: PathBuf) -> PyResult<Contacts> {
     match node.to_str() {
         Some(text) => text.parse().map_err(|error| forebay_error(&error)),
         None => Ok(node.into()),

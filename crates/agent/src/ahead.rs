@@ -1,63 +1,161 @@
-//! Fetching ahead: first what the job said it will want, in that order; then, as long as the node has
+//! Fetching ahead: first what the job said it will want, in that order; then, as long as the nodes have
 //! room, everything else, in a random order of the agent's own, so that the agents of several jobs meet
 //! as little as possible.
+//!
+//! Each node has a task of its own that fills up its share, so that one that is hung holds up nobody else. A
+//! node that is back after a while is asked what it has, and is given the rest: first what is still in this
+//! agent's memory.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use forebay_core::BlobOrdinal;
-use tokio::task::JoinSet;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::JoinSet,
+};
 
-use crate::service::AgentService;
+use crate::{
+    connection::{Connection, LinkError, Result},
+    link::Link,
+    links::Nodes,
+    service::AgentService,
+};
 
 /// Blobs fetched ahead at once; those that the job waits for come on top.
 const AT_ONCE: usize = 16;
-/// How often it is looked whether the node has room again.
+/// How often it is looked whether a node has room again, or is there again.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Runs until the agent stops.
 pub(crate) async fn run(service: Arc<AgentService>) {
-    let mut rest: Vec<u64> = (0..service.digest.summary().blobs).collect();
-    fastrand::shuffle(&mut rest);
-    let mut fetches = JoinSet::new();
+    let places = Arc::new(Semaphore::new(AT_ONCE));
+    let mut tasks = JoinSet::new();
+    tasks.spawn(fetch_wanted(Arc::clone(&service), Arc::clone(&places)));
     loop {
-        while fetches.len() < AT_ONCE {
-            let wanted = service.next_wanted();
-            let blob = match wanted {
-                Some(blob) => blob,
-                None => match rest.last().copied() {
-                    Some(blob) if service.node_has_room_for(blob).await => {
-                        rest.pop();
-                        blob
-                    }
-                    _ => break,
-                },
+        let nodes = match service.links.nodes().await {
+            Ok(nodes) => nodes,
+            Err(LinkError::None) => return std::future::pending().await,
+            Err(_) => {
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+        };
+        // They end when they are dropped, which is when others share the work.
+        let mut fillings = JoinSet::new();
+        for place in 0..nodes.links().len() {
+            let filling = Filling {
+                service: Arc::clone(&service),
+                nodes: Arc::clone(&nodes),
+                place,
+                rest: Vec::new(),
+                looked_at: Weak::new(),
             };
-            let service = Arc::clone(&service);
-            fetches.spawn(async move {
-                if let Err(error) = service.obtain_ahead(blob).await {
-                    // Whoever asks for it will be told why.
-                    tracing::debug!(%error, blob, "cannot fetch ahead");
-                }
-            });
+            fillings.spawn(filling.run(Arc::clone(&places)));
         }
-        tokio::select! {
-            Some(_) = fetches.join_next() => {}
-            () = service.something_wanted() => {}
-            () = tokio::time::sleep(PAUSE) => {}
+        loop {
+            service.links.changed().await;
+            let now = service.links.nodes().await;
+            if !now.is_ok_and(|now| Arc::ptr_eq(&now, &nodes)) {
+                break;
+            }
         }
     }
 }
 
-impl AgentService {
-    /// Whether the node would keep this blob without dropping another, and takes any.
-    async fn node_has_room_for(&self, blob: u64) -> bool {
-        if !self.puts_ahead.lock().is_due(self.link.now()) {
-            return false;
+/// What the job said it will want comes before everything else.
+async fn fetch_wanted(service: Arc<AgentService>, places: Arc<Semaphore>) {
+    let mut fetches = JoinSet::new();
+    loop {
+        let place = Arc::clone(&places).acquire_owned().await.expect("never closed");
+        match service.next_wanted() {
+            Some(blob) => fetch(&mut fetches, Arc::clone(&service), blob, place),
+            None => {
+                drop(place);
+                service.something_wanted().await;
+            }
         }
-        let Ok(row) = self.digest.blob(BlobOrdinal::new(blob)) else { return true };
-        let Ok(node) = self.link.connection().await else { return false };
+        while fetches.try_join_next().is_some() {}
+    }
+}
+
+fn fetch(
+    fetches: &mut JoinSet<()>,
+    service: Arc<AgentService>,
+    blob: u64,
+    place: OwnedSemaphorePermit,
+) {
+    fetches.spawn(async move {
+        if let Err(error) = service.obtain_ahead(blob).await {
+            // Whoever asks for it will be told why.
+            tracing::debug!(%error, blob, "cannot fetch ahead");
+        }
+        drop(place);
+    });
+}
+
+/// One node's share, as far as it is not there.
+struct Filling {
+    service: Arc<AgentService>,
+    nodes: Arc<Nodes>,
+    place: usize,
+    /// In a random order.
+    rest: Vec<u64>,
+    /// The connection on which the node last said what it has.
+    looked_at: Weak<Connection>,
+}
+
+impl Filling {
+    async fn run(mut self, places: Arc<Semaphore>) {
+        let mut fetches = JoinSet::new();
+        loop {
+            while fetches.try_join_next().is_some() {}
+            let Some(blob) = self.next().await else {
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            };
+            let place = Arc::clone(&places).acquire_owned().await.expect("never closed");
+            if self.service.is_something_wanted() {
+                drop(place);
+                tokio::task::yield_now().await;
+                continue;
+            }
+            self.rest.pop();
+            fetch(&mut fetches, Arc::clone(&self.service), blob, place);
+        }
+    }
+
+    fn link(&self) -> &Arc<Link> {
+        &self.nodes.links()[self.place]
+    }
+
+    /// What to fetch next, if the node is there, takes anything and would keep it without dropping another.
+    async fn next(&mut self) -> Option<u64> {
+        let node = self.link().connection(&self.service.links).await.ok()?;
+        if self.looked_at.as_ptr() != Arc::as_ptr(&node) {
+            self.look(&node).await.ok()?;
+        }
+        let blob = *self.rest.last()?;
+        if !self.link().takes_any(self.service.links.now()) {
+            return None;
+        }
+        let Ok(row) = self.service.digest.blob(BlobOrdinal::new(blob)) else { return Some(blob) };
         // What is under way elsewhere, and the store's own overhead, need some, too.
         let margin = (AT_ONCE as u64 + 1) * (row.length + (64 << 10));
-        node.room().await.is_ok_and(|room| room >= margin)
+        node.room().await.is_ok_and(|room| room >= margin).then_some(blob)
+    }
+
+    /// Finds out what the node lacks of its share.
+    async fn look(&mut self, node: &Arc<Connection>) -> Result<()> {
+        let (service, nodes, place) =
+            (Arc::clone(&self.service), Arc::clone(&self.nodes), self.place);
+        let present = node.presence(service.digest.summary().blobs).await?;
+        let look = move || nodes.absent(&service.digest, place, &present);
+        self.rest = tokio::task::spawn_blocking(look).await.expect("looking does not panic");
+        fastrand::shuffle(&mut self.rest);
+        self.looked_at = Arc::downgrade(node);
+        Ok(())
     }
 }

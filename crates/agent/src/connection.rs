@@ -23,7 +23,7 @@ use forebay_core::{
 use forebay_server::{Incoming, Outgoing};
 use forebay_wire::{
     BlobProgress, BlobRange, ClaimAnswer, Frame, GetAnswer, HEADER_SIZE, Header, PAYLOAD_SIZE_MAX,
-    PutAnswer, Refusal, RenewAnswer, Reply, Request,
+    PRESENCE_MAX, PutAnswer, Refusal, RenewAnswer, Reply, Request,
 };
 use parking_lot::Mutex;
 use tokio::{
@@ -53,6 +53,8 @@ pub(crate) enum LinkError {
     Silent,
     #[error("the node does not speak this protocol")]
     Nonsense,
+    #[error("`{expected}` should be there, but it is {found}; correct its endpoint, or its name")]
+    Wrong { expected: String, found: String },
 }
 
 pub(crate) type Result<T> = std::result::Result<T, LinkError>;
@@ -215,6 +217,23 @@ impl Connection {
                 _ => return Err(LinkError::Nonsense),
             }
         }
+    }
+
+    /// Which blobs are resident: one bit for each, lowest first.
+    pub async fn presence(&self, blobs: u64) -> Result<Vec<u8>> {
+        let mut all = Vec::new();
+        let mut first = 0;
+        while first < blobs {
+            let count = u32::try_from(blobs - first).unwrap_or(u32::MAX).min(PRESENCE_MAX);
+            match self.ask(&Request::Presence { handle: self.handle, first, count }).await? {
+                Reply::Presence { bits } if bits.len() == count.div_ceil(8) as usize => {
+                    all.extend_from_slice(&bits);
+                }
+                _ => return Err(LinkError::Nonsense),
+            }
+            first += u64::from(count);
+        }
+        Ok(all)
     }
 
     /// Bytes that the node could still take without throwing anything out.

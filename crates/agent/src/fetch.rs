@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::{Bytes, BytesMut};
 use forebay_core::{
     BlobOrdinal,
-    attempt::{Attempt, Fact, Outcome, Purpose, Right, Step},
+    attempt::{Attempt, Fact, NodeState, Outcome, Purpose, Right, Step},
     digest::DigestError,
 };
 use forebay_origin::{OriginError, PIECE};
@@ -16,6 +16,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
     connection::{Connection, HeldClaim, LinkError},
+    link::Link,
     service::AgentService,
 };
 
@@ -53,6 +54,7 @@ impl Obtained {
 struct Hands {
     blob: u64,
     length: u64,
+    link: Option<Arc<Link>>,
     node: Option<Arc<Connection>>,
     claim: Option<HeldClaim>,
     content: Bytes,
@@ -65,24 +67,32 @@ impl AgentService {
         let length = self.digest.blob(BlobOrdinal::new(blob))?.length;
         // Before anything is claimed: a claim that waits for memory makes no headway, and is lost.
         let memory = self.memory.take(length).await;
-        let (_, content) = self.attempt(blob, length, Purpose::Wanted).await?;
+        let link = self.links.to(blob).await;
+        let (_, content) = self.attempt(blob, length, Purpose::Wanted, link).await?;
         Ok(Obtained { content, _memory: Some(memory) })
     }
 
     /// Fetches a blob for the node, if nobody else does; without a node, for the memory that is left.
     pub(crate) async fn obtain_ahead(self: &Arc<Self>, blob: u64) -> Result<(), FetchError> {
         let length = self.digest.blob(BlobOrdinal::new(blob))?.length;
-        if self.kept.lock().contains(blob) {
+        let link = self.links.to(blob).await;
+        let kept = self.kept.lock().content(blob);
+        if let Some(content) = kept {
+            if let Ok(link) = link {
+                self.hand_over(&link, blob, &content).await;
+            }
             return Ok(());
         }
         let memory = self.memory.take(length).await;
-        let began = self.link.now();
-        let (outcome, _) = self.attempt(blob, length, Purpose::Ahead).await?;
+        let owner = link.as_ref().ok().map(Arc::clone);
+        let began = self.links.now();
+        let (outcome, _) = self.attempt(blob, length, Purpose::Ahead, link).await?;
         drop(memory);
         match outcome {
-            Outcome::Bytes => self.puts_ahead.lock().succeeded(),
-            Outcome::Kept => {
-                self.puts_ahead.lock().failed(began, self.link.now());
+            Outcome::Bytes | Outcome::Kept => {
+                if let Some(link) = owner {
+                    link.has_taken(outcome == Outcome::Bytes, began, self.links.now());
+                }
             }
             Outcome::Unclaimed if self.kept.lock().has_room_ahead(length) => {
                 // Whoever asks for it will be told what is wrong.
@@ -93,23 +103,48 @@ impl AgentService {
         Ok(())
     }
 
+    /// What was read from the origin while its node was away is given to the node, now that it is back.
+    async fn hand_over(&self, link: &Link, blob: u64, content: &Bytes) {
+        let began = self.links.now();
+        let Ok(node) = link.connection(&self.links).await else { return };
+        if !link.takes_any(began) {
+            return;
+        }
+        if let Ok((_, Some(claim))) = node.claim(blob).await {
+            let is_taken = claim.put(content).await.is_ok();
+            if is_taken {
+                // It may go from here, if room is needed.
+                self.kept.lock().take_note_of(blob);
+            } else {
+                self.counters.puts_refused.one();
+                claim.release().await;
+            }
+            link.has_taken(is_taken, began, self.links.now());
+        }
+    }
+
     async fn attempt(
         &self,
         blob: u64,
         length: u64,
         purpose: Purpose,
+        link: Result<Arc<Link>, LinkError>,
     ) -> Result<(Outcome, Bytes), FetchError> {
-        let (state, node) = self.link.node().await;
-        let mut attempt = Attempt::new(self.link.now(), purpose, state);
+        let (state, node) = match &link {
+            Ok(link) => link.node(&self.links).await,
+            Err(LinkError::None) => (NodeState::None, None),
+            Err(_) => (NodeState::Unreachable, None),
+        };
+        let mut attempt = Attempt::new(self.links.now(), purpose, state);
         let (claim, content, error) = (None, Bytes::new(), None);
-        let mut hands = Hands { blob, length, node, claim, content, error };
+        let mut hands = Hands { blob, length, link: link.ok(), node, claim, content, error };
         loop {
             let step = attempt.step();
             if let Step::Done(outcome) = step {
                 return hands.error.map_or(Ok((outcome, hands.content)), Err);
             }
             let fact = self.carry_out(step, &mut hands).await;
-            attempt.next(self.link.now(), fact);
+            attempt.next(self.links.now(), fact);
         }
     }
 
@@ -123,7 +158,14 @@ impl AgentService {
             }
             Step::Fetch(right) => {
                 match right {
-                    Right::Fallback => self.counters.fallbacks.one(),
+                    Right::Fallback => {
+                        self.counters.fallbacks.one();
+                        if let Some(link) = hands.link.as_ref().filter(|link| link.name().is_some())
+                        {
+                            self.counters.fallbacks_ring.one();
+                            link.fallbacks.one();
+                        }
+                    }
                     Right::Outside => self.counters.outside.one(),
                     Right::Claim | Right::NoNode => {}
                 }

@@ -8,11 +8,12 @@ mod ahead;
 mod connection;
 mod fetch;
 mod link;
+mod links;
 mod service;
 
 use std::{future::Future, path::PathBuf, pin::pin, sync::Arc};
 
-use forebay_core::{Endpoint, Namespace, digest::Digest};
+use forebay_core::{Namespace, digest::Digest, ring::Contacts};
 use forebay_identity::Credentials;
 use forebay_origin::Origin;
 use forebay_server::{Accepted, Audience, Listener, session};
@@ -27,8 +28,8 @@ const CONNECTIONS_MAX: usize = 1024;
 pub struct Config {
     /// The job's private socket.
     pub socket: PathBuf,
-    /// Where the node listens, if there is to be one.
-    pub node: Option<Endpoint>,
+    /// Where the nodes are, or one that knows the others; nobody, if there is to be no node.
+    pub nodes: Contacts,
     /// Who the job is to the node.
     pub credentials: Credentials,
     /// What the job calls itself.

@@ -1,29 +1,35 @@
-//! The way to the node: one connection with the dataset open, opened again when it breaks.
+//! The way to one node: one connection with the dataset open, opened again when it breaks.
 
 use std::{sync::Arc, time::Duration};
 
 use forebay_client::{Next, OpenError, Opening, greeted, hello};
 use forebay_core::{
-    Endpoint,
+    Endpoint, NodeName,
     attempt::NodeState,
     claims::LEASES,
-    digest::Digest,
     patience::{NODE_PATIENCE, Retry},
+    ring::Membership,
 };
-use forebay_identity::Credentials;
-use forebay_server::dial;
-use tokio::time::Instant;
+use forebay_server::{Counter, dial};
+use forebay_wire::{Reply, Request};
+use parking_lot::Mutex;
 
-use crate::connection::{Connection, LinkError, Result, renew};
+use crate::{
+    connection::{Connection, LinkError, Result, renew},
+    links::Links,
+};
 
-/// The way to the node.
+/// The way to one node.
 pub(crate) struct Link {
-    endpoint: Option<Endpoint>,
-    credentials: Credentials,
-    job: String,
-    digest: Digest,
-    started: Instant,
+    endpoint: Endpoint,
+    /// What it is called, if it is one of several.
+    name: Option<NodeName>,
     state: tokio::sync::Mutex<State>,
+    /// A node may have room and still take nothing: its disk is full. What is fetched for it then is
+    /// fetched in vain.
+    puts_ahead: Mutex<Retry>,
+    /// Blobs that were read from the origin because this node was of no help.
+    pub fallbacks: Counter,
 }
 
 #[derive(Default)]
@@ -33,75 +39,105 @@ struct State {
 }
 
 impl Link {
-    pub fn new(
-        endpoint: Option<Endpoint>,
-        credentials: Credentials,
-        job: String,
-        digest: Digest,
-    ) -> Self {
-        let (started, state) = (Instant::now(), tokio::sync::Mutex::default());
-        Self { endpoint, credentials, job, digest, started, state }
+    pub fn new(endpoint: Endpoint, name: Option<NodeName>) -> Self {
+        let (state, puts_ahead, fallbacks) = Default::default();
+        Self { endpoint, name, state, puts_ahead, fallbacks }
     }
 
-    /// The time as `core` wants it.
-    pub fn now(&self) -> Duration {
-        self.started.elapsed()
+    pub fn name(&self) -> Option<&NodeName> {
+        self.name.as_ref()
+    }
+
+    pub fn is_to(&self, name: &NodeName, endpoint: &Endpoint) -> bool {
+        self.name.as_ref() == Some(name) && self.endpoint == *endpoint
+    }
+
+    /// Whether it is time to give the node something that nobody waits for.
+    pub fn takes_any(&self, now: Duration) -> bool {
+        self.puts_ahead.lock().is_due(now)
+    }
+
+    /// The node has taken such a thing, or not.
+    pub fn has_taken(&self, is_taken: bool, began: Duration, now: Duration) {
+        let mut puts_ahead = self.puts_ahead.lock();
+        if is_taken {
+            puts_ahead.succeeded();
+        } else {
+            puts_ahead.failed(began, now);
+        }
+    }
+
+    /// Takes a connection that somebody has made.
+    pub async fn opened(&self, connection: Arc<Connection>) {
+        self.state.lock().await.open = Some(connection);
     }
 
     /// What is known of the node, and the connection if there is one.
-    pub async fn node(&self) -> (NodeState, Option<Arc<Connection>>) {
-        match self.connection().await {
+    pub async fn node(&self, links: &Links) -> (NodeState, Option<Arc<Connection>>) {
+        match self.connection(links).await {
             Ok(node) => (NodeState::Leases(node.lease()), Some(node)),
-            Err(LinkError::None) => (NodeState::None, None),
             Err(_) => (NodeState::Unreachable, None),
         }
     }
 
     /// The connection, opened if need be.
-    pub async fn connection(&self) -> Result<Arc<Connection>> {
-        let endpoint = self.endpoint.as_ref().ok_or(LinkError::None)?;
+    pub async fn connection(&self, links: &Links) -> Result<Arc<Connection>> {
         let mut state = self.state.lock().await;
         if let Some(open) = state.open.as_ref().filter(|open| !open.is_closed()) {
             return Ok(Arc::clone(open));
         }
         state.open = None;
-        let began = self.now();
+        let began = links.now();
         if !state.retry.is_due(began) {
             return Err(LinkError::Unreachable);
         }
-        match self.open(endpoint).await {
+        let connected = connect(links, &self.endpoint).await;
+        let heard = connected
+            .and_then(|(connection, says)| links.heard(self, says.as_ref()).map(|()| connection));
+        match heard {
             Ok(connection) => {
-                tokio::spawn(renew(Arc::downgrade(&connection)));
                 state.open = Some(Arc::clone(&connection));
                 state.retry.succeeded();
                 Ok(connection)
             }
             Err(error) => {
                 if !state.retry.has_failed() {
-                    tracing::warn!(%error, "no node: reading the origin directly");
+                    let node = self.name.as_ref().map_or("the only one", NodeName::as_str);
+                    tracing::warn!(%error, node, "no node: reading the origin directly");
                 }
-                state.retry.failed(began, self.now());
+                state.retry.failed(began, links.now());
+                links.lost(self);
                 Err(error)
             }
         }
     }
+}
 
-    async fn open(&self, endpoint: &Endpoint) -> Result<Arc<Connection>> {
-        let mut connection =
-            Connection::new(dial(endpoint, &self.credentials, NODE_PATIENCE).await?);
-        let hello = hello(&self.job, &self.credentials);
-        let lease = greeted(connection.exchange(&hello).await?)?;
-        if !LEASES.contains(&lease) {
-            return Err(OpenError::Unexpected.into());
-        }
-        let (mut opening, mut request) = Opening::begin(&self.digest)?;
-        let handle = loop {
-            match opening.reply(connection.exchange(&request).await?)? {
-                Next::Ask(next) => request = next,
-                Next::Open(handle) => break handle,
-            }
-        };
-        connection.opened(handle, lease);
-        Ok(Arc::new(connection))
+/// Connects to a node, asks who it is, and opens the dataset.
+pub(crate) async fn connect(
+    links: &Links,
+    endpoint: &Endpoint,
+) -> Result<(Arc<Connection>, Option<Membership>)> {
+    let mut connection = Connection::new(dial(endpoint, &links.credentials, NODE_PATIENCE).await?);
+    let hello = hello(&links.job, &links.credentials);
+    let lease = greeted(connection.exchange(&hello).await?)?;
+    if !LEASES.contains(&lease) {
+        return Err(OpenError::Unexpected.into());
     }
+    let says = match connection.exchange(&Request::Ring).await? {
+        Reply::Ring(says) => says,
+        Reply::Error(refusal) => return Err(refusal.into()),
+        _ => return Err(OpenError::Unexpected.into()),
+    };
+    let (mut opening, mut request) = Opening::begin(&links.digest)?;
+    let handle = loop {
+        match opening.reply(connection.exchange(&request).await?)? {
+            Next::Ask(next) => request = next,
+            Next::Open(handle) => break handle,
+        }
+    };
+    connection.opened(handle, lease);
+    let connection = Arc::new(connection);
+    tokio::spawn(renew(Arc::downgrade(&connection)));
+    Ok((connection, says))
 }

@@ -10,7 +10,6 @@ use forebay_core::{
     BlobOrdinal, DatasetId, Namespace,
     digest::{Digest, PartView, plan::Layout},
     kept::Kept,
-    patience::Retry,
     table::{self, proofs_match},
 };
 use forebay_origin::{Origin, any_version, any_version_from};
@@ -27,12 +26,15 @@ use futures::{
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use crate::{Config, fetch::Obtained, link::Link};
+use crate::{Config, fetch::Obtained, links::Links};
 
 /// Blobs that the job may say it will want.
 const WANTED_MAX: usize = 1 << 16;
 /// Bytes of blobs that are being fetched, in KiB.
 const MEMORY_KIB: u64 = 256 << 10;
+
+/// Nodes whose fallbacks are told one by one.
+const NODES_COUNTED: usize = 256;
 
 type Refused = (ErrorCode, String);
 /// Memory is returned when the last who waited has sent its share.
@@ -44,12 +46,9 @@ pub(crate) struct AgentService {
     pub origin: Origin,
     mirror: bool,
     pub namespace: Namespace,
-    pub link: Link,
+    pub links: Links,
     pub kept: Mutex<Kept>,
     pub memory: Memory,
-    /// A node may have room and still take nothing: its disk is full. What is fetched for it then is
-    /// fetched in vain.
-    pub puts_ahead: Mutex<Retry>,
     pub counters: Counters,
     /// What somebody waits for, so that two who miss the same blob wait for one fetch.
     obtaining: Mutex<HashMap<u64, Obtaining>>,
@@ -63,6 +62,8 @@ pub(crate) struct Counters {
     pub gets: Counter,
     pub origin_bytes: Counter,
     pub fallbacks: Counter,
+    /// Those among them that one of several nodes is to blame for.
+    pub fallbacks_ring: Counter,
     pub outside: Counter,
     pub puts_refused: Counter,
 }
@@ -105,17 +106,16 @@ impl Memory {
 
 impl AgentService {
     pub fn new(config: Config) -> Self {
-        let Config { node, credentials, job, digest, origin, mirror, namespace, socket: _ } =
+        let Config { nodes, credentials, job, digest, origin, mirror, namespace, socket: _ } =
             config;
         Self {
-            link: Link::new(node, credentials, job, digest.clone()),
+            links: Links::new(nodes, credentials, job, digest.clone()),
             digest,
             origin,
             mirror,
             namespace,
             kept: Mutex::default(),
             memory: Memory(Arc::new(Semaphore::new(usize::try_from(MEMORY_KIB).expect("small")))),
-            puts_ahead: Mutex::default(),
             counters: Counters::default(),
             obtaining: Mutex::default(),
             wanted: Mutex::default(),
@@ -141,6 +141,11 @@ impl AgentService {
         let blob = wanted.queue.pop_front()?;
         wanted.members.remove(&blob);
         Some(blob)
+    }
+
+    /// Whether the job has said that it wants something more.
+    pub fn is_something_wanted(&self) -> bool {
+        !self.wanted.lock().queue.is_empty()
     }
 
     /// Completes when the job has said that it wants something more.
@@ -252,6 +257,25 @@ impl AgentService {
         Ok(Reply::Open { handle: 0 })
     }
 
+    fn counted(&self) -> Vec<(String, u64)> {
+        let Counters { gets, origin_bytes, fallbacks, fallbacks_ring, outside, puts_refused } =
+            &self.counters;
+        let counters = [
+            ("agent_gets", gets),
+            ("agent_origin_bytes", origin_bytes),
+            ("agent_fallbacks", fallbacks),
+            ("agent_fallbacks_ring", fallbacks_ring),
+            ("agent_outside", outside),
+            ("agent_puts_refused", puts_refused),
+            ("agent_ring_differs", &self.links.counters.differs),
+            ("agent_ring_wrong", &self.links.counters.wrong),
+        ];
+        let all = counters.map(|(name, counter)| (name.to_owned(), counter.get())).into_iter();
+        let by_node = self.links.fallbacks().into_iter().take(NODES_COUNTED);
+        all.chain(by_node.map(|(node, value)| (format!("agent_fallbacks_of_{node}"), value)))
+            .collect()
+    }
+
     fn answer_to(
         self: &Arc<Self>,
         session: &mut AgentSession,
@@ -272,19 +296,7 @@ impl AgentService {
                 self.check(&ranges)?;
                 return Ok(None);
             }
-            Request::Stats => {
-                let Counters { gets, origin_bytes, fallbacks, outside, puts_refused } =
-                    &self.counters;
-                let counters = [
-                    ("agent_gets", gets),
-                    ("agent_origin_bytes", origin_bytes),
-                    ("agent_fallbacks", fallbacks),
-                    ("agent_outside", outside),
-                    ("agent_puts_refused", puts_refused),
-                ];
-                let pairs = counters.map(|(name, counter)| (name.to_owned(), counter.get()));
-                Reply::Stats { counters: pairs.into() }
-            }
+            Request::Stats => Reply::Stats { counters: self.counted() },
             _ => return Err((ErrorCode::Malformed, "agents do not answer this".to_owned())),
         }))
     }

@@ -7,9 +7,10 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use forebay_agent::{Agent, Config};
-use forebay_core::Endpoint;
+use forebay_core::ring::Contacts;
 use forebay_digest::open;
-use forebay_origin::{Credentials, Origin};
+use forebay_origin::Origin;
+use forebay_server::read_node_list;
 use rustix::{
     event::{PollFd, PollFlags, poll},
     process::{Pid, PidfdFlags, pidfd_open},
@@ -38,10 +39,13 @@ pub struct Args {
     /// The private socket to listen on.
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
-    /// Where the node listens: a socket's path, tcp://HOST:PORT or tls://HOST:PORT; without one, everything
-    /// comes from the origin.
-    #[arg(long, value_name = "ENDPOINT")]
-    node: Option<Endpoint>,
+    /// Where a node listens: a socket's path, tcp://HOST:PORT or tls://HOST:PORT, or several of these with commas in
+    /// between; the first that answers tells of all others. Without any, everything comes from the origin.
+    #[arg(long, value_name = "ENDPOINTS")]
+    node: Option<Contacts>,
+    /// The list of nodes, in a file as nodes have it, so that none has to be asked for it.
+    #[arg(long, value_name = "FILE", conflicts_with = "node")]
+    node_list: Option<PathBuf>,
     /// What the job calls itself.
     #[arg(long, value_name = "NAME", default_value = "job")]
     job: String,
@@ -90,9 +94,16 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     }
     let url = args.origin.as_ref().unwrap_or(&summary.origin);
     let origin = Origin::new(url, &options)?;
+    let nodes = match &args.node_list {
+        Some(path) => {
+            let (list, zone) = read_node_list(path)?;
+            Contacts::of_list(list, zone).context("no node of the list is in this zone")?
+        }
+        None => args.node.unwrap_or_default(),
+    };
     let agent = Agent::bind(Config {
         socket: args.socket.clone(),
-        node: args.node,
+        nodes,
         credentials: forebay_identity::Credentials::from_environment()?,
         job: args.job,
         digest: file.digest.clone(),
@@ -173,7 +184,9 @@ fn take_options(options: &mut forebay_origin::Options) -> anyhow::Result<()> {
         }
     }
     options.credentials = match keys {
-        (Some(access_key), Some(secret_key)) => Some(Credentials { access_key, secret_key }),
+        (Some(access_key), Some(secret_key)) => {
+            Some(forebay_origin::Credentials { access_key, secret_key })
+        }
         (None, None) => None,
         _ => bail!("the options `access_key` and `secret_key` go together"),
     };

@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use forebay_client::{Client, Handle};
 use forebay_core::{
     ByteSize, Endpoint,
     chunking::PIECES_PER_CHUNK,
     manager::{Description, JobDescription, Piece},
+    ring::Membership,
 };
 use forebay_digest::DigestFile;
 
@@ -58,16 +59,41 @@ pub fn explain(args: &Args) -> anyhow::Result<Verdict> {
     Ok(Verdict::Yes)
 }
 
-/// Nothing of a dataset is kept any more.
+/// Nothing of a dataset is kept any more, on any node that shares the work.
 pub fn evict(args: &Args) -> anyhow::Result<Verdict> {
     let (file, mut client, handle) = open(&args.digest, args.node.as_ref())?;
-    let bytes = client.evict(handle)?;
+    let bytes = match client.ring()? {
+        None => client.evict(handle)?,
+        Some(own) => evict_everywhere(&own, &file)?,
+    };
     let dataset = file.digest.summary().dataset.to_string();
     match args.format {
         Format::Json => output::json(&Evicted { dataset, bytes })?,
         Format::Text => output::data(&format!("{} are gone for good\n", ByteSize(bytes)))?,
     }
     Ok(Verdict::Yes)
+}
+
+/// All that can be reached are told, also if others cannot.
+fn evict_everywhere(own: &Membership, file: &DigestFile) -> anyhow::Result<u64> {
+    let (mut bytes, mut failed) = (0, Vec::new());
+    for member in own.list().members() {
+        let evicted = status::connect(Some(&member.endpoint)).and_then(|mut client| {
+            let handle = client.open(&file.digest)?;
+            Ok(client.evict(handle)?)
+        });
+        match evicted {
+            Ok(more) => bytes += more,
+            Err(error) => failed.push(format!("{} ({error:#})", member.name)),
+        }
+    }
+    ensure!(
+        failed.is_empty(),
+        "{} are gone, but some may be left on {}; evict it again when they are back",
+        ByteSize(bytes),
+        failed.join(", ")
+    );
+    Ok(bytes)
 }
 
 fn open(digest: &Path, node: Option<&Endpoint>) -> anyhow::Result<(DigestFile, Client, Handle)> {

@@ -10,6 +10,7 @@ mod dev;
 mod digest;
 mod embed;
 mod explain;
+mod members;
 mod namespace;
 mod output;
 mod page;

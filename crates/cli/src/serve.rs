@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
-use forebay_core::{ByteSize, units::parse_duration};
+use forebay_core::{ByteSize, NodeName, units::parse_duration};
 use forebay_identity::read_key_file;
 use forebay_server::{Config, Server};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -61,6 +61,9 @@ pub struct Args {
     /// Stop when nobody has been connected for so long.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     idle_exit: Option<Duration>,
+    /// Which node of the configuration's list this is, so that all may have the same file.
+    #[arg(long, value_name = "NAME")]
+    name: Option<NodeName>,
     /// Only say whether the configuration can be used.
     #[arg(long)]
     check_config: bool,
@@ -145,5 +148,8 @@ fn configuration(args: Args) -> anyhow::Result<Config> {
         metrics: args.metrics.or(file.metrics),
         namespaces: if args.namespaces.is_empty() { file.namespaces } else { args.namespaces },
         idle_exit: args.idle_exit.or(file.idle_exit),
+        name: args.name.or(file.name),
+        nodes: file.nodes,
+        zones_apart: file.zones_apart,
     })
 }

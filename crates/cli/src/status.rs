@@ -7,13 +7,17 @@ use forebay_client::Client;
 use forebay_core::{ByteSize, Endpoint};
 use forebay_identity::Credentials;
 use forebay_server::default_socket;
+use serde::Serialize;
 
-use crate::output::{self, Format, Verdict};
+use crate::{
+    members::{self, Standing},
+    output::{self, Format, Verdict},
+};
 
 /// A node that does not answer within this is not well.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What the node is doing.
+/// What the node is doing, and how the others stand that share its work.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  forebay status\n  forebay status --format json | jq .hits")]
 pub struct Args {
@@ -26,12 +30,32 @@ pub struct Args {
     format: Format,
 }
 
+/// What one node has counted, and how the others stand, if there are any.
+#[derive(Debug, Serialize)]
+struct Status {
+    #[serde(flatten)]
+    counters: BTreeMap<String, u64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    nodes: Vec<Standing>,
+}
+
 pub fn run(args: &Args) -> anyhow::Result<Verdict> {
-    let counters = connect(args.node.as_ref())?.stats()?;
-    let counters: BTreeMap<String, u64> = counters.into_iter().collect();
+    let mut client = connect(args.node.as_ref())?;
+    let counters = client.stats()?.into_iter().collect();
+    let nodes = match client.ring()? {
+        Some(own) => members::look(&own, &Credentials::from_environment()?),
+        None => Vec::new(),
+    };
+    let status = Status { counters, nodes };
     match args.format {
-        Format::Json => output::json(&counters)?,
-        Format::Text => output::data(&for_people(&counters))?,
+        Format::Json => output::json(&status)?,
+        Format::Text => {
+            let mut text = for_people(&status.counters);
+            if !status.nodes.is_empty() {
+                text = format!("{text}\n{}", members::for_people(&status.nodes));
+            }
+            output::data(&text)?;
+        }
     }
     Ok(Verdict::Yes)
 }

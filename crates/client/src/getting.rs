@@ -102,6 +102,14 @@ impl Sink for Views<'_> {
     }
 }
 
+/// One batch that was asked for, and is to be taken.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    id: u64,
+    ranges: Vec<BlobRange>,
+    window: Option<Arc<Window>>,
+}
+
 impl Client {
     /// Bytes come over the socket, also where there could be a segment.
     #[must_use]
@@ -119,10 +127,31 @@ impl Client {
     ) -> Result<Vec<GetAnswer>> {
         let mut all = Vec::with_capacity(wanted.len());
         for batch in wanted.chunks_mut(BATCH_MAX) {
-            let ranges: Vec<BlobRange> = batch.iter().map(Wanted::range).collect();
-            all.extend(self.get_batch(handle, wait, &ranges, batch)?);
+            let sent = self.ask_get(handle, wait, batch)?;
+            all.extend(self.take_get(sent, wait, None, batch)?);
         }
         Ok(all)
+    }
+
+    /// The first half of a get of one batch.
+    pub(crate) fn ask_get(
+        &mut self,
+        handle: Handle,
+        wait: Duration,
+        batch: &[Wanted<'_>],
+    ) -> Result<Sent> {
+        self.ask_ranges(handle, wait, batch.iter().map(Wanted::range).collect())
+    }
+
+    /// The other half; the first answer may be due sooner than usual.
+    pub(crate) fn take_get(
+        &mut self,
+        sent: Sent,
+        wait: Duration,
+        within: Option<Duration>,
+        batch: &mut [Wanted<'_>],
+    ) -> Result<Vec<GetAnswer>> {
+        self.take_ranges(sent, (wait, within), batch)
     }
 
     /// Asks for bytes like [`Client::get`], and hands out views of those that are there. Whoever keeps them
@@ -135,29 +164,41 @@ impl Client {
     ) -> Result<Vec<std::result::Result<View, GetAnswer>>> {
         let mut all = Vec::with_capacity(ranges.len());
         for ranges in ranges.chunks(BATCH_MAX) {
-            let mut views = Views { ranges, views: ranges.iter().map(|_| None).collect() };
-            let answers = self.get_batch(handle, wait, ranges, &mut views)?;
-            let view = |(answer, taken)| match (answer, taken) {
-                (GetAnswer::Hit, Some(Taken::Placed(view))) => Ok(View::shared(view)),
-                (GetAnswer::Hit, Some(Taken::Read(bytes))) => Ok(View::own(bytes)),
-                (GetAnswer::Hit, None) => Ok(View::own(Vec::new())),
-                (answer, _) => Err(answer),
-            };
-            all.extend(answers.into_iter().zip(views.views).map(view));
+            let sent = self.ask_ranges(handle, wait, ranges.to_vec())?;
+            all.extend(self.take_views(sent, wait, None)?);
         }
         Ok(all)
     }
 
-    fn get_batch(
+    /// The other half of asking for views of one batch; the first answer may be due sooner than usual.
+    pub(crate) fn take_views(
+        &mut self,
+        sent: Sent,
+        wait: Duration,
+        within: Option<Duration>,
+    ) -> Result<Vec<std::result::Result<View, GetAnswer>>> {
+        let ranges = sent.ranges.clone();
+        let mut views = Views { ranges: &ranges, views: ranges.iter().map(|_| None).collect() };
+        let answers = self.take_ranges(sent, (wait, within), &mut views)?;
+        let view = |(answer, taken)| match (answer, taken) {
+            (GetAnswer::Hit, Some(Taken::Placed(view))) => Ok(View::shared(view)),
+            (GetAnswer::Hit, Some(Taken::Read(bytes))) => Ok(View::own(bytes)),
+            (GetAnswer::Hit, None) => Ok(View::own(Vec::new())),
+            (answer, _) => Err(answer),
+        };
+        Ok(answers.into_iter().zip(views.views).map(view).collect())
+    }
+
+    /// Asks for one batch of ranges.
+    pub(crate) fn ask_ranges(
         &mut self,
         Handle(handle): Handle,
         wait: Duration,
-        ranges: &[BlobRange],
-        sink: &mut (impl Sink + ?Sized),
-    ) -> Result<Vec<GetAnswer>> {
+        ranges: Vec<BlobRange>,
+    ) -> Result<Sent> {
         let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
         let window = self.window()?;
-        let asked = ranges.to_vec();
+        let asked = ranges.clone();
         let id = self.send(&match &window {
             Some(window) => {
                 let released = window.take_released(BATCH_MAX);
@@ -165,6 +206,15 @@ impl Client {
             }
             None => Request::Get { handle, wait_ms, ranges: asked },
         })?;
+        Ok(Sent { id, ranges, window })
+    }
+
+    fn take_ranges(
+        &mut self,
+        Sent { id, ranges, window }: Sent,
+        (wait, mut within): (Duration, Option<Duration>),
+        sink: &mut (impl Sink + ?Sized),
+    ) -> Result<Vec<GetAnswer>> {
         let mut answers = vec![None; ranges.len()];
         // Each range is answered once.
         let mut note = |index: u32, answer| {
@@ -174,7 +224,8 @@ impl Client {
         };
         let mut left = ranges.len();
         while left > 0 {
-            match self.stream.get_reply(id, wait)? {
+            let reply = self.stream.sooner(within.take(), |stream| stream.get_reply(id, wait))?;
+            match reply {
                 GetReply::Range { index, answer, length } => {
                     let noted = note(index, answer);
                     let (index, wanted) = noted.ok_or_else(|| self.stream.spoilt())?;

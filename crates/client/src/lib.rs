@@ -4,6 +4,7 @@
 //! opens its own: two processes on one socket would read each other's answers.
 
 mod getting;
+mod nodes;
 mod opening;
 mod reader;
 mod socket;
@@ -13,10 +14,12 @@ mod waiting;
 
 use std::{io, time::Duration};
 
+use bytes::Bytes;
 use forebay_core::{
     Endpoint,
     digest::{Digest, DigestError},
     manager::{Answer, Report},
+    ring::Membership,
 };
 use forebay_identity::Credentials;
 use forebay_wire::{
@@ -175,21 +178,39 @@ impl Client {
         }
     }
 
+    /// Who the node is, and which others there are; nothing, if it is alone.
+    pub fn ring(&mut self) -> Result<Option<Membership>> {
+        match self.ask(&Request::Ring)? {
+            Reply::Ring(membership) => Ok(membership),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
     /// Which blobs are resident: one bit for each, lowest first.
-    pub fn presence(&mut self, Handle(handle): Handle, blobs: u64) -> Result<Vec<u8>> {
+    pub fn presence(&mut self, handle: Handle, blobs: u64) -> Result<Vec<u8>> {
         let mut all = Vec::new();
         let mut first = 0;
         while first < blobs {
             let count = u32::try_from(blobs - first).unwrap_or(u32::MAX).min(PRESENCE_MAX);
-            match self.ask(&Request::Presence { handle, first, count })? {
-                Reply::Presence { bits } if bits.len() == count.div_ceil(8) as usize => {
-                    all.extend_from_slice(&bits);
-                }
-                _ => return Err(ClientError::Unexpected),
-            }
+            let id = self.ask_presence(handle, first, count)?;
+            all.extend_from_slice(&self.take_presence(id, count, None)?);
             first += u64::from(count);
         }
         Ok(all)
+    }
+
+    /// The first half of asking for presence.
+    fn ask_presence(&mut self, Handle(handle): Handle, first: u64, count: u32) -> Result<u64> {
+        self.send(&Request::Presence { handle, first, count })
+    }
+
+    /// The other half; the answer may be due sooner than usual.
+    fn take_presence(&mut self, id: u64, count: u32, within: Option<Duration>) -> Result<Bytes> {
+        match self.stream.sooner(within, |stream| stream.reply(id))? {
+            Reply::Presence { bits } if bits.len() == count.div_ceil(8) as usize => Ok(bits),
+            Reply::Error(refusal) => Err(refusal.into()),
+            _ => Err(ClientError::Unexpected),
+        }
     }
 
     /// Asks to be the one who fetches these blobs.
@@ -221,7 +242,7 @@ impl Client {
     }
 
     /// Hands over a whole claimed blob.
-    pub fn put(&mut self, Handle(handle): Handle, blob: u64, content: &bytes::Bytes) -> Result<()> {
+    pub fn put(&mut self, Handle(handle): Handle, blob: u64, content: &Bytes) -> Result<()> {
         let mut offset = 0;
         loop {
             let end = content.len().min(offset + PAYLOAD_SIZE_MAX);
@@ -263,7 +284,7 @@ impl Client {
 
     /// How a dataset stands, and why: a `forebay_core::manager::Description` as JSON, or null if no job
     /// reports of it.
-    pub fn explain(&mut self, Handle(handle): Handle) -> Result<bytes::Bytes> {
+    pub fn explain(&mut self, Handle(handle): Handle) -> Result<Bytes> {
         match self.ask(&Request::Explain { handle })? {
             Reply::Explain { json } => Ok(json),
             _ => Err(ClientError::Unexpected),

@@ -1,27 +1,27 @@
-//! How a job reads items: from the node what is resident, from its agent what is not.
+//! How a job reads items: from the nodes what is resident, from its agent what is not.
 //!
-//! The node may be absent, slow, stopped or killed: then it is skipped, and the agent reads the origin
+//! A node may be absent, slow, stopped or killed: then it is skipped, and the agent reads the origin
 //! (promise 5). The agent is the job's own; without it nothing can be read, so that it is gone is an
 //! error, and the job starts another. So it is if the agent does not answer to greetings any more.
 //!
 //! A reader notices that it is in a forked child, and opens connections of its own there.
 
-use std::{
-    mem,
-    path::Path,
-    process,
-    time::{Duration, Instant},
-};
+use std::{path::Path, process, time::Duration};
 
 use forebay_core::{
     Endpoint, ItemOrdinal,
     digest::{Digest, ItemPlace},
-    patience::{NODE_PATIENCE, Retry},
+    manager::{Answer, Report},
+    ring::{Contacts, Key},
 };
 use forebay_identity::Credentials;
 use forebay_wire::{BlobRange, GetAnswer, PAYLOAD_SIZE_MAX};
 
-use crate::{Client, ClientError, Handle, Interrupt, Result, View, Wanted, waiting::Waiting};
+use crate::{
+    Client, ClientError, Handle, Interrupt, Result, View, Wanted,
+    nodes::{Caller, Nodes},
+    waiting::Waiting,
+};
 
 /// An agent that lives may have to wait for a slow origin; its own deadlines end that.
 const AGENT_PATIENCE: Duration = Duration::from_mins(10);
@@ -30,17 +30,12 @@ const AGENT_PATIENCE: Duration = Duration::from_mins(10);
 #[derive(Debug)]
 pub struct Reader {
     digest: Digest,
-    node_at: Option<Endpoint>,
+    nodes: Nodes,
     agent_at: Endpoint,
     credentials: Credentials,
     job: String,
     /// Whose connections these are.
     process: u32,
-    node: Option<(Client, Handle)>,
-    /// The clock of the attempts to reach the node.
-    began: Instant,
-    node_retry: Retry,
-    node_fell: bool,
     agent: Option<(Client, Handle)>,
     interrupt: Interrupt,
     counts: Counts,
@@ -53,26 +48,22 @@ pub struct Counts {
     pub items: u64,
     /// Pieces asked for: an item is one, or several if it is very long.
     pub pieces: u64,
-    /// Pieces that the node had.
+    /// Pieces that the nodes had.
     pub hits: u64,
     /// Bytes of all items.
     pub bytes: u64,
 }
 
 impl Reader {
-    /// No connection is made yet.
-    pub fn new(digest: Digest, node: Option<Endpoint>, agent: &Path, job: &str) -> Self {
+    /// No connection is made yet. Which nodes there are is asked of those that are named, if any are.
+    pub fn new(digest: Digest, nodes: Option<Contacts>, agent: &Path, job: &str) -> Self {
         Self {
             digest,
-            node_at: node,
+            nodes: Nodes::new(nodes.unwrap_or_default()),
             agent_at: agent.into(),
             credentials: Credentials::default(),
             job: job.to_owned(),
             process: process::id(),
-            node: None,
-            began: Instant::now(),
-            node_retry: Retry::default(),
-            node_fell: false,
             agent: None,
             interrupt: Interrupt::default(),
             counts: Counts::default(),
@@ -91,9 +82,9 @@ impl Reader {
         Self { credentials, ..self }
     }
 
-    /// Whether the node has failed since this was last asked, and is worth starting anew.
+    /// Whether the node, if it is alone, has failed since this was last asked, and is worth starting anew.
     pub fn node_fell(&mut self) -> bool {
-        mem::take(&mut self.node_fell)
+        self.nodes.fell()
     }
 
     /// The dataset.
@@ -126,7 +117,7 @@ impl Reader {
             }
         }
         let asked = wanted.len();
-        let mut missing = self.get_from_node(wanted);
+        let mut missing = self.with_nodes(|nodes, caller| nodes.get(caller, wanted));
         self.counts.pieces += asked as u64;
         self.counts.hits += (asked - missing.len()) as u64;
         if !missing.is_empty() {
@@ -141,7 +132,7 @@ impl Reader {
         Ok(contents)
     }
 
-    /// Views of these items, in this order: those that the node has lie where it has placed them. Whoever keeps
+    /// Views of these items, in this order: those that a node has lie where it has placed them. Whoever keeps
     /// views keeps their places: when there is none left, bytes are copied.
     pub fn get_views(&mut self, items: &[ItemOrdinal]) -> Result<Vec<View>> {
         let mut ranges = Vec::with_capacity(items.len());
@@ -154,12 +145,7 @@ impl Reader {
             };
             ranges.push(BlobRange { blob: place.blob.0, offset: place.offset, length });
         }
-        let from_node =
-            self.with_node(|node, handle| node.get_views(handle, Duration::ZERO, &ranges));
-        let mut views: Vec<Option<View>> = match from_node {
-            Some(answers) => answers.into_iter().map(std::result::Result::ok).collect(),
-            None => items.iter().map(|_| None).collect(),
-        };
+        let mut views = self.with_nodes(|nodes, caller| nodes.views(caller, &ranges));
         let missed: Vec<usize> = (0..items.len()).filter(|at| views[*at].is_none()).collect();
         self.counts.pieces += items.len() as u64;
         self.counts.hits += (items.len() - missed.len()) as u64;
@@ -178,10 +164,20 @@ impl Reader {
         Ok(views)
     }
 
-    /// Which blobs the node has, one bit for each; nothing without a node.
+    /// Which blobs the nodes have, one bit for each; nothing without a node.
     pub fn presence(&mut self) -> Vec<u8> {
-        let blobs = self.digest.summary().blobs;
-        self.with_node(|node, handle| node.presence(handle, blobs)).unwrap_or_default()
+        self.with_nodes(Nodes::presence).unwrap_or_default()
+    }
+
+    /// Says how the job gets on to whoever manages the dataset; the answer is what to draw from. Nothing, if
+    /// nobody is there.
+    pub fn report(&mut self, report: &Report) -> Result<Option<Answer>> {
+        self.with_manager(|node, handle| node.report(handle, report.clone()))
+    }
+
+    /// Says that the job reads the dataset no more.
+    pub fn leave(&mut self) -> Result<()> {
+        self.with_manager(Client::leave).map(|_| ())
     }
 
     /// Tells the agent which items will be asked for soon, in this order.
@@ -194,9 +190,9 @@ impl Reader {
         self.with_agent(|agent, handle| agent.want(handle, &blobs))
     }
 
-    /// What the node has counted; nothing without a node.
+    /// What the nodes have counted, together; nothing without a node.
     pub fn node_stats(&mut self) -> Option<Vec<(String, u64)>> {
-        self.with_node(|node, _| node.stats())
+        self.with_nodes(Nodes::stats)
     }
 
     /// What the agent has counted.
@@ -204,52 +200,19 @@ impl Reader {
         self.with_agent(|agent, _| agent.stats())
     }
 
-    /// What the node could not give: all of it, if there is no node.
-    fn get_from_node<'a>(&mut self, mut wanted: Vec<Wanted<'a>>) -> Vec<Wanted<'a>> {
-        let answers = self.with_node(|node, handle| node.get(handle, Duration::ZERO, &mut wanted));
-        let Some(answers) = answers else { return wanted };
-        let missed =
-            wanted.into_iter().zip(answers).filter(|(_, answer)| *answer != GetAnswer::Hit);
-        missed.map(|(wanted, _)| wanted).collect()
-    }
-
-    /// Does something with the node. Whatever goes wrong with it is no error: there is no answer then.
-    fn with_node<T>(&mut self, act: impl FnOnce(&mut Client, Handle) -> Result<T>) -> Option<T> {
+    fn with_nodes<T>(&mut self, act: impl FnOnce(&mut Nodes, &Caller<'_>) -> T) -> T {
         self.notice_fork();
-        let began = self.began.elapsed();
-        if self.node.is_none() {
-            let node_at = self.node_at.as_ref()?;
-            if !self.node_retry.is_due(began) {
-                return None;
-            }
-            let waiting = Waiting::patiently(&self.interrupt);
-            let connected = connect(
-                &self.credentials,
-                node_at,
-                (&self.job, NODE_PATIENCE),
-                waiting,
-                &self.digest,
-            );
-            match connected {
-                Ok(node) => self.node = Some(node),
-                Err(error) => self.node_failed(began, &error),
-            }
-        }
-        let (node, handle) = self.node.as_mut()?;
-        let outcome = act(node, *handle);
-        if let Err(error) = &outcome
-            && !error.is_refusal()
-        {
-            self.node = None;
-            self.node_failed(began, error);
-        }
-        outcome.ok()
+        let Self { nodes, digest, job, credentials, interrupt, .. } = self;
+        act(nodes, &Caller { digest, job, credentials, interrupt })
     }
 
-    fn node_failed(&mut self, began: Duration, error: &ClientError) {
-        if !matches!(error, ClientError::Interrupted) {
-            self.node_fell |= self.node_retry.failed(began, self.began.elapsed());
-        }
+    /// The node that manages the dataset is the first in its order that answers.
+    fn with_manager<T>(
+        &mut self,
+        act: impl FnMut(&mut Client, Handle) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let key = Key::from(&self.digest.summary().dataset);
+        self.with_nodes(|nodes, caller| nodes.with_first(caller, key, act))
     }
 
     fn with_agent<T>(&mut self, act: impl FnOnce(&mut Client, Handle) -> Result<T>) -> Result<T> {
@@ -276,9 +239,8 @@ impl Reader {
     fn notice_fork(&mut self) {
         if self.process != process::id() {
             self.process = process::id();
-            self.node = None;
+            self.nodes.forget();
             self.agent = None;
-            self.node_retry = Retry::default();
         }
     }
 }

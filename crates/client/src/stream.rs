@@ -164,6 +164,16 @@ impl Stream {
         self.guarded(|stream| stream.fill(bytes, Duration::ZERO))
     }
 
+    /// Does something with less patience: no longer than this, if it is said.
+    pub fn sooner<T>(&mut self, within: Option<Duration>, act: impl FnOnce(&mut Self) -> T) -> T {
+        let patience = self.patience;
+        // What is there already must have time to be read.
+        self.patience = within.map_or(patience, |within| within.clamp(SLICE, patience.max(SLICE)));
+        let done = act(self);
+        self.patience = patience;
+        done
+    }
+
     /// The other side has said something that leaves the two out of step.
     pub fn spoilt(&mut self) -> ClientError {
         self.spoilt = true;

@@ -40,9 +40,9 @@ impl Kept {
         Some(kept.content.clone())
     }
 
-    /// Whether it is here.
-    pub fn contains(&self, blob: u64) -> bool {
-        self.blobs.contains_key(&blob)
+    /// The bytes of a blob, if they are here; nobody has asked for them.
+    pub fn content(&self, blob: u64) -> Option<Bytes> {
+        self.blobs.get(&blob).map(|kept| kept.content.clone())
     }
 
     /// Whether more may be fetched ahead: if it fits beside what nobody has asked for yet.

@@ -23,6 +23,7 @@ pub mod node;
 pub mod patience;
 pub mod placement;
 pub mod rate;
+pub mod ring;
 pub mod rotation;
 pub mod sampler;
 pub mod slots;
@@ -36,6 +37,7 @@ mod stable;
 
 pub use endpoint::Endpoint;
 pub use names::{
-    Address, BlobOrdinal, DatasetId, ItemOrdinal, JobId, Namespace, NamespaceId, Ordinal, Token,
+    Address, BlobOrdinal, DatasetId, ItemOrdinal, JobId, Namespace, NamespaceId, NodeName, Ordinal,
+    Token, Zone,
 };
 pub use units::ByteSize;

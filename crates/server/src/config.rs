@@ -8,11 +8,16 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use forebay_core::{ByteSize, claims::LEASES, units::parse_duration};
+use forebay_core::{
+    ByteSize, NodeName,
+    claims::LEASES,
+    ring::{Member, Membership},
+    units::parse_duration,
+};
 use forebay_flash::io::Backend;
 use rustix::process::geteuid;
 
-use crate::{blobs::backend, tenant_config::TenantConfig};
+use crate::{blobs::backend, nodes, tenant_config::TenantConfig};
 
 /// What a node keeps at most, unless it is told otherwise or the disk has less than twice as much free.
 const CAPACITY_DEFAULT: ByteSize = ByteSize::gb(20);
@@ -60,6 +65,12 @@ pub struct Config {
     pub namespaces: Vec<PathBuf>,
     /// Stop when nobody has been connected for so long.
     pub idle_exit: Option<Duration>,
+    /// Which of the nodes this one is.
+    pub name: Option<NodeName>,
+    /// All nodes that share the work, this one among them; none, if it is alone.
+    pub nodes: Vec<Member>,
+    /// Each zone has a ring of its own.
+    pub zones_apart: bool,
 }
 
 impl Default for Config {
@@ -83,12 +94,15 @@ impl Default for Config {
             metrics: None,
             namespaces: Vec::new(),
             idle_exit: None,
+            name: None,
+            nodes: Vec::new(),
+            zones_apart: false,
         }
     }
 }
 
 /// The keys, with examples: what a template shows, and what is suggested for a misspelt one.
-const KEYS: [(&str, &str, &str); 18] = [
+const KEYS: [(&str, &str, &str); 21] = [
     ("socket", "\"/run/user/1000/forebay/node.sock\"", "where jobs connect"),
     ("listen", "\"127.0.0.1:7070\"", "where jobs connect over TCP; nowhere by default"),
     ("tls_certificate", "\"node.pem\"", "the certificate that is shown there, with its chain"),
@@ -119,6 +133,13 @@ const KEYS: [(&str, &str, &str); 18] = [
     ("metrics", "\"127.0.0.1:9464\"", "where /metrics is served; nowhere by default"),
     ("namespaces", "[\"team.key\"]", "key files of the private namespaces to be served"),
     ("idle_exit", "\"10min\"", "stop when nobody has been connected for so long"),
+    ("name", "\"a\"", "which of the nodes this one is"),
+    (
+        "nodes",
+        "[{ name = \"a\", endpoint = \"/run/a/node.sock\", weight = 1, zone = \"east\" }]",
+        "all nodes that share the work, the same list on each of them; without a list it is alone",
+    ),
+    ("zones_apart", "false", "whether each zone has a ring of its own"),
 ];
 
 impl Config {
@@ -135,11 +156,17 @@ impl Config {
             let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
             anyhow::anyhow!("line {line}: {}", error.message())
         })?;
+        let config = Self::from_table(&table)?;
+        config.check_values()?;
+        Ok(config)
+    }
+
+    /// Nothing is checked but each value for itself.
+    pub(crate) fn from_table(table: &toml::Table) -> anyhow::Result<Self> {
         let mut config = Self::default();
-        for (key, value) in &table {
+        for (key, value) in table {
             config.set(key, value).with_context(|| format!("`{key}`"))?;
         }
-        config.check()?;
         Ok(config)
     }
 
@@ -167,6 +194,11 @@ impl Config {
             "metrics" => self.metrics = Some(address(text()?)?),
             "idle_exit" => self.idle_exit = Some(time(text()?)?),
             "namespaces" => self.namespaces = paths(value)?,
+            "name" => self.name = Some(text()?.parse()?),
+            "nodes" => self.nodes = nodes::members(value)?,
+            "zones_apart" => {
+                self.zones_apart = value.as_bool().context("should be true or false")?;
+            }
             unknown => return Err(unknown_key(unknown, &KEYS.map(|(key, ..)| key))),
         }
         Ok(())
@@ -174,6 +206,13 @@ impl Config {
 
     /// Refuses what makes no sense or is not safe.
     pub fn check(&self) -> anyhow::Result<()> {
+        self.check_values()?;
+        self.membership()?;
+        Ok(())
+    }
+
+    /// Which node this is may still be said elsewhere.
+    fn check_values(&self) -> anyhow::Result<()> {
         self.check_reach()?;
         if let Some(metrics) = self.metrics {
             ensure!(
@@ -198,6 +237,11 @@ impl Config {
         );
         ensure!(LEASES.contains(&self.lease), "`lease` should be between 100ms and 10min");
         Ok(())
+    }
+
+    /// Who this node is, and among whom; nothing, if it is alone.
+    pub fn membership(&self) -> anyhow::Result<Option<Membership>> {
+        nodes::membership(self.name.as_ref(), &self.nodes, self.zones_apart)
     }
 
     /// How much may be kept on devices that are made now: what was said, or else 20 GB, but not more than

@@ -5,6 +5,7 @@
 
 mod access;
 mod blobs;
+mod bound;
 mod config;
 mod counters;
 mod dial;
@@ -15,6 +16,7 @@ mod listen;
 mod managing;
 mod network;
 mod node;
+mod nodes;
 mod open;
 mod peer;
 mod put;
@@ -37,12 +39,14 @@ use tokio_rustls::TlsAcceptor;
 
 use access::Access;
 use blobs::Blobs;
+pub use bound::memory_max;
 pub use config::{Config, default_socket};
 pub use counters::{Counter, Counters, Gauges};
 pub use dial::{Incoming, Outgoing, dial};
 pub use listen::{Audience, Listener};
 use network::{Network, Strangers};
 pub use node::NodeService;
+pub use nodes::read_node_list;
 pub use peer::{Accepted, Inlet, Outlet, Peer};
 pub use tenant_config::TenantConfig;
 
@@ -73,7 +77,8 @@ impl Server {
         let listener = Listener::bind(&config.socket, audience(config))?;
         let opening = config.clone();
         let blobs = tokio::task::spawn_blocking(move || Blobs::open(&opening)).await??;
-        let node = NodeService::new(blobs, config.lease, config.segments, access);
+        let membership = config.membership()?;
+        let node = NodeService::new(blobs, config.lease, config.segments, access, membership);
         let metrics = match config.metrics {
             Some(address) => Some(TcpListener::bind(address).await.with_context(|| {
                 format!("serve metrics on {address} (is another server there?)")

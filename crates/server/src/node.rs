@@ -13,6 +13,7 @@ use forebay_core::{
     BlobOrdinal, ByteSize,
     claims::{Claim, Holder},
     node::{Claimed, Node, Renewal, Standing},
+    ring::Membership,
     table::{Row, Table, Upload},
 };
 use forebay_segment::Segment;
@@ -53,6 +54,7 @@ pub struct NodeService {
     pub(crate) tables: Tables,
     pub(crate) managing: Managing,
     segments: Arc<Segments>,
+    membership: Option<Membership>,
     started: Instant,
     holders: AtomicU64,
     open: AtomicU64,
@@ -71,12 +73,19 @@ pub struct NodeSession {
 }
 
 impl NodeService {
-    /// A node of these blobs.
-    pub(crate) fn new(blobs: Blobs, lease: Duration, segments: ByteSize, access: Access) -> Self {
+    /// A node of these blobs, alone or among others.
+    pub(crate) fn new(
+        blobs: Blobs,
+        lease: Duration,
+        segments: ByteSize,
+        access: Access,
+        membership: Option<Membership>,
+    ) -> Self {
         Self {
             state: Mutex::new(Node::new(lease, CLAIMS_MAX)),
             managing: Managing::new(blobs.capacity()),
             blobs,
+            membership,
             counters: Counters::default(),
             access,
             puts: Puts::default(),
@@ -375,6 +384,7 @@ impl NodeService {
                 }
                 self.evict_all(table).await?
             }
+            Request::Ring => Reply::Ring(self.membership.clone()),
         }))
     }
 }

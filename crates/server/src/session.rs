@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Bytes of payload that may wait for one slow reader: two of the largest.
-const PAYLOAD_IN_FLIGHT: usize = 32 << 20;
+pub(crate) const PAYLOAD_IN_FLIGHT: usize = 32 << 20;
 /// Replies that may wait for one slow reader.
 const REPLIES_IN_FLIGHT: usize = 256;
 /// Gets of one connection that may be under way; the next waits to be read from the socket.

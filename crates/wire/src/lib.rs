@@ -10,6 +10,7 @@ mod codec;
 mod frame;
 mod reply;
 mod request;
+mod ring;
 
 pub use codec::Malformed;
 pub use frame::{Frame, HEADER_SIZE, Header};

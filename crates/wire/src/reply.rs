@@ -4,6 +4,7 @@ use bytes::Bytes;
 use forebay_core::{
     chunking::ChunkOrdinal,
     manager::{Answer, Open},
+    ring::Membership,
 };
 
 use crate::{
@@ -11,6 +12,7 @@ use crate::{
     codec::{Malformed, Reader, Writer},
     frame::{Frame, Header},
     request::kind,
+    ring,
 };
 
 /// A reply; its frame has the id of the request.
@@ -94,6 +96,8 @@ pub enum Reply {
         /// Which, and where.
         places: Vec<Placed>,
     },
+    /// Who the node is, and which others there are; nothing, if it is alone.
+    Ring(Option<Membership>),
     /// The request was refused.
     Error(Refusal),
 }
@@ -266,6 +270,7 @@ impl Reply {
             Self::Evicted { .. } => REPLY | kind::EVICT,
             Self::Segment { .. } => REPLY | kind::SEGMENT,
             Self::Placed { .. } => REPLY | kind::PLACE,
+            Self::Ring(_) => REPLY | kind::RING,
             Self::Error(_) => ERROR,
         }
     }
@@ -311,6 +316,7 @@ impl Reply {
                 to.u32(place.offset);
                 to.u32(place.length);
             }),
+            Self::Ring(membership) => ring::write(membership.as_ref(), to),
             Self::Report(answer) => write_answer(answer, to),
             Self::Get { index, answer, .. } => {
                 to.u32(*index);
@@ -397,6 +403,7 @@ impl Reply {
                         Ok(Placed { index: from.u32()?, offset: from.u32()?, length: from.u32()? })
                     })?,
                 },
+                kind::RING => Self::Ring(ring::read(&mut from)?),
                 _ => return Err(Malformed::Kind(reply)),
             },
             unknown => return Err(Malformed::Kind(unknown)),

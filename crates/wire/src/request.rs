@@ -159,6 +159,8 @@ pub enum Request {
         /// Which bytes.
         ranges: Vec<BlobRange>,
     },
+    /// Asks who the node is, and which others there are.
+    Ring,
 }
 
 /// What somebody sent as its token, whatever it is. Shown nowhere.
@@ -220,6 +222,7 @@ pub(crate) mod kind {
     pub const EVICT: u8 = 16;
     pub const SEGMENT: u8 = 32;
     pub const PLACE: u8 = 33;
+    pub const RING: u8 = 20;
 }
 
 const ROW_SIZE: usize = Address::LEN + 8;
@@ -247,6 +250,7 @@ impl Request {
             Self::Evict { .. } => kind::EVICT,
             Self::Segment { .. } => kind::SEGMENT,
             Self::Place { .. } => kind::PLACE,
+            Self::Ring => kind::RING,
         }
     }
 
@@ -327,7 +331,7 @@ impl Request {
                 to.u64(*blob);
                 to.u64(*offset);
             }
-            Self::Stats => {}
+            Self::Stats | Self::Ring => {}
             Self::Report { handle, report } => {
                 to.u32(*handle);
                 write_report(report, to);
@@ -408,6 +412,7 @@ impl Request {
             kind::LEAVE => Self::Leave { handle: from.u32()? },
             kind::EXPLAIN => Self::Explain { handle: from.u32()? },
             kind::EVICT => Self::Evict { handle: from.u32()? },
+            kind::RING => Self::Ring,
             unknown => return Err(Malformed::Kind(unknown)),
         };
         from.finish().map(|()| request)
@@ -465,11 +470,7 @@ fn read_report(from: &mut Reader<'_>) -> Result<Report, Malformed> {
         epoch_batches: from.u64()?,
         epoch: from.u64()?,
         pace: ByteRate(ByteSize(from.u64()?)),
-        is_all: match from.u8()? {
-            0 => false,
-            1 => true,
-            _ => return Err(Malformed::Value),
-        },
+        is_all: from.flag()?,
         unread: from.list(PIECES_MAX, 12, |from| Ok((from.u32()?, ByteSize(from.u64()?))))?,
         released: from.list(PIECES_MAX, 4, Reader::u32)?,
         filled: from.list(PIECES_MAX, 4, Reader::u32)?,

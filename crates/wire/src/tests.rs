@@ -8,6 +8,7 @@ use forebay_core::{
     benefit::Mode,
     chunking::ChunkOrdinal,
     manager::{Answer, Open, Report},
+    ring::{Member, Membership, NodeList, Weight},
     units::ByteRate,
 };
 use proptest::{collection::vec, prelude::*};
@@ -88,6 +89,7 @@ fn request() -> impl Strategy<Value = Request> {
         any::<u32>().prop_map(|handle| Request::Leave { handle }),
         any::<u32>().prop_map(|handle| Request::Explain { handle }),
         any::<u32>().prop_map(|handle| Request::Evict { handle }),
+        Just(Request::Ring),
     ]
 }
 
@@ -139,6 +141,23 @@ fn answer() -> impl Strategy<Value = Answer> {
     ]
 }
 
+fn membership() -> impl Strategy<Value = Membership> {
+    let member = (1..=1_000_000_000_u32, prop::option::of("[a-z]{1,9}"));
+    let members = prop::collection::btree_map("[a-z0-9][a-zA-Z0-9._-]{0,20}", member, 1..8);
+    (members, any::<bool>(), any::<prop::sample::Index>()).prop_map(|(members, apart, own)| {
+        let member = |(name, (weight, zone)): (&String, &(u32, Option<String>))| Member {
+            name: name.parse().unwrap(),
+            endpoint: format!("/run/{name}.sock").parse().unwrap(),
+            weight: Weight::from_thousandths(*weight).unwrap(),
+            zone: zone.as_ref().map(|zone| zone.parse().unwrap()),
+        };
+        let apart = apart && members.values().all(|(_, zone)| zone.is_some());
+        let own = members.keys().nth(own.index(members.len())).unwrap().parse().unwrap();
+        let list = NodeList::new(members.iter().map(member).collect(), apart).unwrap();
+        Membership::new(own, list).unwrap()
+    })
+}
+
 fn reply() -> impl Strategy<Value = Reply> {
     use ClaimAnswer::{Granted, Held, Outside, Present, TooMany};
     let claims = prop::sample::select(vec![Granted, Held, Present, TooMany, Outside]);
@@ -183,6 +202,7 @@ fn reply() -> impl Strategy<Value = Reply> {
             Reply::Placed { places: places.into_iter().map(placed).collect() }
         }),
         answer().prop_map(Reply::Report),
+        prop::option::of(membership()).prop_map(Reply::Ring),
         puts.prop_map(Reply::Put),
         vec(("[a-z_]{1,40}", any::<u64>()), 0..20).prop_map(|counters| Reply::Stats { counters }),
         (codes, "\\PC{0,100}").prop_map(|(code, text)| Reply::Error(Refusal { code, text })),

@@ -15,6 +15,7 @@ use forebay_client::{Reader, is_resident};
 use forebay_core::{
     ItemOrdinal, Namespace,
     digest::Digest,
+    ring::Contacts,
     sampler::{Layout, Plan, Sampler},
 };
 use forebay_origin::{Options, Origin};
@@ -37,9 +38,9 @@ pub struct Args {
     seed: u64,
     #[arg(long)]
     epochs: u64,
-    /// Read through this node, with an agent whose socket lies beside the second path.
+    /// Read through this node, or several, with an agent whose socket lies beside the second path.
     #[arg(long, requires = "agent")]
-    node: Option<PathBuf>,
+    node: Option<Contacts>,
     #[arg(long)]
     agent: Option<PathBuf>,
 }
@@ -73,8 +74,13 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     Ok(Verdict::Yes)
 }
 
-fn through_forebay(args: &Args, digest: &Digest, node: &Path, agent: &Path) -> anyhow::Result<()> {
-    let mut reader = Reader::new(digest.clone(), Some(node.into()), agent, "demo");
+fn through_forebay(
+    args: &Args,
+    digest: &Digest,
+    nodes: &Contacts,
+    agent: &Path,
+) -> anyhow::Result<()> {
+    let mut reader = Reader::new(digest.clone(), Some(nodes.clone()), agent, "demo");
     let mut progress = Progress::new(digest);
     for epoch in 0..args.epochs {
         let mut sampler = sampler(args, digest, epoch)?;
@@ -125,13 +131,13 @@ async fn read_item(origin: &Origin, digest: &Digest, item: ItemOrdinal) -> anyho
     Ok(origin.read(part.object, part.version, range).await?.to_vec())
 }
 
-fn start_agent(digest: &Path, node: &Path, socket: &Path) -> anyhow::Result<Child> {
+fn start_agent(digest: &Path, nodes: &Contacts, socket: &Path) -> anyhow::Result<Child> {
     let mut agent = Command::new(std::env::current_exe().context("find this program")?)
         .arg("agent")
         .arg(digest)
         .args(["--job", "demo", "--job-pid", &std::process::id().to_string()])
         .arg("--node")
-        .arg(node)
+        .arg(nodes.to_string())
         .arg("--socket")
         .arg(socket)
         .stdout(Stdio::piped())

@@ -181,9 +181,12 @@ pub struct Running(Option<Child>);
 
 impl Running {
     pub fn signal(&self, signal: rustix::process::Signal) {
-        let id = self.0.as_ref().unwrap().id();
-        let process = rustix::process::Pid::from_raw(i32::try_from(id).unwrap()).unwrap();
+        let process = rustix::process::Pid::from_raw(i32::try_from(self.id()).unwrap()).unwrap();
         rustix::process::kill_process(process, signal).unwrap();
+    }
+
+    pub fn id(&self) -> u32 {
+        self.0.as_ref().unwrap().id()
     }
 
     pub fn is_running(&mut self) -> bool {

@@ -14,6 +14,7 @@ mod interrupting;
 mod moving_data;
 mod namespaces;
 mod serving;
+mod several;
 mod showing;
 mod sim;
 mod sim_tier;

@@ -1,0 +1,474 @@
+//! The nodes that share the work, as a job sees them: one connection to each, opened when it is first needed.
+//!
+//! The list is asked of whichever node is found first; a node that has none is alone. Of several, each blob
+//! has one owner, and is asked for there and nowhere else. All owners are asked at once, and then heard one
+//! after the other: they work at the same time, and no thread is needed for that.
+//!
+//! **Invariant:** a node's failure is never an error here. What one that is down, hung or not the one it
+//! should be would have had is missing, and the agent reads it; together they cost a job a tenth of its time at
+//! most (`core::patience`).
+
+use std::{
+    mem,
+    time::{Duration, Instant},
+};
+
+use forebay_core::{
+    BlobOrdinal, Endpoint,
+    digest::Digest,
+    patience::{NODE_PATIENCE, Retries, left_of},
+    ring::{Contacts, Heard, Key, KnownRing, Membership, Ring},
+};
+use forebay_identity::Credentials;
+use forebay_wire::{BATCH_MAX, BlobRange, GetAnswer, PRESENCE_MAX};
+
+use crate::{
+    Client, ClientError, Handle, Interrupt, Result, View, Wanted, getting::Sent, waiting::Waiting,
+};
+
+/// Who asks, and for what.
+#[derive(Debug)]
+pub(crate) struct Caller<'a> {
+    pub digest: &'a Digest,
+    pub job: &'a str,
+    pub credentials: &'a Credentials,
+    pub interrupt: &'a Interrupt,
+}
+
+/// All nodes.
+#[derive(Debug)]
+pub(crate) struct Nodes {
+    contacts: Contacts,
+    contact_retries: Retries,
+    known: Option<Known>,
+    /// The clock of all attempts to reach somebody.
+    began: Instant,
+    fell: bool,
+}
+
+/// Those that are known.
+#[derive(Debug)]
+enum Known {
+    /// One that is alone, and which contact it is.
+    One(Open, usize),
+    Several(Several),
+}
+
+#[derive(Debug)]
+struct Several {
+    known: KnownRing,
+    ring: Ring,
+    /// In the order of the ring.
+    open: Vec<Option<Open>>,
+    retries: Retries,
+    /// Of every blob, once all of them have been needed.
+    owners: Vec<u16>,
+}
+
+/// A connection with the dataset open.
+#[derive(Debug)]
+struct Open {
+    client: Client,
+    handle: Handle,
+}
+
+impl Nodes {
+    pub fn new(contacts: Contacts) -> Self {
+        Self {
+            contact_retries: Retries::new(contacts.endpoints().len()),
+            contacts,
+            known: None,
+            began: Instant::now(),
+            fell: false,
+        }
+    }
+
+    /// Forgets all connections: they are another process's.
+    pub fn forget(&mut self) {
+        *self = Self::new(mem::take(&mut self.contacts));
+    }
+
+    /// Whether a node that is alone has failed since this was last asked, and is worth starting anew.
+    pub fn fell(&mut self) -> bool {
+        mem::take(&mut self.fell)
+    }
+
+    /// What no node could give.
+    pub fn get<'a>(&mut self, caller: &Caller<'_>, wanted: Vec<Wanted<'a>>) -> Vec<Wanted<'a>> {
+        if !self.learn(caller) {
+            return wanted;
+        }
+        let mut missing = Vec::new();
+        self.in_shares(
+            caller,
+            wanted,
+            |wanted| wanted.blob,
+            |open, batch| open.client.ask_get(open.handle, Duration::ZERO, batch),
+            |open, sent, first, batch| {
+                open.client.take_get(sent, Duration::ZERO, Some(first), batch)
+            },
+            |batch, answers| match answers {
+                Some(answers) => {
+                    let missed = batch.into_iter().zip(answers);
+                    let missed = missed.filter(|(_, answer)| *answer != GetAnswer::Hit);
+                    missing.extend(missed.map(|(wanted, _)| wanted));
+                }
+                None => missing.extend(batch),
+            },
+        );
+        missing
+    }
+
+    /// Views of these ranges, as far as their owners have them.
+    pub fn views(&mut self, caller: &Caller<'_>, ranges: &[BlobRange]) -> Vec<Option<View>> {
+        let mut views: Vec<Option<View>> = ranges.iter().map(|_| None).collect();
+        if !self.learn(caller) {
+            return views;
+        }
+        self.in_shares(
+            caller,
+            (0..ranges.len()).collect(),
+            |at| ranges[*at].blob,
+            |open, batch| {
+                let batch = batch.iter().map(|at| ranges[*at]).collect();
+                open.client.ask_ranges(open.handle, Duration::ZERO, batch)
+            },
+            |open, sent, first, _| open.client.take_views(sent, Duration::ZERO, Some(first)),
+            |batch, answers| {
+                for (at, answer) in batch.into_iter().zip(answers.into_iter().flatten()) {
+                    views[at] = answer.ok();
+                }
+            },
+        );
+        views
+    }
+
+    /// Asks each owner for its share, batch by batch: all of them first, then hears one after the other. What
+    /// becomes of a batch is told, with no answers if its owner gave none.
+    fn in_shares<T, A>(
+        &mut self,
+        caller: &Caller<'_>,
+        wanted: Vec<T>,
+        blob: impl Fn(&T) -> u64,
+        ask: impl Fn(&mut Open, &[T]) -> Result<Sent>,
+        take: impl Fn(&mut Open, Sent, Duration, &mut [T]) -> Result<Vec<A>>,
+        mut done: impl FnMut(Vec<T>, Option<Vec<A>>),
+    ) {
+        let mut shares = self.shares(caller.digest, wanted, blob);
+        while shares.iter().any(|share| !share.is_empty()) {
+            let mut asked = Vec::new();
+            for (node, share) in
+                shares.iter_mut().enumerate().filter(|(_, share)| !share.is_empty())
+            {
+                let rest = share.split_off(share.len().min(BATCH_MAX));
+                let batch = mem::replace(share, rest);
+                let began = self.began.elapsed();
+                match self.with(caller, node, began, |open| ask(open, &batch)) {
+                    Some(sent) => asked.push((node, sent, batch)),
+                    None => done(batch, None),
+                }
+            }
+            let asked_at = self.began.elapsed();
+            for (node, sent, mut batch) in asked {
+                let first = left_of(NODE_PATIENCE, asked_at, self.began.elapsed());
+                let answers =
+                    self.with(caller, node, asked_at, |open| take(open, sent, first, &mut batch));
+                done(batch, answers);
+            }
+        }
+    }
+
+    /// Which blobs their owners have, one bit for each; nothing without a node.
+    pub fn presence(&mut self, caller: &Caller<'_>) -> Option<Vec<u8>> {
+        if !self.learn(caller) {
+            return None;
+        }
+        let blobs = caller.digest.summary().blobs;
+        self.find_owners(caller.digest);
+        let mut all = vec![0; usize::try_from(blobs.div_ceil(8)).expect("digests are in memory")];
+        let mut has_answered = false;
+        let mut first = 0;
+        while first < blobs {
+            let count = u32::try_from(blobs - first).unwrap_or(u32::MAX).min(PRESENCE_MAX);
+            let mut asked = Vec::new();
+            for node in 0..self.count() {
+                let began = self.began.elapsed();
+                let sent = self.with(caller, node, began, |open| {
+                    open.client.ask_presence(open.handle, first, count)
+                });
+                asked.extend(sent.map(|id| (node, id)));
+            }
+            let asked_at = self.began.elapsed();
+            for (node, id) in asked {
+                let within = left_of(NODE_PATIENCE, asked_at, self.began.elapsed());
+                let bits = self.with(caller, node, asked_at, |open| {
+                    open.client.take_presence(id, count, Some(within))
+                });
+                if let Some(bits) = bits {
+                    has_answered = true;
+                    self.add_presence(node, first, &bits, &mut all);
+                }
+            }
+            first += u64::from(count);
+        }
+        has_answered.then_some(all)
+    }
+
+    /// What all nodes that answer have counted, together.
+    pub fn stats(&mut self, caller: &Caller<'_>) -> Option<Vec<(String, u64)>> {
+        if !self.learn(caller) {
+            return None;
+        }
+        let mut sums: Option<Vec<(String, u64)>> = None;
+        for node in 0..self.count() {
+            let began = self.began.elapsed();
+            let Some(counters) = self.with(caller, node, began, |open| open.client.stats()) else {
+                continue;
+            };
+            let Some(sums) = &mut sums else {
+                sums = Some(counters);
+                continue;
+            };
+            for (name, value) in counters {
+                match sums.iter_mut().find(|(known, _)| *known == name) {
+                    Some((_, sum)) => *sum = sum.saturating_add(value),
+                    None => sums.push((name, value)),
+                }
+            }
+        }
+        sums
+    }
+
+    /// Does something with the first node in the order of this key that answers. A refusal is an answer.
+    pub fn with_first<T>(
+        &mut self,
+        caller: &Caller<'_>,
+        key: Key,
+        mut act: impl FnMut(&mut Client, Handle) -> Result<T>,
+    ) -> Result<Option<T>> {
+        if !self.learn(caller) {
+            return Ok(None);
+        }
+        let order = match &self.known {
+            Some(Known::Several(several)) => several.ring.order(key),
+            _ => vec![0],
+        };
+        for node in order {
+            let mut refused = None;
+            let began = self.began.elapsed();
+            let done =
+                self.with(caller, node, began, |open| match act(&mut open.client, open.handle) {
+                    Err(error) if error.is_refusal() => {
+                        refused = Some(error);
+                        Ok(None)
+                    }
+                    outcome => outcome.map(Some),
+                });
+            match (refused, done) {
+                (Some(refused), _) => return Err(refused),
+                (None, Some(done)) => return Ok(done),
+                (None, None) => {}
+            }
+        }
+        Ok(None)
+    }
+
+    fn count(&self) -> usize {
+        match &self.known {
+            None => 0,
+            Some(Known::One(..)) => 1,
+            Some(Known::Several(several)) => several.open.len(),
+        }
+    }
+
+    /// Finds out who there is, unless that is known. Says whether it is.
+    fn learn(&mut self, caller: &Caller<'_>) -> bool {
+        if self.known.is_none()
+            && let Some((list, zone)) = self.contacts.list()
+        {
+            let ring = list.ring(zone).expect("checked");
+            let several = Several::new(KnownRing::new(list.clone(), None), ring);
+            self.known = Some(Known::Several(several));
+        }
+        for at in 0..self.contacts.endpoints().len() {
+            let began = self.began.elapsed();
+            if self.known.is_some() {
+                break;
+            }
+            if !self.contact_retries.is_due(at, began) {
+                continue;
+            }
+            match open(caller, &self.contacts.endpoints()[at]) {
+                Ok((node, None)) => {
+                    self.contact_retries.succeeded(at);
+                    self.known = Some(Known::One(node, at));
+                }
+                Ok((node, Some(membership))) => {
+                    let ring = membership.ring();
+                    let place = ring.place_of(membership.name()).expect("it is in its own ring");
+                    let (list, name) = (membership.list().clone(), membership.name().clone());
+                    let mut several = Several::new(KnownRing::new(list, Some(name)), ring);
+                    several.open[place] = Some(node);
+                    self.known = Some(Known::Several(several));
+                }
+                Err(error) => self.contact_failed(at, began, &error),
+            }
+        }
+        self.known.is_some()
+    }
+
+    fn contact_failed(&mut self, at: usize, began: Duration, error: &ClientError) {
+        if !matches!(error, ClientError::Interrupted) {
+            self.fell |= self.contact_retries.failed(at, began, self.began.elapsed());
+        }
+    }
+
+    /// Does something with a node, and connects first if that is due. Whatever goes wrong is no error: there
+    /// is no answer then.
+    fn with<T>(
+        &mut self,
+        caller: &Caller<'_>,
+        node: usize,
+        began: Duration,
+        act: impl FnOnce(&mut Open) -> Result<T>,
+    ) -> Option<T> {
+        let outcome = match self.known.as_mut()? {
+            Known::One(open, _) => act(open),
+            Known::Several(several) => {
+                let now = self.began.elapsed();
+                if several.open.get(node)?.is_none() && several.retries.is_due(node, now) {
+                    match several.connect(caller, node) {
+                        Ok(()) => several.retries.succeeded(node),
+                        Err(error) => several.failed(node, now, self.began.elapsed(), &error),
+                    }
+                }
+                // A list that has just changed may be shorter.
+                act(several.open.get_mut(node)?.as_mut()?)
+            }
+        };
+        match outcome {
+            Ok(done) => Some(done),
+            Err(error) if error.is_refusal() => None,
+            Err(error) => {
+                match self.known.as_mut() {
+                    Some(Known::Several(several)) => {
+                        several.failed(node, began, self.began.elapsed(), &error);
+                    }
+                    Some(Known::One(_, at)) => {
+                        let at = *at;
+                        self.known = None;
+                        self.contact_failed(at, began, &error);
+                    }
+                    None => {}
+                }
+                None
+            }
+        }
+    }
+
+    /// What is wanted of each node.
+    fn shares<T>(&self, digest: &Digest, wanted: Vec<T>, blob: impl Fn(&T) -> u64) -> Vec<Vec<T>> {
+        let Some(Known::Several(several)) = &self.known else { return vec![wanted] };
+        let mut shares: Vec<Vec<T>> = several.open.iter().map(|_| Vec::new()).collect();
+        for wanted in wanted {
+            shares[several.owner(digest, blob(&wanted))].push(wanted);
+        }
+        shares
+    }
+
+    fn find_owners(&mut self, digest: &Digest) {
+        if let Some(Known::Several(several)) = &mut self.known
+            && several.owners.is_empty()
+        {
+            let owner = |blob| {
+                let owner = several.owner(digest, blob);
+                u16::try_from(owner).expect("there are at most NODES_MAX")
+            };
+            several.owners = (0..digest.summary().blobs).map(owner).collect();
+        }
+    }
+
+    /// What a node has counts if it owns it: nobody asks it for anything else.
+    fn add_presence(&self, node: usize, first: u64, bits: &[u8], all: &mut [u8]) {
+        // Batches are multiples of eight.
+        let start = usize::try_from(first / 8).expect("checked");
+        let all = &mut all[start..start + bits.len()];
+        let Some(Known::Several(several)) = &self.known else {
+            all.copy_from_slice(bits);
+            return;
+        };
+        for (at, (bits, all)) in bits.iter().zip(all).enumerate() {
+            for bit in (0..8).filter(|bit| bits >> bit & 1 == 1) {
+                let owner = several.owners.get((start + at) * 8 + bit);
+                if owner.is_some_and(|owner| usize::from(*owner) == node) {
+                    *all |= 1 << bit;
+                }
+            }
+        }
+    }
+}
+
+impl Several {
+    fn new(known: KnownRing, ring: Ring) -> Self {
+        let nodes = ring.members().len();
+        let open = ring.members().iter().map(|_| None).collect();
+        Self { known, ring, open, retries: Retries::new(nodes), owners: Vec::new() }
+    }
+
+    /// A row that cannot be read is nobody's: whoever reads it is told by the agent.
+    fn owner(&self, digest: &Digest, blob: u64) -> usize {
+        if let Some(owner) = usize::try_from(blob).ok().and_then(|at| self.owners.get(at)) {
+            return usize::from(*owner);
+        }
+        digest.blob(BlobOrdinal::new(blob)).map_or(0, |row| self.ring.owner(&row.address))
+    }
+
+    fn connect(&mut self, caller: &Caller<'_>, node: usize) -> Result<()> {
+        let member = &self.ring.members()[node];
+        let (opened, says) = open(caller, &member.endpoint)?;
+        match self.known.heard(&member.name, says.as_ref()) {
+            Heard::Same | Heard::Differs(_) => self.open[node] = Some(opened),
+            Heard::Wrong => return Err(ClientError::Unexpected),
+            Heard::Changed => {
+                let (name, says) = (member.name.clone(), says.expect("it has said something"));
+                self.change(says.ring());
+                if let Some(place) = self.ring.place_of(&name) {
+                    self.open[place] = Some(opened);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes over the connections to those who stay where they are.
+    fn change(&mut self, ring: Ring) {
+        let mut changed = Self::new(self.known.clone(), ring);
+        for (member, open) in self.ring.members().iter().zip(&mut self.open) {
+            if let Some(place) = changed.ring.place_of(&member.name)
+                && changed.ring.members()[place].endpoint == member.endpoint
+            {
+                changed.open[place] = open.take();
+            }
+        }
+        *self = changed;
+    }
+
+    fn failed(&mut self, node: usize, began: Duration, now: Duration, error: &ClientError) {
+        if let Some(open) = self.open.get_mut(node) {
+            *open = None;
+            if !matches!(error, ClientError::Interrupted) {
+                self.retries.failed(node, began, now);
+            }
+        }
+    }
+}
+
+/// Connects, asks who it is, and opens the dataset.
+fn open(caller: &Caller<'_>, endpoint: &Endpoint) -> Result<(Open, Option<Membership>)> {
+    let waiting = Waiting::patiently(caller.interrupt);
+    let Caller { credentials, job, .. } = caller;
+    let mut client = Client::connect_waiting(credentials, endpoint, job, NODE_PATIENCE, waiting)?;
+    let membership = client.ring()?;
+    let handle = client.open(caller.digest)?;
+    Ok((Open { client, handle }, membership))
+}
