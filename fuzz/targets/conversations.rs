@@ -7,7 +7,8 @@ use std::{cell::OnceCell, sync::Arc, time::Duration};
 use forebay_client::{Next, Opening, hello};
 use forebay_core::ByteSize;
 use forebay_fuzz::{content, digest, directory, seed};
-use forebay_server::{NodeService, session, store::Files};
+use forebay_identity::Credentials;
+use forebay_server::{Accepted, NodeService, session, store::Files};
 use forebay_wire::{BlobProgress, BlobRange, Reply, Request, ShowAnswer};
 use libfuzzer_sys::fuzz_target;
 use tokio::{
@@ -45,7 +46,7 @@ thread_local!(static SCENE: OnceCell<Scene> = const { OnceCell::new() });
 fn well_behaved() -> Vec<Request> {
     let digest = digest();
     let (mut opening, show) = Opening::begin(&digest).expect("a digest");
-    let mut said = vec![hello("job"), show];
+    let mut said = vec![hello("job", &Credentials::default()), show];
     if let Ok(Next::Ask(upload)) = opening.reply(Reply::Show(ShowAnswer::Upload)) {
         said.push(upload);
     }
@@ -80,7 +81,7 @@ fuzz_target!(
             let scene = scene.get_or_init(Scene::new);
             let talk = async {
                 let (client, server) = UnixStream::pair().expect("a pair");
-                let serving = tokio::spawn(session::serve(Arc::clone(&scene.node), server));
+                let serving = tokio::spawn(session::serve(Arc::clone(&scene.node), Accepted::unix(server).expect("a peer"), ()));
                 let (mut reader, mut writer) = client.into_split();
                 let reading = tokio::spawn(async move {
                     let mut replies = Vec::new();

@@ -3,13 +3,13 @@
 
 use bytes::Bytes;
 use forebay_fuzz::seed;
-use forebay_wire::{BlobRange, HEADER_SIZE, Header, Request};
+use forebay_wire::{BlobRange, HEADER_SIZE, Header, Request, SentToken};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(
     init: {
         let job = "job".to_owned();
-        seed("hello", &Request::Hello { version_min: 1, version_max: 1, job }.encode(1).to_bytes());
+        seed("hello", &Request::Hello { version_min: 1, version_max: 1, job, token: SentToken(b"secret".to_vec()) }.encode(1).to_bytes());
         seed("claim", &Request::Claim { handle: 0, blobs: vec![1, 2] }.encode(2).to_bytes());
         let ranges = vec![BlobRange { blob: 1, offset: 2, length: 3 }];
         seed("get", &Request::Get { handle: 0, wait_ms: 9, ranges }.encode(3).to_bytes());

@@ -12,7 +12,7 @@ import numpy as np
 
 from forebay._job import new_job, present_job
 from forebay._native import AgentGone, Digest, DigestError, Reader
-from forebay._node import default_socket
+from forebay._node import default_socket, endpoint
 
 #: An agent that dies so often over one batch is not started again.
 ATTEMPTS = 4
@@ -36,8 +36,9 @@ class Dataset:
     columns
         Names of the digest's columns. With any, an item is ``(bytes, value, ...)``, else ``bytes``.
     cache
-        ``"auto"`` uses this user's node and starts it if need be; a path is the socket of a node;
-        ``None`` reads the origin without one.
+        ``"auto"`` uses this user's node and starts it if need be; a path is the socket of a node,
+        ``"tls://host:port"`` a node of another machine (who the job is to it, the environment
+        says: ``docs/security.md``); ``None`` reads the origin without one.
     storage_options
         How to reach the origin: ``endpoint``, ``access_key``, ``secret_key``, ``anonymous``,
         ``deadline_seconds``. By default, what the environment says.
@@ -66,7 +67,7 @@ class Dataset:
         self._digest = _open(digest_path)
         self._columns = [_column(self._digest, name) for name in columns]
         self._transform = transform
-        node = default_socket() if cache == "auto" else Path(cache) if cache is not None else None
+        node = endpoint(default_socket() if cache == "auto" else cache)
         self._job = new_job(
             Path(digest_path),
             name=job,

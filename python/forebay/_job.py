@@ -32,7 +32,8 @@ class Job:
 
     digest: Path
     name: str
-    node: Path | None
+    #: Where the node listens: a socket, or a URL.
+    node: Path | str | None
     #: Whether a node that is not there is to be started.
     start_node: bool
     origin: str | None
@@ -73,7 +74,7 @@ class Job:
 
     def revive_node(self) -> None:
         """The node has failed: start it again, if we did before; others may have stopped theirs."""
-        if self.node is not None and self._started_node.exists():
+        if isinstance(self.node, Path) and self._started_node.exists():
             ensure_node(self.node, self.namespace_key)
 
     @property
@@ -81,13 +82,13 @@ class Job:
         """There, if this job has started the node."""
         return self.directory / "node.started"
 
-    def _ensure_node(self, node: Path) -> None:
+    def _ensure_node(self, node: Path | str) -> None:
         """Once per job, before anybody misses it."""
         seen = self.directory / "node.seen"
         if seen.exists():
             return
         seen.touch()
-        if self.start_node:
+        if self.start_node and isinstance(node, Path):
             if ensure_node(node, self.namespace_key):
                 self._started_node.touch()
         elif not answers(node):
@@ -98,7 +99,7 @@ def new_job(
     digest: Path,
     *,
     name: str | None,
-    node: Path | None,
+    node: Path | str | None,
     start_node: bool,
     origin: str | None,
     namespace_key: Path | None,
@@ -113,7 +114,7 @@ def new_job(
         Job(
             digest=digest.absolute(),
             name=name or f"job-{os.getpid()}",
-            node=node and node.absolute(),
+            node=node,
             start_node=start_node,
             origin=origin,
             namespace_key=namespace_key and namespace_key.absolute(),

@@ -25,6 +25,14 @@ def default_socket() -> Path:
     return Path(f"/tmp/forebay-{os.geteuid()}/node.sock")
 
 
+def endpoint(cache: str | os.PathLike[str] | None) -> Path | str | None:
+    """Where a node listens: a socket, or what a URL names."""
+    if cache is None:
+        return None
+    text = os.fspath(cache)
+    return text if "://" in text else Path(text).absolute()
+
+
 def ensure_node(path: Path, namespace_key: Path | None = None) -> bool:
     """See to it that a node listens at ``path``; if that cannot be, warn and go on without.
 
@@ -44,9 +52,9 @@ def ensure_node(path: Path, namespace_key: Path | None = None) -> bool:
     return False
 
 
-def warn_without(path: Path, problem: str) -> None:
+def warn_without(node: Path | str, problem: str) -> None:
     """Say that the origin will be read directly."""
-    message = f"no forebay node at `{path}` ({problem}): reading the origin directly"
+    message = f"no forebay node at `{node}` ({problem}): reading the origin directly"
     warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 

@@ -61,9 +61,9 @@ def main() -> None:
     os.execv(OWN, [str(OWN), *sys.argv[1:]])
 
 
-def answers(path: Path) -> bool:
-    """Whether a node or an agent listens at a socket and is not hung."""
-    return _native.answers(path, ANSWER_SECONDS)
+def answers(node: Path | str) -> bool:
+    """Whether a node or an agent listens there and is not hung."""
+    return _native.answers(node, ANSWER_SECONDS)
 
 
 def listener(path: Path) -> int | None:

@@ -11,6 +11,11 @@ create_exception!(forebay, ReadError, ForebayError, "An item cannot be had; the 
 create_exception!(forebay, TableError, ForebayError, "A table, or a key of one, cannot be used.");
 create_exception!(forebay, AgentGone, ForebayError, "The job's agent does not answer.");
 
+/// Whatever else is wrong.
+pub fn forebay_error(error: &impl ToString) -> PyErr {
+    ForebayError::new_err(error.to_string())
+}
+
 /// Why a digest cannot be opened.
 pub fn digest_error(error: &FileError) -> PyErr {
     DigestError::new_err(error.to_string())

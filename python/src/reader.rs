@@ -16,10 +16,14 @@ use std::{
 };
 
 use forebay_client::{self as client, Client, ClientError, Interrupt};
-use forebay_core::ItemOrdinal;
+use forebay_core::{Endpoint, ItemOrdinal};
+use forebay_identity::Credentials;
 use pyo3::{prelude::*, types::PyBytes};
 
-use crate::{digest::Digest, errors::agent_error};
+use crate::{
+    digest::Digest,
+    errors::{agent_error, forebay_error},
+};
 
 /// Presence is not asked for more often,
 const PRESENCE_AGE_MIN: Duration = Duration::from_millis(50);
@@ -30,7 +34,8 @@ const PRESENCE_SHARE: u32 = 20;
 #[pyclass(frozen, module = "forebay._native")]
 pub struct Reader {
     digest: Py<Digest>,
-    node: Option<PathBuf>,
+    node: Option<Endpoint>,
+    credentials: Credentials,
     agent: PathBuf,
     job: String,
     idle: Mutex<Vec<Interruptible>>,
@@ -70,9 +75,16 @@ struct Presence {
 #[pymethods]
 impl Reader {
     #[new]
-    fn new(digest: Py<Digest>, node: Option<PathBuf>, agent: PathBuf, job: String) -> Self {
+    fn new(
+        digest: Py<Digest>,
+        node: Option<PathBuf>,
+        agent: PathBuf,
+        job: String,
+    ) -> PyResult<Self> {
+        let node = node.map(endpoint).transpose()?;
+        let credentials = credentials()?;
         let (idle, presence, node_fell) = Default::default();
-        Self { digest, node, agent, job, idle, presence, node_fell }
+        Ok(Self { digest, node, credentials, agent, job, idle, presence, node_fell })
     }
 
     /// The bytes of each item, in order.
@@ -138,8 +150,9 @@ impl Reader {
         let idle = lock(&self.idle).pop();
         let mut taken = idle.unwrap_or_else(|| {
             let digest = self.digest.get().digest.clone();
-            let node = self.node.as_deref();
-            Interruptible::new(client::Reader::new(digest, node, &self.agent, &self.job))
+            let node = self.node.clone();
+            let reader = client::Reader::new(digest, node, &self.agent, &self.job);
+            Interruptible::new(reader.known_by(self.credentials.clone()))
         });
         let outcome = py.detach(|| act(&mut taken.reader));
         let raised = lock(&taken.raised).take();
@@ -154,9 +167,23 @@ impl Reader {
 
 /// Whether a node or an agent listens at a socket, and answers a greeting in time.
 #[pyfunction]
-#[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
-pub fn answers(py: Python<'_>, path: PathBuf, seconds: f64) -> bool {
-    py.detach(|| Client::connect(&path, "", Duration::from_secs_f64(seconds)).is_ok())
+pub fn answers(py: Python<'_>, node: PathBuf, seconds: f64) -> PyResult<bool> {
+    let (node, credentials) = (endpoint(node)?, credentials()?);
+    let patience = Duration::from_secs_f64(seconds);
+    Ok(py.detach(|| Client::connect_as(&credentials, node, "", patience).is_ok()))
+}
+
+/// A path, or what is no path but an endpoint.
+fn endpoint(node: PathBuf) -> PyResult<Endpoint> {
+    match node.to_str() {
+        Some(text) => text.parse().map_err(|error| forebay_error(&error)),
+        None => Ok(node.into()),
+    }
+}
+
+/// Who the job is to nodes, as the environment says.
+fn credentials() -> PyResult<Credentials> {
+    Credentials::from_environment().map_err(|error| forebay_error(&error))
 }
 
 /// What these locks guard is whole at any time, also after a panic.

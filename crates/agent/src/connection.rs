@@ -20,6 +20,7 @@ use forebay_core::{
     node::Claimed,
     patience::{NODE_PATIENCE, answer_by},
 };
+use forebay_server::{Incoming, Outgoing};
 use forebay_wire::{
     BlobProgress, BlobRange, ClaimAnswer, Frame, GetAnswer, HEADER_SIZE, Header, PAYLOAD_SIZE_MAX,
     PutAnswer, Refusal, RenewAnswer, Reply, Request,
@@ -27,10 +28,6 @@ use forebay_wire::{
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{
-        UnixStream,
-        unix::{OwnedReadHalf, OwnedWriteHalf},
-    },
     sync::{mpsc, oneshot},
     task::AbortHandle,
     time::{Instant, timeout_at},
@@ -95,8 +92,7 @@ impl Shared {
 
 impl Connection {
     /// Nothing has been said yet; only [`Connection::exchange`] makes sense.
-    pub fn new(socket: UnixStream) -> Self {
-        let (reader, writer) = socket.into_split();
+    pub fn new((reader, writer): (Incoming, Outgoing)) -> Self {
         let (frames, outgoing) = mpsc::channel(FRAMES_MAX);
         let shared = Arc::new(Shared { started: Instant::now(), waiting: Mutex::default() });
         let carrier = tokio::spawn({
@@ -370,16 +366,20 @@ pub(crate) async fn renew(connection: Weak<Connection>) {
     }
 }
 
-async fn write(mut writer: OwnedWriteHalf, mut outgoing: mpsc::Receiver<Frame>) {
+async fn write(mut writer: Outgoing, mut outgoing: mpsc::Receiver<Frame>) {
     while let Some(frame) = outgoing.recv().await {
         let mut both = bytes::Buf::chain(&frame.head[..], &frame.payload[..]);
         if writer.write_all_buf(&mut both).await.is_err() {
             return;
         }
+        // TLS may hold something back until the next frame.
+        if outgoing.is_empty() && writer.flush().await.is_err() {
+            return;
+        }
     }
 }
 
-async fn read(mut reader: OwnedReadHalf, shared: &Shared) {
+async fn read(mut reader: Incoming, shared: &Shared) {
     while let Some((id, reply)) = read_reply(&mut reader).await {
         let waiting = {
             let mut waiting = shared.waiting.lock();
@@ -393,7 +393,7 @@ async fn read(mut reader: OwnedReadHalf, shared: &Shared) {
     }
 }
 
-async fn read_reply(reader: &mut OwnedReadHalf) -> Option<(u64, Reply)> {
+async fn read_reply(reader: &mut Incoming) -> Option<(u64, Reply)> {
     let mut header = [0; HEADER_SIZE];
     reader.read_exact(&mut header).await.ok()?;
     let header = Header::decode(&header).ok()?;

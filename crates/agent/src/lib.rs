@@ -12,9 +12,10 @@ mod service;
 
 use std::{future::Future, path::PathBuf, pin::pin, sync::Arc};
 
-use forebay_core::{Namespace, digest::Digest};
+use forebay_core::{Endpoint, Namespace, digest::Digest};
+use forebay_identity::Credentials;
 use forebay_origin::Origin;
-use forebay_server::{Listener, session};
+use forebay_server::{Accepted, Listener, session};
 use tokio::task::JoinSet;
 
 use service::AgentService;
@@ -26,8 +27,10 @@ const CONNECTIONS_MAX: usize = 1024;
 pub struct Config {
     /// The job's private socket.
     pub socket: PathBuf,
-    /// The node's socket, if there is to be one.
-    pub node: Option<PathBuf>,
+    /// Where the node listens, if there is to be one.
+    pub node: Option<Endpoint>,
+    /// Who the job is to the node.
+    pub credentials: Credentials,
     /// What the job calls itself.
     pub job: String,
     /// The dataset.
@@ -63,12 +66,13 @@ impl Agent {
             tokio::select! {
                 socket = listener.accept() => {
                     if tasks.len() > CONNECTIONS_MAX {
-                        session::turn_away(socket);
+                        session::turn_away(socket.into_std());
                         continue;
                     }
+                    let Ok(accepted) = Accepted::unix(socket) else { continue };
                     let service = Arc::clone(&service);
                     tasks.spawn(async move {
-                        if let Err(error) = session::serve(service, socket).await {
+                        if let Err(error) = session::serve(service, accepted, ()).await {
                             tracing::debug!(%error, "a connection ended early");
                         }
                     });

@@ -1,16 +1,25 @@
 //! The way to the node: one connection with the dataset open, opened again when it breaks.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use forebay_client::{Next, OpenError, Opening, greeted, hello};
-use forebay_core::{attempt::NodeState, claims::LEASES, digest::Digest, patience::Retry};
-use tokio::{net::UnixStream, time::Instant};
+use forebay_core::{
+    Endpoint,
+    attempt::NodeState,
+    claims::LEASES,
+    digest::Digest,
+    patience::{NODE_PATIENCE, Retry},
+};
+use forebay_identity::Credentials;
+use forebay_server::dial;
+use tokio::time::Instant;
 
 use crate::connection::{Connection, LinkError, Result, renew};
 
 /// The way to the node.
 pub(crate) struct Link {
-    path: Option<PathBuf>,
+    endpoint: Option<Endpoint>,
+    credentials: Credentials,
     job: String,
     digest: Digest,
     started: Instant,
@@ -24,8 +33,14 @@ struct State {
 }
 
 impl Link {
-    pub fn new(path: Option<PathBuf>, job: String, digest: Digest) -> Self {
-        Self { path, job, digest, started: Instant::now(), state: tokio::sync::Mutex::default() }
+    pub fn new(
+        endpoint: Option<Endpoint>,
+        credentials: Credentials,
+        job: String,
+        digest: Digest,
+    ) -> Self {
+        let (started, state) = (Instant::now(), tokio::sync::Mutex::default());
+        Self { endpoint, credentials, job, digest, started, state }
     }
 
     /// The time as `core` wants it.
@@ -44,7 +59,7 @@ impl Link {
 
     /// The connection, opened if need be.
     pub async fn connection(&self) -> Result<Arc<Connection>> {
-        let path = self.path.as_ref().ok_or(LinkError::None)?;
+        let endpoint = self.endpoint.as_ref().ok_or(LinkError::None)?;
         let mut state = self.state.lock().await;
         if let Some(open) = state.open.as_ref().filter(|open| !open.is_closed()) {
             return Ok(Arc::clone(open));
@@ -54,7 +69,7 @@ impl Link {
         if !state.retry.is_due(began) {
             return Err(LinkError::Unreachable);
         }
-        match self.open(path).await {
+        match self.open(endpoint).await {
             Ok(connection) => {
                 tokio::spawn(renew(Arc::downgrade(&connection)));
                 state.open = Some(Arc::clone(&connection));
@@ -71,9 +86,11 @@ impl Link {
         }
     }
 
-    async fn open(&self, path: &PathBuf) -> Result<Arc<Connection>> {
-        let mut connection = Connection::new(UnixStream::connect(path).await?);
-        let lease = greeted(connection.exchange(&hello(&self.job)).await?)?;
+    async fn open(&self, endpoint: &Endpoint) -> Result<Arc<Connection>> {
+        let mut connection =
+            Connection::new(dial(endpoint, &self.credentials, NODE_PATIENCE).await?);
+        let hello = hello(&self.job, &self.credentials);
+        let lease = greeted(connection.exchange(&hello).await?)?;
         if !LEASES.contains(&lease) {
             return Err(OpenError::Unexpected.into());
         }

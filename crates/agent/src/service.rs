@@ -15,10 +15,10 @@ use forebay_core::{
 };
 use forebay_origin::{Origin, any_version};
 use forebay_server::{
-    Counter,
+    Counter, Peer,
     session::{Replies, Service, fresh_nonce},
 };
-use forebay_wire::{BlobRange, ErrorCode, GetAnswer, Reply, Request, ShowAnswer};
+use forebay_wire::{BlobRange, ErrorCode, GetAnswer, Refusal, Reply, Request, ShowAnswer};
 use futures::{
     FutureExt as _, StreamExt as _,
     future::{BoxFuture, Shared},
@@ -105,9 +105,10 @@ impl Memory {
 
 impl AgentService {
     pub fn new(config: Config) -> Self {
-        let Config { node, job, digest, origin, mirror, namespace, socket: _ } = config;
+        let Config { node, credentials, job, digest, origin, mirror, namespace, socket: _ } =
+            config;
         Self {
-            link: Link::new(node, job, digest.clone()),
+            link: Link::new(node, credentials, job, digest.clone()),
             digest,
             origin,
             mirror,
@@ -290,8 +291,14 @@ impl Service for AgentService {
         Duration::ZERO
     }
 
-    fn connected(self: &Arc<Self>, _job: &str) -> AgentSession {
-        AgentSession::default()
+    /// The socket lets in the job's own user alone.
+    fn connected(
+        self: &Arc<Self>,
+        _peer: &Peer,
+        _job: &str,
+        _token: &[u8],
+    ) -> Result<AgentSession, Refusal> {
+        Ok(AgentSession::default())
     }
 
     async fn handle(

@@ -7,7 +7,9 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use forebay_agent::{Agent, Config};
+use forebay_core::Endpoint;
 use forebay_digest::open;
+use forebay_identity::Credentials;
 use forebay_origin::{Credentials, Origin};
 use rustix::{
     event::{PollFd, PollFlags, poll},
@@ -37,9 +39,10 @@ pub struct Args {
     /// The private socket to listen on.
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
-    /// The node's socket; without one, everything comes from the origin.
-    #[arg(long, value_name = "PATH")]
-    node: Option<PathBuf>,
+    /// Where the node listens: a socket's path, tcp://HOST:PORT or tls://HOST:PORT; without one, everything
+    /// comes from the origin.
+    #[arg(long, value_name = "ENDPOINT")]
+    node: Option<Endpoint>,
     /// What the job calls itself.
     #[arg(long, value_name = "NAME", default_value = "job")]
     job: String,
@@ -91,6 +94,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     let agent = Agent::bind(Config {
         socket: args.socket.clone(),
         node: args.node,
+        credentials: Credentials::from_environment()?,
         job: args.job,
         digest: file.digest.clone(),
         origin,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use forebay_client::{Client, Handle};
 use forebay_core::{
-    ByteSize,
+    ByteSize, Endpoint,
     chunking::PIECES_PER_CHUNK,
     manager::{Description, JobDescription, Piece},
 };
@@ -21,9 +21,10 @@ use crate::{
 pub struct Args {
     /// The digest.
     digest: PathBuf,
-    /// The node's socket; by default `$FOREBAY_SOCKET`, or that of this user.
-    #[arg(long, value_name = "PATH")]
-    socket: Option<PathBuf>,
+    /// Where the node listens: a socket's path, tcp://HOST:PORT or tls://HOST:PORT; by default `$FOREBAY_SOCKET`,
+    /// or this user's socket.
+    #[arg(long, value_name = "ENDPOINT", visible_alias = "socket")]
+    node: Option<Endpoint>,
     /// For people or for scripts.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
@@ -37,7 +38,7 @@ struct Evicted {
 
 /// How a dataset stands, and why.
 pub fn explain(args: &Args) -> anyhow::Result<Verdict> {
-    let (file, mut client, handle) = open(&args.digest, args.socket.as_deref())?;
+    let (file, mut client, handle) = open(&args.digest, args.node.as_ref())?;
     let json = client.explain(handle)?;
     let described: Option<Description> =
         serde_json::from_slice(&json).context("the node's answer makes no sense; is it newer?")?;
@@ -59,7 +60,7 @@ pub fn explain(args: &Args) -> anyhow::Result<Verdict> {
 
 /// Nothing of a dataset is kept any more.
 pub fn evict(args: &Args) -> anyhow::Result<Verdict> {
-    let (file, mut client, handle) = open(&args.digest, args.socket.as_deref())?;
+    let (file, mut client, handle) = open(&args.digest, args.node.as_ref())?;
     let bytes = client.evict(handle)?;
     let dataset = file.digest.summary().dataset.to_string();
     match args.format {
@@ -69,9 +70,9 @@ pub fn evict(args: &Args) -> anyhow::Result<Verdict> {
     Ok(Verdict::Yes)
 }
 
-fn open(digest: &Path, socket: Option<&Path>) -> anyhow::Result<(DigestFile, Client, Handle)> {
+fn open(digest: &Path, node: Option<&Endpoint>) -> anyhow::Result<(DigestFile, Client, Handle)> {
     let file = forebay_digest::open(digest)?;
-    let mut client = status::connect(socket)?;
+    let mut client = status::connect(node)?;
     let handle = client.open(&file.digest).context("the node does not let us at the dataset")?;
     Ok((file, client, handle))
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use forebay_digest::{create_key_file, read_key_file};
+use forebay_identity::{create_key_file, read_key_file};
 
 use crate::output::{self, Verdict};
 

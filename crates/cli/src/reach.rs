@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
 use forebay_core::{Namespace, units::parse_duration};
-use forebay_digest::read_key_file;
+use forebay_identity::read_key_file;
 use forebay_origin::Options;
 
 /// How to reach the origin.

@@ -3,8 +3,8 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
-use forebay_core::{ByteSize, units::parse_duration};
-use forebay_digest::read_key_file;
+use forebay_core::{ByteSize, NodeName, units::parse_duration};
+use forebay_identity::read_key_file;
 use forebay_server::{Config, Server};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -28,6 +28,9 @@ pub struct Args {
     /// Where jobs connect; by default `$FOREBAY_SOCKET`, or a directory of this user's.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// Listen on a TCP address as well.
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
     /// Where the node keeps what it needs, and its cache, unless devices are named; by default
     /// `~/.cache/forebay`.
     #[arg(long, value_name = "DIR")]
@@ -54,6 +57,9 @@ pub struct Args {
     /// Stop when nobody has been connected for so long.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     idle_exit: Option<Duration>,
+    /// Which node of the configuration's list this is, so that all may have the same file.
+    #[arg(long, value_name = "NAME")]
+    name: Option<NodeName>,
     /// Only say whether the configuration can be used.
     #[arg(long)]
     check_config: bool,
@@ -91,6 +97,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     let gauges = server.node().gauges();
     let ready = serde_json::json!({
         "socket": config.socket,
+        "listen": server.listen_address(),
         "directory": config.directory,
         "capacity_bytes": gauges.capacity_bytes,
         "resident_bytes": gauges.resident_bytes,
@@ -119,6 +126,7 @@ fn configuration(args: Args) -> anyhow::Result<Config> {
     let file = args.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
     Ok(Config {
         socket: args.socket.unwrap_or(file.socket),
+        listen: args.listen.or(file.listen),
         directory: args.directory.unwrap_or(file.directory),
         devices: if args.devices.is_empty() { file.devices } else { args.devices },
         region_size: file.region_size,
@@ -130,5 +138,8 @@ fn configuration(args: Args) -> anyhow::Result<Config> {
         metrics: args.metrics.or(file.metrics),
         namespaces: if args.namespaces.is_empty() { file.namespaces } else { args.namespaces },
         idle_exit: args.idle_exit.or(file.idle_exit),
+        name: args.name.or(file.name),
+        nodes: file.nodes,
+        zones_apart: file.zones_apart,
     })
 }

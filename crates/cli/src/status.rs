@@ -1,14 +1,11 @@
 //! `forebay status`: what the node is doing.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::Context as _;
 use forebay_client::Client;
-use forebay_core::ByteSize;
+use forebay_core::{ByteSize, Endpoint};
+use forebay_identity::Credentials;
 use forebay_server::default_socket;
 
 use crate::output::{self, Format, Verdict};
@@ -20,16 +17,17 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  forebay status\n  forebay status --format json | jq .hits")]
 pub struct Args {
-    /// The node's socket; by default `$FOREBAY_SOCKET`, or that of this user.
-    #[arg(long, value_name = "PATH")]
-    socket: Option<PathBuf>,
+    /// Where the node listens: a socket's path, tcp://HOST:PORT or tls://HOST:PORT; by default `$FOREBAY_SOCKET`,
+    /// or this user's socket.
+    #[arg(long, value_name = "ENDPOINT", visible_alias = "socket")]
+    node: Option<Endpoint>,
     /// For people or for scripts.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
 
 pub fn run(args: &Args) -> anyhow::Result<Verdict> {
-    let counters = connect(args.socket.as_deref())?.stats()?;
+    let counters = connect(args.node.as_ref())?.stats()?;
     let counters: BTreeMap<String, u64> = counters.into_iter().collect();
     match args.format {
         Format::Json => output::json(&counters)?,
@@ -38,10 +36,11 @@ pub fn run(args: &Args) -> anyhow::Result<Verdict> {
     Ok(Verdict::Yes)
 }
 
-/// Connects to a node: the one at this socket, or this user's.
-pub fn connect(socket: Option<&Path>) -> anyhow::Result<Client> {
-    let socket = socket.map_or_else(default_socket, Path::to_owned);
-    Client::connect(&socket, "forebay", PATIENCE)
+/// Connects to a node: the one that listens there, or this user's; as whom the environment says.
+pub fn connect(node: Option<&Endpoint>) -> anyhow::Result<Client> {
+    let endpoint = node.cloned().unwrap_or_else(|| default_socket().into());
+    let credentials = Credentials::from_environment()?;
+    Client::connect_as(&credentials, &endpoint, "forebay", PATIENCE)
         .context("no forebay node; start one with `forebay serve`")
 }
 

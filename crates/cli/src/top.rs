@@ -3,13 +3,12 @@
 use std::{
     collections::BTreeMap,
     io::{IsTerminal as _, stdout},
-    path::PathBuf,
     thread,
     time::{Duration, Instant},
 };
 
 use forebay_client::Client;
-use forebay_core::ByteSize;
+use forebay_core::{ByteSize, Endpoint};
 
 use crate::{
     output::{self, Verdict},
@@ -20,9 +19,10 @@ use crate::{
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  forebay top\n  forebay top --every 5 --times 12 >> node.log")]
 pub struct Args {
-    /// The node's socket; by default `$FOREBAY_SOCKET`, or that of this user.
-    #[arg(long, value_name = "PATH")]
-    socket: Option<PathBuf>,
+    /// Where the node listens: a socket's path, tcp://HOST:PORT or tls://HOST:PORT; by default `$FOREBAY_SOCKET`,
+    /// or this user's socket.
+    #[arg(long, value_name = "ENDPOINT", visible_alias = "socket")]
+    node: Option<Endpoint>,
     /// Seconds between two looks.
     #[arg(long, value_name = "SECONDS", default_value_t = 1,
           value_parser = clap::value_parser!(u64).range(1..=3600))]
@@ -35,7 +35,7 @@ pub struct Args {
 type Counted = BTreeMap<String, u64>;
 
 pub fn run(args: &Args) -> anyhow::Result<Verdict> {
-    let mut client = status::connect(args.socket.as_deref())?;
+    let mut client = status::connect(args.node.as_ref())?;
     let (mut last, mut at) = (look(&mut client)?, Instant::now());
     for number in 0.. {
         if args.times == Some(number) {

@@ -5,15 +5,18 @@
 
 mod opening;
 mod reader;
+mod socket;
 mod stream;
 mod waiting;
 
-use std::{io, path::Path, time::Duration};
+use std::{io, time::Duration};
 
 use forebay_core::{
+    Endpoint,
     digest::{Digest, DigestError},
     manager::{Answer, Report},
 };
+use forebay_identity::Credentials;
 use forebay_wire::{
     BATCH_MAX, BlobProgress, BlobRange, ClaimAnswer, GetAnswer, Malformed, PAYLOAD_SIZE_MAX,
     PRESENCE_MAX, PutAnswer, Refusal, RenewAnswer, Reply, Request,
@@ -29,10 +32,10 @@ use waiting::Waiting;
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nobody answers there.
-    #[error("nobody answers at `{path}`: {source}")]
+    #[error("nobody answers at `{endpoint}`: {source}")]
     Connect {
-        /// The socket.
-        path: String,
+        /// Where.
+        endpoint: String,
         /// How it failed.
         source: io::Error,
     },
@@ -44,6 +47,20 @@ pub enum ClientError {
         /// Whose process it is.
         owner: u32,
     },
+    /// It would be read, and answered, by anyone on the way.
+    #[error("`{endpoint}` is another machine, and tcp:// is in the clear; use tls://")]
+    InTheClear {
+        /// Where.
+        endpoint: String,
+    },
+    /// Nobody says which nodes are genuine.
+    #[error(
+        "for tls:// set FOREBAY_TLS_CA to the certificate of the authority that signs nodes' certificates"
+    )]
+    NoAuthority,
+    /// TLS failed, or there should have been some.
+    #[error("{0}")]
+    Tls(String),
     /// The connection broke; open another.
     #[error("the connection broke: {0}")]
     Broken(#[from] io::Error),
@@ -114,20 +131,32 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects and says hello. `patience` bounds the wait for any single answer.
-    pub fn connect(path: &Path, job: &str, patience: Duration) -> Result<Self> {
-        Self::connect_waiting(path, job, patience, Waiting::default())
+    /// Connects as this user and says hello. `patience` bounds the wait for any single answer.
+    pub fn connect(endpoint: impl Into<Endpoint>, job: &str, patience: Duration) -> Result<Self> {
+        Self::connect_as(&Credentials::default(), endpoint, job, patience)
+    }
+
+    /// The same, as whom the credentials say.
+    pub fn connect_as(
+        credentials: &Credentials,
+        endpoint: impl Into<Endpoint>,
+        job: &str,
+        patience: Duration,
+    ) -> Result<Self> {
+        let waiting = Waiting::default();
+        Self::connect_waiting(credentials, &endpoint.into(), job, patience, waiting)
     }
 
     fn connect_waiting(
-        path: &Path,
+        credentials: &Credentials,
+        endpoint: &Endpoint,
         job: &str,
         patience: Duration,
         waiting: Waiting,
     ) -> Result<Self> {
-        let stream = Stream::connect(path, patience, waiting)?;
+        let stream = Stream::connect(endpoint, credentials, patience, waiting)?;
         let mut client = Self { stream, next_id: 0, lease: Duration::ZERO };
-        client.lease = greeted(client.exchange(&hello(job))?)?;
+        client.lease = greeted(client.exchange(&hello(job, credentials))?)?;
         Ok(client)
     }
 

@@ -10,7 +10,8 @@ use forebay_core::{
     digest::{Digest, DigestError},
     table,
 };
-use forebay_wire::{BlobLength, Refusal, Reply, Request, ShowAnswer, VERSIONS};
+use forebay_identity::Credentials;
+use forebay_wire::{BlobLength, Refusal, Reply, Request, SentToken, ShowAnswer, VERSIONS};
 
 /// Rows of a table that go into one page: well under a frame.
 const PAGE_ROWS: u64 = 1 << 15;
@@ -37,9 +38,10 @@ pub enum OpenError {
 pub struct Handle(pub u32);
 
 /// The first request of every connection.
-pub fn hello(job: &str) -> Request {
+pub fn hello(job: &str, credentials: &Credentials) -> Request {
     let (version_min, version_max) = VERSIONS;
-    Request::Hello { version_min, version_max, job: job.to_owned() }
+    let token = SentToken(credentials.token().to_vec());
+    Request::Hello { version_min, version_max, job: job.to_owned(), token }
 }
 
 /// Understands the answer to [`hello`]: how long a claim lives without being renewed.

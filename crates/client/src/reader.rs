@@ -8,16 +8,17 @@
 
 use std::{
     mem,
-    path::{Path, PathBuf},
+    path::Path,
     process,
     time::{Duration, Instant},
 };
 
 use forebay_core::{
-    ItemOrdinal,
+    Endpoint, ItemOrdinal,
     digest::{Digest, ItemPlace},
     patience::{NODE_PATIENCE, Retry},
 };
+use forebay_identity::Credentials;
 use forebay_wire::{GetAnswer, PAYLOAD_SIZE_MAX};
 
 use crate::{Client, ClientError, Handle, Interrupt, Result, Wanted, waiting::Waiting};
@@ -29,8 +30,9 @@ const AGENT_PATIENCE: Duration = Duration::from_mins(10);
 #[derive(Debug)]
 pub struct Reader {
     digest: Digest,
-    node_path: Option<PathBuf>,
-    agent_path: PathBuf,
+    node_at: Option<Endpoint>,
+    agent_at: Endpoint,
+    credentials: Credentials,
     job: String,
     /// Whose connections these are.
     process: u32,
@@ -59,11 +61,12 @@ pub struct Counts {
 
 impl Reader {
     /// No connection is made yet.
-    pub fn new(digest: Digest, node: Option<&Path>, agent: &Path, job: &str) -> Self {
+    pub fn new(digest: Digest, node: Option<Endpoint>, agent: &Path, job: &str) -> Self {
         Self {
             digest,
-            node_path: node.map(Path::to_owned),
-            agent_path: agent.to_owned(),
+            node_at: node,
+            agent_at: agent.into(),
+            credentials: Credentials::default(),
             job: job.to_owned(),
             process: process::id(),
             node: None,
@@ -80,6 +83,12 @@ impl Reader {
     #[must_use]
     pub fn interrupted_by(self, interrupt: Interrupt) -> Self {
         Self { interrupt, ..self }
+    }
+
+    /// Who it is to the node; to the agent it is the job's own user.
+    #[must_use]
+    pub fn known_by(self, credentials: Credentials) -> Self {
+        Self { credentials, ..self }
     }
 
     /// Whether the node has failed since this was last asked, and is worth starting anew.
@@ -172,12 +181,19 @@ impl Reader {
         self.notice_fork();
         let began = self.began.elapsed();
         if self.node.is_none() {
-            let path = self.node_path.as_ref()?;
+            let node_at = self.node_at.as_ref()?;
             if !self.node_retry.is_due(began) {
                 return None;
             }
             let waiting = Waiting::patiently(&self.interrupt);
-            match connect(path, &self.job, NODE_PATIENCE, waiting, &self.digest) {
+            let connected = connect(
+                &self.credentials,
+                node_at,
+                (&self.job, NODE_PATIENCE),
+                waiting,
+                &self.digest,
+            );
+            match connected {
                 Ok(node) => self.node = Some(node),
                 Err(error) => self.node_failed(began, &error),
             }
@@ -202,9 +218,14 @@ impl Reader {
     fn with_agent<T>(&mut self, act: impl FnOnce(&mut Client, Handle) -> Result<T>) -> Result<T> {
         self.notice_fork();
         if self.agent.is_none() {
-            let (path, job) = (&self.agent_path, &self.job);
-            let waiting = Waiting::for_the_living(&self.interrupt, path);
-            self.agent = Some(connect(path, job, AGENT_PATIENCE, waiting, &self.digest)?);
+            let waiting = Waiting::for_the_living(&self.interrupt, &self.agent_at);
+            self.agent = Some(connect(
+                &Credentials::default(),
+                &self.agent_at,
+                (&self.job, AGENT_PATIENCE),
+                waiting,
+                &self.digest,
+            )?);
         }
         let (agent, handle) = self.agent.as_mut().expect("just connected");
         let outcome = act(agent, *handle);
@@ -236,13 +257,13 @@ pub fn is_resident(digest: &Digest, presence: &[u8], item: ItemOrdinal) -> bool 
 }
 
 fn connect(
-    path: &Path,
-    job: &str,
-    patience: Duration,
+    credentials: &Credentials,
+    endpoint: &Endpoint,
+    (job, patience): (&str, Duration),
     waiting: Waiting,
     digest: &Digest,
 ) -> Result<(Client, Handle)> {
-    let mut client = Client::connect_waiting(path, job, patience, waiting)?;
+    let mut client = Client::connect_waiting(credentials, endpoint, job, patience, waiting)?;
     let handle = client.open(digest)?;
     Ok((client, handle))
 }

@@ -2,22 +2,26 @@
 
 use std::{
     io::{self, IoSlice, Read as _, Write as _},
-    os::unix::net::UnixStream,
-    path::Path,
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
+use forebay_core::Endpoint;
+use forebay_identity::{Credentials, in_words};
 use forebay_wire::{Frame, GetAnswer, HEADER_SIZE, Header, Reply};
 
 use crate::{
     ClientError, Result,
+    socket::Socket,
     waiting::{SLICE, Waiting},
 };
 
+/// How a TLS alert begins.
+const TLS_ALERT: [u8; 2] = [0x15, 0x03];
+
 #[derive(Debug)]
 pub(crate) struct Stream {
-    socket: UnixStream,
+    socket: Socket,
     patience: Duration,
     waiting: Waiting,
     /// Something went wrong in the middle of a frame: nothing that follows makes sense.
@@ -25,17 +29,14 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Connects, if the process behind the socket is one's own (or root's).
-    pub fn connect(path: &Path, patience: Duration, waiting: Waiting) -> Result<Self> {
-        let shown = || path.display().to_string();
-        let socket = connect_within(path, patience)
-            .map_err(|source| ClientError::Connect { path: shown(), source })?;
-        let owner = rustix::net::sockopt::socket_peercred(&socket).map_err(io::Error::from)?.uid;
-        if !owner.is_root() && owner != rustix::process::geteuid() {
-            return Err(ClientError::Stranger { path: shown(), owner: owner.as_raw() });
-        }
-        socket.set_read_timeout(Some(SLICE))?;
-        socket.set_write_timeout(Some(SLICE))?;
+    /// Nothing has been said yet.
+    pub fn connect(
+        endpoint: &Endpoint,
+        credentials: &Credentials,
+        patience: Duration,
+        waiting: Waiting,
+    ) -> Result<Self> {
+        let socket = Socket::connect(endpoint, credentials, patience)?;
         Ok(Self { socket, patience, waiting, spoilt: false })
     }
 
@@ -55,7 +56,7 @@ impl Stream {
                     written => at += written,
                 }
             }
-            Ok(())
+            stream.within(stream.patience, |socket| socket.flush().map(|()| 0)).map(drop)
         })
     }
 
@@ -103,7 +104,14 @@ impl Stream {
 
     fn header(&mut self, id: u64, wait: Duration) -> Result<Header> {
         let mut bytes = [0; HEADER_SIZE];
-        self.fill(&mut bytes, wait)?;
+        let filled = self.fill(&mut bytes, wait);
+        // To those who greet it in the clear, a TLS port sends an alert and is gone.
+        if bytes.starts_with(&TLS_ALERT) && matches!(self.socket, Socket::Tcp(_)) {
+            return Err(ClientError::Tls(
+                "the node there speaks TLS; use tls:// instead of tcp://".to_owned(),
+            ));
+        }
+        filled?;
         let header = Header::decode(&bytes)?;
         // A refusal of something that could not be read has no id to answer to.
         if header.id != id && header.id != 0 {
@@ -136,7 +144,7 @@ impl Stream {
     fn within(
         &mut self,
         time: Duration,
-        mut act: impl FnMut(&mut UnixStream) -> io::Result<usize>,
+        mut act: impl FnMut(&mut Socket) -> io::Result<usize>,
     ) -> Result<usize> {
         let mut began = None;
         loop {
@@ -151,7 +159,11 @@ impl Stream {
                     }
                     self.waiting.go_on(silent)?;
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    return Err(
+                        in_words(&error).map_or(ClientError::Broken(error), ClientError::Tls)
+                    );
+                }
             }
         }
     }
@@ -180,18 +192,6 @@ fn in_time(began: Instant, patience: Duration) -> io::Result<()> {
 fn is_a_pause(error: &io::Error) -> bool {
     use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
     matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
-}
-
-/// Connects. A process that was stopped accepts nobody, and once enough have queued up, the next would
-/// wait for ever.
-fn connect_within(path: &Path, patience: Duration) -> io::Result<UnixStream> {
-    use rustix::net::{
-        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt,
-    };
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(patience))?;
-    connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(socket.into())
 }
 
 #[cfg(test)]

@@ -3,14 +3,10 @@
 //! Waiting goes in short slices. Between them it is looked whether the user has interrupted the job, and
 //! whether one who has been silent for long still lives.
 
-use std::{
-    fmt,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
-use forebay_core::doubt::Doubt;
+use forebay_core::{Endpoint, doubt::Doubt};
+use forebay_identity::Credentials;
 
 use crate::{Client, ClientError, Result};
 
@@ -41,7 +37,7 @@ impl fmt::Debug for Interrupt {
 pub(crate) struct Waiting {
     interrupt: Interrupt,
     /// Whom to greet.
-    doubted: Option<(PathBuf, Doubt)>,
+    doubted: Option<(Endpoint, Doubt)>,
 }
 
 impl Waiting {
@@ -51,8 +47,8 @@ impl Waiting {
     }
 
     /// Likewise, but only for one who lives: somebody at this socket answers greetings.
-    pub fn for_the_living(interrupt: &Interrupt, path: &Path) -> Self {
-        let doubted = Some((path.to_owned(), Doubt::default()));
+    pub fn for_the_living(interrupt: &Interrupt, agent: &Endpoint) -> Self {
+        let doubted = Some((agent.clone(), Doubt::default()));
         Self { interrupt: interrupt.clone(), doubted }
     }
 
@@ -64,7 +60,8 @@ impl Waiting {
         if let Some((path, doubt)) = &mut self.doubted
             && doubt.arises(silent)
         {
-            Client::connect_waiting(path, "", GREETING, Self::patiently(&self.interrupt))?;
+            let waiting = Self::patiently(&self.interrupt);
+            Client::connect_waiting(&Credentials::default(), path, "", GREETING, waiting)?;
         }
         Ok(())
     }

@@ -14,6 +14,7 @@ pub mod digest;
 pub mod doorkeeper;
 pub mod doubt;
 pub mod embedding;
+pub mod endpoint;
 pub mod kept;
 pub mod look_ahead;
 pub mod manager;
@@ -22,16 +23,20 @@ pub mod node;
 pub mod patience;
 pub mod placement;
 pub mod rate;
+pub mod ring;
 pub mod rotation;
 pub mod sampler;
 pub mod table;
+pub mod tenants;
 pub mod tier;
 pub mod units;
 
 mod list;
 mod stable;
 
+pub use endpoint::Endpoint;
 pub use names::{
-    Address, BlobOrdinal, DatasetId, ItemOrdinal, JobId, Namespace, NamespaceId, Ordinal,
+    Address, BlobOrdinal, DatasetId, ItemOrdinal, JobId, Namespace, NamespaceId, NodeName, Ordinal,
+    Token, Zone,
 };
 pub use units::ByteSize;

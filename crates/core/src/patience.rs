@@ -4,7 +4,8 @@
 //! A node that is gone refuses at once and costs nothing, so it is looked for every second. One that is
 //! there and says nothing, because it was stopped or its disk hangs, costs its whole patience at every try;
 //! so the pause that follows is a multiple of what the try cost, and a job goes on at nine tenths of its
-//! speed.
+//! speed. Of several nodes all may fail, and together they may cost no more: the pauses are the longer, the more
+//! have failed, and nodes that were asked at once are waited for at once.
 
 use std::time::Duration;
 
@@ -12,8 +13,8 @@ use std::time::Duration;
 pub const NODE_PATIENCE: Duration = Duration::from_secs(5);
 /// No failed node is tried again sooner.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
-/// The pause after a failure, in multiples of what the failure cost.
-const PAUSE_PER_COST: u32 = 9;
+/// All that failed together may cost one part of the time in so many.
+const COST_SHARE: u32 = 10;
 /// So often in a row a node that failed is started anew, and after so long without a failure that counts
 /// from the beginning.
 const REVIVALS_MAX: u32 = 5;
@@ -44,7 +45,13 @@ impl Retry {
     /// A try that began then has failed now. Says whether the other side should be started anew: a few
     /// times, at growing intervals; one that keeps dying is left alone.
     pub fn failed(&mut self, began: Duration, now: Duration) -> bool {
-        let pause = now.saturating_sub(began).saturating_mul(PAUSE_PER_COST).max(PAUSE_MIN);
+        self.failed_among(1, began, now)
+    }
+
+    /// The same, for one of so many that have failed.
+    fn failed_among(&mut self, failed: u32, began: Duration, now: Duration) -> bool {
+        let costs = COST_SHARE.saturating_mul(failed) - 1;
+        let pause = now.saturating_sub(began).saturating_mul(costs).max(PAUSE_MIN);
         self.not_before = Some(now.saturating_add(pause));
         if now > self.revival_due + REVIVALS_FORGOTTEN {
             self.revivals = 0;
@@ -61,6 +68,40 @@ impl Retry {
     pub fn succeeded(&mut self) {
         self.not_before = None;
     }
+}
+
+/// The retries of several nodes that are tried one after the other.
+#[derive(Debug, Clone)]
+pub struct Retries(Vec<Retry>);
+
+impl Retries {
+    /// For so many.
+    pub fn new(nodes: usize) -> Self {
+        Self(vec![Retry::default(); nodes])
+    }
+
+    /// Whether it is time to try this one.
+    pub fn is_due(&self, node: usize, now: Duration) -> bool {
+        self.0[node].is_due(now)
+    }
+
+    /// A try of this one that began then has failed now. Says whether it should be started anew.
+    pub fn failed(&mut self, node: usize, began: Duration, now: Duration) -> bool {
+        let others = self.0.iter().enumerate().filter(|(at, one)| *at != node && one.has_failed());
+        let failed = u32::try_from(others.count() + 1).unwrap_or(u32::MAX);
+        self.0[node].failed_among(failed, began, now)
+    }
+
+    /// A try of this one has succeeded.
+    pub fn succeeded(&mut self, node: usize) {
+        self.0[node].succeeded();
+    }
+}
+
+/// How much longer the first word of a node is waited for, if it was asked then, together with others that
+/// were waited for first.
+pub fn left_of(patience: Duration, asked_at: Duration, now: Duration) -> Duration {
+    asked_at.saturating_add(patience).saturating_sub(now)
 }
 
 /// Until when the answer to a request is waited for, if nothing more is heard. `wait` is how long the
@@ -103,6 +144,51 @@ mod tests {
         assert!(!dead.is_due(now) && dead.is_due(now + seconds(1)), "looked for every second");
         dead.succeeded();
         assert!(dead.is_due(now));
+    }
+
+    /// Promise 5, for several nodes: however many of them are hung, and whenever that happens, they cost a
+    /// job a tenth of its time, and one patience for each at most.
+    #[test]
+    fn hung_nodes_together_cost_what_one_does() {
+        const NODES: usize = 5;
+        const BATCH: Duration = Duration::from_millis(200);
+        for (hung, connected) in [(1, true), (3, true), (5, true), (1, false), (5, false)] {
+            let mut retries = Retries::new(NODES);
+            // Whoever is connected is asked without a try before.
+            let mut is_open = [connected; NODES];
+            let (mut now, mut lost) = (Duration::ZERO, Duration::ZERO);
+            while now < seconds(20_000) {
+                let began = now;
+                // All are asked, those that have to be tried first one after the other.
+                let mut asked = Vec::new();
+                for node in 0..NODES {
+                    let try_began = now;
+                    if !is_open[node] && retries.is_due(node, now) {
+                        if node < hung {
+                            now += NODE_PATIENCE;
+                            retries.failed(node, try_began, now);
+                        } else {
+                            retries.succeeded(node);
+                            is_open[node] = true;
+                        }
+                    }
+                    if is_open[node] {
+                        asked.push(node);
+                    }
+                }
+                let asked_at = now;
+                for node in asked.into_iter().filter(|node| *node < hung) {
+                    now += left_of(NODE_PATIENCE, asked_at, now);
+                    retries.failed(node, asked_at, now);
+                    is_open[node] = false;
+                }
+                lost += now - began;
+                now += BATCH;
+            }
+            let first = if connected { 1 } else { u32::try_from(hung).unwrap() };
+            let allowed = now / 10 + NODE_PATIENCE * (first + 1);
+            assert!(lost <= allowed, "{hung} hung: {lost:?} of {now:?}");
+        }
     }
 
     #[test]

@@ -6,8 +6,6 @@
 
 mod file;
 mod journal;
-mod key_file;
 
 pub use file::{DigestFile, FileError, PendingDigest, open, open_unchecked};
 pub use journal::{Journal, JournalError, JournalHeader, Rows};
-pub use key_file::{KeyFileError, create_key_file, read_key_file};

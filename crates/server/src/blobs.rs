@@ -34,7 +34,7 @@ use crate::{config::Config, hot::Hot, session::fresh_nonce};
 /// A longer blob is cut into pieces of this length.
 const PIECE: u64 = 8 << 20;
 /// Memory for blobs and pieces that are on their way in.
-const INCOMING: usize = 512 << 20;
+pub(crate) const INCOMING: usize = 512 << 20;
 /// Groups whose numbers are remembered.
 const GROUPS_KNOWN: usize = 4096;
 /// A device has to have so many regions for each piece that is to have a group of its own.

@@ -8,11 +8,16 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
-use forebay_core::{ByteSize, claims::LEASES, units::parse_duration};
+use forebay_core::{
+    ByteSize, NodeName,
+    claims::LEASES,
+    ring::{Member, Membership},
+    units::parse_duration,
+};
 use forebay_flash::io::Backend;
 use rustix::process::geteuid;
 
-use crate::blobs::backend;
+use crate::{blobs::backend, nodes};
 
 /// What a node keeps at most, unless it is told otherwise or the disk has less than twice as much free.
 const CAPACITY_DEFAULT: ByteSize = ByteSize::gb(20);
@@ -26,6 +31,8 @@ const CAPACITY_MIN: ByteSize = ByteSize::mib(8);
 pub struct Config {
     /// Where jobs connect.
     pub socket: PathBuf,
+    /// Where others than those on the socket connect; nowhere if it is not said.
+    pub listen: Option<SocketAddr>,
     /// Where the node keeps what it needs, and its device, unless others are named.
     pub directory: PathBuf,
     /// Files or block devices for the cache.
@@ -48,12 +55,19 @@ pub struct Config {
     pub namespaces: Vec<PathBuf>,
     /// Stop when nobody has been connected for so long.
     pub idle_exit: Option<Duration>,
+    /// Which of the nodes this one is.
+    pub name: Option<NodeName>,
+    /// All nodes that share the work, this one among them; none, if it is alone.
+    pub nodes: Vec<Member>,
+    /// Each zone has a ring of its own.
+    pub zones_apart: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
         Self {
             socket: default_socket(),
+            listen: None,
             directory: default_directory(),
             devices: Vec::new(),
             region_size: None,
@@ -65,13 +79,17 @@ impl Default for Config {
             metrics: None,
             namespaces: Vec::new(),
             idle_exit: None,
+            name: None,
+            nodes: Vec::new(),
+            zones_apart: false,
         }
     }
 }
 
 /// The keys, with examples: what a template shows, and what is suggested for a misspelt one.
-const KEYS: [(&str, &str, &str); 12] = [
+const KEYS: [(&str, &str, &str); 16] = [
     ("socket", "\"/run/user/1000/forebay/node.sock\"", "where jobs connect"),
+    ("listen", "\"127.0.0.1:7070\"", "where jobs connect over TCP; nowhere by default"),
     ("directory", "\"/var/cache/forebay\"", "where blobs lie"),
     ("devices", "[\"/dev/nvme1n1\"]", "files or block devices; by default a file in the directory"),
     ("capacity", "\"20GB\"", "how much is reserved; by default 20GB, or half of what is free"),
@@ -87,6 +105,13 @@ const KEYS: [(&str, &str, &str); 12] = [
     ("metrics", "\"127.0.0.1:9464\"", "where /metrics is served; nowhere by default"),
     ("namespaces", "[\"team.key\"]", "key files of the private namespaces to be served"),
     ("idle_exit", "\"10min\"", "stop when nobody has been connected for so long"),
+    ("name", "\"a\"", "which of the nodes this one is"),
+    (
+        "nodes",
+        "[{ name = \"a\", endpoint = \"/run/a/node.sock\", weight = 1, zone = \"east\" }]",
+        "all nodes that share the work, the same list on each of them; without a list it is alone",
+    ),
+    ("zones_apart", "false", "whether each zone has a ring of its own"),
 ];
 
 impl Config {
@@ -103,11 +128,17 @@ impl Config {
             let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
             anyhow::anyhow!("line {line}: {}", error.message())
         })?;
+        let config = Self::from_table(&table)?;
+        config.check_values()?;
+        Ok(config)
+    }
+
+    /// Nothing is checked but each value for itself.
+    pub(crate) fn from_table(table: &toml::Table) -> anyhow::Result<Self> {
         let mut config = Self::default();
-        for (key, value) in &table {
+        for (key, value) in table {
             config.set(key, value).with_context(|| format!("`{key}`"))?;
         }
-        config.check()?;
         Ok(config)
     }
 
@@ -115,6 +146,7 @@ impl Config {
         let text = || value.as_str().context("should be a text in quotes");
         match key {
             "socket" => self.socket = text()?.into(),
+            "listen" => self.listen = Some(address(text()?)?),
             "directory" => self.directory = text()?.into(),
             "devices" => self.devices = paths(value)?,
             "region_size" => self.region_size = Some(text()?.parse()?),
@@ -126,27 +158,31 @@ impl Config {
                 let number = value.as_integer().and_then(|number| usize::try_from(number).ok());
                 self.connections = number.context("should be a number")?;
             }
-            "metrics" => {
-                self.metrics = Some(text()?.parse().context("should be like 127.0.0.1:9464")?);
-            }
+            "metrics" => self.metrics = Some(address(text()?)?),
             "idle_exit" => self.idle_exit = Some(time(text()?)?),
             "namespaces" => self.namespaces = paths(value)?,
-            unknown => {
-                let distance = |key: &str| strsim::damerau_levenshtein(key, unknown);
-                let near = KEYS.iter().map(|(key, ..)| (distance(key), *key)).min();
-                let (distance, nearest) = near.expect("there are keys");
-                if distance <= 3 {
-                    bail!("there is no such key; did you mean `{nearest}`?");
-                }
-                let all: Vec<&str> = KEYS.iter().map(|(key, ..)| *key).collect();
-                bail!("there is no such key; there are {}", all.join(", "));
+            "name" => self.name = Some(text()?.parse()?),
+            "nodes" => self.nodes = nodes::members(value)?,
+            "zones_apart" => {
+                self.zones_apart = value.as_bool().context("should be true or false")?;
             }
+            unknown => bail!(no_such_key(unknown, &KEYS.map(|(key, ..)| key))),
         }
         Ok(())
     }
 
     /// Refuses what makes no sense or is not safe.
     pub fn check(&self) -> anyhow::Result<()> {
+        self.check_values()?;
+        self.membership()?;
+        Ok(())
+    }
+
+    /// Which node this is may still be said elsewhere.
+    fn check_values(&self) -> anyhow::Result<()> {
+        if let Some(listen) = self.listen {
+            ensure!(listen.ip().is_loopback(), "`listen` must be a loopback address");
+        }
         if let Some(metrics) = self.metrics {
             ensure!(
                 metrics.ip().is_loopback(),
@@ -172,6 +208,11 @@ impl Config {
         Ok(())
     }
 
+    /// Who this node is, and among whom; nothing, if it is alone.
+    pub fn membership(&self) -> anyhow::Result<Option<Membership>> {
+        nodes::membership(self.name.as_ref(), &self.nodes, self.zones_apart)
+    }
+
     /// How much may be kept on devices that are made now: what was said, or else 20 GB, but not more than
     /// half of what is free.
     pub fn capacity_of(&self, free: ByteSize) -> ByteSize {
@@ -188,10 +229,24 @@ impl Config {
     }
 }
 
+/// Says that there is no such key, and which was meant.
+pub(crate) fn no_such_key(unknown: &str, keys: &[&str]) -> String {
+    let distance = |key: &str| strsim::damerau_levenshtein(key, unknown);
+    let near = keys.iter().map(|key| (distance(key), *key)).min();
+    match near.filter(|(distance, _)| *distance <= 3) {
+        Some((_, nearest)) => format!("there is no such key; did you mean `{nearest}`?"),
+        None => format!("there is no such key; there are {}", keys.join(", ")),
+    }
+}
+
 fn paths(value: &toml::Value) -> anyhow::Result<Vec<PathBuf>> {
     let list = value.as_array().context("should be a list of file names")?;
     let names: Option<_> = list.iter().map(|value| value.as_str().map(PathBuf::from)).collect();
     names.context("should be a list of file names")
+}
+
+fn address(text: &str) -> anyhow::Result<SocketAddr> {
+    text.parse().context("should be an address and a port, like 127.0.0.1:9464")
 }
 
 fn time(text: &str) -> anyhow::Result<Duration> {
@@ -236,14 +291,16 @@ mod tests {
     #[test]
     fn every_key_of_the_template_is_a_key() {
         for (key, example, _) in KEYS {
-            assert!(Config::parse(&format!("{key} = {example}")).is_ok(), "{key}");
+            // Whoever names nodes says which of them it is.
+            let name = if key == "nodes" { "name = \"a\"\n" } else { "" };
+            assert!(Config::parse(&format!("{name}{key} = {example}")).is_ok(), "{key}");
         }
     }
 
     #[test]
     fn mistakes_are_named() {
         assert!(complaint("capcity = \"5GB\"").contains("did you mean `capacity`"));
-        assert!(complaint("colour = 1").contains("there are socket, directory"));
+        assert!(complaint("colour = 1").contains("there are socket, listen"));
         assert!(complaint("capacity = \"5 apples\"").contains("`capacity`"));
         assert!(complaint("capacity = 5").contains("text in quotes"));
         assert!(complaint("lease = \"2s\"\n\ncapacity = ").contains("line 3"));

@@ -4,15 +4,20 @@
 //! to stop. Decisions are `core::node`'s; here are sockets, files and time.
 
 mod blobs;
+mod bound;
 mod config;
 mod counters;
+mod dial;
 mod get;
 mod hot;
 mod http;
 mod listen;
 mod managing;
+mod network;
 mod node;
+mod nodes;
 mod open;
+mod peer;
 mod put;
 pub mod session;
 
@@ -21,24 +26,37 @@ use std::{future::Future, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 use anyhow::Context as _;
 use forebay_core::Namespace;
 use tokio::{
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     task::JoinSet,
     time::{Instant, interval, timeout},
 };
+use tokio_rustls::TlsAcceptor;
 
 use blobs::Blobs;
+pub use bound::memory_max;
 pub use config::{Config, default_socket};
 pub use counters::{Counter, Counters, Gauges};
+pub use dial::{Incoming, Outgoing, dial};
 pub use listen::Listener;
+use network::{Network, Strangers};
 pub use node::NodeService;
+pub use nodes::read_node_list;
+pub use peer::{Accepted, Inlet, Outlet, Peer};
 
 /// How long requests under way may still take once a stop was asked for.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// Those who have connected over the network without saying who they are may have one part in so many of all
+/// connections,
+const STRANGERS_SHARE: usize = 8;
+/// but at least so many.
+const STRANGERS_MIN: usize = 8;
 
 /// A node that is ready to serve.
 pub struct Server {
     node: Arc<NodeService>,
     listener: Listener,
+    network: Option<Network>,
     metrics: Option<TcpListener>,
     idle_exit: Option<Duration>,
     connections_max: usize,
@@ -51,15 +69,19 @@ impl Server {
         let listener = Listener::bind(&config.socket)?;
         let opening = config.clone();
         let blobs = tokio::task::spawn_blocking(move || Blobs::open(&opening)).await??;
-        let node = NodeService::new(blobs, config.lease, namespaces);
+        let node = NodeService::new(blobs, config.lease, namespaces, config.membership()?);
         let metrics = match config.metrics {
             Some(address) => Some(TcpListener::bind(address).await.with_context(|| {
                 format!("serve metrics on {address} (is another server there?)")
             })?),
             None => None,
         };
+        let network = match config.listen {
+            Some(address) => Some(Network::bind(address, None).await?),
+            None => None,
+        };
         let (idle_exit, connections_max) = (config.idle_exit, config.connections);
-        Ok(Self { node: Arc::new(node), listener, metrics, idle_exit, connections_max })
+        Ok(Self { node: Arc::new(node), listener, network, metrics, idle_exit, connections_max })
     }
 
     /// The node itself.
@@ -72,10 +94,15 @@ impl Server {
         self.metrics.as_ref().and_then(|listener| listener.local_addr().ok())
     }
 
+    /// Where it listens for others than those on its socket.
+    pub fn listen_address(&self) -> Option<SocketAddr> {
+        self.network.as_ref().and_then(|network| network.address().ok())
+    }
+
     /// Serves until `stop` completes, or nobody has been connected for too long; then lets requests under
     /// way finish for some seconds.
     pub async fn run(self, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
-        let Self { node, listener, metrics, idle_exit, connections_max } = self;
+        let Self { node, listener, network, metrics, idle_exit, connections_max } = self;
         let mut background = JoinSet::new();
         background.spawn(Arc::clone(&node).expire_claims());
         background.spawn(Arc::clone(&node).manage());
@@ -84,6 +111,8 @@ impl Server {
         }
         let mut stop = pin!(stop);
         let mut connections = JoinSet::new();
+        let strangers = Strangers::default();
+        let strangers_max = (connections_max / STRANGERS_SHARE).max(STRANGERS_MIN);
         let mut tick = interval(Duration::from_secs(1));
         let mut busy_at = Instant::now();
         loop {
@@ -91,10 +120,24 @@ impl Server {
                 socket = listener.accept() => {
                     if connections.len() >= connections_max {
                         node.counters().connections_refused.one();
-                        session::turn_away(socket);
-                    } else {
-                        connections.spawn(session::serve(Arc::clone(&node), socket));
+                        session::turn_away(socket.into_std());
+                    } else if let Ok(accepted) = Accepted::unix(socket) {
+                        connections.spawn(session::serve(Arc::clone(&node), accepted, ()));
                     }
+                }
+                accepted = accept(network.as_ref()) => {
+                    let is_full = connections.len() >= connections_max;
+                    let dismissed = (is_full || strangers.count() >= strangers_max)
+                        && strangers.dismiss_oldest();
+                    if is_full && !dismissed {
+                        node.counters().connections_refused.one();
+                        session::turn_away(accepted.0.into_std());
+                        continue;
+                    }
+                    let stranger = strangers.enter();
+                    let number = stranger.number();
+                    let served = network::serve(Arc::clone(&node), accepted, stranger);
+                    strangers.served_by(number, connections.spawn(served));
                 }
                 Some(ended) = connections.join_next() => {
                     if let Ok(Err(error)) = ended {
@@ -114,7 +157,7 @@ impl Server {
             }
         }
         // The name goes first, so that whoever comes now starts another node.
-        drop(listener);
+        drop((listener, network));
         let finished = async { while connections.join_next().await.is_some() {} };
         let idle = async {
             while node.gauges().claims_held > 0 {
@@ -127,5 +170,13 @@ impl Server {
         .await;
         node.flush().await;
         Ok(())
+    }
+}
+
+/// The next connection over the network; never one, if there is none.
+async fn accept(network: Option<&Network>) -> (TcpStream, Option<TlsAcceptor>) {
+    match network {
+        Some(network) => network.accept().await,
+        None => std::future::pending().await,
     }
 }

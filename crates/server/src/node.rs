@@ -13,9 +13,10 @@ use forebay_core::{
     BlobOrdinal, Namespace, NamespaceId,
     claims::{Claim, Holder},
     node::{Claimed, Node, Renewal, Standing},
+    ring::Membership,
     table::{Row, Table, Upload},
 };
-use forebay_wire::{BlobProgress, ClaimAnswer, ErrorCode, RenewAnswer, Reply, Request};
+use forebay_wire::{BlobProgress, ClaimAnswer, ErrorCode, Refusal, RenewAnswer, Reply, Request};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -24,6 +25,7 @@ use crate::{
     counters::{self, Counters, Gauges},
     managing::Managing,
     open::{Opening, Tables},
+    peer::Peer,
     put::Puts,
     session::{Replies, Service},
 };
@@ -47,6 +49,7 @@ pub struct NodeService {
     pub(crate) puts: Puts,
     pub(crate) tables: Tables,
     pub(crate) managing: Managing,
+    membership: Option<Membership>,
     started: Instant,
     holders: AtomicU64,
     open: AtomicU64,
@@ -61,13 +64,19 @@ pub struct NodeSession {
 }
 
 impl NodeService {
-    /// A node of these blobs.
-    pub(crate) fn new(blobs: Blobs, lease: Duration, namespaces: Vec<Namespace>) -> Self {
+    /// A node of these blobs, alone or among others.
+    pub(crate) fn new(
+        blobs: Blobs,
+        lease: Duration,
+        namespaces: Vec<Namespace>,
+        membership: Option<Membership>,
+    ) -> Self {
         let namespaces = namespaces.into_iter().chain([Namespace::public()]);
         Self {
             state: Mutex::new(Node::new(lease, CLAIMS_MAX)),
             managing: Managing::new(blobs.capacity()),
             blobs,
+            membership,
             counters: Counters::default(),
             namespaces: namespaces.map(|namespace| (namespace.id(), namespace)).collect(),
             puts: Puts::default(),
@@ -214,17 +223,22 @@ impl Service for NodeService {
         self.state.lock().lease()
     }
 
-    fn connected(self: &Arc<Self>, job: &str) -> NodeSession {
+    fn connected(
+        self: &Arc<Self>,
+        _peer: &Peer,
+        job: &str,
+        _token: &[u8],
+    ) -> Result<NodeSession, Refusal> {
         let holder = Holder(self.holders.fetch_add(1, Relaxed));
         self.open.fetch_add(1, Relaxed);
         self.counters.connections.one();
         tracing::debug!(job, connection = holder.0, "connected");
-        NodeSession {
+        Ok(NodeSession {
             holder,
             job: job.to_owned(),
             handles: Vec::new(),
             opening: Opening::default(),
-        }
+        })
     }
 
     async fn handle(
@@ -320,6 +334,7 @@ impl NodeService {
             Request::Leave { handle } => self.leave(session.table(handle)?, &session.job)?,
             Request::Explain { handle } => self.explain(session.table(handle)?),
             Request::Evict { handle } => self.evict_all(session.table(handle)?).await?,
+            Request::Ring => Reply::Ring(self.membership.clone()),
         }))
     }
 }

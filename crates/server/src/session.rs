@@ -4,26 +4,21 @@
 //! limits, and a writer that a slow reader holds up without anything growing. What requests mean is for
 //! the [`Service`].
 
-use std::{
-    future::Future,
-    io::{self, Write as _},
-    panic::AssertUnwindSafe,
-    sync::Arc,
-    time::Duration,
-};
+use std::{future::Future, io, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use forebay_wire::{ErrorCode, Frame, HEADER_SIZE, Header, Refusal, Reply, Request, VERSIONS};
 use futures::FutureExt as _;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
-    net::{UnixStream, unix::OwnedReadHalf},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
     time::timeout,
 };
 
+use crate::peer::{Accepted, Inlet, Outlet, Peer};
+
 /// Bytes of payload that may wait for one slow reader: two of the largest.
-const PAYLOAD_IN_FLIGHT: usize = 32 << 20;
+pub(crate) const PAYLOAD_IN_FLIGHT: usize = 32 << 20;
 /// Replies that may wait for one slow reader.
 const REPLIES_IN_FLIGHT: usize = 256;
 /// Gets of one connection that may be under way; the next waits to be read from the socket.
@@ -33,7 +28,7 @@ const WAITS_MAX: usize = 4096;
 /// A reader that takes nothing for so long is gone, and so is a writer that leaves a frame unfinished.
 const STALLED: Duration = Duration::from_mins(2);
 /// Whoever connects says hello within this.
-const HELLO_WITHIN: Duration = Duration::from_secs(20);
+pub(crate) const HELLO_WITHIN: Duration = Duration::from_secs(20);
 /// Space is taken as bytes arrive, not when they are announced.
 const READ_AHEAD: usize = 64 << 10;
 
@@ -45,8 +40,13 @@ pub trait Service: Send + Sync + 'static {
     /// How long a claim lives without being renewed.
     fn lease(&self) -> Duration;
 
-    /// Somebody has said hello.
-    fn connected(self: &Arc<Self>, job: &str) -> Self::Session;
+    /// Somebody has said hello, and is let in or not.
+    fn connected(
+        self: &Arc<Self>,
+        peer: &Peer,
+        job: &str,
+        token: &[u8],
+    ) -> Result<Self::Session, Refusal>;
 
     /// Answers a request; what takes long is answered later, from a task of its own.
     fn handle(
@@ -151,16 +151,21 @@ pub fn fresh_nonce() -> Option<[u8; 32]> {
 }
 
 /// Says that there are too many, to somebody who will not be served.
-pub fn turn_away(socket: UnixStream) {
+pub fn turn_away(socket: io::Result<impl io::Write>) {
     let text = "too many are connected; close some, or raise `connections`".to_owned();
     let refusal = Reply::Error(Refusal { code: ErrorCode::TooMuch, text }).encode(0).to_bytes();
     // A fresh socket takes so little at once, or nobody is there to read it.
-    let _ = socket.into_std().and_then(|mut socket| socket.write_all(&refusal));
+    let _ = socket.and_then(|mut socket| socket.write_all(&refusal));
 }
 
-/// Serves one connection until it ends.
-pub async fn serve<S: Service>(service: Arc<S>, socket: UnixStream) -> io::Result<()> {
-    let (mut reader, writer) = socket.into_split();
+/// Serves one connection until it ends. What is held for it as long as nobody knows who it is, is dropped when
+/// it has been let in.
+pub async fn serve<S: Service>(
+    service: Arc<S>,
+    accepted: Accepted<impl Inlet, impl Outlet>,
+    stranger: impl Send,
+) -> io::Result<()> {
+    let Accepted { peer, mut reader, writer } = accepted;
     let (frames, outgoing) = mpsc::channel(REPLIES_IN_FLIGHT);
     let writer = tokio::spawn(write(outgoing, writer));
     let (here, gone) = watch::channel(());
@@ -172,7 +177,13 @@ pub async fn serve<S: Service>(service: Arc<S>, socket: UnixStream) -> io::Resul
         gone,
     });
     let mut session = None;
-    let talk = converse(&service, &mut session, &mut reader, &connection);
+    let talk = async {
+        let greeted = greet(&service, &peer, stranger, &mut session, &mut reader, &connection);
+        if timeout(HELLO_WITHIN, greeted).await?? {
+            converse(&service, &mut session, &mut reader, &connection).await?;
+        }
+        Ok(())
+    };
     // Whatever goes wrong with one, the others must not pay for what it held.
     let talked = AssertUnwindSafe(talk).catch_unwind().await;
     drop(here);
@@ -185,62 +196,88 @@ pub async fn serve<S: Service>(service: Arc<S>, socket: UnixStream) -> io::Resul
     talked.unwrap_or_else(|_| Err(io::Error::other("serving it panicked")))
 }
 
+/// Takes the hello. Whether there is more to be said.
+async fn greet<S: Service>(
+    service: &Arc<S>,
+    peer: &Peer,
+    stranger: impl Send,
+    session: &mut Option<S::Session>,
+    reader: &mut impl Inlet,
+    connection: &Arc<Connection>,
+) -> io::Result<bool> {
+    let Some((request, replies)) = next_request(reader, connection).await? else {
+        return Ok(false);
+    };
+    let Request::Hello { version_min, version_max, job, token } = request else {
+        let text = "a connection begins with hello";
+        replies.refuse(ErrorCode::Malformed, text).await;
+        return Ok(false);
+    };
+    let (oldest, newest) = VERSIONS;
+    if version_min > newest || version_max < oldest {
+        let text = format!(
+            "you speak versions {version_min} to {version_max}, this node {oldest} to {newest}; install the \
+             same forebay on both sides"
+        );
+        replies.refuse(ErrorCode::Version, text).await;
+        return Ok(false);
+    }
+    match service.connected(peer, &job, &token.0) {
+        Ok(begun) => {
+            *session = Some(begun);
+            // Before anything else is awaited: whatever has begun is ended in order.
+            drop(stranger);
+        }
+        Err(refusal) => {
+            replies.send(&Reply::Error(refusal)).await;
+            return Ok(false);
+        }
+    }
+    let lease_ms = u32::try_from(service.lease().as_millis()).unwrap_or(u32::MAX);
+    replies.send(&Reply::Hello { version: newest.min(version_max), lease_ms }).await;
+    Ok(true)
+}
+
 /// Takes requests until there are no more.
 async fn converse<S: Service>(
     service: &Arc<S>,
     session: &mut Option<S::Session>,
-    reader: &mut OwnedReadHalf,
+    reader: &mut impl Inlet,
     connection: &Arc<Connection>,
 ) -> io::Result<()> {
-    let replies = |id| Replies { id, connection: Arc::clone(connection) };
-    loop {
-        let within = if session.is_some() { Duration::MAX } else { HELLO_WITHIN };
-        let incoming = tokio::select! {
-            incoming = timeout(within, read_frame(reader)) => incoming??,
-            // Nobody takes the answers any more.
-            () = connection.frames.closed() => return Ok(()),
-        };
-        let (header, body) = match incoming {
-            Incoming::Frame(header, body) => (header, body),
-            Incoming::End => return Ok(()),
-            Incoming::Nonsense(problem) => {
-                replies(0).refuse(ErrorCode::Malformed, problem.to_string()).await;
-                return Ok(());
-            }
-        };
-        let replies = replies(header.id);
-        let request = match Request::decode(&header, &body) {
-            Ok(request) => request,
-            Err(problem) => {
-                replies.refuse(ErrorCode::Malformed, problem.to_string()).await;
-                return Ok(());
-            }
-        };
-        match (&mut *session, request) {
-            (None, Request::Hello { version_min, version_max, job }) => {
-                let (oldest, newest) = VERSIONS;
-                if version_min > newest || version_max < oldest {
-                    let text = format!(
-                        "you speak versions {version_min} to {version_max}, this node {oldest} to \
-                         {newest}; install the same forebay on both sides"
-                    );
-                    replies.refuse(ErrorCode::Version, text).await;
-                    return Ok(());
-                }
-                *session = Some(service.connected(&job));
-                let lease_ms = u32::try_from(service.lease().as_millis()).unwrap_or(u32::MAX);
-                replies.send(&Reply::Hello { version: newest.min(version_max), lease_ms }).await;
-            }
-            (Some(session), request) if !matches!(request, Request::Hello { .. }) => {
-                service.handle(session, request, replies).await;
-            }
-            (_, _) => {
-                let text = "a connection begins with hello, and says it once";
-                replies.refuse(ErrorCode::Malformed, text).await;
-                return Ok(());
-            }
+    let session = session.as_mut().expect("greeted");
+    while let Some((request, replies)) = next_request(reader, connection).await? {
+        if matches!(request, Request::Hello { .. }) {
+            replies.refuse(ErrorCode::Malformed, "a connection says hello once").await;
+            return Ok(());
         }
+        service.handle(session, request, replies).await;
     }
+    Ok(())
+}
+
+/// The next request, and where its answers go; nothing, if there are no more. Whoever says something that makes
+/// no sense is told so, and heard no more.
+async fn next_request(
+    reader: &mut impl Inlet,
+    connection: &Arc<Connection>,
+) -> io::Result<Option<(Request, Replies)>> {
+    let replies = |id| Replies { id, connection: Arc::clone(connection) };
+    let incoming = tokio::select! {
+        incoming = read_frame(reader) => incoming?,
+        // Nobody takes the answers any more.
+        () = connection.frames.closed() => return Ok(None),
+    };
+    let (id, problem) = match incoming {
+        Incoming::Frame(header, body) => match Request::decode(&header, &body) {
+            Ok(request) => return Ok(Some((request, replies(header.id)))),
+            Err(problem) => (header.id, problem),
+        },
+        Incoming::End => return Ok(None),
+        Incoming::Nonsense(problem) => (0, problem),
+    };
+    replies(id).refuse(ErrorCode::Malformed, problem.to_string()).await;
+    Ok(None)
 }
 
 enum Incoming {
@@ -277,7 +314,7 @@ async fn read_rest(
     Ok(Incoming::Frame(header, body.freeze()))
 }
 
-async fn write(mut outgoing: mpsc::Receiver<Outgoing>, mut writer: impl AsyncWrite + Unpin) {
+async fn write(mut outgoing: mpsc::Receiver<Outgoing>, mut writer: impl Outlet) {
     while let Some(Outgoing { frame, _room }) = outgoing.recv().await {
         let mut both = bytes::Buf::chain(&frame.head[..], &frame.payload[..]);
         match timeout(STALLED, writer.write_all_buf(&mut both)).await {
@@ -285,5 +322,11 @@ async fn write(mut outgoing: mpsc::Receiver<Outgoing>, mut writer: impl AsyncWri
             // Gone, or as good as: those who still want to send find the channel closed.
             Ok(Err(_)) | Err(_) => return,
         }
+        // TLS may hold something back until the next frame.
+        if outgoing.is_empty() && !matches!(timeout(STALLED, writer.flush()).await, Ok(Ok(()))) {
+            return;
+        }
     }
+    // Over TLS, an end that is not announced looks like an attack.
+    let _ = timeout(STALLED, writer.shutdown()).await;
 }

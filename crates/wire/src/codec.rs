@@ -42,6 +42,14 @@ impl<'a> Reader<'a> {
         Ok(self.array::<1>()?[0])
     }
 
+    pub fn flag(&mut self) -> Result<bool, Malformed> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Malformed::Value),
+        }
+    }
+
     pub fn u16(&mut self) -> Result<u16, Malformed> {
         self.array().map(u16::from_le_bytes)
     }
@@ -67,12 +75,16 @@ impl<'a> Reader<'a> {
     }
 
     pub fn text(&mut self) -> Result<String, Malformed> {
+        String::from_utf8(self.short_bytes(TEXT_SIZE_MAX)?).map_err(|_| Malformed::Value)
+    }
+
+    /// A length and as many bytes, up to a limit.
+    pub fn short_bytes(&mut self, limit: usize) -> Result<Vec<u8>, Malformed> {
         let length = usize::from(self.u16()?);
-        if length > TEXT_SIZE_MAX {
+        if length > limit {
             return Err(Malformed::OverLimit);
         }
-        let bytes = self.bytes(length)?;
-        std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| Malformed::Value)
+        self.bytes(length).map(<[u8]>::to_vec)
     }
 
     /// So many elements, each of a known size, bounded by a limit and by what is really there.
@@ -125,8 +137,13 @@ impl Writer<'_> {
     /// Texts of ours are short; one that is not is cut at a character.
     pub fn text(&mut self, text: &str) {
         let text = &text[..text.floor_char_boundary(TEXT_SIZE_MAX)];
-        self.u16(u16::try_from(text.len()).expect("TEXT_SIZE_MAX fits"));
-        self.bytes(text.as_bytes());
+        self.short_bytes(TEXT_SIZE_MAX, text.as_bytes());
+    }
+
+    pub fn short_bytes(&mut self, limit: usize, bytes: &[u8]) {
+        assert!(bytes.len() <= limit, "{} bytes are over the limit of {limit}", bytes.len());
+        self.u16(u16::try_from(bytes.len()).expect("limits fit"));
+        self.bytes(bytes);
     }
 
     pub fn list<T>(&mut self, limit: usize, list: &[T], mut element: impl FnMut(&mut Self, &T)) {

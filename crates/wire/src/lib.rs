@@ -10,13 +10,14 @@ mod codec;
 mod frame;
 mod reply;
 mod request;
+mod ring;
 
 pub use codec::Malformed;
 pub use frame::{Frame, HEADER_SIZE, Header};
 pub use reply::{
     ClaimAnswer, ErrorCode, GetAnswer, PutAnswer, Refusal, RenewAnswer, Reply, ShowAnswer,
 };
-pub use request::{BlobLength, BlobProgress, BlobRange, Request};
+pub use request::{BlobLength, BlobProgress, BlobRange, Request, SentToken};
 
 /// The versions of this protocol that are spoken here, oldest and newest.
 pub const VERSIONS: (u16, u16) = (1, 1);

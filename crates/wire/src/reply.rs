@@ -4,6 +4,7 @@ use bytes::Bytes;
 use forebay_core::{
     chunking::ChunkOrdinal,
     manager::{Answer, Open},
+    ring::Membership,
 };
 
 use crate::{
@@ -11,6 +12,7 @@ use crate::{
     codec::{Malformed, Reader, Writer},
     frame::{Frame, Header},
     request::kind,
+    ring,
 };
 
 /// A reply; its frame has the id of the request.
@@ -84,6 +86,8 @@ pub enum Reply {
         /// Bytes of blobs that were.
         bytes: u64,
     },
+    /// Who the node is, and which others there are; nothing, if it is alone.
+    Ring(Option<Membership>),
     /// The request was refused.
     Error(Refusal),
 }
@@ -177,6 +181,8 @@ pub enum ErrorCode {
     Failed,
     /// The job was started again, and another process speaks for it.
     Fenced,
+    /// Who you are does not allow this.
+    Identity,
 }
 
 const REPLY: u8 = 0x80;
@@ -219,6 +225,7 @@ coded!(ErrorCode {
     Stopping = 7,
     Failed = 8,
     Fenced = 9,
+    Identity = 10,
 });
 
 impl Reply {
@@ -240,6 +247,7 @@ impl Reply {
             Self::Left => REPLY | kind::LEAVE,
             Self::Explain { .. } => REPLY | kind::EXPLAIN,
             Self::Evicted { .. } => REPLY | kind::EVICT,
+            Self::Ring(_) => REPLY | kind::RING,
             Self::Error(_) => ERROR,
         }
     }
@@ -279,6 +287,7 @@ impl Reply {
             | Self::Wanted
             | Self::Left => {}
             Self::Evicted { bytes } => to.u64(*bytes),
+            Self::Ring(membership) => ring::write(membership.as_ref(), to),
             Self::Report(answer) => write_answer(answer, to),
             Self::Get { index, answer, .. } => {
                 to.u32(*index);
@@ -359,6 +368,7 @@ impl Reply {
                     Self::Explain { json: body.slice_ref(from.bytes(from.0.len())?) }
                 }
                 kind::EVICT => Self::Evicted { bytes: from.u64()? },
+                kind::RING => Self::Ring(ring::read(&mut from)?),
                 _ => return Err(Malformed::Kind(reply)),
             },
             unknown => return Err(Malformed::Kind(unknown)),

@@ -1,10 +1,11 @@
 //! What a job or its agent asks of a node.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use bytes::Bytes;
 use forebay_core::{
-    Address, ByteSize, DatasetId, NamespaceId, benefit::Mode, manager::Report, units::ByteRate,
+    Address, ByteSize, DatasetId, NamespaceId, benefit::Mode, manager::Report,
+    names::TOKEN_LENGTH_MAX, units::ByteRate,
 };
 
 use crate::{
@@ -24,6 +25,8 @@ pub enum Request {
         version_max: u16,
         /// What the job calls itself.
         job: String,
+        /// The secret by which the caller is known; empty if it is known otherwise.
+        token: SentToken,
     },
     /// Asks for a dataset by name.
     Show {
@@ -140,6 +143,18 @@ pub enum Request {
         /// An opened dataset.
         handle: u32,
     },
+    /// Asks who the node is, and which others there are.
+    Ring,
+}
+
+/// What somebody sent as its token, whatever it is. Shown nowhere.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct SentToken(pub Vec<u8>);
+
+impl fmt::Debug for SentToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_empty() { "no token" } else { "a token" })
+    }
 }
 
 /// A row of a dataset's table.
@@ -189,6 +204,7 @@ pub(crate) mod kind {
     pub const LEAVE: u8 = 14;
     pub const EXPLAIN: u8 = 15;
     pub const EVICT: u8 = 16;
+    pub const RING: u8 = 20;
 }
 
 const ROW_SIZE: usize = Address::LEN + 8;
@@ -214,6 +230,7 @@ impl Request {
             Self::Leave { .. } => kind::LEAVE,
             Self::Explain { .. } => kind::EXPLAIN,
             Self::Evict { .. } => kind::EVICT,
+            Self::Ring => kind::RING,
         }
     }
 
@@ -233,10 +250,11 @@ impl Request {
 
     fn write(&self, to: &mut Writer<'_>) {
         match self {
-            Self::Hello { version_min, version_max, job } => {
+            Self::Hello { version_min, version_max, job, token } => {
                 to.u16(*version_min);
                 to.u16(*version_max);
                 to.text(job);
+                to.short_bytes(TOKEN_LENGTH_MAX, &token.0);
             }
             Self::Show { namespace, dataset } => {
                 to.bytes(namespace.as_bytes());
@@ -290,7 +308,7 @@ impl Request {
                 to.u64(*blob);
                 to.u64(*offset);
             }
-            Self::Stats => {}
+            Self::Stats | Self::Ring => {}
             Self::Report { handle, report } => {
                 to.u32(*handle);
                 write_report(report, to);
@@ -309,6 +327,7 @@ impl Request {
                 version_min: from.u16()?,
                 version_max: from.u16()?,
                 job: from.text()?,
+                token: SentToken(from.short_bytes(TOKEN_LENGTH_MAX)?),
             },
             kind::SHOW => Self::Show { namespace: from.namespace()?, dataset: from.dataset()? },
             kind::PROVE => Self::Prove { dataset: from.dataset()?, proof: from.array()? },
@@ -370,6 +389,7 @@ impl Request {
             kind::LEAVE => Self::Leave { handle: from.u32()? },
             kind::EXPLAIN => Self::Explain { handle: from.u32()? },
             kind::EVICT => Self::Evict { handle: from.u32()? },
+            kind::RING => Self::Ring,
             unknown => return Err(Malformed::Kind(unknown)),
         };
         from.finish().map(|()| request)
@@ -409,11 +429,7 @@ fn read_report(from: &mut Reader<'_>) -> Result<Report, Malformed> {
         epoch_batches: from.u64()?,
         epoch: from.u64()?,
         pace: ByteRate(ByteSize(from.u64()?)),
-        is_all: match from.u8()? {
-            0 => false,
-            1 => true,
-            _ => return Err(Malformed::Value),
-        },
+        is_all: from.flag()?,
         unread: from.list(PIECES_MAX, 12, |from| Ok((from.u32()?, ByteSize(from.u64()?))))?,
         released: from.list(PIECES_MAX, 4, Reader::u32)?,
         filled: from.list(PIECES_MAX, 4, Reader::u32)?,

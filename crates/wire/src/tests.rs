@@ -8,6 +8,7 @@ use forebay_core::{
     benefit::Mode,
     chunking::ChunkOrdinal,
     manager::{Answer, Open, Report},
+    ring::{Member, Membership, NodeList, Weight},
     units::ByteRate,
 };
 use proptest::{collection::vec, prelude::*};
@@ -39,9 +40,12 @@ fn request() -> impl Strategy<Value = Request> {
         (any::<u64>(), any::<u64>()).prop_map(|(blob, bytes)| BlobProgress { blob, bytes });
     let blobs = || (any::<u32>(), vec(any::<u64>(), 0..20));
     prop_oneof![
-        (any::<u16>(), any::<u16>(), "\\PC{0,64}").prop_map(|(version_min, version_max, job)| {
-            Request::Hello { version_min, version_max, job }
-        }),
+        (any::<u16>(), any::<u16>(), "\\PC{0,64}", vec(any::<u8>(), 0..=256)).prop_map(
+            |(version_min, version_max, job, token)| {
+                let token = SentToken(token);
+                Request::Hello { version_min, version_max, job, token }
+            }
+        ),
         (namespace(), dataset())
             .prop_map(|(namespace, dataset)| Request::Show { namespace, dataset }),
         (dataset(), any::<[u8; 32]>())
@@ -74,6 +78,7 @@ fn request() -> impl Strategy<Value = Request> {
         any::<u32>().prop_map(|handle| Request::Leave { handle }),
         any::<u32>().prop_map(|handle| Request::Explain { handle }),
         any::<u32>().prop_map(|handle| Request::Evict { handle }),
+        Just(Request::Ring),
     ]
 }
 
@@ -125,6 +130,23 @@ fn answer() -> impl Strategy<Value = Answer> {
     ]
 }
 
+fn membership() -> impl Strategy<Value = Membership> {
+    let member = (1..=1_000_000_000_u32, prop::option::of("[a-z]{1,9}"));
+    let members = prop::collection::btree_map("[a-z0-9][a-zA-Z0-9._-]{0,20}", member, 1..8);
+    (members, any::<bool>(), any::<prop::sample::Index>()).prop_map(|(members, apart, own)| {
+        let member = |(name, (weight, zone)): (&String, &(u32, Option<String>))| Member {
+            name: name.parse().unwrap(),
+            endpoint: format!("/run/{name}.sock"),
+            weight: Weight::from_thousandths(*weight).unwrap(),
+            zone: zone.as_ref().map(|zone| zone.parse().unwrap()),
+        };
+        let apart = apart && members.values().all(|(_, zone)| zone.is_some());
+        let own = members.keys().nth(own.index(members.len())).unwrap().parse().unwrap();
+        let list = NodeList::new(members.iter().map(member).collect(), apart).unwrap();
+        Membership::new(own, list).unwrap()
+    })
+}
+
 fn reply() -> impl Strategy<Value = Reply> {
     use ClaimAnswer::{Granted, Held, Outside, Present, TooMany};
     let claims = prop::sample::select(vec![Granted, Held, Present, TooMany, Outside]);
@@ -164,6 +186,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         payload().prop_map(|json| Reply::Explain { json }),
         any::<u64>().prop_map(|bytes| Reply::Evicted { bytes }),
         answer().prop_map(Reply::Report),
+        prop::option::of(membership()).prop_map(Reply::Ring),
         puts.prop_map(Reply::Put),
         vec(("[a-z_]{1,40}", any::<u64>()), 0..20).prop_map(|counters| Reply::Stats { counters }),
         (codes, "\\PC{0,100}").prop_map(|(code, text)| Reply::Error(Refusal { code, text })),
@@ -276,10 +299,11 @@ fn a_lying_count_allocates_nothing() {
 /// `docs/wire.md` shows these bytes: a change here is a new version of the protocol.
 #[test]
 fn the_first_version_stays_as_it_is() {
-    let hello = Request::Hello { version_min: 1, version_max: 1, job: "a".to_owned() }.encode(2);
+    let (job, token) = ("a".to_owned(), SentToken(b"b".to_vec()));
+    let hello = Request::Hello { version_min: 1, version_max: 1, job, token }.encode(2);
     assert_eq!(
         hello.to_bytes(),
-        [7, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 1, 0, b'a']
+        [10, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 1, 0, b'a', 1, 0, b'b']
     );
     let miss = Reply::Get { index: 3, answer: GetAnswer::Miss, payload: Bytes::new() }.encode(9);
     assert_eq!(miss.to_bytes(), [5, 0, 0, 0, 0x86, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 1]);

@@ -74,7 +74,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
 }
 
 fn through_forebay(args: &Args, digest: &Digest, node: &Path, agent: &Path) -> anyhow::Result<()> {
-    let mut reader = Reader::new(digest.clone(), Some(node), agent, "demo");
+    let mut reader = Reader::new(digest.clone(), Some(node.into()), agent, "demo");
     let mut progress = Progress::new(digest);
     for epoch in 0..args.epochs {
         let mut sampler = sampler(args, digest, epoch)?;

@@ -55,7 +55,7 @@ impl Scene {
     }
 
     fn reader(&self, agent: &Path) -> Reader {
-        Reader::new(self.digest.clone(), Some(&self.node_socket()), agent, "test")
+        Reader::new(self.digest.clone(), Some(self.node_socket().into()), agent, "test")
     }
 
     fn status(&self) -> serde_json::Value {

@@ -1,14 +1,18 @@
 //! Names, one meaning each: what a thing is called never depends on who asks or where it lies.
 
 mod address;
-mod job;
+mod given;
 mod namespace;
 mod ordinal;
+mod plain;
+mod token;
 
 pub use address::{Address, DatasetId};
-pub use job::{JobId, JobIdError};
+pub use given::{JobId, NodeName, Zone};
 pub use namespace::{AddressHasher, Namespace, NamespaceId, NamespaceKeyError};
 pub use ordinal::{BlobOrdinal, ItemOrdinal, Ordinal};
+pub use plain::PlainNameError;
+pub use token::{TOKEN_LENGTH_MAX, TOKEN_LENGTH_MIN, Token, TokenError, TokenHash};
 
 /// Why a text is not a name made of hexadecimal digits.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

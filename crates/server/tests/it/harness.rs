@@ -17,7 +17,7 @@ use forebay_core::{
     digest::{Blob, DatasetIdHasher, Digest, DigestWriter, Header, ItemSpan, Part, Summary},
 };
 use forebay_server::{Config, NodeService, Server};
-use forebay_wire::{GetAnswer, HEADER_SIZE, Reply, Request};
+use forebay_wire::{GetAnswer, HEADER_SIZE, Reply, Request, SentToken};
 use tokio::sync::oneshot;
 
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -138,7 +138,12 @@ impl Raw {
 
     pub fn hello(node: &TestNode) -> Self {
         let mut raw = Self::silent(node);
-        raw.ask(&Request::Hello { version_min: 1, version_max: 1, job: "x".to_owned() });
+        raw.ask(&Request::Hello {
+            version_min: 1,
+            version_max: 1,
+            job: "x".to_owned(),
+            token: SentToken::default(),
+        });
         raw
     }
 

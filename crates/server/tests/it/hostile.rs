@@ -9,7 +9,9 @@ use std::{
 use forebay_client::{Client, ClientError, Wanted};
 use forebay_core::{ByteSize, table::proof_of};
 use forebay_server::{Config, Server};
-use forebay_wire::{BODY_SIZE_MAX, ErrorCode, Header, Refusal, Reply, Request, ShowAnswer};
+use forebay_wire::{
+    BODY_SIZE_MAX, ErrorCode, Header, Refusal, Reply, Request, SentToken, ShowAnswer,
+};
 
 use crate::harness::{Data, PATIENCE, Raw, TestNode, get, put, read_reply};
 
@@ -37,7 +39,14 @@ fn code(reply: Option<Reply>) -> ErrorCode {
 fn nonsense_is_refused_and_the_node_goes_on() {
     let node = TestNode::start(ByteSize::mib(8));
     let hello = |version_min, version_max| {
-        Request::Hello { version_min, version_max, job: "x".to_owned() }.encode(1).to_bytes()
+        Request::Hello {
+            version_min,
+            version_max,
+            job: "x".to_owned(),
+            token: SentToken::default(),
+        }
+        .encode(1)
+        .to_bytes()
     };
     let (reply, closed) = say(&node, &hello(7, 9));
     assert!(

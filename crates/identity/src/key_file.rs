@@ -1,13 +1,15 @@
-//! Key files of namespaces: readable by their owner alone, or not at all.
+//! Key files of namespaces.
 
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Read as _, Write as _},
-    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
 
 use forebay_core::names::{Namespace, NamespaceKeyError};
+
+use crate::private_file::{PrivateFileError, read_private};
 
 /// A key file is two short lines; whatever is longer is something else.
 const SIZE_MAX: u64 = 4096;
@@ -15,18 +17,9 @@ const SIZE_MAX: u64 = 4096;
 /// Why a key file was not used. Never quotes what is in the file.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
-    /// Others could have read the key.
-    #[error("the key file `{}` can be read by others; make it yours alone with `chmod 600 {}`", path.display(), path.display())]
-    Readable {
-        /// The file.
-        path: PathBuf,
-    },
-    /// Somebody else could put their key there.
-    #[error("the key file `{}` belongs to another user; use a copy of your own", path.display())]
-    Foreign {
-        /// The file.
-        path: PathBuf,
-    },
+    /// Others can read it, or it cannot be read at all.
+    #[error(transparent)]
+    File(#[from] PrivateFileError),
     /// Not a key.
     #[error("`{}`: {source}", path.display())]
     Key {
@@ -41,43 +34,19 @@ pub enum KeyFileError {
         /// The file.
         path: PathBuf,
     },
-    /// The file failed.
-    #[error("cannot use the key file `{}`: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// How.
-        source: io::Error,
-    },
 }
 
 /// Reads a namespace's key, if nobody else can.
 pub fn read_key_file(path: &Path) -> Result<Namespace, KeyFileError> {
-    let failed = |source| KeyFileError::Io { path: path.to_owned(), source };
-    let file = File::open(path).map_err(failed)?;
-    // Ask the open file, not the path: it cannot be exchanged in between.
-    let metadata = file.metadata().map_err(failed)?;
-    if metadata.mode() & 0o077 != 0 {
-        return Err(KeyFileError::Readable { path: path.to_owned() });
-    }
-    if metadata.uid() != rustix::process::geteuid().as_raw() {
-        return Err(KeyFileError::Foreign { path: path.to_owned() });
-    }
-    let mut text = String::new();
-    let read = file.take(SIZE_MAX).read_to_string(&mut text);
-    let key = |source| KeyFileError::Key { path: path.to_owned(), source };
-    match read {
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            Err(key(NamespaceKeyError::Header))
-        }
-        Err(error) => Err(failed(error)),
-        Ok(_) => Namespace::from_key_file(&text).map_err(key),
-    }
+    let content = read_private(path, SIZE_MAX)?;
+    let text = str::from_utf8(&content).map_err(|_| NamespaceKeyError::Header);
+    let namespace = text.and_then(Namespace::from_key_file);
+    namespace.map_err(|source| KeyFileError::Key { path: path.to_owned(), source })
 }
 
 /// Makes a namespace with a fresh random key, in a file that must not exist yet.
 pub fn create_key_file(path: &Path) -> Result<Namespace, KeyFileError> {
-    let failed = |source| KeyFileError::Io { path: path.to_owned(), source };
+    let failed = |source| PrivateFileError::Io { path: path.to_owned(), source };
     let mut key = [0; 32];
     let mut random = File::open("/dev/urandom").map_err(failed)?;
     random.read_exact(&mut key).map_err(failed)?;
@@ -86,12 +55,12 @@ pub fn create_key_file(path: &Path) -> Result<Namespace, KeyFileError> {
     let options = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let mut file = options.map_err(|source| match source.kind() {
         io::ErrorKind::AlreadyExists => KeyFileError::Exists { path: path.to_owned() },
-        _ => failed(source),
+        _ => failed(source).into(),
     })?;
     let written = file.write_all(namespace.to_key_file().as_bytes()).and_then(|()| file.sync_all());
     if let Err(source) = written {
         let _ = fs::remove_file(path);
-        return Err(failed(source));
+        return Err(failed(source).into());
     }
     Ok(namespace)
 }
@@ -135,7 +104,7 @@ mod tests {
         }
         assert!(matches!(
             read_key_file(&directory.path().join("none")),
-            Err(KeyFileError::Io { .. })
+            Err(KeyFileError::File(_))
         ));
     }
 }

@@ -1,0 +1,109 @@
+//! Files that hold secrets: readable by their owner alone, or not at all.
+
+use std::{
+    fs::File,
+    io::{self, Read as _},
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
+
+use forebay_core::names::{Token, TokenError};
+
+/// A token file is one short line; whatever is longer is something else.
+const TOKEN_FILE_SIZE_MAX: u64 = 4096;
+
+/// Why a file was not used. Never quotes what is in it.
+#[derive(Debug, thiserror::Error)]
+pub enum PrivateFileError {
+    /// Others could have read the secret.
+    #[error("the file `{}` holds a secret and can be read by others; make it yours alone with `chmod 600 {}`", path.display(), path.display())]
+    Readable {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Somebody else could put their secret there.
+    #[error("the file `{}` holds a secret and belongs to another user; use a copy of your own", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Not a token.
+    #[error("the token file `{}`: {source}", path.display())]
+    Token {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: TokenError,
+    },
+    /// The file failed.
+    #[error("cannot use the file `{}`: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// How.
+        source: io::Error,
+    },
+}
+
+/// Reads at most so many bytes of a file that nobody else can read.
+pub(crate) fn read_private(path: &Path, size_max: u64) -> Result<Vec<u8>, PrivateFileError> {
+    let failed = |source| PrivateFileError::Io { path: path.to_owned(), source };
+    let file = File::open(path).map_err(failed)?;
+    // Ask the open file, not the path: it cannot be exchanged in between.
+    let metadata = file.metadata().map_err(failed)?;
+    if metadata.mode() & 0o077 != 0 {
+        return Err(PrivateFileError::Readable { path: path.to_owned() });
+    }
+    if metadata.uid() != rustix::process::geteuid().as_raw() {
+        return Err(PrivateFileError::Foreign { path: path.to_owned() });
+    }
+    let mut content = Vec::new();
+    file.take(size_max).read_to_end(&mut content).map_err(failed)?;
+    Ok(content)
+}
+
+/// Reads a token, if nobody else can.
+pub fn read_token_file(path: &Path) -> Result<Token, PrivateFileError> {
+    let content = read_private(path, TOKEN_FILE_SIZE_MAX)?;
+    let text = str::from_utf8(&content).map_err(|_| TokenError::Characters);
+    let token = text.and_then(str::parse);
+    token.map_err(|source| PrivateFileError::Token { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt as _};
+
+    use super::*;
+
+    #[test]
+    fn bad_token_files_are_refused_with_the_fix_and_never_quoted() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("team.token");
+        let secret = "s3cr3t-".repeat(8);
+        let write = |content: &str, mode| {
+            fs::write(&path, content).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        write(&format!("{secret}\n"), 0o600);
+        assert_eq!(read_token_file(&path).unwrap().as_bytes(), secret.as_bytes());
+        for (content, mode, fix) in [
+            (secret.as_str(), 0o640, "chmod 600"),
+            (&secret, 0o604, "chmod 600"),
+            ("", 0o600, "no token in it; make one with `openssl rand -hex 32`"),
+            ("s3cr3t", 0o600, "6 characters, fewer than 32"),
+            (&secret.repeat(5), 0o600, "longer than 256"),
+            (&secret.repeat(500), 0o600, "longer than 256"),
+            (&format!("{secret} {secret}"), 0o600, "one line"),
+        ] {
+            write(content, mode);
+            let error = read_token_file(&path).unwrap_err().to_string();
+            assert!(error.contains(fix) && !error.contains("s3cr3t-"), "{error}");
+            assert!(error.contains("team.token") && !error.contains('\n'), "{error}");
+        }
+        fs::write(&path, b"\xff\xfe").unwrap();
+        assert!(matches!(read_token_file(&path), Err(PrivateFileError::Token { .. })));
+        let missing = read_token_file(&directory.path().join("none")).unwrap_err();
+        assert!(missing.to_string().contains("none"), "{missing}");
+    }
+}

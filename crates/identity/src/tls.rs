@@ -1,0 +1,218 @@
+//! Certificates from PEM files, checked before anybody meets them.
+//!
+//! TLS 1.3 only, with `ring`. Authorities are the ones that were named: the system's list is for web sites.
+//! Nothing is resumed, so that each connection shows its certificate anew.
+
+use std::{
+    fmt, fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustls::{
+    ClientConfig, RootCertStore, ServerConfig,
+    client::Resumption,
+    crypto::{CryptoProvider, ring},
+    pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem::PemObject as _},
+    server::{NoServerSessionStorage, WebPkiClientVerifier},
+    version::TLS13,
+};
+use webpki::{EndEntityCert, KeyUsage};
+
+use crate::{
+    private_file::{PrivateFileError, read_private},
+    words::span,
+};
+
+/// Chains and keys are a few KiB; whatever is longer is something else.
+const FILE_SIZE_MAX: u64 = 1 << 20;
+
+/// Why certificates could not be used. Never quotes a key.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsFileError {
+    /// The key's file is not private, or cannot be read.
+    #[error(transparent)]
+    Key(#[from] PrivateFileError),
+    /// The file cannot be read.
+    #[error("cannot read the certificates in `{}`: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// How it failed.
+        source: io::Error,
+    },
+    /// There is nothing of the kind in it.
+    #[error("there is no {what} in `{}`; give a PEM file that has one", path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// What was looked for.
+        what: &'static str,
+    },
+    /// Its time is over.
+    #[error("the certificate `{}` expired {} ago; renew it, or set this machine's clock", path.display(), span(*seconds))]
+    Expired {
+        /// The file.
+        path: PathBuf,
+        /// How long ago.
+        seconds: u64,
+    },
+    /// Its time has not come, or the clock is wrong.
+    #[error(
+        "the certificate `{}` is not valid before {} from now; do the clocks of this machine and of the one that signed it agree?",
+        path.display(), span(*seconds)
+    )]
+    NotYet {
+        /// The file.
+        path: PathBuf,
+        /// How soon.
+        seconds: u64,
+    },
+    /// It is another's key.
+    #[error("the key `{}` does not belong to the certificate `{}`; give the two that were made together", key.display(), certificate.display())]
+    Mismatch {
+        /// The certificate.
+        certificate: PathBuf,
+        /// The key.
+        key: PathBuf,
+    },
+    /// It is made for something else.
+    #[error("the certificate `{}` cannot be used here: {problem}", path.display())]
+    Unsuitable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+/// Whose certificates a node asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct Clients<'a> {
+    /// The authority that signs them.
+    pub authority: &'a Path,
+    /// Whether those without one are turned away at once.
+    pub required: bool,
+}
+
+/// How a node answers.
+pub fn server_config(
+    certificate: &Path,
+    key: &Path,
+    clients: Option<Clients<'_>>,
+) -> Result<Arc<ServerConfig>, TlsFileError> {
+    let chain = read_chain(certificate, KeyUsage::server_auth())?;
+    let builder = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])
+        .expect("ring speaks TLS 1.3");
+    let builder = match clients {
+        None => builder.with_no_client_auth(),
+        Some(Clients { authority, required }) => {
+            let authorities = Arc::new(read_authorities(authority)?);
+            let verifier = WebPkiClientVerifier::builder_with_provider(authorities, provider());
+            let verifier =
+                if required { verifier } else { verifier.allow_unauthenticated() }.build();
+            builder
+                .with_client_cert_verifier(verifier.map_err(|error| unsuitable(authority, &error))?)
+        }
+    };
+    let config = builder.with_single_cert(chain, read_key(key)?);
+    let mut config = config.map_err(|error| not_together(certificate, key, &error))?;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}
+
+/// How a client calls: it believes nodes that the authority signed, and shows a certificate of its own if it
+/// has one.
+pub fn client_config(
+    authority: &Path,
+    own: Option<(&Path, &Path)>,
+) -> Result<Arc<ClientConfig>, TlsFileError> {
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])
+        .expect("ring speaks TLS 1.3")
+        .with_root_certificates(read_authorities(authority)?);
+    let mut config = match own {
+        None => builder.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let chain = read_chain(certificate, KeyUsage::client_auth())?;
+            let config = builder.with_client_auth_cert(chain, read_key(key)?);
+            config.map_err(|error| not_together(certificate, key, &error))?
+        }
+    };
+    config.resumption = Resumption::disabled();
+    Ok(Arc::new(config))
+}
+
+/// The DNS names of a certificate that was shown, and has been proved.
+pub fn names_of(certificate: &CertificateDer<'_>) -> Vec<String> {
+    EndEntityCert::try_from(certificate)
+        .map(|certificate| certificate.valid_dns_names().map(str::to_ascii_lowercase).collect())
+        .unwrap_or_default()
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
+    let failed = |source| TlsFileError::Io { path: path.to_owned(), source };
+    let size = fs::metadata(path).map_err(failed)?.len();
+    let missing = || TlsFileError::Missing { path: path.to_owned(), what: "certificate" };
+    if size > FILE_SIZE_MAX {
+        return Err(missing());
+    }
+    let pem = fs::read(path).map_err(failed)?;
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    chain.ok().filter(|chain| !chain.is_empty()).ok_or_else(missing)
+}
+
+fn read_authorities(path: &Path) -> Result<RootCertStore, TlsFileError> {
+    let mut authorities = RootCertStore::empty();
+    for certificate in read_certificates(path)? {
+        authorities.add(certificate).map_err(|error| unsuitable(path, &error))?;
+    }
+    Ok(authorities)
+}
+
+fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsFileError> {
+    let pem = read_private(path, FILE_SIZE_MAX)?;
+    PrivateKeyDer::from_pem_slice(&pem)
+        .map_err(|_| TlsFileError::Missing { path: path.to_owned(), what: "private key" })
+}
+
+/// A chain whose first certificate can be shown today, for this.
+fn read_chain(path: &Path, usage: KeyUsage) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
+    let chain = read_certificates(path)?;
+    let certificate = EndEntityCert::try_from(&chain[0]);
+    let certificate = certificate.map_err(|error| unsuitable(path, &error))?;
+    // Whom the others believe is their affair. Without an authority only what does not depend on one is
+    // looked at: the times, and what the certificate is for.
+    let looked = certificate.verify_for_usage(&[], &[], &[], UnixTime::now(), usage, None, None);
+    match looked.map(drop) {
+        Err(webpki::Error::CertExpired { time, not_after }) => Err(TlsFileError::Expired {
+            path: path.to_owned(),
+            seconds: time.as_secs().saturating_sub(not_after.as_secs()),
+        }),
+        Err(webpki::Error::CertNotValidYet { time, not_before }) => Err(TlsFileError::NotYet {
+            path: path.to_owned(),
+            seconds: not_before.as_secs().saturating_sub(time.as_secs()),
+        }),
+        Ok(()) | Err(webpki::Error::UnknownIssuer) => Ok(chain),
+        Err(error) => Err(unsuitable(path, &error)),
+    }
+}
+
+fn unsuitable(path: &Path, problem: &impl fmt::Display) -> TlsFileError {
+    TlsFileError::Unsuitable { path: path.to_owned(), problem: problem.to_string() }
+}
+
+fn not_together(certificate: &Path, key: &Path, error: &rustls::Error) -> TlsFileError {
+    match error {
+        rustls::Error::InconsistentKeys(_) => {
+            TlsFileError::Mismatch { certificate: certificate.to_owned(), key: key.to_owned() }
+        }
+        error => unsuitable(certificate, error),
+    }
+}

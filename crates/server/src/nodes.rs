@@ -1,0 +1,197 @@
+//! The list of nodes, as people write it.
+//!
+//! ```toml
+//! name = "a"
+//!
+//! [[nodes]]
+//! name = "a"
+//! endpoint = "tls://a.example:7440"
+//!
+//! [[nodes]]
+//! name = "b"
+//! endpoint = "tls://b.example:7440"
+//! weight = 2.5
+//! ```
+//!
+//! All nodes have the same list, and each says which of them it is. A client may have the list as well; then it
+//! says at most where it stands.
+
+use std::path::Path;
+
+use anyhow::{Context as _, bail, ensure};
+use forebay_core::{
+    NodeName, Zone,
+    ring::{Member, Membership, NODES_MAX, NodeList, Weight},
+};
+
+use crate::config::no_such_key;
+
+const KEYS: [&str; 4] = ["name", "endpoint", "weight", "zone"];
+
+/// Understands the value of `nodes`.
+pub(crate) fn members(value: &toml::Value) -> anyhow::Result<Vec<Member>> {
+    let list = value.as_array().context("should be a list of tables, each under [[nodes]]")?;
+    ensure!(list.len() <= NODES_MAX, "there are {} nodes; {NODES_MAX} are allowed", list.len());
+    let one = |(at, value): (usize, &toml::Value)| {
+        member(value).with_context(|| format!("the {} of them", ordinal(at + 1)))
+    };
+    list.iter().enumerate().map(one).collect()
+}
+
+/// Who a node is, and among whom; nothing, if there is no list.
+pub(crate) fn membership(
+    name: Option<&NodeName>,
+    nodes: &[Member],
+    zones_apart: bool,
+) -> anyhow::Result<Option<Membership>> {
+    if nodes.is_empty() {
+        ensure!(!zones_apart, "`zones_apart` needs `nodes`, each with a `zone`");
+        return Ok(None);
+    }
+    let name =
+        name.context("there are `nodes`, but not which of them this is; say it with `name`")?;
+    let list = NodeList::new(nodes.to_vec(), zones_apart).context("`nodes`")?;
+    Ok(Some(Membership::new(name.clone(), list).context("`name`")?))
+}
+
+/// Reads the list that a client has: the same file that nodes have, or only its list. Also which zone the client
+/// is in, as far as the file says.
+pub fn read_node_list(path: &Path) -> anyhow::Result<(NodeList, Option<Zone>)> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read `{shown}`"))?;
+    parse_node_list(&text).with_context(|| format!("in the list of nodes `{shown}`"))
+}
+
+fn parse_node_list(text: &str) -> anyhow::Result<(NodeList, Option<Zone>)> {
+    let mut table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+        anyhow::anyhow!("{}", error.message().lines().next().unwrap_or("it is no TOML"))
+    })?;
+    let zone = match table.remove("zone") {
+        Some(zone) => Some(zone.as_str().context("`zone` should be a text in quotes")?.parse()?),
+        None => None,
+    };
+    let config = crate::Config::from_table(&table)?;
+    ensure!(!config.nodes.is_empty(), "there are no nodes; add some under [[nodes]]");
+    let list = NodeList::new(config.nodes, config.zones_apart).context("`nodes`")?;
+    let own = config.name.as_ref().and_then(|name| list.member(name));
+    let zone = zone.or_else(|| own.and_then(|member| member.zone.clone()));
+    ensure!(
+        list.ring(zone.as_ref()).is_some(),
+        "zones are apart, and no node is in this client's zone; say which it is with `zone = \"...\"`"
+    );
+    Ok((list, zone))
+}
+
+fn member(value: &toml::Value) -> anyhow::Result<Member> {
+    let table = value.as_table().context("should be a table with name and endpoint")?;
+    if let Some(unknown) = table.keys().find(|key| !KEYS.contains(&key.as_str())) {
+        bail!("`{unknown}`: {}", no_such_key(unknown, &KEYS));
+    }
+    let text = |key: &str| match table.get(key) {
+        Some(value) => {
+            value.as_str().map(Some).with_context(|| format!("`{key}` should be a text in quotes"))
+        }
+        None => Ok(None),
+    };
+    let name: NodeName = text("name")?.context("it has no `name`")?.parse()?;
+    let endpoint = text("endpoint")?.with_context(|| format!("`{name}` has no `endpoint`"))?;
+    let weight = match table.get("weight") {
+        None => Weight::default(),
+        Some(toml::Value::Integer(weight)) => Weight::new(*weight as f64)?,
+        Some(toml::Value::Float(weight)) => Weight::new(*weight)?,
+        Some(_) => bail!("the `weight` of `{name}` should be a number, such as 1"),
+    };
+    let zone = text("zone")?.map(str::parse).transpose()?;
+    Ok(Member { name, endpoint: endpoint.to_owned(), weight, zone })
+}
+
+/// For people: 1st, 2nd, 3rd, 4th.
+fn ordinal(number: usize) -> String {
+    let suffix = match (number % 10, number % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    };
+    format!("{number}{suffix}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+
+    const TWO: &str = "
+        [[nodes]]
+        name = \"a\"
+        endpoint = \"/run/a.sock\"
+        zone = \"east\"
+        [[nodes]]
+        name = \"b\"
+        endpoint = \"/run/b.sock\"
+        weight = 2.5
+        zone = \"west\"";
+
+    #[test]
+    fn a_list_says_who_shares_the_work() {
+        let config = Config::parse(&format!("name = \"b\"\n{TWO}")).unwrap();
+        let membership = config.membership().unwrap().unwrap();
+        assert_eq!(membership.name().as_str(), "b");
+        assert_eq!(membership.list().members()[1].weight.to_string(), "2.5");
+        assert_eq!(membership.ring().members().len(), 2);
+        let apart = Config::parse(&format!("name = \"b\"\nzones_apart = true\n{TWO}")).unwrap();
+        assert_eq!(apart.membership().unwrap().unwrap().ring().members().len(), 1);
+        assert!(Config::parse("name = \"alone\"").unwrap().membership().unwrap().is_none());
+    }
+
+    #[test]
+    fn mistakes_are_named_with_the_fix() {
+        let complaint = |text: &str| {
+            let checked = Config::parse(text).and_then(|config| config.check());
+            format!("{:#}", checked.unwrap_err())
+        };
+        let node = |rest: &str| format!("name = \"a\"\n[[nodes]]\nname = \"a\"\n{rest}");
+        let with = |rest: &str| complaint(&node(&format!("endpoint = \"/run/a.sock\"\n{rest}")));
+        assert!(complaint(TWO).contains("say it with `name`"));
+        assert!(complaint(&format!("name = \"c\"\n{TWO}")).contains("there are a, b"));
+        assert!(complaint(&node("")).contains("`a` has no `endpoint`"));
+        for weight in ["0", "-1", "nan", "inf", "1e9"] {
+            let text = with(&format!("weight = {weight}"));
+            assert!(text.contains("use a number from 0.001"), "{text}");
+        }
+        assert!(with("weight = \"much\"").contains("should be a number"));
+        assert!(with("colour = 1").contains("there are name, endpoint, weight, zone"));
+        assert!(with("zome = \"x\"").contains("did you mean `zone`?"));
+        assert!(with("zone = \"a b\"").contains("cannot name a zone"));
+        assert!(with("[[nodes]]\nendpoint = \"x\"").contains("the 2nd of them: it has no `name`"));
+        assert!(
+            with("[[nodes]]\nname = \"a\"\nendpoint = \"x\"")
+                .contains("give each a name of its own")
+        );
+        let same = with("[[nodes]]\nname = \"b\"\nendpoint = \"/run/a.sock\"");
+        assert!(same.contains("`a` and `b` have the same endpoint"), "{same}");
+        assert!(complaint("zones_apart = true").contains("needs `nodes`"));
+        assert!(complaint("nodes = 5").contains("[[nodes]]"));
+        assert!(complaint("nodes = [5]").contains("the 1st of them: should be a table"));
+        let many = "{ name = \"x\", endpoint = \"y\" },".repeat(NODES_MAX + 1);
+        assert!(complaint(&format!("nodes = [{many}]")).contains("1024 are allowed"));
+        let unzoned =
+            node("endpoint = \"/run/a.sock\"").replacen('\n', "\nzones_apart = true\n", 1);
+        assert!(complaint(&unzoned).contains("give every node a `zone`"));
+    }
+
+    #[test]
+    fn a_client_may_have_the_list() {
+        let (list, zone) = parse_node_list(TWO).unwrap();
+        assert_eq!((list.members().len(), zone), (2, None));
+        let apart = format!("zones_apart = true\n{TWO}");
+        assert!(parse_node_list(&apart).unwrap_err().to_string().contains("say which it is"));
+        let (list, zone) = parse_node_list(&format!("zone = \"west\"\n{apart}")).unwrap();
+        assert_eq!(list.ring(zone.as_ref()).unwrap().members()[0].name.as_str(), "b");
+        let (_, zone) = parse_node_list(&format!("name = \"a\"\n{apart}")).unwrap();
+        assert_eq!(zone.unwrap().as_str(), "east");
+        assert!(parse_node_list("").unwrap_err().to_string().contains("[[nodes]]"));
+        assert!(parse_node_list("nodes = [").is_err());
+    }
+}
