@@ -18,6 +18,7 @@ mod node;
 mod nodes;
 mod open;
 mod peer;
+mod peers;
 mod put;
 pub mod session;
 
@@ -38,10 +39,12 @@ pub use config::{Config, default_socket};
 pub use counters::{Counter, Counters, Gauges};
 pub use dial::{Incoming, Outgoing, dial};
 pub use listen::Listener;
+use managing::Managing;
 use network::{Network, Strangers};
 pub use node::NodeService;
 pub use nodes::read_node_list;
 pub use peer::{Accepted, Inlet, Outlet, Peer};
+use peers::Peers;
 
 /// How long requests under way may still take once a stop was asked for.
 const GRACE: Duration = Duration::from_secs(5);
@@ -69,7 +72,12 @@ impl Server {
         let listener = Listener::bind(&config.socket)?;
         let opening = config.clone();
         let blobs = tokio::task::spawn_blocking(move || Blobs::open(&opening)).await??;
-        let node = NodeService::new(blobs, config.lease, namespaces, config.membership()?);
+        let membership = config.membership()?;
+        let peers = Peers::load(config, membership.as_ref())?;
+        let life = session::fresh_nonce().context("the system has no randomness")?;
+        let life = u64::from_le_bytes(*life.first_chunk().expect("longer"));
+        let managing = Managing::new(blobs.capacity(), life, membership.as_ref(), peers);
+        let node = NodeService::new(blobs, config.lease, namespaces, membership, managing);
         let metrics = match config.metrics {
             Some(address) => Some(TcpListener::bind(address).await.with_context(|| {
                 format!("serve metrics on {address} (is another server there?)")
@@ -106,6 +114,7 @@ impl Server {
         let mut background = JoinSet::new();
         background.spawn(Arc::clone(&node).expire_claims());
         background.spawn(Arc::clone(&node).manage());
+        background.spawn(Peers::keep_in_touch(Arc::clone(&node)));
         if let Some(metrics) = metrics {
             background.spawn(http::serve(metrics, Arc::clone(&node)));
         }

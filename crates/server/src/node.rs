@@ -10,13 +10,16 @@ use std::{
 };
 
 use forebay_core::{
-    BlobOrdinal, Namespace, NamespaceId,
+    BlobOrdinal, Namespace, NamespaceId, NodeName,
     claims::{Claim, Holder},
     node::{Claimed, Node, Renewal, Standing},
     ring::Membership,
     table::{Row, Table, Upload},
 };
-use forebay_wire::{BlobProgress, ClaimAnswer, ErrorCode, Refusal, RenewAnswer, Reply, Request};
+use forebay_wire::{
+    BlobProgress, COUNCIL_KIND, ClaimAnswer, ErrorCode, Malformed, Refusal, RenewAnswer, Reply,
+    Request,
+};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -59,6 +62,8 @@ pub struct NodeService {
 pub struct NodeSession {
     pub(crate) holder: Holder,
     job: String,
+    /// Which node of the ring it is, if it is one.
+    node: Option<NodeName>,
     handles: Vec<Arc<Table>>,
     opening: Opening,
 }
@@ -70,11 +75,12 @@ impl NodeService {
         lease: Duration,
         namespaces: Vec<Namespace>,
         membership: Option<Membership>,
+        managing: Managing,
     ) -> Self {
         let namespaces = namespaces.into_iter().chain([Namespace::public()]);
         Self {
             state: Mutex::new(Node::new(lease, CLAIMS_MAX)),
-            managing: Managing::new(blobs.capacity()),
+            managing,
             blobs,
             membership,
             counters: Counters::default(),
@@ -95,6 +101,8 @@ impl NodeService {
     /// What there is now.
     pub fn gauges(&self) -> Gauges {
         let flash = self.blobs.counters();
+        let [peers_named, peers_reachable, datasets_managed, manager_term] =
+            self.managing.gauges(self.now());
         Gauges {
             capacity_bytes: self.blobs.capacity().0,
             resident_bytes: flash.iter().map(|device| device.bytes).sum(),
@@ -106,6 +114,10 @@ impl NodeService {
             claims_held: self.state.lock().claims() as u64,
             connections_open: self.open.load(Relaxed),
             datasets_open: self.tables.open(),
+            peers_named,
+            peers_reachable,
+            datasets_managed,
+            manager_term,
             uptime_seconds: self.started.elapsed().as_secs(),
         }
     }
@@ -227,7 +239,7 @@ impl Service for NodeService {
         self: &Arc<Self>,
         _peer: &Peer,
         job: &str,
-        _token: &[u8],
+        token: &[u8],
     ) -> Result<NodeSession, Refusal> {
         let holder = Holder(self.holders.fetch_add(1, Relaxed));
         self.open.fetch_add(1, Relaxed);
@@ -236,6 +248,7 @@ impl Service for NodeService {
         Ok(NodeSession {
             holder,
             job: job.to_owned(),
+            node: self.managing.peers().identify(job, token),
             handles: Vec::new(),
             opening: Opening::default(),
         })
@@ -333,6 +346,14 @@ impl NodeService {
             }
             Request::Leave { handle } => self.leave(session.table(handle)?, &session.job)?,
             Request::Explain { handle } => self.explain(session.table(handle)?),
+            Request::Council(request) => {
+                // To others there is no such request.
+                let unknown = || (ErrorCode::Malformed, Malformed::Kind(COUNCIL_KIND).to_string());
+                let from = session.node.clone().ok_or_else(unknown)?;
+                let turn = replies.begin_get().await;
+                tokio::spawn(Arc::clone(self).counsel(from, request, replies.clone(), turn));
+                return Ok(None);
+            }
             Request::Evict { handle } => self.evict_all(session.table(handle)?).await?,
             Request::Ring => Reply::Ring(self.membership.clone()),
         }))
