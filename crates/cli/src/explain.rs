@@ -104,7 +104,9 @@ fn open(digest: &Path, node: Option<&Endpoint>) -> anyhow::Result<(DigestFile, C
 }
 
 fn for_people(described: &Description) -> String {
-    let mut text = format!("{}\n\nchunks    {}\n", described.why, chunks(&described.pieces));
+    let Description { manager, term, why, pieces, .. } = described;
+    let chunks = chunks(pieces);
+    let mut text = format!("{why}\n\nmanager   {manager}, term {term}\nchunks    {chunks}\n");
     text.push_str(
         "          H held  R rotating  L loading  - not kept; small letters: one half of it\n",
     );

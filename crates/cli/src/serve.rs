@@ -151,5 +151,7 @@ fn configuration(args: Args) -> anyhow::Result<Config> {
         name: args.name.or(file.name),
         nodes: file.nodes,
         zones_apart: file.zones_apart,
+        cluster_token: file.cluster_token,
+        cluster_authority: file.cluster_authority,
     })
 }

@@ -10,6 +10,7 @@ pub mod attempt;
 pub mod benefit;
 pub mod chunking;
 pub mod claims;
+pub mod council;
 pub mod digest;
 pub mod doorkeeper;
 pub mod doubt;

@@ -56,6 +56,13 @@ impl Drop for Place {
     }
 }
 
+impl Guest {
+    /// Another node of the same cluster.
+    pub fn node() -> Self {
+        Self { tenant: None, _place: None }
+    }
+}
+
 impl Access {
     /// Reads all files that the configuration names. The namespaces are those of a node without tenants.
     pub fn load(config: &Config, namespaces: Vec<Namespace>) -> anyhow::Result<Self> {
@@ -221,7 +228,8 @@ mod tests {
             miss_s: None,
         };
         let jobs = jobs.iter().map(job).collect();
-        Description { why: why.to_owned(), pieces: Vec::new(), jobs }
+        let (manager, pieces) = (String::new(), Vec::new());
+        Description { manager, term: 0, why: why.to_owned(), pieces, jobs }
     }
 
     /// Promise 4: "not allowed" and "not there" look alike; so do a wrong token and none.

@@ -268,34 +268,46 @@ impl Blobs {
         table.total().0 / pieces >= self.region && regions >= REGIONS_PER_PIECE * pieces
     }
 
-    /// The pieces of a dataset of which something is here.
-    pub async fn pieces_of(&self, table: &Table) -> Vec<u32> {
-        if !self.has_groups(table) {
+    /// The pieces of a dataset of which something is here. Without its table those are known that have groups
+    /// of their own.
+    pub async fn pieces_of(&self, dataset: DatasetId, table: Option<&Table>) -> Vec<u32> {
+        if let Some(table) = table.filter(|table| !self.has_groups(table)) {
             let here = table.rows_by_piece().filter(|(_, row)| self.contains(&row.address));
             let pieces: BTreeSet<u32> = here.map(|(piece, _)| piece).collect();
             return pieces.into_iter().collect();
         }
         let groups = self.flash.groups().await.unwrap_or_default();
         let named = groups.iter().filter(|group| group.entries > 0);
-        let pieces: BTreeSet<u32> =
-            named.filter_map(|group| piece_of_name(&group.name, table)).collect();
+        let pieces = table.map_or(u32::MAX, |table| table.chunking().pieces());
+        let pieces: BTreeSet<u32> = named
+            .filter_map(|group| piece_of_name(&group.name, dataset))
+            .filter(|piece| *piece < pieces)
+            .collect();
         pieces.into_iter().collect()
     }
 
-    /// Frees what is here of a piece. When this returns, nothing of it is found any more.
-    pub async fn free(&self, table: &Table, piece: u32) -> Result<(), Refusal> {
-        let is_shared = !self.has_groups(table);
-        for (_, row) in table.rows_by_piece().filter(|(of, _)| *of == piece) {
-            self.hot.remove(&row.address);
+    /// Frees what is here of a piece. When this returns, nothing of it is found any more; but without the table
+    /// of its dataset, what shares its regions with other pieces stays until they are the oldest.
+    pub async fn free(
+        &self,
+        dataset: DatasetId,
+        table: Option<&Table>,
+        piece: u32,
+    ) -> Result<(), Refusal> {
+        if let Some(table) = table {
+            let is_shared = !self.has_groups(table);
+            for (_, row) in table.rows_by_piece().filter(|(of, _)| *of == piece) {
+                self.hot.remove(&row.address);
+                if is_shared {
+                    self.flash.forget(key(&row.address));
+                }
+            }
             if is_shared {
-                self.flash.forget(key(&row.address));
+                // Its regions are shared with other pieces, and come back when they are the oldest.
+                return Ok(());
             }
         }
-        if is_shared {
-            // Its regions are shared with other pieces, and come back when they are the oldest.
-            return Ok(());
-        }
-        let name = group_name(table.dataset(), piece);
+        let name = group_name(dataset, piece);
         self.groups.lock().remove(&name);
         self.flash.group(&name, CLASS, false).await?.free(PATIENCE).await
     }
@@ -435,12 +447,11 @@ fn group_name(dataset: DatasetId, piece: u32) -> GroupName {
     name
 }
 
-/// The piece of a dataset that a group is for.
-fn piece_of_name(name: &[u8], table: &Table) -> Option<u32> {
-    let (dataset, piece) = name.split_first_chunk::<32>()?;
+/// The piece of a dataset that a group is for; nothing, if several share it.
+fn piece_of_name(name: &[u8], dataset: DatasetId) -> Option<u32> {
+    let (of, piece) = name.split_first_chunk::<32>()?;
     let piece = u32::from_le_bytes(piece.try_into().ok()?);
-    let is_its = dataset == table.dataset().as_bytes() && piece < table.chunking().pieces();
-    is_its.then_some(piece)
+    (of == dataset.as_bytes() && piece != u32::MAX).then_some(piece)
 }
 
 fn encode_head(name: &[u8; 32], piece: u64, length: u64) -> Bytes {

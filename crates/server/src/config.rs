@@ -71,6 +71,10 @@ pub struct Config {
     pub nodes: Vec<Member>,
     /// Each zone has a ring of its own.
     pub zones_apart: bool,
+    /// The file with the token by which nodes of one ring know each other.
+    pub cluster_token: Option<PathBuf>,
+    /// The certificate of the authority that signs those of the other nodes, if they are reached by TLS.
+    pub cluster_authority: Option<PathBuf>,
 }
 
 impl Default for Config {
@@ -97,12 +101,14 @@ impl Default for Config {
             name: None,
             nodes: Vec::new(),
             zones_apart: false,
+            cluster_token: None,
+            cluster_authority: None,
         }
     }
 }
 
 /// The keys, with examples: what a template shows, and what is suggested for a misspelt one.
-const KEYS: [(&str, &str, &str); 21] = [
+const KEYS: [(&str, &str, &str); 23] = [
     ("socket", "\"/run/user/1000/forebay/node.sock\"", "where jobs connect"),
     ("listen", "\"127.0.0.1:7070\"", "where jobs connect over TCP; nowhere by default"),
     ("tls_certificate", "\"node.pem\"", "the certificate that is shown there, with its chain"),
@@ -140,6 +146,16 @@ const KEYS: [(&str, &str, &str); 21] = [
         "all nodes that share the work, the same list on each of them; without a list it is alone",
     ),
     ("zones_apart", "false", "whether each zone has a ring of its own"),
+    (
+        "cluster_token",
+        "\"cluster.token\"",
+        "the file with the token by which the nodes know each other, the same on each of them",
+    ),
+    (
+        "cluster_authority",
+        "\"authority.pem\"",
+        "the certificate of the authority that signs those of the other nodes, for tls:// endpoints",
+    ),
 ];
 
 impl Config {
@@ -199,6 +215,8 @@ impl Config {
             "zones_apart" => {
                 self.zones_apart = value.as_bool().context("should be true or false")?;
             }
+            "cluster_token" => self.cluster_token = Some(text()?.into()),
+            "cluster_authority" => self.cluster_authority = Some(text()?.into()),
             unknown => return Err(unknown_key(unknown, &KEYS.map(|(key, ..)| key))),
         }
         Ok(())

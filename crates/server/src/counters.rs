@@ -83,6 +83,12 @@ counters! {
     chunks_loaded,
     /// Those that lost it.
     chunks_evicted,
+    /// Datasets that this node began to manage.
+    takeovers,
+    /// Datasets that this node manages no more because another node does, in a newer term.
+    stepped_down,
+    /// Orders of other nodes that were refused because a newer term is known.
+    orders_refused,
 }
 
 /// One number that only grows.
@@ -131,12 +137,20 @@ pub struct Gauges {
     pub connections_open: u64,
     /// Datasets that somebody has open.
     pub datasets_open: u64,
+    /// Other nodes of the ring,
+    pub peers_named: u64,
+    /// and those that have answered lately.
+    pub peers_reachable: u64,
+    /// Datasets that this node manages.
+    pub datasets_managed: u64,
+    /// The highest term that this node obeys.
+    pub manager_term: u64,
     /// Seconds since the start.
     pub uptime_seconds: u64,
 }
 
 impl Gauges {
-    fn all(&self) -> [Row; 12] {
+    fn all(&self) -> [Row; 16] {
         [
             ("capacity_bytes", "Most bytes that may be resident.", self.capacity_bytes),
             ("resident_bytes", "Bytes resident.", self.resident_bytes),
@@ -153,6 +167,10 @@ impl Gauges {
             ("claims_held", "Claims held.", self.claims_held),
             ("connections_open", "Connections open.", self.connections_open),
             ("datasets_open", "Datasets that somebody has open.", self.datasets_open),
+            ("peers_named", "Other nodes of the ring.", self.peers_named),
+            ("peers_reachable", "Those that have answered lately.", self.peers_reachable),
+            ("datasets_managed", "Datasets that this node manages.", self.datasets_managed),
+            ("manager_term", "The highest term that this node obeys.", self.manager_term),
             ("uptime_seconds", "Seconds since the start.", self.uptime_seconds),
         ]
     }

@@ -19,6 +19,7 @@ mod node;
 mod nodes;
 mod open;
 mod peer;
+mod peers;
 mod put;
 mod reach;
 mod segments;
@@ -44,10 +45,12 @@ pub use config::{Config, default_socket};
 pub use counters::{Counter, Counters, Gauges};
 pub use dial::{Incoming, Outgoing, dial};
 pub use listen::{Audience, Listener};
+use managing::Managing;
 use network::{Network, Strangers};
 pub use node::NodeService;
 pub use nodes::read_node_list;
 pub use peer::{Accepted, Inlet, Outlet, Peer};
+use peers::Peers;
 pub use tenant_config::TenantConfig;
 
 /// How long requests under way may still take once a stop was asked for.
@@ -78,7 +81,11 @@ impl Server {
         let opening = config.clone();
         let blobs = tokio::task::spawn_blocking(move || Blobs::open(&opening)).await??;
         let membership = config.membership()?;
-        let node = NodeService::new(blobs, config.lease, config.segments, access, membership);
+        let peers = Peers::load(config, membership.as_ref())?;
+        let life = session::fresh_nonce().context("the system has no randomness")?;
+        let life = u64::from_le_bytes(*life.first_chunk().expect("longer"));
+        let managing = Managing::new(blobs.capacity(), life, membership.as_ref(), peers);
+        let node = NodeService::new(blobs, config, access, membership, managing);
         let metrics = match config.metrics {
             Some(address) => Some(TcpListener::bind(address).await.with_context(|| {
                 format!("serve metrics on {address} (is another server there?)")
@@ -115,6 +122,7 @@ impl Server {
         let mut background = JoinSet::new();
         background.spawn(Arc::clone(&node).expire_claims());
         background.spawn(Arc::clone(&node).manage());
+        background.spawn(Peers::keep_in_touch(Arc::clone(&node)));
         if let Some(metrics) = metrics {
             background.spawn(http::serve(metrics, Arc::clone(&node)));
         }

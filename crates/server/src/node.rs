@@ -10,20 +10,25 @@ use std::{
 };
 
 use forebay_core::{
-    BlobOrdinal, ByteSize,
+    BlobOrdinal, NodeName,
     claims::{Claim, Holder},
     node::{Claimed, Node, Renewal, Standing},
     ring::Membership,
     table::{Row, Table, Upload},
 };
 use forebay_segment::Segment;
-use forebay_wire::{BlobProgress, ClaimAnswer, ErrorCode, Refusal, RenewAnswer, Reply, Request};
+use forebay_wire::{
+    BlobProgress, COUNCIL_KIND, ClaimAnswer, ErrorCode, Malformed, Refusal, RenewAnswer, Reply,
+    Request,
+};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::{
     access::{Access, Guest},
     blobs::Blobs,
+    config::Config,
+    config::Config,
     counters::{self, Counters, Gauges},
     get::Asker,
     managing::Managing,
@@ -65,6 +70,8 @@ pub struct NodeSession {
     pub(crate) holder: Holder,
     pub(crate) guest: Guest,
     job: String,
+    /// Which node of the ring it is, if it is one.
+    node: Option<NodeName>,
     handles: Vec<Arc<Table>>,
     opening: Opening,
     /// A descriptor can be passed to it.
@@ -76,21 +83,21 @@ impl NodeService {
     /// A node of these blobs, alone or among others.
     pub(crate) fn new(
         blobs: Blobs,
-        lease: Duration,
-        segments: ByteSize,
+        config: &Config,
         access: Access,
         membership: Option<Membership>,
+        managing: Managing,
     ) -> Self {
         Self {
-            state: Mutex::new(Node::new(lease, CLAIMS_MAX)),
-            managing: Managing::new(blobs.capacity()),
+            state: Mutex::new(Node::new(config.lease, CLAIMS_MAX)),
+            managing,
             blobs,
             membership,
             counters: Counters::default(),
             access,
             puts: Puts::default(),
             tables: Tables::default(),
-            segments: Segments::new(segments),
+            segments: Segments::new(config.segments),
             started: Instant::now(),
             holders: AtomicU64::new(0),
             open: AtomicU64::new(0),
@@ -105,6 +112,8 @@ impl NodeService {
     /// What there is now.
     pub fn gauges(&self) -> Gauges {
         let flash = self.blobs.counters();
+        let [peers_named, peers_reachable, datasets_managed, manager_term] =
+            self.managing.gauges(self.now());
         Gauges {
             capacity_bytes: self.blobs.capacity().0,
             resident_bytes: flash.iter().map(|device| device.bytes).sum(),
@@ -117,6 +126,10 @@ impl NodeService {
             segment_bytes: self.segments.bytes(),
             connections_open: self.open.load(Relaxed),
             datasets_open: self.tables.open(),
+            peers_named,
+            peers_reachable,
+            datasets_managed,
+            manager_term,
             uptime_seconds: self.started.elapsed().as_secs(),
         }
     }
@@ -236,7 +249,13 @@ impl Service for NodeService {
         job: &str,
         token: &[u8],
     ) -> Result<NodeSession, Refusal> {
-        let guest = self.access.admit(peer, token).inspect_err(|refusal| {
+        // Nodes of one cluster trust each other.
+        let node = self.managing.peers().identify(job, token);
+        let admitted = match node {
+            Some(_) => Ok(Guest::node()),
+            None => self.access.admit(peer, token),
+        };
+        let guest = admitted.inspect_err(|refusal| {
             self.counters.strangers_refused.one();
             tracing::debug!(code = ?refusal.code, "somebody was not let in");
         })?;
@@ -248,6 +267,7 @@ impl Service for NodeService {
             holder,
             job: self.access.job(&guest, job),
             guest,
+            node,
             handles: Vec::new(),
             opening: Opening::default(),
             is_local: matches!(peer, Peer::Unix { .. }),
@@ -377,6 +397,14 @@ impl NodeService {
             }
             Request::Leave { handle } => self.leave(session.table(handle)?, &session.job)?,
             Request::Explain { handle } => self.explain(&session.guest, session.table(handle)?),
+            Request::Council(request) => {
+                // To others there is no such request.
+                let unknown = || (ErrorCode::Malformed, Malformed::Kind(COUNCIL_KIND).to_string());
+                let from = session.node.clone().ok_or_else(unknown)?;
+                let turn = replies.begin_get().await;
+                tokio::spawn(Arc::clone(self).counsel(from, request, replies.clone(), turn));
+                return Ok(None);
+            }
             Request::Evict { handle } => {
                 let table = session.table(handle)?;
                 if self.access.is_shared(&session.guest, table.namespace()) {

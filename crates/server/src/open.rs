@@ -68,7 +68,8 @@ impl Tables {
         self.open.lock().values().filter(|table| table.strong_count() > 0).count() as u64
     }
 
-    fn get(&self, dataset: &DatasetId) -> Option<Arc<Table>> {
+    /// The table of a dataset that somebody has open.
+    pub fn get(&self, dataset: &DatasetId) -> Option<Arc<Table>> {
         self.open.lock().get(dataset).and_then(Weak::upgrade)
     }
 

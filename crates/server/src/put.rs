@@ -103,6 +103,11 @@ impl NodeService {
             tracing::warn!(connection = holder.0, "a put did not hash to its address");
             return Err((ErrorCode::WrongBytes, "the bytes do not hash to the address".to_owned()));
         }
+        if !self.managing.keeps(table, blob) {
+            // What has gone must not come back piece by piece.
+            self.state.lock().fail_put(&address);
+            return Err(not_kept());
+        }
         if let Err(refusal) = incoming.finish(&self.blobs).await {
             self.state.lock().fail_put(&address);
             return Err(self.not_written(&refusal));
@@ -129,7 +134,7 @@ impl NodeService {
         }
         if !self.managing.keeps(table, blob) {
             // It has lost its place since it was claimed.
-            return Err((ErrorCode::NoSpace, "the blob is not kept any more".to_owned()));
+            return Err(not_kept());
         }
         let namespace = table.namespace();
         let hasher =
@@ -177,6 +182,10 @@ impl NodeService {
             self.state.lock().fail_put(&address);
         }
     }
+}
+
+fn not_kept() -> Refused {
+    (ErrorCode::NoSpace, "the blob is not kept any more".to_owned())
 }
 
 fn not_claimed() -> Refused {

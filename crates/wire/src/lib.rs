@@ -7,6 +7,7 @@
 //! decoder that meets nonsense returns an error; it never panics.
 
 mod codec;
+mod council;
 mod frame;
 mod reply;
 mod request;
@@ -17,6 +18,7 @@ pub use frame::{Frame, HEADER_SIZE, Header};
 pub use reply::{
     ClaimAnswer, ErrorCode, GetAnswer, Placed, PutAnswer, Refusal, RenewAnswer, Reply, ShowAnswer,
 };
+pub use request::kind::COUNCIL as COUNCIL_KIND;
 pub use request::{BlobLength, BlobProgress, BlobRange, Request, SentToken};
 
 /// The versions of this protocol that are spoken here, oldest and newest.

@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use forebay_core::{
+    ByteSize,
     chunking::ChunkOrdinal,
+    council,
     manager::{Answer, Open},
     ring::Membership,
 };
@@ -10,13 +12,14 @@ use forebay_core::{
 use crate::{
     BATCH_MAX, PAYLOAD_SIZE_MAX, PIECES_MAX, PRESENCE_MAX,
     codec::{Malformed, Reader, Writer},
+    council::{read_reply, write_reply},
     frame::{Frame, Header},
     request::kind,
     ring,
 };
 
 /// A reply; its frame has the id of the request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
     /// The version that both sides speak from now on.
     Hello {
@@ -98,6 +101,13 @@ pub enum Reply {
     },
     /// Who the node is, and which others there are; nothing, if it is alone.
     Ring(Option<Membership>),
+    /// What one node answers another.
+    Council {
+        /// How much it can keep.
+        capacity: ByteSize,
+        /// Its answer.
+        reply: council::Reply,
+    },
     /// The request was refused.
     Error(Refusal),
 }
@@ -271,6 +281,7 @@ impl Reply {
             Self::Segment { .. } => REPLY | kind::SEGMENT,
             Self::Placed { .. } => REPLY | kind::PLACE,
             Self::Ring(_) => REPLY | kind::RING,
+            Self::Council { .. } => REPLY | kind::COUNCIL,
             Self::Error(_) => ERROR,
         }
     }
@@ -333,6 +344,10 @@ impl Reply {
                 to.text(name);
                 to.u64(*value);
             }),
+            Self::Council { capacity, reply } => {
+                to.u64(capacity.0);
+                write_reply(reply, to);
+            }
             Self::Error(Refusal { code, text }) => {
                 to.u8(code.code());
                 to.text(text);
@@ -403,6 +418,9 @@ impl Reply {
                         Ok(Placed { index: from.u32()?, offset: from.u32()?, length: from.u32()? })
                     })?,
                 },
+                kind::COUNCIL => {
+                    Self::Council { capacity: ByteSize(from.u64()?), reply: read_reply(&mut from)? }
+                }
                 kind::RING => Self::Ring(ring::read(&mut from)?),
                 _ => return Err(Malformed::Kind(reply)),
             },
@@ -413,7 +431,14 @@ impl Reply {
 }
 
 fn write_answer(answer: &Answer, to: &mut Writer<'_>) {
-    let Answer::Draw { open, loading, forced } = answer else { return to.u8(1) };
+    let (open, loading, forced) = match answer {
+        Answer::Draw { open, loading, forced } => (open, loading, forced),
+        Answer::TellAll => return to.u8(1),
+        Answer::Elsewhere(manager) => {
+            to.u8(2);
+            return to.text(manager.as_str());
+        }
+    };
     to.u8(0);
     for pieces in [&open.held, &open.first] {
         to.list(PIECES_MAX, pieces, |to, piece| to.u32(piece.0));
@@ -439,6 +464,7 @@ fn read_answer(from: &mut Reader<'_>) -> Result<Answer, Malformed> {
             forced: from.u32()?,
         }),
         1 => Ok(Answer::TellAll),
+        2 => Ok(Answer::Elsewhere(from.text()?.parse().map_err(|_| Malformed::Value)?)),
         _ => Err(Malformed::Value),
     }
 }

@@ -4,18 +4,19 @@ use std::{fmt, time::Duration};
 
 use bytes::Bytes;
 use forebay_core::{
-    Address, ByteSize, DatasetId, NamespaceId, benefit::Mode, manager::Report,
+    Address, ByteSize, DatasetId, NamespaceId, benefit::Mode, council, manager::Report,
     names::TOKEN_LENGTH_MAX, units::ByteRate,
 };
 
 use crate::{
     BATCH_MAX, PAYLOAD_SIZE_MAX, PIECES_MAX, PRESENCE_MAX,
     codec::{Malformed, Reader, Writer},
+    council::{read_request, write_request},
     frame::{Frame, Header},
 };
 
 /// A request. After a dataset has been opened, blobs are spoken of by their ordinals in it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Request {
     /// The first request of a connection: who speaks, and which versions of the protocol.
     Hello {
@@ -161,6 +162,8 @@ pub enum Request {
     },
     /// Asks who the node is, and which others there are.
     Ring,
+    /// What another node of the ring has to say: only those who have shown the cluster's token may.
+    Council(council::Request),
 }
 
 /// What somebody sent as its token, whatever it is. Shown nowhere.
@@ -223,6 +226,8 @@ pub(crate) mod kind {
     pub const SEGMENT: u8 = 32;
     pub const PLACE: u8 = 33;
     pub const RING: u8 = 20;
+    /// What nodes say to each other; to anybody else there is no such kind.
+    pub const COUNCIL: u8 = 24;
 }
 
 const ROW_SIZE: usize = Address::LEN + 8;
@@ -251,6 +256,7 @@ impl Request {
             Self::Segment { .. } => kind::SEGMENT,
             Self::Place { .. } => kind::PLACE,
             Self::Ring => kind::RING,
+            Self::Council(_) => kind::COUNCIL,
         }
     }
 
@@ -332,6 +338,7 @@ impl Request {
                 to.u64(*offset);
             }
             Self::Stats | Self::Ring => {}
+            Self::Council(request) => write_request(request, to),
             Self::Report { handle, report } => {
                 to.u32(*handle);
                 write_report(report, to);
@@ -413,6 +420,7 @@ impl Request {
             kind::EXPLAIN => Self::Explain { handle: from.u32()? },
             kind::EVICT => Self::Evict { handle: from.u32()? },
             kind::RING => Self::Ring,
+            kind::COUNCIL => Self::Council(read_request(&mut from)?),
             unknown => return Err(Malformed::Kind(unknown)),
         };
         from.finish().map(|()| request)

@@ -1,13 +1,15 @@
 //! Every frame survives the round trip, and no bytes from outside do any harm.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use bytes::Bytes;
 use forebay_core::{
     Address, ByteSize, DatasetId, NamespaceId,
     benefit::Mode,
     chunking::ChunkOrdinal,
+    council::{self, Places, Standing, Term},
     manager::{Answer, Open, Report},
+    placement::{Choice, Dataset, Job, Share, Times},
     ring::{Member, Membership, NodeList, Weight},
     units::ByteRate,
 };
@@ -90,6 +92,84 @@ fn request() -> impl Strategy<Value = Request> {
         any::<u32>().prop_map(|handle| Request::Explain { handle }),
         any::<u32>().prop_map(|handle| Request::Evict { handle }),
         Just(Request::Ring),
+        said().prop_map(Request::Council),
+    ]
+}
+
+fn term() -> impl Strategy<Value = Term> {
+    (0..1_u64 << 48, "[a-z][a-z0-9]{0,20}", any::<u64>()).prop_map(|(number, manager, life)| Term {
+        number,
+        manager: manager.parse().unwrap(),
+        life,
+    })
+}
+
+fn standing() -> impl Strategy<Value = Standing> {
+    (term(), any::<u32>()).prop_map(|(term, silent)| {
+        let silent_for = Duration::from_millis(silent.into());
+        Standing { term, silent_for }
+    })
+}
+
+fn choice() -> impl Strategy<Value = Choice> {
+    prop_oneof![Just(Choice::Nothing), Just(Choice::Halves), any::<u32>().prop_map(Choice::Chunks)]
+}
+
+fn wish() -> impl Strategy<Value = (DatasetId, Dataset)> {
+    let times = (0.0..9.0, 0.0..9.0, 0.0..9.0).prop_map(|(hit, rotating, miss)| Times {
+        hit,
+        rotating,
+        miss,
+    });
+    let job = ("[a-z]{0,20}", any::<u32>(), prop::option::of(times))
+        .prop_map(|(name, gpus, times)| Job { name, gpus, times });
+    let sizes = (any::<u64>(), any::<u64>(), any::<u64>());
+    let (jobs, others) = (vec(job, 0..4), vec("[a-z]{0,20}", 0..4));
+    (dataset(), any::<u32>(), sizes, jobs, others, choice()).prop_map(
+        |(dataset, chunks, (chunk, half, total), jobs, others, placed)| {
+            let (chunk_size, half_size, total) = (ByteSize(chunk), ByteSize(half), ByteSize(total));
+            (dataset, Dataset { chunks, chunk_size, half_size, total, jobs, others, placed })
+        },
+    )
+}
+
+fn said() -> impl Strategy<Value = council::Request> {
+    let kept = pieces().prop_map(|pieces| BTreeSet::from_iter(pieces).into_iter().collect());
+    let places = (term(), any::<u64>(), kept).prop_map(|(term, version, kept)| Places {
+        term,
+        version,
+        kept,
+    });
+    prop_oneof![
+        Just(council::Request::Greet),
+        dataset().prop_map(|dataset| council::Request::Ask { dataset }),
+        (dataset(), places)
+            .prop_map(|(dataset, places)| council::Request::Tell { dataset, places }),
+        (prop::option::of(term()), vec(wish(), 0..4))
+            .prop_map(|(known, wishes)| council::Request::Wish { known, wishes }),
+    ]
+}
+
+fn answered() -> impl Strategy<Value = council::Reply> {
+    let arrived = vec((any::<u32>(), any::<u64>().prop_map(ByteSize)), 0..9);
+    let share = (dataset(), choice(), any::<u64>(), 0.0..9.0, "\\PC{0,60}").prop_map(
+        |(dataset, choice, space, gpus_saved, why)| {
+            (dataset, Share { choice, space: ByteSize(space), gpus_saved, why })
+        },
+    );
+    prop_oneof![
+        Just(council::Reply::Greeted),
+        (dataset(), prop::option::of(standing()), pieces()).prop_map(
+            |(dataset, standing, found)| council::Reply::Obeys { dataset, standing, found }
+        ),
+        (dataset(), term(), any::<u64>(), arrived).prop_map(|(dataset, term, version, arrived)| {
+            council::Reply::Obeyed { dataset, term, version, arrived }
+        }),
+        (dataset(), term(), standing()).prop_map(|(dataset, term, standing)| {
+            council::Reply::Refused { dataset, term, standing }
+        }),
+        (term(), vec(share, 0..4))
+            .prop_map(|(term, shares)| council::Reply::Shares { term, shares }),
     ]
 }
 
@@ -133,6 +213,7 @@ fn answer() -> impl Strategy<Value = Answer> {
     });
     prop_oneof![
         Just(Answer::TellAll),
+        "[a-z][a-z0-9]{0,20}".prop_map(|node| Answer::Elsewhere(node.parse().unwrap())),
         (open, pieces(), any::<u32>()).prop_map(|(open, loading, forced)| Answer::Draw {
             open,
             loading,
@@ -203,6 +284,8 @@ fn reply() -> impl Strategy<Value = Reply> {
         }),
         answer().prop_map(Reply::Report),
         prop::option::of(membership()).prop_map(Reply::Ring),
+        (any::<u64>(), answered())
+            .prop_map(|(bytes, reply)| Reply::Council { capacity: ByteSize(bytes), reply }),
         puts.prop_map(Reply::Put),
         vec(("[a-z_]{1,40}", any::<u64>()), 0..20).prop_map(|counters| Reply::Stats { counters }),
         (codes, "\\PC{0,100}").prop_map(|(code, text)| Reply::Error(Refusal { code, text })),

@@ -6,6 +6,7 @@ mod bad_outputs;
 mod building;
 mod columns;
 mod comparing;
+mod council;
 mod demo;
 mod embed;
 mod harness;

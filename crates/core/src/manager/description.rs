@@ -6,6 +6,10 @@ use crate::{benefit::Mode, chunking::ChunkOrdinal};
 /// How a dataset stands.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Description {
+    /// The node that manages it,
+    pub manager: String,
+    /// and in which term.
+    pub term: u64,
     /// Why it has the space that it has.
     pub why: String,
     /// How each piece stands.
@@ -75,6 +79,8 @@ impl Manager {
             }
         });
         Description {
+            manager: String::new(),
+            term: 0,
             why: why.to_owned(),
             pieces: (0..self.pieces.count()).map(piece).collect(),
             jobs: jobs.collect(),

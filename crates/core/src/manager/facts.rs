@@ -1,13 +1,13 @@
 //! What a manager is told.
 
-use std::{ops::Range, time::Duration};
+use std::{collections::BTreeSet, ops::Range, time::Duration};
 
 use super::{Manager, Order, Orders, Reader, Who, new_rotation};
 use crate::{
     ByteSize,
     benefit::Mode,
     chunking::ChunkOrdinal,
-    placement::Choice,
+    placement::{Choice, ROTATING},
     rotation::{Contradiction, Fact, Job},
     units::ByteRate,
 };
@@ -201,13 +201,24 @@ impl Manager {
         self.tell(now, Fact::Evicted { chunk })
     }
 
-    /// Pieces are there that nobody ordered: what a manager finds when it takes over.
-    pub fn found(&mut self, now: Duration, piece: u32) -> Orders {
-        self.size_of(piece)?;
-        let chunk = self.pieces.holder_of(piece);
-        let orders = self.tell(now, Fact::Found { chunk });
-        self.look();
-        orders
+    /// Pieces are there that nobody ordered: what a manager finds when it takes over. Their chunks have their
+    /// places until it is told how much space there is.
+    pub fn take_over(&mut self, now: Duration, found: impl IntoIterator<Item = u32>) -> Orders {
+        let mut chunks = BTreeSet::new();
+        for piece in found {
+            self.size_of(piece)?;
+            chunks.insert(self.pieces.holder_of(piece));
+        }
+        if chunks.is_empty() {
+            return Ok(Vec::new());
+        }
+        let count = u32::try_from(chunks.len()).expect("there are not so many").max(ROTATING);
+        self.choice = Choice::Chunks(count);
+        let mut orders = self.budget(now)?;
+        for chunk in chunks {
+            orders.extend(self.tell(now, Fact::Found { chunk })?);
+        }
+        Ok(orders)
     }
 
     /// The dataset has this much space from now on.

@@ -12,10 +12,10 @@ use std::{
 
 use super::{Description, Manager, Open, Order, Place, Settings, Space, Who};
 use crate::{
-    ByteSize, DatasetId,
+    ByteSize, DatasetId, NodeName,
     benefit::Mode,
     chunking::PIECES_PER_CHUNK,
-    placement::Share,
+    placement::{Dataset, Share},
     rotation::{Contradiction, Job, Policy},
     units::ByteRate,
 };
@@ -64,6 +64,9 @@ pub enum Answer {
     },
     /// This manager does not know you, or not this epoch: report again, and tell all.
     TellAll,
+    /// The node of this name manages the dataset: report there, and tell all. If it cannot be reached, come
+    /// back.
+    Elsewhere(NodeName),
 }
 
 /// Why a report is refused.
@@ -95,6 +98,11 @@ pub struct Managers {
     jobs: u64,
     /// Reasons to split the space that have been heard.
     reasons: u64,
+    /// Whether space is split here: with several nodes, one does it for all.
+    splits: bool,
+    /// What datasets that are managed elsewhere wish for, and what they get, if it is split here.
+    others: BTreeMap<DatasetId, Dataset>,
+    shares_of_others: BTreeMap<DatasetId, Share>,
 }
 
 #[derive(Debug)]
@@ -116,10 +124,21 @@ impl Managers {
     /// Nothing is managed yet. Jobs are believed to live for `lease` without a word; until it has been
     /// measured, chunks are expected to be loaded at `load_rate`.
     pub fn new(space: Space, lease: Duration, load_rate: ByteRate) -> Self {
-        Self { lease, load_rate, space, datasets: BTreeMap::new(), jobs: 0, reasons: 0 }
+        Self {
+            lease,
+            load_rate,
+            space,
+            datasets: BTreeMap::new(),
+            jobs: 0,
+            reasons: 0,
+            splits: true,
+            others: BTreeMap::new(),
+            shares_of_others: BTreeMap::new(),
+        }
     }
 
-    /// Takes a dataset on, if it is not managed yet. `found` are pieces of it that are there.
+    /// Takes a dataset on, if it is not managed yet. `found` are pieces of it that are there: they stay until
+    /// the space is split.
     pub fn manage(
         &mut self,
         now: Duration,
@@ -143,13 +162,16 @@ impl Managers {
             piece_sizes: piece_sizes(),
             pieces_per_chunk: PIECES_PER_CHUNK,
         });
-        let mut orders = Vec::new();
-        for piece in found {
-            orders.extend(manager.found(now, piece)?);
-        }
+        let orders = manager.take_over(now, found)?;
         let (jobs, fenced) = (BTreeMap::new(), VecDeque::new());
         self.datasets.insert(dataset, Managed { manager, jobs, fenced, share: None });
         Ok(named(dataset, orders))
+    }
+
+    /// Whether another dataset can be taken on.
+    pub fn has_room(&self) -> bool {
+        self.datasets.len() < DATASETS_MAX
+            || self.datasets.values().any(|managed| managed.jobs.is_empty())
     }
 
     /// A job reports about a dataset that is managed. What is to be done is to be done even if the report
@@ -235,7 +257,8 @@ impl Managers {
     /// When [`Managers::tick`] has something to do, if nothing happens until then.
     pub fn next_deadline(&self) -> Option<Duration> {
         let managers = self.datasets.values().filter_map(|one| one.manager.next_deadline());
-        let split = self.datasets.values().any(|managed| !managed.jobs.is_empty());
+        let has_jobs = self.datasets.values().any(|managed| !managed.jobs.is_empty());
+        let split = self.splits && has_jobs;
         managers.chain(split.then(|| self.space.next_deadline())).min()
     }
 
@@ -267,25 +290,85 @@ impl Managers {
         self.datasets.get(dataset).map(|managed| &managed.manager)
     }
 
+    /// Whether space is split here.
+    pub fn split_here(&mut self, splits: bool) {
+        self.splits = splits;
+    }
+
+    /// There is so much space from now on.
+    pub fn set_capacity(&mut self, now: Duration, capacity: ByteSize) -> Result<Orders, Refusal> {
+        if !self.space.set_capacity(capacity) {
+            return Ok(Vec::new());
+        }
+        self.split(now)
+    }
+
+    /// What datasets that are managed elsewhere wish for.
+    pub fn wished(
+        &mut self,
+        now: Duration,
+        others: BTreeMap<DatasetId, Dataset>,
+    ) -> Result<Orders, Refusal> {
+        if self.others == others {
+            return Ok(Vec::new());
+        }
+        self.others = others;
+        self.split(now)
+    }
+
+    /// What some of those get.
+    pub fn shares_of_others(&self, datasets: &[DatasetId]) -> Vec<(DatasetId, Share)> {
+        let share =
+            |dataset: &DatasetId| Some((*dataset, self.shares_of_others.get(dataset)?.clone()));
+        datasets.iter().filter_map(share).collect()
+    }
+
+    /// What the datasets that are managed here wish for.
+    pub fn wishes(&self) -> Vec<(DatasetId, Dataset)> {
+        let wish = |(dataset, managed): (&DatasetId, &Managed)| (*dataset, managed.manager.wish());
+        self.datasets.iter().map(wish).collect()
+    }
+
+    /// Changes whenever whoever splits the space has a reason to think again.
+    pub fn reasons(&self) -> u64 {
+        self.datasets.values().map(|managed| managed.manager.reasons()).sum()
+    }
+
+    /// Datasets get so much; those that are not managed here any more get nothing.
+    pub fn place(
+        &mut self,
+        now: Duration,
+        shares: Vec<(DatasetId, Share)>,
+    ) -> Result<Orders, Refusal> {
+        let mut orders = Vec::new();
+        for (dataset, share) in shares {
+            let Some(managed) = self.datasets.get_mut(&dataset) else { continue };
+            orders.extend(named(dataset, managed.manager.place(now, share.choice)?));
+            managed.share = Some(share);
+        }
+        Ok(orders)
+    }
+
     fn split_if_needed(&mut self, now: Duration) -> Result<Orders, Refusal> {
-        let reasons = self.datasets.values().map(|managed| managed.manager.reasons()).sum();
-        if std::mem::replace(&mut self.reasons, reasons) == reasons {
+        let reasons = self.reasons();
+        if !self.splits || std::mem::replace(&mut self.reasons, reasons) == reasons {
             return Ok(Vec::new());
         }
         self.split(now)
     }
 
     fn split(&mut self, now: Duration) -> Result<Orders, Refusal> {
-        let wishes: Vec<_> = self.datasets.values().map(|managed| managed.manager.wish()).collect();
-        let mut shares = self.space.split(now, &wishes);
-        let mut orders = Vec::new();
-        let mut places: Vec<_> = self.datasets.iter_mut().collect();
-        for (at, share) in shares.drain(..) {
-            let (dataset, managed) = &mut places[at];
-            orders.extend(named(**dataset, managed.manager.place(now, share.choice)?));
-            managed.share = Some(share);
+        if !self.splits {
+            return Ok(Vec::new());
         }
-        Ok(orders)
+        let mut wishes = self.wishes();
+        let elsewhere = self.others.iter().filter(|(id, _)| !self.datasets.contains_key(id));
+        wishes.extend(elsewhere.map(|(dataset, wish)| (*dataset, wish.clone())));
+        let (datasets, wishes): (Vec<DatasetId>, Vec<Dataset>) = wishes.into_iter().unzip();
+        let shares = self.space.split(now, &wishes).into_iter();
+        let shares: Vec<_> = shares.map(|(at, share)| (datasets[at], share)).collect();
+        self.shares_of_others = shares.iter().cloned().collect();
+        self.place(now, shares)
     }
 }
 

@@ -7,7 +7,7 @@
 //! whoever drives this (a node, the simulator) carries them out.
 //!
 //! A manager can be lost. All that it knows can be told again: by jobs, which join another manager with
-//! what they have not read, and by nodes, which say what they find ([`Manager::found`]).
+//! what they have not read, and by nodes, which say what they find ([`Manager::take_over`]).
 //!
 //! Facts that contradict what is known change nothing: they are an error in the caller's hands, and counted.
 
@@ -174,6 +174,12 @@ impl Manager {
     /// How a piece stands.
     pub fn place_of(&self, piece: u32) -> Place {
         self.places.get(piece as usize).copied().unwrap_or_default()
+    }
+
+    /// The pieces that have a place, in order.
+    pub fn kept(&self) -> impl Iterator<Item = u32> {
+        let placed = (0..).zip(&self.places).filter(|(_, place)| **place != Place::None);
+        placed.map(|(piece, _)| piece)
     }
 
     /// Whether a job has joined, and was heard of in time.

@@ -54,6 +54,11 @@ impl Space {
         self.split_at
     }
 
+    /// There is so much from now on. Says whether that is another than before.
+    pub fn set_capacity(&mut self, capacity: ByteSize) -> bool {
+        std::mem::replace(&mut self.capacity, capacity) != capacity
+    }
+
     /// How much there is.
     pub fn capacity(&self) -> ByteSize {
         self.capacity

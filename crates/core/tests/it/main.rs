@@ -5,6 +5,7 @@
 use std::ops::Range;
 
 mod benefit;
+mod council;
 mod manager;
 mod managers;
 mod placement;

@@ -172,10 +172,9 @@ fn a_manager_can_be_replaced() {
     let unread: Vec<_> = there.iter().map(half).collect();
 
     let mut next = manager(6);
+    next.take_over(s(100), there.iter().copied()).unwrap();
+    assert!(there.iter().all(|piece| next.place_of(*piece) != Place::None), "nothing goes yet");
     next.place(s(100), Choice::Chunks(3)).unwrap();
-    for piece in there.iter().step_by(2) {
-        next.found(s(100), *piece).unwrap();
-    }
     for job in [A, B] {
         next.join(s(100), job, who("again"), &unread, rate(10)).unwrap();
     }

@@ -271,6 +271,26 @@ fn an_evicted_dataset_does_not_come_back() {
     assert_eq!(kept, other.blobs[7], "somebody else's stays");
 }
 
+/// Promise 7: what a node finds when it is started again keeps its place, as far as there is room, when the first
+/// job reports.
+#[test]
+fn what_is_found_after_a_restart_is_kept() {
+    let (node, data) = (node(), data());
+    let (mut client, handle) = node.open(&data);
+    (0..300).for_each(|blob| put(&mut client, handle, &data, blob));
+    drop(client);
+    let node = node.restarted(|_| {});
+    let (mut client, handle) = node.open(&data);
+    let report = Report { is_all: true, gpus: 1, epoch_batches: 60, ..Report::default() };
+    assert!(matches!(client.report(handle, report), Ok(Answer::Draw { .. })));
+    let hits =
+        (0..300).filter(|blob| get(&mut client, handle, &data, *blob, Duration::ZERO).is_ok());
+    let hits = hits.count();
+    assert!(hits >= 100, "{hits} of 300, of chunks that two thirds have room for");
+    assert_eq!(node.service.counters().takeovers.get(), 1);
+    assert_eq!(node.service.gauges().manager_term, 1);
+}
+
 /// How a dataset stands is told to those who have proved that they hold it, as JSON.
 #[test]
 fn a_dataset_is_explained() {
@@ -286,6 +306,7 @@ fn a_dataset_is_explained() {
     assert!(said.why.contains("job test is not measured yet"), "{}", said.why);
     assert_eq!((said.pieces.len(), said.jobs.len(), said.jobs[0].gpus), (20, 1, 2));
     assert!(said.pieces.iter().any(|piece| *piece != Piece::Absent));
+    assert_eq!((said.manager.as_str(), said.term), ("node", 1), "one node alone");
     client.evict(handle).unwrap();
     assert_eq!(described(&mut client), None);
     // The job is asked to tell all, and goes on.
