@@ -28,7 +28,6 @@ use crate::{
     access::{Access, Guest},
     blobs::Blobs,
     config::Config,
-    config::Config,
     counters::{self, Counters, Gauges},
     get::Asker,
     managing::Managing,
