@@ -13,10 +13,11 @@ use std::{io, path::Path, time::Duration};
 use forebay_core::{
     digest::{Digest, DigestError},
     manager::{Answer, Report},
+    presence::Known,
 };
 use forebay_wire::{
     BATCH_MAX, BlobProgress, BlobRange, ClaimAnswer, GetAnswer, Malformed, PAYLOAD_SIZE_MAX,
-    PRESENCE_MAX, PutAnswer, Refusal, RenewAnswer, Reply, Request,
+    PRESENCE_MAX, PRESENCE_OVERHEAD, PutAnswer, Refusal, RenewAnswer, Reply, Request,
 };
 
 pub use opening::{Handle, Next, OpenError, Opening, greeted, hello};
@@ -148,20 +149,22 @@ impl Client {
     }
 
     /// Which blobs are resident: one bit for each, lowest first.
-    pub fn presence(&mut self, Handle(handle): Handle, blobs: u64) -> Result<Vec<u8>> {
-        let mut all = Vec::new();
-        let mut first = 0;
-        while first < blobs {
-            let count = u32::try_from(blobs - first).unwrap_or(u32::MAX).min(PRESENCE_MAX);
-            match self.ask(&Request::Presence { handle, first, count })? {
-                Reply::Presence { bits } if bits.len() == count.div_ceil(8) as usize => {
-                    all.extend_from_slice(&bits);
-                }
-                _ => return Err(ClientError::Unexpected),
-            }
-            first += u64::from(count);
-        }
-        Ok(all)
+    pub fn presence(&mut self, handle: Handle, blobs: u64) -> Result<Vec<u8>> {
+        // No node opens a dataset with more.
+        let mut known = Known::new(u32::try_from(blobs).unwrap_or(PRESENCE_MAX).min(PRESENCE_MAX));
+        self.presence_since(handle, &mut known)?;
+        Ok(known.bits().to_vec())
+    }
+
+    /// The same, for somebody who knows how it was. Returns how many bytes were sent and received.
+    pub fn presence_since(&mut self, Handle(handle): Handle, known: &mut Known) -> Result<u64> {
+        let (count, since) = (known.blobs(), known.version());
+        let request = Request::Presence { handle, first: 0, count, since };
+        let Reply::Presence { version, told } = self.ask(&request)? else {
+            return Err(ClientError::Unexpected);
+        };
+        known.hear(version, &told).map_err(|_| self.stream.spoilt())?;
+        Ok((PRESENCE_OVERHEAD + told.len()) as u64)
     }
 
     /// Asks for bytes, and waits up to `wait` for blobs that somebody is fetching. Hits are read straight

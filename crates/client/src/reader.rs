@@ -17,6 +17,7 @@ use forebay_core::{
     ItemOrdinal,
     digest::{Digest, ItemPlace},
     patience::{NODE_PATIENCE, Retry},
+    presence::Known,
 };
 use forebay_wire::{GetAnswer, PAYLOAD_SIZE_MAX};
 
@@ -132,10 +133,14 @@ impl Reader {
         Ok(contents)
     }
 
-    /// Which blobs the node has, one bit for each; nothing without a node.
-    pub fn presence(&mut self) -> Vec<u8> {
-        let blobs = self.digest.summary().blobs;
-        self.with_node(|node, handle| node.presence(handle, blobs)).unwrap_or_default()
+    /// Brings up to date what is known of the node's blobs; without a node there are none. Returns how many
+    /// bytes that took.
+    pub fn presence(&mut self, known: &mut Known) -> u64 {
+        let told = self.with_node(|node, handle| node.presence_since(handle, known));
+        told.unwrap_or_else(|| {
+            known.forget();
+            0
+        })
     }
 
     /// Tells the agent which items will be asked for soon, in this order.

@@ -51,14 +51,18 @@ pub struct JobDescription {
 }
 
 impl Manager {
-    /// How the dataset stands; `why` it has its space, placement says.
-    pub fn describe(&self, why: &str) -> Description {
-        let piece = |piece: u32| match self.place_of(piece) {
+    /// How each piece stands.
+    pub fn pieces(&self) -> impl Iterator<Item = Piece> {
+        (0..self.pieces.count()).map(|piece| match self.place_of(piece) {
             Place::None => Piece::Absent,
             _ if self.loads.contains_key(&self.pieces.holder_of(piece)) => Piece::Loading,
             Place::Rotating => Piece::Rotating,
             Place::Held => Piece::Held,
-        };
+        })
+    }
+
+    /// How the dataset stands; `why` it has its space, placement says.
+    pub fn describe(&self, why: &str) -> Description {
         let jobs = self.readers.values().map(|reader| {
             let time = |mode| reader.benefit.time(mode).map(|time| time.mean_s);
             let chunks = self.pieces.rotating();
@@ -74,10 +78,6 @@ impl Manager {
                 miss_s: time(Mode::Miss),
             }
         });
-        Description {
-            why: why.to_owned(),
-            pieces: (0..self.pieces.count()).map(piece).collect(),
-            jobs: jobs.collect(),
-        }
+        Description { why: why.to_owned(), pieces: self.pieces().collect(), jobs: jobs.collect() }
     }
 }

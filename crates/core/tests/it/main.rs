@@ -8,6 +8,7 @@ mod benefit;
 mod manager;
 mod managers;
 mod placement;
+mod presence;
 mod rotation;
 mod tier;
 
