@@ -7,12 +7,19 @@ use std::{sync::Arc, time::Duration};
 use forebay_core::BlobOrdinal;
 use tokio::task::JoinSet;
 
-use crate::service::AgentService;
+use crate::{
+    connection::{Result, Room},
+    service::AgentService,
+};
 
 /// Blobs fetched ahead at once; those that the job waits for come on top.
 const AT_ONCE: usize = 16;
 /// How often it is looked whether the node has room again.
 const PAUSE: Duration = Duration::from_millis(200);
+/// What the node said of its room is believed for so long.
+const ROOM_AGE: Duration = Duration::from_millis(50);
+/// What a blob may take on the node beside its bytes.
+const OVERHEAD: u64 = 64 << 10;
 
 /// Runs until the agent stops.
 pub(crate) async fn run(service: Arc<AgentService>) {
@@ -54,10 +61,29 @@ impl AgentService {
         if !self.puts_ahead.lock().is_due(self.link.now()) {
             return false;
         }
-        let Ok(row) = self.digest.blob(BlobOrdinal::new(blob)) else { return true };
-        let Ok(node) = self.link.connection().await else { return false };
-        // What is under way elsewhere, and the store's own overhead, need some, too.
-        let margin = (AT_ONCE as u64 + 1) * (row.length + (64 << 10));
-        node.room().await.is_ok_and(|room| room >= margin)
+        self.room_for(blob).await.is_ok_and(|(has_room, _)| has_room)
+    }
+
+    /// Whether the node would keep this blob without dropping another, and how much it has dropped so far. It is
+    /// taken as said that the blob will be put.
+    pub(crate) async fn room_for(&self, blob: u64) -> Result<(bool, u64)> {
+        let node = self.link.connection().await?;
+        let length = self.digest.blob(BlobOrdinal::new(blob)).map_or(0, |row| row.length);
+        let taken = length + OVERHEAD;
+        // What is under way elsewhere needs some, too.
+        let margin = (AT_ONCE as u64 + 1) * taken;
+        let now = self.link.now();
+        let is_fresh = |(at, room): &(Duration, Room)| now < *at + ROOM_AGE && room.bytes >= margin;
+        let known = self.room.lock().filter(is_fresh);
+        let (asked_at, mut room) = match known {
+            Some(known) => known,
+            None => (now, node.room().await?),
+        };
+        let has_room = room.bytes >= margin;
+        if has_room {
+            room.bytes -= taken;
+        }
+        *self.room.lock() = Some((asked_at, room));
+        Ok((has_room, room.evicted))
     }
 }

@@ -31,7 +31,7 @@ use tokio::{
         UnixStream,
         unix::{OwnedReadHalf, OwnedWriteHalf},
     },
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     task::AbortHandle,
     time::{Instant, timeout_at},
 };
@@ -67,6 +67,8 @@ pub(crate) struct Connection {
     frames: mpsc::Sender<Frame>,
     shared: Arc<Shared>,
     claims: Mutex<HashMap<u64, Arc<AtomicU64>>>,
+    /// Changes whenever one of them ends.
+    ended: watch::Sender<()>,
     carrier: AbortHandle,
 }
 
@@ -115,6 +117,7 @@ impl Connection {
             frames,
             shared,
             claims: Mutex::default(),
+            ended: watch::Sender::new(()),
             carrier: carrier.abort_handle(),
         }
     }
@@ -190,6 +193,11 @@ impl Connection {
         Ok((claimed, None))
     }
 
+    /// Says when one of the claims on this connection has ended, from now on.
+    pub fn watch_claims(&self) -> watch::Receiver<()> {
+        self.ended.subscribe()
+    }
+
     /// A whole blob, if it is resident or becomes so within `wait`.
     pub async fn get(&self, blob: u64, length: u64, wait: Duration) -> Result<(GetAnswer, Bytes)> {
         let mut content = BytesMut::new();
@@ -221,17 +229,29 @@ impl Connection {
         }
     }
 
-    /// Bytes that the node could still take without throwing anything out.
-    pub async fn room(&self) -> Result<u64> {
+    /// What the node could still take.
+    pub async fn room(&self) -> Result<Room> {
         match self.ask(&Request::Stats).await? {
             Reply::Stats { counters } => {
                 let value =
                     |name: &str| counters.iter().find(|(n, _)| n == name).map_or(0, |(_, v)| *v);
-                Ok(value("capacity_bytes").saturating_sub(value("resident_bytes")))
+                Ok(Room {
+                    bytes: value("capacity_bytes").saturating_sub(value("resident_bytes")),
+                    evicted: value("flash_regions_evicted"),
+                })
             }
             _ => Err(LinkError::Nonsense),
         }
     }
+}
+
+/// How much a node could still take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// Bytes, without dropping anything.
+    pub bytes: u64,
+    /// Regions that it has dropped to make room, since its start.
+    pub evicted: u64,
 }
 
 impl Drop for Connection {
@@ -321,6 +341,7 @@ impl HeldClaim {
         let ours = claims.get(&self.blob).is_some_and(|held| Arc::ptr_eq(held, &self.fetched));
         if ours {
             claims.remove(&self.blob);
+            self.connection.ended.send_replace(());
         }
         let (handle, blobs) = (self.connection.handle, vec![self.blob]);
         ours.then_some(Request::Release { handle, blobs })
@@ -364,6 +385,7 @@ pub(crate) async fn renew(connection: Weak<Connection>) {
                 let ours = claims.get(blob).is_some_and(|now| Arc::ptr_eq(now, fetched));
                 if answer == RenewAnswer::Lost && ours {
                     claims.remove(blob);
+                    connection.ended.send_replace(());
                 }
             }
         }

@@ -12,7 +12,10 @@ use forebay_core::{
 use forebay_origin::{OriginError, PIECE};
 use forebay_wire::GetAnswer;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::{
+    sync::{OwnedSemaphorePermit, watch},
+    time::timeout,
+};
 
 use crate::{
     connection::{Connection, HeldClaim, LinkError},
@@ -55,6 +58,8 @@ struct Hands {
     length: u64,
     node: Option<Arc<Connection>>,
     claim: Option<HeldClaim>,
+    /// Tells of claims that have ended since the last one was asked for.
+    ended: Option<watch::Receiver<()>>,
     content: Bytes,
     error: Option<FetchError>,
 }
@@ -75,22 +80,29 @@ impl AgentService {
         if self.kept.lock().contains(blob) {
             return Ok(());
         }
-        let memory = self.memory.take(length).await;
+        match self.fetch_ahead(blob, length).await? {
+            Outcome::Unclaimed if self.kept.lock().has_room_ahead(length) => {
+                // Whoever asks for it will be told what is wrong.
+                let _ = self.bytes_of(blob).await;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Fetches a blob for the node, if it may be claimed at once.
+    pub(crate) async fn fetch_ahead(&self, blob: u64, length: u64) -> Result<Outcome, FetchError> {
+        let _memory = self.memory.take(length).await;
         let began = self.link.now();
         let (outcome, _) = self.attempt(blob, length, Purpose::Ahead).await?;
-        drop(memory);
         match outcome {
             Outcome::Bytes => self.puts_ahead.lock().succeeded(),
             Outcome::Kept => {
                 self.puts_ahead.lock().failed(began, self.link.now());
             }
-            Outcome::Unclaimed if self.kept.lock().has_room_ahead(length) => {
-                // Whoever asks for it will be told what is wrong.
-                let _ = self.bytes_of(blob).await;
-            }
             Outcome::Unclaimed | Outcome::Elsewhere | Outcome::Failed => {}
         }
-        Ok(())
+        Ok(outcome)
     }
 
     async fn attempt(
@@ -101,8 +113,8 @@ impl AgentService {
     ) -> Result<(Outcome, Bytes), FetchError> {
         let (state, node) = self.link.node().await;
         let mut attempt = Attempt::new(self.link.now(), purpose, state);
-        let (claim, content, error) = (None, Bytes::new(), None);
-        let mut hands = Hands { blob, length, node, claim, content, error };
+        let (claim, ended, content, error) = (None, None, Bytes::new(), None);
+        let mut hands = Hands { blob, length, node, claim, ended, content, error };
         loop {
             let step = attempt.step();
             if let Step::Done(outcome) = step {
@@ -117,11 +129,17 @@ impl AgentService {
         match step {
             Step::Claim => self.claim(hands).await,
             Step::Get(wait) => hands.get(wait).await,
+            Step::Room(wait) => {
+                let ended = hands.ended.as_mut().expect("a claim was asked for");
+                let _ = timeout(wait, ended.changed()).await;
+                Fact::Done
+            }
             Step::Pause(pause) => {
                 tokio::time::sleep(pause).await;
                 Fact::Done
             }
             Step::Fetch(right) => {
+                self.counters.origin_fetches.one();
                 match right {
                     Right::Fallback => self.counters.fallbacks.one(),
                     Right::Outside => self.counters.outside.one(),
@@ -164,7 +182,9 @@ impl AgentService {
             hands.content = content;
             return Fact::Bytes;
         }
-        match hands.node.as_ref().expect("its leases are known").claim(hands.blob).await {
+        let node = hands.node.as_ref().expect("its leases are known");
+        hands.ended = Some(node.watch_claims());
+        match node.claim(hands.blob).await {
             Ok((claimed, claim)) => {
                 hands.claim = claim;
                 Fact::Claim(claimed)

@@ -9,6 +9,7 @@ mod connection;
 mod fetch;
 mod link;
 mod service;
+mod warm;
 
 use std::{future::Future, path::PathBuf, pin::pin, sync::Arc};
 
@@ -18,6 +19,7 @@ use forebay_server::{Listener, session};
 use tokio::task::JoinSet;
 
 use service::AgentService;
+pub use warm::{Ended, Warmed, Warming};
 
 /// Processes of the job at once; each has one connection.
 const CONNECTIONS_MAX: usize = 1024;

@@ -15,7 +15,7 @@ use forebay_core::{
 };
 use forebay_origin::{Origin, any_version};
 use forebay_server::{
-    Counter,
+    AgentCounters,
     session::{Replies, Service, fresh_nonce},
 };
 use forebay_wire::{BlobRange, ErrorCode, GetAnswer, Reply, Request, ShowAnswer};
@@ -27,7 +27,7 @@ use futures::{
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use crate::{Config, fetch::Obtained, link::Link};
+use crate::{Config, connection::Room, fetch::Obtained, link::Link};
 
 /// Blobs that the job may say it will want.
 const WANTED_MAX: usize = 1 << 16;
@@ -50,21 +50,13 @@ pub(crate) struct AgentService {
     /// A node may have room and still take nothing: its disk is full. What is fetched for it then is
     /// fetched in vain.
     pub puts_ahead: Mutex<Retry>,
-    pub counters: Counters,
+    /// What the node could take, when it was asked, less what it was given since.
+    pub room: Mutex<Option<(Duration, Room)>>,
+    pub counters: AgentCounters,
     /// What somebody waits for, so that two who miss the same blob wait for one fetch.
     obtaining: Mutex<HashMap<u64, Obtaining>>,
     wanted: Mutex<Wanted>,
     wanted_changed: Notify,
-}
-
-/// What an agent counts.
-#[derive(Default)]
-pub(crate) struct Counters {
-    pub gets: Counter,
-    pub origin_bytes: Counter,
-    pub fallbacks: Counter,
-    pub outside: Counter,
-    pub puts_refused: Counter,
 }
 
 #[derive(Default)]
@@ -115,7 +107,8 @@ impl AgentService {
             kept: Mutex::default(),
             memory: Memory(Arc::new(Semaphore::new(usize::try_from(MEMORY_KIB).expect("small")))),
             puts_ahead: Mutex::default(),
-            counters: Counters::default(),
+            room: Mutex::default(),
+            counters: AgentCounters::default(),
             obtaining: Mutex::default(),
             wanted: Mutex::default(),
             wanted_changed: Notify::new(),
@@ -265,19 +258,7 @@ impl AgentService {
                 self.check(&ranges)?;
                 return Ok(None);
             }
-            Request::Stats => {
-                let Counters { gets, origin_bytes, fallbacks, outside, puts_refused } =
-                    &self.counters;
-                let counters = [
-                    ("agent_gets", gets),
-                    ("agent_origin_bytes", origin_bytes),
-                    ("agent_fallbacks", fallbacks),
-                    ("agent_outside", outside),
-                    ("agent_puts_refused", puts_refused),
-                ];
-                let pairs = counters.map(|(name, counter)| (name.to_owned(), counter.get()));
-                Reply::Stats { counters: pairs.into() }
-            }
+            Request::Stats => Reply::Stats { counters: self.counters.pairs() },
             _ => return Err((ErrorCode::Malformed, "agents do not answer this".to_owned())),
         }))
     }
@@ -321,7 +302,7 @@ impl Service for AgentService {
 }
 
 /// An error and what caused it, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -76,7 +76,7 @@ fn open(digest: &Path, socket: Option<&Path>) -> anyhow::Result<(DigestFile, Cli
     Ok((file, client, handle))
 }
 
-fn for_people(described: &Description) -> String {
+pub fn for_people(described: &Description) -> String {
     let mut text = format!("{}\n\nchunks    {}\n", described.why, chunks(&described.pieces));
     text.push_str(
         "          H held  R rotating  L loading  - not kept; small letters: one half of it\n",

@@ -60,6 +60,7 @@ impl NodeService {
         replies: Replies,
         turn: OwnedSemaphorePermit,
     ) {
+        let _under_way = self.begin_get();
         let checked: Result<Vec<Wanted>, Refused> =
             ranges.iter().enumerate().map(|(at, range)| Wanted::new(&table, at, *range)).collect();
         let wanted = match checked {

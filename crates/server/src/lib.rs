@@ -7,13 +7,16 @@ mod blobs;
 mod config;
 mod counters;
 mod get;
+mod health;
 mod hot;
 mod http;
 mod listen;
 mod managing;
 mod node;
 mod open;
+mod presence;
 mod put;
+mod reload;
 pub mod session;
 
 use std::{future::Future, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
@@ -28,20 +31,20 @@ use tokio::{
 
 use blobs::Blobs;
 pub use config::{Config, default_socket};
-pub use counters::{Counter, Counters, Gauges};
+pub use counters::{AgentCounters, Counter, Counters, Gauges, page as metrics_page};
+use health::Health;
 pub use listen::Listener;
 pub use node::NodeService;
-
-/// How long requests under way may still take once a stop was asked for.
-const GRACE: Duration = Duration::from_secs(5);
+pub use reload::Reloads;
 
 /// A node that is ready to serve.
 pub struct Server {
     node: Arc<NodeService>,
     listener: Listener,
-    metrics: Option<TcpListener>,
-    idle_exit: Option<Duration>,
-    connections_max: usize,
+    metrics: Option<SocketAddr>,
+    config: Reloads,
+    /// What runs beside the connections, and ends with the server.
+    background: JoinSet<()>,
 }
 
 impl Server {
@@ -49,17 +52,22 @@ impl Server {
     pub async fn bind(config: &Config, namespaces: Vec<Namespace>) -> anyhow::Result<Self> {
         config.check()?;
         let listener = Listener::bind(&config.socket)?;
+        let (health, mut background) = (Arc::new(Health::default()), JoinSet::new());
+        let mut metrics = None;
+        // Before the devices are opened, so that it can be seen that this takes its time.
+        if let Some(address) = config.metrics {
+            let listener = TcpListener::bind(address).await.with_context(|| {
+                format!("serve metrics on {address} (is another server there?)")
+            })?;
+            metrics = listener.local_addr().ok();
+            background.spawn(http::serve(listener, Arc::clone(&health)));
+        }
         let opening = config.clone();
         let blobs = tokio::task::spawn_blocking(move || Blobs::open(&opening)).await??;
-        let node = NodeService::new(blobs, config.lease, namespaces);
-        let metrics = match config.metrics {
-            Some(address) => Some(TcpListener::bind(address).await.with_context(|| {
-                format!("serve metrics on {address} (is another server there?)")
-            })?),
-            None => None,
-        };
-        let (idle_exit, connections_max) = (config.idle_exit, config.connections);
-        Ok(Self { node: Arc::new(node), listener, metrics, idle_exit, connections_max })
+        let node = Arc::new(NodeService::new(blobs, config.lease, namespaces));
+        health.recovered(Arc::clone(&node));
+        let config = Reloads::new(Arc::clone(&node), config.clone());
+        Ok(Self { node, listener, metrics, config, background })
     }
 
     /// The node itself.
@@ -69,19 +77,20 @@ impl Server {
 
     /// Where `/metrics` is.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
-        self.metrics.as_ref().and_then(|listener| listener.local_addr().ok())
+        self.metrics
     }
 
-    /// Serves until `stop` completes, or nobody has been connected for too long; then lets requests under
-    /// way finish for some seconds.
+    /// How to change the configuration while it runs.
+    pub fn reloads(&self) -> Reloads {
+        self.config.clone()
+    }
+
+    /// Serves until `stop` completes, or nobody has been connected for too long; then grants no more claims
+    /// and lets what is under way finish, for as long as `grace` says.
     pub async fn run(self, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
-        let Self { node, listener, metrics, idle_exit, connections_max } = self;
-        let mut background = JoinSet::new();
+        let Self { node, listener, metrics: _, config, mut background } = self;
         background.spawn(Arc::clone(&node).expire_claims());
         background.spawn(Arc::clone(&node).manage());
-        if let Some(metrics) = metrics {
-            background.spawn(http::serve(metrics, Arc::clone(&node)));
-        }
         let mut stop = pin!(stop);
         let mut connections = JoinSet::new();
         let mut tick = interval(Duration::from_secs(1));
@@ -89,7 +98,7 @@ impl Server {
         loop {
             tokio::select! {
                 socket = listener.accept() => {
-                    if connections.len() >= connections_max {
+                    if connections.len() >= config.now().connections {
                         node.counters().connections_refused.one();
                         session::turn_away(socket);
                     } else {
@@ -105,6 +114,7 @@ impl Server {
                     if !connections.is_empty() {
                         busy_at = Instant::now();
                     }
+                    let idle_exit = config.now().idle_exit;
                     if idle_exit.is_some_and(|idle| busy_at.elapsed() > idle) {
                         tracing::info!("nobody has been connected for a while: stopping");
                         break;
@@ -113,18 +123,19 @@ impl Server {
                 () = &mut stop => break,
             }
         }
+        node.stop();
         // The name goes first, so that whoever comes now starts another node.
         drop(listener);
-        let finished = async { while connections.join_next().await.is_some() {} };
-        let idle = async {
-            while node.gauges().claims_held > 0 {
+        let in_order = async {
+            while node.is_busy() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
+            node.close();
+            while connections.join_next().await.is_some() {}
         };
-        let _ = timeout(GRACE, async {
-            tokio::select! { () = finished => {}, () = idle => {} }
-        })
-        .await;
+        if timeout(config.now().grace, in_order).await.is_err() {
+            tracing::warn!("what was under way is cut off");
+        }
         node.flush().await;
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::{collections::HashMap, ops::Range, sync::Arc, time::Duration};
 
 use forebay_core::{
     BlobOrdinal, ByteSize, DatasetId,
-    manager::{Managers, Order, Refusal, Report, Rule, Space},
+    manager::{Answer, Managers, Order, Overview, Refusal, Report, Rule, Space},
     placement::Placement,
     table::Table,
     units::ByteRate,
@@ -52,6 +52,11 @@ impl Managing {
         Self { state, changed: Notify::new() }
     }
 
+    /// How much is managed.
+    pub fn overview(&self) -> Overview {
+        self.state.lock().managers.overview()
+    }
+
     /// Whether a blob would be kept.
     pub fn keeps(&self, table: &Table, blob: u64) -> bool {
         let state = self.state.lock();
@@ -89,6 +94,9 @@ impl NodeService {
         self.carry_out(orders);
         let answer = answer.map_err(|refusal| self.refuse(&refusal))?;
         self.counters.reports.one();
+        if let Answer::Draw { forced, .. } = &answer {
+            self.counters.probe_batches.add(u64::from(*forced));
+        }
         Ok(Reply::Report(answer))
     }
 

@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
@@ -16,14 +16,15 @@ use forebay_core::{
     table::{Row, Table, Upload},
 };
 use forebay_wire::{BlobProgress, ClaimAnswer, ErrorCode, RenewAnswer, Reply, Request};
-use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{oneshot, watch};
 
 use crate::{
     blobs::Blobs,
     counters::{self, Counters, Gauges},
     managing::Managing,
     open::{Opening, Tables},
+    presence::{Stocks, TableStock},
     put::Puts,
     session::{Replies, Service},
 };
@@ -32,8 +33,8 @@ use crate::{
 const CLAIMS_MAX: usize = 1024;
 /// Datasets that one connection may have open.
 const HANDLES_MAX: usize = 64;
-/// Bytes of presence that are made while nobody else has a turn.
-const PRESENCE_PIECE: usize = 512;
+/// Claims that end within so little are ended together.
+const EXPIRY_MIN: Duration = Duration::from_millis(5);
 
 /// Why a request cannot be answered.
 pub(crate) type Refused = (ErrorCode, String);
@@ -43,13 +44,18 @@ pub struct NodeService {
     pub(crate) state: Mutex<Node<oneshot::Sender<()>>>,
     pub(crate) blobs: Blobs,
     pub(crate) counters: Counters,
-    namespaces: HashMap<NamespaceId, Namespace>,
+    namespaces: RwLock<HashMap<NamespaceId, Namespace>>,
     pub(crate) puts: Puts,
     pub(crate) tables: Tables,
     pub(crate) managing: Managing,
+    stocks: Stocks,
     started: Instant,
     holders: AtomicU64,
     open: AtomicU64,
+    /// Gets that are not wholly answered.
+    gets: AtomicU64,
+    stopping: AtomicBool,
+    closing: watch::Sender<bool>,
 }
 
 /// One connection.
@@ -57,25 +63,70 @@ pub struct NodeSession {
     pub(crate) holder: Holder,
     job: String,
     handles: Vec<Arc<Table>>,
+    /// Of those that it has asked about, what is here.
+    stocks: HashMap<u32, Arc<TableStock>>,
     opening: Opening,
+}
+
+/// A get that is under way.
+pub(crate) struct UnderWay<'a>(&'a NodeService);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.gets.fetch_sub(1, Relaxed);
+    }
 }
 
 impl NodeService {
     /// A node of these blobs.
     pub(crate) fn new(blobs: Blobs, lease: Duration, namespaces: Vec<Namespace>) -> Self {
-        let namespaces = namespaces.into_iter().chain([Namespace::public()]);
         Self {
             state: Mutex::new(Node::new(lease, CLAIMS_MAX)),
             managing: Managing::new(blobs.capacity()),
             blobs,
             counters: Counters::default(),
-            namespaces: namespaces.map(|namespace| (namespace.id(), namespace)).collect(),
+            namespaces: RwLock::new(by_id(namespaces)),
             puts: Puts::default(),
             tables: Tables::default(),
+            stocks: Stocks::default(),
             started: Instant::now(),
             holders: AtomicU64::new(0),
             open: AtomicU64::new(0),
+            gets: AtomicU64::new(0),
+            stopping: AtomicBool::new(false),
+            closing: watch::Sender::new(false),
         }
+    }
+
+    /// From now on no claim is granted.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Relaxed);
+    }
+
+    /// Connections are to end.
+    pub(crate) fn close(&self) {
+        self.closing.send_replace(true);
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Relaxed)
+    }
+
+    /// Whether somebody is still fetching for this node, or being answered.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.gets.load(Relaxed) > 0 || self.state.lock().claims() > 0
+    }
+
+    /// Counts a get, until it is dropped.
+    pub(crate) fn begin_get(&self) -> UnderWay<'_> {
+        self.gets.fetch_add(1, Relaxed);
+        UnderWay(self)
+    }
+
+    /// Serves these private namespaces from now on. What is open stays open, but nothing is put any more
+    /// for a namespace that went.
+    pub(crate) fn serve_namespaces(&self, namespaces: Vec<Namespace>) {
+        *self.namespaces.write() = by_id(namespaces);
     }
 
     /// The time as `core` wants it.
@@ -93,10 +144,13 @@ impl NodeService {
             devices_named: self.blobs.devices_named(),
             devices_well: flash.iter().filter(|device| device.well).count() as u64,
             memory_bytes: self.blobs.hot().bytes(),
-            memory_hits: self.blobs.hot().hits.get(),
+            memory_hits: self.blobs.hot().hits(),
+            memory_capacity_bytes: self.blobs.hot().capacity(),
             claims_held: self.state.lock().claims() as u64,
             connections_open: self.open.load(Relaxed),
             datasets_open: self.tables.open(),
+            managed: self.managing.overview(),
+            is_ready: !self.is_stopping() && flash.iter().any(|device| device.well),
             uptime_seconds: self.started.elapsed().as_secs(),
         }
     }
@@ -125,9 +179,11 @@ impl NodeService {
 
     /// Ends claims that have not been renewed, for ever.
     pub async fn expire_claims(self: Arc<Self>) {
-        let mut tick = tokio::time::interval(self.lease() / 8);
         loop {
-            tick.tick().await;
+            // No claim that is made meanwhile ends sooner.
+            let lease = self.lease();
+            let next = self.state.lock().wake_at().map(|at| at.saturating_sub(self.now()));
+            tokio::time::sleep(next.map_or(lease, |next| next.min(lease)).max(EXPIRY_MIN)).await;
             let mut wake = Vec::new();
             let expired = self.state.lock().expire(self.now(), &mut wake);
             self.counters.claims_expired.add(expired as u64);
@@ -136,25 +192,14 @@ impl NodeService {
         }
     }
 
-    pub(crate) fn namespace(&self, id: &NamespaceId) -> Option<&Namespace> {
-        self.namespaces.get(id)
-    }
-
-    fn presence(&self, table: &Table, first: u64, count: u32) -> Result<Reply, Refused> {
-        let rows = rows_of(table, first, u64::from(count))?;
-        let mut bits = vec![0_u8; rows.len().div_ceil(8)];
-        // Piece by piece, so that the others have their turn in between.
-        for (rows, bits) in rows.chunks(8 * PRESENCE_PIECE).zip(bits.chunks_mut(PRESENCE_PIECE)) {
-            for (at, row) in rows.iter().enumerate() {
-                if self.blobs.contains(&row.address) {
-                    bits[at / 8] |= 1 << (at % 8);
-                }
-            }
-        }
-        Ok(Reply::Presence { bits: bits.into() })
+    pub(crate) fn namespace(&self, id: &NamespaceId) -> Option<Namespace> {
+        self.namespaces.read().get(id).cloned()
     }
 
     fn claim(&self, table: &Table, holder: Holder, blobs: &[u64]) -> Result<Reply, Refused> {
+        if self.is_stopping() {
+            return Err((ErrorCode::Stopping, "the node is stopping".to_owned()));
+        }
         // All or nothing: whoever is refused does not know what it would hold.
         let standing = |blob: &u64| Ok((row_of(table, *blob)?, self.managing.keeps(table, *blob)));
         let rows: Vec<(Row, bool)> = blobs.iter().map(standing).collect::<Result<_, Refused>>()?;
@@ -223,6 +268,7 @@ impl Service for NodeService {
             holder,
             job: job.to_owned(),
             handles: Vec::new(),
+            stocks: HashMap::new(),
             opening: Opening::default(),
         }
     }
@@ -240,9 +286,15 @@ impl Service for NodeService {
         }
     }
 
+    async fn closing(&self) {
+        // It fails only if the node is gone.
+        let _ = self.closing.subscribe().wait_for(|closing| *closing).await;
+    }
+
     async fn gone(self: &Arc<Self>, session: NodeSession) {
         let mut wake = Vec::new();
-        self.state.lock().abandon(session.holder, &mut wake);
+        let abandoned = self.state.lock().abandon(session.holder, &mut wake);
+        self.counters.claims_abandoned.add(abandoned as u64);
         self.end_lost_puts();
         wake_all(wake);
         self.open.fetch_sub(1, Relaxed);
@@ -274,9 +326,9 @@ impl NodeService {
                     Err(next) => Reply::Uploaded { next },
                 }
             }
-            Request::Presence { handle, first, count } => {
-                let (node, table) = (Arc::clone(self), Arc::clone(session.table(handle)?));
-                let look = move || node.presence(&table, first, count);
+            Request::Presence { handle, first, count, since } => {
+                let (node, stock) = (Arc::clone(self), session.stock(self, handle)?);
+                let look = move || node.presence(&stock, first, count, since);
                 tokio::task::spawn_blocking(look).await.expect("looking does not panic")?
             }
             Request::Get { handle, wait_ms, ranges } => {
@@ -298,7 +350,9 @@ impl NodeService {
                 let mut wake = Vec::new();
                 for blob in blobs {
                     let address = row_of(table, blob)?.address;
-                    self.state.lock().release(holder, &address, &mut wake);
+                    if self.state.lock().release(holder, &address, &mut wake) {
+                        self.counters.claims_released.one();
+                    }
                 }
                 wake_all(wake);
                 Reply::Released
@@ -331,6 +385,15 @@ impl NodeSession {
             .ok_or_else(|| (ErrorCode::Unknown, format!("no dataset is open as {handle}")))
     }
 
+    fn stock(&mut self, node: &NodeService, handle: u32) -> Result<Arc<TableStock>, Refused> {
+        if let Some(stock) = self.stocks.get(&handle) {
+            return Ok(Arc::clone(stock));
+        }
+        let stock = node.stocks.of(self.table(handle)?)?;
+        self.stocks.insert(handle, Arc::clone(&stock));
+        Ok(stock)
+    }
+
     fn opened(&mut self, table: Arc<Table>) -> Result<Reply, Refused> {
         let known = self.handles.iter().position(|open| open.dataset() == table.dataset());
         if known.is_none() {
@@ -359,9 +422,7 @@ pub(crate) fn row_of(table: &Table, blob: u64) -> Result<Row, Refused> {
     row.ok_or_else(|| (ErrorCode::Malformed, format!("there is no blob {blob}")))
 }
 
-fn rows_of(table: &Table, first: u64, count: u64) -> Result<&[Row], Refused> {
-    let end = first.checked_add(count).filter(|end| *end <= table.rows().len() as u64);
-    let end = end.ok_or_else(|| (ErrorCode::Malformed, "not so many blobs".to_owned()))?;
-    let index = |at: u64| usize::try_from(at).expect("rows are in memory");
-    Ok(&table.rows()[index(first)..index(end)])
+fn by_id(namespaces: Vec<Namespace>) -> HashMap<NamespaceId, Namespace> {
+    let all = namespaces.into_iter().chain([Namespace::public()]);
+    all.map(|namespace| (namespace.id(), namespace)).collect()
 }

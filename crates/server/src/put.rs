@@ -131,8 +131,10 @@ impl NodeService {
             // It has lost its place since it was claimed.
             return Err((ErrorCode::NoSpace, "the blob is not kept any more".to_owned()));
         }
-        let namespace = table.namespace();
-        let hasher = self.namespace(&namespace).expect("checked when it was opened").hasher();
+        // It was served when the dataset was opened, and may have gone from the configuration since.
+        let namespace = self.namespace(&table.namespace());
+        let gone = || (ErrorCode::Unknown, "the namespace is not served any more".to_owned());
+        let hasher = namespace.ok_or_else(gone)?.hasher();
         if row.length > self.blobs.capacity().0 / 2 {
             self.counters.puts_without_space.one();
             let text = "the blob is longer than half of what this node may hold".to_owned();

@@ -56,6 +56,11 @@ pub trait Service: Send + Sync + 'static {
         replies: Replies,
     ) -> impl Future<Output = ()> + Send;
 
+    /// Completes when connections are to end, once their replies have left.
+    fn closing(&self) -> impl Future<Output = ()> + Send {
+        std::future::pending()
+    }
+
     /// The connection has ended.
     fn gone(self: &Arc<Self>, session: Self::Session) -> impl Future<Output = ()> + Send;
 }
@@ -199,6 +204,7 @@ async fn converse<S: Service>(
             incoming = timeout(within, read_frame(reader)) => incoming??,
             // Nobody takes the answers any more.
             () = connection.frames.closed() => return Ok(()),
+            () = service.closing() => return Ok(()),
         };
         let (header, body) = match incoming {
             Incoming::Frame(header, body) => (header, body),

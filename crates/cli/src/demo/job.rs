@@ -15,6 +15,7 @@ use forebay_client::{Reader, is_resident};
 use forebay_core::{
     ItemOrdinal, Namespace,
     digest::Digest,
+    presence::Known,
     sampler::{Layout, Plan, Sampler},
 };
 use forebay_origin::{Options, Origin};
@@ -76,11 +77,12 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
 fn through_forebay(args: &Args, digest: &Digest, node: &Path, agent: &Path) -> anyhow::Result<()> {
     let mut reader = Reader::new(digest.clone(), Some(node), agent, "demo");
     let mut progress = Progress::new(digest);
+    let mut known = Known::new(u32::try_from(digest.summary().blobs)?);
     for epoch in 0..args.epochs {
         let mut sampler = sampler(args, digest, epoch)?;
         loop {
-            let resident = reader.presence();
-            let batch = sampler.draw(|item| is_resident(digest, &resident, item));
+            reader.presence(&mut known);
+            let batch = sampler.draw(|item| is_resident(digest, known.bits(), item));
             let Some(batch) = batch else { break };
             let contents = reader.get(batch.items())?;
             sampler.yielded(batch.number())?;

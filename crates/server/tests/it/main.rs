@@ -4,6 +4,7 @@ mod harness;
 mod hostile;
 mod managing;
 mod opening;
+mod presence;
 mod pressure;
 mod sharing;
 mod storing;
