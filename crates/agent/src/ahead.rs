@@ -61,17 +61,17 @@ impl AgentService {
         if !self.puts_ahead.lock().is_due(self.link.now()) {
             return false;
         }
-        self.room_for(blob).await.is_ok_and(|(has_room, _)| has_room)
+        self.room_for(blob, AT_ONCE).await.is_ok_and(|(has_room, _)| has_room)
     }
 
     /// Whether the node would keep this blob without dropping another, and how much it has dropped so far. It is
     /// taken as said that the blob will be put.
-    pub(crate) async fn room_for(&self, blob: u64) -> Result<(bool, u64)> {
+    pub(crate) async fn room_for(&self, blob: u64, at_once: usize) -> Result<(bool, u64)> {
         let node = self.link.connection().await?;
         let length = self.digest.blob(BlobOrdinal::new(blob)).map_or(0, |row| row.length);
         let taken = length + OVERHEAD;
         // What is under way elsewhere needs some, too.
-        let margin = (AT_ONCE as u64 + 1) * taken;
+        let margin = (at_once as u64 + 1) * taken;
         let now = self.link.now();
         let is_fresh = |(at, room): &(Duration, Room)| now < *at + ROOM_AGE && room.bytes >= margin;
         let known = self.room.lock().filter(is_fresh);

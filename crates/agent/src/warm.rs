@@ -80,7 +80,7 @@ impl Warming {
         loop {
             while ended.is_none() && fetches.len() < self.at_once {
                 let Some((blob, length)) = next.next() else { break };
-                match self.service.room_for(blob).await {
+                match self.service.room_for(blob, self.at_once).await {
                     // Half-empty regions are full as well: then it drops what it had.
                     Ok((true, evicted)) if evicted <= *evicted_before.get_or_insert(evicted) => {}
                     Ok(_) => ended = Some(Ended::Full),

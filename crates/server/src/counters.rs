@@ -48,6 +48,8 @@ counters! {
     waits,
     /// Claims granted: each is one fetch from the origin.
     claims_granted,
+    /// Claims that ended because the blob was stored.
+    claims_fulfilled,
     /// Claims that ended because their holder did not renew them, or made no headway.
     claims_expired,
     /// Claims that ended because their holder's connection did.
@@ -294,8 +296,8 @@ counted:
 | a probe | `probe_batches` | |
 | the list of nodes changed | `ring_changes` | `agent_ring_changes` |
 
-Every claim that was granted has come to an end that was counted, or is held: `claims_granted` is `puts` and
-`claims_expired`, `claims_abandoned`, `claims_released` and `claims_held` together.
+Every claim that was granted has come to an end that was counted, or is held: `claims_granted` is
+`claims_fulfilled`, `claims_expired`, `claims_abandoned`, `claims_released` and `claims_held` together.
 ";
 
 /// The reference page.

@@ -7,7 +7,7 @@ use forebay_core::{
     Address, BlobOrdinal,
     claims::Holder,
     names::AddressHasher,
-    node::NotClaimed,
+    node::{NotClaimed, Standing},
     table::{Row, Table},
 };
 use forebay_flash::Refusal;
@@ -108,7 +108,14 @@ impl NodeService {
             return Err(self.not_written(&refusal));
         }
         let mut wake = Vec::new();
-        self.state.lock().finish_put(&address, &mut wake);
+        {
+            let mut state = self.state.lock();
+            // A claim that was lost in the last moment was counted then.
+            if state.standing(&address, false) == Standing::Claimed {
+                self.counters.claims_fulfilled.one();
+            }
+            state.finish_put(&address, &mut wake);
+        }
         wake_all(wake);
         self.counters.puts.one();
         self.counters.put_bytes.add(row.length);

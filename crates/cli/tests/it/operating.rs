@@ -37,16 +37,10 @@ impl Node {
         let path = scene.place.out("forebay.toml");
         fs::write(&path, config).unwrap();
         let socket = scene.node_socket();
-        let args = [
-            "serve",
-            "--config",
-            "forebay.toml",
-            "--metrics",
-            "127.0.0.1:0",
-            "--directory",
-            "../cache",
-        ];
-        let args = args.iter().chain(&["--socket", socket.to_str().unwrap()]).chain(options);
+        let socket = socket.to_str().unwrap();
+        let args = ["serve", "--config", "forebay.toml", "--metrics", "127.0.0.1:0"];
+        let places = ["--directory", "../cache", "--socket", socket];
+        let args = args.iter().chain(&places).chain(options);
         let mut process = scene.place.forebay(args).start();
         let mut line = String::new();
         BufReader::new(process.child().stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -101,8 +95,14 @@ fn a_bad_configuration_changes_nothing_and_a_good_one_what_it_can() {
         drop(open(&scene));
     }
     until("nobody is connected", || node.metric("connections_open") == 0);
-    let _held: Vec<Client> =
-        (0..5).map(|_| Client::connect(&scene.node_socket(), "test", PATIENCE).unwrap()).collect();
+    let mut held = Vec::new();
+    for _ in 0..5 {
+        // A place is free a moment after it is left.
+        until("there is a place", || {
+            let client = Client::connect(&scene.node_socket(), "test", PATIENCE);
+            client.map(|client| held.push(client)).is_ok()
+        });
+    }
     let refused = Client::connect(&scene.node_socket(), "test", PATIENCE).unwrap_err();
     assert!(
         matches!(&refused, ClientError::Refused(refusal) if refusal.code == ErrorCode::TooMuch),
