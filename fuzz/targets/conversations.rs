@@ -53,7 +53,7 @@ fn well_behaved() -> Vec<Request> {
     let handle = 0;
     let range = |blob| BlobRange { blob, offset: 0, length: 10 };
     said.extend([
-        Request::Presence { handle, first: 0, count: 4 },
+        Request::Presence { handle, first: 0, count: 4, since: 0 },
         Request::Claim { handle, blobs: vec![0, 1, 2, 3] },
         Request::Renew { handle, blobs: vec![BlobProgress { blob: 1, bytes: 5 }] },
         Request::Put { handle, blob: 0, offset: 0, payload: content(0) },

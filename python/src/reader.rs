@@ -16,7 +16,11 @@ use std::{
 };
 
 use forebay_client::{self as client, Client, ClientError, Interrupt};
-use forebay_core::{ItemOrdinal, ring::Contacts};
+use forebay_core::{
+    ItemOrdinal,
+    presence::{Known, Thrift},
+    ring::Contacts,
+};
 use forebay_identity::Credentials;
 use pyo3::{prelude::*, types::PyBytes};
 
@@ -24,11 +28,6 @@ use crate::{
     digest::Digest,
     errors::{agent_error, forebay_error},
 };
-
-/// Presence is not asked for more often,
-const PRESENCE_AGE_MIN: Duration = Duration::from_millis(50);
-/// nor for more than one part in so many of the time: large datasets take longer to answer.
-const PRESENCE_SHARE: u32 = 20;
 
 /// Reads items through the node and the agent.
 #[pyclass(frozen, module = "forebay._native")]
@@ -40,6 +39,8 @@ pub struct Reader {
     job: String,
     idle: Mutex<Vec<Interruptible>>,
     presence: Mutex<Presence>,
+    /// The clock of that.
+    began: Instant,
     node_fell: AtomicBool,
 }
 
@@ -64,12 +65,20 @@ impl Interruptible {
 }
 
 /// What the node held a moment ago.
-#[derive(Default, Clone)]
 struct Presence {
-    /// A bit for each blob; empty without a node.
+    known: Known,
+    /// The same, for those who look at it while somebody asks; empty without a node.
     bits: Arc<[u8]>,
-    /// When to ask again.
-    next: Option<Instant>,
+    thrift: Thrift,
+}
+
+impl Presence {
+    fn of(digest: &Digest) -> Self {
+        let blobs = digest.digest.summary().blobs;
+        // No node opens a dataset with more.
+        let known = Known::new(u32::try_from(blobs).unwrap_or(0));
+        Self { known, bits: Arc::default(), thrift: Thrift::new(blobs) }
+    }
 }
 
 #[pymethods]
@@ -83,8 +92,9 @@ impl Reader {
     ) -> PyResult<Self> {
         let node = node.map(contacts).transpose()?;
         let credentials = credentials()?;
-        let (idle, presence, node_fell) = Default::default();
-        Ok(Self { digest, node, credentials, agent, job, idle, presence, node_fell })
+        let (idle, node_fell) = Default::default();
+        let (presence, began) = (Mutex::new(Presence::of(digest.get())), Instant::now());
+        Ok(Self { digest, node, credentials, agent, job, idle, presence, began, node_fell })
     }
 
     /// The bytes of each item, in order.
@@ -129,16 +139,30 @@ impl Reader {
         Ok(move |item| client::is_resident(digest, &bits, item))
     }
 
+    /// So many items were drawn: they pay for the next look.
+    pub fn drew(&self, items: usize) {
+        lock(&self.presence).thrift.drew(items as u64);
+    }
+
     fn recent_presence(&self, py: Python<'_>) -> PyResult<Arc<[u8]>> {
-        let known = lock(&self.presence).clone();
-        if known.next.is_some_and(|next| Instant::now() < next) {
-            return Ok(known.bits);
-        }
-        let began = Instant::now();
-        let bits: Arc<[u8]> = self.with_reader(py, |reader| Ok(reader.presence()))?.into();
-        let next = Instant::now() + PRESENCE_AGE_MIN.max(began.elapsed() * PRESENCE_SHARE);
-        *lock(&self.presence) = Presence { bits: Arc::clone(&bits), next: Some(next) };
-        Ok(bits)
+        let began = self.began.elapsed();
+        let mut known = {
+            let presence = lock(&self.presence);
+            if !presence.thrift.is_due(began) {
+                return Ok(Arc::clone(&presence.bits));
+            }
+            presence.known.clone()
+        };
+        let (bytes, known) = self.with_reader(py, |reader| {
+            let bytes = reader.presence(&mut known);
+            Ok((bytes, known))
+        })?;
+        let mut presence = lock(&self.presence);
+        presence.thrift.asked(began, self.began.elapsed(), bytes);
+        // Before a node has said anything there are no bits.
+        presence.bits = if known.version() == 0 { Arc::default() } else { known.bits().into() };
+        presence.known = known;
+        Ok(Arc::clone(&presence.bits))
     }
 
     /// Does something that may take long, without the GIL.

@@ -30,7 +30,7 @@ impl Sampler {
     /// The next batch; empty at the end of the epoch.
     #[pyo3(signature = (reader = None))]
     fn draw(&mut self, py: Python<'_>, reader: Option<PyRef<'_, Reader>>) -> PyResult<Vec<u64>> {
-        let batch = match reader {
+        let batch = match &reader {
             Some(reader) => {
                 let resident = reader.residents(py)?;
                 self.epoch.draw(resident)
@@ -38,6 +38,9 @@ impl Sampler {
             None => self.epoch.draw(|_| false),
         };
         let Some(batch) = batch else { return Ok(Vec::new()) };
+        if let Some(reader) = reader {
+            reader.drew(batch.items().len());
+        }
         // Nothing resumes an epoch yet, so nobody asks what was drawn and not yielded.
         self.epoch.yielded(batch.number()).expect("just drawn");
         Ok(ordinals(batch.items()))

@@ -142,9 +142,8 @@ impl Filling {
             return None;
         }
         let Ok(row) = self.service.digest.blob(BlobOrdinal::new(blob)) else { return Some(blob) };
-        // What is under way elsewhere, and the store's own overhead, need some, too.
-        let margin = (AT_ONCE as u64 + 1) * (row.length + (64 << 10));
-        node.room().await.is_ok_and(|room| room >= margin).then_some(blob)
+        let room = self.link().room_for(&self.service.links, row.length, AT_ONCE).await;
+        room.is_ok_and(|(has_room, _)| has_room).then_some(blob)
     }
 
     /// Finds out what the node lacks of its share.

@@ -19,6 +19,7 @@ use forebay_core::{
     claims::Claim,
     node::Claimed,
     patience::{NODE_PATIENCE, answer_by},
+    presence::Known,
 };
 use forebay_server::{Incoming, Outgoing};
 use forebay_wire::{
@@ -28,7 +29,7 @@ use forebay_wire::{
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     task::AbortHandle,
     time::{Instant, timeout_at},
 };
@@ -66,6 +67,8 @@ pub(crate) struct Connection {
     frames: mpsc::Sender<Frame>,
     shared: Arc<Shared>,
     claims: Mutex<HashMap<u64, Arc<AtomicU64>>>,
+    /// Changes whenever one of them ends.
+    ended: watch::Sender<()>,
     carrier: AbortHandle,
 }
 
@@ -113,6 +116,7 @@ impl Connection {
             frames,
             shared,
             claims: Mutex::default(),
+            ended: watch::Sender::new(()),
             carrier: carrier.abort_handle(),
         }
     }
@@ -188,6 +192,11 @@ impl Connection {
         Ok((claimed, None))
     }
 
+    /// Says when one of the claims on this connection has ended, from now on.
+    pub fn watch_claims(&self) -> watch::Receiver<()> {
+        self.ended.subscribe()
+    }
+
     /// A whole blob, if it is resident or becomes so within `wait`.
     pub async fn get(&self, blob: u64, length: u64, wait: Duration) -> Result<(GetAnswer, Bytes)> {
         let mut content = BytesMut::new();
@@ -220,33 +229,43 @@ impl Connection {
     }
 
     /// Which blobs are resident: one bit for each, lowest first.
-    pub async fn presence(&self, blobs: u64) -> Result<Vec<u8>> {
-        let mut all = Vec::new();
-        let mut first = 0;
-        while first < blobs {
-            let count = u32::try_from(blobs - first).unwrap_or(u32::MAX).min(PRESENCE_MAX);
-            match self.ask(&Request::Presence { handle: self.handle, first, count }).await? {
-                Reply::Presence { bits } if bits.len() == count.div_ceil(8) as usize => {
-                    all.extend_from_slice(&bits);
-                }
-                _ => return Err(LinkError::Nonsense),
-            }
-            first += u64::from(count);
-        }
-        Ok(all)
-    }
-
-    /// Bytes that the node could still take without throwing anything out.
-    pub async fn room(&self) -> Result<u64> {
-        match self.ask(&Request::Stats).await? {
-            Reply::Stats { counters } => {
-                let value =
-                    |name: &str| counters.iter().find(|(n, _)| n == name).map_or(0, |(_, v)| *v);
-                Ok(value("capacity_bytes").saturating_sub(value("resident_bytes")))
+    pub async fn presence(&self, blobs: u64) -> Result<Known> {
+        // No node opens a dataset with more.
+        let count = u32::try_from(blobs).unwrap_or(PRESENCE_MAX).min(PRESENCE_MAX);
+        let mut known = Known::new(count);
+        let request = Request::Presence { handle: self.handle, first: 0, count, since: 0 };
+        match self.ask(&request).await? {
+            Reply::Presence { version, told } => {
+                known.hear(version, &told).map_err(|_| LinkError::Nonsense)?;
+                Ok(known)
             }
             _ => Err(LinkError::Nonsense),
         }
     }
+
+    /// What the node could still take.
+    pub async fn room(&self) -> Result<Room> {
+        match self.ask(&Request::Stats).await? {
+            Reply::Stats { counters } => {
+                let value =
+                    |name: &str| counters.iter().find(|(n, _)| n == name).map_or(0, |(_, v)| *v);
+                Ok(Room {
+                    bytes: value("capacity_bytes").saturating_sub(value("resident_bytes")),
+                    evicted: value("flash_regions_evicted"),
+                })
+            }
+            _ => Err(LinkError::Nonsense),
+        }
+    }
+}
+
+/// How much a node could still take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// Bytes, without dropping anything.
+    pub bytes: u64,
+    /// Regions that it has dropped to make room, since its start.
+    pub evicted: u64,
 }
 
 impl Drop for Connection {
@@ -336,6 +355,7 @@ impl HeldClaim {
         let ours = claims.get(&self.blob).is_some_and(|held| Arc::ptr_eq(held, &self.fetched));
         if ours {
             claims.remove(&self.blob);
+            self.connection.ended.send_replace(());
         }
         let (handle, blobs) = (self.connection.handle, vec![self.blob]);
         ours.then_some(Request::Release { handle, blobs })
@@ -379,6 +399,7 @@ pub(crate) async fn renew(connection: Weak<Connection>) {
                 let ours = claims.get(blob).is_some_and(|now| Arc::ptr_eq(now, fetched));
                 if answer == RenewAnswer::Lost && ours {
                     claims.remove(blob);
+                    connection.ended.send_replace(());
                 }
             }
         }

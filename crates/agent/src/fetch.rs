@@ -12,7 +12,10 @@ use forebay_core::{
 use forebay_origin::{OriginError, PIECE};
 use forebay_wire::GetAnswer;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::{
+    sync::{OwnedSemaphorePermit, watch},
+    time::timeout,
+};
 
 use crate::{
     connection::{Connection, HeldClaim, LinkError},
@@ -57,6 +60,8 @@ struct Hands {
     link: Option<Arc<Link>>,
     node: Option<Arc<Connection>>,
     claim: Option<HeldClaim>,
+    /// Tells of claims that have ended since the last one was asked for.
+    ended: Option<watch::Receiver<()>>,
     content: Bytes,
     error: Option<FetchError>,
 }
@@ -83,24 +88,31 @@ impl AgentService {
             }
             return Ok(());
         }
-        let memory = self.memory.take(length).await;
-        let owner = link.as_ref().ok().map(Arc::clone);
-        let began = self.links.now();
-        let (outcome, _) = self.attempt(blob, length, Purpose::Ahead, link).await?;
-        drop(memory);
-        match outcome {
-            Outcome::Bytes | Outcome::Kept => {
-                if let Some(link) = owner {
-                    link.has_taken(outcome == Outcome::Bytes, began, self.links.now());
-                }
-            }
+        match self.fetch_ahead(blob, length, link).await? {
             Outcome::Unclaimed if self.kept.lock().has_room_ahead(length) => {
                 // Whoever asks for it will be told what is wrong.
                 let _ = self.bytes_of(blob).await;
             }
-            Outcome::Unclaimed | Outcome::Elsewhere | Outcome::Failed => {}
+            _ => {}
         }
         Ok(())
+    }
+
+    /// Fetches a blob for the node that owns it, if it may be claimed at once.
+    pub(crate) async fn fetch_ahead(
+        &self,
+        blob: u64,
+        length: u64,
+        link: Result<Arc<Link>, LinkError>,
+    ) -> Result<Outcome, FetchError> {
+        let _memory = self.memory.take(length).await;
+        let owner = link.as_ref().ok().map(Arc::clone);
+        let began = self.links.now();
+        let (outcome, _) = self.attempt(blob, length, Purpose::Ahead, link).await?;
+        if let (Outcome::Bytes | Outcome::Kept, Some(link)) = (outcome, owner) {
+            link.has_taken(outcome == Outcome::Bytes, began, self.links.now());
+        }
+        Ok(outcome)
     }
 
     /// What was read from the origin while its node was away is given to the node, now that it is back.
@@ -136,8 +148,9 @@ impl AgentService {
             Err(_) => (NodeState::Unreachable, None),
         };
         let mut attempt = Attempt::new(self.links.now(), purpose, state);
-        let (claim, content, error) = (None, Bytes::new(), None);
-        let mut hands = Hands { blob, length, link: link.ok(), node, claim, content, error };
+        let (claim, ended, content, error) = (None, None, Bytes::new(), None);
+        let link = link.ok();
+        let mut hands = Hands { blob, length, link, node, claim, ended, content, error };
         loop {
             let step = attempt.step();
             if let Step::Done(outcome) = step {
@@ -152,11 +165,17 @@ impl AgentService {
         match step {
             Step::Claim => self.claim(hands).await,
             Step::Get(wait) => hands.get(wait).await,
+            Step::Room(wait) => {
+                let ended = hands.ended.as_mut().expect("a claim was asked for");
+                let _ = timeout(wait, ended.changed()).await;
+                Fact::Done
+            }
             Step::Pause(pause) => {
                 tokio::time::sleep(pause).await;
                 Fact::Done
             }
             Step::Fetch(right) => {
+                self.counters.origin_fetches.one();
                 match right {
                     Right::Fallback => {
                         self.counters.fallbacks.one();
@@ -206,7 +225,9 @@ impl AgentService {
             hands.content = content;
             return Fact::Bytes;
         }
-        match hands.node.as_ref().expect("its leases are known").claim(hands.blob).await {
+        let node = hands.node.as_ref().expect("its leases are known");
+        hands.ended = Some(node.watch_claims());
+        match node.claim(hands.blob).await {
             Ok((claimed, claim)) => {
                 hands.claim = claim;
                 Fact::Claim(claimed)

@@ -10,6 +10,7 @@ mod fetch;
 mod link;
 mod links;
 mod service;
+mod warm;
 
 use std::{future::Future, path::PathBuf, pin::pin, sync::Arc};
 
@@ -20,6 +21,7 @@ use forebay_server::{Accepted, Audience, Listener, session};
 use tokio::task::JoinSet;
 
 use service::AgentService;
+pub use warm::{Ended, Warmed, Warming};
 
 /// Processes of the job at once; each has one connection.
 const CONNECTIONS_MAX: usize = 1024;

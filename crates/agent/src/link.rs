@@ -15,9 +15,14 @@ use forebay_wire::{Reply, Request};
 use parking_lot::Mutex;
 
 use crate::{
-    connection::{Connection, LinkError, Result, renew},
+    connection::{Connection, LinkError, Result, Room, renew},
     links::Links,
 };
+
+/// What the node said of its room is believed for so long.
+const ROOM_AGE: Duration = Duration::from_millis(50);
+/// What a blob may take on the node beside its bytes.
+const OVERHEAD: u64 = 64 << 10;
 
 /// The way to one node.
 pub(crate) struct Link {
@@ -28,6 +33,8 @@ pub(crate) struct Link {
     /// A node may have room and still take nothing: its disk is full. What is fetched for it then is
     /// fetched in vain.
     puts_ahead: Mutex<Retry>,
+    /// What the node could take, when it was asked, less what it was given since.
+    room: Mutex<Option<(Duration, Room)>>,
     /// Blobs that were read from the origin because this node was of no help.
     pub fallbacks: Counter,
 }
@@ -40,8 +47,8 @@ struct State {
 
 impl Link {
     pub fn new(endpoint: Endpoint, name: Option<NodeName>) -> Self {
-        let (state, puts_ahead, fallbacks) = Default::default();
-        Self { endpoint, name, state, puts_ahead, fallbacks }
+        let (state, puts_ahead, room, fallbacks) = Default::default();
+        Self { endpoint, name, state, puts_ahead, room, fallbacks }
     }
 
     pub fn name(&self) -> Option<&NodeName> {
@@ -65,6 +72,33 @@ impl Link {
         } else {
             puts_ahead.failed(began, now);
         }
+    }
+
+    /// Whether the node would keep a blob of this length without dropping another, while so many come at once,
+    /// and how much it has dropped so far. It is taken as said that the blob will be put.
+    pub async fn room_for(
+        &self,
+        links: &Links,
+        length: u64,
+        at_once: usize,
+    ) -> Result<(bool, u64)> {
+        let node = self.connection(links).await?;
+        let taken = length + OVERHEAD;
+        // What is under way elsewhere needs some, too.
+        let margin = (at_once as u64 + 1) * taken;
+        let now = links.now();
+        let is_fresh = |(at, room): &(Duration, Room)| now < *at + ROOM_AGE && room.bytes >= margin;
+        let known = self.room.lock().filter(is_fresh);
+        let (asked_at, mut room) = match known {
+            Some(known) => known,
+            None => (now, node.room().await?),
+        };
+        let has_room = room.bytes >= margin;
+        if has_room {
+            room.bytes -= taken;
+        }
+        *self.room.lock() = Some((asked_at, room));
+        Ok((has_room, room.evicted))
     }
 
     /// Takes a connection that somebody has made.

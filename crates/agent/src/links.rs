@@ -10,10 +10,11 @@ use forebay_core::{
     BlobOrdinal, Endpoint, NodeName,
     digest::Digest,
     patience::Retries,
+    presence,
     ring::{Contacts, Heard, KnownRing, Membership, Ring},
 };
 use forebay_identity::Credentials;
-use forebay_server::Counter;
+use forebay_server::AgentCounters;
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
@@ -33,22 +34,13 @@ pub(crate) struct Links {
     learning: tokio::sync::Mutex<Retries>,
     known: Mutex<Known>,
     changed: Notify,
-    pub counters: Counters,
+    counters: Arc<AgentCounters>,
 }
 
 #[derive(Default)]
 struct Known {
     ring: Option<KnownRing>,
     nodes: Option<Arc<Nodes>>,
-}
-
-/// What only happens where there are several nodes.
-#[derive(Default)]
-pub(crate) struct Counters {
-    /// Times that a node had another list than the one that holds.
-    pub differs: Counter,
-    /// Times that somebody else was found where a node should be.
-    pub wrong: Counter,
 }
 
 /// Those who share the work: one that is alone, or a ring.
@@ -91,7 +83,7 @@ impl Nodes {
 
 impl Nodes {
     /// All blobs of a node that are not among these, one bit for each. Takes long for large datasets.
-    pub fn absent(&self, digest: &Digest, place: usize, present: &[u8]) -> Vec<u64> {
+    pub fn absent(&self, digest: &Digest, place: usize, present: &presence::Known) -> Vec<u64> {
         let blobs = 0..digest.summary().blobs;
         let owners = self.owners.get_or_init(|| {
             let owner = |blob| u16::try_from(self.owner(digest, blob)).expect("at most NODES_MAX");
@@ -100,13 +92,19 @@ impl Nodes {
         let index = |blob: u64| usize::try_from(blob).expect("digests are in memory");
         let is_owned =
             |blob: u64| owners.get(index(blob)).is_none_or(|owner| usize::from(*owner) == place);
-        let is_there = |blob: u64| present[index(blob / 8)] >> (blob % 8) & 1 == 1;
+        let is_there = |blob: u64| present.bits()[index(blob / 8)] >> (blob % 8) & 1 == 1;
         blobs.filter(|blob| is_owned(*blob) && !is_there(*blob)).collect()
     }
 }
 
 impl Links {
-    pub fn new(contacts: Contacts, credentials: Credentials, job: String, digest: Digest) -> Self {
+    pub fn new(
+        contacts: Contacts,
+        credentials: Credentials,
+        job: String,
+        digest: Digest,
+        counters: Arc<AgentCounters>,
+    ) -> Self {
         let learning = tokio::sync::Mutex::new(Retries::new(contacts.endpoints().len()));
         let mut known = Known::default();
         if let Some((list, zone)) = contacts.list() {
@@ -123,7 +121,7 @@ impl Links {
             learning,
             known: Mutex::new(known),
             changed: Notify::new(),
-            counters: Counters::default(),
+            counters,
         }
     }
 
@@ -220,14 +218,14 @@ impl Links {
         match ring.heard(expected, says) {
             Heard::Same => {}
             Heard::Differs(theirs) => {
-                self.counters.differs.one();
+                self.counters.ring_differs.one();
                 tracing::warn!(
                     node = %expected, %theirs, %ours,
                     "a node has another list of nodes than the one that is used; give all of them the same"
                 );
             }
             Heard::Wrong => {
-                self.counters.wrong.one();
+                self.counters.ring_wrong.one();
                 let found = says.map_or("a node without a list", |says| says.name().as_str());
                 return Err(LinkError::Wrong {
                     expected: expected.to_string(),
@@ -244,6 +242,7 @@ impl Links {
     }
 
     fn change(&self, known: &mut Known, ring: Ring) {
+        self.counters.ring_changes.one();
         let nodes = Nodes::of(ring, known.nodes.as_deref());
         known.nodes = Some(Arc::new(nodes));
         self.changed.notify_one();

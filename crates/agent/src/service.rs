@@ -14,7 +14,7 @@ use forebay_core::{
 };
 use forebay_origin::{Origin, any_version, any_version_from};
 use forebay_server::{
-    Counter, Peer,
+    AgentCounters, Peer,
     session::{Replies, Service, fresh_nonce},
 };
 use forebay_wire::{BlobRange, ErrorCode, GetAnswer, Refusal, Reply, Request, ShowAnswer};
@@ -49,23 +49,11 @@ pub(crate) struct AgentService {
     pub links: Links,
     pub kept: Mutex<Kept>,
     pub memory: Memory,
-    pub counters: Counters,
+    pub counters: Arc<AgentCounters>,
     /// What somebody waits for, so that two who miss the same blob wait for one fetch.
     obtaining: Mutex<HashMap<u64, Obtaining>>,
     wanted: Mutex<Wanted>,
     wanted_changed: Notify,
-}
-
-/// What an agent counts.
-#[derive(Default)]
-pub(crate) struct Counters {
-    pub gets: Counter,
-    pub origin_bytes: Counter,
-    pub fallbacks: Counter,
-    /// Those among them that one of several nodes is to blame for.
-    pub fallbacks_ring: Counter,
-    pub outside: Counter,
-    pub puts_refused: Counter,
 }
 
 #[derive(Default)]
@@ -108,15 +96,16 @@ impl AgentService {
     pub fn new(config: Config) -> Self {
         let Config { nodes, credentials, job, digest, origin, mirror, namespace, socket: _ } =
             config;
+        let counters = Arc::<AgentCounters>::default();
         Self {
-            links: Links::new(nodes, credentials, job, digest.clone()),
+            links: Links::new(nodes, credentials, job, digest.clone(), Arc::clone(&counters)),
             digest,
             origin,
             mirror,
             namespace,
             kept: Mutex::default(),
             memory: Memory(Arc::new(Semaphore::new(usize::try_from(MEMORY_KIB).expect("small")))),
-            counters: Counters::default(),
+            counters,
             obtaining: Mutex::default(),
             wanted: Mutex::default(),
             wanted_changed: Notify::new(),
@@ -258,22 +247,9 @@ impl AgentService {
     }
 
     fn counted(&self) -> Vec<(String, u64)> {
-        let Counters { gets, origin_bytes, fallbacks, fallbacks_ring, outside, puts_refused } =
-            &self.counters;
-        let counters = [
-            ("agent_gets", gets),
-            ("agent_origin_bytes", origin_bytes),
-            ("agent_fallbacks", fallbacks),
-            ("agent_fallbacks_ring", fallbacks_ring),
-            ("agent_outside", outside),
-            ("agent_puts_refused", puts_refused),
-            ("agent_ring_differs", &self.links.counters.differs),
-            ("agent_ring_wrong", &self.links.counters.wrong),
-        ];
-        let all = counters.map(|(name, counter)| (name.to_owned(), counter.get())).into_iter();
         let by_node = self.links.fallbacks().into_iter().take(NODES_COUNTED);
-        all.chain(by_node.map(|(node, value)| (format!("agent_fallbacks_of_{node}"), value)))
-            .collect()
+        let by_node = by_node.map(|(node, value)| (format!("agent_fallbacks_of_{node}"), value));
+        self.counters.pairs().into_iter().chain(by_node).collect()
     }
 
     fn answer_to(
@@ -346,7 +322,7 @@ impl Service for AgentService {
 }
 
 /// An error and what caused it, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -78,16 +78,9 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     let asked = stop::asked()?;
     let job = args.job_pid.map(job_process).transpose()?;
     let file = open(&args.digest)?;
-    let namespace = reach::namespace(args.namespace_key.as_ref())?;
+    let key_file = args.namespace_key.as_ref();
+    let namespace = reach::namespace_of(&args.digest, &file.digest, key_file)?;
     let summary = file.digest.summary();
-    if summary.namespace != reach::namespace_name(&namespace) {
-        bail!(
-            "`{}` is of the namespace {}, not {}; give its key with --namespace-key",
-            args.digest.display(),
-            summary.namespace,
-            reach::namespace_name(&namespace)
-        );
-    }
     let mut options = args.reach.options();
     if args.options_from_stdin {
         take_options(&mut options)?;

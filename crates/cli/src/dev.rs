@@ -11,7 +11,7 @@ use crate::{
     stop,
 };
 
-/// Servers for tests, demos and development.
+/// Servers and pages for tests, demos and development.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// A real S3 server over a directory: signed, shaped and counted.
@@ -21,6 +21,9 @@ pub enum Command {
     /// bytes, in total and per object, are at /-/counters; POST /-/counters/reset begins anew.
     #[command(after_help = ORIGIN_EXAMPLES)]
     Origin(OriginArgs),
+    /// Print the reference page of all metrics, `docs/metrics.md`.
+    #[command(after_help = "Examples:\n  forebay dev metrics > docs/metrics.md")]
+    Metrics,
 }
 
 const ORIGIN_EXAMPLES: &str = "\
@@ -57,7 +60,17 @@ pub struct OriginArgs {
     seed: u64,
 }
 
-pub async fn run(Command::Origin(args): Command) -> anyhow::Result<Verdict> {
+pub async fn run(command: Command) -> anyhow::Result<Verdict> {
+    match command {
+        Command::Origin(args) => origin(args).await,
+        Command::Metrics => {
+            output::data(&forebay_server::metrics_page())?;
+            Ok(Verdict::Yes)
+        }
+    }
+}
+
+async fn origin(args: OriginArgs) -> anyhow::Result<Verdict> {
     let config = Config {
         bandwidth: args.bandwidth,
         latency: args.latency,

@@ -103,7 +103,7 @@ fn open(digest: &Path, node: Option<&Endpoint>) -> anyhow::Result<(DigestFile, C
     Ok((file, client, handle))
 }
 
-fn for_people(described: &Description) -> String {
+pub fn for_people(described: &Description) -> String {
     let Description { manager, term, why, pieces, .. } = described;
     let chunks = chunks(pieces);
     let mut text = format!("{why}\n\nmanager   {manager}, term {term}\nchunks    {chunks}\n");

@@ -8,6 +8,7 @@ mod bench;
 mod demo;
 mod dev;
 mod digest;
+mod doctor;
 mod embed;
 mod explain;
 mod members;
@@ -20,6 +21,7 @@ mod sim;
 mod status;
 mod stop;
 mod top;
+mod warm;
 
 use std::process::ExitCode;
 
@@ -42,6 +44,8 @@ Examples:
   forebay digest show train.digest
   forebay serve --capacity 50GB                       the cache that this machine's jobs share
   forebay status
+  forebay warm train.digest                           fetch a dataset before the jobs come
+  forebay doctor                                      is everything as it should be?
   forebay explain train.digest                        which chunks are kept, for whom, and why
   forebay sim compare one-job                         what a cache would do for training jobs
   forebay embed sim synthetic-criteo                  which embedding rows to keep in memory
@@ -59,6 +63,10 @@ enum Command {
     Status(status::Args),
     /// What the node is doing, live.
     Top(top::Args),
+    /// Bring a dataset into the node, before any job asks for it.
+    Warm(warm::Args),
+    /// Check this machine, the node and a dataset: what is well, what is not, and the remedy.
+    Doctor(doctor::Args),
     /// How a dataset stands on the node: which chunks are kept, for whom, and why.
     #[command(
         after_help = "Examples:\n  forebay explain train.digest\n  forebay explain train.digest --format json | jq .why"
@@ -107,7 +115,9 @@ fn main() -> ExitCode {
             Command::DemoJob(args) => demo::job::run(args).await,
             Command::Serve(args) => serve::run(args).await,
             Command::Status(args) => status::run(&args),
-            Command::Top(args) => top::run(&args),
+            Command::Top(args) => top::run(args).await,
+            Command::Warm(args) => warm::run(args).await,
+            Command::Doctor(args) => doctor::run(args).await,
             Command::Explain(args) => explain::explain(&args),
             Command::Evict(args) => explain::evict(&args),
             Command::Agent(args) => agent::run(args).await,
@@ -124,6 +134,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(Verdict::Yes) => ExitCode::SUCCESS,
         Ok(Verdict::No) => ExitCode::from(1),
+        Ok(Verdict::Failed) => ExitCode::from(2),
         Err(error) if error.is::<stop::Interrupted>() => {
             output::note(&format!("{error:#}"));
             ExitCode::from(130)

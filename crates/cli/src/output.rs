@@ -4,6 +4,7 @@ use std::{
     fmt::Write as _,
     io::{self, IsTerminal as _, Write as _},
     path::Path,
+    sync::OnceLock,
     time::Duration,
 };
 
@@ -11,6 +12,7 @@ use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
+use tracing_subscriber::EnvFilter;
 
 /// How finely a bar over a share moves.
 const SHARE_STEPS: u64 = 1000;
@@ -22,6 +24,8 @@ pub enum Verdict {
     Yes,
     /// Not as it should be.
     No,
+    /// It will not work.
+    Failed,
 }
 
 /// For people or for scripts.
@@ -60,15 +64,44 @@ pub fn aside(text: &str) {
     }
 }
 
+/// What changes the level of logs, once logging has begun.
+static LOG_AT: OnceLock<Box<dyn Fn(EnvFilter) + Send + Sync>> = OnceLock::new();
+
 /// Logs go to standard error: for people, or with `FOREBAY_LOG_FORMAT=json` for machines.
 pub fn begin_logging() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("FOREBAY_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,forebay=info,s3s=off"));
+    let filter = EnvFilter::try_from_env("FOREBAY_LOG").unwrap_or_else(|_| level("info"));
     let logs = tracing_subscriber::fmt().with_writer(io::stderr).with_env_filter(filter);
-    match std::env::var("FOREBAY_LOG_FORMAT").as_deref() {
-        Ok("json") => logs.json().init(),
-        _ => logs.init(),
+    // It fails only if nobody logs any more.
+    let set: Box<dyn Fn(EnvFilter) + Send + Sync> =
+        match std::env::var("FOREBAY_LOG_FORMAT").as_deref() {
+            Ok("json") => {
+                let logs = logs.json().with_filter_reloading();
+                let handle = logs.reload_handle();
+                logs.init();
+                Box::new(move |filter| drop(handle.reload(filter)))
+            }
+            _ => {
+                let logs = logs.with_filter_reloading();
+                let handle = logs.reload_handle();
+                logs.init();
+                Box::new(move |filter| drop(handle.reload(filter)))
+            }
+        };
+    assert!(LOG_AT.set(set).is_ok(), "logging begins once");
+}
+
+/// Logs at another level from now on, unless the environment says at which.
+pub fn log_at(name: &str) {
+    if std::env::var_os("FOREBAY_LOG").is_none()
+        && let Some(set) = LOG_AT.get()
+    {
+        set(level(name));
     }
+}
+
+/// Our own logs at a level, and warnings of others.
+fn level(name: &str) -> EnvFilter {
+    EnvFilter::new(format!("warn,forebay={name},s3s=off"))
 }
 
 /// A chain of errors as one line.

@@ -1,9 +1,12 @@
 //! Options that every command takes which talks to an origin.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use anyhow::Context as _;
-use forebay_core::{Namespace, units::parse_duration};
+use anyhow::{Context as _, bail};
+use forebay_core::{Namespace, digest::Digest, units::parse_duration};
 use forebay_identity::read_key_file;
 use forebay_origin::Options;
 
@@ -44,6 +47,23 @@ pub fn namespace(key_file: Option<&PathBuf>) -> anyhow::Result<Namespace> {
         Some(path) => read_key_file(path).context("use the namespace"),
         None => Ok(Namespace::public()),
     }
+}
+
+/// Reads the namespace of a digest, whose key file was given if it is private.
+pub fn namespace_of(
+    path: &Path,
+    digest: &Digest,
+    key_file: Option<&PathBuf>,
+) -> anyhow::Result<Namespace> {
+    let namespace = namespace(key_file)?;
+    let (digest, given) = (&digest.summary().namespace, namespace_name(&namespace));
+    if *digest != given {
+        let shown = path.display();
+        bail!(
+            "`{shown}` is of the namespace {digest}, not {given}; give its key with --namespace-key"
+        );
+    }
+    Ok(namespace)
 }
 
 /// What a digest calls a namespace.

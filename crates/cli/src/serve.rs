@@ -3,10 +3,11 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
-use forebay_core::{ByteSize, NodeName, units::parse_duration};
+use forebay_core::{ByteSize, Namespace, NodeName, units::parse_duration};
 use forebay_identity::read_key_file;
-use forebay_server::{Config, Server};
+use forebay_server::{Config, Reloads, Server};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     output::{self, Verdict},
@@ -18,8 +19,8 @@ use crate::{
 /// It listens on a Unix socket that only this user (and root) can use, and keeps blobs on flash: in a file
 /// whose space is reserved when it is made, or on block devices. What came first goes first. Flags override the configuration file. One line of JSON on standard output says
 /// when it is ready. A polite kill or Ctrl-C stops it; what it holds is served again after a restart,
-/// whatever ended it.
-#[derive(Debug, clap::Args)]
+/// whatever ended it. With a configuration file, SIGHUP has it read again.
+#[derive(Debug, Clone, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// A TOML file; every key has a default. `--show-config` prints one to begin with.
@@ -64,6 +65,9 @@ pub struct Args {
     /// Which node of the configuration's list this is, so that all may have the same file.
     #[arg(long, value_name = "NAME")]
     name: Option<NodeName>,
+    /// How long what is under way may still take once a stop was asked for; by default 5s.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    grace: Option<Duration>,
     /// Only say whether the configuration can be used.
     #[arg(long)]
     check_config: bool,
@@ -78,6 +82,7 @@ Examples:
   forebay serve --capacity 200GB --directory /mnt/nvme/forebay --metrics 127.0.0.1:9464
   forebay serve --show-config > forebay.toml
   forebay serve --config forebay.toml --check-config
+  kill -HUP $(pgrep -f 'forebay serve')               read the configuration again
   FOREBAY_LOG=debug FOREBAY_LOG_FORMAT=json forebay serve";
 
 pub async fn run(args: Args) -> anyhow::Result<Verdict> {
@@ -85,19 +90,18 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         output::data(&Config::template())?;
         return Ok(Verdict::Yes);
     }
-    let check_only = args.check_config;
-    let config = configuration(args)?;
-    config.check()?;
-    let keys = config.namespaces.iter().map(|path| read_key_file(path));
-    let namespaces = keys.collect::<Result<Vec<_>, _>>().context("use the namespaces")?;
+    let (config, namespaces) = configuration(args.clone())?;
     config.check_files()?;
-    if check_only {
+    if args.check_config {
         output::note("the configuration can be used");
         return Ok(Verdict::Yes);
     }
+    output::log_at(&config.log);
     allow_many_files();
     // Before anyone is told that it is ready, and so may ask.
     let asked = stop::asked()?;
+    // Without a file there is nothing to read again, and a closed terminal ends the node.
+    let hangups = args.config.is_some().then(|| signal(SignalKind::hangup())).transpose()?;
     let server = Server::bind(&config, namespaces).await?;
     let gauges = server.node().gauges();
     let ready = serde_json::json!({
@@ -115,7 +119,11 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         resident = %ByteSize(gauges.resident_bytes),
         "serving"
     );
-    server.run(asked).await?;
+    let reloading = reload_when_asked(args, hangups, server.reloads());
+    tokio::select! {
+        served = server.run(asked) => served?,
+        () = reloading => unreachable!("signals do not end"),
+    }
     tracing::info!("stopped");
     Ok(Verdict::Yes)
 }
@@ -127,7 +135,45 @@ fn allow_many_files() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-fn configuration(args: Args) -> anyhow::Result<Config> {
+/// Reads the configuration again whenever a SIGHUP comes. What cannot be used changes nothing.
+async fn reload_when_asked(args: Args, hangups: Option<Signal>, reloads: Reloads) {
+    let Some(mut hangups) = hangups else { return std::future::pending().await };
+    loop {
+        if hangups.recv().await.is_none() {
+            return std::future::pending().await;
+        }
+        // It reads files.
+        let read = tokio::task::block_in_place(|| configuration(args.clone()));
+        match read {
+            Ok((config, namespaces)) => {
+                output::log_at(&config.log);
+                let rest = reloads.take_up(&config, namespaces);
+                if rest.is_empty() {
+                    tracing::info!("read the configuration again");
+                } else {
+                    let keys = rest.join(", ");
+                    tracing::warn!(%keys, "read the configuration again; these need a restart");
+                }
+            }
+            Err(error) => {
+                reloads.refused();
+                let error = output::one_line(&error);
+                tracing::error!(%error, "the configuration cannot be used; the last good one stays");
+            }
+        }
+    }
+}
+
+/// What the file says, and the flags over it; with the keys of its namespaces.
+fn configuration(args: Args) -> anyhow::Result<(Config, Vec<Namespace>)> {
+    let config = with_flags(args)?;
+    config.check()?;
+    let keys = config.namespaces.iter().map(|path| read_key_file(path));
+    let namespaces = keys.collect::<Result<Vec<_>, _>>().context("use the namespaces")?;
+    Ok((config, namespaces))
+}
+
+fn with_flags(args: Args) -> anyhow::Result<Config> {
     let file = args.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
     Ok(Config {
         socket: args.socket.unwrap_or(file.socket),
@@ -153,5 +199,7 @@ fn configuration(args: Args) -> anyhow::Result<Config> {
         zones_apart: file.zones_apart,
         cluster_token: file.cluster_token,
         cluster_authority: file.cluster_authority,
+        grace: args.grace.unwrap_or(file.grace),
+        log: file.log,
     })
 }

@@ -19,12 +19,13 @@ use forebay_core::{
     Endpoint,
     digest::{Digest, DigestError},
     manager::{Answer, Report},
+    presence::Known,
     ring::Membership,
 };
 use forebay_identity::Credentials;
 use forebay_wire::{
-    BATCH_MAX, BlobProgress, ClaimAnswer, Malformed, PAYLOAD_SIZE_MAX, PRESENCE_MAX, PutAnswer,
-    Refusal, RenewAnswer, Reply, Request,
+    BATCH_MAX, BlobProgress, ClaimAnswer, Malformed, PAYLOAD_SIZE_MAX, PRESENCE_MAX,
+    PRESENCE_OVERHEAD, PutAnswer, Refusal, RenewAnswer, Reply, Request,
 };
 
 use getting::Segment;
@@ -188,29 +189,38 @@ impl Client {
 
     /// Which blobs are resident: one bit for each, lowest first.
     pub fn presence(&mut self, handle: Handle, blobs: u64) -> Result<Vec<u8>> {
-        let mut all = Vec::new();
-        let mut first = 0;
-        while first < blobs {
-            let count = u32::try_from(blobs - first).unwrap_or(u32::MAX).min(PRESENCE_MAX);
-            let id = self.ask_presence(handle, first, count)?;
-            all.extend_from_slice(&self.take_presence(id, count, None)?);
-            first += u64::from(count);
-        }
-        Ok(all)
+        // No node opens a dataset with more.
+        let mut known = Known::new(u32::try_from(blobs).unwrap_or(PRESENCE_MAX).min(PRESENCE_MAX));
+        self.presence_since(handle, &mut known)?;
+        Ok(known.bits().to_vec())
+    }
+
+    /// The same, for somebody who knows how it was. Returns how many bytes were sent and received.
+    pub fn presence_since(&mut self, handle: Handle, known: &mut Known) -> Result<u64> {
+        let id = self.ask_presence(handle, known)?;
+        self.take_presence(id, known, None)
     }
 
     /// The first half of asking for presence.
-    fn ask_presence(&mut self, Handle(handle): Handle, first: u64, count: u32) -> Result<u64> {
-        self.send(&Request::Presence { handle, first, count })
+    fn ask_presence(&mut self, Handle(handle): Handle, known: &Known) -> Result<u64> {
+        let (count, since) = (known.blobs(), known.version());
+        self.send(&Request::Presence { handle, first: 0, count, since })
     }
 
     /// The other half; the answer may be due sooner than usual.
-    fn take_presence(&mut self, id: u64, count: u32, within: Option<Duration>) -> Result<Bytes> {
-        match self.stream.sooner(within, |stream| stream.reply(id))? {
-            Reply::Presence { bits } if bits.len() == count.div_ceil(8) as usize => Ok(bits),
-            Reply::Error(refusal) => Err(refusal.into()),
-            _ => Err(ClientError::Unexpected),
-        }
+    fn take_presence(
+        &mut self,
+        id: u64,
+        known: &mut Known,
+        within: Option<Duration>,
+    ) -> Result<u64> {
+        let (version, told) = match self.stream.sooner(within, |stream| stream.reply(id))? {
+            Reply::Presence { version, told } => (version, told),
+            Reply::Error(refusal) => return Err(refusal.into()),
+            _ => return Err(ClientError::Unexpected),
+        };
+        known.hear(version, &told).map_err(|_| self.stream.spoilt())?;
+        Ok((PRESENCE_OVERHEAD + told.len()) as u64)
     }
 
     /// Asks to be the one who fetches these blobs.

@@ -17,10 +17,11 @@ use forebay_core::{
     BlobOrdinal, Endpoint,
     digest::Digest,
     patience::{NODE_PATIENCE, Retries, left_of},
+    presence::Known,
     ring::{Contacts, Heard, Key, KnownRing, Membership, Ring},
 };
 use forebay_identity::Credentials;
-use forebay_wire::{BATCH_MAX, BlobRange, GetAnswer, PRESENCE_MAX};
+use forebay_wire::{BATCH_MAX, BlobRange, GetAnswer};
 
 use crate::{
     Client, ClientError, Handle, Interrupt, Result, View, Wanted, getting::Sent, waiting::Waiting,
@@ -40,7 +41,7 @@ pub(crate) struct Caller<'a> {
 pub(crate) struct Nodes {
     contacts: Contacts,
     contact_retries: Retries,
-    known: Option<Known>,
+    known: Option<Who>,
     /// The clock of all attempts to reach somebody.
     began: Instant,
     fell: bool,
@@ -48,7 +49,7 @@ pub(crate) struct Nodes {
 
 /// Those that are known.
 #[derive(Debug)]
-enum Known {
+enum Who {
     /// One that is alone, and which contact it is.
     One(Open, usize),
     Several(Several),
@@ -63,6 +64,8 @@ struct Several {
     retries: Retries,
     /// Of every blob, once all of them have been needed.
     owners: Vec<u16>,
+    /// What each said last of its blobs.
+    presence: Vec<Known>,
 }
 
 /// A connection with the dataset open.
@@ -178,40 +181,48 @@ impl Nodes {
         }
     }
 
-    /// Which blobs their owners have, one bit for each; nothing without a node.
-    pub fn presence(&mut self, caller: &Caller<'_>) -> Option<Vec<u8>> {
+    /// Brings up to date what is known of the blobs that owners have; without a node there are none. Returns
+    /// how many bytes that took.
+    pub fn presence(&mut self, caller: &Caller<'_>, known: &mut Known) -> u64 {
         if !self.learn(caller) {
-            return None;
+            known.forget();
+            return 0;
         }
-        let blobs = caller.digest.summary().blobs;
+        if let Some(Who::One(..)) = &self.known {
+            let began = self.began.elapsed();
+            let told =
+                self.with(caller, 0, began, |open| open.client.presence_since(open.handle, known));
+            return told.unwrap_or_else(|| {
+                known.forget();
+                0
+            });
+        }
         self.find_owners(caller.digest);
-        let mut all = vec![0; usize::try_from(blobs.div_ceil(8)).expect("digests are in memory")];
-        let mut has_answered = false;
-        let mut first = 0;
-        while first < blobs {
-            let count = u32::try_from(blobs - first).unwrap_or(u32::MAX).min(PRESENCE_MAX);
-            let mut asked = Vec::new();
-            for node in 0..self.count() {
-                let began = self.began.elapsed();
-                let sent = self.with(caller, node, began, |open| {
-                    open.client.ask_presence(open.handle, first, count)
-                });
-                asked.extend(sent.map(|id| (node, id)));
+        let mut each = self.take_known(known.blobs());
+        let mut asked = Vec::new();
+        for (node, known) in each.iter_mut().enumerate() {
+            let began = self.began.elapsed();
+            let sent =
+                self.with(caller, node, began, |open| open.client.ask_presence(open.handle, known));
+            match sent {
+                Some(id) => asked.push((node, id)),
+                None => known.forget(),
             }
-            let asked_at = self.began.elapsed();
-            for (node, id) in asked {
-                let within = left_of(NODE_PATIENCE, asked_at, self.began.elapsed());
-                let bits = self.with(caller, node, asked_at, |open| {
-                    open.client.take_presence(id, count, Some(within))
-                });
-                if let Some(bits) = bits {
-                    has_answered = true;
-                    self.add_presence(node, first, &bits, &mut all);
-                }
-            }
-            first += u64::from(count);
         }
-        has_answered.then_some(all)
+        let asked_at = self.began.elapsed();
+        let mut bytes = 0;
+        for (node, id) in asked {
+            let within = left_of(NODE_PATIENCE, asked_at, self.began.elapsed());
+            let told = self.with(caller, node, asked_at, |open| {
+                open.client.take_presence(id, &mut each[node], Some(within))
+            });
+            match told {
+                Some(told) => bytes += told,
+                None => each[node].forget(),
+            }
+        }
+        self.put_known(each, known);
+        bytes
     }
 
     /// What all nodes that answer have counted, together.
@@ -250,7 +261,7 @@ impl Nodes {
             return Ok(None);
         }
         let order = match &self.known {
-            Some(Known::Several(several)) => several.ring.order(key),
+            Some(Who::Several(several)) => several.ring.order(key),
             _ => vec![0],
         };
         for node in order {
@@ -276,8 +287,8 @@ impl Nodes {
     fn count(&self) -> usize {
         match &self.known {
             None => 0,
-            Some(Known::One(..)) => 1,
-            Some(Known::Several(several)) => several.open.len(),
+            Some(Who::One(..)) => 1,
+            Some(Who::Several(several)) => several.open.len(),
         }
     }
 
@@ -288,7 +299,7 @@ impl Nodes {
         {
             let ring = list.ring(zone).expect("checked");
             let several = Several::new(KnownRing::new(list.clone(), None), ring);
-            self.known = Some(Known::Several(several));
+            self.known = Some(Who::Several(several));
         }
         for at in 0..self.contacts.endpoints().len() {
             let began = self.began.elapsed();
@@ -301,7 +312,7 @@ impl Nodes {
             match open(caller, &self.contacts.endpoints()[at]) {
                 Ok((node, None)) => {
                     self.contact_retries.succeeded(at);
-                    self.known = Some(Known::One(node, at));
+                    self.known = Some(Who::One(node, at));
                 }
                 Ok((node, Some(membership))) => {
                     let ring = membership.ring();
@@ -309,7 +320,7 @@ impl Nodes {
                     let (list, name) = (membership.list().clone(), membership.name().clone());
                     let mut several = Several::new(KnownRing::new(list, Some(name)), ring);
                     several.open[place] = Some(node);
-                    self.known = Some(Known::Several(several));
+                    self.known = Some(Who::Several(several));
                 }
                 Err(error) => self.contact_failed(at, began, &error),
             }
@@ -333,8 +344,8 @@ impl Nodes {
         act: impl FnOnce(&mut Open) -> Result<T>,
     ) -> Option<T> {
         let outcome = match self.known.as_mut()? {
-            Known::One(open, _) => act(open),
-            Known::Several(several) => {
+            Who::One(open, _) => act(open),
+            Who::Several(several) => {
                 let now = self.began.elapsed();
                 if several.open.get(node)?.is_none() && several.retries.is_due(node, now) {
                     match several.connect(caller, node) {
@@ -351,10 +362,10 @@ impl Nodes {
             Err(error) if error.is_refusal() => None,
             Err(error) => {
                 match self.known.as_mut() {
-                    Some(Known::Several(several)) => {
+                    Some(Who::Several(several)) => {
                         several.failed(node, began, self.began.elapsed(), &error);
                     }
-                    Some(Known::One(_, at)) => {
+                    Some(Who::One(_, at)) => {
                         let at = *at;
                         self.known = None;
                         self.contact_failed(at, began, &error);
@@ -368,7 +379,7 @@ impl Nodes {
 
     /// What is wanted of each node.
     fn shares<T>(&self, digest: &Digest, wanted: Vec<T>, blob: impl Fn(&T) -> u64) -> Vec<Vec<T>> {
-        let Some(Known::Several(several)) = &self.known else { return vec![wanted] };
+        let Some(Who::Several(several)) = &self.known else { return vec![wanted] };
         let mut shares: Vec<Vec<T>> = several.open.iter().map(|_| Vec::new()).collect();
         for wanted in wanted {
             shares[several.owner(digest, blob(&wanted))].push(wanted);
@@ -377,7 +388,7 @@ impl Nodes {
     }
 
     fn find_owners(&mut self, digest: &Digest) {
-        if let Some(Known::Several(several)) = &mut self.known
+        if let Some(Who::Several(several)) = &mut self.known
             && several.owners.is_empty()
         {
             let owner = |blob| {
@@ -388,23 +399,27 @@ impl Nodes {
         }
     }
 
+    /// What each node said last.
+    fn take_known(&mut self, blobs: u32) -> Vec<Known> {
+        let Some(Who::Several(several)) = &mut self.known else { return Vec::new() };
+        let mut each = mem::take(&mut several.presence);
+        each.resize_with(several.open.len(), || Known::new(blobs));
+        each
+    }
+
     /// What a node has counts if it owns it: nobody asks it for anything else.
-    fn add_presence(&self, node: usize, first: u64, bits: &[u8], all: &mut [u8]) {
-        // Batches are multiples of eight.
-        let start = usize::try_from(first / 8).expect("checked");
-        let all = &mut all[start..start + bits.len()];
-        let Some(Known::Several(several)) = &self.known else {
-            all.copy_from_slice(bits);
-            return;
-        };
-        for (at, (bits, all)) in bits.iter().zip(all).enumerate() {
-            for bit in (0..8).filter(|bit| bits >> bit & 1 == 1) {
-                let owner = several.owners.get((start + at) * 8 + bit);
-                if owner.is_some_and(|owner| usize::from(*owner) == node) {
-                    *all |= 1 << bit;
-                }
+    fn put_known(&mut self, each: Vec<Known>, all: &mut Known) {
+        let Some(Who::Several(several)) = &mut self.known else { return };
+        let mut bits = vec![0; all.bits().len()];
+        for (blob, owner) in several.owners.iter().enumerate() {
+            let (at, bit) = (blob / 8, 1 << (blob % 8));
+            let is_there = |known: &Known| known.bits().get(at).is_some_and(|bits| bits & bit > 0);
+            if each.get(usize::from(*owner)).is_some_and(is_there) {
+                bits[at] |= bit;
             }
         }
+        all.put_together(&bits);
+        several.presence = each;
     }
 }
 
@@ -412,7 +427,14 @@ impl Several {
     fn new(known: KnownRing, ring: Ring) -> Self {
         let nodes = ring.members().len();
         let open = ring.members().iter().map(|_| None).collect();
-        Self { known, ring, open, retries: Retries::new(nodes), owners: Vec::new() }
+        Self {
+            known,
+            ring,
+            open,
+            retries: Retries::new(nodes),
+            owners: Vec::new(),
+            presence: Vec::new(),
+        }
     }
 
     /// A row that cannot be read is nobody's: whoever reads it is told by the agent.

@@ -12,6 +12,7 @@ use forebay_core::{
     Endpoint, ItemOrdinal,
     digest::{Digest, ItemPlace},
     manager::{Answer, Report},
+    presence::Known,
     ring::{Contacts, Key},
 };
 use forebay_identity::Credentials;
@@ -164,9 +165,10 @@ impl Reader {
         Ok(views)
     }
 
-    /// Which blobs the nodes have, one bit for each; nothing without a node.
-    pub fn presence(&mut self) -> Vec<u8> {
-        self.with_nodes(Nodes::presence).unwrap_or_default()
+    /// Brings up to date what is known of the nodes' blobs; without a node there are none. Returns how many
+    /// bytes that took.
+    pub fn presence(&mut self, known: &mut Known) -> u64 {
+        self.with_nodes(|nodes, caller| nodes.presence(caller, known))
     }
 
     /// Says how the job gets on to whoever manages the dataset; the answer is what to draw from. Nothing, if

@@ -6,7 +6,7 @@
 //!
 //! A blob that the job waits for is fetched under a claim, or read from the node when somebody else has
 //! fetched it. How long a claim may last is for [`crate::claims`]; here is the waiter's side of the same
-//! promise: after as many leases as the longest claim lasts, or as soon as the node is of no help, it is
+//! promise: it is woken by the node when the blob is there or the claim is free; after as many leases as the longest claim lasts, or as soon as the node is of no help, it is
 //! read from the origin without a claim, and that is counted. A blob that nobody waits for yet is fetched
 //! only if the claim is to be had at once.
 
@@ -17,7 +17,7 @@ use crate::{
     node::Claimed,
 };
 
-/// What is left to others before the node is asked again.
+/// What is left to others before the node is asked again, if it did not let us wait for it.
 const PAUSE: Duration = Duration::from_millis(20);
 /// So often may a node say that it has a blob, and then not give it.
 const EMPTY_PROMISES_MAX: u32 = 2;
@@ -49,6 +49,8 @@ pub enum Step {
     Claim,
     /// Ask the node for the bytes, and leave whoever is fetching them so much time.
     Get(Duration),
+    /// Wait until one of one's own claims has ended, but not longer than this.
+    Room(Duration),
     /// Do nothing for so long.
     Pause(Duration),
     /// Read the origin. This happens at most once.
@@ -124,6 +126,8 @@ pub struct Attempt {
     /// The node said that it has the blob.
     is_promised: bool,
     empty_promises: u32,
+    /// It was sent on at once, without having waited.
+    was_hasty: bool,
     is_claimed: bool,
     /// How it ends, if nothing else happens.
     outcome: Outcome,
@@ -148,6 +152,7 @@ impl Attempt {
             step_at: now,
             is_promised: false,
             empty_promises: 0,
+            was_hasty: false,
             is_claimed: false,
             outcome: Outcome::Bytes,
         }
@@ -180,13 +185,9 @@ impl Attempt {
                 if self.empty_promises >= EMPTY_PROMISES_MAX {
                     return Step::Fetch(Right::Fallback);
                 }
-                // Whoever has waited claims at once; an answer that came at once must not lead to a
-                // thousand more.
-                if now.saturating_sub(self.step_at) < PAUSE {
-                    return Step::Pause(PAUSE);
-                }
-                self.claim_again(now)
+                self.after_waiting(now)
             }
+            (Step::Room(_), Fact::Done) => self.after_waiting(now),
             (Step::Pause(_), Fact::Done) => self.claim_again(now),
             (Step::Fetch(Right::Claim), Fact::Fetched) => Step::Put,
             // What the node does not take is kept before its claim is given back: those who are woken by
@@ -215,11 +216,23 @@ impl Attempt {
             Claimed::Outside if self.purpose == Purpose::Ahead => Step::Done(Outcome::Unclaimed),
             Claimed::Outside => Step::Fetch(Right::Outside),
             _ if self.purpose == Purpose::Ahead => Step::Done(Outcome::Elsewhere),
-            Claimed::Present | Claimed::Decided(Claim::Held) => {
-                Step::Get(self.lease.min(self.ends_at.saturating_sub(now)))
-            }
-            Claimed::Decided(Claim::TooMany) => Step::Pause(PAUSE),
+            Claimed::Present | Claimed::Decided(Claim::Held) => Step::Get(self.wait(now)),
+            Claimed::Decided(Claim::TooMany) => Step::Room(self.wait(now)),
         }
+    }
+
+    fn wait(&self, now: Duration) -> Duration {
+        self.lease.min(self.ends_at.saturating_sub(now))
+    }
+
+    /// Whoever has waited claims at once, and so does whoever found that what it wanted to wait for was over.
+    /// But answers that keep coming at once must not lead to a thousand more.
+    fn after_waiting(&mut self, now: Duration) -> Step {
+        let is_hasty = now.saturating_sub(self.step_at) < PAUSE;
+        if std::mem::replace(&mut self.was_hasty, is_hasty) && is_hasty {
+            return Step::Pause(PAUSE);
+        }
+        self.claim_again(now)
     }
 
     fn claim_again(&self, now: Duration) -> Step {
@@ -323,19 +336,31 @@ mod tests {
     #[test]
     fn a_node_that_promises_and_does_not_give_is_not_believed_twice() {
         let mut attempt = wanted();
-        let once = [(0, PRESENT), (0, Fact::Absent), (0, Fact::Done)];
+        let once = [(0, PRESENT), (0, Fact::Absent)];
         assert_eq!(tell(&mut attempt, &once), Step::Claim);
         let twice = [(0, PRESENT), (0, Fact::Absent)];
         assert_eq!(tell(&mut attempt, &twice), Step::Fetch(Right::Fallback));
     }
 
     #[test]
-    fn too_many_claims_are_a_pause_and_a_dead_node_is_none() {
-        assert_eq!(tell(&mut wanted(), &[(0, TOO_MANY)]), Step::Pause(PAUSE));
+    fn too_many_claims_are_waited_for_and_a_dead_node_is_not() {
+        let mut full = wanted();
+        assert_eq!(tell(&mut full, &[(0, TOO_MANY)]), Step::Room(LEASE));
+        assert_eq!(tell(&mut full, &[(3, Fact::Done)]), Step::Claim, "as soon as there is room");
         let fallback = Step::Fetch(Right::Fallback);
         assert_eq!(tell(&mut wanted(), &[(0, Fact::NodeFailed)]), fallback);
         let lost = [(0, HELD), (3, Fact::NodeFailed)];
         assert_eq!(tell(&mut wanted(), &lost), fallback);
+    }
+
+    /// A claim may end between two questions: that is no reason to wait. A node that keeps us from waiting is.
+    #[test]
+    fn waiters_are_woken_and_do_not_poll() {
+        let mut attempt = wanted();
+        assert_eq!(tell(&mut attempt, &[(0, HELD), (0, Fact::Absent)]), Step::Claim);
+        assert_eq!(tell(&mut attempt, &[(0, HELD), (0, Fact::Absent)]), Step::Pause(PAUSE));
+        assert_eq!(tell(&mut attempt, &[(1, Fact::Done), (1, HELD)]), Step::Get(LEASE));
+        assert_eq!(tell(&mut attempt, &[(4, Fact::Absent)]), Step::Claim, "woken: at once");
     }
 
     #[test]
@@ -362,7 +387,7 @@ mod tests {
             Step::Get(_) => &[Fact::StillClaimed, Fact::Absent, Fact::Bytes, Fact::NodeFailed],
             Step::Fetch(_) => &[Fact::Fetched, Fact::FetchFailed],
             Step::Put => &[Fact::Done, Fact::NodeFailed],
-            Step::Pause(_) | Step::Keep | Step::Release => &[Fact::Done],
+            Step::Room(_) | Step::Pause(_) | Step::Keep | Step::Release => &[Fact::Done],
             Step::Done(_) => &[],
         }
     }
@@ -404,10 +429,10 @@ mod tests {
                     }
                     Step::Claim => {
                         claims += 1;
-                        prop_assert!(claims <= rounds_max + 1, "no end to it");
+                        prop_assert!(claims <= 2 * rounds_max + 2, "no end to it");
                     }
                     // Nothing but the node and the pauses takes any time here.
-                    Step::Get(wait) => {
+                    Step::Get(wait) | Step::Room(wait) => {
                         prop_assert!(wait <= lease && now + wait <= deadline);
                         now += wait * *share / 1000;
                     }

@@ -23,6 +23,7 @@ pub mod names;
 pub mod node;
 pub mod patience;
 pub mod placement;
+pub mod presence;
 pub mod rate;
 pub mod ring;
 pub mod rotation;

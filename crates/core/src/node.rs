@@ -143,18 +143,22 @@ impl<W> Node<W> {
         }
     }
 
-    /// Gives a claim back.
-    pub fn release(&mut self, holder: Holder, address: &Address, wake: &mut Vec<W>) {
-        if self.claims.release(holder, address) {
+    /// Gives a claim back. False if it was not this holder's.
+    pub fn release(&mut self, holder: Holder, address: &Address, wake: &mut Vec<W>) -> bool {
+        let is_its = self.claims.release(holder, address);
+        if is_its {
             self.lost(address, wake);
         }
+        is_its
     }
 
-    /// A holder is gone, and its claims with it.
-    pub fn abandon(&mut self, holder: Holder, wake: &mut Vec<W>) {
-        for address in self.claims.abandon(holder) {
-            self.lost(&address, wake);
+    /// A holder is gone, and its claims with it. Returns how many it had.
+    pub fn abandon(&mut self, holder: Holder, wake: &mut Vec<W>) -> usize {
+        let abandoned = self.claims.abandon(holder);
+        for address in &abandoned {
+            self.lost(address, wake);
         }
+        abandoned.len()
     }
 
     /// Time has passed. Returns how many claims it ended.
@@ -266,8 +270,8 @@ mod tests {
     fn every_way_of_losing_a_claim_wakes_those_who_wait() {
         type Loss = fn(&mut Node<&'static str>, &mut Vec<&'static str>);
         let losses: [Loss; 4] = [
-            |node, woken| node.release(A, &blob(1), woken),
-            |node, woken| node.abandon(A, woken),
+            |node, woken| assert!(node.release(A, &blob(1), woken)),
+            |node, woken| assert_eq!(node.abandon(A, woken), 1),
             |node, woken| assert_eq!(node.expire(LEASE, woken), 1),
             |node, woken| assert_eq!(node.renew(LEASE * 2, A, &blob(1), 9, woken), Renewal::Ended),
         ];

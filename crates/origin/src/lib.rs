@@ -7,6 +7,7 @@
 //! Retries, backoff and jitter are the `object_store` crate's; the overall deadline, and the bound on
 //! requests and bytes in flight, are ours.
 
+mod clock;
 mod error;
 mod limits;
 mod local;
@@ -23,6 +24,7 @@ use bytes::Bytes;
 use forebay_core::digest::plan::Listed;
 use futures::{Stream, StreamExt as _, stream::BoxStream};
 
+pub use clock::clock;
 pub use error::OriginError;
 pub use local::{LocalObject, LocalReader, LocalTree};
 pub use remote::Remote;

@@ -22,6 +22,7 @@ use forebay_core::{
 };
 use forebay_identity::{read_key_file, read_token_file};
 use forebay_wire::{ErrorCode, Refusal};
+use parking_lot::RwLock;
 use rustix::process::geteuid;
 
 use crate::{config::Config, peer::Peer, tenant_config::TenantConfig};
@@ -33,7 +34,7 @@ const CONNECTIONS_SHARE: usize = 2;
 
 /// Who may connect, and what each may use.
 pub(crate) struct Access {
-    namespaces: HashMap<NamespaceId, Namespace>,
+    namespaces: RwLock<HashMap<NamespaceId, Namespace>>,
     tenants: Tenants,
     /// Connections of each tenant.
     connected: Vec<Arc<AtomicUsize>>,
@@ -66,11 +67,7 @@ impl Guest {
 impl Access {
     /// Reads all files that the configuration names. The namespaces are those of a node without tenants.
     pub fn load(config: &Config, namespaces: Vec<Namespace>) -> anyhow::Result<Self> {
-        let mut all: HashMap<NamespaceId, Namespace> = namespaces
-            .into_iter()
-            .chain([Namespace::public()])
-            .map(|namespace| (namespace.id(), namespace))
-            .collect();
+        let mut all = by_id(namespaces);
         let mut tenants = Vec::new();
         for written in &config.tenants {
             let tenant = load_tenant(written, &mut all)
@@ -80,7 +77,8 @@ impl Access {
         let tenants = Tenants::new(tenants).context("`tenants`")?;
         let connected = tenants.all().iter().map(|_| Arc::default()).collect();
         let connections_max = (config.connections / CONNECTIONS_SHARE).max(1);
-        Ok(Self { namespaces: all, tenants, connected, connections_max })
+        let namespaces = RwLock::new(all);
+        Ok(Self { namespaces, tenants, connected, connections_max })
     }
 
     /// Lets somebody in, or not. Whatever is wrong with who it says it is, the answer is the same.
@@ -117,14 +115,21 @@ impl Access {
     }
 
     /// A namespace that this node serves.
-    pub fn namespace(&self, id: &NamespaceId) -> Option<&Namespace> {
-        self.namespaces.get(id)
+    pub fn namespace(&self, id: &NamespaceId) -> Option<Namespace> {
+        self.namespaces.read().get(id).cloned()
+    }
+
+    /// A node without tenants serves these private namespaces from now on; those of tenants are theirs.
+    pub fn serve(&self, namespaces: Vec<Namespace>) {
+        if self.tenants.is_empty() {
+            *self.namespaces.write() = by_id(namespaces);
+        }
     }
 
     /// Whether a guest may use a namespace. That it is not served looks the same.
     pub fn allows(&self, guest: &Guest, namespace: &NamespaceId) -> bool {
         let is_its = |tenant: usize| self.tenants.all()[tenant].namespaces.contains(namespace);
-        self.namespaces.contains_key(namespace) && guest.tenant.is_none_or(is_its)
+        self.namespaces.read().contains_key(namespace) && guest.tenant.is_none_or(is_its)
     }
 
     /// Whether what a guest does to a namespace's data is others' business, too.
@@ -169,6 +174,11 @@ impl Access {
     }
 }
 
+fn by_id(namespaces: Vec<Namespace>) -> HashMap<NamespaceId, Namespace> {
+    let all = namespaces.into_iter().chain([Namespace::public()]);
+    all.map(|namespace| (namespace.id(), namespace)).collect()
+}
+
 fn load_tenant(
     written: &TenantConfig,
     all: &mut HashMap<NamespaceId, Namespace>,
@@ -209,7 +219,7 @@ mod tests {
             namespaces: vec![Namespace::public().id()],
         };
         Access {
-            namespaces: HashMap::from([(Namespace::public().id(), Namespace::public())]),
+            namespaces: RwLock::new(by_id(Vec::new())),
             tenants: Tenants::new(names.iter().map(tenant).collect()).unwrap(),
             connected: names.iter().map(|_| Arc::default()).collect(),
             connections_max: 2,

@@ -27,7 +27,7 @@ const CONNECTIONS_MAX: usize = 1 << 16;
 const CAPACITY_MIN: ByteSize = ByteSize::mib(8);
 
 /// How a node runs.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// Where jobs connect.
     pub socket: PathBuf,
@@ -75,6 +75,10 @@ pub struct Config {
     pub cluster_token: Option<PathBuf>,
     /// The certificate of the authority that signs those of the other nodes, if they are reached by TLS.
     pub cluster_authority: Option<PathBuf>,
+    /// How long what is under way may still take once a stop was asked for.
+    pub grace: Duration,
+    /// What is logged, unless the environment says otherwise.
+    pub log: String,
 }
 
 impl Default for Config {
@@ -103,12 +107,14 @@ impl Default for Config {
             zones_apart: false,
             cluster_token: None,
             cluster_authority: None,
+            grace: Duration::from_secs(5),
+            log: "info".to_owned(),
         }
     }
 }
 
 /// The keys, with examples: what a template shows, and what is suggested for a misspelt one.
-const KEYS: [(&str, &str, &str); 23] = [
+const KEYS: [(&str, &str, &str); 25] = [
     ("socket", "\"/run/user/1000/forebay/node.sock\"", "where jobs connect"),
     ("listen", "\"127.0.0.1:7070\"", "where jobs connect over TCP; nowhere by default"),
     ("tls_certificate", "\"node.pem\"", "the certificate that is shown there, with its chain"),
@@ -156,7 +162,22 @@ const KEYS: [(&str, &str, &str); 23] = [
         "\"authority.pem\"",
         "the certificate of the authority that signs those of the other nodes, for tls:// endpoints",
     ),
+    ("grace", "\"5s\"", "how long what is under way may still take once a stop was asked for"),
+    (
+        "log",
+        "\"info\"",
+        "what is logged: error, warn, info, debug or trace; FOREBAY_LOG overrides it",
+    ),
 ];
+
+/// Keys that a running node takes up when it reads its configuration again; the others need a restart.
+const LIVE: [&str; 6] = ["memory", "connections", "namespaces", "idle_exit", "grace", "log"];
+/// What to write for "decided by forebay itself".
+const AUTO: &str = "auto";
+/// What to write for "never", or "nowhere".
+const NONE: &str = "none";
+/// How much time a stop may take.
+const GRACE_MAX: Duration = Duration::from_mins(10);
 
 impl Config {
     /// Reads a file.
@@ -190,16 +211,16 @@ impl Config {
         let text = || value.as_str().context("should be a text in quotes");
         match key {
             "socket" => self.socket = text()?.into(),
-            "listen" => self.listen = Some(address(text()?)?),
-            "tls_certificate" => self.tls_certificate = Some(text()?.into()),
-            "tls_key" => self.tls_key = Some(text()?.into()),
-            "tls_clients" => self.tls_clients = Some(text()?.into()),
+            "listen" => self.listen = unless(NONE, text()?, address)?,
+            "tls_certificate" => self.tls_certificate = unless(NONE, text()?, path)?,
+            "tls_key" => self.tls_key = unless(NONE, text()?, path)?,
+            "tls_clients" => self.tls_clients = unless(NONE, text()?, path)?,
             "tenants" => self.tenants = TenantConfig::all(value)?,
             "directory" => self.directory = text()?.into(),
             "devices" => self.devices = paths(value)?,
-            "region_size" => self.region_size = Some(text()?.parse()?),
+            "region_size" => self.region_size = unless(AUTO, text()?, |text| Ok(text.parse()?))?,
             "io" => self.io = backend(text()?)?,
-            "capacity" => self.capacity = Some(text()?.parse()?),
+            "capacity" => self.capacity = unless(AUTO, text()?, |text| Ok(text.parse()?))?,
             "memory" => self.memory = text()?.parse()?,
             "segments" => self.segments = text()?.parse()?,
             "lease" => self.lease = time(text()?)?,
@@ -207,16 +228,18 @@ impl Config {
                 let number = value.as_integer().and_then(|number| usize::try_from(number).ok());
                 self.connections = number.context("should be a number")?;
             }
-            "metrics" => self.metrics = Some(address(text()?)?),
-            "idle_exit" => self.idle_exit = Some(time(text()?)?),
+            "metrics" => self.metrics = unless(NONE, text()?, address)?,
+            "idle_exit" => self.idle_exit = unless(NONE, text()?, time)?,
+            "grace" => self.grace = time(text()?)?,
+            "log" => text()?.clone_into(&mut self.log),
             "namespaces" => self.namespaces = paths(value)?,
-            "name" => self.name = Some(text()?.parse()?),
+            "name" => self.name = unless(NONE, text()?, |text| Ok(text.parse()?))?,
             "nodes" => self.nodes = nodes::members(value)?,
             "zones_apart" => {
                 self.zones_apart = value.as_bool().context("should be true or false")?;
             }
-            "cluster_token" => self.cluster_token = Some(text()?.into()),
-            "cluster_authority" => self.cluster_authority = Some(text()?.into()),
+            "cluster_token" => self.cluster_token = unless(NONE, text()?, path)?,
+            "cluster_authority" => self.cluster_authority = unless(NONE, text()?, path)?,
             unknown => return Err(unknown_key(unknown, &KEYS.map(|(key, ..)| key))),
         }
         Ok(())
@@ -253,6 +276,9 @@ impl Config {
             (1..=CONNECTIONS_MAX).contains(&self.connections),
             "`connections` should be between 1 and {CONNECTIONS_MAX}"
         );
+        ensure!(self.grace <= GRACE_MAX, "`grace` should be at most 10min");
+        const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
+        ensure!(LEVELS.contains(&&*self.log), "`log` should be one of {}", LEVELS.join(", "));
         ensure!(LEASES.contains(&self.lease), "`lease` should be between 100ms and 10min");
         Ok(())
     }
@@ -269,13 +295,73 @@ impl Config {
         self.capacity.unwrap_or(unsaid).max(CAPACITY_MIN)
     }
 
-    /// A file that says what the defaults say.
+    /// A file that says what the defaults say, all of it commented out.
     pub fn template() -> String {
-        let lines = KEYS
-            .iter()
-            .map(|(key, example, meaning)| format!("# {meaning}\n# {key} = {example}\n"));
+        let lines = KEYS.iter().map(|(key, example, meaning)| {
+            let default = Self::default_of(key).unwrap_or_else(|| (*example).to_owned());
+            let example = match &default == example {
+                true => String::new(),
+                false => format!("; like {example}"),
+            };
+            let live = if LIVE.contains(key) { "; SIGHUP takes it up" } else { "" };
+            format!("# {meaning}{example}{live}\n# {key} = {default}\n")
+        });
         lines.collect::<Vec<_>>().join("\n")
     }
+
+    /// What a key is if nobody says it, where that is not the example.
+    fn default_of(key: &str) -> Option<String> {
+        let quoted = |text: &dyn std::fmt::Display| Some(format!("\"{text}\""));
+        match key {
+            "socket" => quoted(&default_socket().display()),
+            "directory" => quoted(&default_directory().display()),
+            "devices" | "namespaces" | "tenants" | "nodes" => Some("[]".to_owned()),
+            "capacity" | "region_size" => quoted(&AUTO),
+            "listen" | "tls_certificate" | "tls_key" | "tls_clients" | "metrics" | "idle_exit"
+            | "name" | "cluster_token" | "cluster_authority" => quoted(&NONE),
+            _ => None,
+        }
+    }
+
+    /// This configuration with what a running node can take up of another, and the keys that only a restart
+    /// would change.
+    pub fn taking_up(&self, new: &Self) -> (Self, Vec<&'static str>) {
+        let Self { memory, connections, namespaces, idle_exit, grace, log, .. } = new.clone();
+        let taken = Self { memory, connections, namespaces, idle_exit, grace, log, ..self.clone() };
+        let differs = |key: &str| match key {
+            "socket" => taken.socket != new.socket,
+            "directory" => taken.directory != new.directory,
+            "devices" => taken.devices != new.devices,
+            "capacity" => taken.capacity != new.capacity,
+            "region_size" => taken.region_size != new.region_size,
+            "io" => taken.io != new.io,
+            "lease" => taken.lease != new.lease,
+            "metrics" => taken.metrics != new.metrics,
+            "listen" => taken.listen != new.listen,
+            "tls_certificate" => taken.tls_certificate != new.tls_certificate,
+            "tls_key" => taken.tls_key != new.tls_key,
+            "tls_clients" => taken.tls_clients != new.tls_clients,
+            "tenants" => taken.tenants != new.tenants,
+            "segments" => taken.segments != new.segments,
+            "name" => taken.name != new.name,
+            "nodes" => taken.nodes != new.nodes,
+            "zones_apart" => taken.zones_apart != new.zones_apart,
+            "cluster_token" => taken.cluster_token != new.cluster_token,
+            "cluster_authority" => taken.cluster_authority != new.cluster_authority,
+            _ => false,
+        };
+        let rest = KEYS.iter().map(|(key, ..)| *key).filter(|key| differs(key)).collect();
+        (taken, rest)
+    }
+}
+
+/// Nothing, if a text is the word for that; else what it says.
+fn unless<T>(
+    word: &str,
+    text: &str,
+    parse: impl FnOnce(&str) -> anyhow::Result<T>,
+) -> anyhow::Result<Option<T>> {
+    if text == word { Ok(None) } else { parse(text).map(Some) }
 }
 
 /// What is said of a key that there is not.
@@ -293,6 +379,11 @@ pub(crate) fn paths(value: &toml::Value) -> anyhow::Result<Vec<PathBuf>> {
     let list = value.as_array().context("should be a list of file names")?;
     let names: Option<_> = list.iter().map(|value| value.as_str().map(PathBuf::from)).collect();
     names.context("should be a list of file names")
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "one of several ways to understand a text")]
+fn path(text: &str) -> anyhow::Result<PathBuf> {
+    Ok(text.into())
 }
 
 fn address(text: &str) -> anyhow::Result<SocketAddr> {
@@ -323,6 +414,8 @@ fn default_directory() -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn complaint(text: &str) -> String {
@@ -336,6 +429,47 @@ mod tests {
         assert_eq!(config.lease, Duration::from_secs(2));
         assert_eq!(config.socket, Config::default().socket);
         assert!(Config::parse("").is_ok() && Config::parse(&Config::template()).is_ok());
+    }
+
+    /// What is written there is what happens without a word.
+    #[test]
+    fn the_template_says_the_defaults() {
+        let template = Config::template();
+        let uncommented: String = template
+            .lines()
+            .filter_map(|line| line.strip_prefix("# ").filter(|line| line.contains(" = ")))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        assert_eq!(uncommented.lines().count(), KEYS.len(), "{uncommented}");
+        assert_eq!(Config::parse(&uncommented).unwrap(), Config::default());
+        assert_eq!(Config::parse(&template).unwrap(), Config::default());
+    }
+
+    /// The page for operators has a row for every key, and says what needs a restart.
+    #[test]
+    fn the_page_names_every_key() {
+        let page = include_str!("../../../docs/node.md");
+        let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
+        let of_table = rows.filter_map(|row| row.split_once("` | "));
+        let written: BTreeSet<(&str, bool)> =
+            of_table.map(|(key, row)| (key, row.contains("| live |"))).collect();
+        assert_eq!(written, KEYS.iter().map(|(key, ..)| (*key, LIVE.contains(key))).collect());
+    }
+
+    #[test]
+    fn a_running_node_takes_up_what_it_can() {
+        let old = Config::default();
+        let new = Config::parse("memory = \"1MiB\"\nlease = \"2s\"\nlog = \"debug\"").unwrap();
+        let (taken, rest) = old.taking_up(&new);
+        assert_eq!((taken.memory, &*taken.log), (ByteSize::mib(1), "debug"));
+        assert_eq!((taken.lease, rest), (old.lease, vec!["lease"]));
+        assert_eq!(old.taking_up(&old), (old.clone(), vec![]));
+        for (key, example, _) in KEYS {
+            let new = Config::parse(&format!("{key} = {example}")).unwrap();
+            let rest = old.taking_up(&new).1;
+            let told = new != old && !LIVE.contains(&key);
+            assert_eq!(rest, if told { vec![key] } else { vec![] }, "{key}");
+        }
     }
 
     #[test]

@@ -153,6 +153,7 @@ impl NodeService {
         asker: Asker,
         turn: OwnedSemaphorePermit,
     ) {
+        let _under_way = self.begin_get();
         let replies = &asker.replies;
         let deadline = Instant::now() + wait;
         let (mut ready, mut waiting) = (Vec::new(), FuturesUnordered::new());

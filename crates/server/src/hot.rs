@@ -6,6 +6,7 @@
 
 use bytes::Bytes;
 use forebay_core::{Address, ByteSize, doorkeeper::Doorkeeper, table::Row};
+use parking_lot::RwLock;
 use quick_cache::{Weighter, sync::Cache};
 
 use crate::counters::Counter;
@@ -20,9 +21,13 @@ const LENGTH_EXPECTED: u64 = 64 << 10;
 /// Blobs in memory.
 pub(crate) struct Hot {
     /// None, if there is to be no memory for it.
-    blobs: Option<Cache<Address, Bytes, ByLength>>,
+    shelf: RwLock<Option<Shelf>>,
+    hits: Counter,
+}
+
+struct Shelf {
+    blobs: Cache<Address, Bytes, ByLength>,
     door: Doorkeeper,
-    pub hits: Counter,
 }
 
 #[derive(Clone)]
@@ -37,14 +42,31 @@ impl Weighter<Address, Bytes> for ByLength {
 impl Hot {
     /// Room for so much.
     pub fn new(memory: ByteSize) -> Self {
-        let expected = usize::try_from(memory.0 / LENGTH_EXPECTED).unwrap_or(usize::MAX);
-        let blobs = (memory.0 > 0).then(|| Cache::with_weighter(expected, memory.0, ByLength));
-        Self { blobs, door: Doorkeeper::new(expected), hits: Counter::default() }
+        Self { shelf: RwLock::new(Shelf::new(memory)), hits: Counter::default() }
+    }
+
+    /// From now on there is room for so much. What is here stays, as far as it fits.
+    pub fn resize(&self, memory: ByteSize) {
+        let mut shelf = self.shelf.write();
+        match &*shelf {
+            Some(shelf) if memory.0 > 0 => shelf.blobs.set_capacity(memory.0),
+            _ => *shelf = Shelf::new(memory),
+        }
+    }
+
+    /// Room for how much.
+    pub fn capacity(&self) -> u64 {
+        self.shelf.read().as_ref().map_or(0, |shelf| shelf.blobs.capacity())
+    }
+
+    /// Ranges that were answered from here.
+    pub fn hits(&self) -> u64 {
+        self.hits.get()
     }
 
     /// A whole blob, if it is here.
     pub fn get(&self, row: &Row) -> Option<Bytes> {
-        let bytes = self.blobs.as_ref()?.get(&row.address)?;
+        let bytes = self.shelf.read().as_ref()?.blobs.get(&row.address)?;
         (bytes.len() as u64 == row.length).then(|| {
             self.hits.one();
             bytes
@@ -53,30 +75,41 @@ impl Hot {
 
     /// A blob was put.
     pub fn put(&self, address: Address, bytes: &Bytes) {
-        if let Some(blobs) = self.blobs.as_ref().filter(|_| bytes.len() as u64 <= LENGTH_MAX) {
-            blobs.insert(address, bytes.clone());
+        if let Some(shelf) = &*self.shelf.read()
+            && bytes.len() as u64 <= LENGTH_MAX
+        {
+            shelf.blobs.insert(address, bytes.clone());
         }
     }
 
     /// A whole blob was read from the device, into memory that belongs to the device.
     pub fn read(&self, address: Address, bytes: &[u8]) {
-        if let Some(blobs) = self.blobs.as_ref().filter(|_| bytes.len() as u64 <= LENGTH_MAX)
-            && self.door.knows(&address)
+        if let Some(shelf) = &*self.shelf.read()
+            && bytes.len() as u64 <= LENGTH_MAX
+            && shelf.door.knows(&address)
         {
-            blobs.insert(address, Bytes::copy_from_slice(bytes));
+            shelf.blobs.insert(address, Bytes::copy_from_slice(bytes));
         }
     }
 
     /// A blob must not be found any more.
     pub fn remove(&self, address: &Address) {
-        if let Some(blobs) = &self.blobs {
-            blobs.remove(address);
+        if let Some(shelf) = &*self.shelf.read() {
+            shelf.blobs.remove(address);
         }
     }
 
     /// How much is here.
     pub fn bytes(&self) -> u64 {
-        self.blobs.as_ref().map_or(0, Cache::weight)
+        self.shelf.read().as_ref().map_or(0, |shelf| shelf.blobs.weight())
+    }
+}
+
+impl Shelf {
+    fn new(memory: ByteSize) -> Option<Self> {
+        let expected = usize::try_from(memory.0 / LENGTH_EXPECTED).unwrap_or(usize::MAX);
+        let blobs = (memory.0 > 0).then(|| Cache::with_weighter(expected, memory.0, ByLength))?;
+        Some(Self { blobs, door: Doorkeeper::new(expected) })
     }
 }
 
@@ -100,7 +133,7 @@ mod tests {
         hot.read(row(2, 1000).address, &bytes);
         assert_eq!(hot.get(&row(2, 1000)), Some(bytes));
         hot.remove(&row(2, 1000).address);
-        assert_eq!((hot.get(&row(2, 1000)), hot.hits.get()), (None, 2));
+        assert_eq!((hot.get(&row(2, 1000)), hot.hits()), (None, 2));
     }
 
     /// Promise 6: no more memory than was said.
@@ -117,6 +150,11 @@ mod tests {
         }
         assert!(hot.bytes() > memory.0 / 2);
         assert_eq!(none.bytes(), 0);
+        hot.resize(ByteSize::mib(8));
+        assert!(hot.bytes() <= 8 << 20, "less, and what does not fit is gone");
+        hot.resize(ByteSize(0));
+        assert_eq!((hot.bytes(), hot.capacity()), (0, 0));
+        hot.resize(memory);
         hot.put(row(1, 2 << 20).address, &Bytes::from(vec![0; 2 << 20]));
         assert_eq!(hot.get(&row(1, 2 << 20)), None, "too long");
     }

@@ -10,7 +10,7 @@ use hyper::{
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{net::TcpListener, sync::Semaphore, time::timeout};
 
-use crate::{counters, node::NodeService};
+use crate::{counters, health::Health};
 
 /// Anyone on this machine can connect here, and must not use up the node's descriptors.
 const CONNECTIONS_MAX: usize = 32;
@@ -19,7 +19,7 @@ const CONNECTIONS_MAX: usize = 32;
 const CONNECTION_MAX: Duration = Duration::from_mins(10);
 
 /// Serves until it is dropped.
-pub(crate) async fn serve(listener: TcpListener, node: Arc<NodeService>) {
+pub(crate) async fn serve(listener: TcpListener, health: Arc<Health>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let place = Arc::clone(&places).acquire_owned().await.expect("never closed");
@@ -28,9 +28,9 @@ pub(crate) async fn serve(listener: TcpListener, node: Arc<NodeService>) {
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let node = Arc::clone(&node);
+        let health = Arc::clone(&health);
         let service = service_fn(move |request| {
-            let response = answer(&request, &node);
+            let response = answer(&request, &health);
             async move { Ok::<_, Infallible>(response) }
         });
         tokio::spawn(async move {
@@ -43,13 +43,22 @@ pub(crate) async fn serve(listener: TcpListener, node: Arc<NodeService>) {
     }
 }
 
-fn answer(request: &Request<Incoming>, node: &NodeService) -> Response<Full<Bytes>> {
+fn answer(request: &Request<Incoming>, health: &Health) -> Response<Full<Bytes>> {
+    let not_now = |why: &str| (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n"));
     let (status, text) = match (request.method(), request.uri().path()) {
-        (&Method::GET, "/metrics") => (
-            StatusCode::OK,
-            counters::exposition(&node.gauges(), node.counters(), &node.flash_counters()),
-        ),
-        (&Method::GET, "/livez" | "/readyz") => (StatusCode::OK, "ok\n".to_owned()),
+        (&Method::GET, "/metrics") => match health.node() {
+            Some(node) => (
+                StatusCode::OK,
+                counters::exposition(&node.gauges(), node.counters(), &node.flash_counters()),
+            ),
+            None => not_now("recovering"),
+        },
+        // The process answers: that is all it says.
+        (&Method::GET, "/livez") => (StatusCode::OK, "ok\n".to_owned()),
+        (&Method::GET, "/readyz") => match health.unready() {
+            Some(why) => not_now(why),
+            None => (StatusCode::OK, "ok\n".to_owned()),
+        },
         (&Method::GET, _) => {
             (StatusCode::NOT_FOUND, "there are /metrics, /livez and /readyz\n".to_owned())
         }

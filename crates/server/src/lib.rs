@@ -10,6 +10,7 @@ mod config;
 mod counters;
 mod dial;
 mod get;
+mod health;
 mod hot;
 mod http;
 mod listen;
@@ -20,8 +21,10 @@ mod nodes;
 mod open;
 mod peer;
 mod peers;
+mod presence;
 mod put;
 mod reach;
+mod reload;
 mod segments;
 pub mod session;
 mod tenant_config;
@@ -42,8 +45,9 @@ use access::Access;
 use blobs::Blobs;
 pub use bound::memory_max;
 pub use config::{Config, default_socket};
-pub use counters::{Counter, Counters, Gauges};
+pub use counters::{AgentCounters, Counter, Counters, Gauges, page as metrics_page};
 pub use dial::{Incoming, Outgoing, dial};
+use health::Health;
 pub use listen::{Audience, Listener};
 use managing::Managing;
 use network::{Network, Strangers};
@@ -51,10 +55,8 @@ pub use node::NodeService;
 pub use nodes::read_node_list;
 pub use peer::{Accepted, Inlet, Outlet, Peer};
 use peers::Peers;
+pub use reload::Reloads;
 pub use tenant_config::TenantConfig;
-
-/// How long requests under way may still take once a stop was asked for.
-const GRACE: Duration = Duration::from_secs(5);
 
 /// Those who have connected over the network without saying who they are may have one part in so many of all
 /// connections,
@@ -67,9 +69,10 @@ pub struct Server {
     node: Arc<NodeService>,
     listener: Listener,
     network: Option<Network>,
-    metrics: Option<TcpListener>,
-    idle_exit: Option<Duration>,
-    connections_max: usize,
+    metrics: Option<SocketAddr>,
+    config: Reloads,
+    /// What runs beside the connections, and ends with the server.
+    background: JoinSet<()>,
 }
 
 impl Server {
@@ -78,6 +81,16 @@ impl Server {
         config.check()?;
         let (access, tls) = (Access::load(config, namespaces)?, config.tls()?);
         let listener = Listener::bind(&config.socket, audience(config))?;
+        let (health, mut background) = (Arc::new(Health::default()), JoinSet::new());
+        let mut metrics = None;
+        // Before the devices are opened, so that it can be seen that this takes its time.
+        if let Some(address) = config.metrics {
+            let listener = TcpListener::bind(address).await.with_context(|| {
+                format!("serve metrics on {address} (is another server there?)")
+            })?;
+            metrics = listener.local_addr().ok();
+            background.spawn(http::serve(listener, Arc::clone(&health)));
+        }
         let opening = config.clone();
         let blobs = tokio::task::spawn_blocking(move || Blobs::open(&opening)).await??;
         let membership = config.membership()?;
@@ -85,19 +98,14 @@ impl Server {
         let life = session::fresh_nonce().context("the system has no randomness")?;
         let life = u64::from_le_bytes(*life.first_chunk().expect("longer"));
         let managing = Managing::new(blobs.capacity(), life, membership.as_ref(), peers);
-        let node = NodeService::new(blobs, config, access, membership, managing);
-        let metrics = match config.metrics {
-            Some(address) => Some(TcpListener::bind(address).await.with_context(|| {
-                format!("serve metrics on {address} (is another server there?)")
-            })?),
-            None => None,
-        };
+        let node = Arc::new(NodeService::new(blobs, config, access, membership, managing));
         let network = match config.listen {
             Some(address) => Some(Network::bind(address, tls).await?),
             None => None,
         };
-        let (idle_exit, connections_max) = (config.idle_exit, config.connections);
-        Ok(Self { node: Arc::new(node), listener, network, metrics, idle_exit, connections_max })
+        health.recovered(Arc::clone(&node));
+        let config = Reloads::new(Arc::clone(&node), config.clone());
+        Ok(Self { node, listener, network, metrics, config, background })
     }
 
     /// The node itself.
@@ -107,7 +115,7 @@ impl Server {
 
     /// Where `/metrics` is.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
-        self.metrics.as_ref().and_then(|listener| listener.local_addr().ok())
+        self.metrics
     }
 
     /// Where it listens for others than those on its socket.
@@ -115,27 +123,27 @@ impl Server {
         self.network.as_ref().and_then(|network| network.address().ok())
     }
 
-    /// Serves until `stop` completes, or nobody has been connected for too long; then lets requests under
-    /// way finish for some seconds.
+    /// How to change the configuration while it runs.
+    pub fn reloads(&self) -> Reloads {
+        self.config.clone()
+    }
+
+    /// Serves until `stop` completes, or nobody has been connected for too long; then grants no more claims
+    /// and lets what is under way finish, for as long as `grace` says.
     pub async fn run(self, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
-        let Self { node, listener, network, metrics, idle_exit, connections_max } = self;
-        let mut background = JoinSet::new();
+        let Self { node, listener, network, metrics: _, config, mut background } = self;
         background.spawn(Arc::clone(&node).expire_claims());
         background.spawn(Arc::clone(&node).manage());
         background.spawn(Peers::keep_in_touch(Arc::clone(&node)));
-        if let Some(metrics) = metrics {
-            background.spawn(http::serve(metrics, Arc::clone(&node)));
-        }
         let mut stop = pin!(stop);
         let mut connections = JoinSet::new();
         let strangers = Strangers::default();
-        let strangers_max = (connections_max / STRANGERS_SHARE).max(STRANGERS_MIN);
         let mut tick = interval(Duration::from_secs(1));
         let mut busy_at = Instant::now();
         loop {
             tokio::select! {
                 socket = listener.accept() => {
-                    if connections.len() >= connections_max {
+                    if connections.len() >= config.now().connections {
                         node.counters().connections_refused.one();
                         session::turn_away(socket.into_std());
                     } else if let Ok(accepted) = Accepted::unix(socket) {
@@ -145,7 +153,9 @@ impl Server {
                 accepted = accept(network.as_ref()) => {
                     // Those who have gone have left their places.
                     while connections.try_join_next().is_some() {}
+                    let connections_max = config.now().connections;
                     let is_full = connections.len() >= connections_max;
+                    let strangers_max = (connections_max / STRANGERS_SHARE).max(STRANGERS_MIN);
                     let dismissed = (is_full || strangers.count() >= strangers_max)
                         && strangers.dismiss_oldest();
                     if is_full && !dismissed {
@@ -167,6 +177,7 @@ impl Server {
                     if !connections.is_empty() {
                         busy_at = Instant::now();
                     }
+                    let idle_exit = config.now().idle_exit;
                     if idle_exit.is_some_and(|idle| busy_at.elapsed() > idle) {
                         tracing::info!("nobody has been connected for a while: stopping");
                         break;
@@ -175,18 +186,19 @@ impl Server {
                 () = &mut stop => break,
             }
         }
+        node.stop();
         // The name goes first, so that whoever comes now starts another node.
         drop((listener, network));
-        let finished = async { while connections.join_next().await.is_some() {} };
-        let idle = async {
-            while node.gauges().claims_held > 0 {
+        let in_order = async {
+            while node.is_busy() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
+            node.close();
+            while connections.join_next().await.is_some() {}
         };
-        let _ = timeout(GRACE, async {
-            tokio::select! { () = finished => {}, () = idle => {} }
-        })
-        .await;
+        if timeout(config.now().grace, in_order).await.is_err() {
+            tracing::warn!("what was under way is cut off");
+        }
         node.flush().await;
         Ok(())
     }

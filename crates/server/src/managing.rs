@@ -17,7 +17,7 @@ use forebay_core::{
         ASK_WITHIN, Council, Counters as Counted, Effects, Free, Handling, Places, Readiness,
         Request, Settings,
     },
-    manager::{Answer, Refusal, Report, Rule},
+    manager::{Answer, Overview, Refusal, Report, Rule},
     placement::Placement,
     ring::{Key, Membership},
     table::Table,
@@ -122,12 +122,16 @@ impl Managing {
     }
 
     /// Other nodes, those that answer, datasets that are managed here, and the highest term.
-    pub fn gauges(&self, now: Duration) -> [u64; 4] {
+    pub fn gauges(&self, now: Duration) -> [u64; 3] {
         let council = self.council.lock();
-        let managed = self.tables.lock().keys().filter(|id| council.manages(id)).count();
         let reachable = council.reachable(now).count();
         let term = council.obeying().number_max();
-        [self.peers.names().count() as u64, reachable as u64, managed as u64, term]
+        [self.peers.names().count() as u64, reachable as u64, term]
+    }
+
+    /// What the managers here have decided.
+    pub fn overview(&self) -> Overview {
+        self.council.lock().managers().overview()
     }
 
     fn turn(&self, dataset: DatasetId) -> Arc<TaskMutex<()>> {
@@ -164,6 +168,9 @@ impl NodeService {
                         self.council(|council, now| council.report(now, dataset, job, report));
                     let answer = answer.map_err(|refusal| self.refuse(&refusal))?;
                     self.counters.reports.one();
+                    if let Answer::Draw { forced, .. } = &answer {
+                        self.counters.probe_batches.add(u64::from(*forced));
+                    }
                     return Ok(Reply::Report(answer));
                 }
                 Readiness::Elsewhere(node) => return Ok(Reply::Report(Answer::Elsewhere(node))),

@@ -1,16 +1,17 @@
 //! A node: carries out what `core::node` decides, for those who have proved what they hold.
 
 use std::{
+    collections::HashMap,
     os::fd::OwnedFd,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 
 use forebay_core::{
-    BlobOrdinal, NodeName,
+    BlobOrdinal, Namespace, NodeName,
     claims::{Claim, Holder},
     node::{Claimed, Node, Renewal, Standing},
     ring::Membership,
@@ -22,7 +23,7 @@ use forebay_wire::{
     Request,
 };
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::{
     access::{Access, Guest},
@@ -33,6 +34,7 @@ use crate::{
     managing::Managing,
     open::{Opening, Tables},
     peer::Peer,
+    presence::{Stocks, TableStock},
     put::Puts,
     segments::{Own, Segments},
     session::{Replies, Service},
@@ -42,8 +44,8 @@ use crate::{
 const CLAIMS_MAX: usize = 1024;
 /// Datasets that one connection may have open.
 const HANDLES_MAX: usize = 64;
-/// Bytes of presence that are made while nobody else has a turn.
-const PRESENCE_PIECE: usize = 512;
+/// Claims that end within so little are ended together.
+const EXPIRY_MIN: Duration = Duration::from_millis(5);
 
 /// Why a request cannot be answered.
 pub(crate) type Refused = (ErrorCode, String);
@@ -59,9 +61,14 @@ pub struct NodeService {
     pub(crate) managing: Managing,
     segments: Arc<Segments>,
     membership: Option<Membership>,
+    stocks: Stocks,
     started: Instant,
     holders: AtomicU64,
     open: AtomicU64,
+    /// Gets that are not wholly answered.
+    gets: AtomicU64,
+    stopping: AtomicBool,
+    closing: watch::Sender<bool>,
 }
 
 /// One connection.
@@ -72,10 +79,21 @@ pub struct NodeSession {
     /// Which node of the ring it is, if it is one.
     node: Option<NodeName>,
     handles: Vec<Arc<Table>>,
+    /// Of those that it has asked about, what is here.
+    stocks: HashMap<u32, Arc<TableStock>>,
     opening: Opening,
     /// A descriptor can be passed to it.
     is_local: bool,
     segment: Own,
+}
+
+/// A get that is under way.
+pub(crate) struct UnderWay<'a>(&'a NodeService);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.gets.fetch_sub(1, Relaxed);
+    }
 }
 
 impl NodeService {
@@ -97,10 +115,45 @@ impl NodeService {
             puts: Puts::default(),
             tables: Tables::default(),
             segments: Segments::new(config.segments),
+            stocks: Stocks::default(),
             started: Instant::now(),
             holders: AtomicU64::new(0),
             open: AtomicU64::new(0),
+            gets: AtomicU64::new(0),
+            stopping: AtomicBool::new(false),
+            closing: watch::Sender::new(false),
         }
+    }
+
+    /// From now on no claim is granted.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Relaxed);
+    }
+
+    /// Connections are to end.
+    pub(crate) fn close(&self) {
+        self.closing.send_replace(true);
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Relaxed)
+    }
+
+    /// Whether somebody is still fetching for this node, or being answered.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.gets.load(Relaxed) > 0 || self.state.lock().claims() > 0
+    }
+
+    /// Counts a get, until it is dropped.
+    pub(crate) fn begin_get(&self) -> UnderWay<'_> {
+        self.gets.fetch_add(1, Relaxed);
+        UnderWay(self)
+    }
+
+    /// Serves these private namespaces from now on. What is open stays open, but nothing is put any more
+    /// for a namespace that went.
+    pub(crate) fn serve_namespaces(&self, namespaces: Vec<Namespace>) {
+        self.access.serve(namespaces);
     }
 
     /// The time as `core` wants it.
@@ -111,8 +164,7 @@ impl NodeService {
     /// What there is now.
     pub fn gauges(&self) -> Gauges {
         let flash = self.blobs.counters();
-        let [peers_named, peers_reachable, datasets_managed, manager_term] =
-            self.managing.gauges(self.now());
+        let [peers_named, peers_reachable, manager_term] = self.managing.gauges(self.now());
         Gauges {
             capacity_bytes: self.blobs.capacity().0,
             resident_bytes: flash.iter().map(|device| device.bytes).sum(),
@@ -120,15 +172,17 @@ impl NodeService {
             devices_named: self.blobs.devices_named(),
             devices_well: flash.iter().filter(|device| device.well).count() as u64,
             memory_bytes: self.blobs.hot().bytes(),
-            memory_hits: self.blobs.hot().hits.get(),
+            memory_hits: self.blobs.hot().hits(),
+            memory_capacity_bytes: self.blobs.hot().capacity(),
             claims_held: self.state.lock().claims() as u64,
             segment_bytes: self.segments.bytes(),
             connections_open: self.open.load(Relaxed),
             datasets_open: self.tables.open(),
             peers_named,
             peers_reachable,
-            datasets_managed,
             manager_term,
+            managed: self.managing.overview(),
+            is_ready: !self.is_stopping() && flash.iter().any(|device| device.well),
             uptime_seconds: self.started.elapsed().as_secs(),
         }
     }
@@ -157,9 +211,11 @@ impl NodeService {
 
     /// Ends claims that have not been renewed, for ever.
     pub async fn expire_claims(self: Arc<Self>) {
-        let mut tick = tokio::time::interval(self.lease() / 8);
         loop {
-            tick.tick().await;
+            // No claim that is made meanwhile ends sooner.
+            let lease = self.lease();
+            let next = self.state.lock().wake_at().map(|at| at.saturating_sub(self.now()));
+            tokio::time::sleep(next.map_or(lease, |next| next.min(lease)).max(EXPIRY_MIN)).await;
             let mut wake = Vec::new();
             let expired = self.state.lock().expire(self.now(), &mut wake);
             self.counters.claims_expired.add(expired as u64);
@@ -168,21 +224,10 @@ impl NodeService {
         }
     }
 
-    fn presence(&self, table: &Table, first: u64, count: u32) -> Result<Reply, Refused> {
-        let rows = rows_of(table, first, u64::from(count))?;
-        let mut bits = vec![0_u8; rows.len().div_ceil(8)];
-        // Piece by piece, so that the others have their turn in between.
-        for (rows, bits) in rows.chunks(8 * PRESENCE_PIECE).zip(bits.chunks_mut(PRESENCE_PIECE)) {
-            for (at, row) in rows.iter().enumerate() {
-                if self.blobs.contains(&row.address) {
-                    bits[at / 8] |= 1 << (at % 8);
-                }
-            }
-        }
-        Ok(Reply::Presence { bits: bits.into() })
-    }
-
     fn claim(&self, table: &Table, holder: Holder, blobs: &[u64]) -> Result<Reply, Refused> {
+        if self.is_stopping() {
+            return Err((ErrorCode::Stopping, "the node is stopping".to_owned()));
+        }
         // All or nothing: whoever is refused does not know what it would hold.
         let standing = |blob: &u64| Ok((row_of(table, *blob)?, self.managing.keeps(table, *blob)));
         let rows: Vec<(Row, bool)> = blobs.iter().map(standing).collect::<Result<_, Refused>>()?;
@@ -268,6 +313,7 @@ impl Service for NodeService {
             guest,
             node,
             handles: Vec::new(),
+            stocks: HashMap::new(),
             opening: Opening::default(),
             is_local: matches!(peer, Peer::Unix { .. }),
             segment: Own::default(),
@@ -287,9 +333,15 @@ impl Service for NodeService {
         }
     }
 
+    async fn closing(&self) {
+        // It fails only if the node is gone.
+        let _ = self.closing.subscribe().wait_for(|closing| *closing).await;
+    }
+
     async fn gone(self: &Arc<Self>, session: NodeSession) {
         let mut wake = Vec::new();
-        self.state.lock().abandon(session.holder, &mut wake);
+        let abandoned = self.state.lock().abandon(session.holder, &mut wake);
+        self.counters.claims_abandoned.add(abandoned as u64);
         self.end_lost_puts();
         wake_all(wake);
         self.open.fetch_sub(1, Relaxed);
@@ -333,9 +385,9 @@ impl NodeService {
                     Err(next) => Reply::Uploaded { next },
                 }
             }
-            Request::Presence { handle, first, count } => {
-                let (node, table) = (Arc::clone(self), Arc::clone(session.table(handle)?));
-                let look = move || node.presence(&table, first, count);
+            Request::Presence { handle, first, count, since } => {
+                let (node, stock) = (Arc::clone(self), session.stock(self, handle)?);
+                let look = move || node.presence(&stock, first, count, since);
                 tokio::task::spawn_blocking(look).await.expect("looking does not panic")?
             }
             Request::Get { handle, wait_ms, ranges } => {
@@ -375,7 +427,9 @@ impl NodeService {
                 let mut wake = Vec::new();
                 for blob in blobs {
                     let address = row_of(table, blob)?.address;
-                    self.state.lock().release(holder, &address, &mut wake);
+                    if self.state.lock().release(holder, &address, &mut wake) {
+                        self.counters.claims_released.one();
+                    }
                 }
                 wake_all(wake);
                 Reply::Released
@@ -423,6 +477,15 @@ impl NodeSession {
             .ok_or_else(|| (ErrorCode::Unknown, format!("no dataset is open as {handle}")))
     }
 
+    fn stock(&mut self, node: &NodeService, handle: u32) -> Result<Arc<TableStock>, Refused> {
+        if let Some(stock) = self.stocks.get(&handle) {
+            return Ok(Arc::clone(stock));
+        }
+        let stock = node.stocks.of(self.table(handle)?)?;
+        self.stocks.insert(handle, Arc::clone(&stock));
+        Ok(stock)
+    }
+
     fn opened(&mut self, table: Arc<Table>) -> Result<Reply, Refused> {
         let known = self.handles.iter().position(|open| open.dataset() == table.dataset());
         if known.is_none() {
@@ -454,11 +517,4 @@ pub(crate) fn wake_all(waiters: Vec<oneshot::Sender<()>>) {
 pub(crate) fn row_of(table: &Table, blob: u64) -> Result<Row, Refused> {
     let row = table.row(BlobOrdinal::new(blob));
     row.ok_or_else(|| (ErrorCode::Malformed, format!("there is no blob {blob}")))
-}
-
-fn rows_of(table: &Table, first: u64, count: u64) -> Result<&[Row], Refused> {
-    let end = first.checked_add(count).filter(|end| *end <= table.rows().len() as u64);
-    let end = end.ok_or_else(|| (ErrorCode::Malformed, "not so many blobs".to_owned()))?;
-    let index = |at: u64| usize::try_from(at).expect("rows are in memory");
-    Ok(&table.rows()[index(first)..index(end)])
 }

@@ -7,7 +7,7 @@ use forebay_core::{
     Address, BlobOrdinal,
     claims::Holder,
     names::AddressHasher,
-    node::NotClaimed,
+    node::{NotClaimed, Standing},
     table::{Row, Table},
 };
 use forebay_flash::Refusal;
@@ -113,7 +113,14 @@ impl NodeService {
             return Err(self.not_written(&refusal));
         }
         let mut wake = Vec::new();
-        self.state.lock().finish_put(&address, &mut wake);
+        {
+            let mut state = self.state.lock();
+            // A claim that was lost in the last moment was counted then.
+            if state.standing(&address, false) == Standing::Claimed {
+                self.counters.claims_fulfilled.one();
+            }
+            state.finish_put(&address, &mut wake);
+        }
         wake_all(wake);
         self.counters.puts.one();
         self.counters.put_bytes.add(row.length);
@@ -136,9 +143,10 @@ impl NodeService {
             // It has lost its place since it was claimed.
             return Err(not_kept());
         }
-        let namespace = table.namespace();
-        let hasher =
-            self.access.namespace(&namespace).expect("checked when it was opened").hasher();
+        // It was served when the dataset was opened, and may have gone from the configuration since.
+        let namespace = self.access.namespace(&table.namespace());
+        let gone = || (ErrorCode::Unknown, "the namespace is not served any more".to_owned());
+        let hasher = namespace.ok_or_else(gone)?.hasher();
         if row.length > self.blobs.capacity().0 / 2 {
             self.counters.puts_without_space.one();
             let text = "the blob is longer than half of what this node may hold".to_owned();

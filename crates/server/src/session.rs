@@ -63,6 +63,11 @@ pub trait Service: Send + Sync + 'static {
         replies: Replies,
     ) -> impl Future<Output = ()> + Send;
 
+    /// Completes when connections are to end, once their replies have left.
+    fn closing(&self) -> impl Future<Output = ()> + Send {
+        std::future::pending()
+    }
+
     /// The connection has ended.
     fn gone(self: &Arc<Self>, session: Self::Session) -> impl Future<Output = ()> + Send;
 }
@@ -258,14 +263,18 @@ async fn converse<S: Service>(
     connection: &Arc<Connection>,
 ) -> io::Result<()> {
     let session = session.as_mut().expect("greeted");
-    while let Some((request, replies)) = next_request(reader, connection).await? {
+    loop {
+        let next = tokio::select! {
+            next = next_request(reader, connection) => next?,
+            () = service.closing() => return Ok(()),
+        };
+        let Some((request, replies)) = next else { return Ok(()) };
         if matches!(request, Request::Hello { .. }) {
             replies.refuse(ErrorCode::Malformed, "a connection says hello once").await;
             return Ok(());
         }
         service.handle(session, request, replies).await;
     }
-    Ok(())
 }
 
 /// The next request, and where its answers go; nothing, if there are no more. Whoever says something that makes

@@ -34,6 +34,8 @@ pub const BATCH_MAX: usize = 1 << 16;
 pub const PIECES_MAX: usize = 1 << 17;
 /// No text is longer, in bytes.
 pub const TEXT_SIZE_MAX: usize = 1 << 10;
+/// What presence costs beside what is said: both headers, and the fields before it.
+pub const PRESENCE_OVERHEAD: usize = 2 * HEADER_SIZE + 24 + 9;
 /// No presence is asked for more blobs at once.
 pub const PRESENCE_MAX: u32 = 1 << 26;
 

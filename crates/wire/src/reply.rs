@@ -6,6 +6,7 @@ use forebay_core::{
     chunking::ChunkOrdinal,
     council,
     manager::{Answer, Open},
+    presence::Told,
     ring::Membership,
 };
 
@@ -40,10 +41,12 @@ pub enum Reply {
         /// The ordinal that is expected next.
         next: u64,
     },
-    /// Which blobs are resident: one bit for each, lowest first.
+    /// Which blobs are resident, or what has changed.
     Presence {
-        /// The bits.
-        bits: Bytes,
+        /// What to say when asking again.
+        version: u64,
+        /// Which.
+        told: Told,
     },
     /// One range of a get.
     Get {
@@ -290,7 +293,6 @@ impl Reply {
     pub fn encode(&self, id: u64) -> Frame {
         let payload = match self {
             Self::Get { payload, .. } => payload.clone(),
-            Self::Presence { bits } => bits.clone(),
             Self::Explain { json } => json.clone(),
             _ => Bytes::new(),
         };
@@ -315,11 +317,17 @@ impl Reply {
             Self::Show(ShowAnswer::Upload) => to.u8(1),
             Self::Open { handle } => to.u32(*handle),
             Self::Uploaded { next } => to.u64(*next),
-            Self::Presence { .. }
-            | Self::Explain { .. }
-            | Self::Released
-            | Self::Wanted
-            | Self::Left => {}
+            Self::Explain { .. } | Self::Released | Self::Wanted | Self::Left => {}
+            Self::Presence { version, told } => {
+                let (code, said) = match told {
+                    Told::Bits(bits) => (0, bits),
+                    Told::Only(packed) => (1, packed),
+                    Told::Changed(packed) => (2, packed),
+                };
+                to.u64(*version);
+                to.u8(code);
+                to.bytes(said);
+            }
             Self::Evicted { bytes } => to.u64(*bytes),
             Self::Segment { size } => to.u64(*size),
             Self::Placed { places } => to.list(BATCH_MAX, places, |to, place| {
@@ -377,10 +385,18 @@ impl Reply {
                     _ => return Err(Malformed::Value),
                 }),
                 kind::PRESENCE => {
+                    let (version, code) = (from.u64()?, from.u8()?);
                     if from.0.len() > PRESENCE_MAX as usize / 8 {
                         return Err(Malformed::OverLimit);
                     }
-                    Self::Presence { bits: body.slice_ref(from.bytes(from.0.len())?) }
+                    let said = from.bytes(from.0.len())?.to_vec();
+                    let told = match code {
+                        0 => Told::Bits(said),
+                        1 => Told::Only(said),
+                        2 => Told::Changed(said),
+                        _ => return Err(Malformed::Value),
+                    };
+                    Self::Presence { version, told }
                 }
                 kind::GET => {
                     let (index, answer) = (from.u32()?, GetAnswer::from_code(from.u8()?)?);

@@ -60,7 +60,7 @@ pub enum Request {
         /// This page.
         page: Vec<BlobLength>,
     },
-    /// Asks which blobs are resident, for a range of ordinals.
+    /// Asks which blobs are resident, for a range of ordinals, or what has changed.
     Presence {
         /// An opened dataset.
         handle: u32,
@@ -68,6 +68,8 @@ pub enum Request {
         first: u64,
         /// How many.
         count: u32,
+        /// The version that the caller was told last of this very range; nought if none.
+        since: u64,
     },
     /// Asks for bytes. Each range is answered by a frame of its own, in the order in which they become
     /// ready.
@@ -302,10 +304,11 @@ impl Request {
                     to.u64(row.length);
                 });
             }
-            Self::Presence { handle, first, count } => {
+            Self::Presence { handle, first, count, since } => {
                 to.u32(*handle);
                 to.u64(*first);
                 to.u32(*count);
+                to.u64(*since);
             }
             Self::Get { handle, wait_ms, ranges } => {
                 to.u32(*handle);
@@ -377,7 +380,7 @@ impl Request {
                 if count > PRESENCE_MAX {
                     return Err(Malformed::OverLimit);
                 }
-                Self::Presence { handle, first, count }
+                Self::Presence { handle, first, count, since: from.u64()? }
             }
             kind::GET => Self::Get {
                 handle: from.u32()?,

@@ -10,6 +10,7 @@ use forebay_core::{
     council::{self, Places, Standing, Term},
     manager::{Answer, Open, Report},
     placement::{Choice, Dataset, Job, Share, Times},
+    presence::Told,
     ring::{Member, Membership, NodeList, Weight},
     units::ByteRate,
 };
@@ -65,8 +66,9 @@ fn request() -> impl Strategy<Value = Request> {
                     Request::Upload { namespace, dataset, chunks, partitions, blobs, first, page }
                 }
             ),
-        (any::<u32>(), any::<u64>(), 0..=PRESENCE_MAX)
-            .prop_map(|(handle, first, count)| Request::Presence { handle, first, count }),
+        (any::<u32>(), any::<u64>(), 0..=PRESENCE_MAX, any::<u64>()).prop_map(
+            |(handle, first, count, since)| Request::Presence { handle, first, count, since }
+        ),
         (any::<u32>(), any::<u32>(), vec(range(), 0..20))
             .prop_map(|(handle, wait_ms, ranges)| Request::Get { handle, wait_ms, ranges }),
         any::<u64>().prop_map(|size| Request::Segment { size }),
@@ -257,6 +259,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         ErrorCode::Failed,
         ErrorCode::Fenced,
     ]);
+    let told = prop::sample::select(vec![Told::Bits, Told::Only, Told::Changed]);
     prop_oneof![
         (any::<u16>(), any::<u32>())
             .prop_map(|(version, lease_ms)| Reply::Hello { version, lease_ms }),
@@ -264,7 +267,8 @@ fn reply() -> impl Strategy<Value = Reply> {
         Just(Reply::Show(ShowAnswer::Upload)),
         any::<u32>().prop_map(|handle| Reply::Open { handle }),
         any::<u64>().prop_map(|next| Reply::Uploaded { next }),
-        payload().prop_map(|bits| Reply::Presence { bits }),
+        (any::<u64>(), told, payload())
+            .prop_map(|(version, told, said)| Reply::Presence { version, told: told(said.into()) }),
         (any::<u32>(), gets, payload()).prop_map(|(index, answer, payload)| Reply::Get {
             index,
             answer,
@@ -415,4 +419,14 @@ fn the_first_version_stays_as_it_is() {
         ]
         .concat()
     );
+}
+
+/// What `core`'s count of bytes rests on.
+#[test]
+fn presence_costs_what_it_says() {
+    let request = Request::Presence { handle: 1, first: 2, count: 3, since: 4 };
+    let reply = Reply::Presence { version: 5, told: Told::Bits(vec![0; 7]) };
+    let both = request.encode(1).to_bytes().len() + reply.encode(1).to_bytes().len();
+    assert_eq!(both, PRESENCE_OVERHEAD + 7);
+    assert_eq!(PRESENCE_OVERHEAD, 65, "docs/wire.md and core/tests/it/presence.rs say so");
 }

@@ -15,6 +15,7 @@ use forebay_client::{Reader, is_resident};
 use forebay_core::{
     ItemOrdinal, Namespace,
     digest::Digest,
+    presence::Known,
     ring::Contacts,
     sampler::{Layout, Plan, Sampler},
 };
@@ -82,11 +83,12 @@ fn through_forebay(
 ) -> anyhow::Result<()> {
     let mut reader = Reader::new(digest.clone(), Some(nodes.clone()), agent, "demo");
     let mut progress = Progress::new(digest);
+    let mut known = Known::new(u32::try_from(digest.summary().blobs)?);
     for epoch in 0..args.epochs {
         let mut sampler = sampler(args, digest, epoch)?;
         loop {
-            let resident = reader.presence();
-            let batch = sampler.draw(|item| is_resident(digest, &resident, item));
+            reader.presence(&mut known);
+            let batch = sampler.draw(|item| is_resident(digest, known.bits(), item));
             let Some(batch) = batch else { break };
             let contents = reader.get(batch.items())?;
             sampler.yielded(batch.number())?;

@@ -198,7 +198,7 @@ impl<'a> Job<'a> {
         let summary = digest.summary();
         let member = |node: usize| Member {
             name: NAMES[node].parse().unwrap(),
-            endpoint: cluster.socket(node).display().to_string(),
+            endpoint: cluster.socket(node).into(),
             weight: Weight::default(),
             zone: None,
         };

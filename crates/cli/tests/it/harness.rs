@@ -252,10 +252,15 @@ impl Ran {
 }
 
 /// Waits until something holds; fails if it never does.
-pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn until(what: &str, holds: impl FnMut() -> bool) {
+    until_within(PATIENCE, what, holds);
+}
+
+/// The same, for what takes long.
+pub fn until_within(patience: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !holds() {
-        assert!(begun.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(begun.elapsed() < patience, "waited in vain until {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }

@@ -10,7 +10,7 @@ use std::{
 
 use forebay_client::{Client, Reader};
 use forebay_core::{ItemOrdinal, digest::Digest};
-use forebay_dev_origin::DevOrigin;
+use forebay_dev_origin::{Config, DevOrigin};
 use rustix::process::Signal;
 
 use crate::harness::{Place, Running, content, until};
@@ -19,33 +19,38 @@ const SIZE: usize = 3000;
 const OBJECTS: u64 = 60;
 
 /// A dataset behind an origin, with its digest, and sockets to be.
-struct Scene {
-    place: Place,
-    origin: DevOrigin,
-    digest: Digest,
+pub struct Scene {
+    pub place: Place,
+    pub origin: DevOrigin,
+    pub digest: Digest,
 }
 
 impl Scene {
     fn new() -> Self {
-        let place = Place::with_objects(usize::try_from(OBJECTS).unwrap(), SIZE);
-        let origin = place.serve(|_| {});
+        Self::of(usize::try_from(OBJECTS).unwrap(), SIZE, |_| {})
+    }
+
+    /// So many objects of about this size, behind an origin of this shape.
+    pub fn of(objects: usize, size: usize, shape: impl FnOnce(&mut Config)) -> Self {
+        let place = Place::with_objects(objects, size);
+        let origin = place.serve(shape);
         place.build_from(&origin, "x.digest", &[]).succeeds();
         let digest = forebay_digest::open(&place.out("x.digest")).unwrap().digest.clone();
         origin.reset_counters();
         Self { place, origin, digest }
     }
 
-    fn node_socket(&self) -> PathBuf {
+    pub fn node_socket(&self) -> PathBuf {
         self.place.path("run/node.sock")
     }
 
-    fn node(&self, options: &[&str]) -> Running {
+    pub fn node(&self, options: &[&str]) -> Running {
         let socket = self.node_socket();
         let args = ["serve", "--socket", socket.to_str().unwrap(), "--directory", "../cache"];
         ready(self.place.forebay(args.iter().chain(options)).start())
     }
 
-    fn agent(&self, name: &str, with_node: bool) -> (Running, PathBuf) {
+    pub fn agent(&self, name: &str, with_node: bool) -> (Running, PathBuf) {
         let (socket, node) = (self.place.path(name).join("agent.sock"), self.node_socket());
         let mut args = vec!["agent", "x.digest", "--socket", socket.to_str().unwrap()];
         if with_node {
@@ -54,11 +59,11 @@ impl Scene {
         (ready(self.place.forebay(args).reaching(&self.origin).start()), socket)
     }
 
-    fn reader(&self, agent: &Path) -> Reader {
+    pub fn reader(&self, agent: &Path) -> Reader {
         Reader::new(self.digest.clone(), Some(self.node_socket().into()), agent, "test")
     }
 
-    fn status(&self) -> serde_json::Value {
+    pub fn status(&self) -> serde_json::Value {
         let socket = self.node_socket();
         let args = ["status", "--format", "json", "--socket", socket.to_str().unwrap()];
         self.place.forebay(args).succeeds().json()
@@ -78,7 +83,7 @@ fn object(item: u64) -> Vec<u8> {
 }
 
 /// Waits for the line that says so.
-fn ready(mut process: Running) -> Running {
+pub fn ready(mut process: Running) -> Running {
     let mut line = String::new();
     let mut stdout = BufReader::new(process.child().stdout.take().unwrap());
     stdout.read_line(&mut line).unwrap();
@@ -120,7 +125,7 @@ fn a_killed_node_costs_a_job_nothing_but_time() {
     let mut reader = scene.reader(&socket);
     read(&mut reader, 0..20);
     until("everything is resident", || scene.status()["resident_blobs"] == OBJECTS);
-    let written = || scene.status()["flash_device_bytes_written"].as_u64().unwrap();
+    let written = || scene.status()["flash_device_written_bytes"].as_u64().unwrap();
     until("and on its way to the device", || written() > scene.place.data_size());
     node.signal(Signal::KILL);
     drop(node);

@@ -16,6 +16,7 @@ use forebay_core::{
     BlobOrdinal, ByteSize, ItemOrdinal, NodeName,
     digest::Digest,
     manager::{Answer, Report},
+    presence::Known,
     ring::{Contacts, Ring},
 };
 use forebay_dev_origin::DevOrigin;
@@ -350,7 +351,9 @@ fn a_lost_share_is_read_once_and_refilled() {
     let counters = reader.agent_stats().unwrap();
     assert_eq!(count(&counters, "agent_fallbacks_ring"), shares[1].0, "{counters:?}");
     assert_eq!(count(&counters, "agent_fallbacks_of_n1"), shares[1].0, "{counters:?}");
-    let present = reader.presence().iter().map(|bits| u64::from(bits.count_ones())).sum::<u64>();
+    let mut known = Known::new(u32::try_from(sizes.len()).unwrap());
+    reader.presence(&mut known);
+    let present = known.bits().iter().map(|bits| u64::from(bits.count_ones())).sum::<u64>();
     assert_eq!(
         present,
         sizes.len() as u64 - shares[1].0,

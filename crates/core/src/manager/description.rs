@@ -55,14 +55,18 @@ pub struct JobDescription {
 }
 
 impl Manager {
-    /// How the dataset stands; `why` it has its space, placement says.
-    pub fn describe(&self, why: &str) -> Description {
-        let piece = |piece: u32| match self.place_of(piece) {
+    /// How each piece stands.
+    pub fn pieces(&self) -> impl Iterator<Item = Piece> {
+        (0..self.pieces.count()).map(|piece| match self.place_of(piece) {
             Place::None => Piece::Absent,
             _ if self.loads.contains_key(&self.pieces.holder_of(piece)) => Piece::Loading,
             Place::Rotating => Piece::Rotating,
             Place::Held => Piece::Held,
-        };
+        })
+    }
+
+    /// How the dataset stands; `why` it has its space, placement says.
+    pub fn describe(&self, why: &str) -> Description {
         let jobs = self.readers.values().map(|reader| {
             let time = |mode| reader.benefit.time(mode).map(|time| time.mean_s);
             let chunks = self.pieces.rotating();
@@ -82,7 +86,7 @@ impl Manager {
             manager: String::new(),
             term: 0,
             why: why.to_owned(),
-            pieces: (0..self.pieces.count()).map(piece).collect(),
+            pieces: self.pieces().collect(),
             jobs: jobs.collect(),
         }
     }

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Description, Manager, Open, Order, Place, Settings, Space, Who};
+use super::{Description, Manager, Open, Order, Piece, Place, Settings, Space, Who};
 use crate::{
     ByteSize, DatasetId, NodeName,
     benefit::Mode,
@@ -83,6 +83,21 @@ pub enum Refusal {
     /// It cannot be.
     #[error(transparent)]
     Contradiction(#[from] Contradiction),
+}
+
+/// How much is managed, in numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Overview {
+    /// Datasets.
+    pub datasets: u64,
+    /// Jobs that report.
+    pub jobs: u64,
+    /// Pieces that stay for good.
+    pub held: u64,
+    /// Pieces that stay for a while.
+    pub rotating: u64,
+    /// Pieces that have a place and are not all here.
+    pub loading: u64,
 }
 
 /// What is to be done with pieces of a dataset.
@@ -273,6 +288,23 @@ impl Managers {
         let managed = self.datasets.get(dataset)?;
         let why = managed.share.as_ref().map_or("no job has reported yet", |share| &share.why);
         Some(managed.manager.describe(why))
+    }
+
+    /// How much there is of everything.
+    pub fn overview(&self) -> Overview {
+        let mut all = Overview { datasets: self.datasets.len() as u64, ..Overview::default() };
+        for managed in self.datasets.values() {
+            all.jobs += managed.jobs.len() as u64;
+            for piece in managed.manager.pieces() {
+                match piece {
+                    Piece::Absent => {}
+                    Piece::Loading => all.loading += 1,
+                    Piece::Rotating => all.rotating += 1,
+                    Piece::Held => all.held += 1,
+                }
+            }
+        }
+        all
     }
 
     /// Forgets a dataset. Whoever reports of it next has to tell all.

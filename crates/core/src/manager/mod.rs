@@ -28,7 +28,7 @@ use std::{
 };
 
 pub use description::{Description, JobDescription, Piece};
-pub use managers::{Answer, Managers, Refusal, Report};
+pub use managers::{Answer, Managers, Overview, Refusal, Report};
 pub use membership::Membership;
 pub use open::{Directions, Open, Place, mode};
 use pieces::Pieces;

@@ -9,6 +9,7 @@ mod council;
 mod manager;
 mod managers;
 mod placement;
+mod presence;
 mod rotation;
 mod tier;
 

@@ -2,6 +2,7 @@
 
 use std::{
     io::{Read, Write},
+    net::TcpStream,
     os::{fd::OwnedFd, unix::net::UnixStream},
     path::PathBuf,
     sync::Arc,
@@ -19,6 +20,7 @@ use forebay_core::{
 use forebay_server::{Config, NodeService, Server};
 use forebay_wire::{GetAnswer, HEADER_SIZE, Reply, Request, SentToken};
 use tokio::sync::oneshot;
+use tokio_rustls::rustls::{ClientConnection, StreamOwned};
 
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -129,9 +131,19 @@ pub struct Raw {
     last_id: u64,
 }
 
-/// Whatever can be read and written.
-pub trait Socket: Read + Write {}
-impl<T: Read + Write> Socket for T {}
+/// Whatever can be read and written; a descriptor can be passed over a Unix socket.
+pub trait Socket: Read + Write {
+    fn unix(&self) -> Option<&UnixStream> {
+        None
+    }
+}
+impl Socket for UnixStream {
+    fn unix(&self) -> Option<&UnixStream> {
+        Some(self)
+    }
+}
+impl Socket for TcpStream {}
+impl<T: Read + Write> Socket for StreamOwned<ClientConnection, T> {}
 
 impl Raw {
     /// Connects and says nothing.
@@ -192,7 +204,9 @@ impl Raw {
     pub fn ask_for_segment(&mut self, size: u64) -> (Reply, Option<OwnedFd>) {
         self.send(&Request::Segment { size });
         let mut header = [0; HEADER_SIZE];
-        let (read, descriptor) = forebay_segment::receive(&self.socket, &mut header).unwrap();
+        let (read, descriptor) =
+            forebay_segment::receive(self.socket.unix().expect("a Unix socket"), &mut header)
+                .unwrap();
         self.socket.read_exact(&mut header[read..]).unwrap();
         (read_body(&mut self.socket, &header).1, descriptor)
     }

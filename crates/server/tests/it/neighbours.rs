@@ -5,7 +5,9 @@
 
 use bytes::Bytes;
 use forebay_client::{Client, Handle, Next, Opening};
-use forebay_core::{DatasetId, Namespace, NamespaceId, manager::Report, table::proof_of};
+use forebay_core::{
+    DatasetId, Namespace, NamespaceId, manager::Report, presence::Known, table::proof_of,
+};
 use forebay_wire::{
     BODY_SIZE_MAX, BlobLength, BlobProgress, BlobRange, ClaimAnswer, ErrorCode, Header,
     RenewAnswer, Reply, Request, ShowAnswer,
@@ -108,12 +110,11 @@ fn addresses_of_another_namespace_find_nothing() {
             let shown = raw.ask(&Request::Show { namespace, dataset });
             assert_eq!(shown, Reply::Show(ShowAnswer::Upload), "as if nobody had it");
             assert_eq!(raw.ask(&upload(&honest.data, namespace)), Reply::Open { handle: 0 });
-            let Reply::Presence { bits } =
-                raw.ask(&Request::Presence { handle: 0, first: 0, count: 20 })
-            else {
-                panic!("presence");
-            };
-            assert!(bits.iter().all(|bits| *bits == 0), "nothing is there");
+            let presence = Request::Presence { handle: 0, first: 0, count: 20, since: 0 };
+            let Reply::Presence { version, told } = raw.ask(&presence) else { panic!("presence") };
+            let mut known = Known::new(20);
+            known.hear(version, &told).unwrap();
+            assert!(known.bits().iter().all(|bits| *bits == 0), "nothing is there");
             let ranges = vec![BlobRange { blob: 0, offset: 0, length: 1000 }];
             let reply = raw.ask(&Request::Get { handle: 0, wait_ms: 0, ranges });
             assert!(

@@ -1,0 +1,226 @@
+//! The machine: what a node needs of it.
+
+use std::{
+    fs,
+    io::ErrorKind,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
+
+use forebay_core::ByteSize;
+use forebay_flash::{io::Backend, size_of};
+use forebay_server::Config;
+use rustix::{
+    fs::{Mode, OFlags},
+    io::Errno,
+    process::{Resource, getrlimit},
+};
+
+use super::{Finding, failed, ok, warning};
+
+/// The oldest kernel on which the ring is known to work well.
+const KERNEL_MIN: (u32, u32) = (5, 15);
+/// What a node takes beside `memory`: blobs on their way in and out, and memory for I/O.
+const MEMORY_BESIDE: ByteSize = ByteSize::mib(1024);
+/// Descriptors that a node needs beside its connections.
+const FILES_BESIDE: u64 = 64;
+/// The longest name that a Unix socket can have.
+const SOCKET_NAME_MAX: usize = 107;
+
+/// All of it. A node that runs has its space already.
+pub fn look(config: &Config, is_running: bool) -> Vec<Finding> {
+    let mut findings = vec![kernel(), ring(config.io), direct_io(config)];
+    findings.extend(space(config, is_running));
+    findings.extend([memory(config), files(config), socket(&config.socket)]);
+    findings
+}
+
+fn kernel() -> Finding {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let release = release.trim().to_owned();
+    let mut numbers = release.split(['.', '-']).map(|part| part.parse::<u32>().ok());
+    match (numbers.next().flatten(), numbers.next().flatten()) {
+        (Some(major), Some(minor)) if (major, minor) < KERNEL_MIN => {
+            let (major, minor) = KERNEL_MIN;
+            let remedy = format!("use {major}.{minor} or newer, or say `io = \"threads\"`");
+            warning("kernel", release, remedy)
+        }
+        _ => ok("kernel", release),
+    }
+}
+
+fn ring(backend: Backend) -> Finding {
+    if backend == Backend::Threads {
+        return ok("io_uring", "not asked for: `io` is \"threads\"");
+    }
+    match io_uring::IoUring::new(8) {
+        Ok(_) => ok("io_uring", "allowed"),
+        Err(error) => {
+            let remedy = "allow it in the container's seccomp profile, and look at \
+                          /proc/sys/kernel/io_uring_disabled";
+            let found = format!("not allowed ({error})");
+            match backend {
+                Backend::Uring => failed("io_uring", found, remedy),
+                _ => warning("io_uring", format!("{found}; threads are used instead"), remedy),
+            }
+        }
+    }
+}
+
+fn direct_io(config: &Config) -> Finding {
+    let directory = nearest(&config.directory);
+    let shown = directory.display();
+    let flags = OFlags::TMPFILE | OFlags::DIRECT | OFlags::RDWR | OFlags::CLOEXEC;
+    match rustix::fs::open(&directory, flags, Mode::RUSR | Mode::WUSR) {
+        Ok(_) => ok("direct I/O", format!("works in `{shown}`")),
+        Err(Errno::INVAL) => {
+            let found = format!("the file system of `{shown}` has none");
+            failed("direct I/O", found, "put `directory` or `devices` on ext4, xfs or a drive")
+        }
+        // Files without a name are what it cannot make; that says nothing of direct I/O.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR) => {
+            ok("direct I/O", format!("could not be tried in `{shown}`"))
+        }
+        Err(error) => {
+            let found = format!("cannot write to `{shown}` ({error})");
+            failed("direct I/O", found, "name another `directory`, or change its rights")
+        }
+    }
+}
+
+fn space(config: &Config, is_running: bool) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for device in &config.devices {
+        let shown = device.display();
+        // Block devices and files alike; a file that is not there yet is made.
+        match fs::OpenOptions::new().read(true).write(true).open(device) {
+            Ok(_) => findings.push(ok("device", format!("`{shown}` can be written"))),
+            Err(error)
+                if error.kind() == ErrorKind::NotFound
+                    && !shown.to_string().starts_with("/dev/") => {}
+            Err(error) => {
+                let remedy = "check its name, and that this user may write to it";
+                findings.push(failed("device", format!("`{shown}`: {error}"), remedy));
+            }
+        }
+    }
+    if !config.devices.is_empty() {
+        return findings;
+    }
+    let directory = nearest(&config.directory);
+    let Ok(space) = rustix::fs::statvfs(&directory) else { return findings };
+    let free = ByteSize(space.f_bavail.saturating_mul(space.f_frsize));
+    let reserved = size_of(&config.directory.join("cache.flash"));
+    findings.push(match (config.capacity, reserved) {
+        (None, Some(reserved)) => ok("space", format!("{reserved} are reserved, {free} free")),
+        (Some(wanted), reserved) if wanted.0 > free.0 + reserved.map_or(0, |size| size.0) => {
+            let found = format!("`capacity` is {wanted}, but only {free} are free");
+            let remedy = "make room, give less, or put `directory` on another disk";
+            if is_running {
+                warning("space", found, remedy)
+            } else {
+                failed("space", found, remedy)
+            }
+        }
+        _ => ok("space", format!("{} of {free}", config.capacity_of(free))),
+    });
+    findings
+}
+
+fn memory(config: &Config) -> Finding {
+    let needed = ByteSize(config.memory.0 + MEMORY_BESIDE.0);
+    let Some((limit, whose)) = memory_limit() else {
+        return ok("memory", format!("up to {needed}; there is no limit to compare with"));
+    };
+    if needed > limit {
+        let found = format!("{whose} has {limit}; a busy node takes up to {needed}");
+        return warning("memory", found, "raise the limit, or give less `memory`");
+    }
+    ok("memory", format!("up to {needed} of {limit} ({whose})"))
+}
+
+/// The least that limits this process, and what it is.
+fn memory_limit() -> Option<(ByteSize, &'static str)> {
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let root = Path::new("/sys/fs/cgroup");
+    let mut limits = Vec::new();
+    for group in groups.lines() {
+        let mut fields = group.splitn(3, ':').skip(1);
+        let (Some(kinds), Some(path)) = (fields.next(), fields.next()) else { continue };
+        let (root, name) = match kinds {
+            "" => (root.to_owned(), "memory.max"),
+            kinds if kinds.split(',').any(|kind| kind == "memory") => {
+                (root.join("memory"), "memory.limit_in_bytes")
+            }
+            _ => continue,
+        };
+        // A container sees its own group at the root.
+        let own = root.join(path.trim_start_matches('/'));
+        for directory in own.ancestors().take_while(|directory| directory.starts_with(&root)) {
+            let limit = fs::read_to_string(directory.join(name)).ok();
+            limits.extend(limit.and_then(|text| text.trim().parse::<u64>().ok()));
+        }
+    }
+    let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = info.lines().find_map(|line| {
+        let kib = line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB")?;
+        kib.trim().parse::<u64>().ok().map(|kib| kib << 10)
+    });
+    let group = limits.into_iter().min().filter(|limit| total.is_none_or(|total| *limit < total));
+    match group {
+        Some(limit) => Some((ByteSize(limit), "the control group")),
+        None => total.map(|total| (ByteSize(total), "the machine")),
+    }
+}
+
+fn files(config: &Config) -> Finding {
+    // The node raises its own limit as far as it may.
+    let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    let needed = config.connections as u64 + FILES_BESIDE;
+    if needed > limit {
+        let found =
+            format!("at most {limit} may be open, but `connections` is {}", config.connections);
+        return warning(
+            "open files",
+            found,
+            format!("raise the limit (ulimit -Hn {needed}), or give less"),
+        );
+    }
+    ok("open files", format!("{needed} of {limit}"))
+}
+
+fn socket(path: &Path) -> Finding {
+    let shown = path.display();
+    if path.as_os_str().len() > SOCKET_NAME_MAX {
+        let found = format!("`{shown}` is longer than {SOCKET_NAME_MAX} bytes");
+        return failed("socket", found, "name a shorter one with `socket` or $FOREBAY_SOCKET");
+    }
+    let directory = path.parent().map(Path::to_owned).unwrap_or_default();
+    match fs::metadata(&directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            ok("socket", format!("`{shown}`; its directory is made when a node starts"))
+        }
+        Err(error) => {
+            let found = format!("`{}`: {error}", directory.display());
+            failed("socket", found, "name a socket in a directory of your own")
+        }
+        Ok(metadata) => {
+            let mine = metadata.uid() == rustix::process::geteuid().as_raw();
+            if mine && metadata.mode() & 0o022 == 0 {
+                return ok("socket", format!("`{shown}`"));
+            }
+            let found = format!("others may write to `{}`", directory.display());
+            let remedy = format!("chmod 700 `{}`, or name another `socket`", directory.display());
+            failed("socket", found, remedy)
+        }
+    }
+}
+
+/// The directory, or the nearest above it that is there.
+fn nearest(directory: &Path) -> PathBuf {
+    let there = directory.ancestors().find(|directory| directory.is_dir());
+    match there {
+        Some(there) if !there.as_os_str().is_empty() => there.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
