@@ -141,6 +141,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
         let path = directory.path().join("node.sock");
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
         let complaint = Listener::bind(&path, Audience::Everyone).unwrap_err().to_string();
         assert!(complaint.contains("chmod 711"), "{complaint}");
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o711)).unwrap();

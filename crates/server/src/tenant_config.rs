@@ -40,9 +40,7 @@ impl TenantConfig {
 
     fn set(&mut self, key: &str, value: &toml::Value) -> anyhow::Result<()> {
         match key {
-            "name" => {
-                self.name = value.as_str().context("should be a text in quotes")?.to_owned();
-            }
+            "name" => self.name = value.as_str().context("should be a text in quotes")?.into(),
             "tokens" => self.tokens = paths(value)?,
             "uids" => {
                 let uid = |uid: &toml::Value| u32::try_from(uid.as_integer()?).ok();

@@ -75,7 +75,8 @@ fn tenants_share_a_node_over_tls() {
         namespaces = [\"public\"]
     ";
     fs::write(place.out("forebay.toml"), config).unwrap();
-    place.forebay(["serve", "--config", "forebay.toml", "--check-config"]).succeeds();
+    let checked = place.forebay(["serve", "--config", "forebay.toml", "--check-config"]).run();
+    assert_eq!(checked.code, Some(0), "{checked:?}");
     let mut node = place.forebay(["serve", "--config", "forebay.toml"]).start();
     let address = ready(&mut node)["listen"].as_str().unwrap().to_owned();
     let port = address.rsplit_once(':').unwrap().1;
