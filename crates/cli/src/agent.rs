@@ -10,7 +10,7 @@ use forebay_agent::{Agent, Config};
 use forebay_core::Endpoint;
 use forebay_digest::open;
 use forebay_identity::Credentials;
-use forebay_origin::{Credentials, Origin};
+use forebay_origin::{self as origin, Origin};
 use rustix::{
     event::{PollFd, PollFlags, poll},
     process::{Pid, PidfdFlags, pidfd_open},
@@ -174,7 +174,9 @@ fn take_options(options: &mut forebay_origin::Options) -> anyhow::Result<()> {
         }
     }
     options.credentials = match keys {
-        (Some(access_key), Some(secret_key)) => Some(Credentials { access_key, secret_key }),
+        (Some(access_key), Some(secret_key)) => {
+            Some(origin::Credentials { access_key, secret_key })
+        }
         (None, None) => None,
         _ => bail!("the options `access_key` and `secret_key` go together"),
     };
