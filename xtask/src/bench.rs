@@ -77,7 +77,7 @@ pub fn wire(quick: bool, json: bool) -> Outcome {
                 command.arg(format!("--{}", peer.to_lowercase())).arg(path);
             }
             None => {
-                eprintln!("{peer} is not compared: install it with `apt-get install {package}`")
+                eprintln!("{peer} is not compared: install it with `apt-get install {package}`");
             }
         }
     }

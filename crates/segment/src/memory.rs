@@ -313,8 +313,8 @@ mod tests {
 
     #[test]
     fn it_is_gone_when_both_have_let_go() {
-        let (left, leaving) = std::sync::mpsc::channel();
-        let leave = move |remains| left.send(remains).unwrap();
+        let (told, leaving) = std::sync::mpsc::channel();
+        let leave = move |remains| told.send(remains).unwrap();
         let (segment, lent) = Segment::new(SIZE, leave).unwrap();
         let window = Window::open(&lent, SIZE).unwrap();
         let view = window.view(0, 10).unwrap();

@@ -353,13 +353,13 @@ impl NodeService {
     /// Memory to be shared with a client of this machine, if there is any left.
     async fn lend(&self, size: u64) -> Option<(Arc<Segment>, OwnedFd)> {
         let segments = Arc::clone(&self.segments);
-        let make = tokio::task::spawn_blocking(move || segments.make(size));
-        let made = make.await.expect("making does not panic");
-        match made {
+        let making = tokio::task::spawn_blocking(move || segments.make(size));
+        let lent = making.await.expect("making does not panic");
+        match lent {
             Some(_) => self.counters.segments_lent.one(),
             None => self.counters.segments_refused.one(),
         }
-        made
+        lent
     }
 
     async fn answer_to(

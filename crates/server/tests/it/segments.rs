@@ -50,10 +50,10 @@ fn bytes_are_right_on_every_path() {
         let mut random = fastrand::Rng::with_seed(segments + memory);
         for round in 0..30 {
             let mut ranges: Vec<BlobRange> = Vec::new();
-            for blob in 0..lengths.len() {
-                let end = random.usize(0..=lengths[blob]);
+            for (blob, all) in lengths.into_iter().enumerate() {
+                let end = random.usize(0..=all);
                 let start = random.usize(0..=end);
-                let whole = if round % 3 == 0 { 0..lengths[blob] } else { start..end };
+                let whole = if round % 3 == 0 { 0..all } else { start..end };
                 let length = u32::try_from(whole.len()).unwrap();
                 ranges.push(BlobRange { blob: blob as u64, offset: whole.start as u64, length });
             }

@@ -56,8 +56,9 @@ impl Side {
         let began = Instant::now();
         let clients = &mut self.clients;
         let ran = thread::scope(|scope| {
-            let one = |(client, mut random): (&mut Box<dyn Fetch>, fastrand::Rng)| {
-                scope.spawn(move || {
+            let mut threads = Vec::with_capacity(clients.len());
+            for (client, mut random) in clients.iter_mut().zip(seeds) {
+                threads.push(scope.spawn(move || {
                     let (mut latencies, mut bytes) = (Vec::with_capacity(1 << 14), 0);
                     let mut wanted = vec![0; batch];
                     while began.elapsed() < limit {
@@ -67,9 +68,8 @@ impl Side {
                         latencies.push(asked.elapsed());
                     }
                     anyhow::Ok((latencies, bytes))
-                })
-            };
-            let threads: Vec<_> = clients.iter_mut().zip(seeds).map(one).collect();
+                }));
+            }
             let join = |thread: thread::ScopedJoinHandle<'_, _>| thread.join().expect("no panic");
             threads.into_iter().map(join).collect::<anyhow::Result<Vec<_>>>()
         })?;

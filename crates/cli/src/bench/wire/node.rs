@@ -77,19 +77,15 @@ impl Node {
         let items = bytes.0 / item as u64;
         let socket = directory.join("run/node.sock");
         fs::create_dir_all(directory)?;
-        let configuration = format!(
-            "socket = {socket:?}\nlisten = \"127.0.0.1:0\"\ndirectory = {:?}\ncapacity = \"{}B\"\nmemory = \
-             \"{}B\"\nsegments = \"1GiB\"\n",
-            directory.join("cache"),
-            2 * bytes.0 + (64 << 20),
-            if in_memory { 4 * bytes.0 } else { 0 },
-        );
-        let file = directory.join("node.toml");
-        fs::write(&file, configuration)?;
+        let memory = if in_memory { 4 * bytes.0 } else { 0 };
         let mut child = Command::new(std::env::current_exe().context("find our own binary")?)
-            .args(["serve", "--config"])
-            .arg(&file)
-            .env_remove("FOREBAY_CAPACITY")
+            .args(["serve", "--listen", "127.0.0.1:0", "--segments", "1GiB"])
+            .args(["--capacity", &format!("{}B", 2 * bytes.0 + (64 << 20))])
+            .args(["--memory", &format!("{memory}B")])
+            .arg("--socket")
+            .arg(&socket)
+            .arg("--directory")
+            .arg(directory.join("cache"))
             .stdout(Stdio::piped())
             .spawn()
             .context("start a node")?;
