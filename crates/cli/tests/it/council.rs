@@ -262,7 +262,7 @@ impl<'a> Job<'a> {
             Some(Ok(answer)) => {
                 if let Answer::Elsewhere(manager) = &answer {
                     let is_it = |name: &&str| name.parse::<NodeName>().unwrap() == *manager;
-                    self.target = NAMES.iter().position(|name| is_it(&name)).unwrap();
+                    self.target = NAMES.iter().position(is_it).unwrap();
                 }
                 self.membership.answered(answer);
             }
