@@ -65,6 +65,7 @@ impl Sums {
 }
 
 /// Every job reads everything once, in an order of its own, and checks it; `meanwhile` may do harm.
+#[expect(clippy::print_stdout, reason = "the figures are what it is for")]
 fn run(lease: &str, latency: Duration, meanwhile: impl FnOnce(&Scene, &[Job])) -> Sums {
     let count = blobs();
     let scene = Scene::of(count, SIZE, |config| config.latency = latency);
