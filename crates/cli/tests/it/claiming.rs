@@ -201,7 +201,7 @@ fn killed_holders_pass_their_claims_on() {
 /// And with holders that are stopped: within the lease others have their turn. Who comes back has lost them.
 #[test]
 fn stalled_holders_lose_their_claims() {
-    let sums = run("1s", Duration::from_millis(20), |scene, jobs| {
+    let sums = run("5s", Duration::from_millis(20), |scene, jobs| {
         until_within(PATIENCE, "something is fetched", || fetched(scene) * 6 >= blobs() as u64);
         signal(&jobs[5], Signal::STOP);
         // All others finish without it.
