@@ -71,22 +71,19 @@ static LOG_AT: OnceLock<Box<dyn Fn(EnvFilter) + Send + Sync>> = OnceLock::new();
 pub fn begin_logging() {
     let filter = EnvFilter::try_from_env("FOREBAY_LOG").unwrap_or_else(|_| level("info"));
     let logs = tracing_subscriber::fmt().with_writer(io::stderr).with_env_filter(filter);
-    // It fails only if nobody logs any more.
-    let set: Box<dyn Fn(EnvFilter) + Send + Sync> =
-        match std::env::var("FOREBAY_LOG_FORMAT").as_deref() {
-            Ok("json") => {
-                let logs = logs.json().with_filter_reloading();
-                let handle = logs.reload_handle();
-                logs.init();
-                Box::new(move |filter| drop(handle.reload(filter)))
-            }
-            _ => {
-                let logs = logs.with_filter_reloading();
-                let handle = logs.reload_handle();
-                logs.init();
-                Box::new(move |filter| drop(handle.reload(filter)))
-            }
-        };
+    let is_json = std::env::var("FOREBAY_LOG_FORMAT").is_ok_and(|format| format == "json");
+    // Changing it fails only if nobody logs any more.
+    let set: Box<dyn Fn(EnvFilter) + Send + Sync> = if is_json {
+        let logs = logs.json().with_filter_reloading();
+        let handle = logs.reload_handle();
+        logs.init();
+        Box::new(move |filter| drop(handle.reload(filter)))
+    } else {
+        let logs = logs.with_filter_reloading();
+        let handle = logs.reload_handle();
+        logs.init();
+        Box::new(move |filter| drop(handle.reload(filter)))
+    };
     assert!(LOG_AT.set(set).is_ok(), "logging begins once");
 }
 

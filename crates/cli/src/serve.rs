@@ -121,7 +121,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     );
     let reloading = reload_when_asked(args, hangups, server.reloads());
     tokio::select! {
-        served = server.run(asked) => served?,
+        ended = server.run(asked) => ended?,
         () = reloading => unreachable!("signals do not end"),
     }
     tracing::info!("stopped");

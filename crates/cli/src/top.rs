@@ -82,19 +82,18 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         let now = tokio::task::block_in_place(|| look(&mut client))?;
         let between = Between { last: &last, now: &now, passed: at.elapsed() };
         at = Instant::now();
-        match &screen {
-            None => output::data(&between.line(number == 0))?,
-            Some(screen) => {
-                curve.push_back(between.more("hit_bytes") as f64 / between.passed.as_secs_f64());
-                if curve.len() > CURVE {
-                    curve.pop_front();
-                }
-                let mut text = between.screen(&curve);
-                for shown in &shown {
-                    text += &tokio::task::block_in_place(|| dataset(&mut client, shown))?;
-                }
-                screen.draw(&text)?;
+        if screen.is_some() {
+            curve.push_back(between.more("hit_bytes") as f64 / between.passed.as_secs_f64());
+            if curve.len() > CURVE {
+                curve.pop_front();
             }
+            let mut text = between.screen(&curve);
+            for shown in &shown {
+                text += &tokio::task::block_in_place(|| dataset(&mut client, shown))?;
+            }
+            Screen::draw(&text)?;
+        } else {
+            output::data(&between.line(number == 0))?;
         }
         last = now;
     }
@@ -127,7 +126,7 @@ impl Screen {
     }
 
     /// Draws over what was there, without a flicker.
-    fn draw(&self, text: &str) -> anyhow::Result<()> {
+    fn draw(text: &str) -> anyhow::Result<()> {
         output::data(&format!("\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\r\n")))
     }
 }
@@ -234,11 +233,11 @@ impl Between<'_> {
         row(
             "jobs",
             &format!(
-                "{} on {}; {} with open datasets, {} report",
+                "{} on {}; {} report, of {}",
                 output::count(self.value("connections_open"), "connection"),
                 output::count(self.value("datasets_open"), "dataset"),
-                self.value("datasets_managed"),
-                self.value("jobs")
+                self.value("jobs"),
+                output::count(self.value("datasets_managed"), "dataset")
             ),
         );
         row(

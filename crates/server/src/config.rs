@@ -176,6 +176,8 @@ const LIVE: [&str; 6] = ["memory", "connections", "namespaces", "idle_exit", "gr
 const AUTO: &str = "auto";
 /// What to write for "never", or "nowhere".
 const NONE: &str = "none";
+/// What `log` can be.
+const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 /// How much time a stop may take.
 const GRACE_MAX: Duration = Duration::from_mins(10);
 
@@ -277,7 +279,6 @@ impl Config {
             "`connections` should be between 1 and {CONNECTIONS_MAX}"
         );
         ensure!(self.grace <= GRACE_MAX, "`grace` should be at most 10min");
-        const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
         ensure!(LEVELS.contains(&&*self.log), "`log` should be one of {}", LEVELS.join(", "));
         ensure!(LEASES.contains(&self.lease), "`lease` should be between 100ms and 10min");
         Ok(())
@@ -299,10 +300,8 @@ impl Config {
     pub fn template() -> String {
         let lines = KEYS.iter().map(|(key, example, meaning)| {
             let default = Self::default_of(key).unwrap_or_else(|| (*example).to_owned());
-            let example = match &default == example {
-                true => String::new(),
-                false => format!("; like {example}"),
-            };
+            let example =
+                if default == *example { String::new() } else { format!("; like {example}") };
             let live = if LIVE.contains(key) { "; SIGHUP takes it up" } else { "" };
             format!("# {meaning}{example}{live}\n# {key} = {default}\n")
         });

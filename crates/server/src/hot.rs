@@ -47,10 +47,10 @@ impl Hot {
 
     /// From now on there is room for so much. What is here stays, as far as it fits.
     pub fn resize(&self, memory: ByteSize) {
-        let mut shelf = self.shelf.write();
-        match &*shelf {
-            Some(shelf) if memory.0 > 0 => shelf.blobs.set_capacity(memory.0),
-            _ => *shelf = Shelf::new(memory),
+        let mut place = self.shelf.write();
+        match &*place {
+            Some(there) if memory.0 > 0 => there.blobs.set_capacity(memory.0),
+            _ => *place = Shelf::new(memory),
         }
     }
 

@@ -46,8 +46,8 @@ async fn reach(digest: &Digest, options: &Options) -> Result<(), OriginError> {
     let origin = Origin::new(&digest.summary().origin, options)?;
     for blob in 0..digest.summary().blobs {
         let Ok(row) = digest.blob(BlobOrdinal::new(blob)) else { continue };
-        let parts = row.parts().filter_map(Result::ok);
-        for part in parts.filter(|part| part.length > 0) {
+        let mut parts = row.parts().filter_map(Result::ok);
+        if let Some(part) = parts.find(|part| part.length > 0) {
             let range = part.offset..part.offset + 1;
             return origin.read(part.object, part.version, range).await.map(drop);
         }

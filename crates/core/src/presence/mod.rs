@@ -265,7 +265,9 @@ mod tests {
 
     fn bits_of(blobs: u32, there: &[u32]) -> Vec<u8> {
         let mut bits = vec![0; blobs.div_ceil(8) as usize];
-        there.iter().for_each(|blob| bits[*blob as usize / 8] |= 1 << (blob % 8));
+        for blob in there {
+            bits[*blob as usize / 8] |= 1 << (blob % 8);
+        }
         bits
     }
 

@@ -4,7 +4,7 @@ use forebay_core::{ByteSize, presence::Known};
 
 use crate::harness::{Data, TestNode, put};
 
-const BLOBS: usize = 4000;
+const BLOBS: u16 = 4000;
 
 fn has(known: &Known, blob: usize) -> bool {
     known.bits()[blob / 8] >> (blob % 8) & 1 == 1
@@ -14,24 +14,25 @@ fn has(known: &Known, blob: usize) -> bool {
 #[test]
 fn changes_are_told_in_few_bytes() {
     let node = TestNode::start(ByteSize::mib(64));
-    let data = Data::new(&[100; BLOBS]);
+    let blobs = usize::from(BLOBS);
+    let data = Data::new(&vec![100; blobs]);
     let (mut client, handle) = node.open(&data);
-    let mut known = Known::new(BLOBS as u32);
+    let mut known = Known::new(BLOBS.into());
     let first = client.presence_since(handle, &mut known).unwrap();
     assert_eq!(first, 65 + 5, "nothing is there, and that is soon said");
     let mut spent = 0;
     for round in 0..20 {
         for blob in 0..20 {
-            put(&mut client, handle, &data, (round * 20 + blob) * 7 % BLOBS);
+            put(&mut client, handle, &data, (round * 20 + blob) * 7 % blobs);
         }
         // Stock is not taken for every question.
-        while !has(&known, (round * 20 + 19) * 7 % BLOBS) {
+        while !has(&known, (round * 20 + 19) * 7 % blobs) {
             spent = client.presence_since(handle, &mut known).unwrap();
         }
         assert!(spent <= 65 + 40, "20 changes in {spent} bytes");
     }
     let (mut other, its) = node.open(&data);
-    assert_eq!(other.presence(its, BLOBS as u64).unwrap(), known.bits(), "as another sees it");
+    assert_eq!(other.presence(its, BLOBS.into()).unwrap(), known.bits(), "as another sees it");
     let here: u32 = known.bits().iter().map(|bits| bits.count_ones()).sum();
     assert_eq!(here, 400);
     client.evict(handle).unwrap();
