@@ -265,8 +265,7 @@ fn other_orders(run: &mut Run<'_>, section: &mut Section, seen: &mut Vec<Seen>) 
         }
     }
     section.text.push_str(
-        "\nThe optimum knows every order in advance. Nobody can know that of a full shuffle: whoever knows only which segments each job has yet to \
-         read, and keeps those that are wanted most, absorbs about as much as next-use does. Where nothing is announced, next-use goes by who \
+        "\nThe optimum knows every order in advance, which nobody can of a full shuffle. Where nothing is announced, next-use goes by who \
          reads along, and how far behind: jobs that followed another so far are expected to go on.\n\n",
     );
 }
