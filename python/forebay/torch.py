@@ -9,9 +9,9 @@ rows.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -161,9 +161,13 @@ class _Lookup(nn.Module):
         self._columns = sum(self._dimensions)
         self._pooled_here = all(dtype == "float32" for dtype, _, _ in self._shapes)
 
-    def stats(self) -> dict[str, int]:
-        """What has been counted since the tables were opened, and what is in memory."""
-        return self._tables.stats()
+    def stats(self) -> dict[str, Any]:
+        """What has been counted since the tables were opened, and what is in memory.
+
+        ``bundles`` are tables whose keys determine others', as far as the policy has learned that:
+        ``(from, to, confidence)``.
+        """
+        return {**self._tables.stats(), "bundles": self._tables.bundles()}
 
     def _replace(self, table: int, by: Table | str | os.PathLike[str]) -> None:
         self._tables.replace_table(table, _source(by))
@@ -430,6 +434,18 @@ class EmbeddingCollection(_Lookup):
         keys = _indices(keys).view(keys.shape)
         self._tables.lookup_single(keys.numpy(), self._paddings, pooled.view(-1).numpy())
         return list(torch.split(pooled, self._dimensions, dim=1))
+
+    def prefetch(self, known: Mapping[int, Tensor]) -> int:
+        """Brings rows into memory that will be asked for soon.
+
+        ``known`` has keys by the number of their table: those that are known before the others, such
+        as the user's while features are still being computed. The rows of all keys that these imply
+        come along, as far as it has been learned which come together (``stats()["bundles"]``).
+        Returns how many rows were read. Call it in a thread of its own to go on meanwhile.
+        """
+        return self._tables.prefetch(
+            [(table, _indices(keys).numpy()) for table, keys in known.items()]
+        )
 
     def replace_table(self, table: int, by: Table | str | os.PathLike[str]) -> None:
         """Reads the rows of a table from another file of the same shape from now on."""

@@ -127,6 +127,24 @@ impl Tables {
         py.detach(|| self.opened.gather(&bags, out)).map_err(|error| unusable(&error))
     }
 
+    /// Brings the rows of these keys, and of those that they imply, into memory. Returns how many were read.
+    #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
+    fn prefetch(
+        &self,
+        py: Python<'_>,
+        known: Vec<(usize, PyReadonlyArray1<'_, i64>)>,
+    ) -> PyResult<u64> {
+        let known = known.iter().map(|(table, keys)| Ok((*table, keys.as_slice()?)));
+        let known = known.collect::<PyResult<Vec<_>>>()?;
+        py.detach(|| self.opened.prefetch(&known)).map_err(|error| unusable(&error))
+    }
+
+    /// Tables whose keys determine others': from, to, confidence.
+    fn bundles(&self) -> Vec<(u16, u16, f64)> {
+        let learned = self.opened.implications().into_iter();
+        learned.map(|one| (one.from.0, one.to.0, one.confidence)).collect()
+    }
+
     #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
     fn replace_rows(
         &self,
@@ -157,6 +175,7 @@ impl Tables {
             ("rows_read", stats.rows_read),
             ("reads", stats.reads),
             ("bytes_read", stats.bytes_read),
+            ("rows_prefetched", stats.rows_prefetched),
             ("rows_replaced", stats.rows_replaced),
             ("resident_rows", stats.resident_rows),
             ("resident_bytes", stats.resident_bytes),

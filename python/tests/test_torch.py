@@ -278,6 +278,37 @@ def test_rows_and_tables_are_replaced_while_others_look_up(tmp_path: Path) -> No
         ours.replace_rows(0, torch.zeros((1, 4)))
 
 
+def test_known_keys_and_what_they_imply_are_fetched_ahead(tmp_path: Path) -> None:
+    rows = 3000
+    full = [torch.arange(rows).float().repeat_interleave(4).view(rows, 4) + n for n in range(3)]
+    tables = []
+    for number, weight in enumerate(full):
+        path = tmp_path / f"{number}.npy"
+        np.save(path, weight.numpy())
+        tables.append(path)
+    ours = EmbeddingCollection(tables, memory=16 * 400)
+    generator = torch.Generator().manual_seed(1)
+    missed = [0, 0]
+    for index in range(16_000):
+        user, item = ((torch.rand(2, generator=generator) ** 3) * rows).long().tolist()
+        ours.prefetch({0: torch.tensor([user]), 2: torch.tensor([item], dtype=torch.int32)})
+        before = ours.stats()["rows_read"]
+        found = ours(torch.tensor([[user], [user * 7 % rows], [item]]))
+        missed[index // 8000] += ours.stats()["rows_read"] - before
+        expected = [user, user * 7 % rows + 1, item + 2]
+        assert [row[0, 0].item() for row in found] == expected
+    stats = ours.stats()
+    assert [(a, b) for a, b, _ in stats["bundles"]] == [(0, 1)]
+    assert missed[1] * 2 < missed[0]
+    assert stats["rows_prefetched"] > 1000
+    with pytest.raises(forebay.TableError, match="key 3000 at place 0 of table 1"):
+        ours.prefetch({1: torch.tensor([rows])})
+    with pytest.raises(forebay.TableError, match="there is no table 7"):
+        ours.prefetch({7: torch.tensor([0])})
+    with pytest.raises(ValueError, match="int64 or int32"):
+        ours.prefetch({0: torch.tensor([0.5])})
+
+
 def test_import_forebay_imports_no_torch() -> None:
     import subprocess
     import sys

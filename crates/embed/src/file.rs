@@ -97,6 +97,8 @@ pub(crate) struct DataFile {
     /// For rows, past it.
     direct: Option<File>,
     length: u64,
+    /// Device and number there.
+    identity: (u64, u64),
     /// How the file was when it was opened, or when we last wrote to it. Whoever reads rows holds it for
     /// reading meanwhile, so that nobody reads half of what [`DataFile::write`] writes.
     state: RwLock<State>,
@@ -125,6 +127,10 @@ impl DataFile {
             io::ErrorKind::NotFound => OpenError::Missing { path: path.to_owned() },
             _ => OpenError::Io { path: path.to_owned(), source },
         };
+        // Opening a pipe would wait for whoever writes to it.
+        if !std::fs::metadata(path).map_err(failed)?.is_file() {
+            return Err(OpenError::NotAFile { path: path.to_owned() });
+        }
         let buffered = File::open(path).map_err(failed)?;
         if !buffered.metadata().map_err(failed)?.is_file() {
             return Err(OpenError::NotAFile { path: path.to_owned() });
@@ -132,8 +138,20 @@ impl DataFile {
         let state = State::of(&buffered).map_err(failed)?;
         let direct = if direct { open_direct(path, &buffered) } else { None };
         let _ = rustix::fs::fadvise(&buffered, 0, None, rustix::fs::Advice::Random);
-        let (path, length) = (path.to_owned(), state.length);
-        Ok(Self { path, buffered, direct, length, state: RwLock::new(state) })
+        let metadata = buffered.metadata().map_err(failed)?;
+        Ok(Self {
+            path: path.to_owned(),
+            identity: (metadata.dev(), metadata.ino()),
+            length: state.length,
+            buffered,
+            direct,
+            state: RwLock::new(state),
+        })
+    }
+
+    /// Whether both are one file, by whatever names.
+    pub fn is(&self, other: &DataFile) -> bool {
+        self.identity == other.identity
     }
 
     pub fn path(&self) -> &Path {
@@ -211,8 +229,8 @@ impl DataFile {
     /// Writes to the file, for as long as nobody reads. What a crash leaves of it is anything.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let file = File::options().write(true).open(&self.path)?;
-        let (ours, there) = (self.buffered.metadata()?, file.metadata()?);
-        if (ours.dev(), ours.ino()) != (there.dev(), there.ino()) {
+        let there = file.metadata()?;
+        if self.identity != (there.dev(), there.ino()) {
             return Err(io::Error::other("another file has taken its place"));
         }
         let mut state = self.state.write();

@@ -17,12 +17,14 @@ pub struct Stats {
     pub keys: u64,
     /// Keys whose rows were in memory.
     pub hits: u64,
-    /// Rows read from disk.
+    /// Rows read from disk for lookups.
     pub rows_read: u64,
-    /// Reads that this took.
+    /// Reads, for lookups and ahead of them.
     pub reads: u64,
     /// Bytes that they transferred.
     pub bytes_read: u64,
+    /// Rows that were read ahead of lookups; their reads are counted above.
+    pub rows_prefetched: u64,
     /// Rows that were replaced, and rows of tables that were.
     pub rows_replaced: u64,
     /// Rows in memory.
@@ -58,6 +60,7 @@ pub(crate) struct Counters {
     rows_read: AtomicU64,
     reads: AtomicU64,
     bytes_read: AtomicU64,
+    rows_prefetched: AtomicU64,
     rows_replaced: AtomicU64,
 }
 
@@ -77,6 +80,12 @@ impl Counters {
         }
     }
 
+    pub fn prefetched(&self, rows: u64, reads: u64, bytes: u64) {
+        self.rows_prefetched.fetch_add(rows, Relaxed);
+        self.reads.fetch_add(reads, Relaxed);
+        self.bytes_read.fetch_add(bytes, Relaxed);
+    }
+
     pub fn replaced(&self, rows: u64) {
         self.rows_replaced.fetch_add(rows, Relaxed);
     }
@@ -92,6 +101,7 @@ impl Counters {
             rows_read: of(&self.rows_read),
             reads: of(&self.reads),
             bytes_read: of(&self.bytes_read),
+            rows_prefetched: of(&self.rows_prefetched),
             rows_replaced: of(&self.rows_replaced),
             ..Stats::default()
         }

@@ -25,7 +25,8 @@ use std::{
 use forebay_core::{
     ByteSize,
     embedding::{
-        Budget, Capacity, Key, Outcome, Policy, PolicyKind, TableId, TableShape, whole_tables,
+        Budget, Capacity, Implication, Key, Outcome, Policy, PolicyKind, TableId, TableShape,
+        whole_tables,
     },
 };
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -123,11 +124,16 @@ impl Tables {
             return Err(OpenError::TooMany { count: sources.len() });
         }
         let mut files: BTreeMap<PathBuf, Arc<DataFile>> = BTreeMap::new();
-        let mut tables = Vec::with_capacity(sources.len());
+        let mut tables: Vec<Arc<Table>> = Vec::with_capacity(sources.len());
         for source in sources {
             let file = match files.get(&source.path) {
                 Some(file) => Arc::clone(file),
-                None => Arc::new(DataFile::open(&source.path, options.direct)?),
+                None => {
+                    let opened = DataFile::open(&source.path, options.direct)?;
+                    // One file by two names is opened once: what we write to it, we know of.
+                    let known = files.values().find(|file| file.is(&opened)).cloned();
+                    known.unwrap_or_else(|| Arc::new(opened))
+                }
             };
             let layout = file.layout(source)?;
             files.insert(source.path.clone(), Arc::clone(&file));
@@ -255,6 +261,69 @@ impl Tables {
             return Err(LookupError::Output { given: out.len(), expected });
         }
         self.serve(bags, samples, &mut Gathered { tables: &tables, out })
+    }
+
+    /// Brings rows into memory that will be asked for: those of these keys (a table's number, and keys of it), and those
+    /// of all keys that they imply, as far as it has been learned which keys come together. Returns how many rows
+    /// were read. What has no room, or comes too early to stay, is read again when it is asked for.
+    pub fn prefetch(&self, known: &[(usize, &[i64])]) -> Result<u64, LookupError> {
+        for (table, keys) in known {
+            let tables = self.layouts.len();
+            let layout = self.layouts.get(*table);
+            let layout = layout.ok_or(LookupError::NoTable { table: *table, tables })?;
+            Bags::single(keys).check(*table, layout.rows)?;
+        }
+        let mut worker = self.idle.lock().pop().unwrap_or_default();
+        self.decide_ahead(known, &mut worker);
+        self.miss_ahead(&mut worker);
+        let read = self.read(&mut worker);
+        let rows = worker.fetched.missing().len() as u64;
+        if let Ok(cost) = &read {
+            self.counters.prefetched(rows, cost.reads, cost.bytes);
+        }
+        self.settle(&worker.fetched, read.is_ok());
+        self.idle.lock().push(worker);
+        read?;
+        Ok(rows)
+    }
+
+    /// Which tables' keys determine others', as far as that has been learned.
+    pub fn implications(&self) -> Vec<Implication> {
+        self.decider.as_ref().map_or_else(Vec::new, |decider| decider.lock().policy.implications())
+    }
+
+    /// Step 1 of a prefetch: the keys that are known or implied, and should be resident.
+    fn decide_ahead(&self, known: &[(usize, &[i64])], worker: &mut Worker) {
+        let Worker { keys, outcome, .. } = worker;
+        keys.clear();
+        for (table, rows) in known {
+            keys.extend(rows.iter().map(|row| key(*table, row.cast_unsigned())));
+        }
+        let Some(decider) = &self.decider else { return };
+        let mut decider = decider.lock();
+        let Decider { policy, evicted } = &mut *decider;
+        let mut implied = Vec::new();
+        policy.implied(keys, &mut implied);
+        keys.append(&mut implied);
+        // A row that is remembered wrongly may be one that its table does not have.
+        keys.retain(|key| key.row() < self.layouts[usize::from(key.table().0)].rows);
+        policy.prefetch(keys, outcome);
+        evicted.append(&mut outcome.evicted);
+        keys.retain(|key| self.whole[usize::from(key.table().0)] || policy.contains(*key));
+    }
+
+    /// Step 2 of a prefetch: which of these keys are not in memory?
+    fn miss_ahead(&self, worker: &mut Worker) {
+        let Worker { keys, fetched, .. } = worker;
+        fetched.clear(self.layouts.len());
+        let resident = self.resident.read();
+        for key in keys {
+            let table = usize::from(key.table().0);
+            let view = resident.view(table);
+            if view.find(key.row()).is_none() {
+                want(fetched, &resident, view, table, key.row());
+            }
+        }
     }
 
     /// How many samples there are, if all is as it should be.
@@ -448,10 +517,21 @@ impl Tables {
             .write(offset, bytes)
             .map_err(|source| ReplaceError::Io { path: now.file.path().to_owned(), source })?;
         let mut resident = self.resident.write();
-        for (row, bytes) in (first..).zip(bytes.chunks_exact(row_bytes as usize)) {
-            resident.overwrite(key(table, row), bytes);
+        for shared in 0..self.layouts.len() {
+            let other = Table::clone(resident.table(shared));
+            if !Arc::ptr_eq(&other.file, &now.file) || !other.layout.overlaps(&now.layout) {
+                continue;
+            }
+            // Several tables may be the same rows of one file.
+            if other.layout == now.layout {
+                for (row, bytes) in (first..).zip(bytes.chunks_exact(row_bytes as usize)) {
+                    resident.overwrite(key(shared, row), bytes);
+                }
+            } else {
+                resident.clear(shared);
+            }
+            resident.set_table(shared, other);
         }
-        resident.set_table(table, now);
         self.counters.replaced(count);
         Ok(())
     }

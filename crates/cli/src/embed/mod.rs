@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow, bail};
-use forebay_core::embedding::{PolicyKind, PolicyKindError};
+use forebay_core::embedding::{PolicyKind, PolicyKindError, TableId};
 use forebay_sim::grouped::{self, CacheShare, Cost, Criteo, Report, Simulation, Trace, TraceError};
 use serde::Serialize;
 
@@ -58,7 +58,8 @@ Examples:
   forebay embed sim synthetic-criteo --requests 20000
   forebay embed sim lookups.csv --policy all --cache 1%,5%,20% --plot hits.svg
   forebay embed sim lookups.csv --policy s3-fifo,group --format json
-  forebay embed sim lookups.csv --policy group --cache 5% --cost";
+  forebay embed sim lookups.csv --policy group --cache 5% --cost
+  forebay embed sim synthetic-criteo --policy group --bundles --prefetch C3";
 
 /// What to simulate.
 #[derive(Debug, clap::Args)]
@@ -81,11 +82,18 @@ pub struct SimArgs {
     /// Also go through the trace a second time, and count all of it.
     #[arg(long)]
     replay: bool,
+    /// The keys of these tables are known one request before the others: what does it gain to fetch their rows
+    /// ahead, and those of the keys that they imply?
+    #[arg(long, value_name = "TABLES", value_delimiter = ',')]
+    prefetch: Vec<String>,
+    /// Also show which tables' keys determine others', as `group` learned it.
+    #[arg(long)]
+    bundles: bool,
     /// Leave out what no policy can beat, which takes a while to find out.
     #[arg(long)]
     no_bounds: bool,
     /// Measure what decisions cost beside LRU's, instead of counting hits.
-    #[arg(long, conflicts_with_all = ["replay", "no_bounds", "plot"])]
+    #[arg(long, conflicts_with_all = ["replay", "no_bounds", "plot", "prefetch", "bundles"])]
     cost: bool,
     /// Draw perfect hits over cache sizes.
     #[arg(long, value_name = "FILE.svg")]
@@ -154,6 +162,7 @@ fn simulate(args: SimArgs) -> anyhow::Result<Verdict> {
     simulation.seed = args.seed;
     simulation.replay = args.replay;
     simulation.bounds = !args.no_bounds;
+    simulation.prefetch = named(&once(args.prefetch), &trace)?;
     if args.cost {
         return report_costs(&simulation, &trace, args.format);
     }
@@ -163,9 +172,27 @@ fn simulate(args: SimArgs) -> anyhow::Result<Verdict> {
     }
     match args.format {
         Format::Json => output::json(&report)?,
+        Format::Text if args.bundles => output::data(&(report.text() + &report.bundles_text()))?,
         Format::Text => output::data(&report.text())?,
     }
     Ok(Verdict::Yes)
+}
+
+/// The trace's tables of these names.
+fn named(names: &[String], trace: &Trace) -> anyhow::Result<Vec<TableId>> {
+    let find = |name: &String| {
+        let place = trace.tables().iter().position(|table| table.name == name.trim());
+        let id = place.and_then(|place| u16::try_from(place).ok());
+        id.map(TableId).ok_or_else(|| {
+            let there: Vec<&str> = trace.tables().iter().map(|table| &*table.name).collect();
+            anyhow!(
+                "the trace has no table `{}`; it has {}",
+                name.escape_debug(),
+                there.join(", ").escape_debug()
+            )
+        })
+    };
+    names.iter().map(find).collect()
 }
 
 /// Runs a simulation with a bar for whoever is watching.

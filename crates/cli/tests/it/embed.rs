@@ -76,6 +76,20 @@ fn the_synthetic_trace_says_so_and_follows_its_seed() {
 }
 
 #[test]
+fn bundles_and_what_they_gain_are_shown() {
+    let own = place();
+    let place = Place::new();
+    let options = ["synthetic-criteo", "--requests", "20000", "--cache", "5%", "--policy", "group"];
+    let ahead = ["--prefetch", "C3", "--bundles", "--no-bounds"];
+    let text = sim(&place, &[&options[..], &ahead].concat()).succeeds().stdout;
+    for part in ["one request ahead", "and the keys that they imply", "C3 -> C12 -> C21 -> C16"] {
+        assert!(text.contains(part), "`{part}` is not in {text}");
+    }
+    let text = sim(&own, &["own.csv", "--policy", "lru", "--bundles"]).succeeds().stdout;
+    assert!(text.contains("no bundles"), "{text}");
+}
+
+#[test]
 fn every_policy_is_listed_with_a_line() {
     let place = place();
     let text = place.forebay(["embed", "policies"]).succeeds().stdout;
@@ -101,6 +115,8 @@ fn what_makes_no_sense_is_refused_with_the_way_out() {
         (&["own.csv", "--cache", "5"], &["`5` is no cache size", "such as 5%"]),
         (&["own.csv", "--trace-format", "tsv"], &["no trace format `tsv`", "csv, nycflights"]),
         (&["own.csv", "--requests", "0"], &["--requests", "1.."]),
+        (&["own.csv", "--prefetch", "user,item"], &["no table `item`", "it has user, film"]),
+        (&["own.csv", "--cost", "--bundles"], &["--cost", "--bundles"]),
         (&["own.csv", "--cost", "--replay"], &["--cost", "--replay"]),
         (&["short.csv"], &["short.csv, line 3", "1 values", "2 columns", "--trace-format"]),
         (&["twice.csv"], &["twice.csv", "two columns are named", "a name of its own"]),

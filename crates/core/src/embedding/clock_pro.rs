@@ -13,6 +13,10 @@ use super::{
 
 const CLOCK: Place = 0;
 
+/// Cold keys keep this share, as in LIRS. With a single one, in a long loop, the cold hand went round the whole clock
+/// to find it, at every miss (ARC's P3 took minutes).
+const COLD_SHARE_DIVISOR: u64 = 100;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Hot,
@@ -118,7 +122,8 @@ impl ClockPro {
         if self.store.meta(slot).kind == Kind::Test {
             let weight = self.store.links.weight(slot);
             self.test -= weight;
-            self.cold_target = self.cold_target.saturating_sub(weight).max(1);
+            let least = (self.store.capacity() / COLD_SHARE_DIVISOR).max(1);
+            self.cold_target = self.cold_target.saturating_sub(weight).max(least);
             self.forget(slot, turn);
         }
     }

@@ -183,3 +183,101 @@ fn ours_is_not_impressed_by_bursts() {
     let kept = steady.filter(|row| policy.contains(Key::new(TableId(0), *row).unwrap())).count();
     assert!(kept >= 55, "{kept} of 60 steady rows are resident");
 }
+
+/// A prefetch is no request: what is missing comes in, what is there stays, and capacity holds.
+#[test]
+fn every_policy_prefetches_within_its_capacity() {
+    for &kind in PolicyKind::ALL {
+        let budget = Budget::new(tables(), Capacity::Bytes(ByteSize(3000)));
+        let mut policy = kind.build(&budget, 1);
+        let mut random = fastrand::Rng::with_seed(8);
+        let mut outcome = Outcome::default();
+        let mut resident = std::collections::BTreeSet::new();
+        for round in 0..400 {
+            let keys = random_request(&mut random, budget.tables());
+            if round % 2 == 0 {
+                policy.prefetch(&keys, &mut outcome);
+            } else {
+                policy.request(&keys, &mut outcome);
+            }
+            let expected: Vec<bool> = keys.iter().map(|key| resident.contains(key)).collect();
+            assert_eq!(outcome.hits, expected, "{kind}");
+            resident.extend(&outcome.admitted);
+            for key in &outcome.evicted {
+                assert!(resident.remove(key), "{kind}: {key:?} was not resident");
+                let hit = keys.iter().zip(&expected).any(|(asked, hit)| asked == key && *hit);
+                assert!(!hit, "{kind}: what is about to be asked for again is not evicted");
+            }
+            assert!(policy.used() <= policy.capacity(), "{kind}");
+        }
+        let reported: std::collections::BTreeSet<Key> = policy.residents().into_iter().collect();
+        assert_eq!(reported, resident, "{kind}");
+    }
+}
+
+/// "Nothing counts as asked for": rows that are fetched ahead and never wanted leave, favourites stay.
+#[test]
+fn ours_is_not_impressed_by_prefetches() {
+    let budget = Budget::new(vec![TableShape { rows: 1 << 20, row_bytes: 4 }], Capacity::Rows(100));
+    let mut policy = PolicyKind::Group.build(&budget, 0);
+    let mut outcome = Outcome::default();
+    let key = |row| Key::new(TableId(0), row).unwrap();
+    for round in 0..60_u64 {
+        for row in 0..60 {
+            policy.request(&[key(row)], &mut outcome);
+            (0..5).for_each(|_| policy.prefetch(&[key(1000 + round)], &mut outcome));
+        }
+    }
+    let kept = (0..60).filter(|row| policy.contains(key(*row))).count();
+    assert!(kept >= 55, "{kept} of 60");
+    policy.prefetch(&[key(5000)], &mut outcome);
+    assert!(policy.contains(key(5000)), "and yet it is there when it is asked for next");
+}
+
+/// Where all keys come in a loop that is longer than the cache, a share of them stays.
+#[test]
+fn ours_holds_on_to_a_part_of_a_long_loop() {
+    let budget = Budget::new(vec![TableShape { rows: 1 << 20, row_bytes: 4 }], Capacity::Rows(500));
+    let hits = |kind: PolicyKind| {
+        let mut policy = kind.build(&budget, 0);
+        let mut outcome = Outcome::default();
+        let mut hits = 0;
+        for index in 0..100_000_u64 {
+            policy.request(&[Key::new(TableId(0), index % 2000).unwrap()], &mut outcome);
+            hits += usize::from(index >= 50_000 && outcome.perfect());
+        }
+        hits
+    };
+    assert_eq!(hits(PolicyKind::Lru), 0);
+    let ours = hits(PolicyKind::Group);
+    assert!(ours > 10_000, "{ours} of 50,000; 12,500 are possible");
+}
+
+/// Where one table's key determines another's, whoever knows the first gets both.
+#[test]
+fn ours_learns_which_keys_come_together() {
+    let shape = |rows| TableShape { rows, row_bytes: 4 };
+    let tables = vec![shape(5000), shape(5000), shape(5000)];
+    let budget = Budget::new(tables, Capacity::Rows(500));
+    let mut policy = PolicyKind::Group.build(&budget, 0);
+    let mut random = fastrand::Rng::with_seed(4);
+    let mut outcome = Outcome::default();
+    let key = |table, row| Key::new(TableId(table), row).unwrap();
+    let (mut implied, mut hits) = (Vec::new(), 0);
+    for index in 0..40_000 {
+        let [user, item] = [(); 2].map(|()| (random.f64().powi(3) * 5000.0) as u64);
+        let home = user * 7919 % 5000;
+        if index >= 20_000 {
+            implied.clear();
+            policy.implied(&[key(0, user)], &mut implied);
+            let ahead = [&[key(0, user)], &implied[..]].concat();
+            policy.prefetch(&ahead, &mut outcome);
+            hits += usize::from(policy.contains(key(1, home)));
+        }
+        policy.request(&[key(0, user), key(1, home), key(2, item)], &mut outcome);
+    }
+    let learned = policy.implications();
+    let pairs: Vec<_> = learned.iter().map(|one| (one.from.0, one.to.0)).collect();
+    assert_eq!(pairs, [(0, 1)], "{learned:?}");
+    assert!(hits > 15_000, "{hits} of 20,000 are there before they are asked for");
+}

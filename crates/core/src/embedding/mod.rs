@@ -23,6 +23,8 @@ mod ranked;
 mod sketch;
 mod store;
 
+mod bundles;
+
 mod arc;
 mod car;
 mod clock_pro;
@@ -40,6 +42,7 @@ mod contract;
 #[cfg(test)]
 mod reference;
 
+pub use bundles::Implication;
 pub use key::{Key, KeyMap, TableId};
 pub use kind::{PolicyKind, PolicyKindError};
 pub use policy::{Budget, Capacity, Outcome, Policy, TableShape};

@@ -12,6 +12,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
+    bundles::Implication,
     key::{Key, KeyMap, TableId},
     list::Slot,
     store::Store,
@@ -74,19 +75,22 @@ impl Budget {
         (weight > 0).then_some(weight)
     }
 
-    /// How many rows fit at most, were they all of the narrowest table.
+    /// How many rows fit at most: those of the narrowest tables.
     pub fn rows_max(&self) -> u64 {
-        let narrowest = match self.capacity {
-            Capacity::Rows(_) => 1,
-            Capacity::Bytes(_) => self
-                .tables
-                .iter()
-                .map(|shape| shape.row_bytes)
-                .filter(|bytes| *bytes > 0)
-                .min()
-                .unwrap_or(1),
-        };
-        self.capacity() / u64::from(narrowest)
+        let ids =
+            (0..self.tables.len()).map(|table| TableId(u16::try_from(table).unwrap_or(u16::MAX)));
+        let weighted = ids
+            .zip(&self.tables)
+            .filter_map(|(id, shape)| Some((u64::from(self.weight(id)?), shape.rows)));
+        let mut narrowest_first: Vec<(u64, u64)> = weighted.collect();
+        narrowest_first.sort_unstable();
+        let (mut left, mut rows) = (self.capacity(), 0);
+        for (weight, there) in narrowest_first {
+            let fitting = (left / weight).min(there);
+            left -= fitting * weight;
+            rows += fitting;
+        }
+        rows
     }
 
     /// What a whole table would take.
@@ -125,6 +129,16 @@ impl Outcome {
 pub trait Policy: Send {
     /// Serves one request and says what became of it.
     fn request(&mut self, keys: &[Key], outcome: &mut Outcome);
+
+    /// Admits what is missing of these keys before anybody asks for it. Nothing counts as asked for.
+    fn prefetch(&mut self, keys: &[Key], outcome: &mut Outcome);
+
+    /// Adds the keys that these ones imply, as far as the policy has learned which came together. It remembers
+    /// them from the first call on.
+    fn implied(&mut self, keys: &[Key], into: &mut Vec<Key>);
+
+    /// Which tables' keys determine others', as far as the policy has learned that.
+    fn implications(&self) -> Vec<Implication>;
 
     /// Is this row resident?
     fn contains(&self, key: Key) -> bool;
@@ -170,14 +184,27 @@ pub(super) trait Replacement {
 
     fn store_mut(&mut self) -> &mut Store<Self::Meta>;
 
-    /// A request begins; it is known how many of its keys hit.
-    fn begin(&mut self, _: &Turn) {}
+    /// A request for these keys begins; it is known how many of them hit.
+    fn begin(&mut self, _: &[Key], _: &Turn) {}
 
     /// A resident was asked for.
     fn hit(&mut self, slot: Slot, turn: &mut Turn);
 
     /// A key that is not resident was asked for: evict what must go and admit it, or leave it out.
     fn miss(&mut self, key: Key, weight: u32, turn: &mut Turn);
+
+    /// A key that is not resident will be asked for: likewise. Whoever cannot tell that from asking does not.
+    fn prefetch(&mut self, key: Key, weight: u32, turn: &mut Turn) {
+        self.miss(key, weight, turn);
+    }
+
+    /// As in [`Policy::implied`].
+    fn implied(&mut self, _: &[Key], _: &mut Vec<Key>) {}
+
+    /// As in [`Policy::implications`].
+    fn implications(&self) -> Vec<Implication> {
+        Vec::new()
+    }
 }
 
 /// Says that a [`Replacement`] keeps its books in the field `store`, with this note about each key.
@@ -213,8 +240,9 @@ impl<R: Replacement> Requests<R> {
     }
 }
 
-impl<R: Replacement + Send> Policy for Requests<R> {
-    fn request(&mut self, keys: &[Key], outcome: &mut Outcome) {
+impl<R: Replacement> Requests<R> {
+    /// Finds the keys and begins a turn; `outcome` lends it its lists.
+    fn begin(&mut self, keys: &[Key], outcome: &mut Outcome) {
         outcome.clear();
         self.slots.clear();
         let store = self.replacement.store();
@@ -229,13 +257,16 @@ impl<R: Replacement + Send> Policy for Requests<R> {
         turn.hits = u32::try_from(hits).expect("no more hits than keys");
         std::mem::swap(&mut turn.admitted, &mut outcome.admitted);
         std::mem::swap(&mut turn.evicted, &mut outcome.evicted);
+    }
 
-        self.replacement.begin(turn);
-        let mut protected = 0;
-        for slot in self.slots.iter().flatten() {
-            protected += self.replacement.store_mut().protect(*slot, turn);
-            self.replacement.hit(*slot, turn);
-        }
+    /// Hands every missing key that could have room to `admit`, each once, and ends the turn.
+    fn admit(
+        &mut self,
+        keys: &[Key],
+        protected: u64,
+        outcome: &mut Outcome,
+        admit: impl Fn(&mut R, Key, u32, &mut Turn),
+    ) {
         let evictable = self.replacement.store().capacity() - protected;
         // A bag may name a key twice; it is read, and considered, once.
         let may_repeat = !keys.is_sorted_by(|a, b| a.table() < b.table());
@@ -244,11 +275,40 @@ impl<R: Replacement + Send> Policy for Requests<R> {
             let Some(weight) = self.budget.weight(key.table()) else { continue };
             let repeated = may_repeat && self.considered.insert(*key, ()).is_some();
             if !repeated && u64::from(weight) <= evictable {
-                self.replacement.miss(*key, weight, turn);
+                admit(&mut self.replacement, *key, weight, &mut self.turn);
             }
         }
-        std::mem::swap(&mut turn.admitted, &mut outcome.admitted);
-        std::mem::swap(&mut turn.evicted, &mut outcome.evicted);
+        std::mem::swap(&mut self.turn.admitted, &mut outcome.admitted);
+        std::mem::swap(&mut self.turn.evicted, &mut outcome.evicted);
+    }
+}
+
+impl<R: Replacement + Send> Policy for Requests<R> {
+    fn request(&mut self, keys: &[Key], outcome: &mut Outcome) {
+        self.begin(keys, outcome);
+        self.replacement.begin(keys, &self.turn);
+        let mut protected = 0;
+        for slot in self.slots.iter().flatten() {
+            protected += self.replacement.store_mut().protect(*slot, &self.turn);
+            self.replacement.hit(*slot, &mut self.turn);
+        }
+        self.admit(keys, protected, outcome, R::miss);
+    }
+
+    fn prefetch(&mut self, keys: &[Key], outcome: &mut Outcome) {
+        self.begin(keys, outcome);
+        let store = self.replacement.store_mut();
+        let slots = self.slots.iter().flatten();
+        let protected = slots.map(|slot| store.protect(*slot, &self.turn)).sum();
+        self.admit(keys, protected, outcome, R::prefetch);
+    }
+
+    fn implied(&mut self, keys: &[Key], into: &mut Vec<Key>) {
+        self.replacement.implied(keys, into);
+    }
+
+    fn implications(&self) -> Vec<Implication> {
+        self.replacement.implications()
     }
 
     fn contains(&self, key: Key) -> bool {
@@ -265,5 +325,21 @@ impl<R: Replacement + Send> Policy for Requests<R> {
 
     fn residents(&self) -> Vec<Key> {
         self.replacement.store().residents().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_rows_fit_as_there_are_of_the_narrowest() {
+        let shape = |rows, row_bytes| TableShape { rows, row_bytes };
+        let tables = vec![shape(1000, 100), shape(10, 4), shape(50, 0)];
+        let rows = |capacity| Budget::new(tables.clone(), capacity).rows_max();
+        assert_eq!(rows(Capacity::Bytes(ByteSize(39))), 9);
+        assert_eq!(rows(Capacity::Bytes(ByteSize(1040))), 20);
+        assert_eq!(rows(Capacity::Bytes(ByteSize(u64::MAX))), 1010);
+        assert_eq!(rows(Capacity::Rows(60)), 60, "a row is a row");
     }
 }

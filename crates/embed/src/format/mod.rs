@@ -134,6 +134,11 @@ impl Layout {
         self.rows * self.row_bytes() as u64
     }
 
+    /// Whether some bytes belong to both, if both are of one file.
+    pub(crate) const fn overlaps(&self, other: &Layout) -> bool {
+        self.offset < other.offset + other.bytes() && other.offset < self.offset + self.bytes()
+    }
+
     /// Where a row begins.
     pub(crate) const fn row_offset(&self, row: u64) -> u64 {
         self.offset + row * self.row_bytes() as u64

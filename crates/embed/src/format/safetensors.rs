@@ -42,14 +42,14 @@ pub fn safetensors(header: &[u8], file: u64) -> Result<Vec<Tensor>, FormatError>
     let data = file
         .checked_sub(data_at)
         .ok_or(FormatError::Truncated { needed: u128::from(data_at), file })?;
-    let mut end_max = 0;
+    let mut places = Vec::with_capacity(entries.0.len());
     let mut tensors = Vec::with_capacity(entries.0.len());
     for (name, entry) in entries.0 {
         let Entry { dtype, shape, data_offsets: (start, end) } = entry;
         if start > end {
             return Err(malformed(&format!("`{name}` ends before it begins")));
         }
-        end_max = end_max.max(end);
+        places.push((start, end));
         if end > data {
             let needed = u128::from(data_at) + u128::from(end);
             return Err(FormatError::Truncated { needed, file });
@@ -68,8 +68,18 @@ pub fn safetensors(header: &[u8], file: u64) -> Result<Vec<Tensor>, FormatError>
         };
         tensors.push(Tensor { name, dtype, shape, table });
     }
-    if end_max < data {
-        return Err(FormatError::Longer { extra: data - end_max });
+    // Rows of two tensors at once: whoever replaced one would change the other unawares.
+    places.sort_unstable();
+    let filled = places.iter().filter(|(start, end)| start < end);
+    let end = filled.fold(
+        Ok(0),
+        |before: Result<u64, u64>, (start, end)| {
+            if *start < before? { Err(*start) } else { Ok(*end) }
+        },
+    );
+    let end = end.map_err(|at| malformed(&format!("two tensors overlap at {at}")))?;
+    if end < data {
+        return Err(FormatError::Longer { extra: data - end });
     }
     Ok(tensors)
 }
@@ -161,6 +171,12 @@ mod tests {
         let twice = r#"{"t":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},
             "t":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#;
         assert!(refused(twice, 0).contains("two tensors `t`"));
+        let overlapping = r#"{"a":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},
+            "b":{"dtype":"F32","shape":[2,1],"data_offsets":[4,12]}}"#;
+        assert!(refused(overlapping, 12).contains("two tensors overlap at 4"));
+        let empty = r#"{"a":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},
+            "b":{"dtype":"F32","shape":[0,1],"data_offsets":[4,4]}}"#;
+        assert!(decode(empty, 8).is_ok(), "what is empty overlaps nothing");
     }
 
     #[test]

@@ -165,3 +165,34 @@ fn replacements_that_do_not_fit_are_refused() {
     let format = OpenError::Format { path: "x".into(), source: FormatError::NoTable };
     assert!(format.to_string().starts_with("`x` is without a table"));
 }
+
+/// Two features may share a table: what is replaced in one is replaced in the other, by whatever name.
+#[test]
+fn tables_that_share_rows_are_replaced_together() {
+    for memory in [0, 6000, 1 << 20] {
+        let directory = tempfile::tempdir().unwrap();
+        let source = numbered(directory.path(), 300, 4);
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink(&source.path, &link).unwrap();
+        let mut other = Source { path: link, ..source.clone() };
+        let mut pairs = source.clone().raw(Dtype::F32, 8);
+        pairs.raw.as_mut().unwrap().offset = 32;
+        let sources = [source.clone(), source.clone(), other.clone(), pairs];
+        let tables = Tables::open(&sources, &Options::new(ByteSize(memory))).unwrap();
+        let look = |key: i64| {
+            let mut out = [0.0; 20];
+            let keys = [[key], [key], [key], [(key - 2) / 2]];
+            let bags = keys.each_ref().map(|keys| Bags::single(keys));
+            tables.lookup(&bags, Pooling::Sum, &mut out).unwrap();
+            [out[0], out[4], out[8], out[12]]
+        };
+        (0..3).for_each(|_| assert_eq!(look(100), [100.0; 4]));
+        tables.replace_rows(1, 100, &7.0_f32.to_le_bytes().repeat(4)).unwrap();
+        assert_eq!(look(100), [7.0; 4], "{memory}");
+        assert_eq!(look(102), [102.0; 4], "{memory}");
+        other.path = directory.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&other.path).status().unwrap().success());
+        let text = open(other).unwrap_err().to_string();
+        assert!(text.contains("is no file"), "a pipe is not waited for: {text}");
+    }
+}

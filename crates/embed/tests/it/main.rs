@@ -8,6 +8,7 @@ mod concurrent;
 mod files;
 mod lookups;
 mod model;
+mod prefetch;
 
 /// The seeds of one test.
 fn seeds(count: u64) -> std::ops::Range<u64> {

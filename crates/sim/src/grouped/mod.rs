@@ -39,7 +39,7 @@ pub use bounds::Bounds;
 pub use datasets::{Format, load, load_as, parse_as};
 pub use file::TraceError;
 pub(crate) use file::{read, unpacked};
-pub use report::Report;
+pub use report::{Bundle, Prefetched, Report};
 pub use run::{CacheShare, CacheShareError, Cost, Simulation, Tally};
 pub use synthetic::Criteo;
 pub use trace::{Table, Trace, TraceBuilder};

@@ -24,8 +24,32 @@ pub struct Row {
     pub single: Tally,
     /// A second pass over the same trace, all of it counted.
     pub replay: Option<Tally>,
+    /// The same pass, with some keys known one request earlier.
+    pub prefetch: Option<Prefetched>,
+    /// What the policy has learned about the tables in one pass.
+    pub bundles: Vec<Bundle>,
     /// What a decision took, on this machine, in this run.
     pub nanos_per_key: f64,
+}
+
+/// What it gains to know some keys one request earlier.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Prefetched {
+    /// Their rows are fetched ahead.
+    pub known: Tally,
+    /// So are those that they imply.
+    pub bundles: Tally,
+}
+
+/// One table's key determines another's.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Bundle {
+    /// The table whose key is known.
+    pub from: String,
+    /// The table whose key follows.
+    pub to: String,
+    /// How often it is the expected one.
+    pub confidence: f64,
 }
 
 /// What a simulation found out.
@@ -110,6 +134,31 @@ impl Report {
         if !self.bounds.is_empty() {
             self.bounds_section(&mut text);
         }
+        if self.rows.iter().any(|row| row.prefetch.is_some()) {
+            self.section(&mut text, "the same pass, known keys fetched one request ahead", |row| {
+                row.prefetch.map(|prefetch| prefetch.known)
+            });
+            self.section(&mut text, "and the keys that they imply", |row| {
+                row.prefetch.map(|prefetch| prefetch.bundles)
+            });
+        }
+        text
+    }
+
+    /// Which tables' keys determine others', as each policy that learns it has learned it: a chain a line.
+    pub fn bundles_text(&self) -> String {
+        let mut text = String::new();
+        for row in self.rows.iter().filter(|row| !row.bundles.is_empty()) {
+            let _ = writeln!(text, "\nbundles, as learned by {} at {}", row.policy, row.share);
+            for chain in chains(&row.bundles) {
+                let _ = writeln!(text, "{chain}");
+            }
+        }
+        if text.is_empty() {
+            text.push_str(
+                "\nno bundles: no table's key determines another's, or no policy here learns it\n",
+            );
+        }
         text
     }
 
@@ -146,6 +195,29 @@ impl Report {
         });
         line("-- static", &|bounds| percent(bounds.fixed));
     }
+}
+
+/// Dependencies one after the other, each told once, with the least confidence on the way.
+fn chains(bundles: &[Bundle]) -> Vec<String> {
+    let mut left: Vec<&Bundle> = bundles.iter().collect();
+    let mut chains = Vec::new();
+    while let Some(first) = left.iter().position(|bundle| left.iter().all(|b| b.to != bundle.from))
+    {
+        let mut at = left.remove(first);
+        let (mut chain, mut confidence) = (format!("{} -> {}", at.from, at.to), at.confidence);
+        while let Some(next) = left.iter().position(|bundle| bundle.from == at.to) {
+            at = left.remove(next);
+            let _ = write!(chain, " -> {}", at.to);
+            confidence = confidence.min(at.confidence);
+        }
+        chains.push(format!("{chain} ({:.1} %)", confidence * 100.0));
+    }
+    // What is left goes round in a circle.
+    let circle = |bundle: &&Bundle| {
+        format!("{} -> {} ({:.1} %)", bundle.from, bundle.to, bundle.confidence * 100.0)
+    };
+    chains.extend(left.iter().map(circle));
+    chains
 }
 
 fn percent(tally: Tally) -> String {

@@ -2,12 +2,14 @@
 
 use std::{fmt, str::FromStr, time::Instant};
 
-use forebay_core::embedding::{Budget, Capacity, Outcome, Policy, PolicyKind};
+use forebay_core::embedding::{
+    Budget, Capacity, Implication, Key, Outcome, Policy, PolicyKind, TableId,
+};
 use serde::Serialize;
 
 use super::{
     bounds,
-    report::{Report, Row},
+    report::{Bundle, Prefetched, Report, Row},
     trace::Trace,
 };
 
@@ -118,6 +120,8 @@ pub struct Simulation {
     pub seed: u64,
     /// Also the dissertation's way: the whole trace as warm-up, then all of it again.
     pub replay: bool,
+    /// Also what it gains to know the keys of these tables one request before the others.
+    pub prefetch: Vec<TableId>,
     /// Also what no policy, and what no static choice, can beat.
     pub bounds: bool,
 }
@@ -130,6 +134,7 @@ impl Simulation {
             shares: CacheShare::DEFAULT.to_vec(),
             seed: 0,
             replay: false,
+            prefetch: Vec::new(),
             bounds: true,
         }
     }
@@ -152,9 +157,26 @@ impl Simulation {
                 let single = single_pass(&mut *built, trace);
                 let nanos = started.elapsed().as_nanos() as f64;
                 let replay = self.replay.then(|| replayed(&mut *built, trace));
+                let bundles = named(&built.implications(), trace);
+                let prefetch = (!self.prefetch.is_empty()).then(|| {
+                    let [known, bundles] = [false, true].map(|with_bundles| {
+                        let mut built = self.build(policy, share, trace);
+                        prefetched(&mut *built, trace, &self.prefetch, with_bundles)
+                    });
+                    Prefetched { known, bundles }
+                });
                 let nanos_per_key = nanos / trace.key_count().max(1) as f64;
                 let capacity_rows = share.rows(trace);
-                rows.push(Row { policy, share, capacity_rows, single, replay, nanos_per_key });
+                rows.push(Row {
+                    policy,
+                    share,
+                    capacity_rows,
+                    single,
+                    replay,
+                    prefetch,
+                    bundles,
+                    nanos_per_key,
+                });
             }
         }
         watch(runs as f64 / steps);
@@ -201,6 +223,48 @@ fn single_pass(policy: &mut dyn Policy, trace: &Trace) -> Tally {
         }
     }
     tally
+}
+
+/// Likewise, but before each request the next one's keys of some tables are known, and fetched ahead; with bundles,
+/// so are the keys that they imply.
+fn prefetched(
+    policy: &mut dyn Policy,
+    trace: &Trace,
+    tables: &[TableId],
+    with_bundles: bool,
+) -> Tally {
+    let mut tally = Tally::default();
+    let mut outcome = Outcome::default();
+    let (mut known, mut implied): (Vec<Key>, Vec<Key>) = (Vec::new(), Vec::new());
+    let warm_up = warm_up(trace);
+    for (index, request) in trace.requests().enumerate() {
+        if index + 1 < trace.len() {
+            let next = trace.request(index + 1).iter();
+            known.clear();
+            known.extend(next.filter(|key| tables.contains(&key.table())));
+            if with_bundles {
+                policy.implied(&known, &mut implied);
+                known.append(&mut implied);
+            }
+            policy.prefetch(&known, &mut outcome);
+        }
+        policy.request(request, &mut outcome);
+        if index >= warm_up {
+            tally.note(&outcome.hits);
+        }
+    }
+    tally
+}
+
+/// What was learned, in the trace's words.
+fn named(learned: &[Implication], trace: &Trace) -> Vec<Bundle> {
+    let name = |table: TableId| trace.tables()[usize::from(table.0)].name.clone();
+    let bundle = |one: &Implication| Bundle {
+        from: name(one.from),
+        to: name(one.to),
+        confidence: one.confidence,
+    };
+    learned.iter().map(bundle).collect()
 }
 
 /// A pass over the trace by a policy that has just seen all of it.

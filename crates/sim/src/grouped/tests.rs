@@ -274,3 +274,25 @@ fn mutated_traces_never_panic() {
     }
     assert!((100..3900).contains(&read), "some can be read, some cannot: {read}");
 }
+
+/// "On the synthetic trace it finds the chain C3 → C12 → C21 → C16 → C4 → C24", and knowing C3 early is worth more with it.
+#[test]
+fn the_chain_is_learned_and_what_it_implies_is_fetched_ahead() {
+    let trace = Criteo { requests: 30_000, seed: 1 }.generate();
+    let mut simulation = Simulation::new(vec![PolicyKind::Lru, PolicyKind::Group]);
+    simulation.shares = vec!["5%".parse().unwrap()];
+    simulation.bounds = false;
+    simulation.prefetch = vec![TableId(2)];
+    let report = simulation.run(&trace);
+    let told = report.bundles_text();
+    assert!(told.contains("C3 -> C12 -> C21 -> C16 -> C4 -> C24"), "{told}");
+    let row = report.row(PolicyKind::Group, simulation.shares[0]).unwrap();
+    let prefetch = row.prefetch.unwrap();
+    let perfect = [row.single, prefetch.known, prefetch.bundles].map(|tally| tally.perfect);
+    assert!(perfect[2] > perfect[0] * 5 / 4 && perfect[2] > perfect[1] * 5 / 4, "{perfect:?}");
+    let lru = report.row(PolicyKind::Lru, simulation.shares[0]).unwrap();
+    assert!(lru.bundles.is_empty(), "it learns none");
+    let prefetch = lru.prefetch.unwrap();
+    assert_eq!(prefetch.known, prefetch.bundles);
+    assert!(report.text().contains("fetched one request ahead"));
+}

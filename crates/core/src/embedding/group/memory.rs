@@ -1,53 +1,73 @@
-//! The levels of keys that are not resident, in a sketch: a few bytes per key, nothing to evict.
+//! The levels of keys that are not resident: four bytes a key, nothing to evict.
 //!
-//! Each key has four cells and its level is at most the lowest of them. Levels rise with time, so what
-//! was noted long ago counts for nothing by itself: the sketch never needs to be aged.
+//! Sixteen keys share a block of 64 bytes, told apart by a few bits of their hash; when a block is full, the lowest
+//! level makes way. Levels rise with time, so what was noted long ago counts for nothing by itself. (A count-min
+//! sketch of the same size has room for a quarter of the keys, and once it is full every newcomer looks like
+//! an old favourite.)
 
 use super::{super::key::Key, level::Level};
 
-const ROWS: usize = 4;
 const BLOCK: usize = 16;
+/// A cell's lower bits are a level, in 16ths of a doubling; it wraps around, which takes tens of thousands of
+/// half-lives. Its upper bits tell whose it is; nought is nobody's.
+const LEVEL_BITS: u32 = 20;
+const LEVEL_MASK: u32 = (1 << LEVEL_BITS) - 1;
+const STEP: u32 = Level::STEPS / 16;
+/// Sums may be above "now" by so much: 64 doublings.
+const ABOVE: u32 = 64 * Level::STEPS;
 
 /// Remembered levels.
 #[derive(Debug, Clone)]
 pub(super) struct Memory {
-    /// The four cells of a key lie in one block of 64 bytes.
-    blocks: Vec<[Level; BLOCK]>,
+    blocks: Vec<[u32; BLOCK]>,
 }
 
 impl Memory {
     /// For about `keys` keys at a time.
     pub fn new(keys: u64) -> Self {
-        let blocks = (keys / 4).clamp(1, 1 << 26);
+        let blocks = (keys / BLOCK as u64).clamp(1, 1 << 26);
         let blocks = usize::try_from(blocks).expect("at most 2^26 blocks");
-        Self { blocks: vec![[Level::default(); BLOCK]; blocks] }
+        Self { blocks: vec![[0; BLOCK]; blocks] }
     }
 
     #[inline]
-    fn cells(&self, key: Key) -> (usize, [usize; ROWS]) {
+    fn place(&self, key: Key) -> (usize, u32) {
         let hash = key.mixed();
         // The upper half of the hash as a share of the blocks: any number of them will do.
         let block = (((hash >> 32) * self.blocks.len() as u64) >> 32) as usize;
-        let cell = |row: usize| row * 4 + (hash >> (2 * row)) as usize % 4;
-        (block, [cell(0), cell(1), cell(2), cell(3)])
+        (block, (hash as u32 >> LEVEL_BITS).max(1))
     }
 
-    /// The level last noted for a key; nought, or another key's, if none was.
+    /// The level last noted for a key; nought, or rarely another key's, if none was.
     #[inline]
-    pub fn recall(&self, key: Key) -> Level {
-        let (block, cells) = self.cells(key);
-        cells.into_iter().map(|cell| self.blocks[block][cell]).min().unwrap_or_default()
+    pub fn recall(&self, key: Key, now: Level) -> Level {
+        let (block, tag) = self.place(key);
+        let found = self.blocks[block].iter().find(|cell| **cell >> LEVEL_BITS == tag);
+        found.map_or(Level::default(), |cell| {
+            Level(now.0.saturating_add(ABOVE).saturating_sub(below(*cell, now) * STEP))
+        })
     }
 
     /// Notes the level of a key.
     #[inline]
-    pub fn note(&mut self, key: Key, level: Level) {
-        let (block, cells) = self.cells(key);
-        for cell in cells {
-            let noted = &mut self.blocks[block][cell];
-            *noted = (*noted).max(level);
-        }
+    pub fn note(&mut self, key: Key, level: Level, now: Level) {
+        let (block, tag) = self.place(key);
+        let block = &mut self.blocks[block];
+        let own = block.iter().position(|cell| *cell >> LEVEL_BITS == tag);
+        let at = own.unwrap_or_else(|| {
+            // The lowest, or nobody's.
+            let lowest =
+                |at: &usize| if block[*at] == 0 { u32::MAX } else { below(block[*at], now) };
+            (0..BLOCK).max_by_key(lowest).expect("a block has cells")
+        });
+        block[at] = tag << LEVEL_BITS | level.0 / STEP & LEVEL_MASK;
     }
+}
+
+/// How far a cell's level is below the highest that is possible now.
+#[inline]
+fn below(cell: u32, now: Level) -> u32 {
+    (now.0.saturating_add(ABOVE) / STEP).wrapping_sub(cell) & LEVEL_MASK
 }
 
 #[cfg(test)]
@@ -55,18 +75,41 @@ mod tests {
     use super::*;
     use crate::embedding::TableId;
 
+    fn key(row: u64) -> Key {
+        Key::new(TableId(0), row).unwrap()
+    }
+
     #[test]
-    fn nothing_is_forgotten_and_little_is_made_up() {
-        let key = |row| Key::new(TableId(0), row).unwrap();
+    fn what_has_room_is_remembered_and_little_is_made_up() {
+        let now = Level(100_000);
         let mut memory = Memory::new(4000);
-        assert_eq!(memory.recall(key(5)), Level(0));
+        assert_eq!(memory.recall(key(5), now), Level(0));
+        let level = |row: u64| Level(90_000 + 16 * row as u32);
         for row in 0..1000 {
-            memory.note(key(row), Level(1000 + row as u32));
+            memory.note(key(row), Level(5), now);
+            memory.note(key(row), level(row), now);
         }
-        for row in 0..1000 {
-            assert!(memory.recall(key(row)) >= Level(1000 + row as u32));
+        let right = (0..1000).filter(|row| memory.recall(key(*row), now) == level(*row)).count();
+        assert!(right > 980, "{right} of 1,000");
+        let made_up = (1000..11_000).filter(|row| memory.recall(key(*row), now) > Level(0)).count();
+        assert!(made_up < 50, "{made_up} of 10,000 keys that were never noted");
+    }
+
+    #[test]
+    fn a_full_memory_keeps_the_highest_levels_whenever_they_wrap_around() {
+        for now in [100_000, LEVEL_MASK * STEP + 500, u32::MAX - 2 * ABOVE] {
+            let mut memory = Memory::new(160);
+            for row in 0..1600 {
+                let level = if row % 16 == 0 { now + 2560 } else { now - 16_000 };
+                memory.note(key(row), Level(level), Level(now));
+            }
+            let high = (0..100).filter(|row| {
+                memory.recall(key(16 * row), Level(now)).0.abs_diff(now + 2560) < STEP
+            });
+            let high = high.count();
+            assert!(high > 80, "{high} of 100 at {now}");
+            let later = Level(now + 25_600);
+            assert!(memory.recall(key(0), later).0.abs_diff(now + 2560) <= STEP, "levels stay");
         }
-        let made_up = (1000..2000).filter(|row| memory.recall(key(*row)) > Level(0)).count();
-        assert!(made_up < 100, "{made_up} of 1,000 keys that were never noted");
     }
 }

@@ -48,7 +48,17 @@ const STRICTNESS: f64 = 80.0;
 const STRICTNESS_MIN: f64 = 4.0;
 const STRICTNESS_MAX: f64 = 40.0;
 /// Sums as if a hundred accesses with a correlation of 0.3 had been seen.
-const MOMENTS_BEFORE: [f64; 6] = [100.0, 50.0, 50.0, 35.0, 35.0, 28.0];
+const MOMENTS_BEFORE: [f64; 6] = [100.0, 0.0, 0.0, 10.0, 10.0, 3.0];
+/// When favourites change, all requests miss more for a while, which says nothing about who belongs together. So
+/// what is correlated is by how much a request misses more than others lately; so many accesses are lately.
+const LATELY: f64 = 256.0;
+
+/// Where keys come in a loop that is longer than the cache, whatever is admitted goes before it returns: there,
+/// and wherever all are wanted alike, it is best to hold on to what one has. One more setting does that, with
+/// the longest half-life and the smallest window: a newcomer must be wanted so much more than whom it displaces.
+const RELUCTANCE: u32 = 3 * Level::STEPS / 2;
+const HELD_HALF_LIFE: usize = HALF_LIVES - 1;
+const HELD_WINDOW: usize = 0;
 
 /// There is room for every key that was seen at all.
 const ANY: i64 = -(1 << 40);
@@ -58,8 +68,10 @@ struct Tracked {
     levels: [Level; HALF_LIVES],
     /// How much had been admitted to each window when this key last was.
     entered: [f64; WINDOWS.len()],
-    /// The share of the other keys that missed in its last request.
+    /// The share of the other keys that missed in its last request, beyond what was usual then.
     missing: f64,
+    /// Whether it would be resident if one held on to what one has.
+    held: bool,
 }
 
 /// What a rehearsal recommends.
@@ -71,6 +83,8 @@ pub(super) struct Setting {
     pub window: f64,
     /// Halvings of an access's worth, in 256ths, if all other keys of its request missed.
     pub strictness: u32,
+    /// By how much a newcomer's level must exceed that of whom it displaces.
+    pub reluctance: u32,
 }
 
 /// One access to a sampled key.
@@ -99,6 +113,13 @@ pub(super) struct Rehearsal {
     results: [[f64; HALF_LIVES]; WINDOWS.len()],
     admitted: [f64; WINDOWS.len()],
     moments: [f64; 6],
+    /// The share of keys that miss lately.
+    missing_lately: f64,
+    /// The setting that holds on: how many sampled keys it has and may have, the lowest level among them, its results.
+    held: usize,
+    held_max: usize,
+    held_level: u32,
+    held_result: f64,
     until_review: u32,
     review_every: u32,
     tracked_max: u32,
@@ -107,6 +128,7 @@ pub(super) struct Rehearsal {
     /// Indices of the setting in use.
     half_life: usize,
     window: usize,
+    holds_on: bool,
 }
 
 impl Rehearsal {
@@ -129,12 +151,18 @@ impl Rehearsal {
             results: [[0.0; HALF_LIVES]; WINDOWS.len()],
             admitted: [0.0; WINDOWS.len()],
             moments: MOMENTS_BEFORE,
+            missing_lately: 0.5,
+            held: 0,
+            held_max: 0,
+            held_level: 0,
+            held_result: 0.0,
             until_review: REVIEW_FIRST,
             review_every: REVIEW_FIRST,
             tracked_max,
             scratch: Default::default(),
             half_life: HALF_LIFE_FIRST,
             window: 0,
+            holds_on: false,
         }
     }
 
@@ -146,10 +174,16 @@ impl Rehearsal {
         let scale = (variance(first, first_squared) * variance(second, second_squared)).sqrt();
         let correlation = if scale > 1e-9 { covariance / scale } else { 0.0 };
         let halvings = (STRICTNESS * correlation).clamp(STRICTNESS_MIN, STRICTNESS_MAX);
+        let (half_life, window, reluctance) = if self.holds_on {
+            (HELD_HALF_LIFE, HELD_WINDOW, RELUCTANCE)
+        } else {
+            (self.half_life, self.window, 0)
+        };
         Setting {
-            half_life: f64::from(Level::STEPS) / self.paces[self.half_life],
-            window: WINDOWS[self.window],
+            half_life: f64::from(Level::STEPS) / self.paces[half_life],
+            window: WINDOWS[window],
             strictness: (halvings * f64::from(Level::STEPS)) as u32,
+            reluctance,
         }
     }
 
@@ -165,23 +199,29 @@ impl Rehearsal {
             levels: [Level::default(); HALF_LIVES],
             entered: [f64::NEG_INFINITY; WINDOWS.len()],
             missing: f64::NAN,
+            held: false,
         };
+        let missing = access.missing - self.missing_lately;
+        self.missing_lately += missing / LATELY;
         let tracked = self.tracked.entry(key).or_insert(newcomer);
         if !tracked.missing.is_nan() {
-            let (first, second) = (tracked.missing, access.missing);
+            let (first, second) = (tracked.missing, missing);
             let terms = [1.0, first, second, first * first, second * second, first * second];
             for (sum, term) in self.moments.iter_mut().zip(terms) {
                 *sum += term;
             }
         }
-        tracked.missing = access.missing;
+        tracked.missing = missing;
 
-        let worth = (-f64::from(access.halvings) / f64::from(Level::STEPS)).exp2();
+        let worth = worth(access.halvings);
         let each_stands_for = u64::MAX as f64 / self.sampled_below as f64;
         let relative: [i64; HALF_LIVES] =
             std::array::from_fn(|at| i64::from(tracked.levels[at].0) - i64::from(now[at]));
         for (window, share) in WINDOWS.iter().enumerate() {
             let in_window = self.admitted[window] - tracked.entered[window] < share * access.rows;
+            if window == HELD_WINDOW && (in_window || tracked.held) {
+                self.held_result += worth;
+            }
             let needed = if in_window { &[ANY; HALF_LIVES] } else { &self.needed[window] };
             for ((result, relative), needed) in
                 self.results[window].iter_mut().zip(relative).zip(needed)
@@ -195,6 +235,15 @@ impl Rehearsal {
         }
         for (level, now) in tracked.levels.iter_mut().zip(now) {
             *level = level.plus(Level(now).minus(access.halvings));
+        }
+        let wanted = tracked.levels[HELD_HALF_LIFE].0;
+        // Who must go for a newcomer is settled by the next review: not too many may come until then.
+        if !tracked.held
+            && (self.held < self.held_max
+                || wanted > self.held_level + RELUCTANCE && self.held < self.held_max * 17 / 16)
+        {
+            tracked.held = true;
+            self.held += 1;
         }
 
         if self.tracked.len() > self.tracked_max as usize {
@@ -218,6 +267,8 @@ impl Rehearsal {
         self.sampled_below -= self.sampled_below / 4;
         let below = self.sampled_below;
         self.tracked.retain(|key, _| spread(*key) < below);
+        self.held = self.tracked.values().filter(|tracked| tracked.held).count();
+        self.held_max -= self.held_max / 4;
     }
 
     /// Takes stock: what level is needed now, and which setting does best?
@@ -244,24 +295,81 @@ impl Rehearsal {
                 }
             }
         }
-        let mut best = self.results[self.window][self.half_life] * MARGIN;
+        self.review_held((sampled_rows * (1.0 - WINDOWS[HELD_WINDOW])) as usize);
+        let used = self.results[self.window][self.half_life];
+        let mut best = if self.holds_on { self.held_result } else { used } * MARGIN;
+        let held_result = self.held_result;
+        self.held_result *= FADE;
         for (window, results) in self.results.iter_mut().enumerate() {
             for (half_life, result) in results.iter_mut().enumerate() {
                 if *result > best {
                     best = *result;
                     (self.window, self.half_life) = (window, half_life);
+                    self.holds_on = false;
                 }
                 *result *= FADE;
             }
         }
+        self.holds_on |= held_result > best;
         for sum in &mut self.moments {
             *sum *= FADE;
         }
     }
+
+    /// Who is held, now that there is room for so many?
+    fn review_held(&mut self, room: usize) {
+        self.held_max = room;
+        let levels = &mut self.scratch[0];
+        levels.clear();
+        let held = self.tracked.values().filter(|tracked| tracked.held);
+        levels.extend(held.map(|tracked| u32::MAX - tracked.levels[HELD_HALF_LIFE].0));
+        self.held_level = 0;
+        if room > 0 && levels.len() >= room {
+            let (_, turned, _) = levels.select_nth_unstable(room - 1);
+            self.held_level = u32::MAX - *turned;
+            for tracked in self.tracked.values_mut() {
+                tracked.held &= tracked.levels[HELD_HALF_LIFE].0 >= self.held_level;
+            }
+        }
+        self.held = self.tracked.values().filter(|tracked| tracked.held).count();
+    }
+}
+
+/// 2^-halvings, to a 16th of a halving: a table, since this is asked for often.
+#[inline]
+fn worth(halvings: u32) -> f64 {
+    /// 2^(-i/16).
+    const PARTS: [f64; 16] = {
+        let mut parts = [1.0; 16];
+        let mut index = 1;
+        while index < 16 {
+            parts[index] = parts[index - 1] * 0.957_603_280_698_573_6;
+            index += 1;
+        }
+        parts
+    };
+    let whole = u64::from(halvings / Level::STEPS).min(1000);
+    let part = PARTS[(halvings % Level::STEPS / 16) as usize];
+    part * f64::from_bits((1023 - whole) << 52)
 }
 
 /// Where a key falls between nought and the highest number, independently of where maps put it.
 #[inline]
 fn spread(key: Key) -> u64 {
     key.mixed().wrapping_mul(0xd6e8_feb8_6659_fd93)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_access_is_worth_a_power_of_two() {
+        assert_eq!((worth(0), worth(256), worth(5 * 256)), (1.0, 0.5, 1.0 / 32.0));
+        for halvings in 0..20_000_u32 {
+            let exact = (-f64::from(halvings) / 256.0).exp2();
+            assert!((worth(halvings) / exact - 1.0).abs() < 0.05, "{halvings}");
+        }
+        assert!(worth(u32::MAX) > 0.0);
+    }
 }

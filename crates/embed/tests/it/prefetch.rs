@@ -1,0 +1,113 @@
+//! Rows that are fetched before they are asked for: those of keys that are known, and those that they imply.
+
+use forebay_core::{ByteSize, embedding::PolicyKind};
+use forebay_embed::{Bags, Io, Options, Pooling, Source, Tables};
+
+use crate::{lookups::numbered, seeds};
+
+/// A user determines its home; items are drawn by themselves.
+struct World {
+    _directory: tempfile::TempDir,
+    tables: Tables,
+    random: fastrand::Rng,
+}
+
+impl World {
+    fn new(policy: PolicyKind, io: Io, memory: u64) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let sources: [Source; 3] =
+            [5000, 4999, 4998].map(|rows| numbered(directory.path(), rows, 16));
+        let options = Options { policy, io, ..Options::new(ByteSize(memory)) };
+        let tables = Tables::open(&sources, &options).unwrap();
+        Self { _directory: directory, tables, random: fastrand::Rng::with_seed(1) }
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "a row of a small table")]
+    fn draw(&mut self) -> i64 {
+        (self.random.f64().powi(3) * 4998.0) as i64
+    }
+
+    fn home(user: i64) -> i64 {
+        user * 7 % 4999
+    }
+
+    /// One request, whose rows must be right.
+    fn ask(&mut self, user: i64, item: i64) {
+        let keys = [[user], [Self::home(user)], [item]];
+        let mut out = [0.0; 48];
+        let bags = keys.each_ref().map(|keys| Bags::single(keys));
+        self.tables.lookup(&bags, Pooling::Sum, &mut out).unwrap();
+        for (key, row) in keys.iter().zip(out.chunks(16)) {
+            assert!(row.iter().all(|number| *number == key[0] as f32), "{key:?}: {row:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_known_and_what_it_implies_is_there_when_it_is_asked_for() {
+    for io in [Io::Auto, Io::Pread] {
+        let mut world = World::new(PolicyKind::Group, io, 500 * 64);
+        let mut missed = [0; 2];
+        for index in 0..30_000 {
+            let (user, item) = (world.draw(), world.draw());
+            world.tables.prefetch(&[(0, &[user]), (2, &[item])]).unwrap();
+            let before = world.tables.stats();
+            world.ask(user, item);
+            let after = world.tables.stats();
+            missed[usize::from(index >= 15_000)] += after.rows_read - before.rows_read;
+            assert!(after.resident_bytes <= after.memory_bytes, "{after:?}");
+        }
+        let [at_first, later] = missed;
+        let learned = world.tables.implications();
+        let pairs: Vec<_> = learned.iter().map(|one| (one.from.0, one.to.0)).collect();
+        assert_eq!(pairs, [(0, 1)], "{learned:?}");
+        assert!(later * 2 < at_first, "{later} homes were missing later, {at_first} at first");
+        assert!(world.tables.stats().rows_prefetched > 10_000);
+    }
+}
+
+/// "Capacity in bytes never exceeded; every row right", with prefetches between lookups, for every policy.
+#[test]
+fn prefetches_leave_every_row_right_and_memory_bounded() {
+    for seed in seeds(1) {
+        for &policy in PolicyKind::ALL {
+            let memory = [0, 64 * 20, 64 * 800, 1 << 20][usize::try_from(seed).unwrap() % 4 + 1];
+            let mut world = World::new(policy, Io::Auto, memory);
+            for _ in 0..150 {
+                let known: Vec<i64> =
+                    (0..world.random.usize(0..40)).map(|_| world.draw()).collect();
+                let table = world.random.usize(0..3);
+                world.tables.prefetch(&[(table, &known)]).unwrap();
+                let (user, item) = (world.draw(), world.draw());
+                world.ask(user, item);
+                let stats = world.tables.stats();
+                assert!(stats.resident_bytes <= stats.memory_bytes, "{policy}: {stats:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_is_read_for_what_is_there_or_has_no_room() {
+    let world = World::new(PolicyKind::Group, Io::Auto, 64 * 100);
+    assert_eq!(world.tables.prefetch(&[(1, &[7, 7, 8])]).unwrap(), 2);
+    assert_eq!(world.tables.prefetch(&[(1, &[8, 7])]).unwrap(), 0);
+    assert_eq!(world.tables.prefetch(&[]).unwrap(), 0);
+    let all: Vec<i64> = (0..4000).collect();
+    assert!(world.tables.prefetch(&[(1, &all)]).unwrap() <= 100, "only what may stay is read");
+    let none = World::new(PolicyKind::Group, Io::Auto, 0);
+    assert_eq!(none.tables.prefetch(&[(0, &[1])]).unwrap(), 0);
+    let whole = World::new(PolicyKind::Group, Io::Auto, 2 << 20);
+    assert_eq!(whole.tables.prefetch(&[(0, &[1])]).unwrap(), 64, "a whole table's block");
+    assert_eq!(whole.tables.prefetch(&[(0, &[2])]).unwrap(), 0);
+}
+
+#[test]
+fn keys_that_no_table_has_are_refused() {
+    let world = World::new(PolicyKind::Group, Io::Auto, 64 * 100);
+    let refused = |known: &[(usize, &[i64])]| world.tables.prefetch(known).unwrap_err().to_string();
+    assert!(refused(&[(3, &[0])]).contains("there is no table 3; there are 3"));
+    assert!(refused(&[(0, &[1]), (1, &[4999])]).contains("key 4999 at place 0 of table 1"));
+    assert!(refused(&[(0, &[-1])]).contains("key -1"));
+    assert_eq!(world.tables.stats().rows_prefetched, 0, "nothing happened before that");
+}
