@@ -16,7 +16,8 @@ use std::{
 };
 
 use forebay_client::{self as client, Client, ClientError, Interrupt};
-use forebay_core::ItemOrdinal;
+use forebay_core::manager::{Answer, Report};
+use forebay_wire::Refusal;
 use pyo3::{prelude::*, types::PyBytes};
 
 use crate::{digest::Digest, errors::agent_error};
@@ -83,6 +84,18 @@ impl Reader {
         Ok(contents.iter().map(|content| PyBytes::new(py, content)).collect())
     }
 
+    /// The same from the origin, whatever is resident: a probe.
+    #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
+    fn get_past_the_cache<'py>(
+        &self,
+        py: Python<'py>,
+        items: Vec<u64>,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let items = self.digest.get().ordinals(&items)?;
+        let contents = self.with_reader(py, |reader| reader.get_past_the_cache(&items))?;
+        Ok(contents.iter().map(|content| PyBytes::new(py, content)).collect())
+    }
+
     /// A bit for each blob that the node holds, lowest first, as of a moment ago; empty without a node.
     fn presence<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(py, &self.recent_presence(py)?))
@@ -93,6 +106,14 @@ impl Reader {
     fn want(&self, py: Python<'_>, items: Vec<u64>) -> PyResult<()> {
         let items = self.digest.get().ordinals(&items)?;
         self.with_reader(py, |reader| reader.want(&items))
+    }
+
+    /// Says that the job reads the dataset no more, if anybody is there to hear it.
+    fn leave(&self, py: Python<'_>) -> PyResult<()> {
+        self.with_reader(py, |reader| {
+            reader.leave();
+            Ok(())
+        })
     }
 
     /// Whether the node has failed since this was last asked, and is worth starting anew.
@@ -110,14 +131,16 @@ impl Reader {
 }
 
 impl Reader {
-    /// Whether an item's blob was resident a moment ago.
-    pub fn residents(&self, py: Python<'_>) -> PyResult<impl Fn(ItemOrdinal) -> bool> {
-        let bits = self.recent_presence(py)?;
-        let digest = &self.digest.get().digest;
-        Ok(move |item| client::is_resident(digest, &bits, item))
+    /// Says how the job gets on; nothing without a node.
+    pub fn report(
+        &self,
+        py: Python<'_>,
+        report: Report,
+    ) -> PyResult<Option<Result<Answer, Refusal>>> {
+        self.with_reader(py, |reader| Ok(reader.report(report)))
     }
 
-    fn recent_presence(&self, py: Python<'_>) -> PyResult<Arc<[u8]>> {
+    pub fn recent_presence(&self, py: Python<'_>) -> PyResult<Arc<[u8]>> {
         let known = lock(&self.presence).clone();
         if known.next.is_some_and(|next| Instant::now() < next) {
             return Ok(known.bits);

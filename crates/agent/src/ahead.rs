@@ -32,9 +32,9 @@ pub(crate) async fn run(service: Arc<AgentService>) {
                     _ => break,
                 },
             };
-            let service = Arc::clone(&service);
+            let (service, is_wanted) = (Arc::clone(&service), wanted.is_some());
             fetches.spawn(async move {
-                if let Err(error) = service.obtain_ahead(blob).await {
+                if let Err(error) = service.obtain_ahead(blob, is_wanted).await {
                     // Whoever asks for it will be told why.
                     tracing::debug!(%error, blob, "cannot fetch ahead");
                 }

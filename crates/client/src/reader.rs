@@ -16,9 +16,10 @@ use std::{
 use forebay_core::{
     ItemOrdinal,
     digest::{Digest, ItemPlace},
+    manager::{Answer, Report},
     patience::{NODE_PATIENCE, Retry},
 };
-use forebay_wire::{GetAnswer, PAYLOAD_SIZE_MAX};
+use forebay_wire::{GetAnswer, PAYLOAD_SIZE_MAX, Refusal};
 
 use crate::{Client, ClientError, Handle, Interrupt, Result, Wanted, waiting::Waiting};
 
@@ -99,6 +100,35 @@ impl Reader {
 
     /// The bytes of these items, in this order.
     pub fn get(&mut self, items: &[ItemOrdinal]) -> Result<Vec<Vec<u8>>> {
+        self.get_by(items, |reader, wanted| {
+            let mut missing = reader.get_from_node(wanted);
+            if !missing.is_empty() {
+                reader.get_from_agent(&mut missing)?;
+            }
+            Ok(missing.len())
+        })
+    }
+
+    /// The same from the origin, whatever is resident: what a probe is made of.
+    pub fn get_past_the_cache(&mut self, items: &[ItemOrdinal]) -> Result<Vec<Vec<u8>>> {
+        self.get_by(items, |reader, mut wanted| {
+            reader.with_agent(|agent, handle| agent.mode(handle, true))?;
+            let got = reader.get_from_agent(&mut wanted);
+            // A connection that broke meanwhile has taken its mode along.
+            if reader.agent.is_some() {
+                reader.with_agent(|agent, handle| agent.mode(handle, false))?;
+            }
+            got.map(|()| wanted.len())
+        })
+    }
+
+    /// Makes room for the bytes of these items, has it filled, and counts; `fill` says how many it did not
+    /// find on the node.
+    fn get_by(
+        &mut self,
+        items: &[ItemOrdinal],
+        fill: impl FnOnce(&mut Self, Vec<Wanted<'_>>) -> Result<usize>,
+    ) -> Result<Vec<Vec<u8>>> {
         let mut places = Vec::with_capacity(items.len());
         for item in items {
             places.push(self.digest.item(*item)?);
@@ -117,16 +147,9 @@ impl Reader {
             }
         }
         let asked = wanted.len();
-        let mut missing = self.get_from_node(wanted);
+        let missed = fill(self, wanted)?;
         self.counts.pieces += asked as u64;
-        self.counts.hits += (asked - missing.len()) as u64;
-        if !missing.is_empty() {
-            let answers =
-                self.with_agent(|agent, handle| agent.get(handle, AGENT_PATIENCE, &mut missing))?;
-            if answers.iter().any(|answer| *answer != GetAnswer::Hit) {
-                return Err(ClientError::Unexpected);
-            }
-        }
+        self.counts.hits += (asked - missed) as u64;
         self.counts.items += items.len() as u64;
         self.counts.bytes += contents.iter().map(|content| content.len() as u64).sum::<u64>();
         Ok(contents)
@@ -156,6 +179,28 @@ impl Reader {
     /// What the agent has counted.
     pub fn agent_stats(&mut self) -> Result<Vec<(String, u64)>> {
         self.with_agent(|agent, _| agent.stats())
+    }
+
+    /// Says how the job gets on with the dataset; nothing without a node.
+    pub fn report(&mut self, report: Report) -> Option<std::result::Result<Answer, Refusal>> {
+        self.with_node(|node, handle| match node.report(handle, report) {
+            Ok(answer) => Ok(Ok(answer)),
+            Err(ClientError::Refused(refusal)) => Ok(Err(refusal)),
+            Err(error) => Err(error),
+        })
+    }
+
+    /// Says that the job reads the dataset no more, if anybody is there to hear it.
+    pub fn leave(&mut self) {
+        self.with_node(Client::leave);
+    }
+
+    fn get_from_agent(&mut self, wanted: &mut [Wanted<'_>]) -> Result<()> {
+        let answers = self.with_agent(|agent, handle| agent.get(handle, AGENT_PATIENCE, wanted))?;
+        if answers.iter().any(|answer| *answer != GetAnswer::Hit) {
+            return Err(ClientError::Unexpected);
+        }
+        Ok(())
     }
 
     /// What the node could not give: all of it, if there is no node.

@@ -74,6 +74,8 @@ pub enum Reply {
     Report(Answer),
     /// The job has left.
     Left,
+    /// So be it.
+    ModeSet,
     /// How a dataset stands: JSON, for people and scripts.
     Explain {
         /// A `forebay_core::manager::Description`, or null for a dataset that nobody manages.
@@ -240,6 +242,7 @@ impl Reply {
             Self::Left => REPLY | kind::LEAVE,
             Self::Explain { .. } => REPLY | kind::EXPLAIN,
             Self::Evicted { .. } => REPLY | kind::EVICT,
+            Self::ModeSet => REPLY | kind::MODE,
             Self::Error(_) => ERROR,
         }
     }
@@ -277,7 +280,8 @@ impl Reply {
             | Self::Explain { .. }
             | Self::Released
             | Self::Wanted
-            | Self::Left => {}
+            | Self::Left
+            | Self::ModeSet => {}
             Self::Evicted { bytes } => to.u64(*bytes),
             Self::Report(answer) => write_answer(answer, to),
             Self::Get { index, answer, .. } => {
@@ -352,6 +356,7 @@ impl Reply {
                 kind::WANT => Self::Wanted,
                 kind::REPORT => Self::Report(read_answer(&mut from)?),
                 kind::LEAVE => Self::Left,
+                kind::MODE => Self::ModeSet,
                 kind::EXPLAIN => {
                     if from.0.len() > PAYLOAD_SIZE_MAX {
                         return Err(Malformed::OverLimit);

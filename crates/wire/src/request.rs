@@ -118,6 +118,14 @@ pub enum Request {
         /// Which.
         blobs: Vec<u64>,
     },
+    /// Says how an agent is to answer what follows on this connection: as ever, or from the origin, whatever
+    /// is resident. That is a probe.
+    Mode {
+        /// An opened dataset.
+        handle: u32,
+        /// Whether all is to miss.
+        is_forced: bool,
+    },
     /// Says how a job gets on; the manager of the dataset answers what to draw from.
     Report {
         /// An opened dataset.
@@ -189,6 +197,8 @@ pub(crate) mod kind {
     pub const LEAVE: u8 = 14;
     pub const EXPLAIN: u8 = 15;
     pub const EVICT: u8 = 16;
+    /// Of a job and its agent.
+    pub const MODE: u8 = 24;
 }
 
 const ROW_SIZE: usize = Address::LEN + 8;
@@ -214,6 +224,7 @@ impl Request {
             Self::Leave { .. } => kind::LEAVE,
             Self::Explain { .. } => kind::EXPLAIN,
             Self::Evict { .. } => kind::EVICT,
+            Self::Mode { .. } => kind::MODE,
         }
     }
 
@@ -298,6 +309,10 @@ impl Request {
             Self::Leave { handle } | Self::Explain { handle } | Self::Evict { handle } => {
                 to.u32(*handle);
             }
+            Self::Mode { handle, is_forced } => {
+                to.u32(*handle);
+                to.u8((*is_forced).into());
+            }
         }
     }
 
@@ -370,6 +385,7 @@ impl Request {
             kind::LEAVE => Self::Leave { handle: from.u32()? },
             kind::EXPLAIN => Self::Explain { handle: from.u32()? },
             kind::EVICT => Self::Evict { handle: from.u32()? },
+            kind::MODE => Self::Mode { handle: from.u32()?, is_forced: read_flag(&mut from)? },
             unknown => return Err(Malformed::Kind(unknown)),
         };
         from.finish().map(|()| request)
@@ -402,6 +418,14 @@ fn write_report(report: &Report, to: &mut Writer<'_>) {
     });
 }
 
+fn read_flag(from: &mut Reader<'_>) -> Result<bool, Malformed> {
+    match from.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(Malformed::Value),
+    }
+}
+
 fn read_report(from: &mut Reader<'_>) -> Result<Report, Malformed> {
     Ok(Report {
         life: from.u64()?,
@@ -409,11 +433,7 @@ fn read_report(from: &mut Reader<'_>) -> Result<Report, Malformed> {
         epoch_batches: from.u64()?,
         epoch: from.u64()?,
         pace: ByteRate(ByteSize(from.u64()?)),
-        is_all: match from.u8()? {
-            0 => false,
-            1 => true,
-            _ => return Err(Malformed::Value),
-        },
+        is_all: read_flag(from)?,
         unread: from.list(PIECES_MAX, 12, |from| Ok((from.u32()?, ByteSize(from.u64()?))))?,
         released: from.list(PIECES_MAX, 4, Reader::u32)?,
         filled: from.list(PIECES_MAX, 4, Reader::u32)?,

@@ -74,6 +74,7 @@ fn request() -> impl Strategy<Value = Request> {
         any::<u32>().prop_map(|handle| Request::Leave { handle }),
         any::<u32>().prop_map(|handle| Request::Explain { handle }),
         any::<u32>().prop_map(|handle| Request::Evict { handle }),
+        any::<(u32, bool)>().prop_map(|(handle, is_forced)| Request::Mode { handle, is_forced }),
     ]
 }
 
@@ -161,6 +162,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         Just(Reply::Released),
         Just(Reply::Wanted),
         Just(Reply::Left),
+        Just(Reply::ModeSet),
         payload().prop_map(|json| Reply::Explain { json }),
         any::<u64>().prop_map(|bytes| Reply::Evicted { bytes }),
         answer().prop_map(Reply::Report),
