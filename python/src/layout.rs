@@ -13,7 +13,7 @@ use crate::{digest::Digest, errors::DigestError as Damaged};
 /// The pieces of a dataset, and what is in them.
 #[pyclass(frozen, module = "forebay._native")]
 pub struct Layout {
-    pub layout: sampler::Layout,
+    pub pieces: sampler::Layout,
     digest: digest::Digest,
     /// The blob and the piece of every item.
     places: Vec<(u32, u32)>,
@@ -31,9 +31,9 @@ impl Layout {
         })?;
         let pieces = u32::try_from(sizes.len()).expect("few pieces");
         let of_items = places.iter().map(|(_, piece)| ChunkOrdinal(*piece));
-        let layout = sampler::Layout::new(digest.summary().dataset, pieces, of_items);
-        let layout = layout.map_err(|error| PyValueError::new_err(error.to_string()))?;
-        Ok(Self { layout, digest, places, sizes })
+        let pieces = sampler::Layout::new(digest.summary().dataset, pieces, of_items);
+        let pieces = pieces.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(Self { pieces, digest, places, sizes })
     }
 
     /// How large a part of the dataset's bytes these pieces are.

@@ -51,12 +51,7 @@ impl Member {
     }
 
     /// Reports, if it is time to. Whoever was replaced is told so.
-    fn report(
-        &mut self,
-        py: Python<'_>,
-        sampler: PyRef<'_, Sampler>,
-        reader: PyRef<'_, Reader>,
-    ) -> PyResult<()> {
+    fn report(&mut self, py: Python<'_>, sampler: &Sampler, reader: &Reader) -> PyResult<()> {
         let began = self.clock.elapsed();
         if self.is_refused || began < self.next || !self.membership.is_due(began) {
             return Ok(());
@@ -94,8 +89,8 @@ impl Member {
     fn needed(
         &self,
         py: Python<'_>,
-        sampler: PyRef<'_, Sampler>,
-        reader: PyRef<'_, Reader>,
+        sampler: &Sampler,
+        reader: &Reader,
         count: usize,
     ) -> PyResult<Vec<u64>> {
         let loading = self.membership.loading();

@@ -54,7 +54,7 @@ impl Sampler {
         over_ask: u32,
     ) -> PyResult<Self> {
         let plan = Plan { over_ask, ..plan(seed, epoch, batch, rank, world, drop_last) };
-        let epoch = sampler::Sampler::new(&layout.get().layout, plan);
+        let epoch = sampler::Sampler::new(&layout.get().pieces, plan);
         let epoch = epoch.map_err(|error| PyValueError::new_err(error.to_string()))?;
         Ok(Self::from_the_beginning(layout, epoch))
     }
@@ -62,7 +62,7 @@ impl Sampler {
     /// What comes after a state.
     #[staticmethod]
     fn resume(layout: Py<Layout>, state: &[u8]) -> PyResult<Self> {
-        let epoch = sampler::Sampler::resume(&layout.get().layout, &decode(state)?);
+        let epoch = sampler::Sampler::resume(&layout.get().pieces, &decode(state)?);
         Ok(Self::from_the_middle(layout, epoch.map_err(|error| refused(&error))?))
     }
 
@@ -81,7 +81,7 @@ impl Sampler {
         let (seed, epoch) =
             states.first().map_or((0, 0), |state| (state.plan().seed, state.plan().epoch));
         let plan = plan(seed, epoch, batch, rank, world, drop_last);
-        let epoch = sampler::Sampler::resize(&layout.get().layout, &states, plan);
+        let epoch = sampler::Sampler::resize(&layout.get().pieces, &states, plan);
         Ok(Self::from_the_middle(layout, epoch.map_err(|error| refused(&error))?))
     }
 
@@ -91,7 +91,7 @@ impl Sampler {
     fn replay(layout: Py<Layout>, recording: &[u8], state: Option<&[u8]>) -> PyResult<Self> {
         let recording = Recording::decode(recording).map_err(|error| refused(&error))?;
         let state = state.map(decode).transpose()?;
-        let epoch = sampler::Sampler::replay(&layout.get().layout, &recording, state.as_ref());
+        let epoch = sampler::Sampler::replay(&layout.get().pieces, &recording, state.as_ref());
         let epoch = epoch.map_err(|error| refused(&error))?;
         if epoch.batches_yielded() > 0 {
             return Ok(Self::from_the_middle(layout, epoch));
