@@ -132,7 +132,7 @@ def test_a_probe_reads_past_the_cache(world: World, own_node: Path) -> None:
     """Promise 3: probes are counted; and they really miss, or they would tell nothing."""
     dataset = world.dataset()
     loader = loader_of(dataset, batch_size=1)
-    for _ in range(12):
+    for _ in range(25):
         items = [item for batch in loader for item in batch]
         assert Counter(items) == Counter(CONTENTS)
         if loader.stats()["probes"] >= 20:
