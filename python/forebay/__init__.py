@@ -7,15 +7,27 @@ forebay`` does not import torch.
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.metadata import version as _version
 from typing import TYPE_CHECKING
 
 from forebay._dataset import Dataset
-from forebay._native import AgentGone, DigestError, ForebayError, ReadError, TableError
+from forebay._native import (
+    AgentGone,
+    DigestError,
+    Fenced,
+    ForebayError,
+    ReadError,
+    StateError,
+    TableError,
+)
 from forebay._tar import tar_sample
 
 if TYPE_CHECKING:
+    from forebay._iterable import IterableDataset as IterableDataset
     from forebay._loader import DataLoader as DataLoader
+    from forebay._mixture import Mixture as Mixture
+    from forebay._sampler import Sampler as Sampler
 
 __version__ = _version("forebay")
 
@@ -24,17 +36,29 @@ __all__ = [
     "DataLoader",
     "Dataset",
     "DigestError",
+    "Fenced",
     "ForebayError",
+    "IterableDataset",
+    "Mixture",
     "ReadError",
+    "Sampler",
+    "StateError",
     "TableError",
     "__version__",
     "tar_sample",
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name == "DataLoader":
-        from forebay._loader import DataLoader
+#: What needs torch is imported when it is first asked for.
+_WITH_TORCH = {
+    "DataLoader": "forebay._loader",
+    "IterableDataset": "forebay._iterable",
+    "Mixture": "forebay._mixture",
+    "Sampler": "forebay._sampler",
+}
 
-        return DataLoader
+
+def __getattr__(name: str) -> object:
+    if name in _WITH_TORCH:
+        return getattr(import_module(_WITH_TORCH[name]), name)
     raise AttributeError(f"module 'forebay' has no attribute {name!r}")

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
+import time
+import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from forebay._job import new_job, present_job
-from forebay._native import AgentGone, Digest, DigestError, Reader
+from forebay._digests import digest_for
+from forebay._job import check_options, new_job, present_job
+from forebay._native import AgentGone, Digest, DigestError, Layout, Reader, ReadError
 from forebay._node import default_socket, endpoint
+from forebay._participation import Participation
 
 #: An agent that dies so often over one batch is not started again.
 ATTEMPTS = 4
@@ -20,8 +27,21 @@ ATTEMPTS = 4
 #: Items that are read at once when the whole dataset is.
 AT_ONCE = 64
 
+#: What becomes of items that cannot be read.
+ON_ERROR = ("raise", "skip", "retry")
+#: Pauses between attempts with ``on_error="retry"``, in seconds.
+RETRY_PAUSES = (0.1, 0.5, 2.0, 5.0)
+#: Items that were skipped are named up to so many.
+SKIPPED_NAMED_MAX = 1000
+
+_MISSING: Any = object()
+
 _Path = str | PathLike[str]
 _T = TypeVar("_T")
+
+
+class PastCache(int):
+    """An item that is to be read from the origin, whatever is cached: part of a probe."""
 
 
 class Dataset:
@@ -29,8 +49,10 @@ class Dataset:
 
     Parameters
     ----------
-    digest_path
-        A file that ``forebay digest build URL -o x.digest`` made.
+    source
+        A file that ``forebay digest build URL -o x.digest`` made; or the URL of the data itself,
+        such as ``s3://bucket/train`` or ``file:///data/train``. A digest of it is then built on
+        first use and kept in the user's cache directory (``~/.cache/forebay/digests``).
     transform
         Called with each item; what it returns is the item. Runs in the loader's workers.
     columns
@@ -48,12 +70,22 @@ class Dataset:
     namespace_key
         The key file of the digest's namespace, if it is private.
     job
-        What the job is called in the node's log.
+        What the job is called. A job that is started again under its name takes over from its
+        predecessor, whose loader then raises ``forebay.Fenced``. By default a name of its own.
+    on_error
+        What becomes of items that cannot be read: ``"raise"`` an exception; ``"retry"`` some
+        times, then raise; ``"skip"`` them, and give another item of the batch twice in their
+        stead, so that all ranks go on alike. ``"skip"`` is also for what a transform cannot read.
+        ``skipped()`` says which.
+    layout
+        For a URL: how items are found, ``"files"`` (the default) or ``"pack"`` for many small ones.
+    rebuild
+        For a URL: build its digest again. Without, a warning says if the origin has changed.
     """
 
     def __init__(
         self,
-        digest_path: _Path,
+        source: _Path,
         *,
         transform: Callable[[Any], Any] | None = None,
         columns: Sequence[str] = (),
@@ -62,41 +94,119 @@ class Dataset:
         origin: str | None = None,
         namespace_key: _Path | None = None,
         job: str | None = None,
+        on_error: Literal["raise", "skip", "retry"] = "raise",
+        layout: str | None = None,
+        rebuild: bool = False,
     ) -> None:
         if isinstance(columns, str):
             raise TypeError("`columns` is a list of names, such as columns=['label']")
-        self._digest = _open(digest_path)
+        key = None if namespace_key is None else Path(namespace_key)
+        options = storage_options or {}
+        check_options(options)
+        if "://" in str(source) or Path(source).is_dir():
+            source = digest_for(
+                str(source),
+                layout=layout or "files",
+                namespace_key=key,
+                options=options,
+                rebuild=rebuild,
+            )
+        elif layout is not None or rebuild:
+            raise ValueError("`layout` and `rebuild` are for URLs, of which a digest is built here")
+        self._digest = _open(source)
         self._columns = [_column(self._digest, name) for name in columns]
         self._transform = transform
         node = endpoint(default_socket() if cache == "auto" else cache)
         self._job = new_job(
-            Path(digest_path),
+            Path(source),
             name=job,
             node=node,
             start_node=cache == "auto",
             origin=origin,
-            namespace_key=None if namespace_key is None else Path(namespace_key),
-            options=storage_options or {},
+            namespace_key=key,
+            options=options,
         )
         self._reader = self._job.reader(self._digest)
         self._workers_restarted = 0
+        self.on_error = on_error
+        self._local()
+        weakref.finalize(
+            self,
+            self.participation.end,
+            self._digest,
+            self._job.node,
+            self._job.socket,
+            self._job.name,
+        )
+
+    def _local(self) -> None:
+        """What every process has of its own."""
+        self.participation = Participation()
+        self._layout: Layout | None = None
+        self._last_good: Any = _MISSING
 
     def __len__(self) -> int:
         return len(self._digest)
 
     def __getitem__(self, index: int) -> Any:
-        return self.__getitems__([index])[0]
+        item = self.ordinal(index)
+        (content,) = self._read([item], isinstance(index, PastCache))
+        return self._finish(item, content)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """The items of a batch, in one request."""
-        items = [self._ordinal(index) for index in indices]
-        contents = self._with_agent(lambda reader: reader.get(items))
-        if not self._columns:
-            return [self._finish(content) for content in contents]
-        return [
-            self._finish((content, *(values[item] for values in self._columns)))
-            for item, content in zip(items, contents, strict=True)
-        ]
+        items = [self.ordinal(index) for index in indices]
+        is_probe = any(isinstance(index, PastCache) for index in indices)
+        if self._on_error == "skip" and len(items) > 0:
+            return self._readable(items, is_probe)
+        contents = self._read(items, is_probe)
+        return [self._finish(item, content) for item, content in zip(items, contents, strict=True)]
+
+    def _read(self, items: list[int], is_probe: bool) -> list[bytes]:
+        pauses = iter(RETRY_PAUSES if self._on_error == "retry" else ())
+        while True:
+            try:
+                if is_probe:
+                    return self._with_agent(lambda reader: reader.get_past_the_cache(items))
+                return self._with_agent(lambda reader: reader.get(items))
+            except ReadError:
+                pause = next(pauses, None)
+                if pause is None:
+                    raise
+                time.sleep(pause)
+
+    def _readable(self, items: list[int], is_probe: bool) -> list[Any]:
+        """What can be read of these; the others' places are taken by it, in turn."""
+        try:
+            contents: list[Any] = list(self._read(items, is_probe))
+        except ReadError:
+            contents = [_MISSING] * len(items)  # one of them, so each for itself
+        found, problem = [], None
+        for item, content in zip(items, contents, strict=True):
+            try:
+                if content is _MISSING:
+                    (content,) = self._read([item], is_probe)
+                found.append(self._finish(item, content))
+            except AgentGone:
+                raise
+            except Exception as one:
+                problem = one
+                self._skip(item, one)
+                found.append(_MISSING)
+        good = [item for item in found if item is not _MISSING]
+        if good:
+            self._last_good = good[-1]
+        elif self._last_good is _MISSING:
+            assert problem is not None
+            raise problem
+        stand_ins = itertools.cycle(good or [self._last_good])
+        return [next(stand_ins) if item is _MISSING else item for item in found]
+
+    def _skip(self, item: int, problem: Exception) -> None:
+        """Note it where all processes of the job find it."""
+        warnings.warn(f"item {item} is skipped: {problem}", RuntimeWarning, stacklevel=5)
+        with suppress(OSError), (self._job.directory / "skipped").open("a") as notes:
+            notes.write(f"{item}\n")
 
     def __iter__(self) -> Iterator[Any]:
         for start in range(0, len(self), AT_ONCE):
@@ -107,16 +217,48 @@ class Dataset:
         return {
             name: value
             for name, value in self.__dict__.items()
-            if name not in {"_digest", "_reader"}
+            if name not in {"_digest", "_reader", "participation", "_layout", "_last_good"}
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._digest = _open(self._job.digest)
         self._reader = self._job.reader(self._digest)
+        self._local()
 
     def __repr__(self) -> str:
         return f"forebay.Dataset({str(self._job.digest)!r}, {len(self)} items)"
+
+    @property
+    def id(self) -> str:
+        """What all who share the dataset agree on."""
+        return self._digest.dataset
+
+    @property
+    def layout(self) -> Layout:
+        """Which item is where; made when it is first asked for."""
+        if self._layout is None:
+            self._layout = Layout(self._digest)
+        return self._layout
+
+    @property
+    def on_error(self) -> str:
+        """What becomes of items that cannot be read."""
+        return self._on_error
+
+    @on_error.setter
+    def on_error(self, what: str) -> None:
+        if what not in ON_ERROR:
+            there_are = ", ".join(map(repr, ON_ERROR))
+            raise ValueError(f"there is no on_error={what!r}; there are {there_are}")
+        self._on_error = what
+
+    def skipped(self) -> dict[str, Any]:
+        """How often items were skipped (``count``), and the first thousand of them (``items``)."""
+        notes: list[str] = []
+        with suppress(OSError):
+            notes = (self._job.directory / "skipped").read_text().split()
+        return {"count": len(notes), "items": [int(item) for item in notes[:SKIPPED_NAMED_MAX]]}
 
     @property
     def blob_bytes(self) -> int:
@@ -155,7 +297,7 @@ class Dataset:
             self._job.revive_node()
         return answer
 
-    def _ordinal(self, index: int) -> int:
+    def ordinal(self, index: int) -> int:
         """An item's ordinal, by the rules of a list's indices."""
         item = operator.index(index)
         length = len(self)
@@ -163,13 +305,15 @@ class Dataset:
             raise IndexError(f"item {item} of {length}")
         return item % length
 
-    def _finish(self, item: Any) -> Any:
-        return item if self._transform is None else self._transform(item)
+    def _finish(self, item: int, content: bytes) -> Any:
+        told: Any = content
+        if self._columns:
+            told = (content, *(values[item] for values in self._columns))
+        return told if self._transform is None else self._transform(told)
 
 
 def _open(path: _Path) -> Digest:
-    url = str(path) if "://" in str(path) else "URL"
-    hint = f"a digest is made with `forebay digest build {url} -o x.digest`"
+    hint = "a digest is made with `forebay digest build URL -o x.digest`"
     if not Path(path).is_file():
         raise DigestError(f"there is no file `{path}`; {hint}")
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import signal
 import tempfile
@@ -21,6 +22,7 @@ from pathlib import Path
 from forebay._native import Digest, Reader
 from forebay._node import ensure_node, warn_without
 from forebay._processes import answers, kill_listener, listener, locked, start
+from forebay._ranks import ranks
 
 #: What the agent understands; it is the judge of the values.
 OPTIONS = ("endpoint", "access_key", "secret_key", "anonymous", "deadline_seconds")
@@ -95,6 +97,14 @@ class Job:
             warn_without(node, "nobody answers there")
 
 
+def check_options(options: Mapping[str, object]) -> None:
+    """Refuse what no agent understands."""
+    for option in options:
+        if option not in OPTIONS:
+            there_are = ", ".join(OPTIONS)
+            raise ValueError(f"there is no storage option `{option}`; there are {there_are}")
+
+
 def new_job(
     digest: Path,
     *,
@@ -106,14 +116,10 @@ def new_job(
     options: Mapping[str, object],
 ) -> Job:
     """A job of this process."""
-    for option in options:
-        if option not in OPTIONS:
-            there_are = ", ".join(OPTIONS)
-            raise ValueError(f"there is no storage option `{option}`; there are {there_are}")
     return _owned(
         Job(
             digest=digest.absolute(),
-            name=name or f"job-{os.getpid()}",
+            name=_named(name),
             node=node,
             start_node=start_node,
             origin=origin,
@@ -123,6 +129,16 @@ def new_job(
             pid=0,
         )
     )
+
+
+def _named(name: str | None) -> str:
+    """A name that is this process's own; or the user's, by rank, so that ranks do not replace each
+    other.
+    """
+    rank, world = ranks()
+    if name is None:
+        return f"job-{os.getpid()}-{secrets.token_hex(4)}"
+    return name if world == 1 else f"{name}.{rank}"
 
 
 def present_job(job: Job) -> Job:

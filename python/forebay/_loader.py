@@ -1,25 +1,35 @@
 """PyTorch's ``DataLoader``, told what is cached.
 
-All that differs is the sampler, which runs in the main process: ``order="substitute"`` draws unread
-items that are resident first (promise 8), ``order="strict"`` is PyTorch's own order. Both tell the
-agent ahead what will be read. Workers, collation and everything else are PyTorch's, except that
-workers which are killed are replaced (``_workers.py``).
+All that differs is the sampler, which runs in the main process (``_orders.py``), and that the
+loader knows what its user has been given: the iterator counts, times and reports around PyTorch's.
+Workers, collation and everything else are PyTorch's, except that workers which are killed are
+replaced (``_workers.py``).
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sized
-from contextlib import suppress
-from itertools import islice
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 from torch.utils import data
 
-from forebay import _native, _workers
+from forebay import _workers
 from forebay._dataset import Dataset
-from forebay._native import ForebayError, LookAhead
+from forebay._drawn import Drawn, Replay, Substitute, SubstituteEpoch
+from forebay._given import Own, Sequential, Strict
+from forebay._mixture import Mixture, MixtureOrder
+from forebay._native import ForebayError, StateError
+from forebay._orders import Epoch, Items, Order
+from forebay._ranks import checked, ranks
+
+#: Of what ``state_dict`` returns.
+STATE_VERSION = 1
+
+ORDERS = ("substitute", "strict", "replay")
+
+State = dict[str, Any]
 
 
 class DataLoader(data.DataLoader[Any]):
@@ -28,54 +38,114 @@ class DataLoader(data.DataLoader[Any]):
     Parameters
     ----------
     dataset
-        A ``forebay.Dataset``.
+        A ``forebay.Dataset``, or a ``forebay.Mixture`` of several.
     order
         ``"substitute"``, the default when shuffling: a random order that prefers what is cached;
-        every item once an epoch. ``"strict"``: the order of PyTorch's own loader with the same
-        generator. With a sampler or batch sampler of your own it is always strict.
+        every item once an epoch, among all ranks. ``"strict"``: the order of PyTorch's own loader
+        with the same generator. ``"replay"``: what another loader recorded, bit for bit. With a
+        sampler or batch sampler of your own it is always strict.
+    replay
+        What ``recording()`` gave, for ``order="replay"``.
+    rank, world_size
+        Which process of the job this is, for ``order="substitute"``. By default as
+        ``torch.distributed`` or the environment (``RANK``, ``WORLD_SIZE``) says. All ranks are
+        given equally many batches; no ``DistributedSampler`` is needed.
+    on_error
+        What becomes of items that cannot be read: see :class:`forebay.Dataset`, whose choice this
+        replaces.
     options
         Whatever PyTorch's loader takes.
+
+    Examples
+    --------
+    >>> loader = forebay.DataLoader(dataset, batch_size=100, shuffle=True, collate_fn=list)
+    >>> epoch = iter(loader)
+    >>> len(next(epoch))
+    100
+    >>> state = loader.state_dict()
+    >>> again = forebay.DataLoader(dataset, batch_size=100, shuffle=True, collate_fn=list)
+    >>> again.load_state_dict(state)
+    >>> sum(len(batch) for batch in again)
+    103
+    >>> loader.stats()["items"]
+    100
     """
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: Dataset | Mixture,
         batch_size: int | None = 1,
-        shuffle: bool = False,
+        shuffle: bool | None = False,
         *,
-        order: Literal["substitute", "strict"] | None = None,
+        order: Literal["substitute", "strict", "replay"] | None = None,
+        replay: bytes | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        on_error: Literal["raise", "skip", "retry"] | None = None,
         sampler: Any = None,
         batch_sampler: Any = None,
         num_workers: int = 0,
+        drop_last: bool = False,
         generator: torch.Generator | None = None,
         **options: Any,
     ) -> None:
-        if not isinstance(dataset, Dataset):
+        if not isinstance(dataset, Dataset | Mixture):
             raise TypeError(
-                "forebay.DataLoader takes a forebay.Dataset; use PyTorch's own for others"
+                "forebay.DataLoader takes a forebay.Dataset or Mixture; others are for PyTorch's"
             )
         own = sampler is not None or batch_sampler is not None
-        if order not in (None, "substitute", "strict"):
-            raise ValueError(f"there is no order {order!r}; there are 'substitute' and 'strict'")
+        if order not in (None, *ORDERS):
+            there_are = ", ".join(map(repr, ORDERS))
+            raise ValueError(f"there is no order {order!r}; there are {there_are}")
         if order == "substitute" and (own or not shuffle):
             raise ValueError("order='substitute' shuffles: give shuffle=True and no sampler")
+        if (order == "replay") != (replay is not None) or (order == "replay" and own):
+            raise ValueError("order='replay' takes replay=loader.recording() and no sampler")
+        if batch_size is not None and batch_size < 1 and batch_sampler is None:
+            raise ValueError(f"batch_size={batch_size}; give 1 or more, or None for no batches")
+        is_mixed = isinstance(dataset, Mixture)
+        if is_mixed and (own or not shuffle or order not in (None, "substitute")):
+            raise ValueError("a mixture has an order of its own: give shuffle=True and no sampler")
+        if on_error is not None:
+            dataset.on_error = on_error
+        if dataset.on_error == "skip" and batch_size is None and batch_sampler is None:
+            raise ValueError("on_error='skip' fills up batches, and batch_size=None has none")
+        if (rank is None) != (world_size is None):
+            raise ValueError("give both rank and world_size, or neither")
+        of_world = ranks() if rank is None or world_size is None else checked(rank, world_size)
+        size = batch_size or 1
+        order_of: Order | None = None
         if own:
             # PyTorch refuses what does not go together.
             options.update(sampler=sampler, batch_sampler=batch_sampler, shuffle=shuffle or None)
-        elif not shuffle:
-            options["sampler"] = _Told(data.SequentialSampler(dataset), dataset)
-        elif order == "strict":
-            ordinary = data.RandomSampler(dataset, generator=generator)
-            options["sampler"] = _Told(ordinary, dataset)
         else:
-            options["sampler"] = _Substituting(dataset, batch_size or 1, generator)
+            if isinstance(dataset, Mixture):
+                order_of = MixtureOrder(dataset, size, drop_last, of_world, generator)
+            elif replay is not None:
+                order_of = Replay(dataset, size, drop_last, of_world, replay)
+            elif not shuffle:
+                order_of = Sequential(dataset, size, drop_last)
+            elif order == "strict":
+                order_of = Strict(dataset, size, drop_last, generator)
+            else:
+                order_of = Substitute(dataset, size, drop_last, of_world, generator)
+            options["sampler"] = Items(order_of)
+            self._order: Order = order_of
+        self._clock = _Clock()
         super().__init__(
             dataset,  # type: ignore[arg-type] # map-style by its methods, not by its base
             batch_size=batch_size,
             num_workers=num_workers,
+            drop_last=drop_last,
             generator=generator,
             **options,
         )
+        if order_of is None:
+            indices = super()._index_sampler
+            self._order = Own(dataset, indices, is_batched=indices is self.batch_sampler)
+
+    def __iter__(self) -> Any:
+        return _Iteration(self, self._order.begin(), super().__iter__())
 
     def _get_iterator(self) -> Any:
         """What PyTorch's ``__iter__`` calls: its own iterator, or one that survives its workers."""
@@ -83,6 +153,14 @@ class DataLoader(data.DataLoader[Any]):
             return super()._get_iterator()
         dataset: Any = self.dataset
         return _workers.SurvivingIterator(self, dataset.count_worker_restart)
+
+    @property
+    def _index_sampler(self) -> Any:
+        """What PyTorch's iterators draw from; a sampler of one's own is drawn from through us, so
+        that it is known what was yielded of it.
+        """
+        order = getattr(self, "_order", None)
+        return order if isinstance(order, Own) else super()._index_sampler
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch the next one is, for samplers whose order depends on it."""
@@ -93,79 +171,202 @@ class DataLoader(data.DataLoader[Any]):
                 set_epoch(epoch)
                 return
 
+    def state_dict(self) -> State:
+        """Where the loader is: exactly what was yielded counts, whatever workers have prefetched.
 
-class _Substituting(data.Sampler[int]):
-    """Items in batches that prefer what is resident.
+        Small, and ``torch.save`` takes it. Every rank has its own.
+        """
+        if not getattr(self, "in_order", True):
+            raise StateError("with in_order=False nobody knows what is left; give in_order=True")
+        kept = {"version": STATE_VERSION, "order": self._order.name}
+        return {**kept, "dataset": self._order.dataset.id, **self._order.state()}
 
-    An epoch's permutation depends on the generator's first number and on the epoch, so that a job
-    that begins at epoch 3 has the permutation of epoch 3.
-    """
+    def load_state_dict(self, state: State | Sequence[State]) -> None:
+        """Go on where a loader was; call it before the epoch begins.
 
-    def __init__(self, dataset: Dataset, batch: int, generator: torch.Generator | None) -> None:
-        self._dataset = dataset
-        self._batch = batch
-        self._generator = generator
-        self._base: int | None = None
-        self._epoch = 0
+        A list of the states of all ranks deals what is left to the ranks that there are now,
+        however many those are; it is the same list on all of them.
 
-    def set_epoch(self, epoch: int) -> None:
-        self._epoch = epoch
+        Raises
+        ------
+        StateError
+            The state is of another dataset, order or version, or is damaged.
+        """
+        states = [state] if isinstance(state, Mapping) else list(state)
+        dataset, name = self._order.dataset, self._order.name
+        if not states:
+            raise StateError("there is no state in the list; give those of all ranks")
+        for one in states:
+            if not isinstance(one, Mapping) or "version" not in one:
+                raise StateError("this is not a state of forebay.DataLoader")
+            if one["version"] != STATE_VERSION:
+                raise StateError(
+                    f"the state is of version {one['version']}, and this forebay knows version"
+                    f" {STATE_VERSION}; use the forebay that it was taken with"
+                )
+            if one.get("dataset") != dataset.id:
+                raise StateError(
+                    f"the state is of dataset {one.get('dataset')}, not of {dataset.id};"
+                    " use the digest that it was taken with"
+                )
+            if one.get("order") != name:
+                raise StateError(f"the state is of order {one.get('order')!r}, not {name!r}")
+        self._order.load([dict(one) for one in states])
+
+    def recording(self) -> bytes:
+        """What was yielded of the epoch at hand, or of the last one: for another's ``replay=``."""
+        if not isinstance(self._order, Drawn):
+            raise StateError("only order='substitute' is recorded; the others can be had again")
+        return self._order.recording()
+
+    def stats(self) -> dict[str, Any]:
+        """How it goes: what was given, from where, and what was waited for.
+
+        ``batches``, ``items``
+            Given so far, in all epochs; ``padding`` are items that were repeated so that ranks stay
+            equal, ``skipped`` those that could not be read (``count``, and the first of the
+            ``items``).
+        ``hit_share``
+            Of the items that were read, how many the node had. ``None`` without a node.
+        ``stall_seconds``, ``compute_seconds``
+            Time inside of the iterator's ``next``, and between two of them.
+        ``origin_bytes``
+            What this job's agent has read from the origin, ahead or not.
+        ``mixing``
+            How far the epoch is from a full shuffle: ``neighbours`` and ``displacement`` are 1 and
+            ``held_lead`` is 0 if it is none; ``distance`` below 0.1 is good after some hundred
+            batches. ``None`` for orders that are not drawn.
+        ``held_share``, ``open_share``
+            How much of the dataset the node holds for good, and what is drawn from now.
+        ``probes``, ``reports``
+            Batches that were read past the cache to see what it is worth, and answers of the node.
+        ``workers_restarted``
+            Workers that were replaced, because one of them died.
+        """
+        dataset = self._order.dataset
+        counted: dict[str, Any]
+        try:
+            counted = dataset.stats()
+        except ForebayError:
+            counted = {"node": None, "agent": {}, "loader": {"workers_restarted": 0}}
+        counts, epoch = self._order.counts(), self._order.current
+        drawn = isinstance(epoch, SubstituteEpoch)
+        held, rotating, reports = list[int](), list[int](), 0
+        if isinstance(epoch, SubstituteEpoch):
+            (held, rotating), reports = epoch.member.open, epoch.member.reports
+        agent = counted["agent"] or {}
+        hits = None
+        if counted["node"] is not None and self._clock.items:
+            missed = agent.get("agent_gets", 0) / self._clock.items
+            hits = max(0.0, 1.0 - missed)
+        return {
+            "batches": self._clock.batches,
+            "items": self._clock.items,
+            "padding": counts.get("padding", 0),
+            "skipped": dataset.skipped(),
+            "hit_share": hits,
+            "stall_seconds": self._clock.stalled,
+            "compute_seconds": self._clock.computed,
+            "origin_bytes": agent.get("agent_origin_bytes", 0),
+            "mixing": epoch.sampler.mixing() if isinstance(epoch, SubstituteEpoch) else None,
+            "held_share": dataset.layout.share(held) if drawn else 0.0,
+            "open_share": dataset.layout.share([*held, *rotating]) if drawn else 0.0,
+            "probes": counts.get("probes", 0),
+            "reports": reports,
+            "workers_restarted": counted["loader"]["workers_restarted"],
+        }
+
+
+class _Clock:
+    """What a loader's iterators have counted."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.items = 0
+        self.stalled = 0.0
+        self.computed = 0.0
+
+
+class _Iteration:
+    """PyTorch's iterator of one epoch; what passes through here has been given to the user."""
+
+    def __init__(self, loader: DataLoader, epoch: Epoch, inner: Any) -> None:
+        self._loader, self._epoch, self._inner = loader, epoch, inner
+        self._clock = loader._clock
+        #: When the last batch was asked for, and how long it was waited for.
+        self._last: tuple[float, float] | None = None
+        self._fenced: ForebayError | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
 
     def __len__(self) -> int:
-        return len(self._dataset)
+        return len(self._inner)
 
-    def __iter__(self) -> Iterator[int]:
-        sampler = _native.Sampler(self._dataset._digest, self._seed(), self._batch)
-        look_ahead = _look_ahead(self._dataset)
-        self._epoch += 1
-        while True:
-            batch = sampler.draw(self._dataset._reader)
-            if not batch:
-                return
-            _tell(self._dataset, sampler.upcoming(look_ahead.items))
-            yield from batch
+    def __next__(self) -> Any:
+        entered = time.perf_counter()
+        self._has_computed(entered)
+        self._prepare()
+        given = self._given()
+        try:
+            batch = next(self._inner)
+        except StopIteration:
+            self._end()
+            raise
+        except Exception:
+            # A batch whose error is raised here has been given, too: the next one follows it.
+            if given is None or self._given() != given:
+                self._has_yielded(entered)
+            raise
+        self._has_yielded(entered)
+        return batch
 
-    def _seed(self) -> int:
-        if self._base is None:
-            number = torch.empty((), dtype=torch.int64).random_(generator=self._generator)
-            self._base = int(number.item())
-        # Any odd constant spreads neighbouring epochs over all seeds.
-        return (self._base + self._epoch * 0x9E3779B97F4A7C15) % 2**64
+    def _prepare(self) -> None:
+        """All that may fail or be interrupted happens before PyTorch asks for indices: it would
+        take that for the end of the epoch.
+        """
+        epoch = self._epoch
+        if epoch.has_ended:
+            return
+        if self._fenced is not None:
+            raise self._fenced
+        self._loader._order.current = epoch
+        if self._loader.num_workers == 0:
+            epoch.give_back()
+        try:
+            epoch.report()
+        except ForebayError as problem:
+            self._fenced = problem
+            raise
+        epoch.fill()
 
+    def _given(self) -> int | None:
+        """Batches that PyTorch has handed over, or whose error; ``None`` if it does not tell."""
+        given: int | None = getattr(self._inner, "given", None)
+        return given
 
-class _Told(data.Sampler[int]):
-    """PyTorch's own sampler, read some way ahead so that the agent can be told."""
+    def _has_yielded(self, entered: float) -> None:
+        stalled = time.perf_counter() - entered
+        self._last = (entered, stalled)
+        self._clock.batches += 1
+        self._clock.stalled += stalled
+        self._clock.items += self._epoch.yielded()
 
-    def __init__(self, sampler: data.Sampler[int], dataset: Dataset) -> None:
-        self._sampler = sampler
-        self._dataset = dataset
+    def _has_computed(self, now: float) -> None:
+        """The user asks for the next batch: the last one is done with."""
+        if self._last is None:
+            return
+        began, stalled = self._last
+        self._last = None
+        self._clock.computed += max(0.0, now - began - stalled)
+        self._epoch.computed(now - began, stalled)
 
-    def __len__(self) -> int:
-        assert isinstance(self._sampler, Sized)
-        return len(self._sampler)
-
-    def __iter__(self) -> Iterator[int]:
-        items = iter(self._sampler)
-        ahead: deque[int] = deque()
-        look_ahead = _look_ahead(self._dataset)
-        while True:
-            news = list(islice(items, look_ahead.more(len(ahead))))
-            _tell(self._dataset, news)
-            ahead.extend(news)
-            if not ahead:
-                return
-            yield ahead.popleft()
-
-
-def _look_ahead(dataset: Dataset) -> LookAhead:
-    node = None
-    with suppress(ForebayError):
-        node = dataset.stats()["node"]
-    return LookAhead(None if node is None else node["capacity_bytes"], dataset.blob_bytes)
-
-
-def _tell(dataset: Dataset, items: list[int]) -> None:
-    """A hint: whoever cannot give it reads all the same, and is told what is wrong."""
-    if items:
-        with suppress(ForebayError):
-            dataset.want(items)
+    def _end(self) -> None:
+        epoch = self._epoch
+        if not epoch.has_ended:
+            if not epoch.is_exhausted:
+                raise RuntimeError(
+                    "the epoch was interrupted while a batch was drawn; go on with load_state_dict"
+                )
+            epoch.has_ended = True
+            epoch.report()

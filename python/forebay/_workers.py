@@ -58,12 +58,18 @@ class SurvivingIterator:
         self._on_restart = on_restart
         self._workers = _Workers(loader)
         self._deaths = 0
+        self._given_before = 0
 
     def __iter__(self) -> SurvivingIterator:
         return self
 
     def __len__(self) -> int:
         return len(self._workers)
+
+    @property
+    def given(self) -> int:
+        """Batches that were handed over, or whose error was."""
+        return self._given_before + self._workers.given
 
     def __next__(self) -> Any:
         while True:
@@ -86,6 +92,7 @@ class SurvivingIterator:
     def _restart(self, died: WorkerDied) -> None:
         old = self._workers
         old.abandon()
+        self._given_before += old.given
         self._deaths += 1
         if self._deaths > DEATHS_MAX:
             assert died.__cause__ is not None
@@ -125,6 +132,8 @@ class _Workers(_MultiProcessingDataLoaderIter):
         self.pending: dict[int, Any] = {}
         self._again = deque(again)  # as many as are given out at first, so soon empty
         self._arrived = 0
+        #: Batches that were handed over, or whose error was.
+        self.given = 0
         super().__init__(loader)
 
     def abandon(self) -> None:
@@ -155,6 +164,7 @@ class _Workers(_MultiProcessingDataLoaderIter):
 
     def _process_data(self, data: Any, *rest: Any) -> Any:
         # Called once for every batch that is yielded, or whose error is.
+        self.given += 1
         in_order = getattr(self, "_in_order", True)
         del self.pending[next(iter(self.pending)) if in_order else self._arrived]
         return super()._process_data(data, *rest)  # type: ignore[no-untyped-call]

@@ -9,6 +9,18 @@ create_exception!(forebay, ForebayError, PyException, "Whatever forebay raises i
 create_exception!(forebay, DigestError, ForebayError, "The digest cannot be used.");
 create_exception!(forebay, ReadError, ForebayError, "An item cannot be had; the text says why.");
 create_exception!(forebay, TableError, ForebayError, "A table, or a key of one, cannot be used.");
+create_exception!(
+    forebay,
+    Fenced,
+    ForebayError,
+    "Another process has taken this job's name over; stop, or name one of them otherwise."
+);
+create_exception!(
+    forebay,
+    StateError,
+    ForebayError,
+    "A state or a recording is not of this dataset, order or version, or is damaged."
+);
 create_exception!(forebay, AgentGone, ForebayError, "The job's agent does not answer.");
 
 /// Whatever else is wrong.

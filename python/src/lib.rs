@@ -7,7 +7,9 @@
 mod digest;
 mod embed;
 mod errors;
+mod layout;
 mod look_ahead;
+mod member;
 mod reader;
 mod sampler;
 
@@ -18,8 +20,10 @@ mod _native {
     use crate::{
         digest::Digest,
         embed::Tables,
-        errors::{AgentGone, DigestError, ForebayError, ReadError, TableError},
+        errors::{AgentGone, DigestError, Fenced, ForebayError, ReadError, StateError, TableError},
+        layout::Layout,
         look_ahead::LookAhead,
+        member::Member,
         reader::{Reader, answers},
         sampler::Sampler,
     };

@@ -17,11 +17,12 @@ use std::{
 
 use forebay_client::{self as client, Client, ClientError, Interrupt};
 use forebay_core::{
-    ItemOrdinal,
+    manager::{Answer, Report},
     presence::{Known, Thrift},
     ring::Contacts,
 };
 use forebay_identity::Credentials;
+use forebay_wire::Refusal;
 use pyo3::{prelude::*, types::PyBytes};
 
 use crate::{
@@ -105,6 +106,18 @@ impl Reader {
         Ok(contents.iter().map(|content| PyBytes::new(py, content)).collect())
     }
 
+    /// The same from the origin, whatever is resident: a probe.
+    #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
+    fn get_past_the_cache<'py>(
+        &self,
+        py: Python<'py>,
+        items: Vec<u64>,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let items = self.digest.get().ordinals(&items)?;
+        let contents = self.with_reader(py, |reader| reader.get_past_the_cache(&items))?;
+        Ok(contents.iter().map(|content| PyBytes::new(py, content)).collect())
+    }
+
     /// A bit for each blob that the node holds, lowest first, as of a moment ago; empty without a node.
     fn presence<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(py, &self.recent_presence(py)?))
@@ -115,6 +128,15 @@ impl Reader {
     fn want(&self, py: Python<'_>, items: Vec<u64>) -> PyResult<()> {
         let items = self.digest.get().ordinals(&items)?;
         self.with_reader(py, |reader| reader.want(&items))
+    }
+
+    /// Says that the job reads the dataset no more, if anybody is there to hear it.
+    fn leave(&self, py: Python<'_>) -> PyResult<()> {
+        self.with_reader(py, |reader| {
+            // Whoever does not hear it notices that the job is silent.
+            let _ = reader.leave();
+            Ok(())
+        })
     }
 
     /// Whether the node has failed since this was last asked, and is worth starting anew.
@@ -132,11 +154,17 @@ impl Reader {
 }
 
 impl Reader {
-    /// Whether an item's blob was resident a moment ago.
-    pub fn residents(&self, py: Python<'_>) -> PyResult<impl Fn(ItemOrdinal) -> bool> {
-        let bits = self.recent_presence(py)?;
-        let digest = &self.digest.get().digest;
-        Ok(move |item| client::is_resident(digest, &bits, item))
+    /// Says how the job gets on; nothing without a node.
+    pub fn report(
+        &self,
+        py: Python<'_>,
+        report: &Report,
+    ) -> PyResult<Option<Result<Answer, Refusal>>> {
+        self.with_reader(py, |reader| match reader.report(report) {
+            Ok(answer) => Ok(answer.map(Ok)),
+            Err(ClientError::Refused(refusal)) => Ok(Some(Err(refusal))),
+            Err(error) => Err(error),
+        })
     }
 
     /// So many items were drawn: they pay for the next look.
@@ -144,7 +172,7 @@ impl Reader {
         lock(&self.presence).thrift.drew(items as u64);
     }
 
-    fn recent_presence(&self, py: Python<'_>) -> PyResult<Arc<[u8]>> {
+    pub fn recent_presence(&self, py: Python<'_>) -> PyResult<Arc<[u8]>> {
         let began = self.began.elapsed();
         let mut known = {
             let presence = lock(&self.presence);

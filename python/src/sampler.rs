@@ -1,49 +1,178 @@
-//! One epoch's order, as Python sees it.
+//! One rank's part in one epoch, as Python sees it.
+//!
+//! A loader draws ahead of what its user is given, so what was drawn waits here until it is yielded; only
+//! then does it count, for checkpoints, for recordings and for the node.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
 
 use forebay_core::{
     ItemOrdinal,
-    sampler::{self, Layout, Plan},
+    benefit::Mode,
+    sampler::{self, Batch, Ending, OVER_ASK, Plan, Recording, Source, State},
 };
-use pyo3::{exceptions::PyValueError, prelude::*};
+use pyo3::{exceptions::PyValueError, prelude::*, types::PyBytes};
 
-use crate::{digest::Digest, reader::Reader};
+use crate::{errors::StateError, layout::Layout, member::Member, reader::Reader};
 
-/// Draws batches from a seeded permutation, resident items first.
+/// Draws batches, resident items first.
 #[pyclass(module = "forebay._native")]
 pub struct Sampler {
-    epoch: sampler::Sampler,
+    pub layout: Py<Layout>,
+    pub epoch: sampler::Sampler,
+    drawn: VecDeque<Drawn>,
+    /// Where the last batch that was yielded came from, and how long it is.
+    last: Option<(Option<Mode>, u64)>,
+    /// What was yielded, if it is known from the beginning.
+    recording: Option<Recording>,
 }
+
+struct Drawn {
+    batch: Batch,
+    mode: Option<Mode>,
+}
+
+/// The items of a batch, those of them that were not resident, and whether it is to miss.
+type DrawnItems = (Vec<u64>, Vec<u64>, bool);
 
 #[pymethods]
 impl Sampler {
+    /// The beginning of an epoch. A batch looks at `over_ask` candidates for each place.
     #[new]
-    fn new(digest: &Digest, seed: u64, batch: u32) -> PyResult<Self> {
-        let refused = |error: &dyn std::error::Error| PyValueError::new_err(error.to_string());
-        let summary = digest.digest.summary();
-        // Nothing rotates yet, so chunks make no difference.
-        let layout = Layout::in_one_chunk(summary.dataset, summary.items);
-        let layout = layout.map_err(|error| refused(&error))?;
-        let epoch = sampler::Sampler::new(&layout, Plan::new(seed, 0, batch));
-        Ok(Self { epoch: epoch.map_err(|error| refused(&error))? })
+    #[pyo3(signature = (layout, seed, epoch, batch, rank = 0, world = 1, drop_last = false, over_ask = OVER_ASK))]
+    #[expect(clippy::too_many_arguments, reason = "Python names them")]
+    fn new(
+        layout: Py<Layout>,
+        seed: u64,
+        epoch: u64,
+        batch: u32,
+        rank: u32,
+        world: u32,
+        drop_last: bool,
+        over_ask: u32,
+    ) -> PyResult<Self> {
+        let plan = Plan { over_ask, ..plan(seed, epoch, batch, rank, world, drop_last) };
+        let epoch = sampler::Sampler::new(&layout.get().pieces, plan);
+        let epoch = epoch.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(Self::from_the_beginning(layout, epoch))
     }
 
-    /// The next batch; empty at the end of the epoch.
-    #[pyo3(signature = (reader = None))]
-    fn draw(&mut self, py: Python<'_>, reader: Option<PyRef<'_, Reader>>) -> PyResult<Vec<u64>> {
-        let batch = match &reader {
-            Some(reader) => {
-                let resident = reader.residents(py)?;
-                self.epoch.draw(resident)
-            }
-            None => self.epoch.draw(|_| false),
+    /// What comes after a state.
+    #[staticmethod]
+    fn resume(layout: Py<Layout>, state: &[u8]) -> PyResult<Self> {
+        let epoch = sampler::Sampler::resume(&layout.get().pieces, &decode(state)?);
+        Ok(Self::from_the_middle(layout, epoch.map_err(|error| refused(&error))?))
+    }
+
+    /// The rest of an epoch, dealt to another number of ranks.
+    #[staticmethod]
+    #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
+    fn resize(
+        layout: Py<Layout>,
+        states: Vec<Vec<u8>>,
+        batch: u32,
+        rank: u32,
+        world: u32,
+        drop_last: bool,
+    ) -> PyResult<Self> {
+        let states = states.iter().map(|state| decode(state)).collect::<PyResult<Vec<_>>>()?;
+        let (seed, epoch) =
+            states.first().map_or((0, 0), |state| (state.plan().seed, state.plan().epoch));
+        let plan = plan(seed, epoch, batch, rank, world, drop_last);
+        let epoch = sampler::Sampler::resize(&layout.get().pieces, &states, plan);
+        Ok(Self::from_the_middle(layout, epoch.map_err(|error| refused(&error))?))
+    }
+
+    /// What was recorded, once more; after a state of such a replay, if there is one.
+    #[staticmethod]
+    #[pyo3(signature = (layout, recording, state = None))]
+    fn replay(layout: Py<Layout>, recording: &[u8], state: Option<&[u8]>) -> PyResult<Self> {
+        let recording = Recording::decode(recording).map_err(|error| refused(&error))?;
+        let state = state.map(decode).transpose()?;
+        let epoch = sampler::Sampler::replay(&layout.get().pieces, &recording, state.as_ref());
+        let epoch = epoch.map_err(|error| refused(&error))?;
+        if epoch.batches_yielded() > 0 {
+            return Ok(Self::from_the_middle(layout, epoch));
+        }
+        Ok(Self::from_the_beginning(layout, epoch))
+    }
+
+    /// How many items a recording has, padding and all.
+    #[staticmethod]
+    fn recorded_items(recording: &[u8]) -> PyResult<u64> {
+        Ok(Recording::decode(recording).map_err(|error| refused(&error))?.items())
+    }
+
+    /// The next batch; nothing at the end of the epoch.
+    #[pyo3(signature = (reader = None, member = None))]
+    fn draw(
+        &mut self,
+        py: Python<'_>,
+        reader: Option<PyRef<'_, Reader>>,
+        mut member: Option<PyRefMut<'_, Member>>,
+    ) -> PyResult<Option<DrawnItems>> {
+        let presence = match &reader {
+            Some(reader) => reader.recent_presence(py)?,
+            None => [].into(),
         };
-        let Some(batch) = batch else { return Ok(Vec::new()) };
+        let layout = self.layout.get();
+        let resident = layout.residents(&presence);
+        let mut is_forced = false;
+        if let Some(member) = member.as_mut().filter(|member| member.is_answered) {
+            let size = self.epoch.plan().batch.into();
+            let directions = member.membership.directions(size, &self.epoch);
+            // What cannot be is counted, and drawn without.
+            if self.epoch.open(&directions.held, &directions.rotating).is_ok() {
+                let _ = self.epoch.leaving(directions.leaving);
+            }
+            is_forced = member.membership.forces_miss();
+        }
+        let Some(batch) = self.epoch.draw(|item| !is_forced && resident(item)) else {
+            return Ok(None);
+        };
         if let Some(reader) = reader {
             reader.drew(batch.items().len());
         }
-        // Nothing resumes an epoch yet, so nobody asks what was drawn and not yielded.
-        self.epoch.yielded(batch.number()).expect("just drawn");
-        Ok(ordinals(batch.items()))
+        let mode = match member {
+            _ if is_forced => Some(Mode::Miss),
+            Some(member) if member.is_answered => {
+                let pieces = batch.items().iter().map(|item| layout.piece_of(*item));
+                let all_resident = batch.items().iter().all(|item| resident(*item));
+                member.membership.mode(pieces, all_resident)
+            }
+            _ => None,
+        };
+        let missing = batch.of(Source::Claimed).chain(batch.of(Source::Outside));
+        let drawn = (ordinals(batch.items()), missing.map(|item| item.0).collect(), is_forced);
+        self.drawn.push_back(Drawn { batch, mode });
+        Ok(Some(drawn))
+    }
+
+    /// The job was given the oldest batch that was drawn.
+    #[pyo3(signature = (member = None))]
+    fn yielded(&mut self, member: Option<PyRefMut<'_, Member>>) -> PyResult<()> {
+        let Some(Drawn { batch, mode }) = self.drawn.pop_front() else {
+            return Err(PyValueError::new_err("nothing was drawn that has not been yielded"));
+        };
+        let released = self.epoch.yielded(batch.number()).expect("the oldest that was drawn");
+        if let Some(mut member) = member {
+            member.membership.released(released);
+        }
+        if let Some(recording) = &mut self.recording {
+            recording.push(&batch).expect("the next of those from the beginning");
+        }
+        self.last = Some((mode, self.layout.get().bytes_of(batch.items())));
+        Ok(())
+    }
+
+    /// The batch that was yielded last took so many seconds, of which the job waited `stalled` for it.
+    fn computed(&mut self, mut member: PyRefMut<'_, Member>, took: f64, stalled: f64) {
+        let seconds = |time: f64| Duration::try_from_secs_f64(time).unwrap_or_default();
+        if let Some((mode, bytes)) = self.last.take() {
+            member.membership.computed(mode, bytes, [seconds(took), seconds(stalled)]);
+        }
     }
 
     /// Items that come within the next `count` and have not been told of before. Batches only reorder
@@ -51,6 +180,78 @@ impl Sampler {
     fn upcoming(&mut self, count: usize) -> Vec<u64> {
         ordinals(&self.epoch.upcoming(count))
     }
+
+    /// What a checkpoint keeps: exactly what was yielded counts.
+    fn state<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.epoch.state().encode())
+    }
+
+    /// What was yielded, to be replayed; nothing if the epoch was resumed, so that its beginning is not known.
+    fn recording<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
+        self.recording.as_ref().map(|recording| PyBytes::new(py, &recording.encode()))
+    }
+
+    /// How many batches there are, and how many of them were yielded.
+    #[getter]
+    fn batches(&self) -> (u64, u64) {
+        (self.epoch.batches(), self.epoch.batches_yielded())
+    }
+
+    /// Seed, epoch, rank, world and batch.
+    #[getter]
+    fn plan(&self) -> (u64, u64, u32, u32, u32) {
+        let Plan { seed, epoch, rank, world, batch, .. } = self.epoch.plan();
+        (seed, epoch, rank, world, batch)
+    }
+
+    /// What was yielded since this sampler was made.
+    fn counts(&self) -> BTreeMap<&'static str, u64> {
+        let counts = self.epoch.counts();
+        BTreeMap::from([
+            ("batches", counts.batches),
+            ("items", counts.items),
+            ("resident", counts.resident),
+            ("claimed", counts.claimed),
+            ("outside", counts.outside),
+            ("padding", counts.padding),
+        ])
+    }
+
+    /// How well mixed that was.
+    fn mixing(&self) -> BTreeMap<&'static str, f64> {
+        let mixed = self.epoch.mixed();
+        BTreeMap::from([
+            ("neighbours", mixed.neighbours),
+            ("displacement", mixed.displacement),
+            ("held_lead", mixed.held_lead),
+            ("distance", mixed.distance()),
+        ])
+    }
+}
+
+impl Sampler {
+    fn from_the_beginning(layout: Py<Layout>, epoch: sampler::Sampler) -> Self {
+        let recording = Some(Recording::new(&epoch));
+        Self { recording, ..Self::from_the_middle(layout, epoch) }
+    }
+
+    fn from_the_middle(layout: Py<Layout>, epoch: sampler::Sampler) -> Self {
+        Self { layout, epoch, drawn: VecDeque::new(), last: None, recording: None }
+    }
+}
+
+fn plan(seed: u64, epoch: u64, batch: u32, rank: u32, world: u32, drop_last: bool) -> Plan {
+    let ending = if drop_last { Ending::DropLast } else { Ending::Pad };
+    Plan { ending, ..Plan::new(seed, epoch, batch).on(rank, world) }
+}
+
+fn decode(state: &[u8]) -> PyResult<State> {
+    State::decode(state).map_err(|error| refused(&error))
+}
+
+/// A state or a recording that cannot be used.
+fn refused(error: &dyn std::error::Error) -> PyErr {
+    StateError::new_err(error.to_string())
 }
 
 fn ordinals(items: &[ItemOrdinal]) -> Vec<u64> {

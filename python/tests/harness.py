@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -78,13 +78,14 @@ class World:
 
 
 @contextmanager
-def origin(directory: Path, *shape: str) -> Iterator[World]:
+def origin(directory: Path, *shape: str, contents: Sequence[bytes] = CONTENTS) -> Iterator[World]:
     """Serve the dataset until the block ends."""
     objects = directory / "origin" / "bucket" / "train"
     objects.mkdir(parents=True)
-    for item, data in enumerate(CONTENTS):
+    for item, data in enumerate(contents):
         (objects / f"{item:05}.bin").write_bytes(data)
-    rows = "".join(f"{item:05}.bin,{item % 10},name {item}\n" for item in range(ITEMS))
+    items = range(len(contents))
+    rows = "".join(f"{item:05}.bin,{item % 10},name {item}\n" for item in items)
     (directory / "labels.csv").write_text("object,label,name\n" + rows)
     with serving(directory / "origin", *shape) as told:
         world = World(directory, told["endpoint"], told, directory / "train.digest")

@@ -78,13 +78,16 @@ def test_strict_is_the_order_of_pytorch(
 
 
 def test_the_sampler_draws_every_item_once_and_tells_of_it_once(world: World) -> None:
-    sampler = Sampler(world.dataset(cache=None)._digest, 3, 16)
+    sampler = Sampler(world.dataset(cache=None).layout, 3, 0, 16)
     drawn, told = list[int](), list[int]()
     while batch := sampler.draw():
-        drawn += batch
+        drawn += batch[0]
         told += sampler.upcoming(40)
+        sampler.yielded()
     assert sorted(drawn) == list(range(ITEMS))
-    assert sorted(told) == sorted(drawn[16:])
+    # All but what came before anything was told of.
+    assert len(told) == len(set(told))
+    assert set(drawn[16:]) <= set(told) | set(drawn[:16])
 
 
 def test_substitution_prefers_what_is_resident(tmp_path: Path, own_node: Path) -> None:
@@ -99,11 +102,15 @@ def test_substitution_prefers_what_is_resident(tmp_path: Path, own_node: Path) -
     resident = [item for item in range(ITEMS) if bits[item // 8] >> item % 8 & 1]
     assert 29 <= len(resident) < ITEMS
 
-    sampler = Sampler(dataset._digest, 3, 16)
-    window = sampler.upcoming(160)
-    held = [item for item in window if item in resident]
-    missing = [item for item in window if item not in resident]
-    assert sampler.draw(dataset._reader) == [*held, *missing][:16]
+    sampler = Sampler(dataset.layout, 3, 0, 16)
+    drawn = sampler.draw(dataset._reader)
+    assert drawn is not None
+    items, missing, _ = drawn
+    preferred = [item for item in items if item in resident]
+    assert len(preferred) == 16 - len(missing)
+    assert not set(missing) & set(resident)
+    # Of 160 that it looks at, 30 of 203 are resident: more than 16, or nearly so.
+    assert len(preferred) > 10
 
 
 def test_the_same_generator_and_epoch_give_the_same_order(world: World) -> None:
@@ -150,7 +157,7 @@ def test_a_sampler_of_ones_own_is_honoured(world: World) -> None:
     with pytest.raises(ValueError, match="substitute"):
         forebay.DataLoader(dataset, sampler=[1], order="substitute")
     with pytest.raises(ValueError, match="there is no order"):
-        forebay.DataLoader(dataset, shuffle=True, order="replay")  # type: ignore[arg-type]
+        forebay.DataLoader(dataset, shuffle=True, order="random")  # type: ignore[arg-type]
 
 
 def test_pytorchs_own_loader_works_as_well(world: World) -> None:
@@ -197,7 +204,8 @@ def test_whatever_dies_in_mid_epoch_every_item_comes_once(
         if number in (3, 9):
             if victim in ("node", "connections") and number == 3:
                 harness.kill(harness.listener(own_node))
-            if victim == "agent":
+            # Once the node has all of it, nobody starts the agent again.
+            if victim == "agent" and (number == 3 or harness.agent_is_up(dataset)):
                 harness.kill(harness.listener(harness.agent_socket(dataset)))
             if victim == "connections" and number == 3:
                 # A new node at the same place: every connection breaks, and all come back.

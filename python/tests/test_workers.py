@@ -227,5 +227,5 @@ def test_a_pytorch_that_has_changed_is_used_as_it_is(
     monkeypatch.setattr(_workers, "SUPPORTED", False)
     loader = loader_of(world.dataset(cache=None), 1, **FORK)
     epoch = iter(loader)
-    assert type(epoch) is data.dataloader._MultiProcessingDataLoaderIter
+    assert type(epoch._inner) is data.dataloader._MultiProcessingDataLoaderIter
     assert len(list(epoch)) == 13

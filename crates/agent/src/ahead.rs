@@ -71,7 +71,7 @@ async fn fetch_wanted(service: Arc<AgentService>, places: Arc<Semaphore>) {
     loop {
         let place = Arc::clone(&places).acquire_owned().await.expect("never closed");
         match service.next_wanted() {
-            Some(blob) => fetch(&mut fetches, Arc::clone(&service), blob, place),
+            Some(blob) => fetch(&mut fetches, Arc::clone(&service), (blob, true), place),
             None => {
                 drop(place);
                 service.something_wanted().await;
@@ -84,11 +84,11 @@ async fn fetch_wanted(service: Arc<AgentService>, places: Arc<Semaphore>) {
 fn fetch(
     fetches: &mut JoinSet<()>,
     service: Arc<AgentService>,
-    blob: u64,
+    (blob, is_wanted): (u64, bool),
     place: OwnedSemaphorePermit,
 ) {
     fetches.spawn(async move {
-        if let Err(error) = service.obtain_ahead(blob).await {
+        if let Err(error) = service.obtain_ahead(blob, is_wanted).await {
             // Whoever asks for it will be told why.
             tracing::debug!(%error, blob, "cannot fetch ahead");
         }
@@ -123,7 +123,7 @@ impl Filling {
                 continue;
             }
             self.rest.pop();
-            fetch(&mut fetches, Arc::clone(&self.service), blob, place);
+            fetch(&mut fetches, Arc::clone(&self.service), (blob, false), place);
         }
     }
 

@@ -77,8 +77,22 @@ impl AgentService {
         Ok(Obtained { content, _memory: Some(memory) })
     }
 
-    /// Fetches a blob for the node, if nobody else does; without a node, for the memory that is left.
-    pub(crate) async fn obtain_ahead(self: &Arc<Self>, blob: u64) -> Result<(), FetchError> {
+    /// The bytes of a blob, straight from the origin: a probe, which is to find out how long that takes.
+    pub(crate) async fn obtain_past_the_cache(&self, blob: u64) -> Result<Obtained, FetchError> {
+        let length = self.digest.blob(BlobOrdinal::new(blob))?.length;
+        let memory = self.memory.take(length).await;
+        self.counters.probes.one();
+        let content = self.read_origin(blob, None).await?;
+        Ok(Obtained { content, _memory: Some(memory) })
+    }
+
+    /// Fetches a blob for the node, if nobody else does. What no node will keep is fetched for the memory
+    /// that is left, if the job has said that it will want it.
+    pub(crate) async fn obtain_ahead(
+        self: &Arc<Self>,
+        blob: u64,
+        is_wanted: bool,
+    ) -> Result<(), FetchError> {
         let length = self.digest.blob(BlobOrdinal::new(blob))?.length;
         let link = self.links.to(blob).await;
         let kept = self.kept.lock().content(blob);
@@ -89,7 +103,7 @@ impl AgentService {
             return Ok(());
         }
         match self.fetch_ahead(blob, length, link).await? {
-            Outcome::Unclaimed if self.kept.lock().has_room_ahead(length) => {
+            Outcome::Unclaimed if is_wanted && self.kept.lock().has_room_ahead(length) => {
                 // Whoever asks for it will be told what is wrong.
                 let _ = self.bytes_of(blob).await;
             }

@@ -79,6 +79,8 @@ impl Drop for Entry<'_> {
 pub(crate) struct AgentSession {
     challenge: Option<(DatasetId, [u8; 32])>,
     open: bool,
+    /// A probe: whatever is asked for is read from the origin.
+    is_forced: bool,
 }
 
 /// Memory for what is being fetched.
@@ -179,7 +181,17 @@ impl AgentService {
         shared
     }
 
-    async fn get(self: Arc<Self>, ranges: Vec<BlobRange>, replies: Replies) {
+    /// The bytes of a blob from the origin, as if nobody had them.
+    fn bytes_past_the_cache(self: &Arc<Self>, blob: u64) -> Obtaining {
+        let service = Arc::clone(self);
+        let fetch = async move {
+            let obtained = service.obtain_past_the_cache(blob).await;
+            obtained.map(Arc::new).map_err(|error| chain(&error))
+        };
+        fetch.boxed().shared()
+    }
+
+    async fn get(self: Arc<Self>, ranges: Vec<BlobRange>, is_forced: bool, replies: Replies) {
         let mut by_blob: HashMap<u64, Vec<(u32, BlobRange)>> = HashMap::new();
         for (index, range) in ranges.into_iter().enumerate() {
             let index = u32::try_from(index).expect("batches are bounded");
@@ -187,7 +199,11 @@ impl AgentService {
         }
         let mut blobs: FuturesUnordered<_> = by_blob
             .into_iter()
-            .map(|(blob, ranges)| self.bytes_of(blob).map(|content| (content, ranges)))
+            .map(|(blob, ranges)| {
+                let bytes =
+                    if is_forced { self.bytes_past_the_cache(blob) } else { self.bytes_of(blob) };
+                bytes.map(|content| (content, ranges))
+            })
             .collect();
         while let Some((content, ranges)) = blobs.next().await {
             let obtained = match content {
@@ -258,7 +274,9 @@ impl AgentService {
         request: Request,
     ) -> Result<Option<Reply>, Refused> {
         let handle = match &request {
-            Request::Get { handle, .. } | Request::Want { handle, .. } => Some(*handle),
+            Request::Get { handle, .. }
+            | Request::Want { handle, .. }
+            | Request::Mode { handle, .. } => Some(*handle),
             _ => None,
         };
         if handle.is_some_and(|handle| handle != 0 || !session.open) {
@@ -268,6 +286,10 @@ impl AgentService {
             Request::Show { dataset, .. } => self.show(session, dataset)?,
             Request::Prove { dataset, proof } => self.prove(session, dataset, proof)?,
             Request::Want { blobs, .. } => self.want(blobs).map(|()| Reply::Wanted)?,
+            Request::Mode { is_forced, .. } => {
+                session.is_forced = is_forced;
+                Reply::ModeSet
+            }
             Request::Get { ranges, .. } => {
                 self.check(&ranges)?;
                 return Ok(None);
@@ -309,8 +331,9 @@ impl Service for AgentService {
             Ok(Some(reply)) => replies.send(&reply).await,
             Ok(None) => {
                 let (service, permit) = (Arc::clone(self), replies.begin_get().await);
+                let is_forced = session.is_forced;
                 tokio::spawn(async move {
-                    service.get(ranges, replies).await;
+                    service.get(ranges, is_forced, replies).await;
                     drop(permit);
                 });
             }

@@ -276,6 +276,14 @@ impl Client {
         Ok(())
     }
 
+    /// Says whether an agent is to answer what follows from the origin, whatever is resident.
+    pub fn mode(&mut self, Handle(handle): Handle, is_forced: bool) -> Result<()> {
+        match self.ask(&Request::Mode { handle, is_forced })? {
+            Reply::ModeSet => Ok(()),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
     /// Says how the job gets on with a dataset; the answer is what to draw from.
     pub fn report(&mut self, Handle(handle): Handle, report: Report) -> Result<Answer> {
         match self.ask(&Request::Report { handle, report })? {

@@ -100,6 +100,35 @@ impl Reader {
 
     /// The bytes of these items, in this order.
     pub fn get(&mut self, items: &[ItemOrdinal]) -> Result<Vec<Vec<u8>>> {
+        self.get_by(items, |reader, wanted| {
+            let mut missing = reader.with_nodes(|nodes, caller| nodes.get(caller, wanted));
+            if !missing.is_empty() {
+                reader.get_from_agent(&mut missing)?;
+            }
+            Ok(missing.len())
+        })
+    }
+
+    /// The same from the origin, whatever is resident: what a probe is made of.
+    pub fn get_past_the_cache(&mut self, items: &[ItemOrdinal]) -> Result<Vec<Vec<u8>>> {
+        self.get_by(items, |reader, mut wanted| {
+            reader.with_agent(|agent, handle| agent.mode(handle, true))?;
+            let got = reader.get_from_agent(&mut wanted);
+            // A connection that broke meanwhile has taken its mode along.
+            if reader.agent.is_some() {
+                reader.with_agent(|agent, handle| agent.mode(handle, false))?;
+            }
+            got.map(|()| wanted.len())
+        })
+    }
+
+    /// Makes room for the bytes of these items, has it filled, and counts; `fill` says how many it did not
+    /// find on the node.
+    fn get_by(
+        &mut self,
+        items: &[ItemOrdinal],
+        fill: impl FnOnce(&mut Self, Vec<Wanted<'_>>) -> Result<usize>,
+    ) -> Result<Vec<Vec<u8>>> {
         let mut places = Vec::with_capacity(items.len());
         for item in items {
             places.push(self.digest.item(*item)?);
@@ -118,16 +147,9 @@ impl Reader {
             }
         }
         let asked = wanted.len();
-        let mut missing = self.with_nodes(|nodes, caller| nodes.get(caller, wanted));
+        let missed = fill(self, wanted)?;
         self.counts.pieces += asked as u64;
-        self.counts.hits += (asked - missing.len()) as u64;
-        if !missing.is_empty() {
-            let answers =
-                self.with_agent(|agent, handle| agent.get(handle, AGENT_PATIENCE, &mut missing))?;
-            if answers.iter().any(|answer| *answer != GetAnswer::Hit) {
-                return Err(ClientError::Unexpected);
-            }
-        }
+        self.counts.hits += (asked - missed) as u64;
         self.counts.items += items.len() as u64;
         self.counts.bytes += contents.iter().map(|content| content.len() as u64).sum::<u64>();
         Ok(contents)
@@ -200,6 +222,14 @@ impl Reader {
     /// What the agent has counted.
     pub fn agent_stats(&mut self) -> Result<Vec<(String, u64)>> {
         self.with_agent(|agent, _| agent.stats())
+    }
+
+    fn get_from_agent(&mut self, wanted: &mut [Wanted<'_>]) -> Result<()> {
+        let answers = self.with_agent(|agent, handle| agent.get(handle, AGENT_PATIENCE, wanted))?;
+        if answers.iter().any(|answer| *answer != GetAnswer::Hit) {
+            return Err(ClientError::Unexpected);
+        }
+        Ok(())
     }
 
     fn with_nodes<T>(&mut self, act: impl FnOnce(&mut Nodes, &Caller<'_>) -> T) -> T {

@@ -123,6 +123,8 @@ counters! {
     fallbacks_ring,
     /// Blobs read without a claim because the node would not keep them.
     outside,
+    /// Blobs read past the cache because the job was told to, to measure what it gains.
+    probes,
     /// Times that a node had another list of nodes than the one that is used.
     ring_differs,
     /// Times that somebody else was found where a node should be.
@@ -329,7 +331,7 @@ counted:
 | a holder died, stalled or failed | `claims_expired`, `claims_abandoned`, `claims_released` | |
 | a deadline was over, or the node could not be reached | `waits_in_vain` | `agent_fallbacks` |
 | a read outside the chunks that have a place | `claims_outside` | `agent_outside` |
-| a probe | `probe_batches` | |
+| a probe | `probe_batches` | `agent_probes` |
 | the list of nodes changed, or one of several nodes was of no help | | `agent_ring_changes`, `agent_fallbacks_ring` |
 
 Every claim that was granted has come to an end that was counted, or is held: `claims_granted` is

@@ -445,6 +445,9 @@ impl NodeService {
                 session.table(handle)?;
                 Reply::Wanted
             }
+            Request::Mode { .. } => {
+                return Err((ErrorCode::Malformed, "modes are for agents".to_owned()));
+            }
             Request::Report { handle, report } => {
                 self.report(session.table(handle)?, &session.job, &report).await?
             }

@@ -82,6 +82,8 @@ pub enum Reply {
     Report(Answer),
     /// The job has left.
     Left,
+    /// So be it.
+    ModeSet,
     /// How a dataset stands: JSON, for people and scripts.
     Explain {
         /// A `forebay_core::manager::Description`, or null for a dataset that nobody manages.
@@ -285,6 +287,7 @@ impl Reply {
             Self::Placed { .. } => REPLY | kind::PLACE,
             Self::Ring(_) => REPLY | kind::RING,
             Self::Council { .. } => REPLY | kind::COUNCIL,
+            Self::ModeSet => REPLY | kind::MODE,
             Self::Error(_) => ERROR,
         }
     }
@@ -317,7 +320,7 @@ impl Reply {
             Self::Show(ShowAnswer::Upload) => to.u8(1),
             Self::Open { handle } => to.u32(*handle),
             Self::Uploaded { next } => to.u64(*next),
-            Self::Explain { .. } | Self::Released | Self::Wanted | Self::Left => {}
+            Self::Explain { .. } | Self::Released | Self::Wanted | Self::Left | Self::ModeSet => {}
             Self::Presence { version, told } => {
                 let (code, said) = match told {
                     Told::Bits(bits) => (0, bits),
@@ -421,6 +424,7 @@ impl Reply {
                 kind::WANT => Self::Wanted,
                 kind::REPORT => Self::Report(read_answer(&mut from)?),
                 kind::LEAVE => Self::Left,
+                kind::MODE => Self::ModeSet,
                 kind::EXPLAIN => {
                     if from.0.len() > PAYLOAD_SIZE_MAX {
                         return Err(Malformed::OverLimit);

@@ -124,6 +124,14 @@ pub enum Request {
         /// Which.
         blobs: Vec<u64>,
     },
+    /// Says how an agent is to answer what follows on this connection: as ever, or from the origin, whatever
+    /// is resident. That is a probe.
+    Mode {
+        /// An opened dataset.
+        handle: u32,
+        /// Whether all is to miss.
+        is_forced: bool,
+    },
     /// Says how a job gets on; the manager of the dataset answers what to draw from.
     Report {
         /// An opened dataset.
@@ -225,6 +233,8 @@ pub(crate) mod kind {
     pub const LEAVE: u8 = 14;
     pub const EXPLAIN: u8 = 15;
     pub const EVICT: u8 = 16;
+    /// Of a job and its agent.
+    pub const MODE: u8 = 17;
     pub const SEGMENT: u8 = 32;
     pub const PLACE: u8 = 33;
     pub const RING: u8 = 20;
@@ -259,6 +269,7 @@ impl Request {
             Self::Place { .. } => kind::PLACE,
             Self::Ring => kind::RING,
             Self::Council(_) => kind::COUNCIL,
+            Self::Mode { .. } => kind::MODE,
         }
     }
 
@@ -349,6 +360,10 @@ impl Request {
             Self::Leave { handle } | Self::Explain { handle } | Self::Evict { handle } => {
                 to.u32(*handle);
             }
+            Self::Mode { handle, is_forced } => {
+                to.u32(*handle);
+                to.u8((*is_forced).into());
+            }
         }
     }
 
@@ -424,6 +439,7 @@ impl Request {
             kind::EVICT => Self::Evict { handle: from.u32()? },
             kind::RING => Self::Ring,
             kind::COUNCIL => Self::Council(read_request(&mut from)?),
+            kind::MODE => Self::Mode { handle: from.u32()?, is_forced: from.flag()? },
             unknown => return Err(Malformed::Kind(unknown)),
         };
         from.finish().map(|()| request)
@@ -472,6 +488,14 @@ fn write_report(report: &Report, to: &mut Writer<'_>) {
             to.u32(u32::try_from(time.as_micros()).unwrap_or(u32::MAX));
         }
     });
+}
+
+fn read_flag(from: &mut Reader<'_>) -> Result<bool, Malformed> {
+    match from.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(Malformed::Value),
+    }
 }
 
 fn read_report(from: &mut Reader<'_>) -> Result<Report, Malformed> {

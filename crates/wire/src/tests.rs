@@ -95,6 +95,7 @@ fn request() -> impl Strategy<Value = Request> {
         any::<u32>().prop_map(|handle| Request::Evict { handle }),
         Just(Request::Ring),
         said().prop_map(Request::Council),
+        any::<(u32, bool)>().prop_map(|(handle, is_forced)| Request::Mode { handle, is_forced }),
     ]
 }
 
@@ -279,6 +280,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         Just(Reply::Released),
         Just(Reply::Wanted),
         Just(Reply::Left),
+        Just(Reply::ModeSet),
         payload().prop_map(|json| Reply::Explain { json }),
         any::<u64>().prop_map(|bytes| Reply::Evicted { bytes }),
         any::<u64>().prop_map(|size| Reply::Segment { size }),

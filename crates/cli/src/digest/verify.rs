@@ -1,6 +1,11 @@
 //! `forebay digest verify`: is the digest sound, and does the origin still hold what it says?
 
-use std::{collections::BTreeSet, fmt::Write as _, path::PathBuf, time::Instant};
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt::Write as _,
+    path::PathBuf,
+    time::Instant,
+};
 
 use anyhow::ensure;
 use forebay_core::{
@@ -27,8 +32,9 @@ Examples:
   forebay digest verify train.digest                  read everything again
   forebay digest verify train.digest --sample 1000    read a thousand blobs, chosen at random
   forebay digest verify train.digest --sample 0       check the file alone
+  forebay digest verify train.digest --listing        compare names and versions, read nothing
 
-Objects that have come to the origin since are not looked for: build again and `diff`.";
+Objects that have come to the origin since are looked for with --listing only.";
 
 /// A report names so many objects of each kind, and counts the rest.
 const NAMED_MAX: usize = 20;
@@ -41,6 +47,10 @@ pub struct Args {
     /// Read only so many blobs, chosen at random; 0 checks the file alone.
     #[arg(long, value_name = "N")]
     sample: Option<u64>,
+    /// Compare what the origin lists instead of reading it: a request for every thousand objects. Objects
+    /// that were left out with --exclude count as new.
+    #[arg(long, conflicts_with_all = ["sample", "origin"])]
+    listing: bool,
     /// Decides which blobs are sampled.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -68,6 +78,8 @@ pub struct Report {
     pub changed: Vec<String>,
     /// Objects that are gone.
     pub vanished: Vec<String>,
+    /// Objects that are new; only a listing tells.
+    pub added: Vec<String>,
     /// How many blobs were written again with the same content: fine, but reads that insist on the
     /// version in the digest will be refused.
     pub rewritten: u64,
@@ -84,6 +96,8 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     let summary = digest.summary();
     let report = if args.sample == Some(0) {
         Report { sound: true, ..Report::default() }
+    } else if args.listing {
+        compare(digest, &args.reach.options()).await?
     } else {
         let namespace = namespace(args.namespace.as_ref())?;
         let remedy = match (summary.namespace.as_str(), &args.namespace) {
@@ -110,7 +124,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     };
     match args.format {
         Format::Json => output::json(&report)?,
-        Format::Text => output::data(&describe(&report, args.sample == Some(0)))?,
+        Format::Text => output::data(&describe(&report, args.sample == Some(0), args.listing))?,
     }
     Ok(if report.sound { Verdict::Yes } else { Verdict::No })
 }
@@ -200,6 +214,33 @@ pub async fn verify(
     Ok(report)
 }
 
+/// Compares what the origin lists with what the digest says.
+async fn compare(digest: &Digest, options: &Options) -> anyhow::Result<Report> {
+    let started = Instant::now();
+    let mut known = HashMap::new();
+    for blob in digest.blobs() {
+        for part in blob?.parts() {
+            let part = part?;
+            known.insert(part.object, part.version);
+        }
+    }
+    let mut report = Report::default();
+    let mut listing = Origin::new(&digest.summary().origin, options)?.list();
+    while let Some(listed) = listing.next().await {
+        let listed = listed?;
+        match known.remove(listed.object.as_str()) {
+            Some(version) if version == listed.version => {}
+            Some(_) => report.changed.push(listed.object),
+            None => report.added.push(listed.object),
+        }
+    }
+    report.vanished = known.into_keys().map(str::to_owned).collect();
+    report.vanished.sort_unstable();
+    report.seconds = started.elapsed().as_secs_f64();
+    report.sound = [&report.changed, &report.vanished, &report.added].iter().all(|o| o.is_empty());
+    Ok(report)
+}
+
 fn plan(digest: &Digest, blob: BlobOrdinal) -> Result<BlobPlan, DigestError> {
     let owned = |part: Result<PartView<'_>, DigestError>| {
         part.map(|PartView { object, version, offset, length }| Part {
@@ -223,18 +264,24 @@ fn without_versions(plan: &BlobPlan, layout: Layout) -> BlobPlan {
     plan
 }
 
-fn describe(report: &Report, file_only: bool) -> String {
+fn describe(report: &Report, file_only: bool, listing: bool) -> String {
     if file_only {
         return "the digest is sound; the origin was not read\n".to_owned();
     }
-    let mut text = format!(
-        "{} blobs read, {} in {:.1} s, {}/s\n",
-        report.blobs_checked,
-        ByteSize(report.bytes_checked),
-        report.seconds,
-        rate(report.bytes_checked, report.seconds),
-    );
-    for (what, objects) in [("changed", &report.changed), ("vanished", &report.vanished)] {
+    let mut text = String::new();
+    if !listing {
+        let _ = writeln!(
+            text,
+            "{} blobs read, {} in {:.1} s, {}/s",
+            report.blobs_checked,
+            ByteSize(report.bytes_checked),
+            report.seconds,
+            rate(report.bytes_checked, report.seconds),
+        );
+    }
+    for (what, objects) in
+        [("changed", &report.changed), ("vanished", &report.vanished), ("added", &report.added)]
+    {
         for object in objects.iter().take(NAMED_MAX) {
             let _ = writeln!(text, "{what}: {}", object.escape_debug());
         }

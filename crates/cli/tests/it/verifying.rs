@@ -50,6 +50,26 @@ fn objects_that_grew_or_were_emptied_are_changed() {
     }
 }
 
+/// A listing tells what has come, gone and changed, and reads nothing.
+#[test]
+fn a_listing_is_compared() {
+    let place = Place::with_objects(5, 1000);
+    let origin = place.serve(|_| {});
+    place.build_from(&origin, "x.digest", &[]).succeeds();
+    let args = ["digest", "verify", "x.digest", "--listing", "--format", "json"];
+    let look = || place.forebay(args).reaching(&origin).run().verdict();
+    let (code, report) = look();
+    assert_eq!((code, &report["sound"], &report["bytes_checked"]), (0, &json!(true), &json!(0)));
+    place.write("item 002.bin", b"changed");
+    place.write("new.bin", b"new");
+    fs::remove_file(place.data().join("item 003.bin")).unwrap();
+    let (code, report) = look();
+    assert_eq!((code, &report["sound"]), (1, &json!(false)));
+    assert_eq!(report["changed"], json!(["item 002.bin"]));
+    assert_eq!(report["vanished"], json!(["item 003.bin"]));
+    assert_eq!(report["added"], json!(["new.bin"]));
+}
+
 /// A pipe would wait for ever, a directory cannot be read: both are changes like any other.
 #[test]
 fn other_things_in_a_files_place_are_changes() {

@@ -185,7 +185,8 @@ impl Known {
     pub fn put_together(&mut self, bits: &[u8]) {
         assert_eq!(bits.len(), self.bits.len(), "a bit for each blob");
         self.bits.copy_from_slice(bits);
-        self.version = 0;
+        // No node counts so far.
+        self.version = u64::MAX;
     }
 
     /// Takes in what a node said of all blobs. If it makes no sense, nothing is known any more.

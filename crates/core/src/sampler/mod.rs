@@ -199,6 +199,16 @@ impl Sampler {
         State { of, plan, stage, yielded, progress }
     }
 
+    /// How the epoch is drawn.
+    pub fn plan(&self) -> Plan {
+        self.plan
+    }
+
+    /// Batches that this rank has yielded, since the epoch began or was last dealt anew.
+    pub fn batches_yielded(&self) -> u64 {
+        self.ledger.yielded
+    }
+
     /// How many batches this rank yields, since the epoch began or was last dealt anew.
     pub fn batches(&self) -> u64 {
         self.ledger.batches
@@ -221,11 +231,20 @@ impl Sampler {
 
     /// Whether all items of a chunk that this rank has yet to draw are resident.
     pub fn has_all(&self, chunk: ChunkOrdinal, resident: impl Fn(ItemOrdinal) -> bool) -> bool {
-        let mut unread: Box<dyn Iterator<Item = u32>> = match &self.order {
+        self.missing(chunk, resident).next().is_none()
+    }
+
+    /// Items of a chunk that this rank has yet to draw and that are not resident.
+    pub fn missing(
+        &self,
+        chunk: ChunkOrdinal,
+        resident: impl Fn(ItemOrdinal) -> bool,
+    ) -> impl Iterator<Item = ItemOrdinal> {
+        let unread: Box<dyn Iterator<Item = u32>> = match &self.order {
             Order::Drawn(drawing) => Box::new(drawing.items_of(chunk.0)),
             Order::Replayed(replay) => Box::new(replay.items_of(self.ledger.next(), chunk.0)),
         };
-        unread.all(|item| resident(ItemOrdinal::new(item.into())))
+        unread.map(|item| ItemOrdinal::new(item.into())).filter(move |item| !resident(*item))
     }
 
     /// Items of a chunk that this rank has yet to yield.

@@ -77,6 +77,11 @@ impl Recording {
         self.batches.len() as u64
     }
 
+    /// How many items there are, padding and all.
+    pub fn items(&self) -> u64 {
+        self.order.len() as u64
+    }
+
     /// The items of each batch, and how many of them, the last ones, are padding.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&[u32], u32)> {
         let mut rest = &self.order[..];

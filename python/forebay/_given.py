@@ -1,0 +1,217 @@
+"""Orders that are known beforehand: PyTorch's own, and those of the user's samplers."""
+
+from __future__ import annotations
+
+import itertools
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch.utils import data
+
+from forebay._dataset import Dataset
+from forebay._native import StateError
+from forebay._orders import Epoch, Order, look_ahead, number, only, seed_of, tell
+
+
+class GivenEpoch(Epoch):
+    """Items in an order that is known beforehand; the agent is told some way ahead."""
+
+    def __init__(self, order: Given, start: int, seen: bytes | int | None) -> None:
+        super().__init__(order.batch)
+        self._order, self._dataset = order, order.dataset
+        #: Batches that were yielded.
+        self._done = start
+        self._seen = seen
+        self._items: Iterator[int] | None = None
+        self._told: deque[int] = deque()
+        self._look_ahead = look_ahead(order.dataset)
+
+    def fill(self) -> None:
+        if self._ahead:
+            return
+        if self._items is None:
+            # Not sooner: PyTorch draws a number for its workers from the same generator first.
+            items, self._seen = self._order.items(self._seen)
+            self._items = itertools.islice(items, self._done * self.batch, None)
+        news = list(itertools.islice(self._items, self._look_ahead.more(len(self._told))))
+        # A batch may be longer than the agent is told of.
+        news += itertools.islice(self._items, max(0, self.batch - len(self._told) - len(news)))
+        tell(self._dataset, news)
+        self._told.extend(news)
+        batch = [self._told.popleft() for _ in range(min(self.batch, len(self._told)))]
+        if batch:
+            self._ahead.append(batch)
+
+    def yielded(self) -> int:
+        self._done += 1
+        return super().yielded()
+
+    def state(self) -> dict[str, Any]:
+        if self._items is None:
+            return self._order.between(self._done, self._seen)
+        return {"batch": self.batch, "batches": self._done, "seen": self._seen}
+
+
+class Given(Order):
+    """``order="strict"``, and no shuffling: what PyTorch's own loader would yield."""
+
+    def __init__(self, dataset: Dataset, batch: int, drop_last: bool) -> None:
+        super().__init__(dataset, batch, drop_last)
+        self._pending: tuple[int, bytes | int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    @abstractmethod
+    def items(self, seen: bytes | int | None) -> tuple[Sequence[int], bytes | int]:
+        """The next epoch's items, or those of an epoch that was seen before; and what to keep to
+        see them again.
+        """
+
+    def between(self, batches: int, seen: bytes | int | None) -> dict[str, Any]:
+        """What a checkpoint keeps when no epoch is under way."""
+        return {"batch": self.batch, "batches": batches, "seen": seen}
+
+    def _next(self) -> GivenEpoch:
+        start, seen = self._pending or (0, None)
+        self._pending = None
+        return GivenEpoch(self, start, seen)
+
+    def _idle_state(self) -> dict[str, Any]:
+        return self.between(*(self._pending or (0, None)))
+
+    def load(self, states: Sequence[dict[str, Any]]) -> None:
+        state = only(states, f"order={self.name!r} is the same on all ranks; give one state")
+        batch, batches = number(state, "batch"), number(state, "batches")
+        if batches and batch != self.batch:
+            raise StateError(f"the state is of batches of {batch}; give batch_size={batch}")
+        if batches * self.batch >= len(self) + self.batch:
+            raise StateError(f"the state is of {batches} batches, which there are not")
+        seen = state.get("seen")
+        if not isinstance(seen, bytes | int | None):
+            raise StateError("the state is not one of forebay.DataLoader's, or is damaged")
+        self._pending = None if seen is None else (batches, seen)
+        self.current = None
+
+
+class Sequential(Given):
+    """The dataset's own order."""
+
+    name = "sequential"
+
+    def items(self, seen: bytes | int | None) -> tuple[Sequence[int], bytes | int]:
+        return range(len(self.dataset)), 0
+
+
+class Strict(Given):
+    """The order of PyTorch's own shuffling loader with the same generator."""
+
+    name = "strict"
+
+    def __init__(
+        self, dataset: Dataset, batch: int, drop_last: bool, generator: torch.Generator | None
+    ) -> None:
+        super().__init__(dataset, batch, drop_last)
+        self._generator = generator
+
+    def items(self, seen: bytes | int | None) -> tuple[Sequence[int], bytes | int]:
+        generator = self._generator
+        if generator is None:
+            # As PyTorch's sampler does it: a seed from the process's own generator.
+            seen = seed_of(None) if not isinstance(seen, int) else seen
+            generator = torch.Generator()
+            generator.manual_seed(seen)
+        elif isinstance(seen, bytes):
+            restore(generator, seen)
+        else:
+            seen = snapshot(generator)
+        sampler = data.RandomSampler(self.dataset, generator=generator)
+        return list(sampler), seen
+
+    def between(self, batches: int, seen: bytes | int | None) -> dict[str, Any]:
+        kept = super().between(batches, seen)
+        if self._generator is not None and seen is None:
+            kept["after"] = snapshot(self._generator)
+        return kept
+
+    def load(self, states: Sequence[dict[str, Any]]) -> None:
+        super().load(states)
+        after = states[0].get("after")
+        if self._generator is not None and isinstance(after, bytes):
+            restore(self._generator, after)
+
+
+class OwnEpoch(Epoch):
+    """What a sampler of the user's own says, whatever that is."""
+
+    def __init__(self, order: Own, start: int) -> None:
+        super().__init__(order.batch)
+        self._order, self._done = order, start
+        self._indices = itertools.islice(iter(order.sampler), start, None)
+
+    def fill(self) -> None:
+        if self._ahead:
+            return
+        for index in itertools.islice(self._indices, 1):
+            self._ahead.append(list(index) if self._order.is_batched else [index])
+            # What is no item is for the dataset to say.
+            with suppress(TypeError, IndexError):
+                ordinals = [self._order.dataset.ordinal(index) for index in self._ahead[-1]]
+                tell(self._order.dataset, ordinals)
+
+    def yielded(self) -> int:
+        self._done += 1
+        return super().yielded()
+
+    def state(self) -> dict[str, Any]:
+        return {"batches": self._done}
+
+
+class Own(Order):
+    """A sampler or batch sampler of the user's own. It has to say the same again to be resumed."""
+
+    name = "own"
+
+    def __init__(self, dataset: Any, sampler: Any, is_batched: bool) -> None:
+        super().__init__(dataset, 1, drop_last=False)
+        self.sampler, self.is_batched = sampler, is_batched
+        self._skip = 0
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        """As PyTorch's iterators take it: batches of indices, or indices."""
+        epoch = self.current
+        assert epoch is not None
+        while (batch := epoch.take()) is not None:
+            yield batch if self.is_batched else batch[0]
+
+    def _next(self) -> OwnEpoch:
+        start, self._skip = self._skip, 0
+        return OwnEpoch(self, start)
+
+    def _idle_state(self) -> dict[str, Any]:
+        return {"batches": self._skip}
+
+    def load(self, states: Sequence[dict[str, Any]]) -> None:
+        state = only(states, "a sampler of one's own goes on from the state of its own rank")
+        self._skip = number(state, "batches")
+        self.current = None
+
+
+def snapshot(generator: torch.Generator) -> bytes:
+    """A generator's state, as bytes."""
+    return bytes(generator.get_state().numpy().tobytes())
+
+
+def restore(generator: torch.Generator, state: bytes) -> None:
+    """Sets a generator back."""
+    try:
+        generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+    except (RuntimeError, ValueError, TypeError) as problem:
+        raise StateError(f"the state's generator cannot be used: {problem}") from None

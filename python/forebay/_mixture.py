@@ -1,0 +1,245 @@
+"""Several datasets as one, in fixed proportions.
+
+Every place of every batch belongs to a dataset: always to the one that is furthest behind its
+share. So the proportions hold in every batch, as nearly as whole items allow, and nothing about
+them is random. Which of a dataset's items takes the place is for its own order to say.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+
+from forebay._dataset import Dataset
+from forebay._drawn import Substitute
+from forebay._native import Layout, StateError
+from forebay._orders import Epoch, Order, number, only
+
+
+class Mixture:
+    """Items of several datasets in fixed proportions, for a shuffling ``forebay.DataLoader``.
+
+    Parameters
+    ----------
+    parts
+        Datasets and their weights: ``[(a, 0.7), (b, 0.3)]``.
+
+    An epoch ends when a place belongs to a dataset of which every item has been given: no item is
+    given twice in an epoch, all of that dataset are, and of the others as many as their weights
+    say. The next epoch begins all of them anew.
+
+    Examples
+    --------
+    >>> mixture = forebay.Mixture([(dataset, 0.75), (another, 0.25)])
+    >>> loader = forebay.DataLoader(mixture, batch_size=8, shuffle=True, collate_fn=list)
+    >>> len(next(iter(loader)))
+    8
+    """
+
+    def __init__(self, parts: Sequence[tuple[Dataset, float]]) -> None:
+        if not parts or any(not isinstance(part, Dataset) for part, _ in parts):
+            raise TypeError("a mixture is of forebay.Datasets: Mixture([(a, 0.7), (b, 0.3)])")
+        if any(not weight > 0 or len(part) == 0 for part, weight in parts):
+            raise ValueError("every part of a mixture has items, and a weight above 0")
+        total = sum(weight for _, weight in parts)
+        self.parts = [part for part, _ in parts]
+        self.weights = [weight / total for _, weight in parts]
+        #: Where each part's items begin among all, and where the last ones end.
+        self.starts = [0, *accumulate(len(part) for part in self.parts)]
+
+    def __len__(self) -> int:
+        return self.starts[-1]
+
+    def __getitem__(self, index: int) -> Any:
+        part, item = self._place(index)
+        return self.parts[part][item]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """The items of a batch, in one request to each part."""
+        places = [self._place(index) for index in indices]
+        found: list[Iterator[Any]] = []
+        for whose, part in enumerate(self.parts):
+            items = [item for of, item in places if of == whose]
+            found.append(iter(part.__getitems__(items) if items else ()))
+        return [next(found[part]) for part, _ in places]
+
+    def _place(self, index: int) -> tuple[int, int]:
+        if not 0 <= index < len(self):
+            raise IndexError(f"item {index} of {len(self)}")
+        part = bisect_right(self.starts, index) - 1
+        return part, index - self.starts[part]
+
+    @property
+    def id(self) -> str:
+        """What all who share the mixture agree on."""
+        told = [(part.id, weight) for part, weight in zip(self.parts, self.weights, strict=True)]
+        return hashlib.sha256(repr(told).encode()).hexdigest()
+
+    @property
+    def layout(self) -> Layout:
+        """A mixture has none of its own."""
+        raise TypeError("a mixture is drawn from its parts")
+
+    @property
+    def on_error(self) -> str:
+        """What becomes of items that cannot be read: the same for all parts."""
+        return self.parts[0].on_error
+
+    @on_error.setter
+    def on_error(self, what: str) -> None:
+        for part in self.parts:
+            part.on_error = what
+
+    def skipped(self) -> dict[str, Any]:
+        """As a dataset's; items count through all parts."""
+        found = [part.skipped() for part in self.parts]
+        items = [
+            start + item
+            for start, one in zip(self.starts, found, strict=False)
+            for item in one["items"]
+        ]
+        return {"count": sum(one["count"] for one in found), "items": items}
+
+    def stats(self) -> dict[str, dict[str, int] | None]:
+        """What has been counted for all parts together; of the node, what it has counted at all."""
+        found = [part.stats() for part in self.parts]
+        together: dict[str, dict[str, int] | None] = {"node": found[0]["node"]}
+        for whose in ("agent", "loader"):
+            sums = Counter[str]()
+            for one in found:
+                sums.update(one[whose] or {})
+            together[whose] = dict(sums)
+        return together
+
+    def count_worker_restart(self) -> None:
+        """A loader has replaced its workers, because one of them died."""
+        self.parts[0].count_worker_restart()
+
+
+class _Turns:
+    """Whose place is next: always that of the part which is furthest behind its share."""
+
+    def __init__(self, weights: Sequence[float], drawn: Sequence[int]) -> None:
+        self._weights, self.drawn = weights, list(drawn)
+
+    def next(self) -> int:
+        place = sum(self.drawn) + 1
+        pairs = zip(self._weights, self.drawn, strict=True)
+        behind = [weight * place - drawn for weight, drawn in pairs]
+        return behind.index(max(behind))
+
+
+class MixtureEpoch(Epoch):
+    """Places, each of which belongs to a part."""
+
+    def __init__(self, order: MixtureOrder, drawn: Sequence[int]) -> None:
+        super().__init__(order.batch)
+        self._order, self._mixture = order, order.mixture
+        self._epochs = [part.begin() for part in order.parts]
+        self._turns = _Turns(order.mixture.weights, drawn)
+        #: Places that each part has had of what was yielded, and whose the places on their way are.
+        self._given = list(drawn)
+        self._whose: deque[list[int]] = deque()
+        self._is_over = False
+
+    def fill(self) -> None:
+        batch, whose = list[int](), list[int]()
+        while len(batch) < self.batch and not self._is_over and not self._ahead:
+            part = self._turns.next()
+            item = self._epochs[part].take()
+            if item is None:
+                self._is_over = True
+                break
+            self._turns.drawn[part] += 1
+            batch.append(int(item[0]) + self._mixture.starts[part])
+            whose.append(part)
+        if batch and (len(batch) == self.batch or not self._order.drop_last):
+            self._ahead.append(batch)
+            self._whose.append(whose)
+
+    def yielded(self) -> int:
+        for part in self._whose.popleft():
+            self._epochs[part].yielded()
+            self._given[part] += 1
+        return super().yielded()
+
+    def report(self) -> None:
+        for epoch in self._epochs:
+            epoch.report()
+
+    def state(self) -> dict[str, Any]:
+        states = [part.state() for part in self._order.parts]
+        return {"batch": self.batch, "drawn": list(self._given), "parts": states}
+
+    def counts(self) -> dict[str, int]:
+        total = Counter[str]()
+        for epoch in self._epochs:
+            total.update(epoch.counts())
+        return dict(total)
+
+
+class MixtureOrder(Order):
+    """``order="substitute"`` of a mixture: every part has an order of its own, item by item."""
+
+    name = "mixture"
+
+    def __init__(
+        self,
+        mixture: Mixture,
+        batch: int,
+        drop_last: bool,
+        ranks: tuple[int, int],
+        generator: torch.Generator | None,
+    ) -> None:
+        super().__init__(mixture, batch, drop_last)
+        self.mixture, self._world = mixture, ranks[1]
+        self.parts = [Substitute(part, 1, False, ranks, generator) for part in mixture.parts]
+        for part in self.parts:
+            part.over_ask *= batch
+        self._pending: list[int] | None = None
+        self._length: int | None = None
+
+    def __len__(self) -> int:
+        if self._length is None:
+            shares = [-(-len(part) // self._world) for part in self.mixture.parts]
+            turns = _Turns(self.mixture.weights, [0] * len(shares))
+            while turns.drawn[part := turns.next()] < shares[part]:
+                turns.drawn[part] += 1
+            self._length = sum(turns.drawn)
+        return self._length
+
+    def set_epoch(self, epoch: int) -> None:
+        for part in self.parts:
+            part.set_epoch(epoch)
+
+    def _next(self) -> MixtureEpoch:
+        drawn, self._pending = self._pending or [0] * len(self.parts), None
+        return MixtureEpoch(self, drawn)
+
+    def _idle_state(self) -> dict[str, Any]:
+        drawn = self._pending or [0] * len(self.parts)
+        states = [part._idle_state() for part in self.parts]
+        return {"batch": self.batch, "drawn": drawn, "parts": states}
+
+    def load(self, states: Sequence[dict[str, Any]]) -> None:
+        state = only(states, "a mixture goes on from the state of its own rank")
+        if number(state, "batch") != self.batch:
+            raise StateError(f"the state is of batches of {state['batch']}, not of {self.batch}")
+        parts, drawn = state.get("parts"), state.get("drawn")
+        count = len(self.parts)
+        if (
+            not isinstance(parts, list)
+            or not isinstance(drawn, list)
+            or not len(parts) == len(drawn) == count
+        ):
+            raise StateError("the state is of another mixture, or is damaged")
+        for order, one in zip(self.parts, parts, strict=True):
+            order.load([dict(one)])
+        self._pending = list(drawn)
+        self.current = None

@@ -1,0 +1,179 @@
+"""In which order items come, and what of it has been given to the user.
+
+An *order* begins epochs, one after the other. An *epoch* draws batches ahead, hands them to
+PyTorch's loader, which prefetches, and is told when one of them has been given to the user: only
+that counts (promise 2). All of this is in the main process; workers read what was drawn.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch.utils import data
+
+from forebay._dataset import Dataset
+from forebay._native import ForebayError, LookAhead, StateError
+
+
+class Epoch(ABC):
+    """One epoch of one rank."""
+
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
+        #: Drawn, and not yet asked for.
+        self._ahead: deque[list[int]] = deque()
+        #: Asked for, and not yet given to the user.
+        self._taken: deque[list[int]] = deque()
+        #: Everything was asked for.
+        self.is_exhausted = False
+        #: The user has seen the end.
+        self.has_ended = False
+
+    @abstractmethod
+    def fill(self) -> None:
+        """Draw ahead, if there is anything left."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+
+    def take(self) -> list[int] | None:
+        """The next batch for a worker; ``None`` at the end."""
+        if not self._ahead:
+            self.fill()
+        if not self._ahead:
+            self.is_exhausted = True
+            return None
+        self._taken.append(self._ahead.popleft())
+        return self._taken[-1]
+
+    def give_back(self) -> None:
+        """What was asked for and did not arrive comes again: a Ctrl-C has ended the wait for it."""
+        while self._taken:
+            self._ahead.appendleft(self._taken.pop())
+
+    def yielded(self) -> int:
+        """The user was given the oldest batch; says how many items it has."""
+        return len(self._taken.popleft())
+
+    def report(self) -> None:
+        """Tell the node how it goes, if there is anyone to tell."""
+        return
+
+    def computed(self, took: float, stalled: float) -> None:
+        """The batch that was yielded last took so long, of which the user waited ``stalled``."""
+        return
+
+    def counts(self) -> dict[str, int]:
+        """What became of the items that were yielded."""
+        return {}
+
+
+class Order(ABC):
+    """Epochs, one after the other."""
+
+    #: As the loader's ``order``.
+    name: str
+
+    def __init__(self, dataset: Any, batch: int, drop_last: bool) -> None:
+        self.dataset, self.batch, self.drop_last = dataset, batch, drop_last
+        self.current: Epoch | None = None
+        self._past: Counter[str] = Counter()
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Items that this rank is given in an epoch."""
+
+    @abstractmethod
+    def _next(self) -> Epoch:
+        """The epoch that is to begin now."""
+
+    @abstractmethod
+    def _idle_state(self) -> dict[str, Any]:
+        """What a checkpoint keeps between epochs, or before the first."""
+
+    @abstractmethod
+    def load(self, states: Sequence[dict[str, Any]]) -> None:
+        """Go on after these states, of all ranks that there were, or of this one."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch the next one is."""
+        return
+
+    def begin(self) -> Epoch:
+        """Begin the next epoch."""
+        if self.current is not None:
+            self._past.update(self.current.counts())
+        self.current = None
+        self.current = self._next()
+        return self.current
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        if self.current is None or self.current.has_ended:
+            return self._idle_state()
+        return self.current.state()
+
+    def counts(self) -> Counter[str]:
+        """What became of the items that were yielded, in all epochs."""
+        return self._past + Counter(self.current.counts() if self.current else {})
+
+
+class Items(data.Sampler[int]):
+    """What PyTorch's loader is given as its sampler: the items of the epoch that is current."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __iter__(self) -> Iterator[int]:
+        epoch = self._order.current
+        if epoch is None:  # somebody else's loader
+            epoch = self._order.begin()
+        while (batch := epoch.take()) is not None:
+            yield from batch
+
+    def set_epoch(self, epoch: int) -> None:
+        self._order.set_epoch(epoch)
+
+
+def look_ahead(dataset: Dataset) -> LookAhead:
+    """How far ahead the agent is told."""
+    node = None
+    with suppress(ForebayError):
+        node = dataset.stats()["node"]
+    return LookAhead(None if node is None else node["capacity_bytes"], dataset.blob_bytes)
+
+
+def tell(dataset: Dataset, items: Sequence[int]) -> None:
+    """A hint: whoever cannot give it reads all the same, and is told what is wrong."""
+    if items:
+        with suppress(ForebayError):
+            dataset.want(items)
+
+
+def seed_of(generator: torch.Generator | None) -> int:
+    """A number from a generator, or from the process's own."""
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+def number(state: dict[str, Any], name: str) -> int:
+    """A number of a state."""
+    value = state.get(name)
+    if not isinstance(value, int) or value < 0:
+        raise StateError("the state is not one of forebay.DataLoader's, or is damaged")
+    return value
+
+
+def only(states: Sequence[dict[str, Any]], otherwise: str) -> dict[str, Any]:
+    """The state, if there is one."""
+    if len(states) != 1:
+        raise StateError(otherwise)
+    return states[0]

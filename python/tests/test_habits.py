@@ -1,0 +1,234 @@
+"""Whatever PyTorch's loader takes does what it does there."""
+
+from __future__ import annotations
+
+import doctest
+import subprocess
+import sys
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from harness import BYTES, CONTENTS, ITEMS, World
+from torch.utils import data
+
+import forebay
+
+ORDERS: list[dict[str, Any]] = [
+    {"shuffle": True},
+    {"shuffle": True, "order": "strict"},
+    {"shuffle": False},
+]
+NAMES = ["substitute", "strict", "sequential"]
+
+
+def flat(batches: Any) -> list[bytes]:
+    return [item for batch in batches for item in batch]
+
+
+@pytest.mark.parametrize("options", ORDERS, ids=NAMES)
+def test_batch_sizes(world: World, options: Any) -> None:
+    dataset = world.dataset(cache=None)
+    for size in (0, -3):
+        with pytest.raises(ValueError, match=f"batch_size={size}; give 1 or more"):
+            forebay.DataLoader(dataset, batch_size=size, **options)
+    larger = forebay.DataLoader(dataset, batch_size=1000, collate_fn=list, **options)
+    (batch,) = larger
+    assert Counter(batch) == Counter(CONTENTS)
+    none = forebay.DataLoader(dataset, batch_size=1000, drop_last=True, **options)
+    assert list(none) == []
+    assert len(none) == 0
+
+
+@pytest.mark.parametrize("options", ORDERS, ids=NAMES)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_no_batches_at_all(world: World, options: Any, workers: int) -> None:
+    dataset = world.dataset(cache=None)
+    loader = forebay.DataLoader(dataset, batch_size=None, num_workers=workers, **options)
+    epoch = iter(loader)
+    given = list(islice(epoch, 50))
+    state = loader.state_dict()
+    rest = list(epoch)
+    assert Counter([*given, *rest]) == Counter(CONTENTS)
+    assert len(loader) == ITEMS
+    again = forebay.DataLoader(dataset, batch_size=None, **options)
+    again.load_state_dict(state)
+    assert Counter([*given, *again]) == Counter(CONTENTS)
+
+
+def tensor(item: bytes) -> torch.Tensor:
+    return torch.tensor(len(item))
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_prefetching_and_persistent_workers(world: World, context: str) -> None:
+    loader = forebay.DataLoader(
+        world.dataset(transform=tensor),
+        batch_size=32,
+        shuffle=True,
+        num_workers=2,
+        prefetch_factor=4,
+        persistent_workers=True,
+        multiprocessing_context=context,
+    )
+    for _ in range(2):
+        assert int(sum(batch.sum() for batch in loader)) == BYTES
+    # An epoch that is left in the middle can be gone on with elsewhere.
+    left = list(islice(loader, 2))
+    state = loader.state_dict()
+    again = forebay.DataLoader(world.dataset(transform=tensor), batch_size=32, shuffle=True)
+    again.load_state_dict(state)
+    assert int(sum(batch.sum() for batch in [*left, *again])) == BYTES
+
+
+def test_pinning_without_an_accelerator_is_pytorchs_affair(world: World) -> None:
+    dataset = world.dataset(cache=None, transform=tensor)
+    options: dict[str, Any] = {"batch_size": 32, "pin_memory": True, "num_workers": 1}
+    with pytest.warns(UserWarning, match="pin_memory"):
+        batches = list(forebay.DataLoader(dataset, shuffle=True, **options))
+    assert int(sum(batch.sum() for batch in batches)) == BYTES
+
+
+def test_two_iterators_of_one_loader(world: World) -> None:
+    loader = forebay.DataLoader(world.dataset(cache=None), 16, shuffle=True, collate_fn=list)
+    next(iter(loader))  # a look, and no more
+    seen = [Counter[bytes](), Counter[bytes]()]
+    for batches in zip(loader, loader, strict=True):
+        for items, batch in zip(seen, batches, strict=True):
+            items.update(batch)
+    assert seen == [Counter(CONTENTS)] * 2
+
+
+def test_distributed_samplers_are_honoured(world: World) -> None:
+    dataset: Any = world.dataset(cache=None)
+    sampler: Any = data.DistributedSampler(dataset, num_replicas=2, rank=1, seed=3)
+    loader = forebay.DataLoader(dataset, 16, sampler=sampler, collate_fn=list)
+    plain: Any = data.DataLoader(dataset, 16, sampler=sampler, collate_fn=list)
+    assert loader.sampler is sampler
+    for epoch in range(2):
+        loader.set_epoch(epoch)
+        assert list(loader) == list(plain)
+
+
+def test_ranks_that_make_no_sense(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = world.dataset(cache=None)
+    with pytest.raises(ValueError, match="rank 2 of 2"):
+        forebay.DataLoader(dataset, shuffle=True, rank=2, world_size=2)
+    with pytest.raises(ValueError, match="both"):
+        forebay.DataLoader(dataset, shuffle=True, rank=1)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "one")
+    with pytest.raises(ValueError, match="WORLD_SIZE=one"):
+        forebay.DataLoader(dataset, shuffle=True)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert len(forebay.DataLoader(dataset, shuffle=True)) == 102
+
+
+SCRIPT = """
+import sys, hashlib
+import torch, torch.distributed as distributed
+import forebay
+
+distributed.init_process_group("gloo")
+rank = distributed.get_rank()
+torch.manual_seed(rank)
+dataset = forebay.Dataset({digest!r}, storage_options={options!r}, job="torchrun")
+loader = forebay.DataLoader(dataset, batch_size=16, shuffle=True, num_workers=1, collate_fn=list)
+for epoch in range(2):
+    items = []
+    for batch in loader:
+        distributed.barrier()
+        items += [hashlib.sha256(item).hexdigest() for item in batch]
+    everybody = [None, None]
+    distributed.all_gather_object(everybody, items)
+    if rank == 0:
+        print("epoch", len(everybody[0]), len(everybody[1]), len(set(everybody[0] + everybody[1])))
+distributed.destroy_process_group()
+"""
+
+
+def test_torchrun_with_two_processes(world: World, tmp_path: Path) -> None:
+    """Promise 2, and all ranks are given equally many batches, or the barrier would hang."""
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.format(digest=str(world.digest), options=world.options))
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert ran.stdout.count(f"epoch 102 102 {len(set(CONTENTS))}") == 2, ran.stdout
+
+
+@pytest.mark.parametrize("what", ["DataLoader", "Mixture", "Sampler"])
+def test_the_examples_of_the_docstrings(world: World, what: str) -> None:
+    datasets = {name: world.dataset(cache=None) for name in ("dataset", "another")}
+    names = {"forebay": forebay, "torch": torch, **datasets}
+    found = doctest.DocTestFinder(recurse=False).find(getattr(forebay, what), what, globs=names)
+    runner = doctest.DocTestRunner()
+    for test in found:
+        runner.run(test)
+    assert runner.summarize().failed == 0
+    assert runner.tries > 0
+
+
+def test_torchdatas_stateful_loader(world: World) -> None:
+    """As `docs/train.md` says."""
+    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+    dataset = world.dataset()
+    for workers in (0, 2):
+        options = {"batch_size": 16, "num_workers": workers, "collate_fn": list}
+        first = stateful(dataset, shuffle=True, **options)
+        given = list(islice(first, 5))
+        second = stateful(dataset, shuffle=True, **options)
+        second.load_state_dict(first.state_dict())
+        assert Counter(flat([*given, *second])) == Counter(CONTENTS)
+        items = forebay.IterableDataset(dataset, shuffle=True)
+        first = stateful(items, **options)
+        given = list(islice(first, 5))
+        second = stateful(forebay.IterableDataset(dataset, shuffle=True), **options)
+        second.load_state_dict(first.state_dict())
+        assert Counter(flat([*given, *second])) == Counter(CONTENTS)
+
+
+def test_the_recipe_for_lightning(world: World, tmp_path: Path) -> None:
+    """As `docs/train.md` says."""
+    lightning = pytest.importorskip("lightning")
+    seen = list[int]()
+
+    class Model(lightning.LightningModule):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(()))
+
+        def training_step(self, batch: torch.Tensor) -> torch.Tensor:
+            seen.extend(batch.tolist())
+            return (self.weight * batch).sum()
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=1e-9)
+
+    loader = forebay.DataLoader(world.dataset(transform=tensor), batch_size=16, shuffle=True)
+    trainer = lightning.Trainer(
+        max_epochs=2,
+        accelerator="cpu",
+        devices=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        default_root_dir=tmp_path,
+        use_distributed_sampler=False,
+    )
+    trainer.fit(Model(), loader)
+    assert sum(seen) == 2 * BYTES
+
+
+def test_the_recipe_for_accelerate(world: World) -> None:
+    """As `docs/train.md` says."""
+    accelerate = pytest.importorskip("accelerate")
+    accelerator = accelerate.Accelerator(cpu=True)
+    loader = forebay.DataLoader(world.dataset(transform=tensor), batch_size=16, shuffle=True)
+    total = 0
+    for batch in loader:
+        total += int(batch.to(accelerator.device).sum())
+    assert total == BYTES

@@ -1,0 +1,135 @@
+"""Several datasets as one, and our order for other loaders."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import harness
+import pytest
+import torch
+from harness import CONTENTS, ITEMS, World
+from torch.utils import data
+
+import forebay
+
+OTHERS = [f"another {item}".encode() for item in range(60)]
+
+
+@pytest.fixture
+def mixture(world: World, tmp_path: Path) -> forebay.Mixture:
+    objects = tmp_path / "others"
+    objects.mkdir()
+    for item, content in enumerate(OTHERS):
+        (objects / f"{item:05}").write_bytes(content)
+    others = forebay.Dataset(f"file://{objects}", cache=None)
+    return forebay.Mixture([(world.dataset(cache=None), 0.75), (others, 0.25)])
+
+
+def loader_of(mixture: forebay.Mixture, seed: int = 5, **options: Any) -> forebay.DataLoader:
+    generator = torch.Generator().manual_seed(seed)
+    options = {"batch_size": 16, "collate_fn": list, **options}
+    return forebay.DataLoader(mixture, shuffle=True, generator=generator, **options)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_batch_has_the_proportions(mixture: forebay.Mixture, workers: int) -> None:
+    loader = loader_of(mixture, num_workers=workers)
+    epochs = [list(loader), list(loader)]
+    for batches in epochs:
+        for batch in batches[:-1]:
+            assert sum(item in OTHERS for item in batch) == 4
+        seen = Counter(item for batch in batches for item in batch)
+        assert max(seen.values()) == 1, "no item twice in an epoch"
+        assert set(OTHERS) <= set(seen), "all of the one that is done first"
+        assert len(batches) == len(loader) == 16
+        # Until a place is the fourth of four once more.
+        assert 240 <= sum(seen.values()) < 244
+    assert epochs[0] != epochs[1]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_mixture_is_resumed(mixture: forebay.Mixture, workers: int) -> None:
+    whole = loader_of(mixture)
+    expected = [list(whole), list(whole)]
+    first = loader_of(mixture, num_workers=workers)
+    given = list(islice(first, 5))
+    second = loader_of(mixture, seed=99, num_workers=workers)
+    second.load_state_dict(first.state_dict())
+    assert [*given, *second] == expected[0]
+    assert list(second) == expected[1]
+    other = forebay.Mixture([(part, 0.5) for part in mixture.parts])
+    with pytest.raises(forebay.StateError, match="dataset"):
+        loader_of(other).load_state_dict(first.state_dict())
+    with pytest.raises(forebay.StateError, match="batches of 16"):
+        loader_of(mixture, batch_size=4).load_state_dict(first.state_dict())
+
+
+def test_ranks_of_a_mixture_are_equal(mixture: forebay.Mixture) -> None:
+    epochs = [list(loader_of(mixture, rank=rank, world_size=2)) for rank in range(2)]
+    assert len(epochs[0]) == len(epochs[1])
+    seen = Counter(item for epoch in epochs for batch in epoch for item in batch)
+    assert max(seen.values()) == 1
+    assert set(OTHERS) <= set(seen)
+
+
+def test_mixtures_that_make_no_sense(mixture: forebay.Mixture) -> None:
+    part = mixture.parts[0]
+    with pytest.raises(ValueError, match="weight above 0"):
+        forebay.Mixture([(part, 0.0)])
+    with pytest.raises(TypeError, match="Datasets"):
+        forebay.Mixture([([1, 2], 1.0)])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="shuffle=True"):
+        forebay.DataLoader(mixture)
+    with pytest.raises(IndexError):
+        mixture[10_000]
+    assert mixture[ITEMS] == OTHERS[0]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_an_iterable_is_shared_by_workers_and_ranks(
+    world: World, workers: int, shuffle: bool
+) -> None:
+    dataset, seen = world.dataset(cache=None), list[bytes]()
+    for rank in range(2):
+        items = forebay.IterableDataset(dataset, shuffle=shuffle, rank=rank, world_size=2)
+        batches = data.DataLoader(items, batch_size=8, num_workers=workers, collate_fn=list)
+        seen += [item for batch in batches for item in batch]
+    assert Counter(seen) == Counter(CONTENTS)
+    even = [
+        len(list(forebay.IterableDataset(dataset, is_even=True, rank=rank, world_size=2)))
+        for rank in range(2)
+    ]
+    assert even == [ITEMS // 2] * 2
+
+
+def test_an_iterable_is_resumed(world: World) -> None:
+    dataset = world.dataset(cache=None)
+    items = forebay.IterableDataset(dataset, shuffle=True, seed=4)
+    expected = [list(items), list(items)]
+    assert expected[0] != expected[1]
+    assert Counter(expected[1]) == Counter(CONTENTS)
+    items.set_epoch(0)
+    given = list(islice(items, 100))
+    again = forebay.IterableDataset(dataset, shuffle=True, seed=4)
+    again.load_state_dict(items.state_dict())
+    assert again.state_dict() == items.state_dict()
+    assert [*given, *again] == expected[0]
+    with pytest.raises(forebay.StateError):
+        again.load_state_dict({"version": 1, "dataset": "another"})
+
+
+def test_our_order_with_pytorchs_loader(world: World, own_node: Path) -> None:
+    dataset: Any = world.dataset()
+    sampler = forebay.Sampler(dataset, 16, generator=torch.Generator().manual_seed(1))
+    loader = data.DataLoader(dataset, 16, sampler=sampler, num_workers=2, collate_fn=list)
+    epochs = [[item for batch in loader for item in batch] for _ in range(2)]
+    assert Counter(epochs[0]) == Counter(epochs[1]) == Counter(CONTENTS)
+    assert epochs[0] != epochs[1]
+    assert len(loader) == 13
+    assert harness.listener(own_node)
+    with pytest.raises(ValueError, match="1 or more"):
+        forebay.Sampler(dataset, 0)

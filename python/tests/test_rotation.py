@@ -1,0 +1,179 @@
+"""A loader takes part in the rotation of its dataset: it reports, and draws what the node keeps."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import harness
+import pytest
+import torch
+from harness import CONTENTS, ITEMS, World
+
+import forebay
+from forebay._processes import binary
+
+#: Ten chunks of 3 MiB.
+LARGE = [f"{item:04}".encode() * (16 << 10) for item in range(480)]
+LARGE_BYTES = sum(map(len, LARGE))
+
+
+@pytest.fixture(scope="module")
+def large_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A dataset that does not fit into the node's of these tests."""
+    with harness.origin(tmp_path_factory.mktemp("large"), contents=LARGE) as world:
+        yield world
+
+
+@pytest.fixture
+def small_node(tmp_path: Path) -> Iterator[Path]:
+    """A node with room for about half of it."""
+    options = ("--capacity", "20MiB", "--memory", "1MiB")
+    with harness.node(tmp_path / "node", *options):
+        yield tmp_path / "node" / "node.sock"
+
+
+def loader_of(dataset: forebay.Dataset, seed: int = 3, **options: Any) -> forebay.DataLoader:
+    options = {"batch_size": 16, "shuffle": True, "collate_fn": list, **options}
+    return forebay.DataLoader(dataset, generator=torch.Generator().manual_seed(seed), **options)
+
+
+def explained(world: World, node: Path) -> Any:
+    """How a dataset stands."""
+    command = [binary(), "explain", str(world.digest), "--socket", str(node)]
+    told = subprocess.run(
+        [*command, "--format", "json"], check=True, capture_output=True, timeout=30
+    )
+    return json.loads(told.stdout)
+
+
+def test_a_job_alone_keeps_what_fits(large_world: World, small_node: Path) -> None:
+    """Promise 3, and a bound that no order can beat: what is held is fetched once."""
+    dataset = large_world.dataset(cache=small_node)
+    loader = loader_of(dataset, num_workers=2)
+    spent = []
+    for _ in range(3):
+        large_world.reset_counters()
+        items = [item for batch in loader for item in batch]
+        assert Counter(items) == Counter(LARGE), "every item once (promise 2)"
+        spent.append(large_world.counters()["bytes_sent"])
+    stats = loader.stats()
+    assert stats["reports"] > 0
+    assert 0.2 < stats["held_share"] <= stats["open_share"] < 0.9
+    assert spent[0] <= LARGE_BYTES
+    # What is fetched ahead at the end of an epoch may be of the next.
+    assert spent[2] < (1.15 - stats["held_share"]) * LARGE_BYTES
+    assert stats["batches"] == 90
+    assert stats["items"] == 3 * 480
+    assert 0.0 < stats["hit_share"] < 1.0
+    assert stats["origin_bytes"] == sum(spent)
+    assert stats["stall_seconds"] > 0
+
+
+def test_two_jobs_share_what_rotates(large_world: World, small_node: Path) -> None:
+    """Promise 3: apart, they would fetch all of it each in every epoch."""
+    loaders = [
+        loader_of(large_world.dataset(cache=small_node, job=f"job {seed}"), seed)
+        for seed in range(2)
+    ]
+    large_world.reset_counters()
+    for _ in range(2):
+        seen = [Counter[bytes](), Counter[bytes]()]
+        for batches in zip(*loaders, strict=True):
+            for items, batch in zip(seen, batches, strict=True):
+                items.update(batch)
+        assert seen == [Counter(LARGE)] * 2, "every item once (promise 2)"
+    assert len(explained(large_world, small_node)["jobs"]) == 2
+    fetched, apart = large_world.counters()["bytes_sent"], 4 * LARGE_BYTES
+    assert fetched < 0.7 * apart
+    for loader in loaders:
+        # Promise 8. By how much held items lead says little of thirty batches.
+        mixing = loader.stats()["mixing"]
+        assert 0.8 < mixing["displacement"] < 1.2
+        assert mixing["neighbours"] < 1.5
+    # A job that ends takes leave.
+    del loaders, loader
+    gc.collect()
+    described = explained(large_world, small_node)
+    assert described is None or described["jobs"] == []
+
+
+def test_a_job_that_is_started_again_fences_its_predecessor(world: World, own_node: Path) -> None:
+    old = iter(loader_of(world.dataset(job="training"), num_workers=1))
+    first = list(islice(old, 2))
+    new = loader_of(world.dataset(job="training"), seed=4)
+    epoch = iter(new)
+    batches = [next(epoch)]
+    with pytest.raises(forebay.Fenced, match="started again"):
+        harness.wait_until(lambda: next(old) is None)
+    with pytest.raises(forebay.Fenced):
+        next(old)
+    batches += epoch
+    assert Counter(item for batch in batches for item in batch) == Counter(CONTENTS)
+    assert len(first) == 2
+
+
+def test_jobs_without_a_name_do_not_fence_each_other(world: World) -> None:
+    loaders = [loader_of(world.dataset(), seed) for seed in range(2)]
+    # Nor do several loaders of one dataset.
+    loaders.append(loader_of(loaders[0]._order.dataset, 5))
+    for batches in zip(*loaders, strict=True):
+        assert len(batches) == 3
+
+
+def test_a_probe_reads_past_the_cache(world: World, own_node: Path) -> None:
+    """Promise 3: probes are counted; and they really miss, or they would tell nothing."""
+    dataset = world.dataset()
+    loader = loader_of(dataset, batch_size=1)
+    for _ in range(25):
+        items = [item for batch in loader for item in batch]
+        assert Counter(items) == Counter(CONTENTS)
+        if loader.stats()["probes"] >= 20:
+            break
+    stats = loader.stats()
+    assert stats["probes"] == 20, "one mini-batch in a hundred"
+    agent = dataset.stats()["agent"]
+    assert agent is not None
+    assert agent["agent_probes"] == 20
+    assert stats["origin_bytes"] > harness.BYTES
+    (job,) = explained(world, own_node)["jobs"]
+    assert job["miss_s"] is not None
+
+
+def test_without_a_node_there_is_nobody_to_report_to(world: World) -> None:
+    loader = loader_of(world.dataset(cache=None))
+    assert Counter(item for batch in loader for item in batch) == Counter(CONTENTS)
+    stats = loader.stats()
+    assert (stats["reports"], stats["probes"], stats["hit_share"]) == (0, 0, None)
+    assert stats["origin_bytes"] == harness.BYTES
+    assert stats["items"] == ITEMS
+    assert stats["held_share"] == 0.0
+
+
+def test_a_node_that_dies_and_comes_back_is_told_all(large_world: World, tmp_path: Path) -> None:
+    """Promise 5: a lost manager costs hits, and nothing else."""
+    socket = tmp_path / "node" / "node.sock"
+    options = ("--capacity", "20MiB", "--memory", "1MiB")
+    dataset = large_world.dataset(cache=socket)
+    loader, seen = loader_of(dataset, num_workers=2), Counter[bytes]()
+    with harness.node(tmp_path / "node", *options) as process:
+        epoch = iter(loader)
+        for batch in islice(epoch, 8):
+            seen.update(batch)
+        os.kill(process.pid, 9)
+        process.wait()
+        for batch in islice(epoch, 8):
+            seen.update(batch)
+    with harness.node(tmp_path / "node", *options):
+        for batch in epoch:
+            seen.update(batch)
+        assert seen == Counter(LARGE)
+        assert Counter(item for batch in loader for item in batch) == Counter(LARGE)
+        assert loader.stats()["held_share"] > 0

@@ -1,0 +1,85 @@
+"""What becomes of items that cannot be read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import CONTENTS, ITEMS, World
+
+import forebay
+
+BROKEN = 42
+
+WORKERS: list[dict[str, Any]] = [{}, {"num_workers": 2}]
+
+
+@pytest.fixture
+def broken_world(slow_world: World) -> World:
+    (slow_world.objects / f"{BROKEN:05}.bin").write_bytes(b"something else")
+    return slow_world
+
+
+@pytest.mark.filterwarnings("ignore:item:RuntimeWarning")
+@pytest.mark.parametrize("workers", WORKERS, ids=["alone", "workers"])
+def test_skipped_items_are_counted_and_named(broken_world: World, workers: Any) -> None:
+    dataset = broken_world.dataset(cache=None, on_error="skip")
+    loader = forebay.DataLoader(dataset, batch_size=16, shuffle=True, collate_fn=list, **workers)
+    batches = list(loader)
+    assert [len(batch) for batch in batches] == [16] * 12 + [11], "all ranks go on alike"
+    seen = Counter(item for batch in batches for item in batch)
+    assert set(seen) == set(CONTENTS) - {CONTENTS[BROKEN]}
+    assert sum(seen.values()) == ITEMS
+    assert loader.stats()["skipped"] == {"count": 1, "items": [BROKEN]}
+
+
+@pytest.mark.filterwarnings("ignore:item:RuntimeWarning")
+def test_what_a_transform_cannot_read_is_skipped(world: World) -> None:
+    def decode(item: bytes) -> bytes:
+        if item in CONTENTS[16:48]:
+            raise ValueError("no image")
+        return item
+
+    dataset = world.dataset(cache=None, transform=decode)
+    loader = forebay.DataLoader(dataset, batch_size=16, on_error="skip", collate_fn=list)
+    batches = list(loader)
+    # Two batches of which nothing could be read: the last that could stands in.
+    assert batches[1] == batches[2] == [CONTENTS[15]] * 16
+    assert batches[3] == CONTENTS[48:64]
+    assert loader.stats()["skipped"]["items"] == list(range(16, 48))
+    with pytest.raises(ValueError, match="no image"):
+        dataset[20]
+    dataset = world.dataset(cache=None, transform=decode, on_error="skip")
+    with pytest.raises(ValueError, match="no image"):
+        dataset.__getitems__([20, 21])
+
+
+def test_retries_end(broken_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses = list[float]()
+    monkeypatch.setattr("forebay._dataset.time.sleep", pauses.append)
+    dataset = broken_world.dataset(cache=None, on_error="retry")
+    with pytest.raises(forebay.ReadError, match=r"00042\.bin"):
+        dataset[BROKEN]
+    assert pauses == [0.1, 0.5, 2.0, 5.0]
+    assert dataset[BROKEN + 1] == CONTENTS[BROKEN + 1]
+
+
+def test_a_retry_helps(broken_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = broken_world.dataset(
+        cache=None, on_error="retry", origin=f"file://{broken_world.objects}"
+    )
+
+    def repair(_: float) -> None:
+        (broken_world.objects / f"{BROKEN:05}.bin").write_bytes(CONTENTS[BROKEN])
+
+    monkeypatch.setattr("forebay._dataset.time.sleep", repair)
+    assert dataset[BROKEN] == CONTENTS[BROKEN]
+
+
+def test_what_makes_no_sense_is_refused(world: World, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is no on_error='ignore'"):
+        world.dataset(cache=None, on_error="ignore")
+    with pytest.raises(ValueError, match="batch_size=None"):
+        forebay.DataLoader(world.dataset(cache=None), batch_size=None, on_error="skip")

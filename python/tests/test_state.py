@@ -1,0 +1,326 @@
+"""Promise 2: every item exactly once, also when a job stops in mid-epoch and another goes on,
+whatever its workers had prefetched; with as many ranks or another number.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from harness import CONTENTS, ITEMS, World
+
+import forebay
+
+ORDERS: list[dict[str, Any]] = [
+    {"shuffle": True},
+    {"shuffle": True, "order": "strict"},
+    {"shuffle": False},
+]
+NAMES = ["substitute", "strict", "sequential"]
+WORKERS: list[dict[str, Any]] = [{}, {"num_workers": 2, "prefetch_factor": 3}]
+
+
+def loader_of(dataset: forebay.Dataset, seed: int = 7, **options: Any) -> forebay.DataLoader:
+    options = {"batch_size": 16, "collate_fn": list, **options}
+    return forebay.DataLoader(dataset, generator=torch.Generator().manual_seed(seed), **options)
+
+
+def flat(batches: Iterable[list[bytes]]) -> list[bytes]:
+    return [item for batch in batches for item in batch]
+
+
+def through_torch(state: Any) -> Any:
+    """As a checkpoint has it."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    assert file.tell() < 20_000, "a state is small"
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@pytest.mark.parametrize("options", ORDERS, ids=NAMES)
+@pytest.mark.parametrize("workers", WORKERS, ids=["alone", "workers"])
+def test_an_epoch_goes_on_where_it_was(world: World, options: Any, workers: Any) -> None:
+    dataset = world.dataset(
+        cache=None
+    )  # without a node the order does not depend on what is cached
+    whole = loader_of(dataset, **options)
+    expected = [list(whole), list(whole)]
+    first = loader_of(dataset, **options, **workers)
+    epoch = iter(first)
+    given = list(islice(epoch, 5))
+    state = through_torch(first.state_dict())
+    assert given == expected[0][:5]
+
+    # Whoever goes on may have a generator in any state.
+    second = loader_of(dataset, seed=99, **options, **workers)
+    second.load_state_dict(state)
+    assert second.state_dict() == state
+    assert list(second) == expected[0][5:]
+    assert list(second) == expected[1], "the next epoch, too"
+    # The first one goes on as if nothing had happened.
+    assert list(epoch) == expected[0][5:]
+
+
+@pytest.mark.parametrize("options", ORDERS, ids=NAMES)
+def test_a_state_between_epochs_is_of_the_next(world: World, options: Any) -> None:
+    dataset = world.dataset(cache=None)
+    whole = loader_of(dataset, **options)
+    expected = [list(whole), list(whole)]
+    first = loader_of(dataset, **options)
+    assert list(first) == expected[0]
+    second = loader_of(dataset, seed=99, **options)
+    second.load_state_dict(through_torch(first.state_dict()))
+    assert list(second) == expected[1]
+    fresh = loader_of(dataset, **options)
+    third = loader_of(dataset, seed=99, **options)
+    third.load_state_dict(through_torch(fresh.state_dict()))
+    assert list(third) == expected[0], "before anything was read"
+
+
+def test_after_the_last_batch_nothing_is_left_of_the_epoch(world: World) -> None:
+    dataset = world.dataset(cache=None)
+    loader = loader_of(dataset, shuffle=True)
+    epoch = iter(loader)
+    for _ in range(13):
+        next(epoch)
+    resumed = loader_of(dataset, shuffle=True)
+    resumed.load_state_dict(loader.state_dict())
+    assert list(resumed) == []
+    assert len(list(resumed)) == 13
+
+
+def test_killed_again_and_again_with_a_cache(slow_world: World) -> None:
+    """What is resident changes meanwhile; every item comes once all the same."""
+    state, seen, rounds = None, list[bytes](), 0
+    while True:
+        dataset = slow_world.dataset()
+        loader = loader_of(dataset, shuffle=True, batch_size=8, num_workers=2 * (rounds % 2))
+        if state is not None:
+            loader.load_state_dict(state)
+        given = list(islice(loader, 6))
+        state, rounds = through_torch(loader.state_dict()), rounds + 1
+        seen += flat(given)
+        if len(given) < 6:
+            break
+    assert rounds == 5
+    assert Counter(seen) == Counter(CONTENTS)
+
+
+def test_a_batch_whose_error_was_raised_counts_as_given(world: World) -> None:
+    def fails(item: bytes) -> bytes:
+        if item == CONTENTS[20]:
+            raise RuntimeError("this one cannot be decoded")
+        return item
+
+    for workers in WORKERS:
+        dataset = world.dataset(cache=None, transform=fails)
+        loader = loader_of(dataset, shuffle=False, **workers)
+        epoch = iter(loader)
+        assert next(epoch) == CONTENTS[:16]
+        with pytest.raises(RuntimeError, match="cannot be decoded"):
+            next(epoch)
+        assert next(epoch) == CONTENTS[32:48]
+        resumed = loader_of(dataset, shuffle=False)
+        resumed.load_state_dict(loader.state_dict())
+        assert next(iter(resumed)) == CONTENTS[48:64]
+
+
+class InterruptedOnce:
+    """A Ctrl-C while one of the items is waited for."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def __call__(self, item: bytes) -> bytes:
+        if item == CONTENTS[20] and self.times == 0:
+            self.times += 1
+            raise KeyboardInterrupt
+        return item
+
+
+@pytest.mark.parametrize("options", ORDERS, ids=NAMES)
+def test_an_interrupted_wait_loses_nothing(world: World, options: Any) -> None:
+    transform = InterruptedOnce()
+    epoch = iter(loader_of(world.dataset(cache=None, transform=transform), **options))
+    seen = list[bytes]()
+    while True:
+        try:
+            seen += next(epoch)
+        except KeyboardInterrupt:
+            assert transform.times == 1
+        except StopIteration:
+            break
+    assert transform.times == 1
+    assert Counter(seen) == Counter(CONTENTS)
+
+
+def test_a_sampler_of_ones_own_is_resumed(world: World) -> None:
+    dataset = world.dataset(cache=None)
+    items = [(7 * item) % ITEMS for item in range(ITEMS)]
+    batches = [items[at : at + 16] for at in range(0, ITEMS, 16)]
+    samplers: list[dict[str, Any]] = [
+        {"sampler": items, "batch_size": 16},
+        {"batch_sampler": batches},
+    ]
+    for options in samplers:
+        first = forebay.DataLoader(dataset, collate_fn=list, num_workers=2, **options)
+        epoch = iter(first)
+        given = list(islice(epoch, 4))
+        second = forebay.DataLoader(dataset, collate_fn=list, **options)
+        second.load_state_dict(through_torch(first.state_dict()))
+        assert flat([*given, *second]) == [CONTENTS[item] for item in items]
+        assert len(second) == 13
+        assert len(list(second)) == 13
+
+
+# Ranks.
+
+
+def ranks_of(dataset: forebay.Dataset, world_size: int, **options: Any) -> list[forebay.DataLoader]:
+    return [
+        loader_of(dataset, shuffle=True, rank=rank, world_size=world_size, **options)
+        for rank in range(world_size)
+    ]
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 7])
+def test_ranks_share_an_epoch(world: World, world_size: int) -> None:
+    """Also if their number does not divide: some items are then repeated, and counted."""
+    dataset = world.dataset(cache=None)
+    loaders = ranks_of(dataset, world_size)
+    epochs = [list(loader) for loader in loaders]
+    assert len({len(epoch) for epoch in epochs}) == 1, "all ranks are given equally many batches"
+    assert len(epochs[0]) == len(loaders[0])
+    padding = sum(loader.stats()["padding"] for loader in loaders)
+    assert padding == -ITEMS % world_size
+    seen = Counter(item for epoch in epochs for item in flat(epoch))
+    assert set(seen) == set(CONTENTS)
+    assert sum(seen.values()) == ITEMS + padding
+    dropping = [list(loader) for loader in ranks_of(dataset, world_size, drop_last=True)]
+    assert {len(epoch) for epoch in dropping} == {ITEMS // world_size // 16}
+    seen = Counter(item for epoch in dropping for item in flat(epoch))
+    assert max(seen.values()) == 1
+
+
+def test_without_a_generator_ranks_agree(world: World) -> None:
+    dataset = world.dataset(cache=None)
+    seen = Counter[bytes]()
+    for rank in range(2):
+        torch.manual_seed(rank)
+        loader = forebay.DataLoader(
+            dataset, 16, shuffle=True, rank=rank, world_size=2, collate_fn=list
+        )
+        seen.update(flat(loader))
+    assert set(seen) == set(CONTENTS)
+    assert sum(seen.values()) == ITEMS + 1
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (1, 2), (2, 2)])
+def test_another_number_of_ranks_goes_on(world: World, before: int, after: int) -> None:
+    dataset = world.dataset(cache=None)
+    seen, states = Counter[bytes](), []
+    for rank, loader in enumerate(ranks_of(dataset, before)):
+        # Ranks that were killed are not at the same batch.
+        seen.update(flat(islice(loader, 3 + rank % 2)))
+        states.append(through_torch(loader.state_dict()))
+    resumed = ranks_of(dataset, after, batch_size=8)
+    batches = set()
+    for loader in resumed:
+        loader.load_state_dict(states)
+        rest = list(loader)
+        batches.add(len(rest))
+        seen.update(flat(rest))
+    assert len(batches) == 1
+    padding = sum(loader.stats()["padding"] for loader in resumed)
+    assert set(seen) == set(CONTENTS)
+    assert sum(seen.values()) == ITEMS + padding
+    assert padding < after
+
+
+def test_states_that_cannot_be_used_are_refused(world: World) -> None:
+    dataset = world.dataset(cache=None)
+    loader = loader_of(dataset, shuffle=True)
+    next(iter(loader))
+    state = loader.state_dict()
+    packed = world.dataset(
+        cache=None, digest=world.build("packed-state.digest", "--layout", "pack")
+    )
+
+    def refuse(match: str, wrong: Any, loader: forebay.DataLoader = loader) -> None:
+        with pytest.raises(forebay.StateError, match=match):
+            loader.load_state_dict(wrong)
+
+    refuse("dataset", state, loader_of(packed, shuffle=True))
+    refuse("version 2", {**state, "version": 2})
+    refuse("order 'substitute'", state, loader_of(dataset, shuffle=False))
+    refuse("not a state", {"model": 1})
+    refuse("not a state", [3])
+    refuse("no state in the list", [])
+    refuse("damaged", {**state, "progress": "text"})
+    refuse("damaged", {**state, "seed": None})
+    refuse("cut off", {**state, "progress": state["progress"][:-3]})
+    flipped = bytearray(state["progress"])
+    flipped[40] ^= 1
+    refuse(".", {**state, "progress": bytes(flipped)})
+    refuse("batches of 16", state, loader_of(dataset, shuffle=True, batch_size=8))
+    ranks = ranks_of(dataset, 2)
+    next(iter(ranks[0]))
+    refuse("rank 0, this is rank 1", ranks[0].state_dict(), ranks[1])
+    refuse("rank 1 of 2 is missing", ranks[0].state_dict())
+    refuse("two states of rank 0", [ranks[0].state_dict()] * 2)
+    # Nothing has happened to the loader.
+    assert len(list(loader)) == 13
+    unordered = loader_of(dataset, shuffle=True, num_workers=1, in_order=False)
+    with pytest.raises(forebay.StateError, match="in_order"):
+        unordered.state_dict()
+
+
+# Replays.
+
+
+def test_a_recording_is_replayed_bit_for_bit(slow_world: World) -> None:
+    recorded = loader_of(slow_world.dataset(), shuffle=True, num_workers=2)
+    first = list(recorded)
+    recording = recorded.recording()
+    dataset = slow_world.dataset(cache=None)
+    again = loader_of(dataset, order="replay", replay=recording, num_workers=2)
+    assert len(again) == 13
+    assert list(again) == first
+    assert list(again) == first, "every epoch"
+    epoch = iter(again)
+    given = list(islice(epoch, 4))
+    resumed = loader_of(dataset, order="replay", replay=recording)
+    resumed.load_state_dict(through_torch(again.state_dict()))
+    assert [*given, *resumed] == first
+    assert again.recording() != recording, "that was a part of it"
+    assert loader_of(dataset, order="replay", replay=again.recording()) is not None
+
+
+def test_recordings_that_cannot_be_replayed(world: World) -> None:
+    dataset = world.dataset(cache=None)
+    recorded = loader_of(dataset, shuffle=True)
+    with pytest.raises(forebay.StateError, match="record an epoch first"):
+        recorded.recording()
+    next(iter(recorded))
+    recording = recorded.recording()
+    with pytest.raises(ValueError, match="batch_size=16"):
+        loader_of(dataset, order="replay", replay=recording, batch_size=8)
+    with pytest.raises(forebay.StateError):
+        loader_of(dataset, order="replay", replay=recording[:-1])
+    with pytest.raises(ValueError, match="recording"):
+        loader_of(dataset, order="replay")
+    with pytest.raises(ValueError, match="recording"):
+        loader_of(dataset, shuffle=True, replay=recording)
+    with pytest.raises(forebay.StateError, match="only order='substitute'"):
+        loader_of(dataset, shuffle=False).recording()
+    resumed = loader_of(dataset, shuffle=True)
+    resumed.load_state_dict(recorded.state_dict())
+    next(iter(resumed))
+    with pytest.raises(forebay.StateError, match="resumed"):
+        resumed.recording()
