@@ -14,7 +14,7 @@ use std::{
 };
 
 use forebay_core::{
-    BlobOrdinal, Endpoint,
+    BlobOrdinal, Endpoint, NodeName,
     digest::Digest,
     patience::{NODE_PATIENCE, Retries, left_of},
     presence::Known,
@@ -264,6 +264,29 @@ impl Nodes {
             Some(Who::Several(several)) => several.ring.order(key),
             _ => vec![0],
         };
+        self.with_first_of(caller, order, &mut act)
+    }
+
+    /// Does something with the node of this name, if it answers.
+    pub fn with_named<T>(
+        &mut self,
+        caller: &Caller<'_>,
+        name: &NodeName,
+        mut act: impl FnMut(&mut Client, Handle) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let place = match &self.known {
+            Some(Who::Several(several)) => several.ring.place_of(name),
+            _ => None,
+        };
+        self.with_first_of(caller, place.into_iter().collect(), &mut act)
+    }
+
+    fn with_first_of<T>(
+        &mut self,
+        caller: &Caller<'_>,
+        order: Vec<usize>,
+        act: &mut impl FnMut(&mut Client, Handle) -> Result<T>,
+    ) -> Result<Option<T>> {
         for node in order {
             let mut refused = None;
             let began = self.began.elapsed();

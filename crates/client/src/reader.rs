@@ -196,7 +196,11 @@ impl Reader {
     /// Says how the job gets on to whoever manages the dataset; the answer is what to draw from. Nothing, if
     /// nobody is there.
     pub fn report(&mut self, report: &Report) -> Result<Option<Answer>> {
-        self.with_manager(|node, handle| node.report(handle, report.clone()))
+        let answer = self.with_manager(|node, handle| node.report(handle, report.clone()))?;
+        let Some(Answer::Elsewhere(manager)) = answer else { return Ok(answer) };
+        self.with_nodes(|nodes, caller| {
+            nodes.with_named(caller, &manager, |node, handle| node.report(handle, report.clone()))
+        })
     }
 
     /// Says that the job reads the dataset no more.

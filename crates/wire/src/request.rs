@@ -490,14 +490,6 @@ fn write_report(report: &Report, to: &mut Writer<'_>) {
     });
 }
 
-fn read_flag(from: &mut Reader<'_>) -> Result<bool, Malformed> {
-    match from.u8()? {
-        0 => Ok(false),
-        1 => Ok(true),
-        _ => Err(Malformed::Value),
-    }
-}
-
 fn read_report(from: &mut Reader<'_>) -> Result<Report, Malformed> {
     Ok(Report {
         life: from.u64()?,
