@@ -28,6 +28,8 @@ use crate::harness::{Forebay, Place, Running, content, until};
 const KIB: usize = 1 << 10;
 /// What a node may hold.
 const CAPACITY: ByteSize = ByteSize::mib(128);
+/// Nodes are killed so often, and as often stopped, before the last jobs are started.
+const FAULTS: u32 = 3;
 /// What it keeps in memory.
 const MEMORY: ByteSize = ByteSize::mib(8);
 
@@ -271,16 +273,32 @@ fn sizes_of_all_kinds(random: &mut fastrand::Rng) -> Vec<usize> {
     sizes
 }
 
-fn live_through(nodes: usize, jobs: u64, seed: u64) {
+/// So many jobs at once, one after the other, until enough has happened to the nodes.
+fn live_through(nodes: usize, jobs: usize, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let sizes = sizes_of_all_kinds(&mut random);
-    let mut cluster = Cluster::started(nodes, &sizes, usize::try_from(jobs).unwrap());
+    let mut cluster = Cluster::started(nodes, &sizes, jobs);
     let contacts = cluster.contacts();
-    let mut running: Vec<Running> = (0..jobs).map(|job| cluster.job(job, 2, &contacts)).collect();
+    let mut running: Vec<Running> = Vec::new();
     let mut changes: Vec<(Instant, usize, Change)> = Vec::new();
-    // One longer stop than a job has patience is enough to see what it costs.
-    let mut long_stops = 1;
-    while running.iter_mut().any(Running::is_running) {
+    let (mut started, mut kills, mut stops) = (0, 0, 0);
+    loop {
+        let is_enough = kills >= FAULTS && stops >= FAULTS;
+        let done = running.extract_if(.., |job| !job.is_running());
+        for job in done.collect::<Vec<_>>() {
+            let ran = job.finish();
+            assert_eq!(ran.code, Some(0), "seed {seed}, {nodes} nodes: {ran:?}");
+            let last: serde_json::Value =
+                serde_json::from_str(ran.stdout.lines().last().unwrap()).unwrap();
+            assert_eq!(last["items"], 2 * sizes.len(), "seed {seed}");
+        }
+        while running.len() < jobs && (!is_enough || started < jobs as u64) {
+            running.push(cluster.job(started, 2, &contacts));
+            started += 1;
+        }
+        if running.is_empty() {
+            break;
+        }
         thread::sleep(Duration::from_millis(random.u64(20..200)));
         let due = changes.extract_if(.., |(at, ..)| *at <= Instant::now());
         for (_, at, change) in due.collect::<Vec<_>>() {
@@ -290,30 +308,21 @@ fn live_through(nodes: usize, jobs: u64, seed: u64) {
             }
         }
         let at = random.usize(..nodes);
-        if changes.iter().any(|(_, busy, _)| *busy == at) {
+        if is_enough || changes.iter().any(|(_, busy, _)| *busy == at) {
             continue;
         }
-        let (wait, change) = match random.u8(..6) {
-            0 => {
-                cluster.kill(at);
-                (random.u64(100..1500), Change::Start)
-            }
-            1 => {
-                cluster.node(at).signal(Signal::STOP);
-                let is_long = long_stops > 0;
-                long_stops -= i32::from(is_long);
-                (if is_long { 7000 } else { random.u64(100..1500) }, Change::Continue)
-            }
-            _ => continue,
+        let (wait, change) = if random.bool() {
+            cluster.kill(at);
+            kills += 1;
+            (random.u64(100..1500), Change::Start)
+        } else {
+            cluster.node(at).signal(Signal::STOP);
+            stops += 1;
+            // One longer stop than a job has patience is enough to see what it costs.
+            let is_long = stops == 1 && nodes == 3;
+            (if is_long { 7000 } else { random.u64(100..1500) }, Change::Continue)
         };
         changes.push((Instant::now() + Duration::from_millis(wait), at, change));
-    }
-    for (job, running) in running.into_iter().enumerate() {
-        let ran = running.finish();
-        assert_eq!(ran.code, Some(0), "job {job}, seed {seed}, {nodes} nodes: {ran:?}");
-        let last: serde_json::Value =
-            serde_json::from_str(ran.stdout.lines().last().unwrap()).unwrap();
-        assert_eq!(last["items"], 2 * sizes.len(), "seed {seed}");
     }
     for at in 0..nodes {
         if cluster.nodes[at].is_some() {
