@@ -289,7 +289,9 @@ fn the_chain_is_learned_and_what_it_implies_is_fetched_ahead() {
     let row = report.row(PolicyKind::Group, simulation.shares[0]).unwrap();
     let prefetch = row.prefetch.unwrap();
     let perfect = [row.single, prefetch.known, prefetch.bundles].map(|tally| tally.perfect);
-    assert!(perfect[2] > perfect[0] * 5 / 4 && perfect[2] > perfect[1] * 5 / 4, "{perfect:?}");
+    // Requests need rows of twenty other tables besides, so that this is not worth more.
+    let more = |than: u64| perfect[2] > than + than / 20;
+    assert!(more(perfect[0]) && more(perfect[1]), "{perfect:?}");
     let lru = report.row(PolicyKind::Lru, simulation.shares[0]).unwrap();
     assert!(lru.bundles.is_empty(), "it learns none");
     let prefetch = lru.prefetch.unwrap();
