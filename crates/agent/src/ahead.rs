@@ -70,12 +70,11 @@ async fn fetch_wanted(service: Arc<AgentService>, places: Arc<Semaphore>) {
     let mut fetches = JoinSet::new();
     loop {
         let place = Arc::clone(&places).acquire_owned().await.expect("never closed");
-        match service.next_wanted() {
-            Some(blob) => fetch(&mut fetches, Arc::clone(&service), (blob, true), place),
-            None => {
-                drop(place);
-                service.something_wanted().await;
-            }
+        if let Some(blob) = service.next_wanted() {
+            fetch(&mut fetches, Arc::clone(&service), (blob, true), place);
+        } else {
+            drop(place);
+            service.something_wanted().await;
         }
         while fetches.try_join_next().is_some() {}
     }

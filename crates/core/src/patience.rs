@@ -166,18 +166,18 @@ mod tests {
                 let began = now;
                 // All are asked, those that have to be tried first one after the other.
                 let mut asked = Vec::new();
-                for node in 0..NODES {
+                for (node, is_open) in is_open.iter_mut().enumerate() {
                     let try_began = now;
-                    if !is_open[node] && retries.is_due(node, now) {
+                    if !*is_open && retries.is_due(node, now) {
                         if node < hung {
                             now += NODE_PATIENCE;
                             retries.failed(node, try_began, now);
                         } else {
                             retries.succeeded(node);
-                            is_open[node] = true;
+                            *is_open = true;
                         }
                     }
-                    if is_open[node] {
+                    if *is_open {
                         asked.push(node);
                     }
                 }
@@ -187,7 +187,7 @@ mod tests {
                     retries.failed(node, asked_at, now);
                     is_open[node] = false;
                 }
-                lost += now - began;
+                lost += now.saturating_sub(began);
                 now += BATCH;
             }
             let first = if connected { 1 } else { u32::try_from(hung).unwrap() };

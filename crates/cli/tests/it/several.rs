@@ -173,14 +173,6 @@ impl Cluster {
         Reader::new(self.digest.clone(), Some(contacts), agent, "test")
     }
 
-    /// Reads everything and checks it.
-    fn read_all(&self, reader: &mut Reader, sizes: &[usize]) {
-        let items: Vec<ItemOrdinal> = (0..sizes.len() as u64).map(ItemOrdinal::new).collect();
-        for (at, bytes) in reader.get(&items).unwrap().iter().enumerate() {
-            assert!(*bytes == content(at as u64, sizes[at]), "item {at}");
-        }
-    }
-
     /// Promise 6: a daemon's memory stays below what its configuration says.
     fn check_memory(&self, at: usize) {
         let Some(node) = &self.nodes[at] else { return };
@@ -188,6 +180,14 @@ impl Cluster {
         let bound = memory_max(&config, CAPACITY, self.digest.summary().blobs);
         let used = most_memory(node.id());
         assert!(used <= bound, "node {at} took {used} of {bound}");
+    }
+}
+
+/// Reads everything and checks it.
+fn read_all(reader: &mut Reader, sizes: &[usize]) {
+    let items: Vec<ItemOrdinal> = (0..sizes.len() as u64).map(ItemOrdinal::new).collect();
+    for (at, bytes) in reader.get(&items).unwrap().iter().enumerate() {
+        assert!(*bytes == content(at as u64, sizes[at]), "item {at}");
     }
 }
 
@@ -347,7 +347,7 @@ fn a_lost_share_is_read_once_and_refilled() {
     let shares = cluster.shares();
     let (agent, socket) = cluster.agent("a", &cluster.contacts());
     let mut reader = cluster.reader(&socket, &cluster.contacts());
-    cluster.read_all(&mut reader, &sizes);
+    read_all(&mut reader, &sizes);
     for (at, (blobs, _)) in shares.iter().enumerate() {
         until("everything is there", || cluster.counter(at, "resident_blobs") == *blobs);
     }
@@ -355,7 +355,7 @@ fn a_lost_share_is_read_once_and_refilled() {
     let before = reader.counts().hits;
     cluster.kill(1);
     fs::remove_dir_all(cluster.directory(1)).unwrap();
-    cluster.read_all(&mut reader, &sizes);
+    read_all(&mut reader, &sizes);
     assert_eq!(reader.counts().hits - before, sizes.len() as u64 - shares[1].0, "all others hit");
     let counters = reader.agent_stats().unwrap();
     assert_eq!(count(&counters, "agent_fallbacks_ring"), shares[1].0, "{counters:?}");
@@ -375,7 +375,7 @@ fn a_lost_share_is_read_once_and_refilled() {
     let all = sizes.len() as u64;
     until("the reader has noticed", || {
         let before = reader.counts().hits;
-        cluster.read_all(&mut reader, &sizes);
+        read_all(&mut reader, &sizes);
         reader.counts().hits - before == all
     });
     drop(agent);
@@ -394,7 +394,7 @@ fn wrong_nodes_and_other_lists_are_noticed() {
     let contact = path(&cluster.socket(0)).to_owned();
     let (_agent, socket) = cluster.agent("a", &contact);
     let mut reader = cluster.reader(&socket, &contact);
-    cluster.read_all(&mut reader, &sizes);
+    read_all(&mut reader, &sizes);
     let (shares, counters) = (cluster.shares(), reader.agent_stats().unwrap());
     assert!(count(&counters, "agent_ring_wrong") > 0, "{counters:?}");
     assert_eq!(count(&counters, "agent_ring_differs"), 1, "{counters:?}");
@@ -402,13 +402,13 @@ fn wrong_nodes_and_other_lists_are_noticed() {
     assert_eq!(cluster.counter(1, "puts"), 0, "nobody asks it for anything");
     assert_eq!(cluster.counter(2, "puts"), shares[2].0);
     let status = cluster.status(0);
-    let states: Vec<&str> = status["nodes"]
+    let found: Vec<&str> = status["nodes"]
         .as_array()
         .unwrap()
         .iter()
         .map(|node| node["state"].as_str().unwrap())
         .collect();
-    assert_eq!(states, ["well", "wrong", "other list"]);
+    assert_eq!(found, ["well", "wrong", "other list"]);
 }
 
 /// Quiver 4.9: zones that are apart share nothing.
@@ -457,7 +457,7 @@ fn a_list_of_ones_own_will_do() {
     let (nodes, zone) = forebay_server::read_node_list(&list).unwrap();
     let contacts = Contacts::of_list(nodes, zone).unwrap();
     let mut reader = Reader::new(cluster.digest.clone(), Some(contacts), &agent_socket, "test");
-    cluster.read_all(&mut reader, &sizes);
+    read_all(&mut reader, &sizes);
     for (at, (blobs, _)) in cluster.shares().into_iter().enumerate() {
         until("it is there", || cluster.counter(at, "puts") == blobs);
     }
@@ -469,8 +469,8 @@ fn status_shows_all_nodes() {
     cluster.kill(1);
     let status = cluster.status(0);
     let nodes = status["nodes"].as_array().unwrap();
-    let states: Vec<&str> = nodes.iter().map(|node| node["state"].as_str().unwrap()).collect();
-    assert_eq!(states, ["well", "down", "well"]);
+    let found: Vec<&str> = nodes.iter().map(|node| node["state"].as_str().unwrap()).collect();
+    assert_eq!(found, ["well", "down", "well"]);
     assert_eq!(nodes[2]["name"], "n2");
     let socket = cluster.socket(0);
     let text = cluster.place.forebay(["status", "--socket", path(&socket)]).succeeds().stdout;

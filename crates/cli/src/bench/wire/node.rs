@@ -78,6 +78,9 @@ impl Node {
         let socket = directory.join("run/node.sock");
         fs::create_dir_all(directory)?;
         let memory = if in_memory { 4 * bytes.0 } else { 0 };
+        // As the engine alone: by default a small device has smaller regions.
+        let configuration = directory.join("node.toml");
+        fs::write(&configuration, "region_size = \"32MiB\"\n")?;
         let mut child = Command::new(std::env::current_exe().context("find our own binary")?)
             .args(["serve", "--listen", "127.0.0.1:0", "--segments", "1GiB"])
             .args(["--capacity", &format!("{}B", 2 * bytes.0 + (64 << 20))])
@@ -86,6 +89,9 @@ impl Node {
             .arg(&socket)
             .arg("--directory")
             .arg(directory.join("cache"))
+            .arg("--config")
+            .arg(&configuration)
+            .env("FOREBAY_LOG", "warn")
             .stdout(Stdio::piped())
             .spawn()
             .context("start a node")?;
