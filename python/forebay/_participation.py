@@ -43,7 +43,7 @@ class Participation:
         """The name is somebody else's now: there is nothing to take leave of."""
         self._speaker, self._has_joined = None, False
 
-    def end(self, digest: Digest, node: Path | None, agent: Path, name: str) -> None:
+    def end(self, digest: Digest, node: Path | str | None, agent: Path, name: str) -> None:
         """Take leave, if that is possible: nothing need be kept for a job that has ended."""
         if self._has_joined and self._pid == os.getpid():
             self._has_joined = False

@@ -21,7 +21,7 @@ def tar_sample(item: bytes) -> dict[str, bytes]:
     Returns
     -------
     dict
-        The content of each file by its ending, and ``__key__``, the path up to it, as in WebDataset.
+        The content of each file by its ending; ``__key__`` is the path up to it, as in WebDataset.
 
     Examples
     --------

@@ -7,10 +7,11 @@ import io
 import tarfile
 from pathlib import Path
 
-import forebay
 import pytest
-from forebay import _tar
 from harness import World
+
+import forebay
+from forebay import _tar
 
 SAMPLES = 23
 
