@@ -440,7 +440,7 @@ class EmbeddingCollection(_Lookup):
 
         ``known`` has keys by the number of their table: those that are known before the others,
         such as the user's while features are still being computed. The rows of all keys that these
-        imply come along, as far as it has been learned which come together (``stats()["bundles"]``).
+        imply come along, as far as it is known which come together (``stats()["bundles"]``).
         Returns how many rows were read. Call it in a thread of its own to go on meanwhile.
         """
         return self._tables.prefetch(
