@@ -19,8 +19,8 @@ use forebay_core::{
 };
 use forebay_segment::Segment;
 use forebay_wire::{
-    BlobProgress, COUNCIL_KIND, ClaimAnswer, ErrorCode, Malformed, Refusal, RenewAnswer, Reply,
-    Request,
+    BlobProgress, BlobRange, COUNCIL_KIND, ClaimAnswer, ErrorCode, Malformed, Refusal, RenewAnswer,
+    Reply, Request,
 };
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
@@ -362,6 +362,19 @@ impl NodeService {
         lent
     }
 
+    /// Somebody asks for bytes, which are answered when it is their turn.
+    async fn asked(
+        self: &Arc<Self>,
+        table: &Table,
+        wait_ms: u32,
+        ranges: &[BlobRange],
+        asker: Asker,
+    ) -> Result<Option<Reply>, Refused> {
+        let turn = asker.replies.begin_get().await;
+        self.get(table, Duration::from_millis(wait_ms.into()), ranges, asker, turn).await?;
+        Ok(None)
+    }
+
     async fn answer_to(
         self: &Arc<Self>,
         session: &mut NodeSession,
@@ -392,18 +405,12 @@ impl NodeService {
             }
             Request::Get { handle, wait_ms, ranges } => {
                 let asker = Asker { replies: replies.clone(), segment: None };
-                let turn = replies.begin_get().await;
-                let (table, wait) = (session.table(handle)?, Duration::from_millis(wait_ms.into()));
-                self.get(table, wait, &ranges, asker, turn).await?;
-                return Ok(None);
+                return self.asked(session.table(handle)?, wait_ms, &ranges, asker).await;
             }
             Request::Place { handle, wait_ms, released, ranges } => {
                 let segment = session.segment.release(&released, &self.counters)?;
                 let asker = Asker { replies: replies.clone(), segment };
-                let turn = replies.begin_get().await;
-                let (table, wait) = (session.table(handle)?, Duration::from_millis(wait_ms.into()));
-                self.get(table, wait, &ranges, asker, turn).await?;
-                return Ok(None);
+                return self.asked(session.table(handle)?, wait_ms, &ranges, asker).await;
             }
             Request::Segment { size } => {
                 session.segment.ask()?;

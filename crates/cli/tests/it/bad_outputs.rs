@@ -126,7 +126,7 @@ fn flags_that_make_no_sense() {
         (&["--layout", "pack", "--pack-size", "0B"], "a pack size of nothing packs nothing"),
         (&["--pack-size", "1"], "the unit is missing"),
         (&["--pack-size", "99999999PB"], "too large"),
-        (&["--layout", "zip"], "[possible values: files, pack]"),
+        (&["--layout", "zip"], "[possible values: files, pack, tar, records]"),
         (&["--format", "xml"], "[possible values: text, json]"),
         (&["--frobnicate"], "--frobnicate"),
     ] {

@@ -122,7 +122,7 @@ fn what_makes_no_sense_is_refused_with_the_way_out() {
         (&["twice.csv"], &["twice.csv", "two columns are named", "a name of its own"]),
         (&["odd.trace"], &["odd.trace", "4-byte keys", "read as u32", "--trace-format"]),
         (&["torn.csv.gz"], &["unpack torn.csv.gz"]),
-        (&["."], &["read .", "directory"]),
+        (&["."], &[".", "neither a file nor a pipe"]),
         (&["missing.csv"], &["no file `missing.csv`", "or `synthetic-criteo`"]),
         (&["synthetic-criteo", "--trace-format", "csv"], &["--trace-format is for files"]),
         (&["own.csv", "--plot", "."], &["`.` is a directory", "name a file in it"]),

@@ -20,7 +20,7 @@ fn archive(place: &Place, name: &str, samples: u64, long_names: bool) -> Vec<(u6
     };
     for sample in 0..samples {
         let deep = if long_names { "d".repeat(90) + "/" + &"e".repeat(60) } else { "d".to_owned() };
-        let key = format!("{deep}/{name}-{sample:04}");
+        let key = format!("{deep}/{}-{sample:04}", name.trim_end_matches(".tar"));
         add(&mut builder, &format!("{key}.cls"), sample.to_string().as_bytes());
         let length = usize::try_from(500 + sample * 37 % 4000).unwrap();
         let end = add(&mut builder, &format!("{key}.seg.png"), &content(sample, length));
@@ -83,7 +83,7 @@ fn an_item_is_a_small_archive() {
         .map(|entry| entry.unwrap().path().unwrap().display().to_string())
         .collect();
     assert_eq!(names.len(), 2);
-    assert!(names[0].ends_with("a.tar-0001.cls") && names[1].ends_with("a.tar-0001.seg.png"));
+    assert!(names[0].ends_with("a-0001.cls") && names[1].ends_with("a-0001.seg.png"));
 }
 
 /// A mirror holds the same dataset; and it can be verified there, though versions mean nothing.
