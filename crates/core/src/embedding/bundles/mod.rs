@@ -64,7 +64,7 @@ pub(super) struct Bundles {
     witnesses: Witnesses,
     steps: Vec<Step>,
     /// Which bundle each table belongs to.
-    bundles: Vec<u8>,
+    membership: Vec<u8>,
     recall: Option<Recall>,
     pairs_max: u64,
     /// The keys of the request at hand.
@@ -93,7 +93,7 @@ impl Bundles {
             places,
             witnesses: Witnesses::new(count),
             steps: Vec::new(),
-            bundles: vec![NONE; count],
+            membership: vec![NONE; count],
             recall: None,
             pairs_max: rows_max.saturating_mul(REMEMBERED_PER_ROW),
             keys: vec![None; count],
@@ -162,7 +162,7 @@ impl Bundles {
     #[inline]
     pub fn bundle(&self, table: TableId) -> Option<u8> {
         let place = *self.places.get(usize::from(table.0))?;
-        self.bundles.get(usize::from(place)).copied().filter(|bundle| *bundle != NONE)
+        self.membership.get(usize::from(place)).copied().filter(|bundle| *bundle != NONE)
     }
 
     /// Notes the key of each table; none where there are several.
@@ -203,9 +203,9 @@ impl Bundles {
     fn review(&mut self) {
         let count = self.tables.len();
         let mut implies = vec![0_u64; count];
-        for from in 0..count {
+        for (from, implied) in implies.iter_mut().enumerate() {
             for to in (0..count).filter(|to| self.witnesses.confidence(from, *to).is_some()) {
-                implies[from] |= 1 << to;
+                *implied |= 1 << to;
             }
         }
         // Where each implies the other, the one with more rows, which stands before it, is the finer.
@@ -233,17 +233,17 @@ impl Bundles {
 
     /// Tables that imply each other, by whatever way, are one bundle.
     fn gather(&mut self) {
-        self.bundles.fill(NONE);
+        self.membership.fill(NONE);
         for step in &self.steps {
             let number = u8::try_from(step.from).expect("at most 64");
-            let [from, to] = [step.from, step.to].map(|place| self.bundles[place]);
+            let [from, to] = [step.from, step.to].map(|place| self.membership[place]);
             let joined = if from == NONE { number } else { from };
-            for bundle in &mut self.bundles {
+            for bundle in &mut self.membership {
                 if to != NONE && *bundle == to {
                     *bundle = joined;
                 }
             }
-            (self.bundles[step.from], self.bundles[step.to]) = (joined, joined);
+            (self.membership[step.from], self.membership[step.to]) = (joined, joined);
         }
     }
 }

@@ -65,7 +65,7 @@ struct Witness {
 #[derive(Debug)]
 pub(super) struct Witnesses {
     tables: usize,
-    witnesses: Vec<Option<Witness>>,
+    followed: Vec<Option<Witness>>,
     /// For each witness, what stood beside it in every table.
     beside: Vec<Print>,
     pairs: Vec<Pair>,
@@ -76,7 +76,7 @@ impl Witnesses {
         let count = tables * WITNESSES;
         Self {
             tables,
-            witnesses: vec![None; count],
+            followed: vec![None; count],
             beside: vec![0; count * tables],
             pairs: vec![Pair::default(); tables * tables],
         }
@@ -87,7 +87,7 @@ impl Witnesses {
         let slot = from * WITNESSES + (key.mixed() >> 40) as usize % WITNESSES;
         let beside = &mut self.beside[slot * self.tables..][..self.tables];
         let pairs = &mut self.pairs[from * self.tables..][..self.tables];
-        let witness = &mut self.witnesses[slot];
+        let witness = &mut self.followed[slot];
         if let Some(seen) = witness {
             let returned = seen.key == key;
             for ((pair, before), now) in pairs.iter_mut().zip(&*beside).zip(prints) {

@@ -60,7 +60,7 @@ impl Memory {
                 |at: &usize| if block[*at] == 0 { u32::MAX } else { below(block[*at], now) };
             (0..BLOCK).max_by_key(lowest).expect("a block has cells")
         });
-        block[at] = tag << LEVEL_BITS | level.0 / STEP & LEVEL_MASK;
+        block[at] = tag << LEVEL_BITS | ((level.0 / STEP) & LEVEL_MASK);
     }
 }
 
