@@ -230,7 +230,7 @@ fn experiment_2(criteo: &Trace, run: &mut Run<'_>, section: &mut Section) {
     let _ = write!(
         section.text,
         "EV-LFU is ahead of LRU by up to {:.1} points ({:.1} in the second pass), and of the better of Cacheus and CLOCK-Pro \
-         by up to {:.1} ({:.1}), but behind them by up to {:.1} where the cache is small or large. Ours is never more than \
+         by up to {:.1} ({:.1}), but behind them by up to {:.1} where the cache is small or large. In one pass, ours is never more than \
          {:.1} points behind the best of the others.\n\n",
         lru.0,
         lru.1,
