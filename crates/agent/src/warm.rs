@@ -131,10 +131,8 @@ impl Warming {
                         ended.get_or_insert(Ended::TakesNothing);
                     }
                 }
-                Ok(Ok(_)) => match self.is_there(blob).await {
-                    true => warmed.outside += 1,
-                    false => drop(ended.get_or_insert(Ended::NoNode)),
-                },
+                Ok(Ok(_)) if self.is_there(blob).await => warmed.outside += 1,
+                Ok(Ok(_)) => drop(ended.get_or_insert(Ended::NoNode)),
                 Ok(Err(error)) => drop(ended.get_or_insert(Ended::Origin(said(&error)))),
                 Err(_) => drop(ended.get_or_insert(Ended::Origin("the fetch failed".to_owned()))),
             }

@@ -97,10 +97,10 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     if let Some(wanted) = args.chunks.filter(|wanted| *wanted > chunks) {
         bail!("--chunks {wanted}: the dataset has {}", output::count(chunks.into(), "chunk"));
     }
-    let node = args.node.unwrap_or_else(|| default_socket().into());
+    let place = args.node.unwrap_or_else(|| default_socket().into());
     let credentials = Credentials::from_environment()?;
     let all = wanted(&digest, args.chunks.unwrap_or(chunks))?;
-    let before = look(&node, &digest)?;
+    let before = look(&place, &digest)?;
     let missing: Vec<(u64, u64)> =
         all.iter().copied().filter(|(blob, _)| !before.has(*blob)).collect();
     let sum = |blobs: &[(u64, u64)]| blobs.iter().map(|(_, length)| length).sum::<u64>();
@@ -117,7 +117,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     let origin = Origin::new(url, &args.reach.options())?;
     let config = Config {
         socket: PathBuf::new(),
-        nodes: node.clone().into(),
+        nodes: place.clone().into(),
         credentials,
         job: "warm".to_owned(),
         origin,
@@ -153,7 +153,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         }
         Some(Ended::Full) | None => {}
     }
-    let after = settle(&node, &digest, &all, &warmed, ended.is_none())?;
+    let after = settle(&place, &digest, &all, &warmed, ended.is_none())?;
     let there: Vec<(u64, u64)> = all.iter().copied().filter(|(blob, _)| after.has(*blob)).collect();
     let report = Report {
         dataset: digest.summary().dataset.to_string(),

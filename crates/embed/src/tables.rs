@@ -126,14 +126,13 @@ impl Tables {
         let mut files: BTreeMap<PathBuf, Arc<DataFile>> = BTreeMap::new();
         let mut tables: Vec<Arc<Table>> = Vec::with_capacity(sources.len());
         for source in sources {
-            let file = match files.get(&source.path) {
-                Some(file) => Arc::clone(file),
-                None => {
-                    let opened = DataFile::open(&source.path, options.direct)?;
-                    // One file by two names is opened once: what we write to it, we know of.
-                    let known = files.values().find(|file| file.is(&opened)).cloned();
-                    known.unwrap_or_else(|| Arc::new(opened))
-                }
+            let file = if let Some(file) = files.get(&source.path) {
+                Arc::clone(file)
+            } else {
+                let opened = DataFile::open(&source.path, options.direct)?;
+                // One file by two names is opened once: what we write to it, we know of.
+                let known = files.values().find(|file| file.is(&opened)).cloned();
+                known.unwrap_or_else(|| Arc::new(opened))
             };
             let layout = file.layout(source)?;
             files.insert(source.path.clone(), Arc::clone(&file));

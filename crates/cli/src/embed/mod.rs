@@ -63,6 +63,7 @@ Examples:
 
 /// What to simulate.
 #[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct SimArgs {
     /// A file, or `synthetic-criteo`.
     trace: PathBuf,

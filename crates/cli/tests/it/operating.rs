@@ -75,7 +75,7 @@ impl Node {
 }
 
 fn open(scene: &Scene) -> (Client, Handle) {
-    let mut client = Client::connect(&scene.node_socket(), "test", PATIENCE).unwrap();
+    let mut client = Client::connect(scene.node_socket(), "test", PATIENCE).unwrap();
     let handle = client.open(&scene.digest).unwrap();
     (client, handle)
 }
@@ -99,18 +99,18 @@ fn a_bad_configuration_changes_nothing_and_a_good_one_what_it_can() {
     for _ in 0..5 {
         // A place is free a moment after it is left.
         until("there is a place", || {
-            let client = Client::connect(&scene.node_socket(), "test", PATIENCE);
+            let client = Client::connect(scene.node_socket(), "test", PATIENCE);
             client.map(|client| held.push(client)).is_ok()
         });
     }
-    let refused = Client::connect(&scene.node_socket(), "test", PATIENCE).unwrap_err();
+    let refused = Client::connect(scene.node_socket(), "test", PATIENCE).unwrap_err();
     assert!(
         matches!(&refused, ClientError::Refused(refusal) if refusal.code == ErrorCode::TooMuch),
         "{refused}"
     );
     node.reload("memory = \"4MiB\"\nconnections = 9\nlease = \"3s\"\n", "reloads_total");
     assert_eq!(node.metric("memory_capacity_bytes"), 4 << 20);
-    Client::connect(&scene.node_socket(), "test", PATIENCE).expect("there is room for more");
+    Client::connect(scene.node_socket(), "test", PATIENCE).expect("there is room for more");
     node.process.signal(Signal::TERM);
     let ran = node.process.finish();
     assert_eq!(ran.code, Some(0), "{ran:?}");

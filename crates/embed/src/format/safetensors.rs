@@ -70,11 +70,11 @@ pub fn safetensors(header: &[u8], file: u64) -> Result<Vec<Tensor>, FormatError>
     }
     // Rows of two tensors at once: whoever replaced one would change the other unawares.
     places.sort_unstable();
-    let filled = places.iter().filter(|(start, end)| start < end);
-    let end = filled.fold(
-        Ok(0),
-        |before: Result<u64, u64>, (start, end)| {
-            if *start < before? { Err(*start) } else { Ok(*end) }
+    let mut filled = places.iter().filter(|(start, end)| start < end);
+    let end = filled.try_fold(
+        0,
+        |before, (start, end)| {
+            if *start < before { Err(*start) } else { Ok(*end) }
         },
     );
     let end = end.map_err(|at| malformed(&format!("two tensors overlap at {at}")))?;

@@ -202,10 +202,10 @@ fn plans<'a>(
 const UNEVEN: &str = "check --record-size and --record-header, or leave it out with --exclude";
 
 /// Whole objects as blobs, one by one or in packs.
-fn packed<'a>(
-    listing: BoxStream<'a, anyhow::Result<Listed>>,
+fn packed(
+    listing: BoxStream<'_, anyhow::Result<Listed>>,
     planner: Planner,
-) -> impl Stream<Item = anyhow::Result<BlobPlan>> + Send + 'a {
+) -> impl Stream<Item = anyhow::Result<BlobPlan>> + Send {
     futures::stream::unfold((listing, Some(planner)), |(mut listing, mut planner)| async move {
         let planning = planner.as_mut()?;
         let ready = match listing.next().await {
