@@ -48,6 +48,8 @@ impl Member {
     fn begin(&mut self, epoch: u64) {
         self.membership.begin(epoch);
         (self.is_answered, self.is_refused) = (false, false);
+        // However long the last report took: without an answer the epoch would be drawn without directions.
+        self.next = Duration::ZERO;
     }
 
     /// Reports, if it is time to. Whoever was replaced is told so.

@@ -205,6 +205,10 @@ impl Manager {
     pub fn found(&mut self, now: Duration, piece: u32) -> Orders {
         self.size_of(piece)?;
         let chunk = self.pieces.holder_of(piece);
+        // Both halves of a chunk may be there.
+        if self.rotation.resident().any(|known| known == chunk) {
+            return Ok(Vec::new());
+        }
         let orders = self.tell(now, Fact::Found { chunk });
         self.look();
         orders
