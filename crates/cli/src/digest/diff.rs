@@ -9,7 +9,7 @@ use std::{cmp::Ordering, collections::HashSet, fmt::Write as _, iter::Peekable, 
 
 use forebay_core::{
     Address,
-    digest::{Digest, DigestError, PartView},
+    digest::{Digest, DigestError, PartView, plan::Layout},
 };
 use serde::Serialize;
 
@@ -62,16 +62,19 @@ pub fn run(args: &Args) -> anyhow::Result<Verdict> {
 }
 
 impl Difference {
-    /// An object of which some parts came and others went has changed; none is named twice.
-    fn tell_once(&mut self) {
+    /// An object of which some parts came or went, and others are in both, has changed; none is named twice.
+    /// `met` are those of which some parts are in both.
+    fn tell_once(&mut self, met: &HashSet<String>) {
         for names in [&mut self.added, &mut self.removed, &mut self.changed] {
             names.dedup();
         }
         let removed: HashSet<&String> = self.removed.iter().collect();
-        let both: HashSet<String> =
-            self.added.iter().filter(|name| removed.contains(name)).cloned().collect();
+        let in_both = |name: &&String| removed.contains(name) || met.contains(*name);
+        let came = self.added.iter().filter(in_both);
+        let went = self.removed.iter().filter(|name| met.contains(*name));
+        let both: Vec<String> = came.chain(went).cloned().collect();
         if !both.is_empty() {
-            self.changed.extend(both.iter().cloned());
+            self.changed.extend(both);
             self.changed.sort_unstable();
             self.changed.dedup();
         }
@@ -151,11 +154,14 @@ fn compare(a: &Digest, b: &Digest) -> Result<Difference, DigestError> {
         addresses: of_a.namespace == of_b.namespace,
         versions: of_a.origin == of_b.origin,
     };
+    let is_whole = |layout: &str| layout.parse().is_ok_and(Layout::takes_whole_objects);
+    let holds_many = !is_whole(&of_a.layout) || !is_whole(&of_b.layout);
+    let mut met = HashSet::new();
     let (mut left, mut right) = (objects(a).peekable(), objects(b).peekable());
     loop {
         let order = match (peek(&mut left)?, peek(&mut right)?) {
             (None, None) => {
-                difference.tell_once();
+                difference.tell_once(&met);
                 return Ok(difference);
             }
             (Some(_), None) => Ordering::Less,
@@ -174,6 +180,9 @@ fn compare(a: &Digest, b: &Digest) -> Result<Difference, DigestError> {
                 if let (Some(left), Some(right)) =
                     (left.next().transpose()?, right.next().transpose()?)
                 {
+                    if holds_many && !met.contains(right.part.object) {
+                        met.insert(name(&right));
+                    }
                     match left.same_content(&right, comparable) {
                         Some(true) => difference.unchanged += 1,
                         Some(false) => difference.changed.push(name(&right)),
