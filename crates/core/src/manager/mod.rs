@@ -176,10 +176,17 @@ impl Manager {
         self.places.get(piece as usize).copied().unwrap_or_default()
     }
 
-    /// The pieces that have a place, in order.
+    /// The pieces of which what is fetched is kept, in order: those that have a place, and all of them where
+    /// there is room for all, whichever are loaded first.
     pub fn kept(&self) -> impl Iterator<Item = u32> {
-        let placed = (0..).zip(&self.places).filter(|(_, place)| **place != Place::None);
-        placed.map(|(piece, _)| piece)
+        let takes_all = self.is_whole() && self.clearing.is_empty();
+        let kept = move |(_, place): &(u32, &Place)| takes_all || **place != Place::None;
+        (0..).zip(&self.places).filter(kept).map(|(piece, _)| piece)
+    }
+
+    /// Whether there is room for all of the dataset.
+    fn is_whole(&self) -> bool {
+        matches!(self.choice, Choice::Chunks(chunks) if chunks >= self.pieces.chunks())
     }
 
     /// Whether a job has joined, and was heard of in time.
@@ -376,8 +383,7 @@ impl Manager {
     fn look(&mut self) {
         self.places.fill(Place::None);
         // The paper holds nothing for good, unless there is room for all.
-        let is_whole =
-            matches!(self.choice, Choice::Chunks(chunks) if chunks >= self.pieces.chunks());
+        let is_whole = self.is_whole();
         for chunk in self.rotation.open_chunks() {
             let place = if is_whole { Place::Held } else { Place::Rotating };
             self.places[range(self.pieces.of(chunk))].fill(place);
