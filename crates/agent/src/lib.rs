@@ -62,14 +62,14 @@ impl Agent {
     /// Serves until `stop` completes.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let Self { service, listener } = self;
-        let mut tasks = JoinSet::new();
+        let (mut tasks, mut leaving) = (JoinSet::new(), JoinSet::new());
         tasks.spawn(ahead::run(Arc::clone(&service)));
         let mut stop = pin!(stop);
         loop {
             tokio::select! {
                 socket = listener.accept() => {
                     if tasks.len() > CONNECTIONS_MAX {
-                        session::turn_away(socket.into_std());
+                        session::turn_away(&mut leaving, socket);
                         continue;
                     }
                     let Ok(accepted) = Accepted::unix(socket) else { continue };

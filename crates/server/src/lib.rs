@@ -136,22 +136,23 @@ impl Server {
         background.spawn(Arc::clone(&node).manage());
         background.spawn(Peers::keep_in_touch(Arc::clone(&node)));
         let mut stop = pin!(stop);
-        let mut connections = JoinSet::new();
+        let (mut connections, mut leaving) = (JoinSet::new(), JoinSet::new());
         let strangers = Strangers::default();
         let mut tick = interval(Duration::from_secs(1));
         let mut busy_at = Instant::now();
         loop {
             tokio::select! {
                 socket = listener.accept() => {
+                    // Those who have gone have left their places.
+                    while connections.try_join_next().is_some() {}
                     if connections.len() >= config.now().connections {
                         node.counters().connections_refused.one();
-                        session::turn_away(socket.into_std());
+                        session::turn_away(&mut leaving, socket);
                     } else if let Ok(accepted) = Accepted::unix(socket) {
                         connections.spawn(session::serve(Arc::clone(&node), accepted, ()));
                     }
                 }
                 accepted = accept(network.as_ref()) => {
-                    // Those who have gone have left their places.
                     while connections.try_join_next().is_some() {}
                     let connections_max = config.now().connections;
                     let is_full = connections.len() >= connections_max;
@@ -160,7 +161,7 @@ impl Server {
                         && strangers.dismiss_oldest();
                     if is_full && !dismissed {
                         node.counters().connections_refused.one();
-                        session::turn_away(accepted.0.into_std());
+                        session::turn_away(&mut leaving, accepted.0);
                         continue;
                     }
                     let stranger = strangers.enter();

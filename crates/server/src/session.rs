@@ -12,8 +12,9 @@ use bytes::{Bytes, BytesMut};
 use forebay_wire::{ErrorCode, HEADER_SIZE, Header, Refusal, Reply, Request, VERSIONS};
 use futures::FutureExt as _;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt as _, BufReader},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
+    task::JoinSet,
     time::timeout,
 };
 
@@ -166,12 +167,29 @@ pub fn fresh_nonce() -> Option<[u8; 32]> {
     (filled == Ok(nonce.len())).then_some(nonce)
 }
 
-/// Says that there are too many, to somebody who will not be served.
-pub fn turn_away(socket: io::Result<impl io::Write>) {
+/// Says that there are too many, to somebody who will not be served. Closing at once would break off what they
+/// are still saying, and they might see that instead of the reason; so they are heard first, for a moment, if
+/// `leaving` are not too many themselves.
+pub fn turn_away(
+    leaving: &mut JoinSet<()>,
+    mut socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) {
+    const HEARD: Duration = Duration::from_secs(1);
+    const LEAVING_MAX: usize = 64;
+    while leaving.try_join_next().is_some() {}
+    if leaving.len() >= LEAVING_MAX {
+        return;
+    }
     let text = "too many are connected; close some, or raise `connections`".to_owned();
     let refusal = Reply::Error(Refusal { code: ErrorCode::TooMuch, text }).encode(0).to_bytes();
-    // A fresh socket takes so little at once, or nobody is there to read it.
-    let _ = socket.and_then(|mut socket| socket.write_all(&refusal));
+    leaving.spawn(async move {
+        let last_words = async {
+            socket.write_all(&refusal).await?;
+            socket.read(&mut [0; READ_BEHIND]).await
+        };
+        // Whether they have understood is their affair.
+        let _ = timeout(HEARD, last_words).await;
+    });
 }
 
 /// Serves one connection until it ends. What is held for it as long as nobody knows who it is, is dropped when

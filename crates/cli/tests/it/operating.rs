@@ -4,6 +4,7 @@ use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpStream,
+    os::unix::net::UnixStream,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -108,6 +109,12 @@ fn a_bad_configuration_changes_nothing_and_a_good_one_what_it_can() {
         matches!(&refused, ClientError::Refused(refusal) if refusal.code == ErrorCode::TooMuch),
         "{refused}"
     );
+    // Whoever is slow to speak is told the same, and does not find a closed door.
+    let mut slow = UnixStream::connect(scene.node_socket()).unwrap();
+    let mut told = [0; 64];
+    assert_ne!(slow.read(&mut told).unwrap(), 0);
+    slow.write_all(b"a hello").expect("it is heard");
+    drop(slow);
     node.reload("memory = \"4MiB\"\nconnections = 9\nlease = \"3s\"\n", "reloads_total");
     assert_eq!(node.metric("memory_capacity_bytes"), 4 << 20);
     Client::connect(scene.node_socket(), "test", PATIENCE).expect("there is room for more");
