@@ -8,7 +8,7 @@ use forebay_client::{Next, Opening, hello};
 use forebay_core::ByteSize;
 use forebay_fuzz::{content, digest, directory, seed};
 use forebay_identity::Credentials;
-use forebay_server::{Accepted, NodeService, session, store::Files};
+use forebay_server::{Accepted, Config, NodeService, Server, session};
 use forebay_wire::{BlobProgress, BlobRange, Reply, Request, ShowAnswer};
 use libfuzzer_sys::fuzz_target;
 use tokio::{
@@ -18,7 +18,7 @@ use tokio::{
     time::timeout,
 };
 
-const CAPACITY: ByteSize = ByteSize::kib(32);
+const CAPACITY: ByteSize = ByteSize::mib(64);
 
 struct Scene {
     runtime: Runtime,
@@ -29,13 +29,20 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let directory = directory();
-        let store = Files::open(directory.path()).expect("a store");
-        let lease = Duration::from_millis(100);
-        let node = NodeService::new(Arc::new(store), CAPACITY, lease, Vec::new()).expect("a node");
-        let node = Arc::new(node);
+        let config = Config {
+            socket: directory.path().join("node.sock"),
+            directory: directory.path().join("cache"),
+            capacity: Some(CAPACITY),
+            memory: ByteSize::mib(1),
+            segments: ByteSize::mib(1),
+            lease: Duration::from_millis(100),
+            ..Config::default()
+        };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.expect("a runtime");
-        runtime.spawn(Arc::clone(&node).expire_claims());
+        let server = runtime.block_on(Server::bind(&config, Vec::new())).expect("a node");
+        let node = Arc::clone(server.node());
+        runtime.spawn(server.run(std::future::pending()));
         Self { runtime, node, _directory: directory }
     }
 }
@@ -62,6 +69,13 @@ fn well_behaved() -> Vec<Request> {
         Request::Get { handle, wait_ms: 1, ranges: vec![range(0), range(1), range(2)] },
         Request::Release { handle, blobs: vec![2, 3] },
         Request::Want { handle, blobs: vec![3] },
+        Request::Segment { size: 1 << 16 },
+        Request::Place { handle, wait_ms: 1, released: Vec::new(), ranges: vec![range(0), range(1)] },
+        Request::Place { handle, wait_ms: 0, released: vec![0], ranges: vec![range(0)] },
+        Request::Explain { handle },
+        Request::Evict { handle },
+        Request::Leave { handle },
+        Request::Ring,
         Request::Stats,
     ]);
     said
@@ -81,7 +95,8 @@ fuzz_target!(
             let scene = scene.get_or_init(Scene::new);
             let talk = async {
                 let (client, server) = UnixStream::pair().expect("a pair");
-                let serving = tokio::spawn(session::serve(Arc::clone(&scene.node), Accepted::unix(server).expect("a peer"), ()));
+                let accepted = Accepted::unix(server).expect("a peer");
+                let serving = tokio::spawn(session::serve(Arc::clone(&scene.node), accepted, ()));
                 let (mut reader, mut writer) = client.into_split();
                 let reading = tokio::spawn(async move {
                     let mut replies = Vec::new();

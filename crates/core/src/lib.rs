@@ -34,6 +34,7 @@ pub mod tenants;
 pub mod tier;
 pub mod units;
 
+mod kinds;
 mod list;
 mod stable;
 

@@ -1,9 +1,5 @@
 //! Policies by name.
 
-use std::{fmt, str::FromStr};
-
-use serde::{Serialize, Serializer};
-
 use super::{
     arc::{Arc, EvArc},
     car::Car,
@@ -16,37 +12,7 @@ use super::{
     queues::{Clock, Fifo, Lru, Queue, Sieve},
     segmented::{S3Fifo, WTinyLfu},
 };
-
-/// Defines the kinds with their names and one line each.
-macro_rules! kinds {
-    ($(#[doc = $about:literal] $kind:ident = $name:literal,)*) => {
-        /// Which policy.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum PolicyKind {
-            $(#[doc = $about] $kind,)*
-        }
-
-        impl PolicyKind {
-            /// Every kind, the classics first and ours last.
-            pub const ALL: &[PolicyKind] = &[$(PolicyKind::$kind,)*];
-
-            /// As it is written on a command line.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(PolicyKind::$kind => $name,)*
-                }
-            }
-
-            /// What it is, in one line.
-            pub const fn about(self) -> &'static str {
-                let about: &'static str = match self {
-                    $(PolicyKind::$kind => $about,)*
-                };
-                about.trim_ascii()
-            }
-        }
-    };
-}
+use crate::kinds::kinds;
 
 kinds! {
     /// First in, first out.
@@ -134,41 +100,5 @@ impl PolicyKind {
             Self::EvCar => boxed(Car::ev(capacity, tables), budget),
             Self::Group => boxed(Group::new(budget), budget),
         }
-    }
-}
-
-impl fmt::Display for PolicyKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl Serialize for PolicyKind {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
-    }
-}
-
-/// A name that no policy has.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no policy `{name}`; there are {}", names())]
-pub struct PolicyKindError {
-    name: String,
-}
-
-fn names() -> String {
-    PolicyKind::ALL.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ")
-}
-
-impl FromStr for PolicyKind {
-    type Err = PolicyKindError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wanted = text.trim().to_ascii_lowercase();
-        Self::ALL
-            .iter()
-            .copied()
-            .find(|kind| kind.name() == wanted)
-            .ok_or_else(|| PolicyKindError { name: text.to_owned() })
     }
 }

@@ -44,6 +44,7 @@ mod reference;
 
 pub use bundles::Implication;
 pub use key::{Key, KeyMap, TableId};
-pub use kind::{PolicyKind, PolicyKindError};
+pub use crate::kinds::PolicyKindError;
+pub use kind::PolicyKind;
 pub use policy::{Budget, Capacity, Outcome, Policy, TableShape};
 pub use whole::whole_tables;

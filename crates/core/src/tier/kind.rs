@@ -1,8 +1,6 @@
 //! Policies by name, and what they are given.
 
-use std::{collections::BTreeSet, fmt, str::FromStr, time::Duration};
-
-use serde::{Serialize, Serializer};
+use std::{collections::BTreeSet, time::Duration};
 
 use super::{
     Policy,
@@ -13,7 +11,7 @@ use super::{
     threshold::WriteSettings,
     words::Bucket,
 };
-use crate::ByteSize;
+use crate::{ByteSize, kinds::kinds};
 
 /// What does not change while a node runs.
 #[derive(Debug, Clone)]
@@ -60,37 +58,6 @@ impl Settings {
     }
 }
 
-/// Defines the kinds with their names and one line each.
-macro_rules! kinds {
-    ($(#[doc = $about:literal] $kind:ident = $name:literal,)*) => {
-        /// Which policy.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum PolicyKind {
-            $(#[doc = $about] $kind,)*
-        }
-
-        impl PolicyKind {
-            /// Every kind, the classics first and ours last.
-            pub const ALL: &[PolicyKind] = &[$(PolicyKind::$kind,)*];
-
-            /// As it is written on a command line.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(PolicyKind::$kind => $name,)*
-                }
-            }
-
-            /// What it is, in one line.
-            pub const fn about(self) -> &'static str {
-                let about: &'static str = match self {
-                    $(PolicyKind::$kind => $about,)*
-                };
-                about.trim_ascii()
-            }
-        }
-    };
-}
-
 kinds! {
     /// Admits all, first in, first out.
     Fifo = "fifo",
@@ -134,38 +101,5 @@ impl PolicyKind {
             Self::Hybrid => lru(Admission::Priority(Priority::Hybrid)),
             Self::NextUse => Box::new(NextUse::new(settings)),
         }
-    }
-}
-
-impl fmt::Display for PolicyKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl Serialize for PolicyKind {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
-    }
-}
-
-/// A name that no policy has.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no policy `{name}`; there are {}", names())]
-pub struct PolicyKindError {
-    name: String,
-}
-
-fn names() -> String {
-    PolicyKind::ALL.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ")
-}
-
-impl FromStr for PolicyKind {
-    type Err = PolicyKindError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wanted = text.trim().to_ascii_lowercase();
-        let found = Self::ALL.iter().copied().find(|kind| kind.name() == wanted);
-        found.ok_or_else(|| PolicyKindError { name: text.to_owned() })
     }
 }

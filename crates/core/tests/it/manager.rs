@@ -74,6 +74,20 @@ fn chunks_come_as_whole_pieces() {
     assert_eq!(manager.place_of(loads(&orders)[0].start), Place::Rotating);
 }
 
+/// Where there is room for all, whatever anybody fetches is kept at once; else only what has a place is.
+#[test]
+fn where_all_has_room_all_is_kept() {
+    let mut manager = manager(5);
+    let orders = manager.place(s(0), Choice::Chunks(2)).unwrap();
+    join(&mut manager, 0, A);
+    let some = manager.kept().count();
+    assert!(0 < some && some < 10, "{some} of ten pieces: {orders:?}");
+    manager.place(s(1), Choice::Chunks(5)).unwrap();
+    assert!(manager.kept().eq(0..10), "whichever are loaded first");
+    let orders = manager.place(s(2), Choice::Chunks(2)).unwrap();
+    assert!(manager.kept().count() < 10, "{orders:?}");
+}
+
 /// What is cut otherwise goes first, and nothing comes before all of it has gone: the space is never
 /// used twice.
 #[test]

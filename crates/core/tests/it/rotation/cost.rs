@@ -115,6 +115,7 @@ fn at_random_the_targets_are_nearly_always_met() {
             mean(&papers),
             missed(&papers),
         );
+        println!("{figures}");
         assert!(missed(&ours) * 10 <= ours.len(), "{figures}");
         assert!(mean(&ours) <= mean_max && worst <= worst_max, "{figures}");
         assert!(missed(&papers) * 2 >= papers.len() && mean(&papers) > mean(&ours), "{figures}");
