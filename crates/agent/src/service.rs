@@ -330,7 +330,7 @@ impl Service for AgentService {
         match self.answer_to(session, request) {
             Ok(Some(reply)) => replies.send(&reply).await,
             Ok(None) => {
-                let (service, permit) = (Arc::clone(self), replies.begin_get().await);
+                let (service, permit) = (Arc::clone(self), replies.begin_get(ranges.len()).await);
                 let is_forced = session.is_forced;
                 tokio::spawn(async move {
                     service.get(ranges, is_forced, replies).await;

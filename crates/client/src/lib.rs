@@ -62,6 +62,15 @@ pub enum ClientError {
         /// Where.
         endpoint: String,
     },
+    /// It would be told to anyone who happens to listen there.
+    #[error(
+        "anyone on this machine may listen at `{endpoint}`, so no token is sent there; use the node's Unix socket, \
+         or tls://, or unset FOREBAY_TOKEN_FILE"
+    )]
+    TokenInTheClear {
+        /// Where.
+        endpoint: String,
+    },
     /// Nobody says which nodes are genuine.
     #[error(
         "for tls:// set FOREBAY_TLS_CA to the certificate of the authority that signs nodes' certificates"

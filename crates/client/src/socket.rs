@@ -56,6 +56,9 @@ impl Socket {
             if !socket.peer_addr()?.ip().is_loopback() {
                 return Err(ClientError::InTheClear { endpoint: shown() });
             }
+            if !credentials.token().is_empty() {
+                return Err(ClientError::TokenInTheClear { endpoint: shown() });
+            }
             return Ok(Self::Tcp(socket));
         };
         let config = credentials.tls().ok_or(ClientError::NoAuthority)?;

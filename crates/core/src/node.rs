@@ -16,10 +16,15 @@ use crate::{
 #[derive(Debug)]
 pub struct Node<W> {
     claims: Claims,
-    waiting: BTreeMap<Address, Vec<W>>,
+    waiting: BTreeMap<Address, BTreeMap<Ticket, W>>,
+    next_ticket: Ticket,
     /// What is being written, and by whom.
     writing: BTreeMap<Address, Holder>,
 }
+
+/// By what a waiter is known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(u64);
 
 /// Where a blob stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +70,7 @@ impl<W> Node<W> {
         Self {
             claims: Claims::new(lease, claims_per_holder_max),
             waiting: BTreeMap::new(),
+            next_ticket: Ticket::default(),
             writing: BTreeMap::new(),
         }
     }
@@ -89,15 +95,18 @@ impl<W> Node<W> {
     }
 
     /// Remembers whom to wake when a claimed blob is there, or its claim is over.
-    pub fn wait(&mut self, address: Address, waiter: W) {
+    pub fn wait(&mut self, address: Address, waiter: W) -> Ticket {
         assert!(self.claims.is_claimed(&address), "nobody would ever wake a waiter for {address}");
-        self.waiting.entry(address).or_default().push(waiter);
+        let ticket = self.next_ticket;
+        self.next_ticket.0 += 1;
+        self.waiting.entry(address).or_default().insert(ticket, waiter);
+        ticket
     }
 
-    /// Forgets those who have given up waiting for a blob.
-    pub fn forget(&mut self, address: &Address, has_given_up: impl Fn(&W) -> bool) {
+    /// Forgets one who has given up waiting for a blob, and may have been woken meanwhile.
+    pub fn forget(&mut self, address: &Address, ticket: Ticket) {
         if let Some(waiting) = self.waiting.get_mut(address) {
-            waiting.retain(|waiter| !has_given_up(waiter));
+            waiting.remove(&ticket);
             if waiting.is_empty() {
                 self.waiting.remove(address);
             }
@@ -136,7 +145,7 @@ impl<W> Node<W> {
         match self.claims.renew(now, holder, address, bytes) {
             true => Renewal::Renewed,
             false if held => {
-                self.lost(address, wake);
+                self.wake(address, wake);
                 Renewal::Ended
             }
             false => Renewal::NotHeld,
@@ -147,7 +156,7 @@ impl<W> Node<W> {
     pub fn release(&mut self, holder: Holder, address: &Address, wake: &mut Vec<W>) -> bool {
         let is_its = self.claims.release(holder, address);
         if is_its {
-            self.lost(address, wake);
+            self.wake(address, wake);
         }
         is_its
     }
@@ -156,7 +165,7 @@ impl<W> Node<W> {
     pub fn abandon(&mut self, holder: Holder, wake: &mut Vec<W>) -> usize {
         let abandoned = self.claims.abandon(holder);
         for address in &abandoned {
-            self.lost(address, wake);
+            self.wake(address, wake);
         }
         abandoned.len()
     }
@@ -165,7 +174,7 @@ impl<W> Node<W> {
     pub fn expire(&mut self, now: Duration, wake: &mut Vec<W>) -> usize {
         let expired = self.claims.expire(now);
         for address in &expired {
-            self.lost(address, wake);
+            self.wake(address, wake);
         }
         expired.len()
     }
@@ -198,7 +207,7 @@ impl<W> Node<W> {
     pub fn finish_put(&mut self, address: &Address, wake: &mut Vec<W>) {
         self.writing.remove(address).expect("begun before");
         self.claims.fulfilled(address);
-        wake.extend(self.waiting.remove(address).into_iter().flatten());
+        self.wake(address, wake);
     }
 
     /// Writing failed, or was wrong, or came too late. The claim stays as it is.
@@ -206,8 +215,9 @@ impl<W> Node<W> {
         self.writing.remove(address).expect("begun before");
     }
 
-    fn lost(&mut self, address: &Address, wake: &mut Vec<W>) {
-        wake.extend(self.waiting.remove(address).into_iter().flatten());
+    /// Nobody fetches it any more: in the order of their coming, those who waited for it.
+    fn wake(&mut self, address: &Address, wake: &mut Vec<W>) {
+        wake.extend(self.waiting.remove(address).into_iter().flat_map(BTreeMap::into_values));
     }
 }
 
@@ -304,11 +314,13 @@ mod tests {
         let mut node = node();
         claim(&mut node, A, 1);
         node.wait(blob(1), "patient");
-        node.wait(blob(1), "gone");
-        node.forget(&blob(1), |waiter| *waiter == "gone");
-        node.forget(&blob(2), |_| true);
+        let gone = node.wait(blob(1), "gone");
+        node.wait(blob(1), "patient too");
+        node.forget(&blob(1), gone);
+        node.forget(&blob(2), gone);
         let mut woken = vec![];
         node.release(A, &blob(1), &mut woken);
-        assert_eq!(woken, ["patient"]);
+        assert_eq!(woken, ["patient", "patient too"]);
+        node.forget(&blob(1), gone);
     }
 }

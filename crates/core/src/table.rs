@@ -238,6 +238,8 @@ impl Upload {
         blobs: u64,
     ) -> Option<Self> {
         let chunking = Chunking::from_parts(chunks, partitions)?;
+        // No digest is cut into more chunks than it has blobs.
+        (u64::from(chunks) <= blobs.max(1)).then_some(())?;
         Some(Self::new(namespace, dataset, chunking, blobs))
     }
 

@@ -38,7 +38,7 @@ pub(crate) struct Access {
     tenants: Tenants,
     /// Connections of each tenant.
     connected: Vec<Arc<AtomicUsize>>,
-    connections_max: usize,
+    connections_max: AtomicUsize,
 }
 
 /// One who was let in.
@@ -58,9 +58,14 @@ impl Drop for Place {
 }
 
 impl Guest {
-    /// Another node of the same cluster.
-    pub fn node() -> Self {
+    /// The node's own user, or whoever runs the cluster.
+    pub fn owner() -> Self {
         Self { tenant: None, _place: None }
+    }
+
+    /// Its place among the tenants; nothing for the owner.
+    pub fn tenant(&self) -> Option<usize> {
+        self.tenant
     }
 }
 
@@ -76,15 +81,26 @@ impl Access {
         }
         let tenants = Tenants::new(tenants).context("`tenants`")?;
         let connected = tenants.all().iter().map(|_| Arc::default()).collect();
-        let connections_max = (config.connections / CONNECTIONS_SHARE).max(1);
-        let namespaces = RwLock::new(all);
-        Ok(Self { namespaces, tenants, connected, connections_max })
+        let (namespaces, connections_max) = (RwLock::new(all), AtomicUsize::new(0));
+        let access = Self { namespaces, tenants, connected, connections_max };
+        access.share(config.connections);
+        Ok(access)
+    }
+
+    /// There are so many connections to share from now on.
+    pub fn share(&self, connections: usize) {
+        self.connections_max.store((connections / CONNECTIONS_SHARE).max(1), Relaxed);
+    }
+
+    /// Whether a user of this machine is known before a word is said.
+    pub fn knows(&self, uid: u32) -> bool {
+        is_owner(uid) || self.tenants.all().iter().any(|tenant| tenant.uids.contains(&uid))
     }
 
     /// Lets somebody in, or not. Whatever is wrong with who it says it is, the answer is the same.
     pub fn admit(&self, peer: &Peer, token: &[u8]) -> Result<Guest, Refusal> {
         if self.tenants.is_empty() {
-            return Ok(Guest { tenant: None, _place: None });
+            return Ok(Guest::owner());
         }
         let (uid, certificate) = match peer {
             Peer::Unix { uid } => (Some(*uid), &[][..]),
@@ -92,19 +108,18 @@ impl Access {
             Peer::Tls { names } => (None, &names[..]),
         };
         let token = (!token.is_empty()).then(|| TokenHash::of(token));
-        let is_owner = uid.is_some_and(|uid| uid == 0 || uid == geteuid().as_raw());
         match self.tenants.identify(Shown { token, certificate, uid }) {
             Some(tenant) => {
                 let connected = &self.connected[tenant];
                 let place = Place(Arc::clone(connected));
                 // It counts from here on, and no more when the place is dropped.
-                if connected.fetch_add(1, Relaxed) >= self.connections_max {
+                if connected.fetch_add(1, Relaxed) >= self.connections_max.load(Relaxed) {
                     let text = "this tenant has too many connections; close some, or raise `connections`";
                     return Err(Refusal { code: ErrorCode::TooMuch, text: text.to_owned() });
                 }
                 Ok(Guest { tenant: Some(tenant), _place: Some(place) })
             }
-            None if is_owner && token.is_none() => Ok(Guest { tenant: None, _place: None }),
+            None if uid.is_some_and(is_owner) && token.is_none() => Ok(Guest::owner()),
             None => Err(Refusal {
                 code: ErrorCode::Identity,
                 text: "this node does not know you; have your token, certificate or uid added to its `tenants`, \
@@ -150,18 +165,16 @@ impl Access {
         format!("{}/{job}", self.name(guest))
     }
 
-    /// How a dataset stands, for the eyes of this guest: of others' jobs it sees that they are there.
+    /// How a dataset stands, for the eyes of this guest: nothing of others' jobs but that there are some.
     pub fn seen_by(&self, guest: &Guest, mut description: Description) -> Description {
         if guest.tenant.is_none() {
             return description;
         }
         let own = format!("{}/", self.name(guest));
-        for job in &mut description.jobs {
-            job.name = match job.name.strip_prefix(&own) {
-                Some(name) => name.to_owned(),
-                None => "another tenant's".to_owned(),
-            };
-        }
+        description.jobs.retain_mut(|job| {
+            let name = job.name.strip_prefix(&own).map(str::to_owned);
+            name.map(|name| job.name = name).is_some()
+        });
         // Each name in it follows this word.
         let mut named = description.why.split("job ").skip(1);
         description.why = if named.all(|rest| rest.starts_with(&own)) {
@@ -172,6 +185,11 @@ impl Access {
         };
         description
     }
+}
+
+/// The node's own user could read its memory anyway, and so could root.
+fn is_owner(uid: u32) -> bool {
+    uid == 0 || uid == geteuid().as_raw()
 }
 
 fn by_id(namespaces: Vec<Namespace>) -> HashMap<NamespaceId, Namespace> {
@@ -222,7 +240,7 @@ mod tests {
             namespaces: RwLock::new(by_id(Vec::new())),
             tenants: Tenants::new(names.iter().map(tenant).collect()).unwrap(),
             connected: names.iter().map(|_| Arc::default()).collect(),
-            connections_max: 2,
+            connections_max: 2.into(),
         }
     }
 
@@ -272,6 +290,8 @@ mod tests {
         assert!(access.admit(&Peer::Tcp, b"b").is_ok());
         drop(first);
         assert!(access.admit(&Peer::Tcp, b"a").is_ok());
+        access.share(6);
+        let _third = access.admit(&Peer::Tcp, b"a").expect("there are more to share");
     }
 
     #[test]
@@ -286,7 +306,7 @@ mod tests {
         let both =
             described("two rotate: job a/x gains 2.0x, job b/secret gains", &["a/x", "b/secret"]);
         let seen = access.seen_by(&guest, both.clone());
-        assert!(!format!("{seen:?}").contains("secret"), "{seen:?}");
+        assert!(!format!("{seen:?}").contains("secret") && seen.jobs.len() == 1, "{seen:?}");
         let owner = access.admit(&Peer::Unix { uid: 0 }, b"").unwrap();
         assert_eq!(access.seen_by(&owner, both.clone()), both);
     }

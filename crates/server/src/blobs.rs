@@ -81,7 +81,7 @@ pub(crate) struct Incoming {
     row: Row,
     /// What is here and not written, with the memory for it.
     held: Held,
-    _memory: OwnedSemaphorePermit,
+    memory: OwnedSemaphorePermit,
     /// The name of its pieces, and how many have been written, if it has to be cut.
     cut: Option<([u8; 32], u64)>,
 }
@@ -248,7 +248,7 @@ impl Blobs {
         };
         let group = self.group_of(table, blob);
         let name = if cut { Some((fresh_nonce().ok_or(Refusal::Failed)?, 0)) } else { None };
-        Ok(Some(Incoming { group, row, held: Held::Nothing, _memory: memory, cut: name }))
+        Ok(Some(Incoming { group, row, held: Held::Nothing, memory, cut: name }))
     }
 
     /// The group for a blob: its piece's, or its dataset's.
@@ -312,11 +312,14 @@ impl Blobs {
         self.flash.group(&name, CLASS, false).await?.free(PATIENCE).await
     }
 
-    /// Frees all that is here of a dataset: when this returns, it is gone for good.
-    pub async fn free_all(&self, table: &Table) -> Result<(), Refusal> {
+    /// Frees all that was put for a dataset: when this returns, it is gone for good. What was put for another that
+    /// has the same blobs is the other's, and stays. Returns how many bytes of the dataset went.
+    pub async fn free_all(&self, table: &Table) -> Result<u64, Refusal> {
+        let here = || table.rows().iter().filter(|row| self.contains(&row.address));
+        let bytes = || here().map(|row| row.length).sum::<u64>();
+        let before = bytes();
         for row in table.rows() {
             self.hot.remove(&row.address);
-            self.flash.forget(key(&row.address));
         }
         // Also those that were written when the capacity was another.
         let groups = self.flash.groups().await?;
@@ -327,7 +330,7 @@ impl Blobs {
             }
             self.flash.group(name, CLASS, false).await?.free(PATIENCE).await?;
         }
-        Ok(())
+        Ok(before.saturating_sub(bytes()))
     }
 
     async fn append(
@@ -376,6 +379,11 @@ impl Incoming {
         }
         self.cut = Some((name, written));
         Ok(())
+    }
+
+    /// How much memory it takes meanwhile.
+    pub fn memory(&self) -> usize {
+        self.memory.num_permits()
     }
 
     /// All of it is here, and it is right: from now on it is found.

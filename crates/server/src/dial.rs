@@ -53,6 +53,10 @@ async fn connect(
                 let text = "it is another machine, and tcp:// is in the clear; use tls://";
                 return Err(io::Error::other(text));
             }
+            if !credentials.token().is_empty() {
+                let text = "anyone may listen there, so no token is sent; use its socket, or tls://";
+                return Err(io::Error::other(text));
+            }
             let (reader, writer) = socket.into_split();
             Ok((Box::new(reader), Box::new(writer)))
         }

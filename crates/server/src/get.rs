@@ -167,32 +167,33 @@ impl NodeService {
                     continue;
                 };
                 let (waker, mut woken) = oneshot::channel();
-                state.wait(wanted.row.address, waker);
+                let ticket = state.wait(wanted.row.address, waker);
                 self.counters.waits.one();
                 waiting.push(async move {
                     let in_time = tokio::select! {
                         woken = timeout_at(deadline, &mut woken) => woken.is_ok(),
                         () = replies.gone() => false,
                     };
-                    drop((woken, place));
-                    (in_time, wanted)
+                    (in_time, wanted, ticket, place)
                 });
             }
         }
         self.answer(ready, &asker).await;
         drop(turn);
         // A claim that ends without its blob is a miss for those who waited: whoever asks next claims it.
-        while let Some((in_time, wanted)) = waiting.next().await {
+        // Nor is a wait over before its answer has left for whoever asked, or slow readers would pile them up.
+        while let Some((in_time, wanted, ticket, place)) = waiting.next().await {
             let standing = {
                 let mut state = self.state.lock();
                 if in_time {
                     self.standing(&state, &wanted.row)
                 } else {
-                    state.forget(&wanted.row.address, oneshot::Sender::is_closed);
+                    state.forget(&wanted.row.address, ticket);
                     Standing::Claimed
                 }
             };
             self.answer(vec![(standing, wanted)], &asker).await;
+            drop(place);
         }
     }
 

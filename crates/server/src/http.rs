@@ -1,6 +1,6 @@
 //! `/metrics`, `/livez` and `/readyz`, on loopback.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{collections::VecDeque, convert::Infallible, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -8,21 +8,25 @@ use hyper::{
     Method, Request, Response, StatusCode, body::Incoming, server::conn::http1, service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::{net::TcpListener, sync::Semaphore, time::timeout};
+use tokio::{
+    net::TcpListener,
+    task::{AbortHandle, JoinSet},
+    time::timeout,
+};
 
 use crate::{counters, health::Health};
 
-/// Anyone on this machine can connect here, and must not use up the node's descriptors.
+/// Anyone on this machine can connect here, and must not use up the node's descriptors. The next one takes the
+/// place of the oldest, so that nobody keeps others from asking whether the node lives.
 const CONNECTIONS_MAX: usize = 32;
 
 /// No connection is kept longer.
-const CONNECTION_MAX: Duration = Duration::from_mins(10);
+const CONNECTION_MAX: Duration = Duration::from_secs(30);
 
 /// Serves until it is dropped.
 pub(crate) async fn serve(listener: TcpListener, health: Arc<Health>) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let (mut connections, mut oldest) = (JoinSet::new(), VecDeque::new());
     loop {
-        let place = Arc::clone(&places).acquire_owned().await.expect("never closed");
         let Ok((socket, _)) = listener.accept().await else {
             // Out of descriptors, most likely: wait for some to be returned.
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -33,13 +37,19 @@ pub(crate) async fn serve(listener: TcpListener, health: Arc<Health>) {
             let response = answer(&request, &health);
             async move { Ok::<_, Infallible>(response) }
         });
-        tokio::spawn(async move {
+        while connections.try_join_next().is_some() {}
+        oldest.retain(|task: &AbortHandle| !task.is_finished());
+        if oldest.len() >= CONNECTIONS_MAX
+            && let Some(oldest) = oldest.pop_front()
+        {
+            oldest.abort();
+        }
+        oldest.push_back(connections.spawn(async move {
             let mut server = http1::Builder::new();
             server.timer(TokioTimer::new()).max_buf_size(16 << 10).keep_alive(true);
             let _ = timeout(CONNECTION_MAX, server.serve_connection(TokioIo::new(socket), service))
                 .await;
-            drop(place);
-        });
+        }));
     }
 }
 

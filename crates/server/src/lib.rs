@@ -9,6 +9,7 @@ mod bound;
 mod config;
 mod counters;
 mod dial;
+mod door;
 mod get;
 mod health;
 mod hot;
@@ -27,6 +28,7 @@ mod reach;
 mod reload;
 mod segments;
 pub mod session;
+mod strangers;
 mod tenant_config;
 mod writer;
 
@@ -47,22 +49,17 @@ pub use bound::memory_max;
 pub use config::{Config, default_socket};
 pub use counters::{AgentCounters, Counter, Counters, Gauges, page as metrics_page};
 pub use dial::{Incoming, Outgoing, dial};
+use door::Door;
 use health::Health;
 pub use listen::{Audience, Listener};
 use managing::Managing;
-use network::{Network, Strangers};
+use network::Network;
 pub use node::NodeService;
 pub use nodes::read_node_list;
 pub use peer::{Accepted, Inlet, Outlet, Peer};
 use peers::Peers;
 pub use reload::Reloads;
 pub use tenant_config::TenantConfig;
-
-/// Those who have connected over the network without saying who they are may have one part in so many of all
-/// connections,
-const STRANGERS_SHARE: usize = 8;
-/// but at least so many.
-const STRANGERS_MIN: usize = 8;
 
 /// A node that is ready to serve.
 pub struct Server {
@@ -136,46 +133,16 @@ impl Server {
         background.spawn(Arc::clone(&node).manage());
         background.spawn(Peers::keep_in_touch(Arc::clone(&node)));
         let mut stop = pin!(stop);
-        let (mut connections, mut leaving) = (JoinSet::new(), JoinSet::new());
-        let strangers = Strangers::default();
+        let mut door = Door::new(Arc::clone(&node), config.clone());
         let mut tick = interval(Duration::from_secs(1));
         let mut busy_at = Instant::now();
         loop {
             tokio::select! {
-                socket = listener.accept() => {
-                    // Those who have gone have left their places.
-                    while connections.try_join_next().is_some() {}
-                    if connections.len() >= config.now().connections {
-                        node.counters().connections_refused.one();
-                        session::turn_away(&mut leaving, socket);
-                    } else if let Ok(accepted) = Accepted::unix(socket) {
-                        connections.spawn(session::serve(Arc::clone(&node), accepted, ()));
-                    }
-                }
-                accepted = accept(network.as_ref()) => {
-                    while connections.try_join_next().is_some() {}
-                    let connections_max = config.now().connections;
-                    let is_full = connections.len() >= connections_max;
-                    let strangers_max = (connections_max / STRANGERS_SHARE).max(STRANGERS_MIN);
-                    let dismissed = (is_full || strangers.count() >= strangers_max)
-                        && strangers.dismiss_oldest();
-                    if is_full && !dismissed {
-                        node.counters().connections_refused.one();
-                        session::turn_away(&mut leaving, accepted.0);
-                        continue;
-                    }
-                    let stranger = strangers.enter();
-                    let number = stranger.number();
-                    let served = network::serve(Arc::clone(&node), accepted, stranger);
-                    strangers.served_by(number, connections.spawn(served));
-                }
-                Some(ended) = connections.join_next() => {
-                    if let Ok(Err(error)) = ended {
-                        tracing::debug!(%error, "a connection ended early");
-                    }
-                }
+                socket = listener.accept() => door.local(socket),
+                accepted = accept(network.as_ref()) => door.remote(accepted),
+                Some(()) = door.ended() => {}
                 _ = tick.tick() => {
-                    if !connections.is_empty() {
+                    if !door.is_empty() {
                         busy_at = Instant::now();
                     }
                     let idle_exit = config.now().idle_exit;
@@ -195,7 +162,7 @@ impl Server {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             node.close();
-            while connections.join_next().await.is_some() {}
+            while door.ended().await.is_some() {}
         };
         if timeout(config.now().grace, in_order).await.is_err() {
             tracing::warn!("what was under way is cut off");

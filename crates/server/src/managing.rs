@@ -206,9 +206,7 @@ impl NodeService {
     pub(crate) async fn evict_all(&self, table: &Table) -> Result<Reply, Refused> {
         self.managing.council.lock().forget(&table.dataset());
         self.managing.tables.lock().remove(&table.dataset());
-        let here = table.rows().iter().filter(|row| self.blobs.contains(&row.address));
-        let bytes = here.map(|row| row.length).sum();
-        self.blobs.free_all(table).await.map_err(|refusal| {
+        let bytes = self.blobs.free_all(table).await.map_err(|refusal| {
             tracing::warn!(%refusal, "a dataset could not be evicted");
             (ErrorCode::Failed, "the node's device failed; its log says how".to_owned())
         })?;
@@ -378,7 +376,7 @@ impl NodeService {
         self.counters.reports_refused.one();
         let code = match refusal {
             Refusal::Fenced => ErrorCode::Fenced,
-            Refusal::TooManyDatasets => ErrorCode::TooMuch,
+            Refusal::TooManyDatasets | Refusal::TooManyJobs => ErrorCode::TooMuch,
             Refusal::Contradiction(_) => ErrorCode::Malformed,
         };
         (code, refusal.to_string())

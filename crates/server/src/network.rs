@@ -1,15 +1,10 @@
 //! The TCP side of a node, with or without TLS.
-//!
-//! Anyone can connect here, so whoever has not said who it is has few places: when they are taken, the next one
-//! takes that of the one who has been silent the longest. Whoever means well says hello at once.
 
-use std::{collections::BTreeMap, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use parking_lot::Mutex;
 use tokio::{
     net::{TcpListener, TcpStream},
-    task::AbortHandle,
     time::timeout,
 };
 use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
@@ -18,6 +13,7 @@ use crate::{
     dial::tune,
     peer::Accepted,
     session::{self, HELLO_WITHIN, Service},
+    strangers::Stranger,
 };
 
 /// A listening port.
@@ -69,60 +65,5 @@ pub(crate) async fn serve<S: Service>(
             })?;
             session::serve(service, Accepted::tls(socket), stranger).await
         }
-    }
-}
-
-/// Connections that have not said who they are, oldest first.
-#[derive(Clone, Default)]
-pub(crate) struct Strangers(Arc<Mutex<Waiting>>);
-
-#[derive(Default)]
-struct Waiting {
-    next: u64,
-    tasks: BTreeMap<u64, Option<AbortHandle>>,
-}
-
-/// One of them; dropped when it is known, or gone.
-pub(crate) struct Stranger {
-    strangers: Strangers,
-    number: u64,
-}
-
-impl Strangers {
-    pub fn enter(&self) -> Stranger {
-        let mut waiting = self.0.lock();
-        let number = waiting.next;
-        waiting.next += 1;
-        waiting.tasks.insert(number, None);
-        Stranger { strangers: self.clone(), number }
-    }
-
-    /// The task that serves it, unless it is known or gone by now.
-    pub fn served_by(&self, number: u64, task: AbortHandle) {
-        if let Some(place) = self.0.lock().tasks.get_mut(&number) {
-            *place = Some(task);
-        }
-    }
-
-    pub fn count(&self) -> usize {
-        self.0.lock().tasks.len()
-    }
-
-    /// Ends the one that has been silent the longest. Whether there was one.
-    pub fn dismiss_oldest(&self) -> bool {
-        let oldest = self.0.lock().tasks.pop_first();
-        oldest.and_then(|(_, task)| task).map(|task| task.abort()).is_some()
-    }
-}
-
-impl Stranger {
-    pub fn number(&self) -> u64 {
-        self.number
-    }
-}
-
-impl Drop for Stranger {
-    fn drop(&mut self) {
-        self.strangers.0.lock().tasks.remove(&self.number);
     }
 }

@@ -293,10 +293,12 @@ impl Service for NodeService {
         job: &str,
         token: &[u8],
     ) -> Result<NodeSession, Refusal> {
-        // Nodes of one cluster trust each other.
         let node = self.managing.peers().identify(job, token);
         let admitted = match node {
-            Some(_) => Ok(Guest::node()),
+            // It may say what nodes say, and use nothing.
+            Some(_) => Ok(Guest::owner()),
+            // Whoever holds the cluster's token runs the cluster.
+            None if self.managing.peers().is_their_token(token) => Ok(Guest::owner()),
             None => self.access.admit(peer, token),
         };
         let guest = admitted.inspect_err(|refusal| {
@@ -370,7 +372,7 @@ impl NodeService {
         ranges: &[BlobRange],
         asker: Asker,
     ) -> Result<Option<Reply>, Refused> {
-        let turn = asker.replies.begin_get().await;
+        let turn = asker.replies.begin_get(ranges.len()).await;
         self.get(table, Duration::from_millis(wait_ms.into()), ranges, asker, turn).await?;
         Ok(None)
     }
@@ -382,6 +384,10 @@ impl NodeService {
         replies: &Replies,
     ) -> Result<Option<Reply>, Refused> {
         let holder = session.holder;
+        if session.node.is_some() && !matches!(request, Request::Council(_)) {
+            let text = "nodes take counsel with each other, and nothing else";
+            return Err((ErrorCode::Identity, text.to_owned()));
+        }
         Ok(Some(match request {
             Request::Hello { .. } => unreachable!("the session says hello itself"),
             Request::Show { namespace, dataset } => {
@@ -442,8 +448,8 @@ impl NodeService {
                 Reply::Released
             }
             Request::Put { handle, blob, offset, payload } => {
-                let table = session.table(handle)?;
-                Reply::Put(self.put(holder, table, blob, offset, payload).await?)
+                let (whose, table) = ((holder, session.guest.tenant()), session.table(handle)?);
+                Reply::Put(self.put(whose, table, blob, offset, payload).await?)
             }
             Request::Stats => Reply::Stats {
                 counters: counters::pairs(&self.gauges(), &self.counters, &self.blobs.counters()),
@@ -464,7 +470,7 @@ impl NodeService {
                 // To others there is no such request.
                 let unknown = || (ErrorCode::Malformed, Malformed::Kind(COUNCIL_KIND).to_string());
                 let from = session.node.clone().ok_or_else(unknown)?;
-                let turn = replies.begin_get().await;
+                let turn = replies.begin_get(1).await;
                 tokio::spawn(Arc::clone(self).counsel(from, request, replies.clone(), turn));
                 return Ok(None);
             }

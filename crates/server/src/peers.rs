@@ -85,8 +85,12 @@ impl Peers {
     /// Which of them says hello, if its token is the cluster's.
     pub fn identify(&self, name: &str, token: &[u8]) -> Option<NodeName> {
         let name = name.parse().ok()?;
-        let is_known = self.all.contains_key(&name);
-        (is_known && self.token == Some(TokenHash::of(token))).then_some(name)
+        (self.all.contains_key(&name) && self.is_their_token(token)).then_some(name)
+    }
+
+    /// Whether a token is the cluster's.
+    pub fn is_their_token(&self, token: &[u8]) -> bool {
+        self.token == Some(TokenHash::of(token))
     }
 
     /// Sends a request, or loses it.

@@ -15,7 +15,7 @@ use forebay_wire::{ErrorCode, PutAnswer};
 use parking_lot::Mutex;
 
 use crate::{
-    blobs::Incoming,
+    blobs::{INCOMING, Incoming},
     node::{NodeService, Refused, row_of, wake_all},
 };
 
@@ -23,6 +23,8 @@ use crate::{
 const PUTS_MAX: usize = 64;
 /// Blobs that all connections together may be writing.
 const PUTS_ALL_MAX: usize = 256;
+/// Of those, and of the memory for them, a tenant may have one part in so many.
+const TENANTS_PART: usize = 2;
 
 /// What is being written, between its pieces. The node has them, not the connections: a put whose claim
 /// was lost is ended by whoever notices, even if nothing more is ever heard from its writer.
@@ -31,6 +33,7 @@ pub(crate) struct Puts(Mutex<HashMap<Address, Put>>);
 
 struct Put {
     holder: Holder,
+    tenant: Option<usize>,
     incoming: Incoming,
     hasher: AddressHasher,
     next: u64,
@@ -43,10 +46,16 @@ impl Puts {
         puts.get(address).is_some_and(|put| put.holder == holder).then(|| puts.remove(address))?
     }
 
-    fn has_room_for(&self, holder: Holder) -> bool {
+    fn has_room_for(&self, holder: Holder, tenant: Option<usize>) -> bool {
         let puts = self.0.lock();
         let own = puts.values().filter(|put| put.holder == holder).count();
-        own < PUTS_MAX && puts.len() < PUTS_ALL_MAX
+        let of_tenant = puts.values().filter(|put| tenant.is_some() && put.tenant == tenant);
+        let (count, memory) = of_tenant
+            .fold((0, 0), |(count, memory), put| (count + 1, memory + put.incoming.memory()));
+        own < PUTS_MAX
+            && puts.len() < PUTS_ALL_MAX
+            && count < PUTS_ALL_MAX / TENANTS_PART
+            && memory < INCOMING / TENANTS_PART
     }
 }
 
@@ -54,7 +63,7 @@ impl NodeService {
     /// Takes the next piece of a claimed blob.
     pub(crate) async fn put(
         self: &Arc<Self>,
-        holder: Holder,
+        (holder, tenant): (Holder, Option<usize>),
         table: &Table,
         blob: u64,
         offset: u64,
@@ -63,7 +72,7 @@ impl NodeService {
         let row = row_of(table, blob)?;
         let address = row.address;
         let mut put = match (offset, self.puts.take(holder, &address)) {
-            (0, None) => self.begin_put(holder, table, blob, row)?,
+            (0, None) => self.begin_put((holder, tenant), table, blob, row)?,
             (_, Some(put)) if put.next == offset => put,
             (_, begun) => {
                 if begun.is_some() {
@@ -130,13 +139,13 @@ impl NodeService {
 
     fn begin_put(
         self: &Arc<Self>,
-        holder: Holder,
+        (holder, tenant): (Holder, Option<usize>),
         table: &Table,
         blob: u64,
         row: Row,
     ) -> Result<Put, Refused> {
         let too_many = || (ErrorCode::TooMuch, "too many blobs are being put already".to_owned());
-        if !self.puts.has_room_for(holder) {
+        if !self.puts.has_room_for(holder, tenant) {
             return Err(too_many());
         }
         if !self.managing.keeps(table, blob) {
@@ -155,7 +164,7 @@ impl NodeService {
         let begun = self.state.lock().begin_put(holder, row.address);
         begun.map_err(|NotClaimed| not_claimed())?;
         let refused = match self.blobs.begin(table, BlobOrdinal::new(blob), row) {
-            Ok(Some(incoming)) => return Ok(Put { holder, incoming, hasher, next: 0 }),
+            Ok(Some(incoming)) => return Ok(Put { holder, tenant, incoming, hasher, next: 0 }),
             Ok(None) => too_many(),
             Err(refusal) => self.not_written(&refusal),
         };
@@ -170,6 +179,8 @@ impl NodeService {
                 (ErrorCode::NoSpace, refusal.to_string())
             }
             Refusal::Busy => (ErrorCode::TooMuch, refusal.to_string()),
+            // It is being freed.
+            Refusal::Closed | Refusal::Gone => not_kept(),
             _ => {
                 self.counters.puts_failed.one();
                 tracing::warn!(%refusal, "a blob cannot be written");

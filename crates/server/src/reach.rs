@@ -56,8 +56,9 @@ impl Config {
         let (Some(certificate), Some(key)) = (&self.tls_certificate, &self.tls_key) else {
             return Ok(None);
         };
-        // Whoever has a token needs no certificate.
-        let required = self.tenants.iter().all(|tenant| tenant.tokens.is_empty());
+        // Whoever has a token needs no certificate, and other nodes have the cluster's.
+        let by_certificate = self.tenants.iter().all(|tenant| tenant.tokens.is_empty());
+        let required = by_certificate && self.cluster_token.is_none();
         let clients = self.tls_clients.as_deref();
         let clients = clients.map(|authority| Clients { authority, required });
         Ok(Some(forebay_identity::server_config(certificate, key, clients)?))

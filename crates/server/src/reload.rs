@@ -30,6 +30,7 @@ impl Reloads {
         let (taken, rest) = self.now().taking_up(new);
         self.node.blobs.hot().resize(taken.memory);
         self.node.serve_namespaces(namespaces);
+        self.node.access.share(taken.connections);
         *self.config.write() = Arc::new(taken);
         self.node.counters.reloads.one();
         rest

@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use forebay_wire::{ErrorCode, HEADER_SIZE, Header, Refusal, Reply, Request, VERSIONS};
+use forebay_wire::{BATCH_MAX, ErrorCode, HEADER_SIZE, Header, Refusal, Reply, Request, VERSIONS};
 use futures::FutureExt as _;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader},
@@ -27,8 +27,12 @@ use crate::{
 pub(crate) const PAYLOAD_IN_FLIGHT: usize = 32 << 20;
 /// Replies that may wait for one slow reader.
 const REPLIES_IN_FLIGHT: usize = 256;
-/// Gets of one connection that may be under way; the next waits to be read from the socket.
-const GETS_IN_FLIGHT: usize = 64;
+/// Ranges of one connection that may be under way, and as how many of them a get counts at least; the next get
+/// waits to be read from the socket.
+const RANGES_IN_FLIGHT: usize = BATCH_MAX;
+const RANGES_PER_GET: usize = 1024;
+/// A longer reply needs room as payloads do.
+const SHORT: usize = 4 << 10;
 /// Ranges of one connection that may wait for somebody's fetch; for the next, the wait is over at once.
 const WAITS_MAX: usize = 4096;
 /// A reader that takes nothing for so long is gone, and so is a writer that leaves a frame unfinished.
@@ -84,7 +88,7 @@ pub struct Replies {
 struct Connection {
     frames: mpsc::Sender<Outgoing>,
     bytes: Arc<Semaphore>,
-    gets: Arc<Semaphore>,
+    ranges: Arc<Semaphore>,
     waits: Arc<Semaphore>,
     /// Its other end is dropped when nothing more will be read.
     gone: watch::Receiver<()>,
@@ -99,7 +103,14 @@ pub struct Room {
 impl Replies {
     /// Sends a reply without a payload. That the other side is gone is noticed elsewhere.
     pub async fn send(&self, reply: &Reply) {
-        self.queue(Outgoing { frame: reply.encode(self.id), descriptor: None, _room: None }).await;
+        let frame = reply.encode(self.id);
+        if frame.head.len() > SHORT {
+            if let Some(Room { bytes, place }) = self.room_for(frame.head.len()).await {
+                place.send(Outgoing { frame, descriptor: None, _room: Some(bytes) });
+            }
+            return;
+        }
+        self.queue(Outgoing { frame, descriptor: None, _room: None }).await;
     }
 
     /// Sends a reply with a descriptor beside it, to a client of this machine.
@@ -138,9 +149,12 @@ impl Replies {
         place.send(Outgoing { frame, descriptor: None, _room: Some(bytes) });
     }
 
-    /// Waits until another get may be under way; it is, until the permit is dropped.
-    pub async fn begin_get(&self) -> OwnedSemaphorePermit {
-        Arc::clone(&self.connection.gets).acquire_owned().await.expect("never closed")
+    /// Waits until another get of so many ranges may be under way; it is, until the permit is dropped.
+    pub async fn begin_get(&self, ranges: usize) -> OwnedSemaphorePermit {
+        let counted = ranges.clamp(RANGES_PER_GET, RANGES_IN_FLIGHT);
+        let counted = u32::try_from(counted).expect("a batch is short");
+        let taken = Arc::clone(&self.connection.ranges).acquire_many_owned(counted).await;
+        taken.expect("never closed")
     }
 
     /// A place for one more range that waits, if there is one.
@@ -207,7 +221,7 @@ pub async fn serve<S: Service>(
     let connection = Arc::new(Connection {
         frames,
         bytes: Arc::new(Semaphore::new(PAYLOAD_IN_FLIGHT)),
-        gets: Arc::new(Semaphore::new(GETS_IN_FLIGHT)),
+        ranges: Arc::new(Semaphore::new(RANGES_IN_FLIGHT)),
         waits: Arc::new(Semaphore::new(WAITS_MAX)),
         gone,
     });

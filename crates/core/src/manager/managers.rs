@@ -24,6 +24,8 @@ use crate::{
 const DATASETS_MAX: usize = 1 << 10;
 /// Lives of jobs that were replaced, by dataset, that are remembered.
 const FENCED_MAX: usize = 64;
+/// Pieces of which it is remembered how far jobs are, those of all jobs together.
+pub const JOB_PIECES_MAX: u64 = 1 << 22;
 
 /// What a job says of itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -80,6 +82,9 @@ pub enum Refusal {
     /// There is a limit.
     #[error("{DATASETS_MAX} datasets are managed already; read through")]
     TooManyDatasets,
+    /// There is another, on what is remembered of all jobs.
+    #[error("so many jobs read datasets of so many chunks that no more is remembered of them; read through")]
+    TooManyJobs,
     /// It cannot be.
     #[error(transparent)]
     Contradiction(#[from] Contradiction),
@@ -198,6 +203,9 @@ impl Managers {
         name: &str,
         report: &Report,
     ) -> (Result<Answer, Refusal>, Orders) {
+        if !self.has_room_for(dataset, name) {
+            return (Err(Refusal::TooManyJobs), Vec::new());
+        }
         let reported = self.datasets.get_mut(&dataset).expect("managed before");
         let (fresh, mut orders) = (Job(self.jobs), Vec::new());
         self.jobs += 1;
@@ -211,6 +219,14 @@ impl Managers {
             Ok(Answer::Draw { open, loading, forced })
         });
         (answer, orders)
+    }
+
+    /// Whether a job may be remembered, with all pieces of its dataset.
+    fn has_room_for(&self, dataset: DatasetId, name: &str) -> bool {
+        let pieces = |managed: &Managed| u64::from(managed.manager.piece_count());
+        let its = &self.datasets[&dataset];
+        let all = self.datasets.values().map(|managed| managed.jobs.len() as u64 * pieces(managed));
+        its.jobs.contains_key(name) || all.sum::<u64>() + pieces(its) <= JOB_PIECES_MAX
     }
 
     /// A job has ended.

@@ -28,7 +28,7 @@ use std::{
 };
 
 pub use description::{Description, JobDescription, Piece};
-pub use managers::{Answer, Managers, Overview, Refusal, Report};
+pub use managers::{Answer, JOB_PIECES_MAX, Managers, Overview, Refusal, Report};
 pub use membership::Membership;
 pub use open::{Directions, Open, Place, mode};
 use pieces::Pieces;
@@ -182,6 +182,11 @@ impl Manager {
         let takes_all = self.is_whole() && self.clearing.is_empty();
         let kept = move |(_, place): &(u32, &Place)| takes_all || **place != Place::None;
         (0..).zip(&self.places).filter(kept).map(|(piece, _)| piece)
+    }
+
+    /// How many pieces the dataset has.
+    pub fn piece_count(&self) -> u32 {
+        self.pieces.count()
     }
 
     /// Whether there is room for all of the dataset.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use forebay_core::{
     ByteSize, DatasetId,
     benefit::Mode,
-    manager::{Answer, Managers, Order, Piece, Refusal, Report, Rule, Space},
+    manager::{Answer, JOB_PIECES_MAX, Managers, Order, Piece, Refusal, Report, Rule, Space},
     placement::Placement,
     units::ByteRate,
 };
@@ -218,4 +218,22 @@ fn random_reports_do_no_harm() {
             assert!((0..3).map(kept).sum::<u64>() <= managers.capacity().0, "seed {seed}");
         }
     }
+}
+
+/// Promise 6: what is remembered of jobs is bounded, however finely their datasets are cut.
+#[test]
+fn jobs_of_many_pieces_are_few() {
+    let pieces = vec![1; 1 << 17];
+    let mut managers = managers_of(3, 2, &pieces);
+    let jobs_max = JOB_PIECES_MAX >> 17;
+    let name = |number: u64| format!("job {number}");
+    for number in 0..jobs_max {
+        let dataset = dataset(u8::try_from(number % 2).unwrap());
+        let (answer, _) = managers.report(s(0), dataset, &name(number), &hello(number));
+        assert!(answer.is_ok(), "{number}: {answer:?}");
+    }
+    let (refused, _) = managers.report(s(0), dataset(0), "another", &hello(99));
+    assert_eq!(refused, Err(Refusal::TooManyJobs));
+    let (known, _) = managers.report(s(0), dataset(0), &name(0), &drawn(0, &[]));
+    assert!(known.is_ok(), "{known:?}");
 }

@@ -126,12 +126,14 @@ fn a_client_whose_certificate_does_not_hold_is_told() {
 
 #[test]
 fn the_wrong_kind_of_port_is_named() {
-    let (plain, tls) = (Town::new(Way::Tcp), Town::new(Way::Tls));
-    let credentials = plain.by_token(OURS);
+    let (plain, tls) = (Town::new(Way::Clear), Town::new(Way::Tls));
+    let credentials = plain.credentials(None, None);
     let error = told(&credentials, at("tls", plain.node.listen.unwrap()));
     assert!(error.contains("does not speak TLS") && error.contains("use tcp://"), "{error}");
-    let error = told(&tls.by_token(OURS), at("tcp", tls.node.listen.unwrap()));
+    let error = told(&credentials, at("tcp", tls.node.listen.unwrap()));
     assert!(error.contains("use tls:// instead of tcp://"), "{error}");
+    let error = told(&plain.by_token(OURS), at("tcp", plain.node.listen.unwrap()));
+    assert!(error.contains("no token is sent there; use the node's Unix socket"), "{error}");
     let http = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
     let error = told(&credentials, at("tcp", answering(http)));
     assert!(error.contains("does not speak forebay's protocol"), "{error}");
@@ -262,7 +264,7 @@ fn an_agents_way_to_a_node_is_told_the_same() {
     let foreign = Files { authority: Some(other.path()), ..Files::default() };
     let error = dial(&Credentials::read(&foreign).unwrap(), town.endpoint()).unwrap_err();
     assert!(error.to_string().contains("another authority"), "{error}");
-    let plain = Town::new(Way::Tcp);
+    let plain = Town::new(Way::Clear);
     let error = dial(&credentials, at("tls", plain.node.listen.unwrap())).unwrap_err();
     assert!(error.to_string().contains("does not speak TLS"), "{error}");
     let error = dial(&Credentials::default(), town.endpoint()).unwrap_err();

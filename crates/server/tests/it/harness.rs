@@ -132,7 +132,7 @@ pub struct Raw {
 }
 
 /// Whatever can be read and written; a descriptor can be passed over a Unix socket.
-pub trait Socket: Read + Write {
+pub trait Socket: Read + Write + Send {
     fn unix(&self) -> Option<&UnixStream> {
         None
     }
@@ -143,7 +143,7 @@ impl Socket for UnixStream {
     }
 }
 impl Socket for TcpStream {}
-impl<T: Read + Write> Socket for StreamOwned<ClientConnection, T> {}
+impl<T: Read + Write + Send> Socket for StreamOwned<ClientConnection, T> {}
 
 impl Raw {
     /// Connects and says nothing.

@@ -6,14 +6,19 @@
 use bytes::Bytes;
 use forebay_client::{Client, Handle, Next, Opening};
 use forebay_core::{
-    DatasetId, Namespace, NamespaceId, manager::Report, presence::Known, table::proof_of,
+    DatasetId, Namespace, NamespaceId,
+    manager::Report,
+    presence::Known,
+    ring::{Member, Weight},
+    table::proof_of,
 };
 use forebay_wire::{
     BODY_SIZE_MAX, BlobLength, BlobProgress, BlobRange, ClaimAnswer, ErrorCode, Header,
-    RenewAnswer, Reply, Request, ShowAnswer,
+    PutAnswer, RenewAnswer, Reply, Request, ShowAnswer,
 };
 
 use crate::{
+    authority::private,
     harness::{Data, PATIENCE, Raw, get, put},
     town::{OURS, THEIRS, Town, Way, code, hello, on_both_ways, refusal, token_of},
 };
@@ -227,7 +232,7 @@ fn a_claim_is_its_holders_alone() {
     });
 }
 
-/// A job is fenced, and leaves, by its own tenant alone; others see that it is there, and no name.
+/// A job is fenced, and leaves, by its own tenant alone; others see nothing of it.
 #[test]
 fn jobs_of_two_tenants_may_have_one_name() {
     on_both_ways(|town| {
@@ -250,7 +255,9 @@ fn jobs_of_two_tenants_may_have_one_name() {
         let (mut nosy, theirs) = job(THEIRS, "nosy");
         nosy.report(theirs, report(3)).unwrap();
         let seen = String::from_utf8(nosy.explain(theirs).unwrap().to_vec()).unwrap();
-        assert!(seen.contains("nosy") && seen.contains("another tenant's"), "{seen}");
+        let jobs = serde_json::from_str::<serde_json::Value>(&seen).unwrap()["jobs"].take();
+        let names: Vec<_> = jobs.as_array().unwrap().iter().map(|job| &job["name"]).collect();
+        assert_eq!(names, ["nosy"], "{seen}");
         assert!(!seen.contains("secret-name") && !seen.contains(OURS), "{seen}");
         for (name, _) in nosy.stats().unwrap() {
             assert!(!name.contains("secret") && !name.contains(OURS), "{name}");
@@ -304,4 +311,63 @@ fn nonsense_ends_its_connection_and_no_other() {
         town.node.wait_for_connections(1);
         assert_eq!(town.node.service.gauges().claims_held, 0);
     });
+}
+
+/// Whoever knows the cluster's token runs it: it may use all there is. But one who says that it is a node takes
+/// counsel, and nothing else.
+#[test]
+fn nodes_take_counsel_and_operators_do_the_rest() {
+    let cluster = "token-of-the-cluster-".repeat(3);
+    let town = Town::with(Way::Tls, |config| {
+        let path = config.tls_key.as_ref().unwrap().with_file_name("cluster.token");
+        private(&path, &cluster);
+        config.cluster_token = Some(path);
+        config.cluster_authority = config.tls_clients.clone();
+        config.name = Some("a".parse().unwrap());
+        config.nodes = ["a", "b"]
+            .map(|name| Member {
+                name: name.parse().unwrap(),
+                endpoint: format!("/nowhere/{name}.sock").parse().unwrap(),
+                weight: Weight::default(),
+                zone: None,
+            })
+            .to_vec();
+    });
+    let data = Data::of(&town.namespace(OURS), &[1000; 4]);
+    let mut ours = town.connect(&town.by_token(OURS), "ours").unwrap();
+    let handle = ours.open(&data.digest).unwrap();
+    put(&mut ours, handle, &data, 0);
+    let mut node = town.raw_as("b", &cluster);
+    for request in [Request::Stats, Request::Ring, upload(&data, town.namespace(OURS).id())] {
+        assert_eq!(refusal(node.ask(&request)).code, ErrorCode::Identity, "{request:?}");
+    }
+    let mut operator = town.raw_as("operator", &cluster);
+    operator.open_first(&data);
+    let evicted = operator.ask(&Request::Evict { handle: 0 });
+    assert_eq!(evicted, Reply::Evicted { bytes: 1000 });
+}
+
+/// Promise 6: what one tenant has begun to put leaves room for what others put.
+#[test]
+fn a_tenant_cannot_take_all_room_for_puts() {
+    let town = Town::new(Way::Clear);
+    let data = Data::of(&town.namespace(THEIRS), &[1000; 200]);
+    let mut begun = 0;
+    let mut greedy: Vec<_> = (0..4).map(|_| town.raw(THEIRS)).collect();
+    for (number, raw) in (0_u64..).zip(&mut greedy) {
+        raw.open_first(&data);
+        for blob in number * 50..(number + 1) * 50 {
+            raw.ask(&Request::Claim { handle: 0, blobs: vec![blob] });
+            let payload = data.blobs[usize::try_from(blob).unwrap()].slice(..1);
+            match raw.ask(&Request::Put { handle: 0, blob, offset: 0, payload }) {
+                Reply::Put(PutAnswer::More) => begun += 1,
+                reply => assert_eq!(refusal(reply).code, ErrorCode::TooMuch),
+            }
+        }
+    }
+    assert_eq!(begun, 128, "half of all");
+    let data = Data::of(&town.namespace(OURS), &[1000; 4]);
+    let mut honest = town.connect(&town.by_token(OURS), "honest").unwrap();
+    let handle = honest.open(&data.digest).unwrap();
+    put(&mut honest, handle, &data, 0);
 }

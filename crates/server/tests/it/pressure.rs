@@ -200,3 +200,28 @@ fn a_refused_claim_holds_nothing() {
     assert!(client.claim(handle, &[1, 2, 99]).is_err());
     assert_eq!(node.service.gauges().claims_held, 0);
 }
+
+/// Promise 6: "slow readers cannot make memory grow". Waits that are over count until their answers have left.
+#[test]
+fn waits_that_nobody_hears_the_end_of_do_not_pile_up() {
+    const GETS: usize = 40_000;
+    let node = TestNode::start_with(|config| config.lease = Duration::from_mins(5), Vec::new());
+    let data = Data::new(&[100; 4]);
+    let (mut holder, handle) = node.open(&data);
+    holder.claim(handle, &[1]).unwrap();
+    let mut deaf = Raw::open(&node, &data);
+    let get = Request::Get { handle: 0, wait_ms: 1, ranges: vec![range(1, 100)] };
+    let said = get.encode(7).to_bytes().repeat(GETS);
+    thread::scope(|scope| {
+        let speaking = scope.spawn(|| deaf.send_bytes(&said));
+        let (mut before, mut still) = (0, 0);
+        while still < 10 && !speaking.is_finished() {
+            thread::sleep(Duration::from_millis(100));
+            let waits = node.service.counters().waits.get();
+            still = if waits == before && waits > 0 { still + 1 } else { 0 };
+            before = waits;
+        }
+        assert!(before < 8192, "{before} waits were begun, and none was heard of");
+        drop(node);
+    });
+}

@@ -193,3 +193,43 @@ fn metrics_can_be_scraped() {
     );
     assert!(fetch("/livez").contains("200 OK") && fetch("/nothing").contains("404"));
 }
+
+/// What another dataset has put is the other's: evicting one with the same blobs leaves it alone, now and after a
+/// restart. What one has put itself is gone for good.
+#[test]
+fn each_dataset_evicts_what_was_put_for_it() {
+    let node = TestNode::start(ByteSize::mib(8));
+    let (all, some) = (Data::new(&[50_000; 10]), Data::new(&[50_000; 5]));
+    let (mut client, handle) = node.open(&all);
+    (0..10).for_each(|blob| put(&mut client, handle, &all, blob));
+    let (mut other, part) = node.open(&some);
+    assert!((0..5).all(|blob| get(&mut other, part, &some, blob, NOW).is_ok()));
+    assert_eq!(other.evict(part).unwrap(), 0);
+    drop((client, other));
+    let node = node.restarted(|_| {});
+    let (mut client, handle) = node.open(&all);
+    assert!((0..10).all(|blob| get(&mut client, handle, &all, blob, NOW).is_ok()));
+    assert_eq!(client.evict(handle).unwrap(), 500_000);
+    drop(client);
+    let node = node.restarted(|_| {});
+    let (mut client, handle) = node.open(&some);
+    assert!((0..5).all(|blob| get(&mut client, handle, &some, blob, NOW).is_err()));
+}
+
+/// Anyone on the machine can connect to where the metrics are; nobody keeps others from asking.
+#[test]
+fn silent_readers_do_not_silence_the_probes() {
+    let node = TestNode::start_with(
+        |config| config.metrics = Some("127.0.0.1:0".parse().unwrap()),
+        Vec::new(),
+    );
+    let silent: Vec<TcpStream> =
+        (0..100).map(|_| TcpStream::connect(node.metrics.unwrap()).unwrap()).collect();
+    let mut socket = TcpStream::connect(node.metrics.unwrap()).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    drop(silent);
+}

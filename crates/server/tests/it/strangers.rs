@@ -35,7 +35,7 @@ fn is_closed(socket: &mut TcpStream, within: Duration) -> bool {
 
 #[test]
 fn the_silent_make_room_for_those_who_speak() {
-    for way in [Way::Tcp, Way::Tls] {
+    for way in [Way::Clear, Way::Tls] {
         let town = Town::with(way, |config| config.connections = 16);
         let data = Data::of(&town.namespace(OURS), &[1000; 4]);
         let mut first = town.connect(&town.by_token(OURS), "first").unwrap();
@@ -69,7 +69,7 @@ fn the_silent_make_room_for_those_who_speak() {
 /// The one test that waits for a deadline: twenty seconds.
 #[test]
 fn whoever_does_not_finish_a_greeting_is_disconnected() {
-    let waiting: Vec<_> = [Way::Tcp, Way::Tls]
+    let waiting: Vec<_> = [Way::Clear, Way::Tls]
         .into_iter()
         .flat_map(|way| [&[][..], &HANDSHAKE[..]].map(|begun| (way, begun)))
         .map(|(way, begun)| {
@@ -78,7 +78,7 @@ fn whoever_does_not_finish_a_greeting_is_disconnected() {
                 let mut socket = TcpStream::connect(town.node.listen.unwrap()).unwrap();
                 // As a frame, it makes no sense, and is ended at once.
                 socket
-                    .write_all(if way == Way::Tcp { &[0; 5][..begun.len().min(5)] } else { begun })
+                    .write_all(if way == Way::Clear { &[0; 5][..begun.len().min(5)] } else { begun })
                     .unwrap();
                 assert!(is_closed(&mut socket, 3 * PATIENCE), "{way:?} {begun:?}");
             })
@@ -95,7 +95,7 @@ fn whoever_does_not_finish_a_greeting_is_disconnected() {
 
 #[test]
 fn a_tenant_cannot_take_all_connections() {
-    for way in [Way::Tcp, Way::Tls] {
+    for way in [Way::Clear, Way::Tls] {
         let town = Town::with(way, |config| config.connections = 16);
         let greedy = town.by_token(THEIRS);
         let mut held: Vec<_> = (0..8).map(|_| town.connect(&greedy, "greedy").unwrap()).collect();

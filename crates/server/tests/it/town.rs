@@ -17,7 +17,8 @@ use crate::{
 /// How the node is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    Tcp,
+    /// On this machine: clients over its Unix socket, since they send no token over TCP; bare connections over that.
+    Clear,
     Tls,
 }
 
@@ -74,8 +75,10 @@ impl Town {
     }
 
     pub fn endpoint(&self) -> Endpoint {
-        let scheme = if self.way == Way::Tls { "tls" } else { "tcp" };
-        format!("{scheme}://{}", self.node.listen.unwrap()).parse().unwrap()
+        match self.way {
+            Way::Clear => self.node.config.socket.as_path().into(),
+            Way::Tls => format!("tls://{}", self.node.listen.unwrap()).parse().unwrap(),
+        }
     }
 
     pub fn namespace(&self, of: &str) -> Namespace {
@@ -112,7 +115,7 @@ impl Town {
         let socket = TcpStream::connect(self.node.listen.unwrap()).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         socket.set_write_timeout(Some(PATIENCE)).unwrap();
-        if self.way == Way::Tcp {
+        if self.way == Way::Clear {
             return Raw::over(socket);
         }
         let credentials = self.credentials(None, None);
@@ -123,8 +126,13 @@ impl Town {
 
     /// The same, after a hello with this tenant's token.
     pub fn raw(&self, of: &str) -> Raw {
+        self.raw_as("raw", &token_of(of))
+    }
+
+    /// The same, after a hello with this name and token.
+    pub fn raw_as(&self, job: &str, token: &str) -> Raw {
         let mut raw = self.silent();
-        let greeted = raw.ask(&hello("raw", token_of(of).as_bytes()));
+        let greeted = raw.ask(&hello(job, token.as_bytes()));
         assert!(matches!(greeted, Reply::Hello { .. }), "{greeted:?}");
         raw
     }
@@ -142,7 +150,7 @@ pub fn token_of(name: &str) -> String {
 
 /// Both ways, one after the other.
 pub fn on_both_ways(test: impl Fn(&Town)) {
-    for way in [Way::Tcp, Way::Tls] {
+    for way in [Way::Clear, Way::Tls] {
         test(&Town::new(way));
     }
 }
