@@ -17,7 +17,10 @@ use super::{
     history::Sight,
     words::{Bucket, Job, Request, Spec},
 };
-use crate::stable::{StableMap, StableSet};
+use crate::{
+    ByteSize,
+    stable::{StableMap, StableSet},
+};
 
 /// A place in the slab of jobs.
 pub(super) type JobIndex = u32;
@@ -154,7 +157,8 @@ pub(super) struct Jobs {
 }
 
 impl Jobs {
-    pub fn new(lease: Duration) -> Self {
+    /// Nobody is known yet; segments are usually so long.
+    pub fn new(lease: Duration, segment: ByteSize) -> Self {
         Self {
             lease,
             ids: StableMap::default(),
@@ -165,7 +169,7 @@ impl Jobs {
             readers: StableMap::default(),
             reused: Vec::new(),
             ticked: Duration::ZERO,
-            segment_bytes: 0.0,
+            segment_bytes: segment.0 as f64,
             counters: JobCounters::default(),
         }
     }

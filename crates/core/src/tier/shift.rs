@@ -113,7 +113,7 @@ impl Shift {
             reinsertion: settings.reinsertion,
             threshold: Threshold::new(settings.writes, settings.segment),
             history: History::new(&settings.history),
-            jobs: Jobs::new(settings.lease),
+            jobs: Jobs::new(settings.lease, settings.segment),
             priorities: StableMap::default(),
         }
     }

@@ -152,7 +152,7 @@ impl NextUse {
             threshold: Threshold::new(writes, settings.segment),
             residents: Residents::new(settings.dram.0, settings.flash.0),
             known: Known {
-                jobs: Jobs::new(settings.lease),
+                jobs: Jobs::new(settings.lease, settings.segment),
                 buckets: StableMap::default(),
                 block: u32::try_from(block).expect("at most 256"),
                 unknown_start: settings.unknown_start,

@@ -10,12 +10,12 @@ use forebay_core::{
 
 use super::{SEGMENT, World, settings, spec};
 
-fn world(flash: u64) -> World {
+pub fn world(flash: u64) -> World {
     World::new(PolicyKind::NextUse.build(&settings(0, flash)))
 }
 
 /// A hundred segments a second, which is what a world with one reader does.
-fn rated(spec: Spec) -> Spec {
+pub fn rated(spec: Spec) -> Spec {
     Spec { rate: Some(ByteRate(ByteSize(100 * u64::from(SEGMENT)))), ..spec }
 }
 
