@@ -5,6 +5,7 @@ mod facts;
 mod foresight;
 mod next_use;
 mod shift;
+mod speculation;
 
 use std::time::Duration;
 
