@@ -352,7 +352,7 @@ impl Policy for NextUse {
             (candidate.rank, candidate.chance) = (Rank::at(SPENT), Chance::Spent);
         }
         let key = CellKey { bucket, block, read_by };
-        let entry = |tier, cell| Entry {
+        let entry = |tier, cell, chance| Entry {
             segment,
             bucket,
             place,
@@ -361,7 +361,7 @@ impl Policy for NextUse {
             cell,
             touched: now,
             brought_by: reader,
-            chance: candidate.chance,
+            chance,
         };
         let dram = &mut self.residents.dram;
         let in_dram = dram.can_hold(bytes)
@@ -369,13 +369,13 @@ impl Policy for NextUse {
                 || dram.last().is_some_and(|(last, _)| is_sooner(now, candidate.rank, last)));
         if in_dram {
             let cell = dram.cell(key, || candidate.rank);
-            self.residents.insert(entry(Tier::Dram, cell), bytes);
+            self.residents.insert(entry(Tier::Dram, cell, Chance::None), bytes);
             self.relieve_dram(now, changes);
             return Answer::Kept;
         }
         if self.make_room(now, candidate, (segment, bytes), reader, changes) {
             let cell = self.residents.flash.cell(key, || candidate.rank);
-            self.residents.insert(entry(Tier::Flash, cell), bytes);
+            self.residents.insert(entry(Tier::Flash, cell, candidate.chance), bytes);
             return Answer::Kept;
         }
         Answer::Passed

@@ -48,3 +48,14 @@ fn what_is_spent_is_tried_and_kept_while_that_pays() {
     let pays = 10 * paid - tried;
     assert!((pays..pays + 350).contains(&kept), "{kept} where {paid} pay for {pays} more");
 }
+
+/// What is read again while it is in memory says nothing about flash: a sixteenth of what is spent is tried there, and no more.
+#[test]
+fn what_is_read_again_in_memory_was_not_tried() {
+    let mut world = World::new(PolicyKind::NextUse.build(&settings(500, 20_000)));
+    world.announce(1, &spec(&[1, 2], 5000));
+    world.scan(1, 1, 0..500);
+    assert_eq!(world.scan(2, 1, 0..500), 500);
+    world.scan(1, 2, 0..5000);
+    assert!((250..400).contains(&world.written), "{} of 5000", world.written);
+}
