@@ -408,8 +408,9 @@ impl Jobs {
     }
 
     /// What became of the segments that a job brought, if it is known still.
-    pub fn followed(&mut self, job: JobIndex) -> Option<&mut Followed> {
-        self.states.get_mut(job as usize)?.as_mut().map(|state| &mut state.followed)
+    pub fn followed(&mut self, job: Job) -> Option<&mut Followed> {
+        let index = *self.ids.get(&job)?;
+        Some(&mut self.state_mut(index).followed)
     }
 
     /// What a bucket's segments are long, on average over all.

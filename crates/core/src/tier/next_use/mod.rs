@@ -32,11 +32,11 @@ use super::{
     Clock, Counters, Policy,
     contradiction::Contradiction,
     history::History,
-    jobs::{JobIndex, Jobs},
+    jobs::Jobs,
     kind::Settings,
     shelves::Tier,
     threshold::{Threshold, WriteSettings},
-    words::{Answer, Bucket, Changes, Fact, Request, Segment},
+    words::{Answer, Bucket, Changes, Fact, Job, Request, Segment},
 };
 use crate::stable::StableMap;
 
@@ -216,7 +216,7 @@ impl NextUse {
         now: Duration,
         candidate: Candidate,
         (segment, bytes): (Segment, u32),
-        brought_by: Option<JobIndex>,
+        brought_by: Option<Job>,
         changes: &mut Changes,
     ) -> bool {
         let flash = &mut self.residents.flash;
@@ -312,7 +312,7 @@ impl Policy for NextUse {
         }
         let reading = reading.map(|index| self.known.jobs.reading(index));
         let bit = reading.map_or(0, |reading| 1_u64 << reading.bit);
-        let reader = reading.map(|reading| reading.job);
+        let reader = request.job.filter(|_| reading.is_some());
         let planned = reading.is_some_and(|reading| reading.stage.is_some());
         // What is not in the history's sample is where whoever reads it is.
         let place = sight.place.or(reading.map(|reading| rounded(reading.head))).unwrap_or(0);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forebay_core::tier::PolicyKind;
+use forebay_core::tier::{Fact, Job, PolicyKind};
 
 use super::{World, next_use::world, settings, spec};
 
@@ -58,4 +58,15 @@ fn what_is_read_again_in_memory_was_not_tried() {
     assert_eq!(world.scan(2, 1, 0..500), 500);
     world.scan(1, 2, 0..5000);
     assert!((250..400).contains(&world.written), "{} of 5000", world.written);
+}
+
+/// A job is judged by what became of its own segments, not by those of one that has ended.
+#[test]
+fn nobody_answers_for_the_segments_of_another() {
+    let mut world = world(100);
+    world.scan(1, 1, 0..100);
+    world.policy.tell(world.now, Fact::Ended { job: Job(1) }).unwrap();
+    // All of them make room unread.
+    world.scan(2, 2, 0..100);
+    assert_eq!((world.kept(1, 0..100), world.kept(2, 0..100)), (0, 100));
 }
