@@ -188,6 +188,7 @@ impl NextUse {
             *reads = history.reads_per_segment(now, *bucket);
             history.trail(*bucket) > 0 || jobs.is_read(*bucket)
         });
+        jobs.forget_unread(|bucket| buckets.contains_key(&bucket));
         self.clear_reused(now);
         self.rank_all(now);
     }
@@ -418,4 +419,16 @@ impl Policy for NextUse {
 )]
 fn rounded(place: f64) -> u32 {
     place as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::jobs::tests::announced_anew, *};
+    use crate::ByteSize;
+
+    #[test]
+    fn buckets_that_were_announced_and_never_read_are_forgotten() {
+        let policy = NextUse::new(&Settings::new(ByteSize(0), ByteSize(100)));
+        assert!(announced_anew(policy, |policy| &policy.known.jobs) <= 2);
+    }
 }
