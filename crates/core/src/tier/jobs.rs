@@ -17,7 +17,10 @@ use super::{
     history::Sight,
     words::{Bucket, Job, Request, Spec},
 };
-use crate::stable::{StableMap, StableSet};
+use crate::{
+    ByteSize,
+    stable::{StableMap, StableSet},
+};
 
 /// A place in the slab of jobs.
 pub(super) type JobIndex = u32;
@@ -154,7 +157,8 @@ pub(super) struct Jobs {
 }
 
 impl Jobs {
-    pub fn new(lease: Duration) -> Self {
+    /// Nobody is known yet; segments are usually so long.
+    pub fn new(lease: Duration, segment: ByteSize) -> Self {
         Self {
             lease,
             ids: StableMap::default(),
@@ -165,7 +169,7 @@ impl Jobs {
             readers: StableMap::default(),
             reused: Vec::new(),
             ticked: Duration::ZERO,
-            segment_bytes: 0.0,
+            segment_bytes: segment.0 as f64,
             counters: JobCounters::default(),
         }
     }
@@ -362,6 +366,13 @@ impl Jobs {
         false
     }
 
+    /// Forgets buckets that nobody is known to read any more, except where residents may have the bits of those who did.
+    pub fn forget_unread(&mut self, may_have_bits: impl Fn(Bucket) -> bool) {
+        self.readers.retain(|bucket, readers| {
+            readers.iter().any(Option::is_some) || may_have_bits(*bucket)
+        });
+    }
+
     /// How many active jobs have named a bucket and not finished it (Shift's future priority).
     pub fn future_readers(&self, now: Duration, bucket: Bucket) -> u32 {
         let readers = self.readers(bucket);
@@ -404,8 +415,9 @@ impl Jobs {
     }
 
     /// What became of the segments that a job brought, if it is known still.
-    pub fn followed(&mut self, job: JobIndex) -> Option<&mut Followed> {
-        self.states.get_mut(job as usize)?.as_mut().map(|state| &mut state.followed)
+    pub fn followed(&mut self, job: Job) -> Option<&mut Followed> {
+        let index = *self.ids.get(&job)?;
+        Some(&mut self.state_mut(index).followed)
     }
 
     /// What a bucket's segments are long, on average over all.
@@ -561,5 +573,31 @@ impl Jobs {
 
     fn reading_mut(&mut self, index: ReadingIndex) -> &mut Reading {
         self.readings[index as usize].as_mut().expect("readings are known while they are listed")
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::{
+        super::{
+            Changes, Fact, Policy,
+            words::{Segment, Stage},
+        },
+        *,
+    };
+
+    /// Promise 6 (bounded): one job is announced again and again, each time with other buckets, and reads none of them. Says
+    /// of how many buckets it is known who reads them.
+    pub fn announced_anew<P: Policy>(mut policy: P, jobs: impl Fn(&P) -> &Jobs) -> usize {
+        let request = Request { segment: Segment(0), bucket: Bucket(0), job: None, bytes: 1 };
+        for round in 0..100 {
+            let now = Duration::from_mins(round);
+            let bucket = Bucket(u32::try_from(round).expect("a few"));
+            let stages = vec![Stage { buckets: vec![(bucket, ByteSize(1))] }];
+            let spec = Spec { stages, rate: None, starts: None, lease: None };
+            policy.tell(now, Fact::Announced { job: Job(1), spec: &spec }).expect("it can be");
+            policy.request(now, &request, &mut Changes::default());
+        }
+        jobs(&policy).readers.len()
     }
 }

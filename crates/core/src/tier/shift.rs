@@ -113,7 +113,7 @@ impl Shift {
             reinsertion: settings.reinsertion,
             threshold: Threshold::new(settings.writes, settings.segment),
             history: History::new(&settings.history),
-            jobs: Jobs::new(settings.lease),
+            jobs: Jobs::new(settings.lease, settings.segment),
             priorities: StableMap::default(),
         }
     }
@@ -139,6 +139,9 @@ impl Shift {
     fn refresh(&mut self, now: Duration) {
         if self.threshold.tick(now) {
             self.jobs.tick(now);
+            // Nothing here has bits.
+            self.jobs.forget_unread(|_| false);
+            self.jobs.reused.clear();
             self.priorities.clear();
         }
         if let Admission::DynamicRandom { share, written, since, .. } = &mut self.admission
@@ -266,5 +269,18 @@ impl Policy for Shift {
             history_one_in: self.history.one_in(),
             overruled: 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::jobs::tests::announced_anew, *};
+    use crate::ByteSize;
+
+    #[test]
+    fn buckets_that_were_announced_and_never_read_are_forgotten() {
+        let settings = Settings::new(ByteSize(0), ByteSize(100));
+        let policy = Shift::new(&settings, Eviction::Lru, Admission::Priority(Priority::Future));
+        assert!(announced_anew(policy, |policy| &policy.jobs) <= 2);
     }
 }

@@ -229,6 +229,30 @@ mod tests {
         assert!((1100..1450).contains(&written), "{written}");
     }
 
+    /// "It does not integrate while […] the threshold [is] at its minimum": after hours without an offer it is not too low for
+    /// longer than it takes to see one, or the token bucket would choose what is written instead.
+    #[test]
+    fn an_idle_night_does_not_lower_the_threshold_of_the_morning() {
+        let mut threshold = threshold(20_000_000);
+        for tick in 0..1000 {
+            threshold.tick(Duration::from_secs(10 * tick));
+        }
+        offer(&mut threshold, 10_000, 60, 3.0);
+        assert!((3.75..3.9).contains(&threshold.value()), "a fifth passes: {}", threshold.value());
+    }
+
+    /// "It does not integrate while its correction is at its bounds": where no threshold would be high enough, the next one
+    /// is not too high for long.
+    #[test]
+    fn what_no_threshold_holds_back_does_not_raise_the_next() {
+        let mut threshold = threshold(20_000_000);
+        // More readers than are told apart: all or nothing.
+        offer(&mut threshold, 0, 2000, 100.0);
+        offer(&mut threshold, 2000, 300, 3.0);
+        let written = offer(&mut threshold, 2300, 100, 3.0);
+        assert!((1800..=2200).contains(&written), "{written} MB of 20 MB/s in 100 s and a burst");
+    }
+
     #[test]
     fn without_a_limit_the_threshold_stays_and_all_pass() {
         let mut threshold = Threshold::new(WriteSettings::default(), ByteSize(1_000_000));

@@ -32,11 +32,11 @@ use super::{
     Clock, Counters, Policy,
     contradiction::Contradiction,
     history::History,
-    jobs::{JobIndex, Jobs},
+    jobs::Jobs,
     kind::Settings,
     shelves::Tier,
     threshold::{Threshold, WriteSettings},
-    words::{Answer, Bucket, Changes, Fact, Request, Segment},
+    words::{Answer, Bucket, Changes, Fact, Job, Request, Segment},
 };
 use crate::stable::StableMap;
 
@@ -152,7 +152,7 @@ impl NextUse {
             threshold: Threshold::new(writes, settings.segment),
             residents: Residents::new(settings.dram.0, settings.flash.0),
             known: Known {
-                jobs: Jobs::new(settings.lease),
+                jobs: Jobs::new(settings.lease, settings.segment),
                 buckets: StableMap::default(),
                 block: u32::try_from(block).expect("at most 256"),
                 unknown_start: settings.unknown_start,
@@ -188,6 +188,7 @@ impl NextUse {
             *reads = history.reads_per_segment(now, *bucket);
             history.trail(*bucket) > 0 || jobs.is_read(*bucket)
         });
+        jobs.forget_unread(|bucket| buckets.contains_key(&bucket));
         self.clear_reused(now);
         self.rank_all(now);
     }
@@ -216,7 +217,7 @@ impl NextUse {
         now: Duration,
         candidate: Candidate,
         (segment, bytes): (Segment, u32),
-        brought_by: Option<JobIndex>,
+        brought_by: Option<Job>,
         changes: &mut Changes,
     ) -> bool {
         let flash = &mut self.residents.flash;
@@ -312,7 +313,7 @@ impl Policy for NextUse {
         }
         let reading = reading.map(|index| self.known.jobs.reading(index));
         let bit = reading.map_or(0, |reading| 1_u64 << reading.bit);
-        let reader = reading.map(|reading| reading.job);
+        let reader = request.job.filter(|_| reading.is_some());
         let planned = reading.is_some_and(|reading| reading.stage.is_some());
         // What is not in the history's sample is where whoever reads it is.
         let place = sight.place.or(reading.map(|reading| rounded(reading.head))).unwrap_or(0);
@@ -352,7 +353,7 @@ impl Policy for NextUse {
             (candidate.rank, candidate.chance) = (Rank::at(SPENT), Chance::Spent);
         }
         let key = CellKey { bucket, block, read_by };
-        let entry = |tier, cell| Entry {
+        let entry = |tier, cell, chance| Entry {
             segment,
             bucket,
             place,
@@ -361,7 +362,7 @@ impl Policy for NextUse {
             cell,
             touched: now,
             brought_by: reader,
-            chance: candidate.chance,
+            chance,
         };
         let dram = &mut self.residents.dram;
         let in_dram = dram.can_hold(bytes)
@@ -369,13 +370,13 @@ impl Policy for NextUse {
                 || dram.last().is_some_and(|(last, _)| is_sooner(now, candidate.rank, last)));
         if in_dram {
             let cell = dram.cell(key, || candidate.rank);
-            self.residents.insert(entry(Tier::Dram, cell), bytes);
+            self.residents.insert(entry(Tier::Dram, cell, Chance::None), bytes);
             self.relieve_dram(now, changes);
             return Answer::Kept;
         }
         if self.make_room(now, candidate, (segment, bytes), reader, changes) {
             let cell = self.residents.flash.cell(key, || candidate.rank);
-            self.residents.insert(entry(Tier::Flash, cell), bytes);
+            self.residents.insert(entry(Tier::Flash, cell, candidate.chance), bytes);
             return Answer::Kept;
         }
         Answer::Passed
@@ -418,4 +419,16 @@ impl Policy for NextUse {
 )]
 fn rounded(place: f64) -> u32 {
     place as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::jobs::tests::announced_anew, *};
+    use crate::ByteSize;
+
+    #[test]
+    fn buckets_that_were_announced_and_never_read_are_forgotten() {
+        let policy = NextUse::new(&Settings::new(ByteSize(0), ByteSize(100)));
+        assert!(announced_anew(policy, |policy| &policy.known.jobs) <= 2);
+    }
 }

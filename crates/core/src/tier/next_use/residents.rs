@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use super::{
     super::{
-        jobs::JobIndex,
         shelves::Tier,
-        words::{Bucket, Segment},
+        words::{Bucket, Job, Segment},
     },
     cells::{CellKey, Cells, Rank},
     speculation::Chance,
@@ -26,8 +25,8 @@ pub(super) struct Entry {
     pub tier: Tier,
     pub cell: u32,
     pub touched: Duration,
-    /// Who brought it, until somebody else reads it.
-    pub brought_by: Option<JobIndex>,
+    /// Who brought it, until somebody else reads it; that job may be gone, and its place in the slab another's.
+    pub brought_by: Option<Job>,
     /// Why it is on flash; nobody has read it there yet if it is on the chance.
     pub chance: Chance,
 }

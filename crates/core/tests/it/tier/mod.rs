@@ -2,8 +2,10 @@
 
 mod contract;
 mod facts;
+mod foresight;
 mod next_use;
 mod shift;
+mod speculation;
 
 use std::time::Duration;
 
@@ -63,5 +65,11 @@ impl World {
     /// Reads part of a bucket, and counts hits.
     pub fn scan(&mut self, job: u64, bucket: u32, numbers: std::ops::Range<u64>) -> u64 {
         numbers.map(|number| u64::from(self.read(job, bucket, number).is_hit())).sum()
+    }
+
+    /// How much of part of a bucket is resident.
+    pub fn kept(&self, bucket: u32, numbers: std::ops::Range<u64>) -> u64 {
+        let is_kept = |number: u64| self.policy.contains(request(0, bucket, number).segment);
+        numbers.map(|number| u64::from(is_kept(number))).sum()
     }
 }

@@ -10,12 +10,12 @@ use forebay_core::{
 
 use super::{SEGMENT, World, settings, spec};
 
-fn world(flash: u64) -> World {
+pub fn world(flash: u64) -> World {
     World::new(PolicyKind::NextUse.build(&settings(0, flash)))
 }
 
 /// A hundred segments a second, which is what a world with one reader does.
-fn rated(spec: Spec) -> Spec {
+pub fn rated(spec: Spec) -> Spec {
     Spec { rate: Some(ByteRate(ByteSize(100 * u64::from(SEGMENT)))), ..spec }
 }
 
@@ -149,8 +149,12 @@ fn a_follower_that_comes_too_late_is_not_waited_for() {
     // But one in 64 is tried, and a reader that nobody announced finds those, as soon as it is noticed.
     world.read(2, 1, 0);
     world.now += Duration::from_secs(10);
-    let hits = world.scan(2, 1, 1..5000);
-    assert!(hits >= 30, "{hits}");
+    world.scan(2, 1, 1..1000);
+    let hits = world.scan(2, 1, 1000..5000);
+    assert!(
+        (30..100).contains(&hits),
+        "{hits} of the 62 that were tried since nothing else was kept"
+    );
 }
 
 /// A full shuffle: what has more readers to come stays.
@@ -209,21 +213,18 @@ fn scarce_writes_go_where_most_reads_come_of_them() {
     for job in [4, 5] {
         world.announce(job, &spec(&[2], 300_000));
     }
-    // Past the burst that is free at the beginning: five thousand seconds of reading take turns.
+    // Past the burst that is free at the beginning: an hour and a half of reading, in which nobody is always first when
+    // something may be written again.
+    let mut random = fastrand::Rng::with_seed(5);
     for number in 0..300_000 {
-        world.read(1, 1, number);
-        world.read(4, 2, number);
+        let mut both = [(1, 1), (4, 2)];
+        random.shuffle(&mut both);
+        for (job, bucket) in both {
+            world.read(job, bucket, number);
+        }
     }
-    let kept = |world: &World, bucket: u32| {
-        let segment = |number: u64| super::request(0, bucket, number).segment;
-        (290_000..300_000).filter(|number| world.policy.contains(segment(*number))).count()
-    };
-    assert!(
-        kept(&world, 1) > 8000 && kept(&world, 2) < 1000,
-        "{} {}",
-        kept(&world, 1),
-        kept(&world, 2)
-    );
+    let kept = [1, 2].map(|bucket| world.kept(bucket, 290_000..300_000));
+    assert!(kept[0] > 8000 && kept[1] < 1000, "{kept:?}");
 }
 
 /// "Within 10 % of LRU when specifications are false": whatever they are made of.
