@@ -54,7 +54,8 @@ async fn connect(
                 return Err(io::Error::other(text));
             }
             if !credentials.token().is_empty() {
-                let text = "anyone may listen there, so no token is sent; use its socket, or tls://";
+                let text =
+                    "anyone may listen there, so no token is sent; use its socket, or tls://";
                 return Err(io::Error::other(text));
             }
             let (reader, writer) = socket.into_split();

@@ -83,7 +83,9 @@ pub enum Refusal {
     #[error("{DATASETS_MAX} datasets are managed already; read through")]
     TooManyDatasets,
     /// There is another, on what is remembered of all jobs.
-    #[error("so many jobs read datasets of so many chunks that no more is remembered of them; read through")]
+    #[error(
+        "so many jobs read datasets of so many chunks that no more is remembered of them; read through"
+    )]
     TooManyJobs,
     /// It cannot be.
     #[error(transparent)]

@@ -13,8 +13,8 @@ use forebay_core::{
     table::proof_of,
 };
 use forebay_wire::{
-    BODY_SIZE_MAX, BlobLength, BlobProgress, BlobRange, ClaimAnswer, ErrorCode, Header,
-    PutAnswer, RenewAnswer, Reply, Request, ShowAnswer,
+    BODY_SIZE_MAX, BlobLength, BlobProgress, BlobRange, ClaimAnswer, ErrorCode, Header, PutAnswer,
+    RenewAnswer, Reply, Request, ShowAnswer,
 };
 
 use crate::{

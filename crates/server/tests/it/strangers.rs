@@ -78,7 +78,11 @@ fn whoever_does_not_finish_a_greeting_is_disconnected() {
                 let mut socket = TcpStream::connect(town.node.listen.unwrap()).unwrap();
                 // As a frame, it makes no sense, and is ended at once.
                 socket
-                    .write_all(if way == Way::Clear { &[0; 5][..begun.len().min(5)] } else { begun })
+                    .write_all(if way == Way::Clear {
+                        &[0; 5][..begun.len().min(5)]
+                    } else {
+                        begun
+                    })
                     .unwrap();
                 assert!(is_closed(&mut socket, 3 * PATIENCE), "{way:?} {begun:?}");
             })
