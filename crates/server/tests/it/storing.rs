@@ -78,8 +78,9 @@ fn the_oldest_goes_when_there_is_no_room() {
     let presence = client.presence(handle, 120).unwrap();
     let resident: Vec<usize> =
         (0..120).filter(|blob| presence[blob / 8] >> (blob % 8) & 1 == 1).collect();
-    assert!(resident.len() >= 50 && resident.last() == Some(&119), "{resident:?}");
-    assert!(resident.windows(2).all(|pair| pair[1] == pair[0] + 1), "{resident:?}");
+    assert!(resident.len() >= 50, "{resident:?}");
+    // Of the older half, a region that is still being written or looked at may be passed over.
+    assert!((70..120).all(|blob| resident.contains(&blob)), "{resident:?}");
     assert_eq!(resident.len() as u64, node.service.gauges().resident_blobs);
     assert_eq!(get(&mut client, handle, &data, 0, NOW), Err(GetAnswer::Miss));
     assert_eq!(get(&mut client, handle, &data, 119, NOW).unwrap(), data.blobs[119]);
