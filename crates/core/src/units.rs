@@ -114,14 +114,23 @@ impl fmt::Display for ByteSize {
             |factor: u64| bytes.is_multiple_of(factor) && (1..10_000).contains(&(bytes / factor));
         let text = if let Some((name, factor)) = BINARY.iter().find(|(_, factor)| is_few(*factor)) {
             format!("{} {name}", bytes / factor)
-        } else if let Some((name, factor)) = DECIMAL.iter().find(|(_, factor)| bytes >= *factor) {
-            let value = bytes as f64 / *factor as f64;
-            let decimals = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
-            format!("{value:.decimals$} {name}")
         } else {
-            format!("{bytes} B")
+            self.rounded()
         };
         f.pad(&text)
+    }
+}
+
+impl ByteSize {
+    /// In decimal units, so that figures of one column can be compared.
+    pub fn rounded(self) -> String {
+        let bytes = self.0;
+        let Some((name, factor)) = DECIMAL.iter().find(|(_, factor)| bytes >= *factor) else {
+            return format!("{bytes} B");
+        };
+        let value = bytes as f64 / *factor as f64;
+        let decimals = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+        format!("{value:.decimals$} {name}")
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::{io, path::PathBuf};
 
+use forebay_core::ByteSize;
+
 use crate::format::{Dtype, FormatError, Layout};
 
 /// Why tables cannot be opened.
@@ -23,6 +25,10 @@ pub enum OpenError {
     Io { path: PathBuf, source: io::Error },
     #[error("{count} tables; there can be {max} at most", max = u16::MAX)]
     TooMany { count: usize },
+    #[error(
+        "tables of {needed} are to be kept whole, and this machine has {there} of memory; give less `memory`"
+    )]
+    Memory { needed: ByteSize, there: ByteSize },
     #[error("no tables; name at least one")]
     None,
     #[error(

@@ -146,10 +146,14 @@ impl Tables {
                 Err(source) => return Err(OpenError::NoRing { source }),
             },
         };
-        Ok(Self::with(tables, options, ring_works))
+        Self::with(tables, options, ring_works)
     }
 
-    fn with(tables: Vec<Arc<Table>>, options: &Options, ring_works: bool) -> Self {
+    fn with(
+        tables: Vec<Arc<Table>>,
+        options: &Options,
+        ring_works: bool,
+    ) -> Result<Self, OpenError> {
         let layouts: Vec<Layout> = tables.iter().map(|table| table.layout).collect();
         let shape =
             |layout: &Layout| TableShape { rows: layout.rows, row_bytes: layout.row_bytes() };
@@ -158,13 +162,17 @@ impl Tables {
             Budget::new(layouts.iter().map(shape).collect(), Capacity::Bytes(options.memory));
         let whole = whole_tables(&budget);
         let page_max = usize::try_from(memory / PAGE_SHARE).unwrap_or(usize::MAX);
+        let whole_bytes: u64 =
+            layouts.iter().zip(&whole).filter(|(_, whole)| **whole).map(|(l, _)| l.bytes()).sum();
+        // More than there is would not be an error but the end of the process.
+        if let Some(there) = machine_memory().filter(|there| whole_bytes > there.0) {
+            return Err(OpenError::Memory { needed: ByteSize(whole_bytes), there });
+        }
         let resident = Resident::new(tables, &whole, page_max);
         // To the policy whole tables are nothing: their rows never ask for room.
         let shapes = layouts.iter().zip(&whole).map(|(layout, whole)| {
             if *whole { TableShape { rows: 0, row_bytes: 0 } } else { shape(layout) }
         });
-        let whole_bytes: u64 =
-            layouts.iter().zip(&whole).filter(|(_, whole)| **whole).map(|(l, _)| l.bytes()).sum();
         let left = memory.saturating_sub(whole_bytes).saturating_sub(resident.page_slack());
         let decider = whole.iter().any(|whole| !whole).then(|| {
             let budget = Budget::new(shapes.collect(), Capacity::Bytes(ByteSize(left)));
@@ -175,7 +183,7 @@ impl Tables {
         for layout in &layouts {
             columns.push(columns[columns.len() - 1] + layout.dimension as usize);
         }
-        Self {
+        Ok(Self {
             layouts,
             columns,
             whole,
@@ -189,7 +197,7 @@ impl Tables {
             io: options.io,
             direct: options.direct,
             counters: Counters::default(),
-        }
+        })
     }
 
     /// The shapes of the tables, in their order.
@@ -636,4 +644,12 @@ fn want(fetched: &mut Fetched, resident: &Resident, view: View<'_>, number: usiz
             fetched.want(key(number, row), table);
         }
     }
+}
+
+/// What this machine has, where it says so.
+fn machine_memory() -> Option<ByteSize> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let kib =
+        text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB"));
+    Some(ByteSize::kib(kib?.trim().parse().ok()?))
 }

@@ -90,7 +90,7 @@ pub struct SimArgs {
     /// Also show which tables' keys determine others', as `group` learned it.
     #[arg(long)]
     bundles: bool,
-    /// Leave out what no policy can beat, which takes a while to find out.
+    /// Leave out the bounds (what no policy, and no fixed set of rows, can beat), which take a while to find out.
     #[arg(long)]
     no_bounds: bool,
     /// Measure what decisions cost beside LRU's, instead of counting hits.

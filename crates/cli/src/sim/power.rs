@@ -1,5 +1,6 @@
 //! `forebay sim power`: whether a flash tier saves power.
 
+use anyhow::ensure;
 use forebay_core::{ByteSize, units::ByteRate};
 use forebay_sim::tier::{Demand, power};
 
@@ -31,6 +32,10 @@ Examples:
   forebay sim power --storage 100PB --bandwidth 10TB/s --flash 5PB --absorbed 3TB/s";
 
 pub fn run(args: &PowerArgs) -> anyhow::Result<Verdict> {
+    let (read, absorbed, flash) = (args.bandwidth, args.absorbed, args.flash);
+    ensure!(absorbed <= read, "--absorbed is {absorbed}, and only {read} are read; lower it");
+    ensure!(flash.0 > 0, "without flash there is no tier; name its size with --flash");
+    ensure!(args.storage.0 > 0, "--storage is nothing; name what is stored");
     let power = power(Demand {
         storage: args.storage.0 as f64,
         bandwidth: args.bandwidth.0.0 as f64,
@@ -50,13 +55,22 @@ pub fn run(args: &PowerArgs) -> anyhow::Result<Verdict> {
                 row("this tier", power.disks + power.flash),
             ];
             let change = if power.saved < 0.0 { "costs" } else { "saves" };
+            let share = power.neutral_absorbed / read.0.0 as f64;
+            let neutral = if share <= 1.0 {
+                let rate = power.neutral_absorbed / 1e9;
+                format!(
+                    "It is neutral at {rate:.2} GB/s absorbed, {:.0} % of what is read.",
+                    share * 100.0
+                )
+            } else {
+                "Whatever it absorbs, its flash draws more than the disks that it spares."
+                    .to_owned()
+            };
             output::data(&format!(
-                "{}\nOf disks alone the tier {change} {:.0} %. It is neutral at {:.2} GB/s absorbed, {:.0} % of what is read.\n\
+                "{}\nOf disks alone the tier {change} {:.0} %. {neutral}\n\
                  1.00 is what the disks draw that just hold 100 PB (Tectonic-Shift, table 1).\n",
                 output::table(&["STORAGE", "POWER"], &rows),
                 power.saved.abs() * 100.0,
-                power.neutral_absorbed / 1e9,
-                power.neutral_absorbed / args.bandwidth.0.0 as f64 * 100.0,
             ))?;
         }
     }

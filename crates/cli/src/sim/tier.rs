@@ -44,7 +44,7 @@ pub fn table(scenario: &Scenario, outcomes: &[Outcome]) -> String {
         let mut rows: Vec<Vec<String>> = runs.iter().map(|run| row(run)).collect();
         let mut best = vec![String::new(); rows[0].len()];
         "-- optimum".clone_into(&mut best[0]);
-        best[1] = ByteSize(first.optimum_bytes).to_string();
+        best[1] = ByteSize(first.optimum_bytes).rounded();
         best[2] = percent(1.0);
         best[3] = percent(first.optimum_bytes as f64 / first.read_bytes.max(1) as f64);
         rows.push(best);
@@ -55,7 +55,7 @@ pub fn table(scenario: &Scenario, outcomes: &[Outcome]) -> String {
             first.seed,
             first.seconds,
             first.requests,
-            ByteSize(first.read_bytes),
+            ByteSize(first.read_bytes).rounded(),
         );
         let header =
             ["POLICY", "ABSORBED", "OF OPTIMUM", "HITS", "FILLED", "WRITTEN", "WRITES", "MOST"];
@@ -75,11 +75,11 @@ pub fn table(scenario: &Scenario, outcomes: &[Outcome]) -> String {
 fn row(run: &Outcome) -> Vec<String> {
     vec![
         run.policy.to_string(),
-        ByteSize(run.absorbed()).to_string(),
+        ByteSize(run.absorbed()).rounded(),
         percent(run.of_optimum()),
         percent(run.hit_rate()),
-        ByteSize(run.fill_bytes).to_string(),
-        ByteSize(run.written_bytes).to_string(),
+        ByteSize(run.fill_bytes).rounded(),
+        ByteSize(run.written_bytes).rounded(),
         rate(run.write_rate()),
         rate(run.write_rate_max),
     ]

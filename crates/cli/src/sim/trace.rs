@@ -48,14 +48,15 @@ Examples:
   forebay sim trace arc_OLTP.lis.zst --trace-format pages";
 
 pub fn run(args: &TraceArgs) -> anyhow::Result<Verdict> {
-    let format = args.trace_format.as_deref().map(|wanted| {
+    let named = args.trace_format.as_deref().map(|wanted| {
         let found = TraceFormat::ALL.iter().find(|(name, _)| *name == wanted);
         found.expect("clap lets no other name through").1
     });
+    let format = named.unwrap_or_else(|| TraceFormat::of(&args.file));
     if args.file.is_dir() {
         bail!("`{}` is a directory; name a trace in it", args.file.display());
     }
-    let trace = Requests::load(&args.file, format).context("cannot replay")?;
+    let trace = Requests::load(&args.file, Some(format)).context("cannot replay")?;
     let mut rows = Vec::new();
     for share in &args.cache {
         let optimum = trace.optimum(*share);
@@ -72,7 +73,9 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<Verdict> {
         Format::Json => output::json(&rows)?,
         Format::Text => {
             let (requests, objects) = (trace.len(), trace.objects());
-            let title = format!("{}: {requests} requests, {objects} objects", trace.name);
+            let requests = output::count(requests as u64, "request");
+            let objects = output::count(objects as u64, "object");
+            let title = format!("{}, read as {}: {requests}, {objects}", trace.name, format.name());
             output::data(&format!("{title}\n{}", table(&rows)))?;
         }
     }

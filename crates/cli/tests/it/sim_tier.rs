@@ -111,6 +111,11 @@ fn power_is_computed_as_in_table_1() {
     );
     let text = sim(&place, &["power"]).succeeds().stdout;
     assert!(text.contains("disks alone") && text.contains("It is neutral at"), "{text}");
+    let little = ["power", "--bandwidth", "1GB/s", "--absorbed", "1GB/s"];
+    let text = sim(&place, &little).succeeds().stdout;
+    assert!(text.contains("draws more than the disks that it spares"), "{text}");
+    sim(&place, &["power", "--absorbed", "20TB/s"]).refuses(&["only 10.0 TB/s are read", "lower"]);
+    sim(&place, &["power", "--flash", "0B"]).refuses(&["without flash", "--flash"]);
 }
 
 /// Requests in libCacheSim's format.

@@ -58,6 +58,18 @@ fn what_is_no_table_is_refused_with_its_name_and_a_way_out() {
     assert!(matches!(none, Err(OpenError::None)));
 }
 
+/// A table to be kept whole in more memory than there is: an error, not the end of the process.
+#[test]
+fn more_memory_than_there_is_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("sparse");
+    fs::File::create(&path).unwrap().set_len(1 << 43).unwrap();
+    let source = Source::file(&path).raw(Dtype::F32, 64);
+    let refused = Tables::open(&[source], &Options::new(ByteSize(1 << 44))).unwrap_err();
+    assert!(matches!(refused, OpenError::Memory { .. }), "{refused}");
+    assert!(refused.to_string().contains("give less `memory`"), "{refused}");
+}
+
 #[test]
 fn a_file_says_what_it_is() {
     let directory = tempfile::tempdir().unwrap();

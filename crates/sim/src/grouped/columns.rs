@@ -2,7 +2,7 @@
 //!
 //! An empty cell (or `NA`) asks its table for nothing; a cell with bars, `Comedy|Drama`, asks for a bag.
 
-use std::path::Path;
+use std::{collections::HashSet, path::Path};
 
 use super::{
     file::TraceError,
@@ -42,11 +42,8 @@ pub(super) fn parse(
     if header.iter().all(String::is_empty) {
         return Err(content("it has no header line that names its tables".to_owned()));
     }
-    if let Some(twice) = header
-        .iter()
-        .enumerate()
-        .find_map(|(index, name)| header[..index].contains(name).then_some(name))
-    {
+    let mut seen = HashSet::new();
+    if let Some(twice) = header.iter().find(|name| !seen.insert(*name)) {
         let twice = twice.escape_debug();
         return Err(content(format!(
             "two columns are named `{twice}`; a table needs a name of its own"

@@ -126,13 +126,14 @@ impl Report {
         self.section(&mut text, "perfect hits / individual hits, %, single pass", |row| {
             Some(row.single)
         });
+        // They are of one pass.
+        if !self.bounds.is_empty() {
+            self.bounds_section(&mut text);
+        }
         if self.rows.iter().any(|row| row.replay.is_some()) {
             self.section(&mut text, "the same, replayed after the whole trace as warm-up", |row| {
                 row.replay
             });
-        }
-        if !self.bounds.is_empty() {
-            self.bounds_section(&mut text);
         }
         if self.rows.iter().any(|row| row.prefetch.is_some()) {
             self.section(&mut text, "the same pass, known keys fetched one request ahead", |row| {

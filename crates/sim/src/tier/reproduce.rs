@@ -134,7 +134,7 @@ fn figure_9(run: &mut Run<'_>, section: &mut Section, seen: &mut Vec<Seen>) {
     let scenarios = begin(section, title, &names, command);
     section.text.push_str(
         "Multiples of CacheLib's dynamic-random, for each skew: (a) absorbed, (b) written to flash, (c) read from the origin by the cache. \
-         \"Admit All\" knows no limit.\n\n\
+         \"Admit All\" is LRU without the limit (the scenario without `write_limit`).\n\n\
          | | (a) published |",
     );
     let scenario = &scenarios[0];

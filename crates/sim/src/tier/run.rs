@@ -91,8 +91,9 @@ impl WriteRate {
         self.bytes += bytes;
     }
 
-    fn most_per_second(&self) -> f64 {
-        self.most.max(self.bytes) as f64 / RATE_OVER.as_secs_f64()
+    /// If it all lasted less, over that.
+    fn most_per_second(&self, lasted: f64) -> f64 {
+        self.most.max(self.bytes) as f64 / RATE_OVER.as_secs_f64().min(lasted.max(1e-3))
     }
 }
 
@@ -186,7 +187,7 @@ pub fn simulate(
             }
         }
     }
-    outcome.write_rate_max = write_rate.most_per_second();
+    outcome.write_rate_max = write_rate.most_per_second(outcome.seconds);
     let counters: Vec<Counters> = policies.iter().map(|policy| policy.counters()).collect();
     outcome.events = named(&counters);
     outcome

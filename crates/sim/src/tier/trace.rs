@@ -200,6 +200,13 @@ impl TraceFormat {
         ("pages", Self::Pages),
     ];
 
+    /// As it is written on a command line.
+    pub fn name(self) -> &'static str {
+        let (name, _) =
+            Self::ALL.iter().find(|(_, format)| *format == self).expect("all are named");
+        name
+    }
+
     /// What a file of this name probably contains.
     pub fn of(path: &Path) -> Self {
         let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();

@@ -306,7 +306,7 @@ impl Iterator for Events<'_> {
             job: Some(Job(job as u64)),
             bytes: u32::try_from(workload.segment.0).expect("segments are short"),
         };
-        top.0.0 = now + workload.interval(job, now);
+        top.0.0 = now.saturating_add(workload.interval(job, now));
         Some((at, Event::Read(request)))
     }
 }

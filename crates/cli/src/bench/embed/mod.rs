@@ -44,7 +44,7 @@ pub struct Args {
     #[arg(long, value_name = "DIRECTORY", default_value = ".")]
     device: PathBuf,
     /// `bench/embed/rocksdb.cc`, compiled: one more side.
-    #[arg(long, value_name = "PROGRAM", hide = true)]
+    #[arg(long, value_name = "PROGRAM")]
     rocksdb: Option<PathBuf>,
 }
 

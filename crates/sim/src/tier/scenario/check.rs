@@ -18,6 +18,8 @@ use crate::{
     written::{ScenarioError, Source},
 };
 
+/// Slower jobs would read for years.
+const RATE_MIN: ByteSize = ByteSize(1000);
 const SEGMENT: ByteSize = ByteSize::kib(256);
 const SEGMENT_MIN: ByteSize = ByteSize::kib(4);
 const SEGMENT_MAX: ByteSize = ByteSize::mib(1024);
@@ -290,6 +292,11 @@ impl Checker<'_> {
                 Some(share) => share.get_ref().0.0,
                 None => 1.0,
             };
+            if job.rate.0.0 < RATE_MIN {
+                let problem =
+                    "a job that reads less than 1 kB/s would read for years; raise `rate`";
+                return Err(self.source.refuse(&spanned.span(), problem));
+            }
             let rate = ByteRate(ByteSize(job.rate.0.0.0.saturating_mul(u64::from(readers))));
             let reader = Reader {
                 name: String::new(),

@@ -148,6 +148,7 @@ fn mistakes_are_named_with_their_line_and_the_remedy() {
         ("\"day-1\", \"day-2\"]", "\"day-1\", \"day-1\"]", 34, &["`day-1` is there twice"]),
         ("reads = [\"extra\"]", "reads = []", 42, &["reads nothing", "name some"]),
         ("says = [\"day-3\"]", "says = [\"day-7\"]", 43, &["no partition `day-7`"]),
+        ("rate = \"1MB/s\"\norder", "rate = \"2B/s\"\norder", 39, &["less than 1 kB/s", "raise"]),
         ("rate = \"1MB/s\"\norder", "order", 39, &["`rate` is missing", "\"1.5GB/s\""]),
         ("shuffle 10%", "random", 45, &["no order `random`", "\"sequence\""]),
         ("shuffle 10%", "shuffle 200%", 45, &["0% to 100%"]),
