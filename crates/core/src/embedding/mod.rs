@@ -42,9 +42,9 @@ mod contract;
 #[cfg(test)]
 mod reference;
 
+pub use crate::kinds::PolicyKindError;
 pub use bundles::Implication;
 pub use key::{Key, KeyMap, TableId};
-pub use crate::kinds::PolicyKindError;
 pub use kind::PolicyKind;
 pub use policy::{Budget, Capacity, Outcome, Policy, TableShape};
 pub use whole::whole_tables;

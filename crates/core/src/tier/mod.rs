@@ -33,11 +33,11 @@ mod kind;
 
 use std::time::Duration;
 
+pub use crate::kinds::PolicyKindError;
 pub use contradiction::{Contradiction, JOBS_MAX, STAGES_MAX};
 pub use eligibility::{Disks, Eligibility, Table};
 pub use history::{History, HistorySettings, Sight};
 pub use jobs::JobCounters;
-pub use crate::kinds::PolicyKindError;
 pub use kind::{PolicyKind, Settings};
 pub use threshold::{Threshold, WriteSettings};
 pub use words::{Answer, Bucket, Changes, Fact, Job, Request, Segment, Spec, Stage};
