@@ -5,6 +5,7 @@
 
 mod agent;
 mod bench;
+mod contact;
 mod demo;
 mod dev;
 mod digest;

@@ -32,7 +32,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::{config::Config, hot::Hot, session::fresh_nonce};
 
 /// A longer blob is cut into pieces of this length.
-const PIECE: u64 = 8 << 20;
+pub(crate) const PIECE: u64 = 8 << 20;
 /// Memory for blobs and pieces that are on their way in.
 pub(crate) const INCOMING: usize = 512 << 20;
 /// Groups whose numbers are remembered.
