@@ -141,8 +141,8 @@ impl Filling {
             return None;
         }
         let Ok(row) = self.service.digest.blob(BlobOrdinal::new(blob)) else { return Some(blob) };
-        let room = self.link().room_for(&self.service.links, row.length, AT_ONCE).await;
-        room.is_ok_and(|(has_room, _)| has_room).then_some(blob)
+        let has_room = self.link().has_room_for(&self.service.links, row.length, AT_ONCE).await;
+        has_room.is_ok_and(|has_room| has_room).then_some(blob)
     }
 
     /// Finds out what the node lacks of its share.

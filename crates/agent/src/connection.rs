@@ -34,6 +34,8 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
+use crate::room::Room;
+
 /// Requests that wait to be written.
 const FRAMES_MAX: usize = 64;
 
@@ -42,8 +44,8 @@ const FRAMES_MAX: usize = 64;
 pub(crate) enum LinkError {
     #[error("there is no node")]
     None,
-    #[error("the node could not be reached a moment ago")]
-    Unreachable,
+    #[error("{0}")]
+    Unreachable(String),
     #[error("the node refused: {0}")]
     Refused(#[from] Refusal),
     #[error("the connection to the node broke: {0}")]
@@ -246,26 +248,10 @@ impl Connection {
     /// What the node could still take.
     pub async fn room(&self) -> Result<Room> {
         match self.ask(&Request::Stats).await? {
-            Reply::Stats { counters } => {
-                let value =
-                    |name: &str| counters.iter().find(|(n, _)| n == name).map_or(0, |(_, v)| *v);
-                Ok(Room {
-                    bytes: value("capacity_bytes").saturating_sub(value("resident_bytes")),
-                    evicted: value("flash_regions_evicted"),
-                })
-            }
+            Reply::Stats { counters } => Ok(Room::of(&counters)),
             _ => Err(LinkError::Nonsense),
         }
     }
-}
-
-/// How much a node could still take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Room {
-    /// Bytes, without dropping anything.
-    pub bytes: u64,
-    /// Regions that it has dropped to make room, since its start.
-    pub evicted: u64,
 }
 
 impl Drop for Connection {

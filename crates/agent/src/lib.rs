@@ -9,6 +9,7 @@ mod connection;
 mod fetch;
 mod link;
 mod links;
+mod room;
 mod service;
 mod warm;
 
@@ -21,7 +22,7 @@ use forebay_server::{Accepted, Audience, Listener, session};
 use tokio::task::JoinSet;
 
 use service::AgentService;
-pub use warm::{Ended, Warmed, Warming};
+pub use warm::{Behind, Ended, Warmed, Warming, Why};
 
 /// Processes of the job at once; each has one connection.
 const CONNECTIONS_MAX: usize = 1024;

@@ -15,12 +15,11 @@ use forebay_wire::{Reply, Request};
 use parking_lot::Mutex;
 
 use crate::{
-    connection::{Connection, LinkError, Result, Room, renew},
+    connection::{Connection, LinkError, Result, renew},
     links::Links,
+    room::{ROOM_AGE, Room},
 };
 
-/// What the node said of its room is believed for so long.
-const ROOM_AGE: Duration = Duration::from_millis(50);
 /// What a blob may take on the node beside its bytes.
 const OVERHEAD: u64 = 64 << 10;
 
@@ -43,6 +42,8 @@ pub(crate) struct Link {
 struct State {
     open: Option<Arc<Connection>>,
     retry: Retry,
+    /// How the last try failed.
+    failure: String,
 }
 
 impl Link {
@@ -74,14 +75,9 @@ impl Link {
         }
     }
 
-    /// Whether the node would keep a blob of this length without dropping another, while so many come at once,
-    /// and how much it has dropped so far. It is taken as said that the blob will be put.
-    pub async fn room_for(
-        &self,
-        links: &Links,
-        length: u64,
-        at_once: usize,
-    ) -> Result<(bool, u64)> {
+    /// Whether the node has bytes left for a blob of this length while so many come at once. It is taken as
+    /// said that the blob will be put.
+    pub async fn has_room_for(&self, links: &Links, length: u64, at_once: usize) -> Result<bool> {
         let node = self.connection(links).await?;
         let taken = length + OVERHEAD;
         // What is under way elsewhere needs some, too.
@@ -98,7 +94,7 @@ impl Link {
             room.bytes -= taken;
         }
         *self.room.lock() = Some((asked_at, room));
-        Ok((has_room, room.evicted))
+        Ok(has_room)
     }
 
     /// Takes a connection that somebody has made.
@@ -123,7 +119,7 @@ impl Link {
         state.open = None;
         let began = links.now();
         if !state.retry.is_due(began) {
-            return Err(LinkError::Unreachable);
+            return Err(LinkError::Unreachable(state.failure.clone()));
         }
         let connected = connect(links, &self.endpoint).await;
         let heard = connected
@@ -140,6 +136,7 @@ impl Link {
                     tracing::warn!(%error, node, "no node: reading the origin directly");
                 }
                 state.retry.failed(began, links.now());
+                state.failure = error.to_string();
                 links.lost(self);
                 Err(error)
             }

@@ -73,7 +73,7 @@ impl Nodes {
         &self.links
     }
 
-    /// The place of the node that owns a blob. A row that cannot be read is nobody's: whoever reads it is
+    /// The node that owns a blob, by its place. A row that cannot be read is nobody's: whoever reads it is
     /// told.
     pub fn owner(&self, digest: &Digest, blob: u64) -> usize {
         let Some(ring) = &self.ring else { return 0 };
@@ -154,7 +154,7 @@ impl Links {
         if let Some(nodes) = &self.known.lock().nodes {
             return Ok(Arc::clone(nodes));
         }
-        let mut failure = LinkError::Unreachable;
+        let mut failure = LinkError::Unreachable("it could not be reached a moment ago".to_owned());
         for (at, endpoint) in self.contacts.endpoints().iter().enumerate() {
             let began = self.now();
             if !retries.is_due(at, began) {

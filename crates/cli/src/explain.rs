@@ -13,8 +13,8 @@ use forebay_core::{
 use forebay_digest::DigestFile;
 
 use crate::{
+    contact::{self, NodeArg},
     output::{self, Format, Verdict},
-    status,
 };
 
 /// Which dataset, on which node.
@@ -22,10 +22,8 @@ use crate::{
 pub struct Args {
     /// The digest.
     digest: PathBuf,
-    /// Where the node listens: a socket's path, tcp://HOST:PORT or tls://HOST:PORT; by default `$FOREBAY_SOCKET`,
-    /// or this user's socket.
-    #[arg(long, value_name = "ENDPOINT", visible_alias = "socket")]
-    node: Option<Endpoint>,
+    #[command(flatten)]
+    node: NodeArg,
     /// For people or for scripts.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
@@ -37,31 +35,87 @@ struct Evicted {
     bytes: u64,
 }
 
+/// What is known of a dataset: how much of it is on the node that was asked, and what its manager decided.
+#[derive(Debug, serde::Serialize)]
+struct Explained {
+    dataset: String,
+    /// The node that was asked, and how many there are; nothing, if it is alone.
+    node: Option<String>,
+    nodes: usize,
+    blobs: u64,
+    /// Those on that node.
+    blobs_here: u64,
+    /// Nothing, if no job reports of it.
+    #[serde(flatten)]
+    description: Option<Description>,
+}
+
 /// How a dataset stands, and why.
 pub fn explain(args: &Args) -> anyhow::Result<Verdict> {
-    let (file, mut client, handle) = open(&args.digest, args.node.as_ref())?;
-    let json = client.explain(handle)?;
-    let described: Option<Description> =
-        serde_json::from_slice(&json).context("the node's answer makes no sense; is it newer?")?;
-    match (args.format, &described) {
-        (Format::Json, _) => output::json(&described)?,
-        (Format::Text, Some(described)) => output::data(&for_people(described))?,
-        (Format::Text, None) => {
-            let presence = client.presence(handle, file.digest.summary().blobs)?;
-            let here: u32 = presence.iter().map(|bits| bits.count_ones()).sum();
-            let blobs = output::count(file.digest.summary().blobs, "blob");
-            output::data(&format!(
-                "no job reports of it, so nothing is decided: {here} of {blobs} are here, and the oldest go \
-                 when room is needed\n"
-            ))?;
-        }
+    let (file, mut client, handle) = open(&args.digest, &args.node)?;
+    let ring = client.ring()?;
+    let summary = file.digest.summary();
+    let presence = client.presence(handle, summary.blobs)?;
+    let mut description = describe(&mut client, handle)?;
+    if let (Some(told), Some(own)) = (&description, &ring)
+        && let Some(whole) = ask_manager(told, own, &file)
+    {
+        description = Some(whole);
+    }
+    let explained = Explained {
+        dataset: summary.dataset.to_string(),
+        node: ring.as_ref().map(|own| own.name().to_string()),
+        nodes: ring.as_ref().map_or(1, |own| own.ring().members().len()),
+        blobs: summary.blobs,
+        blobs_here: presence.iter().map(|bits| u64::from(bits.count_ones())).sum(),
+        description,
+    };
+    match args.format {
+        Format::Json => output::json(&explained)?,
+        Format::Text => output::data(&explained.for_people())?,
     }
     Ok(Verdict::Yes)
 }
 
+fn describe(client: &mut Client, handle: Handle) -> anyhow::Result<Option<Description>> {
+    let json = client.explain(handle)?;
+    serde_json::from_slice(&json).context("the node's answer makes no sense; is it newer?")
+}
+
+/// What the node that manages a dataset says of it: others know which pieces have a place, but not why.
+fn ask_manager(told: &Description, own: &Membership, file: &DigestFile) -> Option<Description> {
+    let manager = own.list().member(&told.manager.parse().ok()?)?;
+    if manager.name == *own.name() {
+        return None;
+    }
+    let mut client = contact::connect(&manager.endpoint).ok()?.ok()?;
+    let handle = client.open(&file.digest).ok()?;
+    describe(&mut client, handle).ok()?
+}
+
+impl Explained {
+    fn for_people(&self) -> String {
+        let here = format!("{} of {}", self.blobs_here, output::count(self.blobs, "blob"));
+        let at = match &self.node {
+            Some(name) => format!("on the node `{name}`, one of {}", self.nodes),
+            None => "here".to_owned(),
+        };
+        match &self.description {
+            Some(description) if self.node.is_some() => {
+                format!("{here} are {at}\n\n{}", for_people(description))
+            }
+            Some(description) => for_people(description),
+            None => format!(
+                "no job reports of it, so nothing is decided: {here} are {at}, and the oldest go when room is \
+                 needed\n"
+            ),
+        }
+    }
+}
+
 /// Nothing of a dataset is kept any more, on any node that shares the work.
 pub fn evict(args: &Args) -> anyhow::Result<Verdict> {
-    let (file, mut client, handle) = open(&args.digest, args.node.as_ref())?;
+    let (file, mut client, handle) = open(&args.digest, &args.node)?;
     let bytes = match client.ring()? {
         None => client.evict(handle)?,
         Some(own) => evict_everywhere(&own, &file)?,
@@ -78,13 +132,9 @@ pub fn evict(args: &Args) -> anyhow::Result<Verdict> {
 fn evict_everywhere(own: &Membership, file: &DigestFile) -> anyhow::Result<u64> {
     let (mut bytes, mut failed) = (0, Vec::new());
     for member in own.list().members() {
-        let evicted = status::connect(Some(&member.endpoint)).and_then(|mut client| {
-            let handle = client.open(&file.digest)?;
-            Ok(client.evict(handle)?)
-        });
-        match evicted {
+        match evict_from(&member.endpoint, file) {
             Ok(more) => bytes += more,
-            Err(error) => failed.push(format!("{} ({error:#})", member.name)),
+            Err(error) => failed.push(format!("{} ({})", member.name, output::one_line(&error))),
         }
     }
     ensure!(
@@ -96,9 +146,15 @@ fn evict_everywhere(own: &Membership, file: &DigestFile) -> anyhow::Result<u64> 
     Ok(bytes)
 }
 
-fn open(digest: &Path, node: Option<&Endpoint>) -> anyhow::Result<(DigestFile, Client, Handle)> {
+fn evict_from(endpoint: &Endpoint, file: &DigestFile) -> anyhow::Result<u64> {
+    let mut client = contact::connect(endpoint)?.map_err(|error| contact::in_words(&error))?;
+    let handle = client.open(&file.digest)?;
+    Ok(client.evict(handle)?)
+}
+
+fn open(digest: &Path, node: &NodeArg) -> anyhow::Result<(DigestFile, Client, Handle)> {
     let file = forebay_digest::open(digest)?;
-    let mut client = status::connect(node)?;
+    let mut client = node.connect()?;
     let handle = client.open(&file.digest).context("the node does not let us at the dataset")?;
     Ok((file, client, handle))
 }

@@ -5,6 +5,7 @@
 
 mod agent;
 mod bench;
+mod contact;
 mod demo;
 mod dev;
 mod digest;
@@ -99,7 +100,10 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::try_parse().unwrap_or_else(|error| output::refuse(&error));
-    output::begin_logging();
+    if let Err(error) = output::begin_logging() {
+        output::note(&format!("error: {}", output::one_line(&error)));
+        return ExitCode::from(2);
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = match runtime {
         Ok(runtime) => runtime,

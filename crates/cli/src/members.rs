@@ -32,6 +32,14 @@ pub struct Standing {
     counters: BTreeMap<String, u64>,
 }
 
+impl Standing {
+    /// What is wrong with it, if anything is.
+    pub fn complaint(&self) -> Option<String> {
+        (self.state != "well")
+            .then(|| format!("`{}` is {} ({})", self.name, self.state, self.detail))
+    }
+}
+
 /// Asks every node of the list that this one has.
 pub fn look(own: &Membership, credentials: &Credentials) -> Vec<Standing> {
     let known = &KnownRing::new(own.list().clone(), None);

@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
 /// How finely a bar over a share moves.
 const SHARE_STEPS: u64 = 1000;
@@ -68,8 +68,11 @@ pub fn aside(text: &str) {
 static LOG_AT: OnceLock<Box<dyn Fn(EnvFilter) + Send + Sync>> = OnceLock::new();
 
 /// Logs go to standard error: for people, or with `FOREBAY_LOG_FORMAT=json` for machines.
-pub fn begin_logging() {
-    let filter = EnvFilter::try_from_env("FOREBAY_LOG").unwrap_or_else(|_| level("info"));
+pub fn begin_logging() -> anyhow::Result<()> {
+    let filter = match std::env::var("FOREBAY_LOG").ok().filter(|text| !text.is_empty()) {
+        None => level("info"),
+        Some(text) => wanted(&text)?,
+    };
     let logs = tracing_subscriber::fmt().with_writer(io::stderr).with_env_filter(filter);
     let is_json = std::env::var("FOREBAY_LOG_FORMAT").is_ok_and(|format| format == "json");
     // Changing it fails only if nobody logs any more.
@@ -85,6 +88,21 @@ pub fn begin_logging() {
         Box::new(move |filter| drop(handle.reload(filter)))
     };
     assert!(LOG_AT.set(set).is_ok(), "logging begins once");
+    Ok(())
+}
+
+/// A level, or levels of several parts with commas in between, as the log's own library writes them.
+fn wanted(text: &str) -> anyhow::Result<EnvFilter> {
+    let is_level = |text: &str| !text.is_empty() && text.parse::<LevelFilter>().is_ok();
+    let parts = text.split(',').map(str::trim);
+    let is_known =
+        |part: &str| is_level(part) || part.rsplit_once('=').is_some_and(|(_, of)| is_level(of));
+    if !parts.clone().all(is_known) {
+        bail!(
+            "FOREBAY_LOG is `{text}`; use error, warn, info, debug, trace or off, or PART=LEVEL,…"
+        );
+    }
+    text.parse().context("FOREBAY_LOG")
 }
 
 /// Logs at another level from now on, unless the environment says at which.
@@ -259,6 +277,17 @@ mod tests {
     fn tables_line_up() {
         let rows = [vec!["a".to_owned(), "1".to_owned()], vec!["bcd".to_owned(), "20".to_owned()]];
         assert_eq!(table(&["x", "n"], &rows), "x     n\na     1\nbcd  20\n");
+    }
+
+    #[test]
+    fn what_is_logged_is_a_level_or_refused() {
+        for good in ["debug", "WARN", "off", "info,forebay_flash=trace"] {
+            assert!(wanted(good).is_ok(), "{good}");
+        }
+        for bad in ["loud", "info,loud", "forebay=loud", ","] {
+            let refused = wanted(bad).unwrap_err().to_string();
+            assert!(refused.contains("use error, warn"), "{refused}");
+        }
     }
 
     #[test]

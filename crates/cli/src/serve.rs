@@ -82,7 +82,7 @@ Examples:
   forebay serve --capacity 200GB --directory /mnt/nvme/forebay --metrics 127.0.0.1:9464
   forebay serve --show-config > forebay.toml
   forebay serve --config forebay.toml --check-config
-  kill -HUP $(pgrep -f 'forebay serve')               read the configuration again
+  kill -HUP $(pgrep -f 'serve --config forebay.toml')  read the configuration again
   FOREBAY_LOG=debug FOREBAY_LOG_FORMAT=json forebay serve";
 
 pub async fn run(args: Args) -> anyhow::Result<Verdict> {
@@ -93,10 +93,16 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     let (config, namespaces) = configuration(args.clone())?;
     config.check_files()?;
     if args.check_config {
+        for doubt in config.doubts() {
+            output::note(&format!("warning: {doubt}"));
+        }
         output::note("the configuration can be used");
         return Ok(Verdict::Yes);
     }
     output::log_at(&config.log);
+    for doubt in config.doubts() {
+        tracing::warn!("{doubt}");
+    }
     allow_many_files();
     // Before anyone is told that it is ready, and so may ask.
     let asked = stop::asked()?;
@@ -166,8 +172,15 @@ async fn reload_when_asked(args: Args, hangups: Option<Signal>, reloads: Reloads
 
 /// What the file says, and the flags over it; with the keys of its namespaces.
 fn configuration(args: Args) -> anyhow::Result<(Config, Vec<Namespace>)> {
+    let file = args.config.clone();
     let config = with_flags(args)?;
-    config.check()?;
+    let checked = config.check();
+    match file {
+        Some(file) => {
+            checked.with_context(|| format!("in the configuration `{}`", file.display()))?;
+        }
+        None => checked?,
+    }
     let keys = config.namespaces.iter().map(|path| read_key_file(path));
     let namespaces = keys.collect::<Result<Vec<_>, _>>().context("use the namespaces")?;
     Ok((config, namespaces))

@@ -1,30 +1,23 @@
 //! `forebay status`: what the node is doing.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
-use anyhow::Context as _;
-use forebay_client::Client;
-use forebay_core::{ByteSize, Endpoint};
+use forebay_core::ByteSize;
 use forebay_identity::Credentials;
-use forebay_server::default_socket;
 use serde::Serialize;
 
 use crate::{
+    contact::NodeArg,
     members::{self, Standing},
     output::{self, Format, Verdict},
 };
-
-/// A node that does not answer within this is not well.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What the node is doing, and how the others stand that share its work.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  forebay status\n  forebay status --format json | jq .hits")]
 pub struct Args {
-    /// Where the node listens: a socket's path, tcp://HOST:PORT or tls://HOST:PORT; by default `$FOREBAY_SOCKET`,
-    /// or this user's socket.
-    #[arg(long, value_name = "ENDPOINT", visible_alias = "socket")]
-    node: Option<Endpoint>,
+    #[command(flatten)]
+    node: NodeArg,
     /// For people or for scripts.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
@@ -40,7 +33,7 @@ struct Status {
 }
 
 pub fn run(args: &Args) -> anyhow::Result<Verdict> {
-    let mut client = connect(args.node.as_ref())?;
+    let mut client = args.node.connect()?;
     let counters = client.stats()?.into_iter().collect();
     let nodes = match client.ring()? {
         Some(own) => members::look(&own, &Credentials::from_environment()?),
@@ -58,14 +51,6 @@ pub fn run(args: &Args) -> anyhow::Result<Verdict> {
         }
     }
     Ok(Verdict::Yes)
-}
-
-/// Connects to a node: the one that listens there, or this user's; as whom the environment says.
-pub fn connect(node: Option<&Endpoint>) -> anyhow::Result<Client> {
-    let endpoint = node.cloned().unwrap_or_else(|| default_socket().into());
-    let credentials = Credentials::from_environment()?;
-    Client::connect_as(&credentials, &endpoint, "forebay", PATIENCE)
-        .context("no forebay node; start one with `forebay serve`")
 }
 
 fn for_people(counters: &BTreeMap<String, u64>) -> String {

@@ -10,13 +10,14 @@ use std::{
 
 use anyhow::Context as _;
 use forebay_client::{Client, Handle};
-use forebay_core::{ByteSize, Endpoint, digest::Digest, manager::Description};
+use forebay_core::{ByteSize, digest::Digest, manager::Description};
 use forebay_digest::DigestFile;
 
 use crate::{
+    contact::NodeArg,
     explain,
     output::{self, Verdict},
-    status, stop,
+    stop,
 };
 
 /// Looks that the curve of a screen shows.
@@ -34,10 +35,8 @@ pub struct Args {
     /// Datasets to be shown as well.
     #[arg(value_name = "DIGEST")]
     digests: Vec<PathBuf>,
-    /// Where the node listens: a socket's path, tcp://HOST:PORT or tls://HOST:PORT; by default `$FOREBAY_SOCKET`,
-    /// or this user's socket.
-    #[arg(long, value_name = "ENDPOINT", visible_alias = "socket")]
-    node: Option<Endpoint>,
+    #[command(flatten)]
+    node: NodeArg,
     /// Seconds between two looks.
     #[arg(long, value_name = "SECONDS", default_value_t = 1,
           value_parser = clap::value_parser!(u64).range(1..=3600))]
@@ -101,7 +100,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
 }
 
 fn connect(args: &Args) -> anyhow::Result<(Client, Vec<Shown>)> {
-    let mut client = status::connect(args.node.as_ref())?;
+    let mut client = args.node.connect()?;
     let mut shown = Vec::new();
     for path in &args.digests {
         let file = forebay_digest::open(path)?;

@@ -6,19 +6,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, bail, ensure};
-use forebay_agent::{Config, Ended, Warmed, Warming};
+use anyhow::{Context as _, bail};
+use forebay_agent::{Behind, Config, Ended, Warmed, Warming, Why};
 use forebay_client::Reader;
-use forebay_core::{ByteSize, Endpoint, digest::Digest, presence::Known};
+use forebay_core::{
+    ByteSize,
+    digest::Digest,
+    presence::Known,
+    ring::{Contacts, Membership},
+};
 use forebay_identity::Credentials;
 use forebay_origin::Origin;
-use forebay_server::default_socket;
 use serde::Serialize;
 
 use crate::{
+    contact::NodeArg,
     output::{self, Format, Verdict},
     reach::{self, Reach},
-    status,
     stop::{self, Interrupted},
 };
 
@@ -26,17 +30,16 @@ use crate::{
 ///
 /// It is fetched with your own credentials, as a job's agent does, and each blob once, also if jobs are fetching
 /// it. What is there is skipped: after an interruption it goes on where it was. Nothing is dropped to make room.
-/// Exit code 0: all of it is there; 1: not all of it.
+/// Of several nodes, one that is down, hung or full costs its own share. Exit code 0: all of it is there; 1: not
+/// all of it; 2: no node could be used.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The dataset.
     #[arg(value_name = "DIGEST")]
     digest: PathBuf,
-    /// Where a node listens: a socket's path, tcp://HOST:PORT or tls://HOST:PORT; by default `$FOREBAY_SOCKET`,
-    /// or this user's socket.
-    #[arg(long, value_name = "ENDPOINT", visible_alias = "socket")]
-    node: Option<Endpoint>,
+    #[command(flatten)]
+    node: NodeArg,
     /// Only the first so many chunks; each is a random share of the dataset.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     chunks: Option<u32>,
@@ -83,9 +86,40 @@ struct Report {
     bytes_per_second: f64,
     /// Whether all is there.
     is_complete: bool,
-    /// Why it ended before.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ended: Option<String>,
+    /// Nodes that were not given all of their share.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    behind: Vec<BehindReport>,
+}
+
+/// A node that was not given all of its share.
+#[derive(Debug, Serialize)]
+struct BehindReport {
+    /// Nothing, if it is the only one.
+    node: Option<String>,
+    /// `full`, `away` or `takes nothing`.
+    state: &'static str,
+    /// The same in words, and what to do about it.
+    why: String,
+    /// What was not fetched for it.
+    blobs: u64,
+    bytes: u64,
+}
+
+impl From<&Behind> for BehindReport {
+    fn from(behind: &Behind) -> Self {
+        let Behind { node, why, blobs, bytes } = behind;
+        let (state, remedy) = match why {
+            Why::Full => ("full", "give it more (`capacity`), or ask for less (--chunks)"),
+            Why::Away(_) => ("away", "warm it again when it is back (forebay status)"),
+            Why::TakesNothing => ("takes nothing", "warm it again when that is mended"),
+        };
+        let name = match node {
+            Some(name) => format!("the node `{name}`"),
+            None => "the node".to_owned(),
+        };
+        let why = format!("{name} {why}: {remedy}");
+        Self { node: node.clone(), state, why, blobs: *blobs, bytes: *bytes }
+    }
 }
 
 pub async fn run(args: Args) -> anyhow::Result<Verdict> {
@@ -97,10 +131,10 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     if let Some(wanted) = args.chunks.filter(|wanted| *wanted > chunks) {
         bail!("--chunks {wanted}: the dataset has {}", output::count(chunks.into(), "chunk"));
     }
-    let place = args.node.unwrap_or_else(|| default_socket().into());
     let credentials = Credentials::from_environment()?;
     let all = wanted(&digest, args.chunks.unwrap_or(chunks))?;
-    let before = look(&place, &digest)?;
+    let nodes = Nodes::connect(&args.node, &digest)?;
+    let before = nodes.look().context("the node is gone")?;
     let missing: Vec<(u64, u64)> =
         all.iter().copied().filter(|(blob, _)| !before.has(*blob)).collect();
     let sum = |blobs: &[(u64, u64)]| blobs.iter().map(|(_, length)| length).sum::<u64>();
@@ -117,7 +151,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     let origin = Origin::new(url, &args.reach.options())?;
     let config = Config {
         socket: PathBuf::new(),
-        nodes: place.clone().into(),
+        nodes: args.node.contacts(),
         credentials,
         job: "warm".to_owned(),
         origin,
@@ -126,34 +160,33 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         namespace,
     };
     let bar = output::progress("warming");
-    output::progress_total(&bar, bytes);
-    bar.set_position(bytes - needed);
-    bar.reset_eta();
+    // Of what was there before nobody measures the speed.
+    output::progress_total(&bar, needed);
     let began = Instant::now();
-    let (warmed, ended) = Warming::new(config, missing, args.at_once.into())
+    let (warmed, behind, ended) = Warming::new(config, missing, args.at_once.into())
         .run(asked, |warmed| {
-            bar.set_position(bytes - needed + warmed.fetched_bytes + warmed.elsewhere_bytes);
+            bar.set_position(warmed.fetched_bytes + warmed.elsewhere_bytes);
             bar.set_message(format!("{} blobs", warmed.fetched));
         })
         .await;
     bar.finish_and_clear();
     let seconds = began.elapsed().as_secs_f64();
-    match &ended {
+    let so_far =
+        || format!("{} of {} were fetched", ByteSize(warmed.fetched_bytes), ByteSize(needed));
+    match ended {
         Some(Ended::Asked) => {
             let note =
                 "interrupted; what was fetched stays, and the same command goes on from there";
             return Err(Interrupted(note).into());
         }
-        Some(ended @ (Ended::NoNode | Ended::TakesNothing | Ended::Origin(_))) => {
-            bail!(
-                "{} of {} were fetched, then: {ended}",
-                ByteSize(warmed.fetched_bytes),
-                ByteSize(needed)
-            );
-        }
-        Some(Ended::Full) | None => {}
+        Some(ended @ Ended::Origin(_)) => bail!("{}, then: {ended}", so_far()),
+        None => {}
     }
-    let after = settle(&place, &digest, &all, &warmed, ended.is_none())?;
+    let behind: Vec<BehindReport> = behind.iter().map(Into::into).collect();
+    let Some(after) = nodes.settle(&all, &warmed, behind.is_empty()) else {
+        let why: Vec<&str> = behind.iter().map(|behind| behind.why.as_str()).collect();
+        bail!("{}, then no node answered: {}", so_far(), why.join("; "));
+    };
     let there: Vec<(u64, u64)> = all.iter().copied().filter(|(blob, _)| after.has(*blob)).collect();
     let report = Report {
         dataset: digest.summary().dataset.to_string(),
@@ -168,7 +201,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         seconds,
         bytes_per_second: warmed.fetched_bytes as f64 / seconds.max(1e-3),
         is_complete: there.len() == all.len(),
-        ended: ended.map(|ended| ended.to_string()),
+        behind,
     };
     match args.format {
         Format::Json => output::json(&report)?,
@@ -189,11 +222,10 @@ fn wanted(digest: &Digest, chunks: u32) -> anyhow::Result<Vec<(u64, u64)>> {
     Ok(wanted)
 }
 
-/// What a node has.
+/// What the nodes have.
 struct Seen {
     presence: Vec<u8>,
     room: u64,
-    lease: Duration,
 }
 
 impl Seen {
@@ -203,45 +235,60 @@ impl Seen {
     }
 }
 
-/// What the nodes have, and could still take, together.
-fn look(node: &Endpoint, digest: &Digest) -> anyhow::Result<Seen> {
-    tokio::task::block_in_place(|| {
-        let mut client = status::connect(Some(node))?;
-        client.open(digest).context("the node does not let us at the dataset")?;
-        // An agent is not needed to look.
-        let mut reader =
-            Reader::new(digest.clone(), Some(node.clone().into()), Path::new(""), "warm")
-                .known_by(Credentials::from_environment()?);
-        let mut known = Known::new(u32::try_from(digest.summary().blobs)?);
-        reader.presence(&mut known);
-        let presence = known.bits().to_vec();
-        let counters: BTreeMap<String, u64> =
-            reader.node_stats().context("the node is gone")?.into_iter().collect();
-        let value = |name: &str| counters.get(name).copied().unwrap_or(0);
-        let capacity = value("capacity_bytes");
-        ensure!(capacity > 0, "the node says nothing of its capacity; is it newer?");
-        let room = capacity.saturating_sub(value("resident_bytes"));
-        Ok(Seen { presence, room, lease: client.lease() })
-    })
+/// All nodes, to be looked at before and after.
+struct Nodes {
+    contacts: Contacts,
+    credentials: Credentials,
+    digest: Digest,
+    lease: Duration,
 }
 
-/// What is there in the end. What others were fetching is waited for, for as long as a claim may be idle.
-fn settle(
-    node: &Endpoint,
-    digest: &Digest,
-    all: &[(u64, u64)],
-    warmed: &Warmed,
-    is_over: bool,
-) -> anyhow::Result<Seen> {
-    let began = Instant::now();
-    loop {
-        let seen = look(node, digest)?;
-        let is_missing = all.iter().any(|(blob, _)| !seen.has(*blob));
-        let others = is_over && warmed.elsewhere > 0 && is_missing;
-        if !others || began.elapsed() > seen.lease {
-            return Ok(seen);
+impl Nodes {
+    fn connect(node: &NodeArg, digest: &Digest) -> anyhow::Result<Self> {
+        tokio::task::block_in_place(|| {
+            let mut client = node.connect()?;
+            client.open(digest).context("the node does not let us at the dataset")?;
+            // Whoever told us of the others may be gone when they are looked at again.
+            let ring = client.ring()?;
+            let zone = |own: &Membership| own.list().member(own.name())?.zone.clone();
+            let listed = ring.and_then(|own| Contacts::of_list(own.list().clone(), zone(&own)));
+            Ok(Self {
+                contacts: listed.unwrap_or_else(|| node.contacts()),
+                credentials: Credentials::from_environment()?,
+                digest: digest.clone(),
+                lease: client.lease(),
+            })
+        })
+    }
+
+    /// What they have, and could still take, together. Nothing, if none of them answers.
+    fn look(&self) -> Option<Seen> {
+        tokio::task::block_in_place(|| {
+            let (digest, contacts) = (self.digest.clone(), self.contacts.clone());
+            let mut known = Known::new(u32::try_from(digest.summary().blobs).ok()?);
+            // One that knows nothing is told how things are now. An agent is not needed to look.
+            let reader = Reader::new(digest, Some(contacts), Path::new(""), "warm");
+            let mut reader = reader.known_by(self.credentials.clone());
+            reader.presence(&mut known);
+            let counters: BTreeMap<String, u64> = reader.node_stats()?.into_iter().collect();
+            let value = |name: &str| counters.get(name).copied().unwrap_or(0);
+            let room = value("capacity_bytes").saturating_sub(value("resident_bytes"));
+            Some(Seen { presence: known.bits().to_vec(), room })
+        })
+    }
+
+    /// What is there in the end. What others were fetching is waited for, for as long as a claim may be idle.
+    fn settle(&self, all: &[(u64, u64)], warmed: &Warmed, is_over: bool) -> Option<Seen> {
+        let began = Instant::now();
+        loop {
+            let seen = self.look()?;
+            let is_missing = all.iter().any(|(blob, _)| !seen.has(*blob));
+            let others = is_over && warmed.elsewhere > 0 && is_missing;
+            if !others || began.elapsed() > self.lease {
+                return Some(seen);
+            }
+            std::thread::sleep(Duration::from_millis(100));
         }
-        std::thread::sleep(Duration::from_millis(100));
     }
 }
 
@@ -258,8 +305,9 @@ fn for_people(report: &Report) -> String {
         size(report.fetched_bytes),
         report.seconds
     );
-    if let Some(ended) = &report.ended {
-        text.push_str(&format!("{ended}: give it more (`capacity`), or ask for less (--chunks)\n"));
+    for BehindReport { why, blobs, bytes, .. } in &report.behind {
+        let blobs = output::count(*blobs, "blob");
+        text.push_str(&format!("{blobs} ({}) were not fetched: {why}\n", size(*bytes)));
     }
     if report.outside_blobs > 0 {
         let blobs = output::count(report.outside_blobs, "blob");

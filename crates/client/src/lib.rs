@@ -40,16 +40,18 @@ use waiting::Waiting;
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody answers there.
-    #[error("nobody answers at `{endpoint}`: {source}")]
+    /// There is no connection.
+    #[error("{} `{endpoint}`: {cause}", not_connected(cause))]
     Connect {
         /// Where.
         endpoint: String,
-        /// How it failed.
-        source: io::Error,
+        /// How it failed; it is told already, and so no source.
+        cause: io::Error,
     },
     /// Somebody else's process listens there.
-    #[error("the socket `{path}` belongs to user {owner}, not to you; name another one")]
+    #[error(
+        "the socket `{path}` belongs to user {owner}, not to you; if you trust that user's node, set FOREBAY_NODE_UID={owner}"
+    )]
     Stranger {
         /// The socket.
         path: String,
@@ -123,7 +125,22 @@ impl From<OpenError> for ClientError {
     }
 }
 
+/// What it means that there is no connection.
+fn not_connected(cause: &io::Error) -> &'static str {
+    match cause.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => "nobody answers at",
+        io::ErrorKind::PermissionDenied => "you may not connect to",
+        _ => "cannot connect to",
+    }
+}
+
 impl ClientError {
+    /// Whether there is nobody who could have answered.
+    pub fn is_nobody(&self) -> bool {
+        use io::ErrorKind::{ConnectionRefused, NotFound};
+        matches!(self, Self::Connect { cause, .. } if matches!(cause.kind(), NotFound | ConnectionRefused))
+    }
+
     /// Whether the connection can still be used.
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused(_) | Self::Namespace | Self::Digest(_))

@@ -32,7 +32,7 @@ impl Socket {
         patience: Duration,
     ) -> Result<Self> {
         let shown = || endpoint.to_string();
-        let failed = |source| ClientError::Connect { endpoint: shown(), source };
+        let failed = |cause| ClientError::Connect { endpoint: shown(), cause };
         let socket = match endpoint {
             Endpoint::Unix(path) => {
                 let socket = connect_unix(path, patience).map_err(failed)?;

@@ -19,6 +19,16 @@ use crate::{
     waiting::{SLICE, Waiting},
 };
 
+/// A connection that ended, in words of our own: those of TLS send people to a manual.
+fn broken(error: io::Error) -> ClientError {
+    match error.kind() {
+        kind @ io::ErrorKind::UnexpectedEof => {
+            io::Error::new(kind, "the other side hung up").into()
+        }
+        _ => error.into(),
+    }
+}
+
 /// How a TLS alert begins.
 const TLS_ALERT: [u8; 2] = [0x15, 0x03];
 
@@ -248,7 +258,7 @@ impl Stream {
                 Err(error) => {
                     let why = in_words(&error)
                         .or_else(|| self.socket.last_words().and_then(|error| in_words(&error)));
-                    return Err(why.map_or(ClientError::Broken(error), ClientError::Tls));
+                    return Err(why.map_or_else(|| broken(error), ClientError::Tls));
                 }
             }
         }

@@ -14,5 +14,5 @@ mod words;
 pub use credentials::{Credentials, CredentialsError, Files};
 pub use key_file::{KeyFileError, create_key_file, read_key_file};
 pub use private_file::{PrivateFileError, read_token_file};
-pub use tls::{Clients, TlsFileError, client_config, names_of, server_config};
+pub use tls::{Clients, TlsFileError, Usage, check_signed, client_config, names_of, server_config};
 pub use words::in_words;

@@ -1,13 +1,14 @@
 //! Files that hold secrets: readable by their owner alone, or not at all.
 
 use std::{
-    fs::File,
+    fs::OpenOptions,
     io::{self, Read as _},
-    os::unix::fs::MetadataExt as _,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
 use forebay_core::names::{Token, TokenError};
+use rustix::fs::OFlags;
 
 /// A token file is one short line; whatever is longer is something else.
 const TOKEN_FILE_SIZE_MAX: u64 = 4096;
@@ -25,6 +26,12 @@ pub enum PrivateFileError {
     #[error("the file `{}` holds a secret and belongs to another user; use a copy of your own", path.display())]
     Foreign {
         /// The file.
+        path: PathBuf,
+    },
+    /// A pipe has no end, and a device no owner.
+    #[error("`{}` is not a file; a secret is in one that only its user can read", path.display())]
+    NotAFile {
+        /// What was named.
         path: PathBuf,
     },
     /// Not a token.
@@ -48,9 +55,14 @@ pub enum PrivateFileError {
 /// Reads at most so many bytes of a file that nobody else can read.
 pub(crate) fn read_private(path: &Path, size_max: u64) -> Result<Vec<u8>, PrivateFileError> {
     let failed = |source| PrivateFileError::Io { path: path.to_owned(), source };
-    let file = File::open(path).map_err(failed)?;
+    // A pipe that nobody writes to would never be open.
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).expect("a flag");
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
     // Ask the open file, not the path: it cannot be exchanged in between.
     let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(PrivateFileError::NotAFile { path: path.to_owned() });
+    }
     if metadata.mode() & 0o077 != 0 {
         return Err(PrivateFileError::Readable { path: path.to_owned() });
     }
@@ -105,5 +117,20 @@ mod tests {
         assert!(matches!(read_token_file(&path), Err(PrivateFileError::Token { .. })));
         let missing = read_token_file(&directory.path().join("none")).unwrap_err();
         assert!(missing.to_string().contains("none"), "{missing}");
+    }
+
+    #[test]
+    fn a_pipe_is_refused_and_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pipe");
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let refused = read_token_file(&path).unwrap_err();
+        assert!(matches!(refused, PrivateFileError::NotAFile { .. }), "{refused}");
+        let refused = read_token_file(directory.path()).unwrap_err();
+        assert!(matches!(
+            refused,
+            PrivateFileError::Readable { .. } | PrivateFileError::NotAFile { .. }
+        ));
     }
 }

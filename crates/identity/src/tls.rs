@@ -76,6 +76,29 @@ pub enum TlsFileError {
         /// The key.
         key: PathBuf,
     },
+    /// It is made for another purpose.
+    #[error(
+        "the certificate `{}` is not made for {}; have one signed with `extendedKeyUsage={}`",
+        path.display(), usage.purpose(), usage.name()
+    )]
+    Usage {
+        /// The file.
+        path: PathBuf,
+        /// What it should be for.
+        usage: Usage,
+    },
+    /// Those who believe that authority will not believe it.
+    #[error(
+        "the certificate `{}` was not signed by the authority in `{}`, so that the other nodes will refuse it; have it \
+         signed by that one, or name the one that did",
+        path.display(), authority.display()
+    )]
+    Unsigned {
+        /// The certificate.
+        path: PathBuf,
+        /// The authority.
+        authority: PathBuf,
+    },
     /// It is made for something else.
     #[error("the certificate `{}` cannot be used here: {problem}", path.display())]
     Unsuitable {
@@ -84,6 +107,38 @@ pub enum TlsFileError {
         /// What is wrong.
         problem: String,
     },
+}
+
+/// What a certificate is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Usage {
+    /// A node shows it.
+    Server,
+    /// A client shows it.
+    Client,
+}
+
+impl Usage {
+    fn purpose(self) -> &'static str {
+        match self {
+            Self::Server => "nodes",
+            Self::Client => "clients",
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Server => "serverAuth",
+            Self::Client => "clientAuth",
+        }
+    }
+
+    fn key_usage(self) -> KeyUsage {
+        match self {
+            Self::Server => KeyUsage::server_auth(),
+            Self::Client => KeyUsage::client_auth(),
+        }
+    }
 }
 
 /// Whose certificates a node asks for.
@@ -101,7 +156,7 @@ pub fn server_config(
     key: &Path,
     clients: Option<Clients<'_>>,
 ) -> Result<Arc<ServerConfig>, TlsFileError> {
-    let chain = read_chain(certificate, KeyUsage::server_auth())?;
+    let chain = read_chain(certificate, Usage::Server)?;
     let builder = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
         .expect("ring speaks TLS 1.3");
@@ -136,13 +191,28 @@ pub fn client_config(
     let mut config = match own {
         None => builder.with_no_client_auth(),
         Some((certificate, key)) => {
-            let chain = read_chain(certificate, KeyUsage::client_auth())?;
+            let chain = read_chain(certificate, Usage::Client)?;
             let config = builder.with_client_auth_cert(chain, read_key(key)?);
             config.map_err(|error| not_together(certificate, key, &error))?
         }
     };
     config.resumption = Resumption::disabled();
     Ok(Arc::new(config))
+}
+
+/// Whether those who believe an authority will believe a node that shows this certificate.
+pub fn check_signed(certificate: &Path, authority: &Path) -> Result<(), TlsFileError> {
+    let chain = read_chain(certificate, Usage::Server)?;
+    let authorities = read_authorities(authority)?;
+    let first =
+        EndEntityCert::try_from(&chain[0]).map_err(|error| unsuitable(certificate, &error))?;
+    let (usage, algorithms) =
+        (KeyUsage::server_auth(), provider().signature_verification_algorithms);
+    let (algorithms, now) = (algorithms.all, UnixTime::now());
+    let proved =
+        first.verify_for_usage(algorithms, &authorities.roots, &chain[1..], now, usage, None, None);
+    let (path, authority) = (certificate.to_owned(), authority.to_owned());
+    proved.map(drop).map_err(|_| TlsFileError::Unsigned { path, authority })
 }
 
 /// The DNS names of a certificate that was shown, and has been proved.
@@ -158,9 +228,10 @@ fn provider() -> Arc<CryptoProvider> {
 
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
     let failed = |source| TlsFileError::Io { path: path.to_owned(), source };
-    let size = fs::metadata(path).map_err(failed)?.len();
+    let metadata = fs::metadata(path).map_err(failed)?;
     let missing = || TlsFileError::Missing { path: path.to_owned(), what: "certificate" };
-    if size > FILE_SIZE_MAX {
+    // Whatever is no file may have no end.
+    if metadata.len() > FILE_SIZE_MAX || !metadata.is_file() {
         return Err(missing());
     }
     let pem = fs::read(path).map_err(failed)?;
@@ -183,13 +254,14 @@ fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsFileError> {
 }
 
 /// A chain whose first certificate can be shown today, for this.
-fn read_chain(path: &Path, usage: KeyUsage) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
+fn read_chain(path: &Path, usage: Usage) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
     let chain = read_certificates(path)?;
     let certificate = EndEntityCert::try_from(&chain[0]);
     let certificate = certificate.map_err(|error| unsuitable(path, &error))?;
     // Whom the others believe is their affair. Without an authority only what does not depend on one is
     // looked at: the times, and what the certificate is for.
-    let looked = certificate.verify_for_usage(&[], &[], &[], UnixTime::now(), usage, None, None);
+    let looked =
+        certificate.verify_for_usage(&[], &[], &[], UnixTime::now(), usage.key_usage(), None, None);
     match looked.map(drop) {
         Err(webpki::Error::CertExpired { time, not_after }) => Err(TlsFileError::Expired {
             path: path.to_owned(),
@@ -200,6 +272,9 @@ fn read_chain(path: &Path, usage: KeyUsage) -> Result<Vec<CertificateDer<'static
             seconds: not_before.as_secs().saturating_sub(time.as_secs()),
         }),
         Ok(()) | Err(webpki::Error::UnknownIssuer) => Ok(chain),
+        Err(webpki::Error::RequiredEkuNotFoundContext(_)) => {
+            Err(TlsFileError::Usage { path: path.to_owned(), usage })
+        }
         Err(error) => Err(unsuitable(path, &error)),
     }
 }

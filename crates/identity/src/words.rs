@@ -46,7 +46,7 @@ fn certificate(problem: &CertificateError) -> String {
         }
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             "the other side's certificate was signed by another authority than the one named here; \
-             FOREBAY_TLS_CA (of a client) and `tls_clients` (of a node) name the one that signs"
+             FOREBAY_TLS_CA (of a client), `tls_clients` and `cluster_authority` (of a node) name the one that signs"
                 .to_owned()
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {

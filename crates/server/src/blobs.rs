@@ -32,7 +32,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::{config::Config, hot::Hot, session::fresh_nonce};
 
 /// A longer blob is cut into pieces of this length.
-const PIECE: u64 = 8 << 20;
+pub(crate) const PIECE: u64 = 8 << 20;
 /// Memory for blobs and pieces that are on their way in.
 pub(crate) const INCOMING: usize = 512 << 20;
 /// Groups whose numbers are remembered.
@@ -41,6 +41,8 @@ const GROUPS_KNOWN: usize = 4096;
 const REGIONS_PER_PIECE: u64 = 2;
 /// The lifetime class of datasets' pieces.
 const CLASS: u8 = 1;
+/// The file with the number by which a node's devices know it.
+const OWNER: &str = "node.id";
 /// How long those who read a piece are waited for before it is freed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -103,11 +105,15 @@ impl Blobs {
             .mode(0o700)
             .create(directory)
             .with_context(|| format!("make the directory `{shown}`"))?;
+        let is_known = directory.join(OWNER).exists();
         let owner = owner(directory).with_context(|| format!("use the directory `{shown}`"))?;
         let devices = match config.devices.as_slice() {
             [] => vec![directory.join("cache.flash")],
             named => named.to_vec(),
         };
+        // A new node has lost nothing.
+        let is_lost = |path: &&PathBuf| is_known && !path.exists();
+        let lost: Vec<PathBuf> = devices.iter().filter(is_lost).cloned().collect();
         let free = free_space(directory)?;
         let share = ByteSize(config.capacity_of(free).0 / devices.len() as u64);
         let device = |path: PathBuf| {
@@ -119,6 +125,12 @@ impl Blobs {
         let mut flash = FlashConfig::new(devices.into_iter().map(device).collect());
         flash.backend = config.io;
         let flash = Flash::open(&flash)?;
+        for lost in lost {
+            tracing::warn!(
+                device = %lost.display(),
+                "a device was not there, and was made anew: what this node had there is lost; is its disk mounted?"
+            );
+        }
         Ok(Self {
             piece: PIECE.min(flash.entry_length_max()),
             region: flash.region_size(),
@@ -476,7 +488,7 @@ fn decode_head(head: &Proved) -> Option<([u8; 32], u64, u64)> {
 
 /// The number by which this node's devices know it; made when there is none.
 fn owner(directory: &Path) -> anyhow::Result<[u8; 16]> {
-    let path = directory.join("node.id");
+    let path = directory.join(OWNER);
     let shown = path.display();
     if let Ok(bytes) = fs::read(&path) {
         let owner = bytes.try_into().ok();

@@ -148,7 +148,7 @@ const KEYS: [(&str, &str, &str); 25] = [
     ("name", "\"a\"", "which of the nodes this one is"),
     (
         "nodes",
-        "[{ name = \"a\", endpoint = \"/run/a/node.sock\", weight = 1, zone = \"east\" }]",
+        "[{ name = \"a\", endpoint = \"/run/user/1000/forebay/node.sock\", weight = 1, zone = \"east\" }]",
         "all nodes that share the work, the same list on each of them; without a list it is alone",
     ),
     ("zones_apart", "false", "whether each zone has a ring of its own"),
@@ -182,25 +182,23 @@ const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 const GRACE_MAX: Duration = Duration::from_mins(10);
 
 impl Config {
-    /// Reads a file.
+    /// Reads a file. What is said elsewhere counts as well, so that nothing is checked yet but each value for
+    /// itself.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read the configuration `{}`", path.display()))?;
         Self::parse(&text).with_context(|| format!("in the configuration `{}`", path.display()))
     }
 
-    /// Understands the text of a file.
+    /// Understands the text of a file, as [`Config::read`] does.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
             let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
             anyhow::anyhow!("line {line}: {}", error.message())
         })?;
-        let config = Self::from_table(&table)?;
-        config.check_values()?;
-        Ok(config)
+        Self::from_table(&table)
     }
 
-    /// Nothing is checked but each value for itself.
     pub(crate) fn from_table(table: &toml::Table) -> anyhow::Result<Self> {
         let mut config = Self::default();
         for (key, value) in table {
@@ -210,7 +208,8 @@ impl Config {
     }
 
     fn set(&mut self, key: &str, value: &toml::Value) -> anyhow::Result<()> {
-        let text = || value.as_str().context("should be a text in quotes");
+        let text =
+            || value.as_str().with_context(|| format!("should be a text in quotes{}", like(key)));
         match key {
             "socket" => self.socket = text()?.into(),
             "listen" => self.listen = unless(NONE, text()?, address)?,
@@ -228,7 +227,8 @@ impl Config {
             "lease" => self.lease = time(text()?)?,
             "connections" => {
                 let number = value.as_integer().and_then(|number| usize::try_from(number).ok());
-                self.connections = number.context("should be a number")?;
+                self.connections =
+                    number.with_context(|| format!("should be a number{}", like(key)))?;
             }
             "metrics" => self.metrics = unless(NONE, text()?, address)?,
             "idle_exit" => self.idle_exit = unless(NONE, text()?, time)?,
@@ -247,15 +247,9 @@ impl Config {
         Ok(())
     }
 
-    /// Refuses what makes no sense or is not safe.
+    /// Refuses what makes no sense or is not safe. Reads none of the files that it names.
     pub fn check(&self) -> anyhow::Result<()> {
-        self.check_values()?;
         self.membership()?;
-        Ok(())
-    }
-
-    /// Which node this is may still be said elsewhere.
-    fn check_values(&self) -> anyhow::Result<()> {
         self.check_reach()?;
         if let Some(metrics) = self.metrics {
             ensure!(
@@ -354,6 +348,12 @@ impl Config {
     }
 }
 
+/// An example for a key, where there is one.
+fn like(key: &str) -> String {
+    let example = KEYS.iter().find(|(known, ..)| *known == key);
+    example.map_or(String::new(), |(key, example, _)| format!(", like {key} = {example}"))
+}
+
 /// Nothing, if a text is the word for that; else what it says.
 fn unless<T>(
     word: &str,
@@ -418,7 +418,8 @@ mod tests {
     use super::*;
 
     fn complaint(text: &str) -> String {
-        format!("{:#}", Config::parse(text).unwrap_err())
+        let checked = Config::parse(text).and_then(|config| config.check());
+        format!("{:#}", checked.unwrap_err())
     }
 
     #[test]
@@ -494,7 +495,11 @@ mod tests {
         assert!(complaint("metrics = \"0.0.0.0:80\"").contains("use 127.0.0.1:80"));
         assert!(complaint("lease = \"1h\"").contains("ms, s or min"));
         assert!(complaint("connections = 0").contains("between 1 and 65536"));
-        assert!(complaint("connections = \"many\"").contains("should be a number"));
+        assert!(
+            complaint("connections = \"many\"")
+                .contains("should be a number, like connections = 512")
+        );
+        assert!(complaint("lease = 10").contains("like lease = \"10s\""));
     }
 
     /// People edit these by hand: whatever they leave behind is refused in words, or can be used.

@@ -12,6 +12,8 @@ use std::{
 use forebay_core::manager::Overview;
 use forebay_flash::shard::Counters as Flash;
 
+use crate::blobs::PIECE;
+
 /// Name, meaning and value.
 type Row = (&'static str, &'static str, u64);
 
@@ -242,8 +244,10 @@ impl Gauges {
 }
 
 /// What all devices together have counted, and have now.
-fn of_flash(devices: &[Flash]) -> (Vec<Row>, [Row; 2]) {
+fn of_flash(devices: &[Flash]) -> (Vec<Row>, [Row; 4]) {
     let sum = |part: fn(&Flash) -> u64| devices.iter().map(part).sum::<u64>();
+    let well = || devices.iter().filter(|device| device.well);
+    let part = devices.iter().map(|device| device.entry_length_max).min().unwrap_or(0).min(PIECE);
     let counted = vec![
         ("flash_inserted_bytes", "Bytes of blobs written.", sum(|d| d.inserted_bytes)),
         (
@@ -272,6 +276,12 @@ fn of_flash(devices: &[Flash]) -> (Vec<Row>, [Row; 2]) {
     ];
     let now = [
         ("flash_regions_free", "Regions with nothing in them.", sum(|d| d.regions_free)),
+        (
+            "flash_regions_free_min",
+            "Those on the device that has the fewest of them, among devices that are well.",
+            well().map(|device| device.regions_free).min().unwrap_or(0),
+        ),
+        ("flash_part_bytes", "A longer blob is cut into parts of this length.", part),
         (
             "flash_regions_quarantined",
             "Regions that are not used for a while, because much in them was damaged.",

@@ -41,7 +41,9 @@ async fn connect(
             let socket = UnixStream::connect(path).await?;
             let owner = socket.peer_cred()?.uid();
             if !credentials.trusts(owner) {
-                let text = format!("its socket belongs to user {owner}; name another one");
+                let text = format!(
+                    "its socket belongs to user {owner}; if you trust that user's node, set FOREBAY_NODE_UID={owner}"
+                );
                 return Err(io::Error::other(text));
             }
             let (reader, writer) = socket.into_split();

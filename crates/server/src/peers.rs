@@ -13,7 +13,7 @@ use forebay_core::{
     ring::Membership,
 };
 use forebay_identity::{Credentials, Files, read_token_file};
-use forebay_wire::{HEADER_SIZE, Header, Reply, Request, SentToken, VERSIONS};
+use forebay_wire::{ErrorCode, HEADER_SIZE, Header, Refusal, Reply, Request, SentToken, VERSIONS};
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -122,23 +122,61 @@ async fn carry(
     endpoint: Endpoint,
     mut outgoing: mpsc::Receiver<Said>,
 ) {
+    let mut standing = Standing::default();
     loop {
         let peers = node.managing.peers();
-        match connect(&endpoint, &peers.credentials, &peers.me).await {
+        let ended = match connect(&endpoint, &peers.credentials, &peers.me).await {
             Ok((reader, writer)) => {
-                tracing::info!(peer = %name, "reached");
                 while outgoing.try_recv().is_ok() {}
-                let ended = tokio::select! {
-                    ended = listen(&node, &name, reader) => ended,
+                tokio::select! {
+                    ended = listen(&node, &name, reader, &mut standing) => ended,
                     ended = speak(&mut outgoing, writer) => ended,
-                };
-                if let Err(error) = ended {
-                    tracing::info!(peer = %name, %error, "lost");
                 }
             }
-            Err(error) => tracing::debug!(peer = %name, %error, "cannot be reached"),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = ended {
+            standing.failed(&name, &error);
         }
         tokio::time::sleep(AGAIN_AFTER).await;
+    }
+}
+
+/// How it stands with one node, so that the log says it once for each change.
+#[derive(Default)]
+struct Standing {
+    /// Nothing is known at first.
+    is_reached: Option<bool>,
+}
+
+impl Standing {
+    /// It has answered as nodes answer each other.
+    fn answered(&mut self, name: &NodeName) {
+        if self.is_reached.replace(true) != Some(true) {
+            tracing::info!(peer = %name, "reached");
+        }
+    }
+
+    fn failed(&mut self, name: &NodeName, error: &io::Error) {
+        let cause = in_words(error);
+        let told = match self.is_reached.replace(false) {
+            Some(false) => return tracing::debug!(peer = %name, cause, "still cannot be reached"),
+            Some(true) => "lost; its share is read from the origin meanwhile",
+            None => "cannot be reached; see that it runs (`forebay status`)",
+        };
+        tracing::warn!(peer = %name, cause, "{told}");
+    }
+}
+
+/// Why a node does not answer, with what to do about it.
+fn in_words(error: &io::Error) -> String {
+    match error.get_ref().and_then(|error| error.downcast_ref::<Refusal>()) {
+        // It takes us for a job, or for nobody.
+        Some(Refusal { code: ErrorCode::Malformed | ErrorCode::Identity, .. }) => {
+            "its `cluster_token` differs from ours, or its `nodes` do not have us; give all nodes the same".to_owned()
+        }
+        _ if error.kind() == io::ErrorKind::UnexpectedEof => "it hung up".to_owned(),
+        _ => error.to_string(),
     }
 }
 
@@ -160,10 +198,18 @@ async fn connect(
 }
 
 /// Takes answers until none comes.
-async fn listen(node: &Arc<NodeService>, name: &NodeName, mut reader: Incoming) -> io::Result<()> {
+async fn listen(
+    node: &Arc<NodeService>,
+    name: &NodeName,
+    mut reader: Incoming,
+    standing: &mut Standing,
+) -> io::Result<()> {
     loop {
         match timeout(NODE_PATIENCE, read(&mut reader)).await?? {
-            Reply::Council { capacity, reply } => node.answered(name, capacity, reply),
+            Reply::Council { capacity, reply } => {
+                standing.answered(name);
+                node.answered(name, capacity, reply);
+            }
             Reply::Error(refusal) => return Err(io::Error::other(refusal)),
             _ => return Err(io::ErrorKind::InvalidData.into()),
         }
@@ -191,4 +237,20 @@ async fn read(reader: &mut Incoming) -> io::Result<Reply> {
     // Space is taken as bytes arrive, not when they are announced.
     reader.take(header.body_size as u64).read_to_end(&mut body).await?;
     Reply::decode(&header, &body.into()).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_is_said_with_the_fix() {
+        let refused = |code| io::Error::other(Refusal { code, text: "no".to_owned() });
+        for code in [ErrorCode::Malformed, ErrorCode::Identity] {
+            assert!(in_words(&refused(code)).contains("`cluster_token` differs"));
+        }
+        assert_eq!(in_words(&refused(ErrorCode::Stopping)), "no");
+        let hung_up = io::Error::new(io::ErrorKind::UnexpectedEof, "see https://example.org");
+        assert_eq!(in_words(&hung_up), "it hung up");
+    }
 }

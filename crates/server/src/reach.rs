@@ -1,5 +1,7 @@
 //! Who can reach a node over the network, and whether that is safe.
 
+mod cluster;
+
 use std::sync::Arc;
 
 use anyhow::{bail, ensure};
@@ -27,6 +29,7 @@ impl Config {
             self.tenants.is_empty() || self.namespaces.is_empty(),
             "with `tenants`, each has `namespaces` of its own; move those of the node there"
         );
+        self.check_cluster()?;
         let by_certificate = self.tenants.iter().find(|tenant| !tenant.certificates.is_empty());
         if let Some(tenant) = by_certificate.filter(|_| self.tls_clients.is_none()) {
             bail!(
@@ -67,7 +70,8 @@ impl Config {
     /// Whether all the files that say who is who can be used.
     pub fn check_files(&self) -> anyhow::Result<()> {
         self.tls()?;
-        Access::load(self, Vec::new()).map(drop)
+        Access::load(self, Vec::new())?;
+        self.check_cluster_files()
     }
 }
 
@@ -75,8 +79,12 @@ impl Config {
 mod tests {
     use super::*;
 
+    fn checked(text: &str) -> anyhow::Result<()> {
+        Config::parse(text)?.check()
+    }
+
     fn complaint(text: &str) -> String {
-        format!("{:#}", Config::parse(text).unwrap_err())
+        format!("{:#}", checked(text).unwrap_err())
     }
 
     const TLS: &str = "tls_certificate = \"node.pem\"\ntls_key = \"node.key\"\n";
@@ -94,8 +102,8 @@ mod tests {
             complaint(&format!("{beyond}{TLS}")).contains(": say who may connect in `tenants`")
         );
         assert!(complaint(&format!("{beyond}{TENANT}")).contains(": give `tls_certificate`"));
-        assert!(Config::parse(&format!("{beyond}{TLS}{TENANT}")).is_ok());
-        assert!(Config::parse("listen = \"[::1]:7070\"").is_ok(), "this machine's own users");
+        assert!(checked(&format!("{beyond}{TLS}{TENANT}")).is_ok());
+        assert!(checked("listen = \"[::1]:7070\"").is_ok(), "this machine's own users");
         assert!(complaint("listen = \"[::]:7070\"").contains("other machines"));
     }
 

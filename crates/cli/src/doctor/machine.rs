@@ -27,11 +27,12 @@ const FILES_BESIDE: u64 = 64;
 /// The longest name that a Unix socket can have.
 const SOCKET_NAME_MAX: usize = 107;
 
-/// All of it. A node that runs has its space already.
-pub fn look(config: &Config, is_running: bool) -> Vec<Finding> {
+/// All of it, with the sockets at which the node is looked for. A node that runs has its space already.
+pub fn look(config: &Config, sockets: &[PathBuf], is_running: bool) -> Vec<Finding> {
     let mut findings = vec![kernel(), ring(config.io), direct_io(config)];
     findings.extend(space(config, is_running));
-    findings.extend([memory(config), files(config), socket(&config.socket)]);
+    findings.extend([memory(config), files(config)]);
+    findings.extend(sockets.iter().map(|path| socket(path)));
     findings
 }
 

@@ -4,12 +4,14 @@ mod dataset;
 mod machine;
 mod node;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use forebay_core::NodeName;
 use forebay_server::Config;
 use serde::Serialize;
 
 use crate::{
+    contact::NodeArg,
     output::{self, Format, Verdict},
     reach::Reach,
 };
@@ -23,9 +25,11 @@ pub struct Args {
     /// The node's configuration file; by default the defaults.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The node's socket; by default the configuration's.
-    #[arg(long, value_name = "PATH")]
-    socket: Option<PathBuf>,
+    /// Which node of the configuration's list this is, if the file does not say.
+    #[arg(long, value_name = "NAME")]
+    name: Option<NodeName>,
+    #[command(flatten)]
+    node: NodeArg,
     /// Also look whether this digest can be used, and its origin be reached.
     #[arg(long, value_name = "FILE")]
     digest: Option<PathBuf>,
@@ -40,6 +44,7 @@ const EXAMPLES: &str = "\
 Examples:
   forebay doctor
   forebay doctor --config /etc/forebay.toml --digest train.digest
+  forebay doctor --node tls://a.example:7440
   forebay doctor --format json | jq '.[] | select(.state != \"ok\")'";
 
 /// How something stands.
@@ -78,28 +83,12 @@ fn failed(check: &'static str, found: impl Into<String>, remedy: impl Into<Strin
 }
 
 pub async fn run(args: Args) -> anyhow::Result<Verdict> {
-    let mut findings = Vec::new();
-    let config = match args.config.as_deref().map(Config::read) {
-        None => {
-            findings.push(ok("configuration", "the defaults"));
-            Config::default()
-        }
-        Some(Ok(config)) => {
-            findings.push(ok("configuration", "can be used"));
-            config
-        }
-        Some(Err(error)) => {
-            let remedy = "mend the file; `forebay serve --show-config` prints one to begin with";
-            findings.push(failed("configuration", output::one_line(&error), remedy));
-            Config::default()
-        }
-    };
-    let config = match args.socket {
-        Some(socket) => Config { socket, ..config },
-        None => config,
-    };
-    let (on_node, is_running) = node::look(&config);
-    findings.extend(machine::look(&config, is_running));
+    let (config, mut findings) = configuration(args.config.as_deref(), args.name);
+    let contacts = args.node.named().cloned().unwrap_or_else(|| config.socket.clone().into());
+    let (on_node, is_running) = tokio::task::block_in_place(|| node::look(&contacts));
+    let sockets: Vec<PathBuf> =
+        contacts.endpoints().iter().filter_map(|one| one.path().map(Into::into)).collect();
+    findings.extend(machine::look(&config, &sockets, is_running));
     findings.extend(on_node);
     if let Some(digest) = &args.digest {
         findings.extend(dataset::look(digest, &args.reach.options()).await);
@@ -114,6 +103,32 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         State::Warning => Verdict::No,
         State::Failed => Verdict::Failed,
     })
+}
+
+/// What the file says, as far as it can be used, and how that stands: all that keeps a node from starting.
+fn configuration(file: Option<&Path>, name: Option<NodeName>) -> (Config, Vec<Finding>) {
+    let Some(file) = file else {
+        return (Config::default(), vec![ok("configuration", "the defaults")]);
+    };
+    let mend = "mend the file; `forebay serve --show-config` prints one to begin with";
+    let config = match Config::read(file) {
+        Ok(config) => Config { name: name.or(config.name.clone()), ..config },
+        Err(error) => {
+            let unusable = failed("configuration", output::one_line(&error), mend);
+            return (Config::default(), vec![unusable]);
+        }
+    };
+    let mut findings = vec![match config.check() {
+        Ok(()) => ok("configuration", "can be used"),
+        Err(error) => failed("configuration", output::one_line(&error), mend),
+    }];
+    if let Err(error) = config.check_files() {
+        let remedy = "replace or mend the file; docs/security.md says how they are made";
+        findings.push(failed("secrets", output::one_line(&error), remedy));
+    }
+    let remedy = "correct one of the two, unless it is meant";
+    findings.extend(config.doubts().into_iter().map(|doubt| warning("nodes", doubt, remedy)));
+    (config, findings)
 }
 
 fn for_people(findings: &[Finding]) -> String {

@@ -1,33 +1,82 @@
 //! The node: whether it answers, and how it is.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use forebay_client::{Client, ClientError};
-use forebay_server::Config;
+use forebay_core::ring::{Contacts, Membership};
+use forebay_identity::Credentials;
+use forebay_wire::ErrorCode;
 
 use super::{Finding, failed, ok, warning};
-use crate::output::count;
+use crate::{contact, members, output::count};
 
-/// A node that does not answer within this is not well.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// What a node says of itself, and whether there is one.
-pub fn look(config: &Config) -> (Vec<Finding>, bool) {
-    let counters =
-        Client::connect(&config.socket, "doctor", PATIENCE).and_then(|mut client| client.stats());
-    match counters {
-        Ok(counters) => (findings(&counters.into_iter().collect()), true),
-        Err(error) => {
-            let remedy = match &error {
-                ClientError::Connect { .. } => "start one with `forebay serve`",
-                ClientError::Stranger { .. } => "name your own socket with --socket",
-                ClientError::Refused(_) | ClientError::Nonsense(_) | ClientError::Unexpected => {
-                    "install the same forebay on both sides, or see what the node says"
-                }
-                _ => "its log says why; stop it and start it again",
-            };
-            (vec![failed("node", error.to_string(), remedy)], false)
+/// What a node says of itself, and whether there is one. Of several that are named, the first that answers.
+pub fn look(contacts: &Contacts) -> (Vec<Finding>, bool) {
+    let mut findings = Vec::new();
+    for endpoint in contacts.endpoints() {
+        match contact::connect(endpoint) {
+            Ok(Ok(mut client)) => match ask(&mut client) {
+                Ok(found) => return (found, true),
+                Err(error) => findings.push(not_well(&error)),
+            },
+            Ok(Err(error)) => findings.push(not_well(&error)),
+            Err(error) => {
+                let remedy = "mend what the environment names";
+                findings.push(failed("node", format!("{error:#}"), remedy));
+            }
         }
+    }
+    (findings, false)
+}
+
+fn not_well(error: &ClientError) -> Finding {
+    let remedy = contact::remedy(error).unwrap_or(match error {
+        ClientError::Refused(refusal) => match refusal.code {
+            ErrorCode::TooMuch => "close some connections, or raise `connections`",
+            ErrorCode::Identity => "set FOREBAY_TOKEN_FILE or FOREBAY_TLS_CERTIFICATE",
+            _ => "install the same forebay on both sides",
+        },
+        ClientError::Stranger { .. } => {
+            "set FOREBAY_NODE_UID if you trust that user, or name your own with --node"
+        }
+        ClientError::NoAuthority | ClientError::Tls(_) => "docs/security.md says what is needed",
+        _ => "name another one with --node",
+    });
+    failed("node", error.to_string(), remedy)
+}
+
+fn ask(client: &mut Client) -> Result<Vec<Finding>, ClientError> {
+    let counters: BTreeMap<String, u64> = client.stats()?.into_iter().collect();
+    let ring = client.ring()?;
+    let mut found = findings(&counters);
+    found.extend(ring.map(|own| peers(&own, &counters)));
+    Ok(found)
+}
+
+/// How the node stands with the others that share its work.
+fn peers(own: &Membership, counters: &BTreeMap<String, u64>) -> Finding {
+    let value = |name: &str| counters.get(name).copied().unwrap_or(0);
+    let others = own.ring().members().len() as u64 - 1;
+    let (named, reachable) = (value("peers_named"), value("peers_reachable"));
+    if named < others {
+        let found = format!("it does not speak to the {} of its list", count(others, "other node"));
+        return warning("peers", found, "give all of them the same `cluster_token`");
+    }
+    let mut found = format!("{reachable} of {} answer this node", count(named, "other node"));
+    let standings = Credentials::from_environment().map(|who| members::look(own, &who));
+    let away: Vec<String> =
+        standings.iter().flatten().filter_map(members::Standing::complaint).collect();
+    if reachable == named && away.is_empty() {
+        return ok("peers", found);
+    }
+    if !away.is_empty() {
+        found = format!("{found}; from here, {}", away.join("; "));
+    }
+    let remedy = "see that they run, and have the same `nodes`, `cluster_token` and `cluster_authority`; this node's \
+                  log says why one cannot be reached";
+    match reachable {
+        0 if named > 0 => failed("peers", found, remedy),
+        _ => warning("peers", found, remedy),
     }
 }
 

@@ -427,6 +427,17 @@ fn a_manager_that_dies_is_replaced_in_mid_rotation() {
             serde_json::from_slice(&client.explain(handle).unwrap()).unwrap();
         assert_eq!(said["manager"], NAMES[third], "{said}");
         assert!(said["term"].as_u64().unwrap() >= 3, "{said}");
+        // Whichever node is asked, it is the manager's word that is shown.
+        let explain = |node: usize| {
+            let socket = cluster.socket(node);
+            let args =
+                ["explain", "x.digest", "--format", "json", "--node", socket.to_str().unwrap()];
+            cluster.place.forebay(args).succeeds().json()
+        };
+        let told = explain(second);
+        assert_eq!((&told["node"], &told["nodes"]), (&NAMES[second].into(), &3.into()), "{told}");
+        assert_eq!(told["manager"], NAMES[third], "{told}");
+        assert!(!told["jobs"].as_array().unwrap().is_empty(), "the manager knows its jobs: {told}");
     });
     assert!(epochs.load(Relaxed) >= 3);
 }

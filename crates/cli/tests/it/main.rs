@@ -13,6 +13,7 @@ mod embed;
 mod harness;
 mod holding_many;
 mod interrupting;
+mod misconfigured;
 mod moving_data;
 mod namespaces;
 mod operating;

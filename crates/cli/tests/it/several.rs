@@ -388,8 +388,11 @@ fn wrong_nodes_and_other_lists_are_noticed() {
     let mut cluster = Cluster::new(3, &sizes, 1);
     // The third weighs more in one list than in the others; the second thinks that it is the first.
     cluster.write_list("other.toml", "", |at| if at == 2 { "weight = 2" } else { "" });
+    let swapped = fs::read_to_string(cluster.place.out("nodes.toml")).unwrap();
+    let swapped = swapped.replace("run/0/", "run/x/").replace("run/1/", "run/0/");
+    fs::write(cluster.place.out("swapped.toml"), swapped.replace("run/x/", "run/1/")).unwrap();
     cluster.start(0);
-    cluster.start_as(1, "n0", "nodes.toml");
+    cluster.start_as(1, "n0", "swapped.toml");
     cluster.start_as(2, "n2", "other.toml");
     let contact = path(&cluster.socket(0)).to_owned();
     let (_agent, socket) = cluster.agent("a", &contact);
@@ -409,6 +412,48 @@ fn wrong_nodes_and_other_lists_are_noticed() {
         .map(|node| node["state"].as_str().unwrap())
         .collect();
     assert_eq!(found, ["well", "wrong", "other list"]);
+}
+
+/// A node that is down or hung costs its share of a warming, and is named.
+#[test]
+fn warming_costs_a_node_that_is_away_its_share_only() {
+    let sizes = [4 * KIB; 40];
+    let mut cluster = Cluster::started(3, &sizes, 1);
+    let shares = cluster.shares();
+    let warm = |cluster: &Cluster, format: &str| {
+        let args = ["warm", "x.digest", "--format", format, "--node", &cluster.contacts()]
+            .map(str::to_owned);
+        let warm = cluster.place.forebay(args).reaching(&cluster.origin);
+        warm.env("FOREBAY_LOG", "error").run()
+    };
+    // The first contact is dead, and another node is hung.
+    cluster.kill(0);
+    cluster.node(2).signal(Signal::STOP);
+    let (code, report) = warm(&cluster, "json").verdict();
+    assert_eq!((code, report["resident_blobs"].as_u64()), (1, Some(shares[1].0)), "{report}");
+    let behind = report["behind"].as_array().unwrap();
+    assert_eq!(behind.len(), 2, "{report}");
+    for (behind, node) in behind.iter().zip([0, 2]) {
+        assert_eq!(
+            (&behind["node"], &behind["state"]),
+            (&cluster.names[node].as_str().into(), &"away".into())
+        );
+        assert_eq!(behind["blobs"], shares[node].0, "{report}");
+    }
+    cluster.node(2).signal(Signal::CONT);
+    let ran = warm(&cluster, "text");
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(
+        ran.stdout.contains("the node `n0` does not answer") && !ran.stdout.contains("`n2`"),
+        "{ran:?}"
+    );
+    cluster.start(0);
+    let (code, report) = warm(&cluster, "json").verdict();
+    assert_eq!((code, report["resident_blobs"].as_u64()), (0, Some(40)), "{report}");
+    assert_eq!(cluster.origin.counters().bytes_sent, cluster.place.data_size(), "each once");
+    (0..3).for_each(|at| cluster.kill(at));
+    let ran = warm(&cluster, "json");
+    ran.must_refuse(&["start one with `forebay serve`"]);
 }
 
 /// Quiver 4.9: zones that are apart share nothing.
@@ -479,6 +524,22 @@ fn status_shows_all_nodes() {
     assert!(lines[1].starts_with("n1") && lines[1].contains("down"), "{text}");
     let name: NodeName = "n2".parse().unwrap();
     assert_eq!(cluster.ring().place_of(&name), Some(2));
+}
+
+/// What a node says of a dataset is said to be one node's.
+#[test]
+fn explaining_says_which_node_was_asked() {
+    let cluster = Cluster::started(3, &[4 * KIB; 12], 1);
+    let socket = cluster.socket(1);
+    let explain = |format: &str| {
+        let args = ["explain", "x.digest", "--format", format, "--node", path(&socket)];
+        cluster.place.forebay(args).succeeds()
+    };
+    let told = explain("json").json();
+    assert_eq!((&told["node"], &told["nodes"]), (&"n1".into(), &3.into()), "{told}");
+    assert_eq!((&told["blobs"], &told["blobs_here"]), (&12.into(), &0.into()), "{told}");
+    let text = explain("text").stdout;
+    assert!(text.contains("0 of 12 blobs are on the node `n1`, one of 3"), "{text}");
 }
 
 #[test]

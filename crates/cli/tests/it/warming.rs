@@ -58,17 +58,36 @@ fn what_was_interrupted_goes_on_where_it_was() {
     assert_eq!(fetches(&scene), OBJECTS as u64, "what was under way was finished");
 }
 
+/// Nothing is dropped to make room, however many are fetched at once, and all the room there is is used.
 #[test]
-fn a_dataset_that_does_not_fit_is_said_to_and_stops_in_order() {
-    let scene = Scene::of(OBJECTS, 1 << 20, |_| {});
-    let _node = scene.node(&["--capacity", "16MiB"]);
-    let ran = warm(&scene, &["--at-once", "4"]).run();
-    assert_eq!(ran.code, Some(1), "{ran:?}");
-    assert!(ran.stderr.contains("stops when the node is full"), "{ran:?}");
-    let report = ran.json();
-    assert_eq!(report["ended"], "the node is full", "{report}");
-    let fetched = report["fetched_blobs"].as_u64().unwrap();
-    assert!(fetched < OBJECTS as u64 / 2, "it does not go round and round: {report}");
+fn a_node_is_full_when_it_is_full() {
+    let scene = Scene::of(200, 100_000, |_| {});
+    for at_once in ["1", "4", "32", "128"] {
+        let node = scene.node(&["--capacity", "12MiB"]);
+        let ran = warm(&scene, &["--at-once", at_once]).run();
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert!(ran.stderr.contains("stops when the node is full"), "{ran:?}");
+        let report = ran.json();
+        assert_eq!(report["behind"][0]["state"], "full", "{report}");
+        assert_eq!(report["fetched_bytes"], report["resident_bytes"], "none was dropped: {report}");
+        let missing = report["behind"][0]["blobs"].as_u64().unwrap();
+        assert_eq!(report["resident_blobs"].as_u64().unwrap() + missing, 200, "{report}");
+        // Ten blobs fit into a region.
+        let resident = report["resident_blobs"].as_u64().unwrap();
+        assert!(resident >= 90, "{at_once} at once: {report}");
+        assert_eq!(scene.status()["flash_regions_evicted"], 0);
+        drop(node);
+        fs::remove_dir_all(scene.place.path("cache")).unwrap();
+    }
+}
+
+#[test]
+fn what_fits_is_taken_whole_however_many_come_at_once() {
+    let scene = Scene::of(45, 4_000_000, |_| {});
+    let _node = scene.node(&["--capacity", "200MB"]);
+    let (code, report) = warm(&scene, &[]).run().verdict();
+    assert_eq!((code, report["resident_blobs"].as_u64()), (0, Some(45)), "{report}");
+    assert_eq!(scene.status()["flash_regions_evicted"], 0);
 }
 
 #[test]

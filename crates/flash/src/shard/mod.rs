@@ -211,6 +211,7 @@ impl<T> Shard<T> {
         Counters {
             well: directions.into_iter().all(|direction| self.health.is_well(direction)),
             regions_free: self.free.len() as u64,
+            entry_length_max: self.entry_length_max(),
             regions_quarantined: self.quarantined.len() as u64,
             ..self.counters
         }

@@ -232,6 +232,8 @@ pub struct Counters {
     pub well: bool,
     /// Regions that are free.
     pub regions_free: u64,
+    /// The longest entry.
+    pub entry_length_max: u64,
     /// Regions that are not used for a while.
     pub regions_quarantined: u64,
     /// Payload bytes appended.

@@ -7,7 +7,8 @@ use std::{
 };
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd,
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, date_time_ymd,
 };
 
 /// Who signs.
@@ -41,10 +42,28 @@ impl Authority {
 
     /// A certificate for these names and its key, in two files.
     pub fn sign(&self, file: &str, names: &[&str], (from, to): Years) -> (PathBuf, PathBuf) {
+        self.sign_as(file, names, |params| {
+            params.not_before = date_time_ymd(from, 1, 1);
+            params.not_after = date_time_ymd(to, 1, 1);
+        })
+    }
+
+    /// One that no node can show.
+    pub fn sign_for_clients(&self, file: &str, names: &[&str]) -> (PathBuf, PathBuf) {
+        self.sign_as(file, names, |params| {
+            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        })
+    }
+
+    fn sign_as(
+        &self,
+        file: &str,
+        names: &[&str],
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> (PathBuf, PathBuf) {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names).unwrap();
-        params.not_before = date_time_ymd(from, 1, 1);
-        params.not_after = date_time_ymd(to, 1, 1);
+        change(&mut params);
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         let path = self.directory.join(format!("{file}.pem"));

@@ -12,7 +12,10 @@ use std::{
 };
 
 use forebay_client::Client;
-use forebay_core::Endpoint;
+use forebay_core::{
+    Endpoint,
+    ring::{Member, Weight},
+};
 use forebay_identity::{Credentials, Files};
 use forebay_server::{Config, TenantConfig, dial};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -225,6 +228,46 @@ fn files_that_cannot_be_used_are_named_with_the_fix() {
     assert!(error.contains("two tenants `a`"), "{error}");
     let error = files.complaint(|config| config.tenants[0].namespaces = vec!["public".into(); 2]);
     assert!(error.contains("named twice"), "{error}");
+}
+
+/// What the other nodes would refuse is refused here first.
+#[test]
+fn a_node_has_a_certificate_that_the_others_believe() {
+    let directory = tempfile::tempdir().unwrap();
+    let authority = Authority::new(directory.path(), "authority");
+    let other = Authority::new(directory.path(), "other");
+    let files = Given { directory, authority };
+    let among_others = |config: &mut Config| {
+        let member = |name: &str| Member {
+            name: name.parse().unwrap(),
+            endpoint: format!("tls://{name}.example:7440").parse().unwrap(),
+            weight: Weight::default(),
+            zone: None,
+        };
+        config.nodes = vec![member("a"), member("b")];
+        config.name = Some("a".parse().unwrap());
+        private(&files.path("cluster.token"), &"c".repeat(64));
+        config.cluster_token = Some(files.path("cluster.token"));
+    };
+    let error = files.complaint(|config| {
+        among_others(config);
+        config.cluster_authority = Some(other.path());
+    });
+    assert!(error.contains("was not signed by the authority in"), "{error}");
+    let error = files.complaint(|config| {
+        among_others(config);
+        config.cluster_authority = Some(files.authority.path());
+        private(&files.path("cluster.token"), &"b".repeat(64));
+    });
+    assert!(error.contains("`b` has the same token as the cluster"), "{error}");
+    let error = files.complaint(|config| {
+        among_others(config);
+        config.cluster_authority = Some(files.authority.path());
+        config.check().and_then(|()| config.check_files()).expect("it is signed");
+        let (certificate, key) = files.authority.sign_for_clients("client", &["localhost"]);
+        (config.tls_certificate, config.tls_key) = (Some(certificate), Some(key));
+    });
+    assert!(error.contains("extendedKeyUsage=serverAuth"), "{error}");
 }
 
 /// What a client has in its environment is looked at before anybody is called.

@@ -324,14 +324,11 @@ fn nodes_take_counsel_and_operators_do_the_rest() {
         config.cluster_token = Some(path);
         config.cluster_authority = config.tls_clients.clone();
         config.name = Some("a".parse().unwrap());
-        config.nodes = ["a", "b"]
-            .map(|name| Member {
-                name: name.parse().unwrap(),
-                endpoint: format!("/nowhere/{name}.sock").parse().unwrap(),
-                weight: Weight::default(),
-                zone: None,
-            })
-            .to_vec();
+        let endpoints = [config.socket.as_path().into(), "/nowhere/b.sock".parse().unwrap()];
+        let names = ["a", "b"].map(|name| name.parse().unwrap());
+        let member =
+            |(name, endpoint)| Member { name, endpoint, weight: Weight::default(), zone: None };
+        config.nodes = names.into_iter().zip(endpoints).map(member).collect();
     });
     let data = Data::of(&town.namespace(OURS), &[1000; 4]);
     let mut ours = town.connect(&town.by_token(OURS), "ours").unwrap();

@@ -204,7 +204,7 @@ fn a_refused_claim_holds_nothing() {
 /// Promise 6: "slow readers cannot make memory grow". Waits that are over count until their answers have left.
 #[test]
 fn waits_that_nobody_hears_the_end_of_do_not_pile_up() {
-    const GETS: usize = 40_000;
+    const GETS: usize = 100_000;
     let node = TestNode::start_with(|config| config.lease = Duration::from_mins(5), Vec::new());
     let data = Data::new(&[100; 4]);
     let (mut holder, handle) = node.open(&data);
@@ -221,7 +221,8 @@ fn waits_that_nobody_hears_the_end_of_do_not_pile_up() {
             still = if waits == before && waits > 0 { still + 1 } else { 0 };
             before = waits;
         }
-        assert!(before < 8192, "{before} waits were begun, and none was heard of");
+        // As many as may wait, and those whose answers the queue and the socket hold.
+        assert!(before < 20_000, "{before} waits were begun, and none was heard of");
         drop(node);
     });
 }
