@@ -328,6 +328,10 @@ impl Service for NodeService {
         request: Request,
         replies: Replies,
     ) {
+        if session.node.is_some() && !matches!(request, Request::Council(_)) {
+            let text = "nodes take counsel with each other, and nothing else";
+            return replies.refuse(ErrorCode::Identity, text).await;
+        }
         match self.answer_to(session, request, &replies).await {
             Ok(Some(reply)) => replies.send(&reply).await,
             Ok(None) => {}
@@ -384,10 +388,6 @@ impl NodeService {
         replies: &Replies,
     ) -> Result<Option<Reply>, Refused> {
         let holder = session.holder;
-        if session.node.is_some() && !matches!(request, Request::Council(_)) {
-            let text = "nodes take counsel with each other, and nothing else";
-            return Err((ErrorCode::Identity, text.to_owned()));
-        }
         Ok(Some(match request {
             Request::Hello { .. } => unreachable!("the session says hello itself"),
             Request::Show { namespace, dataset } => {

@@ -313,14 +313,15 @@ fn nonsense_ends_its_connection_and_no_other() {
     });
 }
 
-/// Whoever knows the cluster's token runs it: it may use all there is. But one who says that it is a node takes
-/// counsel, and nothing else.
+/// Whoever knows the cluster's token runs it, also without a certificate where tenants have nothing else: it may use all
+/// there is. But one who says that it is a node takes counsel, and nothing else.
 #[test]
 fn nodes_take_counsel_and_operators_do_the_rest() {
     let cluster = "token-of-the-cluster-".repeat(3);
     let town = Town::with(Way::Tls, |config| {
         let path = config.tls_key.as_ref().unwrap().with_file_name("cluster.token");
         private(&path, &cluster);
+        config.tenants.iter_mut().for_each(|tenant| tenant.tokens.clear());
         config.cluster_token = Some(path);
         config.cluster_authority = config.tls_clients.clone();
         config.name = Some("a".parse().unwrap());
@@ -331,7 +332,7 @@ fn nodes_take_counsel_and_operators_do_the_rest() {
         config.nodes = names.into_iter().zip(endpoints).map(member).collect();
     });
     let data = Data::of(&town.namespace(OURS), &[1000; 4]);
-    let mut ours = town.connect(&town.by_token(OURS), "ours").unwrap();
+    let mut ours = town.connect(&town.by_certificate(OURS), "ours").unwrap();
     let handle = ours.open(&data.digest).unwrap();
     put(&mut ours, handle, &data, 0);
     let mut node = town.raw_as("b", &cluster);
