@@ -20,6 +20,7 @@ use forebay_core::{
     node::Claimed,
     patience::{NODE_PATIENCE, answer_by},
     presence::Known,
+    room::Room,
 };
 use forebay_server::{Incoming, Outgoing};
 use forebay_wire::{
@@ -33,8 +34,6 @@ use tokio::{
     task::AbortHandle,
     time::{Instant, timeout_at},
 };
-
-use crate::room::Room;
 
 /// Requests that wait to be written.
 const FRAMES_MAX: usize = 64;

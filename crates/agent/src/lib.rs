@@ -9,7 +9,6 @@ mod connection;
 mod fetch;
 mod link;
 mod links;
-mod room;
 mod service;
 mod warm;
 

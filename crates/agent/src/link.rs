@@ -9,6 +9,7 @@ use forebay_core::{
     claims::LEASES,
     patience::{NODE_PATIENCE, Retry},
     ring::Membership,
+    room::{ROOM_AGE, Room},
 };
 use forebay_server::{Counter, dial};
 use forebay_wire::{Reply, Request};
@@ -17,7 +18,6 @@ use parking_lot::Mutex;
 use crate::{
     connection::{Connection, LinkError, Result, renew},
     links::Links,
-    room::{ROOM_AGE, Room},
 };
 
 /// What a blob may take on the node beside its bytes.

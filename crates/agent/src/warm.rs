@@ -7,7 +7,10 @@
 
 use std::{collections::VecDeque, ops::AddAssign, sync::Arc};
 
-use forebay_core::attempt::Outcome;
+use forebay_core::{
+    attempt::Outcome,
+    room::{Places, Promised},
+};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
     task::{JoinError, JoinSet},
@@ -18,7 +21,6 @@ use crate::{
     connection::LinkError,
     fetch::FetchError,
     link::Link,
-    room::{Places, Promised},
     service::{AgentService, chain},
 };
 

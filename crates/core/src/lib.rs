@@ -26,6 +26,7 @@ pub mod placement;
 pub mod presence;
 pub mod rate;
 pub mod ring;
+pub mod room;
 pub mod rotation;
 pub mod sampler;
 pub mod slots;

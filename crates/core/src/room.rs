@@ -8,11 +8,11 @@
 use std::time::Duration;
 
 /// What the node said is believed for so long.
-pub(crate) const ROOM_AGE: Duration = Duration::from_millis(50);
+pub const ROOM_AGE: Duration = Duration::from_millis(50);
 
 /// What a node said of its room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Room {
+pub struct Room {
     /// Bytes that may still come, if they happen to fit.
     pub bytes: u64,
     /// Regions with nothing in them, on each of its devices.
@@ -49,7 +49,7 @@ impl Room {
 
 /// The places of blobs that are on their way to one node.
 #[derive(Debug, Default)]
-pub(crate) struct Places {
+pub struct Places {
     /// What the node said, and when.
     said: Option<(Duration, Room)>,
     /// Of the regions that were free then, those that nobody was promised.
@@ -64,7 +64,7 @@ pub(crate) struct Places {
 
 /// A place for one blob: so many regions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Promised(u64);
+pub struct Promised(u64);
 
 impl Places {
     /// Whether the node should be asked again.
