@@ -30,6 +30,7 @@ pub mod room;
 pub mod rotation;
 pub mod sampler;
 pub mod slots;
+pub mod strangers;
 pub mod table;
 pub mod tenants;
 pub mod tier;

@@ -2,6 +2,7 @@
 
 use std::{io, sync::Arc};
 
+use forebay_core::strangers::Source;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
@@ -10,12 +11,7 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 use crate::{
-    network,
-    node::NodeService,
-    peer::Accepted,
-    reload::Reloads,
-    session,
-    strangers::{Source, Strangers},
+    network, node::NodeService, peer::Accepted, reload::Reloads, session, strangers::Strangers,
 };
 
 /// Strangers may have one part in so many of all connections,
@@ -63,9 +59,9 @@ impl Door {
             None => drop(self.connections.spawn(session::serve(node, accepted, ()))),
             Some(source) => {
                 let stranger = self.strangers.enter(source);
-                let place = stranger.place();
+                let who = stranger.who();
                 let served = self.connections.spawn(session::serve(node, accepted, stranger));
-                self.strangers.served_by(place, served);
+                self.strangers.served_by(who, served);
             }
         }
     }
@@ -75,10 +71,10 @@ impl Door {
         let Ok(address) = socket.peer_addr() else { return };
         let Some(socket) = self.let_in(true, socket) else { return };
         let stranger = self.strangers.enter(address.ip().into());
-        let place = stranger.place();
+        let who = stranger.who();
         let served = network::serve(Arc::clone(&self.node), (socket, tls), stranger);
         let served = self.connections.spawn(served);
-        self.strangers.served_by(place, served);
+        self.strangers.served_by(who, served);
     }
 
     /// The socket again, if there is a place for it.

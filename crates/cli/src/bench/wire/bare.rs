@@ -99,7 +99,7 @@ impl Bare {
     }
 
     pub fn side(&self, is_tcp: bool, clients: usize, batch: usize) -> anyhow::Result<Side> {
-        let connect = |_| {
+        let connect = || {
             let memory = vec![vec![1; self.item]; batch];
             let mut client: Box<dyn Fetch> = if is_tcp {
                 let socket = TcpStream::connect(self.tcp)?;
@@ -111,13 +111,7 @@ impl Bare {
             client.fetch(&vec![0; batch])?;
             Ok(client)
         };
-        Ok(Side {
-            processes: self.server.processes(),
-            clients: (0..clients).map(connect).collect::<anyhow::Result<_>>()?,
-            items: self.items,
-            batch,
-            random: fastrand::Rng::with_seed(3),
-        })
+        Side::of(&self.server, (clients, batch, self.items), connect)
     }
 }
 

@@ -30,6 +30,23 @@ pub struct Side {
     pub random: fastrand::Rng,
 }
 
+impl Side {
+    /// So many clients of a server with so many items, each asking for a batch at a time.
+    pub fn of(
+        server: &Server,
+        (clients, batch, items): (usize, usize, u64),
+        connect: impl Fn() -> anyhow::Result<Box<dyn Fetch>>,
+    ) -> anyhow::Result<Self> {
+        Ok(Self {
+            processes: server.processes(),
+            clients: (0..clients).map(|_| connect()).collect::<anyhow::Result<_>>()?,
+            items,
+            batch,
+            random: fastrand::Rng::with_seed(3),
+        })
+    }
+}
+
 /// What came of it.
 #[derive(Clone)]
 pub struct Run {

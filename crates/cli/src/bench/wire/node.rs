@@ -119,7 +119,7 @@ impl Node {
 
     /// Clients that are connected, and have what they need.
     pub fn side(&self, path: Path, clients: usize, batch: usize) -> anyhow::Result<Side> {
-        let connect = |_| {
+        let connect = || {
             let endpoint = match path {
                 Path::Tcp => self.tcp.clone(),
                 _ => Endpoint::from(&self.server.socket),
@@ -136,13 +136,7 @@ impl Node {
             job.check(&some)?;
             Ok(Box::new(job) as Box<dyn Fetch>)
         };
-        Ok(Side {
-            processes: self.server.processes(),
-            clients: (0..clients).map(connect).collect::<anyhow::Result<_>>()?,
-            items: self.items,
-            batch,
-            random: fastrand::Rng::with_seed(3),
-        })
+        Side::of(&self.server, (clients, batch, self.items), connect)
     }
 }
 

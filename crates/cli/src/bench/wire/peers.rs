@@ -143,7 +143,7 @@ impl Peer {
         head: fn(&str, &mut usize) -> anyhow::Result<bool>,
         tail: &'static [u8],
     ) -> anyhow::Result<Side> {
-        let connect = |_| {
+        let connect = || {
             let socket = BufReader::with_capacity(4096, UnixStream::connect(&self.server.socket)?);
             let memory = vec![vec![1; self.item]; batch];
             let mut job = Job { socket, memory, ask, head, tail };
@@ -151,13 +151,7 @@ impl Peer {
             ensure!(job.memory[0][..] == content(self.item, 0)[..], "wrong bytes");
             Ok(Box::new(job) as Box<dyn Fetch>)
         };
-        Ok(Side {
-            processes: self.server.processes(),
-            clients: (0..clients).map(connect).collect::<anyhow::Result<_>>()?,
-            items: self.items,
-            batch,
-            random: fastrand::Rng::with_seed(3),
-        })
+        Side::of(&self.server, (clients, batch, self.items), connect)
     }
 }
 
