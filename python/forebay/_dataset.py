@@ -37,6 +37,7 @@ SKIPPED_NAMED_MAX = 1000
 _MISSING: Any = object()
 
 _Path = str | PathLike[str]
+_Content = bytes | memoryview
 _T = TypeVar("_T")
 
 
@@ -81,6 +82,11 @@ class Dataset:
         For a URL: how items are found, ``"files"`` (the default) or ``"pack"`` for many small ones.
     rebuild
         For a URL: build its digest again. Without, a warning says if the origin has changed.
+    views
+        Give items (and transforms) a read-only ``memoryview`` instead of ``bytes``: of the memory
+        that the node shares with this process where it can be, so that nothing is copied. An item
+        keeps its place there until it, and all that was made of its memory, is gone; when all
+        places are taken, items are copied after all. A forked child cannot read its parent's views.
     """
 
     def __init__(
@@ -97,6 +103,7 @@ class Dataset:
         on_error: Literal["raise", "skip", "retry"] = "raise",
         layout: str | None = None,
         rebuild: bool = False,
+        views: bool = False,
     ) -> None:
         if isinstance(columns, str):
             raise TypeError("`columns` is a list of names, such as columns=['label']")
@@ -116,6 +123,7 @@ class Dataset:
         self._digest = _open(source)
         self._columns = [_column(self._digest, name) for name in columns]
         self._transform = transform
+        self._views = views
         node = endpoint(default_socket() if cache == "auto" else cache)
         self._job = new_job(
             Path(source),
@@ -162,18 +170,24 @@ class Dataset:
         contents = self._read(items, is_probe)
         return [self._finish(item, content) for item, content in zip(items, contents, strict=True)]
 
-    def _read(self, items: list[int], is_probe: bool) -> list[bytes]:
+    def _read(self, items: list[int], is_probe: bool) -> Sequence[_Content]:
         pauses = iter(RETRY_PAUSES if self._on_error == "retry" else ())
         while True:
             try:
-                if is_probe:
-                    return self._with_agent(lambda reader: reader.get_past_the_cache(items))
-                return self._with_agent(lambda reader: reader.get(items))
+                return self._with_agent(lambda reader: self._contents(reader, items, is_probe))
             except ReadError:
                 pause = next(pauses, None)
                 if pause is None:
                     raise
                 time.sleep(pause)
+
+    def _contents(self, reader: Reader, items: list[int], is_probe: bool) -> Sequence[_Content]:
+        if is_probe:
+            contents = reader.get_past_the_cache(items)
+            return [memoryview(content) for content in contents] if self._views else contents
+        if self._views:
+            return [np.asarray(view).data for view in reader.views(items)]
+        return reader.get(items)
 
     def _readable(self, items: list[int], is_probe: bool) -> list[Any]:
         """What can be read of these; the others' places are taken by it, in turn."""
@@ -278,6 +292,11 @@ class Dataset:
         """Tell the agent which items will be asked for soon, in that order. Only ever a hint."""
         self._with_agent(lambda reader: reader.want(items))
 
+    def ask(self, indices: Sequence[int]) -> None:
+        """Have the node read the batch that will be asked for next, while this process goes on."""
+        if not any(isinstance(index, PastCache) for index in indices):
+            self._reader.ask([self.ordinal(index) for index in indices])
+
     def _with_agent(self, ask: Callable[[Reader], _T]) -> _T:
         """Ask; if the agent is gone, or was never there, start it and ask again."""
         attempts = 1
@@ -305,7 +324,7 @@ class Dataset:
             raise IndexError(f"item {item} of {length}")
         return item % length
 
-    def _finish(self, item: int, content: bytes) -> Any:
+    def _finish(self, item: int, content: _Content) -> Any:
         told: Any = content
         if self._columns:
             told = (content, *(values[item] for values in self._columns))

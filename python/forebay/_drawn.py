@@ -11,7 +11,7 @@ import torch
 from forebay import _native
 from forebay._dataset import Dataset, PastCache
 from forebay._native import Fenced, StateError
-from forebay._orders import Epoch, Order, look_ahead, number, only, seed_of, tell
+from forebay._orders import AHEAD_MIN, Epoch, Order, look_ahead, number, only, seed_of, tell
 
 #: Batches that are drawn before PyTorch asks for them, so that the agent can fetch what is missing.
 DRAWN_AHEAD = 4
@@ -28,7 +28,7 @@ class SubstituteEpoch(Epoch):
         super().__init__(order.batch)
         self._order, self._dataset, self.sampler = order, order.dataset, sampler
         self._look_ahead = look_ahead(order.dataset)
-        self._ahead_max = max(1, min(DRAWN_AHEAD, self._look_ahead.items // self.batch))
+        self._ahead_max = max(AHEAD_MIN, min(DRAWN_AHEAD, self._look_ahead.items // self.batch))
         self._probes = 0
         participation = order.dataset.participation
         number = participation.begin(self)
@@ -43,7 +43,7 @@ class SubstituteEpoch(Epoch):
 
     def fill(self) -> None:
         is_managed = self._speaks and self.member.is_answered
-        while len(self._ahead) < (self._ahead_max if is_managed else 1):
+        while len(self._ahead) < (self._ahead_max if is_managed else AHEAD_MIN):
             drawn = self.sampler.draw(self._dataset._reader, self.member if self._speaks else None)
             if drawn is None:
                 return

@@ -14,7 +14,7 @@ from torch.utils import data
 
 from forebay._dataset import Dataset
 from forebay._native import StateError
-from forebay._orders import Epoch, Order, look_ahead, number, only, seed_of, tell
+from forebay._orders import AHEAD_MIN, Epoch, Order, look_ahead, number, only, seed_of, tell
 
 
 class GivenEpoch(Epoch):
@@ -31,19 +31,19 @@ class GivenEpoch(Epoch):
         self._look_ahead = look_ahead(order.dataset)
 
     def fill(self) -> None:
-        if self._ahead:
-            return
         if self._items is None:
             # Not sooner: PyTorch draws a number for its workers from the same generator first.
             items, self._seen = self._order.items(self._seen)
             self._items = itertools.islice(items, self._done * self.batch, None)
-        news = list(itertools.islice(self._items, self._look_ahead.more(len(self._told))))
-        # A batch may be longer than the agent is told of.
-        news += itertools.islice(self._items, max(0, self.batch - len(self._told) - len(news)))
-        tell(self._dataset, news)
-        self._told.extend(news)
-        batch = [self._told.popleft() for _ in range(min(self.batch, len(self._told)))]
-        if batch:
+        while len(self._ahead) < AHEAD_MIN:
+            news = list(itertools.islice(self._items, self._look_ahead.more(len(self._told))))
+            # A batch may be longer than the agent is told of.
+            news += itertools.islice(self._items, max(0, self.batch - len(self._told) - len(news)))
+            tell(self._dataset, news)
+            self._told.extend(news)
+            batch = [self._told.popleft() for _ in range(min(self.batch, len(self._told)))]
+            if not batch:
+                return
             self._ahead.append(batch)
 
     def yielded(self) -> int:

@@ -339,6 +339,13 @@ class _Iteration:
             self._fenced = problem
             raise
         epoch.fill()
+        self._ask_ahead(epoch)
+
+    def _ask_ahead(self, epoch: Epoch) -> None:
+        """Without workers the node reads the next batch while this one is decoded and used."""
+        batch = epoch.after_next() if self._loader.num_workers == 0 else None
+        if batch is not None:
+            self._loader._order.dataset.ask(batch)
 
     def _given(self) -> int | None:
         """Batches that PyTorch has handed over, or whose error; ``None`` if it does not tell."""

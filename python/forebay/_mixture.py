@@ -19,7 +19,7 @@ import torch
 from forebay._dataset import Dataset
 from forebay._drawn import Substitute
 from forebay._native import Layout, StateError
-from forebay._orders import Epoch, Order, number, only
+from forebay._orders import AHEAD_MIN, Epoch, Order, number, only
 
 
 class Mixture:
@@ -68,6 +68,14 @@ class Mixture:
             items = [item for of, item in places if of == whose]
             found.append(iter(part.__getitems__(items) if items else ()))
         return [next(found[part]) for part, _ in places]
+
+    def ask(self, indices: Sequence[int]) -> None:
+        """Have the nodes read the batch that will be asked for next."""
+        places = [self._place(index) for index in indices]
+        for whose, part in enumerate(self.parts):
+            items = [item for of, item in places if of == whose]
+            if items:
+                part.ask(items)
 
     def _place(self, index: int) -> tuple[int, int]:
         if not 0 <= index < len(self):
@@ -149,8 +157,12 @@ class MixtureEpoch(Epoch):
         self._is_over = False
 
     def fill(self) -> None:
+        while len(self._ahead) < AHEAD_MIN and not self._is_over:
+            self._draw()
+
+    def _draw(self) -> None:
         batch, whose = list[int](), list[int]()
-        while len(batch) < self.batch and not self._is_over and not self._ahead:
+        while len(batch) < self.batch:
             part = self._turns.next()
             item = self._epochs[part].take()
             if item is None:

@@ -19,6 +19,9 @@ from torch.utils import data
 from forebay._dataset import Dataset
 from forebay._native import ForebayError, LookAhead, StateError
 
+#: Batches that are drawn at least: while one is read, the node is asked for the next.
+AHEAD_MIN = 2
+
 
 class Epoch(ABC):
     """One epoch of one rank."""
@@ -51,6 +54,10 @@ class Epoch(ABC):
             return None
         self._taken.append(self._ahead.popleft())
         return self._taken[-1]
+
+    def after_next(self) -> list[int] | None:
+        """The batch after the one that is taken next, if it is drawn."""
+        return self._ahead[1] if len(self._ahead) > 1 else None
 
     def give_back(self) -> None:
         """What was asked for and did not arrive comes again: a Ctrl-C has ended the wait for it."""

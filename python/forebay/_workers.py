@@ -25,6 +25,8 @@ from torch import _C
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from forebay._handover import Packed, Packing, arena
+
 #: Workers that die so often without a batch in between are not replaced: it is the batch.
 DEATHS_MAX = 3
 #: What a dying process sent may fail to arrive a moment before it is known to be dead.
@@ -121,8 +123,8 @@ class _But:
 
 
 class _Workers(_MultiProcessingDataLoaderIter):
-    """PyTorch's own, with two differences: it remembers what the workers were given, and their
-    deaths are told when a batch is waited for, nowhere else.
+    """PyTorch's own, with three differences: batches come through shared memory, it remembers what
+    the workers were given, and their deaths are told when a batch is waited for, nowhere else.
 
     PyTorch raises from a signal handler, that is, anywhere in the user's program or in a sampler.
     """
@@ -134,7 +136,8 @@ class _Workers(_MultiProcessingDataLoaderIter):
         self._arrived = 0
         #: Batches that were handed over, or whose error was.
         self.given = 0
-        super().__init__(loader)
+        self._arena = arena(loader.num_workers)
+        super().__init__(_But(loader, collate_fn=Packing(loader.collate_fn, self._arena)))
 
     def abandon(self) -> None:
         """Kill all workers, and leave their queues and locks alone."""
@@ -174,6 +177,8 @@ class _Workers(_MultiProcessingDataLoaderIter):
             try:
                 self._watch()
                 number, data = super()._get_data()  # type: ignore[no-untyped-call]
+                if isinstance(data, Packed):
+                    data = data.unpack()
             finally:
                 self._unwatch()
         except Exception as problem:

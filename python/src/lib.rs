@@ -12,6 +12,7 @@ mod look_ahead;
 mod member;
 mod reader;
 mod sampler;
+mod view;
 
 /// What `forebay/*.py` is built on; not for users.
 #[pyo3::pymodule]
@@ -26,5 +27,6 @@ mod _native {
         member::Member,
         reader::{Reader, answers},
         sampler::Sampler,
+        view::View,
     };
 }

@@ -15,8 +15,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use forebay_client::{self as client, Client, ClientError, Interrupt};
+use forebay_client::{self as client, Asked, Client, ClientError, Interrupt};
 use forebay_core::{
+    ItemOrdinal,
     manager::{Answer, Report},
     presence::{Known, Thrift},
     ring::Contacts,
@@ -28,7 +29,11 @@ use pyo3::{prelude::*, types::PyBytes};
 use crate::{
     digest::Digest,
     errors::{agent_error, forebay_error},
+    view::View,
 };
+
+/// Batches that may be asked for ahead: each has a connection, and a segment, of its own.
+const ASKED_MAX: usize = 2;
 
 /// Reads items through the node and the agent.
 #[pyclass(frozen, module = "forebay._native")]
@@ -39,6 +44,7 @@ pub struct Reader {
     agent: PathBuf,
     job: String,
     idle: Mutex<Vec<Interruptible>>,
+    asked: Mutex<Vec<AskedAhead>>,
     presence: Mutex<Presence>,
     /// The clock of that.
     began: Instant,
@@ -63,6 +69,13 @@ impl Interruptible {
         });
         Self { reader: reader.interrupted_by(interrupt), raised }
     }
+}
+
+/// A batch that was asked for and not taken yet, and the reader that has asked.
+struct AskedAhead {
+    items: Vec<ItemOrdinal>,
+    reader: Interruptible,
+    asked: Asked,
 }
 
 /// What the node held a moment ago.
@@ -93,17 +106,41 @@ impl Reader {
     ) -> PyResult<Self> {
         let node = node.map(contacts).transpose()?;
         let credentials = credentials()?;
-        let (idle, node_fell) = Default::default();
+        let (idle, asked, node_fell) = Default::default();
         let (presence, began) = (Mutex::new(Presence::of(digest.get())), Instant::now());
-        Ok(Self { digest, node, credentials, agent, job, idle, presence, began, node_fell })
+        Ok(Self { digest, node, credentials, agent, job, idle, asked, presence, began, node_fell })
     }
 
     /// The bytes of each item, in order.
     #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
     fn get<'py>(&self, py: Python<'py>, items: Vec<u64>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let views = self.take(py, &items)?;
+        Ok(views.iter().map(|view| PyBytes::new(py, view)).collect())
+    }
+
+    /// The same where they lie: in memory that the node shares with this process, if it had them.
+    #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
+    fn views(&self, py: Python<'_>, items: Vec<u64>) -> PyResult<Vec<View>> {
+        Ok(self.take(py, &items)?.into_iter().map(View).collect())
+    }
+
+    /// Asks the node for items that will be read soon, all of them together, and does not wait.
+    #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
+    fn ask(&self, py: Python<'_>, items: Vec<u64>) -> PyResult<()> {
         let items = self.digest.get().ordinals(&items)?;
-        let contents = self.with_reader(py, |reader| reader.get(&items))?;
-        Ok(contents.iter().map(|content| PyBytes::new(py, content)).collect())
+        let mut reader = self.reader();
+        let asked = py.detach(|| reader.reader.ask(&items));
+        if let Some(error) = lock(&reader.raised).take() {
+            return Err(error);
+        }
+        // Only ever a hint: whoever reads them is told what is wrong.
+        let Ok(asked) = asked else { return Ok(()) };
+        let mut ahead = lock(&self.asked);
+        if ahead.len() == ASKED_MAX {
+            ahead.remove(0);
+        }
+        ahead.push(AskedAhead { items, reader, asked });
+        Ok(())
     }
 
     /// The same from the origin, whatever is resident: a probe.
@@ -193,19 +230,47 @@ impl Reader {
         Ok(Arc::clone(&presence.bits))
     }
 
-    /// Does something that may take long, without the GIL.
+    /// Views of items that may have been asked for before.
+    fn take(&self, py: Python<'_>, items: &[u64]) -> PyResult<Vec<client::View>> {
+        let items = self.digest.get().ordinals(items)?;
+        let ahead = {
+            let mut ahead = lock(&self.asked);
+            let at = ahead.iter().position(|one| one.items == items);
+            at.map(|at| ahead.remove(at))
+        };
+        match ahead {
+            Some(AskedAhead { reader, asked, .. }) => {
+                self.with(py, reader, |reader| reader.take(asked))
+            }
+            None => self.with_reader(py, |reader| reader.get_views(&items)),
+        }
+    }
+
+    fn reader(&self) -> Interruptible {
+        let idle = lock(&self.idle).pop();
+        idle.unwrap_or_else(|| {
+            let digest = self.digest.get().digest.clone();
+            let node = self.node.clone();
+            let reader = client::Reader::new(digest, node, &self.agent, &self.job);
+            Interruptible::new(reader.known_by(self.credentials.clone()))
+        })
+    }
+
     fn with_reader<T: Send>(
         &self,
         py: Python<'_>,
         act: impl FnOnce(&mut client::Reader) -> Result<T, ClientError> + Send,
     ) -> PyResult<T> {
-        let idle = lock(&self.idle).pop();
-        let mut taken = idle.unwrap_or_else(|| {
-            let digest = self.digest.get().digest.clone();
-            let node = self.node.clone();
-            let reader = client::Reader::new(digest, node, &self.agent, &self.job);
-            Interruptible::new(reader.known_by(self.credentials.clone()))
-        });
+        self.with(py, self.reader(), act)
+    }
+
+    /// Does something that may take long, without the GIL.
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        mut taken: Interruptible,
+        act: impl FnOnce(&mut client::Reader) -> Result<T, ClientError> + Send,
+    ) -> PyResult<T> {
         let outcome = py.detach(|| act(&mut taken.reader));
         let raised = lock(&taken.raised).take();
         self.node_fell.fetch_or(taken.reader.node_fell(), Ordering::Relaxed);

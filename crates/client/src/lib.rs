@@ -31,7 +31,7 @@ use forebay_wire::{
 use getting::Segment;
 pub use getting::Wanted;
 pub use opening::{Handle, Next, OpenError, Opening, greeted, hello};
-pub use reader::{Counts, Reader, is_resident};
+pub use reader::{Asked, Counts, Reader, is_resident};
 use stream::Stream;
 pub use view::View;
 pub use waiting::Interrupt;

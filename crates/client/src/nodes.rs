@@ -75,6 +75,33 @@ struct Open {
     handle: Handle,
 }
 
+impl Open {
+    fn ask_views(&mut self, ranges: &[BlobRange], batch: &[usize]) -> Result<Sent> {
+        let batch = batch.iter().map(|at| ranges[*at]).collect();
+        self.client.ask_ranges(self.handle, Duration::ZERO, batch)
+    }
+}
+
+/// What is wanted of each owner: left to ask for, asked for, or asked for in vain.
+#[derive(Debug)]
+pub(crate) struct Shares<T> {
+    left: Vec<Vec<T>>,
+    asked: Vec<(usize, Sent, Vec<T>)>,
+    unanswered: Vec<T>,
+}
+
+impl<T> Default for Shares<T> {
+    fn default() -> Self {
+        Self { left: Vec::new(), asked: Vec::new(), unanswered: Vec::new() }
+    }
+}
+
+impl<T> Shares<T> {
+    fn are_done(&self) -> bool {
+        self.left.iter().all(Vec::is_empty) && self.asked.is_empty() && self.unanswered.is_empty()
+    }
+}
+
 impl Nodes {
     pub fn new(contacts: Contacts) -> Self {
         Self {
@@ -102,10 +129,10 @@ impl Nodes {
             return wanted;
         }
         let mut missing = Vec::new();
+        let shares = self.shares(caller.digest, wanted, |wanted| wanted.blob);
         self.in_shares(
             caller,
-            wanted,
-            |wanted| wanted.blob,
+            shares,
             |open, batch| open.client.ask_get(open.handle, Duration::ZERO, batch),
             |open, sent, first, batch| {
                 open.client.take_get(sent, Duration::ZERO, Some(first), batch)
@@ -122,20 +149,29 @@ impl Nodes {
         missing
     }
 
-    /// Views of these ranges, as far as their owners have them.
-    pub fn views(&mut self, caller: &Caller<'_>, ranges: &[BlobRange]) -> Vec<Option<View>> {
-        let mut views: Vec<Option<View>> = ranges.iter().map(|_| None).collect();
+    /// Asks the owners of these ranges for views, and does not wait for any of them.
+    pub fn ask_views(&mut self, caller: &Caller<'_>, ranges: &[BlobRange]) -> Shares<usize> {
         if !self.learn(caller) {
-            return views;
+            return Shares::default();
         }
+        let wanted = (0..ranges.len()).collect();
+        let mut shares = self.shares(caller.digest, wanted, |at| ranges[*at].blob);
+        self.ask_owners(caller, &mut shares, &|open, batch| open.ask_views(ranges, batch));
+        shares
+    }
+
+    /// The views that were asked for, as far as their owners have them.
+    pub fn take_views(
+        &mut self,
+        caller: &Caller<'_>,
+        ranges: &[BlobRange],
+        shares: Shares<usize>,
+    ) -> Vec<Option<View>> {
+        let mut views: Vec<Option<View>> = ranges.iter().map(|_| None).collect();
         self.in_shares(
             caller,
-            (0..ranges.len()).collect(),
-            |at| ranges[*at].blob,
-            |open, batch| {
-                let batch = batch.iter().map(|at| ranges[*at]).collect();
-                open.client.ask_ranges(open.handle, Duration::ZERO, batch)
-            },
+            shares,
+            |open, batch| open.ask_views(ranges, batch),
             |open, sent, first, _| open.client.take_views(sent, Duration::ZERO, Some(first)),
             |batch, answers| {
                 for (at, answer) in batch.into_iter().zip(answers.into_iter().flatten()) {
@@ -151,32 +187,42 @@ impl Nodes {
     fn in_shares<T, A>(
         &mut self,
         caller: &Caller<'_>,
-        wanted: Vec<T>,
-        blob: impl Fn(&T) -> u64,
+        mut shares: Shares<T>,
         ask: impl Fn(&mut Open, &[T]) -> Result<Sent>,
         take: impl Fn(&mut Open, Sent, Duration, &mut [T]) -> Result<Vec<A>>,
         mut done: impl FnMut(Vec<T>, Option<Vec<A>>),
     ) {
-        let mut shares = self.shares(caller.digest, wanted, blob);
-        while shares.iter().any(|share| !share.is_empty()) {
-            let mut asked = Vec::new();
-            for (node, share) in
-                shares.iter_mut().enumerate().filter(|(_, share)| !share.is_empty())
-            {
-                let rest = share.split_off(share.len().min(BATCH_MAX));
-                let batch = mem::replace(share, rest);
-                let began = self.began.elapsed();
-                match self.with(caller, node, began, |open| ask(open, &batch)) {
-                    Some(sent) => asked.push((node, sent, batch)),
-                    None => done(batch, None),
-                }
-            }
+        while !shares.are_done() {
+            self.ask_owners(caller, &mut shares, &ask);
+            done(mem::take(&mut shares.unanswered), None);
             let asked_at = self.began.elapsed();
-            for (node, sent, mut batch) in asked {
+            for (node, sent, mut batch) in mem::take(&mut shares.asked) {
                 let first = left_of(NODE_PATIENCE, asked_at, self.began.elapsed());
                 let answers =
                     self.with(caller, node, asked_at, |open| take(open, sent, first, &mut batch));
                 done(batch, answers);
+            }
+        }
+    }
+
+    /// Asks each owner for a batch of its share, unless one is on its way.
+    fn ask_owners<T>(
+        &mut self,
+        caller: &Caller<'_>,
+        shares: &mut Shares<T>,
+        ask: &impl Fn(&mut Open, &[T]) -> Result<Sent>,
+    ) {
+        if !shares.asked.is_empty() {
+            return;
+        }
+        for (node, left) in shares.left.iter_mut().enumerate().filter(|(_, left)| !left.is_empty())
+        {
+            let rest = left.split_off(left.len().min(BATCH_MAX));
+            let batch = mem::replace(left, rest);
+            let began = self.began.elapsed();
+            match self.with(caller, node, began, |open| ask(open, &batch)) {
+                Some(sent) => shares.asked.push((node, sent, batch)),
+                None => shares.unanswered.extend(batch),
             }
         }
     }
@@ -401,13 +447,18 @@ impl Nodes {
     }
 
     /// What is wanted of each node.
-    fn shares<T>(&self, digest: &Digest, wanted: Vec<T>, blob: impl Fn(&T) -> u64) -> Vec<Vec<T>> {
-        let Some(Who::Several(several)) = &self.known else { return vec![wanted] };
-        let mut shares: Vec<Vec<T>> = several.open.iter().map(|_| Vec::new()).collect();
-        for wanted in wanted {
-            shares[several.owner(digest, blob(&wanted))].push(wanted);
-        }
-        shares
+    fn shares<T>(&self, digest: &Digest, wanted: Vec<T>, blob: impl Fn(&T) -> u64) -> Shares<T> {
+        let left = match &self.known {
+            Some(Who::Several(several)) => {
+                let mut shares: Vec<Vec<T>> = several.open.iter().map(|_| Vec::new()).collect();
+                for wanted in wanted {
+                    shares[several.owner(digest, blob(&wanted))].push(wanted);
+                }
+                shares
+            }
+            _ => vec![wanted],
+        };
+        Shares { left, ..Shares::default() }
     }
 
     fn find_owners(&mut self, digest: &Digest) {

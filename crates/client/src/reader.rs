@@ -20,7 +20,7 @@ use forebay_wire::{BlobRange, GetAnswer, PAYLOAD_SIZE_MAX};
 
 use crate::{
     Client, ClientError, Handle, Interrupt, Result, View, Wanted,
-    nodes::{Caller, Nodes},
+    nodes::{Caller, Nodes, Shares},
     waiting::Waiting,
 };
 
@@ -53,6 +53,22 @@ pub struct Counts {
     pub hits: u64,
     /// Bytes of all items.
     pub bytes: u64,
+}
+
+/// Items that were asked for, and are to be taken.
+#[derive(Debug)]
+pub struct Asked(How);
+
+#[derive(Debug)]
+enum How {
+    Whole {
+        ranges: Vec<BlobRange>,
+        shares: Shares<usize>,
+        /// Who has asked.
+        process: u32,
+    },
+    /// Some item is too long to be placed in one piece: nobody has been asked yet.
+    InPieces(Vec<ItemOrdinal>),
 }
 
 impl Reader {
@@ -158,20 +174,43 @@ impl Reader {
     /// Views of these items, in this order: those that a node has lie where it has placed them. Whoever keeps
     /// views keeps their places: when there is none left, bytes are copied.
     pub fn get_views(&mut self, items: &[ItemOrdinal]) -> Result<Vec<View>> {
+        let asked = self.ask(items)?;
+        self.take(asked)
+    }
+
+    /// Asks the nodes for these items, and does not wait: they work while the job does something else. What was
+    /// asked for is to be taken before anything else is done with this reader.
+    pub fn ask(&mut self, items: &[ItemOrdinal]) -> Result<Asked> {
         let mut ranges = Vec::with_capacity(items.len());
         for item in items {
             let place = self.digest.item(*item)?;
             let length = u32::try_from(place.length).ok();
             let Some(length) = length.filter(|length| *length as usize <= PAYLOAD_SIZE_MAX) else {
-                // Some item is too long to be placed in one piece.
-                return Ok(self.get(items)?.into_iter().map(View::own).collect());
+                return Ok(Asked(How::InPieces(items.to_vec())));
             };
             ranges.push(BlobRange { blob: place.blob.0, offset: place.offset, length });
         }
-        let mut views = self.with_nodes(|nodes, caller| nodes.views(caller, &ranges));
-        let missed: Vec<usize> = (0..items.len()).filter(|at| views[*at].is_none()).collect();
-        self.counts.pieces += items.len() as u64;
-        self.counts.hits += (items.len() - missed.len()) as u64;
+        let shares = self.with_nodes(|nodes, caller| nodes.ask_views(caller, &ranges));
+        Ok(Asked(How::Whole { ranges, shares, process: self.process }))
+    }
+
+    /// Views of what was asked for; what no node has is read by the agent.
+    pub fn take(&mut self, asked: Asked) -> Result<Vec<View>> {
+        let (ranges, shares) = match asked.0 {
+            How::InPieces(items) => {
+                return Ok(self.get(&items)?.into_iter().map(View::own).collect());
+            }
+            How::Whole { ranges, shares, process } if process == process::id() => (ranges, shares),
+            // The parent's: it is for the parent to take.
+            How::Whole { ranges, .. } => {
+                let shares = self.with_nodes(|nodes, caller| nodes.ask_views(caller, &ranges));
+                (ranges, shares)
+            }
+        };
+        let mut views = self.with_nodes(|nodes, caller| nodes.take_views(caller, &ranges, shares));
+        let missed: Vec<usize> = (0..ranges.len()).filter(|at| views[*at].is_none()).collect();
+        self.counts.pieces += ranges.len() as u64;
+        self.counts.hits += (ranges.len() - missed.len()) as u64;
         if !missed.is_empty() {
             let ranges: Vec<BlobRange> = missed.iter().map(|at| ranges[*at]).collect();
             let answers =
@@ -181,8 +220,8 @@ impl Reader {
             }
         }
         let views: Vec<View> = views.into_iter().flatten().collect();
-        assert_eq!(views.len(), items.len(), "each item was found or is an error");
-        self.counts.items += items.len() as u64;
+        assert_eq!(views.len(), ranges.len(), "each item was found or is an error");
+        self.counts.items += ranges.len() as u64;
         self.counts.bytes += views.iter().map(|view| view.len() as u64).sum::<u64>();
         Ok(views)
     }

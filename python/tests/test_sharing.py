@@ -1,0 +1,256 @@
+"""Bytes are shared, not copied: from the node to this process, and from workers to it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import harness
+import numpy as np
+import pytest
+import torch
+from harness import CONTENTS, ITEMS, World
+from torch.utils import data
+
+import forebay
+from forebay import _handover
+
+FORK: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork"}
+#: What the memory is called that a node, or a worker, shares with this process.
+OF_NODE, OF_WORKERS = "memfd:forebay", "memfd:forebay-batches"
+
+
+def lies_in(address: int) -> str:
+    """What is mapped there."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        begin, end = (int(word, 16) for word in line.split()[0].split("-"))
+        if begin <= address < end:
+            return line.split(maxsplit=5)[-1].strip(" /").removesuffix(" (deleted)")
+    return "nowhere"
+
+
+def address(content: memoryview) -> int:
+    return int(np.frombuffer(content, np.uint8).ctypes.data)
+
+
+def warm(dataset: forebay.Dataset) -> None:
+    """Read all of it, so that the node has it."""
+    assert [bytes(item) for item in dataset] == CONTENTS
+
+
+# --- in process ---
+
+
+def test_items_are_views_of_what_the_node_has_placed(world: World) -> None:
+    dataset = world.dataset(views=True)
+    warm(dataset)
+    for number, batch in enumerate(forebay.DataLoader(dataset, batch_size=16, collate_fn=list)):
+        assert [bytes(item) for item in batch] == CONTENTS[16 * number : 16 * number + 16]
+        assert all(item.readonly for item in batch)
+        assert {lies_in(address(item)) for item in batch if len(item)} == {OF_NODE}
+
+
+def test_views_stay_what_they_are_for_as_long_as_they_are_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When all places are taken, items are copied."""
+    monkeypatch.setenv("FOREBAY_SEGMENT", "1MiB")
+    dataset = world.dataset(views=True)
+    warm(dataset)
+    loader = forebay.DataLoader(dataset, batch_size=16, collate_fn=list)
+    kept = [*loader, *loader]
+    items = [item for batch in kept for item in batch]
+    assert [bytes(item) for item in items] == CONTENTS * 2
+    places = Counter(lies_in(address(item)) == OF_NODE for item in items if len(item))
+    assert places[True]
+    assert places[False]
+    array = np.frombuffer(items[0], np.uint8)
+    del items, kept
+    for _ in range(3):
+        warm(dataset)
+    assert array.tobytes() == CONTENTS[0], "what was made of a view keeps its place, too"
+
+
+def test_a_transform_is_given_views(world: World) -> None:
+    dataset = world.dataset(views=True, transform=lambda content: (type(content), len(content)))
+    assert dataset[5] == (memoryview, len(CONTENTS[5]))
+    assert world.dataset(views=True, columns=["label"])[12][1] == 2
+
+
+@pytest.mark.parametrize("order", ["strict", "substitute"])
+def test_the_node_is_asked_once_for_what_is_asked_for_ahead(world: World, order: Any) -> None:
+    dataset = world.dataset()
+    warm(dataset)
+    loader = forebay.DataLoader(
+        dataset, batch_size=16, shuffle=True, order=order, collate_fn=list, drop_last=True
+    )
+    before = dataset.stats()["node"]
+    for _ in range(2):
+        assert sum(len(batch) for batch in loader) == 192
+    after = dataset.stats()["node"]
+    assert before is not None
+    assert after is not None
+    # Of each epoch the last, short batch may have been asked for in vain.
+    assert 2 * 192 <= after["hits"] - before["hits"] <= 2 * ITEMS
+    assert after["misses"] == before["misses"]
+
+
+def test_a_node_that_dies_with_what_was_asked_of_it_costs_nothing(
+    world: World, tmp_path: Path
+) -> None:
+    """Promise 5: fail open."""
+    with harness.node(tmp_path / "node") as process:
+        dataset = world.dataset(cache=tmp_path / "node" / "node.sock")
+        warm(dataset)
+        loader = forebay.DataLoader(dataset, batch_size=16, shuffle=True, collate_fn=list)
+        items: list[bytes] = []
+        for number, batch in enumerate(loader):
+            items += batch
+            if number == 4:
+                process.kill()
+    assert Counter(items) == Counter(CONTENTS)
+
+
+def test_a_forked_child_asks_for_itself(world: World) -> None:
+    dataset = world.dataset()
+    warm(dataset)
+    dataset.ask([3, 4])
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if dataset.__getitems__([3, 4]) == CONTENTS[3:5] else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert dataset.__getitems__([3, 4]) == CONTENTS[3:5]
+
+
+# --- from workers ---
+
+
+class Made(data.Dataset[Any]):
+    """Items of all kinds, large and small."""
+
+    KINDS = (
+        lambda n: bytes([n % 251]) * 9000,
+        lambda n: b"small %d" % n,
+        lambda n: np.full((40, 50), n, np.float32),
+        lambda n: np.full((3, 900, 2), n, np.float32).transpose(2, 0, 1),
+        lambda n: np.array(["word", n], object),
+        lambda n: torch.full((7, 1000), n, dtype=torch.bfloat16),
+        lambda n: torch.full((2000,), n, dtype=torch.complex64).conj(),
+        lambda n: torch.arange(6000).reshape(60, 100).t() + n,
+        lambda n: torch.zeros(5000, dtype=torch.bool),
+        lambda n: torch.ones(2000, requires_grad=True),
+        lambda n: {"text": "t" * 9000, "deep": [(n, bytes([n % 7]) * 5000)]},
+        lambda n: memoryview(bytes([n % 5]) * 5000),
+        lambda n: memoryview(b"little"),
+        lambda n: [shared := torch.full((3000,), n), shared],
+    )
+
+    def __len__(self) -> int:
+        return 3 * len(self.KINDS)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.KINDS[index % len(self.KINDS)](index)
+
+
+class Workers(data.DataLoader[Any]):
+    """PyTorch's loader, and our way from its workers."""
+
+    def _get_iterator(self) -> Any:
+        from forebay._workers import _Workers
+
+        return _Workers(self)
+
+
+def is_same(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one.resolve_conj(), other.resolve_conj())
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and bool(np.array_equal(one, other))
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
+    return bool(one == other)
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_whatever_a_batch_holds_arrives_as_it_was(context: str) -> None:
+    made = Made()
+    loader = Workers(
+        made, batch_size=3, collate_fn=list, num_workers=2, multiprocessing_context=context
+    )
+    items = [item for batch in loader for item in batch]
+    assert len(items) == len(made)
+    for index, item in enumerate(items):
+        assert is_same(item, made[index]), index
+    shared = items[len(Made.KINDS) - 1]
+    assert shared[0] is shared[1]
+
+
+def test_large_things_do_not_go_through_the_pipe(world: World) -> None:
+    def as_tensors(content: bytes) -> torch.Tensor:
+        return torch.frombuffer(bytearray(content[:5000].ljust(5000)), dtype=torch.uint8)
+
+    for batch in forebay.DataLoader(world.dataset(transform=as_tensors), batch_size=16, **FORK):
+        assert lies_in(batch.data_ptr()) == OF_WORKERS
+        batch += 1  # it is the user's own
+    views = world.dataset(views=True)
+    for batch in forebay.DataLoader(views, batch_size=16, collate_fn=list, **FORK):
+        large = [item for item in batch if len(item) >= _handover.PLACED_MIN]
+        assert {lies_in(address(item)) for item in large} == {OF_WORKERS}
+
+
+def test_batches_stay_what_they_are_for_as_long_as_they_are_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without room for more, batches are pickled."""
+    monkeypatch.setattr(_handover, "STRIP_BYTES", 256 << 10)
+    loader = forebay.DataLoader(world.dataset(views=True), batch_size=16, collate_fn=list, **FORK)
+    kept = [item for batch in loader for item in batch]
+    assert [bytes(item) for item in kept] == CONTENTS
+    large = [item for item in kept if len(item) >= _handover.PLACED_MIN]
+    places = Counter(lies_in(address(item)) == OF_WORKERS for item in large)
+    assert places[True]
+    assert places[False]
+
+
+def test_places_are_used_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promise 6: bounded by what is on its way, however many batches there are."""
+    monkeypatch.setattr(_handover, "STRIP_BYTES", 512 << 10)
+    options = {**FORK, "persistent_workers": True}
+    loader = forebay.DataLoader(world.dataset(views=True), batch_size=8, collate_fn=list, **options)
+    for _ in range(3):
+        for batch in loader:
+            large = [item for item in batch if len(item) >= _handover.PLACED_MIN]
+            assert {lies_in(address(item)) for item in large} == {OF_WORKERS}
+
+
+def test_a_forked_child_lets_go_of_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_handover, "STRIP_BYTES", 512 << 10)
+    loader = forebay.DataLoader(world.dataset(views=True), batch_size=8, collate_fn=list, **FORK)
+    batches = iter(loader)
+    kept = next(batches)
+    child = os.fork()
+    if child == 0:
+        del kept
+        os._exit(0)
+    os.waitpid(child, 0)
+    for _ in batches:
+        assert [bytes(item) for item in kept] == CONTENTS[:8]
+
+
+def test_without_memory_to_share_batches_are_pickled(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(name: str) -> int:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(os, "memfd_create", refuses)
+    loader = forebay.DataLoader(world.dataset(views=True), batch_size=8, collate_fn=list, **FORK)
+    with pytest.warns(RuntimeWarning, match="no memory to share with workers"):
+        items = [item for batch in loader for item in batch]
+    assert [bytes(item) for item in items] == CONTENTS
