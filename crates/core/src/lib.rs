@@ -24,6 +24,7 @@ pub mod node;
 pub mod patience;
 pub mod placement;
 pub mod presence;
+pub mod puts;
 pub mod rate;
 pub mod ring;
 pub mod room;

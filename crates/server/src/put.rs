@@ -8,6 +8,7 @@ use forebay_core::{
     claims::Holder,
     names::AddressHasher,
     node::{NotClaimed, Standing},
+    puts::{self, UnderWay},
     table::{Row, Table},
 };
 use forebay_flash::Refusal;
@@ -18,13 +19,6 @@ use crate::{
     blobs::{INCOMING, Incoming},
     node::{NodeService, Refused, row_of, wake_all},
 };
-
-/// Blobs that one connection may be writing.
-const PUTS_MAX: usize = 64;
-/// Blobs that all connections together may be writing.
-const PUTS_ALL_MAX: usize = 256;
-/// Of those, and of the memory for them, a tenant may have one part in so many.
-const TENANTS_PART: usize = 2;
 
 /// What is being written, between its pieces. The node has them, not the connections: a put whose claim
 /// was lost is ended by whoever notices, even if nothing more is ever heard from its writer.
@@ -48,14 +42,12 @@ impl Puts {
 
     fn has_room_for(&self, holder: Holder, tenant: Option<usize>) -> bool {
         let puts = self.0.lock();
-        let own = puts.values().filter(|put| put.holder == holder).count();
-        let of_tenant = puts.values().filter(|put| tenant.is_some() && put.tenant == tenant);
-        let (count, memory) = of_tenant
-            .fold((0, 0), |(count, memory), put| (count + 1, memory + put.incoming.memory()));
-        own < PUTS_MAX
-            && puts.len() < PUTS_ALL_MAX
-            && count < PUTS_ALL_MAX / TENANTS_PART
-            && memory < INCOMING / TENANTS_PART
+        let under_way = puts.values().map(|put| UnderWay {
+            holder: put.holder,
+            tenant: put.tenant,
+            memory: put.incoming.memory(),
+        });
+        puts::may_begin(under_way, holder, tenant, INCOMING)
     }
 }
 
