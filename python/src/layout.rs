@@ -1,89 +1,30 @@
-//! What samplers know of a dataset, made once for all epochs: the blob and the piece of every item.
+//! What samplers know of a dataset, as Python sees it.
 
-use forebay_core::{
-    ByteSize, ItemOrdinal,
-    chunking::ChunkOrdinal,
-    digest::{self, DigestError},
-    sampler,
-};
+use forebay_client::{self as client, LayoutError};
 use pyo3::{exceptions::PyValueError, prelude::*};
 
 use crate::{digest::Digest, errors::DigestError as Damaged};
 
 /// The pieces of a dataset, and what is in them.
 #[pyclass(frozen, module = "forebay._native")]
-pub struct Layout {
-    pub pieces: sampler::Layout,
-    digest: digest::Digest,
-    /// The blob and the piece of every item.
-    places: Vec<(u32, u32)>,
-    /// Bytes and items of each piece.
-    pub sizes: Vec<(ByteSize, u64)>,
-}
+pub struct Layout(pub client::Layout);
 
 #[pymethods]
 impl Layout {
     #[new]
     fn new(py: Python<'_>, digest: &Digest) -> PyResult<Self> {
-        let digest = digest.digest.clone();
-        let (places, sizes) = py.detach(|| places(&digest)).map_err(|error| {
-            Damaged::new_err(format!("this is {error}; build the digest again"))
-        })?;
-        let pieces = u32::try_from(sizes.len()).expect("few pieces");
-        let of_items = places.iter().map(|(_, piece)| ChunkOrdinal(*piece));
-        let pieces = sampler::Layout::new(digest.summary().dataset, pieces, of_items);
-        let pieces = pieces.map_err(|error| PyValueError::new_err(error.to_string()))?;
-        Ok(Self { pieces, digest, places, sizes })
+        let layout = py.detach(|| client::Layout::new(&digest.digest));
+        layout.map(Self).map_err(|error| match error {
+            LayoutError::Digest(error) => {
+                Damaged::new_err(format!("this is {error}; build the digest again"))
+            }
+            LayoutError::Layout(error) => PyValueError::new_err(error.to_string()),
+        })
     }
 
     /// How large a part of the dataset's bytes these pieces are.
     #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
     fn share(&self, pieces: Vec<usize>) -> f64 {
-        let bytes = |size: &(ByteSize, u64)| size.0.0 as f64;
-        let total: f64 = self.sizes.iter().map(bytes).sum();
-        let those = pieces.iter().filter_map(|piece| self.sizes.get(*piece)).map(bytes);
-        if total > 0.0 { those.sum::<f64>() / total } else { 0.0 }
+        self.0.share(&pieces)
     }
-}
-
-impl Layout {
-    /// Whether an item's blob was resident when the node said this.
-    pub fn residents(&self, presence: &[u8]) -> impl Fn(ItemOrdinal) -> bool {
-        move |item| {
-            let (blob, _) = self.place(item);
-            presence.get(blob as usize / 8).is_some_and(|byte| byte >> (blob % 8) & 1 == 1)
-        }
-    }
-
-    /// The piece of an item.
-    pub fn piece_of(&self, item: ItemOrdinal) -> u32 {
-        self.place(item).1
-    }
-
-    /// How long these items are together.
-    pub fn bytes_of(&self, items: &[ItemOrdinal]) -> u64 {
-        let length = |item: &ItemOrdinal| self.digest.item(*item).map_or(0, |place| place.length);
-        items.iter().map(length).sum()
-    }
-
-    fn place(&self, item: ItemOrdinal) -> (u32, u32) {
-        self.places[usize::try_from(item.0).expect("an item of the layout")]
-    }
-}
-
-type Places = (Vec<(u32, u32)>, Vec<(ByteSize, u64)>);
-
-fn places(digest: &digest::Digest) -> Result<Places, DigestError> {
-    let summary = digest.summary();
-    let mut places = Vec::with_capacity(usize::try_from(summary.items).unwrap_or(0));
-    let mut sizes = vec![(ByteSize(0), 0); summary.chunking.pieces() as usize];
-    for (blob, row) in (0_u32..).zip(digest.blobs()) {
-        let row = row?;
-        let piece = summary.chunking.piece_of(row.start, ByteSize(summary.bytes));
-        let (bytes, items) = &mut sizes[piece as usize];
-        bytes.0 = bytes.0.saturating_add(row.length);
-        *items += row.item_count();
-        places.extend((0..row.item_count()).map(|_| (blob, piece)));
-    }
-    Ok((places, sizes))
 }

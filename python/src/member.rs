@@ -1,30 +1,34 @@
 //! A job's part in the rotation of its dataset, as Python sees it: what is reported, and what is answered.
 
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
-use forebay_core::manager::{Answer, Membership};
-use forebay_wire::ErrorCode;
+use forebay_client::{self as client, Ask, Reported};
+use forebay_core::manager::{Answer, Report};
+use forebay_wire::Refusal;
 use pyo3::prelude::*;
 
 use crate::{errors::Fenced, layout::Layout, reader::Reader, sampler::Sampler};
 
-/// Reports take at most one part in so many of the job's time: large pieces take long to look through.
-const SHARE: u32 = 20;
-
 /// How a job takes part.
 #[pyclass(module = "forebay._native")]
-pub struct Member {
-    pub membership: Membership,
-    clock: Instant,
-    /// Something was answered: there is something to go by.
-    pub is_answered: bool,
-    /// This node does not want to hear of it. Until the next epoch nothing is reported.
-    is_refused: bool,
-    /// When to report again, at the earliest.
-    next: Duration,
-    reports: u64,
-    held: Vec<u32>,
-    rotating: Vec<u32>,
+pub struct Member(pub client::Member);
+
+/// The way to the nodes, while somebody holds the GIL.
+struct Way<'a, 'py> {
+    reader: &'a Reader,
+    py: Python<'py>,
+}
+
+impl Ask for Way<'_, '_> {
+    type Error = PyErr;
+
+    fn presence(&mut self) -> PyResult<Arc<[u8]>> {
+        self.reader.recent_presence(self.py)
+    }
+
+    fn report(&mut self, report: &Report) -> PyResult<Option<Result<Answer, Refusal>>> {
+        self.reader.report(self.py, report)
+    }
 }
 
 #[pymethods]
@@ -32,59 +36,21 @@ impl Member {
     /// A job in one of its lives, a random number.
     #[new]
     fn new(layout: &Layout, life: u64, gpus: u32, epoch_batches: u64) -> Self {
-        Self {
-            membership: Membership::new(life, gpus, epoch_batches, layout.sizes.clone()),
-            clock: Instant::now(),
-            is_answered: false,
-            is_refused: false,
-            next: Duration::ZERO,
-            reports: 0,
-            held: Vec::new(),
-            rotating: Vec::new(),
-        }
+        Self(client::Member::new(&layout.0, life, gpus, epoch_batches))
     }
 
     /// The job begins an epoch; every one has a number of its own.
     fn begin(&mut self, epoch: u64) {
-        self.membership.begin(epoch);
-        (self.is_answered, self.is_refused) = (false, false);
-        // However long the last report took: without an answer the epoch would be drawn without directions.
-        self.next = Duration::ZERO;
+        self.0.begin(epoch);
     }
 
     /// Reports, if it is time to. Whoever was replaced is told so.
     fn report(&mut self, py: Python<'_>, sampler: &Sampler, reader: &Reader) -> PyResult<()> {
-        let began = self.clock.elapsed();
-        if self.is_refused || began < self.next || !self.membership.is_due(began) {
-            return Ok(());
+        let layout = &sampler.layout.get().0;
+        match self.0.report(&mut Way { reader, py }, layout, &sampler.epoch)? {
+            Reported::Fenced(text) => Err(Fenced::new_err(text)),
+            Reported::Nothing | Reported::Answered => Ok(()),
         }
-        // Whoever is asked to tell all does so at once.
-        for _ in 0..2 {
-            let presence = reader.recent_presence(py)?;
-            let resident = sampler.layout.get().residents(&presence);
-            let report = self.membership.report(self.clock.elapsed(), &sampler.epoch, resident);
-            match reader.report(py, &report)? {
-                None => self.membership.unanswered(),
-                Some(Ok(answer)) => {
-                    let tells_all = answer == Answer::TellAll;
-                    self.answered(answer);
-                    if tells_all {
-                        continue;
-                    }
-                }
-                Some(Err(refusal)) if refusal.code == ErrorCode::Fenced => {
-                    return Err(Fenced::new_err(refusal.text));
-                }
-                Some(Err(_)) => {
-                    self.membership.unanswered();
-                    self.is_refused = true;
-                }
-            }
-            break;
-        }
-        let took = self.clock.elapsed().saturating_sub(began);
-        self.next = self.clock.elapsed() + took * SHARE;
-        Ok(())
     }
 
     /// Items of pieces that are on their way which this rank has yet to draw and which are not resident.
@@ -95,46 +61,27 @@ impl Member {
         reader: &Reader,
         count: usize,
     ) -> PyResult<Vec<u64>> {
-        let loading = self.membership.loading();
-        if loading.is_empty() || self.is_refused {
-            return Ok(Vec::new());
-        }
-        let presence = reader.recent_presence(py)?;
-        let resident = sampler.layout.get().residents(&presence);
-        let missing = loading.iter().flat_map(|piece| {
-            sampler.epoch.missing(forebay_core::chunking::ChunkOrdinal(*piece), &resident)
-        });
-        Ok(missing.take(count).map(|item| item.0).collect())
+        let (layout, presence) = (&sampler.layout.get().0, reader.recent_presence(py)?);
+        let needed = self.0.needed(layout, &sampler.epoch, &presence, count);
+        Ok(needed.into_iter().map(|item| item.0).collect())
     }
 
     /// Whether the node has said in this epoch what to draw from.
-    #[getter(is_answered)]
-    fn was_answered(&self) -> bool {
-        self.is_answered
+    #[getter]
+    fn is_answered(&self) -> bool {
+        self.0.is_answered()
     }
 
     /// How many reports were answered.
     #[getter]
     fn reports(&self) -> u64 {
-        self.reports
+        self.0.reports()
     }
 
     /// Pieces that are kept for good, and pieces that are there for a while.
     #[getter]
     fn open(&self) -> (Vec<u32>, Vec<u32>) {
-        (self.held.clone(), self.rotating.clone())
-    }
-}
-
-impl Member {
-    fn answered(&mut self, answer: Answer) {
-        self.reports += 1;
-        if let Answer::Draw { open, .. } = &answer {
-            self.is_answered = true;
-            self.held = open.held.iter().map(|piece| piece.0).collect();
-            let rotating = open.first.iter().chain(open.then.iter().flatten());
-            self.rotating = rotating.map(|piece| piece.0).collect();
-        }
-        self.membership.answered(answer);
+        let [held, rotating] = self.0.open().clone();
+        (held, rotating)
     }
 }

@@ -12,14 +12,13 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use forebay_client::{self as client, Asked, Client, ClientError, Interrupt};
+use forebay_client::{self as client, Asked, Client, ClientError, Interrupt, RecentPresence};
 use forebay_core::{
     ItemOrdinal,
     manager::{Answer, Report},
-    presence::{Known, Thrift},
     ring::Contacts,
 };
 use forebay_identity::Credentials;
@@ -45,9 +44,7 @@ pub struct Reader {
     job: String,
     idle: Mutex<Vec<Interruptible>>,
     asked: Mutex<Vec<AskedAhead>>,
-    presence: Mutex<Presence>,
-    /// The clock of that.
-    began: Instant,
+    presence: Mutex<RecentPresence>,
     node_fell: AtomicBool,
 }
 
@@ -78,23 +75,6 @@ struct AskedAhead {
     asked: Asked,
 }
 
-/// What the node held a moment ago.
-struct Presence {
-    known: Known,
-    /// The same, for those who look at it while somebody asks; empty without a node.
-    bits: Arc<[u8]>,
-    thrift: Thrift,
-}
-
-impl Presence {
-    fn of(digest: &Digest) -> Self {
-        let blobs = digest.digest.summary().blobs;
-        // No node opens a dataset with more.
-        let known = Known::new(u32::try_from(blobs).unwrap_or(0));
-        Self { known, bits: Arc::default(), thrift: Thrift::new(blobs) }
-    }
-}
-
 #[pymethods]
 impl Reader {
     #[new]
@@ -107,8 +87,9 @@ impl Reader {
         let node = node.map(contacts).transpose()?;
         let credentials = credentials()?;
         let (idle, asked, node_fell) = Default::default();
-        let (presence, began) = (Mutex::new(Presence::of(digest.get())), Instant::now());
-        Ok(Self { digest, node, credentials, agent, job, idle, asked, presence, began, node_fell })
+        let presence = RecentPresence::new(digest.get().digest.summary().blobs);
+        let presence = Mutex::new(presence);
+        Ok(Self { digest, node, credentials, agent, job, idle, asked, presence, node_fell })
     }
 
     /// The bytes of each item, in order.
@@ -206,28 +187,22 @@ impl Reader {
 
     /// So many items were drawn: they pay for the next look.
     pub fn drew(&self, items: usize) {
-        lock(&self.presence).thrift.drew(items as u64);
+        lock(&self.presence).drew(items);
     }
 
     pub fn recent_presence(&self, py: Python<'_>) -> PyResult<Arc<[u8]>> {
-        let began = self.began.elapsed();
-        let mut known = {
+        let (bits, asking) = {
             let presence = lock(&self.presence);
-            if !presence.thrift.is_due(began) {
-                return Ok(Arc::clone(&presence.bits));
-            }
-            presence.known.clone()
+            (presence.bits(), presence.asks())
         };
-        let (bytes, known) = self.with_reader(py, |reader| {
-            let bytes = reader.presence(&mut known);
-            Ok((bytes, known))
+        let Some(mut asking) = asking else { return Ok(bits) };
+        let (bytes, asking) = self.with_reader(py, |reader| {
+            let bytes = reader.presence(&mut asking.known);
+            Ok((bytes, asking))
         })?;
         let mut presence = lock(&self.presence);
-        presence.thrift.asked(began, self.began.elapsed(), bytes);
-        // Before a node has said anything there are no bits.
-        presence.bits = if known.version() == 0 { Arc::default() } else { known.bits().into() };
-        presence.known = known;
-        Ok(Arc::clone(&presence.bits))
+        presence.answered(asking, bytes);
+        Ok(presence.bits())
     }
 
     /// Views of items that may have been asked for before.

@@ -1,17 +1,14 @@
 //! One rank's part in one epoch, as Python sees it.
 //!
-//! A loader draws ahead of what its user is given, so what was drawn waits here until it is yielded; only
-//! then does it count, for checkpoints, for recordings and for the node.
+//! A loader draws ahead of what its user is given; only what was yielded counts, for checkpoints, for
+//! recordings and for the node.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
+use forebay_client::{Drawn, Epoch};
 use forebay_core::{
     ItemOrdinal,
-    benefit::Mode,
-    sampler::{self, Batch, Ending, OVER_ASK, Plan, Recording, Source, State},
+    sampler::{self, Ending, OVER_ASK, Plan, Recording, State},
 };
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyBytes};
 
@@ -21,17 +18,9 @@ use crate::{errors::StateError, layout::Layout, member::Member, reader::Reader};
 #[pyclass(module = "forebay._native")]
 pub struct Sampler {
     pub layout: Py<Layout>,
-    pub epoch: sampler::Sampler,
-    drawn: VecDeque<Drawn>,
-    /// Where the last batch that was yielded came from, and how long it is.
-    last: Option<(Option<Mode>, u64)>,
+    pub epoch: Epoch,
     /// What was yielded, if it is known from the beginning.
     recording: Option<Recording>,
-}
-
-struct Drawn {
-    batch: Batch,
-    mode: Option<Mode>,
 }
 
 /// The items of a batch, those of them that were not resident, and whether it is to miss.
@@ -54,7 +43,7 @@ impl Sampler {
         over_ask: u32,
     ) -> PyResult<Self> {
         let plan = Plan { over_ask, ..plan(seed, epoch, batch, rank, world, drop_last) };
-        let epoch = sampler::Sampler::new(&layout.get().pieces, plan);
+        let epoch = sampler::Sampler::new(layout.get().0.pieces(), plan);
         let epoch = epoch.map_err(|error| PyValueError::new_err(error.to_string()))?;
         Ok(Self::from_the_beginning(layout, epoch))
     }
@@ -62,7 +51,7 @@ impl Sampler {
     /// What comes after a state.
     #[staticmethod]
     fn resume(layout: Py<Layout>, state: &[u8]) -> PyResult<Self> {
-        let epoch = sampler::Sampler::resume(&layout.get().pieces, &decode(state)?);
+        let epoch = sampler::Sampler::resume(layout.get().0.pieces(), &decode(state)?);
         Ok(Self::from_the_middle(layout, epoch.map_err(|error| refused(&error))?))
     }
 
@@ -81,7 +70,7 @@ impl Sampler {
         let (seed, epoch) =
             states.first().map_or((0, 0), |state| (state.plan().seed, state.plan().epoch));
         let plan = plan(seed, epoch, batch, rank, world, drop_last);
-        let epoch = sampler::Sampler::resize(&layout.get().pieces, &states, plan);
+        let epoch = sampler::Sampler::resize(layout.get().0.pieces(), &states, plan);
         Ok(Self::from_the_middle(layout, epoch.map_err(|error| refused(&error))?))
     }
 
@@ -91,7 +80,7 @@ impl Sampler {
     fn replay(layout: Py<Layout>, recording: &[u8], state: Option<&[u8]>) -> PyResult<Self> {
         let recording = Recording::decode(recording).map_err(|error| refused(&error))?;
         let state = state.map(decode).transpose()?;
-        let epoch = sampler::Sampler::replay(&layout.get().pieces, &recording, state.as_ref());
+        let epoch = sampler::Sampler::replay(layout.get().0.pieces(), &recording, state.as_ref());
         let epoch = epoch.map_err(|error| refused(&error))?;
         if epoch.batches_yielded() > 0 {
             return Ok(Self::from_the_middle(layout, epoch));
@@ -117,73 +106,43 @@ impl Sampler {
             Some(reader) => reader.recent_presence(py)?,
             None => [].into(),
         };
-        let layout = self.layout.get();
-        let resident = layout.residents(&presence);
-        let mut is_forced = false;
-        if let Some(member) = member.as_mut().filter(|member| member.is_answered) {
-            let size = self.epoch.plan().batch.into();
-            let directions = member.membership.directions(size, &self.epoch);
-            // What cannot be is counted, and drawn without.
-            if self.epoch.open(&directions.held, &directions.rotating).is_ok() {
-                let _ = self.epoch.leaving(directions.leaving);
-            }
-            is_forced = member.membership.forces_miss();
-        }
-        let Some(batch) = self.epoch.draw(|item| !is_forced && resident(item)) else {
-            return Ok(None);
-        };
+        let member = member.as_mut().map(|member| &mut member.0);
+        let layout = &self.layout.get().0;
+        let Some(drawn) = self.epoch.draw(layout, &presence, member) else { return Ok(None) };
         if let Some(reader) = reader {
-            reader.drew(batch.items().len());
+            reader.drew(drawn.items.len());
         }
-        let mode = match member {
-            _ if is_forced => Some(Mode::Miss),
-            Some(member) if member.is_answered => {
-                let pieces = batch.items().iter().map(|item| layout.piece_of(*item));
-                let all_resident = batch.items().iter().all(|item| resident(*item));
-                member.membership.mode(pieces, all_resident)
-            }
-            _ => None,
-        };
-        let missing = batch.of(Source::Claimed).chain(batch.of(Source::Outside));
-        let drawn = (ordinals(batch.items()), missing.map(|item| item.0).collect(), is_forced);
-        self.drawn.push_back(Drawn { batch, mode });
-        Ok(Some(drawn))
+        let Drawn { items, missing, is_forced } = drawn;
+        Ok(Some((ordinals(&items), ordinals(&missing), is_forced)))
     }
 
     /// The job was given the oldest batch that was drawn.
     #[pyo3(signature = (member = None))]
-    fn yielded(&mut self, member: Option<PyRefMut<'_, Member>>) -> PyResult<()> {
-        let Some(Drawn { batch, mode }) = self.drawn.pop_front() else {
+    fn yielded(&mut self, mut member: Option<PyRefMut<'_, Member>>) -> PyResult<()> {
+        let member = member.as_mut().map(|member| &mut member.0);
+        let Some(batch) = self.epoch.yielded(&self.layout.get().0, member) else {
             return Err(PyValueError::new_err("nothing was drawn that has not been yielded"));
         };
-        let released = self.epoch.yielded(batch.number()).expect("the oldest that was drawn");
-        if let Some(mut member) = member {
-            member.membership.released(released);
-        }
         if let Some(recording) = &mut self.recording {
             recording.push(&batch).expect("the next of those from the beginning");
         }
-        self.last = Some((mode, self.layout.get().bytes_of(batch.items())));
         Ok(())
     }
 
     /// The batch that was yielded last took so many seconds, of which the job waited `stalled` for it.
     fn computed(&mut self, mut member: PyRefMut<'_, Member>, took: f64, stalled: f64) {
         let seconds = |time: f64| Duration::try_from_secs_f64(time).unwrap_or_default();
-        if let Some((mode, bytes)) = self.last.take() {
-            member.membership.computed(mode, bytes, [seconds(took), seconds(stalled)]);
-        }
+        self.epoch.computed(&mut member.0, seconds(took), seconds(stalled));
     }
 
-    /// Items that come within the next `count` and have not been told of before. Batches only reorder
-    /// what lies near, so each item is told of once.
+    /// Items that come within the next `count` and have not been told of before.
     fn upcoming(&mut self, count: usize) -> Vec<u64> {
         ordinals(&self.epoch.upcoming(count))
     }
 
     /// What a checkpoint keeps: exactly what was yielded counts.
     fn state<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.epoch.state().encode())
+        PyBytes::new(py, &self.epoch.sampler().state().encode())
     }
 
     /// What was yielded, to be replayed; nothing if the epoch was resumed, so that its beginning is not known.
@@ -194,19 +153,19 @@ impl Sampler {
     /// How many batches there are, and how many of them were yielded.
     #[getter]
     fn batches(&self) -> (u64, u64) {
-        (self.epoch.batches(), self.epoch.batches_yielded())
+        (self.epoch.sampler().batches(), self.epoch.sampler().batches_yielded())
     }
 
     /// Seed, epoch, rank, world and batch.
     #[getter]
     fn plan(&self) -> (u64, u64, u32, u32, u32) {
-        let Plan { seed, epoch, rank, world, batch, .. } = self.epoch.plan();
+        let Plan { seed, epoch, rank, world, batch, .. } = self.epoch.sampler().plan();
         (seed, epoch, rank, world, batch)
     }
 
     /// What was yielded since this sampler was made.
     fn counts(&self) -> BTreeMap<&'static str, u64> {
-        let counts = self.epoch.counts();
+        let counts = self.epoch.sampler().counts();
         BTreeMap::from([
             ("batches", counts.batches),
             ("items", counts.items),
@@ -219,7 +178,7 @@ impl Sampler {
 
     /// How well mixed that was.
     fn mixing(&self) -> BTreeMap<&'static str, f64> {
-        let mixed = self.epoch.mixed();
+        let mixed = self.epoch.sampler().mixed();
         BTreeMap::from([
             ("neighbours", mixed.neighbours),
             ("displacement", mixed.displacement),
@@ -236,7 +195,7 @@ impl Sampler {
     }
 
     fn from_the_middle(layout: Py<Layout>, epoch: sampler::Sampler) -> Self {
-        Self { layout, epoch, drawn: VecDeque::new(), last: None, recording: None }
+        Self { layout, epoch: Epoch::new(epoch), recording: None }
     }
 }
 

@@ -3,10 +3,14 @@
 //! One [`Client`] belongs to one process and is used by one thread at a time. After a fork the child
 //! opens its own: two processes on one socket would read each other's answers.
 
+mod epoch;
 mod getting;
+mod layout;
+mod member;
 mod nodes;
 mod opening;
 mod reader;
+mod recent;
 mod socket;
 mod stream;
 mod view;
@@ -28,10 +32,14 @@ use forebay_wire::{
     PRESENCE_OVERHEAD, PutAnswer, Refusal, RenewAnswer, Reply, Request,
 };
 
+pub use epoch::{Drawn, Epoch};
 use getting::Segment;
 pub use getting::Wanted;
+pub use layout::{Layout, LayoutError};
+pub use member::{Ask, Member, Reported};
 pub use opening::{Handle, Next, OpenError, Opening, greeted, hello};
 pub use reader::{Asked, Counts, Reader, is_resident};
+pub use recent::{Asking, RecentPresence};
 use stream::Stream;
 pub use view::View;
 pub use waiting::Interrupt;
