@@ -6,6 +6,7 @@
 mod getting;
 mod nodes;
 mod opening;
+mod picks;
 mod reader;
 mod socket;
 mod stream;
@@ -16,7 +17,7 @@ use std::{io, time::Duration};
 
 use bytes::Bytes;
 use forebay_core::{
-    Endpoint,
+    Endpoint, NamespaceId,
     digest::{Digest, DigestError},
     manager::{Answer, Report},
     presence::Known,
@@ -24,13 +25,14 @@ use forebay_core::{
 };
 use forebay_identity::Credentials;
 use forebay_wire::{
-    BATCH_MAX, BlobProgress, ClaimAnswer, Malformed, PAYLOAD_SIZE_MAX, PRESENCE_MAX,
+    BATCH_MAX, BlobLength, BlobProgress, ClaimAnswer, Malformed, PAYLOAD_SIZE_MAX, PRESENCE_MAX,
     PRESENCE_OVERHEAD, PutAnswer, Refusal, RenewAnswer, Reply, Request,
 };
 
 use getting::Segment;
 pub use getting::Wanted;
 pub use opening::{Handle, Next, OpenError, Opening, greeted, hello};
+pub use picks::{Pick, Picks, Right, Settled};
 pub use reader::{Counts, Reader, is_resident};
 use stream::Stream;
 pub use view::View;
@@ -202,6 +204,15 @@ impl Client {
                 Next::Ask(next) => request = next,
                 Next::Open(handle) => return Ok(handle),
             }
+        }
+    }
+
+    /// Names blobs by their addresses, instead of those that were picked before; their places in this list are their
+    /// ordinals.
+    pub fn pick(&mut self, namespace: NamespaceId, blobs: &[BlobLength]) -> Result<Handle> {
+        match self.ask(&Request::Pick { namespace, blobs: blobs.to_vec() })? {
+            Reply::Open { handle } => Ok(Handle(handle)),
+            _ => Err(ClientError::Unexpected),
         }
     }
 

@@ -20,7 +20,7 @@ use forebay_wire::{BlobRange, GetAnswer, PAYLOAD_SIZE_MAX};
 
 use crate::{
     Client, ClientError, Handle, Interrupt, Result, View, Wanted,
-    nodes::{Caller, Nodes},
+    nodes::{Caller, Nodes, Subject},
     waiting::Waiting,
 };
 
@@ -239,7 +239,8 @@ impl Reader {
     fn with_nodes<T>(&mut self, act: impl FnOnce(&mut Nodes, &Caller<'_>) -> T) -> T {
         self.notice_fork();
         let Self { nodes, digest, job, credentials, interrupt, .. } = self;
-        act(nodes, &Caller { digest, job, credentials, interrupt })
+        let subject = Subject::Dataset(digest);
+        act(nodes, &Caller { subject, job, credentials, interrupt })
     }
 
     /// The node that manages the dataset is the first in its order that answers.
