@@ -1,8 +1,8 @@
 """An informed storage cache for machine learning.
 
-``Dataset`` reads the items of a digest through this machine's cache; ``DataLoader`` is PyTorch's,
-and draws what is cached first. ``forebay.torch`` has embedding tables larger than memory. ``import
-forebay`` does not import torch.
+``Dataset`` reads the items of a digest through this machine's cache, ``wrap`` those of any other
+dataset; ``DataLoader`` is PyTorch's, and draws what is cached first. ``forebay.torch`` has
+embedding tables larger than memory. ``import forebay`` does not import torch.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from forebay._native import (
     TableError,
 )
 from forebay._tar import tar_sample
+from forebay._wrap import wrap
 
 if TYPE_CHECKING:
     from forebay._iterable import IterableDataset as IterableDataset
@@ -46,6 +47,7 @@ __all__ = [
     "TableError",
     "__version__",
     "tar_sample",
+    "wrap",
 ]
 
 

@@ -52,15 +52,19 @@ def digest_for(
     return place
 
 
+def cache_directory() -> Path:
+    """Where this user's caches lie."""
+    named = os.environ.get("XDG_CACHE_HOME")
+    return (Path(named) if named else Path.home() / ".cache") / "forebay"
+
+
 def _place(
     url: str, layout: str, namespace_key: Path | None, options: Mapping[str, object]
 ) -> Path:
-    named = os.environ.get("XDG_CACHE_HOME")
-    cache = Path(named) if named else Path.home() / ".cache"
     key = None if namespace_key is None else str(namespace_key.absolute())
     told = json.dumps([url, layout, key, options.get("endpoint")])
     return (
-        cache / "forebay" / "digests" / f"{hashlib.sha256(told.encode()).hexdigest()[:32]}.digest"
+        cache_directory() / "digests" / f"{hashlib.sha256(told.encode()).hexdigest()[:32]}.digest"
     )
 
 

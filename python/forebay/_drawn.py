@@ -9,9 +9,19 @@ from typing import Any
 import torch
 
 from forebay import _native
-from forebay._dataset import Dataset, PastCache
+from forebay._dataset import PastCache
 from forebay._native import Fenced, StateError
-from forebay._orders import AHEAD_MIN, Epoch, Order, look_ahead, number, only, seed_of, tell
+from forebay._orders import (
+    AHEAD_MIN,
+    Epoch,
+    Order,
+    Source,
+    look_ahead,
+    number,
+    only,
+    seed_of,
+    tell,
+)
 
 #: Batches that are drawn before PyTorch asks for them, so that the agent can fetch what is missing.
 DRAWN_AHEAD = 4
@@ -88,7 +98,7 @@ class Drawn(Order):
     """What substitution and its replays have in common."""
 
     def __init__(
-        self, dataset: Dataset, batch: int, drop_last: bool, ranks: tuple[int, int]
+        self, dataset: Source, batch: int, drop_last: bool, ranks: tuple[int, int]
     ) -> None:
         super().__init__(dataset, batch, drop_last)
         self.layout = dataset.layout
@@ -127,7 +137,7 @@ class Substitute(Drawn):
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: Source,
         batch: int,
         drop_last: bool,
         ranks: tuple[int, int],
@@ -231,7 +241,7 @@ class Replay(Drawn):
     name = "replay"
 
     def __init__(
-        self, dataset: Dataset, batch: int, drop_last: bool, ranks: tuple[int, int], what: bytes
+        self, dataset: Source, batch: int, drop_last: bool, ranks: tuple[int, int], what: bytes
     ) -> None:
         super().__init__(dataset, batch, drop_last, ranks)
         self._recording = what

@@ -12,9 +12,18 @@ from typing import Any
 import torch
 from torch.utils import data
 
-from forebay._dataset import Dataset
 from forebay._native import StateError
-from forebay._orders import AHEAD_MIN, Epoch, Order, look_ahead, number, only, seed_of, tell
+from forebay._orders import (
+    AHEAD_MIN,
+    Epoch,
+    Order,
+    Source,
+    look_ahead,
+    number,
+    only,
+    seed_of,
+    tell,
+)
 
 
 class GivenEpoch(Epoch):
@@ -59,7 +68,7 @@ class GivenEpoch(Epoch):
 class Given(Order):
     """``order="strict"``, and no shuffling: what PyTorch's own loader would yield."""
 
-    def __init__(self, dataset: Dataset, batch: int, drop_last: bool) -> None:
+    def __init__(self, dataset: Source, batch: int, drop_last: bool) -> None:
         super().__init__(dataset, batch, drop_last)
         self._pending: tuple[int, bytes | int] | None = None
 
@@ -113,7 +122,7 @@ class Strict(Given):
     name = "strict"
 
     def __init__(
-        self, dataset: Dataset, batch: int, drop_last: bool, generator: torch.Generator | None
+        self, dataset: Source, batch: int, drop_last: bool, generator: torch.Generator | None
     ) -> None:
         super().__init__(dataset, batch, drop_last)
         self._generator = generator

@@ -119,7 +119,7 @@ def new_job(
     return _owned(
         Job(
             digest=digest.absolute(),
-            name=_named(name),
+            name=named(name),
             node=node,
             start_node=start_node,
             origin=origin,
@@ -131,7 +131,7 @@ def new_job(
     )
 
 
-def _named(name: str | None) -> str:
+def named(name: str | None) -> str:
     """A name that is this process's own; or the user's, by rank, so that ranks do not replace each
     other.
     """

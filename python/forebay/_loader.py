@@ -16,13 +16,13 @@ import torch
 from torch.utils import data
 
 from forebay import _workers
-from forebay._dataset import Dataset
 from forebay._drawn import Drawn, Replay, Substitute, SubstituteEpoch
 from forebay._given import Own, Sequential, Strict
 from forebay._mixture import Mixture, MixtureOrder
 from forebay._native import ForebayError, StateError
-from forebay._orders import Epoch, Items, Order
+from forebay._orders import Epoch, Items, Order, Source
 from forebay._ranks import checked, ranks
+from forebay._wrap import Wrapped
 
 #: Of what ``state_dict`` returns.
 STATE_VERSION = 1
@@ -38,12 +38,12 @@ class DataLoader(data.DataLoader[Any]):
     Parameters
     ----------
     dataset
-        A ``forebay.Dataset``, or a ``forebay.Mixture`` of several.
+        A ``forebay.Dataset``, what ``forebay.wrap`` returned, or a ``forebay.Mixture``.
     order
         ``"substitute"``, the default when shuffling: a random order that prefers what is cached;
-        every item once an epoch, among all ranks. ``"strict"``: the order of PyTorch's own loader
-        with the same generator. ``"replay"``: what another loader recorded, bit for bit. With a
-        sampler or batch sampler of your own it is always strict.
+        every item once an epoch, among all ranks. ``"strict"``, the default for wrapped datasets:
+        the order of PyTorch's own loader with the same generator. ``"replay"``: what another loader
+        recorded, bit for bit. With a sampler or batch sampler of your own it is always strict.
     replay
         What ``recording()`` gave, for ``order="replay"``.
     rank, world_size
@@ -73,7 +73,7 @@ class DataLoader(data.DataLoader[Any]):
 
     def __init__(
         self,
-        dataset: Dataset | Mixture,
+        dataset: Source | Mixture,
         batch_size: int | None = 1,
         shuffle: bool | None = False,
         *,
@@ -89,9 +89,9 @@ class DataLoader(data.DataLoader[Any]):
         generator: torch.Generator | None = None,
         **options: Any,
     ) -> None:
-        if not isinstance(dataset, Dataset | Mixture):
+        if not isinstance(dataset, Source | Mixture):
             raise TypeError(
-                "forebay.DataLoader takes a forebay.Dataset or Mixture; others are for PyTorch's"
+                "forebay.DataLoader takes a forebay.Dataset or Mixture; give others to forebay.wrap"
             )
         own = sampler is not None or batch_sampler is not None
         if order not in (None, *ORDERS):
@@ -125,7 +125,7 @@ class DataLoader(data.DataLoader[Any]):
                 order_of = Replay(dataset, size, drop_last, of_world, replay)
             elif not shuffle:
                 order_of = Sequential(dataset, size, drop_last)
-            elif order == "strict":
+            elif order == "strict" or (order is None and isinstance(dataset, Wrapped)):
                 order_of = Strict(dataset, size, drop_last, generator)
             else:
                 order_of = Substitute(dataset, size, drop_last, of_world, generator)
@@ -227,7 +227,8 @@ class DataLoader(data.DataLoader[Any]):
             equal, ``skipped`` those that could not be read (``count``, and the first of the
             ``items``).
         ``hit_share``
-            Of the items that were read, how many the node had. ``None`` without a node.
+            Of the items that were read, how many the node had. ``None`` without a node. Of a
+            wrapped dataset, in all its loaders.
         ``stall_seconds``, ``compute_seconds``
             Time inside of the iterator's ``next``, and between two of them.
         ``origin_bytes``
@@ -254,9 +255,11 @@ class DataLoader(data.DataLoader[Any]):
         held, rotating, reports = list[int](), list[int](), 0
         if isinstance(epoch, SubstituteEpoch):
             (held, rotating), reports = epoch.member.open, epoch.member.reports
-        agent = counted["agent"] or {}
+        agent = counted.get("agent") or {}
         hits = None
-        if counted["node"] is not None and self._clock.items:
+        if isinstance(dataset, Wrapped):
+            hits = counted["hits"] / counted["items"] if counted.get("items") else None
+        elif counted["node"] is not None and self._clock.items:
             missed = agent.get("agent_gets", 0) / self._clock.items
             hits = max(0.0, 1.0 - missed)
         return {

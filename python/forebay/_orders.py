@@ -18,6 +18,10 @@ from torch.utils import data
 
 from forebay._dataset import Dataset
 from forebay._native import ForebayError, LookAhead, StateError
+from forebay._wrap import Wrapped
+
+#: What a loader reads.
+Source = Dataset | Wrapped
 
 #: Batches that are drawn at least: while one is read, the node is asked for the next.
 AHEAD_MIN = 2
@@ -151,7 +155,7 @@ class Items(data.Sampler[int]):
         self._order.set_epoch(epoch)
 
 
-def look_ahead(dataset: Dataset) -> LookAhead:
+def look_ahead(dataset: Source) -> LookAhead:
     """How far ahead the agent is told."""
     node = None
     with suppress(ForebayError):
@@ -159,7 +163,7 @@ def look_ahead(dataset: Dataset) -> LookAhead:
     return LookAhead(None if node is None else node["capacity_bytes"], dataset.blob_bytes)
 
 
-def tell(dataset: Dataset, items: Sequence[int]) -> None:
+def tell(dataset: Source, items: Sequence[int]) -> None:
     """A hint: whoever cannot give it reads all the same, and is told what is wrong."""
     if items:
         with suppress(ForebayError):

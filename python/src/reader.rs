@@ -269,7 +269,7 @@ pub fn answers(py: Python<'_>, node: PathBuf, seconds: f64) -> PyResult<bool> {
 }
 
 /// A path, or what is no path but an endpoint, or several of them.
-fn contacts(node: PathBuf) -> PyResult<Contacts> {
+pub fn contacts(node: PathBuf) -> PyResult<Contacts> {
     match node.to_str() {
         Some(text) => text.parse().map_err(|error| forebay_error(&error)),
         None => Ok(node.into()),

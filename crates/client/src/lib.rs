@@ -9,6 +9,7 @@ mod layout;
 mod member;
 mod nodes;
 mod opening;
+mod picks;
 mod reader;
 mod recent;
 mod socket;
@@ -20,7 +21,7 @@ use std::{io, time::Duration};
 
 use bytes::Bytes;
 use forebay_core::{
-    Endpoint,
+    Endpoint, NamespaceId,
     digest::{Digest, DigestError},
     manager::{Answer, Report},
     presence::Known,
@@ -28,7 +29,7 @@ use forebay_core::{
 };
 use forebay_identity::Credentials;
 use forebay_wire::{
-    BATCH_MAX, BlobProgress, ClaimAnswer, Malformed, PAYLOAD_SIZE_MAX, PRESENCE_MAX,
+    BATCH_MAX, BlobLength, BlobProgress, ClaimAnswer, Malformed, PAYLOAD_SIZE_MAX, PRESENCE_MAX,
     PRESENCE_OVERHEAD, PutAnswer, Refusal, RenewAnswer, Reply, Request,
 };
 
@@ -38,6 +39,7 @@ pub use getting::Wanted;
 pub use layout::{Layout, LayoutError};
 pub use member::{Ask, Member, Reported};
 pub use opening::{Handle, Next, OpenError, Opening, greeted, hello};
+pub use picks::{Pick, Picks, Right, Settled};
 pub use reader::{Asked, Counts, Reader, is_resident};
 pub use recent::{Asking, RecentPresence};
 use stream::Stream;
@@ -210,6 +212,15 @@ impl Client {
                 Next::Ask(next) => request = next,
                 Next::Open(handle) => return Ok(handle),
             }
+        }
+    }
+
+    /// Names blobs by their addresses, instead of those that were picked before; their places in this list are their
+    /// ordinals.
+    pub fn pick(&mut self, namespace: NamespaceId, blobs: &[BlobLength]) -> Result<Handle> {
+        match self.ask(&Request::Pick { namespace, blobs: blobs.to_vec() })? {
+            Reply::Open { handle } => Ok(Handle(handle)),
+            _ => Err(ClientError::Unexpected),
         }
     }
 

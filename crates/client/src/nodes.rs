@@ -14,7 +14,7 @@ use std::{
 };
 
 use forebay_core::{
-    BlobOrdinal, Endpoint, NodeName,
+    Address, BlobOrdinal, Endpoint, NamespaceId, NodeName,
     digest::Digest,
     patience::{NODE_PATIENCE, Retries, left_of},
     presence::Known,
@@ -30,10 +30,28 @@ use crate::{
 /// Who asks, and for what.
 #[derive(Debug)]
 pub(crate) struct Caller<'a> {
-    pub digest: &'a Digest,
+    pub subject: Subject<'a>,
     pub job: &'a str,
     pub credentials: &'a Credentials,
     pub interrupt: &'a Interrupt,
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Subject<'a> {
+    /// Blobs of a dataset.
+    Dataset(&'a Digest),
+    /// Blobs of a namespace, picked by their addresses.
+    Picks(NamespaceId),
+}
+
+impl<'a> Caller<'a> {
+    fn digest(&self) -> &'a Digest {
+        match self.subject {
+            Subject::Dataset(digest) => digest,
+            Subject::Picks(_) => unreachable!("what is picked has no ordinals"),
+        }
+    }
 }
 
 /// All nodes.
@@ -129,7 +147,7 @@ impl Nodes {
             return wanted;
         }
         let mut missing = Vec::new();
-        let shares = self.shares(caller.digest, wanted, |wanted| wanted.blob);
+        let shares = self.shares(caller.digest(), wanted, |wanted| wanted.blob);
         self.in_shares(
             caller,
             shares,
@@ -155,7 +173,7 @@ impl Nodes {
             return Shares::default();
         }
         let wanted = (0..ranges.len()).collect();
-        let mut shares = self.shares(caller.digest, wanted, |at| ranges[*at].blob);
+        let mut shares = self.shares(caller.digest(), wanted, |at| ranges[*at].blob);
         self.ask_owners(caller, &mut shares, &|open, batch| open.ask_views(ranges, batch));
         shares
     }
@@ -243,7 +261,7 @@ impl Nodes {
                 0
             });
         }
-        self.find_owners(caller.digest);
+        self.find_owners(caller.digest());
         let mut each = self.take_known(known.blobs());
         let mut asked = Vec::new();
         for (node, known) in each.iter_mut().enumerate() {
@@ -269,6 +287,31 @@ impl Nodes {
         }
         self.put_known(each, known);
         bytes
+    }
+
+    /// Does something with the owner of each of these blobs, one owner after the other; it is told which of them are
+    /// its own. What it does not get to do, because the node is not there or fails, is not done.
+    pub fn with_owners(
+        &mut self,
+        caller: &Caller<'_>,
+        addresses: &[Address],
+        mut act: impl FnMut(&mut Client, Handle, &[usize]) -> Result<()>,
+    ) {
+        if !self.learn(caller) {
+            return;
+        }
+        let mut shares = vec![Vec::new(); self.count()];
+        for (at, address) in addresses.iter().enumerate() {
+            let owner = match &self.known {
+                Some(Who::Several(several)) => several.ring.owner(address),
+                _ => 0,
+            };
+            shares[owner].push(at);
+        }
+        for (node, share) in shares.iter().enumerate().filter(|(_, share)| !share.is_empty()) {
+            let began = self.began.elapsed();
+            self.with(caller, node, began, |open| act(&mut open.client, open.handle, share));
+        }
     }
 
     /// What all nodes that answer have counted, together.
@@ -559,12 +602,15 @@ impl Several {
     }
 }
 
-/// Connects, asks who it is, and opens the dataset.
+/// Connects, asks who it is, and opens what is asked for.
 fn open(caller: &Caller<'_>, endpoint: &Endpoint) -> Result<(Open, Option<Membership>)> {
     let waiting = Waiting::patiently(caller.interrupt);
     let Caller { credentials, job, .. } = caller;
     let mut client = Client::connect_waiting(credentials, endpoint, job, NODE_PATIENCE, waiting)?;
     let membership = client.ring()?;
-    let handle = client.open(caller.digest)?;
+    let handle = match caller.subject {
+        Subject::Dataset(digest) => client.open(digest)?,
+        Subject::Picks(namespace) => client.pick(namespace, &[])?,
+    };
     Ok((Open { client, handle }, membership))
 }

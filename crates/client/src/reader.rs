@@ -20,7 +20,7 @@ use forebay_wire::{BlobRange, GetAnswer, PAYLOAD_SIZE_MAX};
 
 use crate::{
     Client, ClientError, Handle, Interrupt, Result, View, Wanted,
-    nodes::{Caller, Nodes, Shares},
+    nodes::{Caller, Nodes, Shares, Subject},
     waiting::Waiting,
 };
 
@@ -278,7 +278,8 @@ impl Reader {
     fn with_nodes<T>(&mut self, act: impl FnOnce(&mut Nodes, &Caller<'_>) -> T) -> T {
         self.notice_fork();
         let Self { nodes, digest, job, credentials, interrupt, .. } = self;
-        act(nodes, &Caller { digest, job, credentials, interrupt })
+        let subject = Subject::Dataset(digest);
+        act(nodes, &Caller { subject, job, credentials, interrupt })
     }
 
     /// The node that manages the dataset is the first in its order that answers.

@@ -75,6 +75,18 @@ pub struct Table {
 const STARTS_EVERY: usize = 256;
 
 impl Table {
+    /// Blobs that somebody names one by one, whatever dataset they are of. All such tables of a namespace have one
+    /// name, which is no dataset's: no rows hash to it.
+    pub fn picked(namespace: NamespaceId, rows: &[Row]) -> Result<Self, UploadError> {
+        check_lengths(rows)?;
+        let bound = Bound::to(namespace);
+        let rows: Box<[Row]> = rows.iter().map(|row| bound.row(*row)).collect();
+        let (starts, chunking) = (starts(&rows), Chunking::for_dataset(ByteSize(0), 0));
+        let nobody = DatasetId::from_bytes(blake3::derive_key("forebay 2026 picked blobs v1", b""));
+        let dataset = bound.dataset(&nobody);
+        Ok(Self { namespace, bound, dataset, chunking, rows, starts })
+    }
+
     /// Whose key made the addresses.
     pub fn namespace(&self) -> NamespaceId {
         self.namespace
@@ -145,6 +157,11 @@ impl Table {
     pub fn proof(&self, nonce: &[u8; 32]) -> [u8; 32] {
         proof(nonce, self.rows.iter().copied())
     }
+}
+
+fn check_lengths(rows: &[Row]) -> Result<(), UploadError> {
+    let too_long = rows.iter().find(|row| row.length > LENGTH_MAX);
+    too_long.map_or(Ok(()), |row| Err(UploadError::TooLong(row.length)))
 }
 
 fn starts(rows: &[Row]) -> Box<[u64]> {
@@ -260,9 +277,7 @@ impl Upload {
         if first != expected || page.len() as u64 > left || (page.is_empty() && left > 0) {
             return Err(UploadError::OutOfOrder { expected, found: first });
         }
-        if let Some(row) = page.iter().find(|row| row.length > LENGTH_MAX) {
-            return Err(UploadError::TooLong(row.length));
-        }
+        check_lengths(page)?;
         for row in page {
             self.id.push(&row.address, row.length);
         }
@@ -371,6 +386,25 @@ mod tests {
         let (dataset, chunking) = dataset(&rows);
         let mut upload = Upload::new(Namespace::public().id(), dataset, chunking, 3);
         assert_eq!(upload.page(0, &rows), Err(UploadError::TooLong(LENGTH_MAX + 1)));
+        let picked = Table::picked(Namespace::public().id(), &rows);
+        assert_eq!(picked, Err(UploadError::TooLong(LENGTH_MAX + 1)));
+    }
+
+    /// A blob is the same whether it is named by its place in a dataset or picked; who picks names no dataset.
+    #[test]
+    fn picked_blobs_are_those_of_their_namespace_and_of_no_dataset() {
+        let rows = rows(100);
+        let table = upload(&rows, &[&rows[..]]).unwrap();
+        let pick = |namespace: &Namespace, rows| Table::picked(namespace.id(), rows).unwrap();
+        let some = pick(&Namespace::public(), &rows[40..50]);
+        assert_eq!(some.rows(), &table.rows()[40..50]);
+        let none = pick(&Namespace::public(), &[]);
+        assert_eq!(some.dataset(), none.dataset(), "one name for all");
+        let empty = upload(&[], &[&[]]).unwrap();
+        assert_ne!(none.dataset(), empty.dataset(), "which is not that of an empty dataset");
+        let elsewhere = pick(&Namespace::secret([7; 32]).unwrap(), &rows[40..50]);
+        assert_ne!(some.dataset(), elsewhere.dataset());
+        assert!(some.rows().iter().zip(elsewhere.rows()).all(|(a, b)| a.address != b.address));
     }
 
     #[test]

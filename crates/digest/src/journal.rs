@@ -268,7 +268,7 @@ impl io::Read for ReadAt {
     }
 }
 
-fn crc(bytes: &[u8]) -> u32 {
+pub(crate) fn crc(bytes: &[u8]) -> u32 {
     let checksum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes);
     u32::try_from(checksum).expect("a 32-bit checksum")
 }

@@ -19,8 +19,8 @@ use forebay_core::{
 };
 use forebay_segment::Segment;
 use forebay_wire::{
-    BlobProgress, BlobRange, COUNCIL_KIND, ClaimAnswer, ErrorCode, Malformed, Refusal, RenewAnswer,
-    Reply, Request,
+    BlobProgress, BlobRange, COUNCIL_KIND, ClaimAnswer, ErrorCode, Malformed, PICKED, Refusal,
+    RenewAnswer, Reply, Request,
 };
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
@@ -32,7 +32,7 @@ use crate::{
     counters::{self, Counters, Gauges},
     get::Asker,
     managing::Managing,
-    open::{Opening, Tables},
+    open::{Opening, Picked, Tables},
     peer::Peer,
     presence::{Stocks, TableStock},
     put::Puts,
@@ -79,6 +79,8 @@ pub struct NodeSession {
     /// Which node of the ring it is, if it is one.
     node: Option<NodeName>,
     handles: Vec<Arc<Table>>,
+    /// What it has picked last.
+    picked: Option<Picked>,
     /// Of those that it has asked about, what is here.
     stocks: HashMap<u32, Arc<TableStock>>,
     opening: Opening,
@@ -315,6 +317,7 @@ impl Service for NodeService {
             guest,
             node,
             handles: Vec::new(),
+            picked: None,
             stocks: HashMap::new(),
             opening: Opening::default(),
             is_local: matches!(peer, Peer::Unix { .. }),
@@ -404,6 +407,10 @@ impl NodeService {
                     Err(next) => Reply::Uploaded { next },
                 }
             }
+            Request::Pick { namespace, blobs } => {
+                session.picked = Some(Opening::pick(self, &session.guest, namespace, &blobs)?);
+                Reply::Open { handle: PICKED }
+            }
             Request::Presence { handle, first, count, since } => {
                 let (node, stock) = (Arc::clone(self), session.stock(self, handle)?);
                 let look = move || node.presence(&stock, first, count, since);
@@ -462,10 +469,10 @@ impl NodeService {
                 return Err((ErrorCode::Malformed, "modes are for agents".to_owned()));
             }
             Request::Report { handle, report } => {
-                self.report(session.table(handle)?, &session.job, &report).await?
+                self.report(session.dataset(handle)?, &session.job, &report).await?
             }
-            Request::Leave { handle } => self.leave(session.table(handle)?, &session.job)?,
-            Request::Explain { handle } => self.explain(&session.guest, session.table(handle)?),
+            Request::Leave { handle } => self.leave(session.dataset(handle)?, &session.job)?,
+            Request::Explain { handle } => self.explain(&session.guest, session.dataset(handle)?),
             Request::Council(request) => {
                 // To others there is no such request.
                 let unknown = || (ErrorCode::Malformed, Malformed::Kind(COUNCIL_KIND).to_string());
@@ -475,7 +482,7 @@ impl NodeService {
                 return Ok(None);
             }
             Request::Evict { handle } => {
-                let table = session.table(handle)?;
+                let table = session.dataset(handle)?;
                 if self.access.is_shared(&session.guest, table.namespace()) {
                     return Err(shared());
                 }
@@ -487,7 +494,16 @@ impl NodeService {
 }
 
 impl NodeSession {
+    /// A dataset that is open, or what was picked.
     fn table(&self, handle: u32) -> Result<&Arc<Table>, Refused> {
+        match &self.picked {
+            Some(picked) if handle == PICKED => Ok(&picked.table),
+            _ => self.dataset(handle),
+        }
+    }
+
+    /// A dataset that is open.
+    fn dataset(&self, handle: u32) -> Result<&Arc<Table>, Refused> {
         self.handles
             .get(handle as usize)
             .ok_or_else(|| (ErrorCode::Unknown, format!("no dataset is open as {handle}")))
@@ -497,7 +513,7 @@ impl NodeSession {
         if let Some(stock) = self.stocks.get(&handle) {
             return Ok(Arc::clone(stock));
         }
-        let stock = node.stocks.of(self.table(handle)?)?;
+        let stock = node.stocks.of(self.dataset(handle)?)?;
         self.stocks.insert(handle, Arc::clone(&stock));
         Ok(stock)
     }

@@ -50,6 +50,12 @@ pub(crate) struct Tables {
     uploading: Arc<AtomicU64>,
 }
 
+/// Blobs that a connection has picked, and the room for their rows.
+pub(crate) struct Picked {
+    pub table: Arc<Table>,
+    _rows: RowsTaken,
+}
+
 /// Rows that an upload has taken room for, until it is over.
 struct RowsTaken {
     uploading: Arc<AtomicU64>,
@@ -144,6 +150,26 @@ impl Opening {
         Ok(table)
     }
 
+    /// Blobs by their addresses. To know the address of a blob of one's namespace is as good as to hold a table that
+    /// has it: anybody could upload one.
+    pub fn pick(
+        node: &NodeService,
+        guest: &Guest,
+        namespace: NamespaceId,
+        blobs: &[BlobLength],
+    ) -> Result<Picked, Refused> {
+        if !node.access.allows(guest, &namespace) {
+            return Err(unknown());
+        }
+        let mut rows = node.tables.begin();
+        if !node.tables.take(&mut rows, blobs.len() as u64) {
+            return Err(too_large());
+        }
+        let table = Table::picked(namespace, &rows_of(blobs));
+        let table = table.map_err(|problem| (ErrorCode::Malformed, problem.to_string()))?;
+        Ok(Picked { table: Arc::new(table), _rows: rows })
+    }
+
     /// Takes a page. Returns the table if it is complete, else where the next page begins.
     pub fn upload(
         &mut self,
@@ -166,12 +192,9 @@ impl Opening {
             return Err(unknown());
         }
         if !node.tables.take(&mut begun.rows, page.len() as u64) {
-            let text = "the tables of all open datasets would be too large for this node";
-            return Err((ErrorCode::TooMuch, text.to_owned()));
+            return Err(too_large());
         }
-        let rows: Vec<Row> =
-            page.iter().map(|row| Row { address: row.address, length: row.length }).collect();
-        match begun.upload.page(first, &rows) {
+        match begun.upload.page(first, &rows_of(page)) {
             Ok(None) => {
                 let next = begun.upload.next();
                 self.upload = Some(begun);
@@ -184,6 +207,15 @@ impl Opening {
             }
         }
     }
+}
+
+fn rows_of(page: &[BlobLength]) -> Vec<Row> {
+    page.iter().map(|row| Row { address: row.address, length: row.length }).collect()
+}
+
+fn too_large() -> Refused {
+    let text = "the tables of all open datasets would be too large for this node";
+    (ErrorCode::TooMuch, text.to_owned())
 }
 
 fn unknown() -> Refused {

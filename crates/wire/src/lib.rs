@@ -30,6 +30,10 @@ pub const PAYLOAD_SIZE_MAX: usize = 16 << 20;
 pub const BODY_SIZE_MAX: usize = PAYLOAD_SIZE_MAX + (64 << 10);
 /// No request names more blobs.
 pub const BATCH_MAX: usize = 1 << 16;
+/// No more blobs are picked at once.
+pub const PICKS_MAX: usize = 1 << 12;
+/// The handle of the blobs that a connection has picked.
+pub const PICKED: u32 = u32::MAX;
 /// No report names more pieces: no dataset has more.
 pub const PIECES_MAX: usize = 1 << 17;
 /// No text is longer, in bytes.

@@ -9,7 +9,7 @@ use forebay_core::{
 };
 
 use crate::{
-    BATCH_MAX, PAYLOAD_SIZE_MAX, PIECES_MAX, PRESENCE_MAX,
+    BATCH_MAX, PAYLOAD_SIZE_MAX, PICKS_MAX, PIECES_MAX, PRESENCE_MAX,
     codec::{Malformed, Reader, Writer},
     council::{read_request, write_request},
     frame::{Frame, Header},
@@ -59,6 +59,14 @@ pub enum Request {
         first: u64,
         /// This page.
         page: Vec<BlobLength>,
+    },
+    /// Names blobs by their addresses, whatever dataset they are of, instead of those that this connection has
+    /// picked before. They are spoken of by their ordinals in this list, under the handle [`PICKED`](crate::PICKED).
+    Pick {
+        /// Whose key made their addresses.
+        namespace: NamespaceId,
+        /// Which.
+        blobs: Vec<BlobLength>,
     },
     /// Asks which blobs are resident, for a range of ordinals, or what has changed.
     Presence {
@@ -235,6 +243,7 @@ pub(crate) mod kind {
     pub const EVICT: u8 = 16;
     /// Of a job and its agent.
     pub const MODE: u8 = 17;
+    pub const PICK: u8 = 18;
     pub const SEGMENT: u8 = 32;
     pub const PLACE: u8 = 33;
     pub const RING: u8 = 20;
@@ -253,6 +262,7 @@ impl Request {
             Self::Show { .. } => kind::SHOW,
             Self::Prove { .. } => kind::PROVE,
             Self::Upload { .. } => kind::UPLOAD,
+            Self::Pick { .. } => kind::PICK,
             Self::Presence { .. } => kind::PRESENCE,
             Self::Get { .. } => kind::GET,
             Self::Claim { .. } => kind::CLAIM,
@@ -310,10 +320,11 @@ impl Request {
                 to.u32(*partitions);
                 to.u64(*blobs);
                 to.u64(*first);
-                to.list(BATCH_MAX, page, |to, row| {
-                    to.bytes(row.address.as_bytes());
-                    to.u64(row.length);
-                });
+                to.list(BATCH_MAX, page, write_row);
+            }
+            Self::Pick { namespace, blobs } => {
+                to.bytes(namespace.as_bytes());
+                to.list(PICKS_MAX, blobs, write_row);
             }
             Self::Presence { handle, first, count, since } => {
                 to.u32(*handle);
@@ -386,9 +397,11 @@ impl Request {
                 partitions: from.u32()?,
                 blobs: from.u64()?,
                 first: from.u64()?,
-                page: from.list(BATCH_MAX, ROW_SIZE, |from| {
-                    Ok(BlobLength { address: from.address()?, length: from.u64()? })
-                })?,
+                page: from.list(BATCH_MAX, ROW_SIZE, read_row)?,
+            },
+            kind::PICK => Self::Pick {
+                namespace: from.namespace()?,
+                blobs: from.list(PICKS_MAX, ROW_SIZE, read_row)?,
             },
             kind::PRESENCE => {
                 let (handle, first, count) = (from.u32()?, from.u64()?, from.u32()?);
@@ -444,6 +457,15 @@ impl Request {
         };
         from.finish().map(|()| request)
     }
+}
+
+fn write_row(to: &mut Writer<'_>, row: &BlobLength) {
+    to.bytes(row.address.as_bytes());
+    to.u64(row.length);
+}
+
+fn read_row(from: &mut Reader<'_>) -> Result<BlobLength, Malformed> {
+    Ok(BlobLength { address: from.address()?, length: from.u64()? })
 }
 
 fn write_ranges(ranges: &[BlobRange], to: &mut Writer<'_>) {

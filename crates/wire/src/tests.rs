@@ -36,7 +36,7 @@ fn payload() -> impl Strategy<Value = Bytes> {
 
 fn request() -> impl Strategy<Value = Request> {
     let row =
-        (address(), any::<u64>()).prop_map(|(address, length)| BlobLength { address, length });
+        || (address(), any::<u64>()).prop_map(|(address, length)| BlobLength { address, length });
     let range = || {
         (any::<u64>(), any::<u64>(), 0..=16_u32 << 20)
             .prop_map(|(blob, offset, length)| BlobRange { blob, offset, length })
@@ -59,13 +59,15 @@ fn request() -> impl Strategy<Value = Request> {
             (namespace(), dataset()),
             (any::<u32>(), any::<u32>()),
             (any::<u64>(), any::<u64>()),
-            vec(row, 0..20)
+            vec(row(), 0..20)
         )
             .prop_map(
                 |((namespace, dataset), (chunks, partitions), (blobs, first), page)| {
                     Request::Upload { namespace, dataset, chunks, partitions, blobs, first, page }
                 }
             ),
+        (namespace(), vec(row(), 0..20))
+            .prop_map(|(namespace, blobs)| Request::Pick { namespace, blobs }),
         (any::<u32>(), any::<u64>(), 0..=PRESENCE_MAX, any::<u64>()).prop_map(
             |(handle, first, count, since)| Request::Presence { handle, first, count, since }
         ),

@@ -1,5 +1,6 @@
-//! Digest files and journals on a real disk, by behaviour.
+//! Digest files, journals and catalogues on a real disk, by behaviour.
 
+mod catalogue;
 mod files;
 mod journal;
 

@@ -7,6 +7,7 @@ mod hostile;
 mod managing;
 mod neighbours;
 mod opening;
+mod picking;
 mod presence;
 mod pressure;
 mod segments;

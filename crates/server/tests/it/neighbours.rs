@@ -13,8 +13,8 @@ use forebay_core::{
     table::proof_of,
 };
 use forebay_wire::{
-    BODY_SIZE_MAX, BlobLength, BlobProgress, BlobRange, ClaimAnswer, ErrorCode, Header, PutAnswer,
-    RenewAnswer, Reply, Request, ShowAnswer,
+    BODY_SIZE_MAX, BlobLength, BlobProgress, BlobRange, ClaimAnswer, ErrorCode, GetAnswer, Header,
+    PICKED, PutAnswer, RenewAnswer, Reply, Request, ShowAnswer,
 };
 
 use crate::{
@@ -61,6 +61,13 @@ fn upload(data: &Data, namespace: NamespaceId) -> Request {
     }
 }
 
+/// The same blobs, picked one by one.
+fn pick(data: &Data, namespace: NamespaceId) -> Request {
+    let rows = data.digest.blobs().map(Result::unwrap);
+    let blobs = rows.map(|row| BlobLength { address: row.address, length: row.length }).collect();
+    Request::Pick { namespace, blobs }
+}
+
 #[test]
 fn a_tenant_is_who_it_proves_to_be() {
     on_both_ways(|town| {
@@ -98,6 +105,9 @@ fn names_of_another_namespace_open_nothing() {
         let forbidden = refusal(raw.ask(&upload(&honest.data, namespace)));
         assert_eq!(forbidden, refusal(raw.ask(&upload(&honest.data, not_there))));
         assert_eq!(forbidden, unknown);
+        let forbidden = refusal(raw.ask(&pick(&honest.data, namespace)));
+        assert_eq!(forbidden, refusal(raw.ask(&pick(&honest.data, not_there))));
+        assert_eq!(forbidden, unknown);
         let proof = proof_of(&honest.data.digest, &[7; 32]).unwrap();
         assert_eq!(refusal(raw.ask(&Request::Prove { dataset, proof })), unknown);
         honest.is_well();
@@ -126,6 +136,11 @@ fn addresses_of_another_namespace_find_nothing() {
                 matches!(&reply, Reply::Get { payload, .. } if payload.is_empty()),
                 "{reply:?}"
             );
+            let picked = raw.ask(&pick(&honest.data, namespace));
+            assert_eq!(picked, Reply::Open { handle: PICKED });
+            let ranges = vec![BlobRange { blob: 0, offset: 0, length: 1000 }];
+            let reply = raw.ask(&Request::Get { handle: PICKED, wait_ms: 0, ranges });
+            assert!(matches!(&reply, Reply::Get { answer: GetAnswer::Miss, .. }), "{reply:?}");
             // Its claims are about other blobs, and what it puts does not hash to their names.
             let granted = honest.client.claim(honest.handle, &[5]).unwrap();
             assert_eq!(granted, [ClaimAnswer::Granted]);
