@@ -287,6 +287,9 @@ class Wrapped:
     def want(self, items: Sequence[int]) -> None:
         """Nobody fetches ahead but the loader's own workers."""
 
+    def ask(self, indices: Sequence[int]) -> None:
+        """Nor is the node asked ahead."""
+
     @property
     def blob_bytes(self) -> int:
         """How long an item is on average, as far as that is known."""
