@@ -134,7 +134,6 @@ class Contest:
         if peer.patience is None:
             team.verify()
         if scenario.is_capped:
-            team.epoch()  # so that processes have grown as large as they become
             team.cap(self._pages(scenario))
         team.epoch()
         return team.epoch

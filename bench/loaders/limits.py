@@ -8,12 +8,15 @@ top of that, pages for a share of the dataset.
 from __future__ import annotations
 
 import os
+import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _ROOT = Path("/sys/fs/cgroup/memory")
+_WATCH_SECONDS = 0.01
 
 
 def cpu_seconds() -> float:
@@ -43,19 +46,39 @@ class Pages:
     def __init__(self, name: str) -> None:
         self._directory = _ROOT / f"forebay-bench-{os.getpid()}-{name}"
         self._directory.mkdir()
+        self._held_max = 0
 
     def take_in(self, pid: int) -> None:
         """What this process and its children need from now on is counted here."""
         (self._directory / "cgroup.procs").write_text(str(pid))
 
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Meanwhile, note how much processes hold at most."""
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(_WATCH_SECONDS):
+                self._held_max = max(self._held_max, self._held())
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
+
     def cap(self, pages: int) -> None:
-        """Leave so many bytes of pages, on top of what processes hold now."""
-        counted = dict(
-            line.split() for line in (self._directory / "memory.stat").read_text().splitlines()
-        )
+        """Leave so many bytes of pages, on top of what processes were seen to hold."""
+        (self._directory / "memory.limit_in_bytes").write_text(str(self._held_max + pages))
+
+    def _held(self) -> int:
+        """What cannot be given up for other pages."""
+        lines = (self._directory / "memory.stat").read_text().splitlines()
+        counted = dict(line.split() for line in lines)
         kernel = int((self._directory / "memory.kmem.usage_in_bytes").read_text())
-        held = int(counted["total_rss"]) + int(counted["total_shmem"]) + kernel
-        (self._directory / "memory.limit_in_bytes").write_text(str(held + pages))
+        return int(counted["total_rss"]) + int(counted["total_shmem"]) + kernel
 
     def remove(self) -> None:
         """When its processes have ended."""

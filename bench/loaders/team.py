@@ -178,8 +178,10 @@ class Team:
         )
 
     def cap(self, pages: int) -> None:
-        """Leave so many bytes for the page cache."""
+        """Leave so many bytes for the page cache, and as many for processes as an epoch takes."""
         assert self._pages is not None
+        with self._pages.watched():
+            self.epoch()
         self._pages.cap(pages)
 
     def end(self) -> None:
