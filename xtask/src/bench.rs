@@ -1,5 +1,7 @@
 //! `cargo xtask bench`: the product against its peers, which are installed or started for it.
 
+pub mod loaders;
+
 use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -19,20 +21,6 @@ struct Measured {
     unit: String,
     against: String,
     pairs: Vec<(f64, f64)>,
-}
-
-/// forebay's loader against plain PyTorch.
-pub fn loaders(quick: bool, json: bool) -> Outcome {
-    let mut steps = Steps::new(4);
-    steps.run("the binary", &mut cargo(&["build", "--release"]))?;
-    let python = python::with_wheel(&mut steps)?;
-    let requirements = "bench/loaders/requirements.txt";
-    let install = ["-m", "pip", "install", "--quiet", "--requirement", requirements];
-    steps.run("boto3", Command::new(&python).args(install))?;
-
-    // Targets come with the issue that completes the loader.
-    let rows = compared(&python, "bench/loaders/loaders.py", quick, Target::Open)?;
-    show(&rows, json)
 }
 
 /// Embedding lookups: against PyTorch where tables fit, against RocksDB (and a mapped file) where they do not.

@@ -16,6 +16,7 @@ use std::{
     process::ExitCode,
 };
 
+use bench::loaders;
 use steps::{Steps, cargo, installed};
 
 const USAGE: &str = "\
@@ -25,8 +26,9 @@ Commands:
   check   format, clippy and unit tests: the fast part of `test`
   test    every check: format, clippy, all Rust tests, documentation, and the tests that need
           Python and outside servers; installs what it needs under target/
-  bench loaders [--quick] [--format json]
-          forebay's loader against plain PyTorch, in adjacent pairs
+  bench loaders [--quick] [--format json] [--only SCENARIO ...] [--against PEER ...]
+          forebay's loader against litData, MosaicML Streaming, WebDataset, s3torchconnector and
+          plain PyTorch, in adjacent pairs; docs/loaders.md has the names
   bench flash [--quick] [--format json]
           the device engine against foyer's, on this disk, in adjacent pairs
   bench embed [--quick] [--format json]
@@ -50,8 +52,8 @@ fn main() -> ExitCode {
     let outcome = match arguments.as_slice() {
         ["check"] => check(),
         ["test"] => test(),
-        ["bench", "loaders", options @ ..] if are_known(options) => {
-            bench::loaders(options.contains(&"--quick"), options.contains(&"json"))
+        ["bench", "loaders", options @ ..] if let Some(options) = loaders::sorted(options) => {
+            loaders::run(options)
         }
         ["bench", "flash", options @ ..] if are_known(options) => {
             bench::flash(options.contains(&"--quick"), options.contains(&"json"))

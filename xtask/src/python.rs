@@ -20,7 +20,8 @@ pub fn run(steps: &mut Steps) -> Outcome {
     package(steps)
 }
 
-fn target() -> PathBuf {
+/// Where everything is built.
+pub fn target() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()).into()
 }
 

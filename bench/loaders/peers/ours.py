@@ -1,0 +1,68 @@
+"""forebay: objects as they are, one node for all jobs of the machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import forebay
+from forebay._processes import binary
+from loaders import forms
+from loaders.items import Items
+from loaders.origin import BUCKET, Origin
+from loaders.peers import BATCH, Task
+
+#: On top of the blobs: headers, regions that are being filled, a copy that is on its way out.
+ROOM = 1.25
+
+_nodes: list[subprocess.Popen[bytes]] = []
+
+
+def prepare(items: Items, origin: Origin) -> None:
+    source = f"s3://{BUCKET}/{items.directory.name}"
+    build = [binary(), "digest", "build", source, "-o", str(_digest(items))]
+    environment = {**os.environ, **origin.environment()}
+    subprocess.run(build, env=environment, check=True, stdout=subprocess.DEVNULL)
+
+
+def start(task: Task) -> None:
+    capacity = task.cache_limit or int(task.items.size * ROOM)
+    serve = [binary(), "serve", "--socket", str(_socket(task)), "--directory", str(task.cache)]
+    serve += ["--capacity", f"{capacity}B"]
+    if task.memory_limit is not None:
+        serve += ["--memory", f"{task.memory_limit}B"]
+    environment = {**os.environ, "FOREBAY_LOG": "warn"}
+    node = subprocess.Popen(serve, stdout=subprocess.PIPE, env=environment)
+    assert node.stdout is not None
+    if not node.stdout.readline():
+        raise RuntimeError("the node did not start")
+    _nodes.append(node)
+
+
+def loader(task: Task) -> Iterable[Any]:
+    origin = task.origin
+    options = {
+        "endpoint": origin.endpoint,
+        "access_key": origin.access_key,
+        "secret_key": origin.secret_key,
+    }
+    dataset = forebay.Dataset(_digest(task.items), cache=_socket(task), storage_options=options)
+    return forebay.DataLoader(
+        dataset,
+        shuffle=True,
+        batch_size=BATCH,
+        num_workers=task.workers,
+        persistent_workers=task.workers > 0,
+        collate_fn=forms.collate(task.form),
+    )
+
+
+def _digest(items: Items) -> Path:
+    return items.beside / f"{items.directory.name}.digest"
+
+
+def _socket(task: Task) -> Path:
+    return task.cache / "node.sock"

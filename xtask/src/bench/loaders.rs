@@ -1,0 +1,231 @@
+//! `cargo xtask bench loaders`: forebay's loader against those that people use.
+//!
+//! `bench/loaders` measures, this judges. Where the target is about the best of several peers, each has been
+//! paired with us, and the one against which we do worst is the best: rates of different rows were measured
+//! minutes apart and say less than ratios.
+
+use std::process::{Command, Stdio};
+
+use forebay_measure::{Row, Target, evaluate, table};
+use serde::{Deserialize, Serialize};
+
+use super::parsed;
+use crate::{
+    Outcome, python,
+    steps::{Steps, cargo},
+};
+
+/// What `bench/loaders` prints, a line each.
+#[derive(Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+enum Line {
+    Row(Paired),
+    Measure(Measure),
+    Absent(Absent),
+}
+
+/// Pairs of one comparison, and what is aimed at.
+#[derive(Deserialize)]
+struct Paired {
+    row: String,
+    unit: String,
+    against: String,
+    pairs: Vec<(f64, f64)>,
+    target: Option<f64>,
+    /// Whether the target is about the best of those that have it.
+    best_of: bool,
+}
+
+/// What else is known of one side of a scenario: medians over its epochs.
+#[derive(Debug, Serialize, Deserialize)]
+struct Measure {
+    row: String,
+    loader: String,
+    workers: u32,
+    /// Samples per second, over all jobs.
+    rate: f64,
+    origin_bytes: f64,
+    /// The same, of the dataset's bytes.
+    origin_share: f64,
+    first_batch_seconds: f64,
+    cpu_seconds_per_1000: f64,
+}
+
+/// Who could not take part, and why.
+#[derive(Debug, Serialize, Deserialize)]
+struct Absent {
+    /// Which comparison it is missing from.
+    row: String,
+    peer: String,
+    error: String,
+}
+
+/// All that came of it.
+#[derive(Serialize)]
+struct Report {
+    rows: Vec<Row>,
+    measures: Vec<Measure>,
+    absent: Vec<Absent>,
+}
+
+/// Runs the comparison, with options that are [`sorted`].
+pub fn run((passed, json): (Vec<&str>, bool)) -> Outcome {
+    let mut steps = Steps::new(4);
+    steps.run("the binary", &mut cargo(&["build", "--release"]))?;
+    let python = python::with_wheel(&mut steps)?;
+    let requirements = "bench/loaders/requirements/shared.txt";
+    let install = ["-m", "pip", "install", "--quiet", "--requirement", requirements];
+    steps.run("boto3 and Pillow", Command::new(&python).args(install))?;
+
+    let mut compare = Command::new(&python);
+    compare.args(["-m", "loaders", "--target"]).arg(python::target()).args(passed);
+    compare.env("PYTHONPATH", "bench");
+    let output = compare.stderr(Stdio::inherit()).output().map_err(|error| error.to_string())?;
+    if !output.status.success() {
+        return Err("the comparison failed".to_owned());
+    }
+    let report = report(&output.stdout)?;
+    if json {
+        println!("{}", serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?);
+    } else {
+        print!("{}", text(&report));
+    }
+    Ok(())
+}
+
+/// What is for the script, and whether JSON is wanted; nothing, if an option is unknown.
+pub fn sorted<'a>(options: &[&'a str]) -> Option<(Vec<&'a str>, bool)> {
+    match options {
+        [] => Some((Vec::new(), false)),
+        ["--format", format @ ("json" | "text"), rest @ ..] => {
+            let (passed, json) = sorted(rest)?;
+            Some((passed, json || *format == "json"))
+        }
+        [option @ "--quick", rest @ ..] => {
+            let (passed, json) = sorted(rest)?;
+            Some(([&[*option], passed.as_slice()].concat(), json))
+        }
+        [option @ ("--only" | "--against"), name, rest @ ..] => {
+            let (passed, json) = sorted(rest)?;
+            Some(([&[*option, *name], passed.as_slice()].concat(), json))
+        }
+        _ => None,
+    }
+}
+
+fn report(lines: &[u8]) -> Result<Report, String> {
+    let (mut paired, mut measures, mut absent) = (Vec::new(), Vec::new(), Vec::new());
+    for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        match parsed(line)? {
+            Line::Row(row) => paired.push(row),
+            Line::Measure(measure) => measures.push(measure),
+            Line::Absent(peer) => absent.push(peer),
+        }
+    }
+    Ok(Report { rows: judged(&paired), measures, absent })
+}
+
+/// Rows with their verdicts. Of those that compete for being the best, the best one alone has the target.
+fn judged(paired: &[Paired]) -> Vec<Row> {
+    let open: Vec<Row> = paired
+        .iter()
+        .map(|one| evaluate(&one.row, &one.unit, &one.against, Target::Open, &one.pairs))
+        .collect();
+    let is_best = |row: &Row| {
+        let rivals =
+            open.iter().zip(paired).filter(|(other, one)| one.best_of && other.row == row.row);
+        rivals.map(|(other, _)| other.ratio).min_by(f64::total_cmp) == Some(row.ratio)
+    };
+    open.iter()
+        .zip(paired)
+        .map(|(row, one)| match one.target {
+            Some(wanted) if !one.best_of => {
+                evaluate(&one.row, &one.unit, &one.against, Target::AtLeast(wanted), &one.pairs)
+            }
+            Some(wanted) if is_best(row) => {
+                let against = format!("{}, the best", one.against);
+                evaluate(&one.row, &one.unit, &against, Target::AtLeast(wanted), &one.pairs)
+            }
+            _ => row.clone(),
+        })
+        .collect()
+}
+
+fn text(report: &Report) -> String {
+    let mut text = table(&report.rows);
+    let name = |one: &Measure| format!("{} / {}", one.row, one.loader);
+    let width = report.measures.iter().map(|one| name(one).chars().count()).max().unwrap_or(0);
+    text += &format!(
+        "\n{:<width$} {:>7} {:>9} {:>12} {:>11} {:>13}\n",
+        "SIDE", "WORKERS", "SAMPLES/S", "ORIGIN/EPOCH", "FIRST BATCH", "CPU-S/1000"
+    );
+    for one in &report.measures {
+        text += &format!(
+            "{:<width$} {:>7} {:>9.0} {:>10.2} x {:>9.3} s {:>13.3}\n",
+            name(one),
+            one.workers,
+            one.rate,
+            one.origin_share,
+            one.first_batch_seconds,
+            one.cpu_seconds_per_1000
+        );
+    }
+    for Absent { row, peer, error } in &report.absent {
+        text += &format!("\nnot compared: {peer}, {row}: {error}");
+    }
+    if !report.absent.is_empty() {
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_measure::Verdict;
+
+    use super::*;
+
+    const LINES: &str = r#"
+{"kind":"row","row":"warm","unit":"samples/s","against":"slow","pairs":[[30,3],[30,3],[30,3]],"target":2.0,"best_of":true}
+{"kind":"row","row":"warm","unit":"samples/s","against":"fast","pairs":[[30,20],[30,20],[30,20]],"target":2.0,"best_of":true}
+{"kind":"row","row":"warm","unit":"samples/s","against":"faster, but no rival","pairs":[[30,60],[30,60]],"target":null,"best_of":false}
+{"kind":"row","row":"cold","unit":"samples/s","against":"files","pairs":[[30,60],[30,60]],"target":0.4,"best_of":false}
+{"kind":"measure","row":"warm","loader":"fast","workers":2,"rate":20,"origin_bytes":5,"origin_share":0.5,"first_batch_seconds":1,"cpu_seconds_per_1000":2}
+{"kind":"absent","row":"all","peer":"broken","error":"ImportError: no"}
+"#;
+
+    #[test]
+    fn the_verdict_is_against_the_best_and_nobody_else() {
+        let rows = report(LINES.as_bytes()).unwrap().rows;
+        let told: Vec<_> = rows
+            .iter()
+            .map(|row| (row.against.as_str(), row.target.as_str(), row.verdict))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                ("slow", "-", Verdict::Measured),
+                ("fast, the best", ">= 2", Verdict::Missed),
+                ("faster, but no rival", "-", Verdict::Measured),
+                ("files", ">= 0.4", Verdict::Met),
+            ]
+        );
+    }
+
+    #[test]
+    fn who_is_absent_is_named_with_the_error() {
+        let report = report(LINES.as_bytes()).unwrap();
+        assert!(text(&report).contains("not compared: broken, all: ImportError: no\n"));
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["absent"][0]["error"], "ImportError: no");
+        assert_eq!(json["measures"][0]["origin_share"], 0.5);
+    }
+
+    #[test]
+    fn options_of_the_script_are_passed_on_and_others_refused() {
+        let (passed, json) = sorted(&["--only", "cold", "--format", "json", "--quick"]).unwrap();
+        assert_eq!((passed, json), (vec!["--only", "cold", "--quick"], true));
+        assert!(sorted(&["--slow"]).is_none());
+        assert!(sorted(&["--only"]).is_none());
+    }
+}
