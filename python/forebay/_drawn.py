@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 
 from forebay import _native
@@ -19,6 +20,10 @@ DRAWN_AHEAD = 4
 LOADING_AT_ONCE = 1024
 #: What all ranks begin with if nobody gave them a generator; they have to agree.
 SEED_OF_RANKS = 0
+
+
+#: How long items are: a column of the digest, or a number for each.
+Lengths: TypeAlias = "str | Sequence[float] | torch.Tensor | np.ndarray[Any, Any]"
 
 
 class SubstituteEpoch(Epoch):
@@ -88,10 +93,18 @@ class Drawn(Order):
     """What substitution and its replays have in common."""
 
     def __init__(
-        self, dataset: Dataset, batch: int, drop_last: bool, ranks: tuple[int, int]
+        self,
+        dataset: Dataset,
+        batch: int,
+        drop_last: bool,
+        ranks: tuple[int, int],
+        lengths: Lengths | None,
     ) -> None:
         super().__init__(dataset, batch, drop_last)
         self.layout = dataset.layout
+        if lengths is not None:
+            self.layout = self.layout.with_lengths(numbers(dataset, lengths))
+        self._like_length = lengths is not None
         self._rank, self._world = ranks
         #: What was loaded and is to be gone on with.
         self._pending: _native.Sampler | None = None
@@ -132,8 +145,9 @@ class Substitute(Drawn):
         drop_last: bool,
         ranks: tuple[int, int],
         generator: torch.Generator | None,
+        lengths: Lengths | None = None,
     ) -> None:
-        super().__init__(dataset, batch, drop_last, ranks)
+        super().__init__(dataset, batch, drop_last, ranks, lengths)
         self._generator = generator
         self._seed: int | None = None
         self._epoch = 0
@@ -163,6 +177,7 @@ class Substitute(Drawn):
                 self._world,
                 self.drop_last,
                 self.over_ask,
+                self._like_length,
             )
         self._epoch = sampler.plan[1] + 1
         return SubstituteEpoch(self, sampler)
@@ -231,9 +246,15 @@ class Replay(Drawn):
     name = "replay"
 
     def __init__(
-        self, dataset: Dataset, batch: int, drop_last: bool, ranks: tuple[int, int], what: bytes
+        self,
+        dataset: Dataset,
+        batch: int,
+        drop_last: bool,
+        ranks: tuple[int, int],
+        what: bytes,
+        lengths: Lengths | None = None,
     ) -> None:
-        super().__init__(dataset, batch, drop_last, ranks)
+        super().__init__(dataset, batch, drop_last, ranks, lengths)
         self._recording = what
         self._pending = _native.Sampler.replay(self.layout, what)
         size = self._pending.plan[4]
@@ -261,6 +282,17 @@ class Replay(Drawn):
         progress = progress_of(state)
         self._pending = _native.Sampler.replay(self.layout, self._recording, progress)
         self.current = None
+
+
+def numbers(dataset: Dataset, lengths: Lengths) -> list[float]:
+    """The length of every item."""
+    values: Any = dataset.column(lengths) if isinstance(lengths, str) else lengths
+    try:
+        return [float(value) for value in values]
+    except (TypeError, ValueError):
+        raise ValueError(
+            "lengths= takes the name of a column of numbers, or a number for each item"
+        ) from None
 
 
 def progress_of(state: dict[str, Any]) -> bytes | None:

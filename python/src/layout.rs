@@ -1,5 +1,7 @@
 //! What samplers know of a dataset, made once for all epochs: the blob and the piece of every item.
 
+use std::sync::Arc;
+
 use forebay_core::{
     ByteSize, ItemOrdinal,
     chunking::ChunkOrdinal,
@@ -16,7 +18,7 @@ pub struct Layout {
     pub pieces: sampler::Layout,
     digest: digest::Digest,
     /// The blob and the piece of every item.
-    places: Vec<(u32, u32)>,
+    places: Arc<[(u32, u32)]>,
     /// Bytes and items of each piece.
     pub sizes: Vec<(ByteSize, u64)>,
 }
@@ -33,6 +35,16 @@ impl Layout {
         let of_items = places.iter().map(|(_, piece)| ChunkOrdinal(*piece));
         let pieces = sampler::Layout::new(digest.summary().dataset, pieces, of_items);
         let pieces = pieces.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(Self { pieces, digest, places: places.into(), sizes })
+    }
+
+    /// The same, with the length of each item: what batches of like length are made by.
+    #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
+    fn with_lengths(&self, lengths: Vec<f64>) -> PyResult<Self> {
+        let pieces = self.pieces.clone().with_lengths(&lengths);
+        let pieces = pieces.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let (digest, places, sizes) =
+            (self.digest.clone(), Arc::clone(&self.places), self.sizes.clone());
         Ok(Self { pieces, digest, places, sizes })
     }
 
