@@ -255,6 +255,10 @@ class Dataset:
             self._layout = Layout(self._digest)
         return self._layout
 
+    def column(self, name: str) -> Sequence[Any]:
+        """The values of one of the digest's columns, one for each item."""
+        return _column(self._digest, name)
+
     @property
     def on_error(self) -> str:
         """What becomes of items that cannot be read."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 
 from forebay import _native
-from forebay._dataset import PastCache
+from forebay._dataset import Dataset, PastCache
 from forebay._native import Fenced, StateError
 from forebay._orders import (
     AHEAD_MIN,
@@ -29,6 +30,10 @@ DRAWN_AHEAD = 4
 LOADING_AT_ONCE = 1024
 #: What all ranks begin with if nobody gave them a generator; they have to agree.
 SEED_OF_RANKS = 0
+
+
+#: How long items are: a column of the digest, or a number for each.
+Lengths: TypeAlias = "str | Sequence[float] | torch.Tensor | np.ndarray[Any, Any]"
 
 
 class SubstituteEpoch(Epoch):
@@ -98,10 +103,18 @@ class Drawn(Order):
     """What substitution and its replays have in common."""
 
     def __init__(
-        self, dataset: Source, batch: int, drop_last: bool, ranks: tuple[int, int]
+        self,
+        dataset: Source,
+        batch: int,
+        drop_last: bool,
+        ranks: tuple[int, int],
+        lengths: Lengths | None,
     ) -> None:
         super().__init__(dataset, batch, drop_last)
         self.layout = dataset.layout
+        if lengths is not None:
+            self.layout = self.layout.with_lengths(numbers(dataset, lengths))
+        self._like_length = lengths is not None
         self._rank, self._world = ranks
         #: What was loaded and is to be gone on with.
         self._pending: _native.Sampler | None = None
@@ -142,8 +155,9 @@ class Substitute(Drawn):
         drop_last: bool,
         ranks: tuple[int, int],
         generator: torch.Generator | None,
+        lengths: Lengths | None = None,
     ) -> None:
-        super().__init__(dataset, batch, drop_last, ranks)
+        super().__init__(dataset, batch, drop_last, ranks, lengths)
         self._generator = generator
         self._seed: int | None = None
         self._epoch = 0
@@ -173,6 +187,7 @@ class Substitute(Drawn):
                 self._world,
                 self.drop_last,
                 self.over_ask,
+                self._like_length,
             )
         self._epoch = sampler.plan[1] + 1
         return SubstituteEpoch(self, sampler)
@@ -241,9 +256,15 @@ class Replay(Drawn):
     name = "replay"
 
     def __init__(
-        self, dataset: Source, batch: int, drop_last: bool, ranks: tuple[int, int], what: bytes
+        self,
+        dataset: Source,
+        batch: int,
+        drop_last: bool,
+        ranks: tuple[int, int],
+        what: bytes,
+        lengths: Lengths | None = None,
     ) -> None:
-        super().__init__(dataset, batch, drop_last, ranks)
+        super().__init__(dataset, batch, drop_last, ranks, lengths)
         self._recording = what
         self._pending = _native.Sampler.replay(self.layout, what)
         size = self._pending.plan[4]
@@ -271,6 +292,23 @@ class Replay(Drawn):
         progress = progress_of(state)
         self._pending = _native.Sampler.replay(self.layout, self._recording, progress)
         self.current = None
+
+
+def numbers(dataset: Source, lengths: Lengths) -> list[float]:
+    """The length of every item."""
+    values: Any = lengths
+    if isinstance(lengths, str):
+        if not isinstance(dataset, Dataset):
+            raise ValueError(
+                "a wrapped dataset has no columns; give lengths= a number for each item"
+            )
+        values = dataset.column(lengths)
+    try:
+        return [float(value) for value in values]
+    except (TypeError, ValueError):
+        raise ValueError(
+            "lengths= takes the name of a column of numbers, or a number for each item"
+        ) from None
 
 
 def progress_of(state: dict[str, Any]) -> bytes | None:

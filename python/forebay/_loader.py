@@ -16,7 +16,7 @@ import torch
 from torch.utils import data
 
 from forebay import _workers
-from forebay._drawn import Drawn, Replay, Substitute, SubstituteEpoch
+from forebay._drawn import Drawn, Lengths, Replay, Substitute, SubstituteEpoch
 from forebay._given import Own, Sequential, Strict
 from forebay._mixture import Mixture, MixtureOrder
 from forebay._native import ForebayError, StateError
@@ -46,6 +46,11 @@ class DataLoader(data.DataLoader[Any]):
         recorded, bit for bit. With a sampler or batch sampler of your own it is always strict.
     replay
         What ``recording()`` gave, for ``order="replay"``.
+    lengths
+        For ``order="substitute"`` and its replays: how long each item is, as the name of a column
+        of the digest or a number for each item. Batches are then made of items of like length, so
+        that little of them is padding. Which items come together is then random among those of
+        like length only (``docs/train.md``).
     rank, world_size
         Which process of the job this is, for ``order="substitute"``. By default as
         ``torch.distributed`` or the environment (``RANK``, ``WORLD_SIZE``) says. All ranks are
@@ -79,6 +84,7 @@ class DataLoader(data.DataLoader[Any]):
         *,
         order: Literal["substitute", "strict", "replay"] | None = None,
         replay: bytes | None = None,
+        lengths: Lengths | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         on_error: Literal["raise", "skip", "retry"] | None = None,
@@ -106,6 +112,13 @@ class DataLoader(data.DataLoader[Any]):
         is_mixed = isinstance(dataset, Mixture)
         if is_mixed and (own or not shuffle or order not in (None, "substitute")):
             raise ValueError("a mixture has an order of its own: give shuffle=True and no sampler")
+        can_be_alike = order == "replay" or (shuffle and order != "strict" and not own)
+        if lengths is not None and (is_mixed or not can_be_alike):
+            raise ValueError(
+                "lengths= is for order='substitute' on one dataset: give shuffle=True, no sampler"
+            )
+        if lengths is not None and batch_size is None:
+            raise ValueError("lengths= makes batches alike, and batch_size=None has none")
         if on_error is not None:
             dataset.on_error = on_error
         if dataset.on_error == "skip" and batch_size is None and batch_sampler is None:
@@ -122,13 +135,13 @@ class DataLoader(data.DataLoader[Any]):
             if isinstance(dataset, Mixture):
                 order_of = MixtureOrder(dataset, size, drop_last, of_world, generator)
             elif replay is not None:
-                order_of = Replay(dataset, size, drop_last, of_world, replay)
+                order_of = Replay(dataset, size, drop_last, of_world, replay, lengths)
             elif not shuffle:
                 order_of = Sequential(dataset, size, drop_last)
             elif order == "strict" or (order is None and isinstance(dataset, Wrapped)):
                 order_of = Strict(dataset, size, drop_last, generator)
             else:
-                order_of = Substitute(dataset, size, drop_last, of_world, generator)
+                order_of = Substitute(dataset, size, drop_last, of_world, generator, lengths)
             options["sampler"] = Items(order_of)
             self._order: Order = order_of
         self._clock = _Clock()

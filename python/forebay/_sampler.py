@@ -8,7 +8,7 @@ import torch
 from torch.utils import data
 
 from forebay._dataset import Dataset
-from forebay._drawn import Substitute
+from forebay._drawn import Lengths, Substitute
 from forebay._ranks import checked, ranks
 
 
@@ -28,7 +28,7 @@ class Sampler(data.Sampler[int]):
         What the order follows from; the same on all ranks.
     drop_last
         Only full batches, equally many on all ranks.
-    rank, world_size
+    lengths, rank, world_size
         As for ``forebay.DataLoader``.
 
     Examples
@@ -48,6 +48,7 @@ class Sampler(data.Sampler[int]):
         *,
         generator: torch.Generator | None = None,
         drop_last: bool = False,
+        lengths: Lengths | None = None,
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
@@ -56,7 +57,7 @@ class Sampler(data.Sampler[int]):
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}; give 1 or more")
         of_world = ranks() if rank is None or world_size is None else checked(rank, world_size)
-        self._order = Substitute(dataset, batch_size, drop_last, of_world, generator)
+        self._order = Substitute(dataset, batch_size, drop_last, of_world, generator, lengths)
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch the next one is."""

@@ -22,6 +22,13 @@ impl Layout {
         })
     }
 
+    /// The same, with the length of each item: what batches of like length are made by.
+    #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
+    fn with_lengths(&self, lengths: Vec<f64>) -> PyResult<Self> {
+        let layout = self.0.with_lengths(&lengths);
+        layout.map(Self).map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+
     /// How large a part of the dataset's bytes these pieces are.
     #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
     fn share(&self, pieces: Vec<usize>) -> f64 {

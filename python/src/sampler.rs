@@ -28,10 +28,15 @@ type DrawnItems = (Vec<u64>, Vec<u64>, bool);
 
 #[pymethods]
 impl Sampler {
-    /// The beginning of an epoch. A batch looks at `over_ask` candidates for each place.
+    /// The beginning of an epoch. A batch looks at `over_ask` candidates for each place; batches of like
+    /// length need a layout that knows the lengths.
     #[new]
-    #[pyo3(signature = (layout, seed, epoch, batch, rank = 0, world = 1, drop_last = false, over_ask = OVER_ASK))]
+    #[pyo3(signature = (
+        layout, seed, epoch, batch, rank = 0, world = 1, drop_last = false, over_ask = OVER_ASK,
+        like_length = false,
+    ))]
     #[expect(clippy::too_many_arguments, reason = "Python names them")]
+    #[expect(clippy::fn_params_excessive_bools, reason = "Python names them")]
     fn new(
         layout: Py<Layout>,
         seed: u64,
@@ -41,8 +46,10 @@ impl Sampler {
         world: u32,
         drop_last: bool,
         over_ask: u32,
+        like_length: bool,
     ) -> PyResult<Self> {
-        let plan = Plan { over_ask, ..plan(seed, epoch, batch, rank, world, drop_last) };
+        let plan =
+            Plan { over_ask, like_length, ..plan(seed, epoch, batch, rank, world, drop_last) };
         let epoch = sampler::Sampler::new(layout.get().0.pieces(), plan);
         let epoch = epoch.map_err(|error| PyValueError::new_err(error.to_string()))?;
         Ok(Self::from_the_beginning(layout, epoch))
@@ -67,9 +74,11 @@ impl Sampler {
         drop_last: bool,
     ) -> PyResult<Self> {
         let states = states.iter().map(|state| decode(state)).collect::<PyResult<Vec<_>>>()?;
-        let (seed, epoch) =
-            states.first().map_or((0, 0), |state| (state.plan().seed, state.plan().epoch));
-        let plan = plan(seed, epoch, batch, rank, world, drop_last);
+        let (seed, epoch, like_length) = states.first().map_or((0, 0, false), |state| {
+            let Plan { seed, epoch, like_length, .. } = state.plan();
+            (seed, epoch, like_length)
+        });
+        let plan = Plan { like_length, ..plan(seed, epoch, batch, rank, world, drop_last) };
         let epoch = sampler::Sampler::resize(layout.get().0.pieces(), &states, plan);
         Ok(Self::from_the_middle(layout, epoch.map_err(|error| refused(&error))?))
     }

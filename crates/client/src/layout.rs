@@ -1,5 +1,7 @@
 //! What a job knows of its dataset's pieces, made once for all epochs: the blob and the piece of every item.
 
+use std::sync::Arc;
+
 use forebay_core::{
     ByteSize, ItemOrdinal,
     chunking::ChunkOrdinal,
@@ -13,7 +15,7 @@ pub struct Layout {
     pieces: sampler::Layout,
     digest: Digest,
     /// The blob and the piece of every item.
-    places: Vec<(u32, u32)>,
+    places: Arc<[(u32, u32)]>,
     /// Bytes and items of each piece.
     sizes: Vec<(ByteSize, u64)>,
 }
@@ -36,7 +38,14 @@ impl Layout {
         let pieces = u32::try_from(sizes.len()).expect("few pieces");
         let of_items = places.iter().map(|(_, piece)| ChunkOrdinal(*piece));
         let pieces = sampler::Layout::new(digest.summary().dataset, pieces, of_items)?;
-        Ok(Self { pieces, digest: digest.clone(), places, sizes })
+        Ok(Self { pieces, digest: digest.clone(), places: places.into(), sizes })
+    }
+
+    /// The same, with the length of each item: what batches of like length are made by.
+    pub fn with_lengths(&self, lengths: &[f64]) -> Result<Self, sampler::LayoutError> {
+        let pieces = self.pieces.clone().with_lengths(lengths)?;
+        let (digest, places) = (self.digest.clone(), Arc::clone(&self.places));
+        Ok(Self { pieces, digest, places, sizes: self.sizes.clone() })
     }
 
     /// As samplers know it.

@@ -4,7 +4,12 @@
 //! ranks have equally much of every chunk, give or take one, and of the whole. What is already yielded
 //! when the number of ranks changes is left out, and the rest is dealt anew.
 
-use super::{Plan, Refusal, layout::Layout, random::Purpose, random::Random, runs::Runs};
+use super::{
+    Plan, Refusal,
+    layout::{Layout, Likeness},
+    random::{Purpose, Random},
+    runs::Runs,
+};
 
 /// What is left of an epoch, chunk by chunk, each in its random order.
 #[derive(Debug, Clone)]
@@ -21,14 +26,17 @@ pub(super) struct Share {
     pub(super) padding: Option<u32>,
 }
 
-/// The random order of a chunk, the same on all ranks. For batches of like length it goes through the
-/// stripe units, and is random in each.
+/// The random order of a chunk, the same on all ranks. For batches of like length it goes from one end to
+/// the other, and is random among those that are alike.
 pub(super) fn order(layout: &Layout, plan: &Plan, chunk: u32) -> Result<Vec<u32>, Refusal> {
     let mut items = layout.members(chunk).to_vec();
-    Random::keyed(Purpose::Order, &[plan.seed, plan.epoch, chunk.into()]).shuffle(&mut items);
+    let mut random = Random::keyed(Purpose::Order, &[plan.seed, plan.epoch, chunk.into()]);
+    random.shuffle(&mut items);
     if plan.like_length {
-        let units = layout.units()?;
-        items.sort_by_key(|item| units[*item as usize]);
+        let Likeness { numbers, slack } = layout.likeness()?;
+        items.sort_by_cached_key(|item| {
+            u64::from(numbers[*item as usize]) + u64::from(random.below(*slack))
+        });
     }
     Ok(items)
 }
@@ -77,11 +85,9 @@ impl Deal {
             let mut own: Vec<u32> = items.iter().skip(first).step_by(world).copied().collect();
             if plan.like_length {
                 let key = [plan.seed, plan.epoch, stage.into(), plan.rank.into(), chunk.into()];
-                shuffle_runs(
-                    &mut own,
-                    plan.batch as usize,
-                    &mut Random::keyed(Purpose::Runs, &key),
-                );
+                let [of_epoch, of_chunk] =
+                    [&key[..3], &key].map(|key| Random::keyed(Purpose::Runs, key));
+                shuffle_runs(&mut own, plan.batch as usize, of_epoch, of_chunk);
             }
             chunks.push(own);
             dealt += items.len();
@@ -104,10 +110,16 @@ impl Deal {
     }
 }
 
-/// Shuffles whole runs of `length` items; a shorter one stays at the end.
-fn shuffle_runs(items: &mut [u32], length: usize, random: &mut Random) {
+/// Shuffles whole runs of `length` items. If they do not divide, a shorter run is the last, and is read when
+/// the chunk is nearly exhausted, together with those of other chunks. So all chunks of an epoch take it
+/// from the same part of their lengths, and every epoch from another: it is not always the longest that
+/// come at the end.
+fn shuffle_runs(items: &mut [u32], length: usize, mut of_epoch: Random, mut of_chunk: Random) {
+    let (whole, rest) = (items.len() / length, items.len() % length);
+    let whole = u32::try_from(whole).expect("a layout counts in 32 bits");
+    items[of_epoch.below(whole + 1) as usize * length..].rotate_left(rest);
     let mut runs: Vec<&[u32]> = items.chunks_exact(length).collect();
-    random.shuffle(&mut runs);
+    of_chunk.shuffle(&mut runs);
     let shuffled = runs.concat();
     items[..shuffled.len()].copy_from_slice(&shuffled);
 }
@@ -168,10 +180,14 @@ mod tests {
 
     #[test]
     fn runs_stay_whole() {
-        let mut items: Vec<u32> = (0..23).collect();
-        shuffle_runs(&mut items, 5, &mut Random::keyed(Purpose::Runs, &[2]));
-        assert!(items.chunks(5).all(|run| run.windows(2).all(|pair| pair[0] + 1 == pair[1])));
-        assert_eq!(items[20..], [20, 21, 22]);
-        assert_ne!(items, (0..23).collect::<Vec<_>>());
+        let mut last = std::collections::BTreeSet::new();
+        for seed in 0..100 {
+            let mut items: Vec<u32> = (0..23).collect();
+            let [epoch, chunk] = [seed, 1000].map(|key| Random::keyed(Purpose::Runs, &[key]));
+            shuffle_runs(&mut items, 5, epoch, chunk);
+            assert!(items.chunks(5).all(|run| run.windows(2).all(|pair| pair[0] + 1 == pair[1])));
+            last.insert(items[20]);
+        }
+        assert_eq!(Vec::from_iter(last), [0, 5, 10, 15, 20], "the short run may be any");
     }
 }

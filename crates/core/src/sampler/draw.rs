@@ -16,7 +16,7 @@
 //! the first of the others complete the number. What was passed over stays pending.
 //!
 //! Batches of like length are made of runs instead of items: of the next runs of a random chunk the one
-//! with the most resident items, completed by the runs that are nearest in the dataset.
+//! with the most resident items, completed by the runs that are nearest in length.
 
 use super::{
     open::Open,
@@ -138,12 +138,14 @@ impl Unread {
     }
 }
 
-/// Draws a batch from what is unread, of which there is some. `scratch` is only for speed.
+/// Draws a batch from what is unread, of which there is some. For like lengths, items are alike whose
+/// numbers in `alike` are near. `scratch` is only for speed.
 pub(super) fn draw(
     plan: &Plan,
     open: &Open,
     pending: &mut [Pending],
     random: &mut Random,
+    alike: &[u32],
     scratch: &mut Scratch,
     resident: impl Fn(ItemOrdinal) -> bool,
 ) -> Picks {
@@ -158,7 +160,7 @@ pub(super) fn draw(
             continue;
         }
         let missing = if at == 3 { &mut picks.outside } else { &mut picks.claimed };
-        let mut source = Source { plan, chunks, pending, random, scratch };
+        let mut source = Source { plan, chunks, pending, random, alike, scratch };
         if plan.like_length {
             source.runs(quota, &resident, &mut picks.resident, missing);
         } else {
@@ -184,6 +186,7 @@ struct Source<'a> {
     chunks: &'a [u32],
     pending: &'a mut [Pending],
     random: &'a mut Random,
+    alike: &'a [u32],
     scratch: &'a mut Scratch,
 }
 
@@ -244,7 +247,7 @@ impl Source<'_> {
             self.fill_urn();
             let chunk = self.chunks[self.scratch.urn.draw(self.random)];
             let run = self.best_run(chunk, near, resident);
-            near = near.or(run.first().map(|candidate| candidate.item));
+            near = near.or(run.first().map(|candidate| self.alike[candidate.item as usize]));
             for candidate in run.into_iter().take(left) {
                 let picks = if resident(candidate.item) { &mut *hits } else { &mut *misses };
                 picks.push(self.take(chunk, candidate));
@@ -255,7 +258,7 @@ impl Source<'_> {
     }
 
     /// Of the chunk's next runs the longest with the most resident items, or else the one that lies
-    /// nearest to `near`.
+    /// nearest to `near`, a number that items have.
     fn best_run(
         &mut self,
         chunk: u32,
@@ -278,7 +281,7 @@ impl Source<'_> {
         }
         let worth = |run: &Vec<Candidate>| {
             if let Some(near) = near {
-                return (u32::MAX - near.abs_diff(run[0].item)) as usize;
+                return (u32::MAX - near.abs_diff(self.alike[run[0].item as usize])) as usize;
             }
             let hits = run.iter().filter(|candidate| resident(candidate.item)).count();
             run.len() * (self.plan.batch as usize + 1) + hits

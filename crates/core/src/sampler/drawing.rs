@@ -1,6 +1,6 @@
 //! The part of a sampler that draws: what is pending of each chunk, and what is told of it.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use super::{
     Batch, Counts, HeldShare, Plan, Source,
@@ -23,13 +23,20 @@ pub(super) struct Drawing {
     /// The rank's share, by chunk.
     pending: Vec<Pending>,
     padding: Option<u32>,
+    /// A number for each item, near for those that are alike; none if nobody asks.
+    alike: Arc<[u32]>,
     scratch: Scratch,
 }
 
 impl Drawing {
-    pub(super) fn new(stage: u32, base: Option<Vec<Runs>>, share: Share) -> Self {
+    pub(super) fn new(
+        stage: u32,
+        base: Option<Vec<Runs>>,
+        share: Share,
+        alike: Arc<[u32]>,
+    ) -> Self {
         let pending = share.chunks.into_iter().map(Pending::new).collect();
-        Self { stage, base, pending, padding: share.padding, scratch: Scratch::default() }
+        Self { stage, base, pending, padding: share.padding, alike, scratch: Scratch::default() }
     }
 
     pub(super) fn stage(&self) -> u32 {
@@ -83,8 +90,8 @@ impl Drawing {
         let key = [plan.seed, plan.epoch, self.stage.into(), plan.rank.into(), number];
         let mut random = Random::keyed(Purpose::Batch, &key);
         let unread = Unread::new(&self.pending, open);
-        let picks =
-            draw::draw(plan, open, &mut self.pending, &mut random, &mut self.scratch, resident);
+        let Self { pending, alike, scratch, .. } = self;
+        let picks = draw::draw(plan, open, pending, &mut random, alike, scratch, resident);
         let Picks { mut resident, claimed, outside, held } = picks;
         let mut batch = Batch::new(number, plan.batch.min(unread.total() + 1) as usize);
         let sources = [Source::Resident, Source::Claimed, Source::Outside];

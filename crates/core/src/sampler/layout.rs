@@ -1,5 +1,7 @@
-//! What a sampler knows of a dataset: how many items there are, the chunk of each, and the stripe unit
-//! of each where batches of like length are wanted. Made once, shared by epochs, ranks and jobs.
+//! What a sampler knows of a dataset: how many items there are, the chunk of each, and, where batches of
+//! like length are wanted, which items are alike. Made once, shared by epochs, ranks and jobs.
+
+use std::sync::Arc;
 
 use super::Refusal;
 use crate::{DatasetId, ItemOrdinal, chunking::ChunkOrdinal};
@@ -8,6 +10,8 @@ use crate::{DatasetId, ItemOrdinal, chunking::ChunkOrdinal};
 const CHUNKS_MAX: u32 = 1 << 16;
 /// Places are 32 bits wide, and one value is set aside. A permutation of more would not fit, either.
 const ITEMS_MAX: u32 = u32::MAX - 1;
+/// Items whose ranks by length are nearer than one part in so many of the dataset are alike: Quiver's partitions (5.1).
+const ALIKE: u32 = 10;
 
 /// Which items belong to which chunk.
 #[derive(Debug, Clone)]
@@ -17,9 +21,18 @@ pub struct Layout {
     members: Vec<u32>,
     /// Where each chunk's members begin, and where the last one's end.
     starts: Vec<u32>,
-    /// The stripe unit of each item, if anyone wants to know.
-    units: Option<Vec<u32>>,
+    /// If anyone wants to know.
+    likeness: Option<Likeness>,
     fingerprint: u64,
+}
+
+/// Which items go well together into a batch.
+#[derive(Debug, Clone)]
+pub(super) struct Likeness {
+    /// Of each item; those with near numbers are alike.
+    pub(super) numbers: Arc<[u32]>,
+    /// Numbers that are nearer than this make no difference.
+    pub(super) slack: u32,
 }
 
 /// Why there is no such layout.
@@ -40,6 +53,22 @@ pub enum LayoutError {
         chunk: u32,
         /// How many there are.
         chunks: u32,
+    },
+    /// As many lengths as items are needed.
+    #[error("there are {given} lengths for {items} items; give one for each")]
+    Lengths {
+        /// How many were given.
+        given: usize,
+        /// How many there are to be.
+        items: u64,
+    },
+    /// A length that is none.
+    #[error("the length of item {item} is {length}; lengths are finite numbers")]
+    NoLength {
+        /// The item.
+        item: u64,
+        /// Its alleged length.
+        length: String,
     },
 }
 
@@ -77,7 +106,7 @@ impl Layout {
             next[chunk as usize] += 1;
         }
         let fingerprint = fingerprint(&[&starts, &members]);
-        Ok(Self { dataset, members, starts, units: None, fingerprint })
+        Ok(Self { dataset, members, starts, likeness: None, fingerprint })
     }
 
     /// A dataset that nobody rotates.
@@ -93,9 +122,40 @@ impl Layout {
     #[must_use]
     pub fn with_units(self, unit_of: impl Fn(ItemOrdinal) -> u32) -> Self {
         let units = (0..self.items()).map(|item| unit_of(ItemOrdinal::new(item)));
-        let units: Vec<u32> = units.collect();
-        let fingerprint = fingerprint(&[&self.starts, &self.members, &units]);
-        Self { units: Some(units), fingerprint, ..self }
+        let units = units.collect();
+        self.with_likeness(units, 1)
+    }
+
+    /// The same, with the length of each item, in order. A batch of like length is drawn at random from
+    /// about a tenth of a chunk, by length: so it is another one every epoch.
+    pub fn with_lengths(self, lengths: &[f64]) -> Result<Self, LayoutError> {
+        if lengths.len() as u64 != self.items() {
+            return Err(LayoutError::Lengths { given: lengths.len(), items: self.items() });
+        }
+        if let Some(item) = lengths.iter().position(|length| !length.is_finite()) {
+            let (item, length) = (item as u64, lengths[item].to_string());
+            return Err(LayoutError::NoLength { item, length });
+        }
+        let length = |item: &u32| lengths[*item as usize];
+        let items = u32::try_from(lengths.len()).expect("a layout counts in 32 bits");
+        let mut by_length: Vec<u32> = (0..items).collect();
+        by_length.sort_unstable_by(|one, other| length(one).total_cmp(&length(other)));
+        // Equally long ones have the rank of the first of them.
+        let mut ranks = vec![0; lengths.len()];
+        let mut rank = 0;
+        for (place, item) in (0_u32..).zip(&by_length) {
+            if place > 0 && length(item) > length(&by_length[place as usize - 1]) {
+                rank = place;
+            }
+            ranks[*item as usize] = rank;
+        }
+        Ok(self.with_likeness(ranks, (items / ALIKE).max(1)))
+    }
+
+    fn with_likeness(self, numbers: Vec<u32>, slack: u32) -> Self {
+        let fingerprint = fingerprint(&[&self.starts, &self.members, &numbers, &[slack]]);
+        let likeness = Some(Likeness { numbers: numbers.into(), slack });
+        Self { likeness, fingerprint, ..self }
     }
 
     /// The dataset.
@@ -118,8 +178,8 @@ impl Layout {
         &self.members[self.starts[chunk] as usize..self.starts[chunk + 1] as usize]
     }
 
-    pub(super) fn units(&self) -> Result<&[u32], Refusal> {
-        self.units.as_deref().ok_or(Refusal::NoUnits)
+    pub(super) fn likeness(&self) -> Result<&Likeness, Refusal> {
+        self.likeness.as_ref().ok_or(Refusal::NoLengths)
     }
 
     /// The chunk of every item.
@@ -183,6 +243,20 @@ mod tests {
     }
 
     #[test]
+    fn lengths_are_told_by_rank() {
+        let layout = layout(1, &[0; 5]).unwrap();
+        let ranked = layout.clone().with_lengths(&[2.5, -1.0, 2.5, 9.0, 0.0]).unwrap();
+        assert_eq!(*ranked.likeness().unwrap().numbers, [2, 0, 2, 4, 1]);
+        let refusal =
+            |lengths: &[f64]| layout.clone().with_lengths(lengths).unwrap_err().to_string();
+        assert_eq!(refusal(&[1.0; 4]), "there are 4 lengths for 5 items; give one for each");
+        assert_eq!(
+            refusal(&[1.0, f64::NAN, 1.0, 1.0, 1.0]),
+            "the length of item 1 is NaN; lengths are finite numbers"
+        );
+    }
+
+    #[test]
     fn layouts_that_differ_have_other_fingerprints() {
         let one = layout(3, &[0, 1, 2]).unwrap();
         let others = [
@@ -190,6 +264,7 @@ mod tests {
             layout(4, &[0, 1, 2]).unwrap(),
             one.clone().with_units(|_| 0),
             one.clone().with_units(|item| u32::from(item.0 == 1)),
+            one.clone().with_lengths(&[1.0, 3.0, 2.0]).unwrap(),
         ];
         assert_eq!(one.fingerprint(), layout(3, &[0, 1, 2]).unwrap().fingerprint());
         assert!(others.iter().all(|other| other.fingerprint() != one.fingerprint()));

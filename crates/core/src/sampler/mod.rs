@@ -119,7 +119,8 @@ impl Sampler {
         let share = deal.share(&plan, stage);
         let items = u32::try_from(layout.items()).expect("a layout counts in 32 bits");
         let (_, batches) = plan.length(deal.items());
-        let drawing = Drawing::new(stage, base, share);
+        let alike = if plan.like_length { layout.likeness()?.numbers.clone() } else { [].into() };
+        let drawing = Drawing::new(stage, base, share, alike);
         let left = f64::from(deal.items()) / f64::from(items.max(1));
         Ok(Self {
             of: Of::new(layout),

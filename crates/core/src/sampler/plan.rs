@@ -24,7 +24,7 @@ pub struct Plan {
     pub over_ask: u32,
     /// Candidates for a batch at most, but for its own length.
     pub window: u32,
-    /// Batches of like length, as far as possible from one stripe unit: less random, by wish (promise 8).
+    /// Batches of like length, as far as possible: less random, by wish (promise 8).
     pub like_length: bool,
 }
 

@@ -9,9 +9,9 @@ pub enum Refusal {
     /// A plan that cannot be carried out.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// Like lengths without stripe units.
-    #[error("batches of like length need the stripe unit of every item; give the layout its units")]
-    NoUnits,
+    /// Nobody said which items are alike.
+    #[error("batches of like length need the lengths of all items; give the layout those")]
+    NoLengths,
     /// A state or recording of other data.
     #[error("this was taken of dataset {found}, not of {expected}; start the epoch anew")]
     OtherDataset {
@@ -22,8 +22,8 @@ pub enum Refusal {
     },
     /// The same blobs, divided otherwise.
     #[error(
-        "this was taken of the same blobs with other items, chunks or units; use the digest it was \
-         taken with, or start the epoch anew"
+        "this was taken of the same blobs with other items, chunks or lengths; use the digest it was \
+         taken with, and the same lengths, or start the epoch anew"
     )]
     OtherLayout,
     /// A state whose numbers cannot all be true.

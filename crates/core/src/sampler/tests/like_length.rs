@@ -1,4 +1,5 @@
-//! Batches of like length, from one stripe unit as far as possible, where a job asks for them.
+//! Batches of like length, where a job asks for them: from one stripe unit as far as possible, or by lengths
+//! that have nothing to do with the dataset's order.
 
 use super::*;
 
@@ -79,7 +80,105 @@ fn of_several_runs_the_most_resident_is_taken() {
 }
 
 #[test]
-fn without_units_it_is_refused() {
+fn without_lengths_it_is_refused() {
     let refusal = Sampler::new(&striped(100, 10), plan(5)).unwrap_err();
-    assert_eq!(refusal, Refusal::NoUnits);
+    assert_eq!(refusal, Refusal::NoLengths);
+}
+
+/// Lengths in no order, in chunks of 200 items.
+fn by_length() -> (Layout, Vec<f64>) {
+    let mut random = fastrand::Rng::with_seed(5);
+    let lengths: Vec<f64> = (0..4000).map(|_| random.f64().powi(2) * 30.0).collect();
+    (striped(4000, 20).with_lengths(&lengths).unwrap(), lengths)
+}
+
+/// How many of the places in a batch would be padding, if all of it is as long as its longest item.
+fn padding(lengths: &[f64], batches: &[Vec<u64>]) -> f64 {
+    let (mut places, mut filled) = (0.0, 0.0);
+    for batch in batches {
+        let of_items = batch.iter().map(|item| lengths[usize::try_from(*item).unwrap()]);
+        places += of_items.clone().fold(0.0, f64::max) * batch.len() as f64;
+        filled += of_items.sum::<f64>();
+    }
+    1.0 - filled / places
+}
+
+/// An epoch while chunks rotate, two at a time.
+fn epoch(layout: &Layout, plan: Plan) -> Vec<Vec<u64>> {
+    let mut sampler = Sampler::new(layout, plan).unwrap();
+    let mut batches = Vec::new();
+    Rotation::new(layout, 2).epoch(&mut sampler, |batch, _| {
+        batches.push(ordinals(batch.items().to_vec()));
+    });
+    batches
+}
+
+#[test]
+fn lengths_in_no_order_make_batches_with_little_padding() {
+    let (layout, lengths) = by_length();
+    for world in [1, 2] {
+        let wasted = |like_length| {
+            let plan = Plan { like_length, ..plan(20).on(0, world) };
+            padding(&lengths, &epoch(&layout, plan))
+        };
+        let [apart, alike] = [false, true].map(wasted);
+        assert!(apart > 0.6, "at random it is {apart}");
+        assert!(alike < 0.3, "{alike} of all places are padding");
+    }
+}
+
+/// What completes a short run is near by length, wherever it lies in the dataset: all batches together
+/// span little of what there is.
+#[test]
+fn what_completes_a_batch_is_near_by_length() {
+    let (layout, lengths) = by_length();
+    let mut spans: Vec<f64> = (0..20)
+        .flat_map(|seed| epoch(&layout, Plan { seed, ..plan(30) }))
+        .map(|batch| {
+            let of_items = batch.iter().map(|item| lengths[usize::try_from(*item).unwrap()]);
+            of_items.clone().fold(0.0, f64::max) - of_items.fold(f64::MAX, f64::min)
+        })
+        .collect();
+    spans.sort_unstable_by(f64::total_cmp);
+    let [half, most] = [50, 90].map(|percent| spans[spans.len() * percent / 100]);
+    assert!(half < 9.0 && most < 16.0, "half of the batches span {half}, nine of ten {most} of 30");
+}
+
+/// Promise 8, as far as it goes here: with whom an item comes is another matter every epoch.
+#[test]
+fn batches_of_like_length_are_others_every_epoch() {
+    let (layout, _) = by_length();
+    let mates = |epoch_number| {
+        let mut of_item = vec![Vec::new(); 4000];
+        for batch in epoch(&layout, Plan { epoch: epoch_number, ..plan(20) }) {
+            for item in &batch {
+                of_item[usize::try_from(*item).unwrap()] = batch.clone();
+            }
+        }
+        of_item
+    };
+    let (one, other) = (mates(0), mates(1));
+    let again = |(one, other): (&Vec<u64>, &Vec<u64>)| {
+        one.iter().filter(|item| other.contains(item)).count() - 1
+    };
+    let shared: usize = one.iter().zip(&other).map(again).sum();
+    // A chunk has but ten batches, so that of 19 others about half are the same.
+    assert!(shared < 4000 * 12, "{} of 19 come again together", shared as f64 / 4000.0);
+}
+
+/// The longest items of a chunk are not always its last.
+#[test]
+fn no_length_comes_first_or_last() {
+    let (layout, lengths) = by_length();
+    let (mut early, mut late) = (0.0, 0.0);
+    for seed in 0..20 {
+        let items = epoch(&layout, Plan { seed, ..plan(32) }).concat();
+        let sum = |items: &[u64]| -> f64 {
+            items.iter().map(|item| lengths[usize::try_from(*item).unwrap()]).sum()
+        };
+        early += sum(&items[..1000]);
+        late += sum(&items[3000..]);
+    }
+    let ratio: f64 = early / late;
+    assert!((0.9..1.1).contains(&ratio), "the first quarter is {ratio} as long as the last");
 }
