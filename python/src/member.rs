@@ -10,6 +10,8 @@ use crate::{errors::Fenced, layout::Layout, reader::Reader, sampler::Sampler};
 
 /// Reports take at most one part in so many of the job's time: large pieces take long to look through.
 const SHARE: u32 = 20;
+/// Those that others wait for may take more.
+const SHARE_URGENT: u32 = 4;
 
 /// How a job takes part.
 #[pyclass(module = "forebay._native")]
@@ -20,8 +22,8 @@ pub struct Member {
     pub is_answered: bool,
     /// This node does not want to hear of it. Until the next epoch nothing is reported.
     is_refused: bool,
-    /// When to report again, at the earliest.
-    next: Duration,
+    /// When the last report was over, and how long it took.
+    last: (Duration, Duration),
     reports: u64,
     held: Vec<u32>,
     rotating: Vec<u32>,
@@ -37,7 +39,7 @@ impl Member {
             clock: Instant::now(),
             is_answered: false,
             is_refused: false,
-            next: Duration::ZERO,
+            last: (Duration::ZERO, Duration::ZERO),
             reports: 0,
             held: Vec::new(),
             rotating: Vec::new(),
@@ -49,13 +51,20 @@ impl Member {
         self.membership.begin(epoch);
         (self.is_answered, self.is_refused) = (false, false);
         // However long the last report took: without an answer the epoch would be drawn without directions.
-        self.next = Duration::ZERO;
+        self.last = (Duration::ZERO, Duration::ZERO);
     }
 
     /// Reports, if it is time to. Whoever was replaced is told so.
     fn report(&mut self, py: Python<'_>, sampler: &Sampler, reader: &Reader) -> PyResult<()> {
         let began = self.clock.elapsed();
-        if self.is_refused || began < self.next || !self.membership.is_due(began) {
+        let (over, took) = self.last;
+        if self.is_refused || began < over + took * SHARE_URGENT {
+            return Ok(());
+        }
+        let is_early = began < over + took * SHARE;
+        if (is_early && !self.membership.is_urgent(&sampler.epoch))
+            || !self.membership.is_due(began, &sampler.epoch)
+        {
             return Ok(());
         }
         // Whoever is asked to tell all does so at once.
@@ -82,8 +91,8 @@ impl Member {
             }
             break;
         }
-        let took = self.clock.elapsed().saturating_sub(began);
-        self.next = self.clock.elapsed() + took * SHARE;
+        let over = self.clock.elapsed();
+        self.last = (over, over.saturating_sub(began));
         Ok(())
     }
 
@@ -105,6 +114,12 @@ impl Member {
             sampler.epoch.missing(forebay_core::chunking::ChunkOrdinal(*piece), &resident)
         });
         Ok(missing.take(count).map(|item| item.0).collect())
+    }
+
+    /// Whether the next batch would have to be completed by what is not open, though another piece may be
+    /// open soon.
+    fn is_short(&self, sampler: &Sampler) -> bool {
+        self.is_answered && self.membership.is_short(&sampler.epoch)
     }
 
     /// Whether the node has said in this epoch what to draw from.
@@ -132,8 +147,7 @@ impl Member {
         if let Answer::Draw { open, .. } = &answer {
             self.is_answered = true;
             self.held = open.held.iter().map(|piece| piece.0).collect();
-            let rotating = open.first.iter().chain(open.then.iter().flatten());
-            self.rotating = rotating.map(|piece| piece.0).collect();
+            self.rotating = open.rotating().map(|piece| piece.0).collect();
         }
         self.membership.answered(answer);
     }

@@ -1,5 +1,5 @@
-"""What `docs/train.md` says about other people's loaders and trainers, run as it stands there: a job
-stops in mid-epoch, and another goes on (promise 2).
+"""What `docs/train.md` says about other people's loaders and trainers, run as it stands there: a
+job stops in mid-epoch, and another goes on (promise 2).
 """
 
 from __future__ import annotations
