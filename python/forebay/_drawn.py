@@ -59,6 +59,8 @@ class SubstituteEpoch(Epoch):
     def fill(self) -> None:
         is_managed = self._speaks and self.member.is_answered
         while len(self._ahead) < (self._ahead_max if is_managed else AHEAD_MIN):
+            if self._ahead and is_managed and self.member.is_short(self.sampler):
+                return  # there is time for another piece to be opened
             drawn = self.sampler.draw(self._dataset._reader, self.member if self._speaks else None)
             if drawn is None:
                 return

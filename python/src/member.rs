@@ -66,6 +66,12 @@ impl Member {
         Ok(needed.into_iter().map(|item| item.0).collect())
     }
 
+    /// Whether the next batch would have to be completed by what is not open, though another piece may be
+    /// open soon.
+    fn is_short(&self, sampler: &Sampler) -> bool {
+        self.0.is_short(&sampler.epoch)
+    }
+
     /// Whether the node has said in this epoch what to draw from.
     #[getter]
     fn is_answered(&self) -> bool {

@@ -137,6 +137,31 @@ def test_a_changed_object_is_named(slow_world: World) -> None:
         dataset[42]
 
 
+def test_a_vanished_object_is_named(slow_world: World) -> None:
+    dataset = slow_world.dataset(cache=None)
+    (slow_world.objects / "00042.bin").unlink()
+    assert dataset[41] == CONTENTS[41]
+    with pytest.raises(forebay.ReadError, match=r"00042\.bin"):
+        dataset[42]
+
+
+def test_an_origin_that_is_gone(tmp_path: Path) -> None:
+    """What is cached is served; of everything else it is said in time that it cannot be read."""
+    with harness.origin(tmp_path / "gone") as world:
+        world.options["deadline_seconds"] = 1
+        cached, uncached = world.dataset(), world.dataset(cache=None)
+        assert list(cached) == CONTENTS
+        assert uncached[0] == CONTENTS[0]
+    began = time.monotonic()
+    with pytest.raises(forebay.ReadError, match=r"00001\.bin"):
+        uncached[1]
+    loader = forebay.DataLoader(uncached, batch_size=16, num_workers=1, collate_fn=list)
+    with pytest.raises(forebay.ReadError, match="bin"):
+        list(loader)
+    assert time.monotonic() - began < 20, "a deadline of a second, for each"
+    assert list(cached) == CONTENTS
+
+
 def test_a_dead_agent_is_started_again(world: World) -> None:
     # Without a node, which might have everything already.
     dataset = world.dataset(cache=None)

@@ -25,10 +25,6 @@ ORDERS: list[dict[str, Any]] = [
 NAMES = ["substitute", "strict", "sequential"]
 
 
-def flat(batches: Any) -> list[bytes]:
-    return [item for batch in batches for item in batch]
-
-
 @pytest.mark.parametrize("options", ORDERS, ids=NAMES)
 def test_batch_sizes(world: World, options: Any) -> None:
     dataset = world.dataset(cache=None)
@@ -170,65 +166,3 @@ def test_the_examples_of_the_docstrings(world: World, what: str) -> None:
         runner.run(test)
     assert runner.summarize().failed == 0
     assert runner.tries > 0
-
-
-def test_torchdatas_stateful_loader(world: World) -> None:
-    """As `docs/train.md` says."""
-    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
-    dataset = world.dataset()
-    for workers in (0, 2):
-        options = {"batch_size": 16, "num_workers": workers, "collate_fn": list}
-        first = stateful(dataset, shuffle=True, **options)
-        given = list(islice(first, 5))
-        second = stateful(dataset, shuffle=True, **options)
-        second.load_state_dict(first.state_dict())
-        assert Counter(flat([*given, *second])) == Counter(CONTENTS)
-        items = forebay.IterableDataset(dataset, shuffle=True)
-        first = stateful(items, **options)
-        given = list(islice(first, 5))
-        second = stateful(forebay.IterableDataset(dataset, shuffle=True), **options)
-        second.load_state_dict(first.state_dict())
-        assert Counter(flat([*given, *second])) == Counter(CONTENTS)
-
-
-def test_the_recipe_for_lightning(world: World, tmp_path: Path) -> None:
-    """As `docs/train.md` says."""
-    lightning = pytest.importorskip("lightning")
-    seen = list[int]()
-
-    class Model(lightning.LightningModule):  # type: ignore[misc,name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.zeros(()))
-
-        def training_step(self, batch: torch.Tensor) -> torch.Tensor:
-            seen.extend(batch.tolist())
-            return (self.weight * batch).sum()
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=1e-9)
-
-    loader = forebay.DataLoader(world.dataset(transform=tensor), batch_size=16, shuffle=True)
-    trainer = lightning.Trainer(
-        max_epochs=2,
-        accelerator="cpu",
-        devices=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        default_root_dir=tmp_path,
-        use_distributed_sampler=False,
-    )
-    trainer.fit(Model(), loader)
-    assert sum(seen) == 2 * BYTES
-
-
-def test_the_recipe_for_accelerate(world: World) -> None:
-    """As `docs/train.md` says."""
-    accelerate = pytest.importorskip("accelerate")
-    accelerator = accelerate.Accelerator(cpu=True)
-    loader = forebay.DataLoader(world.dataset(transform=tensor), batch_size=16, shuffle=True)
-    total = 0
-    for batch in loader:
-        total += int(batch.to(accelerator.device).sum())
-    assert total == BYTES

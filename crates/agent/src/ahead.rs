@@ -34,6 +34,9 @@ pub(crate) async fn run(service: Arc<AgentService>) {
     let places = Arc::new(Semaphore::new(AT_ONCE));
     let mut tasks = JoinSet::new();
     tasks.spawn(fetch_wanted(Arc::clone(&service), Arc::clone(&places)));
+    // A job that takes part in a rotation reports before it asks for anything; what was fetched sooner would
+    // hardly be of a piece that has a place.
+    service.has_begun().await;
     loop {
         let nodes = match service.links.nodes().await {
             Ok(nodes) => nodes,

@@ -82,6 +82,7 @@ impl AgentService {
         let length = self.digest.blob(BlobOrdinal::new(blob))?.length;
         let memory = self.memory.take(length).await;
         self.counters.probes.one();
+        self.counters.probe_bytes.add(length);
         let content = self.read_origin(blob, None).await?;
         Ok(Obtained { content, _memory: Some(memory) })
     }
@@ -142,7 +143,7 @@ impl AgentService {
                 // It may go from here, if room is needed.
                 self.kept.lock().take_note_of(blob);
             } else {
-                self.counters.puts_refused.one();
+                self.count_refused(content);
                 claim.release().await;
             }
             link.has_taken(is_taken, began, self.links.now());
@@ -193,13 +194,17 @@ impl AgentService {
                 match right {
                     Right::Fallback => {
                         self.counters.fallbacks.one();
+                        self.counters.fallback_bytes.add(hands.length);
                         if let Some(link) = hands.link.as_ref().filter(|link| link.name().is_some())
                         {
                             self.counters.fallbacks_ring.one();
                             link.fallbacks.one();
                         }
                     }
-                    Right::Outside => self.counters.outside.one(),
+                    Right::Outside => {
+                        self.counters.outside.one();
+                        self.counters.outside_bytes.add(hands.length);
+                    }
                     Right::Claim | Right::NoNode => {}
                 }
                 match self.read_origin(hands.blob, hands.claim.as_ref()).await {
@@ -217,7 +222,7 @@ impl AgentService {
                 Ok(()) => Fact::Done,
                 Err(error) => {
                     tracing::debug!(%error, "the node did not take a blob");
-                    self.counters.puts_refused.one();
+                    self.count_refused(&hands.content);
                     Fact::NodeFailed
                 }
             },
@@ -231,6 +236,11 @@ impl AgentService {
             }
             Step::Done(_) => unreachable!("there is nothing to carry out"),
         }
+    }
+
+    fn count_refused(&self, content: &Bytes) {
+        self.counters.puts_refused.one();
+        self.counters.puts_refused_bytes.add(content.len() as u64);
     }
 
     async fn claim(&self, hands: &mut Hands) -> Fact {

@@ -14,7 +14,7 @@ mod warm;
 
 use std::{future::Future, path::PathBuf, pin::pin, sync::Arc};
 
-use forebay_core::{Namespace, digest::Digest, ring::Contacts};
+use forebay_core::{ByteSize, Namespace, digest::Digest, ring::Contacts};
 use forebay_identity::Credentials;
 use forebay_origin::Origin;
 use forebay_server::{Accepted, Audience, Listener, session};
@@ -44,6 +44,8 @@ pub struct Config {
     pub mirror: bool,
     /// Whose key proves what was fetched.
     pub namespace: Namespace,
+    /// How much of what no node keeps it holds in memory.
+    pub memory: ByteSize,
 }
 
 /// An agent that is ready to serve.

@@ -24,7 +24,7 @@ use futures::{
     stream::FuturesUnordered,
 };
 use parking_lot::Mutex;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::{Config, fetch::Obtained, links::Links};
 
@@ -54,6 +54,8 @@ pub(crate) struct AgentService {
     obtaining: Mutex<HashMap<u64, Obtaining>>,
     wanted: Mutex<Wanted>,
     wanted_changed: Notify,
+    /// Whether the job has asked for anything yet.
+    begun: watch::Sender<bool>,
 }
 
 #[derive(Default)]
@@ -96,7 +98,7 @@ impl Memory {
 
 impl AgentService {
     pub fn new(config: Config) -> Self {
-        let Config { nodes, credentials, job, digest, origin, mirror, namespace, socket: _ } =
+        let Config { nodes, credentials, job, digest, origin, mirror, namespace, memory, socket: _ } =
             config;
         let counters = Arc::<AgentCounters>::default();
         Self {
@@ -105,12 +107,13 @@ impl AgentService {
             origin,
             mirror,
             namespace,
-            kept: Mutex::default(),
+            kept: Mutex::new(Kept::new(memory)),
             memory: Memory(Arc::new(Semaphore::new(usize::try_from(MEMORY_KIB).expect("small")))),
             counters,
             obtaining: Mutex::default(),
             wanted: Mutex::default(),
             wanted_changed: Notify::new(),
+            begun: watch::Sender::new(false),
         }
     }
 
@@ -142,6 +145,11 @@ impl AgentService {
     /// Completes when the job has said that it wants something more.
     pub async fn something_wanted(&self) {
         self.wanted_changed.notified().await;
+    }
+
+    /// Completes when the job has asked for something, now or soon.
+    pub async fn has_begun(&self) {
+        let _ = self.begun.subscribe().wait_for(|has_begun| *has_begun).await;
     }
 
     fn want(&self, blobs: Vec<u64>) -> Result<(), Refused> {
@@ -281,6 +289,9 @@ impl AgentService {
         };
         if handle.is_some_and(|handle| handle != 0 || !session.open) {
             return Err((ErrorCode::Unknown, "no dataset is open under this handle".to_owned()));
+        }
+        if matches!(request, Request::Get { .. } | Request::Want { .. }) {
+            self.begun.send_if_modified(|begun| !std::mem::replace(begun, true));
         }
         Ok(Some(match request {
             Request::Show { dataset, .. } => self.show(session, dataset)?,

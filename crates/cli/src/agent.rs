@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use forebay_agent::{Agent, Config};
-use forebay_core::ring::Contacts;
+use forebay_core::{ByteSize, kept::KEPT_MAX, ring::Contacts};
 use forebay_digest::open;
 use forebay_origin::Origin;
 use forebay_server::read_node_list;
@@ -62,6 +62,9 @@ pub struct Args {
     /// The key file of the digest's namespace, if it is private.
     #[arg(long, value_name = "FILE")]
     namespace_key: Option<PathBuf>,
+    /// How much of what no node keeps is held in memory.
+    #[arg(long, value_name = "SIZE", env = "FOREBAY_AGENT_MEMORY", default_value_t = KEPT_MAX)]
+    memory: ByteSize,
     /// Read options as one JSON object from standard input: endpoint, `access_key`, `secret_key`, anonymous.
     #[arg(long)]
     options_from_stdin: bool,
@@ -103,6 +106,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         origin,
         mirror: *url != summary.origin,
         namespace,
+        memory: args.memory,
     })?;
     output::data(&format!("{}\n", serde_json::json!({ "socket": args.socket })))?;
     let mut job_ended = false;

@@ -12,6 +12,7 @@ use forebay_client::Reader;
 use forebay_core::{
     ByteSize,
     digest::Digest,
+    kept::KEPT_MAX,
     presence::Known,
     ring::{Contacts, Membership},
 };
@@ -158,6 +159,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         mirror: *url != digest.summary().origin,
         digest: digest.clone(),
         namespace,
+        memory: KEPT_MAX,
     };
     let bar = output::progress("warming");
     // Of what was there before nobody measures the speed.

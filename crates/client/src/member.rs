@@ -19,6 +19,8 @@ use crate::{epoch::Epoch, layout::Layout};
 
 /// Reports take at most one part in so many of the job's time: large pieces take long to look through.
 const SHARE: u32 = 20;
+/// Those that others wait for may take more.
+const SHARE_URGENT: u32 = 4;
 
 /// The way to the nodes, whatever waits for them.
 pub trait Ask {
@@ -52,8 +54,8 @@ pub struct Member {
     is_answered: bool,
     /// This node does not want to hear of it. Until the next epoch nothing is reported.
     is_refused: bool,
-    /// When to report again, at the earliest.
-    next: Duration,
+    /// When the last report was over, and how long it took.
+    last: (Duration, Duration),
     reports: u64,
     open: [Vec<u32>; 2],
 }
@@ -66,7 +68,7 @@ impl Member {
             clock: Instant::now(),
             is_answered: false,
             is_refused: false,
-            next: Duration::ZERO,
+            last: (Duration::ZERO, Duration::ZERO),
             reports: 0,
             open: Default::default(),
         }
@@ -77,7 +79,7 @@ impl Member {
         self.membership.begin(epoch);
         (self.is_answered, self.is_refused) = (false, false);
         // However long the last report took: without an answer the epoch would be drawn without directions.
-        self.next = Duration::ZERO;
+        self.last = (Duration::ZERO, Duration::ZERO);
     }
 
     /// Reports, if it is time to.
@@ -88,7 +90,7 @@ impl Member {
         epoch: &Epoch,
     ) -> Result<Reported, A::Error> {
         let began = self.clock.elapsed();
-        if self.is_refused || began < self.next || !self.membership.is_due(began) {
+        if self.is_refused || !self.is_due(began, epoch.sampler()) {
             return Ok(Reported::Nothing);
         }
         let mut reported = Reported::Nothing;
@@ -117,9 +119,21 @@ impl Member {
             }
             break;
         }
-        let took = self.clock.elapsed().saturating_sub(began);
-        self.next = self.clock.elapsed() + took * SHARE;
+        let over = self.clock.elapsed();
+        self.last = (over, over.saturating_sub(began));
         Ok(reported)
+    }
+
+    fn is_due(&self, now: Duration, sampler: &Sampler) -> bool {
+        let (over, took) = self.last;
+        let share = if self.membership.is_urgent(sampler) { SHARE_URGENT } else { SHARE };
+        now >= over + took * share && self.membership.is_due(now, sampler)
+    }
+
+    /// Whether the next batch would have to be completed by what is not open, though another piece may be open
+    /// soon.
+    pub fn is_short(&self, epoch: &Epoch) -> bool {
+        self.is_answered && self.membership.is_short(epoch.sampler())
     }
 
     /// Items of pieces that are on their way which this rank has yet to draw and which are not resident.
@@ -183,10 +197,9 @@ impl Member {
         self.reports += 1;
         if let Answer::Draw { open, .. } = &answer {
             self.is_answered = true;
-            let rotating = open.first.iter().chain(open.then.iter().flatten());
             self.open = [
                 open.held.iter().map(|piece| piece.0).collect(),
-                rotating.map(|piece| piece.0).collect(),
+                open.rotating().map(|piece| piece.0).collect(),
             ];
         }
         self.membership.answered(answer);

@@ -8,12 +8,15 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
-/// All of them together.
-const BYTES_MAX: usize = 256 << 20;
+use crate::ByteSize;
+
+/// All of them together, unless somebody says otherwise.
+pub const KEPT_MAX: ByteSize = ByteSize::mib(256);
 
 /// What is kept.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Kept {
+    bytes_max: usize,
     blobs: BTreeMap<u64, Blob>,
     /// In the order in which they came. Those asked for are also in `asked`, and skipped here.
     fresh: VecDeque<u64>,
@@ -29,6 +32,13 @@ struct Blob {
 }
 
 impl Kept {
+    /// Nothing yet, and never more than so much.
+    pub fn new(max: ByteSize) -> Self {
+        let bytes_max = usize::try_from(max.0).unwrap_or(usize::MAX);
+        let (blobs, fresh, asked) = Default::default();
+        Self { bytes_max, blobs, fresh, asked, bytes: 0, bytes_fresh: 0 }
+    }
+
     /// The bytes of a blob, which has now been asked for.
     pub fn take_note_of(&mut self, blob: u64) -> Option<Bytes> {
         let kept = self.blobs.get_mut(&blob)?;
@@ -47,19 +57,19 @@ impl Kept {
 
     /// Whether more may be fetched ahead: if it fits beside what nobody has asked for yet.
     pub fn has_room_ahead(&self, length: u64) -> bool {
-        self.bytes_fresh as u64 + length <= BYTES_MAX as u64
+        self.bytes_fresh as u64 + length <= self.bytes_max as u64
     }
 
     /// Keeps a blob; what has to go for it goes.
     pub fn insert(&mut self, blob: u64, content: Bytes) {
-        if content.len() > BYTES_MAX || self.blobs.contains_key(&blob) {
+        if content.len() > self.bytes_max || self.blobs.contains_key(&blob) {
             return;
         }
         self.bytes += content.len();
         self.bytes_fresh += content.len();
         self.blobs.insert(blob, Blob { content, is_fresh: true });
         self.fresh.push_back(blob);
-        while self.bytes > BYTES_MAX {
+        while self.bytes > self.bytes_max {
             let oldest = self.asked.pop_front().or_else(|| self.fresh.pop_front());
             self.drop(oldest.expect("what has bytes has a place"));
         }
@@ -84,8 +94,8 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_and_what_was_used_goes_first() {
-        let mut kept = Kept::default();
-        let piece = Bytes::from(vec![0; BYTES_MAX / 4]);
+        let mut kept = Kept::new(ByteSize(1000));
+        let piece = Bytes::from(vec![0; 250]);
         for blob in 0..4 {
             assert!(kept.has_room_ahead(piece.len() as u64));
             kept.insert(blob, piece.clone());
@@ -100,7 +110,7 @@ mod tests {
             kept.insert(blob, piece.clone());
             kept.take_note_of(blob);
         }
-        assert!(kept.bytes <= BYTES_MAX && kept.blobs.len() <= 4);
+        assert!(kept.bytes <= 1000 && kept.blobs.len() <= 4);
         assert!(kept.fresh.len() <= 30 && kept.asked.len() <= 5);
     }
 }

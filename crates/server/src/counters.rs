@@ -121,12 +121,18 @@ counters! {
     origin_bytes,
     /// Blobs read without a claim because the node could not be reached, or a wait was over.
     fallbacks,
+    /// Bytes of those.
+    fallback_bytes,
     /// Those among them that one of several nodes is to blame for.
     fallbacks_ring,
     /// Blobs read without a claim because the node would not keep them.
     outside,
+    /// Bytes of those.
+    outside_bytes,
     /// Blobs read past the cache because the job was told to, to measure what it gains.
     probes,
+    /// Bytes of those.
+    probe_bytes,
     /// Times that a node had another list of nodes than the one that is used.
     ring_differs,
     /// Times that somebody else was found where a node should be.
@@ -135,6 +141,8 @@ counters! {
     ring_changes,
     /// Blobs that the node did not take.
     puts_refused,
+    /// Bytes of those.
+    puts_refused_bytes,
 }
 
 impl AgentCounters {

@@ -81,11 +81,40 @@ impl Membership {
     }
 
     /// Whether it is time for a report.
-    pub fn is_due(&self, now: Duration) -> bool {
+    pub fn is_due(&self, now: Duration, sampler: &Sampler) -> bool {
         let Some(last) = self.reported_at else { return true };
-        let is_urgent = self.tells_all || !self.released.is_empty();
-        let pause = if is_urgent { REPORT_PAUSE } else { REPORT_EVERY };
+        let pause = if self.is_urgent(sampler) { REPORT_PAUSE } else { REPORT_EVERY };
         now >= last.saturating_add(pause)
+    }
+
+    /// Whether others wait for what there is to say, or this job does for an answer: without it the last of
+    /// a chunk would be noticed late, and the next one, however soon it is there, read through meanwhile.
+    pub fn is_urgent(&self, sampler: &Sampler) -> bool {
+        self.tells_all
+            || !self.released.is_empty()
+            || self.has_drawn_the_last(sampler)
+            || self.is_short(sampler)
+    }
+
+    /// Whether there is a rotating piece of which nothing is unread any more, and nobody was told.
+    fn has_drawn_the_last(&self, sampler: &Sampler) -> bool {
+        let told = |piece: ChunkOrdinal| self.told.get(piece.0 as usize).copied().unwrap_or(0);
+        self.open.rotating().any(|piece| told(piece) > 0 && sampler.unread(piece) == 0)
+    }
+
+    /// Whether the next batch would have to be completed by what is not open, though pieces rotate: it is
+    /// better drawn when it is needed than ahead, for another piece may be open by then.
+    pub fn is_short(&self, sampler: &Sampler) -> bool {
+        if self.open.rotating().next().is_none() {
+            return false;
+        }
+        let left: u64 = self.open.rotating().map(|piece| sampler.unread(piece)).sum();
+        left < sampler.plan().batch.into() && self.has_unread_outside(sampler)
+    }
+
+    fn has_unread_outside(&self, sampler: &Sampler) -> bool {
+        let outside = (0..).zip(&self.places).filter(|(_, place)| **place == Place::None);
+        outside.map(|(piece, _)| ChunkOrdinal(piece)).any(|piece| sampler.unread(piece) > 0)
     }
 
     /// What to report now. It counts as said: whoever is not answered says so.
@@ -142,10 +171,9 @@ impl Membership {
         // What comes anew has to be filled anew.
         self.filled.retain(|piece| loading.contains(piece));
         self.places.fill(Place::None);
-        let rotating = open.first.iter().chain(open.then.iter().flatten());
         for (pieces, place) in [
-            (open.held.iter().collect::<Vec<_>>(), Place::Held),
-            (rotating.collect(), Place::Rotating),
+            (open.held.clone(), Place::Held),
+            (open.rotating().collect::<Vec<_>>(), Place::Rotating),
         ] {
             for piece in pieces {
                 // What is no piece of the dataset is not believed.

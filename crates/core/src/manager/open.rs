@@ -37,6 +37,11 @@ pub struct Directions {
 }
 
 impl Open {
+    /// All pieces that are there for a while.
+    pub fn rotating(&self) -> impl Iterator<Item = ChunkOrdinal> {
+        self.first.iter().chain(self.then.iter().flatten()).copied()
+    }
+
     /// What to draw a batch from, given what is unread: the first as one, and when they are running out,
     /// the others as well, but the first before them.
     pub fn directions(&self, batch: u64, unread: impl Fn(ChunkOrdinal) -> u64) -> Directions {

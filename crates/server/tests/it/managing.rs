@@ -146,7 +146,7 @@ impl<'a> Job<'a> {
         let mut times: HashMap<u64, u32> = HashMap::new();
         self.membership.begin(epoch);
         loop {
-            if self.membership.is_due(self.started.elapsed()) {
+            if self.membership.is_due(self.started.elapsed(), &sampler) {
                 self.report(&sampler);
             }
             let directions = self.membership.directions(BATCH.into(), &sampler);

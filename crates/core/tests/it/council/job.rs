@@ -129,7 +129,7 @@ impl Job {
             let at = this.order.iter().position(|node| *node == this.target).unwrap();
             this.target = this.order[(at + 1) % this.order.len()];
         }
-        if this.awaiting.is_some() || !this.membership.is_due(now) {
+        if this.awaiting.is_some() || !this.membership.is_due(now, &this.sampler) {
             return;
         }
         let resident = Self::resident(world, job);

@@ -1,0 +1,108 @@
+"""Promise 5: losing a node in mid-epoch costs no job an error, nor a stall beyond the deadline."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import harness
+import pytest
+import torch
+from harness import World
+
+import forebay
+
+JOBS = 3
+#: A node has so many seconds to answer (`docs/node.md`), and the origin is read after that.
+DEADLINE = 5.0
+#: What a busy machine may add to it.
+MARGIN = 5.0
+
+NUMBERED = [f"{item:04}".encode() * (8 << 10) for item in range(480)]
+
+FORK = multiprocessing.get_context("fork")
+
+
+@pytest.fixture(scope="module")
+def numbered_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with harness.origin(tmp_path_factory.mktemp("losing"), contents=NUMBERED) as world:
+        yield world
+
+
+def work(world: World, node: Path, number: int, tell: Any) -> None:
+    """A job of two epochs; says how long every batch was waited for, and what it was given."""
+    dataset = world.dataset(cache=node, job=f"job {number}")
+    loader = forebay.DataLoader(
+        dataset,
+        batch_size=8,
+        shuffle=True,
+        num_workers=number % 2,
+        collate_fn=list,
+        generator=torch.Generator().manual_seed(number),
+    )
+    for _ in range(2):
+        asked_at = time.monotonic()
+        for batch in loader:
+            tell.send((time.monotonic() - asked_at, [int(item[:4]) for item in batch]))
+            time.sleep(0.05)
+            asked_at = time.monotonic()
+        tell.send("the epoch is over")
+    stats = dataset.stats()["agent"]
+    assert stats is not None
+    tell.send(stats["agent_fallbacks"])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("loss", [signal.SIGKILL, signal.SIGSTOP], ids=lambda loss: loss.name)
+def test_a_node_is_lost_under_several_jobs(
+    numbered_world: World, tmp_path: Path, loss: signal.Signals
+) -> None:
+    with harness.node(tmp_path / "node", "--capacity", "10MiB", "--memory", "1MiB") as node:
+        socket = tmp_path / "node" / "node.sock"
+        jobs = []
+        for number in range(JOBS):
+            told, tell = FORK.Pipe(duplex=False)
+            process = FORK.Process(target=work, args=(numbered_world, socket, number, tell))
+            process.start()
+            tell.close()
+            jobs.append((process, told))
+        try:
+            waits, fallbacks = list[float](), 0
+            given = [[Counter[int]()] for _ in jobs]
+            for batches in range(20):
+                for job, (_, told) in enumerate(jobs):
+                    assert told.poll(60)
+                    _, items = told.recv()
+                    given[job][0].update(items)
+                if batches == 10:
+                    os.kill(node.pid, loss)
+            for job, (process, told) in enumerate(jobs):
+                while True:
+                    assert told.poll(60), "a job hangs"
+                    said = told.recv()
+                    if isinstance(said, tuple):
+                        waits.append(said[0])
+                        given[job][-1].update(said[1])
+                    elif isinstance(said, str):
+                        given[job].append(Counter())
+                    else:
+                        fallbacks += said
+                        break
+                process.join(30)
+                assert process.exitcode == 0, "no job fails"
+        finally:
+            if loss == signal.SIGSTOP:
+                os.kill(node.pid, signal.SIGCONT)
+            for process, _ in jobs:
+                process.kill()
+                process.join()
+    every = Counter(range(len(NUMBERED)))
+    assert given == [[every, every, Counter()]] * JOBS, "every item once (promise 2)"
+    assert fallbacks > 0, "and it is counted"
+    assert max(waits) < DEADLINE + MARGIN
