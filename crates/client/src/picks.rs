@@ -317,3 +317,71 @@ impl Picks {
         act(nodes, &Caller { subject, job, credentials, interrupt })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read as _, Write as _},
+        os::unix::net::{UnixListener, UnixStream},
+        sync::{
+            Arc,
+            atomic::{AtomicU64, Ordering::SeqCst},
+        },
+    };
+
+    use forebay_wire::{HEADER_SIZE, Header, PICKED, Reply, Request};
+
+    use super::*;
+
+    fn next_request(socket: &mut UnixStream) -> Option<(u64, Request)> {
+        let mut header = [0; HEADER_SIZE];
+        socket.read_exact(&mut header).ok()?;
+        let header = Header::decode(&header).unwrap();
+        let mut body = vec![0; header.body_size];
+        socket.read_exact(&mut body).unwrap();
+        Some((header.id, Request::decode(&header, &body.into()).unwrap()))
+    }
+
+    /// A node that gives these bytes for whatever is asked, and says that it has everything.
+    fn lying(bytes: &'static [u8], asked: Arc<AtomicU64>) -> Picks {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("node.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        thread::spawn(move || {
+            let _directory = directory;
+            let mut socket = listener.accept().unwrap().0;
+            while let Some((id, request)) = next_request(&mut socket) {
+                let reply = match request {
+                    Request::Hello { .. } => Reply::Hello { version: 1, lease_ms: 1000 },
+                    Request::Ring => Reply::Ring(None),
+                    Request::Pick { .. } => Reply::Open { handle: PICKED },
+                    Request::Segment { .. } => Reply::Segment { size: 0 },
+                    Request::Claim { .. } => Reply::Claim { answers: vec![ClaimAnswer::Present] },
+                    Request::Get { .. } => {
+                        asked.fetch_add(1, SeqCst);
+                        let payload = Bytes::from_static(bytes);
+                        Reply::Get { index: 0, answer: GetAnswer::Hit, payload }
+                    }
+                    other => panic!("{other:?}"),
+                };
+                socket.write_all(&reply.encode(id).to_bytes()).unwrap();
+            }
+        });
+        Picks::new(Some(Contacts::from(path)), Namespace::public(), None, "job")
+    }
+
+    /// Promise 1, against the node itself: whoever unpickles what it is given does what it says.
+    #[test]
+    fn what_does_not_hash_to_its_address_is_never_seen() {
+        let address = Namespace::public().address(b"right");
+        let pick = Pick { address, length: 5, ordinal: 0 };
+        let mut picks = lying(b"right", Arc::default());
+        assert_eq!(picks.get(&[pick]), [Some(b"right".to_vec())]);
+        let asked = Arc::<AtomicU64>::default();
+        let mut picks = lying(b"wrong", Arc::clone(&asked));
+        assert_eq!((picks.get(&[pick]), picks.wrong()), (vec![None], 1));
+        // Nor does a node that promises it again and again hold anybody up.
+        assert_eq!(picks.settle(&pick), Settled::Read(Right::Alone));
+        assert_eq!((picks.wrong(), asked.load(SeqCst)), (3, 3));
+    }
+}
