@@ -37,8 +37,7 @@ impl Picks {
         digest: Option<Py<Digest>>,
         job: &str,
     ) -> PyResult<Self> {
-        let credentials =
-            Credentials::from_environment().map_err(|error| forebay_error(&error))?;
+        let credentials = Credentials::from_environment().map_err(|error| forebay_error(&error))?;
         let digest = digest.map(|digest| digest.get().digest.clone());
         let picks =
             client::Picks::new(Some(contacts(node)?), namespace(namespace_key)?, digest, job);
@@ -73,11 +72,7 @@ impl Picks {
 
     /// Who may read each of these: `claim` (we), `others`, or everyone for itself: `outside`, `alone`.
     #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
-    fn claim(
-        &mut self,
-        py: Python<'_>,
-        wanted: Vec<PickArgument>,
-    ) -> PyResult<Vec<&'static str>> {
+    fn claim(&mut self, py: Python<'_>, wanted: Vec<PickArgument>) -> PyResult<Vec<&'static str>> {
         let wanted = picks(&wanted);
         let rights = self.act(py, |picks| picks.claim(&wanted))?;
         Ok(rights.into_iter().map(word).collect())

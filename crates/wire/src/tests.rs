@@ -35,9 +35,8 @@ fn payload() -> impl Strategy<Value = Bytes> {
 }
 
 fn request() -> impl Strategy<Value = Request> {
-    let row = || {
-        (address(), any::<u64>()).prop_map(|(address, length)| BlobLength { address, length })
-    };
+    let row =
+        || (address(), any::<u64>()).prop_map(|(address, length)| BlobLength { address, length });
     let range = || {
         (any::<u64>(), any::<u64>(), 0..=16_u32 << 20)
             .prop_map(|(blob, offset, length)| BlobRange { blob, offset, length })

@@ -216,11 +216,10 @@ fn blobs_of_a_digest_are_picked_by_their_ordinals() {
     assert_eq!(picks.claim(&[wanted(3), pick(b"elsewhere")]), [Right::Claim, Right::Alone]);
     assert!(picks.put(&wanted(3), &data.blobs[3]));
     let moved = Pick { ordinal: 4, ..wanted(3) };
-    assert_eq!(picks.get(&[moved, wanted(3), wanted(4)]), [
-        None,
-        Some(data.blobs[3].to_vec()),
-        None
-    ]);
+    assert_eq!(
+        picks.get(&[moved, wanted(3), wanted(4)]),
+        [None, Some(data.blobs[3].to_vec()), None]
+    );
     assert_eq!(node.service.gauges().datasets_open, 1);
 }
 
