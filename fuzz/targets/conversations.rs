@@ -5,11 +5,11 @@
 use std::{cell::OnceCell, sync::Arc, time::Duration};
 
 use forebay_client::{Next, Opening, hello};
-use forebay_core::ByteSize;
+use forebay_core::{ByteSize, Namespace};
 use forebay_fuzz::{content, digest, directory, seed};
 use forebay_identity::Credentials;
 use forebay_server::{Accepted, Config, NodeService, Server, session};
-use forebay_wire::{BlobProgress, BlobRange, Reply, Request, ShowAnswer};
+use forebay_wire::{BlobLength, BlobProgress, BlobRange, PICKED, Reply, Request, ShowAnswer};
 use libfuzzer_sys::fuzz_target;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -77,6 +77,21 @@ fn well_behaved() -> Vec<Request> {
         Request::Leave { handle },
         Request::Ring,
         Request::Stats,
+    ]);
+    let namespace = Namespace::public();
+    let picked = |blob| BlobLength {
+        address: namespace.address(&content(blob)),
+        length: content(blob).len() as u64,
+    };
+    let blobs = vec![picked(2), picked(0), picked(3)];
+    said.extend([
+        Request::Pick { namespace: namespace.id(), blobs },
+        Request::Claim { handle: PICKED, blobs: vec![0, 2] },
+        Request::Put { handle: PICKED, blob: 0, offset: 0, payload: content(2) },
+        Request::Get { handle: PICKED, wait_ms: 1, ranges: vec![range(0), range(1), range(2)] },
+        Request::Release { handle: PICKED, blobs: vec![2] },
+        Request::Evict { handle: PICKED },
+        Request::Pick { namespace: namespace.id(), blobs: Vec::new() },
     ]);
     said
 }

@@ -3,7 +3,8 @@
 
 use bytes::Bytes;
 use forebay_fuzz::seed;
-use forebay_wire::{BlobRange, HEADER_SIZE, Header, Request, SentToken};
+use forebay_core::Namespace;
+use forebay_wire::{BlobLength, BlobRange, HEADER_SIZE, Header, Request, SentToken};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(
@@ -18,6 +19,9 @@ fuzz_target!(
         let released = vec![4096];
         let place = Request::Place { handle: 0, wait_ms: 9, released, ranges };
         seed("place", &place.encode(5).to_bytes());
+        let blob = BlobLength { address: Namespace::public().address(b"x"), length: 1 };
+        let pick = Request::Pick { namespace: Namespace::public().id(), blobs: vec![blob; 3] };
+        seed("pick", &pick.encode(6).to_bytes());
         seed("put", &Request::Put { handle: 0, blob: 1, offset: 0, payload }.encode(4).to_bytes());
     },
     |data: &[u8]| {

@@ -12,7 +12,7 @@ import operator
 import pickle
 import struct
 import sys
-from collections.abc import Callable
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
 
@@ -58,7 +58,7 @@ def _is_plain(torch: Any, tensor: Any) -> bool:
         and not tensor.is_quantized
         and not tensor.is_conj()
         and not tensor.is_neg()
-        and not tensor.has_names()
+        and not getattr(tensor, "has_names", bool)()  # gone from newer PyTorch
         and not tensor.__dict__
     )
 
@@ -90,8 +90,7 @@ def _spelt(part: Any, key: Any) -> bytes:
         return _counted(b"(", b"".join(_spelt(one, key) for one in part))
     if part is None and key is not None:
         return b"n"
-    index: Callable[[], int] | None = getattr(part, "__index__", None)
-    if index is not None:
+    with suppress(TypeError):
         return _counted(b"i", str(operator.index(part)).encode())
     raise TypeError(
         f"the key {key!r} does not tell what an item is: give a str, bytes, int or float, or a"

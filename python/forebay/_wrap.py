@@ -408,9 +408,7 @@ class Wrapped:
         together = AT_ONCE if hasattr(self.dataset, "__getitems__") else 1
         others: list[_Wanted] = []
         for start in range(0, len(missing), together):
-            some = missing[start : start + together]
-            rights = picks.claim([one.pick for one in some])
-            pairs = list(zip(some, rights, strict=True))
+            pairs = self._claim(missing[start : start + together])
             self._read_some([pair for pair in pairs if pair[1] != "others"], found)
             others += [one for one, right in pairs if right == "others"]
         for one in others:
@@ -432,18 +430,31 @@ class Wrapped:
             return False
         return True
 
+    def _claim(self, some: list[_Wanted]) -> list[tuple[_Wanted, str]]:
+        """Who reads them: we, somebody else, or everyone for itself."""
+        rights = self._picks.claim([one.pick for one in some])
+        pairs = list(zip(some, rights, strict=True))
+        told = self._told([one for one, right in pairs if right == "claim" and one.seen is None])
+        return [(one, "others" if one.item in told else right) for one, right in pairs]
+
+    def _told(self, claimed: list[_Wanted]) -> set[int]:
+        """Of those that nobody had seen, what others have seen until we were granted the claim."""
+        if not claimed:
+            return set()
+        with suppress(ForebayError):
+            self._catalogue.refresh()
+        for one in claimed:
+            one.seen = self._catalogue.find(one.key)
+        told = [one for one in claimed if one.seen is not None]
+        if told:
+            self._picks.release([one.unseen for one in told])
+        return {one.item for one in told}
+
     def _wait_for(self, one: _Wanted, found: dict[int, Any]) -> None:
         """Somebody else reads the item, or did a moment ago."""
-        picks = self._picks
-        settled = picks.settle(one.pick)
-        if one.seen is None:
-            with suppress(ForebayError):
-                self._catalogue.refresh()
-            one.seen = self._catalogue.find(one.key)
-            if one.seen is not None:
-                if settled == "claim":
-                    picks.release([one.unseen])
-                settled = picks.settle(one.pick)
+        settled = self._picks.settle(one.pick)
+        if settled == "claim" and one.seen is None and self._told([one]):
+            settled = self._picks.settle(one.pick)
         if isinstance(settled, bytes):
             if self._accept(one, settled, found):
                 self._tally.add(hits=1, waited=1)

@@ -156,7 +156,7 @@ def test_torchrun_with_two_processes(world: World, tmp_path: Path) -> None:
     assert ran.stdout.count(f"epoch 102 102 {len(set(CONTENTS))}") == 2, ran.stdout
 
 
-@pytest.mark.parametrize("what", ["DataLoader", "Mixture", "Sampler"])
+@pytest.mark.parametrize("what", ["DataLoader", "Mixture", "Sampler", "wrap"])
 def test_the_examples_of_the_docstrings(world: World, what: str) -> None:
     datasets = {name: world.dataset(cache=None) for name in ("dataset", "another")}
     names = {"forebay": forebay, "torch": torch, **datasets}

@@ -62,6 +62,16 @@ pub enum Settled {
     Read(Right),
 }
 
+/// What a node said of a blob.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Found {
+    Bytes(Vec<u8>),
+    /// It does not have it, or not what hashes to its address.
+    Absent,
+    /// It said nothing.
+    NoAnswer,
+}
+
 /// A way to blobs, for one thread. Notices a fork, and makes connections of its own there.
 #[derive(Debug)]
 pub struct Picks {
@@ -131,7 +141,12 @@ impl Picks {
 
     /// The blobs that are resident.
     pub fn get(&mut self, picks: &[Pick]) -> Vec<Option<Vec<u8>>> {
-        self.get_within(Duration::ZERO, picks).into_iter().map(Option::flatten).collect()
+        let found = self.get_within(Duration::ZERO, picks).into_iter();
+        let bytes = |found| match found {
+            Found::Bytes(bytes) => Some(bytes),
+            Found::Absent | Found::NoAnswer => None,
+        };
+        found.map(bytes).collect()
     }
 
     /// Asks to be the one who reads these.
@@ -162,9 +177,9 @@ impl Picks {
                     Some(ClaimAnswer::TooMany) | None => Fact::NodeFailed,
                 },
                 Step::Get(wait) => match self.get_within(wait, &[*pick]).remove(0) {
-                    Some(Some(bytes)) => return Settled::Bytes(bytes),
-                    Some(None) => Fact::Absent,
-                    None => Fact::NodeFailed,
+                    Found::Bytes(bytes) => return Settled::Bytes(bytes),
+                    Found::Absent => Fact::Absent,
+                    Found::NoAnswer => Fact::NodeFailed,
                 },
                 Step::Pause(pause) => {
                     thread::sleep(pause);
@@ -225,16 +240,16 @@ impl Picks {
         answers
     }
 
-    /// The blobs; within, nothing for those that are missing; and nothing at all if the node gave no answer.
-    fn get_within(&mut self, wait: Duration, picks: &[Pick]) -> Vec<Option<Option<Vec<u8>>>> {
-        let mut contents = vec![None; picks.len()];
+    /// The blobs, if they are resident or become so within `wait`.
+    fn get_within(&mut self, wait: Duration, picks: &[Pick]) -> Vec<Found> {
+        let mut all = vec![Found::NoAnswer; picks.len()];
         self.with_owners(picks, |client, handle, blobs, places| {
-            let length = |place: usize| usize::try_from(picks[place].length).ok();
-            let mut found: Vec<Vec<u8>> =
-                places.iter().map(|place| vec![0; length(*place).unwrap_or(0)]).collect();
-            let mut wanted = Vec::with_capacity(found.len());
-            let mut whose = Vec::with_capacity(found.len());
-            for (at, content) in found.iter_mut().enumerate() {
+            let length = |place: usize| usize::try_from(picks[place].length).unwrap_or(0);
+            let mut contents: Vec<Vec<u8>> =
+                places.iter().map(|place| vec![0; length(*place)]).collect();
+            let mut wanted = Vec::with_capacity(contents.len());
+            let mut whose = Vec::with_capacity(contents.len());
+            for (at, content) in contents.iter_mut().enumerate() {
                 let mut offset = 0;
                 for into in content.chunks_mut(PAYLOAD_SIZE_MAX) {
                     let next = offset + into.len() as u64;
@@ -244,26 +259,23 @@ impl Picks {
                 }
             }
             let answers = client.get(handle, wait, &mut wanted)?;
-            let mut is_whole = vec![true; found.len()];
+            let mut is_whole = vec![true; contents.len()];
             for (at, answer) in whose.into_iter().zip(answers) {
                 is_whole[at] &= answer == GetAnswer::Hit;
             }
-            for ((place, content), is_whole) in places.iter().zip(found).zip(is_whole) {
-                contents[*place] = Some(is_whole.then_some(content));
+            for ((place, content), is_whole) in places.iter().zip(contents).zip(is_whole) {
+                all[*place] = if is_whole { Found::Bytes(content) } else { Found::Absent };
             }
             Ok(())
         });
-        for (pick, content) in picks.iter().zip(&mut contents) {
-            let found = content.as_mut().and_then(Option::take);
-            if let (Some(content), Some(found)) = (content, found) {
-                if self.namespace.address(&found) == pick.address {
-                    *content = Some(found);
-                } else {
-                    self.wrong += 1;
-                }
+        for (pick, found) in picks.iter().zip(&mut all) {
+            if matches!(found, Found::Bytes(bytes) if self.namespace.address(bytes) != pick.address)
+            {
+                *found = Found::Absent;
+                self.wrong += 1;
             }
         }
-        contents
+        all
     }
 
     /// Does something with the owners of blobs: it is told their ordinals there, and their places here.
@@ -314,5 +326,73 @@ impl Picks {
             None => Subject::Picks(namespace.id()),
         };
         act(nodes, &Caller { subject, job, credentials, interrupt })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read as _, Write as _},
+        os::unix::net::{UnixListener, UnixStream},
+        sync::{
+            Arc,
+            atomic::{AtomicU64, Ordering::SeqCst},
+        },
+    };
+
+    use forebay_wire::{HEADER_SIZE, Header, PICKED, Reply, Request};
+
+    use super::*;
+
+    fn next_request(socket: &mut UnixStream) -> Option<(u64, Request)> {
+        let mut header = [0; HEADER_SIZE];
+        socket.read_exact(&mut header).ok()?;
+        let header = Header::decode(&header).unwrap();
+        let mut body = vec![0; header.body_size];
+        socket.read_exact(&mut body).unwrap();
+        Some((header.id, Request::decode(&header, &body.into()).unwrap()))
+    }
+
+    /// A node that gives these bytes for whatever is asked, and says that it has everything.
+    fn lying(bytes: &'static [u8], asked: Arc<AtomicU64>) -> Picks {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("node.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        thread::spawn(move || {
+            let _directory = directory;
+            let mut socket = listener.accept().unwrap().0;
+            while let Some((id, request)) = next_request(&mut socket) {
+                let reply = match request {
+                    Request::Hello { .. } => Reply::Hello { version: 1, lease_ms: 1000 },
+                    Request::Ring => Reply::Ring(None),
+                    Request::Pick { .. } => Reply::Open { handle: PICKED },
+                    Request::Segment { .. } => Reply::Segment { size: 0 },
+                    Request::Claim { .. } => Reply::Claim { answers: vec![ClaimAnswer::Present] },
+                    Request::Get { .. } => {
+                        asked.fetch_add(1, SeqCst);
+                        let payload = Bytes::from_static(bytes);
+                        Reply::Get { index: 0, answer: GetAnswer::Hit, payload }
+                    }
+                    other => panic!("{other:?}"),
+                };
+                socket.write_all(&reply.encode(id).to_bytes()).unwrap();
+            }
+        });
+        Picks::new(Some(Contacts::from(path)), Namespace::public(), None, "job")
+    }
+
+    /// Promise 1, against the node itself: whoever unpickles what it is given does what it says.
+    #[test]
+    fn what_does_not_hash_to_its_address_is_never_seen() {
+        let address = Namespace::public().address(b"right");
+        let pick = Pick { address, length: 5, ordinal: 0 };
+        let mut picks = lying(b"right", Arc::default());
+        assert_eq!(picks.get(&[pick]), [Some(b"right".to_vec())]);
+        let asked = Arc::<AtomicU64>::default();
+        let mut picks = lying(b"wrong", Arc::clone(&asked));
+        assert_eq!((picks.get(&[pick]), picks.wrong()), (vec![None], 1));
+        // Nor does a node that promises it again and again hold anybody up.
+        assert_eq!(picks.settle(&pick), Settled::Read(Right::Alone));
+        assert_eq!((picks.wrong(), asked.load(SeqCst)), (3, 3));
     }
 }

@@ -85,7 +85,7 @@ impl<'a> Job<'a> {
             Ok(answer) => self.membership.answered(answer),
             Err(error) => panic!("{error}"),
         }
-        if self.membership.is_due(Duration::MAX) && self.membership.loading().is_empty() {
+        if self.membership.is_due(Duration::MAX, sampler) && self.membership.loading().is_empty() {
             return;
         }
         // The agent's work: what is needed of what is on its way.
