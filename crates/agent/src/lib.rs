@@ -14,7 +14,7 @@ mod warm;
 
 use std::{future::Future, path::PathBuf, pin::pin, sync::Arc};
 
-use forebay_core::{Namespace, digest::Digest, ring::Contacts};
+use forebay_core::{ByteSize, Namespace, digest::Digest, ring::Contacts};
 use forebay_identity::Credentials;
 use forebay_origin::Origin;
 use forebay_server::{Accepted, Audience, Listener, session};
@@ -44,7 +44,12 @@ pub struct Config {
     pub mirror: bool,
     /// Whose key proves what was fetched.
     pub namespace: Namespace,
+    /// How much memory is used for blobs that no node keeps.
+    pub memory: ByteSize,
 }
+
+/// Enough for packs that serve many items, and to fetch ahead without a node.
+pub const MEMORY: ByteSize = ByteSize::mib(256);
 
 /// An agent that is ready to serve.
 pub struct Agent {

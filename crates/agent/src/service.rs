@@ -96,8 +96,17 @@ impl Memory {
 
 impl AgentService {
     pub fn new(config: Config) -> Self {
-        let Config { nodes, credentials, job, digest, origin, mirror, namespace, socket: _ } =
-            config;
+        let Config {
+            nodes,
+            credentials,
+            job,
+            digest,
+            origin,
+            mirror,
+            namespace,
+            memory,
+            socket: _,
+        } = config;
         let counters = Arc::<AgentCounters>::default();
         Self {
             links: Links::new(nodes, credentials, job, digest.clone(), Arc::clone(&counters)),
@@ -105,7 +114,7 @@ impl AgentService {
             origin,
             mirror,
             namespace,
-            kept: Mutex::default(),
+            kept: Mutex::new(Kept::new(memory)),
             memory: Memory(Arc::new(Semaphore::new(usize::try_from(MEMORY_KIB).expect("small")))),
             counters,
             obtaining: Mutex::default(),

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use forebay_agent::{Behind, Config, Ended, Warmed, Warming, Why};
+use forebay_agent::{Behind, Config, Ended, MEMORY, Warmed, Warming, Why};
 use forebay_client::Reader;
 use forebay_core::{
     ByteSize,
@@ -158,6 +158,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         mirror: *url != digest.summary().origin,
         digest: digest.clone(),
         namespace,
+        memory: MEMORY,
     };
     let bar = output::progress("warming");
     // Of what was there before nobody measures the speed.

@@ -38,7 +38,7 @@ pub use getting::Wanted;
 pub use layout::{Layout, LayoutError};
 pub use member::{Ask, Member, Reported};
 pub use opening::{Handle, Next, OpenError, Opening, greeted, hello};
-pub use reader::{Counts, Reader, is_resident};
+pub use reader::{Counts, Reader};
 pub use recent::{Asking, RecentPresence};
 use stream::Stream;
 pub use view::View;

@@ -17,9 +17,6 @@ use forebay_wire::{ErrorCode, Refusal};
 
 use crate::{epoch::Epoch, layout::Layout};
 
-/// Reports take at most one part in so many of the job's time: large pieces take long to look through.
-const SHARE: u32 = 20;
-
 /// The way to the nodes, whatever waits for them.
 pub trait Ask {
     /// Why there is no way.
@@ -52,8 +49,6 @@ pub struct Member {
     is_answered: bool,
     /// This node does not want to hear of it. Until the next epoch nothing is reported.
     is_refused: bool,
-    /// When to report again, at the earliest.
-    next: Duration,
     reports: u64,
     open: [Vec<u32>; 2],
 }
@@ -66,7 +61,6 @@ impl Member {
             clock: Instant::now(),
             is_answered: false,
             is_refused: false,
-            next: Duration::ZERO,
             reports: 0,
             open: Default::default(),
         }
@@ -76,8 +70,6 @@ impl Member {
     pub fn begin(&mut self, epoch: u64) {
         self.membership.begin(epoch);
         (self.is_answered, self.is_refused) = (false, false);
-        // However long the last report took: without an answer the epoch would be drawn without directions.
-        self.next = Duration::ZERO;
     }
 
     /// Reports, if it is time to.
@@ -88,7 +80,7 @@ impl Member {
         epoch: &Epoch,
     ) -> Result<Reported, A::Error> {
         let began = self.clock.elapsed();
-        if self.is_refused || began < self.next || !self.membership.is_due(began) {
+        if self.is_refused || !self.membership.is_due(began) {
             return Ok(Reported::Nothing);
         }
         let mut reported = Reported::Nothing;
@@ -117,8 +109,8 @@ impl Member {
             }
             break;
         }
-        let took = self.clock.elapsed().saturating_sub(began);
-        self.next = self.clock.elapsed() + took * SHARE;
+        let now = self.clock.elapsed();
+        self.membership.report_took(now, now.saturating_sub(began));
         Ok(reported)
     }
 

@@ -8,18 +8,19 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
-/// All of them together.
-const BYTES_MAX: usize = 256 << 20;
+use crate::ByteSize;
 
 /// What is kept.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Kept {
+    /// All of them together.
+    bytes_max: u64,
     blobs: BTreeMap<u64, Blob>,
     /// In the order in which they came. Those asked for are also in `asked`, and skipped here.
     fresh: VecDeque<u64>,
     asked: VecDeque<u64>,
-    bytes: usize,
-    bytes_fresh: usize,
+    bytes: u64,
+    bytes_fresh: u64,
 }
 
 #[derive(Debug)]
@@ -29,12 +30,24 @@ struct Blob {
 }
 
 impl Kept {
+    /// Nothing yet, and never more than this.
+    pub fn new(most: ByteSize) -> Self {
+        Self {
+            bytes_max: most.0,
+            blobs: BTreeMap::new(),
+            fresh: VecDeque::new(),
+            asked: VecDeque::new(),
+            bytes: 0,
+            bytes_fresh: 0,
+        }
+    }
+
     /// The bytes of a blob, which has now been asked for.
     pub fn take_note_of(&mut self, blob: u64) -> Option<Bytes> {
         let kept = self.blobs.get_mut(&blob)?;
         if kept.is_fresh {
             kept.is_fresh = false;
-            self.bytes_fresh -= kept.content.len();
+            self.bytes_fresh -= kept.content.len() as u64;
             self.asked.push_back(blob);
         }
         Some(kept.content.clone())
@@ -47,19 +60,20 @@ impl Kept {
 
     /// Whether more may be fetched ahead: if it fits beside what nobody has asked for yet.
     pub fn has_room_ahead(&self, length: u64) -> bool {
-        self.bytes_fresh as u64 + length <= BYTES_MAX as u64
+        self.bytes_fresh + length <= self.bytes_max
     }
 
     /// Keeps a blob; what has to go for it goes.
     pub fn insert(&mut self, blob: u64, content: Bytes) {
-        if content.len() > BYTES_MAX || self.blobs.contains_key(&blob) {
+        let length = content.len() as u64;
+        if length > self.bytes_max || self.blobs.contains_key(&blob) {
             return;
         }
-        self.bytes += content.len();
-        self.bytes_fresh += content.len();
+        self.bytes += length;
+        self.bytes_fresh += length;
         self.blobs.insert(blob, Blob { content, is_fresh: true });
         self.fresh.push_back(blob);
-        while self.bytes > BYTES_MAX {
+        while self.bytes > self.bytes_max {
             let oldest = self.asked.pop_front().or_else(|| self.fresh.pop_front());
             self.drop(oldest.expect("what has bytes has a place"));
         }
@@ -72,8 +86,9 @@ impl Kept {
 
     fn drop(&mut self, blob: u64) {
         if let Some(Blob { content, is_fresh }) = self.blobs.remove(&blob) {
-            self.bytes -= content.len();
-            self.bytes_fresh -= if is_fresh { content.len() } else { 0 };
+            let length = content.len() as u64;
+            self.bytes -= length;
+            self.bytes_fresh -= if is_fresh { length } else { 0 };
         }
     }
 }
@@ -84,8 +99,9 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_and_what_was_used_goes_first() {
-        let mut kept = Kept::default();
-        let piece = Bytes::from(vec![0; BYTES_MAX / 4]);
+        let most = ByteSize::mib(1);
+        let mut kept = Kept::new(most);
+        let piece = Bytes::from(vec![0; 256 << 10]);
         for blob in 0..4 {
             assert!(kept.has_room_ahead(piece.len() as u64));
             kept.insert(blob, piece.clone());
@@ -100,7 +116,7 @@ mod tests {
             kept.insert(blob, piece.clone());
             kept.take_note_of(blob);
         }
-        assert!(kept.bytes <= BYTES_MAX && kept.blobs.len() <= 4);
+        assert!(kept.bytes <= most.0 && kept.blobs.len() <= 4);
         assert!(kept.fresh.len() <= 30 && kept.asked.len() <= 5);
     }
 }

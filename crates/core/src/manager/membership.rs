@@ -15,6 +15,8 @@ use crate::{
 const REPORT_EVERY: Duration = Duration::from_millis(100);
 /// and even then not more often than this.
 const REPORT_PAUSE: Duration = Duration::from_millis(5);
+/// Reports take at most one part in so many of the job's time: large pieces take long to look through.
+const REPORT_SHARE: u32 = 20;
 /// Times of mini-batches that are kept for one report.
 const TIMES_MAX: usize = 1 << 10;
 
@@ -39,6 +41,9 @@ pub struct Membership {
     places: Vec<Place>,
     forced: u32,
     reported_at: Option<Duration>,
+    /// How long the last report took, and when the next may come.
+    report_took: Duration,
+    not_before: Duration,
 }
 
 /// How fast a job draws, or would if nothing held it up.
@@ -69,6 +74,8 @@ impl Membership {
             places,
             forced: 0,
             reported_at: None,
+            report_took: Duration::ZERO,
+            not_before: Duration::ZERO,
         }
     }
 
@@ -78,10 +85,15 @@ impl Membership {
         self.tells_all = true;
         self.released.clear();
         self.reported_at = None;
+        // However long the last report took: without an answer the epoch would be drawn without directions.
+        self.not_before = Duration::ZERO;
     }
 
     /// Whether it is time for a report.
     pub fn is_due(&self, now: Duration) -> bool {
+        if now < self.not_before {
+            return false;
+        }
         let Some(last) = self.reported_at else { return true };
         let is_urgent = self.tells_all || !self.released.is_empty();
         let pause = if is_urgent { REPORT_PAUSE } else { REPORT_EVERY };
@@ -163,6 +175,13 @@ impl Membership {
         self.tells_all = true;
     }
 
+    /// The last report took so long, with its answer. One that took long says nothing: something else may have
+    /// kept the machine busy, and others wait for what this job has to say. Two in a row do.
+    pub fn report_took(&mut self, now: Duration, took: Duration) {
+        let lesser = took.min(std::mem::replace(&mut self.report_took, took));
+        self.not_before = now.saturating_add(lesser.saturating_mul(REPORT_SHARE));
+    }
+
     /// What to draw the next batch from.
     pub fn directions(&self, batch: u64, sampler: &Sampler) -> Directions {
         self.open.directions(batch, |piece| sampler.unread(piece))
@@ -216,5 +235,28 @@ impl Pace {
         let nanos = self.busy.as_nanos();
         let rate = (u128::from(self.bytes) * 1_000_000_000).checked_div(nanos).unwrap_or(0);
         ByteRate(ByteSize(u64::try_from(rate).unwrap_or(u64::MAX)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A chunk is not full before all who read it have said so: a job that was held up once must not keep the
+    /// others waiting for long.
+    #[test]
+    fn one_slow_report_does_not_silence_a_job() {
+        let at = Duration::from_millis;
+        let mut member = Membership::new(1, 1, 10, Vec::new());
+        member.report_took(at(300), at(200));
+        assert!(member.is_due(at(300)), "the first");
+        member.report_took(at(400), at(1));
+        assert!(!member.is_due(at(419)) && member.is_due(at(420)));
+        member.report_took(at(700), at(200));
+        assert!(member.is_due(at(720)), "one of many");
+        member.report_took(at(1000), at(100));
+        assert!(!member.is_due(at(2999)) && member.is_due(at(3000)), "it is slow");
+        member.begin(2);
+        assert!(member.is_due(at(1001)), "an epoch begins with directions");
     }
 }
