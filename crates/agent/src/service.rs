@@ -98,8 +98,17 @@ impl Memory {
 
 impl AgentService {
     pub fn new(config: Config) -> Self {
-        let Config { nodes, credentials, job, digest, origin, mirror, namespace, memory, socket: _ } =
-            config;
+        let Config {
+            nodes,
+            credentials,
+            job,
+            digest,
+            origin,
+            mirror,
+            namespace,
+            memory,
+            socket: _,
+        } = config;
         let counters = Arc::<AgentCounters>::default();
         Self {
             links: Links::new(nodes, credentials, job, digest.clone(), Arc::clone(&counters)),

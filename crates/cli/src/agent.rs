@@ -1,8 +1,7 @@
 //! `forebay agent`: the process beside a job.
 
 use std::{
-    collections::BTreeMap, fs, io::Read as _, os::fd::OwnedFd, path::PathBuf, thread,
-    time::Duration,
+    collections::BTreeMap, fs, io::Read as _, os::fd::OwnedFd, path::PathBuf, time::Duration,
 };
 
 use anyhow::{Context as _, bail};
@@ -11,10 +10,6 @@ use forebay_core::{ByteSize, kept::KEPT_MAX, ring::Contacts};
 use forebay_digest::open;
 use forebay_origin::Origin;
 use forebay_server::read_node_list;
-use rustix::{
-    event::{PollFd, PollFlags, poll},
-    process::{Pid, PidfdFlags, pidfd_open},
-};
 
 use crate::{
     output::{self, Verdict},
@@ -62,7 +57,7 @@ pub struct Args {
     /// The key file of the digest's namespace, if it is private.
     #[arg(long, value_name = "FILE")]
     namespace_key: Option<PathBuf>,
-    /// How much of what no node keeps is held in memory.
+    /// How much of what no node keeps is held in memory: what was fetched ahead, and packs that serve several items.
     #[arg(long, value_name = "SIZE", env = "FOREBAY_AGENT_MEMORY", default_value_t = KEPT_MAX)]
     memory: ByteSize,
     /// Read options as one JSON object from standard input: endpoint, `access_key`, `secret_key`, anonymous.
@@ -79,7 +74,7 @@ Examples:
 
 pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     let asked = stop::asked()?;
-    let job = args.job_pid.map(job_process).transpose()?;
+    let job = args.job_pid.map(stop::process).transpose().context("watch the job")?;
     let file = open(&args.digest)?;
     let key_file = args.namespace_key.as_ref();
     let namespace = reach::namespace_of(&args.digest, &file.digest, key_file)?;
@@ -128,22 +123,12 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     Ok(Verdict::Yes)
 }
 
-fn job_process(pid: i32) -> anyhow::Result<OwnedFd> {
-    let pid = Pid::from_raw(pid).context("a process id is above nought")?;
-    pidfd_open(pid, PidfdFlags::empty()).context("the job's process is gone")
-}
-
 /// Completes when the job's process has ended; never, if there is none to watch.
 async fn ended(job: Option<OwnedFd>) {
-    let Some(job) = job else { return std::future::pending().await };
-    let (tell, told) = tokio::sync::oneshot::channel();
-    // It waits for as long as the agent lives, so it is no task of the runtime's.
-    thread::spawn(move || {
-        let mut watched = [PollFd::new(&job, PollFlags::IN)];
-        while matches!(poll(&mut watched, None), Ok(0) | Err(rustix::io::Errno::INTR)) {}
-        let _ = tell.send(());
-    });
-    let _ = told.await;
+    match job {
+        Some(job) => stop::ended(job).await,
+        None => std::future::pending().await,
+    }
 }
 
 fn take_options(options: &mut forebay_origin::Options) -> anyhow::Result<()> {

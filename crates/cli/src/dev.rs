@@ -4,7 +4,8 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
 use forebay_core::units::{ByteRate, parse_duration};
-use forebay_dev_origin::{ACCESS_KEY, Config, SECRET_KEY};
+use forebay_dev_origin::Config;
+use forebay_server::session::fresh_nonce;
 
 use crate::{
     output::{self, Verdict},
@@ -17,7 +18,7 @@ pub enum Command {
     /// A real S3 server over a directory: signed, shaped and counted.
     ///
     /// The directories in DIR are the buckets. One line of JSON on standard output tells the endpoint
-    /// and the credentials, which are not secret: it serves loopback only. Counters of requests and
+    /// and the credentials, which are not secret unless you say so: it serves loopback only. Counters of requests and
     /// bytes, in total and per object, are at /-/counters; POST /-/counters/reset begins anew.
     #[command(after_help = ORIGIN_EXAMPLES)]
     Origin(OriginArgs),
@@ -58,6 +59,9 @@ pub struct OriginArgs {
     /// Decides which requests fail.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
+    /// Take a secret that nobody else knows, instead of the public one: for data that others must not change.
+    #[arg(long)]
+    private: bool,
 }
 
 pub async fn run(command: Command) -> anyhow::Result<Verdict> {
@@ -70,14 +74,24 @@ pub async fn run(command: Command) -> anyhow::Result<Verdict> {
     }
 }
 
+/// A secret that nobody can guess.
+pub fn secret() -> anyhow::Result<String> {
+    let nonce = fresh_nonce().context("the system has no randomness")?;
+    Ok(nonce.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 async fn origin(args: OriginArgs) -> anyhow::Result<Verdict> {
-    let config = Config {
+    let mut config = Config {
         bandwidth: args.bandwidth,
         latency: args.latency,
         fail_rate: args.fail_rate,
         seed: args.seed,
         ..Config::new(args.root)
     };
+    if args.private {
+        config.secret_key = secret()?;
+    }
+    let told = [config.access_key.clone(), config.secret_key.clone()];
     let listener = tokio::net::TcpListener::bind(args.listen)
         .await
         .with_context(|| format!("listen on {} (is another server there?)", args.listen))?;
@@ -87,8 +101,8 @@ async fn origin(args: OriginArgs) -> anyhow::Result<Verdict> {
         // Announce only once `run` has accepted the configuration.
         let told = serde_json::json!({
             "endpoint": format!("http://{address}"),
-            "access_key": ACCESS_KEY,
-            "secret_key": SECRET_KEY,
+            "access_key": told[0],
+            "secret_key": told[1],
         });
         let _ = output::data(&format!("{told}\n"));
         asked.await;

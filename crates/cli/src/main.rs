@@ -54,7 +54,7 @@ Examples:
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Two jobs read one dataset from a slow origin: first straight, then through forebay.
+    /// Seven jobs read one dataset from a slow origin: first straight, then through a small cache.
     Demo(demo::Args),
     #[command(hide = true)]
     DemoJob(demo::job::Args),

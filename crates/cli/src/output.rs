@@ -218,6 +218,12 @@ pub fn item_bar(what: &str, items: u64) -> ProgressBar {
     ProgressBar::new(items).with_prefix(what.to_owned()).with_style(style.progress_chars("=> "))
 }
 
+/// A line below several bars, which says how things stand.
+pub fn status_line() -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg}").expect("a valid template");
+    ProgressBar::new_spinner().with_style(style)
+}
+
 /// A bar over work of which only the share that is done is known; silent unless a person is watching.
 pub fn share_bar(what: &str) -> ProgressBar {
     if !io::stderr().is_terminal() {

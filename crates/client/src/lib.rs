@@ -40,7 +40,7 @@ pub use layout::{Layout, LayoutError};
 pub use member::{Ask, Member, Reported};
 pub use opening::{Handle, Next, OpenError, Opening, greeted, hello};
 pub use picks::{Pick, Picks, Right, Settled};
-pub use reader::{Asked, Counts, Reader, is_resident};
+pub use reader::{Asked, Counts, Reader};
 pub use recent::{Asking, RecentPresence};
 use stream::Stream;
 pub use view::View;

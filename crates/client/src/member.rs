@@ -17,11 +17,6 @@ use forebay_wire::{ErrorCode, Refusal};
 
 use crate::{epoch::Epoch, layout::Layout};
 
-/// Reports take at most one part in so many of the job's time: large pieces take long to look through.
-const SHARE: u32 = 20;
-/// Those that others wait for may take more.
-const SHARE_URGENT: u32 = 4;
-
 /// The way to the nodes, whatever waits for them.
 pub trait Ask {
     /// Why there is no way.
@@ -54,8 +49,6 @@ pub struct Member {
     is_answered: bool,
     /// This node does not want to hear of it. Until the next epoch nothing is reported.
     is_refused: bool,
-    /// When the last report was over, and how long it took.
-    last: (Duration, Duration),
     reports: u64,
     open: [Vec<u32>; 2],
 }
@@ -68,7 +61,6 @@ impl Member {
             clock: Instant::now(),
             is_answered: false,
             is_refused: false,
-            last: (Duration::ZERO, Duration::ZERO),
             reports: 0,
             open: Default::default(),
         }
@@ -78,8 +70,6 @@ impl Member {
     pub fn begin(&mut self, epoch: u64) {
         self.membership.begin(epoch);
         (self.is_answered, self.is_refused) = (false, false);
-        // However long the last report took: without an answer the epoch would be drawn without directions.
-        self.last = (Duration::ZERO, Duration::ZERO);
     }
 
     /// Reports, if it is time to.
@@ -90,7 +80,7 @@ impl Member {
         epoch: &Epoch,
     ) -> Result<Reported, A::Error> {
         let began = self.clock.elapsed();
-        if self.is_refused || !self.is_due(began, epoch.sampler()) {
+        if self.is_refused || !self.membership.is_due(began, epoch.sampler()) {
             return Ok(Reported::Nothing);
         }
         let mut reported = Reported::Nothing;
@@ -119,15 +109,9 @@ impl Member {
             }
             break;
         }
-        let over = self.clock.elapsed();
-        self.last = (over, over.saturating_sub(began));
+        let now = self.clock.elapsed();
+        self.membership.report_took(now, now.saturating_sub(began));
         Ok(reported)
-    }
-
-    fn is_due(&self, now: Duration, sampler: &Sampler) -> bool {
-        let (over, took) = self.last;
-        let share = if self.membership.is_urgent(sampler) { SHARE_URGENT } else { SHARE };
-        now >= over + took * share && self.membership.is_due(now, sampler)
     }
 
     /// Whether the next batch would have to be completed by what is not open, though another piece may be open

@@ -321,16 +321,6 @@ impl Reader {
     }
 }
 
-/// Whether an item's blob was resident when [`Reader::presence`] said this. A damaged row is nobody's:
-/// whoever reads it is told.
-pub fn is_resident(digest: &Digest, presence: &[u8], item: ItemOrdinal) -> bool {
-    let Some(place) = digest.item(item).ok().filter(|_| !presence.is_empty()) else {
-        return false;
-    };
-    let byte = usize::try_from(place.blob.0 / 8).ok().and_then(|at| presence.get(at));
-    byte.is_some_and(|byte| byte >> (place.blob.0 % 8) & 1 == 1)
-}
-
 fn connect(
     credentials: &Credentials,
     endpoint: &Endpoint,

@@ -32,6 +32,12 @@ impl View {
     }
 }
 
+impl From<Vec<u8>> for View {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::own(bytes)
+    }
+}
+
 impl Deref for View {
     type Target = [u8];
 

@@ -2,12 +2,12 @@
 //! instead of jobs.
 
 pub mod grouped;
+pub mod svg;
 pub mod tier;
 pub mod train;
 
 mod belady;
 mod section;
-mod svg;
 mod written;
 
 pub use section::Section;

@@ -2,23 +2,33 @@
 
 use std::fmt::{self, Write as _};
 
-pub(crate) const WIDTH: f64 = 860.0;
-pub(crate) const LEFT: f64 = 70.0;
-pub(crate) const RIGHT: f64 = 30.0;
-pub(crate) const TOP: f64 = 50.0;
-pub(crate) const PANEL: f64 = 300.0;
-pub(crate) const GAP: f64 = 70.0;
+/// How wide a picture is.
+pub const WIDTH: f64 = 860.0;
+/// Where its panels begin,
+pub const LEFT: f64 = 70.0;
+/// and how far from its edge they end.
+pub const RIGHT: f64 = 30.0;
+/// What is above the first panel.
+pub const TOP: f64 = 50.0;
+/// How high a panel is.
+pub const PANEL: f64 = 300.0;
+/// What is below each.
+pub const GAP: f64 = 70.0;
 
 /// A picture in the making. Lengths are in pixels, from the upper left corner.
-pub(crate) struct Svg {
+#[derive(Debug)]
+pub struct Svg {
     text: String,
 }
 
 /// Where a label's text stands, seen from its place.
-#[derive(Clone, Copy)]
-pub(crate) enum Anchor {
+#[derive(Debug, Clone, Copy)]
+pub enum Anchor {
+    /// To the right of it.
     Start,
+    /// On both sides.
     Middle,
+    /// To the left.
     End,
 }
 
@@ -35,6 +45,7 @@ impl Svg {
         Self { text }
     }
 
+    /// A line.
     pub fn line(&mut self, from: (f64, f64), to: (f64, f64), stroke: &str) {
         self.add(format_args!(
             "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"{stroke}\"/>",
@@ -42,6 +53,7 @@ impl Svg {
         ));
     }
 
+    /// A broken line.
     pub fn dashed(&mut self, from: (f64, f64), to: (f64, f64), stroke: &str) {
         self.add(format_args!(
             "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"{stroke}\" \
@@ -50,10 +62,12 @@ impl Svg {
         ));
     }
 
+    /// Words in black,
     pub fn label(&mut self, at: (f64, f64), anchor: Anchor, text: &str) {
         self.coloured_label(at, anchor, "black", text);
     }
 
+    /// or in a colour.
     pub fn coloured_label(&mut self, at: (f64, f64), anchor: Anchor, fill: &str, text: &str) {
         let anchor = match anchor {
             Anchor::Start => "start",
@@ -68,6 +82,7 @@ impl Svg {
         ));
     }
 
+    /// A filled rectangle.
     pub fn bar(&mut self, at: (f64, f64), size: (f64, f64), fill: &str) {
         self.add(format_args!(
             "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{fill}\"/>",
@@ -75,14 +90,48 @@ impl Svg {
         ));
     }
 
+    /// The same, paler the less opaque it is: 1 is as above, 0 is nothing.
+    pub fn pale_bar(&mut self, at: (f64, f64), size: (f64, f64), fill: &str, opacity: f64) {
+        self.add(format_args!(
+            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{fill}\" \
+             fill-opacity=\"{opacity:.2}\"/>",
+            at.0, at.1, size.0, size.1
+        ));
+    }
+
+    /// A line through these points.
     pub fn curve(&mut self, points: impl Iterator<Item = (f64, f64)>, stroke: &str) {
+        self.polyline(points, stroke, "");
+    }
+
+    /// A broken line through these points.
+    pub fn dashed_curve(&mut self, points: impl Iterator<Item = (f64, f64)>, stroke: &str) {
+        self.polyline(points, stroke, " stroke-dasharray=\"5 4\"");
+    }
+
+    fn polyline(&mut self, points: impl Iterator<Item = (f64, f64)>, stroke: &str, more: &str) {
         let points: Vec<String> = points.map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         self.add(format_args!(
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{stroke}\" stroke-width=\"1.6\"/>",
+            "<polyline points=\"{}\" fill=\"none\" stroke=\"{stroke}\" stroke-width=\"1.6\"{more}/>",
             points.join(" ")
         ));
     }
 
+    /// A coloured square and a word for each, so far from each other.
+    pub fn legend<'a>(
+        &mut self,
+        (left, y): (f64, f64),
+        step: f64,
+        entries: impl Iterator<Item = (&'a str, &'a str)>,
+    ) {
+        for (index, (name, fill)) in entries.enumerate() {
+            let x = left + step * index as f64;
+            self.bar((x, y - 10.0), (10.0, 10.0), fill);
+            self.label((x + 15.0, y), Anchor::Start, name);
+        }
+    }
+
+    /// The whole file.
     pub fn finish(self) -> String {
         self.text + "</svg>\n"
     }
@@ -94,7 +143,7 @@ impl Svg {
 
 /// Colours that can be told apart, so many of them, as every viewer of SVG knows them.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 255")]
-pub(crate) fn colour(index: usize, of: usize) -> String {
+pub fn colour(index: usize, of: usize) -> String {
     const SATURATION: f64 = 0.7;
     const LIGHTNESS: f64 = 0.42;
     let hue = (index % of.max(1)) as f64 * 12.0 / of.max(1) as f64;
@@ -116,25 +165,37 @@ const STEPS_MAX: f64 = 6.0;
 const GRID: &str = "#dddddd";
 
 /// A part of the picture with axes of its own.
-pub(crate) struct Panel {
+#[derive(Debug, Clone, Copy)]
+pub struct Panel {
+    /// Where it begins.
     pub top: f64,
+    /// The value at its right edge,
     pub x_max: f64,
+    /// and at its upper one; both axes begin with nought.
     pub y_max: f64,
 }
 
 impl Panel {
+    /// Where a value is from left to right,
     pub fn x(&self, value: f64) -> f64 {
         LEFT + (WIDTH - LEFT - RIGHT) * value / self.x_max
     }
 
+    /// and from top to bottom.
     pub fn y(&self, value: f64) -> f64 {
         self.top + PANEL * (1.0 - value / self.y_max)
     }
 
     /// Time to the right, in this unit, and whatever the title counts upwards, in steps of at least this.
     pub fn axes(&self, svg: &mut Svg, title: &str, x_unit: &str, step_min: f64) {
-        svg.label((LEFT, self.top - 10.0), Anchor::Start, title);
         self.heights(svg, step_min);
+        self.frame(svg, title, x_unit);
+    }
+
+    /// The same without the axis that goes up: its rows have names.
+    pub fn frame(&self, svg: &mut Svg, title: &str, x_unit: &str) {
+        svg.label((LEFT, self.top - 10.0), Anchor::Start, title);
+        svg.line((LEFT, self.y(0.0)), (WIDTH - RIGHT, self.y(0.0)), GRID);
         for x in ticks(self.x_max, 0.0) {
             svg.label((self.x(x), self.top + PANEL + 16.0), Anchor::Middle, &short(x));
         }
@@ -142,6 +203,7 @@ impl Panel {
         svg.label(below, Anchor::Middle, x_unit);
     }
 
+    /// Lines and figures of the axis that goes up.
     pub fn heights(&self, svg: &mut Svg, step_min: f64) {
         for y in ticks(self.y_max, step_min) {
             svg.line((LEFT, self.y(y)), (WIDTH - RIGHT, self.y(y)), GRID);
@@ -160,7 +222,7 @@ fn ticks(max: f64, step_min: f64) -> impl Iterator<Item = f64> {
 }
 
 /// A figure beside an axis: short, whatever its size.
-pub(crate) fn short(value: f64) -> String {
+pub fn short(value: f64) -> String {
     match value {
         v if v >= 10_000.0 => format!("{:.0}k", v / 1000.0),
         v if v >= 10.0 => format!("{v:.0}"),

@@ -5,8 +5,8 @@ use std::{fs, path::Path};
 use anyhow::ensure;
 use forebay_core::ByteSize;
 
-/// From thumbnails to photographs.
-const LENGTHS: [u64; 6] = [2_000, 8_000, 20_000, 50_000, 110_000, 400_000];
+/// As photographs are, prepared for training.
+const LENGTHS: std::ops::Range<u64> = 50_000..150_000;
 const SEED: u64 = 20;
 
 /// What was made.
@@ -25,7 +25,7 @@ pub fn make(root: &Path, size: ByteSize) -> anyhow::Result<Made> {
         if made.objects < 10 {
             fs::create_dir_all(&class)?;
         }
-        let length = LENGTHS[random.usize(0..LENGTHS.len())] + random.u64(0..1000);
+        let length = random.u64(LENGTHS);
         content.resize(usize::try_from(length)?, 0);
         random.fill(&mut content);
         fs::write(class.join(format!("item {:06}.bin", made.objects)), &content)?;

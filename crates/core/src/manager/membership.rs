@@ -15,6 +15,10 @@ use crate::{
 const REPORT_EVERY: Duration = Duration::from_millis(100);
 /// and even then not more often than this.
 const REPORT_PAUSE: Duration = Duration::from_millis(5);
+/// Reports take at most one part in so many of the job's time: large pieces take long to look through.
+const REPORT_SHARE: u32 = 20;
+/// Those that others wait for may take more.
+const REPORT_SHARE_URGENT: u32 = 4;
 /// Times of mini-batches that are kept for one report.
 const TIMES_MAX: usize = 1 << 10;
 
@@ -39,6 +43,10 @@ pub struct Membership {
     places: Vec<Place>,
     forced: u32,
     reported_at: Option<Duration>,
+    /// How long the last report took.
+    report_took: Duration,
+    /// When it was over, and how long reports take of late.
+    last_report: (Duration, Duration),
 }
 
 /// How fast a job draws, or would if nothing held it up.
@@ -69,6 +77,8 @@ impl Membership {
             places,
             forced: 0,
             reported_at: None,
+            report_took: Duration::ZERO,
+            last_report: (Duration::ZERO, Duration::ZERO),
         }
     }
 
@@ -77,14 +87,24 @@ impl Membership {
         self.epoch = epoch;
         self.tells_all = true;
         self.released.clear();
+        // However long the last report took: without an answer the epoch would be drawn without directions.
         self.reported_at = None;
     }
 
     /// Whether it is time for a report.
     pub fn is_due(&self, now: Duration, sampler: &Sampler) -> bool {
+        self.may_report(now, self.is_urgent(sampler))
+    }
+
+    fn may_report(&self, now: Duration, is_urgent: bool) -> bool {
+        let (pause, share) = if is_urgent {
+            (REPORT_PAUSE, REPORT_SHARE_URGENT)
+        } else {
+            (REPORT_EVERY, REPORT_SHARE)
+        };
         let Some(last) = self.reported_at else { return true };
-        let pause = if self.is_urgent(sampler) { REPORT_PAUSE } else { REPORT_EVERY };
-        now >= last.saturating_add(pause)
+        let (over, took) = self.last_report;
+        now >= last.saturating_add(pause) && now >= over.saturating_add(took.saturating_mul(share))
     }
 
     /// Whether others wait for what there is to say, or this job does for an answer: without it the last of
@@ -191,6 +211,13 @@ impl Membership {
         self.tells_all = true;
     }
 
+    /// The last report took so long, with its answer. One that took long says nothing: something else may have
+    /// kept the machine busy, and others wait for what this job has to say. Two in a row do.
+    pub fn report_took(&mut self, now: Duration, took: Duration) {
+        let lesser = took.min(std::mem::replace(&mut self.report_took, took));
+        self.last_report = (now, lesser);
+    }
+
     /// What to draw the next batch from.
     pub fn directions(&self, batch: u64, sampler: &Sampler) -> Directions {
         self.open.directions(batch, |piece| sampler.unread(piece))
@@ -244,5 +271,30 @@ impl Pace {
         let nanos = self.busy.as_nanos();
         let rate = (u128::from(self.bytes) * 1_000_000_000).checked_div(nanos).unwrap_or(0);
         ByteRate(ByteSize(u64::try_from(rate).unwrap_or(u64::MAX)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A chunk is not full before all who read it have said so: a job that was held up once must not keep the
+    /// others waiting for long.
+    #[test]
+    fn one_slow_report_does_not_silence_a_job() {
+        let at = Duration::from_millis;
+        let mut member = Membership::new(1, 1, 10, Vec::new());
+        member.reported_at = Some(at(100));
+        member.report_took(at(300), at(200));
+        assert!(member.may_report(at(300), false), "the first");
+        member.report_took(at(400), at(1));
+        assert!(!member.may_report(at(419), false) && member.may_report(at(420), false));
+        assert!(!member.may_report(at(403), true) && member.may_report(at(404), true), "urgent");
+        member.report_took(at(700), at(200));
+        assert!(member.may_report(at(720), false), "one of many");
+        member.report_took(at(1000), at(100));
+        assert!(!member.may_report(at(2999), false) && member.may_report(at(3000), false), "slow");
+        member.begin(2);
+        assert!(member.may_report(at(1001), false), "an epoch begins with directions");
     }
 }

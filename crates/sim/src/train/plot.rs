@@ -11,6 +11,8 @@ const TRANSFORM: &str = "#e3c16f";
 const COMPUTE: &str = "#5f9e6e";
 const FAULT: &str = "#b03030";
 const BOUND: &str = "#333333";
+/// So far are the entries of a legend from each other.
+const LEGEND_STEP: f64 = 90.0;
 /// So many faults are named beside their lines; more would cover each other.
 const NAMED_FAULTS: usize = 10;
 
@@ -130,12 +132,22 @@ fn residency(svg: &mut Svg, top: f64, outcome: &Outcome, dataset: &str) {
         1.0,
     );
     for stay in stays() {
-        let (from, to) = (panel.x(stay.from_seconds), panel.x(stay.to_seconds));
-        let y = panel.y(f64::from(stay.chunk) + 0.75);
-        let size = ((to - from).max(0.5), PANEL / chunks * 0.5);
-        svg.bar((from, y), size, &colour(stay.chunk as usize, 10));
+        draw_stay(svg, &panel, stay.chunk, (stay.from_seconds, stay.to_seconds), 1.0);
     }
     faults(&panel, svg, outcome);
+}
+
+/// A chunk, or a share of it, was resident for a while. The panel counts chunks upwards.
+pub fn draw_stay(svg: &mut Svg, panel: &Panel, chunk: u32, (from, to): (f64, f64), share: f64) {
+    let (from, to) = (panel.x(from), panel.x(to));
+    let y = panel.y(f64::from(chunk) + 0.75);
+    let size = ((to - from).max(0.5), PANEL / panel.y_max * 0.5);
+    let fill = colour(chunk as usize, 10);
+    if share < 1.0 {
+        svg.pale_bar((from, y), size, &fill, share);
+    } else {
+        svg.bar((from, y), size, &fill);
+    }
 }
 
 /// Where mini-batches spent their time, as in Quiver's figures 4 and 5.
@@ -152,7 +164,7 @@ fn stages(svg: &mut Svg, top: f64, outcome: &Outcome) {
         1.0,
     );
     let stages = [("read", READ), ("transform", TRANSFORM), ("GPU", COMPUTE)];
-    legend(svg, WIDTH - RIGHT - 270.0, top - 10.0, stages.into_iter());
+    svg.legend((WIDTH - RIGHT - 270.0, top - 10.0), LEGEND_STEP, stages.into_iter());
     let height = PANEL / rows.len() as f64 * 0.7;
     for (index, row) in rows.iter().enumerate() {
         let y = panel.y(index as f64 + 0.85);
@@ -169,15 +181,6 @@ fn spans(row: &StageTimes) -> [(f64, f64, &'static str); 3] {
         (row.transform_from, row.ready_from, TRANSFORM),
         (row.compute_from, row.compute_to, COMPUTE),
     ]
-}
-
-/// A coloured square and a word for each.
-fn legend<'a>(svg: &mut Svg, left: f64, y: f64, entries: impl Iterator<Item = (&'a str, &'a str)>) {
-    for (index, (name, fill)) in entries.enumerate() {
-        let x = left + 90.0 * index as f64;
-        svg.bar((x, y - 10.0), (10.0, 10.0), fill);
-        svg.label((x + 15.0, y), Anchor::Start, name);
-    }
 }
 
 /// Speed-ups over the first policy, side by side, as in Quiver's figure 6, below what none can beat.
@@ -210,11 +213,11 @@ pub fn comparison(comparison: &Comparison) -> String {
     }
     let y = panel.y(0.0) + 46.0;
     let middle = (LEFT + WIDTH - RIGHT) / 2.0;
-    let left = middle - 45.0 * (policies.len() + 1) as f64;
+    let left = middle - LEGEND_STEP / 2.0 * (policies.len() + 1) as f64;
     let colours: Vec<String> = (0..policies.len()).map(|at| colour(at, policies.len())).collect();
     let entries = policies.iter().zip(&colours);
-    legend(&mut svg, left, y, entries.map(|(policy, fill)| (policy.name(), &**fill)));
-    let left = left + 90.0 * policies.len() as f64;
+    svg.legend((left, y), LEGEND_STEP, entries.map(|(policy, fill)| (policy.name(), &**fill)));
+    let left = left + LEGEND_STEP * policies.len() as f64;
     svg.dashed((left, y - 4.0), (left + 24.0, y - 4.0), BOUND);
     svg.label((left + 30.0, y), Anchor::Start, "bound");
     svg.finish()
