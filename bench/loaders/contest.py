@@ -25,8 +25,9 @@ from loaders.peers import OURS, Peer, Task
 from loaders.scenarios import WORKERS, Scenario
 from loaders.team import Epoch, Loader, Team
 
-#: What the page cache may hold of the dataset, where it is capped.
-PAGES_SHARE = 0.15
+#: What the page cache may hold of the dataset, where it is capped; but so many bytes at least, since
+#: a process that needs a little more than it was seen to need would be killed.
+PAGES_SHARE, PAGES_MIN = 0.15, 32_000_000
 
 Measure = Callable[[], Epoch]
 
@@ -109,12 +110,18 @@ class Contest:
         choice = WORKERS if scenario.workers is None else (scenario.workers,)
         with ExitStack() as stack:
             tried: list[tuple[float, Side, ExitStack]] = []
+            problem: Unavailable | None = None
             for workers in choice:
                 mine = stack.enter_context(ExitStack())
-                measure = self._measured(scenario, peer, workers, mine)
-                side = Side(peer, workers, measure)
-                rate = measure().rate if len(choice) > 1 else 0.0
-                tried.append((rate, side, mine))
+                try:
+                    side = Side(peer, workers, self._measured(scenario, peer, workers, mine))
+                    rate = side.measure().rate if len(choice) > 1 else 0.0
+                    tried.append((rate, side, mine))
+                except Unavailable as one:
+                    problem = one
+                    mine.close()
+            if problem is not None and not tried:
+                raise problem
             best = max(tried, key=lambda one: one[0])
             for one in tried:
                 if one is not best:
@@ -159,7 +166,7 @@ class Contest:
         return self.items[scenario.is_small]
 
     def _pages(self, scenario: Scenario) -> int:
-        return int(self._items(scenario).size * PAGES_SHARE)
+        return max(int(self._items(scenario).size * PAGES_SHARE), PAGES_MIN)
 
     def _summarise(self, scenario: Scenario, side: Side) -> None:
         """What is no rate, as medians."""

@@ -120,10 +120,11 @@ class Connection:
                 select.select([ending], [], [], END_SECONDS)
             finally:
                 os.close(ending)
-        self._lines.close()
-        self._socket.close()
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
+        with suppress(OSError):  # a command that was not sent any more
+            self._lines.close()
+        self._socket.close()
 
 
 class Team:
@@ -190,12 +191,24 @@ class Team:
         self._jobs.clear()
         if self._pages is not None:
             self._pages.remove()
+        _sweep(self._cache)
         shutil.rmtree(self._cache, ignore_errors=True)
 
     def _all(self, command: str, **arguments: Any) -> Sequence[dict[str, Any]]:
         for job in self._jobs:
             job.tell(command, **arguments)
         return [job.answer() for job in self._jobs]
+
+
+def _sweep(cache: Path) -> None:
+    """MosaicML Streaming's shared memory outlives a process that was killed: remove what names
+    this cache.
+    """
+    for named in Path("/dev/shm").glob("*_locals"):
+        with suppress(OSError):
+            if os.fsencode(cache) in named.read_bytes():
+                for left in named.parent.glob(named.name.replace("_locals", "_*")):
+                    left.unlink()
 
 
 def prepare(loader: Loader, items: Items, origin: Origin) -> None:

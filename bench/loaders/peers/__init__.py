@@ -26,9 +26,12 @@ BATCH = 64
 #: How many shards a dataset has, for loaders that have shards. Their defaults (64 MB, or 1 GB) suit
 #: hundreds of gigabytes: of half of one, a cache would have next to nothing to choose from.
 SHARDS = 50
-#: How many samples loaders that shuffle by a window are given as one: a fifth of the dataset, which
-#: is what MosaicML Streaming's default is of ImageNet.
+#: How much of the dataset is shuffled as one by loaders that shuffle by a window: a fifth, which is
+#: what MosaicML Streaming's default is of ImageNet.
 WINDOW_SHARE = 0.2
+#: But no more than this of a cache that is limited: a window as large as the cache fetches every
+#: shard many times over.
+WINDOW_SHARE_OF_CACHE = 0.25
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,10 @@ class Task:
     @property
     def window(self) -> int:
         """Samples that are shuffled as one."""
-        return int(self.items.count * WINDOW_SHARE)
+        share = WINDOW_SHARE
+        if self.cache_limit is not None:
+            share = min(share, self.cache_limit / self.items.size * WINDOW_SHARE_OF_CACHE)
+        return int(self.items.count * share)
 
 
 def shard_size(items: Items) -> int:
