@@ -17,8 +17,9 @@ from forebay._processes import binary
 
 #: What a node keeps of its capacity for regions that are not full.
 SPARE = 0.1
-#: The unit of eviction; capacity is a multiple of it.
-REGION = 1 << 20
+#: The unit of eviction; capacity is a multiple of it. One is for the device's own head, and one
+#: because pieces of a dataset are not all of one size.
+REGION, MORE_REGIONS = 1 << 20, 2
 
 
 @dataclass
@@ -61,7 +62,7 @@ def served(directory: Path, arguments: Sequence[str]) -> Iterator[Served]:
 @contextmanager
 def node(directory: Path, share: float, of_bytes: int) -> Iterator[Path]:
     """A node that can keep such a share of a dataset, on flash alone; its socket."""
-    capacity = math.ceil(share * of_bytes / (1 - SPARE) / REGION) * REGION
+    capacity = (math.ceil(share * of_bytes / (1 - SPARE) / REGION) + MORE_REGIONS) * REGION
     directory.mkdir(mode=0o700)
     socket = directory / "node.sock"
     places = ["--socket", str(socket), "--directory", str(directory / "blobs")]

@@ -105,7 +105,7 @@ class Network(nn.Sequential):
 
     def __init__(self) -> None:
         layers: list[nn.Module] = []
-        for inputs, outputs in ((3, 16), (16, 32), (32, 64)):
+        for inputs, outputs in ((3, 12), (12, 24), (24, 48)):
             convolution = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
             layers += [convolution, nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2)]
-        super().__init__(*layers, nn.Flatten(), nn.Linear(64 * 16, 10))
+        super().__init__(*layers, nn.Flatten(), nn.Linear(48 * 16, 10))

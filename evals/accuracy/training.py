@@ -45,14 +45,14 @@ TASKS = {
     "images": Task(
         parts=images,
         batch=100,
-        epochs=5,
+        epochs=4,
         rate=0.01,
         digest=("--layout", "records", "--record-size", f"{images.RECORD}B", "--pack-size", "32KB"),
     ),
     "speech": Task(
         parts=speech,
         batch=32,
-        epochs=6,
+        epochs=5,
         rate=0.004,
         digest=("--columns", "columns.csv"),
         columns=("digit",),
