@@ -25,8 +25,8 @@ from loaders.peers import OURS, Peer, Task
 from loaders.scenarios import WORKERS, Scenario
 from loaders.team import Epoch, Loader, Team
 
-#: What the page cache may hold of the dataset, where it is capped; but so many bytes at least, since
-#: a process that needs a little more than it was seen to need would be killed.
+#: What the page cache may hold of the dataset, where it is capped; but so many bytes at least,
+#: since a process that needs a little more than it was seen to need would be killed.
 PAGES_SHARE, PAGES_MIN = 0.15, 32_000_000
 
 Measure = Callable[[], Epoch]
@@ -117,8 +117,8 @@ class Contest:
                     side = Side(peer, workers, self._measured(scenario, peer, workers, mine))
                     rate = side.measure().rate if len(choice) > 1 else 0.0
                     tried.append((rate, side, mine))
-                except Unavailable as one:
-                    problem = one
+                except Unavailable as unavailable:
+                    problem = unavailable
                     mine.close()
             if problem is not None and not tried:
                 raise problem

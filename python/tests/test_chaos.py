@@ -29,6 +29,7 @@ import torch
 from harness import World
 
 import forebay
+from forebay._processes import binary
 
 #: Ten chunks of 1.5 MiB, of which the node has room for some.
 NUMBERED = [f"{item:04}".encode() * (8 << 10) for item in range(480)]
@@ -210,7 +211,7 @@ class Node:
         return self._directory / "node.sock"
 
     def start(self) -> None:
-        command = [harness.binary(), "serve", "--socket", str(self.socket), *self.OPTIONS]
+        command = [binary(), "serve", "--socket", str(self.socket), *self.OPTIONS]
         command += ["--directory", str(self._directory / "blobs")]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         assert self.process.stdout is not None
