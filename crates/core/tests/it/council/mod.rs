@@ -167,7 +167,7 @@ fn terms_that_all_have_forgotten_begin_anew() {
     world.heal();
     world.run(bound(CALM));
     assert_eq!(number(&mut world), 1, "from the beginning");
-    assert!(there(&world) * 2 > before, "what was there is not thrown away: {}", there(&world));
+    assert!(there(&world) * 2 > before, "what was there is not thrown away: {} of {before}", there(&world));
     check_rotation(&mut world);
 }
 
