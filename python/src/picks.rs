@@ -30,7 +30,6 @@ pub struct Picks {
 #[pymethods]
 impl Picks {
     #[new]
-    #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
     fn new(
         node: PathBuf,
         namespace_key: Option<PathBuf>,

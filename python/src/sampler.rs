@@ -36,7 +36,6 @@ impl Sampler {
         like_length = false,
     ))]
     #[expect(clippy::too_many_arguments, reason = "Python names them")]
-    #[expect(clippy::fn_params_excessive_bools, reason = "Python names them")]
     fn new(
         layout: Py<Layout>,
         seed: u64,

@@ -116,7 +116,7 @@ fn main() -> ExitCode {
     let outcome = runtime.block_on(async {
         match cli.command {
             Command::Demo(args) => demo::run(args).await,
-            Command::DemoJob(args) => demo::job::run(args).await,
+            Command::DemoJob(args) => demo::job::run(&args),
             Command::Serve(args) => serve::run(args).await,
             Command::Status(args) => status::run(&args),
             Command::Top(args) => top::run(args).await,

@@ -113,9 +113,8 @@ impl Catalogue {
         let mut opened = Self::read_all(path, namespace)?;
         if opened.read >= RECORDS_IN_ORDER && opened.newest.len() as u64 * 2 < opened.read {
             // Whoever is in the way, or a full disk, only puts it off.
-            match opened.put_in_order() {
-                Ok(true) => opened = Self::read_all(path, namespace)?,
-                Ok(false) | Err(_) => {}
+            if let Ok(true) = opened.put_in_order() {
+                opened = Self::read_all(path, namespace)?;
             }
         }
         Ok(opened)

@@ -11,7 +11,7 @@ use std::{
 };
 
 use forebay_core::{
-    BlobOrdinal, Namespace, NodeName,
+    BlobOrdinal, Namespace, NamespaceId, NodeName,
     claims::{Claim, Holder},
     node::{Claimed, Node, Renewal, Standing},
     ring::Membership,
@@ -19,8 +19,8 @@ use forebay_core::{
 };
 use forebay_segment::Segment;
 use forebay_wire::{
-    BlobProgress, BlobRange, COUNCIL_KIND, ClaimAnswer, ErrorCode, Malformed, PICKED, Refusal,
-    RenewAnswer, Reply, Request,
+    BlobLength, BlobProgress, BlobRange, COUNCIL_KIND, ClaimAnswer, ErrorCode, Malformed, PICKED,
+    Refusal, RenewAnswer, Reply, Request,
 };
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
@@ -407,10 +407,7 @@ impl NodeService {
                     Err(next) => Reply::Uploaded { next },
                 }
             }
-            Request::Pick { namespace, blobs } => {
-                session.picked = Some(Opening::pick(self, &session.guest, namespace, &blobs)?);
-                Reply::Open { handle: PICKED }
-            }
+            Request::Pick { namespace, blobs } => session.pick(self, namespace, &blobs)?,
             Request::Presence { handle, first, count, since } => {
                 let (node, stock) = (Arc::clone(self), session.stock(self, handle)?);
                 let look = move || node.presence(&stock, first, count, since);
@@ -494,6 +491,16 @@ impl NodeService {
 }
 
 impl NodeSession {
+    fn pick(
+        &mut self,
+        node: &NodeService,
+        namespace: NamespaceId,
+        blobs: &[BlobLength],
+    ) -> Result<Reply, Refused> {
+        self.picked = Some(Opening::pick(node, &self.guest, namespace, blobs)?);
+        Ok(Reply::Open { handle: PICKED })
+    }
+
     /// A dataset that is open, or what was picked.
     fn table(&self, handle: u32) -> Result<&Arc<Table>, Refused> {
         match &self.picked {

@@ -159,11 +159,7 @@ impl Stage {
     }
 
     fn bar(&self, bars: &MultiProgress, status: &ProgressBar, index: usize) -> ProgressBar {
-        bars.insert_before(status, output::item_bar(&self.name_of(index), self.items_each()))
-    }
-
-    fn name_of(&self, index: usize) -> String {
-        format!("{}-{}", kinds::of_job(index).key, index / kinds::KINDS.len() + 1)
+        bars.insert_before(status, output::item_bar(&name_of(index), self.items_each()))
     }
 
     fn job(
@@ -173,7 +169,7 @@ impl Stage {
         began: Instant,
         bar: &ProgressBar,
     ) -> anyhow::Result<Ran> {
-        let name = self.name_of(index);
+        let name = name_of(index);
         let compute = self.compute[index % kinds::KINDS.len()];
         let mut command = this_program()?;
         command.arg("demo-job").arg("--digest").arg(&self.digest_file);
@@ -227,4 +223,8 @@ fn note(timeline: &mut Vec<(f64, u64)>, seconds: f64, items: u64) {
         });
     }
     timeline.push((seconds, items));
+}
+
+fn name_of(index: usize) -> String {
+    format!("{}-{}", kinds::of_job(index).key, index / kinds::KINDS.len() + 1)
 }

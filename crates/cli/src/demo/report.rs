@@ -161,7 +161,7 @@ impl Report {
         let mut rows: Vec<Vec<String>> =
             self.kinds.iter().map(|kind| self.kind_row(kind)).collect();
         let mut total = vec![format!("all {}", self.jobs), String::new()];
-        total.extend(self.times(&self.total));
+        total.extend(times(&self.total));
         total.extend([String::new(), String::new()]);
         total.extend(self.rest(&self.total));
         rows.push(total);
@@ -193,18 +193,10 @@ impl Report {
             format!("{} {}", kind.jobs, kind.name),
             format!("{:.0} ms", kind.compute_seconds * 1000.0),
         ];
-        row.extend(self.times(&kind.compared));
+        row.extend(times(&kind.compared));
         row.extend([kind.quiver.cooperative, kind.quiver.hit].map(|times| format!("{times:.2} x")));
         row.extend(self.rest(&kind.compared));
         row
-    }
-
-    fn times(&self, compared: &Compared) -> [String; 3] {
-        [
-            format!("{:.1} s", compared.straight_seconds),
-            format!("{:.1} s", compared.forebay_seconds),
-            format!("{:.2} x", compared.speedup),
-        ]
     }
 
     fn rest(&self, compared: &Compared) -> [String; 4] {
@@ -294,6 +286,14 @@ fn turns(jobs: &[Ran]) -> f64 {
         before = end;
     }
     read as f64
+}
+
+fn times(compared: &Compared) -> [String; 3] {
+    [
+        format!("{:.1} s", compared.straight_seconds),
+        format!("{:.1} s", compared.forebay_seconds),
+        format!("{:.2} x", compared.speedup),
+    ]
 }
 
 #[cfg(test)]

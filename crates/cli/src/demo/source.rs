@@ -91,18 +91,15 @@ impl Args {
         let root = directory.join("origin");
         let bucket = root.join("bucket");
         std::fs::create_dir_all(&bucket)?;
-        let shown = match &self.data {
-            Some(data) => {
-                symlink(directory_of_items(data)?, bucket.join("train"))
-                    .context("lead the origin to the data")?;
-                format!("`{data}`")
-            }
-            None => {
-                let made = dataset::make(&bucket.join("train"), self.size.unwrap_or(SIZE))
-                    .context("make a dataset in the directory for temporary files")?;
-                output::note(&format!("made {} objects, {}", made.objects, ByteSize(made.bytes)));
-                "data made here".to_owned()
-            }
+        let shown = if let Some(data) = &self.data {
+            symlink(directory_of_items(data)?, bucket.join("train"))
+                .context("lead the origin to the data")?;
+            format!("`{data}`")
+        } else {
+            let made = dataset::make(&bucket.join("train"), self.size.unwrap_or(SIZE))
+                .context("make a dataset in the directory for temporary files")?;
+            output::note(&format!("made {} objects, {}", made.objects, ByteSize(made.bytes)));
+            "data made here".to_owned()
         };
         self.serve(&root, shown)
     }

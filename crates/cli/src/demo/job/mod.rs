@@ -98,7 +98,7 @@ struct Batch<C> {
     hits: u64,
 }
 
-pub async fn run(args: Args) -> anyhow::Result<Verdict> {
+pub fn run(args: &Args) -> anyhow::Result<Verdict> {
     let parent = stop::process(args.parent)?;
     tokio::spawn(async move {
         stop::ended(parent).await;
@@ -107,10 +107,8 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     let file = forebay_digest::open(&args.digest)?;
     let digest = &file.digest;
     tokio::task::block_in_place(|| match (&args.node, &args.agent) {
-        (Some(node), Some(agent)) => {
-            train(&args, digest, Through::new(&args, digest, node, agent)?)
-        }
-        _ => train(&args, digest, Straight::new(&args, digest)?),
+        (Some(node), Some(agent)) => train(args, digest, Through::new(args, digest, node, agent)?),
+        _ => train(args, digest, Straight::new(args, digest)?),
     })?;
     Ok(Verdict::Yes)
 }
@@ -133,7 +131,7 @@ fn train<L: Loader>(args: &Args, digest: &Digest, mut loader: L) -> anyhow::Resu
             told.items += batch.items.len() as u64;
             told.hits += batch.hits;
             told.stall_seconds += stalled.as_secs_f64();
-            told.compute_seconds += (took - stalled).as_secs_f64();
+            told.compute_seconds += took.saturating_sub(stalled).as_secs_f64();
             tell(&told)?;
         }
     }

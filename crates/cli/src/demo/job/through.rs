@@ -227,7 +227,10 @@ impl Reading {
     fn hand_over(&mut self, mut batch: Option<Batch<View>>) -> anyhow::Result<()> {
         loop {
             match self.batches.try_send(batch) {
-                Ok(()) => return self.hear(),
+                Ok(()) => {
+                    self.hear();
+                    return Ok(());
+                }
                 Err(TrySendError::Disconnected(_)) => bail!("the job has ended"),
                 Err(TrySendError::Full(unsent)) => batch = unsent,
             }
@@ -242,15 +245,14 @@ impl Reading {
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => bail!("the job has ended"),
         }
-        self.hear()?;
+        self.hear();
         self.report()
     }
 
-    fn hear(&mut self) -> anyhow::Result<()> {
+    fn hear(&mut self) {
         while let Ok(notice) = self.notices.try_recv() {
             self.heard(&notice);
         }
-        Ok(())
     }
 
     fn heard(&mut self, notice: &Notice) {
