@@ -45,7 +45,7 @@ def source(told: argparse.Namespace, name: str) -> Path:
     below, what = SOURCES[name]
     path: Path = getattr(told, name) or told.data / below
     if not path.exists():
-        raise SystemExit(f"there is no `{path}`; give --{name} FILE.zip or DIRECTORY with {what}")
+        raise SystemExit(f"there is no `{path}`; give --{name} ZIP or DIRECTORY: {what}")
     return path
 
 
@@ -96,7 +96,8 @@ def evaluate(name: str, told: argparse.Namespace, work: Path) -> dict[str, dict[
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     known = HERE.parents[2] / "shared" / "data"
-    parser.add_argument("--data", type=Path, default=Path(os.environ.get("FOREBAY_DATA", known)))
+    data = Path(os.environ.get("FOREBAY_DATA", known))
+    parser.add_argument("--data", type=Path, default=data, help="a directory with both archives")
     parser.add_argument("--images", type=Path, help="CIFAR-10, an archive or a directory")
     parser.add_argument("--speech", type=Path, help="spoken digits, an archive or a directory")
     parser.add_argument("--task", choices=TASKS, action="append", help="only this one")

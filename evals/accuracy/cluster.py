@@ -15,6 +15,8 @@ from typing import Any
 
 from forebay._processes import binary
 
+#: An origin as far away as object storage is: a cache is worth something to its jobs.
+SHAPE = ("--latency", "20ms")
 #: What a node keeps of its capacity for regions that are not full.
 SPARE = 0.1
 #: The unit of eviction; capacity is a multiple of it. One is for the device's own head, and one
@@ -39,7 +41,7 @@ class Served:
 @contextmanager
 def served(directory: Path, arguments: Sequence[str]) -> Iterator[Served]:
     """Serve ``directory/train`` from an origin; its digest is built with these arguments."""
-    with _started("dev", "origin", "--root", str(directory.parent)) as told:
+    with _started("dev", "origin", "--root", str(directory.parent), *SHAPE) as told:
         options = json.loads(told)
         digest = directory / "train.digest"
         environment = {

@@ -56,8 +56,10 @@ def _files(source: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _planes(file: bytes) -> bytes:
-    from PIL import Image
-
+    try:
+        from PIL import Image
+    except ImportError:
+        raise SystemExit("images are decoded with Pillow; `pip install pillow`") from None
     pixels = np.asarray(Image.open(io.BytesIO(file)).convert("RGB"))
     if pixels.shape != (SIDE, SIDE, 3):
         raise SystemExit(
