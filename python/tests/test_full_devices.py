@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import counting
 import harness
 import pytest
 from harness import World
@@ -62,3 +63,29 @@ def test_a_node_that_cannot_reserve_its_space_is_done_without(
     stats = dataset.stats()["agent"]
     assert stats is not None
     assert stats["agent_fallbacks"] > 0, "and it is counted"
+
+
+@pytest.fixture
+def overpromised_device(small_disk: Path) -> Iterator[str]:
+    """A block device of 64 MiB that has room for 16, and fails whatever is written beyond."""
+    backing = small_disk / "backing"
+    with backing.open("wb") as file:
+        file.truncate(64 << 20)
+    device = run("losetup", "--find", "--show", backing)
+    try:
+        yield device
+    finally:
+        subprocess.run(["losetup", "--detach", device], check=True, timeout=60)
+
+
+def test_a_device_that_is_full_too_soon_costs_hits_only(
+    large_world: World, overpromised_device: str, tmp_path: Path
+) -> None:
+    """Promises 1, 2 and 5: writes that fail are noticed, and what they held is read again."""
+    options = ("--device", overpromised_device, "--capacity", "64MiB", "--memory", "1MiB")
+    with harness.node(tmp_path / "node", *options):
+        socket = tmp_path / "node" / "node.sock"
+        dataset = large_world.dataset(cache=socket)
+        assert is_every_item_once(dataset)
+        status = counting.status(socket)
+    assert status["flash_faults"] > 0, status
