@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,12 +16,21 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import cluster
 import report
 from training import TASKS, Task
 
+from forebay.demo import stage
+
 HERE = Path(__file__).parent
 BASELINE = "PyTorch's shuffling"
+
+#: An origin as far away as object storage is: a cache is worth something to its jobs.
+SHAPE = ("--latency", "20ms")
+#: What a node keeps of its capacity for regions that are not full.
+SPARE = 0.1
+#: The unit of eviction; capacity is a multiple of it. One is for the device's own head, and one
+#: because pieces of a dataset are not all of one size.
+REGION, MORE_REGIONS = 1 << 20, 2
 
 #: Where each task's data is, below the directory of all, and where it comes from.
 SOURCES = {
@@ -76,7 +87,9 @@ def evaluate(name: str, told: argparse.Namespace, work: Path) -> dict[str, dict[
     rows = {}
     columns = directory / "columns.csv"
     build = [str(columns) if word == "columns.csv" else word for word in task.digest]
-    with cluster.served(directory, build) as data:
+    with stage.origin(directory.parent, *SHAPE) as origin:
+        digest = directory / "train.digest"
+        size = origin.build_digest(f"s3://{directory.name}/train", digest, *build)
         for share in (None, *told.shares):
             began = time.monotonic()
             arguments, label = ["--directory", str(directory)], BASELINE
@@ -84,11 +97,13 @@ def evaluate(name: str, told: argparse.Namespace, work: Path) -> dict[str, dict[
                 if share is not None:
                     label = f"substitution, cache of {share:.0%}"
                     place = work / f"node-{name}-{share}"
-                    node = stack.enter_context(cluster.node(place, share, data.bytes))
-                    arguments += ["--digest", str(data.digest), "--node", str(node)]
-                    arguments += ["--origin", json.dumps(data.options)]
+                    regions = math.ceil(share * size / (1 - SPARE) / REGION) + MORE_REGIONS
+                    of_flash = stage.node(place, regions * REGION, "--memory", "0B")
+                    node = stack.enter_context(of_flash)
+                    arguments += ["--digest", str(digest), "--node", str(node)]
+                    arguments += ["--origin", json.dumps(origin.options)]
                 runs = run(name, seeds, epochs, arguments)
-            rows[label] = {**report.summary(runs, data.bytes), "runs": runs}
+            rows[label] = {**report.summary(runs, size), "runs": runs}
             say(f"{name}: {label}, {told.seeds} jobs, {time.monotonic() - began:.0f} s")
     return rows
 
@@ -113,6 +128,8 @@ def main() -> None:
         source(told, name)
     if told.core is not None:
         os.sched_setaffinity(0, {told.core})
+    # Ended like this, too, it takes its jobs along.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="forebay-accuracy-") as work:
         tasks = {name: evaluate(name, told, Path(work)) for name in names}

@@ -32,6 +32,8 @@ Nothing is kept: all of it happens in a directory for temporary files, which is 
 """
 
 _TEST_PICTURES = 600
+#: Twice what the data takes, and what a device needs besides: room for everything.
+_ROOM, _DEVICE = 2, 16 << 20
 _SEED = 7
 
 
@@ -101,9 +103,10 @@ def _demonstrate(told: argparse.Namespace) -> dict[str, Any]:
         _say(f"making {told.items} pictures, {data_bytes / 1e6:.1f} MB")
         pictures.write(place / "origin/bucket/train", place / "shapes.csv", told.items, seed=_SEED)
         _say(f"an origin {told.latency} away sends {told.bandwidth}; building the digest")
-        origin = stack.enter_context(stage.origin(place / "origin", told.latency, told.bandwidth))
-        digest = place / "train.digest"
-        origin.build_digest(digest, place / "shapes.csv")
+        shape = (f"--latency={told.latency}", f"--bandwidth={told.bandwidth}")
+        origin = stack.enter_context(stage.origin(place / "origin", *shape))
+        digest, columns = place / "train.digest", place / "shapes.csv"
+        origin.build_digest("s3://bucket/train", digest, "--columns", str(columns))
 
         def train(name: str, kind: type[forebay.Dataset], node: Path | None, seed: int) -> None:
             dataset = kind(
@@ -123,7 +126,7 @@ def _demonstrate(told: argparse.Namespace) -> dict[str, Any]:
             jobs.append(_job(name, loader, origin, test, seed, told.epochs))
 
         train("straight from the origin", training.Straight, None, seed=1)
-        node = stack.enter_context(stage.node(place / "node", data_bytes))
+        node = stack.enter_context(stage.node(place / "node", _ROOM * data_bytes + _DEVICE))
         train("through forebay", forebay.Dataset, node, seed=1)
         train("another job, after it", forebay.Dataset, node, seed=2)
     return {"items": told.items, "bytes": data_bytes, "jobs": jobs}

@@ -1,4 +1,6 @@
-"""What stands around the network: an origin far away, the digest of what it holds, and a node."""
+"""What stands around a job that is to be shown or measured: an origin, the digest of what it holds,
+and a node; real ones, for as long as they are needed.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,12 @@ from typing import Any
 from forebay._native import ForebayError
 from forebay._processes import binary
 
-#: Twice what the data takes, and what a device needs besides: room for everything.
-_ROOM, _DEVICE = 2, 16 << 20
-#: A node is ended with the demonstration; should that be killed, the node leaves by itself.
+#: Whoever starts a node ends it; should that one be killed, the node leaves by itself.
 _IDLE_EXIT = "1min"
 
 
 class Origin:
-    """A server far away that counts what it sends."""
+    """A server that counts what it sends."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
@@ -32,8 +32,8 @@ class Origin:
             count: int = json.load(answer)["bytes_sent"]
             return count
 
-    def build_digest(self, digest: Path, columns: Path) -> None:
-        """The table of what is in its bucket."""
+    def build_digest(self, url: str, digest: Path, *arguments: str) -> int:
+        """The table of what is there; how many bytes that is."""
         environment = {
             **os.environ,
             "AWS_ENDPOINT_URL": self.options["endpoint"],
@@ -41,30 +41,31 @@ class Origin:
             "AWS_SECRET_ACCESS_KEY": self.options["secret_key"],
             "AWS_REGION": "us-east-1",
         }
-        build = [binary(), "digest", "build", "s3://bucket/train", "-o", str(digest)]
+        build = [binary(), "digest", "build", url, "-o", str(digest), "--format", "json"]
         built = subprocess.run(
-            [*build, "--columns", str(columns)], env=environment, capture_output=True, text=True
+            [*build, *arguments], env=environment, capture_output=True, text=True
         )
         if built.returncode != 0:
             raise ForebayError(f"the digest was not built: {built.stderr.strip()}")
+        size: int = json.loads(built.stdout)["bytes"]
+        return size
 
 
 @contextmanager
-def origin(root: Path, latency: str, bandwidth: str) -> Iterator[Origin]:
-    """Serve a directory of buckets, so slowly, until the block ends."""
-    shape = ("--latency", latency, "--bandwidth", bandwidth)
+def origin(root: Path, *shape: str) -> Iterator[Origin]:
+    """Serve a directory of buckets until the block ends, as slowly as ``shape`` says."""
     with _started("dev", "origin", "--root", str(root), *shape) as told:
         yield Origin(json.loads(told))
 
 
 @contextmanager
-def node(directory: Path, data_bytes: int) -> Iterator[Path]:
-    """A node with room for all of the data, until the block ends; where it listens."""
+def node(directory: Path, capacity: int, *options: str) -> Iterator[Path]:
+    """A node that reserves so many bytes, until the block ends; where it listens."""
     directory.mkdir(mode=0o700)
     socket = directory / "node.sock"
     places = ["--socket", str(socket), "--directory", str(directory / "blobs")]
-    capacity = ["--capacity", f"{_ROOM * data_bytes + _DEVICE}B", "--idle-exit", _IDLE_EXIT]
-    with _started("serve", *places, *capacity):
+    size = ["--capacity", f"{capacity}B", "--idle-exit", _IDLE_EXIT]
+    with _started("serve", *places, *size, *options):
         yield socket
 
 
