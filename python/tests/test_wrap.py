@@ -285,7 +285,7 @@ def test_two_items_with_one_key_are_an_error_and_never_mixed_up(slow: Slow) -> N
         again.__getitems__([1, 5])
     apart = forebay.wrap(slow, lambda index: index, name="apart")
     apart.learn()
-    apart._key = lambda index: min(index, ITEMS - 2)
+    apart._items.key = lambda index: min(index, ITEMS - 2)
     with pytest.raises(ValueError, match="items 201 and 202 have the same key 201"):
         forebay.DataLoader(apart, shuffle=True, order="substitute")
 
@@ -417,7 +417,7 @@ def test_what_is_never_pickled_alike_is_right_all_the_same(tmp_path: Path) -> No
             assert slow.reads() == Counter(range(20))
         shutil.rmtree(place / "blobs")
     # One that finds what is known of it, but not the bytes, learns it anew.
-    assert len(Catalogue(dataset._catalogue_path, None)) == 20
+    assert len(Catalogue(dataset._items.catalogue_path, None)) == 20
 
 
 def test_without_a_cache_nothing_is_kept(slow: Slow) -> None:
@@ -437,7 +437,9 @@ def test_a_node_that_is_not_there_costs_hits_only(tmp_path: Path, slow: Slow) ->
     assert list(dataset) == CONTENTS
     assert slow.reads() == ONCE
     assert dataset.stats()["fallbacks"] == ITEMS
-    assert len(Catalogue(dataset._catalogue_path, None)) == 0, "nor was anything pickled in vain"
+    assert len(Catalogue(dataset._items.catalogue_path, None)) == 0, (
+        "nor was anything pickled in vain"
+    )
     with harness.node(place):
         time.sleep(1.1)  # a node that was missed is not tried again sooner
         assert list(dataset) == list(dataset) == CONTENTS
@@ -602,7 +604,7 @@ def test_a_cache_that_is_too_small_is_never_wrong(
 def test_only_the_user_can_say_what_items_are(slow: Slow) -> None:
     dataset = forebay.wrap(slow, name="private/../../etc")
     assert dataset[0] == CONTENTS[0]
-    path = dataset._catalogue_path
+    path = dataset._items.catalogue_path
     assert path.parent.name == "catalogues"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
@@ -621,8 +623,8 @@ def test_a_private_namespace_is_another_world(tmp_path: Path, slow: Slow) -> Non
             assert dataset.__getitems__(range(20)) == CONTENTS[:20]
         assert slow.reads() == Counter(list(range(20)) * 2)
         hidden = Picks(place / "node.sock", None, None, "curious")
-        picks = [one.pick for one in team._want(range(20))]
-        assert team._picks.get(picks) == CONTENTS[:20]
+        picks = [one.pick for one in team._items.want(range(20))]
+        assert team._items.picks.get(picks) == CONTENTS[:20]
         assert hidden.get(picks) == [None] * 20
 
 
