@@ -12,6 +12,7 @@ that are overridden here; if not, the loader uses it as it is.
 from __future__ import annotations
 
 import copy
+import os
 import threading
 import warnings
 from collections import deque
@@ -162,6 +163,7 @@ class _Workers(_MultiProcessingDataLoaderIter):
         self._outcome: int | None = None
         self._is_primed = False
         self._ahead = loader.prefetch_factor * loader.num_workers
+        self._pid = os.getpid()
         self._arena = arena(loader.num_workers)
         super().__init__(_But(loader, collate_fn=Packing(loader.collate_fn, self._arena)))
 
@@ -262,8 +264,8 @@ class _Workers(_MultiProcessingDataLoaderIter):
             super()._mark_worker_as_unavailable(worker_id, shutdown)
 
     def _shutdown_workers(self) -> None:
-        if not hasattr(self, "_workers"):
-            return  # those who were interrupted in the making have none
+        if self._pid != os.getpid() or not hasattr(self, "_workers"):
+            return  # a fork has but a copy, and those who were interrupted in the making have none
         is_made = hasattr(self, "_workers_status")
         if not self._shutdown and (not is_made or self._dead()):
             self.abandon()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -201,6 +202,36 @@ def test_an_error_of_a_transform_is_no_death(world: World) -> None:
         next(epoch)
     assert list(epoch) == [CONTENTS[100:150], CONTENTS[150:200], CONTENTS[200:]]
     assert restarts(dataset) == 0
+
+
+def collects(item: bytes) -> bytes:
+    if item in (CONTENTS[0], CONTENTS[50]):
+        gc.collect()
+    return item
+
+
+def test_what_a_fork_has_copied_it_does_not_end(
+    world: World, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """An epoch that failed stays in a cycle with its traceback; others fork before it is found."""
+    gc.disable()
+    try:
+        failed = iter(loader_of(world.dataset(cache=None, transform=fails), 1, **FORK))
+        with pytest.raises(RuntimeError, match="this one cannot be decoded"):
+            list(failed)
+        cycle: list[Any] = [failed]
+        cycle.append(cycle)
+        workers = multiprocessing.active_children()
+        del failed, cycle
+        dataset = world.dataset(cache=None, transform=collects)
+        others = loader_of(dataset, 1, shuffle=False, batch_size=50, **FORK)
+        assert len(list(others)) == 5
+        assert all(worker.is_alive() for worker in workers)
+    finally:
+        gc.enable()
+    gc.collect()
+    harness.wait_until(lambda: not any(worker.is_alive() for worker in workers))
+    assert "Exception ignored" not in capfd.readouterr().err
 
 
 def test_with_pinned_memory(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
