@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -148,6 +149,25 @@ def test_an_item_that_kills_every_worker_is_given_up(world: World, tmp_path: Pat
     with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid"):
         next(epoch)
     assert restarts(dataset) == _workers.DEATHS_MAX
+
+
+def as_tensors(item: bytes) -> list[torch.Tensor]:
+    """Of several kinds, small and large."""
+    length = torch.tensor([len(item), 1, 2])
+    return [length, torch.ones(2, 3).t(), torch.ones(2, requires_grad=True), torch.zeros(5000)]
+
+
+def test_killed_workers_leave_no_directories(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch's workers have one each, for the sockets through which they share tensors."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    dataset = world.dataset(cache=None, transform=as_tensors)
+    batches: list[list[Any]] = epoch_with_deaths(loader_of(dataset, 1, **FORK), {2: 1, 6: 2})
+    lengths = Counter(int(length[0]) for batch in batches for length, *_ in batch)
+    assert lengths == Counter(map(len, CONTENTS))
+    assert restarts(dataset) == 2
+    assert not list(tmp_path.glob("pymp-*"))
 
 
 def kill_all(pids: list[int]) -> None:
