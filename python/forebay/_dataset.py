@@ -219,7 +219,7 @@ class Dataset:
     def _skip(self, item: int, problem: Exception) -> None:
         """Note it where all processes of the job find it."""
         warnings.warn(f"item {item} is skipped: {problem}", RuntimeWarning, stacklevel=5)
-        with suppress(OSError), (self._job.directory / "skipped").open("a") as notes:
+        with suppress(OSError), (self._job.made() / "skipped").open("a") as notes:
             notes.write(f"{item}\n")
 
     def __iter__(self) -> Iterator[Any]:
