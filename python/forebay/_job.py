@@ -24,8 +24,27 @@ from forebay._node import ensure_node, warn_without
 from forebay._processes import answers, kill_listener, listener, locked, start
 from forebay._ranks import ranks
 
+#: What Linux lets the path of a socket have, in bytes.
+SOCKET_PATH_MAX = 107
+
 #: What the agent understands; it is the judge of the values.
 OPTIONS = ("endpoint", "access_key", "secret_key", "anonymous", "deadline_seconds")
+
+
+@dataclass(frozen=True)
+class JobName:
+    """What nodes call a job: what its user does; else a name that no other process has."""
+
+    given: str | None
+    own: str = field(default_factory=lambda: f"job-{os.getpid()}-{secrets.token_hex(4)}")
+    #: The process that made it.
+    pid: int = field(default_factory=os.getpid)
+
+    def of(self, rank: int, world: int) -> str:
+        """This process's: ranks, and forks that nobody named, must not replace each other."""
+        if self.given is not None:
+            return self.given if world == 1 else f"{self.given}.{rank}"
+        return self.own if os.getpid() == self.pid else f"{self.own}.{os.getpid()}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +52,7 @@ class Job:
     """What a job's processes must know to reach its agent, or to start it. Pickles to workers."""
 
     digest: Path
-    name: str
+    called: JobName
     #: Where the node listens: a socket, or a URL.
     node: Path | str | None
     #: Whether a node that is not there is to be started.
@@ -50,9 +69,9 @@ class Job:
     def socket(self) -> Path:
         return self.directory / "agent.sock"
 
-    def reader(self, digest: Digest) -> Reader:
+    def reader(self, digest: Digest, name: str) -> Reader:
         """A way to the bytes; nothing is connected or started before it is needed."""
-        return Reader(digest, self.node, self.socket, self.name)
+        return Reader(digest, self.node, self.socket, name)
 
     def ensure_agent(self) -> None:
         """Start the agent (and the node) if it is not there, or does not answer any more."""
@@ -63,7 +82,7 @@ class Job:
             if self.node is not None:
                 self._ensure_node(self.node)
             arguments = ["agent", str(self.digest), "--socket", str(self.socket)]
-            arguments += ["--job", self.name, "--job-pid", str(self.pid)]
+            arguments += [f"--job={self.called.of(*ranks())}", "--job-pid", str(self.pid)]
             arguments += ["--remove-directory", "--options-from-stdin"]
             for flag, value in (
                 ("--node", self.node),
@@ -119,7 +138,7 @@ def new_job(
     return _owned(
         Job(
             digest=digest.absolute(),
-            name=named(name),
+            called=JobName(name),
             node=node,
             start_node=start_node,
             origin=origin,
@@ -131,16 +150,6 @@ def new_job(
     )
 
 
-def named(name: str | None) -> str:
-    """A name that is this process's own; or the user's, by rank, so that ranks do not replace each
-    other.
-    """
-    rank, world = ranks()
-    if name is None:
-        return f"job-{os.getpid()}-{secrets.token_hex(4)}"
-    return name if world == 1 else f"{name}.{rank}"
-
-
 def present_job(job: Job) -> Job:
     """The job itself; if it has ended, because it was pickled for later, one like it of our own."""
     return job if job.directory.is_dir() else _owned(job)
@@ -148,10 +157,18 @@ def present_job(job: Job) -> Job:
 
 def _owned(job: Job) -> Job:
     """The same job with this process as its main process."""
-    directory, pid = Path(tempfile.mkdtemp(prefix="forebay-job-")), os.getpid()
+    directory, pid = _private_directory(), os.getpid()
     job = replace(job, directory=directory, pid=pid)
     weakref.finalize(job, _end, directory, pid)
     return job
+
+
+def _private_directory() -> Path:
+    """For a socket, whose path must be short: if need be not where ``TMPDIR`` says."""
+    prefix = "forebay-job-"
+    room = SOCKET_PATH_MAX - len(os.fsencode(f"/{prefix}12345678/agent.sock"))
+    named = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=named if len(named) <= room else "/tmp"))
 
 
 def _end(directory: Path, pid: int) -> None:

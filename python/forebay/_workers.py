@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import copy
 import threading
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -26,6 +25,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from forebay._handover import Packed, Packing, arena
+from forebay._warnings import warn
 
 #: Workers that die so often without a batch in between are not replaced: it is the batch.
 DEATHS_MAX = 3
@@ -99,8 +99,7 @@ class SurvivingIterator:
         if self._deaths > DEATHS_MAX:
             assert died.__cause__ is not None
             raise died.__cause__
-        message = f"{died.__cause__}: new workers read its batches again"
-        warnings.warn(message, RuntimeWarning, stacklevel=4)
+        warn(f"{died.__cause__}: new workers read its batches again")
         self._on_restart()
         # The order goes on where it is. The seed of the new workers' random numbers is not drawn
         # from the user's generator, whose next number decides the next epoch.
