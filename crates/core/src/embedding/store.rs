@@ -105,6 +105,11 @@ impl<Meta> Store<Meta> {
         &mut self.entries[slot.0 as usize].meta
     }
 
+    /// Every note, also of entries that are free.
+    pub fn for_each_meta(&mut self, change: impl FnMut(&mut Meta)) {
+        self.entries.iter_mut().map(|entry| &mut entry.meta).for_each(change);
+    }
+
     #[inline]
     pub fn key(&self, slot: Slot) -> Key {
         self.entries[slot.0 as usize].key

@@ -50,7 +50,7 @@ const TAKEN_ALONG: u32 = 2 * Level::STEPS;
 
 /// Ranks are this fine: 16 to a doubling.
 const RANK_STEPS: u32 = 16;
-/// Ranks in use at most; then all are counted anew from a later beginning.
+/// Ranks in use at most; then all levels are lowered alike.
 const RANKS_MAX: u32 = 8192;
 
 /// What we note about a resident.
@@ -69,8 +69,6 @@ pub(super) struct Group {
     store: Store<Value>,
     /// Residents that have passed the window, by level.
     main: Ranked,
-    /// The level at which ranks begin.
-    rank_base: u32,
     memory: Memory,
     rehearsal: Rehearsal,
     setting: Setting,
@@ -102,7 +100,6 @@ impl Group {
         let mut group = Self {
             store: Store::new(2, budget.capacity()),
             main: Ranked::default(),
-            rank_base: 0,
             memory: Memory::new(rows_max.saturating_mul(REMEMBERED_PER_ROW)),
             setting: rehearsal.setting(),
             rehearsal,
@@ -189,28 +186,27 @@ impl Group {
         }
     }
 
-    fn rank(&self, level: Level) -> u32 {
-        level.0.saturating_sub(self.rank_base) / RANK_STEPS
-    }
-
     fn leave_main(&mut self, slot: Slot) {
-        let rank = self.rank(self.store.meta(slot).level);
+        let rank = rank(self.store.meta(slot).level);
         self.main.remove(&mut self.store.links, rank, slot);
     }
 
     fn enter_main(&mut self, slot: Slot) {
         self.store.unlist(slot);
-        let rank = self.rank(self.store.meta(slot).level);
+        let rank = rank(self.store.meta(slot).level);
         self.main.push_newest(&mut self.store.links, rank, slot);
     }
 
-    /// Ranks rise with time; now and then they are counted from a later beginning.
-    fn rebase(&mut self) {
+    /// Levels rise with time; now and then all are lowered alike, so that neither they nor their ranks overflow.
+    fn lower(&mut self) {
         let order: Vec<Slot> = self.main.in_order(&self.store.links).collect();
         for slot in &order {
             self.leave_main(*slot);
         }
-        self.rank_base = self.now_level().0.saturating_sub(RANKS_MAX / 2 * RANK_STEPS);
+        let by = (rank(self.now_level()) - RANKS_MAX / 2) * RANK_STEPS;
+        self.now -= u64::from(by) << 32;
+        self.memory.lower(by);
+        self.store.for_each_meta(|value| value.level = value.level.minus(by));
         for slot in order {
             self.enter_main(slot);
         }
@@ -315,8 +311,8 @@ impl Replacement for Group {
         };
         (self.hit_halvings, self.miss_halvings) =
             (discount(missed), discount(missed.saturating_sub(1)));
-        if self.rank(self.now_level()) > RANKS_MAX {
-            self.rebase();
+        if rank(self.now_level()) > RANKS_MAX {
+            self.lower();
         }
     }
 
@@ -325,7 +321,7 @@ impl Replacement for Group {
         let Value { level, last, next } = *self.store.meta(slot);
         let access = self.access(self.store.key(slot), Some(last), self.hit_halvings, turn);
         let value = Value { level: level.plus(access), last: self.time as u32, next };
-        if place == UNLISTED && self.rank(value.level) != self.rank(level) {
+        if place == UNLISTED && rank(value.level) != rank(level) {
             self.leave_main(slot);
             *self.store.meta_mut(slot) = value;
             self.enter_main(slot);
@@ -363,10 +359,52 @@ impl Replacement for Group {
     }
 }
 
+fn rank(level: Level) -> u32 {
+    level.0 / RANK_STEPS
+}
+
 /// The binary logarithm in 256ths, straight lines between powers of two.
 #[inline]
 fn log2(value: u32) -> u32 {
     let whole = value.ilog2();
     let fraction = (value << (31 - whole) << 1) >> 24;
     whole * Level::STEPS + fraction
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{Capacity, Outcome, Policy as _, TableShape, policy::Requests},
+        *,
+    };
+
+    /// Nothing overflows, and nobody is forgotten, however long it runs: nearly all of this time is skipped.
+    #[test]
+    fn levels_are_lowered_in_time() {
+        let shape = TableShape { rows: 1 << 20, row_bytes: 4 };
+        let budget = Budget::new(vec![shape], Capacity::Rows(100));
+        let mut policy = Requests::new(Group::new(&budget), budget);
+        let mut outcome = Outcome::default();
+        for round in 0..64 {
+            let group = policy.replacement_mut();
+            group.time += 1 << 30;
+            group.now += 1 << 60;
+            for row in 0..2000 {
+                let key = Key::new(TableId(0), row % 90).unwrap();
+                policy.request(&[key], &mut outcome);
+                assert!(outcome.perfect() || round == 0 && row < 90, "round {round}, row {row}");
+            }
+        }
+        let group = policy.replacement_mut();
+        let gone = Key::new(TableId(0), 5000).unwrap();
+        group.memory.note(gone, group.now_level(), group.now_level());
+        group.now += u64::from(RANKS_MAX / 4 * RANK_STEPS) << 32;
+        let below = |group: &Group| {
+            let now = group.now_level();
+            now.0 - group.memory.recall(gone, now).0
+        };
+        let before = below(group);
+        group.lower();
+        assert!(below(group).abs_diff(before) <= RANK_STEPS, "those who went are lowered alike");
+    }
 }

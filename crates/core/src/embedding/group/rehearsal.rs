@@ -60,6 +60,9 @@ const RELUCTANCE: u32 = 3 * Level::STEPS / 2;
 const HELD_HALF_LIFE: usize = HALF_LIVES - 1;
 const HELD_WINDOW: usize = 0;
 
+/// Levels are lowered, at a review, when "now" has come so far.
+const NOW_MAX: u32 = 1 << 30;
+
 /// There is room for every key that was seen at all.
 const ANY: i64 = -(1 << 40);
 
@@ -106,8 +109,9 @@ pub(super) struct Rehearsal {
     tracked: KeyMap<Tracked>,
     /// Keys whose hash is below this are sampled.
     sampled_below: u64,
-    /// 256ths of a half-life per access.
+    /// 256ths of a half-life per access, and when levels were last lowered.
     paces: [f64; HALF_LIVES],
+    lowered_at: u64,
     /// What level a key needs, relative to "now", per window and half-life.
     needed: [[i64; HALF_LIVES]; WINDOWS.len()],
     results: [[f64; HALF_LIVES]; WINDOWS.len()],
@@ -147,6 +151,7 @@ impl Rehearsal {
             tracked: KeyMap::default(),
             sampled_below: u64::MAX,
             paces,
+            lowered_at: 0,
             needed: [[ANY; HALF_LIVES]; WINDOWS.len()],
             results: [[0.0; HALF_LIVES]; WINDOWS.len()],
             admitted: [0.0; WINDOWS.len()],
@@ -256,11 +261,27 @@ impl Rehearsal {
         self.review_every = (self.review_every + self.review_every / 4).min(self.tracked_max);
         self.until_review = self.review_every;
         self.review(now, access.rows);
+        if now[0] > NOW_MAX {
+            self.lower(now, access.time);
+        }
         true
     }
 
     fn now(&self, time: u64) -> [u32; HALF_LIVES] {
-        self.paces.map(|pace| Level::START.0 + (time as f64 * pace) as u32)
+        let elapsed = (time - self.lowered_at) as f64;
+        self.paces.map(|pace| Level::START.0 + (elapsed * pace) as u32)
+    }
+
+    /// Levels rise with time; before they overflow, those under each half-life are lowered alike.
+    fn lower(&mut self, now: [u32; HALF_LIVES], time: u64) {
+        let by = now.map(|now| now - Level::START.0);
+        for tracked in self.tracked.values_mut() {
+            for (level, by) in tracked.levels.iter_mut().zip(by) {
+                *level = level.minus(by);
+            }
+        }
+        self.held_level = self.held_level.saturating_sub(by[HELD_HALF_LIFE]);
+        self.lowered_at = time;
     }
 
     fn thin_out(&mut self) {
