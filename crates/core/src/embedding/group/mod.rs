@@ -2,12 +2,13 @@
 //!
 //! A row is worth keeping if it will be asked for *together with rows that are there too*. So an access
 //! counts in full only when all other keys of its request hit, and is halved again and again for those
-//! that miss; what counts fades exponentially. Three things keep that from going wrong:
+//! that miss; what counts fades exponentially. Four things keep that from going wrong:
 //!
 //! - **Bursts count once.** A user rates a hundred films in an hour and is never seen again. An access
 //!   soon after the previous one counts only in proportion to the time between them.
 //! - **Newcomers get a chance.** They pass a FIFO window before they compete with the lowest resident,
 //!   and bring along what is remembered of them.
+//! - **Favourites that stay away fall** ([`absence`]), the sooner, the more they were asked for.
 //! - **Nothing is tuned by hand.** Half-life, window and the strictness with incomplete requests come from
 //!   a [`rehearsal`] on a sample of the keys.
 //!
@@ -17,14 +18,16 @@
 //! Small tables are pinned: their rows, once resident, stay. They would anyway, nearly always, and this way
 //! they cost neither a ranking nor a surprise.
 
+mod absence;
+mod cut;
 mod level;
 mod memory;
 mod rehearsal;
 
 use self::{
-    level::Level,
+    level::{Level, log2},
     memory::Memory,
-    rehearsal::{Access, Rehearsal, Setting},
+    rehearsal::{Access, Rehearsal, Setting, pace},
 };
 use super::{
     bundles::{BUNDLES_MAX, Bundles, Implication},
@@ -47,6 +50,9 @@ const REMEMBERED_PER_ROW: u64 = 16;
 /// A row takes along those of its bundle whose levels are at most so far above its own: within two doublings they were
 /// asked for with it, or nearly so.
 const TAKEN_ALONG: u32 = 2 * Level::STEPS;
+
+/// Rows that are looked at for absence when one must go.
+const LOOKED_AT: u32 = 2;
 
 /// Ranks are this fine: 16 to a doubling.
 const RANK_STEPS: u32 = 16;
@@ -72,6 +78,8 @@ pub(super) struct Group {
     memory: Memory,
     rehearsal: Rehearsal,
     setting: Setting,
+    /// There may be a better setting: it is used from the next request on.
+    reviewed: bool,
     pinned: Vec<bool>,
     bundles: Bundles,
     /// The row of each bundle that came last, and by which request.
@@ -80,6 +88,9 @@ pub(super) struct Group {
     time: u64,
     now: u64,
     pace: u64,
+    /// What a level is at most above now, but for the logarithm of a row's absence; and whose turn it is to be looked at.
+    absence_bound: u32,
+    hand: u32,
     /// What the window may weigh.
     window_max: u64,
     rows_max: u64,
@@ -103,12 +114,15 @@ impl Group {
             memory: Memory::new(rows_max.saturating_mul(REMEMBERED_PER_ROW)),
             setting: rehearsal.setting(),
             rehearsal,
+            reviewed: false,
             bundles: Bundles::new(&table_rows, &pinned, rows_max),
             came_last: vec![(0, Slot(0)); BUNDLES_MAX],
             pinned,
             time: 0,
             now: u64::from(Level::START.0) << 32,
             pace: 0,
+            absence_bound: 0,
+            hand: 0,
             window_max: 0,
             rows_max,
             burst,
@@ -122,8 +136,11 @@ impl Group {
 
     fn apply_setting(&mut self) {
         self.setting = self.rehearsal.setting();
-        let pace = f64::from(Level::STEPS) / self.setting.half_life;
-        self.pace = (pace * f64::from(u32::MAX)) as u64;
+        let pace = pace(self.setting.half_life);
+        if pace != self.pace {
+            self.change_pace(pace);
+        }
+        self.absence_bound = absence::bound(self.setting.half_life);
         self.window_max = (self.store.capacity() as f64 * self.setting.window) as u64;
     }
 
@@ -168,12 +185,10 @@ impl Group {
         let access = Access {
             time: self.time,
             halvings: discount,
-            missing: f64::from(others_missed) / f64::from(turn.keys),
+            missing: others_missed as f32 / turn.keys as f32,
             rows: self.rows(),
         };
-        if self.rehearsal.access(key, access) {
-            self.apply_setting();
-        }
+        self.reviewed |= self.rehearsal.access(key, access);
     }
 
     /// Rows that fit: what is there if the cache is full, else what the narrowest rows would make.
@@ -199,16 +214,54 @@ impl Group {
 
     /// Levels rise with time; now and then all are lowered alike, so that neither they nor their ranks overflow.
     fn lower(&mut self) {
+        let by = (rank(self.now_level()) - RANKS_MAX / 2) * RANK_STEPS;
+        self.now -= u64::from(by) << 32;
+        self.memory.lower(by);
+        self.change_levels(|value| value.level.minus(by));
+    }
+
+    /// With another half-life, what was last asked for long ago has faded more, or less.
+    fn change_pace(&mut self, pace: u64) {
+        let (time, now, before) = (self.time as u32, self.now_level().0, self.pace);
+        self.pace = pace;
+        let faded = |age: u32, pace: u64| ((u128::from(age) * u128::from(pace)) >> 32) as u64;
+        self.change_levels(|value| {
+            let age = time.wrapping_sub(value.last);
+            let level = u64::from(value.level.0) + faded(age, before);
+            let level =
+                level.saturating_sub(faded(age, pace)).min(u64::from(now.max(value.level.0)));
+            Level(level as u32)
+        });
+    }
+
+    fn change_levels(&mut self, level: impl Fn(&Value) -> Level) {
         let order: Vec<Slot> = self.main.in_order(&self.store.links).collect();
         for slot in &order {
             self.leave_main(*slot);
         }
-        let by = (rank(self.now_level()) - RANKS_MAX / 2) * RANK_STEPS;
-        self.now -= u64::from(by) << 32;
-        self.memory.lower(by);
-        self.store.for_each_meta(|value| value.level = value.level.minus(by));
+        self.store.for_each_meta(|value| value.level = level(value));
         for slot in order {
             self.enter_main(slot);
+        }
+    }
+
+    /// Looks at the next few rows: whoever has been away for longer than its level promises falls. There is no order
+    /// in which these could be found, so a hand goes round, and a hit costs nothing.
+    fn look_for_absent(&mut self) {
+        let now = self.now_level().0 + self.absence_bound;
+        for _ in 0..LOOKED_AT {
+            self.hand = if self.hand + 1 < self.store.slot_count() { self.hand + 1 } else { 0 };
+            let slot = Slot(self.hand);
+            if self.store.place(slot) != UNLISTED || !self.store.resident(slot) {
+                continue;
+            }
+            let value = self.store.meta(slot);
+            let level = Level(now).minus(log2((self.time as u32).wrapping_sub(value.last).max(1)));
+            if level < value.level {
+                self.leave_main(slot);
+                self.store.meta_mut(slot).level = level;
+                self.enter_main(slot);
+            }
         }
     }
 
@@ -273,6 +326,7 @@ impl Group {
 
     fn make_room(&mut self, weight: u32, turn: &mut Turn) -> bool {
         while !self.store.fits(weight) {
+            self.look_for_absent();
             let window_is_full =
                 self.store.list(WINDOW).weight() + u64::from(weight) > self.window_max;
             let candidate = self.oldest_in(WINDOW, turn);
@@ -303,6 +357,9 @@ impl Replacement for Group {
 
     fn begin(&mut self, keys: &[Key], turn: &Turn) {
         self.bundles.request(keys);
+        if std::mem::take(&mut self.reviewed) {
+            self.apply_setting();
+        }
         let missed = u64::from(turn.keys - turn.hits);
         let discount = |missed: u64| {
             let halvings =
@@ -363,14 +420,6 @@ fn rank(level: Level) -> u32 {
     level.0 / RANK_STEPS
 }
 
-/// The binary logarithm in 256ths, straight lines between powers of two.
-#[inline]
-fn log2(value: u32) -> u32 {
-    let whole = value.ilog2();
-    let fraction = (value << (31 - whole) << 1) >> 24;
-    whole * Level::STEPS + fraction
-}
-
 #[cfg(test)]
 mod tests {
     use super::{
@@ -387,7 +436,7 @@ mod tests {
         let mut outcome = Outcome::default();
         for round in 0..64 {
             let group = policy.replacement_mut();
-            group.time += 1 << 30;
+            group.time += 1 << 24;
             group.now += 1 << 60;
             for row in 0..2000 {
                 let key = Key::new(TableId(0), row % 90).unwrap();
