@@ -184,21 +184,6 @@ fn ours_is_not_impressed_by_bursts() {
     assert!(kept >= 55, "{kept} of 60 steady rows are resident");
 }
 
-/// "Favourites that stay away fall": when all turn to others, so does the cache, however long the old ones were asked for.
-#[test]
-fn ours_lets_go_of_favourites_that_stay_away() {
-    let budget = Budget::new(vec![TableShape { rows: 1 << 20, row_bytes: 4 }], Capacity::Rows(100));
-    let mut policy = PolicyKind::Group.build(&budget, 0);
-    let mut outcome = Outcome::default();
-    let key = |row| Key::new(TableId(0), row).unwrap();
-    for round in 0..520 {
-        let first = if round < 500 { 0 } else { 1000 };
-        (first..first + 90).for_each(|row| policy.request(&[key(row)], &mut outcome));
-    }
-    let new = (1000..1090).filter(|row| policy.contains(key(*row))).count();
-    assert!(new >= 80, "{new} of 90 new favourites are resident");
-}
-
 /// A prefetch is no request: what is missing comes in, what is there stays, and capacity holds.
 #[test]
 fn every_policy_prefetches_within_its_capacity() {

@@ -6,8 +6,8 @@
 
 use super::level::Level;
 
-/// Accesses that were due while none came, and it is still thought chance. One is better where favourites shift, and
-/// worse with films that people rate and in loops, whose keys come when they are due and not before.
+/// Accesses that were due while none came, and it is still thought chance. One is better where favourites shift, two
+/// with the films of `MovieLens`.
 const EXPECTED_MAX: f64 = 1.5;
 
 /// The highest level that is believed of a key, relative to "now", plus the logarithm of the accesses since it was last

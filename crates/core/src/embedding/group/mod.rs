@@ -456,4 +456,28 @@ mod tests {
         group.lower();
         assert!(below(group).abs_diff(before) <= RANK_STEPS, "those who went are lowered alike");
     }
+
+    /// "Favourites that stay away fall, the sooner, the more they were asked for."
+    #[test]
+    fn a_favourite_that_stays_away_falls() {
+        let shape = TableShape { rows: 1 << 20, row_bytes: 4 };
+        let budget = Budget::new(vec![shape], Capacity::Rows(100));
+        let mut policy = Requests::new(Group::new(&budget), budget);
+        let mut outcome = Outcome::default();
+        let key = |row| Key::new(TableId(0), row).unwrap();
+        for round in 0..2000 {
+            (0..90).for_each(|row| policy.request(&[key(row)], &mut outcome));
+            policy.request(&[key(1000 + round)], &mut outcome);
+        }
+        let group = policy.replacement_mut();
+        let highest =
+            |group: &Group, age: u32| group.now_level().0 + group.absence_bound - log2(age);
+        let level =
+            |group: &Group| group.store.find(key(0)).map(|slot| group.store.meta(slot).level.0);
+        assert!(level(group).unwrap() > highest(group, 20_000), "it is a favourite");
+        (10_000..20_000).for_each(|row| policy.request(&[key(row)], &mut outcome));
+        let group = policy.replacement_mut();
+        // The hand may have passed a while ago.
+        assert!(level(group).is_none_or(|level| level <= highest(group, 9000)), "and was one");
+    }
 }
