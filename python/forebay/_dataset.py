@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import operator
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,9 +16,19 @@ import numpy as np
 
 from forebay._digests import digest_for
 from forebay._job import check_options, new_job, present_job
-from forebay._native import AgentGone, Digest, DigestError, Layout, Reader, ReadError
+from forebay._native import (
+    AgentGone,
+    Digest,
+    DigestError,
+    ForebayError,
+    Layout,
+    Reader,
+    ReadError,
+)
 from forebay._node import default_socket, endpoint
 from forebay._participation import Participation
+from forebay._ranks import ranks
+from forebay._warnings import warn
 
 #: An agent that dies so often over one batch is not started again.
 ATTEMPTS = 4
@@ -27,14 +36,30 @@ ATTEMPTS = 4
 #: Items that are read at once when the whole dataset is.
 AT_ONCE = 64
 
+#: The column that every digest has: what the object is called that an item is of.
+OBJECT = "object"
+
 #: What becomes of items that cannot be read.
 ON_ERROR = ("raise", "skip", "retry")
 #: Pauses between attempts with ``on_error="retry"``, in seconds.
 RETRY_PAUSES = (0.1, 0.5, 2.0, 5.0)
 #: Items that were skipped are named up to so many.
 SKIPPED_NAMED_MAX = 1000
+#: So many of them are warned of, in each process.
+SKIPS_TOLD_MAX = 3
 
 _MISSING: Any = object()
+
+#: What a dataset does not take along to another process: maps, connections, and what it said there.
+_OF_ONE_PROCESS = {
+    "_digest",
+    "_columns",
+    "_reader",
+    "participation",
+    "_layout",
+    "_last_good",
+    "_skips_told",
+}
 
 _Path = str | PathLike[str]
 _Content = bytes | memoryview
@@ -58,6 +83,7 @@ class Dataset:
         Called with each item; what it returns is the item. Runs in the loader's workers.
     columns
         Names of the digest's columns. With any, an item is ``(bytes, value, ...)``, else ``bytes``.
+        ``"object"`` is the name of the object that an item is of, below the origin's URL.
     cache
         ``"auto"`` uses this user's node and starts it if need be; a path is the socket of a node,
         ``"tls://host:port"`` a node of another machine (who the job is to it, the environment
@@ -79,14 +105,16 @@ class Dataset:
         stead, so that all ranks go on alike. ``"skip"`` is also for what a transform cannot read.
         ``skipped()`` says which.
     layout
-        For a URL: how items are found, ``"files"`` (the default) or ``"pack"`` for many small ones.
+        For a URL: how items are found, ``"files"`` (the default), ``"pack"`` for many small ones or
+        ``"tar"`` for the samples of archives (:func:`forebay.tar_sample`).
     rebuild
         For a URL: build its digest again. Without, a warning says if the origin has changed.
     views
         Give items (and transforms) a read-only ``memoryview`` instead of ``bytes``: of the memory
         that the node shares with this process where it can be, so that nothing is copied. An item
         keeps its place there until it, and all that was made of its memory, is gone; when all
-        places are taken, items are copied after all. A forked child cannot read its parent's views.
+        places are taken, items are copied after all. A forked child cannot read its parent's views,
+        and nobody may write to them: PyTorch, which does not know read-only memory, would crash.
     """
 
     def __init__(
@@ -121,6 +149,7 @@ class Dataset:
         elif layout is not None or rebuild:
             raise ValueError("`layout` and `rebuild` are for URLs, of which a digest is built here")
         self._digest = _open(source)
+        self._names = tuple(columns)
         self._columns = [_column(self._digest, name) for name in columns]
         self._transform = transform
         self._views = views
@@ -134,8 +163,11 @@ class Dataset:
             namespace_key=key,
             options=options,
         )
-        self._reader = self._job.reader(self._digest)
+        self._name = self._job.called.of(*ranks())
+        self._reader = self._job.reader(self._digest, self._name)
         self._workers_restarted = 0
+        #: Items that loaders have given to their users.
+        self.given = 0
         self.on_error = on_error
         self._local()
         weakref.finalize(
@@ -144,7 +176,6 @@ class Dataset:
             self._digest,
             self._job.node,
             self._job.socket,
-            self._job.name,
         )
 
     def _local(self) -> None:
@@ -152,6 +183,7 @@ class Dataset:
         self.participation = Participation()
         self._layout: Layout | None = None
         self._last_good: Any = _MISSING
+        self._skips_told = 0
 
     def __len__(self) -> int:
         return len(self._digest)
@@ -212,13 +244,18 @@ class Dataset:
             self._last_good = good[-1]
         elif self._last_good is _MISSING:
             assert problem is not None
+            noted(problem, f"none of these {len(items)} items could be read, and none before them")
             raise problem
         stand_ins = itertools.cycle(good or [self._last_good])
         return [next(stand_ins) if item is _MISSING else item for item in found]
 
     def _skip(self, item: int, problem: Exception) -> None:
-        """Note it where all processes of the job find it."""
-        warnings.warn(f"item {item} is skipped: {problem}", RuntimeWarning, stacklevel=5)
+        """Note it where all processes of the job find it; the first ones are told of, too."""
+        self._skips_told += 1
+        if self._skips_told <= SKIPS_TOLD_MAX:
+            told = f"item {item} is skipped: {described(problem)}"
+            last = "; others are, too, without a word: stats() counts them"
+            warn(told + (last if self._skips_told == SKIPS_TOLD_MAX else ""))
         with suppress(OSError), (self._job.made() / "skipped").open("a") as notes:
             notes.write(f"{item}\n")
 
@@ -227,17 +264,13 @@ class Dataset:
             yield from self.__getitems__(range(start, min(start + AT_ONCE, len(self))))
 
     def __getstate__(self) -> dict[str, Any]:
-        # Maps and connections are this process's own.
-        return {
-            name: value
-            for name, value in self.__dict__.items()
-            if name not in {"_digest", "_reader", "participation", "_layout", "_last_good"}
-        }
+        return {name: value for name, value in self.__dict__.items() if name not in _OF_ONE_PROCESS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._digest = _open(self._job.digest)
-        self._reader = self._job.reader(self._digest)
+        self._columns = [_column(self._digest, name) for name in self._names]
+        self._reader = self._job.reader(self._digest, self._name)
         self._local()
 
     def __repr__(self) -> str:
@@ -258,6 +291,29 @@ class Dataset:
     def column(self, name: str) -> Sequence[Any]:
         """The values of one of the digest's columns, one for each item."""
         return _column(self._digest, name)
+
+    def join(self, rank: int, world: int) -> str:
+        """Take part in the dataset's rotation, under a name that no other process has."""
+        name = self._job.called.of(rank, world)
+        if name != self._name:
+            self._name, self._reader = name, self._job.reader(self._digest, name)
+        return name
+
+    @property
+    def has_node(self) -> bool:
+        """Whether there is to be a node; it may be away."""
+        return self._job.node is not None
+
+    @property
+    def gives_views(self) -> bool:
+        """Whether loaders are given views, as nobody makes anything else of them."""
+        return self._views and self._transform is None
+
+    def missed(self) -> int:
+        """Items that the agent was asked for so far, because the node did not have them."""
+        with suppress(ForebayError):  # there is no agent yet, and so nothing was missed
+            return (self._reader.stats()["agent"] or {}).get("agent_gets", 0)
+        return 0
 
     @property
     def on_error(self) -> str:
@@ -315,7 +371,7 @@ class Dataset:
             self._job = present_job(self._job)
             self._job.ensure_agent()
             # A new reader tries a node that has just been started at once.
-            self._reader = self._job.reader(self._digest)
+            self._reader = self._job.reader(self._digest, self._name)
         if self._reader.node_fell():
             self._job.revive_node()
         return answer
@@ -332,7 +388,25 @@ class Dataset:
         told: Any = content
         if self._columns:
             told = (content, *(values[item] for values in self._columns))
-        return told if self._transform is None else self._transform(told)
+        if self._transform is None:
+            return told
+        try:
+            return self._transform(told)
+        except Exception as problem:
+            noted(problem, f"in the transform of item {item}, `{self._digest.object(item)}`")
+            raise
+
+
+def described(problem: Exception) -> str:
+    """What a warning says of an exception; forebay's own texts need no class."""
+    said = str(problem)
+    return said if isinstance(problem, ForebayError) else f"{type(problem).__name__}: {said}"
+
+
+def noted(problem: Exception, note: str) -> None:
+    """Have a traceback say more, where Python can."""
+    if hasattr(problem, "add_note"):
+        problem.add_note(note)
 
 
 def _open(path: _Path) -> Digest:
@@ -347,9 +421,14 @@ def _open(path: _Path) -> Digest:
 
 def _column(digest: Digest, name: str) -> Sequence[Any]:
     """A column's values; numbers lie in an array, which forked workers share."""
+    if name == OBJECT and name not in digest.columns:
+        return _Objects(digest)
     if name not in digest.columns:
-        there_are = ", ".join(digest.columns) or "none"
-        raise KeyError(f"the digest has no column `{name}`; there are {there_are}")
+        there_are = ", ".join([*digest.columns, OBJECT])
+        raise KeyError(
+            f"the digest has no column `{name}`; there are {there_are}, and others come from a"
+            " table: `forebay digest build URL -o x.digest --columns table.csv`"
+        )
     values = digest.column(name)
     if any(value is None or isinstance(value, str) for value in values):
         return values
@@ -366,4 +445,24 @@ class _Numbers(Sequence[Any]):
         return len(self._array)
 
     def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return self._array[index].tolist()
         return self._array.item(index)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} numbers: {self._array}>"
+
+
+class _Objects(Sequence[str]):
+    """The names of items' objects, each read from the digest when it is asked for."""
+
+    def __init__(self, digest: Digest) -> None:
+        self._digest = digest
+
+    def __len__(self) -> int:
+        return len(self._digest)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self._digest.object(item) for item in range(*index.indices(len(self)))]
+        return self._digest.object(range(len(self))[index])

@@ -11,17 +11,22 @@ import json
 import os
 import subprocess
 import sys
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
 from forebay._native import Digest, DigestError
 from forebay._processes import binary, locked
+from forebay._warnings import warn
+
+#: Layouts that need nothing but their name; what else there is, a digest is built for by hand.
+LAYOUTS = ("files", "pack", "tar")
 
 #: Listing more objects than this takes too long for every start.
 LISTED_MAX = 200_000
 #: An origin that has not listed them by then is slow or gone, and no reason to wait.
 LISTING_SECONDS = 60.0
+#: Where the environment says which server S3 is, the first that does.
+ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 #: How long one of its answers may take, with all retries, unless the user says otherwise.
 DEADLINE_SECONDS = 10
 
@@ -35,6 +40,13 @@ def digest_for(
     rebuild: bool,
 ) -> Path:
     """The digest of a URL: the one that was built before, if the origin is as it was then."""
+    if layout not in LAYOUTS:
+        there_are = ", ".join(map(repr, LAYOUTS))
+        raise ValueError(
+            f"there is no layout {layout!r} for a URL; there are {there_are}, and more with"
+            " `forebay digest build`, whose digest is given instead of the URL"
+        )
+    url = _canonical(url)
     place = _place(url, layout, namespace_key, options)
     place.parent.mkdir(parents=True, exist_ok=True)
     with locked(place.with_suffix(".lock")):
@@ -43,11 +55,9 @@ def digest_for(
             return place
     change = _change(place, options)
     if change is not None:
-        warnings.warn(
+        warn(
             f"`{url}` is not as it was when its digest was built ({change}); what has changed"
-            " cannot be read: give rebuild=True to build it again",
-            RuntimeWarning,
-            stacklevel=4,
+            " cannot be read: give rebuild=True to build it again"
         )
     return place
 
@@ -58,11 +68,27 @@ def cache_directory() -> Path:
     return (Path(named) if named else Path.home() / ".cache") / "forebay"
 
 
+def _canonical(url: str) -> str:
+    """One name for one place: a directory by its whole path, and no slash at the end."""
+    if "://" not in url:
+        return str(Path(url).absolute())
+    trimmed = url.rstrip("/")
+    return trimmed if "://" in trimmed else url
+
+
+def _endpoint(url: str, options: Mapping[str, object]) -> object:
+    """The server that is meant: two of them may have buckets of one name."""
+    named = options.get("endpoint")
+    if named or not url.startswith("s3:"):
+        return named
+    return next(filter(None, map(os.environ.get, ENDPOINTS)), None)
+
+
 def _place(
     url: str, layout: str, namespace_key: Path | None, options: Mapping[str, object]
 ) -> Path:
     key = None if namespace_key is None else str(namespace_key.absolute())
-    told = json.dumps([url, layout, key, options.get("endpoint")])
+    told = json.dumps([url, layout, key, _endpoint(url, options)])
     return (
         cache_directory() / "digests" / f"{hashlib.sha256(told.encode()).hexdigest()[:32]}.digest"
     )
@@ -97,6 +123,7 @@ def _build(
     if built.returncode != 0:
         lines = (built.stderr or "").strip().splitlines()
         said = lines[-1].removeprefix("error: ") if lines else "see above"
+        said = said.replace("--anonymous", "storage_options={'anonymous': True}")
         raise DigestError(f"cannot build a digest of `{url}`: {said}")
 
 

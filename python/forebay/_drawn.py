@@ -46,7 +46,7 @@ class SubstituteEpoch(Epoch):
         self._ahead_max = max(AHEAD_MIN, min(DRAWN_AHEAD, self._look_ahead.items // self.batch))
         self._probes = 0
         participation = order.dataset.participation
-        number = participation.begin(self)
+        number = participation.begin(self, order.dataset.join(*order.ranks))
         self.member = order.member(participation.life)
         self.member.begin(number)
         self.report()
@@ -117,7 +117,7 @@ class Drawn(Order):
         if lengths is not None:
             self.layout = self.layout.with_lengths(numbers(dataset, lengths))
         self._like_length = lengths is not None
-        self._rank, self._world = ranks
+        self.ranks = self._rank, self._world = ranks
         #: What was loaded and is to be gone on with.
         self._pending: _native.Sampler | None = None
         self._member: tuple[int, _native.Member] | None = None
@@ -239,17 +239,24 @@ class Substitute(Drawn):
             if rank != self._rank:
                 raise StateError(f"the state is of rank {rank}, this is rank {self._rank}")
             pending = _native.Sampler.resume(self.layout, progress[0])
-            if pending.plan[4] != self.batch:
+            if pending.plan[4] != self.batch and self._world == 1:
+                # It is the state of all ranks.
+                pending = self._resized(progress)
+            elif pending.plan[4] != self.batch:
                 raise StateError(
                     f"the state is of batches of {pending.plan[4]}, not of {self.batch};"
                     " give the states of all ranks as a list to go on with another size"
                 )
         else:
-            pending = _native.Sampler.resize(
-                self.layout, progress, self.batch, self._rank, self._world, self.drop_last
-            )
+            pending = self._resized(progress)
         self._pending, self._seed, self._epoch = pending, seed, epoch
         self.current = None
+
+    def _resized(self, progress: list[bytes]) -> _native.Sampler:
+        """What is left, dealt anew to the ranks that there are."""
+        return _native.Sampler.resize(
+            self.layout, progress, self.batch, self._rank, self._world, self.drop_last
+        )
 
 
 class Replay(Drawn):

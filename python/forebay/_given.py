@@ -148,6 +148,10 @@ class Strict(Given):
         return kept
 
     def load(self, states: Sequence[dict[str, Any]]) -> None:
+        had_one = isinstance(states[0].get("seen"), bytes)
+        if states[0].get("seen") is not None and had_one != (self._generator is not None):
+            fix = "give generator=" if had_one else "give no generator="
+            raise StateError(f"the state's order came from another kind of generator; {fix}")
         super().load(states)
         after = states[0].get("after")
         if self._generator is not None and isinstance(after, bytes):
@@ -209,8 +213,18 @@ class Own(Order):
 
     def load(self, states: Sequence[dict[str, Any]]) -> None:
         state = only(states, "a sampler of one's own goes on from the state of its own rank")
-        self._skip = number(state, "batches")
+        skip = number(state, "batches")
+        if skip > _length(self.sampler, otherwise=skip):
+            raise StateError(f"the state is of {skip} batches, which the sampler does not have")
+        self._skip = skip
         self.current = None
+
+
+def _length(sampler: Any, otherwise: int) -> int:
+    """How long a sampler says that it is, if it does."""
+    with suppress(TypeError, NotImplementedError):
+        return len(sampler)
+    return otherwise
 
 
 def snapshot(generator: torch.Generator) -> bytes:

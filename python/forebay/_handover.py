@@ -18,7 +18,6 @@ import mmap
 import os
 import pickle
 import secrets
-import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +28,8 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
+
+from forebay._warnings import warn
 
 #: What one worker's batches may take; memory that no batch has needed yet is not there.
 STRIP_BYTES = 256 << 20
@@ -288,6 +289,5 @@ def arena(workers: int) -> Arena | None:
     try:
         return Arena(workers)
     except OSError as problem:
-        message = f"no memory to share with workers ({problem}): their batches are pickled"
-        warnings.warn(message, RuntimeWarning, stacklevel=2)
+        warn(f"no memory to share with workers ({problem}): their batches are pickled")
         return None

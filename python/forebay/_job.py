@@ -39,8 +39,27 @@ PREFIX = "forebay-job-"
 #: The file in a job's directory that says which process it belongs to.
 OWNER = "owner"
 
+#: What Linux lets the path of a socket have, in bytes.
+SOCKET_PATH_MAX = 107
+
 #: What the agent understands; it is the judge of the values.
 OPTIONS = ("endpoint", "access_key", "secret_key", "anonymous", "deadline_seconds")
+
+
+@dataclass(frozen=True)
+class JobName:
+    """What nodes call a job: what its user does; else a name that no other process has."""
+
+    given: str | None
+    own: str = field(default_factory=lambda: f"job-{os.getpid()}-{secrets.token_hex(4)}")
+    #: The process that made it.
+    pid: int = field(default_factory=os.getpid)
+
+    def of(self, rank: int, world: int) -> str:
+        """This process's: ranks, and forks that nobody named, must not replace each other."""
+        if self.given is not None:
+            return self.given if world == 1 else f"{self.given}.{rank}"
+        return self.own if os.getpid() == self.pid else f"{self.own}.{os.getpid()}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +67,7 @@ class Job:
     """What a job's processes must know to reach its agent, or to start it. Pickles to workers."""
 
     digest: Path
-    name: str
+    called: JobName
     #: Where the node listens: a socket, or a URL.
     node: Path | str | None
     #: Whether a node that is not there is to be started.
@@ -66,9 +85,9 @@ class Job:
     def socket(self) -> Path:
         return self.directory / "agent.sock"
 
-    def reader(self, digest: Digest) -> Reader:
+    def reader(self, digest: Digest, name: str) -> Reader:
         """A way to the bytes; nothing is connected or started before it is needed."""
-        return Reader(digest, self.node, self.socket, self.name)
+        return Reader(digest, self.node, self.socket, name)
 
     def made(self) -> Path:
         """The directory, which is there from now on."""
@@ -92,7 +111,7 @@ class Job:
             if self.node is not None:
                 self._ensure_node(self.node)
             arguments = ["agent", str(self.digest), "--socket", str(self.socket)]
-            arguments += ["--job", self.name, "--job-pid", str(self.pid)]
+            arguments += [f"--job={self.called.of(*ranks())}", "--job-pid", str(self.pid)]
             arguments += ["--remove-directory", "--options-from-stdin"]
             for flag, value in (
                 ("--node", self.node),
@@ -148,7 +167,7 @@ def new_job(
     return _owned(
         Job(
             digest=digest.absolute(),
-            name=named(name),
+            called=JobName(name),
             node=node,
             start_node=start_node,
             origin=origin,
@@ -161,16 +180,6 @@ def new_job(
     )
 
 
-def named(name: str | None) -> str:
-    """A name that is this process's own; or the user's, by rank, so that ranks do not replace each
-    other.
-    """
-    rank, world = ranks()
-    if name is None:
-        return f"job-{os.getpid()}-{secrets.token_hex(4)}"
-    return name if world == 1 else f"{name}.{rank}"
-
-
 def present_job(job: Job) -> Job:
     """The job itself; if it has ended, because it was pickled for later, one like it of our own."""
     has_ended = job.directory in _ended or identity(job.pid) != job.identity
@@ -179,10 +188,17 @@ def present_job(job: Job) -> Job:
 
 def _owned(job: Job) -> Job:
     """The same job with this process as its main process."""
-    directory, pid = Path(tempfile.gettempdir()) / f"{PREFIX}{secrets.token_hex(4)}", os.getpid()
+    directory, pid = _short_path(), os.getpid()
     job = replace(job, directory=directory, pid=pid, identity=identity(pid))
     weakref.finalize(job, _end, directory, pid)
     return job
+
+
+def _short_path() -> Path:
+    """For a directory with a socket, whose path must be short: if need be not in ``TMPDIR``."""
+    name, named = f"{PREFIX}{secrets.token_hex(6)}", tempfile.gettempdir()
+    room = SOCKET_PATH_MAX - len(os.fsencode(f"/{name}/agent.sock"))
+    return Path(named if len(named) <= room else "/tmp") / name
 
 
 #: Of jobs that this process has ended.

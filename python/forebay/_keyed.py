@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from forebay._native import Catalogue, Digest, ForebayError, Picks, namespace_id
 from forebay._node import ensure_node
 from forebay._packing import hashed, pack, unpack
 from forebay._tally import Tally
+from forebay._warnings import warn
 
 #: Items that are claimed and read together, if the dataset reads several at once.
 AT_ONCE = 256
@@ -292,7 +292,7 @@ class Items:
         """Once in a process: it would be the same for all items."""
         if not self._has_warned:
             self._has_warned = True
-            warnings.warn(f"forebay.wrap({self.name!r}): {message}", RuntimeWarning, stacklevel=5)
+            warn(f"forebay.wrap({self.name!r}): {message}")
 
 
 def _place(name: str, namespace_key: Path | None) -> Path:

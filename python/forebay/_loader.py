@@ -17,17 +17,18 @@ import torch
 from torch.utils import data
 
 from forebay import _workers
+from forebay._dataset import Dataset
 from forebay._drawn import Drawn, Lengths, Replay, Substitute, SubstituteEpoch
 from forebay._given import Own, Sequential, Strict
 from forebay._interrupts import held
 from forebay._mixture import Mixture, MixtureOrder
 from forebay._native import ForebayError, StateError
-from forebay._orders import Epoch, Items, Order, Source
+from forebay._orders import Epoch, Items, Order, Source, checksum
 from forebay._ranks import checked, ranks
 from forebay._wrap import Wrapped
 
 #: Of what ``state_dict`` returns.
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 ORDERS = ("substitute", "strict", "replay")
 
@@ -98,9 +99,7 @@ class DataLoader(data.DataLoader[Any]):
         **options: Any,
     ) -> None:
         if not isinstance(dataset, Source | Mixture):
-            raise TypeError(
-                "forebay.DataLoader takes a forebay.Dataset or Mixture; give others to forebay.wrap"
-            )
+            raise TypeError(_instead(dataset))
         own = sampler is not None or batch_sampler is not None
         if order not in (None, *ORDERS):
             there_are = ", ".join(map(repr, ORDERS))
@@ -147,6 +146,12 @@ class DataLoader(data.DataLoader[Any]):
             options["sampler"] = Items(order_of)
             self._order: Order = order_of
         self._clock = _Clock()
+        self._hits = _Hits(dataset)
+        is_plain = isinstance(dataset, Dataset) and dataset.gives_views
+        if is_plain and batch_size is not None and options.get("collate_fn") is None:
+            raise ValueError(
+                "PyTorch cannot collate views: give a collate_fn or a transform, or views=False"
+            )
         super().__init__(
             dataset,  # type: ignore[arg-type] # map-style by its methods, not by its base
             batch_size=batch_size,
@@ -194,7 +199,8 @@ class DataLoader(data.DataLoader[Any]):
         if not getattr(self, "in_order", True):
             raise StateError("with in_order=False nobody knows what is left; give in_order=True")
         kept = {"version": STATE_VERSION, "order": self._order.name}
-        return {**kept, "dataset": self._order.dataset.id, **self._order.state()}
+        state = {**kept, "dataset": self._order.dataset.id, **self._order.state()}
+        return {**state, "checksum": checksum(state)}
 
     def load_state_dict(self, state: State | Sequence[State]) -> None:
         """Go on where a loader was; call it before the epoch begins.
@@ -207,7 +213,7 @@ class DataLoader(data.DataLoader[Any]):
         StateError
             The state is of another dataset, order or version, or is damaged.
         """
-        states = [state] if isinstance(state, Mapping) else list(state)
+        states: list[Any] = list(state) if isinstance(state, list | tuple) else [state]
         dataset, name = self._order.dataset, self._order.name
         if not states:
             raise StateError("there is no state in the list; give those of all ranks")
@@ -219,6 +225,8 @@ class DataLoader(data.DataLoader[Any]):
                     f"the state is of version {one['version']}, and this forebay knows version"
                     f" {STATE_VERSION}; use the forebay that it was taken with"
                 )
+            if one.get("checksum") != checksum(one):
+                raise StateError("the state is damaged; go on from another checkpoint")
             if one.get("dataset") != dataset.id:
                 raise StateError(
                     f"the state is of dataset {one.get('dataset')}, not of {dataset.id};"
@@ -242,8 +250,9 @@ class DataLoader(data.DataLoader[Any]):
             equal, ``skipped`` those that could not be read (``count``, and the first of the
             ``items``).
         ``hit_share``
-            Of the items that were read, how many the node had. ``None`` without a node. Of a
-            wrapped dataset, in all its loaders.
+            Of the items that were read in this loader's epochs, how many the node had. ``None``
+            without a node. Loaders that take turns on one dataset share what is counted; of a
+            wrapped dataset it is that of all its loaders.
         ``stall_seconds``, ``compute_seconds``
             Time inside of the iterator's ``next``, and between two of them.
         ``origin_bytes``
@@ -253,7 +262,8 @@ class DataLoader(data.DataLoader[Any]):
             ``held_lead`` is 0 if it is none; ``distance`` below 0.1 is good after some hundred
             batches. ``None`` for orders that are not drawn.
         ``held_share``, ``open_share``
-            How much of the dataset the node holds for good, and what is drawn from now.
+            How much of the dataset the node holds for good, and what is drawn from now; ``None``
+            for orders that are not drawn.
         ``probes``, ``reports``
             Batches that were read past the cache to see what it is worth, and answers of the node.
         ``workers_restarted``
@@ -271,24 +281,22 @@ class DataLoader(data.DataLoader[Any]):
         if isinstance(epoch, SubstituteEpoch):
             (held, rotating), reports = epoch.member.open, epoch.member.reports
         agent = counted.get("agent") or {}
-        hits = None
         if isinstance(dataset, Wrapped):
             hits = counted["hits"] / counted["items"] if counted.get("items") else None
-        elif counted["node"] is not None and self._clock.items:
-            missed = agent.get("agent_gets", 0) / self._clock.items
-            hits = max(0.0, 1.0 - missed)
+        else:
+            hits = self._hits.share()
         return {
             "batches": self._clock.batches,
             "items": self._clock.items,
             "padding": counts.get("padding", 0),
             "skipped": dataset.skipped(),
-            "hit_share": hits,
+            "hit_share": _share(hits),
             "stall_seconds": self._clock.stalled,
             "compute_seconds": self._clock.computed,
             "origin_bytes": agent.get("agent_origin_bytes", 0),
             "mixing": epoch.sampler.mixing() if isinstance(epoch, SubstituteEpoch) else None,
-            "held_share": dataset.layout.share(held) if drawn else 0.0,
-            "open_share": dataset.layout.share([*held, *rotating]) if drawn else 0.0,
+            "held_share": _share(dataset.layout.share(held) if drawn else None),
+            "open_share": _share(dataset.layout.share([*held, *rotating]) if drawn else None),
             "probes": counts.get("probes", 0),
             "reports": reports,
             "workers_restarted": counted["loader"]["workers_restarted"],
@@ -305,6 +313,60 @@ class _Clock:
         self.computed = 0.0
 
 
+class _Hits:
+    """Of the items that were read while a loader's epochs ran, how many the node had."""
+
+    def __init__(self, dataset: Source | Mixture) -> None:
+        self._dataset = dataset
+        self._read = self._missed = 0
+        #: What had been read and missed when this was last looked at; nothing between epochs.
+        self._since: tuple[int, int] | None = None
+
+    def begin(self) -> None:
+        """An epoch begins."""
+        self._count()
+        self._since = self._now()
+
+    def end(self) -> None:
+        """It has ended."""
+        self._count()
+        self._since = None
+
+    def share(self) -> float | None:
+        if not self._dataset.has_node:
+            return None
+        self._count()
+        return max(0.0, 1.0 - self._missed / self._read) if self._read else None
+
+    def _now(self) -> tuple[int, int]:
+        return self._dataset.given, self._dataset.missed()
+
+    def _count(self) -> None:
+        if self._since is not None:
+            (read, missed), self._since = self._since, self._now()
+            self._read += self._since[0] - read
+            # An agent that was replaced counts from nought.
+            self._missed += max(0, self._since[1] - missed)
+
+
+def _share(share: float | None) -> float | None:
+    """As people read it."""
+    return None if share is None else abs(round(share, 6))
+
+
+def _instead(dataset: object) -> str:
+    """What to do with a dataset that is not ours."""
+    takes = "forebay.DataLoader takes a forebay.Dataset or Mixture"
+    if isinstance(dataset, data.IterableDataset):
+        return f"{takes}; torch.utils.data.DataLoader reads iterable ones, forebay's as well"
+    if isinstance(getattr(dataset, "dataset", None), Source):
+        return (
+            f"{takes}: for a part of one, give the dataset itself and"
+            " sampler=torch.utils.data.SubsetRandomSampler(indices), or build a digest of the part"
+        )
+    return f"{takes}; give others to forebay.wrap"
+
+
 class _Iteration:
     """PyTorch's iterator of one epoch; what passes through here has been given to the user."""
 
@@ -317,6 +379,7 @@ class _Iteration:
         # What workers have handed over is counted, whatever comes in between.
         survives = isinstance(inner, _workers.SurvivingIterator)
         self._hold: Callable[[], Any] = held if survives else nullcontext
+        loader._hits.begin()
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -385,7 +448,9 @@ class _Iteration:
         self._last = (entered, stalled)
         self._clock.batches += 1
         self._clock.stalled += stalled
-        self._clock.items += self._epoch.yielded()
+        items = self._epoch.yielded()
+        self._clock.items += items
+        self._loader._order.dataset.given += items
 
     def _has_computed(self, now: float) -> None:
         """The user asks for the next batch: the last one is done with."""
@@ -404,4 +469,5 @@ class _Iteration:
                     "the epoch was interrupted while a batch was drawn; go on with load_state_dict"
                 )
             epoch.has_ended = True
+            self._loader._hits.end()
             epoch.report()

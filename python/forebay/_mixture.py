@@ -32,7 +32,8 @@ class Mixture:
 
     An epoch ends when a place belongs to a dataset of which every item has been given: no item is
     given twice in an epoch, all of that dataset are, and of the others as many as their weights
-    say. The next epoch begins all of them anew.
+    say. The next epoch begins all of them anew. Indices, as other loaders use them, go through one
+    dataset after the other, and know nothing of weights.
 
     Examples
     --------
@@ -43,7 +44,8 @@ class Mixture:
     """
 
     def __init__(self, parts: Sequence[tuple[Dataset, float]]) -> None:
-        if not parts or any(not isinstance(part, Dataset) for part, _ in parts):
+        is_pairs = all(isinstance(part, Sequence) and len(part) == 2 for part in parts)
+        if not parts or not is_pairs or any(not isinstance(part, Dataset) for part, _ in parts):
             raise TypeError("a mixture is of forebay.Datasets: Mixture([(a, 0.7), (b, 0.3)])")
         if any(not weight > 0 or len(part) == 0 for part, weight in parts):
             raise ValueError("every part of a mixture has items, and a weight above 0")
@@ -52,6 +54,8 @@ class Mixture:
         self.weights = [weight / total for _, weight in parts]
         #: Where each part's items begin among all, and where the last ones end.
         self.starts = [0, *accumulate(len(part) for part in self.parts)]
+        #: Items that loaders have given to their users.
+        self.given = 0
 
     def __len__(self) -> int:
         return self.starts[-1]
@@ -124,6 +128,15 @@ class Mixture:
                 sums.update(one[whose] or {})
             together[whose] = dict(sums)
         return together
+
+    @property
+    def has_node(self) -> bool:
+        """Whether there is to be a node."""
+        return self.parts[0].has_node
+
+    def missed(self) -> int:
+        """Items that the agents were asked for so far, because the node did not have them."""
+        return sum(part.missed() for part in self.parts)
 
     def count_worker_restart(self) -> None:
         """A loader has replaced its workers, because one of them died."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-import warnings
 from pathlib import Path
 
 from forebay._native import ForebayError
 from forebay._processes import answers, locked, start
+from forebay._warnings import warn
 
 #: A node that was started for a job leaves when nobody has used it for so long.
 IDLE_EXIT = "10min"
@@ -55,7 +55,7 @@ def ensure_node(path: Path, namespace_key: Path | None = None) -> bool:
 def warn_without(node: Path | str, problem: str) -> None:
     """Say that the origin will be read directly."""
     message = f"no forebay node at `{node}` ({problem}): reading the origin directly"
-    warnings.warn(message, RuntimeWarning, stacklevel=2)
+    warn(message)
 
 
 def _start(path: Path, namespace_key: Path | None) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from hashlib import blake2b
 from typing import Any
 
 import torch
@@ -181,6 +182,19 @@ def number(state: dict[str, Any], name: str) -> int:
     if not isinstance(value, int) or value < 0:
         raise StateError("the state is not one of forebay.DataLoader's, or is damaged")
     return value
+
+
+def checksum(state: Mapping[str, Any]) -> str:
+    """Of all that a state says, so that damage is noticed, whatever it is that was damaged."""
+    kept = {name: value for name, value in state.items() if name != "checksum"}
+    return blake2b(repr(_in_order(kept)).encode(), digest_size=16).hexdigest()
+
+
+def _in_order(value: Any) -> Any:
+    """The same, however its names were sorted and its sequences kept."""
+    if isinstance(value, Mapping):
+        return sorted((str(name), _in_order(one)) for name, one in value.items())
+    return [_in_order(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def only(states: Sequence[dict[str, Any]], otherwise: str) -> dict[str, Any]:

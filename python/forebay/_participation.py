@@ -22,15 +22,17 @@ class Participation:
         self.life = 0
         #: Epochs that were begun; no two have the same number.
         self.epochs = 0
+        #: What the node calls this process.
+        self._name = ""
         self._speaker: weakref.ref[object] | None = None
         self._has_joined = False
 
-    def begin(self, speaker: object) -> int:
-        """From now on ``speaker`` reports; returns the number of its epoch."""
+    def begin(self, speaker: object, name: str) -> int:
+        """From now on ``speaker`` reports, by that name; returns the number of its epoch."""
         if self._pid != os.getpid():
             # A fork of the main process is somebody else.
             self._pid, self.life = os.getpid(), secrets.randbits(63)
-        self._speaker = weakref.ref(speaker)
+        self._speaker, self._name = weakref.ref(speaker), name
         self.epochs += 1
         self._has_joined = True
         return self.epochs
@@ -43,8 +45,8 @@ class Participation:
         """The name is somebody else's now: there is nothing to take leave of."""
         self._speaker, self._has_joined = None, False
 
-    def end(self, digest: Digest, node: Path | str | None, agent: Path, name: str) -> None:
+    def end(self, digest: Digest, node: Path | str | None, agent: Path) -> None:
         """Take leave, if that is possible: nothing need be kept for a job that has ended."""
         if self._has_joined and self._pid == os.getpid():
             self._has_joined = False
-            Reader(digest, node, agent, name).leave()
+            Reader(digest, node, agent, self._name).leave()

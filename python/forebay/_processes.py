@@ -44,6 +44,8 @@ def binary() -> str:
     """The ``forebay`` binary: ``$FOREBAY_BIN``, the wheel's own, or the one on the ``PATH``."""
     named = os.environ.get("FOREBAY_BIN")
     if named:
+        if not os.access(named, os.X_OK):
+            raise ForebayError(f"FOREBAY_BIN is `{named}`, which is no program; unset it")
         return named
     if OWN.is_file():
         return str(OWN)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import tarfile
+from typing import Any
 
 _BLOCK = 512
 #: What a plain file is called in a header: ``0``, or nothing in old archives.
 _PLAIN = (b"0", b"\0")
 
 
-def tar_sample(item: bytes) -> dict[str, bytes]:
+def tar_sample(item: bytes | memoryview) -> dict[str, Any]:
     """Take a sample apart.
 
     Parameters
@@ -21,7 +22,8 @@ def tar_sample(item: bytes) -> dict[str, bytes]:
     Returns
     -------
     dict
-        The content of each file by its ending; ``__key__`` is the path up to it, as in WebDataset.
+        The bytes of each file by its ending; ``__key__`` is the path up to it, a ``str`` as in
+        WebDataset.
 
     Examples
     --------
@@ -32,9 +34,10 @@ def tar_sample(item: bytes) -> dict[str, bytes]:
     ...     member.size = 1
     ...     tar.addfile(member, io.BytesIO(b"3"))
     >>> tar_sample(archive.getvalue())
-    {'__key__': b'train/0007', 'cls': b'3'}
+    {'__key__': 'train/0007', 'cls': b'3'}
     """
-    sample: dict[str, bytes] = {}
+    item = bytes(item)  # a view, perhaps
+    sample: dict[str, Any] = {}
     at = 0
     while at + _BLOCK <= len(item) and item[at] != 0:
         header = item[at : at + _BLOCK]
@@ -48,8 +51,8 @@ def tar_sample(item: bytes) -> dict[str, bytes]:
     return sample
 
 
-def _with_tarfile(item: bytes) -> dict[str, bytes]:
-    sample: dict[str, bytes] = {}
+def _with_tarfile(item: bytes) -> dict[str, Any]:
+    sample: dict[str, Any] = {}
     with tarfile.open(fileobj=io.BytesIO(item), mode="r:") as archive:
         for member in archive:
             content = archive.extractfile(member) if member.isfile() else None
@@ -58,9 +61,9 @@ def _with_tarfile(item: bytes) -> dict[str, bytes]:
     return sample
 
 
-def _add(sample: dict[str, bytes], name: str, content: bytes) -> None:
+def _add(sample: dict[str, Any], name: str, content: bytes) -> None:
     directory, slash, last = name.rpartition("/")
     stem, dot, ending = last.partition(".")
     if stem and dot and not last.startswith("__"):
-        sample.setdefault("__key__", f"{directory}{slash}{stem}".encode())
+        sample.setdefault("__key__", f"{directory}{slash}{stem}")
         sample[ending] = content

@@ -14,7 +14,6 @@ from __future__ import annotations
 import copy
 import os
 import threading
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -28,6 +27,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from forebay._handover import Packed, Packing, arena
 from forebay._interrupts import deliver, held, let_through
+from forebay._warnings import warn
 
 #: Workers that die so often without a batch in between are not replaced: it is the batch.
 DEATHS_MAX = 3
@@ -112,8 +112,7 @@ class SurvivingIterator:
         if self._deaths > DEATHS_MAX:
             assert died.__cause__ is not None
             raise died.__cause__
-        message = f"{died.__cause__}: new workers read its batches again"
-        warnings.warn(message, RuntimeWarning, stacklevel=4)
+        warn(f"{died.__cause__}: new workers read its batches again")
         self._on_restart()
 
     def _replace(self) -> None:

@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from forebay._dataset import PastCache
-from forebay._job import named
+from forebay._job import JobName
 from forebay._keyed import AT_ONCE, Items, plain
 from forebay._native import Digest, DigestError, ForebayError, Layout, Reader
 from forebay._node import default_socket, endpoint, ensure_node, warn_without
 from forebay._participation import Participation
 from forebay._processes import answers
+from forebay._ranks import ranks
 
 #: How often a progress bar is drawn, in seconds.
 DRAWN_EVERY = 0.2
@@ -106,9 +107,12 @@ class Wrapped:
         self.name = f"{kind.__module__}.{kind.__qualname__}" if name is None else name
         private = None if namespace_key is None else Path(namespace_key).absolute()
         node = self._node = endpoint(default_socket() if cache == "auto" else cache)
-        self._items = Items(dataset, key, self.name, node, private, named(job))
+        self._called = JobName(job)
+        self._items = Items(dataset, key, self.name, node, private, self._called.of(*ranks()))
         self._snapshot: Path | None = None
         self._workers_restarted = 0
+        #: Items that loaders have given to their users.
+        self.given = 0
         self._local()
         if cache == "auto" and isinstance(node, Path):
             self._items.has_started_node = ensure_node(node, private)
@@ -221,6 +225,22 @@ class Wrapped:
         """A loader has replaced its workers, because one of them died."""
         self._workers_restarted += 1
 
+    def join(self, rank: int, world: int) -> str:
+        """Take part in the dataset's rotation, under a name that no other process has."""
+        name = self._called.of(rank, world)
+        if name != self._items.job:
+            self._items.job, self._presence = name, None
+        return name
+
+    @property
+    def has_node(self) -> bool:
+        """Whether there is to be a node."""
+        return self._node is not None
+
+    def missed(self) -> int:
+        """No agent is asked for anything."""
+        return 0
+
     def want(self, items: Sequence[int]) -> None:
         """Nobody fetches ahead but the loader's own workers."""
 
@@ -270,7 +290,7 @@ class Wrapped:
         digest = Digest(path)
         self._snapshot = _kept(path, items.catalogue_path.stem, digest)
         items.know(digest)
-        where = (digest, self._node, _NO_AGENT, items.job)
+        where = (digest, self._node, _NO_AGENT)
         weakref.finalize(self, self.participation.end, *where)
         return digest
 

@@ -68,6 +68,13 @@ impl Digest {
         self.digest.columns().iter().map(|(name, _)| name.as_str()).collect()
     }
 
+    /// The object that an item is of, or the first of them; below the digest's origin.
+    fn object(&self, item: u64) -> PyResult<String> {
+        let [item] = self.ordinals(&[item])?[..] else { unreachable!("one for one") };
+        let object = self.digest.object(item).map_err(|error| damaged(&error))?;
+        Ok(object.to_owned())
+    }
+
     /// The values of a column, one for each item; `None` where nothing was said.
     fn column<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyList>> {
         let pieces = py.detach(|| self.digest.column(name)).map_err(|error| damaged(&error))?;

@@ -31,8 +31,9 @@ use crate::{
     view::View,
 };
 
-/// Batches that may be asked for ahead: each has a connection, and a segment, of its own.
-const ASKED_MAX: usize = 2;
+/// Batches that may be asked for ahead: each has a connection, and a segment, of its own. That is two for each of
+/// several loaders that read one dataset in turn; beyond, the oldest is given up, which closes its connection.
+const ASKED_MAX: usize = 16;
 
 /// Reads items through the node and the agent.
 #[pyclass(frozen, module = "forebay._native")]

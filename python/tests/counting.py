@@ -1,22 +1,33 @@
 """What jobs that share a node read from the origin, counted byte by byte, with real processes.
 
 J jobs go through one dataset at once, each a process of its own with its loader and its agent,
-around one node. Whenever the fastest of them has finished an epoch, all counters are read: the
-origin's own, and every agent's, which say by what right each byte was read. `python counting.py`
-is such a job.
+around one node. Whenever the one that is ahead has finished an epoch, all counters are read: the
+origin's own, and every agent's, which say by what right each byte was read. A **turn** is what the
+fastest job reads in an epoch, wherever it began.
+
+`python counting.py table` counts for many jobs and caches, and says which targets are met;
+`python counting.py job` is such a job.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
+import mmap
+import os
+import select
+import shutil
+import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +39,97 @@ from forebay import _native
 from forebay._processes import binary
 
 #: What agents count by itself; everything else was claimed, which is the way it should be.
-CAUSES = ("probe_bytes", "outside_bytes", "fallback_bytes")
+CAUSES = ("probe", "outside", "fallback")
+#: Chunks of a dataset, and those that rotate if several jobs share it.
+CHUNKS, ROTATING = 10, 2
+#: A node keeps so much of its capacity free (`docs/node.md`).
+SPARE = 0.1
+#: What an agent keeps in memory would be a second cache, of which the bound knows nothing.
+AGENT_MEMORY = "8MiB"
+#: Nothing takes longer, unless it hangs.
+PATIENCE = 300.0
+
+#: What the origin may give, of what no order can do without: equal rates, and up to 4 x apart.
+EQUAL, APART = 1.02, 1.15
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is counted."""
+
+    jobs: int
+    #: What the node can keep, as a share of the dataset; its capacity is larger by what it spares.
+    cache: float
+    #: How much longer the slowest job computes than the fastest; the others lie in between.
+    spread: float = 1.0
+    #: Of the job that is ahead; when it has done them, all stop.
+    epochs: int = 3
+    batch: int = 16
+    #: Seconds that the fastest job computes for each batch.
+    compute: float = 0.005
+    workers: int = 0
+
+    def compute_of(self, job: int) -> float:
+        """Seconds that a job computes for each batch; job 0 is the fastest."""
+        place = job / max(1, self.jobs - 1)
+        return float(self.compute * self.spread**place)
+
+    @property
+    def not_held(self) -> float:
+        """The share of the dataset that has to be read in a turn: alone, all that does not fit;
+        for several jobs, also what rotates.
+        """
+        if self.jobs == 1 or self.cache >= 1.0:
+            return 1.0 - self.cache
+        return min(1.0, 1.0 - self.cache + ROTATING / CHUNKS)
+
+    @property
+    def target(self) -> float:
+        """How much more than that it may be."""
+        return EQUAL if self.spread == 1.0 else APART
+
+
+@dataclass(frozen=True)
+class Window:
+    """What was read from the origin during some epochs, as shares of the dataset."""
+
+    #: How often the fastest job has gone through the dataset.
+    turns: float
+    #: By the origin's own count,
+    origin: float
+    #: and by the agents', by cause; `claimed` is the rest of theirs.
+    causes: dict[str, float]
+    #: What was held for good when it began.
+    held: float
+
+    @property
+    def counted(self) -> float:
+        """In a turn, all but probes."""
+        return (self.origin - self.causes["probe"]) / self.turns
+
+    @property
+    def per_turn(self) -> dict[str, float]:
+        """By cause, in a turn."""
+        return {cause: share / self.turns for cause, share in self.causes.items()}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was counted."""
+
+    setting: Setting
+    first: Window
+    #: All other epochs together.
+    later: Window
+    #: In the node's words.
+    why: str
+
+    def is_met(self, slack: float = 0.0) -> bool:
+        """Whether the targets are, or are missed by no more than so much of the dataset."""
+        target, not_held = self.setting.target, self.setting.not_held
+        return (
+            self.first.counted <= target + slack and self.later.counted <= target * not_held + slack
+        )
 
 
 def numbered(items: int, size: int) -> Iterator[bytes]:
@@ -38,138 +139,99 @@ def numbered(items: int, size: int) -> Iterator[bytes]:
         yield item.to_bytes(8, "little") + filling[: size - 8]
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What is counted."""
-
-    jobs: int
-    #: The node's capacity, as a share of the dataset.
-    cache: float
-    #: Of the fastest job; the others stop when it does.
-    epochs: int = 3
-    batch: int = 16
-    #: Seconds that the fastest job computes for each batch,
-    compute: float = 0.005
-    #: and how much longer the slowest does; the others lie in between.
-    spread: float = 1.0
-    workers: int = 0
-
-    def compute_of(self, job: int) -> float:
-        """Seconds that a job computes for each batch; job 0 is the fastest."""
-        place = job / max(1, self.jobs - 1)
-        return float(self.compute * self.spread**place)
-
-
-@dataclass(frozen=True)
-class Window:
-    """What was read from the origin during some epochs of the fastest job."""
-
-    epochs: int
-    #: By the origin's own count,
-    origin_bytes: int
-    #: and by the agents', by cause; `claimed` is the rest of theirs.
-    causes: dict[str, int]
-    #: The share of the dataset that was held for good when it began.
-    held: float
-
-    @property
-    def counted(self) -> float:
-        """Bytes in an epoch, all but probes."""
-        return (self.origin_bytes - self.causes["probe_bytes"]) / self.epochs
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What was counted."""
-
-    dataset_bytes: int
-    capacity_bytes: int
-    windows: list[Window]
-    #: What every job has seen: how often each item was given, by epoch.
-    exact: bool
-    node: dict[str, int]
-    why: str
-
-    def later(self) -> Window:
-        """All epochs but the first, together."""
-        rest = self.windows[1:]
-        causes = Counter[str]()
-        for window in rest:
-            causes.update(window.causes)
-        return Window(
-            epochs=len(rest),
-            origin_bytes=sum(window.origin_bytes for window in rest),
-            causes=dict(causes),
-            held=sum(window.held for window in rest) / len(rest),
-        )
-
-
 def run(world: harness.World, directory: Path, setting: Setting, size: int, items: int) -> Outcome:
-    """Count what the jobs of a setting read."""
-    total = size * items
-    capacity = int(total * (setting.cache + 0.01) / 0.9)
+    """Count what the jobs of a setting read of a dataset of ``items`` items of ``size`` bytes."""
+    total, batches = size * items, -(-items // setting.batch)
+    capacity = int(total * (setting.cache + 0.01) / (1.0 - SPARE))
     with ExitStack() as stack:
         options = ("--capacity", f"{capacity}B", "--memory", "1MiB")
         stack.enter_context(harness.node(directory, *options))
         socket = directory / "node.sock"
+        progress = Progress(directory / "progress", setting.jobs)
         jobs = [
-            stack.enter_context(job(world, socket, setting, number, items))
+            stack.enter_context(job(world, socket, progress, setting, number))
             for number in range(setting.jobs)
         ]
         agents = [Path(json.loads(line_of(one))["agent"]) for one in jobs]
-        counts = Counts(world, socket, agents)
+        counts = Counts(world, socket, agents, progress)
         marks = [counts.take()]
         for one in jobs:
             tell(one, "go")
-        for _ in range(setting.epochs):
-            said = json.loads(line_of(jobs[0]))
-            print("   job 0", said["counts"], flush=True)
-            assert said["exact"], "every item once (promise 2)"
+        for epoch in range(setting.epochs):
+            ends = (epoch + 1) * batches
+            wait_for(jobs, progress, ends)
             marks.append(counts.take())
         described = explained(world, socket)
-        node = status(socket)
-        exact = True
         for one in jobs:
             assert one.stdin is not None
             one.stdin.close()
         for one in jobs:
             assert one.stdout is not None
-            exact &= all(json.loads(line)["exact"] for line in one.stdout)
+            exact = [json.loads(line)["exact"] for line in one.stdout]
+            assert all(exact), "every item once (promise 2)"
             assert one.wait(timeout=60) == 0
-    windows = [window(before, after) for before, after in itertools.pairwise(marks)]
-    return Outcome(total, capacity, windows, exact, node, described["why"])
+    first, later = (
+        window(before, after, total, batches)
+        for before, after in [(marks[0], marks[1]), (marks[1], marks[-1])]
+    )
+    return Outcome(setting, first, later, (described or {}).get("why", "nobody reports"))
+
+
+class Progress:
+    """How many batches every job has been given, for all to see."""
+
+    def __init__(self, path: Path, jobs: int) -> None:
+        self.path, self._jobs = path, jobs
+        path.touch()
+        with path.open("r+b") as file:
+            file.truncate(8 * jobs)
+            self._memory = mmap.mmap(file.fileno(), 8 * jobs)
+
+    def all(self) -> tuple[int, ...]:
+        return struct.unpack(f"{self._jobs}q", self._memory[:])
+
+    def given(self, job: int, batches: int) -> None:
+        struct.pack_into("q", self._memory, 8 * job, batches)
 
 
 class Counts:
     """Reads all counters at once, or nearly."""
 
-    def __init__(self, world: harness.World, socket: Path, agents: Sequence[Path]) -> None:
-        self._world, self._socket = world, socket
+    def __init__(
+        self, world: harness.World, socket: Path, agents: Sequence[Path], progress: Progress
+    ) -> None:
+        self._world, self._socket, self._progress = world, socket, progress
         digest = _native.Digest(world.digest)
         self._layout = _native.Layout(digest)
         self._agents = [_native.Reader(digest, None, agent, "counting") for agent in agents]
 
     def take(self) -> dict[str, Any]:
+        progress, origin = self._progress.all(), self._world.counters()["bytes_sent"]
         sums = Counter[str]()
         for agent in self._agents:
             with suppress(forebay.AgentGone):  # it has yet to be started
                 sums.update(agent.stats()["agent"] or {})
         pieces = (explained(self._world, self._socket) or {}).get("pieces", [])
         held = [at for at, piece in enumerate(pieces) if piece == "held"]
-        return {
-            "origin": self._world.counters()["bytes_sent"],
-            "held": self._layout.share(held),
-            **{name: sums[f"agent_{name}"] for name in (*CAUSES, "origin_bytes")},
-            "refused_bytes": sums["agent_puts_refused_bytes"],
-        }
+        causes = {cause: sums[f"agent_{cause}_bytes"] for cause in CAUSES}
+        causes["claimed"] = sums["agent_origin_bytes"] - sum(causes.values())
+        share = self._layout.share(held) if held else 0.0
+        return {"progress": progress, "origin": origin, "causes": causes, "held": share}
 
 
-def window(before: dict[str, Any], after: dict[str, Any]) -> Window:
+def window(before: dict[str, Any], after: dict[str, Any], total: int, batches: int) -> Window:
     """What came between two counts."""
-    more = {name: after[name] - before[name] for name in after if name != "held"}
-    causes = {name: more[name] for name in (*CAUSES, "refused_bytes")}
-    claimed = more["origin_bytes"] - sum(more[name] for name in CAUSES)
-    return Window(1, more["origin"], {**causes, "claimed_bytes": claimed}, before["held"])
+    gone = zip(before["progress"], after["progress"], strict=True)
+    causes = {
+        cause: (after["causes"][cause] - bytes_before) / total
+        for cause, bytes_before in before["causes"].items()
+    }
+    return Window(
+        turns=max(now - then for then, now in gone) / batches,
+        origin=(after["origin"] - before["origin"]) / total,
+        causes=causes,
+        held=before["held"],
+    )
 
 
 def explained(world: harness.World, node: Path) -> Any:
@@ -179,39 +241,39 @@ def explained(world: harness.World, node: Path) -> Any:
     return json.loads(told.stdout)
 
 
-def status(node: Path) -> dict[str, int]:
-    """What the node has counted."""
-    command = [binary(), "status", "--socket", str(node), "--format", "json"]
-    told = subprocess.run(command, check=True, capture_output=True, timeout=30)
-    answer: dict[str, int] = json.loads(told.stdout)
-    return answer
-
-
 @contextmanager
 def job(
-    world: harness.World, node: Path, setting: Setting, number: int, items: int
+    world: harness.World, node: Path, progress: Progress, setting: Setting, number: int
 ) -> Iterator[subprocess.Popen[str]]:
     """A job that has joined and waits to be told to go on."""
     told = {
         "digest": str(world.digest),
         "options": world.options,
         "node": str(node),
+        "progress": [str(progress.path), setting.jobs],
         "number": number,
-        "items": items,
         "batch": setting.batch,
         "compute": setting.compute_of(number),
         "workers": setting.workers,
-        "epochs": setting.epochs if number == 0 else 1000,
     }
-    command = [sys.executable, __file__, json.dumps(told)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    command = [sys.executable, __file__, "job", json.dumps(told)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    environment = {**os.environ, "FOREBAY_AGENT_MEMORY": AGENT_MEMORY}
+    with subprocess.Popen(command, env=environment, **pipes) as process:
         try:
             yield process
         finally:
             process.kill()
             process.wait(timeout=10)
+
+
+def wait_for(jobs: Sequence[subprocess.Popen[str]], progress: Progress, batches: int) -> None:
+    """Wait until one of the jobs has been given so many batches."""
+    deadline = time.monotonic() + PATIENCE
+    while max(progress.all()) < batches:
+        assert all(one.poll() is None for one in jobs), "a job has ended early"
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.005)
 
 
 def line_of(process: subprocess.Popen[str]) -> str:
@@ -227,11 +289,16 @@ def tell(process: subprocess.Popen[str], word: str) -> None:
     process.stdin.flush()
 
 
-def main(told: dict[str, Any]) -> None:
-    """One job: epoch after epoch, until it has done its own or standard input ends."""
-    name = f"job {told['number']}"
+def work(told: dict[str, Any]) -> None:
+    """One job: epoch after epoch, until standard input ends."""
+    number, given = told["number"], 0
+    path, jobs = told["progress"]
+    progress = Progress(Path(path), jobs)
     dataset = forebay.Dataset(
-        told["digest"], cache=told["node"], storage_options=told["options"], job=name
+        told["digest"],
+        cache=told["node"],
+        storage_options=told["options"],
+        job=f"job {number}",
     )
     loader = forebay.DataLoader(
         dataset,
@@ -239,30 +306,20 @@ def main(told: dict[str, Any]) -> None:
         shuffle=True,
         collate_fn=numbers,
         num_workers=told["workers"],
-        generator=torch.Generator().manual_seed(told["number"]),
+        generator=torch.Generator().manual_seed(number),
     )
     say({"agent": str(dataset._job.socket)})
     sys.stdin.readline()
-    ended = select_on_stdin()
-    for _ in range(told["epochs"]):
+    while True:
         seen = Counter[int]()
         for batch in loader:
             seen.update(batch)
             time.sleep(told["compute"])
-            if ended():
+            given += 1
+            progress.given(number, given)
+            if select.select([sys.stdin], [], [], 0)[0]:
                 return
-        exact = len(seen) == told["items"] and set(seen.values()) == {1}
-        say({"exact": exact, "stats": loader.stats(), "counts": dict(loader._order.counts())})
-    # The agent's counters are wanted once more.
-    while not ended():
-        time.sleep(0.01)
-
-
-def select_on_stdin() -> Any:
-    """Whether the one who started this job has had enough."""
-    import select
-
-    return lambda: bool(select.select([sys.stdin], [], [], 0)[0])
+        say({"exact": len(seen) == len(dataset) and set(seen.values()) == {1}})
 
 
 def numbers(batch: list[bytes]) -> list[int]:
@@ -273,5 +330,111 @@ def say(what: dict[str, Any]) -> None:
     print(json.dumps(what), flush=True)
 
 
+def table(told: argparse.Namespace) -> None:
+    """A row for each setting, as it is counted."""
+    settings = [
+        Setting(jobs, cache, spread, told.epochs, told.batch, told.compute * jobs)
+        for jobs, cache, spread in itertools.product(told.jobs, told.cache, told.spread)
+        if jobs > 1 or spread == told.spread[0]
+    ]
+    rows = list[dict[str, Any]]()
+    with tempfile.TemporaryDirectory(prefix="forebay-counting-") as directory:
+        origin = Path(directory) / "world"
+        with harness.origin(origin, contents=list(numbered(told.items, told.size))) as world:
+            if told.format == "text":
+                print(HEAD, flush=True)
+            for setting in settings:
+                place = Path(directory) / f"{len(rows)}"
+                outcome = run(world, place, setting, told.size, told.items)
+                shutil.rmtree(place)
+                rows.append(row(outcome))
+                if told.format == "text":
+                    print(line(rows[-1]), flush=True)
+    if told.format == "json":
+        print(json.dumps(rows, indent=2))
+
+
+HEAD = (
+    "jobs  cache  spread   held  first  later  bound  ratio"
+    "  claimed  outside  fallback  probes  target  verdict"
+)
+
+
+def row(outcome: Outcome) -> dict[str, Any]:
+    """An outcome for people and for scripts: shares of the dataset, those of `later` in a turn."""
+    setting, later = outcome.setting, outcome.later
+    bound = setting.not_held
+    return {
+        **{name: asdict(setting)[name] for name in ("jobs", "cache", "spread")},
+        "held": later.held,
+        "first": outcome.first.counted,
+        "later": later.counted,
+        "bound": bound,
+        "ratio": later.counted / bound if bound else None,
+        "first_causes": outcome.first.per_turn,
+        "later_causes": later.per_turn,
+        "target": setting.target,
+        "verdict": "met" if outcome.is_met() else "missed",
+        "why": outcome.why,
+    }
+
+
+def line(row: dict[str, Any]) -> str:
+    ratio = "    -" if row["ratio"] is None else f"{row['ratio']:5.3f}"
+    causes = row["later_causes"]
+    return (
+        f"{row['jobs']:4}  {row['cache']:5.0%}  {row['spread']:6g}  {row['held']:5.1%}"
+        f"  {row['first']:5.3f}  {row['later']:5.3f}  {row['bound']:5.3f}  {ratio}"
+        f"  {causes['claimed']:7.3f}  {causes['outside']:7.3f}  {causes['fallback']:8.3f}"
+        f"  {causes['probe']:6.3f}  {row['target']:6.2f}  {row['verdict']}"
+    )
+
+
+def share(text: str) -> float:
+    """``20%`` or ``0.2``."""
+    return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+
+
+def several(kind: Callable[[str], Any], text: str) -> list[Any]:
+    return [kind(one) for one in text.split(",")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("job", help="one job; only the table starts it")
+    one.add_argument("told", type=json.loads)
+    all_of_them = commands.add_parser("table", help="count, and say which targets are met")
+    lists: list[tuple[str, Callable[[str], Any], str]] = [
+        ("jobs", int, "1,2,4,8"),
+        ("cache", share, "10%,20%,50%,100%"),
+        ("spread", float, "1,4"),
+    ]
+    for name, kind, default in lists:
+        all_of_them.add_argument(
+            f"--{name}",
+            type=partial(several, kind),
+            default=default,
+            metavar="A,B",
+            help=f"by default {default}".replace("%", "%%"),
+        )
+    all_of_them.add_argument("--items", type=int, default=3600)
+    all_of_them.add_argument("--size", type=int, default=112 << 10, help="bytes of an item")
+    all_of_them.add_argument("--epochs", type=int, default=3)
+    all_of_them.add_argument("--batch", type=int, default=16)
+    all_of_them.add_argument(
+        "--compute",
+        type=float,
+        default=0.01,
+        help="seconds for a batch, for each of the jobs: the machine is to keep up with all",
+    )
+    all_of_them.add_argument("--format", choices=["text", "json"], default="text")
+    told = parser.parse_args()
+    if told.command == "job":
+        work(told.told)
+    else:
+        table(told)
+
+
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    main()

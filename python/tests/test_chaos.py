@@ -165,6 +165,10 @@ class Job:
                 with suppress(ProcessLookupError):
                     harness.kill(pid)
             rank.process.join()
+            # One that was stopped could not notice that its job has ended.
+            for pid in rank.agents():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
         last = [noted[-1] for rank in self.ranks if (noted := rank.noted())]
         self.ranks = []
         return [pickle.loads(bytes.fromhex(note["state"])) for note in last]
@@ -272,4 +276,6 @@ def test_every_item_once_whatever_dies(numbered_world: World, tmp_path: Path, se
         for job in jobs:
             job.kill()
         node.kill()
+    ended = [rank for job in jobs for rank in job.past]
+    harness.wait_until(lambda: not any(rank.agents() for rank in ended), PATIENCE)
     assert sum(killed.values()) > EPOCHS * EVENTS / 2

@@ -324,3 +324,48 @@ def test_the_command_comes_with_the_package() -> None:
     ran = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.startswith("forebay ")
+
+
+@pytest.mark.parametrize("layout", ["files", "pack"])
+def test_every_item_knows_its_object(world: World, layout: str) -> None:
+    digest = world.build(f"{layout}.digest", "--layout", layout)
+    dataset = world.dataset(digest=digest, cache=None, columns=["object"])
+    names = [name for _, name in dataset]
+    assert names == [f"{item:05}.bin" for item in range(ITEMS)], "empty ones as well"
+    assert dataset.column("object")[5:8] == names[5:8]
+    assert pickle.loads(pickle.dumps(dataset))[7] == (b"", "00007.bin")
+
+
+def test_columns_are_sequences(world: World) -> None:
+    labels = world.dataset(cache=None).column("label")
+    assert labels[8:12] == [8, 9, 0, 1]
+    assert labels[-1] == (ITEMS - 1) % 10
+
+
+def test_a_transform_that_fails_says_where(world: World) -> None:
+    def decode(item: bytes) -> bytes:
+        raise ZeroDivisionError("no")
+
+    dataset = world.dataset(cache=None, transform=decode)
+    with pytest.raises(ZeroDivisionError) as raised:
+        dataset[12]
+    assert getattr(raised.value, "__notes__", None) == ["in the transform of item 12, `00012.bin`"]
+
+
+def test_a_long_directory_for_temporary_files_is_done_without(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise 5: the path of a socket has to be short."""
+    long = tmp_path / ("x" * 120)
+    long.mkdir()
+    monkeypatch.setenv("TMPDIR", str(long))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    assert world.dataset(cache=None)[3] == CONTENTS[3]
+
+
+def test_a_program_that_is_not_there_is_named(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOREBAY_BIN", "/nowhere/forebay")
+    with pytest.raises(forebay.ForebayError, match="FOREBAY_BIN is `/nowhere/forebay`"):
+        world.dataset(cache=None)[3]

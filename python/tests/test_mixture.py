@@ -76,6 +76,8 @@ def test_ranks_of_a_mixture_are_equal(mixture: forebay.Mixture) -> None:
 
 
 def test_mixtures_that_make_no_sense(mixture: forebay.Mixture) -> None:
+    with pytest.raises(TypeError, match=r"Mixture\(\[\(a, 0.7\), \(b, 0.3\)\]\)"):
+        forebay.Mixture(mixture.parts)  # type: ignore[arg-type]
     part = mixture.parts[0]
     with pytest.raises(ValueError, match="weight above 0"):
         forebay.Mixture([(part, 0.0)])
@@ -133,3 +135,42 @@ def test_our_order_with_pytorchs_loader(world: World, own_node: Path) -> None:
     assert harness.listener(own_node)
     with pytest.raises(ValueError, match="1 or more"):
         forebay.Sampler(dataset, 0)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_every_epoch_of_an_iterable_has_an_order_of_its_own(world: World, persistent: bool) -> None:
+    items = forebay.IterableDataset(world.dataset(cache=None), shuffle=True, seed=3)
+    alone = [list(items) for _ in range(3)]
+    assert len(set(map(tuple, alone))) == 3
+    items = forebay.IterableDataset(world.dataset(cache=None), shuffle=True, seed=3)
+    loader = torch.utils.data.DataLoader(
+        items, batch_size=None, num_workers=2, persistent_workers=persistent
+    )
+    shared = [list(loader) for _ in range(3)]
+    # Two workers take turns, and so the epochs are as they were.
+    assert shared == alone
+    items.set_epoch(1)
+    assert list(loader) == alone[1]
+
+
+def test_an_iterable_goes_on_with_what_it_was_begun_with(world: World) -> None:
+    """Promise 2: another order or another share would lose items and repeat others."""
+    options: dict[str, Any] = {"shuffle": True, "seed": 3, "rank": 0, "world_size": 2}
+
+    def iterable(**others: Any) -> forebay.IterableDataset:
+        return forebay.IterableDataset(world.dataset(cache=None), **{**options, **others})
+
+    begun = iterable()
+    given = list(islice(begun, 20))
+    state = begun.state_dict()
+    for others in ({"seed": 4}, {"shuffle": False}, {"is_even": True}):
+        with pytest.raises(forebay.StateError, match="seed"):
+            iterable(**others).load_state_dict(state)
+    for others in ({"rank": 1}, {"world_size": 3}):
+        another = iterable(**others)
+        another.load_state_dict(state)
+        with pytest.raises(forebay.StateError, match="another share"):
+            next(iter(another))
+    again = iterable()
+    again.load_state_dict(state)
+    assert Counter([*given, *again, *iterable(rank=1)]) == Counter(CONTENTS)

@@ -178,3 +178,44 @@ def test_a_node_that_dies_and_comes_back_is_told_all(large_world: World, tmp_pat
         assert seen == Counter(LARGE)
         assert Counter(item for batch in loader for item in batch) == Counter(LARGE)
         assert loader.stats()["held_share"] > 0
+
+
+def test_the_hit_share_is_of_ones_own_epochs(world: World, own_node: Path) -> None:
+    dataset = world.dataset()
+    first = loader_of(dataset, num_workers=1)
+    list(first)
+    share = first.stats()["hit_share"]
+    assert share < 1.0, "the first batch was missed at least"
+    for options in ({}, {"num_workers": 2}, {"order": "strict"}):
+        later = loader_of(dataset, **options)
+        list(later)
+        assert later.stats()["hit_share"] == 1.0, options
+    assert first.stats()["hit_share"] == share, "what others do is not its affair"
+
+
+@pytest.mark.parametrize("how", ["fork", "spawn"])
+def test_ranks_of_a_job_that_nobody_named_do_not_fence_each_other(world: World, how: str) -> None:
+    """As `torch.multiprocessing` has it: a dataset that is made before the ranks are."""
+    dataset = world.dataset()
+    context: Any = torch.multiprocessing.get_context(how)
+    given = context.Queue()
+    ranks = [context.Process(target=read_as, args=(rank, dataset, given)) for rank in range(2)]
+    for rank in ranks:
+        rank.start()
+    found = [given.get(timeout=60) for _ in ranks]
+    for rank in ranks:
+        rank.join(timeout=60)
+        assert rank.exitcode == 0
+    assert all(not isinstance(one, str) for one in found), found
+    counted = Counter(item for one in found for item in one)
+    assert set(counted) == set(CONTENTS)
+    assert sum(counted.values()) == ITEMS + 1, "one is repeated, so that ranks stay equal"
+
+
+def read_as(rank: int, dataset: forebay.Dataset, given: Any) -> None:
+    loader = loader_of(dataset, rank=rank, world_size=2)
+    try:
+        items = [item for batch in loader for item in batch]
+        given.put(items)
+    except forebay.ForebayError as problem:
+        given.put(repr(problem))

@@ -83,3 +83,20 @@ def test_what_makes_no_sense_is_refused(world: World, tmp_path: Path) -> None:
         world.dataset(cache=None, on_error="ignore")
     with pytest.raises(ValueError, match="batch_size=None"):
         forebay.DataLoader(world.dataset(cache=None), batch_size=None, on_error="skip")
+
+
+def test_the_first_skipped_items_are_told_of(world: World) -> None:
+    def decode(item: bytes) -> bytes:
+        if item in CONTENTS[20:40]:
+            raise ValueError("no image")
+        return item
+
+    dataset = world.dataset(cache=None, transform=decode)
+    loader = forebay.DataLoader(dataset, batch_size=16, on_error="skip", collate_fn=list)
+    with pytest.warns(RuntimeWarning) as told:
+        list(loader)
+    texts = [str(one.message) for one in told]
+    assert len(texts) == 3
+    assert texts[0] == "item 20 is skipped: ValueError: no image"
+    assert "without a word" in texts[2]
+    assert loader.stats()["skipped"]["count"] == 20

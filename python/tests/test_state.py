@@ -243,6 +243,64 @@ def test_another_number_of_ranks_goes_on(world: World, before: int, after: int) 
     assert padding < after
 
 
+@pytest.mark.parametrize("options", ORDERS, ids=NAMES)
+def test_damage_to_a_state_is_noticed(world: World, options: Any) -> None:
+    """Whatever it is that was damaged: to go on would lose or repeat items."""
+    dataset = world.dataset(cache=None)
+    loader = loader_of(dataset, **options)
+    list(islice(loader, 5))
+    state = loader.state_dict()
+    for name, value in state.items():
+        shorter: Any = value[:-1] if isinstance(value, bytes) else 7
+        damages: list[Any] = [None, 0, 1.5, "x", b"x", [], shorter]
+        for damage in damages:
+            if damage != value:
+                with pytest.raises(forebay.StateError):
+                    loader_of(dataset, **options).load_state_dict({**state, name: damage})
+        with pytest.raises(forebay.StateError):
+            loader_of(dataset, **options).load_state_dict(
+                {kept: value for kept, value in state.items() if kept != name}
+            )
+    wrong: list[Any] = [None, 7, "state", []]
+    for nothing in wrong:
+        with pytest.raises(forebay.StateError):
+            loader_of(dataset, **options).load_state_dict(nothing)
+    resorted = dict(sorted(state.items(), reverse=True))
+    again = loader_of(dataset, **options)
+    again.load_state_dict(resorted)
+    assert len(flat(again)) == ITEMS - 80
+
+
+@pytest.mark.parametrize("had_one", [True, False])
+def test_strict_goes_on_with_the_same_kind_of_generator(world: World, had_one: bool) -> None:
+    dataset = world.dataset(cache=None)
+
+    def strict(with_one: bool) -> forebay.DataLoader:
+        generator = torch.Generator().manual_seed(5) if with_one else None
+        options: dict[str, Any] = {"batch_size": 16, "shuffle": True, "order": "strict"}
+        return forebay.DataLoader(dataset, generator=generator, collate_fn=list, **options)
+
+    loader = strict(had_one)
+    given = flat(islice(loader, 5))
+    state = loader.state_dict()
+    with pytest.raises(forebay.StateError, match="generator="):
+        strict(not had_one).load_state_dict(state)
+    again = strict(had_one)
+    again.load_state_dict(state)
+    assert Counter(given + flat(again)) == Counter(CONTENTS)
+
+
+@pytest.mark.parametrize("as_list", [True, False])
+def test_one_rank_goes_on_with_another_batch_size(world: World, as_list: bool) -> None:
+    dataset = world.dataset(cache=None)
+    loader = loader_of(dataset, shuffle=True)
+    given = flat(islice(loader, 5))
+    state = loader.state_dict()
+    again = loader_of(dataset, shuffle=True, batch_size=7)
+    again.load_state_dict([state] if as_list else state)
+    assert Counter(given + flat(again)) == Counter(CONTENTS)
+
+
 def test_states_that_cannot_be_used_are_refused(world: World) -> None:
     dataset = world.dataset(cache=None)
     loader = loader_of(dataset, shuffle=True)
@@ -257,18 +315,17 @@ def test_states_that_cannot_be_used_are_refused(world: World) -> None:
             loader.load_state_dict(wrong)
 
     refuse("dataset", state, loader_of(packed, shuffle=True))
-    refuse("version 2", {**state, "version": 2})
+    refuse("version 9", {**state, "version": 9})
     refuse("order 'substitute'", state, loader_of(dataset, shuffle=False))
     refuse("not a state", {"model": 1})
     refuse("not a state", [3])
     refuse("no state in the list", [])
     refuse("damaged", {**state, "progress": "text"})
     refuse("damaged", {**state, "seed": None})
-    refuse("cut off", {**state, "progress": state["progress"][:-3]})
+    refuse("damaged", {**state, "progress": state["progress"][:-3]})
     flipped = bytearray(state["progress"])
     flipped[40] ^= 1
     refuse(".", {**state, "progress": bytes(flipped)})
-    refuse("batches of 16", state, loader_of(dataset, shuffle=True, batch_size=8))
     ranks = ranks_of(dataset, 2)
     next(iter(ranks[0]))
     refuse("rank 0, this is rank 1", ranks[0].state_dict(), ranks[1])

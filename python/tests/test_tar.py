@@ -44,9 +44,10 @@ def test_samples_come_out_as_they_went_in(
     digest = world.build(name, "--layout", "tar", "--pack-size", "8kB", url=str(shards))
     dataset = forebay.Dataset(digest, cache=None, transform=forebay.tar_sample)
     assert len(dataset) == 2 * SAMPLES
-    for at, sample in enumerate(dataset):
-        key = f"{directory}/{at % SAMPLES:04}".encode()
-        assert sample == {"__key__": key, **members(at % SAMPLES)}
+    views = forebay.Dataset(digest, cache=None, transform=forebay.tar_sample, views=True)
+    for at, (sample, viewed) in enumerate(zip(dataset, views, strict=True)):
+        key = f"{directory}/{at % SAMPLES:04}"
+        assert sample == viewed == {"__key__": key, **members(at % SAMPLES)}
 
 
 def test_the_example_of_the_documentation() -> None:

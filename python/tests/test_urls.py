@@ -73,3 +73,38 @@ def test_urls_that_cannot_be_read(world: World, tmp_path: Path) -> None:
         forebay.Dataset(tmp_path / "x.digest")
     with pytest.raises(ValueError, match="for URLs"):
         world.dataset(rebuild=True)
+
+
+def test_one_name_in_two_places_is_two_datasets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise 1: a digest is kept by the place that it is of, not by what was typed."""
+    for place in ("one", "two"):
+        (tmp_path / place / "data").mkdir(parents=True)
+        (tmp_path / place / "data" / "item").write_text(place)
+        monkeypatch.chdir(tmp_path / place)
+        assert list(forebay.Dataset("data", cache=None)) == [place.encode()]
+    absolute = tmp_path / "two" / "data"
+    for same in (absolute, f"{absolute}/", Path("data")):
+        assert list(forebay.Dataset(same, cache=None)) == [b"two"]
+    assert len(digests()) == 2
+
+
+def test_one_bucket_of_two_servers_is_two_datasets(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", str(world.options["access_key"]))
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", str(world.options["secret_key"]))
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    with harness.origin(tmp_path / "other", contents=[b"another"]) as other:
+        for server, expected in ((world, CONTENTS), (other, [b"another"])):
+            monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+            assert list(forebay.Dataset("s3://bucket/train/", cache=None)) == expected
+            assert list(forebay.Dataset("s3://bucket/train", cache=None)) == expected
+    assert len(digests()) == 2
+
+
+def test_layouts_that_a_url_cannot_have(world: World) -> None:
+    with pytest.raises(ValueError, match=r"no layout 'records' for a URL.*digest build"):
+        dataset_of(world, layout="records")
+    assert digests() == [], "nothing was built in vain"

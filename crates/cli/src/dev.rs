@@ -54,7 +54,7 @@ pub struct OriginArgs {
     #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = parse_duration)]
     latency: Duration,
     /// The share of requests that fail on purpose.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = parse_share)]
     fail_rate: f64,
     /// Decides which requests fail.
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -62,6 +62,12 @@ pub struct OriginArgs {
     /// Take a secret that nobody else knows, instead of the public one: for data that others must not change.
     #[arg(long)]
     private: bool,
+}
+
+/// A share of requests, from none to all of them.
+pub fn parse_share(text: &str) -> Result<f64, String> {
+    let share = text.parse::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "a share is from 0 to 1, such as 0.005".to_owned())
 }
 
 pub async fn run(command: Command) -> anyhow::Result<Verdict> {

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use serde::Serialize;
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
@@ -213,8 +213,13 @@ pub fn several_bars() -> MultiProgress {
 
 /// One of several bars, over so many items.
 pub fn item_bar(what: &str, items: u64) -> ProgressBar {
-    let style = "{prefix:>34} [{wide_bar}] {pos}/{len} items ({per_sec})";
-    let style = ProgressStyle::with_template(style).expect("a valid template");
+    let style = "{prefix:16} [{wide_bar}] {pos}/{len} items, {rate:>7}";
+    let style = ProgressStyle::with_template(style).expect("a valid template").with_key(
+        "rate",
+        |state: &ProgressState, line: &mut dyn std::fmt::Write| {
+            let _ = write!(line, "{:.0}/s", state.per_sec());
+        },
+    );
     ProgressBar::new(items).with_prefix(what.to_owned()).with_style(style.progress_chars("=> "))
 }
 

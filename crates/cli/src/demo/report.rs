@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use forebay_core::ByteSize;
 use serde::Serialize;
 
 use super::{
@@ -60,7 +59,7 @@ struct KindReport {
 /// Both ways of reading, side by side.
 #[derive(Debug, Serialize)]
 struct Compared {
-    /// Of a kind: the mean of its jobs. Of all: until the last has ended.
+    /// The mean of the jobs; when the last one ended is in `phases`.
     straight_seconds: f64,
     forebay_seconds: f64,
     speedup: f64,
@@ -132,7 +131,7 @@ impl Report {
             batch_items: stage.batch,
             kinds: kinds.collect(),
             total: Compared::new(
-                phases.map(|phase| phase.seconds),
+                [mean_seconds(&all[0]), mean_seconds(&all[1])],
                 phases.map(|phase| phase.origin_bytes),
                 &all[0],
                 &all[1],
@@ -151,12 +150,12 @@ impl Report {
             "STRAIGHT",
             "FOREBAY",
             "SPEED-UP",
-            "QUIVER'S",
-            "ALL CACHED",
-            "STRAIGHT: ORIGIN",
-            "FOREBAY: ORIGIN",
+            "(QUIVER)",
+            "(ITS HITS)",
+            "SENT",
+            "FOREBAY",
             "HITS",
-            "GPU-S SAVED",
+            "GPU-S",
         ];
         let mut rows: Vec<Vec<String>> =
             self.kinds.iter().map(|kind| self.kind_row(kind)).collect();
@@ -170,10 +169,12 @@ impl Report {
             "{jobs}, {epochs}, every item exactly once per epoch, every byte checked.\n\
              The cache holds {held} of {chunks} chunks; at most {most} % of the data were there at once.\n\n\
              {table}\n\
-             Through forebay the origin sent {fetched:.1} x the dataset instead of {straight:.1} x; the fastest jobs \
-             went through it {turns:.1} times.\n\
-             BATCH is how long a mini-batch of {batch} items is computed on, which is simulated. QUIVER'S is table 3 of \
-             its paper:\nits speed-up of {models}, with shared misses and with all data cached.\n",
+             Times are means of the jobs; a mini-batch (BATCH) of {batch} items is computed on for so long, which is \
+             simulated.\n\
+             The origin SENT {straight:.1} x the dataset straight, and {fetched:.1} x through FOREBAY; jobs that share every \
+             read, and\ncache nothing else, take {turns:.1} x. GPU-S are seconds of GPUs saved.\n\
+             In brackets is what Quiver's table 3 has for {models}:\n\
+             its speed-up with shared misses, and with all data cached.\n",
             jobs = output::count(self.jobs, "job"),
             epochs = format_args!("{} each", output::count(self.epochs, "epoch")),
             held = self.cache.chunks,
@@ -202,13 +203,14 @@ impl Report {
     fn rest(&self, compared: &Compared) -> [String; 4] {
         let origin = |bytes: u64| {
             let datasets = bytes as f64 / self.dataset_bytes.max(1) as f64;
-            format!("{} ({datasets:.2} x)", ByteSize(bytes))
+            format!("{datasets:.2} x")
         };
         [
             origin(compared.straight_origin_bytes),
             origin(compared.forebay_origin_bytes),
             format!("{:.1} %", compared.hit_share * 100.0),
-            format!("{:.0}", compared.gpu_seconds_saved),
+            // Adding nought takes the sign from a nought.
+            format!("{:.0}", compared.gpu_seconds_saved.round() + 0.0),
         ]
     }
 }

@@ -46,7 +46,7 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     latency: Option<Duration>,
     /// The share of requests that the origin fails on purpose [default: 0.005].
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", value_parser = dev::parse_share)]
     fail_rate: Option<f64>,
 }
 

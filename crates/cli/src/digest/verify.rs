@@ -215,7 +215,7 @@ pub async fn verify(
 }
 
 /// Compares what the origin lists with what the digest says.
-async fn compare(digest: &Digest, options: &Options) -> anyhow::Result<Report> {
+pub async fn compare(digest: &Digest, options: &Options) -> anyhow::Result<Report> {
     let started = Instant::now();
     let mut known = HashMap::new();
     for blob in digest.blobs() {

@@ -9,13 +9,18 @@ use forebay_core::{BlobOrdinal, digest::Digest};
 use forebay_origin::{Options, Origin, OriginError, clock};
 
 use super::{Finding, failed, ok, warning};
-use crate::output::{self, count};
+use crate::{
+    digest::verify,
+    output::{self, count},
+};
 
 /// S3 refuses signatures that are older or newer than a quarter of an hour; before that it is time to look.
 const SKEW_MAX: Duration = Duration::from_mins(15);
 const SKEW_WORRYING: Duration = Duration::from_mins(2);
+/// Listing more objects than this takes longer than one waits for a doctor.
+const LISTED_MAX: u64 = 200_000;
 
-/// All that can be seen without fetching more than a byte.
+/// All that can be seen without fetching more than a byte and a listing.
 pub async fn look(path: &Path, options: &Options) -> Vec<Finding> {
     let file = match forebay_digest::open(path) {
         Ok(file) => file,
@@ -28,17 +33,49 @@ pub async fn look(path: &Path, options: &Options) -> Vec<Finding> {
     let summary = digest.summary();
     let found = format!("{} in {}", count(summary.items, "item"), count(summary.blobs, "blob"));
     let mut findings = vec![ok("digest", found)];
-    findings.push(match reach(digest, options).await {
-        Ok(()) => ok("origin", format!("`{}` can be read", summary.origin)),
+    match reach(digest, options).await {
+        Ok(()) => {
+            findings.push(ok("origin", format!("`{}` can be read", summary.origin)));
+            if summary.blobs <= LISTED_MAX {
+                findings.push(objects(digest, options).await);
+            }
+        }
         Err(error) => {
             let remedy = "the message names it; `forebay digest verify` looks at every object";
-            failed("origin", output::one_line(&error.into()), remedy)
+            findings.push(failed("origin", output::one_line(&error.into()), remedy));
         }
-    });
+    }
     if let Ok(Some(there)) = clock(&summary.origin, options).await {
         findings.push(compare(there, SystemTime::now()));
     }
     findings
+}
+
+/// Whether the origin lists what the digest says.
+async fn objects(digest: &Digest, options: &Options) -> Finding {
+    const AREA: &str = "objects";
+    let remedy =
+        "`forebay digest verify --listing` names them; `forebay digest build` takes them in";
+    match verify::compare(digest, options).await {
+        Ok(report) if report.sound => ok(AREA, "as they were when the digest was built".to_owned()),
+        Ok(report) => {
+            let of = [
+                (&report.changed, "changed"),
+                (&report.vanished, "vanished"),
+                (&report.added, "added"),
+            ];
+            let told = of.iter().filter(|(objects, _)| !objects.is_empty());
+            let told: Vec<_> =
+                told.map(|(objects, how)| format!("{} {how}", objects.len())).collect();
+            let found = format!("{} since the digest was built", told.join(", "));
+            // What has come since does no harm to those who read the rest.
+            let unread = report.changed.len() + report.vanished.len();
+            if unread > 0 { failed(AREA, found, remedy) } else { warning(AREA, found, remedy) }
+        }
+        Err(error) => {
+            warning(AREA, output::one_line(&error), "they could not be listed; the rest was read")
+        }
+    }
 }
 
 /// Reads one byte of the first blob that has any.

@@ -164,6 +164,24 @@ impl Digest {
 
     /// Where an item's bytes are.
     pub fn item(&self, item: ItemOrdinal) -> Result<ItemPlace, DigestError> {
+        let (blob, row, wanted) = self.row_of(item)?;
+        let (offset, length) = row.item_at(wanted)?;
+        Ok(ItemPlace { blob, offset, length })
+    }
+
+    /// The object that an item is of.
+    pub fn object(&self, item: ItemOrdinal) -> Result<&str, DigestError> {
+        let (_, row, wanted) = self.row_of(item)?;
+        // Of several parts, each is an item; of one, all items are pieces.
+        let mut parts = row.parts();
+        let at = index(wanted - row.items.start).min(parts.len().saturating_sub(1));
+        let part = parts.nth(at);
+        part.unwrap_or_else(|| Err(damaged(format!("item {item} is of no object"))))
+            .map(|part| part.object)
+    }
+
+    /// The blob that holds an item, its row, and the item's number in the row's batch.
+    fn row_of(&self, item: ItemOrdinal) -> Result<(BlobOrdinal, BlobView<'_>, u64), DigestError> {
         assert!(item.0 < self.summary.items, "item {item} of {}", self.summary.items);
         let at = self.batches.partition_point(|batch| batch.first_item <= item.0) - 1;
         let batch = &self.batches[at];
@@ -183,8 +201,7 @@ impl Digest {
         if !row.items.contains(&wanted) {
             return Err(damaged(format!("item {item} is in no blob")));
         }
-        let (offset, length) = row.item_at(wanted)?;
-        Ok(ItemPlace { blob: BlobOrdinal::new(batch.first_blob + low), offset, length })
+        Ok((BlobOrdinal::new(batch.first_blob + low), row, wanted))
     }
 
     /// The blobs of a chunk: one range for each of its stripe units that has any.

@@ -238,6 +238,11 @@ impl<R: Replacement> Requests<R> {
         let turn = Turn { number: 0, keys: 0, hits: 0, admitted: Vec::new(), evicted: Vec::new() };
         Self { replacement, budget, turn, slots: Vec::new(), considered: KeyMap::default() }
     }
+
+    #[cfg(test)]
+    pub fn replacement_mut(&mut self) -> &mut R {
+        &mut self.replacement
+    }
 }
 
 impl<R: Replacement> Requests<R> {

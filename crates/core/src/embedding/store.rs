@@ -105,6 +105,17 @@ impl<Meta> Store<Meta> {
         &mut self.entries[slot.0 as usize].meta
     }
 
+    /// Every note, also of entries that are free.
+    pub fn for_each_meta(&mut self, change: impl FnMut(&mut Meta)) {
+        self.entries.iter_mut().map(|entry| &mut entry.meta).for_each(change);
+    }
+
+    /// Slots that have been in use so far, from 0.
+    #[inline]
+    pub fn slot_count(&self) -> u32 {
+        u32::try_from(self.entries.len()).expect("slots are counted in 32 bits")
+    }
+
     #[inline]
     pub fn key(&self, slot: Slot) -> Key {
         self.entries[slot.0 as usize].key

@@ -30,7 +30,7 @@ pub fn greedy(space: ByteSize, datasets: &[Dataset]) -> Vec<Share> {
             choices[index] = choice;
         }
     }
-    datasets.iter().zip(choices).map(|(dataset, choice)| dataset.share(choice)).collect()
+    datasets.iter().zip(choices).map(|(dataset, choice)| dataset.share(choice, space)).collect()
 }
 
 fn benefit(dataset: &Dataset, is_whole: bool) -> f64 {

@@ -62,7 +62,7 @@ impl Placement {
         };
         let stays = fits && worth(&best) <= worth(&present) * (1.0 + self.settings.margin);
         let choices = if stays { present } else { best };
-        datasets.iter().zip(choices).map(|(dataset, choice)| dataset.share(choice)).collect()
+        datasets.iter().zip(choices).map(|(dataset, choice)| dataset.share(choice, space)).collect()
     }
 
     /// The GPUs that a choice saves, on average over the horizon: none until it is loaded.

@@ -149,12 +149,18 @@ impl Dataset {
         self.jobs.len() >= 2 && (ROTATING..self.chunks).contains(&placed)
     }
 
-    fn share(&self, choice: Choice) -> Share {
+    /// The least space that is of any use: one chunk for a job alone, two halves for several.
+    fn least(&self) -> ByteSize {
+        let choice = if self.jobs.len() >= 2 { Choice::Halves } else { Choice::Chunks(1) };
+        self.space(choice)
+    }
+
+    fn share(&self, choice: Choice, space: ByteSize) -> Share {
         Share {
             choice,
             space: self.space(choice),
             gpus_saved: self.gpus_saved(choice),
-            why: words::explain(self, choice),
+            why: words::explain(self, choice, space),
         }
     }
 }

@@ -1,16 +1,25 @@
 //! Why a dataset gets what it gets, in words.
 
 use super::{Choice, Dataset, Job, ROTATING};
+use crate::ByteSize;
 
 /// Below this a job is as fast without a cache.
 const GAIN_MIN: f64 = 1.05;
 /// More jobs than these are only counted.
 const JOBS_NAMED: usize = 3;
 
-/// One line: what the dataset gets, and what its jobs gain by it.
-pub(super) fn explain(dataset: &Dataset, choice: Choice) -> String {
+/// One line: what the dataset gets of all the space, and what its jobs gain by it.
+pub(super) fn explain(dataset: &Dataset, choice: Choice, space: ByteSize) -> String {
     let all = number(dataset.chunks);
+    let least = dataset.least();
     let what = match choice {
+        // Otherwise one would wait for the jobs to be measured.
+        Choice::Nothing if !dataset.jobs.is_empty() && least > space => format!(
+            "nothing is cached, for the least part of it takes {} and there is room for {} (raise `capacity`, \
+             or build the digest with more `--chunks`)",
+            least.rounded(),
+            space.rounded()
+        ),
         Choice::Nothing => "nothing is cached".to_owned(),
         _ if dataset.jobs.is_empty() => {
             "what is cached stays until others need the room".to_owned()
@@ -76,7 +85,7 @@ fn number(count: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ByteSize, placement::Times};
+    use crate::placement::Times;
 
     fn job(name: &str, gpus: u32, times: Option<(f64, f64, f64)>) -> Job {
         let times = times.map(|(hit, rotating, miss)| Times { hit, rotating, miss });
@@ -87,7 +96,7 @@ mod tests {
     fn every_choice_is_explained() {
         let jobs = vec![job("a", 4, Some((1.0, 2.0, 4.2))), job("b", 2, Some((1.0, 1.0, 1.02)))];
         let mut dataset = Dataset::even(10, ByteSize::gb(15), jobs);
-        let why = |dataset: &Dataset, choice| explain(dataset, choice);
+        let why = |dataset: &Dataset, choice| explain(dataset, choice, ByteSize::gb(150));
         assert_eq!(
             why(&dataset, Choice::Chunks(2)),
             "two of ten chunks rotate: job a gains 2.1x on 4 GPUs, job b is compute-bound"
@@ -122,5 +131,20 @@ mod tests {
         );
         dataset.others.clear();
         assert_eq!(why(&dataset, Choice::Nothing), "nothing is cached: no job reads it");
+    }
+
+    /// A node of a tenth of a dataset has no room for a chunk, since it spares some: that has to be said.
+    #[test]
+    fn whoever_has_no_room_is_told_how_much_it_takes() {
+        let mut dataset = Dataset::even(10, ByteSize(8_000_000), vec![job("a", 1, None)]);
+        assert_eq!(
+            explain(&dataset, Choice::Nothing, ByteSize(6_600_000)),
+            "nothing is cached, for the least part of it takes 8.00 MB and there is room for 6.60 MB (raise \
+             `capacity`, or build the digest with more `--chunks`): job a is not measured yet"
+        );
+        dataset.jobs.push(job("b", 1, None));
+        assert_eq!(dataset.least(), ByteSize(8_000_000), "two halves");
+        let enough = explain(&dataset, Choice::Nothing, ByteSize(8_000_000));
+        assert!(enough.starts_with("nothing is cached: "), "{enough}");
     }
 }

@@ -19,9 +19,13 @@ impl Level {
     #[inline]
     #[must_use]
     pub fn plus(self, other: Level) -> Level {
-        let (high, low) = if self.0 >= other.0 { (self.0, other.0) } else { (other.0, self.0) };
-        let index = ((high - low) / Self::GAP_STEP) as usize;
-        Level(high + LOG_OF_SUM.get(index).map_or(0, |rise| u32::from(*rise)))
+        Level(self.0.max(other.0) + rise(self.0.abs_diff(other.0)))
+    }
+
+    /// Likewise for two terms relative to "now".
+    #[inline]
+    pub fn log_of_sum(one: i32, other: i32) -> i32 {
+        one.max(other).wrapping_add(rise(one.abs_diff(other)).cast_signed())
     }
 
     /// The level of a fraction 2^-`halvings` of this sum, `halvings` in 256ths.
@@ -33,6 +37,20 @@ impl Level {
 
     /// Gaps between two terms are looked up in steps of a 16th.
     const GAP_STEP: u32 = 16;
+}
+
+/// By how much a sum is above the greater of two terms that are so far apart.
+#[inline]
+fn rise(gap: u32) -> u32 {
+    LOG_OF_SUM.get((gap / Level::GAP_STEP) as usize).map_or(0, |rise| u32::from(*rise))
+}
+
+/// The binary logarithm in 256ths, straight lines between powers of two.
+#[inline]
+pub(super) fn log2(value: u32) -> u32 {
+    let whole = value.ilog2();
+    let fraction = (value << (31 - whole) << 1) >> 24;
+    whole * Level::STEPS + fraction
 }
 
 /// log2(1 + 2^-gap) in 256ths, for gaps in 16ths of an octave; beyond 9 octaves it rounds to nought.

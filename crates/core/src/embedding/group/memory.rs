@@ -20,6 +20,8 @@ const ABOVE: u32 = 64 * Level::STEPS;
 #[derive(Debug, Clone)]
 pub(super) struct Memory {
     blocks: Vec<[u32; BLOCK]>,
+    /// By how much all levels have been lowered so far, up to what wraps around.
+    lowered: u32,
 }
 
 impl Memory {
@@ -27,7 +29,7 @@ impl Memory {
     pub fn new(keys: u64) -> Self {
         let blocks = (keys / BLOCK as u64).clamp(1, 1 << 26);
         let blocks = usize::try_from(blocks).expect("at most 2^26 blocks");
-        Self { blocks: vec![[0; BLOCK]; blocks] }
+        Self { blocks: vec![[0; BLOCK]; blocks], lowered: 0 }
     }
 
     #[inline]
@@ -38,36 +40,43 @@ impl Memory {
         (block, (hash as u32 >> LEVEL_BITS).max(1))
     }
 
+    /// All levels, those remembered and those to come, are lowered by so much.
+    pub fn lower(&mut self, by: u32) {
+        self.lowered = self.lowered.wrapping_add(by);
+    }
+
+    /// How far a cell's level is below the highest that is possible now.
+    #[inline]
+    fn below(&self, cell: u32, now: Level) -> u32 {
+        let highest = now.0.wrapping_add(self.lowered).wrapping_add(ABOVE) / STEP;
+        highest.wrapping_sub(cell) & LEVEL_MASK
+    }
+
     /// The level last noted for a key; nought, or rarely another key's, if none was.
     #[inline]
     pub fn recall(&self, key: Key, now: Level) -> Level {
         let (block, tag) = self.place(key);
         let found = self.blocks[block].iter().find(|cell| **cell >> LEVEL_BITS == tag);
         found.map_or(Level::default(), |cell| {
-            Level(now.0.saturating_add(ABOVE).saturating_sub(below(*cell, now) * STEP))
+            Level(now.0.saturating_add(ABOVE).saturating_sub(self.below(*cell, now) * STEP))
         })
     }
 
     /// Notes the level of a key.
     #[inline]
     pub fn note(&mut self, key: Key, level: Level, now: Level) {
-        let (block, tag) = self.place(key);
-        let block = &mut self.blocks[block];
+        let (at, tag) = self.place(key);
+        let block = &self.blocks[at];
         let own = block.iter().position(|cell| *cell >> LEVEL_BITS == tag);
-        let at = own.unwrap_or_else(|| {
+        let cell = own.unwrap_or_else(|| {
             // The lowest, or nobody's.
             let lowest =
-                |at: &usize| if block[*at] == 0 { u32::MAX } else { below(block[*at], now) };
+                |at: &usize| if block[*at] == 0 { u32::MAX } else { self.below(block[*at], now) };
             (0..BLOCK).max_by_key(lowest).expect("a block has cells")
         });
-        block[at] = tag << LEVEL_BITS | ((level.0 / STEP) & LEVEL_MASK);
+        let noted = level.0.wrapping_add(self.lowered) / STEP;
+        self.blocks[at][cell] = tag << LEVEL_BITS | (noted & LEVEL_MASK);
     }
-}
-
-/// How far a cell's level is below the highest that is possible now.
-#[inline]
-fn below(cell: u32, now: Level) -> u32 {
-    (now.0.saturating_add(ABOVE) / STEP).wrapping_sub(cell) & LEVEL_MASK
 }
 
 #[cfg(test)]
@@ -97,8 +106,10 @@ mod tests {
 
     #[test]
     fn a_full_memory_keeps_the_highest_levels_whenever_they_wrap_around() {
-        for now in [100_000, LEVEL_MASK * STEP + 500, u32::MAX - 2 * ABOVE] {
+        let now = 100_000;
+        for lowered in [0, LEVEL_MASK * STEP - now + 500, u32::MAX - now - 500] {
             let mut memory = Memory::new(160);
+            memory.lower(lowered);
             for row in 0..1600 {
                 let level = if row % 16 == 0 { now + 2560 } else { now - 16_000 };
                 memory.note(key(row), Level(level), Level(now));
@@ -107,9 +118,12 @@ mod tests {
                 memory.recall(key(16 * row), Level(now)).0.abs_diff(now + 2560) < STEP
             });
             let high = high.count();
-            assert!(high > 80, "{high} of 100 at {now}");
+            assert!(high > 80, "{high} of 100 after {lowered}");
             let later = Level(now + 25_600);
             assert!(memory.recall(key(0), later).0.abs_diff(now + 2560) <= STEP, "levels stay");
+            memory.lower(40_000);
+            let lowered = memory.recall(key(0), Level(later.0 - 40_000));
+            assert!(lowered.0.abs_diff(now + 2560 - 40_000) <= STEP, "or all of them are lowered");
         }
     }
 }

@@ -2,12 +2,13 @@
 //!
 //! A row is worth keeping if it will be asked for *together with rows that are there too*. So an access
 //! counts in full only when all other keys of its request hit, and is halved again and again for those
-//! that miss; what counts fades exponentially. Three things keep that from going wrong:
+//! that miss; what counts fades exponentially. Four things keep that from going wrong:
 //!
 //! - **Bursts count once.** A user rates a hundred films in an hour and is never seen again. An access
 //!   soon after the previous one counts only in proportion to the time between them.
 //! - **Newcomers get a chance.** They pass a FIFO window before they compete with the lowest resident,
 //!   and bring along what is remembered of them.
+//! - **Favourites that stay away fall** ([`absence`]), the sooner, the more they were asked for.
 //! - **Nothing is tuned by hand.** Half-life, window and the strictness with incomplete requests come from
 //!   a [`rehearsal`] on a sample of the keys.
 //!
@@ -17,14 +18,16 @@
 //! Small tables are pinned: their rows, once resident, stay. They would anyway, nearly always, and this way
 //! they cost neither a ranking nor a surprise.
 
+mod absence;
+mod cut;
 mod level;
 mod memory;
 mod rehearsal;
 
 use self::{
-    level::Level,
+    level::{Level, log2},
     memory::Memory,
-    rehearsal::{Access, Rehearsal, Setting},
+    rehearsal::{Access, Rehearsal, Setting, pace},
 };
 use super::{
     bundles::{BUNDLES_MAX, Bundles, Implication},
@@ -48,9 +51,12 @@ const REMEMBERED_PER_ROW: u64 = 16;
 /// asked for with it, or nearly so.
 const TAKEN_ALONG: u32 = 2 * Level::STEPS;
 
+/// Rows that are looked at for absence when one must go.
+const LOOKED_AT: u32 = 2;
+
 /// Ranks are this fine: 16 to a doubling.
 const RANK_STEPS: u32 = 16;
-/// Ranks in use at most; then all are counted anew from a later beginning.
+/// Ranks in use at most; then all levels are lowered alike.
 const RANKS_MAX: u32 = 8192;
 
 /// What we note about a resident.
@@ -69,11 +75,11 @@ pub(super) struct Group {
     store: Store<Value>,
     /// Residents that have passed the window, by level.
     main: Ranked,
-    /// The level at which ranks begin.
-    rank_base: u32,
     memory: Memory,
     rehearsal: Rehearsal,
     setting: Setting,
+    /// There may be a better setting: it is used from the next request on.
+    reviewed: bool,
     pinned: Vec<bool>,
     bundles: Bundles,
     /// The row of each bundle that came last, and by which request.
@@ -82,6 +88,9 @@ pub(super) struct Group {
     time: u64,
     now: u64,
     pace: u64,
+    /// What a level is at most above now, but for the logarithm of a row's absence; and whose turn it is to be looked at.
+    absence_bound: u32,
+    hand: u32,
     /// What the window may weigh.
     window_max: u64,
     rows_max: u64,
@@ -102,16 +111,18 @@ impl Group {
         let mut group = Self {
             store: Store::new(2, budget.capacity()),
             main: Ranked::default(),
-            rank_base: 0,
             memory: Memory::new(rows_max.saturating_mul(REMEMBERED_PER_ROW)),
             setting: rehearsal.setting(),
             rehearsal,
+            reviewed: false,
             bundles: Bundles::new(&table_rows, &pinned, rows_max),
             came_last: vec![(0, Slot(0)); BUNDLES_MAX],
             pinned,
             time: 0,
             now: u64::from(Level::START.0) << 32,
             pace: 0,
+            absence_bound: 0,
+            hand: 0,
             window_max: 0,
             rows_max,
             burst,
@@ -125,8 +136,11 @@ impl Group {
 
     fn apply_setting(&mut self) {
         self.setting = self.rehearsal.setting();
-        let pace = f64::from(Level::STEPS) / self.setting.half_life;
-        self.pace = (pace * f64::from(u32::MAX)) as u64;
+        let pace = pace(self.setting.half_life);
+        if pace != self.pace {
+            self.change_pace(pace);
+        }
+        self.absence_bound = absence::bound(self.setting.half_life);
         self.window_max = (self.store.capacity() as f64 * self.setting.window) as u64;
     }
 
@@ -171,12 +185,10 @@ impl Group {
         let access = Access {
             time: self.time,
             halvings: discount,
-            missing: f64::from(others_missed) / f64::from(turn.keys),
+            missing: others_missed as f32 / turn.keys as f32,
             rows: self.rows(),
         };
-        if self.rehearsal.access(key, access) {
-            self.apply_setting();
-        }
+        self.reviewed |= self.rehearsal.access(key, access);
     }
 
     /// Rows that fit: what is there if the cache is full, else what the narrowest rows would make.
@@ -189,30 +201,67 @@ impl Group {
         }
     }
 
-    fn rank(&self, level: Level) -> u32 {
-        level.0.saturating_sub(self.rank_base) / RANK_STEPS
-    }
-
     fn leave_main(&mut self, slot: Slot) {
-        let rank = self.rank(self.store.meta(slot).level);
+        let rank = rank(self.store.meta(slot).level);
         self.main.remove(&mut self.store.links, rank, slot);
     }
 
     fn enter_main(&mut self, slot: Slot) {
         self.store.unlist(slot);
-        let rank = self.rank(self.store.meta(slot).level);
+        let rank = rank(self.store.meta(slot).level);
         self.main.push_newest(&mut self.store.links, rank, slot);
     }
 
-    /// Ranks rise with time; now and then they are counted from a later beginning.
-    fn rebase(&mut self) {
+    /// Levels rise with time; now and then all are lowered alike, so that neither they nor their ranks overflow.
+    fn lower(&mut self) {
+        let by = (rank(self.now_level()) - RANKS_MAX / 2) * RANK_STEPS;
+        self.now -= u64::from(by) << 32;
+        self.memory.lower(by);
+        self.change_levels(|value| value.level.minus(by));
+    }
+
+    /// With another half-life, what was last asked for long ago has faded more, or less.
+    fn change_pace(&mut self, pace: u64) {
+        let (time, now, before) = (self.time as u32, self.now_level().0, self.pace);
+        self.pace = pace;
+        let faded = |age: u32, pace: u64| ((u128::from(age) * u128::from(pace)) >> 32) as u64;
+        self.change_levels(|value| {
+            let age = time.wrapping_sub(value.last);
+            let level = u64::from(value.level.0) + faded(age, before);
+            let level =
+                level.saturating_sub(faded(age, pace)).min(u64::from(now.max(value.level.0)));
+            Level(level as u32)
+        });
+    }
+
+    fn change_levels(&mut self, level: impl Fn(&Value) -> Level) {
         let order: Vec<Slot> = self.main.in_order(&self.store.links).collect();
         for slot in &order {
             self.leave_main(*slot);
         }
-        self.rank_base = self.now_level().0.saturating_sub(RANKS_MAX / 2 * RANK_STEPS);
+        self.store.for_each_meta(|value| value.level = level(value));
         for slot in order {
             self.enter_main(slot);
+        }
+    }
+
+    /// Looks at the next few rows: whoever has been away for longer than its level promises falls. There is no order
+    /// in which these could be found, so a hand goes round, and a hit costs nothing.
+    fn look_for_absent(&mut self) {
+        let now = self.now_level().0 + self.absence_bound;
+        for _ in 0..LOOKED_AT {
+            self.hand = if self.hand + 1 < self.store.slot_count() { self.hand + 1 } else { 0 };
+            let slot = Slot(self.hand);
+            if self.store.place(slot) != UNLISTED || !self.store.resident(slot) {
+                continue;
+            }
+            let value = self.store.meta(slot);
+            let level = Level(now).minus(log2((self.time as u32).wrapping_sub(value.last).max(1)));
+            if level < value.level {
+                self.leave_main(slot);
+                self.store.meta_mut(slot).level = level;
+                self.enter_main(slot);
+            }
         }
     }
 
@@ -277,6 +326,7 @@ impl Group {
 
     fn make_room(&mut self, weight: u32, turn: &mut Turn) -> bool {
         while !self.store.fits(weight) {
+            self.look_for_absent();
             let window_is_full =
                 self.store.list(WINDOW).weight() + u64::from(weight) > self.window_max;
             let candidate = self.oldest_in(WINDOW, turn);
@@ -307,6 +357,9 @@ impl Replacement for Group {
 
     fn begin(&mut self, keys: &[Key], turn: &Turn) {
         self.bundles.request(keys);
+        if std::mem::take(&mut self.reviewed) {
+            self.apply_setting();
+        }
         let missed = u64::from(turn.keys - turn.hits);
         let discount = |missed: u64| {
             let halvings =
@@ -315,8 +368,8 @@ impl Replacement for Group {
         };
         (self.hit_halvings, self.miss_halvings) =
             (discount(missed), discount(missed.saturating_sub(1)));
-        if self.rank(self.now_level()) > RANKS_MAX {
-            self.rebase();
+        if rank(self.now_level()) > RANKS_MAX {
+            self.lower();
         }
     }
 
@@ -325,7 +378,7 @@ impl Replacement for Group {
         let Value { level, last, next } = *self.store.meta(slot);
         let access = self.access(self.store.key(slot), Some(last), self.hit_halvings, turn);
         let value = Value { level: level.plus(access), last: self.time as u32, next };
-        if place == UNLISTED && self.rank(value.level) != self.rank(level) {
+        if place == UNLISTED && rank(value.level) != rank(level) {
             self.leave_main(slot);
             *self.store.meta_mut(slot) = value;
             self.enter_main(slot);
@@ -363,10 +416,68 @@ impl Replacement for Group {
     }
 }
 
-/// The binary logarithm in 256ths, straight lines between powers of two.
-#[inline]
-fn log2(value: u32) -> u32 {
-    let whole = value.ilog2();
-    let fraction = (value << (31 - whole) << 1) >> 24;
-    whole * Level::STEPS + fraction
+fn rank(level: Level) -> u32 {
+    level.0 / RANK_STEPS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{Capacity, Outcome, Policy as _, TableShape, policy::Requests},
+        *,
+    };
+
+    /// Nothing overflows, and nobody is forgotten, however long it runs: nearly all of this time is skipped.
+    #[test]
+    fn levels_are_lowered_in_time() {
+        let shape = TableShape { rows: 1 << 20, row_bytes: 4 };
+        let budget = Budget::new(vec![shape], Capacity::Rows(100));
+        let mut policy = Requests::new(Group::new(&budget), budget);
+        let mut outcome = Outcome::default();
+        for round in 0..64 {
+            let group = policy.replacement_mut();
+            group.time += 1 << 24;
+            group.now += 1 << 60;
+            for row in 0..2000 {
+                let key = Key::new(TableId(0), row % 90).unwrap();
+                policy.request(&[key], &mut outcome);
+                assert!(outcome.perfect() || round == 0 && row < 90, "round {round}, row {row}");
+            }
+        }
+        let group = policy.replacement_mut();
+        let gone = Key::new(TableId(0), 5000).unwrap();
+        group.memory.note(gone, group.now_level(), group.now_level());
+        group.now += u64::from(RANKS_MAX / 4 * RANK_STEPS) << 32;
+        let below = |group: &Group| {
+            let now = group.now_level();
+            now.0 - group.memory.recall(gone, now).0
+        };
+        let before = below(group);
+        group.lower();
+        assert!(below(group).abs_diff(before) <= RANK_STEPS, "those who went are lowered alike");
+    }
+
+    /// "Favourites that stay away fall, the sooner, the more they were asked for."
+    #[test]
+    fn a_favourite_that_stays_away_falls() {
+        let shape = TableShape { rows: 1 << 20, row_bytes: 4 };
+        let budget = Budget::new(vec![shape], Capacity::Rows(100));
+        let mut policy = Requests::new(Group::new(&budget), budget);
+        let mut outcome = Outcome::default();
+        let key = |row| Key::new(TableId(0), row).unwrap();
+        for round in 0..2000 {
+            (0..90).for_each(|row| policy.request(&[key(row)], &mut outcome));
+            policy.request(&[key(1000 + round)], &mut outcome);
+        }
+        let group = policy.replacement_mut();
+        let highest =
+            |group: &Group, age: u32| group.now_level().0 + group.absence_bound - log2(age);
+        let level =
+            |group: &Group| group.store.find(key(0)).map(|slot| group.store.meta(slot).level.0);
+        assert!(level(group).unwrap() > highest(group, 20_000), "it is a favourite");
+        (10_000..20_000).for_each(|row| policy.request(&[key(row)], &mut outcome));
+        let group = policy.replacement_mut();
+        // The hand may have passed a while ago.
+        assert!(level(group).is_none_or(|level| level <= highest(group, 9000)), "and was one");
+    }
 }

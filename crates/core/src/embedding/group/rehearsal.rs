@@ -1,8 +1,8 @@
 //! Which half-life, how large a window, how strict with incomplete requests? Tried out on a sample.
 //!
-//! Recency wins on some traces and frequency on others, so nothing of this can be fixed. For a few
-//! thousand sampled keys we keep what their level would be under each half-life, and what level a key
-//! would need to be resident beside each window. Every access to a sampled key then tells which
+//! Recency wins on some traces and frequency on others, so nothing of this can be fixed. For a thousand sampled keys, or
+//! a few, we keep what their level would be under each half-life, and where each cache would have to cut them off
+//! beside each window ([`Cut`]). Every access to a sampled key then tells which
 //! settings would have had it, and the setting that has most of them (each access counted by how much it
 //! matters to its request) is used for the whole cache.
 //!
@@ -13,45 +13,51 @@
 
 use super::{
     super::key::{Key, KeyMap},
-    level::Level,
+    absence,
+    cut::Cut,
+    level::{Level, log2},
 };
 
-/// Half-lives tried, each [`HALF_LIFE_STEP`] times the one before.
+/// Half-lives tried, each [`HALF_LIFE_STEP`] times the one before; the shortest, as a share of the rows that fit, is as
+/// good as asking who was seen last.
 const HALF_LIVES: usize = 8;
-const HALF_LIFE_STEP: f64 = 2.5;
-/// The shortest one, in accesses and as a share of the rows that fit.
-const HALF_LIFE_MIN: f64 = 1024.0;
-const HALF_LIFE_MIN_SHARE: f64 = 0.25;
+const HALF_LIFE_STEP: f64 = 3.5;
+const HALF_LIFE_MIN_SHARE: f64 = 0.1;
+const HALF_LIFE_MIN: f64 = 8.0;
 
 /// We begin with a long one: where it matters, a trace soon shows that it wants a shorter one.
-const HALF_LIFE_FIRST: usize = 6;
+const HALF_LIFE_FIRST: usize = 5;
+
+/// Cuts are looked for among those who were seen in so many times the rows that fit.
+const REACH: f64 = 60.0;
 
 /// Windows tried, as shares of the capacity, smallest first.
 const WINDOWS: [f64; 3] = [0.01, 0.05, 0.2];
 
 /// Sampled keys, within limits one for so many rows that fit; when there are more, all keys are sampled
 /// less densely.
-const ROWS_PER_TRACKED: u64 = 4;
-const TRACKED_MIN: u64 = 2048;
+const ROWS_PER_TRACKED: u64 = 8;
+const TRACKED_MIN: u64 = 1024;
 const TRACKED_MAX: u64 = 16 * 1024;
-/// Accesses to sampled keys between two looks at the results: few at first, then as many as there are of
-/// these keys. Looking four times as often gained no hits and cost a seventh of all time (flights, 5 %).
+/// Accesses to sampled keys between two looks at the results: few at first, then a quarter of how many of these keys
+/// there may be.
 const REVIEW_FIRST: u32 = 128;
+const REVIEWS_PER_TRACKED: u32 = 4;
 /// What earlier results still count at each look.
-const FADE: f64 = 0.815;
+const FADE: f32 = 0.95;
 /// Another setting must be better by this factor: changing costs a little.
-const MARGIN: f64 = 1.002;
+const MARGIN: f32 = 1.002;
 
 /// Halvings of an access's worth if all other keys missed, per unit of correlation, and its limits. With
 /// a correlation of 0.3 (flights), one miss among ten keys divides by five.
-const STRICTNESS: f64 = 80.0;
-const STRICTNESS_MIN: f64 = 4.0;
-const STRICTNESS_MAX: f64 = 40.0;
+const STRICTNESS: f32 = 80.0;
+const STRICTNESS_MIN: f32 = 4.0;
+const STRICTNESS_MAX: f32 = 40.0;
 /// Sums as if a hundred accesses with a correlation of 0.3 had been seen.
-const MOMENTS_BEFORE: [f64; 6] = [100.0, 0.0, 0.0, 10.0, 10.0, 3.0];
+const MOMENTS_BEFORE: [f32; 6] = [100.0, 0.0, 0.0, 10.0, 10.0, 3.0];
 /// When favourites change, all requests miss more for a while, which says nothing about who belongs together. So
 /// what is correlated is by how much a request misses more than others lately; so many accesses are lately.
-const LATELY: f64 = 256.0;
+const LATELY: f32 = 256.0;
 
 /// Where keys come in a loop that is longer than the cache, whatever is admitted goes before it returns: there,
 /// and wherever all are wanted alike, it is best to hold on to what one has. One more setting does that, with
@@ -60,18 +66,33 @@ const RELUCTANCE: u32 = 3 * Level::STEPS / 2;
 const HELD_HALF_LIFE: usize = HALF_LIVES - 1;
 const HELD_WINDOW: usize = 0;
 
-/// There is room for every key that was seen at all.
-const ANY: i64 = -(1 << 40);
+/// Levels are lowered, at a review, when "now" has come so far.
+const NOW_MAX: i32 = 1 << 29;
+
+/// The level of a key that was never seen.
+const NEVER: i32 = i32::MIN / 2;
 
 #[derive(Debug, Clone, Copy)]
 struct Tracked {
-    levels: [Level; HALF_LIVES],
-    /// How much had been admitted to each window when this key last was.
-    entered: [f64; WINDOWS.len()],
+    key: Key,
+    levels: [i32; HALF_LIVES],
+    /// When it was last asked for; the lower half of the count is enough.
+    last: u32,
+    /// How many had been admitted to each window when this key last was.
+    entered: [u32; WINDOWS.len()],
     /// The share of the other keys that missed in its last request, beyond what was usual then.
-    missing: f64,
+    missing: f32,
     /// Whether it would be resident if one held on to what one has.
     held: bool,
+}
+
+impl Tracked {
+    /// Its levels, bounded by how long it has been absent.
+    #[inline]
+    fn bounded(&self, bounds: &[i32; HALF_LIVES], time: u32) -> [i32; HALF_LIVES] {
+        let age = log2(time.wrapping_sub(self.last).max(1)).cast_signed();
+        std::array::from_fn(|at| self.levels[at].min(bounds[at].wrapping_sub(age)))
+    }
 }
 
 /// What a rehearsal recommends.
@@ -95,7 +116,7 @@ pub(super) struct Access {
     /// What it counts, and what it is worth to its request to have it: 2^-halvings, in 256ths.
     pub halvings: u32,
     /// The share of the other keys that missed.
-    pub missing: f64,
+    pub missing: f32,
     /// Rows that fit into the cache.
     pub rows: f64,
 }
@@ -103,28 +124,38 @@ pub(super) struct Access {
 /// All settings, tried at once.
 #[derive(Debug)]
 pub(super) struct Rehearsal {
-    tracked: KeyMap<Tracked>,
+    /// The sampled keys, and where each of them is.
+    tracked: Vec<Tracked>,
+    places: KeyMap<u32>,
+    /// Whose turn it is to be looked at for absence.
+    hand: usize,
     /// Keys whose hash is below this are sampled.
     sampled_below: u64,
-    /// 256ths of a half-life per access.
-    paces: [f64; HALF_LIVES],
-    /// What level a key needs, relative to "now", per window and half-life.
-    needed: [[i64; HALF_LIVES]; WINDOWS.len()],
-    results: [[f64; HALF_LIVES]; WINDOWS.len()],
-    admitted: [f64; WINDOWS.len()],
-    moments: [f64; 6],
+    half_lives: [f64; HALF_LIVES],
+    /// 256ths of a half-life per access, with 32 binary places, and when levels were last lowered.
+    paces: [u64; HALF_LIVES],
+    lowered_at: u64,
+    /// What a level is at most, but for the logarithm of a key's absence.
+    bounds: [i32; HALF_LIVES],
+    /// Who would be resident beside each window, per half-life, and with what results.
+    cuts: [Cut<{ WINDOWS.len() }>; HALF_LIVES],
+    results: [[f32; WINDOWS.len()]; HALF_LIVES],
+    /// How many sampled keys were admitted to each window, and how many it has room for.
+    admitted: [u32; WINDOWS.len()],
+    window_max: [u32; WINDOWS.len()],
+    moments: [f32; 6],
     /// The share of keys that miss lately.
-    missing_lately: f64,
+    missing_lately: f32,
     /// The setting that holds on: how many sampled keys it has and may have, the lowest level among them, its results.
     held: usize,
     held_max: usize,
-    held_level: u32,
-    held_result: f64,
+    held_level: i32,
+    held_result: f32,
     until_review: u32,
     review_every: u32,
     tracked_max: u32,
-    /// The tracked levels under each half-life, while they are looked through.
-    scratch: [Vec<u32>; HALF_LIVES],
+    /// The levels of those that are held, while they are looked through.
+    scratch: Vec<i32>,
     /// Indices of the setting in use.
     half_life: usize,
     window: usize,
@@ -134,22 +165,26 @@ pub(super) struct Rehearsal {
 impl Rehearsal {
     /// For a cache of so many rows.
     pub fn new(rows: u64) -> Self {
-        let shortest = HALF_LIFE_MIN.max(rows as f64 * HALF_LIFE_MIN_SHARE);
         let tracked_max = (rows / ROWS_PER_TRACKED).clamp(TRACKED_MIN, TRACKED_MAX);
         let tracked_max = u32::try_from(tracked_max).expect("it is small");
-        let mut half_life = shortest;
-        let paces = [(); HALF_LIVES].map(|()| {
-            let pace = f64::from(Level::STEPS) / half_life;
+        let mut half_life = (rows as f64 * HALF_LIFE_MIN_SHARE).max(HALF_LIFE_MIN) / HALF_LIFE_STEP;
+        let half_lives = [(); HALF_LIVES].map(|()| {
             half_life *= HALF_LIFE_STEP;
-            pace
+            half_life
         });
         Self {
-            tracked: KeyMap::default(),
+            tracked: Vec::new(),
+            places: KeyMap::default(),
+            hand: 0,
             sampled_below: u64::MAX,
-            paces,
-            needed: [[ANY; HALF_LIVES]; WINDOWS.len()],
-            results: [[0.0; HALF_LIVES]; WINDOWS.len()],
-            admitted: [0.0; WINDOWS.len()],
+            half_lives,
+            paces: half_lives.map(pace),
+            lowered_at: 0,
+            bounds: half_lives.map(|half_life| absence::bound(half_life).cast_signed()),
+            cuts: half_lives.map(|half_life| Cut::new(REACH * rows as f64 / half_life)),
+            results: Default::default(),
+            admitted: [0; WINDOWS.len()],
+            window_max: [u32::MAX; WINDOWS.len()],
             moments: MOMENTS_BEFORE,
             missing_lately: 0.5,
             held: 0,
@@ -159,7 +194,7 @@ impl Rehearsal {
             until_review: REVIEW_FIRST,
             review_every: REVIEW_FIRST,
             tracked_max,
-            scratch: Default::default(),
+            scratch: Vec::new(),
             half_life: HALF_LIFE_FIRST,
             window: 0,
             holds_on: false,
@@ -170,7 +205,7 @@ impl Rehearsal {
     pub fn setting(&self) -> Setting {
         let [count, first, second, first_squared, second_squared, product] = self.moments;
         let covariance = product / count - first / count * (second / count);
-        let variance = |sum: f64, squares: f64| squares / count - (sum / count).powi(2);
+        let variance = |sum: f32, squares: f32| squares / count - (sum / count).powi(2);
         let scale = (variance(first, first_squared) * variance(second, second_squared)).sqrt();
         let correlation = if scale > 1e-9 { covariance / scale } else { 0.0 };
         let halvings = (STRICTNESS * correlation).clamp(STRICTNESS_MIN, STRICTNESS_MAX);
@@ -180,9 +215,9 @@ impl Rehearsal {
             (self.half_life, self.window, 0)
         };
         Setting {
-            half_life: f64::from(Level::STEPS) / self.paces[half_life],
+            half_life: self.half_lives[half_life],
             window: WINDOWS[window],
-            strictness: (halvings * f64::from(Level::STEPS)) as u32,
+            strictness: (halvings * Level::STEPS as f32) as u32,
             reluctance,
         }
     }
@@ -195,15 +230,26 @@ impl Rehearsal {
     /// A sampled key was asked for. `true` if the setting may have changed.
     pub fn access(&mut self, key: Key, access: Access) -> bool {
         let now = self.now(access.time);
-        let newcomer = Tracked {
-            levels: [Level::default(); HALF_LIVES],
-            entered: [f64::NEG_INFINITY; WINDOWS.len()],
-            missing: f64::NAN,
-            held: false,
-        };
+        let time = access.time as u32;
+        for (cut, now) in self.cuts.iter_mut().zip(now) {
+            cut.advance(now);
+        }
+        let bounds = std::array::from_fn(|at| now[at].wrapping_add(self.bounds[at]));
+        self.look_for_absent(&bounds, time);
+        let place = *self.places.entry(key).or_insert_with(|| {
+            self.tracked.push(Tracked {
+                key,
+                levels: [NEVER; HALF_LIVES],
+                last: time,
+                entered: self.admitted.map(|admitted| admitted.wrapping_sub(u32::MAX / 2)),
+                missing: f32::NAN,
+                held: false,
+            });
+            (self.tracked.len() - 1) as u32
+        });
+        let tracked = &mut self.tracked[place as usize];
         let missing = access.missing - self.missing_lately;
         self.missing_lately += missing / LATELY;
-        let tracked = self.tracked.entry(key).or_insert(newcomer);
         if !tracked.missing.is_nan() {
             let (first, second) = (tracked.missing, missing);
             let terms = [1.0, first, second, first * first, second * second, first * second];
@@ -214,33 +260,33 @@ impl Rehearsal {
         tracked.missing = missing;
 
         let worth = worth(access.halvings);
-        let each_stands_for = u64::MAX as f64 / self.sampled_below as f64;
-        let relative: [i64; HALF_LIVES] =
-            std::array::from_fn(|at| i64::from(tracked.levels[at].0) - i64::from(now[at]));
-        for (window, share) in WINDOWS.iter().enumerate() {
-            let in_window = self.admitted[window] - tracked.entered[window] < share * access.rows;
-            if window == HELD_WINDOW && (in_window || tracked.held) {
-                self.held_result += worth;
+        let in_window: [bool; WINDOWS.len()] = std::array::from_fn(|window| {
+            self.admitted[window].wrapping_sub(tracked.entered[window]) < self.window_max[window]
+        });
+        self.held_result += if in_window[HELD_WINDOW] || tracked.held { worth } else { 0.0 };
+        let bounded = tracked.bounded(&bounds, time);
+        let counted = access.halvings.cast_signed();
+        for at in 0..HALF_LIVES {
+            let there = self.cuts[at].there(bounded[at]);
+            for window in 0..WINDOWS.len() {
+                let has = there[window] || in_window[window];
+                self.results[at][window] += if has { worth } else { 0.0 };
+                if at == self.half_life && !has {
+                    self.admitted[window] = self.admitted[window].wrapping_add(1);
+                    tracked.entered[window] = self.admitted[window];
+                }
             }
-            let needed = if in_window { &[ANY; HALF_LIVES] } else { &self.needed[window] };
-            for ((result, relative), needed) in
-                self.results[window].iter_mut().zip(relative).zip(needed)
-            {
-                *result += if relative >= *needed { worth } else { 0.0 };
-            }
-            if relative[self.half_life] < needed[self.half_life] {
-                self.admitted[window] += each_stands_for;
-                tracked.entered[window] = self.admitted[window];
-            }
+            let level = Level::log_of_sum(bounded[at], now[at] - counted);
+            self.cuts[at].change(tracked.levels[at], level);
+            tracked.levels[at] = level;
         }
-        for (level, now) in tracked.levels.iter_mut().zip(now) {
-            *level = level.plus(Level(now).minus(access.halvings));
-        }
-        let wanted = tracked.levels[HELD_HALF_LIFE].0;
+        tracked.last = time;
+        let wanted = tracked.levels[HELD_HALF_LIFE];
         // Who must go for a newcomer is settled by the next review: not too many may come until then.
         if !tracked.held
             && (self.held < self.held_max
-                || wanted > self.held_level + RELUCTANCE && self.held < self.held_max * 17 / 16)
+                || wanted > self.held_level + RELUCTANCE.cast_signed()
+                    && self.held < self.held_max * 17 / 16)
         {
             tracked.held = true;
             self.held += 1;
@@ -253,55 +299,97 @@ impl Rehearsal {
         if self.until_review > 0 {
             return false;
         }
-        self.review_every = (self.review_every + self.review_every / 4).min(self.tracked_max);
+        let most = self.tracked_max / REVIEWS_PER_TRACKED;
+        self.review_every = (self.review_every + self.review_every / 4).min(most);
         self.until_review = self.review_every;
-        self.review(now, access.rows);
+        self.review(access.rows);
+        if now[0] > NOW_MAX {
+            self.lower(now, access.time);
+        }
         true
     }
 
-    fn now(&self, time: u64) -> [u32; HALF_LIVES] {
-        self.paces.map(|pace| Level::START.0 + (time as f64 * pace) as u32)
+    #[inline]
+    fn now(&self, time: u64) -> [i32; HALF_LIVES] {
+        let elapsed = time - self.lowered_at;
+        self.paces.map(|pace| (elapsed.wrapping_mul(pace) >> 32) as i32)
+    }
+
+    /// Looks at the next key: if it has been away for longer than its levels promise, they fall.
+    #[inline]
+    fn look_for_absent(&mut self, bounds: &[i32; HALF_LIVES], time: u32) {
+        self.hand = if self.hand + 1 < self.tracked.len() { self.hand + 1 } else { 0 };
+        let Some(tracked) = self.tracked.get_mut(self.hand) else { return };
+        let bounded = tracked.bounded(bounds, time);
+        if bounded != tracked.levels {
+            for ((cut, from), to) in self.cuts.iter_mut().zip(tracked.levels).zip(bounded) {
+                cut.change(from, to);
+            }
+            tracked.levels = bounded;
+        }
+    }
+
+    /// Levels rise with time; before they overflow, those under each half-life are lowered alike.
+    fn lower(&mut self, now: [i32; HALF_LIVES], time: u64) {
+        for tracked in &mut self.tracked {
+            for (level, now) in tracked.levels.iter_mut().zip(now) {
+                *level = (*level - now).max(NEVER);
+            }
+        }
+        self.held_level = (self.held_level - now[HELD_HALF_LIFE]).max(NEVER);
+        self.lowered_at = time;
+        self.cuts.iter_mut().for_each(Cut::clear);
+        self.count(self.now(time));
     }
 
     fn thin_out(&mut self) {
         self.sampled_below -= self.sampled_below / 4;
         let below = self.sampled_below;
-        self.tracked.retain(|key, _| spread(*key) < below);
-        self.held = self.tracked.values().filter(|tracked| tracked.held).count();
+        let (cuts, held) = (&mut self.cuts, &mut self.held);
+        self.tracked.retain(|tracked| {
+            let stays = spread(tracked.key) < below;
+            if !stays {
+                for (cut, level) in cuts.iter_mut().zip(tracked.levels) {
+                    cut.change(level, NEVER);
+                }
+                *held -= usize::from(tracked.held);
+            }
+            stays
+        });
+        self.places.clear();
+        self.places.extend(self.tracked.iter().zip(0..).map(|(tracked, at)| (tracked.key, at)));
         self.held_max -= self.held_max / 4;
     }
 
-    /// Takes stock: what level is needed now, and which setting does best?
-    fn review(&mut self, now: [u32; HALF_LIVES], rows: f64) {
+    /// Counts all keys anew.
+    fn count(&mut self, now: [i32; HALF_LIVES]) {
+        for (at, cut) in self.cuts.iter_mut().enumerate() {
+            cut.advance(now[at]);
+            for tracked in &self.tracked {
+                cut.change(NEVER, tracked.levels[at]);
+            }
+        }
+    }
+
+    /// Takes stock: how much room is there, and which setting does best?
+    fn review(&mut self, rows: f64) {
         let sampled_rows = rows * (self.sampled_below as f64 / u64::MAX as f64);
-        // One pass over the map; higher levels become lower numbers, so that plain order puts them first.
-        self.scratch.iter_mut().for_each(Vec::clear);
-        for tracked in self.tracked.values() {
-            for (levels, level) in self.scratch.iter_mut().zip(tracked.levels) {
-                levels.push(u32::MAX - level.0);
-            }
-        }
-        for (half_life, now) in now.into_iter().enumerate() {
-            let mut among = self.scratch[half_life].as_mut_slice();
-            for (window, share) in WINDOWS.iter().enumerate() {
-                let residents = (sampled_rows * (1.0 - share)) as usize;
-                self.needed[window][half_life] = ANY;
-                if residents < among.len() {
-                    // Larger windows leave less room: their residents are among these.
-                    let (higher, turned, _) = among.select_nth_unstable(residents);
-                    let level = u32::MAX - *turned;
-                    self.needed[window][half_life] = i64::from(level) + 1 - i64::from(now);
-                    among = higher;
-                }
-            }
-        }
+        self.window_max = WINDOWS.map(|share| (share * sampled_rows).ceil() as u32);
+        let rooms = WINDOWS.map(|share| ((1.0 - share) * sampled_rows) as i32);
+        self.cuts.iter_mut().for_each(|cut| cut.set_rooms(rooms));
         self.review_held((sampled_rows * (1.0 - WINDOWS[HELD_WINDOW])) as usize);
-        let used = self.results[self.window][self.half_life];
+        if self.tracked.len() < sampled_rows as usize {
+            // Everything has room: any setting is as good.
+            self.results = Default::default();
+            self.held_result = 0.0;
+            return;
+        }
+        let used = self.results[self.half_life][self.window];
         let mut best = if self.holds_on { self.held_result } else { used } * MARGIN;
         let held_result = self.held_result;
         self.held_result *= FADE;
-        for (window, results) in self.results.iter_mut().enumerate() {
-            for (half_life, result) in results.iter_mut().enumerate() {
+        for (half_life, results) in self.results.iter_mut().enumerate() {
+            for (window, result) in results.iter_mut().enumerate() {
                 if *result > best {
                     best = *result;
                     (self.window, self.half_life) = (window, half_life);
@@ -319,38 +407,44 @@ impl Rehearsal {
     /// Who is held, now that there is room for so many?
     fn review_held(&mut self, room: usize) {
         self.held_max = room;
-        let levels = &mut self.scratch[0];
+        let levels = &mut self.scratch;
         levels.clear();
-        let held = self.tracked.values().filter(|tracked| tracked.held);
-        levels.extend(held.map(|tracked| u32::MAX - tracked.levels[HELD_HALF_LIFE].0));
-        self.held_level = 0;
+        let held = self.tracked.iter().filter(|tracked| tracked.held);
+        levels.extend(held.map(|tracked| -tracked.levels[HELD_HALF_LIFE]));
+        self.held_level = NEVER;
+        self.held = levels.len();
         if room > 0 && levels.len() >= room {
             let (_, turned, _) = levels.select_nth_unstable(room - 1);
-            self.held_level = u32::MAX - *turned;
-            for tracked in self.tracked.values_mut() {
-                tracked.held &= tracked.levels[HELD_HALF_LIFE].0 >= self.held_level;
+            self.held_level = -*turned;
+            for tracked in self.tracked.iter_mut().filter(|tracked| tracked.held) {
+                tracked.held = tracked.levels[HELD_HALF_LIFE] >= self.held_level;
+                self.held -= usize::from(!tracked.held);
             }
         }
-        self.held = self.tracked.values().filter(|tracked| tracked.held).count();
     }
+}
+
+/// 256ths of a half-life per access, with 32 binary places.
+pub(super) fn pace(half_life: f64) -> u64 {
+    (f64::from(Level::STEPS) / half_life * f64::from(u32::MAX)) as u64
 }
 
 /// 2^-halvings, to a 16th of a halving: a table, since this is asked for often.
 #[inline]
-fn worth(halvings: u32) -> f64 {
+fn worth(halvings: u32) -> f32 {
     /// 2^(-i/16).
-    const PARTS: [f64; 16] = {
+    const PARTS: [f32; 16] = {
         let mut parts = [1.0; 16];
         let mut index = 1;
         while index < 16 {
-            parts[index] = parts[index - 1] * 0.957_603_280_698_573_6;
+            parts[index] = parts[index - 1] * 0.957_603_3;
             index += 1;
         }
         parts
     };
-    let whole = u64::from(halvings / Level::STEPS).min(1000);
+    let whole = (halvings / Level::STEPS).min(120);
     let part = PARTS[(halvings % Level::STEPS / 16) as usize];
-    part * f64::from_bits((1023 - whole) << 52)
+    part * f32::from_bits((127 - whole) << 23)
 }
 
 /// Where a key falls between nought and the highest number, independently of where maps put it.
@@ -368,7 +462,7 @@ mod tests {
         assert_eq!((worth(0), worth(256), worth(5 * 256)), (1.0, 0.5, 1.0 / 32.0));
         for halvings in 0..20_000_u32 {
             let exact = (-f64::from(halvings) / 256.0).exp2();
-            assert!((worth(halvings) / exact - 1.0).abs() < 0.05, "{halvings}");
+            assert!((f64::from(worth(halvings)) / exact - 1.0).abs() < 0.05, "{halvings}");
         }
         assert!(worth(u32::MAX) > 0.0);
     }
