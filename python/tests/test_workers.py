@@ -148,7 +148,8 @@ def test_an_item_that_kills_every_worker_is_given_up(world: World, tmp_path: Pat
     assert [next(epoch) for _ in range(4)] == [CONTENTS[at : at + 20] for at in range(0, 80, 20)]
     with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid"):
         next(epoch)
-    assert restarts(dataset) == _workers.DEATHS_MAX
+    # The first may have died before the batches in front of it had come, each of which counts anew.
+    assert _workers.DEATHS_MAX <= restarts(dataset) <= _workers.DEATHS_MAX + 4
 
 
 def as_tensors(item: bytes) -> list[torch.Tensor]:
