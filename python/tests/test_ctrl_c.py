@@ -62,23 +62,6 @@ while line := sys.stdin.readline():
 """
 
 
-def of_session(session: int) -> list[str]:
-    """What is left of a job: processes of its session, and agents that were started for it."""
-    left = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        except OSError:
-            continue
-        is_agent = f"--job-pid {session} " in command
-        if fields[0] != "Z" and (int(fields[3]) == session or is_agent):
-            left.append(f"{entry.name}: {command}")
-    return left
-
-
 @pytest.mark.parametrize("seed", [0])
 def test_ctrl_c_at_any_moment(
     slow_world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
@@ -109,7 +92,7 @@ def test_ctrl_c_at_any_moment(
             code = int(parent.stdout.readline())
             assert code in (1, -signal.SIGINT), f"{about}: it ended with {code}"
             assert time.monotonic() - began < PATIENCE, about
-            harness.wait_until(lambda job=job: not of_session(job), PATIENCE)  # type: ignore[misc]
+            harness.wait_until(lambda job=job: not harness.of_session(job), PATIENCE)  # type: ignore[misc]
             harness.wait_until(lambda: not list(temporary.iterdir()), PATIENCE)
         parent.stdin.close()
     errors.seek(0)

@@ -39,6 +39,7 @@ def in_a_job(act: Callable[[], object], end: Callable[[], None]) -> None:
     child = os.fork()
     if child == 0:
         try:
+            os.setsid()
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             _alive_until_the_end = act()
             end()
@@ -46,6 +47,8 @@ def in_a_job(act: Callable[[], object], end: Callable[[], None]) -> None:
             os._exit(1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) in (3, -signal.SIGTERM, -signal.SIGKILL)
+    # Workers that notice later would start a node again, which nobody ends.
+    harness.wait_until(lambda: not harness.of_session(child), PATIENCE)
 
 
 def makes(world: World) -> object:
