@@ -256,7 +256,7 @@ class Dataset:
             told = f"item {item} is skipped: {described(problem)}"
             last = "; others are, too, without a word: stats() counts them"
             warn(told + (last if self._skips_told == SKIPS_TOLD_MAX else ""))
-        with suppress(OSError), (self._job.directory / "skipped").open("a") as notes:
+        with suppress(OSError), (self._job.made() / "skipped").open("a") as notes:
             notes.write(f"{item}\n")
 
     def __iter__(self) -> Iterator[Any]:

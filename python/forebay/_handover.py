@@ -3,8 +3,8 @@
 PyTorch pickles what a worker has made through a pipe, byte for byte, and makes new shared memory
 for every tensor. Here all batches of a worker share one strip of memory that is used again and
 again: whatever is large in a batch, ``bytes``, views, arrays and tensors, is copied there once, and
-only where it lies goes through the pipe. The main process gives out arrays, tensors and views of
-that memory itself; a batch keeps its place until nothing of it is left there.
+only where it lies goes through the pipe, with what is small. The main process gives out arrays,
+tensors and views of that memory itself; a batch keeps its place until nothing of it is left there.
 
 There are no locks. A worker takes a place by raising its flag, and the main process lets go of it
 by lowering the flag again; nobody else touches either. A batch for which there is no room, because
@@ -204,7 +204,40 @@ class _Pickler(reduction.ForkingPickler):
 
     def reducer_override(self, value: Any) -> Any:
         # Nobody else pickles a view: it goes as a copy.
-        return (memoryview, (bytes(value),)) if type(value) is memoryview else NotImplemented
+        if type(value) is memoryview:
+            return memoryview, (bytes(value),)
+        # PyTorch makes shared memory for every tensor, however small, and passes it on through a
+        # socket in a directory, which a worker that is killed leaves behind.
+        if type(value) is torch.Tensor and value.device.type == "cpu":
+            if _is_plain(value):
+                return _tensor, (_bytes_of(value).tobytes(), value.dtype, tuple(value.shape))
+            if value.is_leaf:
+                return value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)  # type: ignore[no-untyped-call]
+        if isinstance(value, _STORAGES) and value.device.type == "cpu":
+            return value.__reduce__()  # type: ignore[no-untyped-call]
+        return NotImplemented
+
+
+#: What lies behind tensors.
+_STORAGES = (torch.UntypedStorage, torch.storage.TypedStorage)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor of the CPU is told by its bytes, type and shape alone."""
+    if tensor.layout != torch.strided or tensor.requires_grad or tensor.is_quantized:
+        return False
+    return tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+
+
+def _bytes_of(tensor: torch.Tensor) -> Any:
+    return tensor.view(-1).view(torch.uint8).numpy()
+
+
+def _tensor(content: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    if not content:  # of which PyTorch makes nothing
+        return torch.empty(shape, dtype=dtype)
+    # Of a copy, since it is the user's to write to.
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8).view(dtype).view(shape)
 
 
 def _flat(value: Any) -> tuple[str, Any, Any, tuple[int, ...]] | None:
@@ -215,11 +248,10 @@ def _flat(value: Any) -> tuple[str, Any, Any, tuple[int, ...]] | None:
         return "bytes", np.frombuffer(value, np.uint8), None, ()
     if type(value) is memoryview and value.nbytes >= PLACED_MIN and value.contiguous:
         return "view", np.frombuffer(value, np.uint8), None, ()
-    if type(value) is torch.Tensor and value.layout == torch.strided and not value.requires_grad:
-        is_plain = value.device.type == "cpu" and not (value.is_conj() or value.is_neg())
-        if is_plain and value.nbytes >= PLACED_MIN and value.is_contiguous():
-            flat = value.view(-1).view(torch.uint8).numpy()
-            return "tensor", flat, value.dtype, tuple(value.shape)
+    if type(value) is torch.Tensor and value.device.type == "cpu" and value.nbytes >= PLACED_MIN:
+        if _is_plain(value):
+            return "tensor", _bytes_of(value), value.dtype, tuple(value.shape)
+        return None
     if type(value) is np.ndarray and value.nbytes >= PLACED_MIN and value.flags.c_contiguous:
         if value.dtype.hasobject:
             return None

@@ -1,8 +1,9 @@
 """A job: its private directory, and the agent that lives there.
 
-The directory is made by the main process and removed when that ends; if it is killed, by the agent.
-Any process of the job may find the agent missing, at first or after a crash, or hung, and starts
-another; the agent itself leaves with the main process.
+The directory is made when it is first needed, and removed when the main process ends: by itself; if
+it is killed, by the agent; and if that is gone, too, by the next job that makes one. Any process of
+the job may find the agent missing, at first or after a crash, or hung, and starts another; the
+agent itself leaves with the main process.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import secrets
 import shutil
 import signal
+import stat
 import tempfile
 import weakref
 from collections.abc import Mapping
@@ -21,8 +23,21 @@ from pathlib import Path
 
 from forebay._native import Digest, Reader
 from forebay._node import ensure_node, warn_without
-from forebay._processes import answers, kill_listener, listener, locked, start
+from forebay._processes import (
+    answers,
+    has_gone,
+    identity,
+    kill_listener,
+    listener,
+    locked,
+    start,
+)
 from forebay._ranks import ranks
+
+#: What the directories of jobs are called.
+PREFIX = "forebay-job-"
+#: The file in a job's directory that says which process it belongs to.
+OWNER = "owner"
 
 #: What Linux lets the path of a socket have, in bytes.
 SOCKET_PATH_MAX = 107
@@ -62,8 +77,9 @@ class Job:
     #: JSON; may hold secrets.
     options: bytes = field(repr=False)
     directory: Path
-    #: The main process.
+    #: The main process, and what tells it from others that had its number.
     pid: int
+    identity: str
 
     @property
     def socket(self) -> Path:
@@ -73,9 +89,22 @@ class Job:
         """A way to the bytes; nothing is connected or started before it is needed."""
         return Reader(digest, self.node, self.socket, name)
 
+    def made(self) -> Path:
+        """The directory, which is there from now on."""
+        try:
+            self.directory.mkdir(mode=0o700)
+        except FileExistsError:
+            status = self.directory.lstat()
+            if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) != 0o700:
+                raise PermissionError(f"`{self.directory}` is somebody else's") from None
+        else:
+            (self.directory / OWNER).write_text(self.identity)
+            _sweep(self.directory.parent)
+        return self.directory
+
     def ensure_agent(self) -> None:
         """Start the agent (and the node) if it is not there, or does not answer any more."""
-        with locked(self.directory / "start.lock"):
+        with locked(self.made() / "start.lock"):
             if answers(self.socket):
                 return
             kill_listener(self.socket)
@@ -146,35 +175,52 @@ def new_job(
             options=json.dumps(dict(options)).encode(),
             directory=Path(),
             pid=0,
+            identity="",
         )
     )
 
 
 def present_job(job: Job) -> Job:
     """The job itself; if it has ended, because it was pickled for later, one like it of our own."""
-    return job if job.directory.is_dir() else _owned(job)
+    has_ended = job.directory in _ended or identity(job.pid) != job.identity
+    return _owned(job) if has_ended else job
 
 
 def _owned(job: Job) -> Job:
     """The same job with this process as its main process."""
-    directory, pid = _private_directory(), os.getpid()
-    job = replace(job, directory=directory, pid=pid)
+    directory, pid = _short_path(), os.getpid()
+    job = replace(job, directory=directory, pid=pid, identity=identity(pid))
     weakref.finalize(job, _end, directory, pid)
     return job
 
 
-def _private_directory() -> Path:
-    """For a socket, whose path must be short: if need be not where ``TMPDIR`` says."""
-    prefix = "forebay-job-"
-    room = SOCKET_PATH_MAX - len(os.fsencode(f"/{prefix}12345678/agent.sock"))
-    named = tempfile.gettempdir()
-    return Path(tempfile.mkdtemp(prefix=prefix, dir=named if len(named) <= room else "/tmp"))
+def _short_path() -> Path:
+    """For a directory with a socket, whose path must be short: if need be not in ``TMPDIR``."""
+    name, named = f"{PREFIX}{secrets.token_hex(6)}", tempfile.gettempdir()
+    room = SOCKET_PATH_MAX - len(os.fsencode(f"/{name}/agent.sock"))
+    return Path(named if len(named) <= room else "/tmp") / name
+
+
+#: Of jobs that this process has ended.
+_ended: set[Path] = set()
+
+
+def _sweep(temporary: Path) -> None:
+    """Remove what jobs have left that were killed together with their agents."""
+    with suppress(OSError), os.scandir(temporary) as entries:
+        for entry in entries:
+            if not entry.name.startswith(PREFIX) or not entry.is_dir(follow_symlinks=False):
+                continue
+            with suppress(OSError):  # others', and what has just been made
+                if has_gone((Path(entry) / OWNER).read_text()):
+                    shutil.rmtree(entry, ignore_errors=True)
 
 
 def _end(directory: Path, pid: int) -> None:
     """Stop the agent and remove the directory; a fork of the main process must not."""
     if os.getpid() != pid:
         return
+    _ended.add(directory)
     with suppress(OSError):
         agent = listener(directory / "agent.sock")
         if agent is not None:

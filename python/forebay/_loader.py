@@ -9,7 +9,8 @@ replaced (``_workers.py``).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import torch
@@ -19,6 +20,7 @@ from forebay import _workers
 from forebay._dataset import Dataset
 from forebay._drawn import Drawn, Lengths, Replay, Substitute, SubstituteEpoch
 from forebay._given import Own, Sequential, Strict
+from forebay._interrupts import held
 from forebay._mixture import Mixture, MixtureOrder
 from forebay._native import ForebayError, StateError
 from forebay._orders import Epoch, Items, Order, Source, checksum
@@ -374,6 +376,9 @@ class _Iteration:
         #: When the last batch was asked for, and how long it was waited for.
         self._last: tuple[float, float] | None = None
         self._fenced: ForebayError | None = None
+        # What workers have handed over is counted, whatever comes in between.
+        survives = isinstance(inner, _workers.SurvivingIterator)
+        self._hold: Callable[[], Any] = held if survives else nullcontext
         loader._hits.begin()
 
     def __iter__(self) -> Iterator[Any]:
@@ -386,11 +391,18 @@ class _Iteration:
         entered = time.perf_counter()
         self._has_computed(entered)
         self._prepare()
+        try:
+            with self._hold():
+                return self._take(entered)
+        except StopIteration:
+            self._end()
+            raise
+
+    def _take(self, entered: float) -> Any:
         given = self._given()
         try:
             batch = next(self._inner)
         except StopIteration:
-            self._end()
             raise
         except Exception:
             # A batch whose error is raised here has been given, too: the next one follows it.

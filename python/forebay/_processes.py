@@ -95,6 +95,37 @@ def kill_listener(path: Path) -> None:
             os.close(ending)
 
 
+def identity(pid: int) -> str:
+    """What tells a process from all others that ever had its number, here or in other containers
+    and machines; empty if there is none, or it cannot be known.
+    """
+    try:
+        began = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
+        return f"{pid} {began} {_world()}"
+    except OSError:
+        return ""
+
+
+def has_gone(process: str) -> bool:
+    """Whether it is certain that a process with this identity is not there any more."""
+    pid, _, world = process.split(" ", 2) if process.count(" ") > 1 else ("", "", "")
+    try:
+        if not pid or world != _world():
+            return False  # its numbers mean nothing here
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def _world() -> str:
+    """Where a process's number means the same process."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{os.readlink('/proc/self/ns/pid')} {boot}"
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock file; it ends with the process, whatever ends that."""

@@ -12,6 +12,7 @@ that are overridden here; if not, the loader uses it as it is.
 from __future__ import annotations
 
 import copy
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -25,6 +26,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from forebay._handover import Packed, Packing, arena
+from forebay._interrupts import deliver, held, let_through
 from forebay._warnings import warn
 
 #: Workers that die so often without a batch in between are not replaced: it is the batch.
@@ -43,6 +45,7 @@ SUPPORTED = all(
         "_process_data",
         "_reset",
         "_shutdown_workers",
+        "_try_put_index",
     )
 ) and all(hasattr(_C, name) for name in ("_set_worker_pids", "_remove_worker_pids"))
 
@@ -52,15 +55,19 @@ class WorkerDied(Exception):
 
 
 class SurvivingIterator:
-    """What a loader with workers iterates with; a worker's death is an event, not an error."""
+    """What a loader with workers iterates with; a worker's death is an event, not an error.
+
+    Whoever is interrupted and goes on is given what was pending then by new workers.
+    """
 
     def __init__(self, loader: DataLoader[Any], on_restart: Callable[[], None]) -> None:
         # A copy: the loader may keep this iterator, and in a cycle workers are not ended in order.
         self._loader = copy.copy(loader)
         self._on_restart = on_restart
-        self._workers = _Workers(loader)
+        with held():
+            self._workers = _Workers(loader)
+        self._workers.prime()
         self._deaths = 0
-        self._given_before = 0
 
     def __iter__(self) -> SurvivingIterator:
         return self
@@ -71,43 +78,57 @@ class SurvivingIterator:
     @property
     def given(self) -> int:
         """Batches that were handed over, or whose error was."""
-        return self._given_before + self._workers.given
+        return self._workers.given
 
     def __next__(self) -> Any:
-        while True:
-            try:
-                batch = next(self._workers)
-            except WorkerDied as died:
-                self._restart(died)
-            else:
-                self._deaths = 0
-                return batch
+        with held():
+            while True:
+                try:
+                    if not self._workers.is_whole:
+                        self._replace()
+                    batch = self._workers.take()
+                except WorkerDied as died:
+                    self._has_died(died)
+                else:
+                    self._deaths = 0
+                    return batch
 
     def _reset(self, loader: DataLoader[Any]) -> None:
         """Begin another epoch with the same workers; PyTorch's loader calls this by its name."""
         self._deaths = 0
+        if not self._workers.is_whole:
+            self._workers.forget()
+            self._replace()
+            return
         try:
             self._workers._reset(loader)
         except WorkerDied as died:
-            self._restart(died)
+            self._has_died(died)
+            self._replace()
 
-    def _restart(self, died: WorkerDied) -> None:
-        old = self._workers
-        old.abandon()
-        self._given_before += old.given
+    def _has_died(self, died: WorkerDied) -> None:
+        self._workers.abandon()
         self._deaths += 1
         if self._deaths > DEATHS_MAX:
             assert died.__cause__ is not None
             raise died.__cause__
         warn(f"{died.__cause__}: new workers read its batches again")
         self._on_restart()
+
+    def _replace(self) -> None:
+        """New workers read what is pending. Until they are there, the old ones tell what is."""
+        old = self._workers
         # The order goes on where it is. The seed of the new workers' random numbers is not drawn
         # from the user's generator, whose next number decides the next epoch.
         spare = torch.Generator()
         spare.seed()
         as_it_is = _But(self._loader, generator=spare, _index_sampler=old._sampler_iter)
-        self._workers = _Workers(as_it_is, again=old.pending.values())
-        self._workers._index_sampler = old._index_sampler
+        with held():
+            old.abandon()
+            new = _Workers(as_it_is, again=[*old.pending.values(), *old.again], given=old.given)
+            new._index_sampler = old._index_sampler
+            self._workers = new
+            new.prime()
 
 
 class _But:
@@ -128,26 +149,70 @@ class _Workers(_MultiProcessingDataLoaderIter):
     PyTorch raises from a signal handler, that is, anywhere in the user's program or in a sampler.
     """
 
-    def __init__(self, loader: Any, again: Iterable[Any] = ()) -> None:
+    def __init__(self, loader: Any, again: Iterable[Any] = (), given: int = 0) -> None:
         #: What was given to workers and not yielded yet, by PyTorch's number.
         self.pending: dict[int, Any] = {}
-        self._again = deque(again)  # as many as are given out at first, so soon empty
+        self.again = deque(again)  # about as many as are given out at first, so soon empty
         self._arrived = 0
         #: Batches that were handed over, or whose error was.
-        self.given = 0
+        self.given = given
+        #: Whether nothing was interrupted midway, so that PyTorch's books are right.
+        self.is_whole = False
+        #: The number of the batch that is about to be yielded, or its error.
+        self._outcome: int | None = None
+        self._is_primed = False
+        self._ahead = loader.prefetch_factor * loader.num_workers
+        self._pid = os.getpid()
         self._arena = arena(loader.num_workers)
         super().__init__(_But(loader, collate_fn=Packing(loader.collate_fn, self._arena)))
+
+    def prime(self) -> None:
+        """Give out the first batches. PyTorch does this while it makes workers; but then, whoever
+        is interrupted has drawn from the order for nothing.
+        """
+        self._is_primed = True
+        for _ in range(self._ahead):
+            self._try_put_index()
+        self.is_whole = True
+
+    def take(self) -> Any:
+        """The next batch: it is pending until all has been done for it but the handing over."""
+        self.is_whole, self._outcome = False, None
+        try:
+            batch = next(self)
+        except WorkerDied:
+            raise
+        except Exception:
+            self._settle()
+            raise
+        deliver()
+        self._settle()
+        return batch
+
+    def _settle(self) -> None:
+        if self._outcome is not None:
+            del self.pending[self._outcome]
+            self.given += 1
+        self.is_whole = True
+
+    def forget(self) -> None:
+        """Another epoch begins: nothing is pending."""
+        self.pending.clear()
+        self.again.clear()
+        self._sampler_iter = iter(self._index_sampler)
 
     def abandon(self) -> None:
         """Kill all workers, and leave their queues and locks alone."""
         self._shutdown = True
+        self.is_whole = False
+        self._unwatch()
         for worker in self._workers:
             worker.kill()
         for worker in self._workers:
             worker.join(KILL_SECONDS)
         for queue in self._index_queues:
             queue.close()
-        if self._pin_memory:
+        if hasattr(self, "_pin_memory_thread_done_event"):
             # Its thread looks at this now and then. One that waits for the rest of a message does
             # not, and stays until the process ends.
             self._pin_memory_thread_done_event.set()
@@ -156,26 +221,30 @@ class _Workers(_MultiProcessingDataLoaderIter):
         if first_iter:
             self._unwatch()
             self._worker_pids_set = False
+        self.is_whole = False
         self.pending.clear()
         super()._reset(loader, first_iter)
+        self.is_whole = self._is_primed
 
     def _next_index(self) -> Any:
-        index = self._again.popleft() if self._again else super()._next_index()  # type: ignore[no-untyped-call]
+        if not self._is_primed:
+            raise StopIteration
+        index = self.again.popleft() if self.again else super()._next_index()  # type: ignore[no-untyped-call]
         self.pending[self._send_idx] = index
         return index
 
     def _process_data(self, data: Any, *rest: Any) -> Any:
         # Called once for every batch that is yielded, or whose error is.
-        self.given += 1
         in_order = getattr(self, "_in_order", True)
-        del self.pending[next(iter(self.pending)) if in_order else self._arrived]
+        self._outcome = next(iter(self.pending)) if in_order else self._arrived
         return super()._process_data(data, *rest)  # type: ignore[no-untyped-call]
 
     def _get_data(self) -> Any:
         try:
             try:
                 self._watch()
-                number, data = super()._get_data()  # type: ignore[no-untyped-call]
+                with let_through():
+                    number, data = super()._get_data()  # type: ignore[no-untyped-call]
                 if isinstance(data, Packed):
                     data = data.unpack()
             finally:
@@ -194,7 +263,10 @@ class _Workers(_MultiProcessingDataLoaderIter):
             super()._mark_worker_as_unavailable(worker_id, shutdown)
 
     def _shutdown_workers(self) -> None:
-        if not getattr(self, "_shutdown", True) and self._dead():
+        if self._pid != os.getpid() or not hasattr(self, "_workers"):
+            return  # a fork has but a copy, and those who were interrupted in the making have none
+        is_made = hasattr(self, "_workers_status")
+        if not self._shutdown and (not is_made or self._dead()):
             self.abandon()
         else:
             super()._shutdown_workers()

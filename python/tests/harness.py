@@ -149,6 +149,23 @@ def lives(pid: int) -> bool:
         return False
 
 
+def of_session(session: int) -> list[str]:
+    """What is left of a job: processes of its session, and agents that were started for it."""
+    left = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+        is_agent = f"--job-pid {session} " in command
+        if fields[0] != "Z" and (int(fields[3]) == session or is_agent):
+            left.append(f"{entry.name}: {command}")
+    return left
+
+
 def wait_until(ready: Callable[[], bool], patience: float = 10.0) -> None:
     """Wait for something that other processes do."""
     deadline = time.monotonic() + patience

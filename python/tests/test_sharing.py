@@ -158,9 +158,9 @@ class Workers(data.DataLoader[Any]):
     """PyTorch's loader, and our way from its workers."""
 
     def _get_iterator(self) -> Any:
-        from forebay._workers import _Workers
+        from forebay._workers import SurvivingIterator
 
-        return _Workers(self)
+        return SurvivingIterator(self, lambda: None)
 
 
 def is_same(one: Any, other: Any) -> bool:

@@ -1,0 +1,127 @@
+"""Whatever ends a job, nothing of it stays in the directory for temporary files."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import harness
+import pytest
+from harness import CONTENTS, World
+
+import forebay
+from forebay._processes import identity
+
+#: What is left is gone by then, also on a busy machine: workers look for their parent now and then.
+PATIENCE = 30.0
+
+WAYS: dict[str, Callable[[], None]] = {
+    "_exit": lambda: os._exit(3),
+    "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
+}
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = tmp_path / "temporary"
+    directory.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
+    return directory
+
+
+def in_a_job(act: Callable[[], object], end: Callable[[], None]) -> None:
+    """Do something in a process that then ends in its own way."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            _alive_until_the_end = act()
+            end()
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) in (3, -signal.SIGTERM, -signal.SIGKILL)
+    # Workers that notice later would start a node again, which nobody ends.
+    harness.wait_until(lambda: not harness.of_session(child), PATIENCE)
+
+
+def makes(world: World) -> object:
+    return world.dataset()
+
+
+def hits(world: World) -> object:
+    dataset = world.dataset()
+    assert dataset[0] == CONTENTS[0]
+    return dataset
+
+
+def misses(world: World) -> object:
+    dataset = world.dataset(cache=None)
+    assert dataset[0] == CONTENTS[0]
+    return dataset
+
+
+def wraps(world: World) -> object:
+    dataset = forebay.wrap(CONTENTS, name="contents")
+    assert dataset[3] == CONTENTS[3]
+    return dataset
+
+
+def uses_workers(world: World) -> object:
+    options: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork"}
+    epoch = iter(forebay.DataLoader(world.dataset(transform=len), batch_size=8, **options))
+    assert next(epoch).tolist() == list(map(len, CONTENTS[:8]))
+    return epoch
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("act", [makes, hits, misses, wraps, uses_workers])
+def test_nothing_is_left(
+    world: World, temporary: Path, act: Callable[[World], object], way: str
+) -> None:
+    assert list(world.dataset()) == CONTENTS, "from now on the node has it"
+    in_a_job(lambda: act(world), WAYS[way])
+    harness.wait_until(lambda: not list(temporary.iterdir()), PATIENCE)
+
+
+def left_by_a_killed_job(world: World, temporary: Path) -> Path:
+    """The directory of a job that was killed after its agent."""
+    before = set(temporary.iterdir())
+
+    def loses_its_agent() -> object:
+        dataset = world.dataset(cache=None)
+        assert dataset[0] == CONTENTS[0]
+        agent = harness.listener(harness.agent_socket(dataset))
+        harness.kill(agent)
+        harness.wait_until(lambda: not harness.lives(agent))
+        return dataset
+
+    in_a_job(loses_its_agent, WAYS["SIGKILL"])
+    (left,) = set(temporary.iterdir()) - before
+    return left
+
+
+def test_what_is_left_all_the_same_goes_with_the_next_job(world: World, temporary: Path) -> None:
+    living = world.dataset(cache=None)
+    assert living[0] == CONTENTS[0]
+    harness.kill(harness.listener(harness.agent_socket(living)))
+    left = left_by_a_killed_job(world, temporary)
+    elsewhere = left_by_a_killed_job(world, temporary)
+    # A process of another container may have any number, and live.
+    owner = elsewhere / "owner"
+    assert owner.read_text().split()[-1] == identity(os.getpid()).split()[-1]
+    owner.write_text(owner.read_text().replace("pid:[", "pid:[1"))
+    unknown = temporary / "forebay-job-unknown"
+    unknown.mkdir()
+    another = world.dataset(cache=None)
+    assert another[0] == CONTENTS[0]
+    assert not left.exists()
+    kept = {elsewhere, unknown, *(Path(one._job.directory) for one in (living, another))}
+    assert set(temporary.iterdir()) == kept
+    assert living[1] == CONTENTS[1]
