@@ -12,6 +12,9 @@ pub(super) fn explain(dataset: &Dataset, choice: Choice) -> String {
     let all = number(dataset.chunks);
     let what = match choice {
         Choice::Nothing => "nothing is cached".to_owned(),
+        _ if dataset.jobs.is_empty() && dataset.kept() == Choice::Nothing => {
+            "nothing is cached".to_owned()
+        }
         _ if dataset.jobs.is_empty() => {
             "what is cached stays until others need the room".to_owned()
         }
@@ -116,11 +119,14 @@ mod tests {
         );
         dataset.jobs.clear();
         dataset.others = vec!["d".to_owned()];
+        (dataset.placed, dataset.here) = (Choice::Chunks(2), 2);
         assert_eq!(
             why(&dataset, Choice::Chunks(2)),
             "what is cached stays until others need the room: job d is compute-bound"
         );
         dataset.others.clear();
         assert_eq!(why(&dataset, Choice::Nothing), "nothing is cached: no job reads it");
+        dataset.here = 0;
+        assert_eq!(why(&dataset, Choice::Chunks(2)), "nothing is cached: no job reads it");
     }
 }
