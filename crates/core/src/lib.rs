@@ -26,6 +26,7 @@ pub mod placement;
 pub mod presence;
 pub mod puts;
 pub mod rate;
+pub mod recency;
 pub mod ring;
 pub mod room;
 pub mod rotation;

@@ -34,7 +34,7 @@ pub struct Config {
     /// How each device works.
     pub settings: Settings,
     /// Makes the policy that decides what goes, for each device.
-    pub eviction: fn() -> Box<dyn Eviction>,
+    pub eviction: Arc<dyn Fn() -> Box<dyn Eviction> + Send + Sync>,
 }
 
 impl Config {
@@ -46,7 +46,7 @@ impl Config {
             staging: ByteSize::mib(32),
             reading: ByteSize::mib(64),
             settings: Settings::default(),
-            eviction: || Box::new(OldestFirst),
+            eviction: Arc::new(|| Box::new(OldestFirst)),
         }
     }
 }

@@ -13,18 +13,22 @@ use std::{
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, ensure};
 use bytes::{Bytes, BytesMut};
 use forebay_core::{
     Address, BlobOrdinal, ByteSize, DatasetId,
+    recency::Recency,
     table::{Row, Table},
 };
 use forebay_flash::{
-    Config as FlashConfig, DeviceConfig, Flash, Group, Key, Proved, Refusal, io::Backend,
-    shard::Counters, size_of,
+    Config as FlashConfig, DeviceConfig, Flash, Group, Key, Proved, Refusal,
+    io::Backend,
+    layout::RegionId,
+    shard::{Candidate, Counters, Eviction},
+    size_of,
 };
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -62,6 +66,14 @@ pub(crate) struct Blobs {
     groups: Mutex<HashMap<GroupName, Group>>,
     hot: Hot,
     incoming: Arc<Semaphore>,
+    uses: Uses,
+}
+
+/// When datasets were used.
+#[derive(Clone)]
+struct Uses {
+    started: Instant,
+    recency: Arc<Mutex<Recency>>,
 }
 
 type GroupName = [u8; 36];
@@ -124,6 +136,11 @@ impl Blobs {
         };
         let mut flash = FlashConfig::new(devices.into_iter().map(device).collect());
         flash.backend = config.io;
+        let uses = Uses { started: Instant::now(), recency: Arc::default() };
+        flash.eviction = Arc::new({
+            let uses = uses.clone();
+            move || Box::new(uses.clone())
+        });
         let flash = Flash::open(&flash)?;
         for lost in lost {
             tracing::warn!(
@@ -138,7 +155,18 @@ impl Blobs {
             groups: Mutex::default(),
             hot: Hot::new(config.memory),
             incoming: Arc::new(Semaphore::new(INCOMING)),
+            uses,
         })
+    }
+
+    /// Somebody reads a dataset, or puts something of it.
+    pub fn used(&self, dataset: DatasetId) {
+        self.uses.recency.lock().used(self.uses.started.elapsed(), dataset);
+    }
+
+    /// One who did has ended.
+    pub fn left(&self, dataset: &DatasetId) {
+        self.uses.recency.lock().left(dataset);
     }
 
     /// What is in memory.
@@ -258,6 +286,7 @@ impl Blobs {
         let Ok(memory) = Arc::clone(&self.incoming).try_acquire_many_owned(held) else {
             return Ok(None);
         };
+        self.used(table.dataset());
         let group = self.group_of(table, blob);
         let name = if cut { Some((fresh_nonce().ok_or(Refusal::Failed)?, 0)) } else { None };
         Ok(Some(Incoming { group, row, held: Held::Nothing, memory, cut: name }))
@@ -311,17 +340,34 @@ impl Blobs {
             for (_, row) in table.rows_by_piece().filter(|(of, _)| *of == piece) {
                 self.hot.remove(&row.address);
                 if is_shared {
-                    self.flash.forget(key(&row.address));
+                    self.forget(&row).await;
                 }
             }
             if is_shared {
-                // Its regions are shared with other pieces, and come back when they are the oldest.
+                // Its regions are shared with other pieces, and come back when nothing is in them any more, or
+                // when they are the oldest.
                 return Ok(());
             }
         }
         let name = group_name(dataset, piece);
         self.groups.lock().remove(&name);
         self.flash.group(&name, CLASS, false).await?.free(PATIENCE).await
+    }
+
+    /// Forgets a blob, with all its parts.
+    async fn forget(&self, row: &Row) {
+        let key = key(&row.address);
+        let head = if row.length > self.piece && self.flash.contains(&key) {
+            self.flash.read(key, None).await.ok().flatten()
+        } else {
+            None
+        };
+        let parts =
+            head.as_ref().and_then(decode_head).filter(|(.., length)| *length == row.length);
+        if let Some((name, piece, length)) = parts {
+            (0..length.div_ceil(piece)).for_each(|number| self.flash.forget(part(&name, number)));
+        }
+        self.flash.forget(key);
     }
 
     /// Frees all that was put for a dataset: when this returns, it is gone for good. What was put for another that
@@ -369,6 +415,19 @@ impl Blobs {
             groups.insert(*group, opened.clone());
         }
         opened.append(key, tag, bytes).await
+    }
+}
+
+/// Of the dataset that was used longest ago, the region that was begun first.
+impl Eviction for Uses {
+    fn victim(&mut self, candidates: &mut dyn Iterator<Item = Candidate<'_>>) -> Option<RegionId> {
+        let (now, recency) = (self.started.elapsed(), self.recency.lock());
+        let last_use = |group: &[u8]| {
+            let dataset = DatasetId::from_bytes(*group.first_chunk()?);
+            recency.last_use(now, &dataset)
+        };
+        let first = candidates.min_by_key(|region| (last_use(region.group), region.generation));
+        first.map(|first| first.region)
     }
 }
 

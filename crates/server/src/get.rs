@@ -106,6 +106,7 @@ impl NodeService {
     ) -> Result<(), Refused> {
         let checked: Result<Vec<Wanted>, Refused> =
             ranges.iter().enumerate().map(|(at, range)| Wanted::new(table, at, *range)).collect();
+        self.blobs.used(table.dataset());
         let rest = self.answer_from_memory(checked?, &asker).await;
         if !rest.is_empty() {
             tokio::spawn(Arc::clone(self).get_rest(rest, wait, asker, turn));

@@ -1,8 +1,8 @@
 //! The managers of this node's datasets at work: jobs report, `core::council` and `core::manager` decide, pieces
 //! are freed.
 //!
-//! A dataset of which no job reports is not managed: whatever is put is kept, and the oldest goes when room is
-//! needed. As soon as a job reports, to whichever node, only what its manager has given a place is kept, on all
+//! A dataset of which no job has reported is not managed: whatever is put is kept, and what was used longest ago goes
+//! when room is needed. As soon as a job reports, to whichever node, only what its manager has given a place is kept, on all
 //! nodes. Connections to the others are in `peers.rs`.
 
 use std::{
@@ -190,6 +190,7 @@ impl NodeService {
     pub(crate) fn leave(self: &Arc<Self>, table: &Table, job: &str) -> Result<Reply, Refused> {
         let left = self.council(|council, now| council.left(now, table.dataset(), job));
         left.map_err(|refusal| self.refuse(&refusal))?;
+        self.blobs.left(&table.dataset());
         Ok(Reply::Left)
     }
 
@@ -366,7 +367,7 @@ impl NodeService {
                 continue;
             }
             if let Err(refusal) = self.blobs.free(dataset, table.as_deref(), piece).await {
-                // It is not found any more; its space comes back when its regions are the oldest.
+                // It is not found any more; its space comes back with its regions.
                 tracing::warn!(%refusal, "a piece could not be freed");
             }
         }

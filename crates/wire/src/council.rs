@@ -210,6 +210,8 @@ fn write_wish(wish: &Dataset, to: &mut Writer<'_>) {
         to.text(cut(name));
     });
     write_choice(wish.placed, to);
+    to.u32(wish.here);
+    to.u64(u64::try_from(wish.idle_for.as_millis()).unwrap_or(u64::MAX));
 }
 
 fn read_wish(from: &mut Reader<'_>) -> Result<Dataset, Malformed> {
@@ -235,6 +237,8 @@ fn read_wish(from: &mut Reader<'_>) -> Result<Dataset, Malformed> {
         })?,
         others: from.list(JOBS_MAX, 2, Reader::text)?,
         placed: read_choice(from)?,
+        here: from.u32()?,
+        idle_for: Duration::from_millis(from.u64()?),
     })
 }
 

@@ -130,10 +130,22 @@ fn wish() -> impl Strategy<Value = (DatasetId, Dataset)> {
         .prop_map(|(name, gpus, times)| Job { name, gpus, times });
     let sizes = (any::<u64>(), any::<u64>(), any::<u64>());
     let (jobs, others) = (vec(job, 0..4), vec("[a-z]{0,20}", 0..4));
-    (dataset(), any::<u32>(), sizes, jobs, others, choice()).prop_map(
-        |(dataset, chunks, (chunk, half, total), jobs, others, placed)| {
+    let idle = (any::<u32>(), any::<u64>().prop_map(Duration::from_millis));
+    (dataset(), any::<u32>(), sizes, jobs, others, choice(), idle).prop_map(
+        |(dataset, chunks, (chunk, half, total), jobs, others, placed, (here, idle_for))| {
             let (chunk_size, half_size, total) = (ByteSize(chunk), ByteSize(half), ByteSize(total));
-            (dataset, Dataset { chunks, chunk_size, half_size, total, jobs, others, placed })
+            let placed = Dataset {
+                chunks,
+                chunk_size,
+                half_size,
+                total,
+                jobs,
+                others,
+                placed,
+                here,
+                idle_for,
+            };
+            (dataset, placed)
         },
     )
 }

@@ -337,6 +337,7 @@ impl Council {
             let evicted = changed.entry(dataset).or_default();
             match order {
                 Order::Load(_) => self.counters.chunks_loaded += 1,
+                Order::Keep => {}
                 Order::Evict(pieces) => {
                     self.counters.chunks_evicted += 1;
                     evicted.push(pieces);
@@ -460,7 +461,7 @@ impl Council {
         let owner = self.placement_owner(now).clone();
         let (reasons, managers) = (self.managers.reasons(), &self.managers);
         if owner != self.me
-            && let Some(request) = self.placing.ask(now, &owner, reasons, || managers.wishes())
+            && let Some(request) = self.placing.ask(now, &owner, reasons, || managers.wishes(now))
         {
             self.effects.send.push((owner, request));
         }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, ops::Range, time::Duration};
 
-use super::{Manager, Order, Orders, Reader, Who, new_rotation};
+use super::{Manager, Order, Orders, Place, Reader, Who, new_rotation};
 use crate::{
     ByteSize,
     benefit::Mode,
@@ -35,6 +35,7 @@ impl Manager {
             orders.extend(self.tell(now, Fact::Joined { job })?);
         }
         self.readers.insert(job, reader);
+        self.read_at = now;
         self.reasons += 1;
         if is_cached {
             orders.extend(self.tell_all_unread(now, job)?);
@@ -47,6 +48,7 @@ impl Manager {
         self.alive(now, job)?;
         let mut orders = self.tell_if_member(now, Fact::Left { job }, job)?;
         self.readers.remove(&job);
+        self.read_at = now;
         self.reasons += 1;
         orders.extend(self.check_loaded(now)?);
         Ok(orders)
@@ -169,6 +171,9 @@ impl Manager {
     pub fn arrived(&mut self, now: Duration, piece: u32, bytes: ByteSize) -> Orders {
         self.size_of(piece)?;
         let chunk = self.pieces.holder_of(piece);
+        if self.is_whole() || self.place_of(piece) != Place::None {
+            self.here.insert(piece);
+        }
         let size = self.pieces.rotating_size(chunk);
         match self.loads.get_mut(&chunk).and_then(|load| load.arrived(bytes, size)) {
             Some(bytes) => self.tell(now, Fact::Loading { chunk, bytes }),
@@ -208,7 +213,9 @@ impl Manager {
         for piece in found {
             self.size_of(piece)?;
             chunks.insert(self.pieces.holder_of(piece));
+            self.here.insert(piece);
         }
+        self.read_at = now;
         if chunks.is_empty() {
             return Ok(Vec::new());
         }
@@ -226,11 +233,16 @@ impl Manager {
         if choice == self.choice {
             return Ok(Vec::new());
         }
+        let mut orders = self.take_stock(now)?;
+        orders.push(Order::Keep);
         self.choice = choice;
         let resident: Vec<Range<u32>> =
             self.rotation.resident().map(|chunk| self.pieces.of(chunk)).collect();
         if !self.pieces.cut(choice) {
-            return if self.clearing.is_empty() { self.budget(now) } else { Ok(Vec::new()) };
+            if self.clearing.is_empty() {
+                orders.extend(self.budget(now)?);
+            }
+            return Ok(orders);
         }
         // Another cut: all that is there goes, and another rotation begins when it has gone.
         self.counted = self.counters();
@@ -245,11 +257,26 @@ impl Manager {
         for job in members {
             self.tell_all_unread(now, job)?;
         }
+        self.here.clear();
         self.look();
         if resident.is_empty() {
-            return self.budget(now);
+            orders.extend(self.budget(now)?);
         }
-        Ok(resident.into_iter().map(Order::Evict).collect())
+        orders.extend(resident.into_iter().map(Order::Evict));
+        Ok(orders)
+    }
+
+    /// While there is room for all, whatever is put is kept, ordered or not: before that ends, all that is there is
+    /// given its place.
+    fn take_stock(&mut self, now: Duration) -> Orders {
+        let mut orders = Vec::new();
+        if self.is_whole() && self.clearing.is_empty() {
+            let resident: BTreeSet<ChunkOrdinal> = self.rotation.resident().collect();
+            for chunk in self.chunks_here().difference(&resident) {
+                orders.extend(self.tell(now, Fact::Found { chunk: *chunk })?);
+            }
+        }
+        Ok(orders)
     }
 
     /// Nothing but that time has passed.

@@ -359,11 +359,12 @@ impl Managers {
         now: Duration,
         others: BTreeMap<DatasetId, Dataset>,
     ) -> Result<Orders, Refusal> {
-        if self.others == others {
-            return Ok(Vec::new());
-        }
+        let is_known = |(dataset, wish): (&DatasetId, &Dataset)| {
+            self.others.get(dataset).is_some_and(|known| known.is_like(wish))
+        };
+        let is_news = others.len() != self.others.len() || !others.iter().all(is_known);
         self.others = others;
-        self.split(now)
+        if is_news { self.split(now) } else { Ok(Vec::new()) }
     }
 
     /// What some of those get.
@@ -374,8 +375,9 @@ impl Managers {
     }
 
     /// What the datasets that are managed here wish for.
-    pub fn wishes(&self) -> Vec<(DatasetId, Dataset)> {
-        let wish = |(dataset, managed): (&DatasetId, &Managed)| (*dataset, managed.manager.wish());
+    pub fn wishes(&self, now: Duration) -> Vec<(DatasetId, Dataset)> {
+        let wish =
+            |(dataset, managed): (&DatasetId, &Managed)| (*dataset, managed.manager.wish(now));
         self.datasets.iter().map(wish).collect()
     }
 
@@ -411,7 +413,7 @@ impl Managers {
         if !self.splits {
             return Ok(Vec::new());
         }
-        let mut wishes = self.wishes();
+        let mut wishes = self.wishes(now);
         let elsewhere = self.others.iter().filter(|(id, _)| !self.datasets.contains_key(id));
         wishes.extend(elsewhere.map(|(dataset, wish)| (*dataset, wish.clone())));
         let (datasets, wishes): (Vec<DatasetId>, Vec<Dataset>) = wishes.into_iter().unzip();

@@ -68,6 +68,8 @@ pub enum Order {
     Load(Range<u32>),
     /// They are to be freed; [`Manager::evicted`] when they are.
     Evict(Range<u32>),
+    /// None of them, but more is kept from now on of what is put, or less: [`Manager::kept`].
+    Keep,
 }
 
 /// The manager of one dataset.
@@ -84,6 +86,10 @@ pub struct Manager {
     counted: Counters,
     readers: BTreeMap<Job, Reader>,
     places: Vec<Place>,
+    /// Pieces of which something is there, whether or not anybody was told to fetch it.
+    here: BTreeSet<u32>,
+    /// When a job was last heard of.
+    read_at: Duration,
     /// Chunks that are on their way.
     loads: BTreeMap<ChunkOrdinal, Load>,
     /// Pieces of a former cut that are not free yet: nothing comes before they are.
@@ -115,6 +121,8 @@ impl Manager {
             counted: Counters::default(),
             readers: BTreeMap::new(),
             places,
+            here: BTreeSet::new(),
+            read_at: Duration::ZERO,
             loads: BTreeMap::new(),
             clearing: BTreeSet::new(),
             reasons: 0,
@@ -205,7 +213,7 @@ impl Manager {
     }
 
     /// What placement is told of the dataset.
-    pub fn wish(&self) -> Dataset {
+    pub fn wish(&self, now: Duration) -> Dataset {
         let (members, others): (Vec<&Reader>, Vec<&Reader>) =
             self.readers.values().partition(|reader| reader.benefit.is_cached());
         Dataset {
@@ -216,7 +224,19 @@ impl Manager {
             jobs: members.into_iter().map(Reader::wish).collect(),
             others: others.into_iter().map(|reader| reader.who.name.clone()).collect(),
             placed: self.choice,
+            here: u32::try_from(self.chunks_here().len()).expect("there are not so many"),
+            idle_for: if self.readers.is_empty() {
+                now.saturating_sub(self.read_at)
+            } else {
+                Duration::ZERO
+            },
         }
+    }
+
+    /// Chunks of which something is there, or on its way.
+    fn chunks_here(&self) -> BTreeSet<ChunkOrdinal> {
+        let here = self.here.iter().map(|piece| self.pieces.holder_of(*piece));
+        here.chain(self.rotation.open_chunks()).collect()
     }
 
     /// Changes whenever placement has a reason to think again.
@@ -253,6 +273,7 @@ impl Manager {
     fn heard(&mut self, now: Duration, job: Job) {
         if let Some(reader) = self.readers.get_mut(&job) {
             reader.heard_at = now;
+            self.read_at = now;
         }
     }
 
@@ -360,6 +381,9 @@ impl Manager {
                 ChunkOrder::Mark(_) => {}
                 ChunkOrder::Evict { chunk, .. } => {
                     self.loads.remove(&chunk);
+                    self.pieces.of(chunk).for_each(|piece| {
+                        self.here.remove(&piece);
+                    });
                     self.readers.values_mut().for_each(|reader| {
                         reader.lose(chunk, self.pieces.of(chunk));
                     });

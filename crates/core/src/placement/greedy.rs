@@ -5,7 +5,7 @@
 //! Choices are taken in the order of their ratio, if they fit; the whole of a dataset takes the place of
 //! its two chunks.
 
-use super::{Choice, Dataset, ROTATING, Share, Times};
+use super::{Choice, Dataset, ROTATING, Share, Times, idle::leave_the_rest};
 use crate::ByteSize;
 
 /// Splits space between datasets by the paper's rule.
@@ -30,6 +30,7 @@ pub fn greedy(space: ByteSize, datasets: &[Dataset]) -> Vec<Share> {
             choices[index] = choice;
         }
     }
+    leave_the_rest(space, datasets, &mut choices);
     datasets.iter().zip(choices).map(|(dataset, choice)| dataset.share(choice, space)).collect()
 }
 

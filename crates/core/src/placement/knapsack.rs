@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use super::{Choice, Dataset, ROTATING, Share};
+use super::{Choice, Dataset, ROTATING, Share, idle::leave_the_rest};
 use crate::{ByteSize, units::ByteRate};
 
 /// Sums that are told apart: 160 kB for each dataset.
@@ -55,25 +55,26 @@ impl Placement {
     /// What each dataset gets, given what it has now.
     pub fn split(&self, space: ByteSize, datasets: &[Dataset]) -> Vec<Share> {
         let best = self.best(space, datasets);
-        let present: Vec<Choice> = datasets.iter().map(present).collect();
+        let present: Vec<Choice> = datasets.iter().map(Dataset::present_of_jobs).collect();
         let fits = total(datasets, &present) <= u128::from(space.0);
         let worth = |choices: &[Choice]| -> f64 {
             datasets.iter().zip(choices).map(|(dataset, choice)| self.worth(dataset, *choice)).sum()
         };
         let stays = fits && worth(&best) <= worth(&present) * (1.0 + self.settings.margin);
-        let choices = if stays { present } else { best };
+        let mut choices = if stays { present } else { best };
+        leave_the_rest(space, datasets, &mut choices);
         datasets.iter().zip(choices).map(|(dataset, choice)| dataset.share(choice, space)).collect()
     }
 
     /// The GPUs that a choice saves, on average over the horizon: none until it is loaded.
     fn worth(&self, dataset: &Dataset, choice: Choice) -> f64 {
-        let placed = dataset.space(present(dataset)).0;
+        let placed = dataset.space(dataset.present()).0;
         let missing = dataset.space(choice).0.saturating_sub(placed) as f64;
         let load_s = missing / self.settings.load_rate.0.0.max(1) as f64;
         let horizon_s = self.settings.horizon.as_secs_f64();
         let loaded = if load_s < horizon_s { 1.0 - load_s / horizon_s } else { 0.0 };
         // The part that is there already goes on saving meanwhile.
-        let kept = dataset.gpus_saved(choice).min(dataset.gpus_saved(present(dataset)));
+        let kept = dataset.gpus_saved(choice).min(dataset.gpus_saved(dataset.present()));
         kept + (dataset.gpus_saved(choice) - kept) * loaded
     }
 
@@ -157,7 +158,7 @@ fn choices(space: ByteSize, dataset: &Dataset) -> Vec<Choice> {
     let step = (dataset.chunks / CHOICES_MAX).max(1) as usize;
     let mut chunks: Vec<u32> = (first..dataset.chunks).step_by(step).collect();
     chunks.push(dataset.chunks);
-    if let Choice::Chunks(placed) = present(dataset) {
+    if let Choice::Chunks(placed) = dataset.present() {
         chunks.push(placed.max(first));
     }
     chunks.sort_unstable();
@@ -166,11 +167,19 @@ fn choices(space: ByteSize, dataset: &Dataset) -> Vec<Choice> {
     choices
 }
 
-fn present(dataset: &Dataset) -> Choice {
-    match dataset.placed {
-        Choice::Chunks(placed) if placed.min(dataset.chunks) == 0 => Choice::Nothing,
-        Choice::Chunks(placed) => Choice::Chunks(placed.min(dataset.chunks)),
-        placed => placed,
+impl Dataset {
+    /// What it may have now, as far as there is so much of it.
+    pub(super) fn present(&self) -> Choice {
+        match self.placed {
+            Choice::Chunks(placed) if placed.min(self.chunks) == 0 => Choice::Nothing,
+            Choice::Chunks(placed) => Choice::Chunks(placed.min(self.chunks)),
+            placed => placed,
+        }
+    }
+
+    /// The same, if somebody gains from it.
+    fn present_of_jobs(&self) -> Choice {
+        if self.jobs.is_empty() { Choice::Nothing } else { self.present() }
     }
 }
 

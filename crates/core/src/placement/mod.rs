@@ -7,16 +7,20 @@
 //! held is one that is not fetched again at every turn, so sizes in between are worth something, too.
 //!
 //! [`greedy`] is the paper's rule, for comparison; [`Placement`] is ours: a knapsack, exact for up to 64
-//! chunks of a dataset, that moves only when a move pays for its loading. Both explain each choice in words.
+//! chunks of a dataset, that moves only when a move pays for its loading. Both leave what is left to datasets that
+//! nobody reads (`idle.rs`), and explain each choice in words.
 //!
 //! Not here: how the times are measured (`benefit`), what becomes of the space (`rotation`).
 
 mod greedy;
+mod idle;
 mod knapsack;
 mod words;
 
 pub use greedy::greedy;
 pub use knapsack::{Placement, Settings};
+
+use std::time::Duration;
 
 use crate::ByteSize;
 
@@ -65,8 +69,12 @@ pub struct Dataset {
     pub jobs: Vec<Job>,
     /// and the names of those who gain nothing.
     pub others: Vec<String>,
-    /// What it has now.
+    /// What it may have now.
     pub placed: Choice,
+    /// Of how many chunks something is there,
+    pub here: u32,
+    /// and for how long nobody has read it.
+    pub idle_for: Duration,
 }
 
 /// What a dataset gets.
@@ -99,7 +107,13 @@ impl Dataset {
         let half_size = ByteSize(chunk_size.0.div_ceil(2));
         let total = ByteSize(chunk_size.0.saturating_mul(u64::from(chunks)));
         let (others, placed) = (Vec::new(), Choice::Nothing);
-        Self { chunks, chunk_size, half_size, total, jobs, others, placed }
+        let (here, idle_for) = (0, Duration::ZERO);
+        Self { chunks, chunk_size, half_size, total, jobs, others, placed, here, idle_for }
+    }
+
+    /// Whether another wish is for the same, however long nobody has read either.
+    pub fn is_like(&self, other: &Self) -> bool {
+        *self == Self { idle_for: self.idle_for, ..other.clone() }
     }
 
     /// The most space that a choice takes.

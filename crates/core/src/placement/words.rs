@@ -21,6 +21,9 @@ pub(super) fn explain(dataset: &Dataset, choice: Choice, space: ByteSize) -> Str
             space.rounded()
         ),
         Choice::Nothing => "nothing is cached".to_owned(),
+        _ if dataset.jobs.is_empty() && dataset.kept() == Choice::Nothing => {
+            "nothing is cached".to_owned()
+        }
         _ if dataset.jobs.is_empty() => {
             "what is cached stays until others need the room".to_owned()
         }
@@ -125,12 +128,15 @@ mod tests {
         );
         dataset.jobs.clear();
         dataset.others = vec!["d".to_owned()];
+        (dataset.placed, dataset.here) = (Choice::Chunks(2), 2);
         assert_eq!(
             why(&dataset, Choice::Chunks(2)),
             "what is cached stays until others need the room: job d is compute-bound"
         );
         dataset.others.clear();
         assert_eq!(why(&dataset, Choice::Nothing), "nothing is cached: no job reads it");
+        dataset.here = 0;
+        assert_eq!(why(&dataset, Choice::Chunks(2)), "nothing is cached: no job reads it");
     }
 
     /// A node of a tenth of a dataset has no room for a chunk, since it spares some: that has to be said.

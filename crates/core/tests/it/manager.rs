@@ -47,7 +47,7 @@ fn join(manager: &mut Manager, now: u64, job: Job) -> Vec<Order> {
 fn loads(orders: &[Order]) -> Vec<Range<u32>> {
     let load = |order: &Order| match order {
         Order::Load(pieces) => Some(pieces.clone()),
-        Order::Evict(_) => None,
+        Order::Evict(_) | Order::Keep => None,
     };
     orders.iter().filter_map(load).collect()
 }
@@ -55,7 +55,7 @@ fn loads(orders: &[Order]) -> Vec<Range<u32>> {
 fn evictions(orders: &[Order]) -> Vec<Range<u32>> {
     let evict = |order: &Order| match order {
         Order::Evict(pieces) => Some(pieces.clone()),
-        Order::Load(_) => None,
+        Order::Load(_) | Order::Keep => None,
     };
     orders.iter().filter_map(evict).collect()
 }
@@ -123,7 +123,7 @@ fn who_gains_nothing_reads_through_and_makes_room() {
     }
     assert!(!manager.is_member(A) && manager.knows(s(1), A));
     assert!(manager.reasons() > before, "there is space for others");
-    assert_eq!(manager.wish().jobs, []);
+    assert_eq!(manager.wish(s(0)).jobs, []);
     assert_eq!(manager.open(A), Open::default());
     assert_eq!(manager.mode(A, [0, 1], true), Some(Mode::Miss));
     // It is still believed, and may begin to gain.
@@ -193,7 +193,7 @@ fn a_manager_can_be_replaced() {
         next.join(s(100), job, who("again"), &unread, rate(10)).unwrap();
     }
     assert!(there.iter().all(|piece| next.place_of(*piece) != Place::None), "kept");
-    assert_eq!(next.wish().jobs.len(), 2);
+    assert_eq!(next.wish(s(0)).jobs.len(), 2);
     assert!(!next.open(A).first.is_empty() || !next.open(A).held.is_empty());
 }
 
@@ -204,7 +204,7 @@ fn contradictions_are_errors_and_nothing_else() {
     manager.place(s(0), Choice::Chunks(2)).unwrap();
     join(&mut manager, 5, A);
     manager.drawn(s(5), A, &[(0, ByteSize(40))], rate(10)).unwrap();
-    let before = (manager.open(A), manager.wish());
+    let before = (manager.open(A), manager.wish(s(0)));
     let unknown = |chunk| Contradiction::UnknownChunk { chunk: ChunkOrdinal(chunk), chunks: 6 };
     let draw = |manager: &mut Manager, piece, unread| {
         manager.drawn(s(6), A, &[(piece, ByteSize(unread))], rate(1)).unwrap_err()
@@ -219,7 +219,7 @@ fn contradictions_are_errors_and_nothing_else() {
     let back = Contradiction::TimeWentBack { now: s(1), last: s(5) };
     assert_eq!(manager.tick(s(1)).unwrap_err(), back);
     assert_eq!(manager.probe(s(6), B).unwrap_err(), Contradiction::UnknownJob { job: B });
-    assert_eq!((manager.open(A), manager.wish()), before);
+    assert_eq!((manager.open(A), manager.wish(s(0))), before);
     assert!(manager.counters().contradictions > 0);
 }
 

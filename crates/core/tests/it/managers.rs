@@ -1,12 +1,12 @@
 //! All managers of a node: who is believed, who has to tell all, and how datasets share the space.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use forebay_core::{
     ByteSize, DatasetId,
     benefit::Mode,
     manager::{Answer, JOB_PIECES_MAX, Managers, Order, Piece, Refusal, Report, Rule, Space},
-    placement::Placement,
+    placement::{Choice, Placement},
     units::ByteRate,
 };
 
@@ -116,7 +116,7 @@ fn the_last_life_of_a_job_counts() {
     let mut managers = managers(3, 1);
     report(&mut managers, 0, "a", &hello(1));
     report(&mut managers, 1, "a", &hello(2));
-    assert_eq!(managers.manager(&dataset(0)).unwrap().wish().jobs.len(), 1, "one of them");
+    assert_eq!(managers.manager(&dataset(0)).unwrap().wish(s(0)).jobs.len(), 1, "one of them");
     for said in [drawn(1, &[]), hello(1)] {
         assert_eq!(managers.report(s(2), dataset(0), "a", &said).0, Err(Refusal::Fenced));
     }
@@ -128,7 +128,7 @@ fn the_last_life_of_a_job_counts() {
 fn nonsense_changes_nothing() {
     let mut managers = managers(3, 1);
     let open = opened(&report(&mut managers, 0, "a", &hello(1)));
-    let wish = |managers: &Managers| managers.manager(&dataset(0)).unwrap().wish();
+    let wish = |managers: &Managers| managers.manager(&dataset(0)).unwrap().wish(s(0));
     let before = wish(&managers);
     let bad = |change: fn(&mut Report)| {
         let mut report = drawn(1, &[]);
@@ -160,12 +160,12 @@ fn datasets_share_the_space_and_give_it_back() {
     let placed = |managers: &Managers, number| {
         let manager = managers.manager(&dataset(number)).unwrap();
         (0..20).filter(|piece| managers.is_kept(&dataset(number), *piece)).count() as u64 * PIECE
-            <= manager.wish().space(manager.choice()).0
+            <= manager.wish(s(0)).space(manager.choice()).0
     };
     assert!(placed(&managers, 0) && placed(&managers, 1));
     let space = |managers: &Managers| -> u64 {
         let managers = [0, 1].map(|number| managers.manager(&dataset(number)).unwrap());
-        managers.iter().map(|manager| manager.wish().space(manager.choice()).0).sum()
+        managers.iter().map(|manager| manager.wish(s(0)).space(manager.choice()).0).sum()
     };
     assert!(space(&managers) <= 4 * 2 * PIECE);
     let orders = managers.left(s(2), dataset(0), "a").unwrap();
@@ -236,4 +236,147 @@ fn jobs_of_many_pieces_are_few() {
     assert_eq!(refused, Err(Refusal::TooManyJobs));
     let (known, _) = managers.report(s(0), dataset(0), &name(0), &drawn(0, &[]));
     assert!(known.is_ok(), "{known:?}");
+}
+
+/// Managers, what their orders leave on a device, and what jobs had to fetch.
+struct Cache {
+    managers: Managers,
+    here: BTreeSet<(DatasetId, u32)>,
+    fetched: u64,
+    now: u64,
+}
+
+impl Cache {
+    fn new(room: u64, datasets: u8) -> Self {
+        let managers = managers(room, datasets);
+        Self { managers, here: BTreeSet::new(), fetched: 0, now: 0 }
+    }
+
+    fn obey(&mut self, mut orders: Vec<(DatasetId, Order)>) {
+        while let Some((dataset, order)) = orders.pop() {
+            if let Order::Evict(pieces) = order {
+                orders.extend(self.managers.evicted(s(self.now), dataset, &pieces).unwrap());
+            }
+            // A node frees what has no place.
+            let kept = self.kept(dataset);
+            self.here.retain(|(of, piece)| *of != dataset || kept.contains(piece));
+        }
+    }
+
+    fn report(&mut self, id: DatasetId, said: &Report) -> Answer {
+        self.now += 1;
+        let (answer, orders) = self.managers.report(s(self.now), id, "job", said);
+        self.obey(orders);
+        answer.unwrap()
+    }
+
+    fn kept(&self, id: DatasetId) -> BTreeSet<u32> {
+        self.managers.manager(&id).unwrap().kept().collect()
+    }
+
+    /// A job reads a dataset, piece by piece, up to so many of them. Returns how many it fetched.
+    fn job(&mut self, number: u8, life: u64, pieces: usize) -> u64 {
+        let (id, before) = (dataset(number), self.fetched);
+        let mut open = opened(&self.report(id, &hello(life)));
+        let mut unread: BTreeSet<u32> = (0..20).collect();
+        for _ in 0..pieces {
+            let first = open.iter().find(|piece| unread.contains(piece)).copied();
+            let piece = first.unwrap_or_else(|| *unread.first().unwrap());
+            unread.remove(&piece);
+            if !self.here.contains(&(id, piece)) {
+                self.fetched += 1;
+                if self.kept(id).contains(&piece) {
+                    self.here.insert((id, piece));
+                    let bytes = ByteSize(PIECE);
+                    let orders = self.managers.arrived(s(self.now), id, piece, bytes).unwrap();
+                    self.obey(orders);
+                }
+            }
+            let (released, filled) = (vec![piece], vec![piece]);
+            let said = Report { released, filled, ..drawn(life, &[(piece, 0)]) };
+            open = opened(&self.report(id, &said));
+        }
+        let orders = self.managers.left(s(self.now), id, "job").unwrap();
+        self.obey(orders);
+        self.fetched - before
+    }
+
+    fn there(&self, number: u8) -> usize {
+        self.here.iter().filter(|(id, _)| *id == dataset(number)).count()
+    }
+
+    fn why(&self, number: u8) -> String {
+        self.managers.describe(&dataset(number)).unwrap().why
+    }
+}
+
+/// "What is cached stays until others need the room": jobs on several datasets, one after the other.
+#[test]
+fn the_next_job_finds_what_the_last_one_left() {
+    let mut cache = Cache::new(30, 3);
+    for (life, number) in (0..).zip([0, 0, 1, 2, 0, 2, 1, 1, 0]) {
+        let is_new = cache.there(number) == 0;
+        assert_eq!(cache.job(number, life, 20), if is_new { 20 } else { 0 }, "job {life}");
+    }
+    assert_eq!(cache.fetched, 60);
+    let said = "what is cached stays until others need the room: no job reads it";
+    assert!((0..3).all(|number| cache.why(number) == said));
+}
+
+/// With room for some: the one that was read longest ago makes room, no more of it than is needed.
+#[test]
+fn the_least_recently_read_goes_first() {
+    let mut cache = Cache::new(25, 4);
+    for number in [0, 1, 0, 2] {
+        cache.job(number, number.into(), 20);
+    }
+    assert_eq!([0, 1, 2].map(|number| cache.there(number)), [20, 10, 20]);
+    assert_eq!(cache.job(0, 10, 20) + cache.job(2, 11, 20), 0);
+    assert_eq!(cache.job(1, 12, 20), 10, "half of it was still there");
+    assert_eq!([0, 1, 2].map(|number| cache.there(number)), [10, 20, 20]);
+    cache.job(3, 13, 20);
+    assert_eq!([0, 1, 2, 3].map(|number| cache.there(number)), [0, 20, 10, 20]);
+    assert_eq!(cache.why(0), "nothing is cached: no job reads it");
+}
+
+/// A job that ends early leaves what it has read, and room for the rest, but that only while nobody else needs it. What
+/// was put unasked keeps its place all the same.
+#[test]
+fn what_is_there_counts_and_not_what_there_was_room_for() {
+    let mut cache = Cache::new(25, 3);
+    cache.job(0, 0, 4);
+    let id = dataset(0);
+    assert_eq!(cache.kept(id).len(), 20, "what is put is kept");
+    cache.here.insert((id, 19));
+    cache.managers.arrived(s(cache.now), id, 19, ByteSize(PIECE)).unwrap();
+    let there = cache.here.clone();
+    cache.job(1, 1, 20);
+    assert_eq!(cache.kept(id).len(), 20, "there is room for both");
+    cache.job(2, 2, 20);
+    assert!(cache.kept(id).len() < 20, "others need the room");
+    assert!(cache.here.is_superset(&there) && there.len() == 5);
+    assert!([1, 2].map(|number| cache.there(number)) == [20, 20]);
+}
+
+/// Whoever splits the space for several nodes knows what each has that nobody reads there.
+#[test]
+fn what_nobody_reads_on_another_node_keeps_its_room() {
+    let (mut here, mut elsewhere) = (managers(15, 1), managers(15, 0));
+    elsewhere.split_here(false);
+    let sizes = || vec![ByteSize(PIECE); 20];
+    elsewhere.manage(s(0), dataset(1), sizes, 0..20).unwrap();
+    let wish = |here: &mut Managers, elsewhere: &Managers, now| {
+        let wishes = elsewhere.wishes(s(now)).into_iter().collect();
+        let orders = here.wished(s(now), wishes).unwrap();
+        obey(here, now, orders);
+        here.shares_of_others(&[dataset(1)])
+    };
+    let shares = wish(&mut here, &elsewhere, 1);
+    assert_eq!(shares[0].1.choice, Choice::Chunks(10), "there is room");
+    assert_eq!(elsewhere.place(s(1), shares), Ok(vec![]));
+    report(&mut here, 2, "a", &hello(1));
+    let shares = wish(&mut here, &elsewhere, 7);
+    assert_eq!(shares[0].1.choice, Choice::Chunks(5), "as far as nobody else needs it");
+    let orders = elsewhere.place(s(7), shares).unwrap();
+    assert_eq!(orders.iter().filter(|(_, order)| matches!(order, Order::Evict(_))).count(), 5);
 }

@@ -91,6 +91,81 @@ fn many_datasets_are_split_in_bounded_steps() {
     }
 }
 
+/// Of ten chunks of 10 bytes, so many are there, and nobody has read them for so long.
+fn idle(here: u32, seconds: u64) -> Dataset {
+    let (placed, idle_for) = (Choice::Chunks(here), Duration::from_secs(seconds));
+    Dataset { placed, here, idle_for, ..Dataset::even(10, ByteSize(10), Vec::new()) }
+}
+
+/// "What is cached stays until others need the room": the least recently used goes first, chunk by chunk.
+#[test]
+fn what_nobody_reads_stays_until_others_need_the_room() {
+    let times = Some(Times { hit: 1.0, rotating: 1.5, miss: 3.0 });
+    let job = Job { name: "a".to_owned(), gpus: 4, times };
+    let busy = Dataset::even(10, ByteSize(10), vec![job]);
+    let datasets = [idle(10, 300), busy, idle(10, 100), idle(4, 200)];
+    for rule in [greedy, |space, datasets: &[Dataset]| restless().split(space, datasets)] {
+        let split = |space| -> Vec<u32> {
+            let chunks = |share: &Share| match share.choice {
+                Choice::Chunks(chunks) => chunks,
+                _ => 0,
+            };
+            rule(ByteSize(space), &datasets).iter().map(chunks).collect()
+        };
+        assert_eq!(split(340), [10, 10, 10, 4], "there is room for all");
+        assert_eq!(split(339), [9, 10, 10, 4], "and for nearly all");
+        assert_eq!(split(240), [0, 10, 10, 4]);
+        assert_eq!(split(220), [0, 10, 10, 2]);
+        assert_eq!(split(150), [0, 10, 5, 0]);
+        assert_eq!(split(100), [0, 10, 0, 0], "whoever gains from it comes first");
+    }
+}
+
+/// Room that a dataset had and does not fill is its own for as long as nobody else has something to keep there.
+#[test]
+fn room_that_is_not_filled_comes_last() {
+    let half_full = Dataset { placed: Choice::Chunks(10), ..idle(5, 100) };
+    let datasets = [half_full, idle(10, 200)];
+    let split = |space| -> Vec<Choice> {
+        let shares = Placement::default().split(ByteSize(space), &datasets);
+        shares.iter().map(|share| share.choice).collect()
+    };
+    assert_eq!(split(200), [Choice::Chunks(10), Choice::Chunks(10)]);
+    assert_eq!(split(150), [Choice::Chunks(5), Choice::Chunks(10)]);
+    assert_eq!(split(140), [Choice::Chunks(5), Choice::Chunks(9)]);
+}
+
+/// Whatever there is: those that nobody reads cost the others nothing, and fit.
+#[test]
+fn what_nobody_reads_costs_nobody_anything() {
+    for seed in seeds(1000) {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut datasets: Vec<Dataset> =
+            (0..rng.usize(1..6)).map(|_| dataset(&mut rng, 12)).collect();
+        for dataset in &mut datasets {
+            dataset.placed = match rng.u32(0..4) {
+                0 => Choice::Halves,
+                _ => Choice::Chunks(rng.u32(0..14)),
+            };
+            (dataset.here, dataset.idle_for) = (rng.u32(0..14), Duration::from_secs(rng.u64(0..9)));
+            // Another node may say what cannot be.
+            dataset.total.0 = if rng.u8(0..9) == 0 { rng.u64(..2000) } else { dataset.total.0 };
+        }
+        let space = ByteSize(rng.u64(0..1000));
+        for placement in [restless(), Placement::default()] {
+            let shares = placement.split(space, &datasets);
+            assert!(used(&shares) <= space.0, "seed {seed}: promise 6");
+            let (read, alone): (Vec<Share>, Vec<Dataset>) = shares
+                .into_iter()
+                .zip(&datasets)
+                .filter(|(_, dataset)| !dataset.jobs.is_empty())
+                .map(|(share, dataset)| (share, dataset.clone()))
+                .unzip();
+            assert_eq!(read, placement.split(space, &alone), "seed {seed}");
+        }
+    }
+}
+
 #[test]
 fn below_two_chunks_halves_rotate() {
     let times = Some(Times { hit: 1.0, rotating: 1.5, miss: 3.0 });

@@ -307,12 +307,17 @@ impl<T> Shard<T> {
             let name = match self.ordinal_in(group, &entry.key) {
                 None => Name::Key(Key(entry.key)),
                 Some(Some(ordinal)) if ordinal < ORDINALS_MAX => Name::Ordinal(group, ordinal),
-                Some(_) => continue,
+                Some(_) => {
+                    self.uncount(location);
+                    continue;
+                }
             };
             // Of two entries of one name the later one counts; regions come in any order here.
             let known = self.locate(&name);
             if known.is_none_or(|known| self.generation_at(known) <= generation) {
                 self.found(name, &Key(entry.key), location);
+            } else {
+                self.uncount(location);
             }
         }
     }

@@ -311,20 +311,23 @@ impl<T> Shard<T> {
         self.counters.entries += 1;
         self.counters.bytes += length;
         self.counters.inserted_bytes += length;
-        self.found(name, key, location);
+        if let Some(before) = self.found(name, key, location) {
+            self.leave_if_dead(before.region());
+        }
     }
 
-    /// Says where an entry is; what was there under this name before is unreachable.
-    pub(crate) fn found(&mut self, name: Name, key: &Key, location: Location) {
-        match name {
+    /// Says where an entry is. Returns where one of this name was before, which is not found any more.
+    pub(crate) fn found(&mut self, name: Name, key: &Key, location: Location) -> Option<Location> {
+        let before = match name {
             Name::Key(_) => {
                 self.region(location.region()).lows.push(Fingerprint::of(key).low());
-                self.index.write().insert(key, location);
+                self.index.write().insert(key, location)
             }
             Name::Ordinal(group, ordinal) => {
-                self.index.write().insert_ordinal(group, ordinal, location);
+                self.index.write().insert_ordinal(group, ordinal, location)
             }
-        }
+        };
+        before.inspect(|before| self.uncount(*before))
     }
 
     fn idle(&self, but: Option<RegionId>, wanted: impl Fn(&Open) -> bool) -> Option<RegionId> {

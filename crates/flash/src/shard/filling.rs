@@ -212,6 +212,8 @@ impl<T> Shard<T> {
             let group = region.group.expect("a sealed region is some group's");
             self.answer_sealers(group, None);
             self.answer_flushers();
+            // All of it may have been forgotten meanwhile.
+            self.leave_if_dead(id);
         }
     }
 }

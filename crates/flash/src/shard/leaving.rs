@@ -1,10 +1,11 @@
 //! How a region comes to be free again: given up, read and written to the end, and, where that has been
 //! promised, made to say so.
 
-use super::{Purpose, Refusal, RegionState, Shard, region::Former, sync::Durable};
+use super::{Group, Life, Purpose, Refusal, RegionState, Shard, region::Former, sync::Durable};
 use crate::{
+    index::Location,
     io::{Command, Fault},
-    layout::{BLOCK_SIZE, RegionHeader, RegionId, Use},
+    layout::{BLOCK_SIZE, EntryShape, RegionHeader, RegionId, Use},
 };
 
 /// Damaged entries after which a region is not trusted for a while.
@@ -47,6 +48,34 @@ impl<T> Shard<T> {
             self.unname(id, drain);
         }
         self.try_leave(id);
+    }
+
+    /// What lies at this place is not found any more, and does not count. Its length is known to a unit.
+    pub(crate) fn uncount(&mut self, location: Location) {
+        let region = self.region(location.region());
+        let bytes = match region.entries {
+            // It was given up meanwhile.
+            0 => return,
+            1 => region.bytes,
+            _ => EntryShape::of_size(location.size()).length().min(region.bytes),
+        };
+        region.entries -= 1;
+        region.bytes -= bytes;
+        self.counters.entries -= 1;
+        self.counters.bytes -= bytes;
+    }
+
+    /// A region in which nothing is found any more takes no room.
+    pub(super) fn leave_if_dead(&mut self, id: RegionId) {
+        let region = &self.regions[id.0 as usize];
+        let is_dead = region.entries == 0 && matches!(region.state, RegionState::Sealed);
+        let group = region.group.and_then(|group| self.groups.get(&group));
+        let may_go = |group: &Group<T>| {
+            group.life == Life::Filling && !group.dense && group.may_lose_regions()
+        };
+        if is_dead && group.is_some_and(may_go) {
+            self.leave(id, None);
+        }
     }
 
     /// Sees to it that a region that is nobody's does not say that it is somebody's.

@@ -242,9 +242,11 @@ impl<T> Shard<T> {
 
     pub(super) fn forget(&mut self, key: &Key) {
         let mut index = self.index.write();
-        if let Some(location) = index.find(key) {
-            index.remove(key, location);
-        }
+        let Some(location) = index.find(key) else { return };
+        index.remove(key, location);
+        drop(index);
+        self.uncount(location);
+        self.leave_if_dead(location.region());
     }
 
     /// An entry is not what was written.
@@ -261,6 +263,8 @@ impl<T> Shard<T> {
         drop(index);
         if was_there {
             self.entry_damaged(region);
+            self.uncount(location);
+            self.leave_if_dead(region);
         }
     }
 

@@ -224,9 +224,9 @@ impl Default for Settings {
 /// What a shard has counted since it was opened, and what is there now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// Entries that are there.
+    /// Entries that are there and can be found.
     pub entries: u64,
-    /// Bytes of their payloads.
+    /// Bytes of their payloads; of one that was forgotten or replaced, less than a unit too many are taken off.
     pub bytes: u64,
     /// Whether it can be read and written, as far as is known.
     pub well: bool,

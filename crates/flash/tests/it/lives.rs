@@ -37,6 +37,45 @@ fn the_oldest_region_goes_when_there_is_no_room() {
     assert!(ratio < 1.02, "{ratio}");
 }
 
+/// What was forgotten or written again does not count, not even after a restart, and a region in which nothing is
+/// found any more is free.
+#[test]
+fn what_is_not_found_takes_no_room() {
+    let mut world = World::new(1, 8, settings());
+    let group = fill(&mut world, "a", 0..40);
+    world.ask(Request::Flush).unwrap();
+    let there = |world: &mut World| {
+        (0..40).filter(|number| world.bytes(Name::Key(key(*number))).is_some()).count() as u64
+    };
+    let (before, all) = (world.shard.counters(), there(&mut world));
+    assert_eq!((before.entries, before.bytes), (all, all * 100_000));
+    // Some of each region, and all of the first.
+    let first = (0..40).step_by(4).chain(0..10);
+    for number in first {
+        world.ask(Request::Forget { key: key(number) }).unwrap();
+        world.ask(Request::Forget { key: key(number) }).unwrap();
+    }
+    world.settle();
+    let (after, left) = (world.shard.counters(), there(&mut world));
+    assert_eq!((left, after.entries), (23, 23));
+    let bytes = 23 * 100_000;
+    assert!((bytes - 17 * 64..=bytes).contains(&after.bytes), "{} of {bytes}", after.bytes);
+    assert_eq!(after.regions_free, before.regions_free + 1);
+    assert_eq!(after.regions_evicted, 0);
+    for number in 20..40 {
+        world.append(group, Name::Key(key(number)), &content(number, 100_000)).unwrap();
+    }
+    world.ask(Request::Flush).unwrap();
+    let count = there(&mut world);
+    assert_eq!(world.shard.counters().entries, count);
+    // What was forgotten may be back; nothing counts twice.
+    let mut world = world.crashed();
+    let count = there(&mut world);
+    let counters = world.shard.counters();
+    assert!(count >= 23 && counters.entries == count, "{} of {count}", counters.entries);
+    assert!(counters.bytes <= count * 100_000);
+}
+
 #[test]
 fn what_is_pinned_or_leased_stays() {
     for hold in [Hold::Pin, Hold::Lease] {

@@ -253,6 +253,11 @@ impl Data {
     }
 
     pub fn of(namespace: &Namespace, lengths: &[usize]) -> Self {
+        Self::from(namespace, 0, lengths)
+    }
+
+    /// One that has nothing in common with those whose blobs have other numbers.
+    pub fn from(namespace: &Namespace, first: usize, lengths: &[usize]) -> Self {
         let content = |blob: usize, length: usize| -> Bytes {
             // No two of them are alike.
             let number = blob.to_le_bytes().into_iter();
@@ -261,7 +266,7 @@ impl Data {
             number.chain(rest).take(length).collect()
         };
         let blobs: Vec<Bytes> =
-            lengths.iter().enumerate().map(|(blob, length)| content(blob, *length)).collect();
+            (first..).zip(lengths).map(|(blob, length)| content(blob, *length)).collect();
         let rows: Vec<Blob> = blobs
             .iter()
             .enumerate()

@@ -9,7 +9,7 @@ use std::{
 
 use forebay_client::{Client, ClientError, Handle};
 use forebay_core::{
-    ByteSize, ItemOrdinal,
+    ByteSize, ItemOrdinal, Namespace,
     chunking::{ChunkOrdinal, Chunking},
     manager::{Answer, Description, Membership, Piece, Report},
     sampler::{Layout, Plan, Sampler},
@@ -204,6 +204,77 @@ fn jobs_share_a_small_cache() {
     let apart = jobs * epochs * items;
     assert!(fetched < apart * 8 / 10, "{fetched} of {apart}");
     assert!(node.service.gauges().resident_bytes <= node.service.gauges().capacity_bytes);
+}
+
+/// Datasets of 10 MiB that have nothing in common; pieces are smaller than regions, or as large.
+fn datasets(count: usize) -> Vec<Data> {
+    let all =
+        (0..count).map(|number| Data::from(&Namespace::public(), 1000 * number, &[ITEM; 320]));
+    all.collect()
+}
+
+/// A job reads a dataset once. Returns how many items it had to fetch.
+fn one_job(node: &TestNode, data: &Data, life: u64) -> u64 {
+    let origin = AtomicU64::new(0);
+    let mut job = Job::new(node, data, &format!("job {life}"), life, &origin);
+    job.epoch(0, life);
+    job.client.leave(job.handle).unwrap();
+    origin.load(Relaxed)
+}
+
+fn why(node: &TestNode, data: &Data) -> String {
+    let (mut client, handle) = node.open(data);
+    let said = client.explain(handle).unwrap();
+    serde_json::from_slice::<Option<Description>>(&said).unwrap().unwrap().why
+}
+
+/// "What is cached stays until others need the room": datasets that are read one after the other are fetched once, if
+/// there is room for all, also after a restart; and what is said to be resident is what can be served.
+#[test]
+fn idle_datasets_stay_while_there_is_room() {
+    let (mut node, datasets) = (node(), datasets(3));
+    for (life, (number, fetches)) in
+        [(0, 320), (0, 0), (1, 320), (2, 320), (0, 0), (1, 0), (2, 0), (0, 0)]
+            .into_iter()
+            .enumerate()
+    {
+        if life == 6 {
+            node = node.restarted(|_| {});
+        }
+        let fetched = one_job(&node, &datasets[number], life as u64);
+        assert_eq!(fetched, fetches, "job {life}, which reads dataset {number}");
+        if life == 5 {
+            let why = why(&node, &datasets[0]);
+            let said = "what is cached stays until others need the room: no job reads it";
+            assert_eq!(why, said);
+        }
+    }
+    let gauges = node.service.gauges();
+    assert_eq!((gauges.resident_bytes, gauges.resident_blobs), (960 * ITEM as u64, 960));
+}
+
+/// Where there is not room for all, the dataset that was read longest ago makes room, and no other; of what it has
+/// lost, nothing is counted.
+#[test]
+fn the_least_recently_read_makes_room() {
+    let (node, datasets) = (node(), datasets(4));
+    for (life, number) in [0, 1, 2, 0, 3].into_iter().enumerate() {
+        one_job(&node, &datasets[number], life as u64);
+    }
+    for (life, number) in (10..).zip([0, 2, 3]) {
+        assert_eq!(one_job(&node, &datasets[number], life), 0, "dataset {number} was read later");
+    }
+    let present = |data: &Data| {
+        let (mut client, handle) = node.open(data);
+        let bits = client.presence(handle, data.blobs.len() as u64).unwrap();
+        bits.iter().map(|byte| u64::from(byte.count_ones())).sum::<u64>()
+    };
+    let there: u64 = datasets.iter().map(present).sum();
+    assert!((960..1280).contains(&there), "{there} items are there");
+    let gauges = node.service.gauges();
+    assert_eq!(gauges.resident_blobs, there, "and so many are said to be");
+    let fetched = one_job(&node, &datasets[1], 20);
+    assert_eq!(fetched, 1280 - there, "what was lost is fetched again");
 }
 
 /// A job that was started again is told apart from its former life, which may still be about.

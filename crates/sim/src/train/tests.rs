@@ -326,6 +326,32 @@ fn who_waits_is_not_dead() {
     }
 }
 
+/// "What is cached stays until others need the room": jobs on two datasets, one after the other, twice.
+#[test]
+fn the_next_job_finds_what_the_last_one_left() {
+    let job = |name: &str, dataset: &str, starts: u32| {
+        format!(
+            "[[job]]\nname = \"{name}\"\ndataset = \"{dataset}\"\nbatch = 100\nepochs = 1\n\
+             compute = \"30ms\"\nstarts = \"{starts}s\"\n"
+        )
+    };
+    let jobs = [("a", "x", 0), ("b", "y", 100), ("c", "x", 200), ("d", "y", 300)]
+        .map(|(name, dataset, starts)| job(name, dataset, starts));
+    let datasets = ["x", "y"]
+        .map(|name| format!("[[dataset]]\nname = \"{name}\"\nsize = \"100MB\"\nitems = 10_000\n"));
+    let text = |capacity: &str| {
+        format!(
+            "about = \"a test\"\n[origin]\nbandwidth = \"20MB/s\"\n[cache]\n\
+             read_bandwidth = \"1GB/s\"\ncapacity = \"{capacity}\"\n{}{}",
+            datasets.concat(),
+            jobs.concat()
+        )
+    };
+    let fetched = |capacity| run(&text(capacity), Policy::Forebay, 1).origin_bytes;
+    assert_eq!(fetched("200MB"), 200_000_000, "each dataset once");
+    assert!(fetched("150MB") < 400_000_000, "half of one stays");
+}
+
 /// Of two reasons to be slow the worse one counts, until it is over.
 #[test]
 fn slow_origins_may_overlap() {

@@ -66,7 +66,7 @@ fn check_rotation(world: &mut World) {
     let manager = world.agreed(dataset(0)).expect("agreed");
     let council = world.council(manager);
     let found = council.managers().manager(&dataset(0)).unwrap();
-    let rotates = found.wish().jobs.len() >= 2
+    let rotates = found.wish(s(0)).jobs.len() >= 2
         && matches!(found.choice(), Choice::Halves | Choice::Chunks(2..10));
     assert!(!rotates || world.chunks_loaded() > loaded, "nothing rotates");
 }

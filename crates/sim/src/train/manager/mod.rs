@@ -233,7 +233,7 @@ impl Manager {
 
     /// Splits the space between datasets.
     fn split(&mut self, now: Nanos) {
-        let wishes: Vec<Wish> = self.shelves.iter().map(Shelf::wish).collect();
+        let wishes: Vec<Wish> = self.shelves.iter().map(|shelf| shelf.wish(now)).collect();
         let shares = self.space.split(now.duration(), &wishes);
         if !self.jobs.iter().any(|job| job.is_here) {
             return;

@@ -301,8 +301,8 @@ impl Shelf {
         self.manager.next_deadline().map(Nanos::from)
     }
 
-    pub fn wish(&self) -> Wish {
-        self.manager.wish()
+    pub fn wish(&self, now: Nanos) -> Wish {
+        self.manager.wish(now.duration())
     }
 
     /// Changes whenever space should be split anew.
@@ -346,6 +346,8 @@ impl Shelf {
                     stay.expect("what is evicted was loaded").to = Some(now);
                     orders.extend(expect(self.manager.evicted(now.duration(), &pieces)));
                 }
+                // Only what has a place is fetched here.
+                Order::Keep => {}
             }
         }
     }
