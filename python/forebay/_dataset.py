@@ -315,7 +315,7 @@ class Dataset:
             self._job = present_job(self._job)
             self._job.ensure_agent()
             # A new reader tries a node that has just been started at once.
-            self._reader = self._job.reader(self._digest)
+            self._reader = self._job.reader(self._digest, self._reader)
         if self._reader.node_fell():
             self._job.revive_node()
         return answer

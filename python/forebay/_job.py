@@ -27,6 +27,9 @@ from forebay._ranks import ranks
 #: What the agent understands; it is the judge of the values.
 OPTIONS = ("endpoint", "access_key", "secret_key", "anonymous", "deadline_seconds")
 
+#: An agent that was found silent has so long to contradict: somebody else may have started another.
+AGENT_SECONDS = 1.0
+
 
 @dataclass(frozen=True, eq=False)
 class Job:
@@ -50,14 +53,16 @@ class Job:
     def socket(self) -> Path:
         return self.directory / "agent.sock"
 
-    def reader(self, digest: Digest) -> Reader:
-        """A way to the bytes; nothing is connected or started before it is needed."""
-        return Reader(digest, self.node, self.socket, self.name)
+    def reader(self, digest: Digest, before: Reader | None = None) -> Reader:
+        """A way to the bytes; nothing is connected or started before it is needed. What the one
+        ``before`` knew of hung nodes is not found out again.
+        """
+        return Reader(digest, self.node, self.socket, self.name, before)
 
     def ensure_agent(self) -> None:
         """Start the agent (and the node) if it is not there, or does not answer any more."""
         with locked(self.directory / "start.lock"):
-            if answers(self.socket):
+            if answers(self.socket, AGENT_SECONDS):
                 return
             kill_listener(self.socket)
             if self.node is not None:
