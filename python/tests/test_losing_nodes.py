@@ -35,17 +35,6 @@ def numbered_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield world
 
 
-@pytest.fixture
-def own_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where a job's own node listens, which it starts, and starts anew should it fall."""
-    socket = tmp_path / "auto" / "node.sock"
-    monkeypatch.setenv("FOREBAY_SOCKET", str(socket))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("FOREBAY_CAPACITY", "64MiB")
-    yield socket
-    harness.kill(harness.listener(socket))
-
-
 def work(world: World, node: Path, number: int, tell: Any) -> None:
     """A job of two epochs; says how long every batch was waited for, and what it was given."""
     dataset = world.dataset(cache=node, job=f"job {number}")
