@@ -107,8 +107,8 @@ struct Waiting {
     /// Since then somebody waits, and nothing was heard.
     silent_since: Duration,
     doubt: Doubt,
-    /// Since when it said nothing, and when that was found out.
-    hung: Option<(Duration, Duration)>,
+    /// For how long it has said nothing, if that was the end of it.
+    hung_for: Option<Duration>,
     closed: bool,
 }
 
@@ -164,7 +164,7 @@ impl Connection {
 
     /// For how long it has said nothing, if that was the end of it.
     pub fn hung_for(&self) -> Option<Duration> {
-        self.shared.waiting.lock().hung.map(|(since, found_at)| found_at - since)
+        self.shared.waiting.lock().hung_for
     }
 
     pub fn lease(&self) -> Duration {
@@ -223,8 +223,8 @@ impl Connection {
 
     /// It has said nothing since then.
     fn give_up(&self, since: Duration) {
-        let now = self.shared.started.elapsed();
-        self.shared.waiting.lock().hung = Some((since, now));
+        let hung_for = self.shared.started.elapsed().saturating_sub(since);
+        self.shared.waiting.lock().hung_for = Some(hung_for);
         self.shared.close();
         self.carrier.abort();
     }
