@@ -296,7 +296,7 @@ class Dataset:
         """Take part in the dataset's rotation, under a name that no other process has."""
         name = self._job.called.of(rank, world)
         if name != self._name:
-            self._name, self._reader = name, self._job.reader(self._digest, name)
+            self._name, self._reader = name, self._job.reader(self._digest, name, self._reader)
         return name
 
     @property
@@ -371,7 +371,7 @@ class Dataset:
             self._job = present_job(self._job)
             self._job.ensure_agent()
             # A new reader tries a node that has just been started at once.
-            self._reader = self._job.reader(self._digest, self._name)
+            self._reader = self._job.reader(self._digest, self._name, self._reader)
         if self._reader.node_fell():
             self._job.revive_node()
         return answer

@@ -45,6 +45,9 @@ SOCKET_PATH_MAX = 107
 #: What the agent understands; it is the judge of the values.
 OPTIONS = ("endpoint", "access_key", "secret_key", "anonymous", "deadline_seconds")
 
+#: An agent that was found silent has so long to contradict: somebody else may have started another.
+AGENT_SECONDS = 1.0
+
 
 @dataclass(frozen=True)
 class JobName:
@@ -85,9 +88,11 @@ class Job:
     def socket(self) -> Path:
         return self.directory / "agent.sock"
 
-    def reader(self, digest: Digest, name: str) -> Reader:
-        """A way to the bytes; nothing is connected or started before it is needed."""
-        return Reader(digest, self.node, self.socket, name)
+    def reader(self, digest: Digest, name: str, before: Reader | None = None) -> Reader:
+        """A way to the bytes; nothing is connected or started before it is needed. What the one
+        ``before`` knew of hung nodes is not found out again.
+        """
+        return Reader(digest, self.node, self.socket, name, before)
 
     def made(self) -> Path:
         """The directory, which is there from now on."""
@@ -105,7 +110,7 @@ class Job:
     def ensure_agent(self) -> None:
         """Start the agent (and the node) if it is not there, or does not answer any more."""
         with locked(self.made() / "start.lock"):
-            if answers(self.socket):
+            if answers(self.socket, AGENT_SECONDS):
                 return
             kill_listener(self.socket)
             if self.node is not None:

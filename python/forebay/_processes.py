@@ -28,7 +28,7 @@ from forebay._native import ForebayError
 START_SECONDS = 60.0
 
 #: Whoever is not hung answers a greeting by then.
-ANSWER_SECONDS = 5.0
+ANSWER_SECONDS = 2.0
 
 #: ``struct ucred``: process, user and group.
 _PEER = struct.Struct("iII")
@@ -63,9 +63,9 @@ def main() -> None:
     os.execv(OWN, [str(OWN), *sys.argv[1:]])
 
 
-def answers(node: Path | str) -> bool:
+def answers(node: Path | str, seconds: float = ANSWER_SECONDS) -> bool:
     """Whether a node or an agent listens there and is not hung."""
-    return _native.answers(node, ANSWER_SECONDS)
+    return _native.answers(node, seconds)
 
 
 def listener(path: Path) -> int | None:

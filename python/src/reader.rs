@@ -15,7 +15,9 @@ use std::{
     time::Duration,
 };
 
-use forebay_client::{self as client, Asked, Client, ClientError, Interrupt, RecentPresence};
+use forebay_client::{
+    self as client, Asked, Client, ClientError, Experience, Interrupt, RecentPresence,
+};
 use forebay_core::{
     ItemOrdinal,
     manager::{Answer, Report},
@@ -46,6 +48,8 @@ pub struct Reader {
     idle: Mutex<Vec<Interruptible>>,
     asked: Mutex<Vec<AskedAhead>>,
     presence: Mutex<RecentPresence>,
+    /// What any of them has found out about nodes, so that no other waits for one that hangs.
+    experience: Mutex<Experience>,
     node_fell: AtomicBool,
 }
 
@@ -78,19 +82,36 @@ struct AskedAhead {
 
 #[pymethods]
 impl Reader {
+    /// What `before` knew of nodes is not found out again.
     #[new]
+    #[pyo3(signature = (digest, node, agent, job, before=None))]
     fn new(
         digest: Py<Digest>,
         node: Option<PathBuf>,
         agent: PathBuf,
         job: String,
+        before: Option<&Self>,
     ) -> PyResult<Self> {
         let node = node.map(contacts).transpose()?;
         let credentials = credentials()?;
         let (idle, asked, node_fell) = Default::default();
         let presence = RecentPresence::new(digest.get().digest.summary().blobs);
         let presence = Mutex::new(presence);
-        Ok(Self { digest, node, credentials, agent, job, idle, asked, presence, node_fell })
+        let experience =
+            before.map(|before| lock(&before.experience).for_a_beginning()).unwrap_or_default();
+        let experience = Mutex::new(experience);
+        Ok(Self {
+            digest,
+            node,
+            credentials,
+            agent,
+            job,
+            idle,
+            asked,
+            presence,
+            experience,
+            node_fell,
+        })
     }
 
     /// The bytes of each item, in order.
@@ -111,7 +132,9 @@ impl Reader {
     fn ask(&self, py: Python<'_>, items: Vec<u64>) -> PyResult<()> {
         let items = self.digest.get().ordinals(&items)?;
         let mut reader = self.reader();
+        reader.reader.experience().learn(&lock(&self.experience));
         let asked = py.detach(|| reader.reader.ask(&items));
+        self.learn_from(&mut reader.reader);
         if let Some(error) = lock(&reader.raised).take() {
             return Err(error);
         }
@@ -227,9 +250,15 @@ impl Reader {
         idle.unwrap_or_else(|| {
             let digest = self.digest.get().digest.clone();
             let node = self.node.clone();
-            let reader = client::Reader::new(digest, node, &self.agent, &self.job);
+            let mut reader = client::Reader::new(digest, node, &self.agent, &self.job);
+            reader.experience().clone_from(&lock(&self.experience));
             Interruptible::new(reader.known_by(self.credentials.clone()))
         })
+    }
+
+    fn learn_from(&self, reader: &mut client::Reader) {
+        lock(&self.experience).learn(reader.experience());
+        self.node_fell.fetch_or(reader.node_fell(), Ordering::Relaxed);
     }
 
     fn with_reader<T: Send>(
@@ -247,9 +276,10 @@ impl Reader {
         mut taken: Interruptible,
         act: impl FnOnce(&mut client::Reader) -> Result<T, ClientError> + Send,
     ) -> PyResult<T> {
+        taken.reader.experience().learn(&lock(&self.experience));
         let outcome = py.detach(|| act(&mut taken.reader));
         let raised = lock(&taken.raised).take();
-        self.node_fell.fetch_or(taken.reader.node_fell(), Ordering::Relaxed);
+        self.learn_from(&mut taken.reader);
         lock(&self.idle).push(taken);
         match raised {
             Some(error) => Err(error),

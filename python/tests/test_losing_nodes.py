@@ -19,10 +19,10 @@ from harness import World
 import forebay
 
 JOBS = 3
-#: A node has so many seconds to answer (`docs/node.md`), and the origin is read after that.
+#: Whatever hangs is found out within so many seconds (`docs/node.md`); then the origin is read.
 DEADLINE = 5.0
 #: What a busy machine may add to it.
-MARGIN = 5.0
+MARGIN = 3.0
 
 NUMBERED = [f"{item:04}".encode() * (8 << 10) for item in range(480)]
 
@@ -106,3 +106,45 @@ def test_a_node_is_lost_under_several_jobs(
     assert given == [[every, every, Counter()]] * JOBS, "every item once (promise 2)"
     assert fallbacks > 0, "and it is counted"
     assert max(waits) < DEADLINE + MARGIN
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("hung", ["node", "agent", "both"])
+def test_whatever_hangs_is_found_out_once(
+    numbered_world: World, own_node: Path, hung: str, workers: int
+) -> None:
+    """Report, request and the batch that was asked for ahead each have a connection, and so has the
+    agent: they do not wait one after the other.
+    """
+    dataset = numbered_world.dataset()
+    loader = forebay.DataLoader(
+        dataset, batch_size=8, shuffle=True, num_workers=workers, collate_fn=list
+    )
+    waits, given, stopped = list[float](), Counter[int](), list[int]()
+    epoch = iter(loader)
+    try:
+        for number in range(len(loader)):
+            asked_at = time.monotonic()
+            batch = next(epoch)
+            waits.append(time.monotonic() - asked_at)
+            given.update(int(item[:4]) for item in batch)
+            time.sleep(0.02)
+            if number == 5:
+                if hung != "agent":
+                    stopped.append(harness.listener(own_node))
+                if hung != "node":
+                    stopped.append(harness.listener(harness.agent_socket(dataset)))
+                for pid in stopped:
+                    os.kill(pid, signal.SIGSTOP)
+        assert given == Counter(range(len(NUMBERED))), "every item once (promise 2)"
+        after = waits[6:]
+        assert max(after) < DEADLINE + MARGIN, after
+        # Nor do many short stalls add up.
+        assert sum(after) < 2 * DEADLINE, after
+    finally:
+        if hung != "agent":
+            os.kill(stopped[0], signal.SIGCONT)
+    if hung == "node":
+        # Once it goes on, it is used again.
+        harness.wait_until(lambda: dataset.stats()["node"] is not None, 60)

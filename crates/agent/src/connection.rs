@@ -1,6 +1,8 @@
 //! One connection to the node: many requests at once, each with one reply, within a time.
 //!
-//! All claims of the agent are held by this one connection, and die with it. A task renews them.
+//! All claims of the agent are held by this one connection, and die with it. A task renews them. While an
+//! answer is awaited and the node is silent, it is greeted over another connection: one that waits for somebody
+//! else's fetch answers that, one that hangs does not, and all who wait for it are told.
 
 use std::{
     collections::HashMap,
@@ -14,15 +16,18 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use forebay_client::{Handle, OpenError};
+use forebay_client::{Handle, OpenError, hello};
 use forebay_core::{
+    Endpoint,
     claims::Claim,
+    doubt::{Doubt, GREETING},
     node::Claimed,
-    patience::{NODE_PATIENCE, answer_by},
+    patience::{Failure, NODE_PATIENCE, answer_by},
     presence::Known,
     room::Room,
 };
-use forebay_server::{Incoming, Outgoing};
+use forebay_identity::Credentials;
+use forebay_server::{Incoming, Outgoing, dial};
 use forebay_wire::{
     BlobProgress, BlobRange, ClaimAnswer, Frame, GetAnswer, HEADER_SIZE, Header, PAYLOAD_SIZE_MAX,
     PRESENCE_MAX, PutAnswer, Refusal, RenewAnswer, Reply, Request,
@@ -32,11 +37,13 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     sync::{mpsc, oneshot, watch},
     task::AbortHandle,
-    time::{Instant, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
 
 /// Requests that wait to be written.
 const FRAMES_MAX: usize = 64;
+/// How often those who wait look how long the node has been silent.
+const SLICE: Duration = Duration::from_millis(100);
 
 /// Why the node gave no answer.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +66,17 @@ pub(crate) enum LinkError {
     Wrong { expected: String, found: String },
 }
 
+impl LinkError {
+    /// How a node has failed that this was said of.
+    pub fn failure(&self) -> Failure {
+        match self {
+            Self::Silent => Failure::Hung,
+            Self::Broken(error) if error.kind() == io::ErrorKind::TimedOut => Failure::Hung,
+            _ => Failure::Gone,
+        }
+    }
+}
+
 pub(crate) type Result<T> = std::result::Result<T, LinkError>;
 
 /// A connection with the dataset open.
@@ -71,6 +89,8 @@ pub(crate) struct Connection {
     /// Changes whenever one of them ends.
     ended: watch::Sender<()>,
     carrier: AbortHandle,
+    /// Whom to greet, and as whom, once it has answered the first greeting.
+    doubted: Option<(Endpoint, Credentials)>,
 }
 
 /// What the task that carries the frames shares with those who ask.
@@ -84,6 +104,11 @@ struct Waiting {
     next_id: u64,
     replies: HashMap<u64, oneshot::Sender<Reply>>,
     heard_at: Duration,
+    /// Since then somebody waits, and nothing was heard.
+    silent_since: Duration,
+    doubt: Doubt,
+    /// For how long it has said nothing, if that was the end of it.
+    hung_for: Option<Duration>,
     closed: bool,
 }
 
@@ -119,7 +144,13 @@ impl Connection {
             claims: Mutex::default(),
             ended: watch::Sender::new(()),
             carrier: carrier.abort_handle(),
+            doubted: None,
         }
+    }
+
+    /// It was greeted and has answered: from now on it is greeted again when it is silent.
+    pub fn greeted(&mut self, endpoint: &Endpoint, credentials: &Credentials) {
+        self.doubted = Some((endpoint.clone(), credentials.clone()));
     }
 
     /// The dataset is open.
@@ -129,6 +160,11 @@ impl Connection {
 
     pub fn is_closed(&self) -> bool {
         self.shared.waiting.lock().closed
+    }
+
+    /// For how long it has said nothing, if that was the end of it.
+    pub fn hung_for(&self) -> Option<Duration> {
+        self.shared.waiting.lock().hung_for
     }
 
     pub fn lease(&self) -> Duration {
@@ -154,16 +190,43 @@ impl Connection {
         loop {
             let heard_at = self.shared.waiting.lock().heard_at;
             let by = answer_by(NODE_PATIENCE, asked_at, wait, heard_at);
-            if self.shared.started.elapsed() >= by {
+            let now = self.shared.started.elapsed();
+            if now >= by {
                 // What follows would only be silence as well.
-                self.shared.close();
-                self.carrier.abort();
+                self.give_up(asked_at);
                 return Err(LinkError::Silent);
             }
-            if let Ok(outcome) = timeout_at(self.shared.started + by, &mut exchange).await {
+            if let Some((doubted, silent_since)) = self.doubts(now) {
+                tokio::select! {
+                    outcome = &mut exchange => return outcome,
+                    lives = lives(doubted) => if !lives {
+                        self.give_up(silent_since);
+                        return Err(LinkError::Silent);
+                    },
+                }
+                continue;
+            }
+            let slice = self.shared.started + by.min(now + SLICE);
+            if let Ok(outcome) = timeout_at(slice, &mut exchange).await {
                 return outcome;
             }
         }
+    }
+
+    /// Whom to greet now, and since when it is silent. Of all who wait, one greets.
+    fn doubts(&self, now: Duration) -> Option<(&(Endpoint, Credentials), Duration)> {
+        let doubted = self.doubted.as_ref()?;
+        let mut waiting = self.shared.waiting.lock();
+        let since = waiting.silent_since;
+        waiting.doubt.arises(now.saturating_sub(since)).then_some((doubted, since))
+    }
+
+    /// It has said nothing since then.
+    fn give_up(&self, since: Duration) {
+        let hung_for = self.shared.started.elapsed().saturating_sub(since);
+        self.shared.waiting.lock().hung_for = Some(hung_for);
+        self.shared.close();
+        self.carrier.abort();
     }
 
     async fn ask(&self, request: &Request) -> Result<Reply> {
@@ -271,6 +334,9 @@ impl<'a> Pending<'a> {
         let mut waiting = shared.waiting.lock();
         if waiting.closed {
             return None;
+        }
+        if waiting.replies.is_empty() {
+            waiting.silent_since = shared.started.elapsed();
         }
         waiting.next_id += 1;
         let id = waiting.next_id;
@@ -391,6 +457,17 @@ pub(crate) async fn renew(connection: Weak<Connection>) {
     }
 }
 
+/// Whether somebody answers a greeting there; a refusal is an answer.
+async fn lives((endpoint, credentials): &(Endpoint, Credentials)) -> bool {
+    let greeting = async {
+        let (mut reader, mut writer) = dial(endpoint, credentials, GREETING).await.ok()?;
+        writer.write_all(&hello("", credentials).encode(1).to_bytes()).await.ok()?;
+        writer.flush().await.ok()?;
+        read_reply(&mut reader).await
+    };
+    timeout(GREETING, greeting).await.is_ok_and(|reply| reply.is_some())
+}
+
 async fn write(mut writer: Outgoing, mut outgoing: mpsc::Receiver<Frame>) {
     while let Some(frame) = outgoing.recv().await {
         let mut both = bytes::Buf::chain(&frame.head[..], &frame.payload[..]);
@@ -409,6 +486,7 @@ async fn read(mut reader: Incoming, shared: &Shared) {
         let waiting = {
             let mut waiting = shared.waiting.lock();
             waiting.heard_at = shared.started.elapsed();
+            waiting.silent_since = waiting.heard_at;
             waiting.replies.remove(&id)
         };
         if let Some(waiting) = waiting {

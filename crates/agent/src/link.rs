@@ -7,13 +7,15 @@ use forebay_core::{
     Endpoint, NodeName,
     attempt::NodeState,
     claims::LEASES,
-    patience::{NODE_PATIENCE, Retry},
+    doubt::GREETING,
+    patience::{Failure, Retry},
     ring::Membership,
     room::{ROOM_AGE, Room},
 };
 use forebay_server::{Counter, dial};
 use forebay_wire::{Reply, Request};
 use parking_lot::Mutex;
+use tokio::time::timeout;
 
 use crate::{
     connection::{Connection, LinkError, Result, renew},
@@ -28,7 +30,9 @@ pub(crate) struct Link {
     endpoint: Endpoint,
     /// What it is called, if it is one of several.
     name: Option<NodeName>,
-    state: tokio::sync::Mutex<State>,
+    /// Held while somebody connects.
+    connecting: tokio::sync::Mutex<()>,
+    state: Mutex<State>,
     /// A node may have room and still take nothing: its disk is full. What is fetched for it then is
     /// fetched in vain.
     puts_ahead: Mutex<Retry>,
@@ -48,8 +52,8 @@ struct State {
 
 impl Link {
     pub fn new(endpoint: Endpoint, name: Option<NodeName>) -> Self {
-        let (state, puts_ahead, room, fallbacks) = Default::default();
-        Self { endpoint, name, state, puts_ahead, room, fallbacks }
+        let (connecting, state, puts_ahead, room, fallbacks) = Default::default();
+        Self { endpoint, name, connecting, state, puts_ahead, room, fallbacks }
     }
 
     pub fn name(&self) -> Option<&NodeName> {
@@ -69,9 +73,9 @@ impl Link {
     pub fn has_taken(&self, is_taken: bool, began: Duration, now: Duration) {
         let mut puts_ahead = self.puts_ahead.lock();
         if is_taken {
-            puts_ahead.succeeded();
+            puts_ahead.succeeded(now);
         } else {
-            puts_ahead.failed(began, now);
+            puts_ahead.failed(Failure::Gone, began, now);
         }
     }
 
@@ -98,13 +102,20 @@ impl Link {
     }
 
     /// Takes a connection that somebody has made.
-    pub async fn opened(&self, connection: Arc<Connection>) {
-        self.state.lock().await.open = Some(connection);
+    pub fn opened(&self, connection: Arc<Connection>) {
+        self.state.lock().open = Some(connection);
     }
 
-    /// What is known of the node, and the connection if there is one.
+    /// What is known of the node, and the connection if there is one. The job waits for this: whoever has failed
+    /// is tried again by those for whom nobody waits.
     pub async fn node(&self, links: &Links) -> (NodeState, Option<Arc<Connection>>) {
-        match self.connection(links).await {
+        let known = self.known(links.now());
+        let connection = match known {
+            None if !self.state.lock().retry.has_failed() => self.connection(links).await,
+            None => return (NodeState::Unreachable, None),
+            Some(known) => known,
+        };
+        match connection {
             Ok(node) => (NodeState::Leases(node.lease()), Some(node)),
             Err(_) => (NodeState::Unreachable, None),
         }
@@ -112,22 +123,20 @@ impl Link {
 
     /// The connection, opened if need be.
     pub async fn connection(&self, links: &Links) -> Result<Arc<Connection>> {
-        let mut state = self.state.lock().await;
-        if let Some(open) = state.open.as_ref().filter(|open| !open.is_closed()) {
-            return Ok(Arc::clone(open));
-        }
-        state.open = None;
+        let _connecting = self.connecting.lock().await;
+        // Somebody else may have connected meanwhile.
         let began = links.now();
-        if !state.retry.is_due(began) {
-            return Err(LinkError::Unreachable(state.failure.clone()));
+        if let Some(known) = self.known(began) {
+            return known;
         }
         let connected = connect(links, &self.endpoint).await;
         let heard = connected
             .and_then(|(connection, says)| links.heard(self, says.as_ref()).map(|()| connection));
+        let mut state = self.state.lock();
         match heard {
             Ok(connection) => {
                 state.open = Some(Arc::clone(&connection));
-                state.retry.succeeded();
+                state.retry.succeeded(links.now());
                 Ok(connection)
             }
             Err(error) => {
@@ -135,12 +144,28 @@ impl Link {
                     let node = self.name.as_ref().map_or("the only one", NodeName::as_str);
                     tracing::warn!(%error, node, "no node: reading the origin directly");
                 }
-                state.retry.failed(began, links.now());
+                state.retry.failed(error.failure(), began, links.now());
                 state.failure = error.to_string();
+                drop(state);
                 links.lost(self);
                 Err(error)
             }
         }
+    }
+
+    /// The connection, or why there is none; nothing, if it is time to connect.
+    fn known(&self, now: Duration) -> Option<Result<Arc<Connection>>> {
+        let mut state = self.state.lock();
+        if let Some(open) = state.open.as_ref().filter(|open| !open.is_closed()) {
+            return Some(Ok(Arc::clone(open)));
+        }
+        // One that was found to hang need not be tried to know it.
+        if let Some(hung_for) = state.open.take().and_then(|open| open.hung_for()) {
+            state.retry.failed(Failure::Hung, now.saturating_sub(hung_for), now);
+            state.failure = LinkError::Silent.to_string();
+        }
+        let is_due = state.retry.is_due(now);
+        (!is_due).then(|| Err(LinkError::Unreachable(state.failure.clone())))
     }
 }
 
@@ -149,12 +174,15 @@ pub(crate) async fn connect(
     links: &Links,
     endpoint: &Endpoint,
 ) -> Result<(Arc<Connection>, Option<Membership>)> {
-    let mut connection = Connection::new(dial(endpoint, &links.credentials, NODE_PATIENCE).await?);
-    let hello = hello(&links.job, &links.credentials);
-    let lease = greeted(connection.exchange(&hello).await?)?;
+    let credentials = &links.credentials;
+    let mut connection = Connection::new(dial(endpoint, credentials, GREETING).await?);
+    let hello = hello(&links.job, credentials);
+    let said = timeout(GREETING, connection.exchange(&hello)).await;
+    let lease = greeted(said.map_err(|_| LinkError::Silent)??)?;
     if !LEASES.contains(&lease) {
         return Err(OpenError::Unexpected.into());
     }
+    connection.greeted(endpoint, credentials);
     let says = match connection.exchange(&Request::Ring).await? {
         Reply::Ring(says) => says,
         Reply::Error(refusal) => return Err(refusal.into()),

@@ -2,14 +2,17 @@
 //! that knows of no others is alone.
 
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
 use forebay_core::{
     BlobOrdinal, Endpoint, NodeName,
     digest::Digest,
-    patience::Retries,
+    patience::Book,
     presence,
     ring::{Contacts, Heard, KnownRing, Membership, Ring},
 };
@@ -31,7 +34,9 @@ pub(crate) struct Links {
     pub digest: Digest,
     started: Instant,
     /// Held while somebody finds out who there is.
-    learning: tokio::sync::Mutex<Retries>,
+    learning: tokio::sync::Mutex<Book>,
+    /// Whether nobody was found at least once.
+    searched_in_vain: AtomicBool,
     known: Mutex<Known>,
     changed: Notify,
     counters: Arc<AgentCounters>,
@@ -105,7 +110,6 @@ impl Links {
         digest: Digest,
         counters: Arc<AgentCounters>,
     ) -> Self {
-        let learning = tokio::sync::Mutex::new(Retries::new(contacts.endpoints().len()));
         let mut known = Known::default();
         if let Some((list, zone)) = contacts.list() {
             let ring = list.ring(zone).expect("checked");
@@ -118,7 +122,8 @@ impl Links {
             credentials,
             digest,
             started: Instant::now(),
-            learning,
+            learning: tokio::sync::Mutex::default(),
+            searched_in_vain: AtomicBool::new(false),
             known: Mutex::new(known),
             changed: Notify::new(),
             counters,
@@ -135,8 +140,12 @@ impl Links {
         self.changed.notified().await;
     }
 
-    /// The way to the node that owns a blob.
+    /// The way to the node that owns a blob. The job waits for this: if nobody could be found, that is left to
+    /// those for whom nobody waits.
     pub async fn to(&self, blob: u64) -> Result<Arc<Link>> {
+        if self.searched_in_vain.load(Relaxed) && self.known.lock().nodes.is_none() {
+            return Err(unreachable());
+        }
         let nodes = self.nodes().await?;
         Ok(Arc::clone(&nodes.links[nodes.owner(&self.digest, blob)]))
     }
@@ -149,35 +158,36 @@ impl Links {
         if self.contacts.is_empty() {
             return Err(LinkError::None);
         }
-        let mut retries = self.learning.lock().await;
+        let mut book = self.learning.lock().await;
         // Somebody else may have found out meanwhile.
         if let Some(nodes) = &self.known.lock().nodes {
             return Ok(Arc::clone(nodes));
         }
-        let mut failure = LinkError::Unreachable("it could not be reached a moment ago".to_owned());
-        for (at, endpoint) in self.contacts.endpoints().iter().enumerate() {
+        let (search_began, mut failure) = (self.now(), unreachable());
+        for endpoint in self.contacts.endpoints() {
             let began = self.now();
-            if !retries.is_due(at, began) {
+            if !book.is_due(endpoint, search_began, began) {
                 continue;
             }
             match connect(self, endpoint).await {
                 Ok((connection, says)) => {
-                    retries.succeeded(at);
-                    return Ok(self.learnt(endpoint, connection, says).await);
+                    book.succeeded(endpoint, self.now());
+                    return Ok(self.learnt(endpoint, connection, says));
                 }
                 Err(error) => {
-                    if !retries.has_failed(at) {
+                    if !book.has_failed(endpoint) {
                         tracing::warn!(%error, "no node: reading the origin directly");
                     }
-                    retries.failed(at, began, self.now());
+                    book.failed(endpoint, error.failure(), began, (began, self.now()));
                     failure = error;
                 }
             }
         }
+        self.searched_in_vain.store(true, Relaxed);
         Err(failure)
     }
 
-    async fn learnt(
+    fn learnt(
         &self,
         endpoint: &Endpoint,
         connection: Arc<Connection>,
@@ -188,7 +198,7 @@ impl Links {
             Some(says) => Nodes::of(says.ring(), None),
         };
         let own = says.as_ref().and_then(|says| nodes.ring.as_ref()?.place_of(says.name()));
-        nodes.links[own.unwrap_or(0)].opened(connection).await;
+        nodes.links[own.unwrap_or(0)].opened(connection);
         let nodes = Arc::new(nodes);
         let mut known = self.known.lock();
         known.ring = says.map(|says| {
@@ -263,4 +273,8 @@ impl Links {
         let of = |link: &Arc<Link>| Some((link.name()?.to_string(), link.fallbacks.get()));
         links.filter_map(of).filter(|(_, fallbacks)| *fallbacks > 0).collect()
     }
+}
+
+fn unreachable() -> LinkError {
+    LinkError::Unreachable("it could not be reached a moment ago".to_owned())
 }

@@ -4,6 +4,7 @@
 //! opens its own: two processes on one socket would read each other's answers.
 
 mod epoch;
+mod experience;
 mod getting;
 mod layout;
 mod member;
@@ -24,6 +25,7 @@ use forebay_core::{
     Endpoint, NamespaceId,
     digest::{Digest, DigestError},
     manager::{Answer, Report},
+    patience::Failure,
     presence::Known,
     ring::Membership,
 };
@@ -34,6 +36,7 @@ use forebay_wire::{
 };
 
 pub use epoch::{Drawn, Epoch};
+pub use experience::Experience;
 use getting::Segment;
 pub use getting::Wanted;
 pub use layout::{Layout, LayoutError};
@@ -149,6 +152,19 @@ impl ClientError {
     pub fn is_nobody(&self) -> bool {
         use io::ErrorKind::{ConnectionRefused, NotFound};
         matches!(self, Self::Connect { cause, .. } if matches!(cause.kind(), NotFound | ConnectionRefused))
+    }
+
+    /// How a node has failed that this was said of.
+    pub(crate) fn failure(&self) -> Failure {
+        use io::ErrorKind::{TimedOut, WouldBlock};
+        match self {
+            Self::Connect { cause, .. } | Self::Broken(cause)
+                if matches!(cause.kind(), TimedOut | WouldBlock) =>
+            {
+                Failure::Hung
+            }
+            _ => Failure::Gone,
+        }
     }
 
     /// Whether the connection can still be used.

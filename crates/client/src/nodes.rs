@@ -8,15 +8,13 @@
 //! should be would have had is missing, and the agent reads it; together they cost a job a tenth of its time at
 //! most (`core::patience`).
 
-use std::{
-    mem,
-    time::{Duration, Instant},
-};
+use std::{mem, time::Duration};
 
 use forebay_core::{
     Address, BlobOrdinal, Endpoint, NamespaceId, NodeName,
     digest::Digest,
-    patience::{NODE_PATIENCE, Retries, left_of},
+    doubt::GREETING,
+    patience::{NODE_PATIENCE, left_of},
     presence::Known,
     ring::{Contacts, Heard, Key, KnownRing, Membership, Ring},
 };
@@ -24,7 +22,8 @@ use forebay_identity::Credentials;
 use forebay_wire::{BATCH_MAX, BlobRange, GetAnswer};
 
 use crate::{
-    Client, ClientError, Handle, Interrupt, Result, View, Wanted, getting::Sent, waiting::Waiting,
+    Client, ClientError, Experience, Handle, Interrupt, Result, View, Wanted, getting::Sent,
+    waiting::Waiting,
 };
 
 /// Who asks, and for what.
@@ -34,6 +33,8 @@ pub(crate) struct Caller<'a> {
     pub job: &'a str,
     pub credentials: &'a Credentials,
     pub interrupt: &'a Interrupt,
+    /// When, by the clock of what is known of nodes.
+    pub began: Duration,
 }
 
 /// What is asked for.
@@ -58,18 +59,16 @@ impl<'a> Caller<'a> {
 #[derive(Debug)]
 pub(crate) struct Nodes {
     contacts: Contacts,
-    contact_retries: Retries,
     known: Option<Who>,
-    /// The clock of all attempts to reach somebody.
-    began: Instant,
+    experience: Experience,
     fell: bool,
 }
 
 /// Those that are known.
 #[derive(Debug)]
 enum Who {
-    /// One that is alone, and which contact it is.
-    One(Open, usize),
+    /// One that is alone, and where it is.
+    One(Open, Endpoint),
     Several(Several),
 }
 
@@ -79,7 +78,6 @@ struct Several {
     ring: Ring,
     /// In the order of the ring.
     open: Vec<Option<Open>>,
-    retries: Retries,
     /// Of every blob, once all of them have been needed.
     owners: Vec<u16>,
     /// What each said last of its blobs.
@@ -91,6 +89,7 @@ struct Several {
 struct Open {
     client: Client,
     handle: Handle,
+    opened_at: Duration,
 }
 
 impl Open {
@@ -122,18 +121,17 @@ impl<T> Shares<T> {
 
 impl Nodes {
     pub fn new(contacts: Contacts) -> Self {
-        Self {
-            contact_retries: Retries::new(contacts.endpoints().len()),
-            contacts,
-            known: None,
-            began: Instant::now(),
-            fell: false,
-        }
+        Self { contacts, known: None, experience: Experience::default(), fell: false }
     }
 
-    /// Forgets all connections: they are another process's.
+    /// What is known of them: others of this process may know more.
+    pub fn experience(&mut self) -> &mut Experience {
+        &mut self.experience
+    }
+
+    /// Forgets all connections: they are another process's. What is known of nodes is no less true.
     pub fn forget(&mut self) {
-        *self = Self::new(mem::take(&mut self.contacts));
+        (self.known, self.fell) = (None, false);
     }
 
     /// Whether a node that is alone has failed since this was last asked, and is worth starting anew.
@@ -213,11 +211,11 @@ impl Nodes {
         while !shares.are_done() {
             self.ask_owners(caller, &mut shares, &ask);
             done(mem::take(&mut shares.unanswered), None);
-            let asked_at = self.began.elapsed();
+            let asked_at = self.experience.now();
             for (node, sent, mut batch) in mem::take(&mut shares.asked) {
-                let first = left_of(NODE_PATIENCE, asked_at, self.began.elapsed());
+                let first = left_of(NODE_PATIENCE, asked_at, self.experience.now());
                 let answers =
-                    self.with(caller, node, asked_at, |open| take(open, sent, first, &mut batch));
+                    self.with_open(node, asked_at, |open| take(open, sent, first, &mut batch));
                 done(batch, answers);
             }
         }
@@ -237,7 +235,7 @@ impl Nodes {
         {
             let rest = left.split_off(left.len().min(BATCH_MAX));
             let batch = mem::replace(left, rest);
-            let began = self.began.elapsed();
+            let began = self.experience.now();
             match self.with(caller, node, began, |open| ask(open, &batch)) {
                 Some(sent) => shares.asked.push((node, sent, batch)),
                 None => shares.unanswered.extend(batch),
@@ -253,7 +251,7 @@ impl Nodes {
             return 0;
         }
         if let Some(Who::One(..)) = &self.known {
-            let began = self.began.elapsed();
+            let began = self.experience.now();
             let told =
                 self.with(caller, 0, began, |open| open.client.presence_since(open.handle, known));
             return told.unwrap_or_else(|| {
@@ -265,7 +263,7 @@ impl Nodes {
         let mut each = self.take_known(known.blobs());
         let mut asked = Vec::new();
         for (node, known) in each.iter_mut().enumerate() {
-            let began = self.began.elapsed();
+            let began = self.experience.now();
             let sent =
                 self.with(caller, node, began, |open| open.client.ask_presence(open.handle, known));
             match sent {
@@ -273,11 +271,11 @@ impl Nodes {
                 None => known.forget(),
             }
         }
-        let asked_at = self.began.elapsed();
+        let asked_at = self.experience.now();
         let mut bytes = 0;
         for (node, id) in asked {
-            let within = left_of(NODE_PATIENCE, asked_at, self.began.elapsed());
-            let told = self.with(caller, node, asked_at, |open| {
+            let within = left_of(NODE_PATIENCE, asked_at, self.experience.now());
+            let told = self.with_open(node, asked_at, |open| {
                 open.client.take_presence(id, &mut each[node], Some(within))
             });
             match told {
@@ -309,7 +307,7 @@ impl Nodes {
             shares[owner].push(at);
         }
         for (node, share) in shares.iter().enumerate().filter(|(_, share)| !share.is_empty()) {
-            let began = self.began.elapsed();
+            let began = self.experience.now();
             self.with(caller, node, began, |open| act(&mut open.client, open.handle, share));
         }
     }
@@ -321,7 +319,7 @@ impl Nodes {
         }
         let mut sums: Option<Vec<(String, u64)>> = None;
         for node in 0..self.count() {
-            let began = self.began.elapsed();
+            let began = self.experience.now();
             let Some(counters) = self.with(caller, node, began, |open| open.client.stats()) else {
                 continue;
             };
@@ -378,7 +376,7 @@ impl Nodes {
     ) -> Result<Option<T>> {
         for node in order {
             let mut refused = None;
-            let began = self.began.elapsed();
+            let began = self.experience.now();
             let done =
                 self.with(caller, node, began, |open| match act(&mut open.client, open.handle) {
                     Err(error) if error.is_refusal() => {
@@ -413,20 +411,21 @@ impl Nodes {
             let several = Several::new(KnownRing::new(list.clone(), None), ring);
             self.known = Some(Who::Several(several));
         }
-        for at in 0..self.contacts.endpoints().len() {
-            let began = self.began.elapsed();
+        for endpoint in self.contacts.endpoints() {
             if self.known.is_some() {
                 break;
             }
-            if !self.contact_retries.is_due(at, began) {
+            if !self.experience.is_due(endpoint, caller.began) {
                 continue;
             }
-            match open(caller, &self.contacts.endpoints()[at]) {
+            let began = self.experience.now();
+            match open(caller, endpoint, began) {
                 Ok((node, None)) => {
-                    self.contact_retries.succeeded(at);
-                    self.known = Some(Who::One(node, at));
+                    self.experience.succeeded(endpoint);
+                    self.known = Some(Who::One(node, endpoint.clone()));
                 }
                 Ok((node, Some(membership))) => {
+                    self.experience.succeeded(endpoint);
                     let ring = membership.ring();
                     let place = ring.place_of(membership.name()).expect("it is in its own ring");
                     let (list, name) = (membership.list().clone(), membership.name().clone());
@@ -434,16 +433,13 @@ impl Nodes {
                     several.open[place] = Some(node);
                     self.known = Some(Who::Several(several));
                 }
-                Err(error) => self.contact_failed(at, began, &error),
+                Err(ClientError::Interrupted) => {}
+                Err(error) => {
+                    self.fell |= self.experience.failed(endpoint, error.failure(), began, began);
+                }
             }
         }
         self.known.is_some()
-    }
-
-    fn contact_failed(&mut self, at: usize, began: Duration, error: &ClientError) {
-        if !matches!(error, ClientError::Interrupted) {
-            self.fell |= self.contact_retries.failed(at, began, self.began.elapsed());
-        }
     }
 
     /// Does something with a node, and connects first if that is due. Whatever goes wrong is no error: there
@@ -455,37 +451,73 @@ impl Nodes {
         began: Duration,
         act: impl FnOnce(&mut Open) -> Result<T>,
     ) -> Option<T> {
-        let outcome = match self.known.as_mut()? {
-            Who::One(open, _) => act(open),
-            Who::Several(several) => {
-                let now = self.began.elapsed();
-                if several.open.get(node)?.is_none() && several.retries.is_due(node, now) {
-                    match several.connect(caller, node) {
-                        Ok(()) => several.retries.succeeded(node),
-                        Err(error) => several.failed(node, now, self.began.elapsed(), &error),
-                    }
-                }
-                // A list that has just changed may be shorter.
-                act(several.open.get_mut(node)?.as_mut()?)
-            }
+        self.connect(caller, node);
+        self.with_open(node, began, act)
+    }
+
+    /// The same with the connection that there is: what was asked over one is answered over no other.
+    fn with_open<T>(
+        &mut self,
+        node: usize,
+        began: Duration,
+        act: impl FnOnce(&mut Open) -> Result<T>,
+    ) -> Option<T> {
+        let (endpoint, is_alone) = match self.known.as_ref()? {
+            Who::One(_, endpoint) => (endpoint.clone(), true),
+            // A list that has just changed may be shorter.
+            Who::Several(several) => (several.ring.members().get(node)?.endpoint.clone(), false),
         };
-        match outcome {
+        // Another connection has found out that there is nobody to wait for.
+        if self.experience.has_failed(&endpoint) {
+            self.hang_up(node);
+            return None;
+        }
+        let open = match self.known.as_mut()? {
+            Who::One(open, _) => open,
+            Who::Several(several) => several.open[node].as_mut()?,
+        };
+        let opened_at = open.opened_at;
+        match act(open) {
             Ok(done) => Some(done),
             Err(error) if error.is_refusal() => None,
             Err(error) => {
-                match self.known.as_mut() {
-                    Some(Who::Several(several)) => {
-                        several.failed(node, began, self.began.elapsed(), &error);
-                    }
-                    Some(Who::One(_, at)) => {
-                        let at = *at;
-                        self.known = None;
-                        self.contact_failed(at, began, &error);
-                    }
-                    None => {}
+                self.hang_up(node);
+                if !matches!(error, ClientError::Interrupted) {
+                    let how = error.failure();
+                    let fell = self.experience.failed(&endpoint, how, opened_at, began);
+                    self.fell |= fell && is_alone;
                 }
                 None
             }
+        }
+    }
+
+    /// Connects to one of several, if that is due. Over what there was, nothing that is under way is waited for
+    /// any more.
+    fn connect(&mut self, caller: &Caller<'_>, node: usize) {
+        let Some(Who::Several(several)) = &mut self.known else { return };
+        let Some(member) = several.ring.members().get(node) else { return };
+        let (endpoint, experience) = (member.endpoint.clone(), &mut self.experience);
+        if experience.has_failed(&endpoint) {
+            several.open[node] = None;
+        }
+        if several.open[node].is_some() || !experience.is_due(&endpoint, caller.began) {
+            return;
+        }
+        let now = experience.now();
+        match several.connect(caller, node, now) {
+            Ok(()) => experience.succeeded(&endpoint),
+            Err(ClientError::Interrupted) => {}
+            Err(error) => {
+                experience.failed(&endpoint, error.failure(), now, now);
+            }
+        }
+    }
+
+    fn hang_up(&mut self, node: usize) {
+        match &mut self.known {
+            Some(Who::Several(several)) => several.open[node] = None,
+            _ => self.known = None,
         }
     }
 
@@ -542,16 +574,8 @@ impl Nodes {
 
 impl Several {
     fn new(known: KnownRing, ring: Ring) -> Self {
-        let nodes = ring.members().len();
         let open = ring.members().iter().map(|_| None).collect();
-        Self {
-            known,
-            ring,
-            open,
-            retries: Retries::new(nodes),
-            owners: Vec::new(),
-            presence: Vec::new(),
-        }
+        Self { known, ring, open, owners: Vec::new(), presence: Vec::new() }
     }
 
     /// A row that cannot be read is nobody's: whoever reads it is told by the agent.
@@ -562,9 +586,9 @@ impl Several {
         digest.blob(BlobOrdinal::new(blob)).map_or(0, |row| self.ring.owner(&row.address))
     }
 
-    fn connect(&mut self, caller: &Caller<'_>, node: usize) -> Result<()> {
+    fn connect(&mut self, caller: &Caller<'_>, node: usize, now: Duration) -> Result<()> {
         let member = &self.ring.members()[node];
-        let (opened, says) = open(caller, &member.endpoint)?;
+        let (opened, says) = open(caller, &member.endpoint, now)?;
         match self.known.heard(&member.name, says.as_ref()) {
             Heard::Same | Heard::Differs(_) => self.open[node] = Some(opened),
             Heard::Wrong => return Err(ClientError::Unexpected),
@@ -591,26 +615,24 @@ impl Several {
         }
         *self = changed;
     }
-
-    fn failed(&mut self, node: usize, began: Duration, now: Duration, error: &ClientError) {
-        if let Some(open) = self.open.get_mut(node) {
-            *open = None;
-            if !matches!(error, ClientError::Interrupted) {
-                self.retries.failed(node, began, now);
-            }
-        }
-    }
 }
 
-/// Connects, asks who it is, and opens what is asked for.
-fn open(caller: &Caller<'_>, endpoint: &Endpoint) -> Result<(Open, Option<Membership>)> {
-    let waiting = Waiting::patiently(caller.interrupt);
-    let Caller { credentials, job, .. } = caller;
-    let mut client = Client::connect_waiting(credentials, endpoint, job, NODE_PATIENCE, waiting)?;
+/// Connects, asks who it is, and opens what is asked for. Whoever does not answer the first word is hung; later
+/// ones may take longer, if it lives.
+fn open(
+    caller: &Caller<'_>,
+    endpoint: &Endpoint,
+    now: Duration,
+) -> Result<(Open, Option<Membership>)> {
+    let Caller { credentials, job, interrupt, .. } = caller;
+    let waiting = Waiting::patiently(interrupt);
+    let mut client = Client::connect_waiting(credentials, endpoint, job, GREETING, waiting)?;
+    let waiting = Waiting::for_the_living(interrupt, endpoint, credentials);
+    client.stream.wait(NODE_PATIENCE, waiting);
     let membership = client.ring()?;
     let handle = match caller.subject {
         Subject::Dataset(digest) => client.open(digest)?,
         Subject::Picks(namespace) => client.pick(namespace, &[])?,
     };
-    Ok((Open { client, handle }, membership))
+    Ok((Open { client, handle, opened_at: now }, membership))
 }

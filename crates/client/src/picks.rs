@@ -25,7 +25,7 @@ use forebay_identity::Credentials;
 use forebay_wire::{BlobLength, ClaimAnswer, GetAnswer, PAYLOAD_SIZE_MAX, PICKS_MAX};
 
 use crate::{
-    Client, Handle, Interrupt, Result, Wanted,
+    Client, Experience, Handle, Interrupt, Result, Wanted,
     nodes::{Caller, Nodes, Subject},
 };
 
@@ -117,6 +117,11 @@ impl Picks {
     #[must_use]
     pub fn known_by(self, credentials: Credentials) -> Self {
         Self { credentials, ..self }
+    }
+
+    /// What it knows of nodes: others of its process may know more.
+    pub fn experience(&mut self) -> &mut Experience {
+        self.nodes.experience()
     }
 
     /// What bytes are called.
@@ -325,7 +330,8 @@ impl Picks {
             Some(digest) => Subject::Dataset(digest),
             None => Subject::Picks(namespace.id()),
         };
-        act(nodes, &Caller { subject, job, credentials, interrupt })
+        let began = nodes.experience().now();
+        act(nodes, &Caller { subject, job, credentials, interrupt, began })
     }
 }
 

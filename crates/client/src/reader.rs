@@ -19,7 +19,7 @@ use forebay_identity::Credentials;
 use forebay_wire::{BlobRange, GetAnswer, PAYLOAD_SIZE_MAX};
 
 use crate::{
-    Client, ClientError, Handle, Interrupt, Result, View, Wanted,
+    Client, ClientError, Experience, Handle, Interrupt, Result, View, Wanted,
     nodes::{Caller, Nodes, Shares, Subject},
     waiting::Waiting,
 };
@@ -97,6 +97,11 @@ impl Reader {
     #[must_use]
     pub fn known_by(self, credentials: Credentials) -> Self {
         Self { credentials, ..self }
+    }
+
+    /// What it knows of nodes: others of its process may know more.
+    pub fn experience(&mut self) -> &mut Experience {
+        self.nodes.experience()
     }
 
     /// Whether the node, if it is alone, has failed since this was last asked, and is worth starting anew.
@@ -278,8 +283,8 @@ impl Reader {
     fn with_nodes<T>(&mut self, act: impl FnOnce(&mut Nodes, &Caller<'_>) -> T) -> T {
         self.notice_fork();
         let Self { nodes, digest, job, credentials, interrupt, .. } = self;
-        let subject = Subject::Dataset(digest);
-        act(nodes, &Caller { subject, job, credentials, interrupt })
+        let (subject, began) = (Subject::Dataset(digest), nodes.experience().now());
+        act(nodes, &Caller { subject, job, credentials, interrupt, began })
     }
 
     /// The node that manages the dataset is the first in its order that answers.
@@ -294,7 +299,8 @@ impl Reader {
     fn with_agent<T>(&mut self, act: impl FnOnce(&mut Client, Handle) -> Result<T>) -> Result<T> {
         self.notice_fork();
         if self.agent.is_none() {
-            let waiting = Waiting::for_the_living(&self.interrupt, &self.agent_at);
+            let waiting =
+                Waiting::for_the_living(&self.interrupt, &self.agent_at, &Credentials::default());
             self.agent = Some(connect(
                 &Credentials::default(),
                 &self.agent_at,

@@ -174,14 +174,21 @@ impl Stream {
         self.guarded(|stream| stream.fill(bytes, Duration::ZERO))
     }
 
-    /// Does something with less patience: no longer than this, if it is said.
+    /// Does something with less patience: no longer than this, if it is said; others have had the rest.
     pub fn sooner<T>(&mut self, within: Option<Duration>, act: impl FnOnce(&mut Self) -> T) -> T {
         let patience = self.patience;
+        let left = within.unwrap_or(patience);
+        self.waiting.others = patience.saturating_sub(left);
         // What is there already must have time to be read.
-        self.patience = within.map_or(patience, |within| within.clamp(SLICE, patience.max(SLICE)));
+        self.patience = left.clamp(SLICE, patience.max(SLICE));
         let done = act(self);
-        self.patience = patience;
+        (self.patience, self.waiting.others) = (patience, Duration::ZERO);
         done
+    }
+
+    /// From now on answers are waited for like this.
+    pub fn wait(&mut self, patience: Duration, waiting: Waiting) {
+        (self.patience, self.waiting) = (patience, waiting);
     }
 
     /// The other side has said something that leaves the two out of step.

@@ -5,15 +5,16 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use forebay_core::{Endpoint, doubt::Doubt};
+use forebay_core::{
+    Endpoint,
+    doubt::{Doubt, greeting_after},
+};
 use forebay_identity::Credentials;
 
 use crate::{Client, ClientError, Result};
 
 /// How long one slice is.
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
-/// Whoever lives answers a greeting within this.
-const GREETING: Duration = Duration::from_secs(5);
 
 /// Says whether the user has interrupted the job; asked while something is awaited.
 #[derive(Clone, Default)]
@@ -36,20 +37,26 @@ impl fmt::Debug for Interrupt {
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     interrupt: Interrupt,
-    /// Whom to greet.
-    doubted: Option<(Endpoint, Doubt)>,
+    /// Whom to greet, and as whom.
+    doubted: Option<(Endpoint, Credentials, Doubt)>,
+    /// How long others were waited for since the other side was asked.
+    pub others: Duration,
 }
 
 impl Waiting {
     /// Until the answer is there, the patience ends or the user interrupts.
     pub fn patiently(interrupt: &Interrupt) -> Self {
-        Self { interrupt: interrupt.clone(), doubted: None }
+        Self { interrupt: interrupt.clone(), ..Self::default() }
     }
 
     /// Likewise, but only for one who lives: somebody at this socket answers greetings.
-    pub fn for_the_living(interrupt: &Interrupt, agent: &Endpoint) -> Self {
-        let doubted = Some((agent.clone(), Doubt::default()));
-        Self { interrupt: interrupt.clone(), doubted }
+    pub fn for_the_living(
+        interrupt: &Interrupt,
+        whom: &Endpoint,
+        credentials: &Credentials,
+    ) -> Self {
+        let doubted = Some((whom.clone(), credentials.clone(), Doubt::default()));
+        Self { interrupt: interrupt.clone(), doubted, ..Self::default() }
     }
 
     /// A slice has passed; nothing has arrived for so long.
@@ -57,11 +64,15 @@ impl Waiting {
         if self.interrupt.0.as_ref().is_some_and(|has_happened| has_happened()) {
             return Err(ClientError::Interrupted);
         }
-        if let Some((path, doubt)) = &mut self.doubted
-            && doubt.arises(silent)
+        if let Some((whom, credentials, doubt)) = &mut self.doubted
+            && doubt.arises(silent + self.others)
         {
-            let waiting = Self::patiently(&self.interrupt);
-            Client::connect_waiting(&Credentials::default(), path, "", GREETING, waiting)?;
+            let (waiting, within) = (Self::patiently(&self.interrupt), greeting_after(self.others));
+            match Client::connect_waiting(credentials, whom, "", within, waiting) {
+                // Whoever refuses lives.
+                Err(error) if !error.is_refusal() => return Err(error),
+                _ => {}
+            }
         }
         Ok(())
     }
