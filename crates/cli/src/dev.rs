@@ -67,7 +67,7 @@ pub struct OriginArgs {
 /// A share of requests, from none to all of them.
 pub fn parse_share(text: &str) -> Result<f64, String> {
     let share = text.parse::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
-    share.ok_or_else(|| "a share is from 0 to 1, such as 0.005".to_owned())
+    share.ok_or_else(|| "a share lies between 0 and 1, such as 0.005".to_owned())
 }
 
 pub async fn run(command: Command) -> anyhow::Result<Verdict> {
