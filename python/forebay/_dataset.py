@@ -149,7 +149,7 @@ class Dataset:
         elif layout is not None or rebuild:
             raise ValueError("`layout` and `rebuild` are for URLs, of which a digest is built here")
         self._digest = _open(source)
-        self._names = tuple(columns)
+        self._column_names = tuple(columns)
         self._columns = [_column(self._digest, name) for name in columns]
         self._transform = transform
         self._views = views
@@ -269,7 +269,7 @@ class Dataset:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._digest = _open(self._job.digest)
-        self._columns = [_column(self._digest, name) for name in self._names]
+        self._columns = [_column(self._digest, name) for name in self._column_names]
         self._reader = self._job.reader(self._digest, self._name)
         self._local()
 

@@ -203,7 +203,7 @@ def _short_path() -> Path:
     """For a directory with a socket, whose path must be short: if need be not in ``TMPDIR``."""
     name, named = f"{PREFIX}{secrets.token_hex(6)}", tempfile.gettempdir()
     room = SOCKET_PATH_MAX - len(os.fsencode(f"/{name}/agent.sock"))
-    return Path(named if len(named) <= room else "/tmp") / name
+    return Path(named if len(os.fsencode(named)) <= room else "/tmp") / name
 
 
 #: Of jobs that this process has ended.

@@ -14,4 +14,4 @@ def warn(message: str) -> None:
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, RuntimeWarning, stacklevel=level - 1)
+    warnings.warn(message, RuntimeWarning, stacklevel=level)

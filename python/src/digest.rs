@@ -68,7 +68,7 @@ impl Digest {
         self.digest.columns().iter().map(|(name, _)| name.as_str()).collect()
     }
 
-    /// The object that an item is of, or the first of them; below the digest's origin.
+    /// The object that an item is of, below the digest's origin.
     fn object(&self, item: u64) -> PyResult<String> {
         let [item] = self.ordinals(&[item])?[..] else { unreachable!("one for one") };
         let object = self.digest.object(item).map_err(|error| damaged(&error))?;

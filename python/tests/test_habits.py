@@ -166,3 +166,30 @@ def test_the_examples_of_the_docstrings(world: World, what: str) -> None:
         runner.run(test)
     assert runner.summarize().failed == 0
     assert runner.tries > 0
+
+
+def test_what_a_loader_does_not_take_is_told_what_does(world: World) -> None:
+    dataset: Any = world.dataset(cache=None)
+    others: list[tuple[Any, str]] = [
+        (torch.utils.data.Subset(dataset, [1, 2]), "SubsetRandomSampler"),
+        (forebay.IterableDataset(dataset), "torch.utils.data.DataLoader"),
+        ([1, 2, 3], "forebay.wrap"),
+    ]
+    for other, instead in others:
+        with pytest.raises(TypeError, match=instead):
+            forebay.DataLoader(other)
+
+
+def test_warnings_are_of_the_users_own_line(world: World, tmp_path: Path) -> None:
+    dataset = world.dataset(cache=tmp_path / "nobody.sock")
+    with pytest.warns(RuntimeWarning, match="nobody answers") as told:
+        dataset[3]
+    assert told[0].filename == __file__
+
+
+def test_a_state_beyond_the_end_of_ones_own_sampler_is_refused(world: World) -> None:
+    dataset = world.dataset(cache=None)
+    long, short = (forebay.DataLoader(dataset, 16, sampler=range(end)) for end in (200, 32))
+    list(islice(long, 5))
+    with pytest.raises(forebay.StateError, match="5 batches, which the sampler does not have"):
+        short.load_state_dict(long.state_dict())

@@ -254,3 +254,28 @@ def test_without_memory_to_share_batches_are_pickled(
     with pytest.warns(RuntimeWarning, match="no memory to share with workers"):
         items = [item for batch in loader for item in batch]
     assert [bytes(item) for item in items] == CONTENTS
+
+
+def test_loaders_that_take_turns_keep_their_connections(world: World, own_node: Path) -> None:
+    """What is asked ahead by one is not given up for the other: that would close its connection."""
+    dataset = world.dataset()
+    warm(dataset)
+    loaders = [forebay.DataLoader(dataset, 4, shuffle=True, collate_fn=list) for _ in range(3)]
+
+    def connections() -> int:
+        node = dataset.stats()["node"]
+        assert node is not None
+        return node["connections"]
+
+    before = connections()
+    for batches in zip(*loaders, strict=True):
+        assert [len(batch) for batch in batches] in ([4] * 3, [3] * 3)
+    assert connections() - before < 20, "and not two for each of 153 batches"
+
+
+def test_views_need_somebody_to_collate_them(world: World) -> None:
+    views = world.dataset(cache=None, views=True)
+    with pytest.raises(ValueError, match="PyTorch cannot collate views"):
+        forebay.DataLoader(views, 4)
+    made = world.dataset(cache=None, views=True, transform=len)
+    assert sum(len(batch) for batch in forebay.DataLoader(made, 4)) == ITEMS
