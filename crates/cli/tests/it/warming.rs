@@ -137,6 +137,7 @@ fn the_doctor_finds_what_is_wrong() {
         "socket",
         "digest",
         "origin",
+        "objects",
         "clock",
         "kernel",
         "space",
@@ -146,6 +147,15 @@ fn the_doctor_finds_what_is_wrong() {
     for check in ["io_uring", "direct I/O", "memory", "open files"] {
         assert_ne!(state(&findings, check), "", "it is looked at");
     }
+
+    let objects = scene.place.data();
+    fs::write(objects.join("come-since"), "new").unwrap();
+    let found = |scene: &Scene| doctor(scene, &["--digest", "x.digest"]).json();
+    assert_eq!(state(&found(&scene), "objects"), "warning", "the rest can be read");
+    fs::remove_file(objects.join("come-since")).unwrap();
+    let last = fs::read_dir(&objects).unwrap().map(|entry| entry.unwrap().path()).max().unwrap();
+    fs::write(last, "another").unwrap();
+    assert_eq!(state(&found(&scene), "objects"), "failed");
 
     fs::write(scene.place.out("bad.toml"), "capcity = \"5GB\"").unwrap();
     let ran = doctor(&scene, &["--config", "bad.toml", "--digest", "none.digest"]);
