@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,17 @@ import forebay
 BROKEN = 42
 
 WORKERS: list[dict[str, Any]] = [{}, {"num_workers": 2}]
+
+
+def decoder_of_all_but(some: slice) -> Callable[[bytes], bytes]:
+    """A transform that cannot read some of the items."""
+
+    def decode(item: bytes) -> bytes:
+        if item in CONTENTS[some]:
+            raise ValueError("no image")
+        return item
+
+    return decode
 
 
 @pytest.fixture
@@ -37,11 +49,7 @@ def test_skipped_items_are_counted_and_named(broken_world: World, workers: Any) 
 
 @pytest.mark.filterwarnings("ignore:item:RuntimeWarning")
 def test_what_a_transform_cannot_read_is_skipped(world: World) -> None:
-    def decode(item: bytes) -> bytes:
-        if item in CONTENTS[16:48]:
-            raise ValueError("no image")
-        return item
-
+    decode = decoder_of_all_but(slice(16, 48))
     dataset = world.dataset(cache=None, transform=decode)
     loader = forebay.DataLoader(dataset, batch_size=16, on_error="skip", collate_fn=list)
     batches = list(loader)
@@ -86,11 +94,7 @@ def test_what_makes_no_sense_is_refused(world: World, tmp_path: Path) -> None:
 
 
 def test_the_first_skipped_items_are_told_of(world: World) -> None:
-    def decode(item: bytes) -> bytes:
-        if item in CONTENTS[20:40]:
-            raise ValueError("no image")
-        return item
-
+    decode = decoder_of_all_but(slice(20, 40))
     dataset = world.dataset(cache=None, transform=decode)
     loader = forebay.DataLoader(dataset, batch_size=16, on_error="skip", collate_fn=list)
     with pytest.warns(RuntimeWarning) as told:
