@@ -30,6 +30,7 @@ impl Steps {
             self.count,
             arguments.join(" ")
         );
+        forget_this_package(command);
         let started = Instant::now();
         let status =
             command.status().map_err(|error| format!("{name}: cannot run {program}: {error}"))?;
@@ -49,6 +50,17 @@ impl Steps {
             eprintln!("{:>8.1} s  {name}", took.as_secs_f64());
         }
         eprintln!("{:>8.1} s  in all; every step passed", total.as_secs_f64());
+    }
+}
+
+/// Cargo tells whom it runs what package that is. Build scripts that listen to it (`ring`'s) would take every
+/// command for a change, and half of the tree would be built again whenever people call cargo by themselves.
+fn forget_this_package(command: &mut Command) {
+    for (name, _) in env::vars_os() {
+        let told = name.to_string_lossy();
+        if told.starts_with("CARGO_PKG_") || told.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
     }
 }
 
