@@ -43,7 +43,8 @@ pub struct Args {
     /// most half of what is free.
     #[arg(long, value_name = "SIZE", env = "FOREBAY_CAPACITY")]
     capacity: Option<ByteSize>,
-    /// How much memory is used for blobs that were just put or are read again; by default 256MiB.
+    /// How much memory is used for blobs that were just put or are read again; by default a sixteenth of the
+    /// machine's (or the container's), from 256MiB to 16GiB.
     #[arg(long, value_name = "SIZE")]
     memory: Option<ByteSize>,
     /// How much memory is shared with clients of this machine, with all of them together; by default 512MiB,

@@ -17,12 +17,16 @@ use forebay_core::{
 use forebay_flash::io::Backend;
 use rustix::process::geteuid;
 
-use crate::{blobs::backend, nodes, tenant_config::TenantConfig};
+use crate::{blobs::backend, machine, nodes, tenant_config::TenantConfig};
 
 /// What a node keeps at most, unless it is told otherwise or the disk has less than twice as much free.
 const CAPACITY_DEFAULT: ByteSize = ByteSize::gb(20);
 /// Each may take some memory: up to 32 MiB of payload on its way out, and 16 MiB on its way in.
 const CONNECTIONS_MAX: usize = 1 << 16;
+/// What a node takes of the memory there is for blobs, unless it is told otherwise, and its limits.
+const MEMORY_SHARE: u64 = 16;
+const MEMORY_MIN: ByteSize = ByteSize::mib(256);
+const MEMORY_MAX: ByteSize = ByteSize::mib(16 << 10);
 /// What a node needs to be of any use.
 const CAPACITY_MIN: ByteSize = ByteSize::mib(8);
 
@@ -95,7 +99,7 @@ impl Default for Config {
             region_size: None,
             io: Backend::Auto,
             capacity: None,
-            memory: ByteSize::mib(256),
+            memory: default_memory(),
             segments: ByteSize::mib(512),
             lease: Duration::from_secs(10),
             connections: 512,
@@ -133,7 +137,11 @@ const KEYS: [(&str, &str, &str); 25] = [
         "\"64MiB\"",
         "the unit of eviction, for new devices; a power of two from 1MiB to 64MiB",
     ),
-    ("memory", "\"256MiB\"", "memory for blobs that are read again and again; \"0B\" for none"),
+    (
+        "memory",
+        "\"2GiB\"",
+        "memory for blobs that are read again and again; by default a sixteenth of the machine's; \"0B\" for none",
+    ),
     (
         "segments",
         "\"512MiB\"",
@@ -222,7 +230,10 @@ impl Config {
             "region_size" => self.region_size = unless(AUTO, text()?, |text| Ok(text.parse()?))?,
             "io" => self.io = backend(text()?)?,
             "capacity" => self.capacity = unless(AUTO, text()?, |text| Ok(text.parse()?))?,
-            "memory" => self.memory = text()?.parse()?,
+            "memory" => {
+                let said = unless(AUTO, text()?, |text| Ok(text.parse()?))?;
+                self.memory = said.unwrap_or_else(default_memory);
+            }
             "segments" => self.segments = text()?.parse()?,
             "lease" => self.lease = time(text()?)?,
             "connections" => {
@@ -309,7 +320,7 @@ impl Config {
             "socket" => quoted(&default_socket().display()),
             "directory" => quoted(&default_directory().display()),
             "devices" | "namespaces" | "tenants" | "nodes" => Some("[]".to_owned()),
-            "capacity" | "region_size" => quoted(&AUTO),
+            "capacity" | "region_size" | "memory" => quoted(&AUTO),
             "listen" | "tls_certificate" | "tls_key" | "tls_clients" | "metrics" | "idle_exit"
             | "name" | "cluster_token" | "cluster_authority" => quoted(&NONE),
             _ => None,
@@ -402,6 +413,12 @@ pub fn default_socket() -> PathBuf {
         Some(directory) => PathBuf::from(directory).join("forebay/node.sock"),
         None => format!("/tmp/forebay-{}/node.sock", geteuid().as_raw()).into(),
     }
+}
+
+/// A sixteenth of what there is: enough that small datasets lie in memory, and little beside what jobs need.
+fn default_memory() -> ByteSize {
+    let share = machine::memory().map_or(MEMORY_MIN, |there| ByteSize(there.0 / MEMORY_SHARE));
+    share.clamp(MEMORY_MIN, MEMORY_MAX)
 }
 
 fn default_directory() -> PathBuf {

@@ -15,6 +15,7 @@ mod health;
 mod hot;
 mod http;
 mod listen;
+mod machine;
 mod managing;
 mod network;
 mod node;

@@ -1,0 +1,80 @@
+//! How much memory there is for this process: the machine's, or what its control group is left.
+//!
+//! In a container the machine's own figure is of no use: whoever takes a share of that is killed.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use forebay_core::ByteSize;
+
+/// Where control groups of both versions are.
+const GROUPS: &str = "/sys/fs/cgroup";
+
+/// What this process may use, if the system says so.
+pub(crate) fn memory() -> Option<ByteSize> {
+    let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| total(&text));
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let limits = limit_files(&groups, Path::new(GROUPS));
+    let limits = limits.iter().filter_map(|file| {
+        // A group without a limit says "max", or a number beyond all memory.
+        fs::read_to_string(file).ok()?.trim().parse().ok().map(ByteSize)
+    });
+    machine.into_iter().chain(limits).min()
+}
+
+/// `MemTotal` of `/proc/meminfo`.
+fn total(meminfo: &str) -> Option<ByteSize> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse().ok().map(ByteSize::kib)
+}
+
+/// The limits of the groups that `/proc/self/cgroup` names, and of all groups around them.
+fn limit_files(own: &str, groups: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for line in own.lines() {
+        let mut fields = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next())
+        else {
+            continue;
+        };
+        let (root, file) = if controllers.is_empty() {
+            (groups.to_owned(), "memory.max")
+        } else if controllers.split(',').any(|controller| controller == "memory") {
+            (groups.join("memory"), "memory.limit_in_bytes")
+        } else {
+            continue;
+        };
+        let path = Path::new(path.trim_start_matches('/'));
+        files.extend(path.ancestors().map(|group| root.join(group).join(file)));
+    }
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_of_both_versions_are_looked_for() {
+        let own = "5:cpu,cpuacct:/jobs\n4:memory:/jobs/one\n0::/user.slice/two\nnonsense\n";
+        let found = limit_files(own, Path::new("/g"));
+        let expected = [
+            "/g/memory/jobs/one/memory.limit_in_bytes",
+            "/g/memory/jobs/memory.limit_in_bytes",
+            "/g/memory/memory.limit_in_bytes",
+            "/g/user.slice/two/memory.max",
+            "/g/user.slice/memory.max",
+            "/g/memory.max",
+        ];
+        assert_eq!(found, expected.map(PathBuf::from));
+    }
+
+    #[test]
+    fn the_machine_says_how_much_it_has() {
+        assert_eq!(total("MemTotal:       16 kB\nMemFree: 1 kB\n"), Some(ByteSize::kib(16)));
+        assert_eq!(total("MemFree: 1 kB\n"), None);
+        assert!(memory().is_some_and(|memory| memory > ByteSize::mib(64)), "this is Linux");
+    }
+}
