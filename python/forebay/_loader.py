@@ -376,6 +376,8 @@ class _Iteration:
         #: When the last batch was asked for, and how long it was waited for.
         self._last: tuple[float, float] | None = None
         self._fenced: ForebayError | None = None
+        #: Batches that the node was asked for ahead.
+        self._asked: list[list[int]] = []
         # What workers have handed over is counted, whatever comes in between.
         survives = isinstance(inner, _workers.SurvivingIterator)
         self._hold: Callable[[], Any] = held if survives else nullcontext
@@ -433,10 +435,14 @@ class _Iteration:
         self._ask_ahead(epoch)
 
     def _ask_ahead(self, epoch: Epoch) -> None:
-        """Without workers the node reads the next batch while this one is decoded and used."""
-        batch = epoch.after_next() if self._loader.num_workers == 0 else None
-        if batch is not None:
-            self._loader._order.dataset.ask(batch)
+        """Without workers the node reads the next batches while this one is decoded and used."""
+        if self._loader.num_workers > 0:
+            return
+        following = epoch.after_next()
+        for batch in following:
+            if not any(batch is asked for asked in self._asked):
+                self._loader._order.dataset.ask(batch)
+        self._asked = following
 
     def _given(self) -> int | None:
         """Batches that PyTorch has handed over, or whose error; ``None`` if it does not tell."""

@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
+from itertools import islice
 from typing import Any
 
 import torch
@@ -24,8 +25,11 @@ from forebay._wrap import Wrapped
 #: What a loader reads.
 Source = Dataset | Wrapped
 
-#: Batches that are drawn at least: while one is read, the node is asked for the next.
-AHEAD_MIN = 2
+#: Batches that the node is asked for while another is read: with one alone, its device would have
+#: nothing to do whenever that one is ready before its turn.
+ASKED_AHEAD = 2
+#: Batches that are drawn at least.
+AHEAD_MIN = 1 + ASKED_AHEAD
 
 
 class Epoch(ABC):
@@ -60,9 +64,9 @@ class Epoch(ABC):
         self._taken.append(self._ahead.popleft())
         return self._taken[-1]
 
-    def after_next(self) -> list[int] | None:
-        """The batch after the one that is taken next, if it is drawn."""
-        return self._ahead[1] if len(self._ahead) > 1 else None
+    def after_next(self) -> list[list[int]]:
+        """Those that follow the batch that is taken next, as far as the node is asked for them."""
+        return list(islice(self._ahead, 1, 1 + ASKED_AHEAD))
 
     def give_back(self) -> None:
         """What was asked for and did not arrive comes again: a Ctrl-C has ended the wait for it."""

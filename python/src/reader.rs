@@ -33,7 +33,7 @@ use crate::{
     view::View,
 };
 
-/// Batches that may be asked for ahead: each has a connection, and a segment, of its own. That is two for each of
+/// Batches that may be asked for ahead: each has a connection, and a segment, of its own. That is three for each of
 /// several loaders that read one dataset in turn; beyond, the oldest is given up, which closes its connection.
 const ASKED_MAX: usize = 16;
 
