@@ -98,7 +98,7 @@ fn installed(
     let absolute = env::current_dir().map_err(|error| error.to_string())?.join(path);
     let mut install = Command::new("sh");
     if fs::read_to_string(&stamp).is_ok_and(|installed| installed == pinned) {
-        install.args(["-c", "echo the environment is up to date"]);
+        install.args(["-c", "echo the environment is up to date >&2"]);
     } else {
         // Both commands are one step, since neither is of any use without the other.
         let script = "rm -rf \"$0\" && python3 -m venv \"$0\" && \"$0\"/bin/pip install --quiet --requirement \"$1\"";
