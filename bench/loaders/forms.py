@@ -1,4 +1,7 @@
-"""What becomes of a batch: bytes as they are, tensors, or pictures. The same for everybody."""
+"""What becomes of a batch: bytes as they are, tensors, or pictures. The same for everybody.
+
+``views`` is bytes as well, for which each loader may hand out memory that it has anyway.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,14 @@ def _picture(content: Any) -> torch.Tensor:
     return torch.from_numpy(np.array(cut)).permute(2, 0, 1)
 
 
-_FORMS: dict[str, Collate] = {"bytes": as_bytes, "tensors": as_tensors, "decoded": as_pictures}
+_FORMS: dict[str, Collate] = {
+    "bytes": as_bytes,
+    "views": as_bytes,
+    "tensors": as_tensors,
+    "decoded": as_pictures,
+}
+#: Forms in which items stay what they are.
+PLAIN = ("bytes", "views")
 
 
 def touch(batch: Batch) -> int:

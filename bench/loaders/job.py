@@ -102,12 +102,12 @@ class Job:
         samples = checksum = 0
         for batch in self.loader:
             samples += len(batch)
-            if self.task.form == "bytes":
+            if self.task.form in forms.PLAIN:
                 checksum += sum(zlib.crc32(content) for content in batch)
         items = self.task.items
         if samples != items.count:
             raise RuntimeError(f"{samples} samples instead of {items.count}")
-        if self.task.form == "bytes" and checksum != items.checksum:
+        if self.task.form in forms.PLAIN and checksum != items.checksum:
             raise RuntimeError("the items that came are not the items that were written")
         return {}
 

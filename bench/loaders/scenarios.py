@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loaders.peers import BOTO3, FILES, RIVALS, Peer
+from loaders.peers import BOTO3, FILES, LITDATA, RIVALS, WEBDATASET, Peer
 
 #: Pairs for rows with a target, and for the others; and both in a quick run.
 PAIRS, PAIRS_OPEN, PAIRS_QUICK, PAIRS_OPEN_QUICK = 15, 5, 5, 3
@@ -59,12 +59,23 @@ class Scenario:
 
 ALL = (
     Scenario("in-process", "warm, bytes, no workers", (FILES,), workers=0, target=0.8),
+    Scenario("in-process-views", "warm, views, no workers", (FILES,), "views", 0, target=0.8),
     Scenario("workers", "warm, bytes, two workers", (FILES,), workers=2, target=3.0),
+    Scenario("workers-views", "warm, views, two workers", (FILES,), "views", 2, target=3.0),
     Scenario("collated", "warm, tensors, two workers", (FILES,), "tensors", 2, target=1.0),
     Scenario(
         "capped",
         "warm, bytes, page cache capped",
         (*RIVALS, BOTO3, FILES),
+        is_capped=True,
+        target=2.0,
+        is_against_the_best=True,
+    ),
+    Scenario(
+        "capped-views",
+        "warm, views, page cache capped",
+        (LITDATA, WEBDATASET),
+        "views",
         is_capped=True,
         target=2.0,
         is_against_the_best=True,

@@ -40,7 +40,7 @@ class Task:
 
     origin: Origin
     items: Items
-    #: ``bytes``, ``tensors`` or ``decoded``.
+    #: ``bytes``, ``views``, ``tensors`` or ``decoded``.
     form: str
     workers: int
     #: A directory for whatever the loader keeps; all jobs' together, if it shares.

@@ -24,7 +24,7 @@ class Collate:
     """In process an item is a view of a mapped chunk; between processes a view cannot travel."""
 
     def __init__(self, task: Task) -> None:
-        self.form, self.travels = task.form, task.workers > 0 and task.form == "bytes"
+        self.form, self.travels = task.form, task.workers > 0 and task.form in forms.PLAIN
 
     def __call__(self, contents: Sequence[Any]) -> Any:
         if self.travels:

@@ -49,7 +49,13 @@ def loader(task: Task) -> Iterable[Any]:
         "access_key": origin.access_key,
         "secret_key": origin.secret_key,
     }
-    dataset = forebay.Dataset(_digest(task.items), cache=_socket(task), storage_options=options)
+    # Whoever makes something else of an item needs no copy of it first.
+    dataset = forebay.Dataset(
+        _digest(task.items),
+        cache=_socket(task),
+        storage_options=options,
+        views=task.form != "bytes",
+    )
     return forebay.DataLoader(
         dataset,
         shuffle=True,
