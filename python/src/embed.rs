@@ -68,7 +68,7 @@ impl Tables {
         (self.opened.uses_ring(), self.opened.is_direct())
     }
 
-    /// Pools the bags of every table into the rows of `out`.
+    /// Pools the bags of every table into the rows of `out`, table after table.
     #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
     fn lookup(
         &self,
@@ -89,7 +89,7 @@ impl Tables {
         done.map_err(|error| unusable(&error))
     }
 
-    /// Puts the rows of one key per table and sample side by side into `out`; a row of `keys` is a table's.
+    /// Puts the rows of one key per table and sample into `out`, table after table; a row of `keys` is a table's.
     #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
     fn lookup_single(
         &self,
