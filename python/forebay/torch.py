@@ -122,13 +122,23 @@ class _Bags(NamedTuple):
         return torch.arange(self.bags) * self.length
 
 
+def _are_indices(tensor: Tensor) -> bool:
+    """Whether they can be handed over as they are."""
+    return (
+        tensor.dtype is torch.int64
+        and tensor.dim() == 1
+        and tensor.is_cpu
+        and tensor.is_contiguous()
+    )
+
+
 def _indices(tensor: Tensor) -> Tensor:
+    if _are_indices(tensor):
+        return tensor
     if tensor.device.type != "cpu":
         raise ValueError(f"keys are on {tensor.device}; tables are looked up on the CPU")
     if tensor.dtype not in (torch.int64, torch.int32):
         raise ValueError(f"keys are of {tensor.dtype}; they have to be of int64 or int32")
-    if tensor.dtype == torch.int64 and tensor.dim() == 1 and tensor.is_contiguous():
-        return tensor
     return tensor.detach().reshape(-1).to(torch.int64).contiguous()
 
 
@@ -329,6 +339,20 @@ class EmbeddingBag(_Lookup):
     ) -> Tensor:
         """As ``torch.nn.EmbeddingBag.forward``."""
         last = self.include_last_offset
+        if (
+            offsets is not None
+            and per_sample_weights is None
+            and self._pooled_here
+            and _are_indices(input)
+            and _are_indices(offsets)
+        ):
+            # The most common call takes the shortest way.
+            count = offsets.shape[0]
+            pooled = torch.empty((max(count - 1, 0) if last else count, self.embedding_dim))
+            self._tables.lookup_bags(
+                input.numpy(), offsets.numpy(), last, self.padding_idx, self.mode, pooled.numpy()
+            )
+            return pooled
         bags = _Bags.cut(input, offsets, last, per_sample_weights, single=False)
         (pooled,) = self._look_up([bags])
         return pooled
