@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use forebay_core::embedding::{Key, KeyMap, TableId};
+use memmap2::{Advice, MmapMut};
 
 use crate::{file::DataFile, format::Layout, slab::Slab};
 
@@ -180,7 +181,7 @@ impl<'a> View<'a> {
 pub(crate) struct Whole {
     width: usize,
     rows: u64,
-    bytes: Vec<u8>,
+    bytes: MmapMut,
     /// A bit for every row that is here,
     present: Vec<u64>,
     /// and how many are not.
@@ -195,7 +196,7 @@ impl Whole {
         Self {
             width: layout.row_bytes() as usize,
             rows: layout.rows,
-            bytes: vec![0; bytes],
+            bytes: noughts(bytes),
             present: vec![0; words],
             missing: layout.rows,
         }
@@ -233,6 +234,15 @@ impl Whole {
             self.bytes[index * self.width..(index + 1) * self.width].copy_from_slice(bytes);
         }
     }
+}
+
+/// Memory in large pages, where there are such: rows lie anywhere in a table, and of small pages the processor does
+/// not know the places of enough.
+fn noughts(bytes: usize) -> MmapMut {
+    let map = MmapMut::map_anon(bytes).expect("whole tables fit into memory");
+    // Where it is not to be had, small ones do.
+    let _ = map.advise(Advice::HugePage);
+    map
 }
 
 /// Asks for these bytes to be brought into the processor's caches, and does not wait for them.
