@@ -122,13 +122,23 @@ class _Bags(NamedTuple):
         return torch.arange(self.bags) * self.length
 
 
+def _are_indices(tensor: Tensor) -> bool:
+    """Whether they can be handed over as they are."""
+    return (
+        tensor.dtype is torch.int64
+        and tensor.dim() == 1
+        and tensor.is_cpu
+        and tensor.is_contiguous()
+    )
+
+
 def _indices(tensor: Tensor) -> Tensor:
+    if _are_indices(tensor):
+        return tensor
     if tensor.device.type != "cpu":
         raise ValueError(f"keys are on {tensor.device}; tables are looked up on the CPU")
     if tensor.dtype not in (torch.int64, torch.int32):
         raise ValueError(f"keys are of {tensor.dtype}; they have to be of int64 or int32")
-    if tensor.dtype == torch.int64 and tensor.dim() == 1 and tensor.is_contiguous():
-        return tensor
     return tensor.detach().reshape(-1).to(torch.int64).contiguous()
 
 
@@ -159,6 +169,8 @@ class _Lookup(nn.Module):
         self._paddings: list[int | None] = [None] * len(sources)
         self._dimensions = [dimension for _, _, dimension in self._shapes]
         self._columns = sum(self._dimensions)
+        alike = len(set(self._dimensions)) == 1
+        self._dimension = self._dimensions[0] if alike else None
         self._pooled_here = all(dtype == "float32" for dtype, _, _ in self._shapes)
 
     def stats(self) -> dict[str, Any]:
@@ -193,12 +205,18 @@ class _Lookup(nn.Module):
                 f"supported for mode='sum' (got mode='{self.mode}')."
             )
         if self._pooled_here and not weighted:
-            pooled = torch.empty((bags[0].bags, self._columns))
-            self._tables.lookup(arguments, self.mode, pooled.view(-1).numpy())
-            if len(bags) == 1:
-                return [pooled]
-            return list(torch.split(pooled, self._dimensions, dim=1))
+            pooled = torch.empty(bags[0].bags * self._columns)
+            self._tables.lookup(arguments, self.mode, pooled.numpy())
+            return self._by_table(pooled, bags[0].bags)
         return self._gather(bags, arguments)
+
+    def _by_table(self, pooled: Tensor, samples: int) -> list[Tensor]:
+        """What lies table after table, as a tensor for each."""
+        if self._dimension is not None:
+            return list(pooled.view(len(self._shapes), samples, self._dimension).unbind())
+        sizes = [samples * dimension for dimension in self._dimensions]
+        pieces = zip(torch.split(pooled, sizes), self._dimensions, strict=True)
+        return [piece.view(samples, dimension) for piece, dimension in pieces]
 
     def _gather(self, bags: list[_Bags], arguments: list[_native.Bags]) -> list[Tensor]:
         """Fetches the rows, and leaves the arithmetic to PyTorch itself."""
@@ -321,6 +339,20 @@ class EmbeddingBag(_Lookup):
     ) -> Tensor:
         """As ``torch.nn.EmbeddingBag.forward``."""
         last = self.include_last_offset
+        if (
+            offsets is not None
+            and per_sample_weights is None
+            and self._pooled_here
+            and _are_indices(input)
+            and _are_indices(offsets)
+        ):
+            # The most common call takes the shortest way.
+            count = offsets.shape[0]
+            pooled = torch.empty((max(count - 1, 0) if last else count, self.embedding_dim))
+            self._tables.lookup_bags(
+                input.numpy(), offsets.numpy(), last, self.padding_idx, self.mode, pooled.numpy()
+            )
+            return pooled
         bags = _Bags.cut(input, offsets, last, per_sample_weights, single=False)
         (pooled,) = self._look_up([bags])
         return pooled
@@ -397,7 +429,8 @@ class EmbeddingCollection(_Lookup):
 
         ``inputs`` and ``offsets`` hold what ``torch.nn.EmbeddingBag`` takes for each table: a list,
         or a tensor whose first dimension is the table. Without offsets, keys in one dimension are a
-        bag each. The results are views of one tensor, in which a sample's rows lie side by side.
+        bag each. The results are contiguous, as ``torch.nn.EmbeddingBag``'s are, and views of one
+        tensor in which they lie one after the other.
         """
         count = len(self._shapes)
         if (
@@ -430,10 +463,11 @@ class EmbeddingCollection(_Lookup):
 
     def _look_up_single(self, keys: Tensor) -> list[Tensor]:
         """One key per table and sample, and no time to lose."""
-        pooled = torch.empty((keys.shape[1], self._columns))
+        samples = keys.shape[1]
+        pooled = torch.empty(samples * self._columns)
         keys = _indices(keys).view(keys.shape)
-        self._tables.lookup_single(keys.numpy(), self._paddings, pooled.view(-1).numpy())
-        return list(torch.split(pooled, self._dimensions, dim=1))
+        self._tables.lookup_single(keys.numpy(), self._paddings, pooled.numpy())
+        return self._by_table(pooled, samples)
 
     def prefetch(self, known: Mapping[int, Tensor]) -> int:
         """Brings rows into memory that will be asked for soon.

@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use forebay_core::{ByteSize, embedding::PolicyKind};
 use forebay_embed::{Bags, Io, Options, Pooling, RawRows, Source, Tables as Opened, format::Dtype};
-use numpy::{PyReadonlyArray1, PyReadonlyArray2, PyReadwriteArray1, PyUntypedArrayMethods as _};
+use numpy::{
+    PyReadonlyArray1, PyReadonlyArray2, PyReadwriteArray1, PyReadwriteArray2,
+    PyUntypedArrayMethods as _,
+};
 use pyo3::{exceptions::PyValueError, prelude::*};
 
 use crate::errors::TableError;
@@ -68,7 +71,7 @@ impl Tables {
         (self.opened.uses_ring(), self.opened.is_direct())
     }
 
-    /// Pools the bags of every table into the rows of `out`.
+    /// Pools the bags of every table into the rows of `out`, table after table.
     #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
     fn lookup(
         &self,
@@ -77,19 +80,36 @@ impl Tables {
         mode: &str,
         mut out: PyReadwriteArray1<'_, f32>,
     ) -> PyResult<()> {
-        let pooling = match mode {
-            "sum" => Pooling::Sum,
-            "mean" => Pooling::Mean,
-            "max" => Pooling::Max,
-            _ => return Err(PyValueError::new_err("mode has to be one of sum, mean or max")),
-        };
+        let pooling = pooling(mode)?;
         let bags = bags.iter().map(cut).collect::<PyResult<Vec<_>>>()?;
         let out = out.as_slice_mut()?;
         let done = py.detach(|| self.opened.lookup(&bags, pooling, out));
         done.map_err(|error| unusable(&error))
     }
 
-    /// Puts the rows of one key per table and sample side by side into `out`; a row of `keys` is a table's.
+    /// Pools the bags of the only table into the rows of `out`.
+    #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
+    #[expect(clippy::too_many_arguments, reason = "a tuple takes longer to cross from Python")]
+    fn lookup_bags(
+        &self,
+        py: Python<'_>,
+        keys: PyReadonlyArray1<'_, i64>,
+        offsets: PyReadonlyArray1<'_, i64>,
+        last: bool,
+        padding: Option<i64>,
+        mode: &str,
+        mut out: PyReadwriteArray2<'_, f32>,
+    ) -> PyResult<()> {
+        let (keys, offsets) = (keys.as_slice()?, offsets.as_slice()?);
+        let bags =
+            if last { Bags::from_bounds(keys, offsets) } else { Bags::from_starts(keys, offsets) };
+        let (bags, pooling) = ([bags.padded_with(padding)], pooling(mode)?);
+        let out = out.as_slice_mut()?;
+        let done = py.detach(|| self.opened.lookup(&bags, pooling, out));
+        done.map_err(|error| unusable(&error))
+    }
+
+    /// Puts the rows of one key per table and sample into `out`, table after table; a row of `keys` is a table's.
     #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
     fn lookup_single(
         &self,
@@ -182,6 +202,15 @@ impl Tables {
             ("memory_bytes", stats.memory_bytes),
             ("whole_tables", stats.whole_tables),
         ])
+    }
+}
+
+fn pooling(mode: &str) -> PyResult<Pooling> {
+    match mode {
+        "sum" => Ok(Pooling::Sum),
+        "mean" => Ok(Pooling::Mean),
+        "max" => Ok(Pooling::Max),
+        _ => Err(PyValueError::new_err("mode has to be one of sum, mean or max")),
     }
 }
 

@@ -112,12 +112,29 @@ def test_collection_is_a_list_of_bags(tmp_path: Path) -> None:
             for table, found in enumerate(ours(keys)):
                 assert bits(found) == bits(0.0 + tables[table][keys[table]])
             assert ours(keys)[0].shape == (samples, DIMENSION)
+            assert all(found.is_contiguous() for found in ours(keys))
             ragged = [bags(generator, samples, last=False) for _ in tables]
             ragged = [(keys % 100, offsets) for keys, offsets in ragged]
             found = ours([keys for keys, _ in ragged], [offsets for _, offsets in ragged])
             for weight, (keys, offsets), mine in zip(tables, ragged, found, strict=True):
                 theirs = nn.functional.embedding_bag(keys, weight, offsets, mode="sum")
                 assert bits(mine) == bits(theirs)
+
+
+def test_tables_of_different_dimensions(tmp_path: Path) -> None:
+    tables = [weights(seed)[:, : 3 + 5 * seed].contiguous() for seed in range(3)]
+    written = []
+    for at, weight in enumerate(tables):
+        np.save(tmp_path / f"{at}.npy", weight.numpy())
+        written.append(tmp_path / f"{at}.npy")
+    ours = EmbeddingCollection(written, memory=10_000_000)
+    for samples in (0, 1, 7, 20_000):  # the last one takes several threads
+        keys = torch.randint(0, ROWS, (3, samples), generator=torch.Generator().manual_seed(3))
+        lists = ours([*keys.unsqueeze(2)])
+        for weight, key, one, other in zip(tables, keys, ours(keys), lists, strict=True):
+            assert one.is_contiguous()
+            assert one.shape == (samples, weight.shape[1])
+            assert bits(one) == bits(other) == bits(0.0 + weight[key])
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])

@@ -69,7 +69,8 @@ impl<'a> Bags<'a> {
     }
 
     /// Where a bag begins among the keys, and the bag. The bags have been checked.
-    #[inline]
+    #[expect(clippy::inline_always, reason = "once for every bag; the compiler left it a call")]
+    #[inline(always)]
     pub(crate) fn bag(&self, number: usize) -> (usize, &'a [i64]) {
         let at = |offset: i64| usize::try_from(offset).expect("checked");
         let (start, end) = match self.cut {
@@ -81,6 +82,13 @@ impl<'a> Bags<'a> {
             Cut::Bounds(offsets) => (at(offsets[number]), at(offsets[number + 1])),
         };
         (start, &self.keys[start..end])
+    }
+
+    /// The keys that come `by` places after the `count` keys at `start`, as far as there are any.
+    #[inline]
+    pub(crate) fn ahead(&self, start: usize, count: usize, by: usize) -> &'a [i64] {
+        let from = (start + by).min(self.keys.len());
+        &self.keys[from..(from + count).min(self.keys.len())]
     }
 
     /// The row that a checked key names, unless it is padding.

@@ -15,9 +15,13 @@ pub enum Pooling {
 }
 
 /// Takes the rows of whole bags, in any order of bags.
+///
+/// Bags are numbered table by table: in this order they lie in the output, and in this order they are done, so
+/// that what is written lies together. Sample by sample, each row would be written to another page than the one
+/// before, which costs more than looking it up.
 pub(crate) trait Output: Sized + Send {
-    /// Parts of it for so many threads, each with its samples; one, if it cannot be divided.
-    fn parts(&mut self, samples: usize, threads: usize) -> Vec<(Range<usize>, Self::Part<'_>)>;
+    /// Parts of it for so many threads, each with the numbers of its bags; one, if it cannot be divided.
+    fn parts(&mut self, bags: usize, threads: usize) -> Vec<(Range<usize>, Self::Part<'_>)>;
 
     /// What a thread fills.
     type Part<'a>: Output
@@ -34,19 +38,25 @@ pub(crate) trait Output: Sized + Send {
     );
 }
 
-/// One row of numbers per sample: the pooled bags of all tables, one after the other.
+/// One row of numbers per bag: a table's pooled bags one after the other, table after table.
 pub(crate) struct Pooled<'a> {
     pub pooling: Pooling,
     /// Where each table's columns begin, and how many there are in all.
     pub columns: &'a [usize],
-    /// The sample with which `out` begins.
-    pub first: usize,
+    /// How many bags each table has.
+    pub samples: usize,
+    /// How many numbers come before those of `out`.
+    pub before: usize,
     pub out: &'a mut [f32],
 }
 
 impl Pooled<'_> {
-    fn stride(&self) -> usize {
-        self.columns[self.columns.len() - 1]
+    /// Where the row of a bag lies in `out`.
+    #[inline]
+    fn place(&self, table: usize, sample: usize) -> Range<usize> {
+        let (begin, end) = (self.columns[table], self.columns[table + 1]);
+        let start = self.samples * begin + sample * (end - begin) - self.before;
+        start..start + (end - begin)
     }
 }
 
@@ -56,15 +66,25 @@ impl Output for Pooled<'_> {
     where
         Self: 'a;
 
-    fn parts(&mut self, samples: usize, threads: usize) -> Vec<(Range<usize>, Pooled<'_>)> {
-        let (each, stride) = (samples.div_ceil(threads).max(1), self.stride());
-        let (pooling, columns, begin) = (self.pooling, self.columns, self.first);
-        let pieces = self.out.chunks_mut((each * stride).max(1)).enumerate();
-        let parts = pieces.map(|(piece, out)| {
-            let first = begin + piece * each;
-            (first..(first + each).min(begin + samples), Pooled { pooling, columns, first, out })
+    fn parts(&mut self, bags: usize, threads: usize) -> Vec<(Range<usize>, Pooled<'_>)> {
+        let each = bags.div_ceil(threads).max(1);
+        let mut parts = Vec::with_capacity(threads);
+        let mut before = self.before;
+        for first in (0..bags).step_by(each) {
+            let numbers = first..(first + each).min(bags);
+            let last = numbers.end - 1;
+            let end = self.before + self.place(last / self.samples, last % self.samples).end;
+            parts.push((numbers, before..end));
+            before = end;
+        }
+        let Self { pooling, columns, samples, .. } = *self;
+        let mut left = &mut *self.out;
+        let cut = parts.into_iter().map(|(numbers, places)| {
+            let (out, rest) = std::mem::take(&mut left).split_at_mut(places.len());
+            left = rest;
+            (numbers, Pooled { pooling, columns, samples, before: places.start, out })
         });
-        parts.collect()
+        cut.collect()
     }
 
     #[inline]
@@ -75,15 +95,15 @@ impl Output for Pooled<'_> {
         _: usize,
         rows: impl Iterator<Item = (usize, &'a [u8])>,
     ) {
-        let start = (sample - self.first) * self.stride();
-        let out = &mut self.out[start + self.columns[table]..start + self.columns[table + 1]];
+        let place = self.place(table, sample);
+        let out = &mut self.out[place];
         let mut count = 0_u32;
         for (_, row) in rows {
             let numbers = row.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
             match (count, self.pooling) {
                 // As a sum that begins with nought: -0 becomes 0, as it does in PyTorch.
                 (0, Pooling::Sum | Pooling::Mean) => {
-                    out.iter_mut().zip(numbers).for_each(|(sum, number)| *sum = 0.0 + number);
+                    begin_sum(out, row);
                 }
                 (_, Pooling::Sum | Pooling::Mean) => {
                     out.iter_mut().zip(numbers).for_each(|(sum, number)| *sum += number);
@@ -112,6 +132,20 @@ impl Output for Pooled<'_> {
     }
 }
 
+/// What a bag's first row, most often its only one, begins the sum with. Four numbers at a time: for rows this
+/// short, what a compiler does before and after longer strides takes as long as the strides.
+#[inline]
+fn begin_sum(out: &mut [f32], row: &[u8]) {
+    let ((fours, ends), (rows, tails)) = (out.as_chunks_mut::<4>(), row.as_chunks::<16>());
+    for (four, row) in fours.iter_mut().zip(rows) {
+        let numbers: &[[u8; 4]; 4] = row.as_chunks().0.try_into().expect("sixteen bytes");
+        *four = numbers.map(|bytes| 0.0 + f32::from_le_bytes(bytes));
+    }
+    for (end, bytes) in ends.iter_mut().zip(tails.as_chunks::<4>().0) {
+        *end = 0.0 + f32::from_le_bytes(*bytes);
+    }
+}
+
 /// Every row by itself, in the order of the keys, table after table. Padding is left as it is.
 pub(crate) struct Gathered<'a> {
     /// Where each table begins, and its rows' width.
@@ -125,8 +159,8 @@ impl Output for Gathered<'_> {
     where
         Self: 'a;
 
-    fn parts(&mut self, samples: usize, _: usize) -> Vec<(Range<usize>, Gathered<'_>)> {
-        vec![(0..samples, Gathered { tables: self.tables, out: self.out })]
+    fn parts(&mut self, bags: usize, _: usize) -> Vec<(Range<usize>, Gathered<'_>)> {
+        vec![(0..bags, Gathered { tables: self.tables, out: self.out })]
     }
 
     fn bag<'a>(

@@ -7,8 +7,12 @@
 use std::sync::Arc;
 
 use forebay_core::embedding::{Key, KeyMap, TableId};
+use memmap2::{Advice, MmapMut};
 
 use crate::{file::DataFile, format::Layout, slab::Slab};
+
+/// Of a long row so much is fetched ahead; the processor sees by itself how it goes on.
+const FETCHED_AHEAD: usize = 512;
 
 /// A table: its rows as they are on disk. A new one takes its place when rows are replaced, so that what was
 /// read from the old one is recognised.
@@ -148,8 +152,19 @@ pub(crate) enum View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// A row, if it is in memory.
+    /// This row will be looked for soon. Of packed rows it is not known where they are without looking.
     #[inline]
+    pub fn expect(self, row: u64) {
+        if let Self::Whole(whole) = self
+            && let Some(bytes) = whole.place(row)
+        {
+            fetch_ahead(bytes);
+        }
+    }
+
+    /// A row, if it is in memory.
+    #[expect(clippy::inline_always, reason = "once for every row; the compiler left it a call")]
+    #[inline(always)]
     pub fn find(self, row: u64) -> Option<&'a [u8]> {
         match self {
             Self::Whole(whole) => whole.find(row),
@@ -166,7 +181,7 @@ impl<'a> View<'a> {
 pub(crate) struct Whole {
     width: usize,
     rows: u64,
-    bytes: Vec<u8>,
+    bytes: MmapMut,
     /// A bit for every row that is here,
     present: Vec<u64>,
     /// and how many are not.
@@ -181,7 +196,7 @@ impl Whole {
         Self {
             width: layout.row_bytes() as usize,
             rows: layout.rows,
-            bytes: vec![0; bytes],
+            bytes: noughts(bytes),
             present: vec![0; words],
             missing: layout.rows,
         }
@@ -193,7 +208,14 @@ impl Whole {
         if self.missing > 0 && self.present.get(index / 64)? >> (index % 64) & 1 == 0 {
             return None;
         }
-        self.bytes.get(index * self.width..(index + 1) * self.width)
+        self.place(row)
+    }
+
+    /// Where a row is or would be.
+    #[inline]
+    fn place(&self, row: u64) -> Option<&[u8]> {
+        let start = usize::try_from(row).ok()? * self.width;
+        self.bytes.get(start..start + self.width)
     }
 
     fn insert(&mut self, row: u64, bytes: &[u8]) {
@@ -213,3 +235,34 @@ impl Whole {
         }
     }
 }
+
+/// Memory in large pages, where there are such: rows lie anywhere in a table, and of small pages the processor does
+/// not know the places of enough.
+fn noughts(bytes: usize) -> MmapMut {
+    let map = MmapMut::map_anon(bytes).expect("whole tables fit into memory");
+    // Where it is not to be had, small ones do.
+    let _ = map.advise(Advice::HugePage);
+    map
+}
+
+/// Asks for these bytes to be brought into the processor's caches, and does not wait for them.
+#[inline]
+#[cfg(target_arch = "x86_64")]
+fn fetch_ahead(bytes: &[u8]) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    let ask = |byte: &u8| {
+        #[expect(unsafe_code, reason = "there is no safe word for it")]
+        // SAFETY: it is a hint; nothing is read that the program could see, whatever the address.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(byte).cast());
+        }
+    };
+    let bytes = &bytes[..bytes.len().min(FETCHED_AHEAD)];
+    bytes.chunks(64).for_each(|line| ask(&line[0]));
+    // A row begins anywhere in a line, so that its last byte may be in one more.
+    bytes.last().into_iter().for_each(ask);
+}
+
+#[inline]
+#[cfg(not(target_arch = "x86_64"))]
+fn fetch_ahead(_: &[u8]) {}

@@ -48,6 +48,9 @@ const SAMPLES_PER_LOCK: usize = 64;
 /// A lookup of more keys than this takes another thread, up to as many as there are cores: starting one costs
 /// as much as copying two thousand rows.
 const KEYS_PER_THREAD: usize = 16 << 10;
+/// While a row is copied, the one so many keys further on is on its way from memory: of 8, 16 and 32, the last two
+/// were equally good.
+const KEYS_AHEAD: usize = 16;
 /// Pages of packed rows take at most this share of the memory, so that what they waste is small.
 const PAGE_SHARE: u64 = 256;
 
@@ -234,8 +237,8 @@ impl Tables {
         }
     }
 
-    /// Looks up a bag of every table for each sample, and pools each bag into one row. A sample's rows of all
-    /// tables lie one after the other in `out`; an empty bag gives noughts. All tables must be of float32.
+    /// Looks up a bag of every table for each sample, and pools each bag into one row. A table's rows lie
+    /// one after the other in `out`, table after table; an empty bag gives noughts. All tables must be of float32.
     pub fn lookup(
         &self,
         bags: &[Bags<'_>],
@@ -250,7 +253,8 @@ impl Tables {
         if out.len() != expected {
             return Err(LookupError::Output { given: out.len(), expected });
         }
-        self.serve(bags, samples, &mut Pooled { pooling, columns: &self.columns, first: 0, out })
+        let columns = &self.columns;
+        self.serve(bags, samples, &mut Pooled { pooling, columns, samples, before: 0, out })
     }
 
     /// Looks up every key by itself: the bytes of all rows, in the order of the keys, table after table. What
@@ -405,7 +409,7 @@ impl Tables {
         let resident = self.resident.read();
         let keys: usize = bags.iter().map(|bags| bags.keys().len()).sum();
         let threads = (keys / KEYS_PER_THREAD).clamp(1, self.threads);
-        let mut parts = output.parts(samples, threads);
+        let mut parts = output.parts(samples * bags.len(), threads);
         let mut counts = Counts { samples: samples as u64, ..Counts::default() };
         let first = if parts.is_empty() { None } else { Some(parts.remove(0)) };
         thread::scope(|scope| {
@@ -413,11 +417,12 @@ impl Tables {
                 .into_iter()
                 .map(|(part, mut output)| {
                     let resident = &resident;
-                    scope.spawn(move || take_part(bags, part, resident, &mut output))
+                    scope.spawn(move || take_part(bags, samples, part, resident, &mut output))
                 })
                 .collect();
             // This thread does its part, too.
-            let own = first.map(|(part, mut output)| take_part(bags, part, &resident, &mut output));
+            let own = first
+                .map(|(part, mut output)| take_part(bags, samples, part, &resident, &mut output));
             let others = others.into_iter().map(|other| other.join().expect("it does not panic"));
             for taken in own.into_iter().chain(others) {
                 counts.keys += taken.keys;
@@ -577,7 +582,7 @@ fn key(table: usize, row: u64) -> Key {
     Key::new(table, row).expect("rows of a table can be named")
 }
 
-/// What came of a part of the samples.
+/// What came of a part of the bags.
 #[derive(Default)]
 struct Taken {
     keys: u64,
@@ -586,44 +591,65 @@ struct Taken {
     waiting: Vec<(usize, usize)>,
 }
 
-/// Does the bags of some samples all of whose rows are in memory.
+/// Does those of some bags all of whose rows are in memory. Bags are numbered table by table.
 fn take_part(
     bags: &[Bags<'_>],
+    samples: usize,
     part: Range<usize>,
     resident: &Resident,
     output: &mut impl Output,
 ) -> Taken {
     let mut taken = Taken::default();
     let mut rows: Vec<(usize, &[u8])> = Vec::new();
-    for (table, bags) in bags.iter().enumerate() {
-        let view = resident.view(table);
-        for sample in part.clone() {
-            let (start, bag) = bags.bag(sample);
-            if let [only] = bag
-                && let Some(row) = bags.row(*only)
-                && let Some(found) = view.find(row)
-            {
-                taken.keys += 1;
-                taken.hits += 1;
-                output.bag(table, sample, start, std::iter::once((0, found)));
-                continue;
-            }
-            rows.clear();
-            let mut keys = 0;
-            for (place, row) in places(bags, bag) {
-                keys += 1;
-                rows.extend(view.find(row).map(|found| (place, found)));
-            }
-            taken.keys += keys as u64;
-            taken.hits += rows.len() as u64;
-            if rows.len() == keys {
-                output.bag(table, sample, start, rows.iter().copied());
-            } else {
-                taken.waiting.push((table, sample));
-            }
-        }
+    let mut next = part.start;
+    while next < part.end {
+        let (table, first) = (next / samples, next % samples);
+        let last = samples.min(first + part.end - next);
+        take_table(&bags[table], table, first..last, resident, output, &mut taken, &mut rows);
+        next += last - first;
     }
     taken
+}
+
+/// Does those bags of a table all of whose rows are in memory.
+fn take_table<'a>(
+    bags: &Bags<'_>,
+    table: usize,
+    samples: Range<usize>,
+    resident: &'a Resident,
+    output: &mut impl Output,
+    taken: &mut Taken,
+    rows: &mut Vec<(usize, &'a [u8])>,
+) {
+    let view = resident.view(table);
+    for sample in samples {
+        let (start, bag) = bags.bag(sample);
+        for key in bags.ahead(start, bag.len(), KEYS_AHEAD) {
+            view.expect(key.cast_unsigned());
+        }
+        if let [only] = bag
+            && let Some(row) = bags.row(*only)
+            && let Some(found) = view.find(row)
+        {
+            taken.keys += 1;
+            taken.hits += 1;
+            output.bag(table, sample, start, std::iter::once((0, found)));
+            continue;
+        }
+        rows.clear();
+        let mut keys = 0;
+        for (place, row) in places(bags, bag) {
+            keys += 1;
+            rows.extend(view.find(row).map(|found| (place, found)));
+        }
+        taken.keys += keys as u64;
+        taken.hits += rows.len() as u64;
+        if rows.len() == keys {
+            output.bag(table, sample, start, rows.iter().copied());
+        } else {
+            taken.waiting.push((table, sample));
+        }
+    }
 }
 
 /// The rows that a bag names, each with its place in the bag.

@@ -142,7 +142,7 @@ impl Bare {
             tables.lookup(&bags(&keys), Pooling::Sum, &mut out)?;
             for (sample, row) in (start..start + 4096).enumerate() {
                 for (table, _) in model.rows.iter().enumerate().filter(|(_, rows)| row < **rows) {
-                    let from = &out[sample * tables.columns() + table * DIMENSION..][..DIMENSION];
+                    let from = &out[(table * 4096 + sample) * DIMENSION..][..DIMENSION];
                     let to = first[table] + count(row) * DIMENSION;
                     numbers[to..to + DIMENSION].copy_from_slice(from);
                 }
@@ -152,12 +152,11 @@ impl Bare {
     }
 
     fn look_up(&self, keys: &[Vec<i64>], out: &mut [f32]) {
-        let columns = keys.len() * DIMENSION;
-        for (table, keys) in keys.iter().enumerate() {
-            for (sample, key) in keys.iter().enumerate() {
+        let mut out = out.chunks_exact_mut(DIMENSION);
+        for (first, keys) in self.first.iter().zip(keys) {
+            for (key, out) in keys.iter().zip(&mut out) {
                 let key = usize::try_from(*key).expect("a row");
-                let row = &self.numbers[self.first[table] + key * DIMENSION..][..DIMENSION];
-                out[sample * columns + table * DIMENSION..][..DIMENSION].copy_from_slice(row);
+                out.copy_from_slice(&self.numbers[first + key * DIMENSION..][..DIMENSION]);
             }
         }
     }

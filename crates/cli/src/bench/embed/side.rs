@@ -120,12 +120,11 @@ impl Mapped {
 
 impl Side for Mapped {
     fn look_up(&self, keys: &[Vec<i64>], out: &mut [f32]) -> anyhow::Result<()> {
-        let columns = keys.len() * DIMENSION;
-        for (table, (keys, layout)) in keys.iter().zip(&self.layouts).enumerate() {
-            for (sample, key) in keys.iter().enumerate() {
+        let mut out = out.chunks_exact_mut(DIMENSION);
+        for (keys, layout) in keys.iter().zip(&self.layouts) {
+            for (key, out) in keys.iter().zip(&mut out) {
                 let at = layout.offset + key.cast_unsigned() * ROW_BYTES as u64;
                 let row = &self.map[usize::try_from(at)?..][..ROW_BYTES];
-                let out = &mut out[sample * columns + table * DIMENSION..][..DIMENSION];
                 for (number, bytes) in out.iter_mut().zip(row.as_chunks::<4>().0) {
                     *number = f32::from_le_bytes(*bytes);
                 }
