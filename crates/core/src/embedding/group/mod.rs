@@ -157,6 +157,7 @@ impl Group {
     }
 
     /// What an access to a key counts; `last` is when it was asked for before, if that is known.
+    #[inline]
     fn access(&mut self, key: Key, last: Option<u32>, discount: u32, turn: &Turn) -> Level {
         self.time += 1;
         self.now += self.pace;
@@ -179,6 +180,7 @@ impl Group {
         gap >= self.burst || ((mix(self.time) >> 32) * u64::from(self.burst)) >> 32 < u64::from(gap)
     }
 
+    #[inline(never)]
     fn rehearse(&mut self, key: Key, discount: u32, turn: &Turn) {
         let others_missed = if discount == self.hit_halvings {
             turn.keys - turn.hits
@@ -344,6 +346,7 @@ impl Group {
         }
     }
 
+    #[inline]
     fn make_room(&mut self, weight: u32, turn: &mut Turn) -> bool {
         while !self.store.fits(weight) {
             self.look_for_absent();
