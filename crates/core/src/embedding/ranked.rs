@@ -38,6 +38,14 @@ impl Ranked {
         self.lists.get(score.min(Self::SCORE_MAX) as usize).copied().unwrap_or_default()
     }
 
+    /// The lowest score that has entries.
+    #[inline]
+    pub fn lowest(&self) -> Option<u32> {
+        let index = self.filled_words.iter().position(|words| *words != 0)?;
+        let word = index * 64 + self.filled_words[index].trailing_zeros() as usize;
+        Some(index_u32(word * 64 + self.filled[word].trailing_zeros() as usize))
+    }
+
     /// The lowest score at or above `from` that has entries.
     pub fn lowest_from(&self, from: u32) -> Option<u32> {
         let from = from as usize;
@@ -62,7 +70,7 @@ impl Ranked {
     /// The first entry that `wanted` accepts, from the lowest score up, in each score from the oldest.
     #[inline]
     pub fn first(&self, links: &Links, wanted: impl Fn(Slot) -> bool) -> Option<Slot> {
-        let mut score = self.lowest_from(0)?;
+        let mut score = self.lowest()?;
         loop {
             let mut next = self.lists[score as usize].oldest();
             while let Some(slot) = next {
@@ -77,8 +85,7 @@ impl Ranked {
 
     /// Entries from the lowest score up, in each score from oldest to newest.
     pub fn in_order<'a>(&'a self, links: &'a Links) -> impl Iterator<Item = Slot> + 'a {
-        let scores =
-            std::iter::successors(self.lowest_from(0), |score| self.lowest_from(score + 1));
+        let scores = std::iter::successors(self.lowest(), |score| self.lowest_from(score + 1));
         scores.flat_map(move |score| {
             std::iter::successors(self.list(score).oldest(), |slot| links.newer(*slot))
         })
@@ -127,6 +134,7 @@ mod tests {
             let from = random.u32(0..20_000);
             let expected = model.iter().map(|entry| entry.0).find(|score| *score >= from);
             assert_eq!(ranked.lowest_from(from), expected);
+            assert_eq!(ranked.lowest(), ranked.lowest_from(0));
         }
         let order: Vec<Slot> = ranked.in_order(&links).collect();
         assert_eq!(order, model.iter().map(|entry| Slot(entry.1)).collect::<Vec<_>>());

@@ -105,6 +105,13 @@ impl<Meta> Store<Meta> {
         &mut self.entries[slot.0 as usize].meta
     }
 
+    /// The note about a resident that is in none of the lists.
+    #[inline]
+    pub fn unlisted_resident(&self, slot: Slot) -> Option<&Meta> {
+        let entry = &self.entries[slot.0 as usize];
+        (entry.resident && entry.place == u8::MAX).then_some(&entry.meta)
+    }
+
     /// Every note, also of entries that are free.
     pub fn for_each_meta(&mut self, change: impl FnMut(&mut Meta)) {
         self.entries.iter_mut().map(|entry| &mut entry.meta).for_each(change);

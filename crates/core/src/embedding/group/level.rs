@@ -42,7 +42,8 @@ impl Level {
 /// By how much a sum is above the greater of two terms that are so far apart.
 #[inline]
 fn rise(gap: u32) -> u32 {
-    LOG_OF_SUM.get((gap / Level::GAP_STEP) as usize).map_or(0, |rise| u32::from(*rise))
+    // No branch: whether terms are far apart cannot be foretold.
+    u32::from(LOG_OF_SUM[((gap / Level::GAP_STEP) as usize).min(GAPS)])
 }
 
 /// The binary logarithm in 256ths, straight lines between powers of two.
@@ -53,11 +54,14 @@ pub(super) fn log2(value: u32) -> u32 {
     whole * Level::STEPS + fraction
 }
 
+/// Gaps in 16ths of an octave whose sum is told from the greater term.
+const GAPS: usize = 144;
+
 /// log2(1 + 2^-gap) in 256ths, for gaps in 16ths of an octave; beyond 9 octaves it rounds to nought.
-const LOG_OF_SUM: [u16; 144] = {
-    let mut table = [0; 144];
+const LOG_OF_SUM: [u16; GAPS + 1] = {
+    let mut table = [0; GAPS + 1];
     let mut index = 0;
-    while index < 144 {
+    while index < GAPS {
         table[index] = log_of_sum(index);
         index += 1;
     }

@@ -8,6 +8,8 @@
 use super::{super::key::Key, level::Level};
 
 const BLOCK: usize = 16;
+/// Cells of a block that the processor looks at in one step.
+const LANES: usize = 4;
 /// A cell's lower bits are a level, in 16ths of a doubling; it wraps around, which takes tens of thousands of
 /// half-lives. Its upper bits tell whose it is; nought is nobody's.
 const LEVEL_BITS: u32 = 20;
@@ -56,9 +58,10 @@ impl Memory {
     #[inline]
     pub fn recall(&self, key: Key, now: Level) -> Level {
         let (block, tag) = self.place(key);
-        let found = self.blocks[block].iter().find(|cell| **cell >> LEVEL_BITS == tag);
-        found.map_or(Level::default(), |cell| {
-            Level(now.0.saturating_add(ABOVE).saturating_sub(self.below(*cell, now) * STEP))
+        let block = &self.blocks[block];
+        own(block, tag).map_or(Level::default(), |cell| {
+            let below = self.below(block[cell], now) * STEP;
+            Level(now.0.saturating_add(ABOVE).saturating_sub(below))
         })
     }
 
@@ -67,16 +70,36 @@ impl Memory {
     pub fn note(&mut self, key: Key, level: Level, now: Level) {
         let (at, tag) = self.place(key);
         let block = &self.blocks[at];
-        let own = block.iter().position(|cell| *cell >> LEVEL_BITS == tag);
-        let cell = own.unwrap_or_else(|| {
-            // The lowest, or nobody's.
-            let lowest =
-                |at: &usize| if block[*at] == 0 { u32::MAX } else { self.below(block[*at], now) };
-            (0..BLOCK).max_by_key(lowest).expect("a block has cells")
+        let cell = own(block, tag).unwrap_or_else(|| {
+            // The lowest, or nobody's; whose it is stands in the lowest bits.
+            let mut most = [0_i32; LANES];
+            for (at, cells) in block.as_chunks::<LANES>().0.iter().enumerate() {
+                for lane in 0..LANES {
+                    let nobodys = u32::from(cells[lane] == 0) << LEVEL_BITS;
+                    let below = nobodys | self.below(cells[lane], now);
+                    let below = below << BLOCK.ilog2() | (at * LANES + lane) as u32;
+                    most[lane] = most[lane].max(below.cast_signed());
+                }
+            }
+            most.into_iter().fold(0, i32::max) as usize % BLOCK
         });
         let noted = level.0.wrapping_add(self.lowered) / STEP;
         self.blocks[at][cell] = tag << LEVEL_BITS | (noted & LEVEL_MASK);
     }
+}
+
+/// Which cell of a block has this tag. All are looked at, since that takes no longer than the first few would.
+#[inline]
+fn own(block: &[u32; BLOCK], tag: u32) -> Option<usize> {
+    let mut found = [0_u32; LANES];
+    for (at, cells) in block.as_chunks::<LANES>().0.iter().enumerate() {
+        for lane in 0..LANES {
+            let is_own = cells[lane] >> LEVEL_BITS == tag;
+            found[lane] |= if is_own { 1 << (at * LANES + lane) } else { 0 };
+        }
+    }
+    let found = found.into_iter().fold(0, |all, some| all | some);
+    (found != 0).then(|| found.trailing_zeros() as usize)
 }
 
 #[cfg(test)]

@@ -67,13 +67,16 @@ pub(super) struct Value {
     last: u32,
     /// The next one of its bundle that came by the same request; itself, if there is none.
     next: Slot,
+    /// Where it stands in the main order. Its level may have risen since.
+    rank: u32,
 }
 
 /// Group-effective frequency.
 #[derive(Debug)]
 pub(super) struct Group {
     store: Store<Value>,
-    /// Residents that have passed the window, by level.
+    /// Residents that have passed the window, by level: each no higher than where it belongs. It is moved up when it
+    /// would be the next to go, so that a hit moves nobody.
     main: Ranked,
     memory: Memory,
     rehearsal: Rehearsal,
@@ -154,6 +157,7 @@ impl Group {
     }
 
     /// What an access to a key counts; `last` is when it was asked for before, if that is known.
+    #[inline]
     fn access(&mut self, key: Key, last: Option<u32>, discount: u32, turn: &Turn) -> Level {
         self.time += 1;
         self.now += self.pace;
@@ -176,6 +180,7 @@ impl Group {
         gap >= self.burst || ((mix(self.time) >> 32) * u64::from(self.burst)) >> 32 < u64::from(gap)
     }
 
+    #[inline(never)]
     fn rehearse(&mut self, key: Key, discount: u32, turn: &Turn) {
         let others_missed = if discount == self.hit_halvings {
             turn.keys - turn.hits
@@ -202,13 +207,15 @@ impl Group {
     }
 
     fn leave_main(&mut self, slot: Slot) {
-        let rank = rank(self.store.meta(slot).level);
+        let rank = self.store.meta(slot).rank;
         self.main.remove(&mut self.store.links, rank, slot);
     }
 
     fn enter_main(&mut self, slot: Slot) {
         self.store.unlist(slot);
-        let rank = rank(self.store.meta(slot).level);
+        let value = self.store.meta_mut(slot);
+        let rank = rank(value.level);
+        value.rank = rank;
         self.main.push_newest(&mut self.store.links, rank, slot);
     }
 
@@ -252,21 +259,36 @@ impl Group {
         for _ in 0..LOOKED_AT {
             self.hand = if self.hand + 1 < self.store.slot_count() { self.hand + 1 } else { 0 };
             let slot = Slot(self.hand);
-            if self.store.place(slot) != UNLISTED || !self.store.resident(slot) {
-                continue;
-            }
-            let value = self.store.meta(slot);
+            let Some(value) = self.store.unlisted_resident(slot) else { continue };
             let level = Level(now).minus(log2((self.time as u32).wrapping_sub(value.last).max(1)));
             if level < value.level {
-                self.leave_main(slot);
+                let falls = rank(level) < value.rank;
                 self.store.meta_mut(slot).level = level;
-                self.enter_main(slot);
+                if falls {
+                    self.leave_main(slot);
+                    self.enter_main(slot);
+                }
             }
         }
     }
 
-    fn lowest(&self, turn: &Turn) -> Option<Slot> {
-        self.main.first(&self.store.links, |slot| !self.store.protected(slot, turn))
+    /// The lowest of the main order; those that have risen are moved to where they belong.
+    fn lowest(&mut self, turn: &Turn) -> Option<Slot> {
+        let mut at = self.main.lowest()?;
+        loop {
+            let mut next = self.main.list(at).oldest();
+            while let Some(slot) = next {
+                next = self.store.links.newer(slot);
+                let value = self.store.meta(slot);
+                if rank(value.level) > value.rank {
+                    self.leave_main(slot);
+                    self.enter_main(slot);
+                } else if !self.store.protected(slot, turn) {
+                    return Some(slot);
+                }
+            }
+            at = self.main.lowest_from(at + 1)?;
+        }
     }
 
     fn oldest_in(&self, place: Place, turn: &Turn) -> Option<Slot> {
@@ -312,7 +334,7 @@ impl Group {
 
     /// Takes a row in, for which there is room.
     fn admit(&mut self, key: Key, weight: u32, level: Level, last: u32, turn: &mut Turn) {
-        let value = Value { level, last, next: Slot(0) };
+        let value = Value { level, last, next: Slot(0), rank: 0 };
         let place = if self.pinned(key.table()) { PINNED } else { WINDOW };
         let slot = self.store.admit(place, key, weight, value, turn);
         self.store.meta_mut(slot).next = slot;
@@ -324,6 +346,7 @@ impl Group {
         }
     }
 
+    #[inline]
     fn make_room(&mut self, weight: u32, turn: &mut Turn) -> bool {
         while !self.store.fits(weight) {
             self.look_for_absent();
@@ -374,17 +397,12 @@ impl Replacement for Group {
     }
 
     fn hit(&mut self, slot: Slot, turn: &mut Turn) {
-        let place = self.store.place(slot);
-        let Value { level, last, next } = *self.store.meta(slot);
+        let last = self.store.meta(slot).last;
         let access = self.access(self.store.key(slot), Some(last), self.hit_halvings, turn);
-        let value = Value { level: level.plus(access), last: self.time as u32, next };
-        if place == UNLISTED && rank(value.level) != rank(level) {
-            self.leave_main(slot);
-            *self.store.meta_mut(slot) = value;
-            self.enter_main(slot);
-        } else {
-            *self.store.meta_mut(slot) = value;
-        }
+        let time = self.time as u32;
+        let value = self.store.meta_mut(slot);
+        value.level = value.level.plus(access);
+        value.last = time;
     }
 
     fn miss(&mut self, key: Key, weight: u32, turn: &mut Turn) {

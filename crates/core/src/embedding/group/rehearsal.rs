@@ -2,7 +2,7 @@
 //!
 //! Recency wins on some traces and frequency on others, so nothing of this can be fixed. For a thousand sampled keys, or
 //! a few, we keep what their level would be under each half-life, and where each cache would have to cut them off
-//! beside each window ([`Cut`]). Every access to a sampled key then tells which
+//! beside each window ([`Cuts`]). Every access to a sampled key then tells which
 //! settings would have had it, and the setting that has most of them (each access counted by how much it
 //! matters to its request) is used for the whole cache.
 //!
@@ -14,7 +14,7 @@
 use super::{
     super::key::{Key, KeyMap},
     absence,
-    cut::Cut,
+    cut::Cuts,
     level::{Level, log2},
 };
 
@@ -138,8 +138,8 @@ pub(super) struct Rehearsal {
     /// What a level is at most, but for the logarithm of a key's absence.
     bounds: [i32; HALF_LIVES],
     /// Who would be resident beside each window, per half-life, and with what results.
-    cuts: [Cut<{ WINDOWS.len() }>; HALF_LIVES],
-    results: [[f32; WINDOWS.len()]; HALF_LIVES],
+    cuts: Cuts<HALF_LIVES, { WINDOWS.len() }>,
+    results: [[f32; HALF_LIVES]; WINDOWS.len()],
     /// How many sampled keys were admitted to each window, and how many it has room for.
     admitted: [u32; WINDOWS.len()],
     window_max: [u32; WINDOWS.len()],
@@ -181,7 +181,7 @@ impl Rehearsal {
             paces: half_lives.map(pace),
             lowered_at: 0,
             bounds: half_lives.map(|half_life| absence::bound(half_life).cast_signed()),
-            cuts: half_lives.map(|half_life| Cut::new(REACH * rows as f64 / half_life)),
+            cuts: Cuts::new(half_lives.map(|half_life| REACH * rows as f64 / half_life)),
             results: Default::default(),
             admitted: [0; WINDOWS.len()],
             window_max: [u32::MAX; WINDOWS.len()],
@@ -231,22 +231,11 @@ impl Rehearsal {
     pub fn access(&mut self, key: Key, access: Access) -> bool {
         let now = self.now(access.time);
         let time = access.time as u32;
-        for (cut, now) in self.cuts.iter_mut().zip(now) {
-            cut.advance(now);
-        }
+        self.cuts.advance(&now);
         let bounds = std::array::from_fn(|at| now[at].wrapping_add(self.bounds[at]));
         self.look_for_absent(&bounds, time);
-        let place = *self.places.entry(key).or_insert_with(|| {
-            self.tracked.push(Tracked {
-                key,
-                levels: [NEVER; HALF_LIVES],
-                last: time,
-                entered: self.admitted.map(|admitted| admitted.wrapping_sub(u32::MAX / 2)),
-                missing: f32::NAN,
-                held: false,
-            });
-            (self.tracked.len() - 1) as u32
-        });
+        let known = self.places.get(&key).copied();
+        let place = known.unwrap_or_else(|| self.track(key, time));
         let tracked = &mut self.tracked[place as usize];
         let missing = access.missing - self.missing_lately;
         self.missing_lately += missing / LATELY;
@@ -266,20 +255,20 @@ impl Rehearsal {
         self.held_result += if in_window[HELD_WINDOW] || tracked.held { worth } else { 0.0 };
         let bounded = tracked.bounded(&bounds, time);
         let counted = access.halvings.cast_signed();
-        for at in 0..HALF_LIVES {
-            let there = self.cuts[at].there(bounded[at]);
-            for window in 0..WINDOWS.len() {
-                let has = there[window] || in_window[window];
-                self.results[at][window] += if has { worth } else { 0.0 };
-                if at == self.half_life && !has {
-                    self.admitted[window] = self.admitted[window].wrapping_add(1);
-                    tracked.entered[window] = self.admitted[window];
-                }
+        for (window, in_window) in in_window.into_iter().enumerate() {
+            let lowest = self.cuts.lowest(window);
+            for (at, result) in self.results[window].iter_mut().enumerate() {
+                *result += if bounded[at] >= lowest[at] || in_window { worth } else { 0.0 };
             }
-            let level = Level::log_of_sum(bounded[at], now[at] - counted);
-            self.cuts[at].change(tracked.levels[at], level);
-            tracked.levels[at] = level;
+            if bounded[self.half_life] < lowest[self.half_life] && !in_window {
+                self.admitted[window] = self.admitted[window].wrapping_add(1);
+                tracked.entered[window] = self.admitted[window];
+            }
         }
+        let levels =
+            std::array::from_fn(|at| Level::log_of_sum(bounded[at], now[at].wrapping_sub(counted)));
+        self.cuts.change(&tracked.levels, &levels);
+        tracked.levels = levels;
         tracked.last = time;
         let wanted = tracked.levels[HELD_HALF_LIFE];
         // Who must go for a newcomer is settled by the next review: not too many may come until then.
@@ -309,6 +298,21 @@ impl Rehearsal {
         true
     }
 
+    /// A key that was not asked for before.
+    fn track(&mut self, key: Key, time: u32) -> u32 {
+        let place = self.tracked.len() as u32;
+        self.tracked.push(Tracked {
+            key,
+            levels: [NEVER; HALF_LIVES],
+            last: time,
+            entered: self.admitted.map(|admitted| admitted.wrapping_sub(u32::MAX / 2)),
+            missing: f32::NAN,
+            held: false,
+        });
+        self.places.insert(key, place);
+        place
+    }
+
     #[inline]
     fn now(&self, time: u64) -> [i32; HALF_LIVES] {
         let elapsed = time - self.lowered_at;
@@ -322,9 +326,7 @@ impl Rehearsal {
         let Some(tracked) = self.tracked.get_mut(self.hand) else { return };
         let bounded = tracked.bounded(bounds, time);
         if bounded != tracked.levels {
-            for ((cut, from), to) in self.cuts.iter_mut().zip(tracked.levels).zip(bounded) {
-                cut.change(from, to);
-            }
+            self.cuts.change(&tracked.levels, &bounded);
             tracked.levels = bounded;
         }
     }
@@ -338,8 +340,11 @@ impl Rehearsal {
         }
         self.held_level = (self.held_level - now[HELD_HALF_LIFE]).max(NEVER);
         self.lowered_at = time;
-        self.cuts.iter_mut().for_each(Cut::clear);
-        self.count(self.now(time));
+        self.cuts.clear();
+        self.cuts.advance(&self.now(time));
+        for tracked in &self.tracked {
+            self.cuts.change(&[NEVER; HALF_LIVES], &tracked.levels);
+        }
     }
 
     fn thin_out(&mut self) {
@@ -349,9 +354,7 @@ impl Rehearsal {
         self.tracked.retain(|tracked| {
             let stays = spread(tracked.key) < below;
             if !stays {
-                for (cut, level) in cuts.iter_mut().zip(tracked.levels) {
-                    cut.change(level, NEVER);
-                }
+                cuts.change(&tracked.levels, &[NEVER; HALF_LIVES]);
                 *held -= usize::from(tracked.held);
             }
             stays
@@ -361,22 +364,12 @@ impl Rehearsal {
         self.held_max -= self.held_max / 4;
     }
 
-    /// Counts all keys anew.
-    fn count(&mut self, now: [i32; HALF_LIVES]) {
-        for (at, cut) in self.cuts.iter_mut().enumerate() {
-            cut.advance(now[at]);
-            for tracked in &self.tracked {
-                cut.change(NEVER, tracked.levels[at]);
-            }
-        }
-    }
-
     /// Takes stock: how much room is there, and which setting does best?
     fn review(&mut self, rows: f64) {
         let sampled_rows = rows * (self.sampled_below as f64 / u64::MAX as f64);
         self.window_max = WINDOWS.map(|share| (share * sampled_rows).ceil() as u32);
         let rooms = WINDOWS.map(|share| ((1.0 - share) * sampled_rows) as i32);
-        self.cuts.iter_mut().for_each(|cut| cut.set_rooms(rooms));
+        self.cuts.set_rooms(rooms);
         self.review_held((sampled_rows * (1.0 - WINDOWS[HELD_WINDOW])) as usize);
         if self.tracked.len() < sampled_rows as usize {
             // Everything has room: any setting is as good.
@@ -384,12 +377,13 @@ impl Rehearsal {
             self.held_result = 0.0;
             return;
         }
-        let used = self.results[self.half_life][self.window];
+        let used = self.results[self.window][self.half_life];
         let mut best = if self.holds_on { self.held_result } else { used } * MARGIN;
         let held_result = self.held_result;
         self.held_result *= FADE;
-        for (half_life, results) in self.results.iter_mut().enumerate() {
-            for (window, result) in results.iter_mut().enumerate() {
+        for half_life in 0..HALF_LIVES {
+            for (window, results) in self.results.iter_mut().enumerate() {
+                let result = &mut results[half_life];
                 if *result > best {
                     best = *result;
                     (self.window, self.half_life) = (window, half_life);
