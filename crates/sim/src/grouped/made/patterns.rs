@@ -219,7 +219,7 @@ fn shift_all(draw: &mut Draw<'_>) {
 fn shift_half(draw: &mut Draw<'_>) {
     for table in 0..4 {
         let rank = draw.zipf(1500, 1.1);
-        let shifts = rank % 2 == 0;
+        let shifts = rank.is_multiple_of(2);
         draw.key(table, scatter(rank, if shifts { 1 + draw.phase(6000) } else { 0 }));
     }
 }
