@@ -1,6 +1,7 @@
 //! `forebay embed`: which embedding rows stay in memory, simulated on traces; and what table files hold.
 
 mod inspect;
+mod made;
 
 use std::{
     fs,
@@ -38,12 +39,16 @@ pub enum Command {
     ///
     /// TRACE is a file of columns (CSV with a header line: a column is a table, a line a request, a
     /// cell with bars such as `Comedy|Drama` several rows, an empty one none), a file of another
-    /// format that we know, plain or packed, or `synthetic-criteo`. Cells of the report are perfect
-    /// and individual hits; the first fifth of the trace warms up and is not counted.
+    /// format that we know, plain or packed, `synthetic-criteo`, or a made one (`forebay embed traces` lists
+    /// these). Cells of the report are perfect and individual hits; the first fifth of the trace warms up and is
+    /// not counted. Of many made ones (`made:all`, `made:tuning`, `made:held-out`) it is told how our policy does
+    /// beside the best other.
     #[command(after_help = EXAMPLES)]
     Sim(SimArgs),
     /// List the policies.
     Policies(PoliciesArgs),
+    /// List the traces that need no file.
+    Traces(made::Args),
     /// Run what is published about EVStore's cache, and set it beside the published claims.
     ///
     /// Takes some minutes. Prints a section in Markdown, or puts it into a page that has a place for it,
@@ -59,13 +64,14 @@ Examples:
   forebay embed sim lookups.csv --policy all --cache 1%,5%,20% --plot hits.svg
   forebay embed sim lookups.csv --policy s3-fifo,group --format json
   forebay embed sim lookups.csv --policy group --cache 5% --cost
-  forebay embed sim synthetic-criteo --policy group --bundles --prefetch C3";
+  forebay embed sim synthetic-criteo --policy group --bundles --prefetch C3
+  forebay embed sim made:all --policy all";
 
 /// What to simulate.
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct SimArgs {
-    /// A file, or `synthetic-criteo`.
+    /// A file, `synthetic-criteo`, or `made:` with a name.
     trace: PathBuf,
     /// Names of policies, or `all` (`forebay embed policies` lists them).
     #[arg(long, value_name = "NAMES", default_value = "lru,ev-lfu,group")]
@@ -77,7 +83,7 @@ pub struct SimArgs {
     /// i64 or pages.
     #[arg(long, value_name = "NAME")]
     trace_format: Option<grouped::Format>,
-    /// Only so many requests, from the first [default: all of a file, 200000 synthetic ones].
+    /// Only so many requests, from the first [default: all of a file, 200000 synthetic ones, up to 50000 made ones].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=REQUESTS_MAX))]
     requests: Option<u64>,
     /// Also go through the trace a second time, and count all of it.
@@ -146,24 +152,26 @@ impl FromStr for Policies {
 
 pub fn run(command: Command) -> anyhow::Result<Verdict> {
     match command {
-        Command::Sim(args) => simulate(args),
+        Command::Sim(args) => simulate(&args),
         Command::Policies(args) => list(&args),
+        Command::Traces(args) => made::list(&args),
         Command::Reproduce(args) => reproduce(&args),
         Command::Inspect(args) => inspect::run(&args),
     }
 }
 
-fn simulate(args: SimArgs) -> anyhow::Result<Verdict> {
+fn simulate(args: &SimArgs) -> anyhow::Result<Verdict> {
     if let Some(plot) = &args.plot {
         output::check_plot(plot, &args.trace)?;
     }
-    let trace = load(&args)?;
-    let mut simulation = Simulation::new(once(args.policy.0));
-    simulation.shares = once(args.cache);
-    simulation.seed = args.seed;
+    if let Some(many) = made::many(&args.trace) {
+        return made::compare(&many, args);
+    }
+    let trace = load(args)?;
+    let mut simulation = simulation(args);
     simulation.replay = args.replay;
     simulation.bounds = !args.no_bounds;
-    simulation.prefetch = named(&once(args.prefetch), &trace)?;
+    simulation.prefetch = named(&once(&args.prefetch), &trace)?;
     if args.cost {
         return report_costs(&simulation, &trace, args.format);
     }
@@ -177,6 +185,14 @@ fn simulate(args: SimArgs) -> anyhow::Result<Verdict> {
         Format::Text => output::data(&report.text())?,
     }
     Ok(Verdict::Yes)
+}
+
+/// The policies at the sizes that are asked for.
+fn simulation(args: &SimArgs) -> Simulation {
+    let mut simulation = Simulation::new(once(&args.policy.0));
+    simulation.shares = once(&args.cache);
+    simulation.seed = args.seed;
+    simulation
 }
 
 /// The trace's tables of these names.
@@ -207,7 +223,7 @@ fn watched(simulation: &Simulation, trace: &Trace) -> Report {
 fn reproduce(args: &ReproduceArgs) -> anyhow::Result<Verdict> {
     // A page without a place should be refused before, not after.
     let page = args.page.as_deref().map(|path| Page::read(path, "embeddings")).transpose()?;
-    let requests = usize::try_from(args.requests).unwrap_or(usize::MAX);
+    let requests = count(args.requests);
     let mut traces = vec![Criteo { requests, seed: 1 }.generate()];
     for path in &args.traces {
         traces.push(grouped::load(path)?);
@@ -223,32 +239,38 @@ fn reproduce(args: &ReproduceArgs) -> anyhow::Result<Verdict> {
 }
 
 /// Each value once, in the order in which they were first named.
-fn once<T: PartialEq>(values: Vec<T>) -> Vec<T> {
+fn once<T: PartialEq + Clone>(values: &[T]) -> Vec<T> {
     let mut kept = Vec::new();
     for value in values {
-        if !kept.contains(&value) {
-            kept.push(value);
+        if !kept.contains(value) {
+            kept.push(value.clone());
         }
     }
     kept
 }
 
+fn count(requests: u64) -> usize {
+    usize::try_from(requests).unwrap_or(usize::MAX)
+}
+
 fn load(args: &SimArgs) -> anyhow::Result<Trace> {
-    let count = |requests: u64| usize::try_from(requests).unwrap_or(usize::MAX);
+    let made = made::one(&args.trace)?;
+    if args.trace_format.is_some() && (made.is_some() || args.trace == Path::new(SYNTHETIC)) {
+        let name = args.trace.display();
+        bail!("--trace-format is for files; `{name}` is made here (a file: ./{name})");
+    }
+    if let Some(made) = made {
+        let requests = args.requests.map_or_else(|| made.requests(), count);
+        return Ok(made.generate(requests, made::seed(args)));
+    }
     if args.trace == Path::new(SYNTHETIC) {
-        if args.trace_format.is_some() {
-            bail!(
-                "--trace-format is for files; `{SYNTHETIC}` is made here (a file: ./{SYNTHETIC})"
-            );
-        }
         let requests = count(args.requests.unwrap_or(SYNTHETIC_REQUESTS));
-        // The published figures are of trace 1 and policies seeded with 0.
-        return Ok(Criteo { requests, seed: args.seed.wrapping_add(1) }.generate());
+        return Ok(Criteo { requests, seed: made::seed(args) }.generate());
     }
     let format = args.trace_format.unwrap_or_else(|| grouped::Format::of(&args.trace));
     let trace = grouped::load_as(&args.trace, format).map_err(|error| match &error {
         TraceError::Io { path, source } if source.kind() == ErrorKind::NotFound => {
-            anyhow!("there is no file `{}`; a trace is a file, or `{SYNTHETIC}`", path.display())
+            anyhow!("there is no file `{}`; a trace is a file, or `{SYNTHETIC}`, or a made one (`forebay embed traces`)", path.display())
         }
         TraceError::Line { .. } | TraceError::Content { .. } => {
             anyhow!("{error} (read as {}; --trace-format names another format)", format.name())

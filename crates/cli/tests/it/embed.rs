@@ -76,6 +76,24 @@ fn the_synthetic_trace_says_so_and_follows_its_seed() {
 }
 
 #[test]
+fn made_traces_are_listed_and_run_by_themselves_or_together() {
+    let place = Place::new();
+    let listed = place.forebay(["embed", "traces", "--format", "json"]).succeeds().json();
+    let text = place.forebay(["embed", "traces"]).succeeds().stdout;
+    let listed = listed.as_array().unwrap();
+    assert!(listed.iter().all(|trace| text.contains(trace["name"].as_str().unwrap())), "{text}");
+    let short = ["--requests", "300", "--cache", "5%", "--policy", "lru,group"];
+    let text = sim(&place, &[&["made:shift-all"][..], &short].concat()).succeeds().stdout;
+    assert!(text.contains("made:shift-all (SYNTHETIC): 300 requests"), "{text}");
+    let text = sim(&place, &[&["made:all"][..], &short].concat()).succeeds().stdout;
+    for trace in listed.iter().filter(|trace| trace["name"] != "synthetic-criteo") {
+        assert!(text.contains(trace["name"].as_str().unwrap()), "{trace} is not in {text}");
+    }
+    let held_out = sim(&place, &[&["made:held-out"][..], &short].concat()).succeeds().stdout;
+    assert!(held_out.contains("held out: ") && !held_out.contains("tuned on: "), "{held_out}");
+}
+
+#[test]
 fn bundles_and_what_they_gain_are_shown() {
     let own = place();
     let place = Place::new();
@@ -125,6 +143,10 @@ fn what_makes_no_sense_is_refused_with_the_way_out() {
         (&["."], &[".", "neither a file nor a pipe"]),
         (&["missing.csv"], &["no file `missing.csv`", "or `synthetic-criteo`"]),
         (&["synthetic-criteo", "--trace-format", "csv"], &["--trace-format is for files"]),
+        (&["made:zipf", "--trace-format", "csv"], &["--trace-format is for files"]),
+        (&["made:nothing"], &["no made trace `nothing`", "shift-all", "held-out"]),
+        (&["made:all", "--replay"], &["--replay is for one trace", "`made:all` are many"]),
+        (&["made:tuning", "--policy", "lru,arc", "--requests", "50"], &["compare `group`"]),
         (&["own.csv", "--plot", "."], &["`.` is a directory", "name a file in it"]),
         (&["own.csv", "--plot", "no/x.svg"], &["no directory `no`", "make it first"]),
         (&["own.csv", "--plot", "own.csv"], &["is what is to be read", "another file"]),

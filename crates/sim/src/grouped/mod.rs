@@ -23,10 +23,12 @@ mod trace;
 mod columns;
 mod datasets;
 mod file;
+mod made;
 mod single;
 mod synthetic;
 
 mod bounds;
+mod compare;
 mod plot;
 mod report;
 pub mod reproduce;
@@ -36,9 +38,11 @@ mod run;
 mod tests;
 
 pub use bounds::Bounds;
+pub use compare::{Cell, Comparison, Line};
 pub use datasets::{Format, load, load_as, parse_as};
 pub use file::TraceError;
 pub(crate) use file::{read, unpacked};
+pub use made::Made;
 pub use report::{Bundle, Prefetched, Report};
 pub use run::{CacheShare, CacheShareError, Cost, Simulation, Tally};
 pub use synthetic::Criteo;

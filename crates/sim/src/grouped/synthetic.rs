@@ -52,7 +52,7 @@ impl Criteo {
         let mut keys = [0; CARDINALITIES.len()];
         for _ in 0..self.requests {
             for (key, rows) in keys.iter_mut().zip(CARDINALITIES) {
-                *key = zipf(rows, &mut random);
+                *key = zipf(rows, ZIPF, &mut random);
             }
             for (from, to) in IMPLIED {
                 if (from, to) == (11, 13) {
@@ -80,9 +80,9 @@ fn image(key: u64, table: usize, rows: u64) -> u64 {
     (mixed ^ (mixed >> 29)) % rows
 }
 
-/// A rank from 0 to `rows - 1`, by inversion of the continuous power law.
-fn zipf(rows: u64, random: &mut fastrand::Rng) -> u64 {
-    let power = 1.0 - ZIPF;
+/// A rank from 0 to `rows - 1`, by inversion of the continuous power law; `steepness` is not 1.
+pub(super) fn zipf(rows: u64, steepness: f64, random: &mut fastrand::Rng) -> u64 {
+    let power = 1.0 - steepness;
     let last = ((rows + 1) as f64).powf(power);
     let rank = (1.0 + random.f64() * (last - 1.0)).powf(1.0 / power);
     (rank as u64).clamp(1, rows) - 1

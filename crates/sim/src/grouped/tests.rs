@@ -298,3 +298,99 @@ fn the_chain_is_learned_and_what_it_implies_is_fetched_ahead() {
     assert_eq!(prefetch.known, prefetch.bundles);
     assert!(report.text().contains("fetched one request ahead"));
 }
+
+#[test]
+fn made_traces_say_so_and_each_is_its_own() {
+    let mut all = Vec::new();
+    for made in Made::ALL {
+        let trace = made.generate(8000, 1);
+        assert!(trace.synthetic() && trace.name() == format!("made:{}", made.name));
+        assert_eq!(trace, made.generate(8000, 1), "{}: one seed, one trace", made.name);
+        let longer = made.generate(9000, 1);
+        assert!(
+            trace.requests().zip(longer.requests()).all(|(one, other)| one == other),
+            "{}: a shorter one is the beginning",
+            made.name
+        );
+        assert!(trace.tables().iter().all(|table| table.rows > 0), "{}: all tables", made.name);
+        assert!((8_000..=50_000).contains(&made.requests()), "{}", made.name);
+        all.push(trace.requests().map(<[Key]>::to_vec).collect::<Vec<_>>());
+    }
+    assert!((1..all.len()).all(|at| !all[..at].contains(&all[at])), "no two are alike");
+    assert_eq!(Made::ALL.iter().filter(|made| made.held_out()).count(), Made::ALL.len() / 2);
+    let error = "nothing".parse::<Made>().unwrap_err();
+    assert!(error.contains("`nothing`") && error.contains("shift-all"), "{error}");
+}
+
+/// How many different keys of a table requests of a made trace ask for.
+fn different(name: &str, table: u16, requests: std::ops::Range<usize>) -> Vec<Key> {
+    let trace = name.parse::<Made>().unwrap().generate(requests.end, 1);
+    let asked = requests.flat_map(|at| trace.request(at).to_vec());
+    let mut keys: Vec<Key> = asked.filter(|key| key.table() == TableId(table)).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
+
+#[test]
+fn made_traces_ask_for_what_they_say() {
+    let common = |one: &[Key], other: &[Key]| one.iter().filter(|key| other.contains(key)).count();
+    // Favourites shift: nobody is left; half of them do: some are.
+    let [before, after] = [0..8000, 8000..16_000].map(|when| different("shift-all", 0, when));
+    assert!(before.len() > 1000 && common(&before, &after) == 0);
+    let [before, after] = [0..6000, 6000..12_000].map(|when| different("shift-half", 0, when));
+    assert!((before.len() / 4..before.len() * 3 / 4).contains(&common(&before, &after)));
+    // A loop is a loop, an epoch asks for everybody once.
+    assert_eq!(different("loop-tables", 1, 0..1400), different("loop-tables", 1, 1400..2800));
+    assert_eq!(different("epochs", 0, 3000..6000).len(), 3000);
+    // Companions come together, day and night are different and come back.
+    let trace = "companions-shift".parse::<Made>().unwrap().generate(7000, 1);
+    let mut company = std::collections::HashMap::new();
+    for request in trace.requests() {
+        assert_eq!(*company.entry(request[0]).or_insert(request[1]), request[1]);
+    }
+    let [day, night, next] =
+        [0..5000, 5000..10_000, 10_000..15_000].map(|when| different("day-and-night", 0, when));
+    assert!(common(&day, &night) == 0 && common(&day, &next) > day.len() / 2);
+    // New items are new, and recency prefers what was seen last.
+    let [old, new] = [0..1000, 40_000..41_000].map(|when| different("new-items", 0, when));
+    assert_eq!(common(&old, &new), 0);
+    let soon = different("recency", 0, 20_000..20_200);
+    assert!(common(&soon, &different("recency", 0, 20_200..20_400)) > 20);
+}
+
+#[test]
+fn ours_is_compared_with_the_best_other() {
+    let trace = skewed(5000, 2, 4);
+    let mut comparison = Comparison::default();
+    let run = |policies: &[PolicyKind]| {
+        let mut simulation = Simulation::new(policies.to_vec());
+        simulation.bounds = false;
+        simulation.run(&trace)
+    };
+    assert!(!comparison.add(&run(&[PolicyKind::Group]), false), "with nobody it is not compared");
+    let report = run(&[PolicyKind::Fifo, PolicyKind::Lru, PolicyKind::Group]);
+    assert!(comparison.add(&report, false) && comparison.add(&report, true));
+    let cell = &comparison.lines[0].cells[4];
+    let perfect = |policy| report.row(policy, cell.share).unwrap().single.perfect;
+    assert_eq!((cell.best_other, cell.others), (PolicyKind::Lru, perfect(PolicyKind::Lru)));
+    let ratio = perfect(PolicyKind::Group) as f64 / perfect(PolicyKind::Lru) as f64;
+    assert!((cell.ratio().unwrap() - ratio).abs() < 1e-9);
+    let few = Cell { requests: 40_000, ours: 0, others: 2, ..cell.clone() };
+    assert_eq!(few.ratio(), None, "two hits in 40,000 are chance");
+    let text = comparison.text();
+    assert!(text.contains("(held out)") && text.contains("tuned on: 0 of 5 cells"), "{text}");
+}
+
+/// When companions shift together, all keys of a request miss at first: newcomers count all the same.
+#[test]
+fn ours_follows_when_companions_shift_together() {
+    let trace = "companions-shift".parse::<Made>().unwrap().generate(50_000, 1);
+    let mut simulation = Simulation::new(vec![PolicyKind::Lru, PolicyKind::Group]);
+    simulation.bounds = false;
+    simulation.shares = vec!["10%".parse().unwrap()];
+    let report = simulation.run(&trace);
+    let perfect = |policy| report.row(policy, simulation.shares[0]).unwrap().single.perfect;
+    let (lru, ours) = (perfect(PolicyKind::Lru), perfect(PolicyKind::Group));
+    assert!(ours * 10 > lru * 8, "{ours} against {lru}");
+}

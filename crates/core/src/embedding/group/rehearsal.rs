@@ -48,16 +48,23 @@ const FADE: f32 = 0.95;
 /// Another setting must be better by this factor: changing costs a little.
 const MARGIN: f32 = 1.002;
 
-/// Halvings of an access's worth if all other keys missed, per unit of correlation, and its limits. With
-/// a correlation of 0.3 (flights), one miss among ten keys divides by five.
+/// Halvings of an access's worth if all other keys missed, per unit of correlation, and the most of them. With
+/// a correlation of 0.3 (flights), one miss among ten keys divides by five. Without any, there is no discount. More than the
+/// most gains nothing, and whoever comes anew with all companions would hardly count.
 const STRICTNESS: f32 = 80.0;
-const STRICTNESS_MIN: f32 = 4.0;
-const STRICTNESS_MAX: f32 = 40.0;
+const STRICTNESS_MAX: f32 = 25.0;
 /// Sums as if a hundred accesses with a correlation of 0.3 had been seen.
 const MOMENTS_BEFORE: [f32; 6] = [100.0, 0.0, 0.0, 10.0, 10.0, 3.0];
 /// When favourites change, all requests miss more for a while, which says nothing about who belongs together. So
 /// what is correlated is by how much a request misses more than others lately; so many accesses are lately.
 const LATELY: f32 = 256.0;
+
+/// An access is worth much if its companions are there; but after a change hardly anybody is there, whichever setting would
+/// be right now. So what it is worth is told as a multiple of the average lately, and bad times say as much as good
+/// ones; so many accesses are lately.
+const WORTH_LATELY: f32 = 600.0;
+/// The average is at least this, lest it take for ever to come back.
+const WORTH_MIN: f32 = 1e-30;
 
 /// Where keys come in a loop that is longer than the cache, whatever is admitted goes before it returns: there,
 /// and wherever all are wanted alike, it is best to hold on to what one has. One more setting does that, with
@@ -146,6 +153,8 @@ pub(super) struct Rehearsal {
     moments: [f32; 6],
     /// The share of keys that miss lately.
     missing_lately: f32,
+    /// What an access is worth lately.
+    worth_lately: f32,
     /// The setting that holds on: how many sampled keys it has and may have, the lowest level among them, its results.
     held: usize,
     held_max: usize,
@@ -187,6 +196,7 @@ impl Rehearsal {
             window_max: [u32::MAX; WINDOWS.len()],
             moments: MOMENTS_BEFORE,
             missing_lately: 0.5,
+            worth_lately: 0.5,
             held: 0,
             held_max: 0,
             held_level: 0,
@@ -208,7 +218,7 @@ impl Rehearsal {
         let variance = |sum: f32, squares: f32| squares / count - (sum / count).powi(2);
         let scale = (variance(first, first_squared) * variance(second, second_squared)).sqrt();
         let correlation = if scale > 1e-9 { covariance / scale } else { 0.0 };
-        let halvings = (STRICTNESS * correlation).clamp(STRICTNESS_MIN, STRICTNESS_MAX);
+        let halvings = (STRICTNESS * correlation).clamp(0.0, STRICTNESS_MAX);
         let (half_life, window, reluctance) = if self.holds_on {
             (HELD_HALF_LIFE, HELD_WINDOW, RELUCTANCE)
         } else {
@@ -248,7 +258,9 @@ impl Rehearsal {
         }
         tracked.missing = missing;
 
-        let worth = worth(access.halvings);
+        let worth = worth(access.halvings) / self.worth_lately;
+        self.worth_lately =
+            (self.worth_lately * (1.0 + (worth - 1.0) / WORTH_LATELY)).max(WORTH_MIN);
         let in_window: [bool; WINDOWS.len()] = std::array::from_fn(|window| {
             self.admitted[window].wrapping_sub(tracked.entered[window]) < self.window_max[window]
         });
@@ -459,5 +471,56 @@ mod tests {
             assert!((f64::from(worth(halvings)) / exact - 1.0).abs() < 0.05, "{halvings}");
         }
         assert!(worth(u32::MAX) > 0.0);
+    }
+
+    /// A sampled key is asked for; the time of all others passes, too.
+    fn ask(rehearsal: &mut Rehearsal, time: &mut u64, row: u64, halvings: u32, missing: f32) {
+        *time += 1;
+        let key = Key::new(crate::embedding::TableId(0), row).unwrap();
+        if rehearsal.sampled(key) {
+            rehearsal.access(key, Access { time: *time, halvings, missing, rows: 1000.0 });
+        }
+    }
+
+    /// "Bad times say as much as good ones": when everything has shifted, all companions miss, and still newcomers count.
+    #[test]
+    fn a_change_is_noticed_while_all_companions_miss() {
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut rehearsal = Rehearsal::new(1000);
+        let mut time = 0;
+        for _ in 0..200_000 {
+            let row = (random.f64().powi(3) * 5000.0) as u64;
+            ask(&mut rehearsal, &mut time, row, 0, 0.0);
+        }
+        let before = rehearsal.setting().half_life;
+        assert!(before > 1000.0, "favourites that stay want a long half-life, not {before}");
+        for at in 0..200_000 {
+            let row = 10_000 + at / 40 + random.u64(..500);
+            ask(&mut rehearsal, &mut time, row, 12 * Level::STEPS, 0.9);
+        }
+        let after = rehearsal.setting().half_life;
+        assert!(
+            after < before / 3.0,
+            "new ones all the time want a short one: {after} is as {before}"
+        );
+    }
+
+    #[test]
+    fn the_discount_is_as_strict_as_companions_are_faithful() {
+        let strictness = |missing: fn(&mut fastrand::Rng, u64) -> f32| {
+            let mut random = fastrand::Rng::with_seed(2);
+            let mut rehearsal = Rehearsal::new(1000);
+            let mut time = 0;
+            for _ in 0..100_000 {
+                let row = random.u64(..2000);
+                let missing = missing(&mut random, row);
+                ask(&mut rehearsal, &mut time, row, 0, missing);
+            }
+            rehearsal.setting().strictness
+        };
+        let by_chance = strictness(|random, _| random.f32());
+        assert!(by_chance < 3 * Level::STEPS, "misses by chance say nothing: {by_chance}");
+        let always_alike = strictness(|_, row| (row % 2) as f32);
+        assert_eq!(always_alike, STRICTNESS_MAX as u32 * Level::STEPS);
     }
 }
