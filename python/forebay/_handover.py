@@ -2,13 +2,16 @@
 
 PyTorch pickles what a worker has made through a pipe, byte for byte, and makes new shared memory
 for every tensor. Here all batches of a worker share one strip of memory that is used again and
-again: whatever is large in a batch, ``bytes``, views, arrays and tensors, is copied there once, and
-only where it lies goes through the pipe, with what is small. The main process gives out arrays,
-tensors and views of that memory itself; a batch keeps its place until nothing of it is left there.
+again: whatever is large in a batch, ``bytes``, views, arrays and tensors, is copied there once, or
+was stacked there (``_stacking``), and only where it lies goes through the pipe, with what is small.
+The main process gives out arrays, tensors and views of that memory itself; a batch keeps its place
+until nothing of it is left there.
 
-There are no locks. A worker takes a place by raising its flag, and the main process lets go of it
-by lowering the flag again; nobody else touches either. A batch for which there is no room, because
-the user keeps many of them, is pickled as a whole.
+There are no locks. A worker sends a place by raising its flag, and the main process lets go of it
+by lowering the flag again; nobody else touches either. What was stacked keeps its place for as
+long as the worker's own code refers to it, too, sent or not; and as with PyTorch's shared memory,
+whoever keeps what he has sent sees what is written to it. A batch for which there is no room,
+because the user keeps many of them, is pickled as a whole.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import os
 import pickle
 import secrets
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import reduction
 from typing import Any
@@ -29,6 +32,7 @@ import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from forebay._stacking import stacking_into
 from forebay._warnings import warn
 
 #: What one worker's batches may take; memory that no batch has needed yet is not there.
@@ -40,8 +44,11 @@ PLACED_MIN = 4096
 #: Tensors and arrays begin where any processor likes to read them.
 ALIGNMENT = 64
 
-#: What is placed: how it is made again, where it begins in its batch, its length, and its shape.
-_Part = tuple[str, int, int, Any, tuple[int, ...]]
+#: What is placed: how it is made again, in which of its batch's places, where it begins there, its
+#: length, its type, and its shape.
+_Part = tuple[str, int, int, int, Any, tuple[int, ...]]
+#: The place of what is copied, among those of its batch. Whatever was stacked has one of its own.
+COPIED = 0
 
 
 class Arena:
@@ -75,34 +82,89 @@ class Arena:
 _ARENAS: weakref.WeakValueDictionary[str, Arena] = weakref.WeakValueDictionary()
 
 
+@dataclass
+class _Taken:
+    """A place as its worker sees it."""
+
+    begin: int
+    end: int
+    #: Whether the main process was told of it, and lowers its flag when it has done with it.
+    is_sent: bool = False
+    #: What the worker has stacked there: it, too, has to be done with it.
+    stacked: Callable[[], Any] = lambda: None
+
+
 class Places:
     """Which of a strip's places are taken: the worker's side."""
 
     def __init__(self, strip: Any) -> None:
-        self._strip = strip
-        #: By flag: where it begins, and where it ends.
-        self._taken: dict[int, tuple[int, int]] = {}
+        self._strip, self._address = strip, strip.ctypes.data
+        self._taken: dict[int, _Taken] = {}
 
-    def take(self, length: int) -> tuple[int, int] | None:
-        """A flag and where its place begins: the lowest that is free, which was used before."""
-        for flag in [flag for flag in self._taken if not self._strip[flag]]:
-            del self._taken[flag]
+    def send(self, length: int) -> tuple[int, int] | None:
+        """A flag, raised, and where its place begins."""
+        flag = self._take(length)
+        if flag is None:
+            return None
+        self.send_stacked(flag)
+        return flag, self._taken[flag].begin
+
+    def reserve(self, length: int) -> Any | None:
+        """Memory to stack something in: a place for as long as it is referred to."""
+        flag = None if length < PLACED_MIN else self._take(length)
+        if flag is None:
+            return None
+        begin = self._taken[flag].begin
+        memory = _array_of_its_own(self._strip[begin : begin + length])
+        self._taken[flag].stacked = weakref.ref(memory)
+        return memory
+
+    def stacked(self, address: int, length: int) -> int | None:
+        """The flag of a place that is as long, lies there, and was not sent before."""
+        begin = address - self._address
+        if not FLAGS <= begin < len(self._strip):
+            return None
+        for flag, taken in self._taken.items():
+            if taken.begin == begin and not taken.is_sent:
+                memory = taken.stacked()
+                return flag if memory is not None and len(memory) == length else None
+        return None
+
+    def send_stacked(self, flag: int) -> int:
+        """Raise a flag; where its place begins."""
+        self._taken[flag].is_sent = True
+        self._strip[flag] = 1
+        return self._taken[flag].begin
+
+    def _take(self, length: int) -> int | None:
+        """The lowest place that is free, which was used before."""
+        for flag, taken in [*self._taken.items()]:
+            if not self._strip[flag] and taken.stacked() is None:
+                del self._taken[flag]
         begin = FLAGS
-        for start, end in sorted(self._taken.values()):
-            if start - begin >= length:
+        for taken in sorted(self._taken.values(), key=lambda taken: taken.begin):
+            if taken.begin - begin >= length:
                 break
-            begin = end
+            begin = taken.end
         if len(self._taken) == FLAGS or begin + length > len(self._strip):
             return None
         flag = next(flag for flag in range(FLAGS) if flag not in self._taken)
-        self._taken[flag] = (begin, begin + length)
-        self._strip[flag] = 1
-        return flag, begin
+        self._taken[flag] = _Taken(begin, begin + _aligned(length))
+        return flag
+
+
+def _aligned(length: int) -> int:
+    return -(-length // ALIGNMENT) * ALIGNMENT
+
+
+def _array_of_its_own(memory: Any) -> Any:
+    """On which all hangs that is made of it. A slice of a strip would hang on that."""
+    return np.frombuffer(memory.data, np.uint8)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the large parts of a batch lie."""
+    """Where large parts of a batch lie."""
 
     arena: str
     worker: int
@@ -113,22 +175,21 @@ class Place:
     def lease(self) -> Any:
         """The memory, in the main process; its flag is lowered when no part of it is in use."""
         strip = _ARENAS[self.arena].strip(self.worker)
-        # An array of its own, on which all parts hang; slices of the strip would hang on that.
-        lease = np.frombuffer(strip[self.begin : self.begin + self.length].data, np.uint8)
+        lease = _array_of_its_own(strip[self.begin : self.begin + self.length])
         weakref.finalize(lease, _lower, strip, self.flag, os.getpid()).atexit = False
         return lease
 
 
 class Packed:
-    """A batch on its way: small things pickled, large ones in their place."""
+    """A batch on its way: small things pickled, large ones in their places."""
 
-    def __init__(self, pickled: bytes, place: Place | None = None) -> None:
-        self._pickled, self._place = pickled, place
+    def __init__(self, pickled: bytes, places: Sequence[Place | None] = ()) -> None:
+        self._pickled, self._places = pickled, places
 
     def unpack(self) -> Any:
         """The batch."""
-        lease = None if self._place is None else self._place.lease()
-        return _Unpickler(self._pickled, lease).load()
+        leases = [None if place is None else place.lease() for place in self._places]
+        return _Unpickler(self._pickled, leases).load()
 
     def pin_memory(self) -> Any:
         """PyTorch's thread asks for this."""
@@ -149,58 +210,76 @@ class Packing:
         self._places: Places | None = None
 
     def __call__(self, samples: Any) -> Packed:
-        batch = self._collate(samples)
         if self._arena is None:
-            return Packed(_Pickler().dump_all(batch))
-        pickler = _Pickler(leaves_out=True)
-        pickled = pickler.dump_all(batch)
-        if not pickler.parts:
-            return Packed(pickled)
+            return Packed(_Pickler().dump_all(self._collate(samples)))
         worker = get_worker_info()
         assert worker is not None, "batches are packed in workers"
-        strip = self._arena.strip(worker.id)
         if self._places is None:
-            self._places = Places(strip)
-        taken = self._places.take(pickler.length)
-        if taken is None:
-            return Packed(_Pickler().dump_all(batch))
-        flag, begin = taken
-        for (_, offset, length, _, _), content in pickler.parts.values():
-            strip[begin + offset : begin + offset + length] = content
-        return Packed(pickled, Place(self._arena.name, worker.id, flag, begin, pickler.length))
+            self._places = Places(self._arena.strip(worker.id))
+        with stacking_into(self._places.reserve):
+            batch = self._collate(samples)
+        pickler = _Pickler(self._places)
+        pickled = pickler.dump_all(batch)
+        copied = None
+        if pickler.length:
+            taken = self._places.send(pickler.length)
+            if taken is None:
+                return Packed(_Pickler().dump_all(batch))
+            copied = Place(self._arena.name, worker.id, *taken, pickler.length)
+            pickler.copy_to(self._arena.strip(worker.id)[copied.begin :])
+        stacked = [
+            Place(self._arena.name, worker.id, flag, self._places.send_stacked(flag), length)
+            for flag, length in pickler.stacked.items()
+        ]
+        return Packed(pickled, [copied, *stacked])
 
 
 class _Pickler(reduction.ForkingPickler):
-    """Leaves out what is large, if it is to, and notes where it belongs."""
+    """Leaves out what is large, if there are places for it, and notes where it belongs."""
 
-    def __init__(self, leaves_out: bool = False) -> None:
+    def __init__(self, places: Places | None = None) -> None:
         self._file = io.BytesIO()
         super().__init__(self._file, pickle.HIGHEST_PROTOCOL)
-        self._leaves_out = leaves_out
+        self._places = places
         #: By identity, since one object may be several times in a batch. Holds on to each.
-        self.parts: dict[int, tuple[_Part, Any]] = {}
-        self._held: list[Any] = []
+        self._parts: dict[int, tuple[_Part, Any]] = {}
+        #: What is to be copied, by where it belongs, and how much that is.
+        self._copied: list[tuple[int, Any]] = []
         self.length = 0
+        #: What lies in a place of its own already: its length, by its flag.
+        self.stacked: dict[int, int] = {}
 
     def dump_all(self, batch: Any) -> bytes:
         self.dump(batch)
         return self._file.getvalue()
 
     def persistent_id(self, value: Any) -> _Part | None:
-        if not self._leaves_out:
+        if self._places is None:
             return None
-        known = self.parts.get(id(value))
+        known = self._parts.get(id(value))
         if known is not None:
             return known[0]
         flat = _flat(value)
         if flat is None:
             return None
         kind, content, dtype, shape = flat
-        part: _Part = (kind, self.length, len(content), dtype, shape)
-        self.parts[id(value)] = (part, content)
-        self._held.append(value)
-        self.length += -(-len(content) // ALIGNMENT) * ALIGNMENT
+        length = len(content)
+        flag = self._places.stacked(value.data_ptr(), length) if kind == "tensor" else None
+        part: _Part
+        if flag is not None and flag not in self.stacked:
+            self.stacked[flag] = length
+            part = (kind, COPIED + len(self.stacked), 0, length, dtype, shape)
+        else:
+            self._copied.append((self.length, content))
+            part = (kind, COPIED, self.length, length, dtype, shape)
+            self.length += _aligned(length)
+        self._parts[id(value)] = (part, value)
         return part
+
+    def copy_to(self, memory: Any) -> None:
+        """Put what was left out where it belongs."""
+        for begin, content in self._copied:
+            memory[begin : begin + len(content)] = content
 
     def reducer_override(self, value: Any) -> Any:
         # Nobody else pickles a view: it goes as a copy.
@@ -262,15 +341,15 @@ def _flat(value: Any) -> tuple[str, Any, Any, tuple[int, ...]] | None:
 class _Unpickler(pickle.Unpickler):
     """Puts back what was left out."""
 
-    def __init__(self, pickled: bytes, lease: Any) -> None:
+    def __init__(self, pickled: bytes, leases: Sequence[Any]) -> None:
         super().__init__(io.BytesIO(pickled))
-        self._lease = lease
-        self._found: dict[int, Any] = {}
+        self._leases = leases
+        self._found: dict[tuple[int, int], Any] = {}
 
     def persistent_load(self, part: _Part) -> Any:
-        kind, offset, length, dtype, shape = part
-        if offset not in self._found:
-            flat = self._lease[offset : offset + length]
+        kind, place, offset, length, dtype, shape = part
+        if (place, offset) not in self._found:
+            flat = self._leases[place][offset : offset + length]
             made: Any
             if kind == "bytes":
                 made = flat.tobytes()
@@ -280,8 +359,8 @@ class _Unpickler(pickle.Unpickler):
                 made = torch.from_numpy(flat).view(dtype).view(shape)
             else:
                 made = flat.view(dtype).reshape(shape)
-            self._found[offset] = made
-        return self._found[offset]
+            self._found[place, offset] = made
+        return self._found[place, offset]
 
 
 def arena(workers: int) -> Arena | None:
