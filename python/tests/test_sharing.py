@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import resource
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -169,6 +171,23 @@ def test_large_things_do_not_go_through_the_pipe(world: World) -> None:
     for batch in forebay.DataLoader(views, batch_size=16, collate_fn=list, **FORK):
         large = [item for item in batch if len(item) >= _handover.PLACED_MIN]
         assert {lies_in(address(item)) for item in large} == {OF_WORKERS}
+
+
+def faults(samples: Any) -> int:
+    """Pages that were new to this process, after it has made a batch and let go of it."""
+    contents = [b"%d" % number * 50_000 for number in range(10, 74)]
+    assert len(contents[-1]) == 100_000
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="others keep other amounts")
+def test_workers_keep_the_memory_of_a_batch_for_the_next() -> None:
+    loader = Workers(
+        Made(), batch_size=1, collate_fn=faults, num_workers=1, multiprocessing_context="spawn"
+    )
+    counts = [*loader]
+    of_one = 64 * 100_000 // 4096
+    assert counts[-1] - counts[2] < of_one, "not even those of one batch in forty"
 
 
 def test_batches_stay_what_they_are_for_as_long_as_they_are_kept(
