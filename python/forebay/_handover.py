@@ -44,7 +44,7 @@ PLACED_MIN = 4096
 #: Tensors and arrays begin where any processor likes to read them.
 ALIGNMENT = 64
 
-#: What a worker keeps of the memory that it has freed: that of a few batches.
+#: What a process keeps of the memory that it has freed: that of a few batches.
 KEPT_BYTES = 32 << 20
 
 #: What is placed: how it is made again, in which of its batch's places, where it begins there, its
@@ -218,7 +218,7 @@ class Packing:
         worker = get_worker_info()
         assert worker is not None, "batches are packed in workers"
         if self._places is None:
-            _keep_memory()
+            keep_memory()
             self._places = Places(self._arena.strip(worker.id))
         with stacking_into(self._places.reserve):
             batch = self._collate(samples)
@@ -238,7 +238,7 @@ class Packing:
         return Packed(pickled, [copied, *stacked])
 
 
-def _keep_memory() -> None:
+def keep_memory() -> None:
     """What is freed with a batch is there for the next one.
 
     glibc gives free memory back to the kernel as soon as there are 128 KiB of it, and the kernel

@@ -20,6 +20,7 @@ from forebay import _workers
 from forebay._dataset import Dataset
 from forebay._drawn import Drawn, Lengths, Replay, Substitute, SubstituteEpoch
 from forebay._given import Own, Sequential, Strict
+from forebay._handover import keep_memory
 from forebay._interrupts import held
 from forebay._mixture import Mixture, MixtureOrder
 from forebay._native import ForebayError, StateError
@@ -160,6 +161,7 @@ class DataLoader(data.DataLoader[Any]):
             generator=generator,
             **options,
         )
+        keep_memory()
         if order_of is None:
             indices = super()._index_sampler
             self._order = Own(dataset, indices, is_batched=indices is self.batch_sampler)

@@ -43,7 +43,8 @@ impl Doorkeeper {
     /// Somebody of this length is at the door. Says whether it was here a short while ago.
     pub fn knows(&self, address: &Address, length: u64) -> bool {
         // What is lost by going round is lost from both moments alike.
-        let now = (self.asked.fetch_add(length, Relaxed) / self.step) as u32 & STEP_MASK;
+        let step = self.asked.fetch_add(length, Relaxed) / self.step;
+        let now = u32::try_from(step & u64::from(STEP_MASK)).expect("a few bits");
         // Addresses are hashes: any part of one is as good as another.
         let (place, rest) = address.as_bytes().split_first_chunk::<8>().expect("32 bytes");
         let place = u64::from_le_bytes(*place) & (self.seen.len() as u64 - 1);

@@ -35,7 +35,8 @@ fn limit_files(own: &str, groups: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in own.lines() {
         let mut fields = line.splitn(3, ':');
-        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next())
+        let (Some(_), Some(controllers), Some(path)) =
+            (fields.next(), fields.next(), fields.next())
         else {
             continue;
         };

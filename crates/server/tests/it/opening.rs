@@ -18,8 +18,10 @@ fn the_first_uploads_and_the_others_prove() {
     assert_eq!(second.open(&data.digest).unwrap(), handle, "opened twice, one handle");
     assert_eq!(node.service.gauges().datasets_open, 1);
     drop((first, second));
-    node.wait_for_connections(0);
-    assert_eq!(node.service.gauges().datasets_open, 0, "tables go with those who hold them");
+    // Tables go with those who hold them.
+    while node.service.gauges().datasets_open > 0 {
+        std::thread::yield_now();
+    }
     let (mut third, handle) = node.open(&data);
     assert_eq!(get(&mut third, handle, &data, 7, PATIENCE).unwrap(), data.blobs[7]);
 }
