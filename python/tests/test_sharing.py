@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import resource
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -188,6 +190,26 @@ def test_workers_keep_the_memory_of_a_batch_for_the_next() -> None:
     counts = [*loader]
     of_one = 64 * 100_000 // 4096
     assert counts[-1] - counts[2] < of_one, "not even those of one batch in forty"
+
+
+#: As `faults`, in a process that has a loader.
+KEEPS = """
+import resource, sys, forebay
+loader = forebay.DataLoader(forebay.Dataset(sys.argv[1], cache=None), 4, collate_fn=list)
+counts = []
+for _ in range(12):
+    contents = [b"%d" % number * 50_000 for number in range(10, 74)]
+    del contents
+    counts.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+print(counts[-1] - counts[2])
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="others keep other amounts")
+def test_so_does_a_process_that_has_a_loader(world: World) -> None:
+    command = [sys.executable, "-c", KEEPS, str(world.digest)]
+    told = subprocess.run(command, check=True, capture_output=True, timeout=60).stdout
+    assert int(told) < 64 * 100_000 // 4096
 
 
 def test_batches_stay_what_they_are_for_as_long_as_they_are_kept(

@@ -15,6 +15,8 @@ from loaders.items import Items
 from loaders.origin import BUCKET, Origin
 from loaders.peers import BATCH, Task
 
+#: What an agent keeps in memory would be a cache beside the one that is limited.
+AGENT_MEMORY = "8MiB"
 #: On top of the blobs: headers, regions that are being filled, a copy that is on its way out.
 ROOM = 1.25
 
@@ -44,6 +46,8 @@ def start(task: Task) -> None:
 
 def loader(task: Task) -> Iterable[Any]:
     origin = task.origin
+    if task.cache_limit is not None:
+        os.environ["FOREBAY_AGENT_MEMORY"] = AGENT_MEMORY
     options = {
         "endpoint": origin.endpoint,
         "access_key": origin.access_key,
