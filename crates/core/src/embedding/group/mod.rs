@@ -475,6 +475,29 @@ mod tests {
         assert!(below(group).abs_diff(before) <= RANK_STEPS, "those who went are lowered alike");
     }
 
+    /// "It is moved up when it would be the next to go": hits move nobody, and still nobody goes before one that is lower.
+    #[test]
+    fn whoever_has_risen_is_not_the_next_to_go() {
+        let shape = TableShape { rows: 1 << 20, row_bytes: 4 };
+        let budget = Budget::new(vec![shape], Capacity::Rows(100));
+        let mut policy = Requests::new(Group::new(&budget), budget);
+        let (mut random, mut outcome) = (fastrand::Rng::with_seed(3), Outcome::default());
+        // Of which nobody is part.
+        let (admitted, evicted) = (Vec::new(), Vec::new());
+        let turn = Turn { number: u32::MAX, keys: 0, hits: 0, admitted, evicted };
+        for _ in 0..5000 {
+            let row = (random.f64().powi(3) * 300.0) as u64;
+            policy.request(&[Key::new(TableId(0), row).unwrap()], &mut outcome);
+            let group = policy.replacement_mut();
+            let of = |group: &Group, slot| rank(group.store.meta(slot).level);
+            let slots = group.store.residents().filter_map(|key| group.store.find(key));
+            let main = slots.filter(|slot| group.store.place(*slot) == UNLISTED);
+            let expected = main.map(|slot| of(group, slot)).min();
+            let lowest = group.lowest(&turn);
+            assert_eq!(lowest.map(|slot| of(group, slot)), expected);
+        }
+    }
+
     /// "Favourites that stay away fall, the sooner, the more they were asked for."
     #[test]
     fn a_favourite_that_stays_away_falls() {
