@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use forebay_client::{Handle, OpenError, hello};
 use forebay_core::{
     Endpoint,
@@ -27,14 +27,14 @@ use forebay_core::{
     room::Room,
 };
 use forebay_identity::Credentials;
-use forebay_server::{Incoming, Outgoing, dial};
+use forebay_server::{Gathered, Incoming, Outgoing, dial};
 use forebay_wire::{
     BlobProgress, BlobRange, ClaimAnswer, Frame, GetAnswer, HEADER_SIZE, Header, PAYLOAD_SIZE_MAX,
     PRESENCE_MAX, PutAnswer, Refusal, RenewAnswer, Reply, Request,
 };
 use parking_lot::Mutex;
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
     sync::{mpsc, oneshot, watch},
     task::AbortHandle,
     time::{Instant, timeout, timeout_at},
@@ -42,6 +42,8 @@ use tokio::{
 
 /// Requests that wait to be written.
 const FRAMES_MAX: usize = 64;
+/// What is read at once, so that a short reply costs one look at the socket. Long bodies go past it.
+const READ_BEHIND: usize = 4 << 10;
 /// How often those who wait look how long the node has been silent.
 const SLICE: Duration = Duration::from_millis(100);
 
@@ -263,9 +265,9 @@ impl Connection {
 
     /// A whole blob, if it is resident or becomes so within `wait`.
     pub async fn get(&self, blob: u64, length: u64, wait: Duration) -> Result<(GetAnswer, Bytes)> {
-        let mut content = BytesMut::new();
+        let mut content = Gathered::new(usize::try_from(length).unwrap_or(0));
         loop {
-            let offset = content.len() as u64;
+            let offset = content.length() as u64;
             let piece = (length - offset).min(PAYLOAD_SIZE_MAX as u64);
             let piece = u32::try_from(piece).expect("a payload is small");
             let ranges = vec![BlobRange { blob, offset, length: piece }];
@@ -275,12 +277,9 @@ impl Connection {
                 Reply::Get { answer: GetAnswer::Hit, payload, .. }
                     if payload.len() == piece as usize =>
                 {
-                    if offset + u64::from(piece) == length && content.is_empty() {
-                        return Ok((GetAnswer::Hit, payload));
-                    }
-                    content.extend_from_slice(&payload);
-                    if content.len() as u64 == length {
-                        return Ok((GetAnswer::Hit, content.freeze()));
+                    content.add(payload);
+                    if content.length() as u64 == length {
+                        return Ok((GetAnswer::Hit, content.take()));
                     }
                 }
                 Reply::Get { answer, .. } if answer != GetAnswer::Hit => {
@@ -481,7 +480,8 @@ async fn write(mut writer: Outgoing, mut outgoing: mpsc::Receiver<Frame>) {
     }
 }
 
-async fn read(mut reader: Incoming, shared: &Shared) {
+async fn read(reader: Incoming, shared: &Shared) {
+    let mut reader = BufReader::with_capacity(READ_BEHIND, reader);
     while let Some((id, reply)) = read_reply(&mut reader).await {
         let waiting = {
             let mut waiting = shared.waiting.lock();
@@ -496,7 +496,7 @@ async fn read(mut reader: Incoming, shared: &Shared) {
     }
 }
 
-async fn read_reply(reader: &mut Incoming) -> Option<(u64, Reply)> {
+async fn read_reply(reader: &mut (impl AsyncRead + Unpin)) -> Option<(u64, Reply)> {
     let mut header = [0; HEADER_SIZE];
     reader.read_exact(&mut header).await.ok()?;
     let header = Header::decode(&header).ok()?;

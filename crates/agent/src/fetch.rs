@@ -3,13 +3,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use forebay_core::{
     BlobOrdinal,
     attempt::{Attempt, Fact, NodeState, Outcome, Purpose, Right, Step},
     digest::DigestError,
 };
 use forebay_origin::{OriginError, PIECE};
+use forebay_server::Gathered;
 use forebay_wire::GetAnswer;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use tokio::{
@@ -275,7 +276,7 @@ impl AgentService {
             }
         }
         let first = pieces.first().map(|(object, ..)| object.clone()).unwrap_or_default();
-        let mut content = BytesMut::with_capacity(usize::try_from(row.length).unwrap_or(0));
+        let mut content = Gathered::new(usize::try_from(row.length).unwrap_or(0));
         let mut reads = stream::iter(pieces)
             .map(|(object, version, range)| async move {
                 self.origin.read(&object, &version, range).await
@@ -286,10 +287,10 @@ impl AgentService {
             if let Some(claim) = claim {
                 claim.progress(piece.len() as u64);
             }
-            content.extend_from_slice(&piece);
+            content.add(piece);
         }
         drop(reads);
-        let content = content.freeze();
+        let content = content.take();
         if self.namespace.address(&content) != row.address {
             return Err(FetchError::WrongBytes(first));
         }

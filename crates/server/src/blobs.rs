@@ -17,7 +17,7 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use forebay_core::{
     Address, BlobOrdinal, ByteSize, DatasetId,
     recency::Recency,
@@ -33,7 +33,7 @@ use forebay_flash::{
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::{config::Config, hot::Hot, session::fresh_nonce};
+use crate::{config::Config, gathered::Gathered, hot::Hot, session::fresh_nonce};
 
 /// A longer blob is cut into pieces of this length.
 pub(crate) const PIECE: u64 = 8 << 20;
@@ -94,17 +94,10 @@ pub(crate) struct Incoming {
     group: GroupName,
     row: Row,
     /// What is here and not written, with the memory for it.
-    held: Held,
+    held: Gathered,
     memory: OwnedSemaphorePermit,
     /// The name of its pieces, and how many have been written, if it has to be cut.
     cut: Option<([u8; 32], u64)>,
-}
-
-enum Held {
-    Nothing,
-    /// As it came.
-    One(Bytes),
-    Several(BytesMut),
 }
 
 impl Blobs {
@@ -250,7 +243,8 @@ impl Blobs {
         if length != row.length {
             return Ok(Read::OtherLength);
         }
-        let mut bytes = BytesMut::new();
+        let wanted = usize::try_from(range.end - range.start).expect("what is asked for is short");
+        let mut bytes = Gathered::new(wanted);
         let mut next = range.start;
         while next < range.end {
             let (number, start) = (next / piece, next % piece);
@@ -260,12 +254,9 @@ impl Blobs {
                 return Ok(self.gone(key));
             };
             next = number * piece + end;
-            if bytes.is_empty() && next == range.end {
-                return Ok(Read::Hit(Bytes::from_owner(proved.bytes)));
-            }
-            bytes.extend_from_slice(&proved.bytes);
+            bytes.add(Bytes::from_owner(proved.bytes));
         }
-        Ok(Read::Hit(bytes.freeze()))
+        Ok(Read::Hit(bytes.take()))
     }
 
     /// What was looked for is not there: whoever asks next must not be told that it is.
@@ -289,7 +280,7 @@ impl Blobs {
         self.used(table.dataset());
         let group = self.group_of(table, blob);
         let name = if cut { Some((fresh_nonce().ok_or(Refusal::Failed)?, 0)) } else { None };
-        Ok(Some(Incoming { group, row, held: Held::Nothing, memory, cut: name }))
+        Ok(Some(Incoming { group, row, held: Gathered::new(held as usize), memory, cut: name }))
     }
 
     /// The group for a blob: its piece's, or its dataset's.
@@ -435,15 +426,15 @@ impl Incoming {
     /// Takes the next bytes.
     pub async fn take(&mut self, blobs: &Blobs, bytes: Bytes) -> Result<(), Refusal> {
         let Some((name, mut written)) = self.cut else {
-            self.held.add(bytes, self.row.length);
+            self.held.add(bytes);
             return Ok(());
         };
         let mut bytes = bytes;
         while !bytes.is_empty() {
-            let room = blobs.piece - self.held.length();
+            let room = blobs.piece - self.held.length() as u64;
             let some = bytes.split_to(bytes.len().min(usize::try_from(room).expect("a piece")));
-            self.held.add(some, blobs.piece);
-            if self.held.length() == blobs.piece {
+            self.held.add(some);
+            if self.held.length() as u64 == blobs.piece {
                 blobs.append(&self.group, part(&name, written), PART, self.held.take()).await?;
                 written += 1;
             }
@@ -471,40 +462,6 @@ impl Incoming {
         }
         let head = encode_head(&name, blobs.piece, self.row.length);
         blobs.append(&self.group, key, HEAD, head).await
-    }
-}
-
-impl Held {
-    fn length(&self) -> u64 {
-        match self {
-            Self::Nothing => 0,
-            Self::One(bytes) => bytes.len() as u64,
-            Self::Several(bytes) => bytes.len() as u64,
-        }
-    }
-
-    fn add(&mut self, bytes: Bytes, capacity: u64) {
-        *self = match std::mem::replace(self, Self::Nothing) {
-            Self::Nothing => Self::One(bytes),
-            Self::One(first) => {
-                let mut both = BytesMut::with_capacity(usize::try_from(capacity).expect("a piece"));
-                both.extend_from_slice(&first);
-                both.extend_from_slice(&bytes);
-                Self::Several(both)
-            }
-            Self::Several(mut all) => {
-                all.extend_from_slice(&bytes);
-                Self::Several(all)
-            }
-        };
-    }
-
-    fn take(&mut self) -> Bytes {
-        match std::mem::replace(self, Self::Nothing) {
-            Self::Nothing => Bytes::new(),
-            Self::One(bytes) => bytes,
-            Self::Several(bytes) => bytes.freeze(),
-        }
     }
 }
 

@@ -12,6 +12,8 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
+use crate::writer::widen;
+
 /// Whoever has not been noticed to be gone for so long is asked.
 const KEEP_ALIVE: Duration = Duration::from_mins(1);
 
@@ -46,6 +48,7 @@ async fn connect(
                 );
                 return Err(io::Error::other(text));
             }
+            widen(&socket);
             let (reader, writer) = socket.into_split();
             Ok((Box::new(reader), Box::new(writer)))
         }

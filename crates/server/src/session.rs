@@ -39,8 +39,8 @@ const WAITS_MAX: usize = 4096;
 pub(crate) const STALLED: Duration = Duration::from_mins(2);
 /// Whoever connects says hello within this.
 pub(crate) const HELLO_WITHIN: Duration = Duration::from_secs(20);
-/// Space is taken as bytes arrive, not when they are announced.
-const READ_AHEAD: usize = 64 << 10;
+/// Space beyond this is taken as bytes arrive, not when they are announced.
+const READ_AHEAD: usize = 256 << 10;
 /// What is read at once, so that a short request costs one look at the socket. Long bodies go past it.
 const READ_BEHIND: usize = 4 << 10;
 

@@ -4,7 +4,7 @@
 use std::{
     collections::VecDeque,
     io::{self, IoSlice},
-    os::fd::{AsFd as _, OwnedFd},
+    os::fd::{AsFd, OwnedFd},
 };
 
 use forebay_segment::pass;
@@ -41,8 +41,7 @@ impl Outgoing {
 /// Writes frames until there are no more, or nobody takes them.
 pub(crate) async fn write(mut outgoing: mpsc::Receiver<Outgoing>, mut writer: impl Outlet) {
     if let Some(socket) = writer.unix() {
-        // What it has by default will do, too.
-        let _ = rustix::net::sockopt::set_socket_send_buffer_size(socket, SEND_BUFFER);
+        widen(socket);
     }
     let (mut come, mut frames) = (Vec::new(), VecDeque::new());
     while outgoing.recv_many(&mut come, FRAMES_AT_ONCE).await > 0 {
@@ -58,6 +57,12 @@ pub(crate) async fn write(mut outgoing: mpsc::Receiver<Outgoing>, mut writer: im
     }
     // Over TLS, an end that is not announced looks like an attack.
     let _ = timeout(STALLED, writer.shutdown()).await;
+}
+
+/// Makes room in a socket of this machine for what is on its way.
+pub(crate) fn widen(socket: impl AsFd) {
+    // What it has by default will do, too.
+    let _ = rustix::net::sockopt::set_socket_send_buffer_size(socket, SEND_BUFFER);
 }
 
 async fn write_all(frames: &mut VecDeque<Outgoing>, writer: &mut impl Outlet) -> io::Result<()> {
