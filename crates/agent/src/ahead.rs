@@ -24,8 +24,9 @@ use crate::{
     service::AgentService,
 };
 
-/// Blobs fetched ahead at once; those that the job waits for come on top.
-const AT_ONCE: usize = 16;
+/// Blobs fetched ahead at once: small ones need many to make up for an origin's latency. Fewer than the requests
+/// that an origin is sent at once, which leaves some to what the job waits for.
+const AT_ONCE: usize = 48;
 /// How often it is looked whether a node has room again, or is there again.
 const PAUSE: Duration = Duration::from_millis(200);
 
