@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -64,7 +64,11 @@ def _source(table: Table | str | os.PathLike[str]) -> _native.Source:
 
 
 def _size(memory: int | str) -> str:
-    return f"{memory}B" if isinstance(memory, int) else memory
+    if isinstance(memory, int):
+        return f"{memory}B"
+    if isinstance(memory, str):
+        return memory
+    raise TypeError(f"memory is {memory!r}; it has to be bytes, or a text such as '2GiB'")
 
 
 class _Bags(NamedTuple):
@@ -82,6 +86,7 @@ class _Bags(NamedTuple):
         input: Tensor, offsets: Tensor | None, last: bool, weights: Tensor | None, single: bool
     ) -> _Bags:
         """``single``: without offsets, every key of a row of keys is a bag of its own."""
+        _must_be_tensor(input, "keys")
         if weights is not None and weights.shape != input.shape:
             raise ValueError(
                 f"embedding_bag: If per_sample_weights ({weights.shape}) is not None, "
@@ -89,7 +94,7 @@ class _Bags(NamedTuple):
             )
         if weights is not None:
             weights = weights.reshape(-1)
-        keys = _indices(input)
+        keys = _indices(input, "keys")
         if input.dim() == 2:
             if offsets is not None:
                 raise ValueError(
@@ -106,9 +111,10 @@ class _Bags(NamedTuple):
             return _Bags(keys, None, keys.numel(), 1, False, weights)
         if offsets is None:
             raise ValueError("offsets has to be a 1D Tensor but got None")
+        _must_be_tensor(offsets, "offsets")
         if offsets.dim() != 1:
             raise ValueError("offsets has to be a 1D Tensor")
-        offsets = _indices(offsets)
+        offsets = _indices(offsets, "offsets")
         count = offsets.numel() - 1 if last else offsets.numel()
         return _Bags(keys, offsets, max(count, 0), 0, last, weights)
 
@@ -122,23 +128,30 @@ class _Bags(NamedTuple):
         return torch.arange(self.bags) * self.length
 
 
-def _are_indices(tensor: Tensor) -> bool:
+def _are_indices(tensor: object) -> TypeGuard[Tensor]:
     """Whether they can be handed over as they are."""
     return (
-        tensor.dtype is torch.int64
+        isinstance(tensor, Tensor)
+        and tensor.dtype is torch.int64
         and tensor.dim() == 1
         and tensor.is_cpu
         and tensor.is_contiguous()
     )
 
 
-def _indices(tensor: Tensor) -> Tensor:
+def _must_be_tensor(value: object, what: str) -> None:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{what} are of {type(value).__name__}; give a tensor (torch.as_tensor)")
+
+
+def _indices(tensor: Tensor, what: str) -> Tensor:
+    _must_be_tensor(tensor, what)
     if _are_indices(tensor):
         return tensor
     if tensor.device.type != "cpu":
-        raise ValueError(f"keys are on {tensor.device}; tables are looked up on the CPU")
+        raise ValueError(f"{what} are on {tensor.device}; tables are looked up on the CPU")
     if tensor.dtype not in (torch.int64, torch.int32):
-        raise ValueError(f"keys are of {tensor.dtype}; they have to be of int64 or int32")
+        raise ValueError(f"{what} are of {tensor.dtype}; they have to be of int64 or int32")
     return tensor.detach().reshape(-1).to(torch.int64).contiguous()
 
 
@@ -163,15 +176,23 @@ class _Lookup(nn.Module):
             raise ValueError("mode has to be one of sum, mean or max")
         self.mode = mode
         self.include_last_offset = include_last_offset
-        sources = [_source(table) for table in tables]
-        self._tables = _native.Tables(sources, _size(memory), policy, io)
+        self._opened = ([_source(table) for table in tables], _size(memory), policy, io)
+        self._tables = _native.Tables(*self._opened)
         self._shapes = self._tables.shapes()
-        self._paddings: list[int | None] = [None] * len(sources)
+        self._paddings: list[int | None] = [None] * len(self._shapes)
         self._dimensions = [dimension for _, _, dimension in self._shapes]
         self._columns = sum(self._dimensions)
         alike = len(set(self._dimensions)) == 1
         self._dimension = self._dimensions[0] if alike else None
         self._pooled_here = all(dtype == "float32" for dtype, _, _ in self._shapes)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_tables"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy opens the tables where they are, and has memory of its own."""
+        super().__setstate__(state)
+        self._tables = _native.Tables(*self._opened)
 
     def stats(self) -> dict[str, Any]:
         """What has been counted since the tables were opened, and what is in memory.
@@ -182,9 +203,19 @@ class _Lookup(nn.Module):
         return {**self._tables.stats(), "bundles": self._tables.bundles()}
 
     def _replace(self, table: int, by: Table | str | os.PathLike[str]) -> None:
+        self._must_exist(table)
         self._tables.replace_table(table, _source(by))
+        self._opened[0][table] = _source(by)
+
+    def _must_exist(self, table: int) -> None:
+        if not 0 <= table < len(self._shapes):
+            raise IndexError(f"there is no table {table}; there are {len(self._shapes)}")
 
     def _replace_rows(self, table: int, first: int, rows: Tensor) -> None:
+        self._must_exist(table)
+        _must_be_tensor(rows, "rows")
+        if first < 0:
+            raise IndexError(f"the first row is {first}; rows are counted from 0")
         dtype, _, dimension = self._shapes[table]
         if rows.dim() != 2 or rows.shape[1] != dimension or rows.dtype != _DTYPES[dtype]:
             raise ValueError(
@@ -232,7 +263,7 @@ class _Lookup(nn.Module):
             count = each.keys.numel()
             # One row more, for all padding.
             rows = torch.zeros((count + 1, dimension), dtype=_DTYPES[dtype])
-            rows[:count].view(torch.uint8).copy_(piece.view(count, -1))
+            rows[:count].view(torch.uint8).copy_(piece.view(count, dimension * rows.itemsize))
             places = torch.arange(count)
             if padding is not None:
                 places[each.keys == padding] = count
@@ -429,8 +460,9 @@ class EmbeddingCollection(_Lookup):
 
         ``inputs`` and ``offsets`` hold what ``torch.nn.EmbeddingBag`` takes for each table: a list,
         or a tensor whose first dimension is the table. Without offsets, keys in one dimension are a
-        bag each. The results are contiguous, as ``torch.nn.EmbeddingBag``'s are, and views of one
-        tensor in which they lie one after the other.
+        bag each. The results are contiguous, as ``torch.nn.EmbeddingBag``'s are. If all tables are
+        of float32 and there are no weights, they are views of one tensor in which they lie one
+        after the other.
         """
         count = len(self._shapes)
         if (
@@ -465,7 +497,7 @@ class EmbeddingCollection(_Lookup):
         """One key per table and sample, and no time to lose."""
         samples = keys.shape[1]
         pooled = torch.empty(samples * self._columns)
-        keys = _indices(keys).view(keys.shape)
+        keys = _indices(keys, "keys").view(keys.shape)
         self._tables.lookup_single(keys.numpy(), self._paddings, pooled.numpy())
         return self._by_table(pooled, samples)
 
@@ -478,7 +510,7 @@ class EmbeddingCollection(_Lookup):
         Returns how many rows were read. Call it in a thread of its own to go on meanwhile.
         """
         return self._tables.prefetch(
-            [(table, _indices(keys).numpy()) for table, keys in known.items()]
+            [(table, _indices(keys, "keys").numpy()) for table, keys in known.items()]
         )
 
     def replace_table(self, table: int, by: Table | str | os.PathLike[str]) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
+import pickle
 import struct
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -247,20 +250,58 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError):  # noqa: PT011
             ours(*wrong)
+    keys = torch.tensor([1])
+    with pytest.raises(ValueError, match=r"offsets are of torch\.float32"):
+        ours(keys, torch.tensor([0.0]))
+    unusual: list[tuple[Callable[[], object], str]] = [
+        (lambda: ours(np.array([1]), offsets), "keys are of ndarray"),
+        (lambda: ours(keys, [0]), "offsets are of list"),
+        (lambda: ours.replace_rows(0, np.zeros((1, DIMENSION))), "rows are of ndarray"),  # type: ignore[arg-type]
+        (lambda: bag(memory=1e6), "memory is 1000000"),
+    ]
+    for call, said in unusual:
+        with pytest.raises(TypeError, match=said):
+            call()
+    with pytest.raises(IndexError, match="counted from 0"):
+        ours.replace_rows(-1, torch.zeros(1, DIMENSION))
+    with pytest.raises(IndexError, match="no table 2; there are 1"):
+        EmbeddingCollection([table], memory=0).replace_rows(2, 0, torch.zeros(1, DIMENSION))
     with pytest.raises(NotImplementedError):
         ours(torch.tensor([1]), offsets, torch.tensor([1.0]))
     with pytest.raises(ValueError, match="keys of 2 tables; there are 1"):
         EmbeddingCollection([table], memory=0)([offsets, offsets])
 
 
-def test_no_samples_no_keys(tmp_path: Path) -> None:
-    ours = EmbeddingBag(
-        ROWS, DIMENSION, table=write(tmp_path / "rows", weights(7)), memory=0, mode="sum"
-    )
-    none = torch.zeros(0, dtype=torch.int64)
-    assert ours(none, none).shape == (0, DIMENSION)
-    assert bits(ours(none, torch.zeros(3, dtype=torch.int64))) == bytes(4 * 3 * DIMENSION)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_no_samples_no_keys(tmp_path: Path, dtype: torch.dtype) -> None:
+    weight = weights(7, dtype)
+    table = write(tmp_path / "rows", weight)
+    theirs = nn.EmbeddingBag(ROWS, DIMENSION, mode="sum", _weight=weight, dtype=dtype)
+    ours = EmbeddingBag(ROWS, DIMENSION, table=table, memory=0, mode="sum")
+    none, scale = torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=dtype)
+    three = torch.zeros(3, dtype=torch.int64)
+    no_samples = torch.zeros((0, 5), dtype=torch.int64)
+    calls = [(none, none), (none, three), (none, none, scale), (none, three, scale), (no_samples,)]
+    with torch.no_grad():
+        for call in calls:
+            assert ours(*call).shape == theirs(*call).shape
+            assert bits(ours(*call)) == bits(theirs(*call))
     assert ours(torch.zeros((4, 0), dtype=torch.int64)).shape == (4, DIMENSION)
+    some = EmbeddingCollection([table, table], memory=0)
+    empty, full = some([none, torch.tensor([1, 2, 3])], [three, torch.arange(3)])
+    assert bits(empty) == bytes(empty.nbytes)
+    assert bits(full) == bits(weight[1:4])
+
+
+def test_a_copy_opens_the_tables_anew(tmp_path: Path) -> None:
+    weight = weights(8)
+    table, other = write(tmp_path / "rows", weight), write(tmp_path / "other", -weight)
+    ours = EmbeddingCollection([table, table], memory="20kB", padding_idx=[7, None])
+    ours.replace_table(1, other)
+    keys = torch.tensor([[7, 1, 2], [7, 1, 2]])
+    for copied in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
+        assert list(map(bits, copied(keys))) == list(map(bits, ours(keys)))
+        assert copied.stats()["lookups"] == 1
 
 
 def test_rows_and_tables_are_replaced_while_others_look_up(tmp_path: Path) -> None:

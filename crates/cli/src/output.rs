@@ -251,6 +251,11 @@ pub fn set_share(bar: &ProgressBar, share: f64) {
 /// it is made from.
 pub fn check_plot(plot: &Path, source: &Path) -> anyhow::Result<()> {
     let shown = plot.display();
+    if plot == Path::new("-") {
+        bail!(
+            "--plot: a picture goes into a file, not to standard output; name one, such as `hits.svg`"
+        );
+    }
     if plot.is_dir() {
         bail!("--plot: `{shown}` is a directory; name a file in it");
     }

@@ -19,6 +19,11 @@ pub enum OpenError {
         path.display()
     )]
     Unknown { path: PathBuf },
+    #[error(
+        "`{}` says itself what its rows are; leave out dtype and dimension, or say where bare rows begin",
+        path.display()
+    )]
+    NotBare { path: PathBuf },
     #[error("`{}` is {source}", path.display())]
     Format { path: PathBuf, source: FormatError },
     #[error("cannot read `{}`: {source}", path.display())]

@@ -199,6 +199,10 @@ impl DataFile {
     pub fn layout(&self, source: &Source) -> Result<Layout, OpenError> {
         let problem = |source| OpenError::Format { path: self.path.clone(), source };
         if let Some(RawRows { dtype, dimension, offset }) = source.raw {
+            // Its header would be taken for rows.
+            if offset == 0 && self.contents().is_ok() {
+                return Err(OpenError::NotBare { path: self.path.clone() });
+            }
             return Layout::raw(dtype, dimension, offset, self.length).map_err(problem);
         }
         match self.contents()? {

@@ -117,6 +117,14 @@ impl Svg {
         ));
     }
 
+    /// A dot.
+    pub fn dot(&mut self, at: (f64, f64), fill: &str) {
+        self.add(format_args!(
+            "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"2.5\" fill=\"{fill}\"/>",
+            at.0, at.1
+        ));
+    }
+
     /// A coloured square and a word for each, so far from each other.
     pub fn legend<'a>(
         &mut self,

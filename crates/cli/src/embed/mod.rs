@@ -96,7 +96,8 @@ pub struct SimArgs {
     /// Also show which tables' keys determine others', as `group` learned it.
     #[arg(long)]
     bundles: bool,
-    /// Leave out the bounds (what no policy, and no fixed set of rows, can beat), which take a while to find out.
+    /// Leave out the bounds, which take a while to find out: an infinite cache, which no policy beats; Belady's choice
+    /// for each table by itself; and the best fixed set of rows, which is there from the start and never changes.
     #[arg(long)]
     no_bounds: bool,
     /// Measure what decisions cost beside LRU's, instead of counting hits.
@@ -232,7 +233,11 @@ fn reproduce(args: &ReproduceArgs) -> anyhow::Result<Verdict> {
         watched(simulation, trace)
     });
     match page {
-        None => output::data(&section.text)?,
+        // Pictures go beside a page.
+        None => {
+            let words = section.text.lines().filter(|line| !line.starts_with("!["));
+            output::data(&words.map(|line| format!("{line}\n")).collect::<String>())?;
+        }
         Some(page) => page.write(&section)?,
     }
     Ok(Verdict::Yes)

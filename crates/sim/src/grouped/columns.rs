@@ -42,6 +42,14 @@ pub(super) fn parse(
     if header.iter().all(String::is_empty) {
         return Err(content("it has no header line that names its tables".to_owned()));
     }
+    if let [only] = &header[..]
+        && let Some(separator) = [';', '\t'].into_iter().find(|other| only.contains(*other))
+    {
+        let separator = separator.escape_debug();
+        return Err(content(format!(
+            "its header is one name with `{separator}` in it; separate columns by commas"
+        )));
+    }
     let mut seen = HashSet::new();
     if let Some(twice) = header.iter().find(|name| !seen.insert(*name)) {
         let twice = twice.escape_debug();

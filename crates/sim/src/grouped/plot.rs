@@ -11,9 +11,10 @@ const TOP: f64 = 40.0;
 const BOTTOM: f64 = 50.0;
 
 impl Report {
-    /// The picture, as SVG: one line per policy, sizes in even steps, the infinite cache dashed.
+    /// The picture, as SVG: one line per policy, sizes in even steps from the least, the infinite cache dashed.
     pub fn svg(&self) -> String {
-        let shares = self.shares();
+        let mut shares = self.shares();
+        shares.sort_by(|one, other| one.share().total_cmp(&other.share()));
         let policies = self.policies();
         let highest = self.rows.iter().map(|row| row.single.perfect_rate());
         let highest =
@@ -47,7 +48,9 @@ impl Report {
                 let row = self.row(*policy, *share)?;
                 Some((x(place), y(row.single.perfect_rate())))
             });
-            svg.curve(points, &colour);
+            let points: Vec<(f64, f64)> = points.collect();
+            svg.curve(points.iter().copied(), &colour);
+            points.iter().for_each(|point| svg.dot(*point, &colour));
             let at = (WIDTH - RIGHT + 20.0, TOP + 16.0 * index as f64);
             svg.coloured_label(at, Anchor::Start, &colour, policy.name());
         }

@@ -236,8 +236,8 @@ fn experiment_2(criteo: &Trace, run: &mut Run<'_>, section: &mut Section) {
         lru.1,
         better.0,
         better.1,
-        -least(PolicyKind::EvLfu, &adaptive).min(0.0),
-        -least(PolicyKind::Group, &FEW[..4]).min(0.0),
+        least(PolicyKind::EvLfu, &adaptive).min(0.0).abs(),
+        least(PolicyKind::Group, &FEW[..4]).min(0.0).abs(),
     );
 }
 
@@ -258,10 +258,10 @@ fn experiment_3(criteo: &Trace, run: &mut Run<'_>, section: &mut Section) {
     }
     let ratio = |report: &Report| {
         let rate = |policy| row(report, policy, DEFAULT).single.perfect_rate();
-        rate(PolicyKind::EvLfu) / rate(PolicyKind::Lru)
+        let (ev, lru) = (rate(PolicyKind::EvLfu), rate(PolicyKind::Lru));
+        if lru > 0.0 { format!("{:.2}", ev / lru) } else { "(LRU has none)".to_owned() }
     };
-    let ratios: Vec<String> =
-        reports.iter().map(|report| format!("{:.2}", ratio(report))).collect();
+    let ratios: Vec<String> = reports.iter().map(ratio).collect();
     let _ = write!(
         section.text,
         "\nEvery policy has fewer perfect hits with more tables: each is one more that may miss. What grows is EV-LFU's \
@@ -289,7 +289,8 @@ fn experiment_4(traces: &[Trace], run: &mut Run<'_>, section: &mut Section) {
     let best = |report: &Report| {
         let rate = |policy: &PolicyKind| row(report, *policy, DEFAULT).single.perfect_rate();
         let best = FEW.into_iter().max_by(|a, b| rate(a).total_cmp(&rate(b)));
-        format!("{} on {}", best.expect("there are policies").name(), report.trace)
+        let best = best.filter(|best| rate(best) > 0.0).map_or("nobody", PolicyKind::name);
+        format!("{best} on {}", report.trace)
     };
     let best: Vec<String> = reports.iter().map(best).collect();
     let _ = write!(

@@ -29,6 +29,11 @@ impl CacheShare {
         Self(share)
     }
 
+    /// As a number from 0 to 1.
+    pub(super) fn share(self) -> f64 {
+        self.0
+    }
+
     /// Rows of this share of the trace, at least one.
     pub fn rows(self, trace: &Trace) -> u64 {
         self.of(trace.rows())

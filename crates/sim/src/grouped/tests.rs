@@ -195,6 +195,15 @@ fn ours_keeps_what_comes_in_company() {
 }
 
 #[test]
+fn sizes_are_drawn_from_the_least_however_they_were_named() {
+    let mut simulation = Simulation::new(vec![PolicyKind::Lru]);
+    simulation.shares = ["20%", "1%", "5%"].map(|share| share.parse().unwrap()).to_vec();
+    let svg = simulation.run(&skewed(500, 2, 4)).svg();
+    let place = |text: &str| svg.find(text).unwrap();
+    assert!(place(">1%<") < place(">5%<") && place(">5%<") < place(">20%<"), "{svg}");
+}
+
+#[test]
 fn results_are_for_people_scripts_and_eyes() {
     let trace = skewed(500, 2, 4);
     let mut simulation = Simulation::new(vec![PolicyKind::Lru, PolicyKind::Group]);
@@ -210,6 +219,11 @@ fn results_are_for_people_scripts_and_eyes() {
     let svg = report.svg();
     assert!(
         svg.starts_with("<svg") && svg.contains("</svg>") && svg.matches("<polyline").count() == 2
+    );
+    assert_eq!(
+        svg.matches("<circle").count(),
+        2 * simulation.shares.len(),
+        "one size is seen, too"
     );
     let costs = simulation.cost(&trace, "5%".parse().unwrap(), 1);
     assert!(costs.iter().all(|cost| cost.nanos_per_key > 0.0 && cost.against_lru > 0.0));
