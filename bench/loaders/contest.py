@@ -28,6 +28,8 @@ from loaders.team import Epoch, Loader, Team
 #: What the page cache may hold of the dataset, where it is capped; but so many bytes at least,
 #: since a process that needs a little more than it was seen to need would be killed.
 PAGES_SHARE, PAGES_MIN = 0.15, 32_000_000
+#: Epochs by which a side finds out how many workers suit it.
+TRIES = 3
 
 Measure = Callable[[], Epoch]
 
@@ -115,8 +117,9 @@ class Contest:
                 mine = stack.enter_context(ExitStack())
                 try:
                     side = Side(peer, workers, self._measured(scenario, peer, workers, mine))
-                    rate = side.measure().rate if len(choice) > 1 else 0.0
-                    tried.append((rate, side, mine))
+                    tries = range(TRIES if len(choice) > 1 else 0)
+                    rates = [side.measure().rate for _ in tries]
+                    tried.append((statistics.median(rates or [0.0]), side, mine))
                 except Unavailable as unavailable:
                     problem = unavailable
                     mine.close()
