@@ -125,7 +125,7 @@ class _Bags(NamedTuple):
     def starts(self) -> Tensor:
         if self.offsets is not None:
             return self.offsets
-        return torch.arange(self.bags) * self.length
+        return torch.arange(self.bags, device="cpu") * self.length
 
 
 def _are_indices(tensor: object) -> TypeGuard[Tensor]:
@@ -137,6 +137,11 @@ def _are_indices(tensor: object) -> TypeGuard[Tensor]:
         and tensor.is_cpu
         and tensor.is_contiguous()
     )
+
+
+def _floats(*shape: int) -> Tensor:
+    """Of float32 and on the CPU, whatever the program's defaults are."""
+    return torch.empty(shape, dtype=torch.float32, device="cpu")
 
 
 def _must_be_tensor(value: object, what: str) -> None:
@@ -176,8 +181,9 @@ class _Lookup(nn.Module):
             raise ValueError("mode has to be one of sum, mean or max")
         self.mode = mode
         self.include_last_offset = include_last_offset
-        self._opened = ([_source(table) for table in tables], _size(memory), policy, io)
-        self._tables = _native.Tables(*self._opened)
+        self._sources = tuple(map(_source, tables))
+        self._options = (_size(memory), policy, io)
+        self._tables = _native.Tables(list(self._sources), *self._options)
         self._shapes = self._tables.shapes()
         self._paddings: list[int | None] = [None] * len(self._shapes)
         self._dimensions = [dimension for _, _, dimension in self._shapes]
@@ -192,7 +198,9 @@ class _Lookup(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy opens the tables where they are, and has memory of its own."""
         super().__setstate__(state)
-        self._tables = _native.Tables(*self._opened)
+        self._tables = _native.Tables(list(self._sources), *self._options)
+        if self._tables.shapes() != self._shapes:
+            raise _native.TableError("the files have other tables than when this was copied")
 
     def stats(self) -> dict[str, Any]:
         """What has been counted since the tables were opened, and what is in memory.
@@ -205,7 +213,9 @@ class _Lookup(nn.Module):
     def _replace(self, table: int, by: Table | str | os.PathLike[str]) -> None:
         self._must_exist(table)
         self._tables.replace_table(table, _source(by))
-        self._opened[0][table] = _source(by)
+        sources = list(self._sources)
+        sources[table] = _source(by)
+        self._sources = tuple(sources)
 
     def _must_exist(self, table: int) -> None:
         if not 0 <= table < len(self._shapes):
@@ -236,7 +246,7 @@ class _Lookup(nn.Module):
                 f"supported for mode='sum' (got mode='{self.mode}')."
             )
         if self._pooled_here and not weighted:
-            pooled = torch.empty(bags[0].bags * self._columns)
+            pooled = _floats(bags[0].bags * self._columns)
             self._tables.lookup(arguments, self.mode, pooled.numpy())
             return self._by_table(pooled, bags[0].bags)
         return self._gather(bags, arguments)
@@ -255,16 +265,16 @@ class _Lookup(nn.Module):
             each.keys.numel() * dimension * _DTYPES[dtype].itemsize
             for each, (dtype, _, dimension) in zip(bags, self._shapes, strict=True)
         ]
-        raw = torch.empty(sum(sizes), dtype=torch.uint8)
+        raw = torch.empty(sum(sizes), dtype=torch.uint8, device="cpu")
         self._tables.gather(arguments, raw.numpy())
         results = []
         pieces = zip(bags, torch.split(raw, sizes), self._shapes, self._paddings, strict=True)
         for each, piece, (dtype, _, dimension), padding in pieces:
             count = each.keys.numel()
             # One row more, for all padding.
-            rows = torch.zeros((count + 1, dimension), dtype=_DTYPES[dtype])
+            rows = torch.zeros((count + 1, dimension), dtype=_DTYPES[dtype], device="cpu")
             rows[:count].view(torch.uint8).copy_(piece.view(count, dimension * rows.itemsize))
-            places = torch.arange(count)
+            places = torch.arange(count, device="cpu")
             if padding is not None:
                 places[each.keys == padding] = count
             results.append(
@@ -379,7 +389,7 @@ class EmbeddingBag(_Lookup):
         ):
             # The most common call takes the shortest way.
             count = offsets.shape[0]
-            pooled = torch.empty((max(count - 1, 0) if last else count, self.embedding_dim))
+            pooled = _floats(max(count - 1, 0) if last else count, self.embedding_dim)
             self._tables.lookup_bags(
                 input.numpy(), offsets.numpy(), last, self.padding_idx, self.mode, pooled.numpy()
             )
@@ -496,7 +506,7 @@ class EmbeddingCollection(_Lookup):
     def _look_up_single(self, keys: Tensor) -> list[Tensor]:
         """One key per table and sample, and no time to lose."""
         samples = keys.shape[1]
-        pooled = torch.empty(samples * self._columns)
+        pooled = _floats(samples * self._columns)
         keys = _indices(keys, "keys").view(keys.shape)
         self._tables.lookup_single(keys.numpy(), self._paddings, pooled.numpy())
         return self._by_table(pooled, samples)

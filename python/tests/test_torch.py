@@ -302,6 +302,31 @@ def test_a_copy_opens_the_tables_anew(tmp_path: Path) -> None:
     for copied in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
         assert list(map(bits, copied(keys))) == list(map(bits, ours(keys)))
         assert copied.stats()["lookups"] == 1
+    shallow, before = copy.copy(ours), pickle.dumps(ours)
+    shallow.replace_table(0, other)
+    assert list(map(bits, copy.deepcopy(ours)(keys))) == list(map(bits, ours(keys)))
+    write(tmp_path / "other", weight[:100])
+    with pytest.raises(forebay.TableError, match="other tables than when this was copied"):
+        pickle.loads(before)
+
+
+def test_defaults_of_the_program_are_not_the_tables(tmp_path: Path) -> None:
+    weight = weights(9)
+    table = write(tmp_path / "rows", weight)
+    ours = EmbeddingCollection([table, table], memory=0)
+    bag = EmbeddingBag(ROWS, DIMENSION, table=table, memory=0)
+    keys, offsets = torch.tensor([[1, 2], [3, 4]]), torch.tensor([0, 1])
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    try:
+        results = [*ours(keys), *ours(list(keys)), bag(keys[0], offsets)]
+        scale = torch.ones(2, dtype=torch.float32, device="cpu")
+        results += ours(list(keys), per_sample_weights=[scale, scale])
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(torch.float32)
+    assert all(one.dtype is torch.float32 and one.is_cpu for one in results)
+    assert bits(results[0]) == bits(weight[1:3])
 
 
 def test_rows_and_tables_are_replaced_while_others_look_up(tmp_path: Path) -> None:

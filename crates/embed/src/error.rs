@@ -34,6 +34,10 @@ pub enum OpenError {
         "tables of {needed} are to be kept whole, and this machine has {there} of memory; give less `memory`"
     )]
     Memory { needed: ByteSize, there: ByteSize },
+    #[error(
+        "{needed} for tables that are to be kept whole cannot be had ({source}); give less `memory`"
+    )]
+    NoMemory { needed: ByteSize, source: io::Error },
     #[error("no tables; name at least one")]
     None,
     #[error(

@@ -11,6 +11,9 @@ use crate::{
     resident::Table,
 };
 
+/// Memory that one lookup leaves to the next, at most.
+const KEPT: usize = 16 << 20;
+
 /// Rows by key, in one piece of memory.
 #[derive(Debug, Default)]
 pub(crate) struct Fetched {
@@ -29,6 +32,13 @@ impl Fetched {
         self.missing.clear();
         self.tables.clear();
         self.tables.resize(tables, None);
+    }
+
+    /// What an unusually large lookup needed is given back.
+    pub fn rest(&mut self) {
+        if self.bytes.capacity() > KEPT {
+            *self = Self::default();
+        }
     }
 
     /// Keeps a row that is in memory now, and may not be when it is needed.

@@ -154,6 +154,11 @@ impl DataFile {
         self.identity == other.identity
     }
 
+    /// Whether both are one file, as it is now.
+    pub fn is_as(&self, other: &DataFile) -> bool {
+        self.is(other) && *self.state.read() == *other.state.read()
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -277,7 +282,10 @@ fn choose(tensors: &[Tensor], name: Option<&str>) -> Result<Layout, FormatError>
     match chosen.table {
         Some(table) => Ok(table),
         None if chosen.shape.len() != 2 => Err(FormatError::Shape { shape: chosen.shape.clone() }),
-        None => Err(FormatError::Dtype { found: format!("`{}`", chosen.dtype) }),
+        None if chosen.is_of_known_dtype() => {
+            Err(FormatError::Dimension { dimension: chosen.shape[1] })
+        }
+        None => Err(FormatError::Dtype { found: format!("`{}`", chosen.dtype.escape_debug()) }),
     }
 }
 

@@ -4,7 +4,7 @@
 //! was admitted is here when it has been read, one that was evicted is gone when its request is done. Tables
 //! that were chosen to be kept whole have a place for every row, filled as rows are asked for, and no policy.
 
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 use forebay_core::embedding::{Key, KeyMap, TableId};
 use memmap2::{Advice, MmapMut};
@@ -36,24 +36,23 @@ pub(crate) struct Resident {
 
 impl Resident {
     /// Nothing of these tables yet; some will be kept whole, and the others share pages of at most `page_max`.
-    pub fn new(tables: Vec<Arc<Table>>, whole: &[bool], page_max: usize) -> Self {
+    pub fn new(tables: Vec<Arc<Table>>, whole: &[bool], page_max: usize) -> io::Result<Self> {
         let width = |table: &Table| table.layout.row_bytes() as usize;
         let mut widths: Vec<usize> =
             tables.iter().zip(whole).filter(|(_, whole)| !**whole).map(|(t, _)| width(t)).collect();
         widths.sort_unstable();
         widths.dedup();
         let slab_of = tables.iter().map(|table| widths.partition_point(|w| *w < width(table)));
-        Self {
+        let wholes = tables.iter().zip(whole);
+        let wholes =
+            wholes.map(|(table, whole)| whole.then(|| Whole::new(&table.layout)).transpose());
+        Ok(Self {
             slab_of: slab_of.collect(),
             slabs: widths.iter().map(|width| Slab::new(*width, page_max)).collect(),
-            whole: tables
-                .iter()
-                .zip(whole)
-                .map(|(table, whole)| whole.then(|| Whole::new(&table.layout)))
-                .collect(),
+            whole: wholes.collect::<io::Result<_>>()?,
             tables,
             slots: KeyMap::default(),
-        }
+        })
     }
 
     pub fn table(&self, table: usize) -> &Arc<Table> {
@@ -134,8 +133,7 @@ impl Resident {
     /// Lets every row of a table go.
     pub fn clear(&mut self, table: usize) {
         if let Some(whole) = &mut self.whole[table] {
-            *whole = Whole::new(&self.tables[table].layout);
-            return;
+            return whole.clear();
         }
         let of_table = self.slots.keys().filter(|key| usize::from(key.table().0) == table);
         for key in of_table.copied().collect::<Vec<_>>() {
@@ -189,17 +187,22 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
-    fn new(layout: &Layout) -> Self {
+    fn new(layout: &Layout) -> io::Result<Self> {
         let bytes = usize::try_from(layout.bytes()).expect("whole tables fit into memory");
         let words =
             usize::try_from(layout.rows.div_ceil(64)).expect("whole tables fit into memory");
-        Self {
+        Ok(Self {
             width: layout.row_bytes() as usize,
             rows: layout.rows,
-            bytes: noughts(bytes),
+            bytes: noughts(bytes)?,
             present: vec![0; words],
             missing: layout.rows,
-        }
+        })
+    }
+
+    fn clear(&mut self) {
+        self.present.fill(0);
+        self.missing = self.rows;
     }
 
     #[inline]
@@ -238,11 +241,11 @@ impl Whole {
 
 /// Memory in large pages, where there are such: rows lie anywhere in a table, and of small pages the processor does
 /// not know the places of enough.
-fn noughts(bytes: usize) -> MmapMut {
-    let map = MmapMut::map_anon(bytes).expect("whole tables fit into memory");
+fn noughts(bytes: usize) -> io::Result<MmapMut> {
+    let map = MmapMut::map_anon(bytes)?;
     // Where it is not to be had, small ones do.
     let _ = map.advise(Advice::HugePage);
-    map
+    Ok(map)
 }
 
 /// Asks for these bytes to be brought into the processor's caches, and does not wait for them.

@@ -171,7 +171,8 @@ impl Tables {
         if let Some(there) = machine_memory().filter(|there| whole_bytes > there.0) {
             return Err(OpenError::Memory { needed: ByteSize(whole_bytes), there });
         }
-        let resident = Resident::new(tables, &whole, page_max);
+        let resident = Resident::new(tables, &whole, page_max)
+            .map_err(|source| OpenError::NoMemory { needed: ByteSize(whole_bytes), source })?;
         // To the policy whole tables are nothing: their rows never ask for room.
         let shapes = layouts.iter().zip(&whole).map(|(layout, whole)| {
             if *whole { TableShape { rows: 0, row_bytes: 0 } } else { shape(layout) }
@@ -293,6 +294,7 @@ impl Tables {
             self.counters.prefetched(rows, cost.reads, cost.bytes);
         }
         self.settle(&worker.fetched, read.is_ok());
+        worker.fetched.rest();
         self.idle.lock().push(worker);
         read?;
         Ok(rows)
@@ -559,6 +561,10 @@ impl Tables {
         }
         let _one_at_a_time = self.replacing.lock();
         let mut resident = self.resident.write();
+        // Whoever writes to a file has to know all tables in it.
+        let mut others = (0..self.layouts.len()).map(|other| &resident.table(other).file);
+        let shared = others.find(|other| other.is_as(&file)).map(Arc::clone);
+        let file = shared.unwrap_or(file);
         resident.set_table(table, Table { file, layout: new });
         resident.clear(table);
         self.counters.replaced(new.rows);

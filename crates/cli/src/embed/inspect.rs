@@ -103,8 +103,8 @@ fn describe(inspected: &Inspected) -> String {
     let row = |tensor: &Inspection| {
         let shape: Vec<String> = tensor.shape.iter().map(u64::to_string).collect();
         vec![
-            tensor.name.clone().unwrap_or_else(|| "-".to_owned()),
-            tensor.dtype.clone(),
+            tensor.name.as_ref().map_or("-".to_owned(), |name| name.escape_debug().to_string()),
+            tensor.dtype.escape_debug().to_string(),
             shape.join(" x "),
             tensor.row_bytes.map_or("-".to_owned(), |bytes| format!("{bytes} B")),
             tensor.bytes.map_or("-".to_owned(), |bytes| ByteSize(bytes).to_string()),

@@ -177,13 +177,14 @@ fn simulate(args: &SimArgs) -> anyhow::Result<Verdict> {
         return report_costs(&simulation, &trace, args.format);
     }
     let report = watched(&simulation, &trace);
-    if let Some(plot) = &args.plot {
-        fs::write(plot, report.svg()).with_context(|| format!("write `{}`", plot.display()))?;
-    }
     match args.format {
         Format::Json => output::json(&report)?,
         Format::Text if args.bundles => output::data(&(report.text() + &report.bundles_text()))?,
         Format::Text => output::data(&report.text())?,
+    }
+    // Last: a picture that cannot be written takes nothing else with it.
+    if let Some(plot) = &args.plot {
+        fs::write(plot, report.svg()).with_context(|| format!("write `{}`", plot.display()))?;
     }
     Ok(Verdict::Yes)
 }

@@ -173,7 +173,7 @@ pub enum FormatError {
         "{extra} bytes longer than its header says; it was not written by a safetensors library"
     )]
     Longer { extra: u64 },
-    #[error("without a tensor `{name}`; it has {}", listed(.there))]
+    #[error("without a tensor `{}`; it has {}", .name.escape_debug(), listed(.there))]
     NoTensor { name: String, there: Vec<String> },
     #[error("of several tables; name one of {}", listed(.there))]
     Ambiguous { there: Vec<String> },
@@ -184,7 +184,8 @@ pub enum FormatError {
 /// The first few names.
 fn listed(names: &[String]) -> String {
     const SHOWN: usize = 8;
-    let shown: Vec<String> = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect();
+    let shown: Vec<String> =
+        names.iter().take(SHOWN).map(|name| format!("`{}`", name.escape_debug())).collect();
     let more = if names.len() > SHOWN {
         format!(" and {} more", names.len() - SHOWN)
     } else {

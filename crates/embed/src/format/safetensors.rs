@@ -84,6 +84,13 @@ pub fn safetensors(header: &[u8], file: u64) -> Result<Vec<Tensor>, FormatError>
     Ok(tensors)
 }
 
+impl Tensor {
+    /// Whether a table may be of such numbers.
+    pub(crate) fn is_of_known_dtype(&self) -> bool {
+        known(&self.dtype).is_some()
+    }
+}
+
 fn known(dtype: &str) -> Option<Dtype> {
     match dtype {
         "F32" => Some(Dtype::F32),

@@ -139,6 +139,37 @@ fn a_file_that_was_renamed_over_is_read_as_it_was() {
     assert_eq!(look(&tables, 50).unwrap(), 9.0);
 }
 
+/// Promise of the docs: "Several tables may be the same rows of one file; `replace_rows` replaces them in all", also when
+/// they came there one by one.
+#[test]
+fn tables_that_were_replaced_by_one_file_share_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let one = numbered(directory.path(), 100, 4);
+    let other = Source { path: directory.path().join("other"), ..one.clone() };
+    fs::copy(&one.path, &other.path).unwrap();
+    for memory in [0, 1 << 20] {
+        let options = Options::new(ByteSize(memory));
+        let tables = Tables::open(&[one.clone(), one.clone()], &options).unwrap();
+        let both = |key: i64| {
+            let mut out = [0.0; 8];
+            let keys = [key];
+            let bags = [Bags::single(&keys), Bags::single(&keys)];
+            tables.lookup(&bags, Pooling::Sum, &mut out).map(|()| (out[0], out[4]))
+        };
+        for source in [&one, &other] {
+            for table in 0..2 {
+                tables.replace_table(table, source).unwrap();
+                assert_eq!(both(7).unwrap(), (7.0, 7.0));
+            }
+            tables.replace_rows(0, 7, &9.0_f32.to_le_bytes().repeat(4)).unwrap();
+            assert_eq!(both(7).unwrap(), (9.0, 9.0));
+            assert_eq!(both(8).unwrap(), (8.0, 8.0));
+            tables.replace_rows(1, 7, &7.0_f32.to_le_bytes().repeat(4)).unwrap();
+            assert_eq!(both(7).unwrap(), (7.0, 7.0));
+        }
+    }
+}
+
 #[test]
 fn replaced_rows_are_seen_at_once_and_are_in_the_file() {
     for memory in [0, 1000, 1 << 20] {

@@ -123,9 +123,12 @@ fn peel(trace: &Trace, numbering: &Numbering, capacities: &[u64]) -> Vec<Tally> 
             left -= 1;
             for request in std::mem::take(&mut needed_by[key]) {
                 if std::mem::replace(&mut perfect[request as usize], false) {
-                    for other in trace.request(request as usize) {
+                    let keys = trace.request(request as usize);
+                    for (place, other) in keys.iter().enumerate() {
                         let other = numbering.number(*other);
-                        if kept[other] {
+                        // A bag may name a key twice; the request needs it once.
+                        let is_new = || !keys[..place].contains(&keys[place]);
+                        if kept[other] && is_new() {
                             need[other] -= 1;
                             queue.push(Reverse((need[other], other)));
                         }

@@ -195,6 +195,20 @@ fn ours_keeps_what_comes_in_company() {
 }
 
 #[test]
+fn a_bag_may_name_a_key_twice() {
+    let mut builder = TraceBuilder::new("twice");
+    builder.table("bags");
+    for request in 0..50_u32 {
+        for key in [request % 5, request % 3, request % 5, request % 5] {
+            builder.key(0, &key.to_le_bytes());
+        }
+        builder.end_request();
+    }
+    let report = Simulation::new(vec![PolicyKind::Lru, PolicyKind::Group]).run(&builder.build());
+    assert_eq!(report.bounds.len(), CacheShare::DEFAULT.len());
+}
+
+#[test]
 fn sizes_are_drawn_from_the_least_however_they_were_named() {
     let mut simulation = Simulation::new(vec![PolicyKind::Lru]);
     simulation.shares = ["20%", "1%", "5%"].map(|share| share.parse().unwrap()).to_vec();

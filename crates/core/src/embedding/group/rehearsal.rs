@@ -73,7 +73,7 @@ const RELUCTANCE: u32 = 3 * Level::STEPS / 2;
 const HELD_HALF_LIFE: usize = HALF_LIVES - 1;
 const HELD_WINDOW: usize = 0;
 
-/// Levels are lowered, at a review, when "now" has come so far.
+/// Levels are lowered when "now" has come so far; it never comes further than twice that.
 const NOW_MAX: i32 = 1 << 29;
 
 /// The level of a key that was never seen.
@@ -141,6 +141,8 @@ pub(super) struct Rehearsal {
     half_lives: [f64; HALF_LIVES],
     /// 256ths of a half-life per access, with 32 binary places, and when levels were last lowered.
     paces: [u64; HALF_LIVES],
+    /// Accesses that are told apart since then: by more, everybody's level has fallen to nothing.
+    elapsed_max: u64,
     lowered_at: u64,
     /// What a level is at most, but for the logarithm of a key's absence.
     bounds: [i32; HALF_LIVES],
@@ -188,6 +190,8 @@ impl Rehearsal {
             sampled_below: u64::MAX,
             half_lives,
             paces: half_lives.map(pace),
+            elapsed_max: (2 * u64::from(NOW_MAX.cast_unsigned()) << 32)
+                / pace(half_lives[0]).max(1),
             lowered_at: 0,
             bounds: half_lives.map(|half_life| absence::bound(half_life).cast_signed()),
             cuts: Cuts::new(half_lives.map(|half_life| REACH * rows as f64 / half_life)),
@@ -239,8 +243,13 @@ impl Rehearsal {
 
     /// A sampled key was asked for. `true` if the setting may have changed.
     pub fn access(&mut self, key: Key, access: Access) -> bool {
-        let now = self.now(access.time);
+        let mut now = self.now(access.time);
         let time = access.time as u32;
+        // However long no sampled key was asked for.
+        if now[0] > NOW_MAX || self.cuts.is_left_behind(&now) {
+            self.lower(now, access.time);
+            now = self.now(access.time);
+        }
         self.cuts.advance(&now);
         let bounds = std::array::from_fn(|at| now[at].wrapping_add(self.bounds[at]));
         self.look_for_absent(&bounds, time);
@@ -304,9 +313,6 @@ impl Rehearsal {
         self.review_every = (self.review_every + self.review_every / 4).min(most);
         self.until_review = self.review_every;
         self.review(access.rows);
-        if now[0] > NOW_MAX {
-            self.lower(now, access.time);
-        }
         true
     }
 
@@ -327,8 +333,8 @@ impl Rehearsal {
 
     #[inline]
     fn now(&self, time: u64) -> [i32; HALF_LIVES] {
-        let elapsed = time - self.lowered_at;
-        self.paces.map(|pace| (elapsed.wrapping_mul(pace) >> 32) as i32)
+        let elapsed = (time - self.lowered_at).min(self.elapsed_max);
+        self.paces.map(|pace| ((elapsed * pace) >> 32) as i32)
     }
 
     /// Looks at the next key: if it has been away for longer than its levels promise, they fall.
@@ -503,6 +509,22 @@ mod tests {
             after < before / 3.0,
             "new ones all the time want a short one: {after} is as {before}"
         );
+    }
+
+    /// Hot keys that are not sampled may be all that is asked for, for very long.
+    #[test]
+    fn however_long_no_sampled_key_is_asked_for() {
+        for pause in [1, 1 << 20, 1 << 26, 1 << 32, 1 << 40, u64::MAX / 4] {
+            let mut rehearsal = Rehearsal::new(60);
+            let mut time = 0;
+            for _ in 0..3 {
+                for row in 0..10_000 {
+                    ask(&mut rehearsal, &mut time, row % 300, 0, 0.0);
+                }
+                time += pause;
+            }
+            assert!(rehearsal.setting().half_life > 0.0);
+        }
     }
 
     #[test]
