@@ -357,6 +357,11 @@ class Dataset:
         if not any(isinstance(index, PastCache) for index in indices):
             self._reader.ask([self.ordinal(index) for index in indices])
 
+    def give_up(self, indices: Sequence[int]) -> None:
+        """What was asked for so will not be read after all."""
+        if not any(isinstance(index, PastCache) for index in indices):
+            self._reader.give_up([self.ordinal(index) for index in indices])
+
     def _with_agent(self, ask: Callable[[Reader], _T]) -> _T:
         """Ask; if the agent is gone, or was never there, start it and ask again."""
         attempts = 1

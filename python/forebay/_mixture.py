@@ -19,7 +19,7 @@ import torch
 from forebay._dataset import Dataset
 from forebay._drawn import Substitute
 from forebay._native import Layout, StateError
-from forebay._orders import AHEAD_MIN, Epoch, Order, number, only
+from forebay._orders import AHEAD_MIN, Epoch, Order, Source, number, only
 
 
 class Mixture:
@@ -75,11 +75,20 @@ class Mixture:
 
     def ask(self, indices: Sequence[int]) -> None:
         """Have the nodes read the batch that will be asked for next."""
+        for part, items in self._by_part(indices):
+            part.ask(items)
+
+    def give_up(self, indices: Sequence[int]) -> None:
+        """What was asked for so will not be read after all."""
+        for part, items in self._by_part(indices):
+            part.give_up(items)
+
+    def _by_part(self, indices: Sequence[int]) -> Iterator[tuple[Source, list[int]]]:
         places = [self._place(index) for index in indices]
         for whose, part in enumerate(self.parts):
             items = [item for of, item in places if of == whose]
             if items:
-                part.ask(items)
+                yield part, items
 
     def _place(self, index: int) -> tuple[int, int]:
         if not 0 <= index < len(self):

@@ -247,6 +247,9 @@ class Wrapped:
     def ask(self, indices: Sequence[int]) -> None:
         """Nor is the node asked ahead."""
 
+    def give_up(self, indices: Sequence[int]) -> None:
+        """So there is nothing to give up."""
+
     @property
     def blob_bytes(self) -> int:
         """How long an item is on average, as far as that is known."""

@@ -148,6 +148,19 @@ impl Reader {
         Ok(())
     }
 
+    /// These will not be read after all: the connection on which they were asked for, and its segment, are given back.
+    #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
+    fn give_up(&self, items: Vec<u64>) -> PyResult<()> {
+        let items = self.digest.get().ordinals(&items)?;
+        let mut ahead = lock(&self.asked);
+        let at = ahead.iter().position(|one| one.items == items);
+        let given_up = at.map(|at| ahead.remove(at));
+        // Closing takes a moment, in which nobody waits for the others.
+        drop(ahead);
+        drop(given_up);
+        Ok(())
+    }
+
     /// The same from the origin, whatever is resident: a probe.
     #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
     fn get_past_the_cache<'py>(

@@ -25,6 +25,7 @@ const CAPACITY_DEFAULT: ByteSize = ByteSize::gb(20);
 const CONNECTIONS_MAX: usize = 1 << 16;
 /// What a node takes of the memory there is for blobs, unless it is told otherwise, and its limits.
 const MEMORY_SHARE: u64 = 16;
+const MEMORY_SHARE_MAX: u64 = 4;
 const MEMORY_MIN: ByteSize = ByteSize::mib(256);
 const MEMORY_MAX: ByteSize = ByteSize::mib(16 << 10);
 /// What a node needs to be of any use.
@@ -415,10 +416,15 @@ pub fn default_socket() -> PathBuf {
     }
 }
 
-/// A sixteenth of what there is: enough that small datasets lie in memory, and little beside what jobs need.
 fn default_memory() -> ByteSize {
-    let share = machine::memory().map_or(MEMORY_MIN, |there| ByteSize(there.0 / MEMORY_SHARE));
-    share.clamp(MEMORY_MIN, MEMORY_MAX)
+    machine::memory().map_or(MEMORY_MIN, share_of)
+}
+
+/// A sixteenth of what there is: enough that small datasets lie in memory, and little beside what jobs need. Where
+/// there is little, it is more of that, but never so much that nothing else fits.
+fn share_of(there: ByteSize) -> ByteSize {
+    let share = ByteSize(there.0 / MEMORY_SHARE).clamp(MEMORY_MIN, MEMORY_MAX);
+    share.min(ByteSize(there.0 / MEMORY_SHARE_MAX))
 }
 
 fn default_directory() -> PathBuf {
@@ -437,6 +443,20 @@ mod tests {
     fn complaint(text: &str) -> String {
         let checked = Config::parse(text).and_then(|config| config.check());
         format!("{:#}", checked.unwrap_err())
+    }
+
+    #[test]
+    fn a_node_leaves_most_of_the_memory_to_others() {
+        let cases = [
+            (64 << 10, 4 << 10),
+            (16 << 10, 1 << 10),
+            (2 << 10, 256),
+            (320, 80),
+            (1 << 20, 16 << 10),
+        ];
+        for (there, share) in cases {
+            assert_eq!(share_of(ByteSize::mib(there)), ByteSize::mib(share));
+        }
     }
 
     #[test]

@@ -51,9 +51,12 @@ impl Hot {
     /// From now on there is room for so much. What is here stays, as far as it fits.
     pub fn resize(&self, memory: ByteSize) {
         let mut place = self.shelf.write();
-        match &*place {
-            Some(there) if memory.0 > 0 => there.blobs.set_capacity(memory.0),
-            _ => *place = Shelf::new(memory),
+        match (&mut *place, Shelf::new(memory)) {
+            (Some(there), Some(new)) => {
+                there.blobs.set_capacity(memory.0);
+                there.door = new.door;
+            }
+            (there, new) => *there = new,
         }
     }
 
