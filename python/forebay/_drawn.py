@@ -11,6 +11,7 @@ import torch
 
 from forebay import _native
 from forebay._dataset import Dataset, PastCache
+from forebay._interrupts import held
 from forebay._native import Fenced, StateError
 from forebay._orders import (
     AHEAD_MIN,
@@ -61,16 +62,18 @@ class SubstituteEpoch(Epoch):
         while len(self._ahead) < (self._ahead_max if is_managed else AHEAD_MIN):
             if self._ahead and is_managed and self.member.is_short(self.sampler):
                 return  # there is time for another piece to be opened
-            drawn = self.sampler.draw(self._dataset._reader, self.member if self._speaks else None)
-            if drawn is None:
-                return
-            items, missing, is_forced = drawn
-            if is_forced:
-                self._probes += 1
-                items = [PastCache(item) for item in items]
-            elif is_managed:
+            member = self.member if self._speaks else None
+            with held():
+                drawn = self.sampler.draw(self._dataset._reader, member)
+                if drawn is None:
+                    return
+                items, missing, is_forced = drawn
+                if is_forced:
+                    self._probes += 1
+                    items = [PastCache(item) for item in items]
+                self._ahead.append(items)
+            if is_managed and not is_forced:
                 tell(self._dataset, missing)
-            self._ahead.append(items)
             tell(self._dataset, self.sampler.upcoming(self._look_ahead.items))
 
     def yielded(self) -> int:

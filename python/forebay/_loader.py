@@ -420,14 +420,17 @@ class _Iteration:
         """All that may fail or be interrupted happens before PyTorch asks for indices: it would
         take that for the end of the epoch.
         """
-        epoch = self._epoch
+        epoch, inner = self._epoch, self._inner
         if epoch.has_ended:
             return
         if self._fenced is not None:
             raise self._fenced
         self._loader._order.current = epoch
         if self._loader.num_workers == 0:
-            epoch.give_back()
+            with held():
+                if epoch.give_back() and hasattr(inner, "_sampler_iter"):
+                    # PyTorch may have drawn the last of them, and would not ask again.
+                    inner._sampler_iter = iter(inner._index_sampler)
         try:
             epoch.report()
         except ForebayError as problem:

@@ -19,6 +19,7 @@ import torch
 from torch.utils import data
 
 from forebay._dataset import Dataset
+from forebay._interrupts import let_through
 from forebay._native import ForebayError, LookAhead, StateError
 from forebay._wrap import Wrapped
 
@@ -68,10 +69,16 @@ class Epoch(ABC):
         """Those that follow the batch that is taken next, as far as the node is asked for them."""
         return list(islice(self._ahead, 1, 1 + ASKED_AHEAD))
 
-    def give_back(self) -> None:
-        """What was asked for and did not arrive comes again: a Ctrl-C has ended the wait for it."""
+    def give_back(self) -> bool:
+        """What was asked for and did not arrive comes again: a Ctrl-C has ended the wait for it.
+        Says whether there was any.
+        """
+        if not self._taken:
+            return False
+        self.is_exhausted = False
         while self._taken:
             self._ahead.appendleft(self._taken.pop())
+        return True
 
     def yielded(self) -> int:
         """The user was given the oldest batch; says how many items it has."""
@@ -171,7 +178,7 @@ def look_ahead(dataset: Source) -> LookAhead:
 def tell(dataset: Source, items: Sequence[int]) -> None:
     """A hint: whoever cannot give it reads all the same, and is told what is wrong."""
     if items:
-        with suppress(ForebayError):
+        with suppress(ForebayError), let_through():
             dataset.want(items)
 
 
