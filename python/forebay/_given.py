@@ -202,7 +202,7 @@ class Own(Order):
 
     def __iter__(self) -> Iterator[Any]:
         """As PyTorch's iterators take it: batches of indices, or indices."""
-        epoch = self.current
+        epoch = self.current_here
         assert epoch is not None
         while (batch := epoch.take()) is not None:
             yield batch if self.is_batched else batch[0]

@@ -7,6 +7,8 @@ that counts (promise 2). All of this is in the main process; workers read what w
 
 from __future__ import annotations
 
+import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +33,10 @@ Source = Dataset | Wrapped
 ASKED_AHEAD = 2
 #: Batches that are drawn at least.
 AHEAD_MIN = 1 + ASKED_AHEAD
+
+
+#: The order and the epoch that a thread has begun or gone on with last.
+_thread = threading.local()
 
 
 class Epoch(ABC):
@@ -105,7 +111,7 @@ class Order(ABC):
 
     def __init__(self, dataset: Any, batch: int, drop_last: bool) -> None:
         self.dataset, self.batch, self.drop_last = dataset, batch, drop_last
-        self.current: Epoch | None = None
+        self._current: Epoch | None = None
         self._past: Counter[str] = Counter()
 
     @abstractmethod
@@ -128,23 +134,43 @@ class Order(ABC):
         """Say which epoch the next one is."""
         return
 
+    @property
+    def current(self) -> Epoch | None:
+        """The epoch that was begun or gone on with last."""
+        return self._current
+
+    @current.setter
+    def current(self, epoch: Epoch | None) -> None:
+        self._current = epoch
+        _thread.last = None if epoch is None else (weakref.ref(self), weakref.ref(epoch))
+
+    @property
+    def current_here(self) -> Epoch | None:
+        """The same in this thread: others may iterate over the same loader."""
+        order, epoch = getattr(_thread, "last", None) or (lambda: None, lambda: None)
+        here: Epoch | None = epoch() if order() is self else None
+        return self._current if here is None else here
+
     def begin(self) -> Epoch:
         """Begin the next epoch."""
-        if self.current is not None:
-            self._past.update(self.current.counts())
+        if (last := self.current) is not None:
+            self._past.update(last.counts())
+        del last
         self.current = None
-        self.current = self._next()
-        return self.current
+        self.current = epoch = self._next()
+        return epoch
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        if self.current is None or self.current.has_ended:
+        current = self.current
+        if current is None or current.has_ended:
             return self._idle_state()
-        return self.current.state()
+        return current.state()
 
     def counts(self) -> Counter[str]:
         """What became of the items that were yielded, in all epochs."""
-        return self._past + Counter(self.current.counts() if self.current else {})
+        current = self.current
+        return self._past + Counter(current.counts() if current else {})
 
 
 class Items(data.Sampler[int]):
@@ -157,7 +183,7 @@ class Items(data.Sampler[int]):
         return len(self._order)
 
     def __iter__(self) -> Iterator[int]:
-        epoch = self._order.current
+        epoch = self._order.current_here
         if epoch is None:  # somebody else's loader
             epoch = self._order.begin()
         while (batch := epoch.take()) is not None:
