@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -11,6 +12,7 @@ import torch
 
 from forebay import _native
 from forebay._dataset import Dataset, PastCache
+from forebay._interrupts import held
 from forebay._native import Fenced, StateError
 from forebay._orders import (
     AHEAD_MIN,
@@ -45,10 +47,12 @@ class SubstituteEpoch(Epoch):
         self._look_ahead = look_ahead(order.dataset)
         self._ahead_max = max(AHEAD_MIN, min(DRAWN_AHEAD, self._look_ahead.items // self.batch))
         self._probes = 0
+        self.lock = order.lock
         participation = order.dataset.participation
         number = participation.begin(self, order.dataset.join(*order.ranks))
         self.member = order.member(participation.life)
-        self.member.begin(number)
+        with self.lock:
+            self.member.begin(number)
         self.report()
 
     @property
@@ -57,48 +61,56 @@ class SubstituteEpoch(Epoch):
         return speaks
 
     def fill(self) -> None:
-        is_managed = self._speaks and self.member.is_answered
-        while len(self._ahead) < (self._ahead_max if is_managed else AHEAD_MIN):
-            if self._ahead and is_managed and self.member.is_short(self.sampler):
-                return  # there is time for another piece to be opened
-            drawn = self.sampler.draw(self._dataset._reader, self.member if self._speaks else None)
-            if drawn is None:
-                return
-            items, missing, is_forced = drawn
-            if is_forced:
-                self._probes += 1
-                items = [PastCache(item) for item in items]
-            elif is_managed:
-                tell(self._dataset, missing)
-            self._ahead.append(items)
-            tell(self._dataset, self.sampler.upcoming(self._look_ahead.items))
+        with self.lock:
+            is_managed = self._speaks and self.member.is_answered
+            while len(self._ahead) < (self._ahead_max if is_managed else AHEAD_MIN):
+                if self._ahead and is_managed and self.member.is_short(self.sampler):
+                    return  # there is time for another piece to be opened
+                member = self.member if self._speaks else None
+                with held():
+                    drawn = self.sampler.draw(self._dataset._reader, member)
+                    if drawn is None:
+                        return
+                    items, missing, is_forced = drawn
+                    if is_forced:
+                        self._probes += 1
+                        items = [PastCache(item) for item in items]
+                    self._ahead.append(items)
+                if is_managed and not is_forced:
+                    tell(self._dataset, missing)
+                tell(self._dataset, self.sampler.upcoming(self._look_ahead.items))
 
     def yielded(self) -> int:
-        self.sampler.yielded(self.member if self._speaks else None)
+        with self.lock:
+            self.sampler.yielded(self.member if self._speaks else None)
         return super().yielded()
 
     def computed(self, took: float, stalled: float) -> None:
-        if self._speaks:
-            self.sampler.computed(self.member, took, stalled)
+        with self.lock:
+            if self._speaks:
+                self.sampler.computed(self.member, took, stalled)
 
     def report(self) -> None:
-        if not self._speaks:
-            return
-        before = self.member.reports
-        try:
-            self.member.report(self.sampler, self._dataset._reader)
-        except Fenced:
-            self._dataset.participation.fenced()
-            raise
-        if self.member.reports > before:
-            reader = self._dataset._reader
-            tell(self._dataset, self.member.needed(self.sampler, reader, LOADING_AT_ONCE))
+        with self.lock:
+            if not self._speaks:
+                return
+            before = self.member.reports
+            try:
+                self.member.report(self.sampler, self._dataset._reader)
+            except Fenced:
+                self._dataset.participation.fenced()
+                raise
+            if self.member.reports > before:
+                reader = self._dataset._reader
+                tell(self._dataset, self.member.needed(self.sampler, reader, LOADING_AT_ONCE))
 
     def state(self) -> dict[str, Any]:
-        return self._order.progress(self.sampler)
+        with self.lock:
+            return self._order.progress(self.sampler)
 
     def counts(self) -> dict[str, int]:
-        return {**self.sampler.counts(), "probes": self._probes}
+        with self.lock:
+            return {**self.sampler.counts(), "probes": self._probes}
 
 
 class Drawn(Order):
@@ -121,6 +133,8 @@ class Drawn(Order):
         #: What was loaded and is to be gone on with.
         self._pending: _native.Sampler | None = None
         self._member: tuple[int, _native.Member] | None = None
+        #: Of the member and of the epochs' samplers: threads may each have an epoch under way.
+        self.lock = threading.RLock()
 
     def member(self, life: int) -> _native.Member:
         """What is reported, and answered; the same for all epochs of one life."""
@@ -137,7 +151,8 @@ class Drawn(Order):
         """What was yielded of the current epoch, or of the last one."""
         if not isinstance(self.current, SubstituteEpoch):
             raise StateError("nothing has been yielded yet; record an epoch first")
-        recording = self.current.sampler.recording()
+        with self.lock:
+            recording = self.current.sampler.recording()
         if recording is None:
             raise StateError(
                 "the epoch was resumed, so its beginning is not known; record one that was not"

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils import data
 
+from forebay._interrupts import held
 from forebay._native import StateError
 from forebay._orders import (
     AHEAD_MIN,
@@ -45,15 +46,17 @@ class GivenEpoch(Epoch):
             items, self._seen = self._order.items(self._seen)
             self._items = itertools.islice(items, self._done * self.batch, None)
         while len(self._ahead) < AHEAD_MIN:
-            news = list(itertools.islice(self._items, self._look_ahead.more(len(self._told))))
+            known = len(self._told)
             # A batch may be longer than the agent is told of.
-            news += itertools.islice(self._items, max(0, self.batch - len(self._told) - len(news)))
-            tell(self._dataset, news)
-            self._told.extend(news)
-            batch = [self._told.popleft() for _ in range(min(self.batch, len(self._told)))]
-            if not batch:
+            more = max(self._look_ahead.more(known), self.batch - known)
+            # They are kept before they are told of: a Ctrl-C may end the telling.
+            self._told.extend(itertools.islice(self._items, more))
+            tell(self._dataset, list(itertools.islice(self._told, known, None)))
+            if not self._told:
                 return
-            self._ahead.append(batch)
+            with held():
+                count = min(self.batch, len(self._told))
+                self._ahead.append([self._told.popleft() for _ in range(count)])
 
     def yielded(self) -> int:
         self._done += 1
@@ -199,7 +202,7 @@ class Own(Order):
 
     def __iter__(self) -> Iterator[Any]:
         """As PyTorch's iterators take it: batches of indices, or indices."""
-        epoch = self.current
+        epoch = self.current_here
         assert epoch is not None
         while (batch := epoch.take()) is not None:
             yield batch if self.is_batched else batch[0]

@@ -279,9 +279,11 @@ class DataLoader(data.DataLoader[Any]):
             counted = {"node": None, "agent": {}, "loader": {"workers_restarted": 0}}
         counts, epoch = self._order.counts(), self._order.current
         drawn = isinstance(epoch, SubstituteEpoch)
-        held, rotating, reports = list[int](), list[int](), 0
+        held, rotating, reports, mixing = list[int](), list[int](), 0, None
         if isinstance(epoch, SubstituteEpoch):
-            (held, rotating), reports = epoch.member.open, epoch.member.reports
+            with epoch.lock:
+                (held, rotating), reports = epoch.member.open, epoch.member.reports
+                mixing = epoch.sampler.mixing()
         agent = counted.get("agent") or {}
         if isinstance(dataset, Wrapped):
             hits = counted["hits"] / counted["items"] if counted.get("items") else None
@@ -296,7 +298,7 @@ class DataLoader(data.DataLoader[Any]):
             "stall_seconds": self._clock.stalled,
             "compute_seconds": self._clock.computed,
             "origin_bytes": agent.get("agent_origin_bytes", 0),
-            "mixing": epoch.sampler.mixing() if isinstance(epoch, SubstituteEpoch) else None,
+            "mixing": mixing,
             "held_share": _share(dataset.layout.share(held) if drawn else None),
             "open_share": _share(dataset.layout.share([*held, *rotating]) if drawn else None),
             "probes": counts.get("probes", 0),
@@ -344,11 +346,12 @@ class _Hits:
         return self._dataset.given, self._dataset.missed()
 
     def _count(self) -> None:
-        if self._since is not None:
-            (read, missed), self._since = self._since, self._now()
-            self._read += self._since[0] - read
+        since = self._since
+        if since is not None:
+            self._since = now = self._now()
+            self._read += now[0] - since[0]
             # An agent that was replaced counts from nought.
-            self._missed += max(0, self._since[1] - missed)
+            self._missed += max(0, now[1] - since[1])
 
 
 def _share(share: float | None) -> float | None:
@@ -420,14 +423,17 @@ class _Iteration:
         """All that may fail or be interrupted happens before PyTorch asks for indices: it would
         take that for the end of the epoch.
         """
-        epoch = self._epoch
+        epoch, inner = self._epoch, self._inner
         if epoch.has_ended:
             return
         if self._fenced is not None:
             raise self._fenced
         self._loader._order.current = epoch
         if self._loader.num_workers == 0:
-            epoch.give_back()
+            with held():
+                if epoch.give_back() and hasattr(inner, "_sampler_iter"):
+                    # PyTorch may have drawn the last of them, and would not ask again.
+                    inner._sampler_iter = iter(inner._index_sampler)
         try:
             epoch.report()
         except ForebayError as problem:

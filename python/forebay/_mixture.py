@@ -18,6 +18,7 @@ import torch
 
 from forebay._dataset import Dataset
 from forebay._drawn import Substitute
+from forebay._interrupts import held
 from forebay._native import Layout, StateError
 from forebay._orders import AHEAD_MIN, Epoch, Order, Source, number, only
 
@@ -176,14 +177,17 @@ class MixtureEpoch(Epoch):
         #: Places that each part has had of what was yielded, and whose the places on their way are.
         self._given = list(drawn)
         self._whose: deque[list[int]] = deque()
+        #: A batch that is being drawn, and whose its places are: a Ctrl-C may come in between.
+        self._begun: tuple[list[int], list[int]] = ([], [])
         self._is_over = False
 
     def fill(self) -> None:
         while len(self._ahead) < AHEAD_MIN and not self._is_over:
-            self._draw()
+            with held():
+                self._draw()
 
     def _draw(self) -> None:
-        batch, whose = list[int](), list[int]()
+        batch, whose = self._begun
         while len(batch) < self.batch:
             part = self._turns.next()
             item = self._epochs[part].take()
@@ -196,6 +200,7 @@ class MixtureEpoch(Epoch):
         if batch and (len(batch) == self.batch or not self._order.drop_last):
             self._ahead.append(batch)
             self._whose.append(whose)
+        self._begun = ([], [])
 
     def yielded(self) -> int:
         for part in self._whose.popleft():

@@ -7,6 +7,8 @@ that counts (promise 2). All of this is in the main process; workers read what w
 
 from __future__ import annotations
 
+import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +21,7 @@ import torch
 from torch.utils import data
 
 from forebay._dataset import Dataset
+from forebay._interrupts import let_through
 from forebay._native import ForebayError, LookAhead, StateError
 from forebay._wrap import Wrapped
 
@@ -30,6 +33,10 @@ Source = Dataset | Wrapped
 ASKED_AHEAD = 2
 #: Batches that are drawn at least.
 AHEAD_MIN = 1 + ASKED_AHEAD
+
+
+#: The order and the epoch that a thread has begun or gone on with last.
+_thread = threading.local()
 
 
 class Epoch(ABC):
@@ -68,10 +75,16 @@ class Epoch(ABC):
         """Those that follow the batch that is taken next, as far as the node is asked for them."""
         return list(islice(self._ahead, 1, 1 + ASKED_AHEAD))
 
-    def give_back(self) -> None:
-        """What was asked for and did not arrive comes again: a Ctrl-C has ended the wait for it."""
+    def give_back(self) -> bool:
+        """What was asked for and did not arrive comes again: a Ctrl-C has ended the wait for it.
+        Says whether there was any.
+        """
+        if not self._taken:
+            return False
+        self.is_exhausted = False
         while self._taken:
             self._ahead.appendleft(self._taken.pop())
+        return True
 
     def yielded(self) -> int:
         """The user was given the oldest batch; says how many items it has."""
@@ -98,7 +111,7 @@ class Order(ABC):
 
     def __init__(self, dataset: Any, batch: int, drop_last: bool) -> None:
         self.dataset, self.batch, self.drop_last = dataset, batch, drop_last
-        self.current: Epoch | None = None
+        self._current: Epoch | None = None
         self._past: Counter[str] = Counter()
 
     @abstractmethod
@@ -121,23 +134,43 @@ class Order(ABC):
         """Say which epoch the next one is."""
         return
 
+    @property
+    def current(self) -> Epoch | None:
+        """The epoch that was begun or gone on with last."""
+        return self._current
+
+    @current.setter
+    def current(self, epoch: Epoch | None) -> None:
+        self._current = epoch
+        _thread.last = None if epoch is None else (weakref.ref(self), weakref.ref(epoch))
+
+    @property
+    def current_here(self) -> Epoch | None:
+        """The same in this thread: others may iterate over the same loader."""
+        order, epoch = getattr(_thread, "last", None) or (lambda: None, lambda: None)
+        here: Epoch | None = epoch() if order() is self else None
+        return self._current if here is None else here
+
     def begin(self) -> Epoch:
         """Begin the next epoch."""
-        if self.current is not None:
-            self._past.update(self.current.counts())
+        if (last := self.current) is not None:
+            self._past.update(last.counts())
+        del last
         self.current = None
-        self.current = self._next()
-        return self.current
+        self.current = epoch = self._next()
+        return epoch
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        if self.current is None or self.current.has_ended:
+        current = self.current
+        if current is None or current.has_ended:
             return self._idle_state()
-        return self.current.state()
+        return current.state()
 
     def counts(self) -> Counter[str]:
         """What became of the items that were yielded, in all epochs."""
-        return self._past + Counter(self.current.counts() if self.current else {})
+        current = self.current
+        return self._past + Counter(current.counts() if current else {})
 
 
 class Items(data.Sampler[int]):
@@ -150,7 +183,7 @@ class Items(data.Sampler[int]):
         return len(self._order)
 
     def __iter__(self) -> Iterator[int]:
-        epoch = self._order.current
+        epoch = self._order.current_here
         if epoch is None:  # somebody else's loader
             epoch = self._order.begin()
         while (batch := epoch.take()) is not None:
@@ -171,7 +204,7 @@ def look_ahead(dataset: Source) -> LookAhead:
 def tell(dataset: Source, items: Sequence[int]) -> None:
     """A hint: whoever cannot give it reads all the same, and is told what is wrong."""
     if items:
-        with suppress(ForebayError):
+        with suppress(ForebayError), let_through():
             dataset.want(items)
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import harness
 import pytest
-from harness import CONTENTS, World
+from harness import CONTENTS, ITEMS, World
 
 import forebay
 
@@ -126,7 +126,7 @@ def ctrl_c_in(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def loader_of(dataset: forebay.Dataset, **options: Any) -> forebay.DataLoader:
+def loader_of(dataset: forebay.Dataset | forebay.Mixture, **options: Any) -> forebay.DataLoader:
     options = {"batch_size": 16, "shuffle": True, "collate_fn": list, **WORKERS, **options}
     return forebay.DataLoader(dataset, **options)
 
@@ -190,6 +190,57 @@ def test_ctrl_c_again_and_again(world: World, persistent: bool) -> None:
         assert set(missing.values()) <= {0, 1}, "nothing comes twice"
         lost += missing.total()
     assert lost in (0, 16)
+
+
+ORDERS: list[dict[str, Any]] = [
+    {"shuffle": False},
+    {"order": "strict"},
+    {"order": "substitute"},
+    {"shuffle": None, "sampler": range(ITEMS)},
+]
+NAMES = ["sequential", "strict", "substitute", "own"]
+ALONE: dict[str, Any] = {"num_workers": 0, "multiprocessing_context": None}
+
+
+@pytest.mark.parametrize("options", ORDERS, ids=NAMES)
+def test_ctrl_c_while_the_agent_is_told_what_comes(
+    world: World, monkeypatch: pytest.MonkeyPatch, options: Any
+) -> None:
+    dataset = world.dataset()
+    epoch = iter(loader_of(dataset, **ALONE, **options))
+    monkeypatch.setattr(dataset, "want", ctrl_c)
+    items, caught = rest_of(epoch)
+    assert caught > 0
+    assert Counter(items) == Counter(CONTENTS)
+
+
+def test_ctrl_c_while_the_agents_of_a_mixture_are_told(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = [world.dataset(), world.dataset()]
+    epoch = iter(loader_of(forebay.Mixture([(part, 1.0) for part in parts]), **ALONE))
+    for part in parts:
+        monkeypatch.setattr(part, "want", ctrl_c)
+    items, caught = rest_of(epoch)
+    assert caught > 0
+    assert Counter(items) == Counter(2 * CONTENTS)
+
+
+@pytest.mark.parametrize("options", ORDERS, ids=NAMES)
+def test_ctrl_c_in_the_last_batch(world: World, options: Any) -> None:
+    """By then PyTorch has drawn all that there is."""
+    transformed = list[bytes]()
+
+    def transform(item: bytes) -> bytes:
+        transformed.append(item)
+        if len(transformed) == ITEMS - 1:
+            ctrl_c()
+        return item
+
+    dataset = world.dataset(cache=None, transform=transform)
+    items, caught = rest_of(iter(loader_of(dataset, **ALONE, **options)))
+    assert caught == 1
+    assert Counter(items) == Counter(CONTENTS)
 
 
 def test_persistent_workers_go_on_after_an_epoch_that_never_began(world: World) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,21 @@ def test_the_same_generator_and_epoch_give_the_same_order(world: World) -> None:
     resumed.set_epoch(2)
     assert list(resumed) == epochs[2]
     assert list(make(2)) != epochs[0]
+
+
+@pytest.mark.parametrize("order", [None, "strict", "substitute"])
+@pytest.mark.parametrize("workers", WORKERS, ids=["alone", "fork"])
+def test_threads_may_have_an_iterator_each(
+    world: World, order: Any, workers: dict[str, Any]
+) -> None:
+    options = {"batch_size": 16, "shuffle": order is not None, "collate_fn": list, **workers}
+    loader = forebay.DataLoader(world.dataset(), order=order, **options)
+
+    def has_whole_epochs(_: int) -> bool:
+        return all([is_every_item_once(items_of(loader)) for _ in range(3)])
+
+    with ThreadPoolExecutor(3) as threads:
+        assert all(threads.map(has_whole_epochs, range(3)))
 
 
 def test_drop_last_and_persistent_workers(world: World) -> None:

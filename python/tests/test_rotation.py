@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import itertools
 import json
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,22 @@ def test_jobs_without_a_name_do_not_fence_each_other(world: World) -> None:
     loaders.append(loader_of(loaders[0]._order.dataset, 5))
     for batches in zip(*loaders, strict=True):
         assert len(batches) == 3
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_copies_of_a_dataset_do_not_fence_each_other(
+    world: World, own_node: Path, copied: Callable[[forebay.Dataset], forebay.Dataset]
+) -> None:
+    dataset = world.dataset()
+    copies = [dataset, copied(dataset), copied(dataset)]
+    loaders = [loader_of(one, seed) for seed, one in enumerate(copies)]
+    for _ in range(2):
+        for loader in loaders:
+            assert Counter(item for batch in loader for item in batch) == Counter(CONTENTS)
+    assert len(explained(world, own_node)["jobs"]) == 3
+    del loader, loaders, copies
+    gc.collect()
+    assert len(explained(world, own_node)["jobs"]) == 1, "copies take their leave, too"
 
 
 def test_a_probe_reads_past_the_cache(world: World, own_node: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import os
 import pickle
@@ -681,6 +682,18 @@ def test_substitution_with_workers(slow: Slow) -> None:
     for _ in range(2):
         assert in_order(loader) == sorted(CONTENTS)
     assert sum(slow.reads().values()) <= loader.stats()["probes"] * 16
+
+
+def test_copies_do_not_fence_each_other(slow: Slow) -> None:
+    dataset = forebay.wrap(slow, name="copies")
+    dataset.learn()
+    loaders = [
+        forebay.DataLoader(one, 16, True, order="substitute", collate_fn=list)
+        for one in (dataset, copy.deepcopy(dataset))
+    ]
+    for _ in range(2):
+        for loader in loaders:
+            assert Counter(item for batch in loader for item in batch) == Counter(CONTENTS)
 
 
 def test_substitution_keeps_to_what_the_node_can_hold(
