@@ -304,23 +304,36 @@ class _Pickler(reduction.ForkingPickler):
         # socket in a directory, which a worker that is killed leaves behind.
         if type(value) is torch.Tensor and value.device.type == "cpu":
             if _is_plain(value):
-                return _tensor, (_bytes_of(value).tobytes(), value.dtype, tuple(value.shape))
+                if value.is_contiguous():
+                    return _tensor, (_bytes_of(value).tobytes(), value.dtype, tuple(value.shape))
+                # Its elements without what lies between them, unless they share memory themselves.
+                if value.nbytes <= value.untyped_storage().nbytes():
+                    dense = value if _is_dense(value) else value.clone()
+                    flat = dense.as_strided((dense.numel(),), (1,))
+                    return torch.as_strided, (flat, tuple(value.shape), dense.stride())
             if value.is_leaf:
                 return value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)  # type: ignore[no-untyped-call]
-        if isinstance(value, _STORAGES) and value.device.type == "cpu":
-            return value.__reduce__()  # type: ignore[no-untyped-call]
+        # Once for all tensors that share it.
+        if type(value) is torch.UntypedStorage and value.device.type == "cpu":
+            return torch.Tensor.untyped_storage, (torch.empty(0, dtype=torch.uint8).set_(value),)
         return NotImplemented
 
 
-#: What lies behind tensors.
-_STORAGES = (torch.UntypedStorage, torch.storage.TypedStorage)
-
-
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor of the CPU is told by its bytes, type and shape alone."""
+    """Whether a tensor of the CPU is told by its elements, type and shape alone."""
     if tensor.layout != torch.strided or tensor.requires_grad or tensor.is_quantized:
         return False
-    return tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+    return not (tensor.is_conj() or tensor.is_neg())
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements lie side by side, in whatever order."""
+    expected = 1
+    for stride, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if length > 1 and stride != expected:
+            return False
+        expected *= length
+    return True
 
 
 def _bytes_of(tensor: torch.Tensor) -> Any:
@@ -344,7 +357,7 @@ def _flat(value: Any) -> tuple[str, Any, Any, tuple[int, ...]] | None:
         is_flat = value.format == "B" and value.ndim == 1
         return "view", value if is_flat else np.frombuffer(value, np.uint8), None, ()
     if type(value) is torch.Tensor and value.device.type == "cpu" and value.nbytes >= PLACED_MIN:
-        if _is_plain(value):
+        if _is_plain(value) and value.is_contiguous():
             return "tensor", _bytes_of(value), value.dtype, tuple(value.shape)
         return None
     if type(value) is np.ndarray and value.nbytes >= PLACED_MIN and value.flags.c_contiguous:

@@ -175,6 +175,31 @@ def test_large_things_do_not_go_through_the_pipe(world: World) -> None:
         assert {lies_in(address(item)) for item in large} == {OF_WORKERS}
 
 
+PICTURES = torch.arange(64 * 3 * 50 * 40).view(64, 3, 50, 40)
+#: Tensors that share their memory, none of them contiguous, and how many bytes their batch takes.
+APART: dict[str, tuple[Any, int]] = {
+    "turned": (lambda: [picture.permute(1, 2, 0) for picture in PICTURES], PICTURES.nbytes),
+    "crops": (lambda: [picture[:, :20, :20] for picture in PICTURES], PICTURES.nbytes // 5),
+    "repeated": (lambda: [*torch.arange(6000).expand(9, 50, 6000)], 6000 * 8),
+    "imaginary": (lambda: [*torch.ones(64, 3000, dtype=torch.complex64).conj()], 64 * 3000 * 8),
+    "few": (lambda: [*torch.arange(12).view(2, 3, 2).transpose(1, 2)], 0),
+}
+
+
+@pytest.mark.parametrize("made", APART)
+@pytest.mark.filterwarnings("error")
+def test_tensors_that_share_memory_do_not_each_send_all_of_it(
+    made: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, size = APART[made]
+    monkeypatch.setattr(_handover, "STRIP_BYTES", size + (256 << 10))
+    for batch in Workers([0], 1, collate_fn=lambda _: make(), **FORK):
+        assert is_same(batch, make())
+        if made != "crops":  # of which what lies between is left out
+            assert [one.stride() for one in batch] == [one.stride() for one in make()]
+        assert {lies_in(one.data_ptr()) for one in batch} == {OF_WORKERS} or made == "few"
+
+
 def faults(samples: Any) -> int:
     """Pages that were new to this process, after it has made a batch and let go of it."""
     contents = [b"%d" % number * 50_000 for number in range(10, 74)]
