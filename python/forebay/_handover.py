@@ -214,7 +214,8 @@ class Packing:
 
     def __call__(self, samples: Any) -> Packed:
         if self._arena is None:
-            return Packed(_Pickler().dump_all(self._collate(samples)))
+            with stacking_into(lambda length: None):
+                return Packed(_Pickler().dump_all(self._collate(samples)))
         worker = get_worker_info()
         assert worker is not None, "batches are packed in workers"
         if self._places is None:
