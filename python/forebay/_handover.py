@@ -214,7 +214,8 @@ class Packing:
 
     def __call__(self, samples: Any) -> Packed:
         if self._arena is None:
-            return Packed(_Pickler().dump_all(self._collate(samples)))
+            with stacking_into(lambda length: None):
+                return Packed(_Pickler().dump_all(self._collate(samples)))
         worker = get_worker_info()
         assert worker is not None, "batches are packed in workers"
         if self._places is None:
@@ -321,9 +322,9 @@ class _Pickler(reduction.ForkingPickler):
 
 def _is_plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor of the CPU is told by its elements, type and shape alone."""
-    if tensor.layout != torch.strided or tensor.requires_grad or tensor.is_quantized:
+    if tensor.layout != torch.strided or tensor.is_nested:
         return False
-    return not (tensor.is_conj() or tensor.is_neg())
+    return not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
@@ -356,8 +357,8 @@ def _flat(value: Any) -> tuple[str, Any, Any, tuple[int, ...]] | None:
     if type(value) is memoryview and value.nbytes >= PLACED_MIN and value.c_contiguous:
         is_flat = value.format == "B" and value.ndim == 1
         return "view", value if is_flat else np.frombuffer(value, np.uint8), None, ()
-    if type(value) is torch.Tensor and value.device.type == "cpu" and value.nbytes >= PLACED_MIN:
-        if _is_plain(value) and value.is_contiguous():
+    if type(value) is torch.Tensor and value.device.type == "cpu" and _is_plain(value):
+        if value.nbytes >= PLACED_MIN and value.is_contiguous():
             return "tensor", _bytes_of(value), value.dtype, tuple(value.shape)
         return None
     if type(value) is np.ndarray and value.nbytes >= PLACED_MIN and value.flags.c_contiguous:

@@ -4,7 +4,8 @@ In a worker, PyTorch's ``default_collate`` stacks tensors into new shared memory
 to send them: an object of the kernel's for every tensor of every batch, whose pages are all new.
 Batches have shared memory of their own here (``_handover``), so that would be for nothing, and the
 copying would come on top. While the user's function collates, memory that is asked for in this way
-comes from there, if there is room.
+comes from there, if there is room, and else from this process alone, since it is pickled anyway:
+what a container grants of ``/dev/shm`` may be little.
 
 PyTorch has no public seam for this. ``SUPPORTED`` says whether what is replaced here is still what
 it was; if not, all that is stacked is copied.
@@ -39,7 +40,7 @@ SUPPORTED = _is_supported()
 @contextmanager
 def stacking_into(reserve: Callable[[int], Any | None]) -> Iterator[None]:
     """New shared memory of this thread's is what this function returns, an array of so many bytes;
-    PyTorch's own, if that is nothing.
+    if that is nothing, it is not shared.
     """
     if not SUPPORTED:
         yield
@@ -51,8 +52,7 @@ def stacking_into(reserve: Callable[[int], Any | None]) -> Iterator[None]:
     def new_shared(cls: Any, size: int, *, device: Any = "cpu") -> Any:
         if threading.get_ident() == thread and torch.device(device).type == "cpu":
             memory = reserve(size)
-            if memory is not None:
-                return torch.from_numpy(memory).untyped_storage()
+            return cls(size) if memory is None else torch.from_numpy(memory).untyped_storage()
         return original.__func__(cls, size, device=device)
 
     setattr(torch.UntypedStorage, _NAME, classmethod(new_shared))

@@ -175,6 +175,62 @@ def test_large_things_do_not_go_through_the_pipe(world: World) -> None:
         assert {lies_in(address(item)) for item in large} == {OF_WORKERS}
 
 
+PICTURES = torch.arange(64 * 3 * 50 * 40).view(64, 3, 50, 40)
+#: Tensors that share their memory, none of them contiguous, and how many bytes their batch takes.
+APART: dict[str, tuple[Any, int]] = {
+    "turned": (lambda: [picture.permute(1, 2, 0) for picture in PICTURES], PICTURES.nbytes),
+    "crops": (lambda: [picture[:, :20, :20] for picture in PICTURES], PICTURES.nbytes // 5),
+    "repeated": (lambda: [*torch.arange(6000).expand(9, 50, 6000)], 6000 * 8),
+    "imaginary": (lambda: [*torch.ones(64, 3000, dtype=torch.complex64).conj()], 64 * 3000 * 8),
+    "few": (lambda: [*torch.arange(12).view(2, 3, 2).transpose(1, 2)], 0),
+}
+
+
+@pytest.mark.parametrize("made", APART)
+@pytest.mark.filterwarnings("error")
+def test_tensors_that_share_memory_do_not_each_send_all_of_it(
+    made: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, size = APART[made]
+    monkeypatch.setattr(_handover, "STRIP_BYTES", size + (256 << 10))
+    for batch in Workers([0], 1, collate_fn=lambda _: make(), **FORK):
+        assert is_same(batch, make())
+        if made != "crops":  # of which what lies between is left out
+            assert [one.stride() for one in batch] == [one.stride() for one in make()]
+        assert {lies_in(one.data_ptr()) for one in batch} == {OF_WORKERS} or made == "few"
+
+
+#: Tensors of which elements and shape do not tell all, and what lies behind tensors.
+ODD: dict[str, Any] = {
+    "sparse": lambda: torch.eye(2000).to_sparse(),
+    "sparse and small": lambda: torch.sparse_coo_tensor([[0, 0], [1, 1]], [1.0, 2.0], (5, 5)),
+    "compressed": lambda: torch.eye(2000).to_sparse_csr(),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(3, 900), torch.ones(5, 900)]),
+    "nested and small": lambda: torch.nested.nested_tensor([torch.ones(3), torch.ones(5)]),
+    "storage": lambda: torch.ones(3000).untyped_storage(),
+    "small storage": lambda: torch.ones(3).untyped_storage(),
+    "empty storage": lambda: torch.UntypedStorage(),
+    "typed storage": lambda: torch.ones(3000)._typed_storage(),
+}
+
+
+def told(odd: Any) -> Any:
+    """What is to be compared of it."""
+    if not isinstance(odd, torch.Tensor):
+        return type(odd), odd.tolist()
+    if odd.is_nested:
+        return [part.tolist() for part in odd.unbind()]
+    return odd.layout, odd.to_dense().tolist(), odd.is_sparse and odd.is_coalesced()
+
+
+@pytest.mark.parametrize("made", ODD)
+@pytest.mark.filterwarnings("ignore:.*(prototype|beta|TypedStorage|invariant checks):UserWarning")
+def test_whatever_pytorch_sends_arrives(made: str) -> None:
+    make = ODD[made]
+    batches = [*Workers([0, 1], 1, collate_fn=lambda _: make(), **FORK)]
+    assert [told(batch) for batch in batches] == [told(make())] * 2
+
+
 def faults(samples: Any) -> int:
     """Pages that were new to this process, after it has made a batch and let go of it."""
     contents = [b"%d" % number * 50_000 for number in range(10, 74)]
