@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any, Literal
 
 import torch
@@ -376,13 +376,13 @@ class _Iteration:
     """PyTorch's iterator of one epoch; what passes through here has been given to the user."""
 
     def __init__(self, loader: DataLoader, epoch: Epoch, inner: Any) -> None:
+        #: Batches that the node was asked for ahead.
+        self._asked: list[list[int]] = []
         self._loader, self._epoch, self._inner = loader, epoch, inner
         self._clock = loader._clock
         #: When the last batch was asked for, and how long it was waited for.
         self._last: tuple[float, float] | None = None
         self._fenced: ForebayError | None = None
-        #: Batches that the node was asked for ahead.
-        self._asked: list[list[int]] = []
         # What workers have handed over is counted, whatever comes in between.
         survives = isinstance(inner, _workers.SurvivingIterator)
         self._hold: Callable[[], Any] = held if survives else nullcontext
@@ -452,6 +452,16 @@ class _Iteration:
                 self._loader._order.dataset.ask(batch)
         self._asked = following
 
+    def __del__(self) -> None:
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """What was asked for ahead will not be taken any more: its room on the node is free again."""
+        asked, self._asked = self._asked, []
+        for batch in asked:
+            with suppress(ForebayError):
+                self._loader._order.dataset.give_up(batch)
+
     def _given(self) -> int | None:
         """Batches that PyTorch has handed over, or whose error; ``None`` if it does not tell."""
         given: int | None = getattr(self._inner, "given", None)
@@ -483,5 +493,6 @@ class _Iteration:
                     "the epoch was interrupted while a batch was drawn; go on with load_state_dict"
                 )
             epoch.has_ended = True
+            self._give_up()
             self._loader._hits.end()
             epoch.report()

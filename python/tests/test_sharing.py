@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import os
 import platform
 import resource
@@ -335,6 +337,26 @@ def test_loaders_that_take_turns_keep_their_connections(world: World, own_node: 
     for batches in zip(*loaders, strict=True):
         assert [len(batch) for batch in batches] in ([4] * 3, [3] * 3)
     assert connections() - before < 20, "and not two for each of 153 batches"
+
+
+@pytest.mark.parametrize("order", ["strict", "substitute"])
+def test_what_was_asked_for_in_vain_is_given_back(world: World, own_node: Path, order: Any) -> None:
+    dataset = world.dataset()
+    warm(dataset)
+    loader = forebay.DataLoader(dataset, 16, shuffle=True, order=order, collate_fn=list)
+
+    def open_connections() -> int:
+        for _ in itertools.islice(loader, 2):
+            pass
+        gc.collect()
+        node = dataset.stats()["node"]
+        assert node is not None
+        return node["connections_open"]
+
+    first = open_connections()
+    for _ in range(8):
+        last = open_connections()
+    assert last <= first + 1, "and not two more for each epoch that was broken off"
 
 
 def test_views_need_somebody_to_collate_them(world: World) -> None:
