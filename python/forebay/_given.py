@@ -44,7 +44,8 @@ class GivenEpoch(Epoch):
         if self._items is None:
             # Not sooner: PyTorch draws a number for its workers from the same generator first.
             items, self._seen = self._order.items(self._seen)
-            self._items = itertools.islice(items, self._done * self.batch, None)
+            end = len(items) - (len(items) % self.batch if self._order.drop_last else 0)
+            self._items = itertools.islice(items, self._done * self.batch, end)
         while len(self._ahead) < AHEAD_MIN:
             known = len(self._told)
             # A batch may be longer than the agent is told of.

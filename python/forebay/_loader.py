@@ -409,8 +409,14 @@ class _Iteration:
         given = self._given()
         try:
             batch = next(self._inner)
-        except StopIteration:
-            raise
+        except StopIteration as problem:
+            is_a_batch = self._epoch.is_awaited if given is None else self._given() != given
+            if not is_a_batch:
+                raise
+            self._has_yielded(entered)
+            raise RuntimeError(
+                "a batch raised StopIteration, which an iterator's user would take for its end"
+            ) from problem
         except Exception:
             # A batch whose error is raised here has been given, too: the next one follows it.
             if given is None or self._given() != given:

@@ -75,6 +75,11 @@ class Epoch(ABC):
         """Those that follow the batch that is taken next, as far as the node is asked for them."""
         return list(islice(self._ahead, 1, 1 + ASKED_AHEAD))
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether there are batches that were asked for, and not given to the user."""
+        return len(self._taken) > 0
+
     def give_back(self) -> bool:
         """What was asked for and did not arrive comes again: a Ctrl-C has ended the wait for it.
         Says whether there was any.

@@ -131,6 +131,30 @@ def test_a_batch_whose_error_was_raised_counts_as_given(world: World) -> None:
         assert next(iter(resumed)) == CONTENTS[48:64]
 
 
+def test_stop_iteration_is_an_error_like_others(world: World) -> None:
+    """A `next` without a default, in somebody's transform: not the end of the epoch."""
+
+    def fails(item: bytes) -> bytes:
+        if item in (CONTENTS[20], CONTENTS[-1]):
+            next(iter(()))
+        return item
+
+    for workers in WORKERS:
+        dataset = world.dataset(cache=None, transform=fails)
+        loader = loader_of(dataset, shuffle=False, **workers)
+        epoch = iter(loader)
+        assert next(epoch) == CONTENTS[:16]
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            next(epoch)
+        resumed = loader_of(dataset, shuffle=False)
+        resumed.load_state_dict(loader.state_dict())
+        assert next(iter(resumed)) == CONTENTS[32:48]
+        assert flat(islice(epoch, 10)) == CONTENTS[32:192]
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            next(epoch)
+        assert next(epoch, None) is None
+
+
 class InterruptedOnce:
     """A Ctrl-C while one of the items is waited for."""
 
