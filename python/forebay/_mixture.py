@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
 import torch
 
-from forebay._dataset import Dataset
+from forebay._dataset import Dataset, PastCache
 from forebay._drawn import Substitute
 from forebay._interrupts import held
 from forebay._native import Layout, StateError
-from forebay._orders import AHEAD_MIN, Epoch, Order, Source, number, only
+from forebay._orders import AHEAD_MIN, Epoch, Order, number, only
 
 
 class Mixture:
@@ -66,36 +66,39 @@ class Mixture:
         return self.parts[part][item]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """The items of a batch, in one request to each part."""
-        places = [self._place(index) for index in indices]
-        found: list[Iterator[Any]] = []
-        for whose, part in enumerate(self.parts):
-            items = [item for of, item in places if of == whose]
-            found.append(iter(part.__getitems__(items) if items else ()))
-        return [next(found[part]) for part, _ in places]
+        """The items of a batch, in one request to each part, and another for its probes."""
+        requests = self._requests(indices)
+        found = {
+            whose: iter(self.parts[whose[0]].__getitems__(items))
+            for whose, items in requests.items()
+        }
+        return [next(found[self._whose(index)]) for index in indices]
 
     def ask(self, indices: Sequence[int]) -> None:
         """Have the nodes read the batch that will be asked for next."""
-        for part, items in self._by_part(indices):
-            part.ask(items)
+        for (part, _), items in self._requests(indices).items():
+            self.parts[part].ask(items)
 
     def give_up(self, indices: Sequence[int]) -> None:
         """What was asked for so will not be read after all."""
-        for part, items in self._by_part(indices):
-            part.give_up(items)
+        for (part, _), items in self._requests(indices).items():
+            self.parts[part].give_up(items)
 
-    def _by_part(self, indices: Sequence[int]) -> Iterator[tuple[Source, list[int]]]:
-        places = [self._place(index) for index in indices]
-        for whose, part in enumerate(self.parts):
-            items = [item for of, item in places if of == whose]
-            if items:
-                yield part, items
+    def _requests(self, indices: Sequence[int]) -> dict[tuple[int, bool], list[int]]:
+        """Which items are asked of each part, and which of them past the cache."""
+        requests = defaultdict[tuple[int, bool], list[int]](list)
+        for index in indices:
+            requests[self._whose(index)].append(self._place(index)[1])
+        return requests
+
+    def _whose(self, index: int) -> tuple[int, bool]:
+        return self._place(index)[0], isinstance(index, PastCache)
 
     def _place(self, index: int) -> tuple[int, int]:
         if not 0 <= index < len(self):
             raise IndexError(f"item {index} of {len(self)}")
         part = bisect_right(self.starts, index) - 1
-        return part, index - self.starts[part]
+        return part, moved(index, -self.starts[part])
 
     @property
     def id(self) -> str:
@@ -153,6 +156,11 @@ class Mixture:
         self.parts[0].count_worker_restart()
 
 
+def moved(item: int, by: int) -> int:
+    """An item under another number; what is part of a probe remains so."""
+    return PastCache(item + by) if isinstance(item, PastCache) else item + by
+
+
 class _Turns:
     """Whose place is next: always that of the part which is furthest behind its share."""
 
@@ -195,7 +203,7 @@ class MixtureEpoch(Epoch):
                 self._is_over = True
                 break
             self._turns.drawn[part] += 1
-            batch.append(int(item[0]) + self._mixture.starts[part])
+            batch.append(moved(item[0], self._mixture.starts[part]))
             whose.append(part)
         if batch and (len(batch) == self.batch or not self._order.drop_last):
             self._ahead.append(batch)

@@ -75,6 +75,20 @@ def test_ranks_of_a_mixture_are_equal(mixture: forebay.Mixture) -> None:
     assert set(OTHERS) <= set(seen)
 
 
+def test_a_probe_of_a_mixture_reads_past_the_cache(world: World) -> None:
+    """Promise 3, as of one dataset; the other items of its batch come from the cache."""
+    parts = [world.dataset(), world.dataset()]
+    loader = loader_of(forebay.Mixture([(part, 1.0) for part in parts]))
+    for _ in range(30):
+        items = [item for batch in loader for item in batch]
+        assert Counter(items) == Counter(2 * CONTENTS)
+        if loader.stats()["probes"] >= 4:
+            break
+    assert loader.stats()["probes"] >= 4
+    agents = [part.stats()["agent"] or {} for part in parts]
+    assert sum(agent["agent_probes"] for agent in agents) == loader.stats()["probes"]
+
+
 def test_mixtures_that_make_no_sense(mixture: forebay.Mixture) -> None:
     with pytest.raises(TypeError, match=r"Mixture\(\[\(a, 0.7\), \(b, 0.3\)\]\)"):
         forebay.Mixture(mixture.parts)  # type: ignore[arg-type]

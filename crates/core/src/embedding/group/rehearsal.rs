@@ -190,8 +190,7 @@ impl Rehearsal {
             sampled_below: u64::MAX,
             half_lives,
             paces: half_lives.map(pace),
-            elapsed_max: (2 * u64::from(NOW_MAX.cast_unsigned()) << 32)
-                / pace(half_lives[0]).max(1),
+            elapsed_max: (u64::from(NOW_MAX.cast_unsigned()) << 33) / pace(half_lives[0]).max(1),
             lowered_at: 0,
             bounds: half_lives.map(|half_life| absence::bound(half_life).cast_signed()),
             cuts: Cuts::new(half_lives.map(|half_life| REACH * rows as f64 / half_life)),
