@@ -462,7 +462,7 @@ class _Iteration:
         self._give_up()
 
     def _give_up(self) -> None:
-        """What was asked for ahead will not be taken any more: its room on the node is free again."""
+        """What was asked for ahead will not be taken: its room on the node is free again."""
         asked, self._asked = self._asked, []
         for batch in asked:
             with suppress(ForebayError):

@@ -197,7 +197,7 @@ class _Lookup(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy opens the tables where they are, and has memory of its own."""
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._tables = _native.Tables(list(self._sources), *self._options)
         if self._tables.shapes() != self._shapes:
             raise _native.TableError("the files have other tables than when this was copied")

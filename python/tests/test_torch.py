@@ -250,12 +250,12 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError):  # noqa: PT011
             ours(*wrong)
-    keys = torch.tensor([1])
+    one = torch.tensor([1])
     with pytest.raises(ValueError, match=r"offsets are of torch\.float32"):
-        ours(keys, torch.tensor([0.0]))
+        ours(one, torch.tensor([0.0]))
     unusual: list[tuple[Callable[[], object], str]] = [
         (lambda: ours(np.array([1]), offsets), "keys are of ndarray"),
-        (lambda: ours(keys, [0]), "offsets are of list"),
+        (lambda: ours(one, [0]), "offsets are of list"),
         (lambda: ours.replace_rows(0, np.zeros((1, DIMENSION))), "rows are of ndarray"),  # type: ignore[arg-type]
         (lambda: bag(memory=1e6), "memory is 1000000"),
     ]

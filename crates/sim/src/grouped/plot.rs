@@ -50,7 +50,9 @@ impl Report {
             });
             let points: Vec<(f64, f64)> = points.collect();
             svg.curve(points.iter().copied(), &colour);
-            points.iter().for_each(|point| svg.dot(*point, &colour));
+            for point in points {
+                svg.dot(point, &colour);
+            }
             let at = (WIDTH - RIGHT + 20.0, TOP + 16.0 * index as f64);
             svg.coloured_label(at, Anchor::Start, &colour, policy.name());
         }
