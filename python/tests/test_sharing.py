@@ -204,7 +204,9 @@ def test_tensors_that_share_memory_do_not_each_send_all_of_it(
 #: Tensors of which elements and shape do not tell all, and what lies behind tensors.
 ODD: dict[str, Any] = {
     "sparse": lambda: torch.eye(2000).to_sparse(),
-    "sparse and small": lambda: torch.eye(5).to_sparse(),
+    "sparse, with a place twice": lambda: torch.sparse_coo_tensor(
+        torch.tensor([[0, 0], [1, 1]]), torch.tensor([1.0, 2.0]), (5, 5)
+    ),
     "compressed": lambda: torch.eye(2000).to_sparse_csr(),
     "nested": lambda: torch.nested.nested_tensor([torch.ones(3, 900), torch.ones(5, 900)]),
     "nested and small": lambda: torch.nested.nested_tensor([torch.ones(3), torch.ones(5)]),
