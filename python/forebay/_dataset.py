@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from forebay._digests import digest_for
-from forebay._job import check_options, new_job, present_job
+from forebay._job import JobName, check_options, new_job, present_job
 from forebay._native import (
     AgentGone,
     Digest,
@@ -163,20 +163,14 @@ class Dataset:
             namespace_key=key,
             options=options,
         )
-        self._name = self._job.called.of(*ranks())
+        self._called = self._job.called
+        self._name = self._called.of(*ranks())
         self._reader = self._job.reader(self._digest, self._name)
         self._workers_restarted = 0
         #: Items that loaders have given to their users.
         self.given = 0
         self.on_error = on_error
         self._local()
-        weakref.finalize(
-            self,
-            self.participation.end,
-            self._digest,
-            self._job.node,
-            self._job.socket,
-        )
 
     def _local(self) -> None:
         """What every process has of its own."""
@@ -184,6 +178,13 @@ class Dataset:
         self._layout: Layout | None = None
         self._last_good: Any = _MISSING
         self._skips_told = 0
+        weakref.finalize(
+            self,
+            self.participation.end,
+            self._digest,
+            self._job.node,
+            self._job.socket,
+        )
 
     def __len__(self) -> int:
         return len(self._digest)
@@ -270,6 +271,8 @@ class Dataset:
         self.__dict__.update(state)
         self._digest = _open(self._job.digest)
         self._columns = [_column(self._digest, name) for name in self._column_names]
+        # A copy reads for the same job, but takes part in rotations by itself.
+        self._called = JobName(self._job.called.given)
         self._reader = self._job.reader(self._digest, self._name)
         self._local()
 
@@ -294,7 +297,7 @@ class Dataset:
 
     def join(self, rank: int, world: int) -> str:
         """Take part in the dataset's rotation, under a name that no other process has."""
-        name = self._job.called.of(rank, world)
+        name = self._called.of(rank, world)
         if name != self._name:
             self._name, self._reader = name, self._job.reader(self._digest, name, self._reader)
         return name
