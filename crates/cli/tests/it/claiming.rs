@@ -202,7 +202,7 @@ fn killed_holders_pass_their_claims_on() {
 /// lease is shorter than it takes a job to find out that its agent hangs, and to kill it.
 #[test]
 fn stalled_holders_lose_their_claims() {
-    let sums = run("1s", Duration::from_millis(20), |scene, jobs| {
+    let sums = run("1s", Duration::from_millis(250), |scene, jobs| {
         until_within(PATIENCE, "something is fetched", || fetched(scene) * 20 >= blobs() as u64);
         signal(&jobs[5], Signal::STOP);
         // All others finish without it.
