@@ -86,7 +86,7 @@ class _Bags(NamedTuple):
         input: Tensor, offsets: Tensor | None, last: bool, weights: Tensor | None, single: bool
     ) -> _Bags:
         """``single``: without offsets, every key of a row of keys is a bag of its own."""
-        _must_be_tensor(input, "keys")
+        keys = _indices(input, "keys")
         if weights is not None and weights.shape != input.shape:
             raise ValueError(
                 f"embedding_bag: If per_sample_weights ({weights.shape}) is not None, "
@@ -94,7 +94,6 @@ class _Bags(NamedTuple):
             )
         if weights is not None:
             weights = weights.reshape(-1)
-        keys = _indices(input, "keys")
         if input.dim() == 2:
             if offsets is not None:
                 raise ValueError(
@@ -150,9 +149,9 @@ def _must_be_tensor(value: object, what: str) -> None:
 
 
 def _indices(tensor: Tensor, what: str) -> Tensor:
-    _must_be_tensor(tensor, what)
     if _are_indices(tensor):
         return tensor
+    _must_be_tensor(tensor, what)
     if tensor.device.type != "cpu":
         raise ValueError(f"{what} are on {tensor.device}; tables are looked up on the CPU")
     if tensor.dtype not in (torch.int64, torch.int32):
@@ -212,10 +211,9 @@ class _Lookup(nn.Module):
 
     def _replace(self, table: int, by: Table | str | os.PathLike[str]) -> None:
         self._must_exist(table)
-        self._tables.replace_table(table, _source(by))
-        sources = list(self._sources)
-        sources[table] = _source(by)
-        self._sources = tuple(sources)
+        source = _source(by)
+        self._tables.replace_table(table, source)
+        self._sources = (*self._sources[:table], source, *self._sources[table + 1 :])
 
     def _must_exist(self, table: int) -> None:
         if not 0 <= table < len(self._shapes):

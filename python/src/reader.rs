@@ -152,12 +152,7 @@ impl Reader {
     #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
     fn give_up(&self, items: Vec<u64>) -> PyResult<()> {
         let items = self.digest.get().ordinals(&items)?;
-        let mut ahead = lock(&self.asked);
-        let at = ahead.iter().position(|one| one.items == items);
-        let given_up = at.map(|at| ahead.remove(at));
-        // Closing takes a moment, in which nobody waits for the others.
-        drop(ahead);
-        drop(given_up);
+        drop(self.asked_for(&items));
         Ok(())
     }
 
@@ -245,17 +240,19 @@ impl Reader {
     /// Views of items that may have been asked for before.
     fn take(&self, py: Python<'_>, items: &[u64]) -> PyResult<Vec<client::View>> {
         let items = self.digest.get().ordinals(items)?;
-        let ahead = {
-            let mut ahead = lock(&self.asked);
-            let at = ahead.iter().position(|one| one.items == items);
-            at.map(|at| ahead.remove(at))
-        };
-        match ahead {
+        match self.asked_for(&items) {
             Some(AskedAhead { reader, asked, .. }) => {
                 self.with(py, reader, |reader| reader.take(asked))
             }
             None => self.with_reader(py, |reader| reader.get_views(&items)),
         }
+    }
+
+    /// What was asked for ahead, if these were; it is no longer kept here.
+    fn asked_for(&self, items: &[ItemOrdinal]) -> Option<AskedAhead> {
+        let mut ahead = lock(&self.asked);
+        let at = ahead.iter().position(|one| one.items == items)?;
+        Some(ahead.remove(at))
     }
 
     fn reader(&self) -> Interruptible {

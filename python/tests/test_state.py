@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -112,6 +112,19 @@ def test_killed_again_and_again_with_a_cache(slow_world: World) -> None:
     assert Counter(seen) == Counter(CONTENTS)
 
 
+def whose_second_batch_fails(
+    world: World, fails: Callable[[bytes], bytes], workers: dict[str, Any], said: str
+) -> tuple[Any, Any, Iterator[Any]]:
+    """A dataset, its loader, and the epoch after the error."""
+    dataset = world.dataset(cache=None, transform=fails)
+    loader = loader_of(dataset, shuffle=False, **workers)
+    epoch = iter(loader)
+    assert next(epoch) == CONTENTS[:16]
+    with pytest.raises(RuntimeError, match=said):
+        next(epoch)
+    return dataset, loader, epoch
+
+
 def test_a_batch_whose_error_was_raised_counts_as_given(world: World) -> None:
     def fails(item: bytes) -> bytes:
         if item == CONTENTS[20]:
@@ -119,12 +132,8 @@ def test_a_batch_whose_error_was_raised_counts_as_given(world: World) -> None:
         return item
 
     for workers in WORKERS:
-        dataset = world.dataset(cache=None, transform=fails)
-        loader = loader_of(dataset, shuffle=False, **workers)
-        epoch = iter(loader)
-        assert next(epoch) == CONTENTS[:16]
-        with pytest.raises(RuntimeError, match="cannot be decoded"):
-            next(epoch)
+        failed = whose_second_batch_fails(world, fails, workers, "cannot be decoded")
+        dataset, loader, epoch = failed
         assert next(epoch) == CONTENTS[32:48]
         resumed = loader_of(dataset, shuffle=False)
         resumed.load_state_dict(loader.state_dict())
@@ -140,12 +149,8 @@ def test_stop_iteration_is_an_error_like_others(world: World) -> None:
         return item
 
     for workers in WORKERS:
-        dataset = world.dataset(cache=None, transform=fails)
-        loader = loader_of(dataset, shuffle=False, **workers)
-        epoch = iter(loader)
-        assert next(epoch) == CONTENTS[:16]
-        with pytest.raises(RuntimeError, match="StopIteration"):
-            next(epoch)
+        failed = whose_second_batch_fails(world, fails, workers, "StopIteration")
+        dataset, loader, epoch = failed
         resumed = loader_of(dataset, shuffle=False)
         resumed.load_state_dict(loader.state_dict())
         assert next(iter(resumed)) == CONTENTS[32:48]

@@ -27,7 +27,7 @@ use forebay_core::{
     room::Room,
 };
 use forebay_identity::Credentials;
-use forebay_server::{Gathered, Incoming, Outgoing, dial};
+use forebay_server::{Gathered, Incoming, Outgoing, dial, session::READ_BEHIND};
 use forebay_wire::{
     BlobProgress, BlobRange, ClaimAnswer, Frame, GetAnswer, HEADER_SIZE, Header, PAYLOAD_SIZE_MAX,
     PRESENCE_MAX, PutAnswer, Refusal, RenewAnswer, Reply, Request,
@@ -42,8 +42,6 @@ use tokio::{
 
 /// Requests that wait to be written.
 const FRAMES_MAX: usize = 64;
-/// What is read at once, so that a short reply costs one look at the socket. Long bodies go past it.
-const READ_BEHIND: usize = 4 << 10;
 /// How often those who wait look how long the node has been silent.
 const SLICE: Duration = Duration::from_millis(100);
 

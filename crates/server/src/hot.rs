@@ -51,12 +51,12 @@ impl Hot {
     /// From now on there is room for so much. What is here stays, as far as it fits.
     pub fn resize(&self, memory: ByteSize) {
         let mut place = self.shelf.write();
-        match (&mut *place, Shelf::new(memory)) {
-            (Some(there), Some(new)) => {
+        match &mut *place {
+            Some(there) if memory.0 > 0 => {
                 there.blobs.set_capacity(memory.0);
-                there.door = new.door;
+                there.door = Doorkeeper::new(memory, expected(memory));
             }
-            (there, new) => *there = new,
+            place => *place = Shelf::new(memory),
         }
     }
 
@@ -116,14 +116,19 @@ impl Hot {
 
 impl Shelf {
     fn new(memory: ByteSize) -> Option<Self> {
-        let expected = usize::try_from(memory.0 / LENGTH_EXPECTED).unwrap_or(usize::MAX);
-        let blobs = (memory.0 > 0).then(|| Cache::with_weighter(expected, memory.0, ByLength))?;
-        Some(Self { blobs, door: Doorkeeper::new(memory, expected) })
+        let count = expected(memory);
+        let blobs = (memory.0 > 0).then(|| Cache::with_weighter(count, memory.0, ByLength))?;
+        Some(Self { blobs, door: Doorkeeper::new(memory, count) })
     }
 
     fn is_roomy(&self) -> bool {
         self.blobs.weight() < self.blobs.capacity() / 8 * ROOMY_EIGHTHS
     }
+}
+
+/// About so many blobs find a place there.
+fn expected(memory: ByteSize) -> usize {
+    usize::try_from(memory.0 / LENGTH_EXPECTED).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]
@@ -156,8 +161,16 @@ mod tests {
     /// is read by several jobs at a time is kept, whoever was there before.
     #[test]
     fn a_full_memory_is_not_turned_over_by_what_is_read_once() {
-        let (memory, length) = (ByteSize::mib(64), 100_000);
-        let (hot, blobs) = (Hot::new(memory), 2 * memory.0 / length);
+        let memory = ByteSize::mib(64);
+        keeps_what_it_has(&Hot::new(memory), memory);
+        let resized = Hot::new(ByteSize::mib(1 << 10));
+        resized.resize(memory);
+        keeps_what_it_has(&resized, memory);
+    }
+
+    fn keeps_what_it_has(hot: &Hot, memory: ByteSize) {
+        let length = 100_000;
+        let blobs = 2 * memory.0 / length;
         let bytes = Bytes::from(vec![1; 100_000]);
         let read = |number| {
             let row = numbered(number, length);

@@ -41,8 +41,8 @@ pub(crate) const STALLED: Duration = Duration::from_mins(2);
 pub(crate) const HELLO_WITHIN: Duration = Duration::from_secs(20);
 /// Space beyond this is taken as bytes arrive, not when they are announced.
 const READ_AHEAD: usize = 256 << 10;
-/// What is read at once, so that a short request costs one look at the socket. Long bodies go past it.
-const READ_BEHIND: usize = 4 << 10;
+/// What is read at once, so that a short frame costs one look at the socket. Long bodies go past it.
+pub const READ_BEHIND: usize = 4 << 10;
 
 /// What requests mean.
 pub trait Service: Send + Sync + 'static {

@@ -106,6 +106,7 @@ fn peel(trace: &Trace, numbering: &Numbering, capacities: &[u64]) -> Vec<Tally> 
     let mut need: Vec<usize> = needed_by.iter().map(Vec::len).collect();
     let mut kept = vec![true; numbering.count];
     let mut perfect = vec![true; trace.len()];
+    let mut spared_by: Vec<Option<u32>> = vec![None; numbering.count];
     let mut queue: BinaryHeap<_> =
         need.iter().enumerate().map(|(key, need)| Reverse((*need, key))).collect();
     let mut left = numbering.count as u64;
@@ -123,12 +124,11 @@ fn peel(trace: &Trace, numbering: &Numbering, capacities: &[u64]) -> Vec<Tally> 
             left -= 1;
             for request in std::mem::take(&mut needed_by[key]) {
                 if std::mem::replace(&mut perfect[request as usize], false) {
-                    let keys = trace.request(request as usize);
-                    for (place, other) in keys.iter().enumerate() {
+                    for other in trace.request(request as usize) {
                         let other = numbering.number(*other);
                         // A bag may name a key twice; the request needs it once.
-                        let is_new = || !keys[..place].contains(&keys[place]);
-                        if kept[other] && is_new() {
+                        let is_new = spared_by[other].replace(request) != Some(request);
+                        if kept[other] && is_new {
                             need[other] -= 1;
                             queue.push(Reverse((need[other], other)));
                         }
