@@ -60,12 +60,31 @@ class SubstituteEpoch(Epoch):
         speaks: bool = self._dataset.participation.is_spoken_for_by(self)
         return speaks
 
-    def fill(self) -> None:
+    @property
+    def _is_managed(self) -> bool:
+        return self._speaks and self.member.is_answered
+
+    def holds_back(self) -> bool:
         with self.lock:
-            is_managed = self._speaks and self.member.is_answered
+            return not self._ahead and self._is_managed and self._is_better_drawn_later()
+
+    def waited(self, seconds: float) -> None:
+        with self.lock:
+            self.member.waited(self.sampler, seconds)
+
+    def _is_better_drawn_later(self) -> bool:
+        """Another piece may be open then. What is recorded stays what it is."""
+        return self._order.chooses and self.member.holds_back(self.sampler)
+
+    def fill(self, at_least: int = 0) -> None:
+        with self.lock:
+            is_managed = self._is_managed
             while len(self._ahead) < (self._ahead_max if is_managed else AHEAD_MIN):
-                if self._ahead and is_managed and self.member.is_short(self.sampler):
-                    return  # there is time for another piece to be opened
+                if is_managed and len(self._ahead) >= at_least:
+                    if self._ahead and self.member.is_short(self.sampler):
+                        return  # there is time for another piece to be opened
+                    if self._is_better_drawn_later():
+                        return
                 member = self.member if self._speaks else None
                 with held():
                     drawn = self.sampler.draw(self._dataset._reader, member)
@@ -116,6 +135,9 @@ class SubstituteEpoch(Epoch):
 class Drawn(Order):
     """What substitution and its replays have in common."""
 
+    #: Whether it depends on what is open which items come next.
+    chooses = False
+
     def __init__(
         self,
         dataset: Source,
@@ -164,6 +186,7 @@ class Substitute(Drawn):
     """``order="substitute"``: every item once an epoch, among all ranks; what is cached first."""
 
     name = "substitute"
+    chooses = True
 
     def __init__(
         self,

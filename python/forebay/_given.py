@@ -40,7 +40,7 @@ class GivenEpoch(Epoch):
         self._told: deque[int] = deque()
         self._look_ahead = look_ahead(order.dataset)
 
-    def fill(self) -> None:
+    def fill(self, at_least: int = 0) -> None:
         if self._items is None:
             # Not sooner: PyTorch draws a number for its workers from the same generator first.
             items, self._seen = self._order.items(self._seen)
@@ -170,7 +170,7 @@ class OwnEpoch(Epoch):
         self._order, self._done = order, start
         self._indices = itertools.islice(iter(order.sampler), start, None)
 
-    def fill(self) -> None:
+    def fill(self, at_least: int = 0) -> None:
         if self._ahead:
             return
         for index in itertools.islice(self._indices, 1):

@@ -30,6 +30,8 @@ from forebay._wrap import Wrapped
 
 #: Of what ``state_dict`` returns.
 STATE_VERSION = 2
+#: While other jobs are waited for, it is looked so often whether they have come along.
+WAIT_SECONDS = 0.005
 
 ORDERS = ("substitute", "strict", "replay")
 
@@ -174,7 +176,11 @@ class DataLoader(data.DataLoader[Any]):
         if self.num_workers == 0 or not _workers.SUPPORTED:
             return super()._get_iterator()
         dataset: Any = self.dataset
-        return _workers.SurvivingIterator(self, dataset.count_worker_restart)
+        return _workers.SurvivingIterator(self, dataset.count_worker_restart, self._holds_back)
+
+    def _holds_back(self) -> bool:
+        epoch = self._order.current_here
+        return epoch is not None and epoch.holds_back()
 
     @property
     def _index_sampler(self) -> Any:
@@ -256,7 +262,8 @@ class DataLoader(data.DataLoader[Any]):
             without a node. Loaders that take turns on one dataset share what is counted; of a
             wrapped dataset it is that of all its loaders.
         ``stall_seconds``, ``compute_seconds``
-            Time inside of the iterator's ``next``, and between two of them.
+            Time inside of the iterator's ``next``, and between two of them. ``waited_seconds`` of
+            the former were for other jobs, which have yet to read what the cache holds.
         ``origin_bytes``
             What this job's agent has read from the origin, ahead or not.
         ``mixing``
@@ -296,6 +303,7 @@ class DataLoader(data.DataLoader[Any]):
             "skipped": dataset.skipped(),
             "hit_share": _share(hits),
             "stall_seconds": self._clock.stalled,
+            "waited_seconds": self._clock.waited,
             "compute_seconds": self._clock.computed,
             "origin_bytes": agent.get("agent_origin_bytes", 0),
             "mixing": mixing,
@@ -315,6 +323,8 @@ class _Clock:
         self.items = 0
         self.stalled = 0.0
         self.computed = 0.0
+        #: Of what it was stalled: for other jobs.
+        self.waited = 0.0
 
 
 class _Hits:
@@ -440,13 +450,30 @@ class _Iteration:
                 if epoch.give_back() and hasattr(inner, "_sampler_iter"):
                     # PyTorch may have drawn the last of them, and would not ask again.
                     inner._sampler_iter = iter(inner._index_sampler)
+        self._report()
+        epoch.fill()
+        while not epoch.is_awaited and epoch.holds_back():
+            self._wait_for_others()
+        if isinstance(inner, _workers.SurvivingIterator):
+            inner.top_up()
+        self._ask_ahead(epoch)
+
+    def _report(self) -> None:
         try:
-            epoch.report()
+            self._epoch.report()
         except ForebayError as problem:
             self._fenced = problem
             raise
-        epoch.fill()
-        self._ask_ahead(epoch)
+
+    def _wait_for_others(self) -> None:
+        """The user has all that was drawn, and the rest of what is open is for jobs behind us."""
+        began = time.perf_counter()
+        time.sleep(WAIT_SECONDS)
+        self._report()
+        waited = time.perf_counter() - began
+        self._epoch.waited(waited)
+        self._clock.waited += waited
+        self._epoch.fill()
 
     def _ask_ahead(self, epoch: Epoch) -> None:
         """Without workers the node reads the next batches while this one is decoded and used."""

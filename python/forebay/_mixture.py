@@ -189,7 +189,7 @@ class MixtureEpoch(Epoch):
         self._begun: tuple[list[int], list[int]] = ([], [])
         self._is_over = False
 
-    def fill(self) -> None:
+    def fill(self, at_least: int = 0) -> None:
         while len(self._ahead) < AHEAD_MIN and not self._is_over:
             with held():
                 self._draw()

@@ -54,8 +54,10 @@ class Epoch(ABC):
         self.has_ended = False
 
     @abstractmethod
-    def fill(self) -> None:
-        """Draw ahead, if there is anything left."""
+    def fill(self, at_least: int = 0) -> None:
+        """Draw ahead, if there is anything left; ``at_least`` so many, even if there is a reason
+        to draw later.
+        """
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
@@ -64,7 +66,7 @@ class Epoch(ABC):
     def take(self) -> list[int] | None:
         """The next batch for a worker; ``None`` at the end."""
         if not self._ahead:
-            self.fill()
+            self.fill(at_least=1)
         if not self._ahead:
             self.is_exhausted = True
             return None
@@ -79,6 +81,16 @@ class Epoch(ABC):
     def is_awaited(self) -> bool:
         """Whether there are batches that were asked for, and not given to the user."""
         return len(self._taken) > 0
+
+    def holds_back(self) -> bool:
+        """Whether nothing is drawn, and the next batch is better drawn later: other jobs are behind.
+        Whoever has nothing else to do meanwhile waits, reports, and says so.
+        """
+        return False
+
+    def waited(self, seconds: float) -> None:
+        """Others were waited for."""
+        return
 
     def give_back(self) -> bool:
         """What was asked for and did not arrive comes again: a Ctrl-C has ended the wait for it.

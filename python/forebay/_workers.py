@@ -57,15 +57,21 @@ class WorkerDied(Exception):
 class SurvivingIterator:
     """What a loader with workers iterates with; a worker's death is an event, not an error.
 
-    Whoever is interrupted and goes on is given what was pending then by new workers.
+    Whoever is interrupted and goes on is given what was pending then by new workers. While
+    ``holds_back`` says so, workers are given no more batches, as long as they have any.
     """
 
-    def __init__(self, loader: DataLoader[Any], on_restart: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        loader: DataLoader[Any],
+        on_restart: Callable[[], None],
+        holds_back: Callable[[], bool],
+    ) -> None:
         # A copy: the loader may keep this iterator, and in a cycle workers are not ended in order.
         self._loader = copy.copy(loader)
-        self._on_restart = on_restart
+        self._on_restart, self._holds_back = on_restart, holds_back
         with held():
-            self._workers = _Workers(loader)
+            self._workers = _Workers(loader, holds_back)
         self._workers.prime()
         self._deaths = 0
 
@@ -92,6 +98,12 @@ class SurvivingIterator:
                 else:
                     self._deaths = 0
                     return batch
+
+    def top_up(self) -> None:
+        """Give out what was held back, as far as it is not any more."""
+        with held():
+            if self._workers.is_whole:
+                self._workers.top_up()
 
     def _reset(self, loader: DataLoader[Any]) -> None:
         """Begin another epoch with the same workers; PyTorch's loader calls this by its name."""
@@ -125,7 +137,8 @@ class SurvivingIterator:
         as_it_is = _But(self._loader, generator=spare, _index_sampler=old._sampler_iter)
         with held():
             old.abandon()
-            new = _Workers(as_it_is, again=[*old.pending.values(), *old.again], given=old.given)
+            again = [*old.pending.values(), *old.again]
+            new = _Workers(as_it_is, self._holds_back, again, old.given)
             new._index_sampler = old._index_sampler
             self._workers = new
             new.prime()
@@ -149,7 +162,14 @@ class _Workers(_MultiProcessingDataLoaderIter):
     PyTorch raises from a signal handler, that is, anywhere in the user's program or in a sampler.
     """
 
-    def __init__(self, loader: Any, again: Iterable[Any] = (), given: int = 0) -> None:
+    def __init__(
+        self,
+        loader: Any,
+        holds_back: Callable[[], bool],
+        again: Iterable[Any] = (),
+        given: int = 0,
+    ) -> None:
+        self._holds_back, self._has_held_back = holds_back, False
         #: What was given to workers and not yielded yet, by PyTorch's number.
         self.pending: dict[int, Any] = {}
         self.again = deque(again)  # about as many as are given out at first, so soon empty
@@ -174,6 +194,15 @@ class _Workers(_MultiProcessingDataLoaderIter):
         for _ in range(self._ahead):
             self._try_put_index()
         self.is_whole = True
+
+    def top_up(self) -> None:
+        """Give out as many as PyTorch would, had nothing been held back."""
+        while self._has_held_back and self._tasks_outstanding < self._ahead:
+            sent = self._send_idx
+            self._try_put_index()
+            if self._send_idx == sent:
+                return  # it still is, or was the last
+        self._has_held_back = False
 
     def take(self) -> Any:
         """The next batch: it is pending until all has been done for it but the handing over."""
@@ -229,6 +258,9 @@ class _Workers(_MultiProcessingDataLoaderIter):
     def _next_index(self) -> Any:
         if not self._is_primed:
             raise StopIteration
+        if self.pending and not self.again and self._holds_back():
+            self._has_held_back = True
+            raise StopIteration  # PyTorch takes that for the end, but asks again all the same
         index = self.again.popleft() if self.again else super()._next_index()  # type: ignore[no-untyped-call]
         self.pending[self._send_idx] = index
         return index

@@ -1,6 +1,6 @@
 //! A job's part in the rotation of its dataset, as Python sees it: what is reported, and what is answered.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use forebay_client::{self as client, Ask, Reported};
 use forebay_core::manager::{Answer, Report};
@@ -70,6 +70,17 @@ impl Member {
     /// open soon.
     fn is_short(&self, sampler: &Sampler) -> bool {
         self.0.is_short(&sampler.epoch)
+    }
+
+    /// Whether the next batch is better drawn later, since others are behind.
+    fn holds_back(&self, sampler: &Sampler) -> bool {
+        self.0.holds_back(&sampler.epoch)
+    }
+
+    /// The job has waited for others for so many seconds.
+    fn waited(&mut self, sampler: &Sampler, took: f64) {
+        let took = Duration::try_from_secs_f64(took).unwrap_or_default();
+        self.0.waited(took, &sampler.epoch);
     }
 
     /// Whether the node has said in this epoch what to draw from.

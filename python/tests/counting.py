@@ -333,7 +333,7 @@ def say(what: dict[str, Any]) -> None:
 def table(told: argparse.Namespace) -> None:
     """A row for each setting, as it is counted."""
     settings = [
-        Setting(jobs, cache, spread, told.epochs, told.batch, told.compute * jobs)
+        Setting(jobs, cache, spread, told.epochs, told.batch, told.compute * jobs, told.workers)
         for jobs, cache, spread in itertools.product(told.jobs, told.cache, told.spread)
         if jobs > 1 or spread == told.spread[0]
     ]
@@ -428,6 +428,7 @@ def main() -> None:
         default=0.01,
         help="seconds for a batch, for each of the jobs: the machine is to keep up with all",
     )
+    all_of_them.add_argument("--workers", type=int, default=0, help="of each loader")
     all_of_them.add_argument("--format", choices=["text", "json"], default="text")
     told = parser.parse_args()
     if told.command == "job":

@@ -75,6 +75,11 @@ impl Epoch {
         Some(drawn)
     }
 
+    /// Whether the job has yet to be given something that was drawn.
+    pub fn is_awaited(&self) -> bool {
+        !self.drawn.is_empty()
+    }
+
     /// The job was given the oldest batch that was drawn, which is returned; `None` if there is none.
     pub fn yielded(&mut self, layout: &Layout, member: Option<&mut Member>) -> Option<Batch> {
         let (batch, mode) = self.drawn.pop_front()?;

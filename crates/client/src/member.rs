@@ -120,6 +120,17 @@ impl Member {
         self.is_answered && self.membership.is_short(epoch.sampler())
     }
 
+    /// Whether the next batch is better drawn later, since others are behind; see
+    /// [`Membership::holds_back`].
+    pub fn holds_back(&self, epoch: &Epoch) -> bool {
+        self.is_answered && self.membership.holds_back(epoch.sampler())
+    }
+
+    /// The job has waited for others for so long.
+    pub fn waited(&mut self, took: Duration, epoch: &Epoch) {
+        self.membership.waited(took, epoch.sampler());
+    }
+
     /// Items of pieces that are on their way which this rank has yet to draw and which are not resident.
     pub fn needed(
         &self,

@@ -51,6 +51,7 @@ impl Manager {
         self.read_at = now;
         self.reasons += 1;
         orders.extend(self.check_loaded(now)?);
+        orders.extend(self.drained(now));
         Ok(orders)
     }
 
@@ -129,6 +130,7 @@ impl Manager {
             }
         }
         self.heard(now, job);
+        orders.extend(self.drained(now));
         Ok(orders)
     }
 
@@ -248,6 +250,7 @@ impl Manager {
         self.counted = self.counters();
         self.rotation = new_rotation(self.policy, self.lease, self.load_rate, &self.pieces);
         self.loads.clear();
+        self.draining.clear();
         self.clearing.extend(resident.iter().flat_map(Range::clone));
         self.readers.values_mut().for_each(Reader::recut);
         let members: Vec<Job> = self.members().collect();

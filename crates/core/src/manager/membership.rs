@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use super::{Answer, Directions, Open, Place, Report, mode};
+use super::{Answer, Directions, Open, Place, Report, courtesy::Courtesy, mode};
 use crate::{
     ByteSize, ItemOrdinal, benefit::Mode, chunking::ChunkOrdinal, sampler::Sampler, units::ByteRate,
 };
@@ -38,6 +38,7 @@ pub struct Membership {
     filled: BTreeSet<u32>,
     times: Vec<(Mode, Duration, Duration)>,
     pace: Pace,
+    courtesy: Courtesy,
     open: Open,
     loading: Vec<u32>,
     places: Vec<Place>,
@@ -72,6 +73,7 @@ impl Membership {
             filled: BTreeSet::new(),
             times: Vec::new(),
             pace: Pace::default(),
+            courtesy: Courtesy::default(),
             open: Open::default(),
             loading: Vec::new(),
             places,
@@ -130,6 +132,19 @@ impl Membership {
         }
         let left: u64 = self.open.rotating().map(|piece| sampler.unread(piece)).sum();
         left < sampler.plan().batch.into() && self.has_unread_outside(sampler)
+    }
+
+    /// Whether the next batch is better drawn later, though the job may have to wait for it: others are behind,
+    /// and the next piece is open when they have come along. Asked before a batch is drawn; whoever has nothing
+    /// else to do until then waits, reports, and says so ([`Self::waited`]).
+    pub fn holds_back(&self, sampler: &Sampler) -> bool {
+        self.courtesy.is_left() && self.is_short(sampler)
+    }
+
+    /// The job has waited for others for so long.
+    pub fn waited(&mut self, took: Duration, sampler: &Sampler) {
+        let in_vain = self.is_short(sampler);
+        self.courtesy.waited(took, in_vain);
     }
 
     fn has_unread_outside(&self, sampler: &Sampler) -> bool {
@@ -249,6 +264,7 @@ impl Membership {
     /// A mini-batch of so many bytes took so long, of which the job waited `stalled` for it.
     pub fn computed(&mut self, mode: Option<Mode>, bytes: u64, [took, stalled]: [Duration; 2]) {
         self.pace.add(bytes, took.saturating_sub(stalled));
+        self.courtesy.held_up(stalled);
         if let Some(mode) = mode.filter(|_| self.times.len() < TIMES_MAX) {
             self.times.push((mode, took, stalled));
         }

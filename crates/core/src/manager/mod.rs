@@ -11,7 +11,9 @@
 //!
 //! Facts that contradict what is known change nothing: they are an error in the caller's hands, and counted.
 
+mod courtesy;
 mod description;
+mod draining;
 mod facts;
 mod load;
 mod managers;
@@ -92,6 +94,8 @@ pub struct Manager {
     read_at: Duration,
     /// Chunks that are on their way.
     loads: BTreeMap<ChunkOrdinal, Load>,
+    /// Chunks that are to go when the last that was drawn of them has been given.
+    draining: BTreeSet<ChunkOrdinal>,
     /// Pieces of a former cut that are not free yet: nothing comes before they are.
     clearing: BTreeSet<u32>,
     /// Changes whenever placement has a reason to think again.
@@ -124,6 +128,7 @@ impl Manager {
             here: BTreeSet::new(),
             read_at: Duration::ZERO,
             loads: BTreeMap::new(),
+            draining: BTreeSet::new(),
             clearing: BTreeSet::new(),
             reasons: 0,
         }
@@ -135,7 +140,7 @@ impl Manager {
         let outside = all.clone().filter(|reader| !reader.benefit.is_cached());
         let expiry = outside.map(|reader| reader.heard_at.saturating_add(self.lease)).min();
         let silent = all.map(|reader| self.silent_at(reader)).filter(|at| *at > self.now).min();
-        let silent = silent.filter(|_| !self.loads.is_empty());
+        let silent = silent.filter(|_| !self.loads.is_empty() || !self.draining.is_empty());
         [self.rotation.next_deadline(), expiry, silent].into_iter().flatten().min()
     }
 
@@ -381,17 +386,15 @@ impl Manager {
                 ChunkOrder::Mark(_) => {}
                 ChunkOrder::Evict { chunk, .. } => {
                     self.loads.remove(&chunk);
-                    self.pieces.of(chunk).for_each(|piece| {
-                        self.here.remove(&piece);
-                    });
                     self.readers.values_mut().for_each(|reader| {
                         reader.lose(chunk, self.pieces.of(chunk));
                     });
-                    result.push(Order::Evict(self.pieces.of(chunk)));
+                    self.draining.insert(chunk);
                 }
             }
         }
         self.look();
+        result.extend(self.drained(now));
         Ok(result)
     }
 
@@ -413,7 +416,8 @@ impl Manager {
         self.places.fill(Place::None);
         // The paper holds nothing for good, unless there is room for all.
         let is_whole = self.is_whole();
-        for chunk in self.rotation.open_chunks() {
+        let draining = self.draining.iter().copied();
+        for chunk in self.rotation.open_chunks().chain(draining) {
             let place = if is_whole { Place::Held } else { Place::Rotating };
             self.places[range(self.pieces.of(chunk))].fill(place);
         }

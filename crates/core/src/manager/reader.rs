@@ -109,6 +109,11 @@ impl Reader {
         self.unread_of(piece).0 == 0 || self.filled.contains(&piece)
     }
 
+    /// Whether it has drawn all of a piece, and was not given all of it.
+    pub fn awaits(&self, piece: u32) -> bool {
+        self.unread_of(piece).0 == 0 && self.unyielded.contains(&piece)
+    }
+
     /// As placement sees it.
     pub fn wish(&self) -> placement::Job {
         placement::Job {

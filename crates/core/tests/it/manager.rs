@@ -252,3 +252,57 @@ fn grew(job: Job, unread: u64, known: u64) -> Contradiction {
     let (unread, known) = (ByteSize(unread), ByteSize(known));
     Contradiction::UnreadGrew { job, chunk: ChunkOrdinal(0), unread, known }
 }
+
+/// Two jobs that have drawn all of a rotating chunk, which somebody has yet to be given. Returns the manager, the
+/// pieces of that chunk, and what followed from the draws.
+fn drawn_by_both() -> (Manager, Range<u32>, Vec<Order>) {
+    let mut manager = manager(5);
+    manager.place(s(0), Choice::Chunks(2)).unwrap();
+    join(&mut manager, 0, A);
+    join(&mut manager, 0, B);
+    let open = manager.open(A);
+    let first = open.first[0].0 & !1;
+    let chunk = first..first + 2;
+    let drawn: Vec<(u32, ByteSize)> = chunk.clone().map(|piece| (piece, ByteSize(0))).collect();
+    let mut orders = Vec::new();
+    for job in [A, B] {
+        // All that was needed of what is there has arrived, so that nothing else holds the next one up.
+        let pieces: Vec<u32> = manager.loading().collect();
+        orders.extend(manager.filled(s(1), job, &pieces).unwrap());
+    }
+    for job in [A, B] {
+        manager.open(job);
+        orders.extend(manager.drawn(s(1), job, &drawn, rate(1_000_000)).unwrap());
+    }
+    (manager, chunk, orders)
+}
+
+/// Promise 3: a chunk that is on its way to somebody is not evicted, or it would be fetched once more.
+#[test]
+fn what_was_drawn_stays_until_it_was_given() {
+    let (mut manager, chunk, orders) = drawn_by_both();
+    assert_eq!(evictions(&orders), []);
+    assert!(!manager.open(A).rotating().any(|piece| chunk.contains(&piece.0)), "no new readers");
+    assert!(manager.kept().any(|piece| piece == chunk.start), "what is missing is claimed and put");
+    let pieces: Vec<u32> = chunk.clone().collect();
+    assert_eq!(evictions(&manager.released(s(2), A, &pieces).unwrap()), []);
+    assert_eq!(evictions(&manager.released(s(2), B, &pieces[..1]).unwrap()), []);
+    let orders = manager.released(s(2), B, &pieces[1..]).unwrap();
+    assert_eq!(evictions(&orders), [chunk.clone()]);
+    assert!(!manager.kept().any(|piece| chunk.contains(&piece)));
+}
+
+/// Promise 5: a job that does not go on holds nobody up for long.
+#[test]
+fn who_is_silent_or_gone_is_not_waited_for() {
+    let (mut manager, chunk, _) = drawn_by_both();
+    let pieces: Vec<u32> = chunk.clone().collect();
+    assert_eq!(evictions(&manager.released(s(2), A, &pieces).unwrap()), []);
+    let wakes_at = manager.next_deadline().unwrap();
+    assert!(wakes_at <= s(1) + LEASE / 10, "{wakes_at:?}");
+    assert_eq!(evictions(&manager.tick(s(1) + LEASE / 10).unwrap()), [chunk]);
+
+    let (mut manager, chunk, _) = drawn_by_both();
+    manager.released(s(2), A, &chunk.clone().collect::<Vec<_>>()).unwrap();
+    assert_eq!(evictions(&manager.leave(s(2), B).unwrap()), [chunk]);
+}

@@ -12,7 +12,7 @@ use std::{
         mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, bail};
@@ -206,6 +206,7 @@ impl Reading {
     /// Draws a batch, and reads it.
     fn read(&mut self) -> anyhow::Result<Option<Batch<View>>> {
         self.report()?;
+        self.let_others_come_along()?;
         let presence = self.way.presence()?;
         let drawn = self.epoch.draw(&self.layout, &presence, Some(&mut self.member));
         let Some(Drawn { items, missing, is_forced }) = drawn else { return Ok(None) };
@@ -221,6 +222,18 @@ impl Reading {
         };
         let hits = self.way.reader.counts().hits - hits_before;
         Ok(Some(Batch { items, contents, hits }))
+    }
+
+    /// While others are behind, the job goes on with what it has, and then waits a little.
+    fn let_others_come_along(&mut self) -> anyhow::Result<()> {
+        while self.member.holds_back(&self.epoch) {
+            let (is_idle, began) = (!self.epoch.is_awaited(), Instant::now());
+            self.wait()?;
+            if is_idle {
+                self.member.waited(began.elapsed(), &self.epoch);
+            }
+        }
+        Ok(())
     }
 
     /// Gives the job a batch, as soon as it has room for one.
