@@ -197,7 +197,7 @@ class _Workers(_MultiProcessingDataLoaderIter):
 
     def top_up(self) -> None:
         """Give out as many as PyTorch would, had nothing been held back."""
-        while self._has_held_back and self._tasks_outstanding < self._ahead:
+        while self._has_held_back and len(self.pending) < self._ahead:
             sent = self._send_idx
             self._try_put_index()
             if self._send_idx == sent:

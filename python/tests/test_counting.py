@@ -59,6 +59,15 @@ def test_jobs_share_one_turn(numbered_world: World, tmp_path: Path, setting: Set
     assert outcome.later.causes["fallback"] == 0.0, outcome
 
 
+def test_jobs_that_compute_nothing_stay_together(numbered_world: World, tmp_path: Path) -> None:
+    """Each would be ahead of the others by what its worker has under way, and then by more and
+    more: they read two to three datasets in a turn before those in front waited for the rest.
+    """
+    setting = Setting(4, 0.18, epochs=3, batch=8, compute=0.0, workers=1)
+    outcome = count(numbered_world, tmp_path, setting)
+    assert outcome.later.counted <= 1.5, outcome
+
+
 def test_what_fits_is_read_once_for_all(numbered_world: World, tmp_path: Path) -> None:
     """Promise 3: one fetch, and none in later epochs."""
     outcome = count(numbered_world, tmp_path, Setting(2, 1.0, epochs=2, compute=0.002))

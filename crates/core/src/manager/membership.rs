@@ -138,7 +138,7 @@ impl Membership {
     /// and the next piece is open when they have come along. Asked before a batch is drawn; whoever has nothing
     /// else to do until then waits, reports, and says so ([`Self::waited`]).
     pub fn holds_back(&self, sampler: &Sampler) -> bool {
-        self.courtesy.is_left() && self.is_short(sampler)
+        self.courtesy.is_enough() && self.is_short(sampler)
     }
 
     /// The job has waited for others for so long.

@@ -1,0 +1,74 @@
+"""Jobs that are ahead of others hold back, and nothing is lost by it (promises 2 and 5).
+
+How long they do is decided and tested in the core; here it is decided by dice.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from harness import ITEMS, World
+
+import forebay
+from forebay._drawn import SubstituteEpoch
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_workers": 0},
+        {"num_workers": 1},
+        {"num_workers": 2, "prefetch_factor": 3},
+        {"num_workers": 2, "prefetch_factor": 1, "persistent_workers": True},
+        {"num_workers": 2, "drop_last": True},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("share", [0.3, 0.8])
+def test_whoever_holds_back_is_given_everything(
+    world: World, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], share: float
+) -> None:
+    dice = random.Random(7)
+    asked = list[bool]()
+
+    def holds_back(_: object) -> bool:
+        asked.append(dice.random() < share)
+        return asked[-1]
+
+    monkeypatch.setattr(SubstituteEpoch, "_is_better_drawn_later", holds_back)
+    loader = forebay.DataLoader(
+        world.dataset(), batch_size=10, shuffle=True, collate_fn=list, **options
+    )
+    whole = ITEMS - ITEMS % 10 if options.get("drop_last") else ITEMS
+    for _ in range(3):
+        given = [item for batch in loader for item in batch]
+        assert len(given) == whole
+        assert len(set(given)) == whole
+    assert any(asked), "it was held back"
+    assert loader.stats()["waited_seconds"] > 0
+
+
+def test_workers_go_on_with_what_they_have(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as batches are on their way nobody waits, and none is drawn; afterwards as many are
+    under way as before.
+    """
+    is_behind = False
+    monkeypatch.setattr(SubstituteEpoch, "_is_better_drawn_later", lambda _: is_behind)
+    loader = forebay.DataLoader(
+        world.dataset(), batch_size=10, shuffle=True, collate_fn=list, num_workers=2
+    )
+    batches = iter(loader)
+    next(batches)
+    epoch = loader._order.current
+    assert epoch is not None
+    is_behind = True
+    ahead = len(epoch._ahead) + len(epoch._taken)
+    for left in range(ahead - 1, 0, -1):
+        next(batches)
+        assert len(epoch._ahead) + len(epoch._taken) == left
+    assert loader.stats()["waited_seconds"] == 0
+    is_behind = False
+    next(batches)
+    assert len(epoch._taken) == 4, "two workers with two batches each"
