@@ -8,6 +8,25 @@ pub(crate) struct Slot(pub u32);
 
 const NONE: u32 = u32::MAX;
 
+/// Counts steps along lists, for tests of what a search costs.
+#[cfg(test)]
+pub(crate) mod steps {
+    use std::cell::Cell;
+
+    thread_local!(static STEPS: Cell<u64> = const { Cell::new(0) });
+
+    pub(super) fn count() {
+        STEPS.set(STEPS.get() + 1);
+    }
+
+    /// How many steps this takes.
+    pub(crate) fn of(work: impl FnOnce()) -> u64 {
+        let before = STEPS.get();
+        work();
+        STEPS.get() - before
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Link {
     newer: u32,
@@ -41,12 +60,16 @@ impl Links {
     /// The neighbour towards the newest end.
     #[inline]
     pub fn newer(&self, slot: Slot) -> Option<Slot> {
+        #[cfg(test)]
+        steps::count();
         some(self.0[slot.0 as usize].newer)
     }
 
     /// The neighbour towards the oldest end.
     #[inline]
     pub fn older(&self, slot: Slot) -> Option<Slot> {
+        #[cfg(test)]
+        steps::count();
         some(self.0[slot.0 as usize].older)
     }
 }
@@ -61,22 +84,19 @@ fn some(index: u32) -> Option<Slot> {
 pub(crate) struct List {
     newest: u32,
     oldest: u32,
+    /// The newest of the entries that [`List::oldest_not`] has passed over.
+    passed: u32,
     len: u32,
     weight: u64,
 }
 
 impl Default for List {
     fn default() -> Self {
-        Self { newest: NONE, oldest: NONE, len: 0, weight: 0 }
+        Self { newest: NONE, oldest: NONE, passed: NONE, len: 0, weight: 0 }
     }
 }
 
 impl List {
-    #[inline]
-    pub fn newest(&self) -> Option<Slot> {
-        some(self.newest)
-    }
-
     #[inline]
     pub fn oldest(&self) -> Option<Slot> {
         some(self.oldest)
@@ -90,6 +110,36 @@ impl List {
     #[inline]
     pub fn weight(&self) -> u64 {
         self.weight
+    }
+
+    /// The oldest entry that is not spared. Whoever is spared is passed over once, however often one asks: it must stay
+    /// spared, and none that is may come in at the oldest end, until [`List::look_anew`].
+    #[inline]
+    pub fn oldest_not(&mut self, links: &Links, spared: impl Fn(Slot) -> bool) -> Option<Slot> {
+        let oldest = self.oldest()?;
+        if !spared(oldest) {
+            return Some(oldest);
+        }
+        let mut last = some(self.passed).unwrap_or(oldest);
+        let mut next = links.newer(last);
+        while let Some(slot) = next.filter(|slot| spared(*slot)) {
+            last = slot;
+            next = links.newer(slot);
+        }
+        self.passed = last.0;
+        next
+    }
+
+    /// Whether anybody has been passed over.
+    #[inline]
+    pub fn has_passed(&self) -> bool {
+        self.passed != NONE
+    }
+
+    /// Others are spared from now on.
+    #[inline]
+    pub fn look_anew(&mut self) {
+        self.passed = NONE;
     }
 
     #[inline]
@@ -131,8 +181,14 @@ impl List {
         links.0[older.0 as usize].newer = slot.0;
     }
 
-    #[inline]
+    #[expect(
+        clippy::inline_always,
+        reason = "an LRU hit is little else, and a call made it 6 % dearer"
+    )]
+    #[inline(always)]
     pub fn remove(&mut self, links: &mut Links, slot: Slot) {
+        #[cfg(test)]
+        steps::count();
         let Link { newer, older, weight } = links.0[slot.0 as usize];
         match newer {
             NONE => self.newest = older,
@@ -141,6 +197,9 @@ impl List {
         match older {
             NONE => self.oldest = newer,
             older => links.0[older as usize].newer = newer,
+        }
+        if self.passed == slot.0 {
+            self.passed = older;
         }
         self.len -= 1;
         self.weight -= u64::from(weight);

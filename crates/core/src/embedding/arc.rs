@@ -6,7 +6,7 @@
 //! it really makes way, and the ghosts are resized so that each list and its ghosts weigh alike.
 
 use super::{
-    frequency::{Flushing, Score, ScoreRule},
+    frequency::{Flushing, Score, ScoreRule, oldest_perfect},
     key::Key,
     list::Slot,
     policy::{Replacement, Turn, keeps_books},
@@ -163,7 +163,12 @@ impl EvArc {
     }
 
     fn flush(&mut self, turn: &Turn) {
-        for slot in self.flushing.due(&self.again, self.tables, &self.store, turn) {
+        let mut left = self.flushing.due(&self.again, self.tables, self.store.capacity());
+        while left > 0.0 {
+            let Some(slot) = oldest_perfect(&mut self.again, self.tables, &self.store, turn) else {
+                return;
+            };
+            left -= self.store.links.weight(slot) as f64;
             self.leave_again(slot);
             self.store.move_oldest(slot, ONCE);
         }
@@ -174,7 +179,7 @@ impl EvArc {
             let once = self.store.list(ONCE);
             let free = |slot: &Slot| !self.store.protected(*slot, turn);
             let once_victim = once.oldest().filter(free);
-            let again_victim = || self.again.first(&self.store.links, |slot| free(&slot));
+            let mut again_victim = || self.again.first_not(&self.store.links, |slot| !free(&slot));
             let victim = if once.weight() > self.target {
                 once_victim.or_else(again_victim)
             } else {
@@ -201,6 +206,10 @@ impl EvArc {
 
 impl Replacement for EvArc {
     keeps_books!(Score);
+
+    fn end(&mut self) {
+        self.again.look_anew();
+    }
 
     fn hit(&mut self, slot: Slot, turn: &mut Turn) {
         let next = self.store.meta(slot).next(ScoreRule::Max, turn.group_score(self.tables));

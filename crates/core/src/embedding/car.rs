@@ -131,12 +131,16 @@ impl Replacement for Car {
     }
 
     fn miss(&mut self, key: Key, weight: u32, turn: &mut Turn) {
+        if !turn.has_room(weight) {
+            return;
+        }
         let mark = Mark { referenced: false, score: self.score(turn) };
         let ghost = self.store.find(key).map(|slot| (slot, self.store.place(slot)));
         if let Some((slot, _)) = ghost {
             self.store.unlist(slot);
         }
         if !self.make_room(weight, turn) {
+            turn.give_up();
             if let Some((slot, _)) = ghost {
                 self.store.forget(slot, turn);
             }

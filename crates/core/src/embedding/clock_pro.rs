@@ -13,9 +13,12 @@ use super::{
 
 const CLOCK: Place = 0;
 
-/// Cold keys keep this share, as in LIRS. With a single one, in a long loop, the cold hand went round the whole clock
-/// to find it, at every miss (ARC's P3 took minutes).
-const COLD_SHARE_DIVISOR: u64 = 100;
+/// Cold keys keep this share, as in LIRS, and so do hot ones. With a single one of either kind its hand goes round the
+/// whole clock to find it, at every miss.
+const SHARE_DIVISOR: u64 = 100;
+
+/// What a hand passes at a miss where that share is least: the clock has up to twice the cache.
+const PASSES_PER_MISS: u64 = 2 * SHARE_DIVISOR;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -48,17 +51,23 @@ pub(super) struct ClockPro {
     test: u64,
     /// What cold residents should weigh.
     cold_target: u64,
+    /// Keys that the cold hand passed in this request, beyond what each miss is allowed.
+    passed: u64,
 }
 
 impl ClockPro {
     pub fn new(capacity: u64) -> Self {
-        Self {
-            store: Store::new(1, capacity),
-            hands: [None; 3],
-            hot: 0,
-            test: 0,
-            cold_target: capacity,
-        }
+        let store = Store::new(1, capacity);
+        let mut clock =
+            Self { store, hands: [None; 3], hot: 0, test: 0, cold_target: 0, passed: 0 };
+        clock.set_cold_target(capacity);
+        clock
+    }
+
+    fn set_cold_target(&mut self, target: u64) {
+        let capacity = self.store.capacity();
+        let least = (capacity / SHARE_DIVISOR).max(1);
+        self.cold_target = target.min(capacity.saturating_sub(least)).max(least.min(capacity));
     }
 
     /// The key under a hand, which then moves on.
@@ -82,7 +91,7 @@ impl ClockPro {
         }
     }
 
-    /// Moves the cold hand past one key. `false` when a whole turn of the clock has found nothing.
+    /// Moves the cold hand past one key.
     fn run_cold(&mut self, turn: &mut Turn) {
         let Some(slot) = self.advance(Hand::Cold) else { return };
         let page = *self.store.meta(slot);
@@ -122,18 +131,19 @@ impl ClockPro {
         if self.store.meta(slot).kind == Kind::Test {
             let weight = self.store.links.weight(slot);
             self.test -= weight;
-            let least = (self.store.capacity() / COLD_SHARE_DIVISOR).max(1);
-            self.cold_target = self.cold_target.saturating_sub(weight).max(least);
+            self.set_cold_target(self.cold_target.saturating_sub(weight));
             self.forget(slot, turn);
         }
     }
 
     fn make_room(&mut self, weight: u32, turn: &mut Turn) -> bool {
-        // Each key is passed at most a few times: referenced, then hot, then cooled, then gone.
-        let mut passes_left = 4 * u64::from(self.store.list(CLOCK).len()) + 4;
-        while !self.store.fits(weight) && passes_left > 0 {
+        // Each key is passed at most a few times: referenced, then hot, then cooled, then gone; but for those that the
+        // request needs itself, of which there may be many.
+        self.passed = self.passed.saturating_sub(PASSES_PER_MISS);
+        let passes_max = 4 * u64::from(self.store.list(CLOCK).len()) + 4;
+        while !self.store.fits(weight) && self.passed < passes_max {
             self.run_cold(turn);
-            passes_left -= 1;
+            self.passed += 1;
         }
         // With every resident hot, the cold hand finds nothing: cool the oldest hot ones by force.
         if !self.store.fits(weight) {
@@ -165,16 +175,23 @@ impl Replacement for ClockPro {
         self.store.meta_mut(slot).referenced = true;
     }
 
+    fn end(&mut self) {
+        self.passed = 0;
+    }
+
     fn miss(&mut self, key: Key, weight: u32, turn: &mut Turn) {
+        if !turn.has_room(weight) {
+            return;
+        }
         let ghost = self.store.find(key);
         if let Some(ghost) = ghost {
             let weight = self.store.links.weight(ghost);
             self.test -= weight;
-            self.cold_target = (self.cold_target + weight).min(self.store.capacity());
+            self.set_cold_target(self.cold_target + weight);
             self.forget(ghost, turn);
         }
         if !self.make_room(weight, turn) {
-            return;
+            return turn.give_up();
         }
         let kind = if ghost.is_some() { Kind::Hot } else { Kind::Cold };
         let slot = self.store.admit(CLOCK, key, weight, Page { kind, referenced: false }, turn);

@@ -147,6 +147,54 @@ fn a_bag_larger_than_the_cache_is_served() {
     }
 }
 
+/// Steps along lists per key of many small requests, and then of a bag of so many keys, half of which hit. For each key
+/// that misses there are `spare` rows that could make way: where these are few, nearly all that a search meets must stay.
+fn steps_per_key(kind: PolicyKind, keys: u64, spare: f64, prefetch: bool) -> [u64; 2] {
+    let rows = keys / 2 + (keys as f64 / 2.0 * spare) as u64;
+    let shape = TableShape { rows: 1 << 30, row_bytes: 4 };
+    let budget = Budget::new(vec![shape, shape], Capacity::Rows(rows));
+    let key = |row| Key::new(TableId(0), row).unwrap();
+    let mut policy = kind.build(&budget, 0);
+    let mut random = fastrand::Rng::with_seed(9);
+    let mut outcome = Outcome::default();
+    // Residents of all kinds: some that were asked for often, some once, some that went and came back.
+    let singly = list::steps::of(|| {
+        for _ in 0..3 * rows {
+            let row = (random.f64().powi(2) * 1.5 * rows as f64) as u64;
+            policy.request(&[key(row)], &mut outcome);
+        }
+    });
+    let mut bag = policy.residents();
+    bag.sort_unstable();
+    random.shuffle(&mut bag);
+    bag.truncate((keys / 2) as usize);
+    bag.extend((0..keys / 2).map(|row| key((1 << 20) + row)));
+    random.shuffle(&mut bag);
+    let at_once = list::steps::of(|| {
+        if prefetch {
+            policy.prefetch(&bag, &mut outcome);
+        } else {
+            policy.request(&bag, &mut outcome);
+        }
+    });
+    [singly / (3 * rows), at_once / keys]
+}
+
+/// "A key costs the same however many there are": rows that a request needs itself, and may not evict, are passed over
+/// once, not at every miss.
+#[test]
+fn a_large_bag_costs_as_much_per_key_as_a_small_one() {
+    for &kind in PolicyKind::ALL {
+        for (spare, prefetch) in [(1.5, false), (0.5, false), (0.001, false), (0.5, true)] {
+            let steps = steps_per_key(kind, 20_000, spare, prefetch);
+            assert!(
+                steps.iter().all(|steps| *steps <= 50),
+                "{kind}, {spare}, {prefetch}: {steps:?}"
+            );
+        }
+    }
+}
+
 /// "Small tables are pinned: their rows, once resident, stay."
 #[test]
 fn ours_keeps_small_tables_whatever_comes() {

@@ -59,27 +59,19 @@ impl Frequencies {
         self.ranked.push_newest(&mut self.links, frequency, slot);
     }
 
+    /// CACHEUS: of the lowest frequency the *newest* goes first, so that a churning set does not chase itself.
+    fn enter_first(&mut self, slot: Slot, frequency: u32) {
+        self.links.prepare(slot, 0);
+        self.ranked.push_oldest(&mut self.links, frequency, slot);
+    }
+
     fn leave(&mut self, slot: Slot, frequency: u32) {
         self.ranked.remove(&mut self.links, frequency, slot);
     }
 
-    /// The key of the lowest frequency, by default the oldest of them.
-    fn victim(&self, store: &Store<Note>, turn: &Turn) -> Option<Slot> {
-        self.ranked.first(&self.links, |slot| !store.protected(slot, turn))
-    }
-
-    /// CACHEUS: the *newest* of the lowest frequency, so that a churning set does not chase itself.
-    fn newest_victim(&self, store: &Store<Note>, turn: &Turn) -> Option<Slot> {
-        let scores = std::iter::successors(self.ranked.lowest_from(0), |score| {
-            self.ranked.lowest_from(score + 1)
-        });
-        scores
-            .flat_map(|score| {
-                std::iter::successors(self.ranked.list(score).newest(), |slot| {
-                    self.links.older(*slot)
-                })
-            })
-            .find(|slot| !store.protected(*slot, turn))
+    /// The key of the lowest frequency whose turn it is.
+    fn victim(&mut self, store: &Store<Note>, turn: &Turn) -> Option<Slot> {
+        self.ranked.first_not(&self.links, |slot| store.protected(slot, turn))
     }
 }
 
@@ -134,6 +126,10 @@ impl LeCaR {
 
 impl Replacement for LeCaR {
     keeps_books!(Note);
+
+    fn end(&mut self) {
+        self.frequencies.ranked.look_anew();
+    }
 
     fn hit(&mut self, slot: Slot, _: &mut Turn) {
         self.now += 1;
@@ -298,14 +294,9 @@ impl Cacheus {
 
     fn make_room(&mut self, weight: u32, turn: &mut Turn) -> bool {
         while !self.store.fits(weight) {
-            let free = |slot: &Slot| !self.store.protected(*slot, turn);
-            let in_order = |place: Place| {
-                std::iter::successors(self.store.oldest(place), |slot| {
-                    self.store.links.newer(*slot)
-                })
-            };
-            let oldest = in_order(RECENT).find(free).or_else(|| in_order(REUSED).find(free));
-            let rarest = self.frequencies.newest_victim(&self.store, turn);
+            let recent = self.store.oldest_free(RECENT, turn);
+            let oldest = recent.or_else(|| self.store.oldest_free(REUSED, turn));
+            let rarest = self.frequencies.victim(&self.store, turn);
             let (Some(oldest), Some(rarest)) = (oldest, rarest) else { return false };
             let recency = self.random.f64() < self.trust.recency;
             if oldest == rarest {
@@ -323,6 +314,10 @@ impl Cacheus {
 impl Replacement for Cacheus {
     keeps_books!(Note);
 
+    fn end(&mut self) {
+        self.frequencies.ranked.look_anew();
+    }
+
     fn hit(&mut self, slot: Slot, _: &mut Turn) {
         self.pace.note(true);
         let weight = self.store.links.weight(slot);
@@ -331,7 +326,7 @@ impl Replacement for Cacheus {
         note.frequency = note.frequency.saturating_add(1);
         note.is_new = false;
         let was_demoted = std::mem::take(&mut note.demoted);
-        self.frequencies.enter(slot, note.frequency);
+        self.frequencies.enter_first(slot, note.frequency);
         if was_demoted {
             self.grow_reused(weight);
             self.demoted -= weight;
@@ -363,6 +358,6 @@ impl Replacement for Cacheus {
             self.limit_reused(u64::from(weight));
         }
         let slot = self.store.admit(if reused { REUSED } else { RECENT }, key, weight, note, turn);
-        self.frequencies.enter(slot, note.frequency);
+        self.frequencies.enter_first(slot, note.frequency);
     }
 }

@@ -121,47 +121,49 @@ impl ByScore {
         self.store.forget(slot, turn);
     }
 
-    /// The oldest key of the lowest score; the few keys that this request hit are passed over.
-    fn victim(&self, turn: &Turn) -> Option<Slot> {
-        self.ranked.first(&self.store.links, |slot| !self.store.protected(slot, turn))
+    /// The oldest key of the lowest score; those that this request hit are passed over.
+    fn victim(&mut self, turn: &Turn) -> Option<Slot> {
+        self.ranked.first_not(&self.store.links, |slot| self.store.protected(slot, turn))
     }
 
     fn flush(&mut self, turn: &mut Turn) {
         let Some(flushing) = self.flushing else { return };
-        for slot in flushing.due(&self.ranked, self.tables, &self.store, turn) {
+        let mut left = flushing.due(&self.ranked, self.tables, self.store.capacity());
+        while left > 0.0 {
+            let Some(slot) = oldest_perfect(&mut self.ranked, self.tables, &self.store, turn)
+            else {
+                return;
+            };
+            left -= self.store.links.weight(slot) as f64;
             self.evict(slot, turn);
         }
     }
 }
 
 impl Flushing {
-    /// The perfect keys that must go now: none until they take more than their share. Keys that the
-    /// current request hit stay.
-    pub fn due<Meta>(
-        self,
-        ranked: &Ranked,
-        perfect: u32,
-        store: &Store<Meta>,
-        turn: &Turn,
-    ) -> Vec<Slot> {
-        let list = ranked.list(perfect);
-        if (list.weight() as f64) < self.perfect_share_max * store.capacity() as f64 {
-            return Vec::new();
-        }
-        let mut left = list.weight() as f64 * self.rate;
-        std::iter::successors(list.oldest(), |slot| store.links.newer(*slot))
-            .filter(|slot| !store.protected(*slot, turn))
-            .take_while(|slot| {
-                let goes = left > 0.0;
-                left -= store.links.weight(*slot) as f64;
-                goes
-            })
-            .collect()
+    /// How much of the perfect keys must go now: nothing until they take more than their share.
+    pub fn due(self, ranked: &Ranked, perfect: u32, capacity: u64) -> f64 {
+        let weight = ranked.list(perfect).weight() as f64;
+        if weight < self.perfect_share_max * capacity as f64 { 0.0 } else { weight * self.rate }
     }
+}
+
+/// The perfect key that goes first; those that the current request hit stay.
+pub(super) fn oldest_perfect<Meta>(
+    ranked: &mut Ranked,
+    perfect: u32,
+    store: &Store<Meta>,
+    turn: &Turn,
+) -> Option<Slot> {
+    ranked.oldest_not(&store.links, perfect, |slot| store.protected(slot, turn))
 }
 
 impl Replacement for ByScore {
     keeps_books!(Score);
+
+    fn end(&mut self) {
+        self.ranked.look_anew();
+    }
 
     fn hit(&mut self, slot: Slot, turn: &mut Turn) {
         let score = *self.store.meta(slot);

@@ -89,15 +89,11 @@ impl Lirs {
 
     fn make_room(&mut self, weight: u32, turn: &mut Turn) -> bool {
         while !self.store.fits(weight) {
-            let free = |slot: &Slot| !self.store.protected(*slot, turn);
-            let queue = self.store.list(QUEUE).oldest();
-            let victim = std::iter::successors(queue, |slot| self.store.links.newer(*slot))
-                .find(free)
-                .or_else(|| {
-                    std::iter::successors(self.stack.oldest(), |slot| self.stack_links.newer(*slot))
-                        .filter(|slot| self.store.resident(*slot))
-                        .find(free)
-                });
+            let victim = self.store.oldest_free(QUEUE, turn).or_else(|| {
+                let store = &self.store;
+                let spared = |slot| !store.resident(slot) || store.protected(slot, turn);
+                self.stack.oldest_not(&self.stack_links, spared)
+            });
             let Some(victim) = victim else { return false };
             if self.store.meta(victim).0 && self.store.place(victim) == QUEUE {
                 self.store.evict_to(victim, GHOSTS, turn);
@@ -117,6 +113,10 @@ impl Lirs {
 
 impl Replacement for Lirs {
     keeps_books!(Stacked);
+
+    fn end(&mut self) {
+        self.stack.look_anew();
+    }
 
     fn hit(&mut self, slot: Slot, turn: &mut Turn) {
         if self.store.place(slot) == LIR {

@@ -162,11 +162,24 @@ pub(super) struct Turn {
     pub keys: u32,
     /// How many of them hit.
     pub hits: u32,
+    /// What it may still admit before it has to evict what it admitted itself.
+    pub room: u64,
     pub admitted: Vec<Key>,
     pub evicted: Vec<Key>,
 }
 
 impl Turn {
+    /// Whether a row may be admitted without evicting one that this request admitted. Policies that send rows round
+    /// ask this first: in every round they would meet again all those that they may not evict.
+    pub fn has_room(&self, weight: u32) -> bool {
+        u64::from(weight) <= self.room
+    }
+
+    /// Nobody was found who could go, so nobody is looked for again.
+    pub fn give_up(&mut self) {
+        self.room = 0;
+    }
+
     /// The dissertation's group score: how many keys of the request hit, scaled to `tables` where the
     /// request has more keys (bags) or fewer than one per table.
     pub fn group_score(&self, tables: u32) -> u32 {
@@ -197,6 +210,9 @@ pub(super) trait Replacement {
     fn prefetch(&mut self, key: Key, weight: u32, turn: &mut Turn) {
         self.miss(key, weight, turn);
     }
+
+    /// The request is over: nobody is protected any more.
+    fn end(&mut self) {}
 
     /// As in [`Policy::implied`].
     fn implied(&mut self, _: &[Key], _: &mut Vec<Key>) {}
@@ -235,7 +251,8 @@ pub(super) struct Requests<R> {
 
 impl<R: Replacement> Requests<R> {
     pub fn new(replacement: R, budget: Budget) -> Self {
-        let turn = Turn { number: 0, keys: 0, hits: 0, admitted: Vec::new(), evicted: Vec::new() };
+        let (admitted, evicted) = (Vec::new(), Vec::new());
+        let turn = Turn { number: 0, keys: 0, hits: 0, room: 0, admitted, evicted };
         Self { replacement, budget, turn, slots: Vec::new(), considered: KeyMap::default() }
     }
 
@@ -273,6 +290,7 @@ impl<R: Replacement> Requests<R> {
         admit: impl Fn(&mut R, Key, u32, &mut Turn),
     ) {
         let evictable = self.replacement.store().capacity() - protected;
+        self.turn.room = evictable;
         // A bag may name a key twice; it is read, and considered, once.
         let may_repeat = !keys.is_sorted_by(|a, b| a.table() < b.table());
         self.considered.clear();
@@ -283,6 +301,8 @@ impl<R: Replacement> Requests<R> {
                 admit(&mut self.replacement, *key, weight, &mut self.turn);
             }
         }
+        self.replacement.store_mut().end_turn();
+        self.replacement.end();
         std::mem::swap(&mut self.turn.admitted, &mut outcome.admitted);
         std::mem::swap(&mut self.turn.evicted, &mut outcome.evicted);
     }

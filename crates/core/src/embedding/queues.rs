@@ -61,8 +61,11 @@ impl<D: Discipline> Replacement for Queue<D> {
     }
 
     fn miss(&mut self, key: Key, weight: u32, turn: &mut Turn) {
+        if !turn.has_room(weight) {
+            return;
+        }
         while !self.store.fits(weight) {
-            let Some(victim) = D::victim(self, turn) else { return };
+            let Some(victim) = D::victim(self, turn) else { return turn.give_up() };
             self.store.forget(victim, turn);
         }
         self.store.admit(QUEUE, key, weight, false, turn);

@@ -1,7 +1,8 @@
 //! Lists in order of a small score, with the lowest one found in constant time.
 //!
 //! One list per score and a bitmap above them: finding the next non-empty score reads one word per
-//! 4,096 scores at worst, whatever the number of entries.
+//! 4,096 scores at worst, whatever the number of entries. Whom a search must spare it passes over once, not each time
+//! that it is repeated.
 
 use super::list::{Links, List, Slot};
 
@@ -12,6 +13,8 @@ pub(super) struct Ranked {
     filled: Vec<u64>,
     /// Bit `i` says whether `filled[i]` has any bit; 64 x 64 = 4,096 scores a word.
     filled_words: Vec<u64>,
+    /// Scores in which somebody was passed over. Those in which all were count as empty for the time being.
+    passed: Vec<u32>,
 }
 
 impl Ranked {
@@ -22,15 +25,28 @@ impl Ranked {
         self.list_mut(score).push_newest(links, slot);
     }
 
+    pub fn push_oldest(&mut self, links: &mut Links, score: u32, slot: Slot) {
+        self.list_mut(score).push_oldest(links, slot);
+    }
+
     pub fn remove(&mut self, links: &mut Links, score: u32, slot: Slot) {
         let index = score.min(Self::SCORE_MAX) as usize;
         self.lists[index].remove(links, slot);
         if self.lists[index].len() == 0 {
-            self.filled[index / 64] &= !(1 << (index % 64));
-            if self.filled[index / 64] == 0 {
-                self.filled_words[index / 4096] &= !(1 << (index / 64 % 64));
-            }
+            self.clear(index);
         }
+    }
+
+    fn clear(&mut self, index: usize) {
+        self.filled[index / 64] &= !(1 << (index % 64));
+        if self.filled[index / 64] == 0 {
+            self.filled_words[index / 4096] &= !(1 << (index / 64 % 64));
+        }
+    }
+
+    fn fill(&mut self, index: usize) {
+        self.filled[index / 64] |= 1 << (index % 64);
+        self.filled_words[index / 4096] |= 1 << (index / 64 % 64);
     }
 
     /// The list of one score.
@@ -67,19 +83,46 @@ impl Ranked {
         None
     }
 
-    /// The first entry that `wanted` accepts, from the lowest score up, in each score from the oldest.
+    /// The first entry that is not spared, from the lowest score up, in each score from the oldest. Whoever is spared
+    /// must stay so until [`Ranked::look_anew`].
     #[inline]
-    pub fn first(&self, links: &Links, wanted: impl Fn(Slot) -> bool) -> Option<Slot> {
-        let mut score = self.lowest()?;
+    pub fn first_not(&mut self, links: &Links, spared: impl Fn(Slot) -> bool) -> Option<Slot> {
         loop {
-            let mut next = self.lists[score as usize].oldest();
-            while let Some(slot) = next {
-                if wanted(slot) {
-                    return Some(slot);
-                }
-                next = links.newer(slot);
+            let score = self.lowest()?;
+            let found = self.oldest_not(links, score, &spared);
+            if found.is_some() {
+                return found;
             }
-            score = self.lowest_from(score + 1)?;
+            self.clear(score as usize);
+        }
+    }
+
+    /// Likewise, in one score.
+    #[inline]
+    pub fn oldest_not(
+        &mut self,
+        links: &Links,
+        score: u32,
+        spared: impl Fn(Slot) -> bool,
+    ) -> Option<Slot> {
+        let list = self.lists.get_mut(score as usize)?;
+        let passed_before = list.has_passed();
+        let found = list.oldest_not(links, spared);
+        if list.has_passed() && !passed_before {
+            self.passed.push(score);
+        }
+        found
+    }
+
+    /// Others are spared from now on.
+    #[inline]
+    pub fn look_anew(&mut self) {
+        while let Some(score) = self.passed.pop() {
+            let list = &mut self.lists[score as usize];
+            list.look_anew();
+            if list.len() > 0 {
+                self.fill(score as usize);
+            }
         }
     }
 
@@ -98,8 +141,7 @@ impl Ranked {
             self.filled.resize(index / 64 + 1, 0);
             self.filled_words.resize(index / 4096 + 1, 0);
         }
-        self.filled[index / 64] |= 1 << (index % 64);
-        self.filled_words[index / 4096] |= 1 << (index / 64 % 64);
+        self.fill(index);
         &mut self.lists[index]
     }
 }
@@ -117,6 +159,7 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(2);
         let (mut ranked, mut links) = (Ranked::default(), Links::default());
         let mut model: Vec<(u32, u32)> = Vec::new(); // (score, slot), oldest first within a score
+        let mut spared_rest = 0;
         for slot in 0..2000 {
             if random.bool() || model.is_empty() {
                 // Scores near each other, far apart, and beyond the last list.
@@ -130,7 +173,23 @@ mod tests {
                 let (score, slot) = model.remove(random.usize(0..model.len()));
                 ranked.remove(&mut links, score, Slot(slot));
             }
-            assert_eq!(ranked.first(&links, |_| true), model.first().map(|entry| Slot(entry.1)));
+            // Some are spared, and more often than once; meanwhile one that is not comes or goes.
+            let spared = |slot: u32| slot % 3 == spared_rest;
+            let expected = |model: &[(u32, u32)]| {
+                model.iter().find(|entry| !spared(entry.1)).map(|entry| Slot(entry.1))
+            };
+            for _ in 0..2 {
+                let found = ranked.first_not(&links, |slot| spared(slot.0));
+                assert_eq!(found, expected(&model));
+            }
+            if let Some(Slot(first)) = expected(&model) {
+                let at = model.iter().position(|entry| entry.1 == first).unwrap();
+                let (score, _) = model.remove(at);
+                ranked.remove(&mut links, score, Slot(first));
+                assert_eq!(ranked.first_not(&links, |slot| spared(slot.0)), expected(&model));
+            }
+            ranked.look_anew();
+            spared_rest = random.u32(0..4);
             let from = random.u32(0..20_000);
             let expected = model.iter().map(|entry| entry.0).find(|score| *score >= from);
             assert_eq!(ranked.lowest_from(from), expected);

@@ -311,9 +311,20 @@ fn agrees(kind: PolicyKind, model: impl Fn(usize) -> Box<dyn Model>) {
             if distinct_hits.len() as u64 == capacity {
                 continue; // the request needs every resident: nothing may be admitted
             }
+            // Who sends rows round admits nothing for which it would have to evict what it has just admitted.
+            let rounds = matches!(
+                kind,
+                PolicyKind::Fifo
+                    | PolicyKind::Lru
+                    | PolicyKind::Clock
+                    | PolicyKind::Sieve
+                    | PolicyKind::S3Fifo
+            );
+            let room = usize::try_from(capacity).unwrap() - distinct_hits.len();
             let mut considered = Vec::new();
             for key in keys.iter().filter(|key| usize::from(key.table().0) < tables.len()) {
-                if !hits.contains(key) && !considered.contains(key) {
+                let admits = !rounds || considered.len() < room;
+                if admits && !hits.contains(key) && !considered.contains(key) {
                     considered.push(*key);
                     model.miss(*key, &hits, group);
                 }

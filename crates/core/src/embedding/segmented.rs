@@ -71,6 +71,9 @@ impl Replacement for S3Fifo {
     }
 
     fn miss(&mut self, key: Key, weight: u32, turn: &mut Turn) {
+        if !turn.has_room(weight) {
+            return;
+        }
         let ghost = self.store.find(key);
         if let Some(ghost) = ghost {
             self.store.forget(ghost, turn);
@@ -80,7 +83,7 @@ impl Replacement for S3Fifo {
         while !self.store.fits(weight) {
             self.evicted_before = true;
             if steps_left == 0 {
-                return;
+                return turn.give_up();
             }
             steps_left -= 1;
             self.step(turn);

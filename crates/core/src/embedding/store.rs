@@ -143,6 +143,20 @@ impl<Meta> Store<Meta> {
         self.lists[place].oldest()
     }
 
+    /// The oldest entry of a list that the current request may evict.
+    #[inline]
+    pub fn oldest_free(&mut self, place: Place, turn: &Turn) -> Option<Slot> {
+        let entries = &self.entries;
+        let spared = |slot: Slot| entries[slot.0 as usize].turn == turn.number;
+        self.lists[place].oldest_not(&self.links, spared)
+    }
+
+    /// The turn is over: nobody is protected any more.
+    #[inline]
+    pub fn end_turn(&mut self) {
+        self.lists.iter_mut().for_each(List::look_anew);
+    }
+
     /// Notes that the request `turn` hit this entry: it will not evict it. Returns the weight that this
     /// newly protects.
     #[inline]
@@ -201,6 +215,7 @@ impl<Meta> Store<Meta> {
         self.used += weight;
         self.resident_count += 1;
         assert!(self.used <= self.capacity, "a policy must make room before it admits");
+        turn.room = turn.room.saturating_sub(weight);
         turn.admitted.push(entry.key);
     }
 

@@ -71,6 +71,12 @@ pub(super) struct Value {
     rank: u32,
 }
 
+impl Value {
+    fn has_risen(&self) -> bool {
+        rank(self.level) > self.rank
+    }
+}
+
 /// Group-effective frequency.
 #[derive(Debug)]
 pub(super) struct Group {
@@ -274,26 +280,16 @@ impl Group {
 
     /// The lowest of the main order; those that have risen are moved to where they belong.
     fn lowest(&mut self, turn: &Turn) -> Option<Slot> {
-        let mut at = self.main.lowest()?;
         loop {
-            let mut next = self.main.list(at).oldest();
-            while let Some(slot) = next {
-                next = self.store.links.newer(slot);
-                let value = self.store.meta(slot);
-                if rank(value.level) > value.rank {
-                    self.leave_main(slot);
-                    self.enter_main(slot);
-                } else if !self.store.protected(slot, turn) {
-                    return Some(slot);
-                }
+            let store = &self.store;
+            let spared = |slot| store.protected(slot, turn) && !store.meta(slot).has_risen();
+            let slot = self.main.first_not(&store.links, spared)?;
+            if !store.meta(slot).has_risen() {
+                return Some(slot);
             }
-            at = self.main.lowest_from(at + 1)?;
+            self.leave_main(slot);
+            self.enter_main(slot);
         }
-    }
-
-    fn oldest_in(&self, place: Place, turn: &Turn) -> Option<Slot> {
-        std::iter::successors(self.store.oldest(place), |slot| self.store.links.newer(*slot))
-            .find(|slot| !self.store.protected(*slot, turn))
     }
 
     /// Evicts a row, and what came with it and is not wanted more than it.
@@ -352,7 +348,7 @@ impl Group {
             self.look_for_absent();
             let window_is_full =
                 self.store.list(WINDOW).weight() + u64::from(weight) > self.window_max;
-            let candidate = self.oldest_in(WINDOW, turn);
+            let candidate = self.store.oldest_free(WINDOW, turn);
             let loser = match (candidate.filter(|_| window_is_full), self.lowest(turn)) {
                 (Some(candidate), Some(lowest)) => {
                     let needed = self.store.meta(lowest).level.0 + self.setting.reluctance;
@@ -364,7 +360,7 @@ impl Group {
                     }
                 }
                 (Some(slot), None) | (None, Some(slot)) => slot,
-                (None, None) => match candidate.or_else(|| self.oldest_in(PINNED, turn)) {
+                (None, None) => match candidate.or_else(|| self.store.oldest_free(PINNED, turn)) {
                     Some(slot) => slot,
                     None => return false,
                 },
@@ -423,6 +419,10 @@ impl Replacement for Group {
             let level = self.memory.recall(key, self.now_level());
             self.admit(key, weight, level, last, turn);
         }
+    }
+
+    fn end(&mut self) {
+        self.main.look_anew();
     }
 
     fn implied(&mut self, keys: &[Key], into: &mut Vec<Key>) {
@@ -484,7 +484,7 @@ mod tests {
         let (mut random, mut outcome) = (fastrand::Rng::with_seed(3), Outcome::default());
         // Of which nobody is part.
         let (admitted, evicted) = (Vec::new(), Vec::new());
-        let turn = Turn { number: u32::MAX, keys: 0, hits: 0, admitted, evicted };
+        let turn = Turn { number: u32::MAX, keys: 0, hits: 0, room: 0, admitted, evicted };
         for _ in 0..5000 {
             let row = (random.f64().powi(3) * 300.0) as u64;
             policy.request(&[Key::new(TableId(0), row).unwrap()], &mut outcome);
