@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -127,3 +130,32 @@ def test_what_is_kept_of_ended_workers_keeps_nothing_else() -> None:
         assert set(kept[0].tolist()) == {0}
     finally:
         os.close(memory)
+
+
+def test_a_child_does_not_wait_for_what_another_thread_was_doing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That thread is not there, and will never open its lock."""
+    loader = forebay.DataLoader(world.dataset(cache=None), 16, shuffle=True, collate_fn=list)
+    is_drawing, may_go_on = threading.Event(), threading.Event()
+
+    want = forebay.Dataset.want
+
+    def waits(self: forebay.Dataset, items: Any) -> None:
+        is_drawing.set()
+        may_go_on.wait()
+
+    def in_child() -> bool:
+        signal.alarm(60)  # or it would hang for ever
+        monkeypatch.setattr(forebay.Dataset, "want", want)
+        return Counter(item for batch in loader for item in batch) == Counter(CONTENTS)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(forebay.Dataset, "want", waits)
+        thread = threading.Thread(target=lambda: next(iter(loader)))
+        thread.start()
+        assert is_drawing.wait(60)
+        with forked(in_child):
+            pass
+        may_go_on.set()
+        thread.join()
