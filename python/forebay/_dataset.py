@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from forebay._digests import digest_for
-from forebay._job import JobName, check_options, new_job, present_job
+from forebay._job import check_options, new_job, present_job
 from forebay._native import (
     AgentGone,
     Digest,
@@ -272,7 +272,7 @@ class Dataset:
         self._digest = _open(self._job.digest)
         self._columns = [_column(self._digest, name) for name in self._column_names]
         # A copy reads for the same job, but takes part in rotations by itself.
-        self._called = JobName(self._job.called.given)
+        self._called = self._job.called.of_a_copy()
         self._reader = self._job.reader(self._digest, self._name)
         self._local()
 
