@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from forebay._dataset import Dataset
 from forebay._native import (
     AgentGone,
+    ChangedError,
     DigestError,
     Fenced,
     ForebayError,
@@ -34,6 +35,7 @@ __version__ = _version("forebay")
 
 __all__ = [
     "AgentGone",
+    "ChangedError",
     "DataLoader",
     "Dataset",
     "DigestError",

@@ -15,9 +15,10 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from forebay._digests import digest_for
-from forebay._job import JobName, check_options, new_job, present_job
+from forebay._job import check_options, new_job, present_job
 from forebay._native import (
     AgentGone,
+    ChangedError,
     Digest,
     DigestError,
     ForebayError,
@@ -101,8 +102,9 @@ class Dataset:
         predecessor, whose loader then raises ``forebay.Fenced``. By default a name of its own.
     on_error
         What becomes of items that cannot be read: ``"raise"`` an exception; ``"retry"`` some
-        times, then raise; ``"skip"`` them, and give another item of the batch twice in their
-        stead, so that all ranks go on alike. ``"skip"`` is also for what a transform cannot read.
+        times, unless the origin has another version now, then raise; ``"skip"`` them, and give
+        another item of the batch twice in their stead, so that all ranks go on alike. ``"skip"`` is
+        also for what a transform cannot read.
         ``skipped()`` says which.
     layout
         For a URL: how items are found, ``"files"`` (the default), ``"pack"`` for many small ones or
@@ -208,6 +210,8 @@ class Dataset:
         while True:
             try:
                 return self._with_agent(lambda reader: self._contents(reader, items, is_probe))
+            except ChangedError:
+                raise  # whatever becomes of the origin, it is not what it was
             except ReadError:
                 pause = next(pauses, None)
                 if pause is None:
@@ -272,7 +276,7 @@ class Dataset:
         self._digest = _open(self._job.digest)
         self._columns = [_column(self._digest, name) for name in self._column_names]
         # A copy reads for the same job, but takes part in rotations by itself.
-        self._called = JobName(self._job.called.given)
+        self._called = self._job.called.of_a_copy()
         self._reader = self._job.reader(self._digest, self._name)
         self._local()
 

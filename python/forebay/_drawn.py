@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -47,13 +49,17 @@ class SubstituteEpoch(Epoch):
         self._look_ahead = look_ahead(order.dataset)
         self._ahead_max = max(AHEAD_MIN, min(DRAWN_AHEAD, self._look_ahead.items // self.batch))
         self._probes = 0
-        self.lock = order.lock
         participation = order.dataset.participation
         number = participation.begin(self, order.dataset.join(*order.ranks))
         self.member = order.member(participation.life)
         with self.lock:
             self.member.begin(number)
         self.report()
+
+    @property
+    def lock(self) -> threading.RLock:
+        """The order's: it may be another one in a fork."""
+        return self._order.lock
 
     @property
     def _speaks(self) -> bool:
@@ -147,16 +153,41 @@ class Drawn(Order):
         lengths: Lengths | None,
     ) -> None:
         super().__init__(dataset, batch, drop_last)
-        self.layout = dataset.layout
-        if lengths is not None:
-            self.layout = self.layout.with_lengths(numbers(dataset, lengths))
-        self._like_length = lengths is not None
+        self._lengths = None if lengths is None else numbers(dataset, lengths)
         self.ranks = self._rank, self._world = ranks
+        self._local()
+
+    def _local(self) -> None:
+        """What every process has of its own."""
+        self.layout = self.dataset.layout
+        if self._lengths is not None:
+            self.layout = self.layout.with_lengths(self._lengths)
         #: What was loaded and is to be gone on with.
         self._pending: _native.Sampler | None = None
         self._member: tuple[int, _native.Member] | None = None
         #: Of the member and of the epochs' samplers: threads may each have an epoch under way.
         self.lock = threading.RLock()
+        _of_this_process.add(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = ("layout", "_pending", "_member", "lock")
+        kept = {name: value for name, value in super().__getstate__().items() if name not in own}
+        return {**kept, "state": self._idle_state()}
+
+    def __setstate__(self, kept: dict[str, Any]) -> None:
+        state = kept.pop("state")
+        self.__dict__.update(kept)
+        self._local()
+        self.load([state])
+
+    def has_forked(self) -> None:
+        """This is a child. What another thread was doing when it was forked nobody will end here,
+        nor open its lock.
+        """
+        if self.lock.acquire(blocking=False):
+            self.lock.release()
+        else:
+            self.lock, self._current = threading.RLock(), None
 
     def member(self, life: int) -> _native.Member:
         """What is reported, and answered; the same for all epochs of one life."""
@@ -227,7 +258,7 @@ class Substitute(Drawn):
                 self._world,
                 self.drop_last,
                 self.over_ask,
-                self._like_length,
+                self._lengths is not None,
             )
         self._epoch = sampler.plan[1] + 1
         return SubstituteEpoch(self, sampler)
@@ -339,6 +370,18 @@ class Replay(Drawn):
         progress = progress_of(state)
         self._pending = _native.Sampler.replay(self.layout, self._recording, progress)
         self.current = None
+
+
+#: Those whose locks a fork has to see to.
+_of_this_process: weakref.WeakSet[Drawn] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for order in [*_of_this_process]:
+        order.has_forked()
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 def numbers(dataset: Source, lengths: Lengths) -> list[float]:

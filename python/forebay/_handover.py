@@ -5,7 +5,8 @@ for every tensor. Here all batches of a worker share one strip of memory that is
 again: whatever is large in a batch, ``bytes``, views, arrays and tensors, is copied there once, or
 was stacked there (``_stacking``), and only where it lies goes through the pipe, with what is small.
 The main process gives out arrays, tensors and views of that memory itself; a batch keeps its place
-until nothing of it is left there.
+until nothing of it is left there, nor in a child that was forked meanwhile (``_forks``). When the
+workers have ended, only what is still in use stays in memory.
 
 There are no locks. A worker sends a place by raising its flag, and the main process lets go of it
 by lowering the flag again; nobody else touches either. What was stacked keeps its place for as
@@ -23,6 +24,7 @@ import pickle
 import secrets
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import reduction
 from typing import Any
@@ -32,6 +34,7 @@ import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from forebay._forks import give_back, settle
 from forebay._stacking import stacking_into
 from forebay._warnings import warn
 
@@ -54,23 +57,71 @@ _Part = tuple[str, int, int, int, Any, tuple[int, ...]]
 COPIED = 0
 
 
+class _Memory:
+    """What is mapped, and what of it the main process has in use."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        self._mapped = mmap.mmap(descriptor, size)
+        self.bytes = np.frombuffer(self._mapped, np.uint8)
+        #: Where each place in use begins and ends.
+        self._leased: dict[int, int] = {}
+        self._has_ended = False
+
+    def lease(self, begin: int, length: int, flag: int) -> Any:
+        """A place; its flag is lowered when no part of it is in use."""
+        settle()
+        lease = _array_of_its_own(self.bytes[begin : begin + length])
+        self._leased[begin] = begin + length
+        give_back(lease, lambda: self._give_back(begin, flag))
+        return lease
+
+    def _give_back(self, begin: int, flag: int) -> None:
+        del self._leased[begin]
+        self.bytes[flag] = 0
+        if self._has_ended:
+            self._trim()
+
+    def end(self, process: int) -> None:
+        """Nobody writes any more; that is for the main process to say."""
+        if os.getpid() == process:
+            self._has_ended = True
+            self._trim()
+
+    def _trim(self) -> None:
+        """Give the kernel back what is not in use. Without any places in use, all of it goes."""
+        before = 0
+        for begin, end in sorted(self._leased.copy().items()):
+            self._free(before, begin)
+            before = end
+        if before:
+            self._free(before, len(self.bytes))
+
+    def _free(self, begin: int, end: int) -> None:
+        begin, end = -(-begin // mmap.PAGESIZE), end // mmap.PAGESIZE
+        if begin < end:
+            with suppress(OSError):  # then it stays
+                length = (end - begin) * mmap.PAGESIZE
+                self._mapped.madvise(mmap.MADV_REMOVE, begin * mmap.PAGESIZE, length)
+
+
 class Arena:
     """The memory of all workers of a loader: a strip for each. Pickles to spawned workers."""
 
     def __init__(self, workers: int) -> None:
         self.name, self._strip_bytes = secrets.token_hex(8), STRIP_BYTES
         self._map(os.memfd_create("forebay-batches"), workers * STRIP_BYTES)
+        weakref.finalize(self, self._memory.end, os.getpid()).atexit = False
         _ARENAS[self.name] = self
 
     def _map(self, descriptor: int, size: int) -> None:
         self._descriptor = descriptor
         weakref.finalize(self, os.close, descriptor)
         os.ftruncate(descriptor, size)
-        self._bytes = np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
+        self._memory = _Memory(descriptor, size)
 
     def __getstate__(self) -> tuple[str, int, Any, int]:
         descriptor = reduction.DupFd(self._descriptor)
-        return self.name, self._strip_bytes, descriptor, len(self._bytes)
+        return self.name, self._strip_bytes, descriptor, len(self._memory.bytes)
 
     def __setstate__(self, state: tuple[str, int, Any, int]) -> None:
         self.name, self._strip_bytes, descriptor, size = state
@@ -78,7 +129,12 @@ class Arena:
 
     def strip(self, worker: int) -> Any:
         """The memory of one worker, its flags first."""
-        return self._bytes[worker * self._strip_bytes : (worker + 1) * self._strip_bytes]
+        return self._memory.bytes[worker * self._strip_bytes : (worker + 1) * self._strip_bytes]
+
+    def lease(self, place: Place) -> Any:
+        """A place of a batch, in the main process."""
+        strip = place.worker * self._strip_bytes
+        return self._memory.lease(strip + place.begin, place.length, strip + place.flag)
 
 
 #: Those of this process, by name.
@@ -175,13 +231,6 @@ class Place:
     begin: int
     length: int
 
-    def lease(self) -> Any:
-        """The memory, in the main process; its flag is lowered when no part of it is in use."""
-        strip = _ARENAS[self.arena].strip(self.worker)
-        lease = _array_of_its_own(strip[self.begin : self.begin + self.length])
-        weakref.finalize(lease, _lower, strip, self.flag, os.getpid()).atexit = False
-        return lease
-
 
 class Packed:
     """A batch on its way: small things pickled, large ones in their places."""
@@ -191,18 +240,14 @@ class Packed:
 
     def unpack(self) -> Any:
         """The batch."""
-        leases = [None if place is None else place.lease() for place in self._places]
+        leases = [
+            None if place is None else _ARENAS[place.arena].lease(place) for place in self._places
+        ]
         return _Unpickler(self._pickled, leases).load()
 
     def pin_memory(self) -> Any:
         """PyTorch's thread asks for this."""
         return pin_memory(self.unpack())  # type: ignore[no-untyped-call]
-
-
-def _lower(strip: Any, flag: int, process: int) -> None:
-    # A forked child has a copy of the batch, and no say in when its parent is done with it.
-    if os.getpid() == process:
-        strip[flag] = 0
 
 
 class Packing:

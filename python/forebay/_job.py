@@ -16,6 +16,7 @@ import signal
 import stat
 import tempfile
 import weakref
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -57,12 +58,29 @@ class JobName:
     own: str = field(default_factory=lambda: f"job-{os.getpid()}-{secrets.token_hex(4)}")
     #: The process that made it.
     pid: int = field(default_factory=os.getpid)
+    #: Which copy of the job's dataset it is for, in its process.
+    copy: int = 0
 
     def of(self, rank: int, world: int) -> str:
         """This process's: ranks, and forks that nobody named, must not replace each other."""
-        if self.given is not None:
-            return self.given if world == 1 else f"{self.given}.{rank}"
-        return self.own if os.getpid() == self.pid else f"{self.own}.{os.getpid()}"
+        if self.given is None:
+            return self.own if os.getpid() == self.pid else f"{self.own}.{os.getpid()}"
+        name = f"{self.given}.copy{self.copy}" if self.copy else self.given
+        return name if world == 1 else f"{name}.{rank}"
+
+    def of_a_copy(self) -> JobName:
+        """What a copy of the dataset is called: beside another in the same process not like that
+        one, or they would replace each other. In a process of its own it is the job.
+        """
+        if self.given is None:
+            return JobName(None)
+        copy = _copies[self.own] + (self.pid == os.getpid())
+        _copies[self.own] += 1
+        return replace(self, copy=copy)
+
+
+#: Copies that there have been in this process of the datasets of jobs, by their own names.
+_copies: Counter[str] = Counter()
 
 
 @dataclass(frozen=True, eq=False)

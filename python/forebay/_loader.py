@@ -168,6 +168,10 @@ class DataLoader(data.DataLoader[Any]):
             indices = super()._index_sampler
             self._order = Own(dataset, indices, is_batched=indices is self.batch_sampler)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has no workers yet, and begins the next epoch."""
+        return {**self.__dict__, "_iterator": None}
+
     def __iter__(self) -> Any:
         return _Iteration(self, self._order.begin(), super().__iter__())
 

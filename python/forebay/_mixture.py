@@ -220,6 +220,11 @@ class MixtureEpoch(Epoch):
         for epoch in self._epochs:
             epoch.report()
 
+    def computed(self, took: float, stalled: float) -> None:
+        # For every part it is all of the time: its items of the batch came within that.
+        for epoch in self._epochs:
+            epoch.computed(took, stalled)
+
     def state(self) -> dict[str, Any]:
         states = [part.state() for part in self._order.parts]
         return {"batch": self.batch, "drawn": list(self._given), "parts": states}

@@ -131,6 +131,10 @@ class Order(ABC):
         self._current: Epoch | None = None
         self._past: Counter[str] = Counter()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy begins the next epoch; how far this one is, ``state`` tells."""
+        return {**self.__dict__, "_current": None, "_past": self.counts()}
+
     @abstractmethod
     def __len__(self) -> int:
         """Items that this rank is given in an epoch."""

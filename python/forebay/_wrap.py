@@ -132,7 +132,7 @@ class Wrapped:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         # A copy takes part in rotations by itself.
-        self._called = JobName(self._called.given)
+        self._called = self._called.of_a_copy()
         self._local()
         if self._snapshot is not None:
             # Somebody may have made another meanwhile; it is done without.

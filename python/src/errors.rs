@@ -8,6 +8,12 @@ use pyo3::{PyErr, create_exception, exceptions::PyException};
 create_exception!(forebay, ForebayError, PyException, "Whatever forebay raises is one of these.");
 create_exception!(forebay, DigestError, ForebayError, "The digest cannot be used.");
 create_exception!(forebay, ReadError, ForebayError, "An item cannot be had; the text says why.");
+create_exception!(
+    forebay,
+    ChangedError,
+    ReadError,
+    "The origin has another version of an item's object than the digest; build that again."
+);
 create_exception!(forebay, TableError, ForebayError, "A table, or a key of one, cannot be used.");
 create_exception!(
     forebay,
@@ -38,6 +44,9 @@ pub fn agent_error(error: &ClientError) -> PyErr {
     match error {
         ClientError::Refused(Refusal { code: ErrorCode::Stopping, .. }) => {
             AgentGone::new_err("the agent is stopping")
+        }
+        ClientError::Refused(Refusal { code: ErrorCode::Changed, text }) => {
+            ChangedError::new_err(text.clone())
         }
         // The agent passes on what the origin or the digest is about.
         ClientError::Refused(Refusal { text, .. }) => ReadError::new_err(text.clone()),

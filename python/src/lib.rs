@@ -24,7 +24,10 @@ mod _native {
         catalogue::{Catalogue, namespace_id},
         digest::Digest,
         embed::Tables,
-        errors::{AgentGone, DigestError, Fenced, ForebayError, ReadError, StateError, TableError},
+        errors::{
+            AgentGone, ChangedError, DigestError, Fenced, ForebayError, ReadError, StateError,
+            TableError,
+        },
         layout::Layout,
         look_ahead::LookAhead,
         member::Member,

@@ -137,7 +137,7 @@ impl Sampler {
         Ok(())
     }
 
-    /// The batch that was yielded last took so many seconds, of which the job waited `stalled` for it.
+    /// What was yielded since this was last said took so many seconds, of which the job waited `stalled` for it.
     fn computed(&mut self, mut member: PyRefMut<'_, Member>, took: f64, stalled: f64) {
         let seconds = |time: f64| Duration::try_from_secs_f64(time).unwrap_or_default();
         self.epoch.computed(&mut member.0, seconds(took), seconds(stalled));

@@ -36,7 +36,6 @@ import torch
 
 import forebay
 from forebay import _native
-from forebay._processes import binary
 
 #: What agents count by itself; everything else was claimed, which is the way it should be.
 CAUSES = ("probe", "outside", "fallback")
@@ -161,7 +160,7 @@ def run(world: harness.World, directory: Path, setting: Setting, size: int, item
             ends = (epoch + 1) * batches
             wait_for(jobs, progress, ends)
             marks.append(counts.take())
-        described = explained(world, socket)
+        described = world.explained(socket)
         for one in jobs:
             assert one.stdin is not None
             one.stdin.close()
@@ -211,7 +210,7 @@ class Counts:
         for agent in self._agents:
             with suppress(forebay.AgentGone):  # it has yet to be started
                 sums.update(agent.stats()["agent"] or {})
-        pieces = (explained(self._world, self._socket) or {}).get("pieces", [])
+        pieces = (self._world.explained(self._socket) or {}).get("pieces", [])
         held = [at for at, piece in enumerate(pieces) if piece == "held"]
         causes = {cause: sums[f"agent_{cause}_bytes"] for cause in CAUSES}
         causes["claimed"] = sums["agent_origin_bytes"] - sum(causes.values())
@@ -232,13 +231,6 @@ def window(before: dict[str, Any], after: dict[str, Any], total: int, batches: i
         causes=causes,
         held=before["held"],
     )
-
-
-def explained(world: harness.World, node: Path) -> Any:
-    """How the dataset stands."""
-    command = [binary(), "explain", str(world.digest), "--socket", str(node), "--format", "json"]
-    told = subprocess.run(command, check=True, capture_output=True, timeout=30)
-    return json.loads(told.stdout)
 
 
 @contextmanager

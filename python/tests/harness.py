@@ -63,6 +63,13 @@ class World:
         subprocess.run(command, env=environment, check=True, capture_output=True, timeout=60)
         return path
 
+    def explained(self, node: Path) -> Any:
+        """How the dataset stands on a node."""
+        command = [binary(), "explain", str(self.digest), "--socket", str(node)]
+        command += ["--format", "json"]
+        told = subprocess.run(command, check=True, capture_output=True, timeout=30)
+        return json.loads(told.stdout)
+
     def mirror(self, directory: Path) -> Path:
         """The same objects at another place, where they have other versions."""
         shutil.copytree(self.objects, directory)

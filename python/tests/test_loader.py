@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import subprocess
 import sys
@@ -254,3 +255,54 @@ def test_the_example_of_the_readme(
 def test_forebay_does_not_import_torch() -> None:
     script = "import sys, forebay; assert 'torch' not in sys.modules; forebay.DataLoader"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+COPIED: dict[str, dict[str, Any]] = {
+    "none": {},
+    "strict": {"shuffle": True, "order": "strict", "generator": seeded(3)},
+    "substitute": {"shuffle": True, "generator": seeded(3)},
+    "alike": {"shuffle": True, "lengths": "label"},
+    "workers": {"shuffle": True, "num_workers": 1, "persistent_workers": True},
+}
+
+
+@pytest.mark.parametrize("options", COPIED)
+def test_a_loader_is_copied_as_it_would_begin_its_next_epoch(world: World, options: str) -> None:
+    dataset = world.dataset(cache=None)
+    loader = forebay.DataLoader(dataset, batch_size=16, collate_fn=list, **COPIED[options])
+
+    def copied() -> forebay.DataLoader:
+        return pickle.loads(pickle.dumps(loader))  # type: ignore[no-any-return]
+
+    first = copied()
+    assert list(first) == list(loader)
+    epoch = iter(loader)
+    given = next(epoch)
+    second = copied()
+    assert is_every_item_once(items_of([given, *epoch])), "this one goes on"
+    assert list(second) == list(loader)
+    next(begun := iter(first))
+    loader.load_state_dict(first.state_dict())
+    rest = list(copied())
+    assert rest == list(loader) == list(begun), "what was loaded is copied"
+
+
+def test_loaders_of_all_kinds_are_copied(world: World) -> None:
+    dataset = world.dataset(cache=None)
+    options: dict[str, Any] = {"batch_size": 16, "collate_fn": list}
+    shuffled = forebay.DataLoader(dataset, shuffle=True, **options)
+    yielded = list(shuffled)
+    sampler = data.RandomSampler(dataset, generator=seeded(4))
+    for loader in (
+        forebay.DataLoader(dataset, order="replay", replay=shuffled.recording(), **options),
+        forebay.DataLoader(dataset, sampler=sampler, **options),
+        forebay.DataLoader(forebay.Mixture([(dataset, 1.0)]), shuffle=True, **options),
+        forebay.DataLoader(forebay.wrap(CONTENTS, name="all", cache=None), shuffle=True, **options),
+    ):
+        copied = pickle.loads(pickle.dumps(loader))
+        torch.manual_seed(5)
+        batches = list(copied)
+        torch.manual_seed(5)
+        assert batches == list(loader)
+        assert is_every_item_once(items_of(batches))
+    assert is_every_item_once(items_of(yielded))

@@ -5,9 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import itertools
-import json
 import os
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +17,6 @@ import torch
 from harness import CONTENTS, ITEMS, World
 
 import forebay
-from forebay._processes import binary
 
 #: Ten chunks of 3 MiB.
 LARGE = [f"{item:04}".encode() * (16 << 10) for item in range(480)]
@@ -44,15 +41,6 @@ def small_node(tmp_path: Path) -> Iterator[Path]:
 def loader_of(dataset: forebay.Dataset, seed: int = 3, **options: Any) -> forebay.DataLoader:
     options = {"batch_size": 16, "shuffle": True, "collate_fn": list, **options}
     return forebay.DataLoader(dataset, generator=torch.Generator().manual_seed(seed), **options)
-
-
-def explained(world: World, node: Path) -> Any:
-    """How a dataset stands."""
-    command = [binary(), "explain", str(world.digest), "--socket", str(node)]
-    told = subprocess.run(
-        [*command, "--format", "json"], check=True, capture_output=True, timeout=30
-    )
-    return json.loads(told.stdout)
 
 
 def test_a_job_alone_keeps_what_fits(large_world: World, small_node: Path) -> None:
@@ -92,7 +80,7 @@ def test_two_jobs_share_what_rotates(large_world: World, small_node: Path) -> No
             for items, batch in zip(seen, batches, strict=True):
                 items.update(batch)
         assert seen == [Counter(LARGE)] * 2, "every item once (promise 2)"
-    assert len(explained(large_world, small_node)["jobs"]) == 2
+    assert len(large_world.explained(small_node)["jobs"]) == 2
     fetched, apart = large_world.counters()["bytes_sent"], 4 * LARGE_BYTES
     assert fetched < 0.7 * apart
     for loader in loaders:
@@ -103,7 +91,7 @@ def test_two_jobs_share_what_rotates(large_world: World, small_node: Path) -> No
     # A job that ends takes leave.
     del loaders, loader
     gc.collect()
-    described = explained(large_world, small_node)
+    described = large_world.explained(small_node)
     assert described is None or described["jobs"] == []
 
 
@@ -130,20 +118,21 @@ def test_jobs_without_a_name_do_not_fence_each_other(world: World) -> None:
         assert len(batches) == 3
 
 
+@pytest.mark.parametrize("job", [None, "training"])
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
 def test_copies_of_a_dataset_do_not_fence_each_other(
-    world: World, own_node: Path, copied: Callable[[forebay.Dataset], forebay.Dataset]
+    world: World, own_node: Path, copied: Callable[[forebay.Dataset], forebay.Dataset], job: Any
 ) -> None:
-    dataset = world.dataset()
+    dataset = world.dataset(job=job)
     copies = [dataset, copied(dataset), copied(dataset)]
     loaders = [loader_of(one, seed) for seed, one in enumerate(copies)]
     for _ in range(2):
         for loader in loaders:
             assert Counter(item for batch in loader for item in batch) == Counter(CONTENTS)
-    assert len(explained(world, own_node)["jobs"]) == 3
+    assert len(world.explained(own_node)["jobs"]) == 3
     del loader, loaders, copies
     gc.collect()
-    assert len(explained(world, own_node)["jobs"]) == 1, "copies take their leave, too"
+    assert len(world.explained(own_node)["jobs"]) == 1, "copies take their leave, too"
 
 
 def test_a_probe_reads_past_the_cache(world: World, own_node: Path) -> None:
@@ -161,7 +150,7 @@ def test_a_probe_reads_past_the_cache(world: World, own_node: Path) -> None:
     assert agent is not None
     assert agent["agent_probes"] == 20
     assert stats["origin_bytes"] > harness.BYTES
-    (job,) = explained(world, own_node)["jobs"]
+    (job,) = world.explained(own_node)["jobs"]
     assert job["miss_s"] is not None
 
 

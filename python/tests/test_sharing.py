@@ -297,20 +297,6 @@ def test_places_are_used_again(world: World, monkeypatch: pytest.MonkeyPatch) ->
             assert {lies_in(address(item)) for item in large} == {OF_WORKERS}
 
 
-def test_a_forked_child_lets_go_of_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_handover, "STRIP_BYTES", 512 << 10)
-    loader = forebay.DataLoader(world.dataset(views=True), batch_size=8, collate_fn=list, **FORK)
-    batches = iter(loader)
-    kept = next(batches)
-    child = os.fork()
-    if child == 0:
-        del kept
-        os._exit(0)
-    os.waitpid(child, 0)
-    for _ in batches:
-        assert [bytes(item) for item in kept] == CONTENTS[:8]
-
-
 def test_without_memory_to_share_batches_are_pickled(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

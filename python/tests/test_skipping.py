@@ -64,14 +64,26 @@ def test_what_a_transform_cannot_read_is_skipped(world: World) -> None:
         dataset.__getitems__([20, 21])
 
 
-def test_retries_end(broken_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retries_end(slow_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    (slow_world.objects / f"{BROKEN:05}.bin").unlink()
     pauses = list[float]()
     monkeypatch.setattr("forebay._dataset.time.sleep", pauses.append)
-    dataset = broken_world.dataset(cache=None, on_error="retry")
+    dataset = slow_world.dataset(cache=None, on_error="retry")
     with pytest.raises(forebay.ReadError, match=r"00042\.bin"):
         dataset[BROKEN]
     assert pauses == [0.1, 0.5, 2.0, 5.0]
     assert dataset[BROKEN + 1] == CONTENTS[BROKEN + 1]
+
+
+def test_what_has_changed_for_good_is_not_tried_again(
+    broken_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = list[float]()
+    monkeypatch.setattr("forebay._dataset.time.sleep", pauses.append)
+    dataset = broken_world.dataset(cache=None, on_error="retry")
+    with pytest.raises(forebay.ChangedError, match=r"00042\.bin.* has changed"):
+        dataset[BROKEN]
+    assert pauses == []
 
 
 def test_a_retry_helps(broken_world: World, monkeypatch: pytest.MonkeyPatch) -> None:

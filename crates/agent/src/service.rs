@@ -12,7 +12,7 @@ use forebay_core::{
     kept::Kept,
     table::{self, proofs_match},
 };
-use forebay_origin::{Origin, any_version, any_version_from};
+use forebay_origin::{Origin, OriginError, any_version, any_version_from};
 use forebay_server::{
     AgentCounters, Peer,
     session::{Replies, Service, fresh_nonce},
@@ -26,7 +26,11 @@ use futures::{
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
-use crate::{Config, fetch::Obtained, links::Links};
+use crate::{
+    Config,
+    fetch::{FetchError, Obtained},
+    links::Links,
+};
 
 /// Blobs that the job may say it will want.
 const WANTED_MAX: usize = 1 << 16;
@@ -38,7 +42,7 @@ const NODES_COUNTED: usize = 256;
 
 type Refused = (ErrorCode, String);
 /// Memory is returned when the last who waited has sent its share.
-type Obtaining = Shared<BoxFuture<'static, Result<Arc<Obtained>, String>>>;
+type Obtaining = Shared<BoxFuture<'static, Result<Arc<Obtained>, Refused>>>;
 
 /// The agent of one job.
 pub(crate) struct AgentService {
@@ -190,9 +194,9 @@ impl AgentService {
         let service = Arc::clone(self);
         let fetch = tokio::spawn(async move {
             let _entry = Entry { service: &service, blob };
-            service.obtain(blob).await.map(Arc::new).map_err(|error| chain(&error))
+            service.obtain(blob).await.map(Arc::new).map_err(|error| service.refused(&error))
         });
-        let failed = |_| Err("the agent failed; its log says how".to_owned());
+        let failed = |_| Err((ErrorCode::Failed, "the agent failed; its log says how".to_owned()));
         let shared = fetch.map(move |obtained| obtained.unwrap_or_else(failed)).boxed().shared();
         obtaining.insert(blob, shared.clone());
         shared
@@ -203,9 +207,17 @@ impl AgentService {
         let service = Arc::clone(self);
         let fetch = async move {
             let obtained = service.obtain_past_the_cache(blob).await;
-            obtained.map(Arc::new).map_err(|error| chain(&error))
+            obtained.map(Arc::new).map_err(|error| service.refused(&error))
         };
         fetch.boxed().shared()
+    }
+
+    /// Why there are no bytes. A mirror may yet be made what the digest says; another version of what the
+    /// digest was built of stays another.
+    fn refused(&self, error: &FetchError) -> Refused {
+        let has_changed = matches!(error, FetchError::Origin(OriginError::Changed { .. }));
+        let code = if has_changed && !self.mirror { ErrorCode::Changed } else { ErrorCode::Failed };
+        (code, chain(error))
     }
 
     async fn get(self: Arc<Self>, ranges: Vec<BlobRange>, is_forced: bool, replies: Replies) {
@@ -225,7 +237,7 @@ impl AgentService {
         while let Some((content, ranges)) = blobs.next().await {
             let obtained = match content {
                 Ok(obtained) => obtained,
-                Err(problem) => return replies.refuse(ErrorCode::Failed, problem).await,
+                Err((code, text)) => return replies.refuse(code, text).await,
             };
             for (index, range) in ranges {
                 let start = usize::try_from(range.offset).expect("checked");

@@ -1,7 +1,7 @@
 //! One rank's part in one epoch: batches are drawn ahead of what the job is given, so what was drawn waits
 //! here until it is yielded; only then does it count.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, mem, time::Duration};
 
 use forebay_core::{
     ItemOrdinal,
@@ -11,13 +11,16 @@ use forebay_core::{
 
 use crate::{layout::Layout, member::Member};
 
+/// Batches that were yielded since the time was last taken are remembered up to so many.
+const UNTIMED_MAX: usize = 1 << 10;
+
 /// One rank's part in one epoch.
 #[derive(Debug)]
 pub struct Epoch {
     sampler: Sampler,
     drawn: VecDeque<(Batch, Option<Mode>)>,
-    /// Where the last batch that was yielded came from, and how long it is.
-    last: Option<(Option<Mode>, u64)>,
+    /// Where batches came from that were yielded since the time was last taken, and how long they are.
+    untimed: Vec<(Option<Mode>, u64)>,
 }
 
 /// A batch to be read.
@@ -34,7 +37,7 @@ pub struct Drawn {
 impl Epoch {
     /// Of which nothing has been drawn yet.
     pub fn new(sampler: Sampler) -> Self {
-        Self { sampler, drawn: VecDeque::new(), last: None }
+        Self { sampler, drawn: VecDeque::new(), untimed: Vec::new() }
     }
 
     /// What draws.
@@ -87,14 +90,19 @@ impl Epoch {
         if let Some(member) = member {
             member.released(released);
         }
-        self.last = Some((mode, layout.bytes_of(batch.items())));
+        if self.untimed.len() < UNTIMED_MAX {
+            self.untimed.push((mode, layout.bytes_of(batch.items())));
+        }
         Some(batch)
     }
 
-    /// The batch that was yielded last took so long, of which the job waited `stalled` for it.
+    /// What was yielded since this was last said, mostly one batch, took so long together, of which the job
+    /// waited `stalled` for it. Of a mixture each item is a batch by itself, and several are computed on at once.
     pub fn computed(&mut self, member: &mut Member, took: Duration, stalled: Duration) {
-        if let Some((mode, bytes)) = self.last.take() {
-            member.computed(mode, bytes, [took, stalled]);
+        let batches = mem::take(&mut self.untimed);
+        let Ok(count @ 1..) = u32::try_from(batches.len()) else { return };
+        for (mode, bytes) in batches {
+            member.computed(mode, bytes, [took / count, stalled / count]);
         }
     }
 

@@ -6,12 +6,17 @@
 //!
 //! A reader notices that it is in a forked child, and opens connections of its own there.
 
-use std::{path::Path, process, time::Duration};
+use std::{
+    path::Path,
+    process,
+    time::{Duration, Instant},
+};
 
 use forebay_core::{
     Endpoint, ItemOrdinal,
     digest::{Digest, ItemPlace},
     manager::{Answer, Report},
+    patience::ASKED_AHEAD_MAX,
     presence::Known,
     ring::{Contacts, Key},
 };
@@ -64,8 +69,9 @@ enum How {
     Whole {
         ranges: Vec<BlobRange>,
         shares: Shares<usize>,
-        /// Who has asked.
+        /// Who has asked, and when.
         process: u32,
+        at: Instant,
     },
     /// Some item is too long to be placed in one piece: nobody has been asked yet.
     InPieces(Vec<ItemOrdinal>),
@@ -196,7 +202,7 @@ impl Reader {
             ranges.push(BlobRange { blob: place.blob.0, offset: place.offset, length });
         }
         let shares = self.with_nodes(|nodes, caller| nodes.ask_views(caller, &ranges));
-        Ok(Asked(How::Whole { ranges, shares, process: self.process }))
+        Ok(Asked(How::Whole { ranges, shares, process: self.process, at: Instant::now() }))
     }
 
     /// Views of what was asked for; what no node has is read by the agent.
@@ -205,9 +211,14 @@ impl Reader {
             How::InPieces(items) => {
                 return Ok(self.get(&items)?.into_iter().map(View::own).collect());
             }
-            How::Whole { ranges, shares, process } if process == process::id() => (ranges, shares),
-            // The parent's: it is for the parent to take.
+            How::Whole { ranges, shares, process, at }
+                if process == process::id() && at.elapsed() < ASKED_AHEAD_MAX =>
+            {
+                (ranges, shares)
+            }
+            // The parent's, which is for the parent to take; or what the node may not wait to send any longer.
             How::Whole { ranges, .. } => {
+                self.nodes.forget();
                 let shares = self.with_nodes(|nodes, caller| nodes.ask_views(caller, &ranges));
                 (ranges, shares)
             }

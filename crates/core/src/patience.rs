@@ -16,6 +16,10 @@ use crate::Endpoint;
 
 /// A node that lives, and does not answer this for so long, is as good as gone.
 pub const NODE_PATIENCE: Duration = Duration::from_secs(5);
+/// A node ends a connection whose client has not read for so long, or leaves a frame unfinished.
+pub const STALLED: Duration = Duration::from_mins(2);
+/// So a client does not rely on what it asked for longer ago than this: it asks again.
+pub const ASKED_AHEAD_MAX: Duration = Duration::from_mins(1);
 /// Those that have to be tried before they can be asked may cost one request so much; the others wait for the next.
 const TRIES_PATIENCE: Duration = Duration::from_secs(2);
 /// No failed node is tried again sooner.

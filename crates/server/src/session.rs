@@ -9,6 +9,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
+use forebay_core::patience::STALLED;
 use forebay_wire::{BATCH_MAX, ErrorCode, HEADER_SIZE, Header, Refusal, Reply, Request, VERSIONS};
 use futures::FutureExt as _;
 use tokio::{
@@ -35,8 +36,6 @@ const RANGES_PER_GET: usize = 1024;
 const SHORT: usize = 4 << 10;
 /// Ranges of one connection that may wait for somebody's fetch; for the next, the wait is over at once.
 const WAITS_MAX: usize = 4096;
-/// A reader that takes nothing for so long is gone, and so is a writer that leaves a frame unfinished.
-pub(crate) const STALLED: Duration = Duration::from_mins(2);
 /// Whoever connects says hello within this.
 pub(crate) const HELLO_WITHIN: Duration = Duration::from_secs(20);
 /// Space beyond this is taken as bytes arrive, not when they are announced.

@@ -7,6 +7,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
 };
 
+use forebay_core::patience::STALLED;
 use forebay_segment::pass;
 use forebay_wire::Frame;
 use tokio::{
@@ -15,7 +16,7 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-use crate::{peer::Outlet, session::STALLED};
+use crate::peer::Outlet;
 
 /// Frames that leave in one write.
 const FRAMES_AT_ONCE: usize = 64;

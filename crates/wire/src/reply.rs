@@ -219,6 +219,8 @@ pub enum ErrorCode {
     Fenced,
     /// Who you are does not allow this.
     Identity,
+    /// The origin has another version of it: asking again is of no use.
+    Changed,
 }
 
 const REPLY: u8 = 0x80;
@@ -262,6 +264,7 @@ coded!(ErrorCode {
     Failed = 8,
     Fenced = 9,
     Identity = 10,
+    Changed = 11,
 });
 
 impl Reply {

@@ -273,6 +273,8 @@ fn reply() -> impl Strategy<Value = Reply> {
         ErrorCode::Stopping,
         ErrorCode::Failed,
         ErrorCode::Fenced,
+        ErrorCode::Identity,
+        ErrorCode::Changed,
     ]);
     let told = prop::sample::select(vec![Told::Bits, Told::Only, Told::Changed]);
     prop_oneof![

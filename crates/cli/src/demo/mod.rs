@@ -13,6 +13,7 @@ mod phase;
 mod plot;
 mod processes;
 mod report;
+mod room;
 mod source;
 mod watch;
 
@@ -20,13 +21,11 @@ use std::{
     path::{Path, PathBuf},
     pin::pin,
     sync::Arc,
-    thread,
     time::Duration,
 };
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use forebay_core::{ByteSize, units::parse_duration};
-use tempfile::TempDir;
 
 use self::{
     cache::Cache,
@@ -34,6 +33,7 @@ use self::{
     phase::{Phase, Stage},
     processes::Processes,
     report::Report,
+    room::Room,
 };
 use crate::{
     output::{self, Format, Verdict},
@@ -78,7 +78,7 @@ Examples:
   forebay demo --data s3://bucket/train --epochs 3    your own bucket, as it is
   forebay demo --cache 50% --jobs 4 --latency 50ms --format json | jq .total.speedup
 
-Nothing is kept: all of it happens in a directory for temporary files, which is removed, also after Ctrl-C.";
+Nothing is kept: all of it happens in a directory for temporary files, which is removed, also after Ctrl-C; if the\ndemonstration is killed, by the next one.";
 
 /// Items of a mini-batch,
 const BATCH: u64 = 16;
@@ -106,10 +106,10 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         KINDS.len()
     );
     let asked = stop::asked()?;
-    let directory = tempfile::tempdir().context("make room for the demonstration")?;
+    let room = Room::new().context("make room for the demonstration")?;
     let processes = Arc::<Processes>::default();
     let outcome = {
-        let mut showing = pin!(show(&args, directory.path(), Arc::clone(&processes)));
+        let mut showing = pin!(show(&args, room.path(), Arc::clone(&processes)));
         tokio::select! {
             biased;
             outcome = &mut showing => outcome,
@@ -122,28 +122,13 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         }
     };
     processes.end_all();
-    remove(directory)?;
+    room.remove()?;
     match outcome {
         Err(error) if error.is::<Interrupted>() => {
             Err(Interrupted("interrupted; nothing is left behind").into())
         }
         outcome => outcome.map(|()| Verdict::Yes),
     }
-}
-
-/// Something may still be on its way into the directory, for a moment.
-fn remove(directory: TempDir) -> anyhow::Result<()> {
-    const ATTEMPTS: u32 = 20;
-    let path = directory.keep();
-    for _ in 0..ATTEMPTS {
-        match std::fs::remove_dir_all(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                thread::sleep(Duration::from_millis(50));
-            }
-            _ => return Ok(()),
-        }
-    }
-    bail!("`{}` could not be removed; please do", path.display())
 }
 
 async fn show(args: &Args, directory: &Path, processes: Arc<Processes>) -> anyhow::Result<()> {

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Place, URL};
+use crate::harness::{Place, URL, until};
 
 /// Jobs that share a cache of a fifth of their dataset cost the origin less than each by itself; each is given every
 /// item once an epoch, or the demonstration fails.
@@ -35,6 +35,25 @@ fn the_figures_of_the_demonstration_add_up() {
     assert!(std::fs::read_to_string(place.out("drawn.svg")).unwrap().ends_with("</svg>\n"));
     let left: Vec<_> = std::fs::read_dir(&scratch).unwrap().collect();
     assert!(left.is_empty(), "it cleans up: {left:?}");
+}
+
+/// Also of one that could not clean up; but not of one that lives.
+#[test]
+fn what_a_killed_demonstration_left_the_next_removes() {
+    let place = Place::new();
+    let scratch = place.path("scratch");
+    std::fs::create_dir(&scratch).unwrap();
+    let demo = |args: &str| place.forebay(args.split(' ')).env("TMPDIR", &scratch);
+    let left = || std::fs::read_dir(&scratch).unwrap().map(|entry| entry.unwrap().path());
+    let running = demo("demo --size 8MiB --latency 10s --fail-rate 0").start();
+    until("it has made room", || left().any(|room| room.join("lock").exists()));
+    demo("demo --size 0B").refuses(&["try --size"]);
+    assert_eq!(left().count(), 1, "it is in use");
+    running.signal(Signal::KILL);
+    running.finish();
+    assert_eq!(left().count(), 1, "nobody was left to remove it");
+    demo("demo --size 0B").refuses(&["try --size"]);
+    assert_eq!(left().count(), 0);
 }
 
 #[test]
