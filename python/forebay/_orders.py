@@ -83,7 +83,7 @@ class Epoch(ABC):
         return len(self._taken) > 0
 
     def holds_back(self) -> bool:
-        """Whether nothing is drawn, and the next batch is better drawn later: other jobs are behind.
+        """Whether nothing is drawn, and the next batch is better drawn later: others are behind.
         Whoever has nothing else to do meanwhile waits, reports, and says so.
         """
         return False
