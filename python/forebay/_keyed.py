@@ -75,12 +75,14 @@ class Items:
         node: Path | str | None,
         namespace_key: Path | None,
         job: str,
+        *,
+        start_node: bool,
     ) -> None:
         self.dataset, self.key, self.name = dataset, key, name
         self.node, self.namespace_key, self.job = node, namespace_key, job
+        #: Whether a node that is not there is to be started.
+        self.start_node = start_node
         self.tally = Tally(COUNTS)
-        #: Whether this job has started the node, and is to start it again should it fall.
-        self.has_started_node = False
         self.catalogue_path = _place(name, namespace_key)
         self._open()
 
@@ -191,7 +193,7 @@ class Items:
         for one in others:
             self._wait_for(one, found, learns)
         self.tally.add(wrong=picks.wrong - wrong)
-        if picks.node_fell() and self.has_started_node and isinstance(self.node, Path):
+        if picks.node_fell() and self.start_node and isinstance(self.node, Path):
             ensure_node(self.node, self.namespace_key)
         return found
 

@@ -108,14 +108,15 @@ class Wrapped:
         private = None if namespace_key is None else Path(namespace_key).absolute()
         node = self._node = endpoint(default_socket() if cache == "auto" else cache)
         self._called = JobName(job)
-        self._items = Items(dataset, key, self.name, node, private, self._called.of(*ranks()))
+        called, starts = self._called.of(*ranks()), cache == "auto"
+        self._items = Items(dataset, key, self.name, node, private, called, start_node=starts)
         self._snapshot: Path | None = None
         self._workers_restarted = 0
         #: Items that loaders have given to their users.
         self.given = 0
         self._local()
-        if cache == "auto" and isinstance(node, Path):
-            self._items.has_started_node = ensure_node(node, private)
+        if starts and isinstance(node, Path):
+            ensure_node(node, private)
         elif node is not None and not answers(node):
             warn_without(node, "nobody answers there")
 

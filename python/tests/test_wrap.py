@@ -26,6 +26,7 @@ from torch.utils import data
 
 import forebay
 from forebay._native import Catalogue, Picks
+from forebay._node import ensure_node
 from forebay._packing import hashed, pack, unpack
 from forebay._processes import binary
 from forebay._tally import Tally
@@ -502,7 +503,10 @@ def test_a_node_that_is_killed_in_mid_epoch_costs_hits_only(
         assert time.monotonic() - began < 20
 
 
-def test_the_node_that_was_started_is_started_again(slow: Slow, own_node: Path) -> None:
+@pytest.mark.parametrize("found", [False, True])
+def test_a_node_that_dies_is_started_again(slow: Slow, own_node: Path, found: bool) -> None:
+    if found:
+        ensure_node(own_node)
     dataset = forebay.wrap(slow, name="revived")
     first = dataset.__getitems__(range(50))
     pid = harness.listener(own_node)
