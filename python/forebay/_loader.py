@@ -25,8 +25,9 @@ from forebay._handover import keep_memory
 from forebay._interrupts import held
 from forebay._mixture import Mixture, MixtureEpoch, MixtureOrder
 from forebay._native import ForebayError, StateError
-from forebay._orders import Epoch, Items, Order, Source, checksum
+from forebay._orders import Epoch, Items, Order, Source, checked_size, checksum
 from forebay._ranks import checked, ranks
+from forebay._warnings import warn
 from forebay._wrap import Wrapped
 
 #: Of what ``state_dict`` returns.
@@ -112,8 +113,8 @@ class DataLoader(data.DataLoader[Any]):
             raise ValueError("order='substitute' shuffles: give shuffle=True and no sampler")
         if (order == "replay") != (replay is not None) or (order == "replay" and own):
             raise ValueError("order='replay' takes replay=loader.recording() and no sampler")
-        if batch_size is not None and batch_size < 1 and batch_sampler is None:
-            raise ValueError(f"batch_size={batch_size}; give 1 or more, or None for no batches")
+        if batch_size is not None and batch_sampler is None:
+            batch_size = checked_size(batch_size)
         is_mixed = isinstance(dataset, Mixture)
         if is_mixed and (own or not shuffle or order not in (None, "substitute")):
             raise ValueError("a mixture has an order of its own: give shuffle=True and no sampler")
@@ -168,6 +169,11 @@ class DataLoader(data.DataLoader[Any]):
         if order_of is None:
             indices = super()._index_sampler
             self._order = Own(dataset, indices, is_batched=indices is self.batch_sampler)
+        elif drop_last and len(self) == 0 < len(dataset):
+            warn(
+                f"drop_last=True leaves nothing: of {len(dataset)} items this process is given"
+                f" less than a batch of {size}"
+            )
 
     def __iter__(self) -> Any:
         return _Iteration(self, self._order.begin(), super().__iter__())

@@ -11,6 +11,7 @@ from torch.utils import data
 from forebay._dataset import Dataset
 from forebay._drawn import Lengths, Substitute
 from forebay._native import StateError
+from forebay._orders import checked_size
 from forebay._ranks import checked, ranks
 
 
@@ -57,8 +58,7 @@ class Sampler(data.Sampler[int]):
     ) -> None:
         if (rank is None) != (world_size is None):
             raise ValueError("give both rank and world_size, or neither")
-        if batch_size < 1:
-            raise ValueError(f"batch_size={batch_size}; give 1 or more")
+        batch_size = checked_size(batch_size)
         of_world = ranks() if rank is None or world_size is None else checked(rank, world_size)
         self._order = Substitute(dataset, batch_size, drop_last, of_world, generator, lengths)
 
