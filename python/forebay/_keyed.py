@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -88,10 +89,17 @@ class Items:
 
     def _open(self) -> None:
         """What every process has of its own."""
-        self.catalogue = Catalogue(self.catalogue_path, self.namespace_key)
         self.digest: Digest | None = None
         self._local = threading.local()
         self._has_warned = False
+        try:
+            self.catalogue = Catalogue(self.catalogue_path, self.namespace_key)
+        except ForebayError as problem:
+            if shutil.disk_usage(self.catalogue_path.parent).free > 0:
+                raise
+            # Without it nobody knows what to ask a node for.
+            self.node = None
+            self._warn(f"{problem}: there is no cache until there is room for it")
 
     def __getstate__(self) -> dict[str, Any]:
         own = {"catalogue", "digest", "_local", "_has_warned"}
