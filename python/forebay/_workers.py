@@ -133,13 +133,14 @@ class SurvivingIterator:
     def _has_died(self, died: WorkerDied) -> None:
         self._workers.abandon()
         self._deaths += 1
+        said = str(died.__cause__).rstrip(". ")
         if self._deaths > DEATHS_MAX:
             raise WorkerError(
-                f"{died.__cause__}: {self._deaths} workers in a row died over"
+                f"{said}: {self._deaths} workers in a row died over"
                 f" {_named(died.batch)}; read them with num_workers=0 to see why, and mind that a"
                 " lack of memory kills, too"
             ) from died.__cause__
-        warn(f"{died.__cause__}: new workers read its batches again")
+        warn(f"{said}: new workers read its batches again")
         self._on_restart()
 
     def _replace(self) -> None:
