@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from forebay._loader import DataLoader as DataLoader
     from forebay._mixture import Mixture as Mixture
     from forebay._sampler import Sampler as Sampler
+    from forebay._workers import WorkerError as WorkerError
 
 __version__ = _version("forebay")
 
@@ -47,6 +48,7 @@ __all__ = [
     "Sampler",
     "StateError",
     "TableError",
+    "WorkerError",
     "__version__",
     "tar_sample",
     "wrap",
@@ -59,7 +61,12 @@ _WITH_TORCH = {
     "IterableDataset": "forebay._iterable",
     "Mixture": "forebay._mixture",
     "Sampler": "forebay._sampler",
+    "WorkerError": "forebay._workers",
 }
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_WITH_TORCH})
 
 
 def __getattr__(name: str) -> object:

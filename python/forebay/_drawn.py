@@ -137,6 +137,19 @@ class SubstituteEpoch(Epoch):
         with self.lock:
             return {**self.sampler.counts(), "probes": self._probes}
 
+    @property
+    def dataset(self) -> Source:
+        """What is drawn from."""
+        dataset: Source = self._dataset
+        return dataset
+
+    def shares(self) -> tuple[float, float]:
+        """How much of the dataset is held for good, and is open."""
+        with self.lock:
+            held, rotating = self.member.open
+        share = self._dataset.layout.share
+        return share(held), share([*held, *rotating])
+
 
 class Drawn(Order):
     """What substitution and its replays have in common."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import zlib
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import data
@@ -165,14 +166,20 @@ class Strict(Given):
 class OwnEpoch(Epoch):
     """What a sampler of the user's own says, whatever that is."""
 
-    def __init__(self, order: Own, start: int) -> None:
+    def __init__(self, order: Own, past: Past) -> None:
         super().__init__(order.batch)
-        self._order, self._done = order, start
-        self._indices = itertools.islice(iter(order.sampler), start, None)
+        self._order, self._past = order, past
+        self._indices: Iterator[Any] | None = None
+        #: What the sampler's generator was before it drew from it.
+        self._seen = past.seen
+        self._done, self._said = past.batches, past.said
 
     def fill(self, at_least: int = 0) -> None:
         if self._ahead:
             return
+        if self._indices is None:
+            # Not sooner: PyTorch draws a number for its workers from the same generator first.
+            self._indices = self._begun()
         for index in itertools.islice(self._indices, 1):
             self._ahead.append(list(index) if self._order.is_batched else [index])
             # What is no item is for the dataset to say.
@@ -180,23 +187,59 @@ class OwnEpoch(Epoch):
                 ordinals = [self._order.dataset.ordinal(index) for index in self._ahead[-1]]
                 tell(self._order.dataset, ordinals)
 
+    def _begun(self) -> Iterator[Any]:
+        """What the sampler says after what was yielded before."""
+        generator = self._order.generator
+        if generator is not None and self._seen is not None:
+            restore(generator, self._seen)
+        elif generator is not None:
+            self._seen = snapshot(generator)
+        indices: Iterator[Any] = iter(self._order.sampler)
+        said = 0
+        for index in itertools.islice(indices, self._past.batches):
+            said = heard(said, index if self._order.is_batched else [index])
+        if said != self._past.said:
+            raise StateError(
+                "the sampler does not say again what it said before the checkpoint: make it do so,"
+                " such as with SubsetRandomSampler(indices, generator=torch.Generator())"
+            )
+        return indices
+
     def yielded(self) -> int:
         self._done += 1
+        self._said = heard(self._said, self._taken[0])
         return super().yielded()
 
     def state(self) -> dict[str, Any]:
-        return {"batches": self._done}
+        if self._indices is None:
+            return self._order.between(self._past)
+        return Past(self._done, self._said, self._seen)._asdict()
+
+
+class Past(NamedTuple):
+    """What a sampler of the user's own has said before the epoch is gone on with."""
+
+    batches: int = 0
+    #: A checksum of them,
+    said: int = 0
+    #: and what the sampler's generator was at first, if it has one.
+    seen: bytes | None = None
 
 
 class Own(Order):
-    """A sampler or batch sampler of the user's own. It has to say the same again to be resumed."""
+    """A sampler or batch sampler of the user's own. It has to say the same again to be resumed; one
+    that has a generator, as PyTorch's own do, is set back.
+    """
 
     name = "own"
 
     def __init__(self, dataset: Any, sampler: Any, is_batched: bool) -> None:
         super().__init__(dataset, 1, drop_last=False)
         self.sampler, self.is_batched = sampler, is_batched
-        self._skip = 0
+        of_items = getattr(sampler, "sampler", sampler)
+        found = getattr(of_items, "generator", None)
+        self.generator = found if isinstance(found, torch.Generator) else None
+        self._before = Past()
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -209,19 +252,38 @@ class Own(Order):
             yield batch if self.is_batched else batch[0]
 
     def _next(self) -> OwnEpoch:
-        start, self._skip = self._skip, 0
-        return OwnEpoch(self, start)
+        past, self._before = self._before, Past()
+        return OwnEpoch(self, past)
+
+    def between(self, past: Past) -> dict[str, Any]:
+        """What a checkpoint keeps when no epoch is under way."""
+        kept = past._asdict()
+        if self.generator is not None and past.seen is None:
+            kept["after"] = snapshot(self.generator)
+        return kept
 
     def _idle_state(self) -> dict[str, Any]:
-        return {"batches": self._skip}
+        return self.between(self._before)
 
     def load(self, states: Sequence[dict[str, Any]]) -> None:
         state = only(states, "a sampler of one's own goes on from the state of its own rank")
-        skip = number(state, "batches")
-        if skip > _length(self.sampler, otherwise=skip):
-            raise StateError(f"the state is of {skip} batches, which the sampler does not have")
-        self._skip = skip
+        past = Past(number(state, "batches"), number(state, "said"), state.get("seen"))
+        if not isinstance(past.seen, bytes | None):
+            raise StateError("the state is not one of forebay.DataLoader's, or is damaged")
+        if past.batches > _length(self.sampler, otherwise=past.batches):
+            raise StateError(
+                f"the state is of {past.batches} batches, which the sampler does not have"
+            )
+        after = state.get("after")
+        if self.generator is not None and isinstance(after, bytes):
+            restore(self.generator, after)
+        self._before = past
         self.current = None
+
+
+def heard(said: int, batch: Any) -> int:
+    """A checksum of all that a sampler has said, once it has said this as well."""
+    return zlib.crc32(repr(list(batch)).encode(), said)
 
 
 def _length(sampler: Any, otherwise: int) -> int:

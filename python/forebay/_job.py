@@ -146,14 +146,9 @@ class Job:
             start(arguments, self.directory / "agent.log", self.options, with_secrets=True)
 
     def revive_node(self) -> None:
-        """The node has failed: start it again, if we did before; others may have stopped theirs."""
-        if isinstance(self.node, Path) and self._started_node.exists():
+        """The node has failed: start it again, whoever of those that share it did before."""
+        if self.start_node and isinstance(self.node, Path):
             ensure_node(self.node, self.namespace_key)
-
-    @property
-    def _started_node(self) -> Path:
-        """There, if this job has started the node."""
-        return self.directory / "node.started"
 
     def _ensure_node(self, node: Path | str) -> None:
         """Once per job, before anybody misses it."""
@@ -162,8 +157,7 @@ class Job:
             return
         seen.touch()
         if self.start_node and isinstance(node, Path):
-            if ensure_node(node, self.namespace_key):
-                self._started_node.touch()
+            ensure_node(node, self.namespace_key)
         elif not answers(node):
             warn_without(node, "nobody answers there")
 

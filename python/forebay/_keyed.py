@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -75,21 +76,30 @@ class Items:
         node: Path | str | None,
         namespace_key: Path | None,
         job: str,
+        *,
+        start_node: bool,
     ) -> None:
         self.dataset, self.key, self.name = dataset, key, name
         self.node, self.namespace_key, self.job = node, namespace_key, job
+        #: Whether a node that is not there is to be started.
+        self.start_node = start_node
         self.tally = Tally(COUNTS)
-        #: Whether this job has started the node, and is to start it again should it fall.
-        self.has_started_node = False
         self.catalogue_path = _place(name, namespace_key)
         self._open()
 
     def _open(self) -> None:
         """What every process has of its own."""
-        self.catalogue = Catalogue(self.catalogue_path, self.namespace_key)
         self.digest: Digest | None = None
         self._local = threading.local()
         self._has_warned = False
+        try:
+            self.catalogue = Catalogue(self.catalogue_path, self.namespace_key)
+        except ForebayError as problem:
+            if shutil.disk_usage(self.catalogue_path.parent).free > 0:
+                raise
+            # Without it nobody knows what to ask a node for.
+            self.node = None
+            self._warn(f"{problem}: there is no cache until there is room for it")
 
     def __getstate__(self) -> dict[str, Any]:
         own = {"catalogue", "digest", "_local", "_has_warned"}
@@ -131,30 +141,36 @@ class Items:
     def want(self, items: Sequence[int]) -> list[Wanted]:
         """What is known of items."""
         keys = [self.hashed(item) for item in items]
+        first: dict[bytes, int] = {}
+        for item, key in zip(items, keys, strict=True):
+            if first.setdefault(key, item) != item:
+                raise self.alike(first[key], item)
         seen = [self.catalogue.find(key) for key in keys]
         if None in seen:
             # Another process may have seen them.
             with suppress(ForebayError):
                 self.catalogue.refresh()
             seen = [self.catalogue.find(key) for key in keys]
-        for item, key, one in zip(items, keys, seen, strict=True):
-            if one is not None and one[2] != item:
-                self._check_moved(item, key, one[2])
         unseen = [self._unseen(key) for key in keys]
-        return [Wanted(*one) for one in zip(items, keys, seen, unseen, strict=True)]
+        wanted = [Wanted(*one) for one in zip(items, keys, seen, unseen, strict=True)]
+        for one in wanted:
+            self._check_moved(one)
+        return wanted
 
     def _unseen(self, key: bytes) -> _Pick:
         return blake2b(key, key=self.catalogue.id, digest_size=32).digest(), 1, 0
 
-    def _check_moved(self, item: int, key: bytes, before: int) -> None:
+    def _check_moved(self, one: Wanted) -> None:
         """An item was at another index when it was seen: it has moved, or two have one key."""
-        if before < len(self.dataset):
-            try:
-                other = self.hashed(before)
-            except Exception:
-                return
-            if other == key:
-                raise self.alike(before, item)
+        if one.seen is None or one.seen[2] == one.item or one.seen[2] >= len(self.dataset):
+            return
+        before = one.seen[2]
+        try:
+            other = self.hashed(before)
+        except Exception:
+            return
+        if other == one.key:
+            raise self.alike(before, one.item)
 
     def alike(self, one: int, other: int) -> ValueError:
         key = one if self.key is None else self.key(one)
@@ -185,7 +201,7 @@ class Items:
         for one in others:
             self._wait_for(one, found, learns)
         self.tally.add(wrong=picks.wrong - wrong)
-        if picks.node_fell() and self.has_started_node and isinstance(self.node, Path):
+        if picks.node_fell() and self.start_node and isinstance(self.node, Path):
             ensure_node(self.node, self.namespace_key)
         return found
 
@@ -223,8 +239,10 @@ class Items:
 
     def _wait_for(self, one: Wanted, found: dict[int, Any], learns: bool) -> None:
         """Somebody else reads the item, or did a moment ago."""
+        self._check_moved(one)
         settled = self.picks.settle(one.pick)
         if settled == "claim" and one.seen is None and self._told([one]):
+            self._check_moved(one)
             settled = self.picks.settle(one.pick)
         if isinstance(settled, bytes):
             if self._accept(one, settled, found):

@@ -8,6 +8,7 @@ replaced (``_workers.py``).
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -22,14 +23,15 @@ from forebay._drawn import Drawn, Lengths, Replay, Substitute, SubstituteEpoch
 from forebay._given import Own, Sequential, Strict
 from forebay._handover import keep_memory
 from forebay._interrupts import held
-from forebay._mixture import Mixture, MixtureOrder
+from forebay._mixture import Mixture, MixtureEpoch, MixtureOrder
 from forebay._native import ForebayError, StateError
-from forebay._orders import Epoch, Items, Order, Source, checksum
+from forebay._orders import Epoch, Items, Order, Source, checked_size, checksum
 from forebay._ranks import checked, ranks
+from forebay._warnings import warn
 from forebay._wrap import Wrapped
 
 #: Of what ``state_dict`` returns.
-STATE_VERSION = 2
+STATE_VERSION = 3
 #: While other jobs are waited for, it is looked so often whether they have come along.
 WAIT_SECONDS = 0.005
 
@@ -111,8 +113,8 @@ class DataLoader(data.DataLoader[Any]):
             raise ValueError("order='substitute' shuffles: give shuffle=True and no sampler")
         if (order == "replay") != (replay is not None) or (order == "replay" and own):
             raise ValueError("order='replay' takes replay=loader.recording() and no sampler")
-        if batch_size is not None and batch_size < 1 and batch_sampler is None:
-            raise ValueError(f"batch_size={batch_size}; give 1 or more, or None for no batches")
+        if batch_size is not None and batch_sampler is None:
+            batch_size = checked_size(batch_size)
         is_mixed = isinstance(dataset, Mixture)
         if is_mixed and (own or not shuffle or order not in (None, "substitute")):
             raise ValueError("a mixture has an order of its own: give shuffle=True and no sampler")
@@ -167,6 +169,11 @@ class DataLoader(data.DataLoader[Any]):
         if order_of is None:
             indices = super()._index_sampler
             self._order = Own(dataset, indices, is_batched=indices is self.batch_sampler)
+        elif drop_last and len(self) == 0 < len(dataset):
+            warn(
+                f"drop_last=True leaves nothing: of {len(dataset)} items this process is given"
+                f" less than a batch of {size}"
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy has no workers yet, and begins the next epoch."""
@@ -210,7 +217,7 @@ class DataLoader(data.DataLoader[Any]):
         """
         if not getattr(self, "in_order", True):
             raise StateError("with in_order=False nobody knows what is left; give in_order=True")
-        kept = {"version": STATE_VERSION, "order": self._order.name}
+        kept = {"version": STATE_VERSION, "order": self._order.name, "drop_last": self.drop_last}
         state = {**kept, "dataset": self._order.dataset.id, **self._order.state()}
         return {**state, "checksum": checksum(state)}
 
@@ -223,7 +230,7 @@ class DataLoader(data.DataLoader[Any]):
         Raises
         ------
         StateError
-            The state is of another dataset, order or version, or is damaged.
+            The state is of another dataset, order, ``drop_last`` or version, or is damaged.
         """
         states: list[Any] = list(state) if isinstance(state, list | tuple) else [state]
         dataset, name = self._order.dataset, self._order.name
@@ -246,12 +253,14 @@ class DataLoader(data.DataLoader[Any]):
                 )
             if one.get("order") != name:
                 raise StateError(f"the state is of order {one.get('order')!r}, not {name!r}")
+            if (drops := one.get("drop_last")) != self.drop_last:
+                raise StateError(f"the state is of drop_last={drops}; give drop_last={drops}")
         self._order.load([dict(one) for one in states])
 
     def recording(self) -> bytes:
         """What was yielded of the epoch at hand, or of the last one: for another's ``replay=``."""
         if not isinstance(self._order, Drawn):
-            raise StateError("only order='substitute' is recorded; the others can be had again")
+            raise StateError(_unrecorded(self._order))
         return self._order.recording()
 
     def stats(self) -> dict[str, Any]:
@@ -273,7 +282,7 @@ class DataLoader(data.DataLoader[Any]):
         ``mixing``
             How far the epoch is from a full shuffle: ``neighbours`` and ``displacement`` are 1 and
             ``held_lead`` is 0 if it is none; ``distance`` below 0.1 is good after some hundred
-            batches. ``None`` for orders that are not drawn.
+            batches. ``None`` for orders that are not drawn, and for mixtures.
         ``held_share``, ``open_share``
             How much of the dataset the node holds for good, and what is drawn from now; ``None``
             for orders that are not drawn.
@@ -289,12 +298,12 @@ class DataLoader(data.DataLoader[Any]):
         except ForebayError:
             counted = {"node": None, "agent": {}, "loader": {"workers_restarted": 0}}
         counts, epoch = self._order.counts(), self._order.current
-        drawn = isinstance(epoch, SubstituteEpoch)
-        held, rotating, reports, mixing = list[int](), list[int](), 0, None
+        mixing = None
         if isinstance(epoch, SubstituteEpoch):
             with epoch.lock:
-                (held, rotating), reports = epoch.member.open, epoch.member.reports
                 mixing = epoch.sampler.mixing()
+        drawn = _drawn(epoch)
+        held, opened = _shares(drawn)
         agent = counted.get("agent") or {}
         if isinstance(dataset, Wrapped):
             hits = counted["hits"] / counted["items"] if counted.get("items") else None
@@ -311,10 +320,10 @@ class DataLoader(data.DataLoader[Any]):
             "compute_seconds": self._clock.computed,
             "origin_bytes": agent.get("agent_origin_bytes", 0),
             "mixing": mixing,
-            "held_share": _share(dataset.layout.share(held) if drawn else None),
-            "open_share": _share(dataset.layout.share([*held, *rotating]) if drawn else None),
+            "held_share": _share(held),
+            "open_share": _share(opened),
             "probes": counts.get("probes", 0),
-            "reports": reports,
+            "reports": sum(one.member.reports for one in drawn),
             "workers_restarted": counted["loader"]["workers_restarted"],
         }
 
@@ -368,9 +377,32 @@ class _Hits:
             self._missed += max(0, now[1] - since[1])
 
 
+def _drawn(epoch: Epoch | None) -> list[SubstituteEpoch]:
+    """The epochs that the node has a say in: this one, or those that it is mixed of."""
+    parts = epoch.parts if isinstance(epoch, MixtureEpoch) else [epoch]
+    return [part for part in parts if isinstance(part, SubstituteEpoch)]
+
+
+def _shares(drawn: Sequence[SubstituteEpoch]) -> tuple[float | None, float | None]:
+    """How much of all their items is held for good, and is open."""
+    items = [len(one.dataset) for one in drawn]
+    if not items:
+        return None, None
+    parts = zip(*(one.shares() for one in drawn), strict=True)
+    held, opened = (sum(map(operator.mul, shares, items)) / sum(items) for shares in parts)
+    return held, opened
+
+
 def _share(share: float | None) -> float | None:
     """As people read it."""
     return None if share is None else abs(round(share, 6))
+
+
+def _unrecorded(order: Order) -> str:
+    """Why there is no recording."""
+    if isinstance(order, MixtureOrder):
+        return "a mixture is not recorded; load_state_dict() goes on with it"
+    return "only order='substitute' is recorded; the others can be had again"
 
 
 def _instead(dataset: object) -> str:

@@ -20,7 +20,7 @@ from forebay._dataset import Dataset, PastCache
 from forebay._drawn import Substitute
 from forebay._interrupts import held
 from forebay._native import Layout, StateError
-from forebay._orders import AHEAD_MIN, Epoch, Order, number, only
+from forebay._orders import AHEAD_MIN, Epoch, Order, number
 
 
 class Mixture:
@@ -225,6 +225,11 @@ class MixtureEpoch(Epoch):
         for epoch in self._epochs:
             epoch.computed(took, stalled)
 
+    @property
+    def parts(self) -> Sequence[Epoch]:
+        """The epoch of each part."""
+        return self._epochs
+
     def state(self) -> dict[str, Any]:
         states = [part.state() for part in self._order.parts]
         return {"batch": self.batch, "drawn": list(self._given), "parts": states}
@@ -280,18 +285,14 @@ class MixtureOrder(Order):
         return {"batch": self.batch, "drawn": drawn, "parts": states}
 
     def load(self, states: Sequence[dict[str, Any]]) -> None:
-        state = only(states, "a mixture goes on from the state of its own rank")
-        if number(state, "batch") != self.batch:
-            raise StateError(f"the state is of batches of {state['batch']}, not of {self.batch}")
-        parts, drawn = state.get("parts"), state.get("drawn")
         count = len(self.parts)
-        if (
-            not isinstance(parts, list)
-            or not isinstance(drawn, list)
-            or not len(parts) == len(drawn) == count
-        ):
-            raise StateError("the state is of another mixture, or is damaged")
-        for order, one in zip(self.parts, parts, strict=True):
-            order.load([dict(one)])
-        self._pending = list(drawn)
+        for state in states:
+            if (batch := number(state, "batch")) != self.batch:
+                raise StateError(f"the state is of batches of {batch}; give batch_size={batch}")
+            for name in ("parts", "drawn"):
+                if not isinstance(state.get(name), list) or len(state[name]) != count:
+                    raise StateError("the state is of another mixture, or is damaged")
+        for at, order in enumerate(self.parts):
+            order.load([dict(state["parts"][at]) for state in states])
+        self._pending = [sum(state["drawn"][at] for state in states) for at in range(count)]
         self.current = None

@@ -33,23 +33,18 @@ def endpoint(cache: str | os.PathLike[str] | None) -> Path | str | None:
     return text if "://" in text else Path(text).absolute()
 
 
-def ensure_node(path: Path, namespace_key: Path | None = None) -> bool:
-    """See to it that a node listens at ``path``; if that cannot be, warn and go on without.
-
-    Returns whether it had to be started.
-    """
+def ensure_node(path: Path, namespace_key: Path | None = None) -> None:
+    """See to it that a node listens at ``path``; if that cannot be, warn and go on without."""
     if answers(path):
-        return False
+        return
     try:
         _private_directory(path.parent)
         # Not the node's own lock, which it holds for as long as it lives.
         with locked(path.with_name(path.name + ".start")):
             if not answers(path):
                 _start(path, namespace_key)
-                return True
     except (OSError, ForebayError) as problem:
         warn_without(path, str(problem))
-    return False
 
 
 def warn_without(node: Path | str, problem: str) -> None:

@@ -7,6 +7,7 @@ that counts (promise 2). All of this is in the main process; workers read what w
 
 from __future__ import annotations
 
+import operator
 import threading
 import weakref
 from abc import ABC, abstractmethod
@@ -83,7 +84,7 @@ class Epoch(ABC):
         return len(self._taken) > 0
 
     def holds_back(self) -> bool:
-        """Whether nothing is drawn, and the next batch is better drawn later: other jobs are behind.
+        """Whether nothing is drawn, and the next batch is better drawn later: others are behind.
         Whoever has nothing else to do meanwhile waits, reports, and says so.
         """
         return False
@@ -212,6 +213,17 @@ class Items(data.Sampler[int]):
 
     def set_epoch(self, epoch: int) -> None:
         self._order.set_epoch(epoch)
+
+
+def checked_size(size: Any) -> int:
+    """How many items a batch has, if that makes sense."""
+    try:
+        size = operator.index(size)
+    except TypeError:
+        raise TypeError(f"batch_size={size!r}; give a whole number") from None
+    if size < 1:
+        raise ValueError(f"batch_size={size}; give 1 or more")
+    return int(size)
 
 
 def look_ahead(dataset: Source) -> LookAhead:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, NoReturn
 
 import torch
 from torch.utils import data
 
 from forebay._dataset import Dataset
 from forebay._drawn import Lengths, Substitute
+from forebay._native import StateError
+from forebay._orders import checked_size
 from forebay._ranks import checked, ranks
 
 
@@ -16,7 +19,8 @@ class Sampler(data.Sampler[int]):
     """Items of a :class:`forebay.Dataset` in an order that prefers what is cached.
 
     For loaders other than ``forebay.DataLoader``. Such a loader does not say what its user has been
-    given: an item counts as read when it is drawn, and there is no state to resume from.
+    given: an item counts as read when it is drawn, and there is no state to resume from. Loaders
+    that want one, such as torchdata's ``StatefulDataLoader``, are refused.
 
     Parameters
     ----------
@@ -54,8 +58,7 @@ class Sampler(data.Sampler[int]):
     ) -> None:
         if (rank is None) != (world_size is None):
             raise ValueError("give both rank and world_size, or neither")
-        if batch_size < 1:
-            raise ValueError(f"batch_size={batch_size}; give 1 or more")
+        batch_size = checked_size(batch_size)
         of_world = ranks() if rank is None or world_size is None else checked(rank, world_size)
         self._order = Substitute(dataset, batch_size, drop_last, of_world, generator, lengths)
 
@@ -73,3 +76,17 @@ class Sampler(data.Sampler[int]):
             epoch.yielded()
             epoch.report()
         epoch.has_ended = True
+
+    def state_dict(self) -> NoReturn:
+        """There is none. A loader that leaves out as many items as were given would leave out
+        others: the order depends on what is cached, and is not the same twice.
+        """
+        raise StateError(
+            "forebay.Sampler has no state: resume with forebay.DataLoader, or give torchdata's"
+            " StatefulDataLoader a forebay.IterableDataset; torch.utils.data.DataLoader asks for"
+            " none"
+        )
+
+    def load_state_dict(self, state: Any) -> NoReturn:
+        """Nor can one be gone on from."""
+        self.state_dict()

@@ -27,10 +27,13 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from forebay._handover import Packed, Packing, arena
 from forebay._interrupts import deliver, held, let_through
+from forebay._native import ForebayError
 from forebay._warnings import warn
 
 #: Workers that die so often without a batch in between are not replaced: it is the batch.
 DEATHS_MAX = 3
+#: So many items of such a batch are named.
+NAMED_MAX = 16
 #: What a dying process sent may fail to arrive a moment before it is known to be dead.
 DYING_SECONDS = 1.0
 #: A killed process that has not ended by then hangs in the kernel, and is left there.
@@ -50,8 +53,17 @@ SUPPORTED = all(
 ) and all(hasattr(_C, name) for name in ("_set_worker_pids", "_remove_worker_pids"))
 
 
+class WorkerError(ForebayError, RuntimeError):
+    """Workers keep dying over a batch; the text says over which."""
+
+
 class WorkerDied(Exception):
     """One of the workers is dead; its cause is what PyTorch says about that."""
+
+    def __init__(self, batch: Any) -> None:
+        super().__init__()
+        #: What it was reading, as far as that is known.
+        self.batch = batch
 
 
 class SurvivingIterator:
@@ -121,10 +133,14 @@ class SurvivingIterator:
     def _has_died(self, died: WorkerDied) -> None:
         self._workers.abandon()
         self._deaths += 1
+        said = str(died.__cause__).rstrip(". ")
         if self._deaths > DEATHS_MAX:
-            assert died.__cause__ is not None
-            raise died.__cause__
-        warn(f"{died.__cause__}: new workers read its batches again")
+            raise WorkerError(
+                f"{said}: {self._deaths} workers in a row died over"
+                f" {_named(died.batch)}; read them with num_workers=0 to see why, and mind that a"
+                " lack of memory kills, too"
+            ) from died.__cause__
+        warn(f"{said}: new workers read its batches again")
         self._on_restart()
 
     def _replace(self) -> None:
@@ -142,6 +158,14 @@ class SurvivingIterator:
             new._index_sampler = old._index_sampler
             self._workers = new
             new.prime()
+
+
+def _named(batch: Any) -> str:
+    """A batch, as a message names it."""
+    if not isinstance(batch, list):
+        return "a batch" if batch is None else f"item {batch}"
+    more = f" and {len(batch) - NAMED_MAX} more" if len(batch) > NAMED_MAX else ""
+    return f"the batch of items {', '.join(map(str, batch[:NAMED_MAX]))}{more}"
 
 
 class _But:
@@ -283,8 +307,8 @@ class _Workers(_MultiProcessingDataLoaderIter):
                 self._unwatch()
         except Exception as problem:
             self._unwatch()
-            if self._dead(DYING_SECONDS):
-                raise WorkerDied from problem
+            if dead := self._dead(DYING_SECONDS):
+                raise WorkerDied(self._read_by(dead)) from problem
             raise
         self._arrived = number
         return number, data
@@ -307,6 +331,13 @@ class _Workers(_MultiProcessingDataLoaderIter):
         """The dead among the workers, if need be after some waiting for the first."""
         ended = connection.wait([worker.sentinel for worker in self._workers], seconds)
         return [worker for worker in self._workers if worker.sentinel in ended]
+
+    def _read_by(self, dead: list[Any]) -> Any:
+        """The batch that somebody who is dead was to read first, if PyTorch's books tell."""
+        for number, (worker, *arrived) in getattr(self, "_task_info", {}).items():
+            if not arrived and self._workers[worker] in dead:
+                return self.pending.get(number)
+        return None
 
     def _watch(self) -> None:
         """From now on the death of a worker raises here, even amidst reading half a message."""

@@ -106,16 +106,18 @@ class Wrapped:
         kind = type(dataset)
         self.name = f"{kind.__module__}.{kind.__qualname__}" if name is None else name
         private = None if namespace_key is None else Path(namespace_key).absolute()
-        node = self._node = endpoint(default_socket() if cache == "auto" else cache)
+        node = endpoint(default_socket() if cache == "auto" else cache)
         self._called = JobName(job)
-        self._items = Items(dataset, key, self.name, node, private, self._called.of(*ranks()))
+        called, starts = self._called.of(*ranks()), cache == "auto"
+        self._items = Items(dataset, key, self.name, node, private, called, start_node=starts)
+        node = self._node
         self._snapshot: Path | None = None
         self._workers_restarted = 0
         #: Items that loaders have given to their users.
         self.given = 0
         self._local()
-        if cache == "auto" and isinstance(node, Path):
-            self._items.has_started_node = ensure_node(node, private)
+        if starts and isinstance(node, Path):
+            ensure_node(node, private)
         elif node is not None and not answers(node):
             warn_without(node, "nobody answers there")
 
@@ -138,6 +140,11 @@ class Wrapped:
             # Somebody may have made another meanwhile; it is done without.
             with suppress(DigestError):
                 self._items.know(Digest(self._snapshot))
+
+    @property
+    def _node(self) -> Path | str | None:
+        """Where the node is, if one is used."""
+        return self._items.node
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -277,6 +284,8 @@ class Wrapped:
         items = self._items
         if items.digest is not None:
             return items.digest
+        if not hasattr(items, "catalogue"):
+            raise ForebayError("nothing is remembered of the items; give order='strict'")
         keys = [items.hashed(item) for item in range(len(self))]
         if len(set(keys)) < len(keys):
             first: dict[bytes, int] = {}

@@ -16,6 +16,7 @@ from harness import CONTENTS, ITEMS, World
 
 import forebay
 from forebay import _processes
+from forebay._node import ensure_node
 from forebay._processes import binary
 
 
@@ -247,7 +248,11 @@ def test_ctrl_c_ends_a_read_that_waits(world: World) -> None:
             assert b"KeyboardInterrupt" in job.stderr.read()
 
 
-def test_a_node_that_dies_is_started_again(world: World, own_node: Path) -> None:
+@pytest.mark.parametrize("found", [False, True])
+def test_a_node_that_dies_is_started_again(world: World, own_node: Path, found: bool) -> None:
+    """By whichever job misses it, also if that one had found it there."""
+    if found:
+        ensure_node(own_node)
     dataset = world.dataset()
     assert dataset[0] == CONTENTS[0]
     for _ in range(2):

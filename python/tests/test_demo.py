@@ -84,6 +84,7 @@ def test_it_can_be_interrupted(scratch: Path) -> None:
     ("arguments", "said"),
     [
         (("--items", "0"), "from 1 to 1000000"),
+        (("--workers", "-1"), "from 0 to 1000000"),
         (("--bandwidth", "fast"), "fast"),
         (("--latency=-3ms",), "-3ms"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,25 @@ def test_a_node_that_cannot_reserve_its_space_is_done_without(
     stats = dataset.stats()["agent"]
     assert stats is not None
     assert stats["agent_fallbacks"] > 0, "and it is counted"
+
+
+def test_a_disk_without_room_for_a_catalogue_costs_hits_only(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise 5, of items that only the user's code can read."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(small_disk))
+    (small_disk / "forebay" / "catalogues").mkdir(mode=0o700, parents=True)
+    with suppress(OSError), (small_disk / "all of it").open("wb", buffering=0) as file:
+        while file.write(bytes(1 << 20)):
+            pass
+    with pytest.warns(RuntimeWarning, match=r"No space left.*no cache until there is room"):
+        dataset = forebay.wrap(LARGE[:40], name="no room")
+    loader = forebay.DataLoader(dataset, 16, shuffle=True, num_workers=2, collate_fn=list)
+    for _ in range(2):
+        assert Counter(item for batch in loader for item in batch) == Counter(LARGE[:40])
+    assert dataset.stats()["read"] == 80, "and it is counted"
+    with pytest.raises(forebay.ForebayError, match="give order='strict'"):
+        forebay.DataLoader(dataset, 16, shuffle=True, order="substitute")
 
 
 @pytest.fixture

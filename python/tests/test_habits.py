@@ -31,10 +31,14 @@ def test_batch_sizes(world: World, options: Any) -> None:
     for size in (0, -3):
         with pytest.raises(ValueError, match=f"batch_size={size}; give 1 or more"):
             forebay.DataLoader(dataset, batch_size=size, **options)
+    wrong: Any = "64"
+    with pytest.raises(TypeError, match="batch_size='64'; give a whole number"):
+        forebay.DataLoader(dataset, batch_size=wrong, **options)
     larger = forebay.DataLoader(dataset, batch_size=1000, collate_fn=list, **options)
     (batch,) = larger
     assert Counter(batch) == Counter(CONTENTS)
-    none = forebay.DataLoader(dataset, batch_size=1000, drop_last=True, **options)
+    with pytest.warns(RuntimeWarning, match="leaves nothing: .* less than a batch of 1000"):
+        none = forebay.DataLoader(dataset, batch_size=1000, drop_last=True, **options)
     assert list(none) == []
     assert len(none) == 0
 

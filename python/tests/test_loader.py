@@ -252,6 +252,10 @@ def test_the_example_of_the_readme(
     assert sum(map(int, sums)) == BYTES
 
 
+def test_what_needs_torch_is_listed_as_well() -> None:
+    assert set(forebay.__all__) <= set(dir(forebay))
+
+
 def test_forebay_does_not_import_torch() -> None:
     script = "import sys, forebay; assert 'torch' not in sys.modules; forebay.DataLoader"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

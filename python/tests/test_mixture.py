@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -73,6 +74,41 @@ def test_ranks_of_a_mixture_are_equal(mixture: forebay.Mixture) -> None:
     seen = Counter(item for epoch in epochs for batch in epoch for item in batch)
     assert max(seen.values()) == 1
     assert set(OTHERS) <= set(seen)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 3)])
+def test_another_number_of_ranks_goes_on_with_a_mixture(
+    mixture: forebay.Mixture, before: int, after: int
+) -> None:
+    """Promise 2, as of one dataset: none twice, and all of the part that is done first."""
+    first = [loader_of(mixture, rank=rank, world_size=before) for rank in range(before)]
+    seen = [item for loader in first for batch in islice(loader, 3) for item in batch]
+    states = [loader.state_dict() for loader in first]
+    second = [loader_of(mixture, rank=rank, world_size=after) for rank in range(after)]
+    for loader in second:
+        loader.load_state_dict(states)
+    epochs = [list(loader) for loader in second]
+    assert len({len(epoch) for epoch in epochs}) == 1, "ranks are equal"
+    seen += [item for epoch in epochs for batch in epoch for item in batch]
+    padding = sum(loader.stats()["padding"] for loader in second)
+    assert len(seen) - padding <= len(set(seen))
+    assert set(OTHERS) <= set(seen)
+    if before > 1:
+        with pytest.raises(forebay.StateError, match="rank 1 of 2 is missing"):
+            second[0].load_state_dict(states[0])
+
+
+def test_a_mixture_takes_part_in_the_rotation_of_its_parts(world: World) -> None:
+    parts = [world.dataset(), world.dataset()]
+    loader = loader_of(forebay.Mixture([(part, 1.0) for part in parts]))
+    for _ in loader:
+        time.sleep(0.05)
+    stats = loader.stats()
+    assert stats["reports"] > 1
+    assert stats["open_share"] == 1.0, "a node with room for everything"
+    assert stats["mixing"] is None
+    with pytest.raises(forebay.StateError, match="a mixture is not recorded"):
+        loader.recording()
 
 
 def test_a_probe_of_a_mixture_reads_past_the_cache(world: World, own_node: Path) -> None:
@@ -157,6 +193,18 @@ def test_our_order_with_pytorchs_loader(world: World, own_node: Path) -> None:
     assert harness.listener(own_node)
     with pytest.raises(ValueError, match="1 or more"):
         forebay.Sampler(dataset, 0)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_our_order_cannot_be_resumed_and_says_so(world: World, workers: int) -> None:
+    """Promise 2: rather an error than items that are lost and repeated."""
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+    dataset: Any = world.dataset(cache=None)
+    loader = stateful.StatefulDataLoader(
+        dataset, 16, sampler=forebay.Sampler(dataset, 16), num_workers=workers, collate_fn=list
+    )
+    with pytest.raises(forebay.StateError, match=r"resume with forebay\.DataLoader"):
+        loader.state_dict()
 
 
 @pytest.mark.parametrize("persistent", [False, True])

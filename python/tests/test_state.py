@@ -208,6 +208,49 @@ def test_a_sampler_of_ones_own_is_resumed(world: World) -> None:
         assert len(list(second)) == 13
 
 
+@pytest.mark.parametrize("shares", [False, True])
+def test_pytorchs_random_samplers_are_resumed_in_any_epoch(world: World, shares: bool) -> None:
+    """A part of a dataset, as the documentation has it."""
+    dataset = world.dataset(cache=None)
+
+    def part_of(seed: int, **workers: Any) -> forebay.DataLoader:
+        generator = torch.Generator().manual_seed(seed)
+        part = torch.utils.data.SubsetRandomSampler(range(100), generator=generator)
+        options = {"generator": generator if shares else None, **workers}
+        return forebay.DataLoader(dataset, 16, sampler=part, collate_fn=list, **options)
+
+    whole = part_of(3)
+    expected = [list(whole) for _ in range(3)]
+    first = part_of(3, num_workers=2)
+    assert list(first) == expected[0]
+    between = part_of(99)
+    between.load_state_dict(through_torch(first.state_dict()))
+    assert list(between) == expected[1]
+    given = list(islice(first, 4))
+    second = part_of(99)
+    second.load_state_dict(through_torch(first.state_dict()))
+    assert second.state_dict() == first.state_dict()
+    assert [*given, *second] == expected[1]
+    assert list(second) == expected[2], "the next epoch, too"
+
+
+@pytest.mark.parametrize("workers", WORKERS, ids=["alone", "workers"])
+def test_a_sampler_that_says_something_else_is_noticed(world: World, workers: Any) -> None:
+    """Promise 2: rather an error than items that are lost and repeated."""
+    dataset = world.dataset(cache=None)
+
+    def part() -> forebay.DataLoader:
+        sampler = torch.utils.data.SubsetRandomSampler(range(100))
+        return forebay.DataLoader(dataset, 16, sampler=sampler, collate_fn=list, **workers)
+
+    first = part()
+    list(islice(first, 4))
+    second = part()
+    second.load_state_dict(first.state_dict())
+    with pytest.raises(forebay.StateError, match="does not say again"):
+        next(iter(second))
+
+
 # Ranks.
 
 
@@ -328,6 +371,23 @@ def test_one_rank_goes_on_with_another_batch_size(world: World, as_list: bool) -
     again = loader_of(dataset, shuffle=True, batch_size=7)
     again.load_state_dict([state] if as_list else state)
     assert Counter(given + flat(again)) == Counter(CONTENTS)
+
+
+@pytest.mark.parametrize("options", [*ORDERS, {"sampler": range(ITEMS)}], ids=[*NAMES, "own"])
+@pytest.mark.parametrize("dropped", [False, True])
+def test_an_epoch_goes_on_with_the_same_drop_last(
+    world: World, options: Any, dropped: bool
+) -> None:
+    dataset = world.dataset(cache=None)
+    loader = loader_of(dataset, **options, drop_last=dropped)
+    given = flat(islice(loader, 5))
+    state = loader.state_dict()
+    other = loader_of(dataset, **options, drop_last=not dropped)
+    with pytest.raises(forebay.StateError, match=f"give drop_last={dropped}"):
+        other.load_state_dict(state)
+    again = loader_of(dataset, **options, drop_last=dropped)
+    again.load_state_dict(state)
+    assert len(given) + len(flat(again)) == (192 if dropped else ITEMS)
 
 
 def test_states_that_cannot_be_used_are_refused(world: World) -> None:

@@ -146,8 +146,9 @@ def test_an_item_that_kills_every_worker_is_given_up(world: World, tmp_path: Pat
     loader = loader_of(dataset, 1, shuffle=False, batch_size=20, **FORK)
     epoch = iter(loader)
     assert [next(epoch) for _ in range(4)] == [CONTENTS[at : at + 20] for at in range(0, 80, 20)]
-    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid"):
+    with pytest.raises(forebay.WorkerError, match=r"4 workers.*items 80, 81,.* 95 and 4 more;"):
         next(epoch)
+    assert issubclass(forebay.WorkerError, RuntimeError), "as PyTorch's own"
     # The first may have died before the batches in front of it had come, each of which counts anew.
     assert _workers.DEATHS_MAX <= restarts(dataset) <= _workers.DEATHS_MAX + 4
 

@@ -26,6 +26,7 @@ from torch.utils import data
 
 import forebay
 from forebay._native import Catalogue, Picks
+from forebay._node import ensure_node
 from forebay._packing import hashed, pack, unpack
 from forebay._processes import binary
 from forebay._tally import Tally
@@ -291,6 +292,39 @@ def test_two_items_with_one_key_are_an_error_and_never_mixed_up(slow: Slow) -> N
         forebay.DataLoader(apart, shuffle=True, order="substitute")
 
 
+@pytest.mark.parametrize("kind", [Slow, Database])
+def test_items_with_one_key_that_come_together_are_no_less_an_error(
+    tmp_path: Path, kind: type[Slow]
+) -> None:
+    """Promise 1: never wrong bytes, in the first epoch as well."""
+    pairs = forebay.wrap(kind(tmp_path / "reads"), lambda index: index // 2, name="pairs")
+    with pytest.raises(ValueError, match="have the same key"):
+        in_order(our_loader(pairs, batch_size=4))
+    with pytest.raises(ValueError, match="have the same key"):
+        pairs.learn()
+    assert claims_held(pairs) == 0
+
+
+def test_items_with_one_key_that_two_processes_meet_at_once_are_not_mixed_up(
+    tmp_path: Path,
+) -> None:
+    """Promise 1: who waits for another's item of the same key is not given it."""
+    slow = Slow(tmp_path / "reads", seconds=0.5)
+    dataset = forebay.wrap(slow, lambda index: 0, name="all alike")
+    told = tmp_path / "told"
+
+    def read(item: int) -> None:
+        try:
+            assert dataset[item] == CONTENTS[item]
+        except ValueError as problem:
+            with told.open("a") as file:
+                file.write(f"{problem}\n")
+
+    in_processes(2, read)
+    assert told.read_text().count("have the same key 0") == 1
+    assert claims_held(dataset) == 0
+
+
 @pytest.mark.parametrize("key", [None, [1], {"a": 1}, object(), (1, [2]), np.arange(2)])
 def test_what_is_no_key_is_named(slow: Slow, key: Any) -> None:
     dataset = forebay.wrap(slow, lambda index: key, name="bad keys")
@@ -469,7 +503,10 @@ def test_a_node_that_is_killed_in_mid_epoch_costs_hits_only(
         assert time.monotonic() - began < 20
 
 
-def test_the_node_that_was_started_is_started_again(slow: Slow, own_node: Path) -> None:
+@pytest.mark.parametrize("found", [False, True])
+def test_a_node_that_dies_is_started_again(slow: Slow, own_node: Path, found: bool) -> None:
+    if found:
+        ensure_node(own_node)
     dataset = forebay.wrap(slow, name="revived")
     first = dataset.__getitems__(range(50))
     pid = harness.listener(own_node)

@@ -27,6 +27,7 @@ examples:
   python -m forebay.demo --epochs 5 --latency 50ms
   python -m forebay.demo --format json | jq '.jobs[] | .seconds'
 
+It takes a minute or two on two idle cores, most of it computing.
 Nothing is kept: all of it happens in a directory for temporary files, which is removed.
 `forebay demo` shows many jobs on a cache much smaller than their data.
 """
@@ -74,14 +75,14 @@ def _arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) <= 1_000_000:
-        raise argparse.ArgumentTypeError(f"`{text}`; give a number from 1 to 1000000")
+def _count(text: str, least: int = 1) -> int:
+    if not text.isdecimal() or not least <= int(text) <= 1_000_000:
+        raise argparse.ArgumentTypeError(f"`{text}`; give a number from {least} to 1000000")
     return int(text)
 
 
 def _count_or_none(text: str) -> int:
-    return 0 if text == "0" else _count(text)
+    return _count(text, least=0)
 
 
 def _refused(why: str) -> int:
@@ -186,11 +187,14 @@ def _table(found: dict[str, Any]) -> str:
         for row in rows
     ]
     straight, first, second = (job["seconds"] for job in found["jobs"])
+    waited = [
+        f"{sum(epoch['waited_seconds'] for epoch in job['epochs']):.1f} s" for job in found["jobs"]
+    ]
     lines += [
         "",
         f"{straight:.1f} s straight from the origin; {first:.1f} s through an empty cache"
         f" ({straight / first:.1f} x as fast); {second:.1f} s for the next job"
-        f" ({straight / second:.1f} x).",
+        f" ({straight / second:.1f} x). Of these {', '.join(waited)} were waiting for data.",
     ]
     return "\n".join(lines)
 
