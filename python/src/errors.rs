@@ -5,7 +5,12 @@ use forebay_digest::FileError;
 use forebay_wire::{ErrorCode, Refusal};
 use pyo3::{PyErr, create_exception, exceptions::PyException};
 
-create_exception!(forebay, ForebayError, PyException, "What is forebay's own to raise: all its named exceptions. Wrong arguments are `ValueError` or `TypeError`.");
+create_exception!(
+    forebay,
+    ForebayError,
+    PyException,
+    "What is forebay's own to raise: all its named exceptions. Wrong arguments are `ValueError` or `TypeError`."
+);
 create_exception!(forebay, DigestError, ForebayError, "The digest cannot be used.");
 create_exception!(forebay, ReadError, ForebayError, "An item cannot be had; the text says why.");
 create_exception!(
