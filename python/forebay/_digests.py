@@ -123,7 +123,6 @@ def _build(
     if built.returncode != 0:
         lines = (built.stderr or "").strip().splitlines()
         said = lines[-1].removeprefix("error: ") if lines else "see above"
-        said = said.replace("--anonymous", "storage_options={'anonymous': True}")
         raise DigestError(f"cannot build a digest of `{url}`: {said}")
 
 

@@ -272,6 +272,9 @@ def test_a_mirror_of_the_origin(world: World, tmp_path: Path) -> None:
     dataset = world.dataset(origin=str(mirror), storage_options={}, cache=None)
     assert list(dataset) == CONTENTS
     assert world.counters()["bytes_sent"] == 0
+    nowhere = world.dataset(origin="s3://elsewhere/train", cache=None)
+    with pytest.raises(forebay.ReadError, match="`s3://elsewhere/train` does not exist"):
+        nowhere[0]
     # What is proved is the content.
     (mirror / "00042.bin").write_bytes(bytes(len(CONTENTS[42])))
     dataset = world.dataset(origin=str(mirror), storage_options={}, cache=None)

@@ -67,7 +67,7 @@ def test_an_origin_that_is_gone_is_no_reason_to_stop(tmp_path: Path) -> None:
 
 
 def test_urls_that_cannot_be_read(world: World, tmp_path: Path) -> None:
-    with pytest.raises(forebay.DigestError, match="s3://bucket/nothing"):
+    with pytest.raises(forebay.DigestError, match=r"s3://bucket/nothing`; check the prefix$"):
         dataset_of(world, "s3://bucket/nothing")
     with pytest.raises(forebay.DigestError, match="no file"):
         forebay.Dataset(tmp_path / "x.digest")

@@ -72,7 +72,8 @@ fn for_people(counters: &BTreeMap<String, u64>) -> String {
             "jobs",
             format!(
                 "{} on {}",
-                output::count(value("connections_open"), "connection"),
+                // Ours is not a job's.
+                output::count(value("connections_open").saturating_sub(1), "connection"),
                 output::count(value("datasets_open"), "dataset")
             ),
         ),

@@ -142,8 +142,8 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     let (bytes, needed) = (sum(&all), sum(&missing));
     if needed > before.room {
         output::note(&format!(
-            "the node has room for {} more, and {} are missing: it stops when the node is full; give it more \
-             (`capacity`), or ask for less (--chunks)",
+            "the node has {} free, some of which it keeps for itself, and {} are missing: what has no place is not \
+             fetched; give it more (`capacity`), or ask for less (--chunks)",
             ByteSize(before.room),
             ByteSize(needed)
         ));

@@ -45,7 +45,7 @@ pub enum OriginError {
     },
     /// The origin refuses us.
     #[error(
-        "access to `{what}` is denied ({problem}); it needs other credentials in the environment, or none (--anonymous) if it is public"
+        "access to `{what}` is denied ({problem}); it needs other credentials, or none if it is public (--anonymous, or `anonymous` among the storage options)"
     )]
     Denied {
         /// What was asked for.
@@ -55,7 +55,7 @@ pub enum OriginError {
     },
     /// Nobody told us who we are.
     #[error(
-        "no credentials for `{what}` were found in the environment or ~/.aws, and this machine has no role ({problem}); set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or use --anonymous for public data"
+        "no credentials for `{what}` were found in the environment or ~/.aws, and this machine has no role ({problem}); set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or for public data --anonymous (`anonymous` among the storage options)"
     )]
     NoCredentials {
         /// What was asked for.
@@ -83,7 +83,7 @@ pub enum OriginError {
         problem: String,
     },
     /// Too slow, with all retries.
-    #[error("`{what}` did not answer within {}s; is the endpoint right and up, and are there credentials? (--deadline allows longer)", deadline.as_secs_f32())]
+    #[error("`{what}` did not answer within {}s; is the endpoint right and up, and are there credentials? (--deadline, or `deadline_seconds` among the storage options, allows longer)", deadline.as_secs_f32())]
     Deadline {
         /// What was asked for.
         what: String,

@@ -230,6 +230,10 @@ impl Remote {
             Ok(_) | Err(StoreError::Precondition { .. } | StoreError::NotModified { .. }) => {
                 Err(OriginError::Changed { object: object.to_owned() })
             }
+            // Where even the bucket is missing, nothing has vanished: it is the wrong place.
+            Err(error @ StoreError::NotFound { .. }) if names_no_bucket(&error) => {
+                Err(OriginError::Missing { what: self.url.clone() })
+            }
             Err(StoreError::NotFound { .. }) => {
                 Err(OriginError::Vanished { object: object.to_owned() })
             }
@@ -287,6 +291,11 @@ fn refused_with(error: &StoreError) -> Option<u16> {
     let text = innermost(error).to_string();
     let (_, rest) = text.split_once("non-2xx status code: ")?;
     rest.get(..3)?.parse().ok()
+}
+
+/// Whether an S3 server says that there is no such bucket; of a missing object it says something else.
+fn names_no_bucket(error: &StoreError) -> bool {
+    innermost(error).to_string().contains("NoSuchBucket")
 }
 
 fn version_of(meta: &ObjectMeta) -> String {

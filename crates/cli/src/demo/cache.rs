@@ -11,10 +11,11 @@ const ITEMS_MIN: u64 = 100;
 const CHUNKS_MIN: u32 = 2;
 /// What a node lets datasets have, of its capacity: the rest is for regions that are not full.
 const USABLE: (u64, u64) = (9, 10);
-/// What a device has before its regions, how large the smallest of those are, and how many it takes.
+/// What a device has before its regions, how large the smallest of those are, and how many it takes: a node
+/// refuses less than 8 MiB.
 const DEVICE_HEAD: u64 = 1 << 20;
 const REGION: u64 = 1 << 20;
-const REGIONS_MIN: u64 = 4;
+const REGIONS_MIN: u64 = 7;
 /// The node's and the agents' memory would be a cache of its own, if it were not small beside the data.
 const NODE_MEMORY: ByteSize = ByteSize::mib(16);
 const AGENT_MEMORY: ByteSize = ByteSize::mib(4);
@@ -49,14 +50,16 @@ impl Cache {
         let room = sizes.max().unwrap_or(0) * u64::from(chunks);
         let regions = (room * USABLE.1 / USABLE.0).div_ceil(REGION);
         if regions < REGIONS_MIN {
-            let least =
-                REGIONS_MIN * REGION * USABLE.0 / USABLE.1 * u64::from(of) / u64::from(chunks);
+            let least = REGIONS_MIN * REGION * USABLE.0 / USABLE.1;
+            let share = (least * 100).div_ceil(summary.bytes.max(1)).next_multiple_of(10);
+            let larger =
+                if share <= 100 { format!(", or --cache {share}%") } else { String::new() };
             bail!(
                 "{} of data are too little: the smallest cache would hold more than {} of their {of} chunks; \
-                 give {} or more",
+                 give {} or more{larger}",
                 ByteSize(summary.bytes),
                 chunks,
-                ByteSize(least)
+                ByteSize(least * u64::from(of) / u64::from(chunks))
             );
         }
         let blob_max = digest.blobs().filter_map(Result::ok).map(|blob| blob.length).max();

@@ -67,6 +67,7 @@ fn impossible_demonstrations_are_refused() {
         (&["--bandwidth", "0MB/s"], "would never finish"),
         (&["--latency", "soon"], "is not a time"),
         (&["--jobs", "0"], "--jobs"),
+        (&["--size", "20MB"], "or more, or --cache 40%"),
     ] {
         let size: &[_] = if args[0] == "--size" { &[] } else { &["--size", "10kB"] };
         let command = ["demo"].iter().chain(size);

@@ -30,7 +30,8 @@ pub fn publish(
 ) -> anyhow::Result<Published> {
     let Gathered { id, blobs, items, bytes, .. } = gathered;
     if blobs == 0 {
-        bail!("there are no objects under `{}`; check the prefix and --exclude", header.origin);
+        let exclude = if spec.exclude.is_empty() { "" } else { " and --exclude" };
+        bail!("there are no objects under `{}`; check the prefix{exclude}", header.origin);
     }
     let chunking = match spec.chunks {
         Some(chunks) => Chunking::into_chunks(chunks, blobs).context(KEPT)?,
