@@ -150,7 +150,7 @@ ALL = (
         workers=1,
         jobs=4,
         is_shaped=True,
+        # All items: of a part of them, a fifth is little more than the loaders have under way.
         cache_share=0.2,
-        is_small=True,
     ),
 )
