@@ -66,7 +66,7 @@ fn a_node_is_full_when_it_is_full() {
         let node = scene.node(&["--capacity", "12MiB"]);
         let ran = warm(&scene, &["--at-once", at_once]).run();
         assert_eq!(ran.code, Some(1), "{ran:?}");
-        assert!(ran.stderr.contains("stops when the node is full"), "{ran:?}");
+        assert!(ran.stderr.contains("what has no place is not fetched"), "{ran:?}");
         let report = ran.json();
         assert_eq!(report["behind"][0]["state"], "full", "{report}");
         assert_eq!(report["fetched_bytes"], report["resident_bytes"], "none was dropped: {report}");
