@@ -187,11 +187,10 @@ class DataLoader(data.DataLoader[Any]):
         if self.num_workers == 0 or not _workers.SUPPORTED:
             return super()._get_iterator()
         dataset: Any = self.dataset
-        return _workers.SurvivingIterator(self, dataset.count_worker_restart, self._holds_back)
-
-    def _holds_back(self) -> bool:
-        epoch = self._order.current_here
-        return epoch is not None and epoch.holds_back()
+        # Nothing of the loader itself, which may keep this iterator.
+        return _workers.SurvivingIterator(
+            self, dataset.count_worker_restart, self._order.holds_back
+        )
 
     @property
     def _index_sampler(self) -> Any:

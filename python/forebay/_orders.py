@@ -173,6 +173,11 @@ class Order(ABC):
         here: Epoch | None = epoch() if order() is self else None
         return self._current if here is None else here
 
+    def holds_back(self) -> bool:
+        """Whether the current epoch does."""
+        epoch = self.current_here
+        return epoch is not None and epoch.holds_back()
+
     def begin(self) -> Epoch:
         """Begin the next epoch."""
         if (last := self.current) is not None:

@@ -47,7 +47,8 @@ def test_whoever_holds_back_is_given_everything(
         assert len(given) == whole
         assert len(set(given)) == whole
     assert any(asked), "it was held back"
-    assert loader.stats()["waited_seconds"] > 0
+    if not options["num_workers"]:
+        assert loader.stats()["waited_seconds"] > 0, "there is nothing to go on with"
 
 
 def test_workers_go_on_with_what_they_have(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,9 +29,9 @@ impl Manager {
         over.into_iter().map(|chunk| Order::Evict(self.pieces.of(chunk))).collect()
     }
 
-    /// Whether a job that speaks has drawn all of a piece, and was not given all of it.
+    /// Whether a member that speaks has drawn all of a piece, and was not given all of it.
     fn is_awaited(&self, now: Duration, chunk: ChunkOrdinal) -> bool {
-        let mut awake = self.readers.values().filter(|reader| self.silent_at(reader) > now);
-        awake.any(|reader| self.pieces.of(chunk).any(|piece| reader.awaits(piece)))
+        self.awake_members(now)
+            .any(|reader| self.pieces.of(chunk).any(|piece| reader.awaits(piece)))
     }
 }

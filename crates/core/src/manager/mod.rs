@@ -148,6 +148,12 @@ impl Manager {
         reader.heard_at.saturating_add(self.lease / SILENT)
     }
 
+    /// Those who take part, and were heard of lately.
+    fn awake_members(&self, now: Duration) -> impl Iterator<Item = &Reader> {
+        let awake = move |reader: &&Reader| self.silent_at(reader) > now;
+        self.readers.values().filter(|reader| reader.benefit.is_cached()).filter(awake)
+    }
+
     /// What a job draws from. One that gains nothing, or is not known, draws from nothing.
     pub fn open(&mut self, job: Job) -> Open {
         let Ok(open) = self.rotation.open(job) else { return Open::default() };
@@ -351,9 +357,8 @@ impl Manager {
     /// Whether what is on its way has arrived, as far as anybody needs it.
     fn check_loaded(&mut self, now: Duration) -> Orders {
         let is_loaded = |chunk: &ChunkOrdinal| {
-            let members = self.readers.values().filter(|reader| reader.benefit.is_cached());
-            let mut awake = members.filter(|reader| self.silent_at(reader) > now);
-            awake.all(|reader| self.pieces.of(*chunk).all(|piece| reader.needs_nothing_of(piece)))
+            self.awake_members(now)
+                .all(|reader| self.pieces.of(*chunk).all(|piece| reader.needs_nothing_of(piece)))
         };
         let loaded: Vec<ChunkOrdinal> = self.loads.keys().copied().filter(is_loaded).collect();
         let mut orders = Vec::new();
