@@ -5,6 +5,8 @@ How long they do is decided and tested in the core; here it is decided by dice.
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
 import random
 from typing import Any
 
@@ -73,3 +75,21 @@ def test_workers_go_on_with_what_they_have(world: World, monkeypatch: pytest.Mon
     is_behind = False
     next(batches)
     assert len(epoch._taken) == 4, "two workers with two batches each"
+
+
+def test_workers_end_with_their_loader(world: World) -> None:
+    """Whoever asks the order whether to hold back must not keep the loader: in a cycle, workers
+    would be ended late, and anywhere in the user's program.
+    """
+    before = {worker.pid for worker in multiprocessing.active_children()}
+    loader = forebay.DataLoader(
+        world.dataset(), shuffle=True, collate_fn=list, num_workers=1, persistent_workers=True
+    )
+    list(loader)
+    gc.collect()
+    gc.disable()
+    try:
+        del loader
+        assert {worker.pid for worker in multiprocessing.active_children()} <= before
+    finally:
+        gc.enable()

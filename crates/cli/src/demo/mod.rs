@@ -78,7 +78,8 @@ Examples:
   forebay demo --data s3://bucket/train --epochs 3    your own bucket, as it is
   forebay demo --cache 50% --jobs 4 --latency 50ms --format json | jq .total.speedup
 
-Nothing is kept: all of it happens in a directory for temporary files, which is removed, also after Ctrl-C; if the\ndemonstration is killed, by the next one.";
+Nothing is kept: all of it happens in a directory for temporary files, which is removed, also after Ctrl-C; if the
+demonstration is killed, by the next one.";
 
 /// Items of a mini-batch,
 const BATCH: u64 = 16;
