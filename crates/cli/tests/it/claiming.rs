@@ -3,6 +3,7 @@
 //! 2,000 blobs in an ordinary run, and as many as `FOREBAY_CLAIM_BLOBS` says.
 
 use std::{
+    array, mem,
     path::PathBuf,
     sync::{
         Mutex,
@@ -25,6 +26,8 @@ use crate::{
 const PROCESSES: usize = 16;
 const SIZE: usize = 200;
 const BATCH: usize = 64;
+/// An origin so slow that whoever is stopped or killed early surely holds claims.
+const SLOW: Duration = Duration::from_millis(250);
 /// Nobody waits longer, with however many blobs.
 const PATIENCE: Duration = Duration::from_mins(10);
 const STALL_MAX: Duration = Duration::from_mins(4);
@@ -62,6 +65,13 @@ impl Sums {
             .iter()
             .sum()
     }
+
+    /// More than this is not fetched if so many agents have ended before they could tell all they did: what each
+    /// of them did for its last batch nobody knows.
+    fn fetches_max(&self, ended: usize) -> u64 {
+        let [fallbacks, outside, _] = self.agents;
+        self.blobs + self.lost() + fallbacks + outside + (ended * BATCH) as u64
+    }
 }
 
 /// Every job reads everything once, in an order of its own, and checks it; `meanwhile` may do harm.
@@ -86,13 +96,12 @@ fn run(lease: &str, latency: Duration, meanwhile: impl FnOnce(&Scene, &[Job])) -
     });
     until_within(PATIENCE, "all claims have ended", || scene.status()["claims_held"] == 0);
     let objects = scene.origin.counters().objects;
-    let sum = |at: usize| told.iter().map(|one| one[at]).sum::<u64>();
     let sums = Sums {
         blobs: count as u64,
         fetches: objects.values().map(|object| object.gets).sum(),
         fetched_once: objects.values().all(|object| object.gets == 1),
         node: scene.status(),
-        agents: [sum(0), sum(1), sum(2)],
+        agents: told.into_iter().fold([0; 3], sum),
     };
     assert_eq!(objects.len(), count, "every object was fetched");
     let granted = sums.node("claims_fulfilled") + sums.lost() + sums.node("claims_held");
@@ -112,7 +121,8 @@ fn run(lease: &str, latency: Duration, meanwhile: impl FnOnce(&Scene, &[Job])) -
     sums
 }
 
-/// Returns the agent's fallbacks, what it read outside, and its fetches.
+/// Returns the fallbacks of the job's agents, what they read outside, and their fetches. One that is killed has
+/// told what it did up to its last batch but one.
 fn read_all(scene: &Scene, job: &Job, number: usize, count: usize) -> [u64; 3] {
     let mut order: Vec<u64> = (0..count as u64).collect();
     fastrand::Rng::with_seed(number as u64).shuffle(&mut order);
@@ -120,27 +130,31 @@ fn read_all(scene: &Scene, job: &Job, number: usize, count: usize) -> [u64; 3] {
     let mut objects: Vec<usize> = (0..count).collect();
     objects.sort_by_key(|at| format!("item {at:03}.bin"));
     let mut reader = scene.reader(&job.socket);
+    let (mut ended, mut last) = ([0; 3], [0; 3]);
     for batch in order.chunks(BATCH) {
         let items: Vec<ItemOrdinal> = batch.iter().copied().map(ItemOrdinal::new).collect();
         let contents = loop {
             match reader.get(&items) {
                 Ok(contents) => break contents,
                 // Its agent was killed, or is hung: a job starts another.
-                Err(_) => revive(scene, job, number),
+                Err(_) => {
+                    revive(scene, job, number);
+                    ended = sum(ended, mem::take(&mut last));
+                }
             }
         };
+        last = told(&mut reader).unwrap_or(last);
         for (item, bytes) in batch.iter().zip(contents) {
             let object = objects[usize::try_from(*item).unwrap()];
             assert!(bytes == content(object as u64, SIZE + object % 7), "item {item}");
         }
         job.read.fetch_add(batch.len() as u64, Relaxed);
     }
-    loop {
-        match told(&mut reader) {
-            Some(told) => return told,
-            None => revive(scene, job, number),
-        }
-    }
+    sum(ended, last)
+}
+
+fn sum(a: [u64; 3], b: [u64; 3]) -> [u64; 3] {
+    array::from_fn(|at| a[at] + b[at])
 }
 
 fn told(reader: &mut Reader) -> Option<[u64; 3]> {
@@ -172,37 +186,38 @@ fn sixteen_processes_fetch_every_blob_once() {
     let sums = run("60s", Duration::ZERO, |_, _| {});
     let [fallbacks, outside, fetches] = sums.agents;
     assert_eq!(sums.fetches, fetches, "{sums:?}");
-    // A claim is a fetch, and all others are counted exceptions.
-    let exceptions = sums.lost() + fallbacks + outside;
-    let granted = sums.node("claims_granted");
-    assert_eq!(sums.fetches, granted + fallbacks + outside, "{sums:?}");
-    assert!(sums.fetched_once || exceptions > 0, "{sums:?}");
+    // What was claimed and stored is a fetch, and all others are counted exceptions; a claim that was granted too
+    // late is none.
+    let least = sums.node("claims_fulfilled") + fallbacks + outside;
+    assert!((least..=least + sums.lost()).contains(&sums.fetches), "{sums:?}");
+    assert!(sums.fetched_once || sums.fetches > sums.blobs, "{sums:?}");
 }
 
 /// The same with holders that are killed while they fetch: their claims pass to others at once.
 #[test]
 fn killed_holders_pass_their_claims_on() {
     let total = blobs() as u64;
-    let sums = run("60s", Duration::from_millis(20), |scene, jobs| {
+    let sums = run("60s", SLOW, |scene, jobs| {
         for (victim, part) in [(3, 1), (7, 2), (11, 3), (13, 4)] {
             let due = || fetched(scene) * 6 >= total * part || fetched(scene) >= total;
             until_within(PATIENCE, "enough is fetched", due);
             signal(&jobs[victim], Signal::KILL);
         }
     });
-    let [fallbacks, outside, _] = sums.agents;
-    assert!(sums.node("claims_abandoned") > 0, "{sums:?}");
-    let counted = sums.lost() + fallbacks + outside;
+    // On a machine so busy that they took their node for hung, the killed ones may have held nothing.
+    assert!(sums.node("claims_abandoned") > 0 || sums.agents[0] > 0, "{sums:?}");
     // A holder may die after its claim was granted and before its request was sent.
-    assert!(sums.fetches >= sums.blobs && sums.fetches <= sums.blobs + counted, "{sums:?}");
-    assert_eq!(sums.node("puts"), sums.blobs, "{sums:?}");
+    assert!((sums.blobs..=sums.fetches_max(4)).contains(&sums.fetches), "{sums:?}");
+    // Stored once, unless nobody has reached the node with it.
+    let stored = sums.node("puts");
+    assert!(stored <= sums.blobs && stored + sums.agents[0] >= sums.blobs, "{sums:?}");
 }
 
 /// And with holders that are stopped: within the lease others have their turn. Who comes back has lost them. The
 /// lease is shorter than it takes a job to find out that its agent hangs, and to kill it.
 #[test]
 fn stalled_holders_lose_their_claims() {
-    let sums = run("1s", Duration::from_millis(250), |scene, jobs| {
+    let sums = run("1s", SLOW, |scene, jobs| {
         until_within(PATIENCE, "something is fetched", || fetched(scene) * 20 >= blobs() as u64);
         signal(&jobs[5], Signal::STOP);
         // All others finish without it.
@@ -213,8 +228,6 @@ fn stalled_holders_lose_their_claims() {
         });
         signal(&jobs[5], Signal::CONT);
     });
-    let [fallbacks, outside, _] = sums.agents;
-    assert!(sums.node("claims_expired") > 0, "{sums:?}");
-    let counted = sums.lost() + fallbacks + outside;
-    assert!(sums.fetches >= sums.blobs && sums.fetches <= sums.blobs + counted, "{sums:?}");
+    assert!(sums.node("claims_expired") > 0 || sums.agents[0] > 0, "{sums:?}");
+    assert!((sums.blobs..=sums.fetches_max(1)).contains(&sums.fetches), "{sums:?}");
 }
