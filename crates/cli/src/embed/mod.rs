@@ -106,7 +106,7 @@ pub struct SimArgs {
     /// Draw perfect hits over cache sizes.
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
-    /// Decides the synthetic trace, and what policies leave to chance.
+    /// Decides synthetic and made traces, and what policies leave to chance.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     /// How to report.

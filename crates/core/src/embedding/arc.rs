@@ -52,9 +52,8 @@ impl Arc {
             } else {
                 AGAIN
             };
-            let victim = [first, ONCE, AGAIN].into_iter().find_map(|place| {
-                self.store.oldest(place).filter(|slot| !self.store.protected(*slot, turn))
-            });
+            let mut places = [first, ONCE, AGAIN].into_iter();
+            let victim = places.find_map(|place| self.store.oldest_free(place, turn));
             let Some(victim) = victim else { return false };
             let ghosts = if self.store.place(victim) == ONCE { ONCE_GHOSTS } else { AGAIN_GHOSTS };
             self.store.evict_to(victim, ghosts, turn);
@@ -100,10 +99,7 @@ impl Replacement for Arc {
                 // `ONCE` alone fills the cache: its oldest go without a trace.
                 self.store.trim(ONCE_GHOSTS, 0, turn);
                 while self.weight(ONCE) + needed > capacity {
-                    let oldest = self.store.oldest(ONCE).expect("it weighs something");
-                    if self.store.protected(oldest, turn) {
-                        break;
-                    }
+                    let Some(oldest) = self.store.oldest_free(ONCE, turn) else { break };
                     self.store.forget(oldest, turn);
                 }
             }
@@ -112,7 +108,11 @@ impl Replacement for Arc {
             return;
         }
         let others = self.weight(ONCE) + self.weight(ONCE_GHOSTS) + self.weight(AGAIN);
-        self.store.trim(AGAIN_GHOSTS, (2 * capacity).saturating_sub(others + needed), turn);
+        self.store.trim(
+            AGAIN_GHOSTS,
+            capacity.saturating_mul(2).saturating_sub(others + needed),
+            turn,
+        );
         self.store.admit(ONCE, key, weight, (), turn);
     }
 }
@@ -176,11 +176,11 @@ impl EvArc {
 
     fn make_room(&mut self, weight: u32, turn: &mut Turn) -> bool {
         while !self.store.fits(weight) {
-            let once = self.store.list(ONCE);
-            let free = |slot: &Slot| !self.store.protected(*slot, turn);
-            let once_victim = once.oldest().filter(free);
-            let mut again_victim = || self.again.first_not(&self.store.links, |slot| !free(&slot));
-            let victim = if once.weight() > self.target {
+            let once_victim = self.store.oldest_free(ONCE, turn);
+            let store = &self.store;
+            let mut again_victim =
+                || self.again.first_not(&store.links, |slot| store.protected(slot, turn));
+            let victim = if store.list(ONCE).weight() > self.target {
                 once_victim.or_else(again_victim)
             } else {
                 again_victim().or(once_victim)

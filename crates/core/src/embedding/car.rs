@@ -151,7 +151,7 @@ impl Replacement for Car {
             let once = self.weight(ONCE) + needed;
             self.store.trim(ONCE_GHOSTS, capacity.saturating_sub(once), turn);
             let others = once + self.weight(ONCE_GHOSTS) + self.weight(AGAIN);
-            self.store.trim(AGAIN_GHOSTS, (2 * capacity).saturating_sub(others), turn);
+            self.store.trim(AGAIN_GHOSTS, capacity.saturating_mul(2).saturating_sub(others), turn);
             self.store.admit(ONCE, key, weight, mark, turn);
             return;
         };

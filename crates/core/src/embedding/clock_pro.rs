@@ -110,11 +110,11 @@ impl ClockPro {
                 self.run_test(turn);
             }
         }
-        self.cool(turn);
+        self.cool();
     }
 
     /// Turns hot keys cold until they fit their share.
-    fn cool(&mut self, _: &mut Turn) {
+    fn cool(&mut self) {
         while self.hot > self.store.capacity() - self.cold_target {
             let Some(slot) = self.advance(Hand::Hot) else { return };
             let weight = self.store.links.weight(slot);
@@ -145,14 +145,14 @@ impl ClockPro {
             self.run_cold(turn);
             self.passed += 1;
         }
-        // With every resident hot, the cold hand finds nothing: cool the oldest hot ones by force.
+        // With every resident hot, or needed, the cold hand finds nothing: whoever is next at the hot hand goes.
         if !self.store.fits(weight) {
-            self.evict_hot(weight, turn);
+            self.evict_any(weight, turn);
         }
         self.store.fits(weight)
     }
 
-    fn evict_hot(&mut self, weight: u32, turn: &mut Turn) {
+    fn evict_any(&mut self, weight: u32, turn: &mut Turn) {
         for _ in 0..self.store.list(CLOCK).len() {
             if self.store.fits(weight) {
                 return;
@@ -198,7 +198,7 @@ impl Replacement for ClockPro {
         self.insert(slot);
         if kind == Kind::Hot {
             self.hot += u64::from(weight);
-            self.cool(turn);
+            self.cool();
         }
     }
 }

@@ -142,8 +142,10 @@ fn a_bag_larger_than_the_cache_is_served() {
         let mut outcome = Outcome::default();
         policy.request(&bag[..2000], &mut outcome);
         policy.request(&bag[..4000], &mut outcome);
+        let residents = policy.residents();
         policy.request(&bag, &mut outcome);
-        assert!(policy.used() <= 2000, "{kind}");
+        assert_eq!(outcome.hits.iter().filter(|hit| **hit).count(), residents.len(), "{kind}");
+        assert!(residents.iter().all(|key| policy.contains(*key)), "{kind}: it needs them all");
     }
 }
 
@@ -177,6 +179,7 @@ fn steps_per_key(kind: PolicyKind, keys: u64, spare: f64, prefetch: bool) -> [u6
             policy.request(&bag, &mut outcome);
         }
     });
+    assert!(!outcome.admitted.is_empty(), "{kind}: some could make way");
     [singly / (3 * rows), at_once / keys]
 }
 
@@ -260,6 +263,62 @@ fn every_policy_prefetches_within_its_capacity() {
         }
         let reported: std::collections::BTreeSet<Key> = policy.residents().into_iter().collect();
         assert_eq!(reported, resident, "{kind}");
+    }
+}
+
+/// Whichever resident is named with it, and may not go for it, a row comes in: others could.
+#[test]
+fn every_policy_prefetches_what_it_is_given() {
+    for &kind in PolicyKind::ALL {
+        let budget =
+            Budget::new(vec![TableShape { rows: 1 << 20, row_bytes: 4 }], Capacity::Rows(100));
+        let mut policy = kind.build(&budget, 1);
+        let mut random = fastrand::Rng::with_seed(4);
+        let mut outcome = Outcome::default();
+        let key = |row| Key::new(TableId(0), row).unwrap();
+        for _ in 0..2000 {
+            policy.request(&[key((random.f64().powi(2) * 300.0) as u64)], &mut outcome);
+        }
+        for row in 1000..1300 {
+            let mut residents = policy.residents();
+            residents.sort_unstable();
+            random.shuffle(&mut residents);
+            residents.truncate(random.usize(1..90));
+            residents.push(key(row));
+            policy.prefetch(&residents, &mut outcome);
+            assert_eq!(outcome.admitted, [key(row)], "{kind}");
+        }
+    }
+}
+
+/// Rows of a bag came together, and do not belong together, also where their table belongs to a bundle: one that must
+/// go does not take the others along.
+#[test]
+fn ours_does_not_bundle_a_bag() {
+    let shape = TableShape { rows: 1 << 20, row_bytes: 4 };
+    let budget = Budget::new(vec![shape, shape], Capacity::Rows(1000));
+    let key = |table, row| Key::new(TableId(table), row).unwrap();
+    let mut policy = PolicyKind::Group.build(&budget, 0);
+    let mut random = fastrand::Rng::with_seed(6);
+    let mut outcome = Outcome::default();
+    for _ in 0..50_000 {
+        let row = (random.f64().powi(2) * 5000.0) as u64;
+        policy.request(&[key(0, row), key(1, row / 4)], &mut outcome);
+    }
+    assert_eq!(policy.implications().len(), 1, "the second table follows from the first");
+    for prefetch in [false, true] {
+        let first = 100_000 + u64::from(prefetch) * 100_000;
+        let bag: Vec<Key> =
+            (first..first + 300).flat_map(|row| [key(0, row), key(1, row / 4)]).collect();
+        if prefetch {
+            policy.prefetch(&bag, &mut outcome);
+        } else {
+            policy.request(&bag, &mut outcome);
+        }
+        for row in 0..400 {
+            policy.request(&[key(0, 2 * first + row)], &mut outcome);
+            assert!(outcome.evicted.len() <= 2, "{} went for one", outcome.evicted.len());
+        }
     }
 }
 

@@ -104,8 +104,7 @@ impl LeCaR {
     fn make_room(&mut self, weight: u32, turn: &mut Turn) -> bool {
         while !self.store.fits(weight) {
             let recency = self.random.f64() < self.trust.recency;
-            let oldest =
-                self.store.oldest(RECENT).filter(|slot| !self.store.protected(*slot, turn));
+            let oldest = self.store.oldest_free(RECENT, turn);
             let rarest = self.frequencies.victim(&self.store, turn);
             let (Some(oldest), Some(rarest)) = (oldest, rarest) else { return false };
             let victim = if recency { oldest } else { rarest };

@@ -103,7 +103,7 @@ impl Lirs {
                 self.prune(turn);
             }
         }
-        while self.store.list(GHOSTS).weight() > GHOSTS_MAX * self.store.capacity() {
+        while self.store.list(GHOSTS).weight() > self.store.capacity().saturating_mul(GHOSTS_MAX) {
             let oldest = self.store.oldest(GHOSTS).expect("it weighs something");
             self.forget_ghost(oldest, turn);
         }

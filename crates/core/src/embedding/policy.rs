@@ -107,8 +107,8 @@ pub struct Outcome {
     pub hits: Vec<bool>,
     /// Keys that became resident: misses to keep once they are read.
     pub admitted: Vec<Key>,
-    /// Keys that are resident no longer. A request larger than the cache may evict what it admitted:
-    /// whoever applies the lists takes the admissions first.
+    /// Keys that are resident no longer. A large request may evict what it admitted: whoever applies the lists
+    /// takes the admissions first.
     pub evicted: Vec<Key>,
 }
 
@@ -130,7 +130,8 @@ pub trait Policy: Send {
     /// Serves one request and says what became of it.
     fn request(&mut self, keys: &[Key], outcome: &mut Outcome);
 
-    /// Admits what is missing of these keys before anybody asks for it. Nothing counts as asked for.
+    /// Admits what is missing of these keys before anybody asks for it. For ours nothing counts as asked for; others
+    /// know only misses.
     fn prefetch(&mut self, keys: &[Key], outcome: &mut Outcome);
 
     /// Adds the keys that these ones imply, as far as the policy has learned which came together. It remembers
@@ -162,15 +163,15 @@ pub(super) struct Turn {
     pub keys: u32,
     /// How many of them hit.
     pub hits: u32,
-    /// What it may still admit before it has to evict what it admitted itself.
+    /// What there was room for, or could be, without the rows that it needs itself; less what it has admitted.
     pub room: u64,
     pub admitted: Vec<Key>,
     pub evicted: Vec<Key>,
 }
 
 impl Turn {
-    /// Whether a row may be admitted without evicting one that this request admitted. Policies that send rows round
-    /// ask this first: in every round they would meet again all those that they may not evict.
+    /// Whether the request has admitted less than could make way for it. Policies that send rows round ask this first,
+    /// which bounds their rounds: in each they would meet again all those that they may not evict.
     pub fn has_room(&self, weight: u32) -> bool {
         u64::from(weight) <= self.room
     }
@@ -239,6 +240,9 @@ macro_rules! keeps_books {
 }
 pub(super) use keeps_books;
 
+/// Keys of a request for which room is kept until the next.
+const KEPT_MAX: usize = 4096;
+
 /// Feeds whole requests to a [`Replacement`]: first all hits, then all misses.
 #[derive(Debug)]
 pub(super) struct Requests<R> {
@@ -293,7 +297,6 @@ impl<R: Replacement> Requests<R> {
         self.turn.room = evictable;
         // A bag may name a key twice; it is read, and considered, once.
         let may_repeat = !keys.is_sorted_by(|a, b| a.table() < b.table());
-        self.considered.clear();
         for (key, _) in keys.iter().zip(&self.slots).filter(|(_, slot)| slot.is_none()) {
             let Some(weight) = self.budget.weight(key.table()) else { continue };
             let repeated = may_repeat && self.considered.insert(*key, ()).is_some();
@@ -303,6 +306,11 @@ impl<R: Replacement> Requests<R> {
         }
         self.replacement.store_mut().end_turn();
         self.replacement.end();
+        self.considered.clear();
+        // Clearing a table costs as much as it is large, so one huge bag must not leave a huge one behind.
+        if self.considered.capacity() > KEPT_MAX {
+            (self.considered, self.slots) = Default::default();
+        }
         std::mem::swap(&mut self.turn.admitted, &mut outcome.admitted);
         std::mem::swap(&mut self.turn.evicted, &mut outcome.evicted);
     }

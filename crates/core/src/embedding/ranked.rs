@@ -173,7 +173,7 @@ mod tests {
                 let (score, slot) = model.remove(random.usize(0..model.len()));
                 ranked.remove(&mut links, score, Slot(slot));
             }
-            // Some are spared, and more often than once; meanwhile one that is not comes or goes.
+            // Some are spared, and more often than once; meanwhile others come and go, spared or not.
             let spared = |slot: u32| slot % 3 == spared_rest;
             let expected = |model: &[(u32, u32)]| {
                 model.iter().find(|entry| !spared(entry.1)).map(|entry| Slot(entry.1))
@@ -186,6 +186,16 @@ mod tests {
                 let at = model.iter().position(|entry| entry.1 == first).unwrap();
                 let (score, _) = model.remove(at);
                 ranked.remove(&mut links, score, Slot(first));
+                assert_eq!(ranked.first_not(&links, |slot| spared(slot.0)), expected(&model));
+            }
+            if let Some(at) = model.iter().position(|entry| spared(entry.1)) {
+                let (score, spared_slot) = model.remove(at);
+                ranked.remove(&mut links, score, Slot(spared_slot));
+                let new = 3 * (10_000 + slot) + (spared_rest + 1) % 3;
+                links.prepare(Slot(new), 1);
+                ranked.push_newest(&mut links, score, Slot(new));
+                model.push((score, new));
+                model.sort_by_key(|entry| entry.0);
                 assert_eq!(ranked.first_not(&links, |slot| spared(slot.0)), expected(&model));
             }
             ranked.look_anew();

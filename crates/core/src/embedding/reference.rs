@@ -170,14 +170,14 @@ impl ArcModel {
         }
         let from_once =
             self.once.len() > self.target || (in_again_ghosts && self.once.len() == self.target);
-        let free = |list: &Vec<Key>| list.first().is_some_and(|key| !hits.contains(key));
-        if (from_once && free(&self.once)) || !free(&self.again) {
-            if !free(&self.once) {
-                return false;
-            }
-            self.once_ghosts.push(self.once.remove(0));
+        let free = |list: &Vec<Key>| list.iter().position(|key| !hits.contains(key));
+        let (once, again) = (free(&self.once), free(&self.again));
+        if let Some(at) = once.filter(|_| from_once || again.is_none()) {
+            self.once_ghosts.push(self.once.remove(at));
+        } else if let Some(at) = again {
+            self.again_ghosts.push(self.again.remove(at));
         } else {
-            self.again_ghosts.push(self.again.remove(0));
+            return false;
         }
         true
     }
@@ -214,8 +214,8 @@ impl Model for ArcModel {
         if self.once.len() + self.once_ghosts.len() == self.capacity {
             if self.once.len() < self.capacity {
                 self.once_ghosts.remove(0);
-            } else if !hits.contains(&self.once[0]) {
-                self.once.remove(0);
+            } else if let Some(at) = self.once.iter().position(|key| !hits.contains(key)) {
+                self.once.remove(at);
             }
         }
         if !self.replace(false, hits) {

@@ -56,8 +56,6 @@ impl S3Fifo {
             } else {
                 self.store.forget(slot, turn);
             }
-        } else if let Some(slot) = self.store.oldest(SMALL) {
-            self.store.move_newest(slot, MAIN);
         }
     }
 }
@@ -123,17 +121,13 @@ impl WTinyLfu {
         Self { store: Store::new(3, capacity), sketch, window_max, guarded_max }
     }
 
-    fn oldest_free(&self, place: Place, turn: &Turn) -> Option<Slot> {
-        self.store.oldest(place).filter(|slot| !self.store.protected(*slot, turn))
-    }
-
     fn make_room(&mut self, weight: u32, turn: &mut Turn) -> bool {
         while !self.store.fits(weight) {
             let window_is_full =
                 self.store.list(WINDOW).weight() + u64::from(weight) > self.window_max;
-            let candidate = self.oldest_free(WINDOW, turn);
-            let victim =
-                self.oldest_free(PROBATION, turn).or_else(|| self.oldest_free(GUARDED, turn));
+            let candidate = self.store.oldest_free(WINDOW, turn);
+            let mut places = [PROBATION, GUARDED].into_iter();
+            let victim = places.find_map(|place| self.store.oldest_free(place, turn));
             let loser = match (candidate.filter(|_| window_is_full), victim) {
                 (Some(candidate), Some(victim)) => {
                     let seen = |slot| self.sketch.estimate(self.store.key(slot));

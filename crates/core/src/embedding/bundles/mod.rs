@@ -169,12 +169,17 @@ impl Bundles {
     fn spread_out(&mut self, keys: &[Key]) {
         self.keys.fill(None);
         self.prints.fill(0);
-        let mut previous = None;
+        let mut has_bags = false;
         for key in keys {
             let Some(place) = place(&self.places, *key) else { continue };
-            let repeated = previous.replace(place) == Some(place);
+            let repeated = self.prints[place] != 0;
+            has_bags |= repeated;
             self.keys[place] = if repeated { None } else { Some(*key) };
-            self.prints[place] = if repeated { 0 } else { (key.mixed() >> 32) as u32 | 1 };
+            self.prints[place] = (key.mixed() >> 32) as u32 | 1;
+        }
+        if has_bags {
+            let several = self.prints.iter_mut().zip(&self.keys).filter(|(_, key)| key.is_none());
+            several.for_each(|(print, _)| *print = 0);
         }
     }
 

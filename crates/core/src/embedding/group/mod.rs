@@ -91,8 +91,10 @@ pub(super) struct Group {
     reviewed: bool,
     pinned: Vec<bool>,
     bundles: Bundles,
-    /// The row of each bundle that came last, and by which request.
-    came_last: Vec<(u32, Slot)>,
+    /// The row of each bundle that came last, and by which request; and the last request by which a row of each table
+    /// came.
+    came_last: Vec<(u32, Slot, Option<Key>)>,
+    came: Vec<u32>,
     /// Accesses so far, and the level of one that counts in full, with 32 binary places.
     time: u64,
     now: u64,
@@ -125,7 +127,8 @@ impl Group {
             rehearsal,
             reviewed: false,
             bundles: Bundles::new(&table_rows, &pinned, rows_max),
-            came_last: vec![(0, Slot(0)); BUNDLES_MAX],
+            came_last: vec![(0, Slot(0), None); BUNDLES_MAX],
+            came: vec![0; budget.tables().len()],
             pinned,
             time: 0,
             now: u64::from(Level::START.0) << 32,
@@ -173,7 +176,8 @@ impl Group {
         });
         let halvings = discount + burst;
         if self.rehearsal.sampled(key) && self.counts_in_rehearsal(last) {
-            self.rehearse(key, discount, turn);
+            let is_miss = u32::from(last.is_none());
+            self.rehearse(key, discount, turn.keys - turn.hits - is_miss, turn.keys);
         }
         self.now_level().minus(halvings)
     }
@@ -187,16 +191,11 @@ impl Group {
     }
 
     #[inline(never)]
-    fn rehearse(&mut self, key: Key, discount: u32, turn: &Turn) {
-        let others_missed = if discount == self.hit_halvings {
-            turn.keys - turn.hits
-        } else {
-            turn.keys - turn.hits - 1
-        };
+    fn rehearse(&mut self, key: Key, discount: u32, others_missed: u32, keys: u32) {
         let access = Access {
             time: self.time,
             halvings: discount,
-            missing: others_missed as f32 / turn.keys as f32,
+            missing: others_missed as f32 / keys as f32,
             rows: self.rows(),
         };
         self.reviewed |= self.rehearsal.access(key, access);
@@ -307,13 +306,20 @@ impl Group {
         }
     }
 
-    /// A row came in: it joins those of its bundle that came by the same request.
-    fn join(&mut self, slot: Slot, table: TableId, turn: &Turn) {
-        let Some(bundle) = self.bundles.bundle(table) else { return };
-        let (number, other) =
-            std::mem::replace(&mut self.came_last[usize::from(bundle)], (turn.number, slot));
-        // It may have had to go again.
-        if number == turn.number && self.store.resident(other) {
+    /// A row came in: it joins those of its bundle that came by the same request, one of each table. Those of a bag do
+    /// not belong together, and would all go with the first.
+    fn join(&mut self, slot: Slot, key: Key, turn: &Turn) {
+        let Some(bundle) = self.bundles.bundle(key.table()) else { return };
+        let came = &mut self.came[usize::from(key.table().0)];
+        if std::mem::replace(came, turn.number) == turn.number {
+            return;
+        }
+        let came_last = &mut self.came_last[usize::from(bundle)];
+        let (number, other, other_key) =
+            std::mem::replace(came_last, (turn.number, slot, Some(key)));
+        // It may have had to go again, and another have its slot.
+        let is_there = self.store.resident(other) && Some(self.store.key(other)) == other_key;
+        if number == turn.number && is_there {
             let next = std::mem::replace(&mut self.store.meta_mut(other).next, slot);
             self.store.meta_mut(slot).next = next;
         }
@@ -334,7 +340,7 @@ impl Group {
         let place = if self.pinned(key.table()) { PINNED } else { WINDOW };
         let slot = self.store.admit(place, key, weight, value, turn);
         self.store.meta_mut(slot).next = slot;
-        self.join(slot, key.table(), turn);
+        self.join(slot, key, turn);
         // While there is room, what leaves the window need not prove itself.
         while self.store.list(WINDOW).weight() > self.window_max.max(u64::from(weight)) {
             let oldest = self.store.oldest(WINDOW).expect("it weighs something");
