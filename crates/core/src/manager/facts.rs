@@ -177,10 +177,16 @@ impl Manager {
             self.here.insert(piece);
         }
         let size = self.pieces.rotating_size(chunk);
-        match self.loads.get_mut(&chunk).and_then(|load| load.arrived(bytes, size)) {
-            Some(bytes) => self.tell(now, Fact::Loading { chunk, bytes }),
-            None => Ok(Vec::new()),
+        let Some(load) = self.loads.get_mut(&chunk) else { return Ok(Vec::new()) };
+        let (news, is_whole) = (load.arrived(bytes, size), load.is_whole(size));
+        let mut orders = match news {
+            Some(bytes) => self.tell(now, Fact::Loading { chunk, bytes })?,
+            None => Vec::new(),
+        };
+        if is_whole {
+            orders.extend(self.check_loaded(now)?);
         }
+        Ok(orders)
     }
 
     /// A job has nothing left to fetch of these pieces: all that it has not read is resident.

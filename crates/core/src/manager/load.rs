@@ -27,4 +27,10 @@ impl Load {
             ByteSize(self.arrived)
         })
     }
+
+    /// Whether all of a chunk of this size has arrived, so that nobody has to say that it needs no more of it: a slow
+    /// job would say so late.
+    pub fn is_whole(&self, size: ByteSize) -> bool {
+        self.arrived >= size.0
+    }
 }

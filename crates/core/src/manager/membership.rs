@@ -125,9 +125,10 @@ impl Membership {
     }
 
     /// Whether the next batch would have to be completed by what is not open, though pieces rotate: it is
-    /// better drawn when it is needed than ahead, for another piece may be open by then.
+    /// better drawn when it is needed than ahead, for another piece may be open by then. As long as nobody answers,
+    /// none will.
     pub fn is_short(&self, sampler: &Sampler) -> bool {
-        if self.open.rotating().next().is_none() {
+        if self.tells_all || self.open.rotating().next().is_none() {
             return false;
         }
         let left: u64 = self.open.rotating().map(|piece| sampler.unread(piece)).sum();
@@ -293,6 +294,10 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        DatasetId,
+        sampler::{Layout, Plan},
+    };
 
     /// A chunk is not full before all who read it have said so: a job that was held up once must not keep the
     /// others waiting for long.
@@ -312,5 +317,31 @@ mod tests {
         assert!(!member.may_report(at(2999), false) && member.may_report(at(3000), false), "slow");
         member.begin(2);
         assert!(member.may_report(at(1001), false), "an epoch begins with directions");
+    }
+
+    /// Others come along, or the next piece is opened, only if there is a node to say so.
+    #[test]
+    fn nobody_is_waited_for_without_a_node() {
+        let halves = (0..100).map(|item| ChunkOrdinal(item / 50));
+        let layout = Layout::new(DatasetId::from_bytes([1; 32]), 2, halves).unwrap();
+        let sampler = Sampler::new(&layout, Plan::new(1, 0, 64)).unwrap();
+        let second = Duration::from_secs(1);
+        let mut member = Membership::new(1, 1, 2, vec![(ByteSize(500), 50); 2]);
+        member.begin(0);
+        member.computed(None, 640, [second, second]);
+        let answer = || Answer::Draw {
+            open: Open { first: vec![ChunkOrdinal(0)], ..Open::default() },
+            loading: Vec::new(),
+            forced: 0,
+        };
+        member.report(second, &sampler, |_| false);
+        member.answered(answer());
+        assert!(member.holds_back(&sampler), "what is open is less than a batch");
+        member.report(second * 2, &sampler, |_| false);
+        member.unanswered();
+        assert!(!member.holds_back(&sampler) && !member.is_short(&sampler));
+        member.report(second * 3, &sampler, |_| false);
+        member.answered(answer());
+        assert!(member.holds_back(&sampler), "it is back");
     }
 }

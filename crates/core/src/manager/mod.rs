@@ -102,9 +102,6 @@ pub struct Manager {
     reasons: u64,
 }
 
-/// Whoever has been silent for this part of its lease holds nobody up any more.
-const SILENT: u32 = 10;
-
 type Orders = Result<Vec<Order>, Contradiction>;
 
 impl Manager {
@@ -137,21 +134,18 @@ impl Manager {
     /// When [`Manager::tick`] has something to do, if nothing happens until then.
     pub fn next_deadline(&self) -> Option<Duration> {
         let all = self.readers.values();
-        let outside = all.clone().filter(|reader| !reader.benefit.is_cached());
+        let outside = all.filter(|reader| !reader.benefit.is_cached());
         let expiry = outside.map(|reader| reader.heard_at.saturating_add(self.lease)).min();
-        let silent = all.map(|reader| self.silent_at(reader)).filter(|at| *at > self.now).min();
+        let silent = self.members().filter_map(|job| self.rotation.silent_at(job));
+        let silent = silent.filter(|at| *at > self.now).min();
         let silent = silent.filter(|_| !self.loads.is_empty() || !self.draining.is_empty());
         [self.rotation.next_deadline(), expiry, silent].into_iter().flatten().min()
     }
 
-    fn silent_at(&self, reader: &Reader) -> Duration {
-        reader.heard_at.saturating_add(self.lease / SILENT)
-    }
-
-    /// Those who take part, and were heard of lately.
+    /// Those who take part, and were heard of lately: nobody waits for the others.
     fn awake_members(&self, now: Duration) -> impl Iterator<Item = &Reader> {
-        let awake = move |reader: &&Reader| self.silent_at(reader) > now;
-        self.readers.values().filter(|reader| reader.benefit.is_cached()).filter(awake)
+        let awake = move |job: &Job| self.rotation.silent_at(*job).is_some_and(|at| at > now);
+        self.members().filter(awake).map(|job| &self.readers[&job])
     }
 
     /// What a job draws from. One that gains nothing, or is not known, draws from nothing.
@@ -356,11 +350,15 @@ impl Manager {
 
     /// Whether what is on its way has arrived, as far as anybody needs it.
     fn check_loaded(&mut self, now: Duration) -> Orders {
-        let is_loaded = |chunk: &ChunkOrdinal| {
-            self.awake_members(now)
-                .all(|reader| self.pieces.of(*chunk).all(|piece| reader.needs_nothing_of(piece)))
+        let is_loaded = |(chunk, load): &(&ChunkOrdinal, &Load)| {
+            let needs_nothing = |reader: &Reader| {
+                self.pieces.of(**chunk).all(|piece| reader.needs_nothing_of(piece))
+            };
+            load.is_whole(self.pieces.rotating_size(**chunk))
+                || self.awake_members(now).all(needs_nothing)
         };
-        let loaded: Vec<ChunkOrdinal> = self.loads.keys().copied().filter(is_loaded).collect();
+        let loaded: Vec<ChunkOrdinal> =
+            self.loads.iter().filter(is_loaded).map(|(chunk, _)| *chunk).collect();
         let mut orders = Vec::new();
         for chunk in loaded {
             // What followed from another may have taken it away.

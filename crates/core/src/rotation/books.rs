@@ -15,6 +15,11 @@ const UNREAD_MAX: usize = 1 << 24;
 /// A load of less than one part in so many tells nothing of a whole one.
 const LEARNT_FROM: u64 = 16;
 
+/// Whoever has been silent for this part of its lease is not reckoned with until it speaks again,
+const SILENT: u32 = 10;
+/// unless it always takes long: so many times what is usual is not long for it.
+const PATIENT: u32 = 2;
+
 /// What is thought possible for a load: there is always some need before there is nothing, and an origin
 /// that has stood still for a day is not a measure for the next chunk.
 const LOAD_TIME_MIN: Duration = Duration::from_millis(10);
@@ -53,7 +58,9 @@ impl Chunk {
 /// A job, as far as its dataset's rotation is concerned.
 #[derive(Debug)]
 pub(super) struct Member {
-    lease_ends: Duration,
+    heard_at: Duration,
+    /// How long it is silent between two reports, at most and of late.
+    was_silent: Duration,
     pub unread: Vec<u64>,
     pub unread_total: u64,
     pub pace: u64,
@@ -147,11 +154,31 @@ impl Books {
     }
 
     pub fn is_alive(&self, now: Duration, job: Job) -> bool {
-        self.jobs.get(&job).is_some_and(|member| member.lease_ends > now)
+        self.jobs.get(&job).is_some_and(|member| self.lease_ends(member) > now)
     }
 
     fn live(&self, now: Duration) -> usize {
-        self.jobs.values().filter(|member| member.lease_ends > now).count()
+        self.jobs.values().filter(|member| self.lease_ends(member) > now).count()
+    }
+
+    fn lease_ends(&self, member: &Member) -> Duration {
+        member.heard_at.saturating_add(self.lease)
+    }
+
+    /// When a job that is not heard of until then is not reckoned with any more: it was killed or stopped, or does
+    /// something else.
+    pub fn silent_at(&self, member: &Member) -> Duration {
+        let long = (self.lease / SILENT).max(member.was_silent.saturating_mul(PATIENT));
+        member.heard_at.saturating_add(long)
+    }
+
+    pub fn is_silent(&self, member: &Member) -> bool {
+        self.silent_at(member) <= self.now
+    }
+
+    /// The jobs that are reckoned with.
+    pub fn awake(&self) -> impl Iterator<Item = &Member> {
+        self.jobs.values().filter(|member| !self.is_silent(member))
     }
 
     fn jobs_max(&self) -> usize {
@@ -165,7 +192,7 @@ impl Books {
     }
 
     pub fn next_expiry(&self) -> Option<Duration> {
-        self.jobs.values().map(|job| job.lease_ends).min()
+        self.jobs.values().map(|job| self.lease_ends(job)).min()
     }
 
     /// Writes a fact down, if it can be. Returns how many jobs were not heard of in time.
@@ -173,7 +200,8 @@ impl Books {
         self.check(now, fact)?;
         self.now = now;
         let before = self.jobs.len();
-        self.jobs.retain(|_, job| job.lease_ends > now);
+        let lease = self.lease;
+        self.jobs.retain(|_, job| job.heard_at.saturating_add(lease) > now);
         let expired = (before - self.jobs.len()) as u64;
         self.write(fact);
         Ok(expired)
@@ -259,7 +287,8 @@ impl Books {
         match fact {
             Fact::Joined { job } => {
                 let member = Member {
-                    lease_ends: now.saturating_add(self.lease),
+                    heard_at: now,
+                    was_silent: Duration::ZERO,
                     unread: self.sizes(),
                     unread_total: self.sizes().iter().sum(),
                     pace: 0,
@@ -370,9 +399,12 @@ impl Books {
     }
 
     fn heard(&mut self, job: Job) -> &mut Member {
-        let lease_ends = self.now.saturating_add(self.lease);
         let member = self.jobs.get_mut(&job).expect("checked before");
-        member.lease_ends = lease_ends;
+        if self.now > member.heard_at {
+            let usual = member.was_silent - member.was_silent / 8;
+            member.was_silent = usual.max(self.now - member.heard_at);
+            member.heard_at = self.now;
+        }
         member
     }
 

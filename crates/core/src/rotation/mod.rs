@@ -156,7 +156,7 @@ pub enum Order {
 /// Why a chunk goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Eviction {
-    /// No live job has unread items in it (paper: none of those who referenced it).
+    /// No job that is reckoned with has unread items in it (paper: none of those who referenced it).
     Exhausted,
     /// This job would have nothing to draw before another chunk is loaded. Others may have leftovers.
     Needed(Job),
@@ -294,6 +294,11 @@ impl Rotation {
     /// Whether a job is believed to live.
     pub fn knows(&self, now: Duration, job: Job) -> bool {
         self.books.is_alive(now, job)
+    }
+
+    /// When a job that is not heard of until then is not reckoned with any more, though it may live.
+    pub fn silent_at(&self, job: Job) -> Option<Duration> {
+        self.books.jobs.get(&job).map(|member| self.books.silent_at(member))
     }
 
     /// The jobs that are believed to live.

@@ -173,6 +173,24 @@ fn a_chunk_has_arrived_when_all_have_what_they_need() {
     manager.filled(s(8), B, &loading).unwrap();
 }
 
+/// When all of it is there, nobody has to say so: a slow job would say so late.
+#[test]
+fn a_chunk_has_arrived_when_all_of_it_is_there() {
+    let mut manager = manager(4);
+    join(&mut manager, 0, A);
+    join(&mut manager, 0, B);
+    manager.place(s(0), Choice::Chunks(2)).unwrap();
+    let loading: Vec<u32> = manager.loading().collect();
+    let (last, others) = loading.split_last().unwrap();
+    others.iter().for_each(|piece| {
+        manager.arrived(s(1), *piece, ByteSize(100)).unwrap();
+    });
+    manager.arrived(s(1), *last, ByteSize(99)).unwrap();
+    assert!(manager.loading().any(|piece| piece == *last), "a byte is missing");
+    manager.arrived(s(1), *last, ByteSize(1)).unwrap();
+    assert!(!manager.loading().any(|piece| piece == *last));
+}
+
 /// Another manager, told by jobs and nodes, goes on where the lost one was.
 #[test]
 fn a_manager_can_be_replaced() {

@@ -18,6 +18,7 @@
 //!   the end of its epoch; whole chunks that it skipped bring it along when they return.
 //! - **What comes is of use to those who need it now**, does not waste what others will need later, and
 //!   is not fetched for one slow job alone: that job may as well read through.
+//! - **Whoever is silent has no say** until it speaks again, so that a job that was stopped stops nobody else.
 
 mod outlook;
 
@@ -56,7 +57,7 @@ pub(super) fn decide(books: &mut Books) -> Option<Order> {
             return (held != Some(None)).then_some(Order::Load(next));
         }
         let chunk = done.find(|chunk| outlook.may_take(need, *chunk, next))?;
-        let is_exhausted = books.wanted(chunk) == 0;
+        let is_exhausted = books.awake().all(|member| member.unread_of(chunk) == 0);
         let why = if is_exhausted { Eviction::Exhausted } else { Eviction::Needed(need.job) };
         Some(Order::Evict { chunk, why })
     });
@@ -87,7 +88,7 @@ fn settle(books: &mut Books) {
 fn rotating_max(books: &Books) -> usize {
     let room = books.budget.min(books.chunks.len());
     let is_filling = books.resident().count() < room;
-    let is_shared = books.jobs.len() >= 2 && room < books.chunks.len();
+    let is_shared = books.awake().count() >= 2 && room < books.chunks.len();
     if room >= ROTATING && (is_filling || is_shared) { ROTATING } else { 0 }
 }
 

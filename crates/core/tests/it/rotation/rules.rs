@@ -13,6 +13,7 @@ const SIZE: ByteSize = ByteSize(1000);
 const LEASE: Duration = Duration::from_mins(5);
 const A: Job = Job(1);
 const B: Job = Job(2);
+const C: Job = Job(3);
 
 /// A rotation whose every order is carried out at once, and its clock.
 struct Bench {
@@ -158,6 +159,38 @@ fn chunks_rotate_only_for_those_who_share() {
     assert!(bench.rotation.open(B).is_err());
     assert_eq!(bench.rotation.counters().leases_expired, 1);
     assert_eq!(bench.rotation.counters().evicted_needed, 0);
+}
+
+/// "Whoever is silent has no say until it speaks again": others neither wait for it nor share with it, though it is
+/// believed to live; one that always takes that long is not silent.
+#[test]
+fn a_job_that_was_stopped_stops_nobody_else() {
+    for usually in [1, 20] {
+        let mut bench = Bench::new(Policy::ByNeed, 6, 2);
+        for job in [A, B, C] {
+            bench.tell(Fact::Joined { job });
+        }
+        bench.tell(Fact::Found { chunk: chunk(5) });
+        for _ in 0..2 {
+            bench.later(usually);
+            for (job, number) in [A, B, C].into_iter().flat_map(|job| [(job, 0), (job, 5)]) {
+                bench.progress(job, chunk(number), 100, 10);
+            }
+        }
+        assert_eq!(bench.resident(), chunks([0, 5]));
+        bench.take_orders();
+        for (number, job) in [(0, A), (0, B), (5, A), (5, B)] {
+            bench.reads(job, chunk(number));
+        }
+        assert_eq!(bench.take_orders(), [], "C has nearly done with them");
+        bench.later(31);
+        bench.progress(A, chunk(1), SIZE.0, 10);
+        bench.progress(B, chunk(1), SIZE.0, 10);
+        let orders = bench.take_orders();
+        let has_gone = orders.iter().any(|order| matches!(order, Order::Evict { .. }));
+        assert_eq!(has_gone, usually == 1, "{orders:?}");
+        assert!(bench.rotation.open(C).is_ok(), "it may come back");
+    }
 }
 
 /// Two jobs at two chunks that both are loaded; then each has read some of them.

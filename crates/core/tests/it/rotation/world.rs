@@ -226,11 +226,10 @@ impl World {
         }
         let Order::Evict { chunk, why } = order else { return };
         let index = chunk.0 as usize;
-        let known = |worker: &&Worker| self.is_known(worker);
-        let mut live = self.workers.iter().filter(known);
+        let mut awake = self.workers.iter().filter(|worker| self.is_awake(worker));
         match (why, self.plan.policy) {
             (Eviction::Exhausted, Policy::ByNeed) => {
-                assert!(live.all(|worker| worker.reported[index] == 0), "somebody needs it");
+                assert!(awake.all(|worker| worker.reported[index] == 0), "somebody needs it");
             }
             (Eviction::Exhausted, Policy::Paper { .. }) => {
                 let readers = self.marked[index].as_ref().expect("marked before");
@@ -261,10 +260,19 @@ impl World {
         }
     }
 
+    fn job(&self, worker: &Worker) -> Job {
+        Job(self.workers.iter().position(|other| std::ptr::eq(other, worker)).unwrap() as u64)
+    }
+
     /// Whether the rotation still believes in a job.
     fn is_known(&self, worker: &Worker) -> bool {
-        let index = self.workers.iter().position(|other| std::ptr::eq(other, worker)).unwrap();
-        self.rotation.jobs().any(|job| job.0 == index as u64)
+        let job = self.job(worker);
+        self.rotation.jobs().any(|known| known == job)
+    }
+
+    /// And whether it reckons with it.
+    fn is_awake(&self, worker: &Worker) -> bool {
+        self.rotation.silent_at(self.job(worker)).is_some_and(|at| at > self.now())
     }
 
     /// What is open to a job would last less long than loading a chunk takes.
@@ -273,8 +281,7 @@ impl World {
         let unread = |chunk: ChunkOrdinal| f64::from(needy.reported[chunk.0 as usize]);
         let total: f64 = needy.reported.iter().map(|items| f64::from(*items)).sum();
         let rest = total - held.iter().map(|chunk| unread(*chunk)).sum::<f64>();
-        let index = self.workers.iter().position(|worker| std::ptr::eq(worker, needy)).unwrap();
-        let Open { first, then, .. } = self.rotation.open(Job(index as u64)).expect("it lives");
+        let Open { first, then, .. } = self.rotation.open(self.job(needy)).expect("it lives");
         let open: f64 = first.into_iter().chain(then).map(unread).sum();
         let pace = needy.plan.paces.iter().map(|(_, pace)| *pace).fold(0.0, f64::max);
         let lasts = open * total / (pace * rest);
