@@ -106,8 +106,8 @@ class Given(Order):
         if batches * self.batch >= len(self) + self.batch:
             raise StateError(f"the state is of {batches} batches, which there are not")
         seen = state.get("seen")
-        if not isinstance(seen, bytes | int | None):
-            raise StateError("the state is not one of forebay.DataLoader's, or is damaged")
+        if not isinstance(seen, bytes | None):
+            seen = number(state, "seen")
         self._pending = None if seen is None else (batches, seen)
         self.current = None
 

@@ -152,6 +152,8 @@ class DataLoader(data.DataLoader[Any]):
             self._order: Order = order_of
         self._clock = _Clock()
         self._hits = _Hits(dataset)
+        #: Of the epoch that persistent workers read.
+        self._generation = 0
         is_plain = isinstance(dataset, Dataset) and dataset.gives_views
         if is_plain and batch_size is not None and options.get("collate_fn") is None:
             raise ValueError(
@@ -180,7 +182,9 @@ class DataLoader(data.DataLoader[Any]):
         return {**self.__dict__, "_iterator": None}
 
     def __iter__(self) -> Any:
-        return _Iteration(self, self._order.begin(), super().__iter__())
+        epoch = self._order.begin()
+        self._generation += 1
+        return _Iteration(self, epoch, super().__iter__())
 
     def _get_iterator(self) -> Any:
         """What PyTorch's ``__iter__`` calls: its own iterator, or one that survives its workers."""
@@ -189,7 +193,7 @@ class DataLoader(data.DataLoader[Any]):
         dataset: Any = self.dataset
         # Nothing of the loader itself, which may keep this iterator.
         return _workers.SurvivingIterator(
-            self, dataset.count_worker_restart, self._order.holds_back
+            self, dataset.count_worker_restart, self._order.holds_back, self._order.draw
         )
 
     @property
@@ -424,7 +428,10 @@ class _Iteration:
         #: Batches that the node was asked for ahead.
         self._asked: list[list[int]] = []
         self._loader, self._epoch, self._inner = loader, epoch, inner
+        self._generation = loader._generation
         self._clock = loader._clock
+        #: Until when it was counted how long the user has waited.
+        self._counted = 0.0
         #: When the last batch was asked for, and how long it was waited for.
         self._last: tuple[float, float] | None = None
         self._fenced: ForebayError | None = None
@@ -440,15 +447,30 @@ class _Iteration:
         return len(self._inner)
 
     def __next__(self) -> Any:
-        entered = time.perf_counter()
+        if self._epoch.has_ended:
+            raise StopIteration
+        self._check_workers()
+        self._counted = entered = time.perf_counter()
         self._has_computed(entered)
-        self._prepare()
         try:
+            self._prepare()
             with self._hold():
                 return self._take(entered)
         except StopIteration:
             self._end()
             raise
+        finally:
+            self._count_stall()
+
+    def _check_workers(self) -> None:
+        """What persistent workers read is the epoch that was begun last, and nobody else's."""
+        loader = self._loader
+        if loader.persistent_workers and loader._generation != self._generation:
+            raise RuntimeError(
+                "another epoch was begun with the same persistent workers, which have left this"
+                " one; go on with the iterator of that one, or give persistent_workers=False, so"
+                " that every iterator has workers of its own"
+            )
 
     def _take(self, entered: float) -> Any:
         given = self._given()
@@ -475,15 +497,14 @@ class _Iteration:
         take that for the end of the epoch.
         """
         epoch, inner = self._epoch, self._inner
-        if epoch.has_ended:
-            return
         if self._fenced is not None:
             raise self._fenced
         self._loader._order.current = epoch
         if self._loader.num_workers == 0:
             with held():
-                if epoch.give_back() and hasattr(inner, "_sampler_iter"):
-                    # PyTorch may have drawn the last of them, and would not ask again.
+                epoch.give_back()
+                if hasattr(inner, "_sampler_iter"):
+                    # A Ctrl-C may have ended the last one, or have come after all was drawn.
                     inner._sampler_iter = iter(inner._index_sampler)
         self._report()
         epoch.fill()
@@ -507,6 +528,7 @@ class _Iteration:
         self._report()
         waited = time.perf_counter() - began
         self._epoch.waited(waited)
+        self._count_stall()
         self._clock.waited += waited
         self._epoch.fill()
 
@@ -536,13 +558,18 @@ class _Iteration:
         return given
 
     def _has_yielded(self, entered: float) -> None:
-        stalled = time.perf_counter() - entered
-        self._last = (entered, stalled)
-        self._clock.batches += 1
-        self._clock.stalled += stalled
-        items = self._epoch.yielded()
-        self._clock.items += items
-        self._loader._order.dataset.given += items
+        with held():
+            self._last = (entered, time.perf_counter() - entered)
+            items = self._epoch.yielded()
+            self._clock.batches += 1
+            self._clock.items += items
+            self._loader._order.dataset.given += items
+
+    def _count_stall(self) -> None:
+        """Whatever ends the waiting: also a Ctrl-C, or the epoch's end."""
+        now = time.perf_counter()
+        self._clock.stalled += now - self._counted
+        self._counted = now
 
     def _has_computed(self, now: float) -> None:
         """The user asks for the next batch: the last one is done with."""
@@ -555,12 +582,11 @@ class _Iteration:
 
     def _end(self) -> None:
         epoch = self._epoch
-        if not epoch.has_ended:
-            if not epoch.is_exhausted:
-                raise RuntimeError(
-                    "the epoch was interrupted while a batch was drawn; go on with load_state_dict"
-                )
-            epoch.has_ended = True
-            self._give_up()
-            self._loader._hits.end()
-            epoch.report()
+        if not epoch.is_exhausted:
+            raise RuntimeError(
+                "the epoch was interrupted while a batch was drawn; go on with load_state_dict"
+            )
+        epoch.has_ended = True
+        self._give_up()
+        self._loader._hits.end()
+        epoch.report()

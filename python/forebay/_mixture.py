@@ -8,9 +8,10 @@ them is random. Which of a dataset's items takes the place is for its own order 
 from __future__ import annotations
 
 import hashlib
+import math
 from bisect import bisect_right
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -20,7 +21,10 @@ from forebay._dataset import Dataset, PastCache
 from forebay._drawn import Substitute
 from forebay._interrupts import held
 from forebay._native import Layout, StateError
-from forebay._orders import AHEAD_MIN, Epoch, Order, number
+from forebay._orders import AHEAD_MIN, Epoch, Order, is_number, number
+
+#: What a mixture is made of.
+MEANT = "a mixture is of forebay.Datasets: Mixture([(a, 0.7), (b, 0.3)])"
 
 
 class Mixture:
@@ -44,15 +48,17 @@ class Mixture:
     8
     """
 
-    def __init__(self, parts: Sequence[tuple[Dataset, float]]) -> None:
-        is_pairs = all(isinstance(part, Sequence) and len(part) == 2 for part in parts)
-        if not parts or not is_pairs or any(not isinstance(part, Dataset) for part, _ in parts):
-            raise TypeError("a mixture is of forebay.Datasets: Mixture([(a, 0.7), (b, 0.3)])")
-        if any(not weight > 0 or len(part) == 0 for part, weight in parts):
+    def __init__(self, parts: Iterable[tuple[Dataset, float]]) -> None:
+        pairs = [checked(part) for part in parts]
+        if not pairs:
+            raise TypeError(MEANT)
+        if any(not is_weight(weight) or len(part) == 0 for part, weight in pairs):
             raise ValueError("every part of a mixture has items, and a weight above 0")
-        total = sum(weight for _, weight in parts)
-        self.parts = [part for part, _ in parts]
-        self.weights = [weight / total for _, weight in parts]
+        total = sum(weight for _, weight in pairs)
+        if not is_weight(total):
+            raise ValueError("the weights of a mixture are too large to be added up")
+        self.parts = [part for part, _ in pairs]
+        self.weights = [weight / total for _, weight in pairs]
         #: Where each part's items begin among all, and where the last ones end.
         self.starts = [0, *accumulate(len(part) for part in self.parts)]
         #: Items that loaders have given to their users.
@@ -154,6 +160,21 @@ class Mixture:
     def count_worker_restart(self) -> None:
         """A loader has replaced its workers, because one of them died."""
         self.parts[0].count_worker_restart()
+
+
+def checked(part: Any) -> tuple[Dataset, Any]:
+    """A dataset and its weight, whatever that is."""
+    if not isinstance(part, Sequence) or len(part) != 2 or not isinstance(part[0], Dataset):
+        raise TypeError(MEANT)
+    return part[0], part[1]
+
+
+def is_weight(weight: Any) -> bool:
+    """Whether shares can be computed from it."""
+    try:
+        return math.isfinite(weight) and weight > 0
+    except (TypeError, OverflowError):
+        return False
 
 
 def moved(item: int, by: int) -> int:
@@ -292,6 +313,10 @@ class MixtureOrder(Order):
             for name in ("parts", "drawn"):
                 if not isinstance(state.get(name), list) or len(state[name]) != count:
                     raise StateError("the state is of another mixture, or is damaged")
+            if not all(map(is_number, state["drawn"])):
+                raise StateError("the state is damaged: so many items are given by no mixture")
+            if not all(isinstance(part, Mapping) for part in state["parts"]):
+                raise StateError("the state is damaged: its parts are none of a mixture")
         for at, order in enumerate(self.parts):
             order.load([dict(state["parts"][at]) for state in states])
         self._pending = [sum(state["drawn"][at] for state in states) for at in range(count)]

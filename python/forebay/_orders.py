@@ -16,13 +16,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from itertools import islice
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch.utils import data
 
 from forebay._dataset import Dataset
-from forebay._interrupts import let_through
+from forebay._interrupts import held, let_through
 from forebay._native import ForebayError, LookAhead, StateError
 from forebay._wrap import Wrapped
 
@@ -64,14 +64,21 @@ class Epoch(ABC):
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
 
-    def take(self) -> list[int] | None:
-        """The next batch for a worker; ``None`` at the end."""
+    def draw(self) -> None:
+        """Have a batch drawn, if there is another. Whoever has done this before PyTorch asks for
+        it is not interrupted inside of its generators, which would end with that.
+        """
         if not self._ahead:
             self.fill(at_least=1)
+
+    def take(self) -> list[int] | None:
+        """The next batch for a worker; ``None`` at the end."""
+        self.draw()
         if not self._ahead:
             self.is_exhausted = True
             return None
-        self._taken.append(self._ahead.popleft())
+        with held():
+            self._taken.append(self._ahead.popleft())
         return self._taken[-1]
 
     def after_next(self) -> list[list[int]]:
@@ -93,16 +100,11 @@ class Epoch(ABC):
         """Others were waited for."""
         return
 
-    def give_back(self) -> bool:
-        """What was asked for and did not arrive comes again: a Ctrl-C has ended the wait for it.
-        Says whether there was any.
-        """
-        if not self._taken:
-            return False
-        self.is_exhausted = False
+    def give_back(self) -> None:
+        """What was asked for and did not arrive comes again: a Ctrl-C has ended the wait for it."""
         while self._taken:
+            self.is_exhausted = False
             self._ahead.appendleft(self._taken.pop())
-        return True
 
     def yielded(self) -> int:
         """The user was given the oldest batch; says how many items it has."""
@@ -177,6 +179,11 @@ class Order(ABC):
         """Whether the current epoch does."""
         epoch = self.current_here
         return epoch is not None and epoch.holds_back()
+
+    def draw(self) -> None:
+        """Have the current epoch draw."""
+        if (epoch := self.current_here) is not None:
+            epoch.draw()
 
     def begin(self) -> Epoch:
         """Begin the next epoch."""
@@ -254,9 +261,14 @@ def seed_of(generator: torch.Generator | None) -> int:
 def number(state: dict[str, Any], name: str) -> int:
     """A number of a state."""
     value = state.get(name)
-    if not isinstance(value, int) or value < 0:
+    if not is_number(value):
         raise StateError("the state is not one of forebay.DataLoader's, or is damaged")
     return value
+
+
+def is_number(value: Any) -> TypeGuard[int]:
+    """Whether a state may hold it, and the core count on from there."""
+    return isinstance(value, int) and 0 <= value < 1 << 63
 
 
 def checksum(state: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import select
 import shutil
 import signal
@@ -137,6 +138,9 @@ def locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+#: Lines of a log begin with the time.
+_LOGGED = re.compile(r"\d{4}-\d\d-\d\dT")
+
 #: The environment's credentials begin like this. Who shares a node shares none of them with it.
 SECRETS = ("AWS_", "AZURE_", "GOOGLE_")
 
@@ -177,9 +181,14 @@ def start(
             return
     child.kill()
     child.wait()
+    raise ForebayError(_reason(log) or f"it does not say why it is not ready; see `{log}`")
+
+
+def _reason(log: Path) -> str:
+    """Why a process could not start, by its own account: the last line that is not of its log."""
     lines = log.read_text(errors="replace").strip().splitlines()
-    said = lines[-1].removeprefix("error: ") if lines else f"it said nothing; see `{log}`"
-    raise ForebayError(said)
+    said = [line for line in lines if not _LOGGED.match(line)]
+    return said[-1].removeprefix("error: ") if said else ""
 
 
 def _reap() -> None:

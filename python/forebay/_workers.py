@@ -70,7 +70,8 @@ class SurvivingIterator:
     """What a loader with workers iterates with; a worker's death is an event, not an error.
 
     Whoever is interrupted and goes on is given what was pending then by new workers. While
-    ``holds_back`` says so, workers are given no more batches, as long as they have any.
+    ``holds_back`` says so, workers are given no more batches, as long as they have any. ``draw`` is
+    called before one is asked for, and may be interrupted; the asking may not.
     """
 
     def __init__(
@@ -78,12 +79,13 @@ class SurvivingIterator:
         loader: DataLoader[Any],
         on_restart: Callable[[], None],
         holds_back: Callable[[], bool],
+        draw: Callable[[], None],
     ) -> None:
         # A copy: the loader may keep this iterator, and in a cycle workers are not ended in order.
         self._loader = copy.copy(loader)
-        self._on_restart, self._holds_back = on_restart, holds_back
+        self._on_restart, self._holds_back, self._draw = on_restart, holds_back, draw
         with held():
-            self._workers = _Workers(loader, holds_back)
+            self._workers = _Workers(loader, holds_back, draw)
         self._workers.prime()
         self._deaths = 0
 
@@ -154,7 +156,7 @@ class SurvivingIterator:
         with held():
             old.abandon()
             again = [*old.pending.values(), *old.again]
-            new = _Workers(as_it_is, self._holds_back, again, old.given)
+            new = _Workers(as_it_is, self._holds_back, self._draw, again, old.given)
             new._index_sampler = old._index_sampler
             self._workers = new
             new.prime()
@@ -190,18 +192,18 @@ class _Workers(_MultiProcessingDataLoaderIter):
         self,
         loader: Any,
         holds_back: Callable[[], bool],
+        draw: Callable[[], None],
         again: Iterable[Any] = (),
         given: int = 0,
     ) -> None:
-        self._holds_back, self._has_held_back = holds_back, False
+        self._holds_back, self._draw, self._has_held_back = holds_back, draw, False
         #: What was given to workers and not yielded yet, by PyTorch's number.
         self.pending: dict[int, Any] = {}
         self.again = deque(again)  # about as many as are given out at first, so soon empty
         self._arrived = 0
         #: Batches that were handed over, or whose error was.
         self.given = given
-        #: Whether nothing was interrupted midway, so that PyTorch's books are right.
-        self.is_whole = False
+        self._is_whole = False
         #: The number of the batch that is about to be yielded, or its error.
         self._outcome: int | None = None
         self._is_primed = False
@@ -210,6 +212,13 @@ class _Workers(_MultiProcessingDataLoaderIter):
         self._arena = arena(loader.num_workers)
         super().__init__(_But(loader, collate_fn=Packing(loader.collate_fn, self._arena)))
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing was interrupted midway, so that PyTorch's books are right; in a forked
+        child they are of workers that are not its own.
+        """
+        return self._is_whole and self._pid == os.getpid()
+
     def prime(self) -> None:
         """Give out the first batches. PyTorch does this while it makes workers; but then, whoever
         is interrupted has drawn from the order for nothing.
@@ -217,7 +226,7 @@ class _Workers(_MultiProcessingDataLoaderIter):
         self._is_primed = True
         for _ in range(self._ahead):
             self._try_put_index()
-        self.is_whole = True
+        self._is_whole = True
 
     def top_up(self) -> None:
         """Give out as many as PyTorch would, had nothing been held back."""
@@ -230,7 +239,7 @@ class _Workers(_MultiProcessingDataLoaderIter):
 
     def take(self) -> Any:
         """The next batch: it is pending until all has been done for it but the handing over."""
-        self.is_whole, self._outcome = False, None
+        self._is_whole, self._outcome = False, None
         try:
             batch = next(self)
         except WorkerDied:
@@ -246,7 +255,7 @@ class _Workers(_MultiProcessingDataLoaderIter):
         if self._outcome is not None:
             del self.pending[self._outcome]
             self.given += 1
-        self.is_whole = True
+        self._is_whole = True
 
     def forget(self) -> None:
         """Another epoch begins: nothing is pending."""
@@ -255,10 +264,12 @@ class _Workers(_MultiProcessingDataLoaderIter):
         self._sampler_iter = iter(self._index_sampler)
 
     def abandon(self) -> None:
-        """Kill all workers, and leave their queues and locks alone."""
+        """Kill all workers, and leave their queues and locks alone; a fork leaves them, too."""
         self._shutdown = True
-        self.is_whole = False
+        self._is_whole = False
         self._unwatch()
+        if self._pid != os.getpid():
+            return
         for worker in self._workers:
             worker.kill()
         for worker in self._workers:
@@ -274,10 +285,10 @@ class _Workers(_MultiProcessingDataLoaderIter):
         if first_iter:
             self._unwatch()
             self._worker_pids_set = False
-        self.is_whole = False
+        self._is_whole = False
         self.pending.clear()
         super()._reset(loader, first_iter)
-        self.is_whole = self._is_primed
+        self._is_whole = self._is_primed
 
     def _next_index(self) -> Any:
         if not self._is_primed:
@@ -285,7 +296,11 @@ class _Workers(_MultiProcessingDataLoaderIter):
         if self.pending and not self.again and self._holds_back():
             self._has_held_back = True
             raise StopIteration  # PyTorch takes that for the end, but asks again all the same
-        index = self.again.popleft() if self.again else super()._next_index()  # type: ignore[no-untyped-call]
+        if self.again:
+            index = self.again.popleft()
+        else:
+            self._draw()
+            index = super()._next_index()  # type: ignore[no-untyped-call]
         self.pending[self._send_idx] = index
         return index
 

@@ -28,7 +28,7 @@ class Workers(data.DataLoader[Any]):
     def _get_iterator(self) -> Any:
         from forebay._workers import SurvivingIterator
 
-        return SurvivingIterator(self, lambda: None, lambda: False)
+        return SurvivingIterator(self, lambda: None, lambda: False, lambda: None)
 
 
 def is_same(one: Any, other: Any) -> bool:

@@ -8,10 +8,14 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import random
+import signal
+import threading
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from harness import ITEMS, World
+from harness import CONTENTS, ITEMS, World
 
 import forebay
 from forebay._drawn import SubstituteEpoch
@@ -75,6 +79,74 @@ def test_workers_go_on_with_what_they_have(world: World, monkeypatch: pytest.Mon
     is_behind = False
     next(batches)
     assert len(epoch._taken) == 4, "two workers with two batches each"
+
+
+@pytest.mark.parametrize("moment", [1, 3, 5, 7])
+def test_ctrl_c_while_workers_are_topped_up(
+    world: World, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    """Promise 2: whoever catches it and goes on is given everything. Meanwhile more batches are
+    drawn at once than at any other time, and the agent is told of each.
+    """
+    is_behind = False
+    monkeypatch.setattr(SubstituteEpoch, "_is_better_drawn_later", lambda _: is_behind)
+    monkeypatch.setattr(SubstituteEpoch, "_is_managed", True)
+    loader = forebay.DataLoader(
+        world.dataset(cache=None),
+        batch_size=8,
+        shuffle=True,
+        collate_fn=list,
+        num_workers=2,
+        prefetch_factor=4,
+    )
+    batches = iter(loader)
+    items = next(batches)
+    epoch = loader._order.current
+    assert epoch is not None
+    is_behind = True
+    while len(epoch._ahead) + len(epoch._taken) > 1:
+        items += next(batches)
+    is_behind = False
+    told, want = 0, forebay.Dataset.want
+
+    def interrupted(dataset: forebay.Dataset, items: Sequence[int]) -> None:
+        nonlocal told
+        told += 1
+        if told == moment:
+            signal.raise_signal(signal.SIGINT)
+        want(dataset, items)
+
+    monkeypatch.setattr(forebay.Dataset, "want", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    items += [item for batch in batches for item in batch]
+    assert Counter(items) == Counter(CONTENTS)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_was_waited_for_others_is_part_of_all_waiting(
+    world: World, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """Also if it was in vain."""
+    is_behind = False
+    monkeypatch.setattr(SubstituteEpoch, "_is_better_drawn_later", lambda _: is_behind)
+    monkeypatch.setattr(SubstituteEpoch, "_is_managed", True)
+    loader = forebay.DataLoader(
+        world.dataset(cache=None), 16, shuffle=True, collate_fn=list, num_workers=workers
+    )
+    batches = iter(loader)
+    next(batches)
+    epoch = loader._order.current
+    assert epoch is not None
+    is_behind = True
+    while epoch._ahead or epoch._taken:
+        next(batches)
+    before = loader.stats()["stall_seconds"]
+    threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    stats = loader.stats()
+    assert 0.3 < stats["waited_seconds"] <= stats["stall_seconds"] - before
 
 
 def test_workers_end_with_their_loader(world: World) -> None:

@@ -7,6 +7,7 @@ which is what a terminal interrupts. A job ends as any Python program does.
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -20,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import harness
@@ -27,6 +29,7 @@ import pytest
 from harness import CONTENTS, ITEMS, World
 
 import forebay
+from forebay import _orders
 
 #: Moments that are tried: before the agent is there, while it starts, amidst epochs, at the end.
 MOMENTS = int(os.environ.get("MOMENTS", "8"))
@@ -241,6 +244,39 @@ def test_ctrl_c_in_the_last_batch(world: World, options: Any) -> None:
     items, caught = rest_of(iter(loader_of(dataset, **ALONE, **options)))
     assert caught == 1
     assert Counter(items) == Counter(CONTENTS)
+
+
+def test_ctrl_c_at_any_step_of_the_drawing(world: World) -> None:
+    """Without workers nothing is held meanwhile: the sampler may end with it."""
+    watched = {_orders.Epoch.take.__code__, _orders.Items.__iter__.__code__}
+    dataset = world.dataset(cache=None)
+    for moment in itertools.count(1):
+        steps = itertools.count(1)
+
+        def traced(
+            frame: FrameType, event: str, _: Any, steps: Any = steps, moment: int = moment
+        ) -> Any:
+            if frame.f_code not in watched:
+                return None
+            frame.f_trace_opcodes = True
+            if event == "opcode" and next(steps) == moment:
+                ctrl_c()
+            return traced
+
+        epoch = iter(loader_of(dataset, batch_size=64, **ALONE))
+        items = next(epoch)
+        before = sys.gettrace()
+        sys.settrace(traced)
+        try:
+            items += next(epoch)
+            break
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        rest, _ = rest_of(epoch)
+        assert Counter(items + rest) == Counter(CONTENTS), f"step {moment}"
+    assert moment > 20
 
 
 def test_persistent_workers_go_on_after_an_epoch_that_never_began(world: World) -> None:

@@ -377,3 +377,23 @@ def test_a_program_that_is_not_there_is_named(
     monkeypatch.setenv("FOREBAY_BIN", "/nowhere/forebay")
     with pytest.raises(forebay.ForebayError, match="FOREBAY_BIN is `/nowhere/forebay`"):
         world.dataset(cache=None)[3]
+
+
+def test_what_a_process_has_logged_is_no_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged = "2026-11-17T21:28:09.415964Z  INFO forebay_flash::io: I/O by io_uring"
+    program, log = tmp_path / "forebay", tmp_path / "log"
+    monkeypatch.setenv("FOREBAY_BIN", str(program))
+    for said, told in (
+        (["error: the disk is full", logged], "^the disk is full$"),
+        ([logged, "error: the disk is full"], "^the disk is full$"),
+        (["no such library"], "^no such library$"),
+        ([logged], f"does not say why.*`{log}`"),
+        ([], f"does not say why.*`{log}`"),
+    ):
+        lines = "".join(f"echo '{line}' >&2\n" for line in said)
+        program.write_text(f"#!/bin/sh\n{lines}")
+        program.chmod(0o700)
+        with pytest.raises(forebay.ForebayError, match=told):
+            _processes.start([], log)

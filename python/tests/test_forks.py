@@ -47,13 +47,15 @@ def forked(run: Callable[[], bool], generations: int = 1) -> Iterator[None]:
     telling, tell = os.pipe()
     child = os.fork()
     if child == 0:
-        for _ in range(1, generations):
-            if os.fork() > 0:
-                os._exit(0)
-        os.close(go)
-        os.read(going, 1)
-        os.write(tell, b"right" if run() else b"wrong")
-        os._exit(0)
+        try:
+            for _ in range(1, generations):
+                if os.fork() > 0:
+                    os._exit(0)
+            os.close(go)
+            os.read(going, 1)
+            os.write(tell, b"right" if run() else b"wrong")
+        finally:
+            os._exit(0)
     os.close(going)
     os.close(tell)
     try:
@@ -159,3 +161,30 @@ def test_a_child_does_not_wait_for_what_another_thread_was_doing(
             pass
         may_go_on.set()
         thread.join()
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("begins_anew", [False, True])
+def test_a_forked_child_goes_on_with_workers_of_its_own(
+    world: World, persistent: bool, begins_anew: bool
+) -> None:
+    """And its parent with those that it has."""
+    options: dict[str, Any] = {**FORK, "num_workers": 2, "persistent_workers": persistent}
+    dataset = world.dataset(cache=None)
+    loader = forebay.DataLoader(dataset, 16, shuffle=True, collate_fn=list, **options)
+    arriving = iter(loader)
+    items = [*next(arriving), *next(arriving)]
+
+    def is_given_all() -> bool:
+        signal.alarm(60)
+        batches = loader if begins_anew else arriving
+        given = [] if begins_anew else items
+        return Counter([*given, *(item for batch in batches for item in batch)]) == Counter(
+            CONTENTS
+        )
+
+    with forked(is_given_all):
+        pass
+    assert Counter([*items, *(item for batch in arriving for item in batch)]) == Counter(CONTENTS)
+    assert loader.stats()["workers_restarted"] == 0
+    assert len(list(loader)) == 13

@@ -165,6 +165,36 @@ def test_drop_last_and_persistent_workers(world: World) -> None:
     assert loader.batch_size == 16
 
 
+@pytest.mark.parametrize("order", ["strict", "substitute"])
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_persistent_workers_read_the_epoch_that_was_begun_last(
+    world: World, order: Any, has_ended: bool
+) -> None:
+    """Whoever still has an iterator of a former one takes nothing of it."""
+
+    def loader_of() -> forebay.DataLoader:
+        options = {**WORKERS[1], "persistent_workers": True}
+        dataset = world.dataset(cache=None)
+        return forebay.DataLoader(
+            dataset, 16, shuffle=True, order=order, collate_fn=list, **options
+        )
+
+    loader = loader_of()
+    former = iter(loader)
+    items_of(former) if has_ended else next(former)
+    latter = iter(loader)
+    items = next(latter)
+    if has_ended:
+        assert next(former, None) is None
+    else:
+        with pytest.raises(RuntimeError, match=r"same persistent workers.*give persistent"):
+            next(former)
+    resumed = loader_of()
+    resumed.load_state_dict(loader.state_dict())
+    for rest in (latter, resumed):
+        assert is_every_item_once([*items, *items_of(rest)])
+
+
 def test_a_sampler_of_ones_own_is_honoured(world: World) -> None:
     dataset = world.dataset()
     loader = forebay.DataLoader(dataset, batch_size=2, sampler=[3, 1, 2], collate_fn=list)

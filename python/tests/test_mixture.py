@@ -15,6 +15,7 @@ from harness import CONTENTS, ITEMS, World
 from torch.utils import data
 
 import forebay
+from forebay._orders import checksum
 
 OTHERS = [f"another {item}".encode() for item in range(60)]
 
@@ -66,6 +67,31 @@ def test_a_mixture_is_resumed(mixture: forebay.Mixture, workers: int) -> None:
         loader_of(other).load_state_dict(first.state_dict())
     with pytest.raises(forebay.StateError, match="batches of 16"):
         loader_of(mixture, batch_size=4).load_state_dict(first.state_dict())
+
+
+def test_the_parts_of_a_mixture_may_come_one_by_one(mixture: forebay.Mixture) -> None:
+    again = forebay.Mixture(zip(mixture.parts, mixture.weights, strict=True))
+    assert again.id == mixture.id
+    assert list(loader_of(again)) == list(loader_of(mixture))
+
+
+def test_states_that_no_mixture_has_are_refused(mixture: forebay.Mixture) -> None:
+    loader = loader_of(mixture)
+    next(iter(loader))
+    state = loader.state_dict()
+    wrong: list[dict[str, Any]] = [
+        {"drawn": ["a", None]},
+        {"drawn": [-1, 4]},
+        {"drawn": [1 << 64, 4]},
+        {"drawn": [12]},
+        {"parts": [1, 2]},
+        {"parts": [{}, {}]},
+        {"parts": [{**part, "epoch": 1 << 64} for part in state["parts"]]},
+    ]
+    for said in wrong:
+        made = {**state, **said}
+        with pytest.raises(forebay.StateError):
+            loader_of(mixture).load_state_dict({**made, "checksum": checksum(made)})
 
 
 def test_ranks_of_a_mixture_are_equal(mixture: forebay.Mixture) -> None:
@@ -139,8 +165,16 @@ def test_mixtures_that_make_no_sense(mixture: forebay.Mixture) -> None:
     part = mixture.parts[0]
     with pytest.raises(ValueError, match="weight above 0"):
         forebay.Mixture([(part, 0.0)])
-    with pytest.raises(TypeError, match="Datasets"):
-        forebay.Mixture([([1, 2], 1.0)])  # type: ignore[list-item]
+    weights: list[Any] = [float("inf"), float("nan"), 10**400, "0.7", None, [1]]
+    for weight in weights:
+        with pytest.raises(ValueError, match="weight above 0"):
+            forebay.Mixture([(part, 1.0), (part, weight)])
+    with pytest.raises(ValueError, match="too large"):
+        forebay.Mixture([(part, 1e308), (part, 1e308)])
+    wrong: list[Any] = [[([1, 2], 1.0)], [], iter([]), [part], part]
+    for parts in wrong:
+        with pytest.raises(TypeError, match="Datasets"):
+            forebay.Mixture(parts)
     with pytest.raises(ValueError, match="shuffle=True"):
         forebay.DataLoader(mixture)
     with pytest.raises(IndexError):

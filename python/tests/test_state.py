@@ -15,6 +15,7 @@ import torch
 from harness import CONTENTS, ITEMS, World
 
 import forebay
+from forebay._orders import checksum
 
 ORDERS: list[dict[str, Any]] = [
     {"shuffle": True},
@@ -341,6 +342,25 @@ def test_damage_to_a_state_is_noticed(world: World, options: Any) -> None:
     again = loader_of(dataset, **options)
     again.load_state_dict(resorted)
     assert len(flat(again)) == ITEMS - 80
+
+
+@pytest.mark.parametrize("options", ORDERS, ids=NAMES)
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_numbers_that_no_loader_counts_to_are_refused(
+    world: World, options: Any, has_begun: bool
+) -> None:
+    """However they came there: the checksum is right."""
+    dataset = world.dataset(cache=None)
+    loader = forebay.DataLoader(dataset, batch_size=16, collate_fn=list, **options)
+    if has_begun:
+        next(iter(loader))
+    state = loader.state_dict()
+    names = {"seed", "epoch", "batch", "batches", "seen"} & state.keys()
+    for name in [name for name in names if state[name] is not None]:
+        for wrong in (-1, 1 << 64):
+            made = {**state, name: wrong}
+            with pytest.raises(forebay.StateError):
+                loader.load_state_dict({**made, "checksum": checksum(made)})
 
 
 @pytest.mark.parametrize("had_one", [True, False])
