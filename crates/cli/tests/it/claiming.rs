@@ -134,14 +134,12 @@ fn read_all(scene: &Scene, job: &Job, number: usize, count: usize) -> [u64; 3] {
     for batch in order.chunks(BATCH) {
         let items: Vec<ItemOrdinal> = batch.iter().copied().map(ItemOrdinal::new).collect();
         let contents = loop {
-            match reader.get(&items) {
-                Ok(contents) => break contents,
-                // Its agent was killed, or is hung: a job starts another.
-                Err(_) => {
-                    revive(scene, job, number);
-                    ended = sum(ended, mem::take(&mut last));
-                }
+            if let Ok(contents) = reader.get(&items) {
+                break contents;
             }
+            // Its agent was killed, or is hung: a job starts another.
+            revive(scene, job, number);
+            ended = sum(ended, mem::take(&mut last));
         };
         last = told(&mut reader).unwrap_or(last);
         for (item, bytes) in batch.iter().zip(contents) {

@@ -400,9 +400,9 @@ impl Books {
 
     fn heard(&mut self, job: Job) -> &mut Member {
         let member = self.jobs.get_mut(&job).expect("checked before");
-        if self.now > member.heard_at {
-            let usual = member.was_silent - member.was_silent / 8;
-            member.was_silent = usual.max(self.now - member.heard_at);
+        let silent = self.now.saturating_sub(member.heard_at);
+        if !silent.is_zero() {
+            member.was_silent = silent.max(member.was_silent * 7 / 8);
             member.heard_at = self.now;
         }
         member

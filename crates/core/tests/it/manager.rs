@@ -182,9 +182,9 @@ fn a_chunk_has_arrived_when_all_of_it_is_there() {
     manager.place(s(0), Choice::Chunks(2)).unwrap();
     let loading: Vec<u32> = manager.loading().collect();
     let (last, others) = loading.split_last().unwrap();
-    others.iter().for_each(|piece| {
+    for piece in others {
         manager.arrived(s(1), *piece, ByteSize(100)).unwrap();
-    });
+    }
     manager.arrived(s(1), *last, ByteSize(99)).unwrap();
     assert!(manager.loading().any(|piece| piece == *last), "a byte is missing");
     manager.arrived(s(1), *last, ByteSize(1)).unwrap();
