@@ -214,8 +214,8 @@ def test_pytorchs_own_loader_works_as_well(world: World) -> None:
 
 
 def test_two_jobs_share_one_fetch(world: World, tmp_path: Path) -> None:
-    """Promise 3: a blob that is resident or claimed is not fetched again, but for counted exceptions:
-    on a busy machine a job may take its node for hung.
+    """Promise 3: a blob that is resident or claimed is not fetched again, but for counted
+    exceptions: on a busy machine a job may take its node for hung.
     """
     world.reset_counters()
     script = (
