@@ -75,6 +75,11 @@ impl Member {
         self.unread[chunk.0 as usize]
     }
 
+    /// Until when it is believed to live.
+    fn lives_until(&self, lease: Duration) -> Duration {
+        self.heard_at.saturating_add(lease)
+    }
+
     fn set_unread(&mut self, chunk: ChunkOrdinal, unread: u64) {
         let slot = &mut self.unread[chunk.0 as usize];
         // In this order: who names a chunk twice has the last word, and that may be more than the first.
@@ -154,15 +159,11 @@ impl Books {
     }
 
     pub fn is_alive(&self, now: Duration, job: Job) -> bool {
-        self.jobs.get(&job).is_some_and(|member| self.lease_ends(member) > now)
+        self.jobs.get(&job).is_some_and(|member| member.lives_until(self.lease) > now)
     }
 
     fn live(&self, now: Duration) -> usize {
-        self.jobs.values().filter(|member| self.lease_ends(member) > now).count()
-    }
-
-    fn lease_ends(&self, member: &Member) -> Duration {
-        member.heard_at.saturating_add(self.lease)
+        self.jobs.values().filter(|member| member.lives_until(self.lease) > now).count()
     }
 
     /// When a job that is not heard of until then is not reckoned with any more: it was killed or stopped, or does
@@ -172,13 +173,10 @@ impl Books {
         member.heard_at.saturating_add(long)
     }
 
-    pub fn is_silent(&self, member: &Member) -> bool {
-        self.silent_at(member) <= self.now
-    }
-
     /// The jobs that are reckoned with.
-    pub fn awake(&self) -> impl Iterator<Item = &Member> {
-        self.jobs.values().filter(|member| !self.is_silent(member))
+    pub fn awake(&self) -> impl Iterator<Item = (Job, &Member)> {
+        let awake = self.jobs.iter().filter(|(_, member)| self.silent_at(member) > self.now);
+        awake.map(|(job, member)| (*job, member))
     }
 
     fn jobs_max(&self) -> usize {
@@ -192,7 +190,7 @@ impl Books {
     }
 
     pub fn next_expiry(&self) -> Option<Duration> {
-        self.jobs.values().map(|job| self.lease_ends(job)).min()
+        self.jobs.values().map(|job| job.lives_until(self.lease)).min()
     }
 
     /// Writes a fact down, if it can be. Returns how many jobs were not heard of in time.
@@ -200,8 +198,7 @@ impl Books {
         self.check(now, fact)?;
         self.now = now;
         let before = self.jobs.len();
-        let lease = self.lease;
-        self.jobs.retain(|_, job| job.heard_at.saturating_add(lease) > now);
+        self.jobs.retain(|_, job| job.lives_until(self.lease) > now);
         let expired = (before - self.jobs.len()) as u64;
         self.write(fact);
         Ok(expired)

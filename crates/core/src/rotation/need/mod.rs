@@ -57,7 +57,7 @@ pub(super) fn decide(books: &mut Books) -> Option<Order> {
             return (held != Some(None)).then_some(Order::Load(next));
         }
         let chunk = done.find(|chunk| outlook.may_take(need, *chunk, next))?;
-        let is_exhausted = books.awake().all(|member| member.unread_of(chunk) == 0);
+        let is_exhausted = books.awake().all(|(_, member)| member.unread_of(chunk) == 0);
         let why = if is_exhausted { Eviction::Exhausted } else { Eviction::Needed(need.job) };
         Some(Order::Evict { chunk, why })
     });
@@ -108,7 +108,7 @@ pub(super) fn direct(books: &mut Books) {
         let focus = member.focus.filter(|focus| member.unread_of(*focus) > 0);
         focus.is_some_and(|focus| rotating.contains(&focus))
     };
-    if books.jobs.values().all(has_begun) {
+    if books.awake().all(|(_, member)| has_begun(member)) {
         return;
     }
     let outlook = Outlook::new(books);
@@ -120,12 +120,11 @@ pub(super) fn direct(books: &mut Books) {
             readable(a).total_cmp(&readable(b)).then(turn(b).cmp(&turn(a)))
         })
     };
-    let focuses: Vec<Option<ChunkOrdinal>> = outlook
-        .paces()
-        .map(|pace| if has_begun(pace.member) { pace.member.focus } else { begins(pace) })
-        .collect();
-    for (member, focus) in books.jobs.values_mut().zip(focuses) {
-        member.focus = focus;
+    let beginners = outlook.paces().filter(|pace| !has_begun(pace.member));
+    let focuses: Vec<(Job, Option<ChunkOrdinal>)> =
+        beginners.map(|pace| (pace.job, begins(pace))).collect();
+    for (job, focus) in focuses {
+        books.jobs.get_mut(&job).expect("it has a pace").focus = focus;
     }
 }
 

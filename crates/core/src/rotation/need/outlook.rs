@@ -32,8 +32,6 @@ pub(super) struct Pace<'a> {
     supply: Duration,
     /// Whether it has anything unread that is not open.
     wants_more: bool,
-    /// Whether it has been silent for so long that nobody goes by it.
-    is_silent: bool,
     /// How near the end of its epoch is, in turns of the fastest: nought as long as every chunk will
     /// return before, one at the end. What a job leaves of a chunk is lost to it in that proportion.
     scarcity: f64,
@@ -47,7 +45,6 @@ impl<'a> Pace<'a> {
         job: Job,
         member: &'a Member,
     ) -> Self {
-        let is_silent = books.is_silent(member);
         let unread = |chunks: &[ChunkOrdinal]| -> u64 {
             chunks.iter().map(|chunk| member.unread_of(*chunk)).sum()
         };
@@ -55,10 +52,9 @@ impl<'a> Pace<'a> {
         let rest = member.unread_total - held;
         let speed = match member.unread_total {
             0 => 0.0,
-            _ if is_silent => 0.0,
             total => member.pace as f64 * (rest as f64 / total as f64),
         };
-        let wants_more = rest > open && !is_silent;
+        let wants_more = rest > open;
         // What is open at the end of an epoch is open, and unread, at the beginning of the next.
         let again: u64 = rotating.iter().map(|chunk| books.chunk(*chunk).size).sum();
         let open = if wants_more { open } else { open.saturating_add(again) };
@@ -67,7 +63,7 @@ impl<'a> Pace<'a> {
         // Until it says so, a job has not drawn the last of it.
         let supply = lasts.saturating_sub(since).max(WAKE_MIN);
         let supply = if open == 0 { Duration::ZERO } else { supply };
-        Self { job, member, speed, supply, wants_more, is_silent, scarcity: 0.0 }
+        Self { job, member, speed, supply, wants_more, scarcity: 0.0 }
     }
 
     fn is_faster_than(&self, other: &Pace<'_>) -> bool {
@@ -83,7 +79,7 @@ impl<'a> Pace<'a> {
     }
 }
 
-/// All jobs of a dataset, and how they get on.
+/// All jobs of a dataset that are reckoned with, and how they get on.
 #[derive(Debug)]
 pub(super) struct Outlook<'a> {
     books: &'a Books,
@@ -97,21 +93,20 @@ impl<'a> Outlook<'a> {
     pub fn new(books: &'a Books) -> Self {
         let (held, rotating): (Vec<_>, Vec<_>) =
             (books.held().collect(), books.rotating().collect());
-        let jobs = books.jobs.iter();
-        let mut paces: Vec<Pace<'a>> =
-            jobs.map(|(job, member)| Pace::new(books, &held, &rotating, *job, member)).collect();
+        let pace = |(job, member)| Pace::new(books, &held, &rotating, job, member);
+        let mut paces: Vec<Pace<'a>> = books.awake().map(pace).collect();
         let speed_max = paces.iter().map(|pace| pace.speed).fold(0.0, f64::max);
         let size_max = books.chunks.iter().map(|chunk| chunk.size).max().unwrap_or(0);
         let period_s = size_max as f64 / speed_max.max(1.0);
         let turn_s = period_s * (books.chunks.len() - held.len()) as f64;
-        for pace in paces.iter_mut().filter(|pace| !pace.is_silent) {
+        for pace in &mut paces {
             let epoch_s = pace.member.unread_total as f64 / pace.member.pace.max(1) as f64;
             pace.scarcity = (1.0 - epoch_s / turn_s).clamp(0.0, 1.0);
         }
         Self { books, paces, speed_max, period_s }
     }
 
-    /// All jobs, in the order of their numbers.
+    /// All of them, in the order of their numbers.
     pub fn paces(&self) -> impl Iterator<Item = &Pace<'a>> {
         self.paces.iter()
     }
@@ -170,7 +165,7 @@ impl<'a> Outlook<'a> {
         let stays_s = need.supply_s() + 2.0 * self.period_s - load_s;
         let size = self.books.chunk(chunk).size as f64;
         let (mut worth, mut fetched, mut is_due) = (0.0, 0.0, false);
-        for pace in self.paces().filter(|pace| !pace.is_silent) {
+        for pace in self.paces() {
             let unread = pace.unread_of(chunk);
             let read = unread.min(pace.speed * (stays_s - pace.supply_s()).max(0.0));
             worth += read - (unread - read) * pace.scarcity;
@@ -183,8 +178,7 @@ impl<'a> Outlook<'a> {
     /// Whether a job in need may have a chunk evicted, with which it has done, for another: if nobody
     /// else needs it, or if waiting would cost it more than its readers lose.
     pub fn may_take(&self, need: &Pace<'_>, chunk: ChunkOrdinal, next: ChunkOrdinal) -> bool {
-        let reads = |pace: &&Pace<'_>| !pace.is_silent && pace.member.unread_of(chunk) > 0;
-        let mut readers = self.paces().filter(reads).peekable();
+        let mut readers = self.paces().filter(|pace| pace.member.unread_of(chunk) > 0).peekable();
         if readers.peek().is_none() {
             return true;
         }
