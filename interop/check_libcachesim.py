@@ -1,13 +1,13 @@
-"""Compares our classics with libcachesim's on single-key traces.
+"""Compares forebay's implementations of published policies with libcachesim's.
 
-An outside check, in an environment of its own: `cargo xtask libcachesim [TRACE ...]`.
+Run by `cargo xtask libcachesim [TRACE ...]`, in its own environment. Without TRACE it generates a
+skewed trace. A trace is a file of big-endian keys, plain or xz: 32-bit keys, or 64-bit ones if
+`scarab` is in its name.
 
-Without TRACE it makes a skewed trace of its own. A trace is a file of big-endian keys, plain or xz:
-32-bit ones, or 64-bit ones if `scarab` is in its name.
-For embedding rows (`forebay embed sim`) and for the flash tier (`forebay sim trace`) alike:
-Policies that leave nothing open (FIFO, LRU, CLOCK, LFU, SIEVE, ARC, S3-FIFO) must agree within 0.1
-points; for the others (random choices, parameters that their papers do not fix) the difference is
-shown.
+The check covers embedding rows (`forebay embed sim`) and the flash tier (`forebay sim trace`), on
+single-key traces. Deterministic policies (FIFO, LRU, CLOCK, LFU, SIEVE, ARC, S3-FIFO) must agree
+within 0.1 points. For the others (random choices, parameters that their papers do not fix) the
+difference is printed.
 """
 
 import json
@@ -30,20 +30,20 @@ EXACT = {
     "arc": lcs.ARC,
     "s3-fifo": lcs.S3FIFO,
 }
-SHOWN = {
+PRINTED = {
     "lirs": lcs.LIRS,
     "clock-pro": lcs.ClockPro,
     "lecar": lcs.LeCaR,
     "cacheus": lcs.Cacheus,
     "w-tinylfu": lcs.WTinyLFU,
 }
-# The policies of the flash tier that leave nothing open.
+# The deterministic policies of the flash tier.
 TIER = {"fifo": lcs.FIFO, "lru": lcs.LRU}
 TOLERANCE_POINTS = 0.1
 
 
 def generated() -> str:
-    """A trace with favourites that change half-way, written to a temporary file."""
+    """Write a skewed trace whose popular keys change half-way to a temporary file."""
     rng = random.Random(1)
     keys = [
         int(rng.paretovariate(0.7)) % 20_000 + (5_000 if i > 60_000 else 0) for i in range(120_000)
@@ -61,7 +61,7 @@ def read(trace: str) -> list[int]:
 
 
 def theirs(policy: Any, keys: list[int], capacity: int, warm_up: int) -> float:
-    """Hit rate of a libcachesim policy in percent, the first requests not counted."""
+    """Hit rate of a libcachesim policy in percent, without the first ``warm_up`` requests."""
     cache = policy(cache_size=capacity)
     hits = 0
     request = lcs.Request()
@@ -74,34 +74,35 @@ def theirs(policy: Any, keys: list[int], capacity: int, warm_up: int) -> float:
 
 
 def run(binary: str, *arguments: str) -> Any:
-    """What a command of ours reports."""
+    """Run a forebay command and parse its report."""
     command = [binary, *arguments, "--format", "json", "--cache", "1%,10%"]
     return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
 
 
 def differs(what: str, ours: float, other: float, exact: bool) -> bool:
-    """Shows both, and says whether they should agree and do not."""
+    """Print both hit rates. Returns whether they should agree and do not."""
     wrong = exact and abs(ours - other) > TOLERANCE_POINTS
     mark = "  DIFFERS" if wrong else ""
-    print(f"{what} ours {ours:6.2f} theirs {other:6.2f} {ours - other:+6.2f}{mark}", flush=True)
+    rates = f"forebay {ours:6.2f} libcachesim {other:6.2f}"
+    print(f"{what} {rates} {ours - other:+6.2f}{mark}", flush=True)
     return wrong
 
 
 def embeddings(binary: str, trace: str, keys: list[int]) -> int:
-    """Compares the policies of embedding rows."""
-    names = ",".join([*EXACT, *SHOWN])
+    """Compare the policies of embedding rows. Returns the number of differences."""
+    names = ",".join([*EXACT, *PRINTED])
     report = run(binary, "embed", "sim", trace, "--no-bounds", "--policy", names)
     wrong = 0
     for row in report["rows"]:
         name, tally, rows = row["policy"], row["single"], row["capacity_rows"]
-        other = theirs({**EXACT, **SHOWN}[name], keys, rows, len(keys) // 5)
+        other = theirs({**EXACT, **PRINTED}[name], keys, rows, len(keys) // 5)
         what = f"embed {report['trace']} {rows:>7} rows {name:<10}"
         wrong += differs(what, 100 * tally["hits"] / tally["keys"], other, name in EXACT)
     return wrong
 
 
 def tier(binary: str, trace: str, keys: list[int]) -> int:
-    """Compares the policies of the flash tier."""
+    """Compare the policies of the flash tier. Returns the number of differences."""
     wrong = 0
     for row in run(binary, "sim", "trace", trace, "--policy", ",".join(TIER)):
         other = theirs(TIER[row["policy"]], keys, row["capacity"], 0)

@@ -1,4 +1,8 @@
-"""Starts the real binary, named by the environment variable ``FOREBAY_BIN``."""
+"""The binary under test, named by ``FOREBAY_BIN``, and the servers that it talks to.
+
+Every process gets a home directory of its own, so that a node, a cache or credentials of the user
+that runs the tests are never found.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,37 @@ def binary() -> str:
     return str(Path(path).resolve())
 
 
+def user_directories(root: Path) -> dict[str, str]:
+    """Environment variables that give a process a home directory of its own, under ``root``.
+
+    The runtime directory is created: ``forebay`` ignores one that does not exist and falls back to
+    ``/tmp``, where the user's own node listens.
+    """
+    runtime = root / "run"
+    runtime.mkdir(mode=0o700, exist_ok=True)
+    return {
+        "HOME": str(root),
+        "XDG_CACHE_HOME": str(root / "cache"),
+        "XDG_CONFIG_HOME": str(root / "config"),
+        "XDG_RUNTIME_DIR": str(runtime),
+    }
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A home directory for the servers and clients of this session, and no ``FOREBAY_*`` settings.
+
+    ``FOREBAY_BIN`` stays, because it names the binary under test.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("FOREBAY_")]:
+            if name != "FOREBAY_BIN":
+                patch.delenv(name)
+        for name, value in user_directories(tmp_path_factory.mktemp("home")).items():
+            patch.setenv(name, value)
+        yield
+
+
 @dataclass(frozen=True)
 class Origin:
     """A running ``forebay dev origin``."""
@@ -38,19 +73,19 @@ class Origin:
 
 @contextmanager
 def dev_origin(root: Path, *options: str) -> Iterator[Origin]:
-    """Serve ``root`` until the block ends, then stop in good order."""
+    """Serve ``root`` until the block ends; the origin must then exit with code 0."""
     command = [binary(), "dev", "origin", "--root", str(root), "--listen", "127.0.0.1:0", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            assert line, f"{command} said nothing and left with {process.wait(timeout=10)}"
-            told = json.loads(line)
-            yield Origin(told["endpoint"], told["access_key"], told["secret_key"], root)
+            assert line, f"{command} printed nothing and exited with {process.wait(timeout=10)}"
+            ready = json.loads(line)
+            yield Origin(ready["endpoint"], ready["access_key"], ready["secret_key"], root)
         finally:
             process.terminate()
             process.wait(timeout=10)
-    assert process.returncode == 0, f"stopped with {process.returncode}"
+    assert process.returncode == 0, f"exited with {process.returncode}"
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +97,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Origin]:
 
 @dataclass(frozen=True)
 class Forebay:
-    """The binary, in a directory and an environment of its own."""
+    """The binary, with its own directory and environment."""
 
     directory: Path
     environment: Mapping[str, str]
@@ -70,8 +105,11 @@ class Forebay:
     def run(
         self, *args: str, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run to the end, whatever that is."""
-        environment = {"HOME": str(self.directory), **self.environment, **(env or {})}
+        """Run to the end, with any exit code."""
+        # Caches and settings go below HOME, where a test sees them; the socket would be a file too
+        # many there.
+        own = {"HOME": str(self.directory), "XDG_RUNTIME_DIR": os.environ["XDG_RUNTIME_DIR"]}
+        environment = {**own, **self.environment, **(env or {})}
         return subprocess.run(
             [binary(), *args],
             cwd=self.directory,
@@ -83,13 +121,13 @@ class Forebay:
         )
 
     def json(self, *args: str, code: int = 0) -> Any:
-        """Run a command that must end with this code, and parse what it says."""
+        """Run a command that must exit with ``code``, and parse its output."""
         ran = self.run(*args, "--format", "json")
         assert (ran.returncode, ran.stderr) == (code, ""), ran
         return json.loads(ran.stdout)
 
     def refused(self, *args: str, env: Mapping[str, str] | None = None) -> str:
-        """Run a command that must fail with one line, and return the line."""
+        """Run a command that must fail with one line on stderr, and return the line."""
         ran = self.run(*args, env=env)
         assert (ran.returncode, ran.stdout) == (2, ""), ran
         assert ran.stderr.startswith("error: "), ran
@@ -98,9 +136,9 @@ class Forebay:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses; all different, because all are held until the last is known."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+    """Unused ports; all differ, because each stays bound until the last is chosen."""
+    with ExitStack() as bound:
+        sockets = [bound.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         return [each.getsockname()[1] for each in sockets]
@@ -108,9 +146,9 @@ def free_ports(count: int) -> list[int]:
 
 @contextmanager
 def server(
-    command: list[str], log: Path, ready: Callable[[], bool], patience: float = 60.0
+    command: list[str], log: Path, ready: Callable[[], bool], timeout: float = 60.0
 ) -> Iterator[None]:
-    """Run a server that others wrote. If it does not come up, skip and say what it said."""
+    """Run a third-party server. If it does not start, skip the test and show its log."""
     name = Path(command[0]).name
     with log.open("wb") as output:
         try:
@@ -118,11 +156,11 @@ def server(
         except OSError as error:
             pytest.skip(f"{name} cannot be started: {error}")
     try:
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         while not ready():
             if process.poll() is not None or time.monotonic() > deadline:
-                said = log.read_text(errors="replace")[-1000:]
-                pytest.skip(f"{name} does not answer (code {process.poll()}): {said}")
+                tail = log.read_text(errors="replace")[-1000:]
+                pytest.skip(f"{name} does not answer (code {process.poll()}): {tail}")
             time.sleep(0.2)
         yield
     finally:

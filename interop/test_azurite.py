@@ -1,4 +1,4 @@
-"""Azurite, Microsoft's emulator of Azure's blobs: ``az://`` listed, read and verified."""
+"""Azurite, Microsoft's emulator of Azure Blob Storage: ``az://`` is listed, read and verified."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import pytest
 from conftest import Forebay, free_ports, server
 
 VERSION = "3.37.0"
-# The emulator's account, the same everywhere and no secret.
+# The emulator's account, which is public.
 ACCOUNT = "devstoreaccount1"
 ACCOUNT_KEY = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -28,7 +28,7 @@ ACCOUNT_KEY = (
 
 
 def installed(cache: Path) -> str:
-    """The emulator: named by ``AZURITE_BIN``, or installed with npm, once."""
+    """Path of the emulator: from ``AZURITE_BIN``, or installed once with npm."""
     named = os.environ.get("AZURITE_BIN")
     if named:
         return named
@@ -55,7 +55,7 @@ def installed(cache: Path) -> str:
 
 @dataclass(frozen=True)
 class Azure:
-    """A running emulator, and as much of a client as these tests need."""
+    """A running emulator, with a minimal client."""
 
     endpoint: str
 
@@ -146,7 +146,7 @@ def test_a_dataset_is_the_same_as_its_local_mirror(azure: Azure, forebay: Foreba
     assert forebay.json("digest", "verify", "az.digest")["rewritten"] == 0
 
 
-def test_a_changed_and_a_vanished_object_are_told(azure: Azure, forebay: Forebay) -> None:
+def test_changed_and_vanished_objects_are_reported(azure: Azure, forebay: Forebay) -> None:
     for key in ("a", "b", "c"):
         azure.put(f"container/moving/{key}", key.encode())
     forebay.json("digest", "build", "az://container/moving", "-o", "x.digest")
@@ -156,7 +156,7 @@ def test_a_changed_and_a_vanished_object_are_told(azure: Azure, forebay: Forebay
     assert (report["changed"], report["vanished"]) == (["b"], ["c"])
 
 
-def test_what_is_missing_or_refused_is_said(azure: Azure, forebay: Forebay) -> None:
+def test_missing_and_denied_containers_are_errors(azure: Azure, forebay: Forebay) -> None:
     azure.put("container/x", b"x")
     line = forebay.refused("digest", "build", "az://no-such-container/x", "-o", "x.digest")
     assert "`az://no-such-container/x` does not exist" in line

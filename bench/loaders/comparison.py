@@ -1,8 +1,8 @@
-"""How it is compared: both sides in adjacent pairs, taking turns at who goes first.
+"""The comparison: both sides run in adjacent pairs, alternating which side goes first.
 
-Machines are noisy, so only pairs count. Warm, both sides stay open and run epoch after epoch; cold,
-each measurement has processes and a cache of its own. A peer that fails is out of this scenario,
-with its error; we may fail as well, and are then out of it with ours.
+Machines are noisy, so only ratios of pairs are evaluated. In warm scenarios both sides stay open
+and run epoch after epoch. In cold scenarios each measurement has new processes and an empty cache.
+A side that fails is left out of the scenario, with its error.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import Any
 
 from loaders.environments import Unavailable
 from loaders.items import Items
-from loaders.limits import why_not_capped
+from loaders.limits import cap_problem
 from loaders.origin import Origin
 from loaders.peers import OURS, Peer, Task
+from loaders.processes import Epoch, JobGroup, Loader
 from loaders.scenarios import WORKERS, Scenario
-from loaders.team import Epoch, Loader, Team
 
-#: What the page cache may hold of the dataset, where it is capped; but so many bytes at least,
-#: since a process that needs a little more than it was seen to need would be killed.
+#: Where the page cache is capped: fraction of the dataset that fits into it, and its smallest size
+#: in bytes. With less, a process that needs a little more than was measured would be killed.
 PAGES_SHARE, PAGES_MIN = 0.15, 32_000_000
-#: Epochs by which a side finds out how many workers suit it.
+#: Epochs that each number of workers is tried with.
 TRIES = 3
 
 Measure = Callable[[], Epoch]
@@ -36,7 +36,7 @@ Measure = Callable[[], Epoch]
 
 @dataclass
 class Side:
-    """One loader in one scenario: what it is measured by, and what was measured."""
+    """One loader in one scenario, with its measurements."""
 
     peer: Peer
     workers: int
@@ -49,35 +49,35 @@ class Side:
         return self.epochs[-1].rate
 
 
-class Contest:
+class Comparison:
     """All loaders that work, over the same items and origins."""
 
     def __init__(
         self,
-        place: Path,
+        workdir: Path,
         loaders: Mapping[Peer, Loader],
         origins: tuple[Origin, Origin],
         items: tuple[Items, Items],
         is_quick: bool,
     ) -> None:
-        self.place, self.loaders, self.is_quick = place, loaders, is_quick
-        #: As it is, and shaped.
+        self.workdir, self.loaders, self.is_quick = workdir, loaders, is_quick
+        #: Unshaped and shaped.
         self.origins = origins
-        #: All, and a part.
+        #: The large and the small dataset.
         self.items = items
         self._numbers = count()
 
     def run(self, scenario: Scenario) -> None:
-        """Measure a scenario and print what came of it."""
-        problem = why_not_capped() if scenario.is_capped else None
+        """Measure a scenario and print its rows."""
+        problem = cap_problem() if scenario.is_capped else None
         if problem is not None:
-            tell("absent", row=scenario.title, peer="all", error=problem)
+            report("absent", row=scenario.title, peer="all", error=problem)
             return
         with ExitStack() as stack:
             try:
                 ours = stack.enter_context(self._side(scenario, OURS))
             except (Unavailable, KeyError) as error:
-                tell("absent", row=scenario.title, peer=OURS.name, error=str(error))
+                report("absent", row=scenario.title, peer=OURS.name, error=str(error))
                 return
             for peer in scenario.field:
                 if peer in self.loaders:
@@ -86,43 +86,43 @@ class Contest:
 
     def _against(self, scenario: Scenario, ours: Side, peer: Peer) -> None:
         pairs = scenario.pairs(peer, self.is_quick)
-        note(f"{scenario.title}: {pairs} pairs against {peer.name}")
+        progress(f"{scenario.title}: {pairs} pairs against {peer.name}")
         try:
             with self._side(scenario, peer) as theirs:
                 measured = _in_pairs(pairs, ours.epoch, theirs.epoch)
                 self._summarise(scenario, theirs)
         except Unavailable as error:
-            note(f"  {peer.name}: {error}")
-            tell("absent", row=scenario.title, peer=peer.name, error=str(error))
+            progress(f"  {peer.name}: {error}")
+            report("absent", row=scenario.title, peer=peer.name, error=str(error))
             return
-        is_judged = peer not in scenario.unjudged
-        tell(
+        has_target = peer not in scenario.untargeted
+        report(
             "row",
             row=scenario.title,
             unit="samples/s",
             against=peer.name,
             pairs=measured,
-            target=scenario.target if is_judged else None,
-            best_of=scenario.is_against_the_best and is_judged,
+            target=scenario.target if has_target else None,
+            best_of=scenario.is_against_best and has_target,
         )
 
     @contextmanager
     def _side(self, scenario: Scenario, peer: Peer) -> Iterator[Side]:
-        """A side with as many workers as suit it, if it may choose."""
+        """A side, with its fastest number of workers if the scenario leaves that open."""
         choice = WORKERS if scenario.workers is None else (scenario.workers,)
         with ExitStack() as stack:
             tried: list[tuple[float, Side, ExitStack]] = []
             problem: Unavailable | None = None
             for workers in choice:
-                mine = stack.enter_context(ExitStack())
+                inner = stack.enter_context(ExitStack())
                 try:
-                    side = Side(peer, workers, self._measured(scenario, peer, workers, mine))
+                    side = Side(peer, workers, self._measured(scenario, peer, workers, inner))
                     tries = range(TRIES if len(choice) > 1 else 0)
                     rates = [side.measure().rate for _ in tries]
-                    tried.append((statistics.median(rates or [0.0]), side, mine))
+                    tried.append((statistics.median(rates or [0.0]), side, inner))
                 except Unavailable as unavailable:
                     problem = unavailable
-                    mine.close()
+                    inner.close()
             if problem is not None and not tried:
                 raise problem
             best = max(tried, key=lambda one: one[0])
@@ -132,23 +132,23 @@ class Contest:
             yield best[1]
 
     def _measured(self, scenario: Scenario, peer: Peer, workers: int, stack: ExitStack) -> Measure:
-        """What one measurement is; whatever has to be open for it is closed with the stack."""
+        """A function that measures one epoch. Its resources are closed with the stack."""
         if scenario.is_cold:
 
             def cold() -> Epoch:
-                with self._team(scenario, peer, workers) as team:
-                    return team.epoch()
+                with self._group(scenario, peer, workers) as group:
+                    return group.epoch()
 
             return cold
-        team = stack.enter_context(self._team(scenario, peer, workers))
-        if peer.patience is None:
-            team.verify()
+        group = stack.enter_context(self._group(scenario, peer, workers))
+        if peer.time_limit is None:
+            group.verify()
         if scenario.is_capped:
-            team.cap(self._pages(scenario))
-        team.epoch()
-        return team.epoch
+            group.cap(self._pages(scenario))
+        group.epoch()
+        return group.epoch
 
-    def _team(self, scenario: Scenario, peer: Peer, workers: int) -> Team:
+    def _group(self, scenario: Scenario, peer: Peer, workers: int) -> JobGroup:
         items = self._items(scenario)
         limit = None if scenario.cache_share == 1.0 else int(items.size * scenario.cache_share)
         number = f"{next(self._numbers)}"
@@ -157,13 +157,13 @@ class Contest:
             items=items,
             form=scenario.form,
             workers=workers,
-            cache=self.place / number,
+            cache=self.workdir / number,
             cache_limit=limit,
             memory_limit=self._pages(scenario) if scenario.is_capped else None,
             job=0,
         )
         pages = number if scenario.is_capped else None
-        return Team(self.loaders[peer], task, scenario.jobs, pages)
+        return JobGroup(self.loaders[peer], task, scenario.jobs, pages)
 
     def _items(self, scenario: Scenario) -> Items:
         return self.items[scenario.is_small]
@@ -172,7 +172,7 @@ class Contest:
         return max(int(self._items(scenario).size * PAGES_SHARE), PAGES_MIN)
 
     def _summarise(self, scenario: Scenario, side: Side) -> None:
-        """What is no rate, as medians."""
+        """Print the medians of a side's measurements."""
         if not side.epochs:
             return
         items = self._items(scenario)
@@ -180,9 +180,9 @@ class Contest:
         def middle(figure: Callable[[Epoch], float]) -> float:
             return statistics.median(map(figure, side.epochs))
 
-        # An epoch that was broken off has read less; what it read each sample for is what counts.
+        # An epoch that hit its time limit has read fewer samples: scale its bytes to a whole epoch.
         share = items.count * scenario.jobs
-        tell(
+        report(
             "measure",
             row=scenario.title,
             loader=side.peer.name,
@@ -211,11 +211,11 @@ def _in_pairs(
     return measured
 
 
-def tell(kind: str, **what: Any) -> None:
-    """One line for whoever judges."""
-    print(json.dumps({"kind": kind, **what}), flush=True)
+def report(kind: str, **fields: Any) -> None:
+    """Print one line of JSON for ``cargo xtask bench loaders``."""
+    print(json.dumps({"kind": kind, **fields}), flush=True)
 
 
-def note(text: str) -> None:
-    """Progress, for people."""
+def progress(text: str) -> None:
+    """Print progress to standard error."""
     print(text, file=sys.stderr, flush=True)

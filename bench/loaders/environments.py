@@ -1,8 +1,8 @@
-"""An environment for each peer, under ``target/``: what it pins, on top of the one we run in.
+"""A Python environment for each peer, under ``target/``, on top of the current one.
 
-Peers pin each other's dependencies to different versions, so each has its own; PyTorch, five
-gigabytes of it, they find through a path file. Requirements are complete, so that nothing is
-resolved here, and ``uv`` or ``pip`` do alike.
+Peers pin dependencies to conflicting versions, so each has its own environment. PyTorch (5 GB) is
+shared through a path file. Requirements are complete, so that nothing is resolved here, and ``uv``
+and ``pip`` install the same.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _REQUIREMENTS = Path(__file__).parent / "requirements"
 
 
 class Unavailable(Exception):
-    """A peer that cannot be installed or does not work, and why."""
+    """A peer cannot be installed or does not work. The message is the reason."""
 
 
 def python_of(peer: Peer, target: Path) -> Path:
-    """The interpreter that has this peer; its environment is made if need be."""
+    """The interpreter of a peer's environment, which is created if necessary."""
     if peer.requirements is None:
         return Path(sys.executable)
     requirements = _REQUIREMENTS / f"{peer.requirements}.txt"
@@ -52,5 +52,5 @@ def _install(environment: Path, requirements: Path, shared: str) -> None:
 def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip().splitlines() or ["it said nothing"]
-        raise Unavailable(f"`{' '.join(command[:3])}` failed: {said[-1]}")
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
+        raise Unavailable(f"`{' '.join(command[:3])}` failed: {lines[-1]}")

@@ -1,6 +1,6 @@
-"""What becomes of a batch: bytes as they are, tensors, or pictures. The same for everybody.
+"""Forms of a batch: plain bytes, tensors, or decoded pictures. The same code for every loader.
 
-``views`` is bytes as well, for which each loader may hand out memory that it has anyway.
+``views`` is bytes as well, but a loader may return views of memory that it already has.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from loaders.items import SHORTEST
 Batch = Any
 Collate = Callable[[Sequence[Any]], Batch]
 
-#: What a picture is cut to.
+#: Width and height of a cropped picture.
 CROP = 224
-#: One byte of every page is looked at, so that nobody hands out what he has not read.
+#: One byte of every page is read, so that no loader can return memory that it has not read.
 PAGE = 4096
 
 
 def collate(form: str) -> Collate:
-    """What makes a batch of items' bytes, in this form."""
+    """The function that makes a batch of items' bytes, in this form."""
     made: Collate = _FORMS[form]
     return made
 
 
 def as_bytes(contents: Sequence[Any]) -> list[Any]:
-    """No collation: it would be the same for all."""
+    """No collation, which would be the same for all loaders."""
     return list(contents)
 
 
 def as_tensors(contents: Sequence[Any]) -> torch.Tensor:
-    """As many bytes of each as all have, one row each."""
+    """The first ``SHORTEST`` bytes of each item, one row each."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that bytes cannot be written to
+        warnings.simplefilter("ignore")  # bytes are not writable
         rows = [torch.frombuffer(memoryview(one)[:SHORTEST], dtype=torch.uint8) for one in contents]
     made: torch.Tensor = torch.utils.data.default_collate(rows)
     return made
 
 
 def as_pictures(contents: Sequence[Any]) -> torch.Tensor:
-    """Decoded, and cut to a square from the middle."""
+    """Decoded and centre-cropped."""
     made: torch.Tensor = torch.utils.data.default_collate([_picture(one) for one in contents])
     return made
 
@@ -64,12 +64,12 @@ _FORMS: dict[str, Collate] = {
     "tensors": as_tensors,
     "decoded": as_pictures,
 }
-#: Forms in which items stay what they are.
+#: Forms that leave items unchanged.
 PLAIN = ("bytes", "views")
 
 
 def touch(batch: Batch) -> int:
-    """Look at all of a batch, a byte of every page; how many items it has."""
+    """Read a byte of every page of a batch. Returns its number of items."""
     if isinstance(batch, torch.Tensor):
         batch.view(-1)[::PAGE].sum()
     else:

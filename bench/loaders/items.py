@@ -1,8 +1,8 @@
-"""The items that everybody reads: JPEGs of about 110 kB, so that the same bytes can be decoded.
+"""The dataset of the benchmark: JPEGs of about 110 kB, so that the same bytes can be decoded.
 
-Encoding thousands of pictures would take longer than comparing the loaders, so a few are encoded,
-and each item is one of them with a comment of random bytes and length: no two are alike, none is
-worth compressing, and every one decodes.
+Encoding thousands of pictures would take longer than the benchmark. So a few are encoded, and each
+item is one of them with a comment of random bytes and random length: no two are equal, none is
+compressible, and every one decodes.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-#: About as large as ImageNet's.
+#: Width and height, about those of ImageNet.
 SIZE = (500, 375)
 QUALITY = 93
 PICTURES = 24
-#: A comment is between these long, so no item is shorter than ``SHORTEST``.
+#: Smallest and largest length of a comment. No item is shorter than ``SHORTEST``.
 COMMENT = (1_000, 21_000)
 SHORTEST = 90_000
 
 
 @dataclass(frozen=True)
 class Items:
-    """A directory of items in the origin, and what they add up to."""
+    """A directory of items in the origin, with totals."""
 
     directory: Path
     count: int
-    #: Bytes of all together.
+    #: Total bytes.
     size: int
-    #: The sum of all items' CRC-32: whatever the order, whoever yields these yields this.
+    #: The sum of all items' CRC-32, which does not depend on their order.
     checksum: int
 
     @property
     def bucket(self) -> Path:
-        """The origin's bucket, where loaders put their own formats."""
+        """The origin's bucket, where loaders write their own formats."""
         return self.directory.parent
 
     @property
-    def beside(self) -> Path:
-        """A place that is not the origin's."""
+    def scratch(self) -> Path:
+        """A directory outside the origin."""
         return self.bucket.parent.parent
 
     def paths(self) -> list[Path]:
@@ -57,7 +57,7 @@ class Items:
 
 
 def make(directory: Path, count: int) -> Items:
-    """Write so many items."""
+    """Write ``count`` items."""
     directory.mkdir(parents=True)
     source = random.Random(5)
     pictures = [_picture(seed) for seed in range(PICTURES)]
@@ -72,7 +72,7 @@ def make(directory: Path, count: int) -> Items:
 
 
 def _picture(seed: int) -> bytes:
-    """Clouds with grain."""
+    """A picture of smooth colours with noise."""
     source = np.random.default_rng(seed)
     width, height = SIZE
     coarse = source.integers(0, 256, (height // 25, width // 25, 3), dtype=np.uint8)
@@ -85,6 +85,6 @@ def _picture(seed: int) -> bytes:
 
 
 def _commented(picture: bytes, comment: bytes) -> bytes:
-    """The same picture with a comment, right after the marker that begins every JPEG."""
+    """The same picture with a comment after the JPEG's start marker."""
     marker = b"\xff\xfe" + (len(comment) + 2).to_bytes(2, "big")
     return picture[:2] + marker + comment + picture[2:]

@@ -1,8 +1,8 @@
-"""The processes of one loader: a parent that has imported it, and a fork of that for every job.
+"""The processes of one loader: a parent that has imported it, and a fork of it for every job.
 
-Importing PyTorch and a peer takes seconds; a fork is there at once, and as good as new: no client,
-thread or connection of an earlier measurement is left in it. Commands and answers are lines of JSON
-on a socket, one connection for each job.
+Importing PyTorch and a peer takes seconds. A fork starts at once, without clients, threads or
+connections of an earlier measurement. Commands and answers are lines of JSON on a socket, one
+connection for each job.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ Answer = dict[str, Any]
 
 
 def encode(task: Task) -> dict[str, Any]:
-    """A task, for the way."""
+    """A task as JSON."""
     made: dict[str, Any] = json.loads(json.dumps(asdict(task), default=str))
     return made
 
 
-def decode(told: dict[str, Any]) -> Task:
-    """A task that was on the way."""
-    items = told["items"]
+def decode(task: dict[str, Any]) -> Task:
+    """A task from JSON."""
+    items = task["items"]
     return Task(
-        origin=Origin(**told["origin"]),
+        origin=Origin(**task["origin"]),
         items=Items(**{**items, "directory": Path(items["directory"])}),
-        cache=Path(told["cache"]),
-        **{name: told[name] for name in ("form", "workers", "cache_limit", "memory_limit", "job")},
+        cache=Path(task["cache"]),
+        **{name: task[name] for name in ("form", "workers", "cache_limit", "memory_limit", "job")},
     )
 
 
 class Job:
-    """One training process, as far as loading goes."""
+    """One training process, which loads and does not train."""
 
     def __init__(self, module: Module) -> None:
         self.module = module
@@ -55,7 +55,7 @@ class Job:
         self.loader: Iterable[Any] | None = None
 
     def start(self, task: dict[str, Any]) -> Answer:
-        """What is there before the job is."""
+        """Set up the job; the first job starts what all jobs share."""
         self.task = decode(task)
         os.environ.update(self.task.origin.environment())
         if self.task.job == 0:
@@ -63,13 +63,13 @@ class Job:
         return {}
 
     def prepare(self, items: dict[str, Any], origin: dict[str, str]) -> Answer:
-        """The items, in the loader's own format."""
+        """Write the items in the loader's own format."""
         given = Items(**{**items, "directory": Path(items["directory"])})
         self.module.prepare(given, Origin(**origin))
         return {}
 
-    def epoch(self, patience: float | None) -> Answer:
-        """All items once. The first epoch begins with the making of the loader."""
+    def epoch(self, time_limit: float | None) -> Answer:
+        """Read all items once. The first epoch includes the construction of the loader."""
         assert self.task is not None
         cpu, began = cpu_seconds(), time.monotonic()
         if self.loader is None:
@@ -79,7 +79,7 @@ class Job:
             samples += forms.touch(batch)
             now = time.monotonic()
             first = first or now
-            if patience is not None and now - began > patience:
+            if time_limit is not None and now - began > time_limit:
                 break
         else:
             now = time.monotonic()
@@ -95,7 +95,7 @@ class Job:
         }
 
     def verify(self) -> Answer:
-        """All items once, and every byte of them looked at."""
+        """Read all items once, and check every byte."""
         assert self.task is not None
         if self.loader is None:
             self.loader = self.module.loader(self.task)
@@ -108,18 +108,18 @@ class Job:
         if samples != items.count:
             raise RuntimeError(f"{samples} samples instead of {items.count}")
         if self.task.form in forms.PLAIN and checksum != items.checksum:
-            raise RuntimeError("the items that came are not the items that were written")
+            raise RuntimeError("the items that were read are not the items that were written")
         return {}
 
     def close(self) -> Answer:
-        """Let go of the loader, so that its workers end."""
+        """Drop the loader, so that its workers end."""
         self.loader = None
         gc.collect()
         return {}
 
 
 def serve(connection: socket.socket, module: Module) -> None:
-    """Carry out commands until there are no more."""
+    """Carry out commands until the connection closes."""
     job = Job(module)
     with connection, connection.makefile("rw") as lines:
         lines.write(json.dumps({"pid": os.getpid()}) + "\n")
@@ -131,20 +131,20 @@ def serve(connection: socket.socket, module: Module) -> None:
                 answer = getattr(job, name)(**command)
             except Exception as problem:
                 traceback.print_exc()
-                answer = {"error": _said(problem)}
+                answer = {"error": _one_line(problem)}
             lines.write(json.dumps(answer) + "\n")
             lines.flush()
 
 
-def _said(problem: BaseException) -> str:
-    """The problem on one line, and what it came from."""
+def _one_line(problem: BaseException) -> str:
+    """The type and the last line of an exception."""
     lines = str(problem).strip().splitlines() or [""]
-    # A worker's error is a traceback, which ends with what it was.
+    # A worker's error is a traceback, which ends with the message.
     return f"{type(problem).__name__}: {lines[-1]}"
 
 
 def connections(path: str) -> Iterator[socket.socket]:
-    """Whoever connects, until the driver is gone."""
+    """Accepted connections."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen()
@@ -162,7 +162,7 @@ def main() -> None:
         if os.fork() != 0:
             connection.close()
             continue
-        os.setsid()  # so that it and its workers can be ended as one
+        os.setsid()  # so that it and its workers can be killed as a process group
         serve(connection, module)
         return
 

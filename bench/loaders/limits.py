@@ -1,8 +1,8 @@
-"""What a job costs, and what it may have: processor time of all its processes, and pages.
+"""CPU time and page cache of a job's processes.
 
-Page caches flatter whoever keeps plain files: half a gigabyte is never read from disk again. So the
-jobs of one side live in a memory cgroup which leaves them as much as their processes need and, on
-top of that, pages for a share of the dataset.
+The page cache favours loaders that keep plain files: half a gigabyte is never read from disk again.
+So the jobs of one side run in a memory cgroup, whose limit is what their processes need plus pages
+for a fraction of the dataset.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _WATCH_SECONDS = 0.01
 
 
 def cpu_seconds() -> float:
-    """Of this process and all that came from it, alive or not."""
+    """CPU time of this process and all its descendants, alive or not."""
     parents, seconds = dict[int, int](), dict[int, float]()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         with suppress(OSError):
-            # After the name, which may hold anything: state, parent, ..., and four times.
+            # After the name, which may contain any character: state, parent, ..., and four times.
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
             parents[int(entry.name)] = int(fields[1])
             seconds[int(entry.name)] = sum(map(int, fields[11:15])) / _TICKS
@@ -48,13 +48,13 @@ class Pages:
         self._directory.mkdir()
         self._held_max = 0
 
-    def take_in(self, pid: int) -> None:
-        """What this process and its children need from now on is counted here."""
+    def add_process(self, pid: int) -> None:
+        """Count the memory of this process and its children here from now on."""
         (self._directory / "cgroup.procs").write_text(str(pid))
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Meanwhile, note how much processes hold at most."""
+        """Record the peak memory of the processes during the context."""
         over = threading.Event()
 
         def watch() -> None:
@@ -70,18 +70,18 @@ class Pages:
             watcher.join()
 
     def cap(self, pages: int) -> None:
-        """Leave so many bytes of pages, on top of what processes were seen to hold."""
+        """Set the limit to ``pages`` bytes above the recorded peak."""
         (self._directory / "memory.limit_in_bytes").write_text(str(self._held_max + pages))
 
     def _held(self) -> int:
-        """What cannot be given up for other pages."""
+        """Memory that the kernel cannot reclaim."""
         lines = (self._directory / "memory.stat").read_text().splitlines()
         counted = dict(line.split() for line in lines)
         kernel = int((self._directory / "memory.kmem.usage_in_bytes").read_text())
         return int(counted["total_rss"]) + int(counted["total_shmem"]) + kernel
 
     def remove(self) -> None:
-        """When its processes have ended."""
+        """Remove the cgroup after its processes have ended."""
         deadline = time.monotonic() + 5.0
         while time.monotonic() < deadline:
             with suppress(OSError):
@@ -90,10 +90,10 @@ class Pages:
             time.sleep(0.05)
 
 
-def why_not_capped() -> str | None:
-    """Why the page cache cannot be capped here, if it cannot."""
+def cap_problem() -> str | None:
+    """The reason why the page cache cannot be capped here, or ``None``."""
     if not (_ROOT / "memory.limit_in_bytes").exists():
         return "there is no memory controller of cgroup version 1 at /sys/fs/cgroup/memory"
     if not os.access(_ROOT, os.W_OK):
-        return "/sys/fs/cgroup/memory cannot be written to; run it as root"
+        return "/sys/fs/cgroup/memory is not writable; run as root"
     return None

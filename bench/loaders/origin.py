@@ -1,4 +1,4 @@
-"""The store that everybody reads from: ``forebay dev origin`` over one directory, shaped or not."""
+"""The origin of all loaders: ``forebay dev origin`` over one directory, shaped or not."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-#: The bucket that all formats lie in, each under a prefix of its own.
+#: The bucket of all formats, each under its own prefix.
 BUCKET = "bucket"
-#: A store a region away, behind a link of its own.
+#: A store in another region, behind a dedicated link.
 SHAPE = ("--latency", "20ms", "--bandwidth", "200MB/s")
-#: An origin that has sent nothing for so long is done with the last epoch.
+#: An origin that has sent nothing for this time is idle.
 QUIET_SECONDS = 0.1
-#: Whoever goes on for longer than this is not waited for.
+#: Longest wait for an idle origin.
 QUIET_SECONDS_MAX = 10.0
 
 
 @dataclass(frozen=True)
 class Origin:
-    """How to reach it."""
+    """Endpoint and credentials of an origin."""
 
     endpoint: str
     access_key: str
     secret_key: str
 
     def environment(self) -> dict[str, str]:
-        """What loaders find it by, each in its own way."""
+        """Environment variables by which the loaders find the origin."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
             "S3_ENDPOINT_URL": self.endpoint,
@@ -43,18 +43,18 @@ class Origin:
         }
 
     def sent(self) -> int:
-        """Bytes of objects that were sent so far."""
+        """Bytes of objects sent since the last reset."""
         with urllib.request.urlopen(f"{self.endpoint}/-/counters") as answer:
             counted: int = json.load(answer)["bytes_sent"]
         return counted
 
     def reset(self) -> None:
-        """Count from nought."""
+        """Set the counters to 0."""
         request = urllib.request.Request(f"{self.endpoint}/-/counters/reset", method="POST")
         urllib.request.urlopen(request).close()
 
-    def sent_in_the_end(self) -> int:
-        """Bytes sent once it is quiet: some loaders go on fetching after the last batch."""
+    def sent_when_idle(self) -> int:
+        """Bytes sent once the origin is idle: some loaders fetch on after the last batch."""
         deadline, sent = time.monotonic() + QUIET_SECONDS_MAX, self.sent()
         while time.monotonic() < deadline:
             time.sleep(QUIET_SECONDS)
@@ -67,14 +67,14 @@ class Origin:
 @contextmanager
 def serving(root: Path, *shape: str) -> Iterator[Origin]:
     """Run an origin over a directory of buckets."""
-    from forebay._processes import binary  # not for peers, who import this module, too
+    from forebay._runtime.processes import binary  # not in the environments of peers
 
     command = [binary(), "dev", "origin", "--root", str(root), *shape]
     environment = {**os.environ, "FOREBAY_LOG": "warn"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
         try:
             assert process.stdout is not None
-            told = json.loads(process.stdout.readline())
-            yield Origin(told["endpoint"], told["access_key"], told["secret_key"])
+            ready = json.loads(process.stdout.readline())
+            yield Origin(ready["endpoint"], ready["access_key"], ready["secret_key"])
         finally:
             process.terminate()

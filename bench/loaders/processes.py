@@ -1,4 +1,4 @@
-"""The driver's end of a loader's processes: jobs that are opened, run epochs at once, and end."""
+"""The driver's side of a loader's processes: starts jobs, runs epochs concurrently, ends them."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ from loaders.limits import Pages
 from loaders.origin import Origin
 from loaders.peers import Peer, Task
 
-#: Whoever has not answered by then hangs.
+#: Timeout of an answer.
 ANSWER_SECONDS = 120.0
-#: So long may the end of a process take before it is killed.
+#: Time for a process to end before it is killed.
 END_SECONDS = 10.0
+#: Timeout of importing a loader.
 IMPORT_SECONDS = 180.0
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch, of all jobs at once, came to."""
+    """Measurements of one epoch of all jobs."""
 
     samples: int
-    #: From the first job's first moment to the last one's last.
+    #: From the start of the first job to the end of the last.
     seconds: float
-    #: Until every job had a batch.
+    #: Time until every job had a batch.
     first: float
     cpu: float
     origin_bytes: int
@@ -50,10 +51,10 @@ class Epoch:
 class Loader:
     """A loader's parent process, from which jobs are forked."""
 
-    def __init__(self, peer: Peer, python: Path, place: Path) -> None:
-        self.peer, self.place = peer, place
-        self._socket = place / f"{peer.file}.sock"
-        self._log = place / f"{peer.file}.log"
+    def __init__(self, peer: Peer, python: Path, workdir: Path) -> None:
+        self.peer = peer
+        self._socket = workdir / f"{peer.file}.sock"
+        self._log = workdir / f"{peer.file}.log"
         packages = str(Path(__file__).parent.parent)
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -67,12 +68,12 @@ class Loader:
         ready = select.select([self._process.stdout], [], [], IMPORT_SECONDS)[0]
         if not ready or not self._process.stdout.readline():
             self.end()
-            raise Unavailable(self.last_words())
+            raise Unavailable(self.last_line())
 
-    def last_words(self) -> str:
-        """The last thing that it said on standard error."""
+    def last_line(self) -> str:
+        """The last line of its standard error."""
         lines = self._log.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "no output"
 
     def fork(self) -> Connection:
         return Connection(self._socket)
@@ -83,7 +84,7 @@ class Loader:
 
 
 class Connection:
-    """One job."""
+    """Connection to one job."""
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
@@ -92,7 +93,7 @@ class Connection:
         self._lines = self._socket.makefile("rw")
         self.pid: int = self.answer()["pid"]
 
-    def tell(self, command: str, **arguments: Any) -> None:
+    def send(self, command: str, **arguments: Any) -> None:
         self._lines.write(json.dumps({"command": command, **arguments}) + "\n")
         self._lines.flush()
 
@@ -109,12 +110,12 @@ class Connection:
         return answer
 
     def end(self) -> None:
-        """Let it end by itself, then see to it that nothing of it is left."""
+        """Let the job end by itself, then kill what is left of its process group."""
         with suppress(OSError, Unavailable):
             ending = os.pidfd_open(self.pid)
             try:
                 self._socket.settimeout(END_SECONDS)
-                self.tell("close")
+                self.send("close")
                 self.answer()
                 self._socket.shutdown(socket.SHUT_RDWR)
                 select.select([ending], [], [], END_SECONDS)
@@ -122,13 +123,13 @@ class Connection:
                 os.close(ending)
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        with suppress(OSError):  # a command that was not sent any more
+        with suppress(OSError):  # flushes a command that can no longer be sent
             self._lines.close()
         self._socket.close()
 
 
-class Team:
-    """Jobs of one loader that run at once, with whatever they cache."""
+class JobGroup:
+    """Concurrent jobs of one loader, with their cache."""
 
     def __init__(self, loader: Loader, task: Task, jobs: int, pages: str | None) -> None:
         self.peer, self.origin, self.workers = loader.peer, task.origin, task.workers
@@ -141,16 +142,16 @@ class Team:
                 connection = loader.fork()
                 self._jobs.append(connection)
                 if self._pages is not None:
-                    self._pages.take_in(connection.pid)
+                    self._pages.add_process(connection.pid)
                 cache = task.cache if loader.peer.shares else task.cache / str(job)
                 cache.mkdir(mode=0o700, exist_ok=True)
-                connection.tell("start", task=encode(replace(task, cache=cache, job=job)))
+                connection.send("start", task=encode(replace(task, cache=cache, job=job)))
                 connection.answer()
         except BaseException:
             self.end()
             raise
 
-    def __enter__(self) -> Team:
+    def __enter__(self) -> JobGroup:
         return self
 
     def __exit__(
@@ -162,31 +163,31 @@ class Team:
         self.end()
 
     def verify(self) -> None:
-        """An epoch that fills caches, and in which every byte is checked."""
+        """Run an epoch that fills caches and checks every byte."""
         self._all("verify")
-        self.origin.sent_in_the_end()
+        self.origin.sent_when_idle()
 
     def epoch(self) -> Epoch:
-        """An epoch of all jobs at once."""
+        """Run an epoch of all jobs."""
         self.origin.reset()
-        told = self._all("epoch", patience=self.peer.patience)
+        answers = self._all("epoch", time_limit=self.peer.time_limit)
         return Epoch(
-            samples=sum(one["samples"] for one in told),
-            seconds=max(one["ended"] for one in told) - min(one["began"] for one in told),
-            first=max(one["first"] for one in told),
-            cpu=sum(one["cpu"] for one in told),
-            origin_bytes=self.origin.sent_in_the_end(),
+            samples=sum(one["samples"] for one in answers),
+            seconds=max(one["ended"] for one in answers) - min(one["began"] for one in answers),
+            first=max(one["first"] for one in answers),
+            cpu=sum(one["cpu"] for one in answers),
+            origin_bytes=self.origin.sent_when_idle(),
         )
 
     def cap(self, pages: int) -> None:
-        """Leave so many bytes for the page cache, and as many for processes as an epoch takes."""
+        """Limit memory to the peak of one epoch plus ``pages`` bytes of page cache."""
         assert self._pages is not None
         with self._pages.watched():
             self.epoch()
         self._pages.cap(pages)
 
     def end(self) -> None:
-        for job in reversed(self._jobs):  # the first one has what all share
+        for job in reversed(self._jobs):  # the first one owns what all share
             job.end()
         self._jobs.clear()
         if self._pages is not None:
@@ -196,18 +197,16 @@ class Team:
 
     def _all(self, command: str, **arguments: Any) -> Sequence[dict[str, Any]]:
         for job in self._jobs:
-            job.tell(command, **arguments)
+            job.send(command, **arguments)
         return [job.answer() for job in self._jobs]
 
 
 def _sweep(cache: Path) -> None:
-    """MosaicML Streaming's shared memory outlives a process that was killed: remove what names
-    this cache.
-    """
-    for named in Path("/dev/shm").glob("*_locals"):
+    """Remove MosaicML Streaming's shared memory of this cache, which outlives a killed process."""
+    for locals_file in Path("/dev/shm").glob("*_locals"):
         with suppress(OSError):
-            if os.fsencode(cache) in named.read_bytes():
-                for left in named.parent.glob(named.name.replace("_locals", "_*")):
+            if os.fsencode(cache) in locals_file.read_bytes():
+                for left in locals_file.parent.glob(locals_file.name.replace("_locals", "_*")):
                     left.unlink()
 
 
@@ -215,8 +214,8 @@ def prepare(loader: Loader, items: Items, origin: Origin) -> None:
     """Have a loader write its own format."""
     job = loader.fork()
     try:
-        told = {**asdict(items), "directory": str(items.directory)}
-        job.tell("prepare", items=told, origin=asdict(origin))
+        fields = {**asdict(items), "directory": str(items.directory)}
+        job.send("prepare", items=fields, origin=asdict(origin))
         job.answer()
     finally:
         job.end()

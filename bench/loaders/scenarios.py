@@ -1,7 +1,7 @@
-"""What is compared: each scenario is one condition, a field of peers, and what is aimed at.
+"""Scenarios: each is one condition, a list of peers, and a target.
 
-Targets are those of the design's rows about samples per second. "The best" of several rivals is
-found out by measuring: each is paired with us, and the one that does best against us is the judge.
+Targets are those of the design for samples per second. Where the target is about the best of
+several rivals, each is paired with forebay, and the fastest rival counts.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from loaders.peers import BOTO3, FILES, LITDATA, RIVALS, WEBDATASET, Peer
 
-#: Pairs for rows with a target, and for the others; and both in a quick run.
+#: Pairs of rows with a target and of others, in a full and in a quick run.
 PAIRS, PAIRS_OPEN, PAIRS_QUICK, PAIRS_OPEN_QUICK = 15, 5, 5, 3
-#: What each side is tried with where it may choose.
+#: Numbers of workers that are tried where the scenario leaves it open.
 WORKERS = (0, 2)
 
 
@@ -20,39 +20,39 @@ WORKERS = (0, 2)
 class Scenario:
     """One condition."""
 
-    #: For ``--only``.
+    #: Name for ``--only``.
     key: str
-    #: For people.
+    #: Name in reports.
     title: str
     field: tuple[Peer, ...]
     form: str = "bytes"
-    #: ``None``: whatever suits each side best, found by trial.
+    #: ``None``: the number that is fastest for each side, found by trial.
     workers: int | None = None
     jobs: int = 1
     is_shaped: bool = False
-    #: Every epoch with an empty cache, and with the making of the loader.
+    #: Every epoch has an empty cache and includes the construction of the loader.
     is_cold: bool = False
-    #: How much of the dataset a cache may hold.
+    #: Fraction of the dataset that fits into the cache.
     cache_share: float = 1.0
     #: Whether the page cache is capped.
     is_capped: bool = False
-    #: Our rate ÷ theirs, at least: of every peer, or of the best of the rivals.
+    #: Smallest ratio of forebay's rate to the peer's: of every peer, or of the best rival.
     target: float | None = None
-    is_against_the_best: bool = False
-    #: Whether a part of the items has to do, because all would take too long.
+    is_against_best: bool = False
+    #: Whether the small dataset is used, because the large one would take too long.
     is_small: bool = False
 
     def pairs(self, peer: Peer, is_quick: bool) -> int:
-        """How often it is measured."""
-        has_target = self.target is not None and peer not in self.unjudged
+        """Number of pairs."""
+        has_target = self.target is not None and peer not in self.untargeted
         if is_quick:
             return PAIRS_QUICK if has_target else PAIRS_OPEN_QUICK
         return PAIRS if has_target else PAIRS_OPEN
 
     @property
-    def unjudged(self) -> tuple[Peer, ...]:
-        """Who is measured for the record: the best is sought among the rivals."""
-        if not self.is_against_the_best:
+    def untargeted(self) -> tuple[Peer, ...]:
+        """Peers without a target: the best is chosen among the rivals."""
+        if not self.is_against_best:
             return ()
         return tuple(peer for peer in self.field if peer not in RIVALS)
 
@@ -69,7 +69,7 @@ ALL = (
         (*RIVALS, BOTO3, FILES),
         is_capped=True,
         target=2.0,
-        is_against_the_best=True,
+        is_against_best=True,
     ),
     Scenario(
         "capped-views",
@@ -78,15 +78,15 @@ ALL = (
         "views",
         is_capped=True,
         target=2.0,
-        is_against_the_best=True,
+        is_against_best=True,
     ),
     Scenario(
         "cold",
-        "cold, bytes, origin as it is",
+        "cold, bytes, unshaped origin",
         (*RIVALS, BOTO3),
         is_cold=True,
         target=1.0,
-        is_against_the_best=True,
+        is_against_best=True,
     ),
     Scenario(
         "cold-shaped",
@@ -95,7 +95,7 @@ ALL = (
         is_shaped=True,
         is_cold=True,
         target=1.0,
-        is_against_the_best=True,
+        is_against_best=True,
     ),
     Scenario(
         "decoded",
@@ -150,7 +150,7 @@ ALL = (
         workers=1,
         jobs=4,
         is_shaped=True,
-        # All items: of a part of them, a fifth is little more than the loaders have under way.
+        # The large dataset: a fifth of the small one is little more than loaders have in flight.
         cache_share=0.2,
     ),
 )

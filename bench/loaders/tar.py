@@ -1,4 +1,4 @@
-"""Tar archives of the items, for those who read archives."""
+"""Tar archives of the items, for loaders that read archives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from loaders.peers import shard_size
 
 
 def write(items: Items) -> None:
-    """Archives of about a shard's size, in the bucket; nothing, if they are there."""
+    """Write archives of about a shard's size to the bucket, unless they exist."""
     directory = items.bucket / _prefix(items)
     if directory.exists():
         return
@@ -30,7 +30,7 @@ def write(items: Items) -> None:
 
 
 def keys(items: Items) -> list[str]:
-    """All archives in the bucket."""
+    """Keys of all archives in the bucket."""
     archives = sorted((items.bucket / _prefix(items)).iterdir())
     return [f"{_prefix(items)}/{path.name}" for path in archives]
 

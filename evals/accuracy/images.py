@@ -1,9 +1,9 @@
 """CIFAR-10, as records of 3,073 bytes, and a small convolutional network.
 
-The images come as small JPEG or PNG files. They are decoded once and kept as CIFAR-10's own binary
-format has them: a byte for the class, then three planes of 32 x 32. That is large enough for a
-tenth of it to be a cache (a node has 8 MiB at least), and sorted by class it is as hard on a
-sampler as a dataset can be: whoever draws neighbours draws one class.
+The images come as small JPEG or PNG files. They are decoded once and stored in CIFAR-10's own
+binary format: a byte for the class, then three planes of 32 x 32. A tenth of that is large enough
+for a cache (a node has 8 MiB at least). Sorted by class it is the hardest case for a sampler:
+neighbouring items are of one class.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ def _planes(file: bytes) -> bytes:
     try:
         from PIL import Image
     except ImportError:
-        raise SystemExit("images are decoded with Pillow; `pip install pillow`") from None
+        raise SystemExit("Pillow is not installed; `pip install pillow`") from None
     pixels = np.asarray(Image.open(io.BytesIO(file)).convert("RGB"))
     if pixels.shape != (SIDE, SIDE, 3):
         raise SystemExit(
-            f"an image is of {pixels.shape[1]} x {pixels.shape[0]}; CIFAR's are 32 x 32"
+            f"an image has {pixels.shape[1]} x {pixels.shape[0]} pixels; CIFAR's have 32 x 32"
         )
     planes: bytes = pixels.transpose(2, 0, 1).tobytes()
     return planes
@@ -71,12 +71,12 @@ def _planes(file: bytes) -> bytes:
 
 def decode(record: bytes) -> Batch:
     """An item's pixels and class."""
-    record_of = torch.frombuffer(bytearray(record), dtype=torch.uint8)
-    return record_of[1:].view(3, SIDE, SIDE), record_of[0].long()
+    values = torch.frombuffer(bytearray(record), dtype=torch.uint8)
+    return values[1:].view(3, SIDE, SIDE), values[0].long()
 
 
 def collate(items: list[Batch]) -> Batch:
-    """A batch: pixels around nought, and classes."""
+    """A batch: pixels, centred at 0, and classes."""
     pixels = torch.stack([pixels for pixels, _ in items])
     return pixels.float() / 64.0 - 2.0, torch.stack([label for _, label in items])
 
@@ -96,14 +96,14 @@ class Files(torch.utils.data.Dataset[Batch]):
 
 
 def test_set(directory: Path) -> list[Batch]:
-    """What accuracy is measured on, in batches."""
+    """The test set, in batches."""
     records = (directory / "test.bin").read_bytes()
     items = [decode(records[at : at + RECORD]) for at in range(0, len(records), RECORD)]
     return [collate(items[at : at + 500]) for at in range(0, len(items), 500)]
 
 
 class Network(nn.Sequential):
-    """Three convolutions. Their batch norm makes it notice what else is in a batch."""
+    """Three convolutions with batch norm, which makes accuracy depend on the mix of a batch."""
 
     def __init__(self) -> None:
         layers: list[nn.Module] = []

@@ -1,4 +1,4 @@
-"""What the runs say: means and spread, differences with their uncertainty, and a picture."""
+"""The report: means and spread, differences with confidence intervals, and a plot."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-#: One job: what it said of every epoch.
+#: The output of one job: one dictionary per epoch.
 Run = list[dict[str, Any]]
 COLOURS = ("#444444", "#c1440e", "#1f6f8b", "#6a8532")
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How much higher a mean is than another, with the 95 % interval of Welch's t-test."""
+    """Difference of two means, with the 95 % interval of Welch's t-test."""
 
     points: float
     low: float
     high: float
 
-    def words(self) -> str:
+    def conclusion(self) -> str:
         if self.low <= 0 <= self.high:
-            most = max(-self.low, self.high)
-            return f"no difference found; at 95 % it is not larger than {most:.2f} points"
+            largest = max(-self.low, self.high)
+            return f"no difference found; at 95 % it is at most {largest:.2f} points"
         return f"a difference of {self.points:+.2f} points"
 
 
 def difference(ours: Sequence[float], theirs: Sequence[float]) -> Difference:
-    """Welch's: nothing is assumed of the spreads."""
+    """Welch's t-test, which does not assume equal variances."""
     points = mean(ours) - mean(theirs)
     errors = [stdev(values) ** 2 / len(values) for values in (ours, theirs)]
     total = sum(errors)
@@ -40,12 +40,12 @@ def difference(ours: Sequence[float], theirs: Sequence[float]) -> Difference:
     freedom = total**2 / sum(
         error**2 / (len(values) - 1) for error, values in zip(errors, (ours, theirs), strict=True)
     )
-    reach = _student(0.975, freedom) * math.sqrt(total)
-    return Difference(points, points - reach, points + reach)
+    margin = _student(0.975, freedom) * math.sqrt(total)
+    return Difference(points, points - margin, points + margin)
 
 
 def _student(share: float, freedom: float) -> float:
-    """The quantile of Student's distribution, by bisection over its integral."""
+    """The quantile of Student's t-distribution, by bisection over its integral."""
     scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2))
     scale /= math.sqrt(freedom * math.pi)
 
@@ -66,7 +66,7 @@ def _student(share: float, freedom: float) -> float:
 
 
 def summary(runs: Sequence[Run], dataset_bytes: int) -> dict[str, Any]:
-    """The figures of one row: accuracies in percent, and how the cache did."""
+    """The figures of one row: accuracies in percent, and statistics of the cache."""
     final = [run[-1] for run in runs]
     row: dict[str, Any] = {
         "accuracies": [100 * last["accuracy"] for last in final],
@@ -78,17 +78,17 @@ def summary(runs: Sequence[Run], dataset_bytes: int) -> dict[str, Any]:
     if "hit_share" in final[0]:
         epochs = [epoch for run in runs for epoch in run]
         row["hit_share"] = mean(last["hit_share"] for last in final)
-        row["held_share"] = mean(epoch["held_share"] for epoch in epochs)
-        row["open_share"] = mean(epoch["open_share"] for epoch in epochs)
-        row["mixing"] = mean(epoch["mixing"]["distance"] for epoch in epochs)
+        row["pinned_share"] = mean(epoch["pinned_share"] for epoch in epochs)
+        row["drawable_share"] = mean(epoch["drawable_share"] for epoch in epochs)
+        row["distance"] = mean(epoch["shuffle_quality"]["distance"] for epoch in epochs)
         fetched = sum(last["origin_bytes"] for last in final)
         row["origin_share"] = fetched / (dataset_bytes * len(epochs))
     return row
 
 
 def table(task: str, rows: dict[str, dict[str, Any]]) -> str:
-    """For people, as Markdown."""
-    names = ["accuracy, %", "difference (95 %)", "padding", "hits", "held", "open", "mixing"]
+    """The rows as a Markdown table."""
+    names = ["accuracy, %", "difference (95 %)", "padding", "hits", "pinned", "drawn", "distance"]
     lines = [f"| {task} | " + " | ".join([*names, "read from the origin"]) + " |"]
     lines.append("|---" * (len(names) + 2) + "|")
     baseline: dict[str, Any] | None = None
@@ -102,22 +102,22 @@ def table(task: str, rows: dict[str, dict[str, Any]]) -> str:
             found = difference(values, baseline["accuracies"])
             cells[1] = f"{found.points:+.2f} ({found.low:+.2f} .. {found.high:+.2f})"
         cells.append(f"{row['padding']:.1%}" if row["padding"] is not None else "-")
-        shares = ("hit_share", "held_share", "open_share", "mixing", "origin_share")
+        shares = ("hit_share", "pinned_share", "drawable_share", "distance", "origin_share")
         cells += [
-            "-" if key not in row else f"{row[key]:.2f}" if key == "mixing" else f"{row[key]:.0%}"
+            "-" if key not in row else f"{row[key]:.2f}" if key == "distance" else f"{row[key]:.0%}"
             for key in shares
         ]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def words(rows: dict[str, dict[str, Any]]) -> list[str]:
-    """What may be said of each row against the first."""
+def conclusions(rows: dict[str, dict[str, Any]]) -> list[str]:
+    """The conclusion for each row, compared with the first."""
     (_, baseline), *others = rows.items()
     if len(baseline["accuracies"]) < 2:
-        return ["one seed says nothing of differences"]
+        return ["differences need two seeds or more"]
     return [
-        f"{name}: {difference(row['accuracies'], baseline['accuracies']).words()}"
+        f"{name}: {difference(row['accuracies'], baseline['accuracies']).conclusion()}"
         for name, row in others
     ]
 

@@ -1,8 +1,8 @@
 """The Free Spoken Digit Dataset, as WAV files of different lengths, and a small recurrent network.
 
-Of every speaker and digit the first 15 of 50 recordings are the test set. The others are kept at
-three speeds, the usual way to have more of them, as 32-bit float: 6,300 files, sorted by digit,
-large enough for a tenth of them to be a cache (a node has 8 MiB at least).
+The first 15 of the 50 recordings of every speaker and digit are the test set. The others are
+augmented by three speeds, as is usual, and stored as 32-bit float: 6,300 files, sorted by digit. A
+tenth of that is large enough for a cache (a node has 8 MiB at least).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SPEEDS = (0.9, 1.0, 1.1)
 TEST_RECORDINGS = 15
 BANDS, WINDOW, HOP = 24, 256, 80
 
-#: Frames of all items, how many of them are each item's own, and the digits.
+#: Padded frames of all items, each item's number of frames, and the digits.
 Batch = tuple[Tensor, Tensor, Tensor]
 Item = tuple[Tensor, int]
 
@@ -39,7 +39,9 @@ def prepare(source: Path, directory: Path) -> None:
         digit, _, number = Path(name).stem.split("_")
         with wave.open(io.BytesIO(content)) as recording:
             if (recording.getframerate(), recording.getsampwidth()) != (RATE, 2):
-                raise SystemExit(f"{name} is not of 8 kHz and 16 bits, as the dataset's are")
+                raise SystemExit(
+                    f"`{name}` does not have 8 kHz and 16 bits; give the original files"
+                )
             frames = recording.readframes(recording.getnframes())
         samples = np.frombuffer(frames, dtype="<i2").astype(np.float32) / 32768.0
         if int(number) < TEST_RECORDINGS:
@@ -67,7 +69,7 @@ def _files(source: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _wav(samples: np.ndarray[tuple[int], np.dtype[np.float32]]) -> bytes:
-    """A WAV file of 32-bit float, which Python's own module cannot write."""
+    """A WAV file of 32-bit float, which Python's `wave` cannot write."""
     data = samples.astype("<f4").tobytes()
     form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 3, 1, RATE, RATE * 4, 4, 32)
     data = struct.pack("<4sI", b"data", len(data)) + data
@@ -75,7 +77,7 @@ def _wav(samples: np.ndarray[tuple[int], np.dtype[np.float32]]) -> bytes:
 
 
 def _bands() -> Tensor:
-    """Triangles that are evenly spaced in mel."""
+    """Triangular filters, evenly spaced on the mel scale."""
     top = 2595 * np.log10(1 + RATE / 2 / 700)
     edges = 700 * (10 ** (np.linspace(0, top, BANDS + 2) / 2595) - 1)
     bins = np.linspace(0, RATE / 2, WINDOW // 2 + 1)
@@ -88,7 +90,7 @@ _MEL, _HANN = _bands(), torch.hann_window(WINDOW)
 
 
 def decode(item: tuple[bytes, int]) -> Item:
-    """An item's spectrogram, a frame for every 10 ms, and its digit."""
+    """An item's spectrogram, with a frame per 10 ms, and its digit."""
     wav, digit = item
     samples = torch.frombuffer(bytearray(wav[44:]), dtype=torch.float32)
     spectrum = torch.stft(
@@ -99,7 +101,7 @@ def decode(item: tuple[bytes, int]) -> Item:
 
 
 def collate(items: list[Item]) -> Batch:
-    """A batch: all of them as long as the longest."""
+    """A batch, padded to the longest item."""
     lengths = torch.tensor([len(frames) for frames, _ in items])
     frames = pad_sequence([frames for frames, _ in items], batch_first=True)
     return frames, lengths, torch.tensor([digit for _, digit in items])
@@ -122,8 +124,8 @@ class Files(torch.utils.data.Dataset[Item]):
 
 
 class LikeLengths(torch.utils.data.Sampler[list[int]]):
-    """Batches of like length, the usual way: a full shuffle, cut into pools of 20 batches, each
-    sorted by length and cut into batches, which come in random order.
+    """Batches of similar length, in the usual way: a full shuffle is cut into pools of 20 batches.
+    Each pool is sorted by length and cut into batches, which are yielded in random order.
     """
 
     POOL = 20
@@ -138,21 +140,21 @@ class LikeLengths(torch.utils.data.Sampler[list[int]]):
         order = torch.randperm(len(self._lengths), generator=self._generator).tolist()
         pool, batches = self.POOL * self._batch, list[list[int]]()
         for start in range(0, len(order), pool):
-            alike = sorted(order[start : start + pool], key=self._lengths.__getitem__)
-            batches += [alike[at : at + self._batch] for at in range(0, len(alike), self._batch)]
+            items = sorted(order[start : start + pool], key=self._lengths.__getitem__)
+            batches += [items[at : at + self._batch] for at in range(0, len(items), self._batch)]
         for at in torch.randperm(len(batches), generator=self._generator).tolist():
             yield batches[at]
 
 
 def test_set(directory: Path) -> list[Batch]:
-    """What accuracy is measured on, in batches."""
+    """The test set, in batches."""
     paths = sorted((directory / "test").iterdir(), key=lambda path: path.stat().st_size)
     items = [decode((path.read_bytes(), int(path.name[0]))) for path in paths]
     return [collate(items[at : at + 100]) for at in range(0, len(items), 100)]
 
 
 class Network(nn.Module):
-    """A recurrent layer, the mean of what it says, and a linear one. Padding has no part in it."""
+    """A recurrent layer, the mean of its outputs without padding, and a linear layer."""
 
     HIDDEN = 20
 
@@ -162,8 +164,8 @@ class Network(nn.Module):
         self.out = nn.Linear(self.HIDDEN, 10)
 
     def forward(self, frames: Tensor, lengths: Tensor) -> Tensor:
-        said, _ = self.recurrent(frames)
-        own = torch.arange(frames.shape[1])[None, :] < lengths[:, None]
-        mean = (said * own[:, :, None]).sum(1) / lengths[:, None]
+        outputs, _ = self.recurrent(frames)
+        is_frame = torch.arange(frames.shape[1])[None, :] < lengths[:, None]
+        mean = (outputs * is_frame[:, :, None]).sum(1) / lengths[:, None]
         logits: Tensor = self.out(mean)
         return logits

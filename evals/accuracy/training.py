@@ -1,7 +1,7 @@
-"""One job: one seed's training, by PyTorch's own loader or by forebay's.
+"""One job: training with one seed, with PyTorch's loader or with forebay's.
 
-``accuracy.py`` starts it, several at once, as processes that know nothing of each other. Every
-epoch is a line of JSON on standard output.
+``accuracy.py`` starts several concurrently, as independent processes. Each prints a line of JSON
+per epoch.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 import forebay
 
-#: How often the loader is asked what is open, in batches.
-LOOK_EVERY = 20
+#: Batches between two samples of the loader's statistics.
+SAMPLE_EVERY = 20
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained, and how its digest is built."""
+    """A dataset and a network, with options of training and of the digest."""
 
     parts: Any
     batch: int
@@ -41,7 +41,7 @@ class Task:
 
 
 TASKS = {
-    # Ten records to a blob: a chunk of such a dataset, sorted by class, needs many.
+    # Ten records per blob: a chunk of a dataset that is sorted by class needs many blobs.
     "images": Task(
         parts=images,
         batch=100,
@@ -62,7 +62,7 @@ TASKS = {
 
 
 def shuffled(task: Task, directory: Path, generator: torch.Generator) -> Any:
-    """PyTorch's own loader over local files."""
+    """PyTorch's loader over local files."""
     files = task.parts.Files(directory)
     order: dict[str, Any] = {"batch_size": task.batch, "shuffle": True, "generator": generator}
     if task.lengths:
@@ -71,16 +71,16 @@ def shuffled(task: Task, directory: Path, generator: torch.Generator) -> Any:
 
 
 def substituted(
-    task: Task, told: argparse.Namespace, generator: torch.Generator
+    task: Task, options: argparse.Namespace, generator: torch.Generator
 ) -> forebay.DataLoader:
     """forebay's loader, over an origin and a node."""
     dataset = forebay.Dataset(
-        told.digest,
+        options.digest,
         transform=task.parts.decode,
         columns=task.columns,
-        cache=told.node,
-        storage_options=json.loads(told.origin),
-        job=f"seed {told.seed}",
+        cache=options.node,
+        storage_options=json.loads(options.origin),
+        job=f"seed {options.seed}",
     )
     return forebay.DataLoader(
         dataset,
@@ -93,54 +93,55 @@ def substituted(
     )
 
 
-class Watch:
-    """How the cache did in an epoch, by what the loader says now and then."""
+class CacheStats:
+    """Statistics of the cache in an epoch, from samples of the loader's statistics."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader if isinstance(loader, forebay.DataLoader) else None
-        self._open = list[tuple[float, float]]()
+        self._shares = list[tuple[float, float]]()
 
-    def look(self) -> None:
+    def sample(self) -> None:
         if self._loader is not None:
             stats = self._loader.stats()
-            self._open.append((stats["held_share"], stats["open_share"]))
+            self._shares.append((stats["pinned_share"], stats["drawable_share"]))
 
-    def found(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         if self._loader is None:
             return {}
         stats = self._loader.stats()
-        kept = ("items", "hit_share", "origin_bytes", "stall_seconds", "mixing", "probes")
-        held, opened = (sum(values) / len(values) for values in zip(*self._open, strict=True))
-        return {**{key: stats[key] for key in kept}, "held_share": held, "open_share": opened}
+        kept = ("items", "hit_share", "origin_bytes", "stall_seconds", "shuffle_quality", "probes")
+        pinned, drawable = (sum(values) / len(values) for values in zip(*self._shares, strict=True))
+        shares = {"pinned_share": pinned, "drawable_share": drawable}
+        return {**{key: stats[key] for key in kept}, **shares}
 
 
 def accuracy(network: nn.Module, test: Iterable[Any]) -> float:
-    """The share of the test set that the network is right about."""
+    """Fraction of the test set that the network classifies correctly."""
     network.eval()
-    right = total = 0
+    correct = total = 0
     with torch.inference_mode():
         for *inputs, labels in test:
-            right += int((network(*inputs).argmax(1) == labels).sum())
+            correct += int((network(*inputs).argmax(1) == labels).sum())
             total += len(labels)
     network.train()
-    return right / total
+    return correct / total
 
 
-def train(told: argparse.Namespace) -> None:
-    task = TASKS[told.task]
+def train(options: argparse.Namespace) -> None:
+    task = TASKS[options.task]
     torch.set_num_threads(1)
-    torch.manual_seed(told.seed)
-    network, test = task.parts.Network(), task.parts.test_set(told.directory)
-    generator = torch.Generator().manual_seed(told.seed)
-    if told.node is None:
-        loader = shuffled(task, told.directory, generator)
+    torch.manual_seed(options.seed)
+    network, test = task.parts.Network(), task.parts.test_set(options.directory)
+    generator = torch.Generator().manual_seed(options.seed)
+    if options.node is None:
+        loader = shuffled(task, options.directory, generator)
     else:
-        loader = substituted(task, told, generator)
+        loader = substituted(task, options, generator)
     optimizer = torch.optim.Adam(network.parameters(), lr=task.rate)
-    schedule = OneCycleLR(optimizer, task.rate, total_steps=told.epochs * len(loader))
-    for epoch in range(told.epochs):
-        began, losses, watch = time.process_time(), list[float](), Watch(loader)
-        places = own = 0
+    schedule = OneCycleLR(optimizer, task.rate, total_steps=options.epochs * len(loader))
+    for epoch in range(options.epochs):
+        began, losses, cache = time.process_time(), list[float](), CacheStats(loader)
+        padded_frames = frames = 0
         for number, (*inputs, labels) in enumerate(loader):
             loss = cross_entropy(network(*inputs), labels)
             optimizer.zero_grad()
@@ -149,18 +150,18 @@ def train(told: argparse.Namespace) -> None:
             schedule.step()
             losses.append(loss.item())
             if task.lengths:
-                places += inputs[0].shape[0] * inputs[0].shape[1]
-                own += int(inputs[1].sum())
-            if number % LOOK_EVERY == 0:
-                watch.look()
+                padded_frames += inputs[0].shape[0] * inputs[0].shape[1]
+                frames += int(inputs[1].sum())
+            if number % SAMPLE_EVERY == 0:
+                cache.sample()
         line = {
-            "seed": told.seed,
+            "seed": options.seed,
             "epoch": epoch + 1,
             "loss": sum(losses) / len(losses),
             "accuracy": accuracy(network, test),
-            "padding": 1 - own / places if places else None,
+            "padding": 1 - frames / padded_frames if padded_frames else None,
             "cpu_seconds": time.process_time() - began,
-            **watch.found(),
+            **cache.summary(),
         }
         print(json.dumps(line), flush=True)
 
@@ -173,7 +174,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, required=True)
     parser.add_argument("--digest", type=Path)
     parser.add_argument("--node", type=Path)
-    parser.add_argument("--origin", help="how the origin is reached, as JSON")
+    parser.add_argument("--origin", help="storage options, as JSON")
     train(parser.parse_args())
 
 

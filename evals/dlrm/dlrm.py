@@ -1,4 +1,4 @@
-"""A small DLRM: trained on a click log, served from disk under a memory limit. See README.md."""
+"""A small DLRM, trained on a click log and served from disk under a memory limit. See README.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from forebay.torch import EmbeddingCollection, Table
+from forebay.embeddings import EmbeddingCollection, Table
 
 DIMENSION = 16
 HELD_OUT = 0.2
@@ -28,13 +28,13 @@ CARDINALITIES = [
 
 @dataclass
 class Log:
-    """Requests in the order of time."""
+    """Requests in order of time."""
 
     dense: Tensor
+    #: The keys of all requests, for each table.
     keys: list[Tensor]
-    """Of each table the keys of all requests,"""
+    #: The first key of each request and the end of the last, for each table.
     offsets: list[Tensor]
-    """and where each request's begin, with the end."""
     clicks: Tensor
     rows: list[int]
 
@@ -52,7 +52,7 @@ class Log:
 
 
 def generated(requests: int, rows: int, seed: int) -> Log:
-    """Clicks drawn from a hidden model of the keys; synthetic, all of it."""
+    """A synthetic log: clicks are drawn from a hidden model of the keys."""
     generator = torch.Generator().manual_seed(seed)
     sizes = [max(3, count * rows // sum(CARDINALITIES)) for count in CARDINALITIES]
     dense = torch.randn((requests, 13), generator=generator)
@@ -69,7 +69,7 @@ def generated(requests: int, rows: int, seed: int) -> Log:
 
 
 def movielens(directory: Path) -> Log:
-    """Ratings: user, film, genres; four stars or more are a click."""
+    """A log of ratings (user, film, genres). Four stars or more are a click."""
     films: dict[str, list[int]] = {}
     genres: dict[str, int] = {}
     with next(directory.glob("*movies.csv")).open(newline="") as file:
@@ -104,7 +104,7 @@ def movielens(directory: Path) -> Log:
 
 
 class Dlrm(nn.Module):
-    """Bottom MLP, dot products of all pairs, top MLP; the embeddings are looked up by others."""
+    """Bottom MLP, dot products of all pairs, top MLP. The caller looks up the embeddings."""
 
     def __init__(self, dense: int, tables: int) -> None:
         super().__init__()
@@ -136,16 +136,16 @@ def in_memory(tables: list[nn.EmbeddingBag], part: Log) -> list[Tensor]:
 
 
 def auc(scores: Tensor, clicks: Tensor) -> float:
-    """The chance that a click scores higher than what was not clicked."""
+    """Probability that a click scores higher than a request without one."""
     ranks = torch.empty(len(scores), dtype=torch.float64)
     ranks[scores.argsort()] = torch.arange(1, len(scores) + 1, dtype=torch.float64)
     clicked = clicks.sum().item()
-    beyond = ranks[clicks == 1].sum().item() - clicked * (clicked + 1) / 2
-    return beyond / (clicked * (len(scores) - clicked))
+    won = ranks[clicks == 1].sum().item() - clicked * (clicked + 1) / 2
+    return won / (clicked * (len(scores) - clicked))
 
 
 def save_tables(path: Path, tables: list[Tensor]) -> None:
-    """As `.safetensors`."""
+    """Write the tables as a `.safetensors` file."""
     header, at = {}, 0
     for number, table in enumerate(tables):
         end = at + table.nbytes
@@ -186,7 +186,7 @@ def train(args: argparse.Namespace) -> None:
     held_out = log.part(count, len(log))
     torch.save({"model": model.state_dict(), "log": held_out.__dict__}, args.out / "rest.pt")
     rows = sum(log.rows)
-    print(f"{kind}: {count} requests trained on, {len(held_out)} held out, {rows} rows")
+    print(f"{kind}: trained on {count} requests, {len(held_out)} held out, {rows} rows")
 
 
 def memory_of(text: str, tables: int) -> int:
@@ -221,7 +221,7 @@ def serve(args: argparse.Namespace) -> None:
     ours = torch.cat(scores)
     stats = on_disk.stats()
 
-    # Only now the yardstick: all tables in memory.
+    # The reference, with all tables in memory. Loaded last, so that it does not add to `grown`.
     tables = bags(log.rows)
     with path.open("rb") as file:
         header = struct.unpack("<Q", file.read(8))[0]
@@ -242,9 +242,9 @@ def serve(args: argparse.Namespace) -> None:
     print(f"perfect hits {perfect:.1%}, individual hits {hits:.1%}")
     mean, tail = sum(micros) / len(micros), micros[(len(micros) - 1) * 99 // 100]
     print(f"embedding lookup of a batch of {args.batch}: mean {mean:.0f} us, p99 {tail:.0f} us")
-    print(f"AUC {auc(ours, log.clicks):.4f}; equal to the answers from memory, to the bit: {equal}")
+    print(f"AUC {auc(ours, log.clicks):.4f}; bitwise equal to the scores from memory: {equal}")
     if not equal or resident > memory:
-        raise SystemExit("WRONG: answers differ, or rows take more memory than allowed")
+        raise SystemExit("WRONG: scores differ, or rows use more memory than allowed")
 
 
 def main() -> None:
@@ -263,7 +263,7 @@ def main() -> None:
     server = commands.add_parser("serve")
     server.set_defaults(run=serve)
     server.add_argument("--model", type=Path, required=True)
-    server.add_argument("--memory", default="5%", help="bytes, or a share of the tables")
+    server.add_argument("--memory", default="5%", help="bytes, or a percentage of the tables")
     server.add_argument("--batch", type=int, default=1)
     server.add_argument("--policy", default="group")
     args = parser.parse_args()

@@ -1,22 +1,19 @@
-//! What the fuzz targets share: seeds made by the real encoders, and a small dataset.
+//! Shared code of the fuzz targets: seeds made by the real encoders, and a small dataset.
 //!
-//! A fuzzer that starts from nothing spends its hours on finding the first magic number. Each target
-//! writes its seeds before libFuzzer reads its corpus, so that no binary file has to be kept up to date.
+//! A fuzzer without seeds spends hours on finding the first magic number. Each target writes its
+//! seeds before libFuzzer reads its corpus, so that no binary file has to be kept up to date.
 
 use std::{env, fs, path::PathBuf};
 
 use bytes::Bytes;
-use forebay_core::{
-    ByteSize, Namespace,
-    chunking::Chunking,
-    digest::{
-        Blob, ColumnType, DatasetIdHasher, Digest, DigestWriter, Header, ItemSpan, Part, Summary,
-        Value,
-    },
+use forebay_core::dataset::DatasetIdHasher;
+use forebay_core::{ByteSize, Namespace, dataset::chunking::Chunking};
+use forebay_digest::{
+    Blob, ColumnType, Digest, DigestWriter, Header, ItemSpan, Part, Summary, Value,
 };
 use tempfile::TempDir;
 
-/// Writes a seed, if whoever started the target wants seeds.
+/// Writes a seed, if `FOREBAY_FUZZ_SEEDS` names a directory.
 pub fn seed(name: &str, bytes: &[u8]) {
     if let Some(directory) = env::var_os("FOREBAY_FUZZ_SEEDS").map(PathBuf::from) {
         fs::create_dir_all(&directory).expect("make the directory for seeds");
@@ -24,7 +21,7 @@ pub fn seed(name: &str, bytes: &[u8]) {
     }
 }
 
-/// A directory in memory, where there is one: a fuzzer writes thousands of files a second.
+/// A temporary directory, in memory if possible: a fuzzer writes thousands of files a second.
 pub fn directory() -> TempDir {
     let made = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
     made.expect("make a directory")
@@ -35,7 +32,7 @@ pub fn content(blob: usize) -> Bytes {
     Bytes::from(vec![b'a' + u8::try_from(blob).expect("few blobs"); 10 + blob])
 }
 
-/// Four blobs: rows as they lie in journals and digests.
+/// The four rows of the small dataset, as in journals and digests.
 pub fn rows() -> Vec<Blob> {
     let row = |blob: usize| {
         let content = content(blob);

@@ -1,37 +1,39 @@
-//! Catalogues of what was seen: whatever lies there, it is opened or refused, and what is found is what somebody
-//! has appended.
+//! Catalogues: any file is opened or refused, and a lookup returns an appended entry or nothing.
 //!
-//! The records are given the checksums that they need, so that what lies behind is reached, too.
+//! Records get correct checksums, so that the fuzzer reaches the code behind the check.
 #![no_main]
 
 use std::{cell::OnceCell, fs, os::unix::fs::PermissionsExt as _, path::Path};
 
 use forebay_core::Namespace;
-use forebay_digest::{Catalogue, Key, Seen};
+use forebay_digest::{Catalogue, CatalogueEntry, CatalogueKey};
 use forebay_fuzz::{content, directory, seed};
 use libfuzzer_sys::fuzz_target;
 
-/// The first byte of an input: what follows is a file, or records without their checksums.
+/// The first byte of an input: a file follows, or records without their checksums.
 const RAW: u8 = 0;
 const RECORDS: u8 = 1;
-/// A record without its checksum.
+/// Bytes of a record without its checksum.
 const FIELDS: usize = 84;
 
-fn seen(blob: usize) -> (Key, Seen) {
+fn entry(blob: usize) -> (CatalogueKey, CatalogueEntry) {
     let (address, length) = (Namespace::public().address(&content(blob)), 10 + blob as u64);
-    (*Namespace::public().address(&[b'k'; 3]).as_bytes(), Seen { address, length, index: 7, form: 1 })
+    (
+        *Namespace::public().address(&[b'k'; 3]).as_bytes(),
+        CatalogueEntry { address, length, index: 7, form: 1 },
+    )
 }
 
-/// Makes a catalogue of four sights, and returns its bytes.
+/// Writes a catalogue of four entries, and returns its bytes.
 fn written(path: &Path) -> Vec<u8> {
     let _ = fs::remove_file(path);
     let mut catalogue = Catalogue::open(path, Namespace::public().id()).expect("a catalogue");
-    let all: Vec<_> = (0..4).map(seen).collect();
-    catalogue.append(&all).expect("the disk takes it");
-    fs::read(path).expect("it is there")
+    let all: Vec<_> = (0..4).map(entry).collect();
+    catalogue.append(&all).expect("append");
+    fs::read(path).expect("read the catalogue")
 }
 
-thread_local!(static PLACE: OnceCell<(tempfile::TempDir, Vec<u8>)> = const { OnceCell::new() });
+thread_local!(static STATE: OnceCell<(tempfile::TempDir, Vec<u8>)> = const { OnceCell::new() });
 
 fuzz_target!(
     init: {
@@ -44,7 +46,7 @@ fuzz_target!(
     },
     |data: &[u8]| {
         let Some((kind, data)) = data.split_first() else { return };
-        PLACE.with(|place| {
+        STATE.with(|place| {
             let (place, whole) = place.get_or_init(|| {
                 let place = directory();
                 let whole = written(&place.path().join("x.catalogue"));
@@ -64,25 +66,27 @@ fuzz_target!(
                 whole[..header].iter().copied().chain(records).collect()
             };
             let _ = fs::remove_file(&path);
-            fs::write(&path, &bytes).expect("the disk takes it");
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("it is ours");
-            let Ok(mut catalogue) = Catalogue::open(&path, Namespace::public().id()) else { return };
-            let keys: Vec<Key> = bytes
+            fs::write(&path, &bytes).expect("write the catalogue");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("chmod");
+            let namespace = Namespace::public().id();
+            let Ok(mut catalogue) = Catalogue::open(&path, namespace) else { return };
+            let keys: Vec<CatalogueKey> = bytes
                 .get(header..)
                 .unwrap_or_default()
                 .chunks_exact(FIELDS + 4)
                 .map(|record| *record.first_chunk().expect("longer"))
                 .collect();
-            let found: Vec<Option<Seen>> = keys.iter().map(|key| catalogue.find(key)).collect();
+            let found: Vec<Option<CatalogueEntry>> =
+                keys.iter().map(|key| catalogue.find(key)).collect();
             assert!(catalogue.len() <= keys.len());
-            // It can be gone on with, and nothing is lost by that.
-            let (key, sight) = seen(0);
-            catalogue.append(&[(key, sight)]).expect("the disk takes it");
-            let again = Catalogue::open(&path, Namespace::public().id()).expect("just opened");
-            assert_eq!(again.find(&key), Some(sight));
-            for (at, found) in keys.iter().zip(found) {
-                let begins_alike = at[..8] == key[..8];
-                assert!(begins_alike || again.find(at) == found, "{at:?}");
+            // An append loses no entry.
+            let (key, new) = entry(0);
+            catalogue.append(&[(key, new)]).expect("append");
+            let again = Catalogue::open(&path, namespace).expect("just opened");
+            assert_eq!(again.find(&key), Some(new));
+            for (other, found) in keys.iter().zip(found) {
+                let has_same_prefix = other[..8] == key[..8];
+                assert!(has_same_prefix || again.find(other) == found, "{other:?}");
             }
         });
     }

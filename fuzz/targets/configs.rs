@@ -1,8 +1,8 @@
-//! Configuration files of nodes: refused in one line, or such that a node can run with them.
+//! Configuration files of nodes: refused, or valid for a node.
 #![no_main]
 
 use forebay_fuzz::seed;
-use forebay_server::Config;
+use forebay_node::Config;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(
@@ -16,7 +16,7 @@ fuzz_target!(
     },
     |text: &str| {
         if let Ok(config) = Config::parse(text) {
-            config.check().expect("what was parsed was checked");
+            config.check().expect("a parsed configuration is valid");
         }
     }
 );

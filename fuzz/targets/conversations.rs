@@ -1,15 +1,18 @@
-//! Whole conversations with a node, over a real socket and a real directory: whatever is said in whatever
-//! order, the node neither panics nor hangs, and keeps within its capacity.
+//! Sequences of requests to a node, over a real socket and a real directory: for any requests in
+//! any order the node neither panics nor hangs, and stays within its capacity.
 #![no_main]
 
 use std::{cell::OnceCell, sync::Arc, time::Duration};
 
+use forebay_auth::Credentials;
 use forebay_client::{Next, Opening, hello};
-use forebay_core::{ByteSize, Namespace};
+use forebay_core::{BlobOrdinal, ByteSize, Namespace};
 use forebay_fuzz::{content, digest, directory, seed};
-use forebay_identity::Credentials;
-use forebay_server::{Accepted, Config, NodeService, Server, session};
-use forebay_wire::{BlobLength, BlobProgress, BlobRange, PICKED, Reply, Request, ShowAnswer};
+use forebay_node::{Config, NodeService, Server};
+use forebay_transport::{Accepted, session};
+use forebay_wire::{
+    BlobLength, BlobProgress, BlobRange, OpenAnswer, Reply, Request, SELECTED_HANDLE,
+};
 use libfuzzer_sys::fuzz_target;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -33,9 +36,9 @@ impl Scene {
             socket: directory.path().join("node.sock"),
             directory: directory.path().join("cache"),
             capacity: Some(CAPACITY),
-            memory: ByteSize::mib(1),
-            segments: ByteSize::mib(1),
-            lease: Duration::from_millis(100),
+            memory_cache: Some(ByteSize::mib(1)),
+            shared_memory: ByteSize::mib(1),
+            claim_lease: Duration::from_millis(100),
             ..Config::default()
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -49,29 +52,36 @@ impl Scene {
 
 thread_local!(static SCENE: OnceCell<Scene> = const { OnceCell::new() });
 
-/// Everything that a well-behaved job and its agent say.
-fn well_behaved() -> Vec<Request> {
+/// Every request of a correct job and its agent.
+fn valid_requests() -> Vec<Request> {
     let digest = digest();
-    let (mut opening, show) = Opening::begin(&digest).expect("a digest");
-    let mut said = vec![hello("job", &Credentials::default()), show];
-    if let Ok(Next::Ask(upload)) = opening.reply(Reply::Show(ShowAnswer::Upload)) {
-        said.push(upload);
+    let (mut opening, open) = Opening::begin(&digest).expect("a digest");
+    let mut requests = vec![hello("job", &Credentials::default()), open];
+    if let Ok(Next::Ask(upload)) = opening.reply(Reply::OpenAnswer(OpenAnswer::Upload)) {
+        requests.push(upload);
     }
     let handle = 0;
-    let range = |blob| BlobRange { blob, offset: 0, length: 10 };
-    said.extend([
+    let blob = BlobOrdinal::new;
+    let blobs = |ordinals: &[u64]| ordinals.iter().copied().map(blob).collect::<Vec<_>>();
+    let range = |at| BlobRange { blob: blob(at), offset: 0, length: 10 };
+    requests.extend([
         Request::Presence { handle, first: 0, count: 4, since: 0 },
-        Request::Claim { handle, blobs: vec![0, 1, 2, 3] },
-        Request::Renew { handle, blobs: vec![BlobProgress { blob: 1, bytes: 5 }] },
-        Request::Put { handle, blob: 0, offset: 0, payload: content(0) },
-        Request::Put { handle, blob: 1, offset: 0, payload: content(1).slice(..5) },
-        Request::Put { handle, blob: 1, offset: 5, payload: content(1).slice(5..) },
+        Request::Claim { handle, blobs: blobs(&[0, 1, 2, 3]) },
+        Request::Renew { handle, blobs: vec![BlobProgress { blob: blob(1), bytes: 5 }] },
+        Request::Put { handle, blob: blob(0), offset: 0, payload: content(0) },
+        Request::Put { handle, blob: blob(1), offset: 0, payload: content(1).slice(..5) },
+        Request::Put { handle, blob: blob(1), offset: 5, payload: content(1).slice(5..) },
         Request::Get { handle, wait_ms: 1, ranges: vec![range(0), range(1), range(2)] },
-        Request::Release { handle, blobs: vec![2, 3] },
-        Request::Want { handle, blobs: vec![3] },
-        Request::Segment { size: 1 << 16 },
-        Request::Place { handle, wait_ms: 1, released: Vec::new(), ranges: vec![range(0), range(1)] },
-        Request::Place { handle, wait_ms: 0, released: vec![0], ranges: vec![range(0)] },
+        Request::Release { handle, blobs: blobs(&[2, 3]) },
+        Request::PrefetchHint { handle, blobs: blobs(&[3]) },
+        Request::ShmMap { size: 1 << 16 },
+        Request::GetShm {
+            handle,
+            wait_ms: 1,
+            released: Vec::new(),
+            ranges: vec![range(0), range(1)],
+        },
+        Request::GetShm { handle, wait_ms: 0, released: vec![0], ranges: vec![range(0)] },
         Request::Explain { handle },
         Request::Evict { handle },
         Request::Leave { handle },
@@ -79,27 +89,31 @@ fn well_behaved() -> Vec<Request> {
         Request::Stats,
     ]);
     let namespace = Namespace::public();
-    let picked = |blob| BlobLength {
-        address: namespace.address(&content(blob)),
-        length: content(blob).len() as u64,
+    let selected = |at| BlobLength {
+        address: namespace.address(&content(at)),
+        length: content(at).len() as u64,
     };
-    let blobs = vec![picked(2), picked(0), picked(3)];
-    said.extend([
-        Request::Pick { namespace: namespace.id(), blobs },
-        Request::Claim { handle: PICKED, blobs: vec![0, 2] },
-        Request::Put { handle: PICKED, blob: 0, offset: 0, payload: content(2) },
-        Request::Get { handle: PICKED, wait_ms: 1, ranges: vec![range(0), range(1), range(2)] },
-        Request::Release { handle: PICKED, blobs: vec![2] },
-        Request::Evict { handle: PICKED },
-        Request::Pick { namespace: namespace.id(), blobs: Vec::new() },
+    let selection = vec![selected(2), selected(0), selected(3)];
+    requests.extend([
+        Request::SelectByAddress { namespace: namespace.id(), blobs: selection },
+        Request::Claim { handle: SELECTED_HANDLE, blobs: blobs(&[0, 2]) },
+        Request::Put { handle: SELECTED_HANDLE, blob: blob(0), offset: 0, payload: content(2) },
+        Request::Get {
+            handle: SELECTED_HANDLE,
+            wait_ms: 1,
+            ranges: vec![range(0), range(1), range(2)],
+        },
+        Request::Release { handle: SELECTED_HANDLE, blobs: blobs(&[2]) },
+        Request::Evict { handle: SELECTED_HANDLE },
+        Request::SelectByAddress { namespace: namespace.id(), blobs: Vec::new() },
     ]);
-    said
+    requests
 }
 
 fuzz_target!(
     init: {
-        let frames: Vec<Vec<u8>> =
-            well_behaved().iter().zip(1..).map(|(said, id)| said.encode(id).to_bytes()).collect();
+        let frame = |(request, id): (&Request, u64)| request.encode(id).to_bytes();
+        let frames: Vec<Vec<u8>> = valid_requests().iter().zip(1..).map(frame).collect();
         seed("whole", &frames.concat());
         for (at, frame) in frames.iter().enumerate() {
             seed(&format!("{at:02}"), &[&frames[..3].concat()[..], &frame[..]].concat());
@@ -108,7 +122,7 @@ fuzz_target!(
     |data: &[u8]| {
         SCENE.with(|scene| {
             let scene = scene.get_or_init(Scene::new);
-            let talk = async {
+            let exchange = async {
                 let (client, server) = UnixStream::pair().expect("a pair");
                 let accepted = Accepted::unix(server).expect("a peer");
                 let serving = tokio::spawn(session::serve(Arc::clone(&scene.node), accepted, ()));
@@ -123,11 +137,11 @@ fuzz_target!(
                 let _ = serving.await.expect("serving does not panic");
             };
             let limit = Duration::from_secs(20);
-            let ended = scene.runtime.block_on(async { timeout(limit, talk).await });
+            let ended = scene.runtime.block_on(async { timeout(limit, exchange).await });
             assert!(ended.is_ok(), "the node hangs");
             let gauges = scene.node.gauges();
             assert_eq!(gauges.connections_open, 0);
-            assert_eq!(gauges.claims_held, 0, "claims go with their holder");
+            assert_eq!(gauges.claims_held, 0, "claims end with their connection");
             assert!(gauges.resident_bytes <= CAPACITY.0);
         });
     }

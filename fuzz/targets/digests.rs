@@ -1,15 +1,16 @@
-//! Digest files, which may come from anywhere: refused, or read to the last row without a panic.
+//! Digest files, which may be untrusted: refused, or read to the last row without a panic.
 //!
-//! Under `cfg(fuzzing)` the checksum of the metadata is not compared: nobody guesses a hash, and what lies
-//! behind it must hold on its own.
+//! Under `cfg(fuzzing)` the checksum of the metadata is not compared: a fuzzer cannot guess a hash,
+//! and the code behind the check must be safe without it.
 #![no_main]
 
 use bytes::Bytes;
-use forebay_core::{ItemOrdinal, digest::Digest, table};
+use forebay_core::ItemOrdinal;
+use forebay_digest::Digest;
 use forebay_fuzz::{digest_bytes, seed};
 use libfuzzer_sys::fuzz_target;
 
-/// Announced rows may be many; those that are there are few.
+/// Most rows that are read: a header may state any number.
 const ROWS: usize = 64;
 
 fuzz_target!(
@@ -30,7 +31,7 @@ fuzz_target!(
             let _ = digest.column(name);
         }
         if digest.summary().blobs < 10_000 {
-            let _ = table::proof_of(&digest, &[7; 32]);
+            let _ = forebay_digest::proof_of(&digest, &[7; 32]);
             let _ = digest.check();
         }
     }

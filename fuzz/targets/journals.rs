@@ -1,16 +1,15 @@
-//! Journals of interrupted builds: whatever lies there, a build goes on from what makes sense of it.
+//! Journals of interrupted builds: from any file a build resumes with the valid rows of it.
 //!
-//! The records are given the checksums that they need, so that what lies behind is reached, too.
+//! Records get correct checksums, so that the fuzzer reaches the code behind the check.
 #![no_main]
 
 use std::{cell::OnceCell, fs, path::Path};
 
-use forebay_core::digest::{Blob, plan::BlobPlan};
-use forebay_digest::{Journal, JournalHeader};
+use forebay_digest::{Blob, BlobPlan, Journal, JournalHeader};
 use forebay_fuzz::{directory, rows, seed};
 use libfuzzer_sys::fuzz_target;
 
-/// The first byte of an input: what follows is a file, or one record of one.
+/// The first byte of an input: a file follows, or one record.
 const RAW: u8 = 0;
 const RECORD: u8 = 1;
 
@@ -24,17 +23,17 @@ fn header() -> JournalHeader {
     }
 }
 
-thread_local!(static PLACE: OnceCell<(tempfile::TempDir, Vec<u8>)> = const { OnceCell::new() });
+thread_local!(static STATE: OnceCell<(tempfile::TempDir, Vec<u8>)> = const { OnceCell::new() });
 
-/// Makes a journal of these rows, and returns its bytes.
+/// Writes a journal of these rows, and returns its bytes.
 fn written(digest: &Path, rows: &[Blob]) -> Vec<u8> {
     let mut journal = Journal::open(digest, &header(), true).expect("a journal");
-    assert_eq!(journal.recall(&BlobPlan::default()).expect("it can be read"), None);
+    assert_eq!(journal.recall(&BlobPlan::default()).expect("recall"), None);
     for row in rows {
         journal.push(row).expect("a row");
     }
-    journal.flush().expect("the disk takes it");
-    fs::read(Journal::path(digest)).expect("it is there")
+    journal.flush().expect("flush");
+    fs::read(Journal::path(digest)).expect("read the journal")
 }
 
 fuzz_target!(
@@ -48,7 +47,7 @@ fuzz_target!(
     },
     |data: &[u8]| {
         let Some((kind, data)) = data.split_first() else { return };
-        PLACE.with(|place| {
+        STATE.with(|place| {
             let (place, begun) = place.get_or_init(|| {
                 let place = directory();
                 let begun = written(&place.path().join("x.digest"), &[]);
@@ -63,12 +62,12 @@ fuzz_target!(
                 let sum = u32::try_from(sum).expect("a 32-bit sum").to_le_bytes();
                 [&begun[..], &length, &sum, data].concat()
             };
-            fs::write(Journal::path(&digest), bytes).expect("the disk takes it");
+            fs::write(Journal::path(&digest), bytes).expect("write the journal");
             let Ok(mut journal) = Journal::open(&digest, &header(), false) else { return };
-            let found: Vec<Blob> = journal.rows().expect("it can be read").collect();
-            // What was understood is said in the same bytes.
+            let found: Vec<Blob> = journal.rows().expect("rows").collect();
+            // Decoded rows are encoded as the same bytes.
             drop(journal);
-            let before = fs::read(Journal::path(&digest)).expect("it is there");
+            let before = fs::read(Journal::path(&digest)).expect("read the journal");
             let again = written(&digest, &found);
             assert!(before.starts_with(&again), "{found:?}");
         });

@@ -1,4 +1,4 @@
-//! Key files of namespaces: refused without a word about what is in them, or read and written alike.
+//! Namespace key files: refused, or decoded and encoded to an equal key.
 #![no_main]
 
 use forebay_core::Namespace;

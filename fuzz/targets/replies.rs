@@ -1,25 +1,26 @@
-//! What a job and an agent read from their sockets: refused, or understood and said in the same bytes.
+//! Replies, which a job and an agent decode: refused, or encoded again as the same bytes.
 #![no_main]
 
 use bytes::Bytes;
-use forebay_core::presence::{Known, Told};
+use forebay_core::node::presence::{KnownPresence, PresenceUpdate};
 use forebay_fuzz::seed;
 use forebay_wire::{
-    ClaimAnswer, ErrorCode, GetAnswer, HEADER_SIZE, Header, Placed, Refusal, Reply, ShowAnswer,
+    ClaimAnswer, ErrorCode, GetAnswer, HEADER_SIZE, Header, OpenAnswer, Refusal, Reply, ShmRange,
 };
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(
     init: {
-        seed("prove", &Reply::Show(ShowAnswer::Prove { nonce: [7; 32] }).encode(1).to_bytes());
+        let prove = Reply::OpenAnswer(OpenAnswer::Prove { nonce: [7; 32] });
+        seed("prove", &prove.encode(1).to_bytes());
         seed("claim", &Reply::Claim { answers: vec![ClaimAnswer::Held; 3] }.encode(2).to_bytes());
         let payload = Bytes::from_static(b"bytes");
         let answer = GetAnswer::Hit;
         seed("get", &Reply::Get { index: 3, answer, payload }.encode(3).to_bytes());
-        let places = vec![Placed { index: 3, offset: 4096, length: 5 }];
-        seed("placed", &Reply::Placed { places }.encode(6).to_bytes());
-        let told = Told::Changed(vec![3, 1, 0, 0, 0, 5]);
-        seed("presence", &Reply::Presence { version: 9, told }.encode(6).to_bytes());
+        let ranges = vec![ShmRange { index: 3, offset: 4096, length: 5 }];
+        seed("get_shm", &Reply::GetShm { ranges }.encode(6).to_bytes());
+        let update = PresenceUpdate::Changed(vec![3, 1, 0, 0, 0, 5]);
+        seed("presence", &Reply::Presence { version: 9, update }.encode(6).to_bytes());
         let counters = vec![("hits".to_owned(), 7), ("misses".to_owned(), 9)];
         seed("stats", &Reply::Stats { counters }.encode(4).to_bytes());
         let refusal = Refusal { code: ErrorCode::NoSpace, text: "full".to_owned() };
@@ -30,10 +31,10 @@ fuzz_target!(
         let Ok(header) = Header::decode(header) else { return };
         let Some(body) = rest.get(..header.body_size) else { return };
         if let Ok(reply) = Reply::decode(&header, &Bytes::copy_from_slice(body)) {
-            let said = reply.encode(header.id).to_bytes();
-            assert_eq!(said, data[..HEADER_SIZE + header.body_size], "{reply:?}");
-            if let Reply::Presence { version, told } = reply {
-                let _ = Known::new(1000).hear(version, &told);
+            let encoded = reply.encode(header.id).to_bytes();
+            assert_eq!(encoded, data[..HEADER_SIZE + header.body_size], "{reply:?}");
+            if let Reply::Presence { version, update } = reply {
+                let _ = KnownPresence::new(1000).apply(version, &update);
             }
         }
     }

@@ -1,12 +1,12 @@
-//! Headers of table files, which may come from anywhere: refused, or a table that lies within its file.
+//! Headers of embedding table files, which may be untrusted: refused, or a table within its file.
 #![no_main]
 
-use forebay_embed::format::{Dtype, Layout, Npy, npy, safetensors};
+use forebay_embeddings::format::{Dtype, Layout, Npy, npy, safetensors};
 use forebay_fuzz::seed;
 use libfuzzer_sys::fuzz_target;
 
-/// The decoders believe the length that they are told; it is told apart from the bytes, so that a header may
-/// speak of more than there is.
+/// Bytes before the header: the format, and the file's length. The length is separate from the
+/// header's bytes, so that a header may describe more than the file has.
 const PREFIX: usize = 9;
 
 fn checked(layout: &Layout, file: u64) {
@@ -25,8 +25,11 @@ fuzz_target!(
         let length = u16::try_from(header.len()).expect("short").to_le_bytes();
         let bytes = [b"\x93NUMPY\x01\x00", &length[..], header].concat();
         seeded("npy", 0, bytes.len() as u64 + 24, &bytes);
-        let header = br#"{"__metadata__":{"a":"b"},"t":{"dtype":"F16","shape":[3,2],"data_offsets":[0,12]}}"#;
-        seeded("safetensors", 1, 8 + header.len() as u64 + 12, header);
+        let header = concat!(
+            r#"{"__metadata__":{"a":"b"},"#,
+            r#""t":{"dtype":"F16","shape":[3,2],"data_offsets":[0,12]}}"#,
+        );
+        seeded("safetensors", 1, 8 + header.len() as u64 + 12, header.as_bytes());
         seeded("raw", 2, 120, &[0, 3, 0, 0, 0, 0, 0, 0, 0]);
     },
     |data: &[u8]| {

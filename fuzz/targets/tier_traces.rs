@@ -1,11 +1,14 @@
-//! Recorded traces for the flash tier, in every format, and what its policies make of them.
+//! Traces for the flash tier, in every format, and their replay by its policies.
 #![no_main]
 
 use std::path::Path;
 
 use forebay_core::tier::PolicyKind;
 use forebay_fuzz::seed;
-use forebay_sim::{grouped::CacheShare, tier::{Requests, TraceFormat}};
+use forebay_sim::{
+    embeddings::CacheShare,
+    tier::{Requests, TraceFormat},
+};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(
@@ -23,7 +26,8 @@ fuzz_target!(
     |data: &[u8]| {
         let Some((format, packed)) = data.split_first() else { return };
         let (_, format) = TraceFormat::ALL[usize::from(*format) % TraceFormat::ALL.len()];
-        let Ok(trace) = Requests::parse(Path::new("trace"), packed.to_vec(), format) else { return };
+        let trace = Requests::parse(Path::new("trace"), packed.to_vec(), format);
+        let Ok(trace) = trace else { return };
         let share: CacheShare = "30%".parse().expect("a share");
         let optimum = trace.optimum(share);
         for policy in [PolicyKind::Lru, PolicyKind::Historic, PolicyKind::NextUse] {

@@ -1,7 +1,7 @@
-"""Builds the wheel: maturin's hooks, after the ``forebay`` binary was put beside the Python files.
+"""PEP 517 build backend: maturin's hooks, with the ``forebay`` binary in the wheel.
 
-The loader starts nodes and agents, so a wheel without the binary would be of little use. With
-``FOREBAY_PREBUILT=path`` that binary is taken instead of building one.
+The loader starts nodes and agents, so the wheel needs the binary. With ``FOREBAY_PREBUILT=path``
+that binary is used instead of building one.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 prepare_metadata_for_build_editable = prepare_metadata_for_build_wheel
 
-# PEP 517 passes all of these on by position or name; what maturin makes of them is its own affair.
+# The settings of PEP 517, which are passed on to maturin unchanged.
 _Settings = dict[str, str | list[str]] | None
 
 
 def build_wheel(
     wheel_directory: str, config_settings: _Settings = None, metadata_directory: str | None = None
 ) -> str:
-    _place_binary()
+    _bundle_binary()
     name: str = maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
     return name
 
@@ -51,23 +51,25 @@ def build_wheel(
 def build_editable(
     wheel_directory: str, config_settings: _Settings = None, metadata_directory: str | None = None
 ) -> str:
-    _place_binary()
+    _bundle_binary()
     name: str = maturin.build_editable(wheel_directory, config_settings, metadata_directory)
     return name
 
 
-def _place_binary() -> None:
-    place = _ROOT / "python" / "forebay" / "_bin" / "forebay"
-    place.parent.mkdir(exist_ok=True)
-    # By rename: the one that is there may be running.
-    new = place.with_suffix(".new")
+def _bundle_binary() -> None:
+    """Copy the binary into the package."""
+    path = _ROOT / "python" / "forebay" / "_bin" / "forebay"
+    path.parent.mkdir(exist_ok=True)
+    # By rename: the old binary may be running.
+    new = path.with_suffix(".new")
     shutil.copy2(os.environ.get("FOREBAY_PREBUILT") or _build(), new)
-    new.replace(place)
+    new.replace(path)
 
 
 def _build() -> Path:
+    """Build the binary; returns its path."""
     command = ["cargo", "build", "--release", "--package", "forebay-cli"]
     subprocess.run(command, cwd=_ROOT, check=True)
-    told = ["cargo", "metadata", "--format-version=1", "--no-deps"]
-    metadata = subprocess.run(told, cwd=_ROOT, check=True, stdout=subprocess.PIPE).stdout
+    command = ["cargo", "metadata", "--format-version=1", "--no-deps"]
+    metadata = subprocess.run(command, cwd=_ROOT, check=True, stdout=subprocess.PIPE).stdout
     return Path(json.loads(metadata)["target_directory"]) / "release" / "forebay"

@@ -1,8 +1,9 @@
 """An informed storage cache for machine learning.
 
-``Dataset`` reads the items of a digest through this machine's cache, ``wrap`` those of any other
-dataset; ``DataLoader`` is PyTorch's, and draws what is cached first. ``forebay.torch`` has
-embedding tables larger than memory. ``import forebay`` does not import torch.
+``Dataset`` reads the items of a digest through this machine's cache; ``wrap`` caches any other
+map-style dataset. ``DataLoader`` is PyTorch's loader with an order that takes cached items first.
+``forebay.embeddings`` has embedding tables larger than memory. ``import forebay`` does not import
+PyTorch.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from importlib import import_module
 from importlib.metadata import version as _version
 from typing import TYPE_CHECKING
 
-from forebay._dataset import Dataset
+from forebay._data.dataset import Dataset
+from forebay._data.mixture import Mixture
+from forebay._data.tar import tar_sample
+from forebay._data.wrap import wrap
 from forebay._native import (
     AgentGone,
     ChangedError,
@@ -22,15 +26,12 @@ from forebay._native import (
     StateError,
     TableError,
 )
-from forebay._tar import tar_sample
-from forebay._wrap import wrap
 
 if TYPE_CHECKING:
-    from forebay._iterable import IterableDataset as IterableDataset
-    from forebay._loader import DataLoader as DataLoader
-    from forebay._mixture import Mixture as Mixture
-    from forebay._sampler import Sampler as Sampler
-    from forebay._workers import WorkerError as WorkerError
+    from forebay._data.iterable import IterableDataset as IterableDataset
+    from forebay._loader.dataloader import DataLoader as DataLoader
+    from forebay._loader.sampler import Sampler as Sampler
+    from forebay._workers.pool import WorkerError as WorkerError
 
 __version__ = _version("forebay")
 
@@ -55,21 +56,20 @@ __all__ = [
 ]
 
 
-#: What needs torch is imported when it is first asked for.
-_WITH_TORCH = {
-    "DataLoader": "forebay._loader",
-    "IterableDataset": "forebay._iterable",
-    "Mixture": "forebay._mixture",
-    "Sampler": "forebay._sampler",
-    "WorkerError": "forebay._workers",
+#: Modules that import PyTorch: they are imported when a name of theirs is first used.
+_TORCH_MODULES = {
+    "DataLoader": "forebay._loader.dataloader",
+    "IterableDataset": "forebay._data.iterable",
+    "Sampler": "forebay._loader.sampler",
+    "WorkerError": "forebay._workers.pool",
 }
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_WITH_TORCH})
+    return sorted(__all__)
 
 
 def __getattr__(name: str) -> object:
-    if name in _WITH_TORCH:
-        return getattr(import_module(_WITH_TORCH[name]), name)
+    if name in _TORCH_MODULES:
+        return getattr(import_module(_TORCH_MODULES[name]), name)
     raise AttributeError(f"module 'forebay' has no attribute {name!r}")

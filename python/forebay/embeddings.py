@@ -1,9 +1,8 @@
 """Embedding tables larger than memory, as PyTorch modules for inference.
 
-``EmbeddingBag`` takes the place of ``torch.nn.EmbeddingBag``, ``EmbeddingCollection`` that of a
-list of them, looked up in one call. Rows stay in their files; the hot ones are kept in memory, up
-to a limit. Results are those of ``torch.nn.EmbeddingBag``, bit for bit. There are no gradients for
-rows.
+``EmbeddingBag`` replaces ``torch.nn.EmbeddingBag``. ``EmbeddingCollection`` replaces a list of them
+and looks all tables up in one call. Rows stay in their files; hot rows are kept in memory, up to a
+limit. Results equal those of ``torch.nn.EmbeddingBag`` bit for bit. Rows have no gradients.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class Table:
-    """Where a table is.
+    """Location of a table.
 
     Parameters
     ----------
     path
-        A ``.safetensors``, a ``.npy`` or a file of nothing but rows.
+        A ``.safetensors``, a ``.npy`` or a file of bare rows.
     tensor
-        Its name, in a ``.safetensors`` with several tables.
+        Name of the tensor, in a ``.safetensors`` with several tables.
     dtype, dimension, offset
-        For a file of bare rows: what its numbers are (``"float32"``), how many a row has, and how
-        many bytes come before the first row.
+        For a file of bare rows: the type of its numbers (``"float32"``), the numbers per row, and
+        the offset of the first row in bytes.
     """
 
     path: str | os.PathLike[str]
@@ -52,7 +51,7 @@ class Table:
 
     def _source(self) -> _native.Source:
         if (self.dtype is None) != (self.dimension is None):
-            raise ValueError("for bare rows, say both their dtype and their dimension")
+            raise ValueError("for bare rows, give both dtype and dimension")
         raw = None
         if self.dtype is not None and self.dimension is not None:
             raw = (str(self.dtype).removeprefix("torch."), self.dimension, self.offset)
@@ -68,11 +67,11 @@ def _size(memory: int | str) -> str:
         return f"{memory}B"
     if isinstance(memory, str):
         return memory
-    raise TypeError(f"memory is {memory!r}; it has to be bytes, or a text such as '2GiB'")
+    raise TypeError(f"memory is {memory!r}; give bytes as an int, or a string such as '2GiB'")
 
 
 class _Bags(NamedTuple):
-    """The bags of one table, checked as ``torch.nn.functional.embedding_bag`` checks them."""
+    """Bags of one table, with the checks of ``torch.nn.functional.embedding_bag``."""
 
     keys: Tensor
     offsets: Tensor | None
@@ -82,10 +81,10 @@ class _Bags(NamedTuple):
     weights: Tensor | None
 
     @staticmethod
-    def cut(
+    def check(
         input: Tensor, offsets: Tensor | None, last: bool, weights: Tensor | None, single: bool
     ) -> _Bags:
-        """``single``: without offsets, every key of a row of keys is a bag of its own."""
+        """Check the arguments. With ``single`` and without offsets, each key is a bag."""
         keys = _indices(input, "keys")
         if weights is not None and weights.shape != input.shape:
             raise ValueError(
@@ -128,7 +127,7 @@ class _Bags(NamedTuple):
 
 
 def _are_indices(tensor: object) -> TypeGuard[Tensor]:
-    """Whether they can be handed over as they are."""
+    """Whether the native code can use the tensor without conversion."""
     return (
         isinstance(tensor, Tensor)
         and tensor.dtype is torch.int64
@@ -139,7 +138,7 @@ def _are_indices(tensor: object) -> TypeGuard[Tensor]:
 
 
 def _floats(*shape: int) -> Tensor:
-    """Of float32 and on the CPU, whatever the program's defaults are."""
+    """Return an empty float32 tensor on the CPU, whatever the program's defaults are."""
     return torch.empty(shape, dtype=torch.float32, device="cpu")
 
 
@@ -153,14 +152,14 @@ def _indices(tensor: Tensor, what: str) -> Tensor:
         return tensor
     _must_be_tensor(tensor, what)
     if tensor.device.type != "cpu":
-        raise ValueError(f"{what} are on {tensor.device}; tables are looked up on the CPU")
+        raise ValueError(f"{what} are on {tensor.device}; move them to the CPU")
     if tensor.dtype not in (torch.int64, torch.int32):
-        raise ValueError(f"{what} are of {tensor.dtype}; they have to be of int64 or int32")
+        raise ValueError(f"{what} are of {tensor.dtype}; convert them to int64 or int32")
     return tensor.detach().reshape(-1).to(torch.int64).contiguous()
 
 
 class _Lookup(nn.Module):
-    """What both modules share: open tables, and bags of each."""
+    """Common base of both modules: open tables, and lookups of bags."""
 
     mode: str
     include_last_offset: bool
@@ -195,17 +194,19 @@ class _Lookup(nn.Module):
         return {name: value for name, value in self.__dict__.items() if name != "_tables"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy opens the tables where they are, and has memory of its own."""
+        """Open the files again: a copy has memory of its own."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._tables = _native.Tables(list(self._sources), *self._options)
         if self._tables.shapes() != self._shapes:
-            raise _native.TableError("the files have other tables than when this was copied")
+            raise _native.TableError(
+                "the files have other tables than when this was copied; open them again"
+            )
 
     def stats(self) -> dict[str, Any]:
-        """What has been counted since the tables were opened, and what is in memory.
+        """Return counters since the tables were opened, and what is in memory now.
 
-        ``bundles`` are tables whose keys determine others', as far as the policy has learned that:
-        ``(from, to, confidence)``.
+        ``bundles`` lists the implications that the policy has learned as ``(from, to,
+        confidence)``: the key of table ``from`` determines the key of table ``to``.
         """
         return {**self._tables.stats(), "bundles": self._tables.bundles()}
 
@@ -228,7 +229,7 @@ class _Lookup(nn.Module):
         if rows.dim() != 2 or rows.shape[1] != dimension or rows.dtype != _DTYPES[dtype]:
             raise ValueError(
                 f"rows are {tuple(rows.shape)} of {rows.dtype}; "
-                f"this table's have {dimension} numbers of {dtype}"
+                f"this table's rows have {dimension} numbers of {dtype}"
             )
         raw = rows.detach().cpu().contiguous().view(torch.uint8).reshape(-1)
         self._tables.replace_rows(table, first, raw.numpy())
@@ -250,15 +251,15 @@ class _Lookup(nn.Module):
         return self._gather(bags, arguments)
 
     def _by_table(self, pooled: Tensor, samples: int) -> list[Tensor]:
-        """What lies table after table, as a tensor for each."""
+        """Split the pooled output into one tensor per table."""
         if self._dimension is not None:
             return list(pooled.view(len(self._shapes), samples, self._dimension).unbind())
         sizes = [samples * dimension for dimension in self._dimensions]
-        pieces = zip(torch.split(pooled, sizes), self._dimensions, strict=True)
-        return [piece.view(samples, dimension) for piece, dimension in pieces]
+        parts = zip(torch.split(pooled, sizes), self._dimensions, strict=True)
+        return [part.view(samples, dimension) for part, dimension in parts]
 
     def _gather(self, bags: list[_Bags], arguments: list[_native.Bags]) -> list[Tensor]:
-        """Fetches the rows, and leaves the arithmetic to PyTorch itself."""
+        """Fetch the rows and let PyTorch pool them: for weights, and dtypes other than float32."""
         sizes = [
             each.keys.numel() * dimension * _DTYPES[dtype].itemsize
             for each, (dtype, _, dimension) in zip(bags, self._shapes, strict=True)
@@ -266,18 +267,18 @@ class _Lookup(nn.Module):
         raw = torch.empty(sum(sizes), dtype=torch.uint8, device="cpu")
         self._tables.gather(arguments, raw.numpy())
         results = []
-        pieces = zip(bags, torch.split(raw, sizes), self._shapes, self._paddings, strict=True)
-        for each, piece, (dtype, _, dimension), padding in pieces:
+        parts = zip(bags, torch.split(raw, sizes), self._shapes, self._paddings, strict=True)
+        for each, part, (dtype, _, dimension), padding in parts:
             count = each.keys.numel()
-            # One row more, for all padding.
+            # One more row, to which all padding keys are mapped.
             rows = torch.zeros((count + 1, dimension), dtype=_DTYPES[dtype], device="cpu")
-            rows[:count].view(torch.uint8).copy_(piece.view(count, dimension * rows.itemsize))
-            places = torch.arange(count, device="cpu")
+            rows[:count].view(torch.uint8).copy_(part.view(count, dimension * rows.itemsize))
+            indices = torch.arange(count, device="cpu")
             if padding is not None:
-                places[each.keys == padding] = count
+                indices[each.keys == padding] = count
             results.append(
                 F.embedding_bag(
-                    places,
+                    indices,
                     rows,
                     each.starts(),
                     mode=self.mode,
@@ -293,26 +294,27 @@ def _padding(index: int | None, rows: int) -> int | None:
     if index is None:
         return None
     if not -rows <= index < rows:
-        raise ValueError(f"padding_idx must be within the number of embeddings, {rows}")
+        raise ValueError(f"padding_idx is {index}; it must be within the {rows} embeddings")
     return index % rows
 
 
 class EmbeddingBag(_Lookup):
     """``torch.nn.EmbeddingBag`` for inference, with its rows in a file.
 
-    Parameters are those of ``torch.nn.EmbeddingBag``, and:
+    Parameters are those of ``torch.nn.EmbeddingBag``, and these:
 
     table
-        The file, or a `Table`. Its shape has to be ``(num_embeddings, embedding_dim)``.
+        A path or a `Table`. Its shape must be ``(num_embeddings, embedding_dim)``.
     memory
-        How much its rows may take in memory: bytes, or a text such as ``"2GiB"``.
+        Memory for the bytes of rows: an ``int``, or a string such as ``"2GiB"``. Bookkeeping comes
+        on top, about 250 bytes per resident row.
     policy
-        Which rows stay (``forebay embed policies``).
+        Replacement policy; ``forebay embed policies`` lists them.
     io
         ``"auto"``, ``"io_uring"`` or ``"pread"``.
 
-    ``sparse`` and ``scale_grad_by_freq`` are about gradients, of which there are none;
-    ``max_norm``, which changes rows, is refused.
+    ``sparse`` and ``scale_grad_by_freq`` have no effect, because rows have no gradients.
+    ``max_norm``, which changes rows, is rejected.
     """
 
     def __init__(
@@ -336,11 +338,11 @@ class EmbeddingBag(_Lookup):
         io: str = "auto",
     ) -> None:
         if max_norm is not None:
-            raise ValueError("max_norm changes rows as they are looked up; tables are read only")
+            raise ValueError("max_norm changes rows during lookups; tables are read only")
         if _weight is not None:
-            raise ValueError("the rows are those of `table`; _weight is for torch.nn.EmbeddingBag")
+            raise ValueError("the rows come from `table`; leave out _weight")
         if device is not None and torch.device(device).type != "cpu":
-            raise ValueError(f"tables are looked up on the CPU, not on {device}")
+            raise ValueError(f"device is {device}; tables are looked up on the CPU")
         if mode == "max" and scale_grad_by_freq:
             raise ValueError("max mode does not support scaling the gradient by the frequency")
         if mode == "max" and sparse:
@@ -376,7 +378,7 @@ class EmbeddingBag(_Lookup):
         offsets: Tensor | None = None,
         per_sample_weights: Tensor | None = None,
     ) -> Tensor:
-        """As ``torch.nn.EmbeddingBag.forward``."""
+        """Look up bags; the same as ``torch.nn.EmbeddingBag.forward``."""
         last = self.include_last_offset
         if (
             offsets is not None
@@ -385,23 +387,23 @@ class EmbeddingBag(_Lookup):
             and _are_indices(input)
             and _are_indices(offsets)
         ):
-            # The most common call takes the shortest way.
+            # Fast path of the most common call.
             count = offsets.shape[0]
             pooled = _floats(max(count - 1, 0) if last else count, self.embedding_dim)
             self._tables.lookup_bags(
                 input.numpy(), offsets.numpy(), last, self.padding_idx, self.mode, pooled.numpy()
             )
             return pooled
-        bags = _Bags.cut(input, offsets, last, per_sample_weights, single=False)
+        bags = _Bags.check(input, offsets, last, per_sample_weights, single=False)
         (pooled,) = self._look_up([bags])
         return pooled
 
     def replace_table(self, by: Table | str | os.PathLike[str]) -> None:
-        """Reads rows from another file of the same shape from now on."""
+        """Read rows from another file of the same shape from now on."""
         self._replace(0, by)
 
     def replace_rows(self, first: int, rows: Tensor) -> None:
-        """Replaces rows, in the file and in memory, while others look up."""
+        """Replace rows, in the file and in memory, while other threads look up."""
         self._replace_rows(0, first, rows)
 
     def extra_repr(self) -> str:
@@ -415,9 +417,10 @@ class EmbeddingCollection(_Lookup):
     Parameters
     ----------
     tables
-        Files, or `Table`\\ s.
+        Paths, or `Table`\\ s.
     memory
-        How much all rows together may take in memory: bytes, or a text such as ``"2GiB"``.
+        Memory for the bytes of all rows: an ``int``, or a string such as ``"2GiB"``. Bookkeeping
+        comes on top, about 250 bytes per resident row.
     mode, include_last_offset, padding_idx
         As in ``torch.nn.EmbeddingBag``, for all tables; ``padding_idx`` may be a list.
     policy, io
@@ -464,13 +467,12 @@ class EmbeddingCollection(_Lookup):
         offsets: Tensor | Sequence[Tensor] | None = None,
         per_sample_weights: Sequence[Tensor | None] | None = None,
     ) -> list[Tensor]:
-        """A pooled row per sample, for each table.
+        """Return one tensor per table, with one pooled row per sample.
 
-        ``inputs`` and ``offsets`` hold what ``torch.nn.EmbeddingBag`` takes for each table: a list,
-        or a tensor whose first dimension is the table. Without offsets, keys in one dimension are a
-        bag each. The results are contiguous, as ``torch.nn.EmbeddingBag``'s are. If all tables are
-        of float32 and there are no weights, they are views of one tensor in which they lie one
-        after the other.
+        ``inputs`` and ``offsets`` have the arguments of ``torch.nn.EmbeddingBag`` for each table:
+        as a list, or as a tensor whose first dimension is the table. Without offsets, each key of
+        a one-dimensional input is a bag. The results are contiguous. If all tables are of float32
+        and there are no weights, they are consecutive views of one tensor.
         """
         count = len(self._shapes)
         if (
@@ -490,7 +492,7 @@ class EmbeddingCollection(_Lookup):
         if per_sample_weights is not None and len(per_sample_weights) != count:
             raise ValueError(f"weights of {len(per_sample_weights)} tables; there are {count}")
         bags = [
-            _Bags.cut(
+            _Bags.check(
                 inputs[table],
                 None if offsets is None else offsets[table],
                 self.include_last_offset,
@@ -502,7 +504,7 @@ class EmbeddingCollection(_Lookup):
         return self._look_up(bags)
 
     def _look_up_single(self, keys: Tensor) -> list[Tensor]:
-        """One key per table and sample, and no time to lose."""
+        """Fast path for one key per table and sample."""
         samples = keys.shape[1]
         pooled = _floats(samples * self._columns)
         keys = _indices(keys, "keys").view(keys.shape)
@@ -510,23 +512,22 @@ class EmbeddingCollection(_Lookup):
         return self._by_table(pooled, samples)
 
     def prefetch(self, known: Mapping[int, Tensor]) -> int:
-        """Brings rows into memory that will be asked for soon.
+        """Bring rows into memory ahead of their lookup, and return the number of rows read.
 
-        ``known`` has keys by the number of their table: those that are known before the others,
-        such as the user's while features are still being computed. The rows of all keys that these
-        imply come along, as far as it is known which come together (``stats()["bundles"]``).
-        Returns how many rows were read. Call it in a thread of its own to go on meanwhile.
+        ``known`` maps table numbers to keys that are known early, such as the user's while features
+        are still being computed. Rows of keys that these imply (``stats()["bundles"]``) are read
+        too. The call blocks until the rows are read; call it in a thread to continue meanwhile.
         """
         return self._tables.prefetch(
             [(table, _indices(keys, "keys").numpy()) for table, keys in known.items()]
         )
 
     def replace_table(self, table: int, by: Table | str | os.PathLike[str]) -> None:
-        """Reads the rows of a table from another file of the same shape from now on."""
+        """Read the rows of a table from another file of the same shape from now on."""
         self._replace(table, by)
 
     def replace_rows(self, table: int, first: int, rows: Tensor) -> None:
-        """Replaces rows, in the file and in memory, while others look up."""
+        """Replace rows, in the file and in memory, while other threads look up."""
         self._replace_rows(table, first, rows)
 
     def extra_repr(self) -> str:

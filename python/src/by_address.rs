@@ -1,6 +1,6 @@
-//! Blobs by their addresses, for one thread of a job.
+//! Python binding of blobs by address, for one thread of a job.
 //!
-//! Whoever waits lets Python look for signals now and then, so that a Ctrl-C ends it.
+//! A wait checks Python's signals periodically, so that Ctrl-C interrupts it.
 
 use std::{
     collections::BTreeMap,
@@ -9,26 +9,26 @@ use std::{
 };
 
 use bytes::Bytes;
-use forebay_client::{self as client, Interrupt, Pick, Right, Settled};
-use forebay_core::Address;
-use forebay_identity::Credentials;
+use forebay_auth::Credentials;
+use forebay_client::{self as client, BlobRef, Interrupt, ReadReason, Resolution};
+use forebay_core::{Address, BlobOrdinal};
 use pyo3::{IntoPyObjectExt as _, prelude::*, types::PyBytes};
 
-use crate::{catalogue::namespace, digest::Digest, errors::forebay_error, reader::contacts};
+use crate::{catalogue::namespace, digest::Digest, errors::forebay_error, reader::seeds};
 
-/// Address, length, and the ordinal in the digest.
-type PickArgument = ([u8; 32], u64, u64);
+/// Address, length, and ordinal in the digest.
+type BlobArgument = ([u8; 32], u64, u64);
 
-/// A way to blobs.
+/// Connections to nodes for blobs by address.
 #[pyclass(module = "forebay._native")]
-pub struct Picks {
-    picks: client::Picks,
-    /// What a signal's handler has raised meanwhile.
+pub struct BlobsByAddress {
+    blobs: client::BlobsByAddress,
+    /// An exception that a signal handler has raised during a wait.
     raised: Arc<Mutex<Option<PyErr>>>,
 }
 
 #[pymethods]
-impl Picks {
+impl BlobsByAddress {
     #[new]
     fn new(
         node: PathBuf,
@@ -38,114 +38,112 @@ impl Picks {
     ) -> PyResult<Self> {
         let credentials = Credentials::from_environment().map_err(|error| forebay_error(&error))?;
         let digest = digest.map(|digest| digest.get().digest.clone());
-        let picks =
-            client::Picks::new(Some(contacts(node)?), namespace(namespace_key)?, digest, job);
+        let blobs =
+            client::BlobsByAddress::new(Some(seeds(node)?), namespace(namespace_key)?, digest, job);
         let raised = Arc::<Mutex<Option<PyErr>>>::default();
-        let told = Arc::clone(&raised);
+        let slot = Arc::clone(&raised);
         let interrupt = Interrupt::new(move || {
             let error = Python::attach(|py| py.check_signals().err());
-            let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
-            *told = told.take().or(error);
-            told.is_some()
+            let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+            *slot = slot.take().or(error);
+            slot.is_some()
         });
-        Ok(Self { picks: picks.known_by(credentials).interrupted_by(interrupt), raised })
+        Ok(Self { blobs: blobs.with_credentials(credentials).with_interrupt(interrupt), raised })
     }
 
-    /// What bytes are called.
+    /// The address of some bytes.
     fn address(&self, py: Python<'_>, content: &[u8]) -> [u8; 32] {
-        *py.detach(|| self.picks.address(content)).as_bytes()
+        *py.detach(|| self.blobs.address(content)).as_bytes()
     }
 
-    /// Those that are resident.
+    /// The bytes of each blob that is resident.
     #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
     fn get<'py>(
         &mut self,
         py: Python<'py>,
-        wanted: Vec<PickArgument>,
+        blobs: Vec<BlobArgument>,
     ) -> PyResult<Vec<Option<Bound<'py, PyBytes>>>> {
-        let wanted = picks(&wanted);
-        let contents = self.act(py, |picks| picks.get(&wanted))?;
+        let picks = picks(&blobs);
+        let contents = self.act(py, |blobs| blobs.get(&picks))?;
         let bytes = |content: Option<Vec<u8>>| content.map(|content| PyBytes::new(py, &content));
         Ok(contents.into_iter().map(bytes).collect())
     }
 
-    /// Who may read each of these: `claim` (we), `others`, or everyone for itself: `outside`, `alone`.
+    /// Claims blobs. The right to each is `claim` (this process reads it), `others` (another
+    /// process reads it), `outside` (the node will not keep it) or `alone` (the node did not
+    /// answer).
     #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
-    fn claim(&mut self, py: Python<'_>, wanted: Vec<PickArgument>) -> PyResult<Vec<&'static str>> {
-        let wanted = picks(&wanted);
-        let rights = self.act(py, |picks| picks.claim(&wanted))?;
-        Ok(rights.into_iter().map(word).collect())
+    fn claim(&mut self, py: Python<'_>, blobs: Vec<BlobArgument>) -> PyResult<Vec<&'static str>> {
+        let picks = picks(&blobs);
+        let rights = self.act(py, |blobs| blobs.claim(&picks))?;
+        Ok(rights.into_iter().map(right_name).collect())
     }
 
-    /// Waits for what others read: its bytes, or who may read it now.
-    fn settle<'py>(
-        &mut self,
-        py: Python<'py>,
-        wanted: PickArgument,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        match self.act(py, |picks| picks.settle(&pick(&wanted)))? {
-            Settled::Bytes(bytes) => Ok(PyBytes::new(py, &bytes).into_any()),
-            Settled::Read(right) => word(right).into_bound_py_any(py),
+    /// Waits for a blob that another process reads: its bytes, or the right to it.
+    fn settle<'py>(&mut self, py: Python<'py>, blob: BlobArgument) -> PyResult<Bound<'py, PyAny>> {
+        match self.act(py, |blobs| blobs.resolve(&pick(&blob)))? {
+            Resolution::Bytes(bytes) => Ok(PyBytes::new(py, &bytes).into_any()),
+            Resolution::Read(right) => right_name(right).into_bound_py_any(py),
         }
     }
 
-    /// Hands over what was claimed; says whether the node has taken it. Either way the claim is over.
-    fn put(&mut self, py: Python<'_>, wanted: PickArgument, content: &[u8]) -> PyResult<bool> {
+    /// Puts a claimed blob, which ends the claim. Returns whether the node has accepted it.
+    fn put(&mut self, py: Python<'_>, blob: BlobArgument, content: &[u8]) -> PyResult<bool> {
         let content = Bytes::copy_from_slice(content);
-        self.act(py, |picks| picks.put(&pick(&wanted), &content))
+        self.act(py, |blobs| blobs.put(&pick(&blob), &content))
     }
 
-    /// Gives claims back.
+    /// Releases claims.
     #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
-    fn release(&mut self, py: Python<'_>, wanted: Vec<PickArgument>) -> PyResult<()> {
-        let wanted = picks(&wanted);
-        self.act(py, |picks| picks.release(&wanted))
+    fn release(&mut self, py: Python<'_>, blobs: Vec<BlobArgument>) -> PyResult<()> {
+        let picks = picks(&blobs);
+        self.act(py, |blobs| blobs.release(&picks))
     }
 
-    /// Whether the node has failed since this was last asked, and is worth starting anew.
-    fn node_fell(&mut self) -> bool {
-        self.picks.node_fell()
+    /// Whether the node has failed since the last call, and is worth starting again.
+    fn take_node_failure(&mut self) -> bool {
+        self.blobs.take_restart_hint()
     }
 
-    /// Answers that did not hash to their address.
+    /// Number of answers that did not match their address.
     #[getter]
     fn wrong(&self) -> u64 {
-        self.picks.wrong()
+        self.blobs.hash_mismatches()
     }
 
-    /// What the nodes have counted; `None` without one.
+    /// Counters of the nodes; `None` without one.
     fn stats(&mut self, py: Python<'_>) -> PyResult<Option<BTreeMap<String, u64>>> {
-        Ok(self.act(py, client::Picks::node_stats)?.map(BTreeMap::from_iter))
+        Ok(self.act(py, client::BlobsByAddress::node_stats)?.map(BTreeMap::from_iter))
     }
 }
 
-impl Picks {
-    /// Does something that may take long, without the GIL.
+impl BlobsByAddress {
+    /// Calls `act` without the GIL; raises what a signal handler has raised meanwhile.
     fn act<T: Send>(
         &mut self,
         py: Python<'_>,
-        act: impl FnOnce(&mut client::Picks) -> T + Send,
+        act: impl FnOnce(&mut client::BlobsByAddress) -> T + Send,
     ) -> PyResult<T> {
-        let done = py.detach(|| act(&mut self.picks));
+        let done = py.detach(|| act(&mut self.blobs));
         let raised = self.raised.lock().unwrap_or_else(PoisonError::into_inner).take();
         raised.map_or(Ok(done), Err)
     }
 }
 
-fn word(right: Right) -> &'static str {
+fn right_name(right: ReadReason) -> &'static str {
     match right {
-        Right::Claim => "claim",
-        Right::Others => "others",
-        Right::Outside => "outside",
-        Right::Alone => "alone",
+        ReadReason::Claim => "claim",
+        ReadReason::OtherJob => "others",
+        ReadReason::Uncached => "outside",
+        ReadReason::NoNode => "alone",
     }
 }
 
-fn pick(wanted: &PickArgument) -> Pick {
-    let (address, length, ordinal) = *wanted;
-    Pick { address: Address::from_bytes(address), length, ordinal }
+fn pick(blob: &BlobArgument) -> BlobRef {
+    let (address, length, ordinal) = *blob;
+    BlobRef { address: Address::from_bytes(address), length, ordinal: BlobOrdinal::new(ordinal) }
 }
 
-fn picks(wanted: &[PickArgument]) -> Vec<Pick> {
-    wanted.iter().map(pick).collect()
+fn picks(blobs: &[BlobArgument]) -> Vec<BlobRef> {
+    blobs.iter().map(pick).collect()
 }

@@ -1,20 +1,20 @@
-//! What was seen of a user's own dataset, as Python sees it.
+//! Python binding of catalogues: the hashes of a wrapped dataset's items, by key.
 //!
-//! Everything here is quick and is done with the GIL held, so that a fork by Python never finds it half done.
+//! All calls are short and hold the GIL, so a fork by Python never copies a half-updated catalogue.
 
 use std::path::PathBuf;
 
+use forebay_auth::read_key_file;
 use forebay_core::{Address, Namespace};
-use forebay_digest::{self as files, Key, Seen, publish_snapshot};
-use forebay_identity::read_key_file;
+use forebay_digest::{self as files, CatalogueEntry, CatalogueKey, publish_snapshot};
 use pyo3::prelude::*;
 
 use crate::errors::{digest_error, forebay_error};
 
 /// Address, length, index and form.
-type SeenArgument = ([u8; 32], u64, u64, u32);
+type EntryArgument = ([u8; 32], u64, u64, u32);
 
-/// A catalogue of one's own.
+/// A catalogue file.
 #[pyclass(module = "forebay._native")]
 pub struct Catalogue {
     catalogue: files::Catalogue,
@@ -35,36 +35,37 @@ impl Catalogue {
         self.catalogue.len()
     }
 
-    /// What tells it from others.
+    /// The random id of the catalogue.
     #[getter]
     fn id(&self) -> [u8; 32] {
         self.catalogue.id()
     }
 
-    /// What is known of a key, as far as the catalogue has been read.
-    fn find(&self, key: Key) -> Option<SeenArgument> {
-        let Seen { address, length, index, form } = self.catalogue.find(&key)?;
+    /// The entry of a key, as of the last `refresh`.
+    fn find(&self, key: CatalogueKey) -> Option<EntryArgument> {
+        let CatalogueEntry { address, length, index, form } = self.catalogue.find(&key)?;
         Some((*address.as_bytes(), length, index, form))
     }
 
-    /// Reads what others have appended.
+    /// Reads entries that other processes have appended.
     fn refresh(&mut self) -> PyResult<()> {
         self.catalogue.refresh().map_err(|error| forebay_error(&error))
     }
 
-    /// Remembers what was seen.
-    fn append(&mut self, key: Key, seen: SeenArgument) -> PyResult<()> {
-        let (address, length, index, form) = seen;
-        let seen = Seen { address: Address::from_bytes(address), length, index, form };
-        self.catalogue.append(&[(key, seen)]).map_err(|error| forebay_error(&error))
+    /// Appends an entry.
+    fn append(&mut self, key: CatalogueKey, entry: EntryArgument) -> PyResult<()> {
+        let (address, length, index, form) = entry;
+        let entry = CatalogueEntry { address: Address::from_bytes(address), length, index, form };
+        self.catalogue.append(&[(key, entry)]).map_err(|error| forebay_error(&error))
     }
 
-    /// Publishes a digest of what is known of these keys, in this order. Returns how many are not known: then there is
-    /// none.
+    /// Publishes a digest of the entries of these keys, in this order. If keys have no entry,
+    /// returns their number and publishes nothing.
     #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
-    fn snapshot(&self, keys: Vec<Key>, path: PathBuf, origin: &str) -> PyResult<usize> {
-        let seen = keys.iter().filter_map(|key| self.catalogue.find(key));
-        let rows: Vec<(Address, u64)> = seen.map(|seen| (seen.address, seen.length)).collect();
+    fn snapshot(&self, keys: Vec<CatalogueKey>, path: PathBuf, origin: &str) -> PyResult<usize> {
+        let entries = keys.iter().filter_map(|key| self.catalogue.find(key));
+        let rows: Vec<(Address, u64)> =
+            entries.map(|entry| (entry.address, entry.length)).collect();
         if rows.len() == keys.len() {
             let published = publish_snapshot(&path, self.namespace.id(), origin, &rows);
             published.map_err(|error| digest_error(&error))?;
@@ -73,13 +74,13 @@ impl Catalogue {
     }
 }
 
-/// The namespace of a key file; without one, the public one.
+/// The namespace of a key file, or the public one.
 pub fn namespace(key: Option<PathBuf>) -> PyResult<Namespace> {
-    let named = key.map(|path| read_key_file(&path).map_err(|error| forebay_error(&error)));
-    Ok(named.transpose()?.unwrap_or_else(Namespace::public))
+    let private = key.map(|path| read_key_file(&path).map_err(|error| forebay_error(&error)));
+    Ok(private.transpose()?.unwrap_or_else(Namespace::public))
 }
 
-/// What tells namespaces apart.
+/// The id of the namespace of a key file.
 #[pyfunction]
 #[pyo3(signature = (key = None))]
 pub fn namespace_id(key: Option<PathBuf>) -> PyResult<String> {

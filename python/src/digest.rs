@@ -1,9 +1,10 @@
-//! A digest, as Python sees it.
+//! Python binding of digests.
 
 use std::path::PathBuf;
 
 use arrow_array::{Array, BooleanArray, Float64Array, Int64Array, StringArray};
-use forebay_core::{ItemOrdinal, digest};
+use forebay_core::ItemOrdinal;
+use forebay_digest as digests;
 use pyo3::{
     exceptions::{PyIndexError, PyKeyError},
     prelude::*,
@@ -15,7 +16,7 @@ use crate::errors::{DigestError, digest_error};
 /// A digest file, mapped and checked.
 #[pyclass(frozen, module = "forebay._native")]
 pub struct Digest {
-    pub digest: digest::Digest,
+    pub digest: digests::Digest,
 }
 
 #[pymethods]
@@ -32,7 +33,7 @@ impl Digest {
         usize::try_from(self.digest.summary().items).map_err(Into::into)
     }
 
-    /// What all who share the dataset agree on.
+    /// The dataset id.
     #[getter]
     fn dataset(&self) -> String {
         self.digest.summary().dataset.to_string()
@@ -44,75 +45,77 @@ impl Digest {
         &self.digest.summary().namespace
     }
 
-    /// Where the objects lie.
+    /// The URL of the origin.
     #[getter]
     fn origin(&self) -> &str {
         &self.digest.summary().origin
     }
 
-    /// How many blobs there are.
+    /// Number of blobs.
     #[getter]
     fn blobs(&self) -> u64 {
         self.digest.summary().blobs
     }
 
-    /// How long all blobs are together.
+    /// Total length of all blobs.
     #[getter]
     fn bytes(&self) -> u64 {
         self.digest.summary().bytes
     }
 
-    /// The names of the user's columns.
+    /// Names of the user's columns.
     #[getter]
     fn columns(&self) -> Vec<&str> {
         self.digest.columns().iter().map(|(name, _)| name.as_str()).collect()
     }
 
-    /// The object that an item is of, below the digest's origin.
+    /// Name of an item's object, below the origin's URL.
     fn object(&self, item: u64) -> PyResult<String> {
-        let [item] = self.ordinals(&[item])?[..] else { unreachable!("one for one") };
+        let [item] = self.ordinals(&[item])?[..] else { unreachable!("one ordinal per item") };
         let object = self.digest.object(item).map_err(|error| damaged(&error))?;
         Ok(object.to_owned())
     }
 
-    /// The values of a column, one for each item; `None` where nothing was said.
+    /// The values of a column, one per item; `None` for a missing value.
     fn column<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyList>> {
-        let pieces = py.detach(|| self.digest.column(name)).map_err(|error| damaged(&error))?;
-        let pieces = pieces.ok_or_else(|| PyKeyError::new_err(name.to_owned()))?;
+        let arrays = py.detach(|| self.digest.column(name)).map_err(|error| damaged(&error))?;
+        let arrays = arrays.ok_or_else(|| PyKeyError::new_err(name.to_owned()))?;
         let values = PyList::empty(py);
-        for piece in pieces {
-            append(&values, piece.as_ref())?;
+        for array in arrays {
+            append(&values, array.as_ref())?;
         }
         Ok(values)
     }
 }
 
 impl Digest {
-    /// Items that there are.
+    /// Checks that items exist.
     pub fn ordinals(&self, items: &[u64]) -> PyResult<Vec<ItemOrdinal>> {
         let count = self.digest.summary().items;
         match items.iter().find(|item| **item >= count) {
-            Some(item) => Err(PyIndexError::new_err(format!("there is no item {item}"))),
+            Some(item) => Err(PyIndexError::new_err(format!(
+                "there is no item {item}; the dataset has {count}"
+            ))),
             None => Ok(items.iter().map(|item| ItemOrdinal::new(*item)).collect()),
         }
     }
 }
 
-fn damaged(error: &digest::DigestError) -> PyErr {
+fn damaged(error: &digests::DigestError) -> PyErr {
     DigestError::new_err(format!("this is {error}"))
 }
 
-fn append(values: &Bound<'_, PyList>, piece: &dyn Array) -> PyResult<()> {
-    let any = piece.as_any();
-    if let Some(piece) = any.downcast_ref::<BooleanArray>() {
-        piece.iter().try_for_each(|value| values.append(value))
-    } else if let Some(piece) = any.downcast_ref::<Int64Array>() {
-        piece.iter().try_for_each(|value| values.append(value))
-    } else if let Some(piece) = any.downcast_ref::<Float64Array>() {
-        piece.iter().try_for_each(|value| values.append(value))
-    } else if let Some(piece) = any.downcast_ref::<StringArray>() {
-        piece.iter().try_for_each(|value| values.append(value))
+fn append(values: &Bound<'_, PyList>, array: &dyn Array) -> PyResult<()> {
+    let any = array.as_any();
+    if let Some(array) = any.downcast_ref::<BooleanArray>() {
+        array.iter().try_for_each(|value| values.append(value))
+    } else if let Some(array) = any.downcast_ref::<Int64Array>() {
+        array.iter().try_for_each(|value| values.append(value))
+    } else if let Some(array) = any.downcast_ref::<Float64Array>() {
+        array.iter().try_for_each(|value| values.append(value))
+    } else if let Some(array) = any.downcast_ref::<StringArray>() {
+        array.iter().try_for_each(|value| values.append(value))
     } else {
-        unreachable!("a digest has columns of four types")
+        unreachable!("digest columns have one of four types")
     }
 }

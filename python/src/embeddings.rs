@@ -1,9 +1,11 @@
-//! Embedding tables, as Python sees them: arrays in, arrays filled.
+//! Embedding tables for Python: keys come as arrays, and rows are written to arrays.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use forebay_core::{ByteSize, embedding::PolicyKind};
-use forebay_embed::{Bags, Io, Options, Pooling, RawRows, Source, Tables as Opened, format::Dtype};
+use forebay_core::{ByteSize, embeddings::PolicyKind};
+use forebay_embeddings::{
+    Bags, Io, Options, Pooling, RawRows, Source, Tables as NativeTables, format::Dtype,
+};
 use numpy::{
     PyReadonlyArray1, PyReadonlyArray2, PyReadwriteArray1, PyReadwriteArray2,
     PyUntypedArrayMethods as _,
@@ -12,10 +14,11 @@ use pyo3::{exceptions::PyValueError, prelude::*};
 
 use crate::errors::TableError;
 
-/// Path, tensor, and for bare rows their dtype, dimension and offset.
+/// Path, tensor, and for bare rows dtype, dimension and offset.
 type SourceArgument = (PathBuf, Option<String>, Option<(String, u64, u64)>);
 
-/// Keys; offsets, or else so many bags of one length; whether the last offset is the end; padding.
+/// Keys; offsets, or `None` and the number and length of bags; whether the last offset is the end;
+/// padding key.
 #[derive(FromPyObject)]
 pub struct BagsArgument<'py>(
     PyReadonlyArray1<'py, i64>,
@@ -25,10 +28,10 @@ pub struct BagsArgument<'py>(
     Option<i64>,
 );
 
-/// Tables larger than memory, looked up as if they were in it.
+/// Embedding tables larger than memory.
 #[pyclass(frozen, module = "forebay._native")]
 pub struct Tables {
-    opened: Opened,
+    tables: NativeTables,
 }
 
 #[pymethods]
@@ -46,32 +49,32 @@ impl Tables {
             "io_uring" => Io::Uring,
             "pread" => Io::Pread,
             other => {
-                let text = format!("io is `{other}`; it is auto, io_uring or pread");
+                let text = format!("io is `{other}`; choose auto, io_uring or pread");
                 return Err(PyValueError::new_err(text));
             }
         };
         let options = Options {
-            policy: policy.parse::<PolicyKind>().map_err(|error| wrong(&error))?,
+            policy: policy.parse::<PolicyKind>().map_err(|error| value_error(&error))?,
             io,
-            ..Options::new(memory.parse::<ByteSize>().map_err(|error| wrong(&error))?)
+            ..Options::new(memory.parse::<ByteSize>().map_err(|error| value_error(&error))?)
         };
         let sources = sources.into_iter().map(source).collect::<PyResult<Vec<_>>>()?;
-        let opened = py.detach(|| Opened::open(&sources, &options));
-        opened.map(|opened| Self { opened }).map_err(|error| unusable(&error))
+        let tables = py.detach(|| NativeTables::open(&sources, &options));
+        tables.map(|tables| Self { tables }).map_err(|error| table_error(&error))
     }
 
-    /// Of each table its dtype, rows and dimension.
+    /// Dtype, rows and dimension of each table.
     fn shapes(&self) -> Vec<(&'static str, u64, u32)> {
-        let layouts = self.opened.layouts().iter();
+        let layouts = self.tables.layouts().iter();
         layouts.map(|layout| (layout.dtype.name(), layout.rows, layout.dimension)).collect()
     }
 
-    /// Whether missing rows are read by `io_uring`, and whether past the page cache.
+    /// Whether missing rows are read with `io_uring`, and whether reads bypass the page cache.
     fn reads(&self) -> (bool, bool) {
-        (self.opened.uses_ring(), self.opened.is_direct())
+        (self.tables.uses_ring(), self.tables.is_direct())
     }
 
-    /// Pools the bags of every table into the rows of `out`, table after table.
+    /// Pools the bags of every table into the rows of `out`, table by table.
     #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
     fn lookup(
         &self,
@@ -81,13 +84,13 @@ impl Tables {
         mut out: PyReadwriteArray1<'_, f32>,
     ) -> PyResult<()> {
         let pooling = pooling(mode)?;
-        let bags = bags.iter().map(cut).collect::<PyResult<Vec<_>>>()?;
+        let bags = bags.iter().map(to_bags).collect::<PyResult<Vec<_>>>()?;
         let out = out.as_slice_mut()?;
-        let done = py.detach(|| self.opened.lookup(&bags, pooling, out));
-        done.map_err(|error| unusable(&error))
+        let result = py.detach(|| self.tables.lookup(&bags, pooling, out));
+        result.map_err(|error| table_error(&error))
     }
 
-    /// Pools the bags of the only table into the rows of `out`.
+    /// Pools the bags of a single table into the rows of `out`.
     #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
     #[expect(clippy::too_many_arguments, reason = "a tuple takes longer to cross from Python")]
     fn lookup_bags(
@@ -105,11 +108,12 @@ impl Tables {
             if last { Bags::from_bounds(keys, offsets) } else { Bags::from_starts(keys, offsets) };
         let (bags, pooling) = ([bags.padded_with(padding)], pooling(mode)?);
         let out = out.as_slice_mut()?;
-        let done = py.detach(|| self.opened.lookup(&bags, pooling, out));
-        done.map_err(|error| unusable(&error))
+        let result = py.detach(|| self.tables.lookup(&bags, pooling, out));
+        result.map_err(|error| table_error(&error))
     }
 
-    /// Puts the rows of one key per table and sample into `out`, table after table; a row of `keys` is a table's.
+    /// Writes the rows of one key per table and sample to `out`, table by table. Each row of `keys`
+    /// has the keys of one table.
     #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
     fn lookup_single(
         &self,
@@ -129,12 +133,12 @@ impl Tables {
             })
             .collect();
         let out = out.as_slice_mut()?;
-        // Of one row, sum, mean and maximum are the row; the sum says what becomes of -0.
-        let done = py.detach(|| self.opened.lookup(&bags, Pooling::Sum, out));
-        done.map_err(|error| unusable(&error))
+        // Sum, mean and maximum of one row are the row, except that a sum makes -0 a 0.
+        let result = py.detach(|| self.tables.lookup(&bags, Pooling::Sum, out));
+        result.map_err(|error| table_error(&error))
     }
 
-    /// Puts the rows of all keys into `out`, as bytes.
+    /// Writes the bytes of the rows of all keys to `out`.
     #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
     fn gather(
         &self,
@@ -142,12 +146,13 @@ impl Tables {
         bags: Vec<BagsArgument<'_>>,
         mut out: PyReadwriteArray1<'_, u8>,
     ) -> PyResult<()> {
-        let bags = bags.iter().map(cut).collect::<PyResult<Vec<_>>>()?;
+        let bags = bags.iter().map(to_bags).collect::<PyResult<Vec<_>>>()?;
         let out = out.as_slice_mut()?;
-        py.detach(|| self.opened.gather(&bags, out)).map_err(|error| unusable(&error))
+        py.detach(|| self.tables.gather(&bags, out)).map_err(|error| table_error(&error))
     }
 
-    /// Brings the rows of these keys, and of those that they imply, into memory. Returns how many were read.
+    /// Brings the rows of these keys, and of keys that they imply, into memory. Returns the number
+    /// of rows read.
     #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
     fn prefetch(
         &self,
@@ -156,12 +161,12 @@ impl Tables {
     ) -> PyResult<u64> {
         let known = known.iter().map(|(table, keys)| Ok((*table, keys.as_slice()?)));
         let known = known.collect::<PyResult<Vec<_>>>()?;
-        py.detach(|| self.opened.prefetch(&known)).map_err(|error| unusable(&error))
+        py.detach(|| self.tables.prefetch(&known)).map_err(|error| table_error(&error))
     }
 
-    /// Tables whose keys determine others': from, to, confidence.
+    /// The learned implications: from, to, confidence.
     fn bundles(&self) -> Vec<(u16, u16, f64)> {
-        let learned = self.opened.implications().into_iter();
+        let learned = self.tables.implications().into_iter();
         learned.map(|one| (one.from.0, one.to.0, one.confidence)).collect()
     }
 
@@ -174,18 +179,18 @@ impl Tables {
         rows: PyReadonlyArray1<'_, u8>,
     ) -> PyResult<()> {
         let rows = rows.as_slice()?;
-        let done = py.detach(|| self.opened.replace_rows(table, first, rows));
-        done.map_err(|error| unusable(&error))
+        let result = py.detach(|| self.tables.replace_rows(table, first, rows));
+        result.map_err(|error| table_error(&error))
     }
 
     fn replace_table(&self, py: Python<'_>, table: usize, by: SourceArgument) -> PyResult<()> {
         let by = source(by)?;
-        py.detach(|| self.opened.replace_table(table, &by)).map_err(|error| unusable(&error))
+        py.detach(|| self.tables.replace_table(table, &by)).map_err(|error| table_error(&error))
     }
 
-    /// What has been counted.
+    /// Counters, and what is in memory.
     fn stats(&self) -> BTreeMap<&'static str, u64> {
-        let stats = self.opened.stats();
+        let stats = self.tables.stats();
         BTreeMap::from([
             ("lookups", stats.lookups),
             ("samples", stats.samples),
@@ -200,7 +205,7 @@ impl Tables {
             ("resident_rows", stats.resident_rows),
             ("resident_bytes", stats.resident_bytes),
             ("memory_bytes", stats.memory_bytes),
-            ("whole_tables", stats.whole_tables),
+            ("pinned_tables", stats.pinned_tables),
         ])
     }
 }
@@ -214,7 +219,7 @@ fn pooling(mode: &str) -> PyResult<Pooling> {
     }
 }
 
-fn cut<'a>(argument: &'a BagsArgument<'_>) -> PyResult<Bags<'a>> {
+fn to_bags<'a>(argument: &'a BagsArgument<'_>) -> PyResult<Bags<'a>> {
     let BagsArgument(keys, offsets, (count, length), last, padding) = argument;
     let keys = keys.as_slice()?;
     let bags = match offsets {
@@ -227,18 +232,18 @@ fn cut<'a>(argument: &'a BagsArgument<'_>) -> PyResult<Bags<'a>> {
 
 fn source((path, tensor, raw): SourceArgument) -> PyResult<Source> {
     let raw = raw.map(|(dtype, dimension, offset)| {
-        let dtype: Dtype = dtype.parse().map_err(|error| wrong(&error))?;
+        let dtype: Dtype = dtype.parse().map_err(|error| value_error(&error))?;
         PyResult::Ok(RawRows { dtype, dimension, offset })
     });
     Ok(Source { path, tensor, raw: raw.transpose()? })
 }
 
-/// An argument that makes no sense.
-fn wrong(error: &dyn std::error::Error) -> PyErr {
+/// Error of an invalid argument.
+fn value_error(error: &dyn std::error::Error) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-/// A table or a key that cannot be used.
-fn unusable(error: &dyn std::error::Error) -> PyErr {
+/// Error of a table or a key.
+fn table_error(error: &dyn std::error::Error) -> PyErr {
     TableError::new_err(error.to_string())
 }

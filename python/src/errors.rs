@@ -1,7 +1,7 @@
-//! The exceptions, and which failure is which.
+//! The exceptions of the package, and the mapping of errors to them.
 
 use forebay_client::ClientError;
-use forebay_digest::FileError;
+use forebay_digest::DigestFileError;
 use forebay_wire::{ErrorCode, Refusal};
 use pyo3::{PyErr, create_exception, exceptions::PyException};
 
@@ -9,42 +9,58 @@ create_exception!(
     forebay,
     ForebayError,
     PyException,
-    "What is forebay's own to raise: all its named exceptions. Wrong arguments are `ValueError` or `TypeError`."
+    "Base class of forebay's exceptions. Wrong arguments raise `ValueError` or `TypeError`."
 );
-create_exception!(forebay, DigestError, ForebayError, "The digest cannot be used.");
-create_exception!(forebay, ReadError, ForebayError, "An item cannot be had; the text says why.");
+create_exception!(
+    forebay,
+    DigestError,
+    ForebayError,
+    "A digest cannot be used; the text has the reason."
+);
+create_exception!(
+    forebay,
+    ReadError,
+    ForebayError,
+    "An item cannot be read; the text names the object and the reason."
+);
 create_exception!(
     forebay,
     ChangedError,
     ReadError,
-    "The origin has another version of an item's object than the digest; build that again."
+    "The origin has another version of an object than the digest; build the digest again."
 );
-create_exception!(forebay, TableError, ForebayError, "A table, or a key of one, cannot be used.");
+create_exception!(
+    forebay,
+    TableError,
+    ForebayError,
+    "An embedding table, or a key of one, cannot be used."
+);
 create_exception!(
     forebay,
     Fenced,
     ForebayError,
-    "Another process has taken this job's name over; stop, or name one of them otherwise."
+    "Another process has taken over this job's name; stop, or give one of them another name."
 );
 create_exception!(
     forebay,
     StateError,
     ForebayError,
-    "A state or a recording is not of this dataset, order or version, or is damaged."
+    "A state or recording is of another dataset, order or version, or is damaged."
 );
 create_exception!(forebay, AgentGone, ForebayError, "The job's agent does not answer.");
 
-/// Whatever else is wrong.
+/// The exception of an error that has no class of its own.
 pub fn forebay_error(error: &impl ToString) -> PyErr {
     ForebayError::new_err(error.to_string())
 }
 
-/// Why a digest cannot be opened.
-pub fn digest_error(error: &FileError) -> PyErr {
+/// The exception of a digest that cannot be opened.
+pub fn digest_error(error: &DigestFileError) -> PyErr {
     DigestError::new_err(error.to_string())
 }
 
-/// Why the agent gave no bytes: it says why, or it is gone and another may be started.
+/// The exception of a failed request to the agent: its refusal, or that it is gone and can be
+/// started again.
 pub fn agent_error(error: &ClientError) -> PyErr {
     match error {
         ClientError::Refused(Refusal { code: ErrorCode::Stopping, .. }) => {
@@ -53,7 +69,7 @@ pub fn agent_error(error: &ClientError) -> PyErr {
         ClientError::Refused(Refusal { code: ErrorCode::Changed, text }) => {
             ChangedError::new_err(text.clone())
         }
-        // The agent passes on what the origin or the digest is about.
+        // The text is the agent's error about the origin or the digest.
         ClientError::Refused(Refusal { text, .. }) => ReadError::new_err(text.clone()),
         error if error.is_refusal() => ReadError::new_err(error.to_string()),
         error => AgentGone::new_err(error.to_string()),

@@ -1,39 +1,38 @@
-//! The native part of the Python package.
+//! The native module of the Python package: bindings of `core`, `client`, `digest` and
+//! `embeddings`.
 //!
-//! Thin on purpose: parse, release the GIL, call, map errors to named exceptions. What decides is in
-//! `core`, what speaks is in `client`; processes and loaders are Python's. Nothing here starts a thread
-//! or reads an origin, so that a job's processes fork freely.
+//! A binding parses arguments, releases the GIL, calls, and maps errors to named exceptions.
+//! Decisions are in `core`, connections in `client`, processes and loaders in Python. Nothing here
+//! starts a thread or reads an origin, so a job's processes can fork at any time.
 
+mod by_address;
 mod catalogue;
 mod digest;
-mod embed;
+mod embeddings;
 mod errors;
-mod layout;
-mod look_ahead;
-mod member;
-mod picks;
+mod item_map;
+mod job;
+mod prefetch_window;
 mod reader;
-mod sampler;
 mod view;
 
-/// What `forebay/*.py` is built on; not for users.
+/// The module `forebay._native`; not part of the public interface.
 #[pyo3::pymodule]
 mod _native {
     #[pymodule_export]
     use crate::{
+        by_address::BlobsByAddress,
         catalogue::{Catalogue, namespace_id},
         digest::Digest,
-        embed::Tables,
+        embeddings::Tables,
         errors::{
             AgentGone, ChangedError, DigestError, Fenced, ForebayError, ReadError, StateError,
             TableError,
         },
-        layout::Layout,
-        look_ahead::LookAhead,
-        member::Member,
-        picks::Picks,
+        item_map::ItemMap,
+        job::Job,
+        prefetch_window::PrefetchWindow,
         reader::{Reader, answers},
-        sampler::Sampler,
         view::View,
     };
 }

@@ -1,27 +1,27 @@
-//! How far ahead an agent is told, as Python sees it.
+//! Python binding of the prefetch window.
 
-use forebay_core::look_ahead;
+use forebay_core::agent::prefetch_window;
 use pyo3::prelude::*;
 
-/// How far ahead one epoch looks.
+/// The number of items that an epoch announces in advance.
 #[pyclass(frozen, module = "forebay._native")]
-pub struct LookAhead(look_ahead::LookAhead);
+pub struct PrefetchWindow(prefetch_window::PrefetchWindow);
 
 #[pymethods]
-impl LookAhead {
-    /// For blobs that are about so long, and a node of that capacity, if there is one.
+impl PrefetchWindow {
+    /// The window for a node of `node_bytes`, if any, and blobs of `blob_bytes` on average.
     #[new]
     fn new(node_bytes: Option<u64>, blob_bytes: u64) -> Self {
-        Self(look_ahead::LookAhead::new(node_bytes, blob_bytes))
+        Self(prefetch_window::PrefetchWindow::new(node_bytes, blob_bytes))
     }
 
-    /// Items that may have been told of and not been read yet.
+    /// Items that may be announced and not yet read.
     #[getter]
     fn items(&self) -> usize {
         self.0.items()
     }
 
-    /// How many more to tell of now, if so many of those told of are unread.
+    /// Items to announce now, if `unread` announced ones are not yet read.
     fn more(&self, unread: usize) -> usize {
         self.0.more(unread)
     }

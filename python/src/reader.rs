@@ -1,9 +1,9 @@
-//! Bytes of items, for any process and thread of a job.
+//! Python binding of readers: the bytes of items, for all threads and processes of a job.
 //!
-//! A connection serves one thread at a time, so readers lie in a pool and are taken out while they are
-//! used. The pool's lock is held with the GIL and never during I/O, so a fork by Python finds it free; a
-//! reader that a fork has copied notices, and connects anew. Whoever waits lets Python look for signals
-//! now and then, so that a Ctrl-C ends it.
+//! A connection serves one thread at a time. Idle readers are in a pool and are taken out while in
+//! use. The pool's lock is held with the GIL and never during I/O, so a fork by Python finds it
+//! free. A reader that was copied by a fork notices and connects again. A wait checks Python's
+//! signals periodically, so that Ctrl-C interrupts it.
 
 use std::{
     collections::BTreeMap,
@@ -15,15 +15,15 @@ use std::{
     time::Duration,
 };
 
+use forebay_auth::Credentials;
 use forebay_client::{
-    self as client, Asked, Client, ClientError, Experience, Interrupt, RecentPresence,
+    self as client, Asked, Client, ClientError, Interrupt, NodeHealth, PresenceCache,
 };
 use forebay_core::{
     ItemOrdinal,
-    manager::{Answer, Report},
-    ring::Contacts,
+    cluster::ring::Seeds,
+    train::manager::{Report, ReportAnswer},
 };
-use forebay_identity::Credentials;
 use forebay_wire::Refusal;
 use pyo3::{prelude::*, types::PyBytes};
 
@@ -33,27 +33,28 @@ use crate::{
     view::View,
 };
 
-/// Batches that may be asked for ahead: each has a connection, and a segment, of its own. That is three for each of
-/// several loaders that read one dataset in turn; beyond, the oldest is given up, which closes its connection.
-const ASKED_MAX: usize = 16;
+/// Batches that may be requested ahead; each has its own connection and shm region. A loader
+/// requests up to three, and several loaders may read one dataset in turn. Beyond the limit the
+/// oldest request is cancelled, which closes its connection.
+const REQUESTED_MAX: usize = 16;
 
 /// Reads items through the node and the agent.
 #[pyclass(frozen, module = "forebay._native")]
 pub struct Reader {
     digest: Py<Digest>,
-    node: Option<Contacts>,
+    node: Option<Seeds>,
     credentials: Credentials,
     agent: PathBuf,
     job: String,
     idle: Mutex<Vec<Interruptible>>,
-    asked: Mutex<Vec<AskedAhead>>,
-    presence: Mutex<RecentPresence>,
-    /// What any of them has found out about nodes, so that no other waits for one that hangs.
-    experience: Mutex<Experience>,
-    node_fell: AtomicBool,
+    requested: Mutex<Vec<RequestedBatch>>,
+    presence: Mutex<PresenceCache>,
+    /// Node health that all readers of the pool share, so that only one waits for a hung node.
+    node_health: Mutex<NodeHealth>,
+    has_node_failed: AtomicBool,
 }
 
-/// A reader, and what a signal's handler has raised while it waited.
+/// A reader, and an exception that a signal handler has raised while it waited.
 struct Interruptible {
     reader: client::Reader,
     raised: Arc<Mutex<Option<PyErr>>>,
@@ -62,19 +63,19 @@ struct Interruptible {
 impl Interruptible {
     fn new(reader: client::Reader) -> Self {
         let raised = Arc::<Mutex<Option<PyErr>>>::default();
-        let told = Arc::clone(&raised);
+        let slot = Arc::clone(&raised);
         let interrupt = Interrupt::new(move || {
             let error = Python::attach(|py| py.check_signals().err());
-            let mut told = lock(&told);
-            *told = told.take().or(error);
-            told.is_some()
+            let mut slot = lock(&slot);
+            *slot = slot.take().or(error);
+            slot.is_some()
         });
-        Self { reader: reader.interrupted_by(interrupt), raised }
+        Self { reader: reader.with_interrupt(interrupt), raised }
     }
 }
 
-/// A batch that was asked for and not taken yet, and the reader that has asked.
-struct AskedAhead {
+/// A batch that was requested and not yet taken, with the reader that has requested it.
+struct RequestedBatch {
     items: Vec<ItemOrdinal>,
     reader: Interruptible,
     asked: Asked,
@@ -82,7 +83,7 @@ struct AskedAhead {
 
 #[pymethods]
 impl Reader {
-    /// What `before` knew of nodes is not found out again.
+    /// Takes over the node health of `before`.
     #[new]
     #[pyo3(signature = (digest, node, agent, job, before=None))]
     fn new(
@@ -92,14 +93,14 @@ impl Reader {
         job: String,
         before: Option<&Self>,
     ) -> PyResult<Self> {
-        let node = node.map(contacts).transpose()?;
+        let node = node.map(seeds).transpose()?;
         let credentials = credentials()?;
-        let (idle, asked, node_fell) = Default::default();
-        let presence = RecentPresence::new(digest.get().digest.summary().blobs);
+        let (idle, requested, has_node_failed) = Default::default();
+        let presence = PresenceCache::new(digest.get().digest.summary().blobs);
         let presence = Mutex::new(presence);
-        let experience =
-            before.map(|before| lock(&before.experience).for_a_beginning()).unwrap_or_default();
-        let experience = Mutex::new(experience);
+        let node_health =
+            before.map(|before| lock(&before.node_health).without_dead()).unwrap_or_default();
+        let node_health = Mutex::new(node_health);
         Ok(Self {
             digest,
             node,
@@ -107,10 +108,10 @@ impl Reader {
             agent,
             job,
             idle,
-            asked,
+            requested,
             presence,
-            experience,
-            node_fell,
+            node_health,
+            has_node_failed,
         })
     }
 
@@ -121,42 +122,42 @@ impl Reader {
         Ok(views.iter().map(|view| PyBytes::new(py, view)).collect())
     }
 
-    /// The same where they lie: in memory that the node shares with this process, if it had them.
+    /// Views of the items: in shared memory, if the node had them.
     #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
     fn views(&self, py: Python<'_>, items: Vec<u64>) -> PyResult<Vec<View>> {
         Ok(self.take(py, &items)?.into_iter().map(View).collect())
     }
 
-    /// Asks the node for items that will be read soon, all of them together, and does not wait.
+    /// Requests a batch from the node without waiting for it; a later read of the batch takes it.
     #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
-    fn ask(&self, py: Python<'_>, items: Vec<u64>) -> PyResult<()> {
+    fn request(&self, py: Python<'_>, items: Vec<u64>) -> PyResult<()> {
         let items = self.digest.get().ordinals(&items)?;
         let mut reader = self.reader();
-        reader.reader.experience().learn(&lock(&self.experience));
+        reader.reader.health().merge(&lock(&self.node_health));
         let asked = py.detach(|| reader.reader.ask(&items));
-        self.learn_from(&mut reader.reader);
+        self.collect_health(&mut reader.reader);
         if let Some(error) = lock(&reader.raised).take() {
             return Err(error);
         }
-        // Only ever a hint: whoever reads them is told what is wrong.
+        // A failed request is not an error: the read that follows reports it.
         let Ok(asked) = asked else { return Ok(()) };
-        let mut ahead = lock(&self.asked);
-        if ahead.len() == ASKED_MAX {
-            ahead.remove(0);
+        let mut requested = lock(&self.requested);
+        if requested.len() == REQUESTED_MAX {
+            requested.remove(0);
         }
-        ahead.push(AskedAhead { items, reader, asked });
+        requested.push(RequestedBatch { items, reader, asked });
         Ok(())
     }
 
-    /// These will not be read after all: the connection on which they were asked for, and its segment, are given back.
+    /// Cancels a request: its connection is closed and its shm region is returned.
     #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
-    fn give_up(&self, items: Vec<u64>) -> PyResult<()> {
+    fn cancel(&self, items: Vec<u64>) -> PyResult<()> {
         let items = self.digest.get().ordinals(&items)?;
-        drop(self.asked_for(&items));
+        drop(self.take_requested(&items));
         Ok(())
     }
 
-    /// The same from the origin, whatever is resident: a probe.
+    /// The bytes of each item from the origin, resident or not: a probe.
     #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
     fn get_past_the_cache<'py>(
         &self,
@@ -164,52 +165,53 @@ impl Reader {
         items: Vec<u64>,
     ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let items = self.digest.get().ordinals(&items)?;
-        let contents = self.with_reader(py, |reader| reader.get_past_the_cache(&items))?;
+        let contents = self.with_reader(py, |reader| reader.get_from_origin(&items))?;
         Ok(contents.iter().map(|content| PyBytes::new(py, content)).collect())
     }
 
-    /// A bit for each blob that the node holds, lowest first, as of a moment ago; empty without a node.
+    /// A bit per blob, lowest first: whether the node has it, as of a moment ago. Empty without a
+    /// node.
     fn presence<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(py, &self.recent_presence(py)?))
     }
 
-    /// Tells the agent which items will be asked for soon, in that order.
+    /// Announces items that will be read soon, in that order, to the agent.
     #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
-    fn want(&self, py: Python<'_>, items: Vec<u64>) -> PyResult<()> {
+    fn prefetch_hint(&self, py: Python<'_>, items: Vec<u64>) -> PyResult<()> {
         let items = self.digest.get().ordinals(&items)?;
-        self.with_reader(py, |reader| reader.want(&items))
+        self.with_reader(py, |reader| reader.prefetch_hint(&items))
     }
 
-    /// Says that the job reads the dataset no more, if anybody is there to hear it.
+    /// Tells the node that the job no longer reads the dataset.
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
         self.with_reader(py, |reader| {
-            // Whoever does not hear it notices that the job is silent.
+            // A node that does not receive it notices the job's silence.
             let _ = reader.leave();
             Ok(())
         })
     }
 
-    /// Whether the node has failed since this was last asked, and is worth starting anew.
-    fn node_fell(&self) -> bool {
-        self.node_fell.swap(false, Ordering::Relaxed)
+    /// Whether the node has failed since the last call, and is worth starting again.
+    fn take_node_failure(&self) -> bool {
+        self.has_node_failed.swap(false, Ordering::Relaxed)
     }
 
-    /// What the node (`None` without one) and the agent have counted.
+    /// Counters of the node (`None` without one) and of the agent.
     fn stats(&self, py: Python<'_>) -> PyResult<BTreeMap<&str, Option<BTreeMap<String, u64>>>> {
         let stats = self.with_reader(py, |reader| {
             Ok([("node", reader.node_stats()), ("agent", Some(reader.agent_stats()?))])
         })?;
-        Ok(stats.map(|(whose, pairs)| (whose, pairs.map(BTreeMap::from_iter))).into())
+        Ok(stats.map(|(component, pairs)| (component, pairs.map(BTreeMap::from_iter))).into())
     }
 }
 
 impl Reader {
-    /// Says how the job gets on; nothing without a node.
+    /// Sends a report to the manager; `None` without a node.
     pub fn report(
         &self,
         py: Python<'_>,
         report: &Report,
-    ) -> PyResult<Option<Result<Answer, Refusal>>> {
+    ) -> PyResult<Option<Result<ReportAnswer, Refusal>>> {
         self.with_reader(py, |reader| match reader.report(report) {
             Ok(answer) => Ok(answer.map(Ok)),
             Err(ClientError::Refused(refusal)) => Ok(Some(Err(refusal))),
@@ -217,11 +219,12 @@ impl Reader {
         })
     }
 
-    /// So many items were drawn: they pay for the next look.
+    /// Counts drawn items, which determine when presence is next requested.
     pub fn drew(&self, items: usize) {
         lock(&self.presence).drew(items);
     }
 
+    /// The presence bits, which are refreshed if enough items were drawn.
     pub fn recent_presence(&self, py: Python<'_>) -> PyResult<Arc<[u8]>> {
         let (bits, asking) = {
             let presence = lock(&self.presence);
@@ -237,22 +240,22 @@ impl Reader {
         Ok(presence.bits())
     }
 
-    /// Views of items that may have been asked for before.
+    /// Views of items, from an earlier request if there is one.
     fn take(&self, py: Python<'_>, items: &[u64]) -> PyResult<Vec<client::View>> {
         let items = self.digest.get().ordinals(items)?;
-        match self.asked_for(&items) {
-            Some(AskedAhead { reader, asked, .. }) => {
+        match self.take_requested(&items) {
+            Some(RequestedBatch { reader, asked, .. }) => {
                 self.with(py, reader, |reader| reader.take(asked))
             }
             None => self.with_reader(py, |reader| reader.get_views(&items)),
         }
     }
 
-    /// What was asked for ahead, if these were; it is no longer kept here.
-    fn asked_for(&self, items: &[ItemOrdinal]) -> Option<AskedAhead> {
-        let mut ahead = lock(&self.asked);
-        let at = ahead.iter().position(|one| one.items == items)?;
-        Some(ahead.remove(at))
+    /// Removes and returns the request for exactly these items.
+    fn take_requested(&self, items: &[ItemOrdinal]) -> Option<RequestedBatch> {
+        let mut requested = lock(&self.requested);
+        let at = requested.iter().position(|batch| batch.items == items)?;
+        Some(requested.remove(at))
     }
 
     fn reader(&self) -> Interruptible {
@@ -261,14 +264,14 @@ impl Reader {
             let digest = self.digest.get().digest.clone();
             let node = self.node.clone();
             let mut reader = client::Reader::new(digest, node, &self.agent, &self.job);
-            reader.experience().clone_from(&lock(&self.experience));
-            Interruptible::new(reader.known_by(self.credentials.clone()))
+            reader.health().clone_from(&lock(&self.node_health));
+            Interruptible::new(reader.with_credentials(self.credentials.clone()))
         })
     }
 
-    fn learn_from(&self, reader: &mut client::Reader) {
-        lock(&self.experience).learn(reader.experience());
-        self.node_fell.fetch_or(reader.node_fell(), Ordering::Relaxed);
+    fn collect_health(&self, reader: &mut client::Reader) {
+        lock(&self.node_health).merge(reader.health());
+        self.has_node_failed.fetch_or(reader.take_restart_hint(), Ordering::Relaxed);
     }
 
     fn with_reader<T: Send>(
@@ -279,17 +282,17 @@ impl Reader {
         self.with(py, self.reader(), act)
     }
 
-    /// Does something that may take long, without the GIL.
+    /// Calls `act` without the GIL; raises what a signal handler has raised meanwhile.
     fn with<T: Send>(
         &self,
         py: Python<'_>,
         mut taken: Interruptible,
         act: impl FnOnce(&mut client::Reader) -> Result<T, ClientError> + Send,
     ) -> PyResult<T> {
-        taken.reader.experience().learn(&lock(&self.experience));
+        taken.reader.health().merge(&lock(&self.node_health));
         let outcome = py.detach(|| act(&mut taken.reader));
         let raised = lock(&taken.raised).take();
-        self.learn_from(&mut taken.reader);
+        self.collect_health(&mut taken.reader);
         lock(&self.idle).push(taken);
         match raised {
             Some(error) => Err(error),
@@ -298,31 +301,31 @@ impl Reader {
     }
 }
 
-/// Whether a node or an agent listens at a socket, and answers a greeting in time.
+/// Whether a node or an agent answers a greeting within `seconds`.
 #[pyfunction]
 pub fn answers(py: Python<'_>, node: PathBuf, seconds: f64) -> PyResult<bool> {
-    let (nodes, credentials) = (contacts(node)?, credentials()?);
-    let patience = Duration::from_secs_f64(seconds);
+    let (nodes, credentials) = (seeds(node)?, credentials()?);
+    let timeout = Duration::from_secs_f64(seconds);
     Ok(py.detach(|| {
         let mut all = nodes.endpoints().iter();
-        all.any(|node| Client::connect_as(&credentials, node, "", patience).is_ok())
+        all.any(|node| Client::connect_as(&credentials, node, "", timeout).is_ok())
     }))
 }
 
-/// A path, or what is no path but an endpoint, or several of them.
-pub fn contacts(node: PathBuf) -> PyResult<Contacts> {
+/// The endpoints in an argument: a path, a URL, or several of them.
+pub fn seeds(node: PathBuf) -> PyResult<Seeds> {
     match node.to_str() {
         Some(text) => text.parse().map_err(|error| forebay_error(&error)),
         None => Ok(node.into()),
     }
 }
 
-/// Who the job is to nodes, as the environment says.
+/// The job's credentials from the environment.
 fn credentials() -> PyResult<Credentials> {
     Credentials::from_environment().map_err(|error| forebay_error(&error))
 }
 
-/// What these locks guard is whole at any time, also after a panic.
+/// Locks a mutex, also after a panic: its value is consistent at any time.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,13 +1,13 @@
-//! Bytes of an item where they lie, for NumPy and whatever else understands it.
+//! Python binding of views: an item's bytes in shared memory, for NumPy.
 //!
-//! A view is handed out through `__array_interface__`: an array that is made of it holds on to it, and so to its
-//! place in the segment, until the array and all that was made of that are gone. It works with every Python that
-//! is supported, where the buffer protocol does not.
+//! A view implements `__array_interface__`. An array made of it keeps the view, and with it the
+//! slot in the shm region, until the array and everything derived from it are gone. The buffer
+//! protocol would need a newer Python than the oldest supported one.
 
 use forebay_client as client;
 use pyo3::{prelude::*, types::PyDict};
 
-/// Some bytes that nobody writes to.
+/// Read-only bytes of an item.
 #[pyclass(frozen, module = "forebay._native")]
 pub struct View(pub client::View);
 
@@ -17,20 +17,20 @@ impl View {
         self.0.len()
     }
 
-    /// Whether nothing was copied on the way here.
+    /// Whether the bytes are in shared memory, without a copy.
     #[getter]
     fn is_shared(&self) -> bool {
         self.0.is_shared()
     }
 
-    /// Where the bytes lie; they may be read, not written.
+    /// Address, shape and type of the bytes, as read-only.
     #[getter(__array_interface__)]
     fn array_interface<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let told = PyDict::new(py);
-        told.set_item("version", 3)?;
-        told.set_item("typestr", "|u1")?;
-        told.set_item("shape", (self.0.len(),))?;
-        told.set_item("data", (self.0.as_ptr().addr(), true))?;
-        Ok(told)
+        let interface = PyDict::new(py);
+        interface.set_item("version", 3)?;
+        interface.set_item("typestr", "|u1")?;
+        interface.set_item("shape", (self.0.len(),))?;
+        interface.set_item("data", (self.0.as_ptr().addr(), true))?;
+        Ok(interface)
     }
 }

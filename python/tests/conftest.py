@@ -1,15 +1,55 @@
-"""Every test has a socket and a cache of its own; most share one origin."""
+"""Isolation and shared fixtures: every test has its own socket, cache and home directory.
+
+The session gets a private directory first, because fixtures of session and module scope start
+processes before any test's own environment exists. Most tests share one origin.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import harness
 import pytest
 
-from forebay._processes import answers
+from forebay._runtime.processes import answers
+
+#: Names the binary under test, so it is kept; every other ``FOREBAY_*`` variable is dropped.
+BINARY = "FOREBAY_BIN"
+
+#: The private directory of a session.
+PRIVATE = pytest.StashKey[Path]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Move the session into a private directory, before pytest creates its temporary files.
+
+    The directory's name is short because sockets lie below it, and the path of a socket is limited
+    to 107 bytes.
+    """
+    private = Path(tempfile.mkdtemp(prefix="fb-"))
+    config.stash[PRIVATE] = private
+    if config.option.basetemp is None:
+        config.option.basetemp = str(private / "t")
+    for name in [name for name in os.environ if name.startswith("FOREBAY_") and name != BINARY]:
+        del os.environ[name]
+    os.environ.update(harness.user_directories(private))
+    os.environ["TMPDIR"] = tempfile.tempdir = str(private)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Remove the private directory; after a failure it is kept for inspection."""
+    private = session.config.stash[PRIVATE]
+    if exitstatus == pytest.ExitCode.OK:
+        shutil.rmtree(private, ignore_errors=True)
+    else:
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            reporter.write_line(f"\nfiles of this session: {private}")
 
 
 @pytest.fixture(scope="session")
@@ -21,17 +61,18 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[harness.World]:
 
 @pytest.fixture
 def slow_world(tmp_path: Path) -> Iterator[harness.World]:
-    """The dataset behind an origin of this test's own, slow enough to be caught in the middle."""
+    """The dataset behind an origin of this test's own, with a latency of 20 ms per request."""
     with harness.origin(tmp_path / "slow", "--latency", "20ms") as world:
         yield world
 
 
 @pytest.fixture(autouse=True)
 def own_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where ``cache="auto"`` looks in this test; a node that was started there is ended."""
+    """The socket that ``cache="auto"`` uses in this test; a node started there is stopped."""
     socket = tmp_path / "auto" / "node.sock"
+    for name, value in harness.user_directories(tmp_path).items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("FOREBAY_SOCKET", str(socket))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("FOREBAY_CAPACITY", "100MB")
     yield socket
     if answers(socket):

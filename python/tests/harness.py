@@ -16,20 +16,36 @@ from pathlib import Path
 from typing import Any
 
 import forebay
-from forebay import _processes
-from forebay._processes import answers, binary
+from forebay._runtime import processes
+from forebay._runtime.processes import answers, binary
 
-#: As many as make several batches and leave a short one; of lengths that differ.
+#: Several batches and a short last one; the items' lengths differ.
 ITEMS = 203
 
 
 def content(item: int) -> bytes:
-    """What item number ``item`` holds; number 7 is empty."""
+    """The bytes of item number ``item``; number 7 is empty."""
     return b"" if item == 7 else f"item {item:05} ".encode() * (500 + item % 97)
 
 
 CONTENTS = [content(item) for item in range(ITEMS)]
 BYTES = sum(map(len, CONTENTS))
+
+
+def user_directories(root: Path) -> dict[str, str]:
+    """Environment variables that give a process a home directory of its own, under ``root``.
+
+    The runtime directory is created: ``forebay`` ignores one that does not exist and falls back to
+    ``/tmp``, where the user's own node listens.
+    """
+    runtime = root / "run"
+    runtime.mkdir(mode=0o700, exist_ok=True)
+    return {
+        "HOME": str(root / "home"),
+        "XDG_CACHE_HOME": str(root / "cache"),
+        "XDG_CONFIG_HOME": str(root / "config"),
+        "XDG_RUNTIME_DIR": str(runtime),
+    }
 
 
 @dataclass
@@ -50,7 +66,7 @@ class World:
         return forebay.Dataset(options.pop("digest", self.digest), **options)
 
     def build(self, name: str, *arguments: str, url: str = "s3://bucket/train") -> Path:
-        """Build a digest of the dataset, or of another."""
+        """Build a digest of the dataset, or of the objects at ``url``."""
         path = self.directory / name
         environment = {
             **os.environ,
@@ -64,14 +80,14 @@ class World:
         return path
 
     def explained(self, node: Path) -> Any:
-        """How the dataset stands on a node."""
+        """The report of ``forebay explain`` about the dataset on a node."""
         command = [binary(), "explain", str(self.digest), "--socket", str(node)]
         command += ["--format", "json"]
         told = subprocess.run(command, check=True, capture_output=True, timeout=30)
         return json.loads(told.stdout)
 
     def mirror(self, directory: Path) -> Path:
-        """The same objects at another place, where they have other versions."""
+        """Copy the objects to ``directory``, where their versions differ."""
         shutil.copytree(self.objects, directory)
         return directory
 
@@ -103,7 +119,7 @@ def origin(directory: Path, *shape: str, contents: Sequence[bytes] = CONTENTS) -
 
 @contextmanager
 def slow(world: World, latency: str) -> Iterator[World]:
-    """The same dataset behind another origin, which is so slow that no digest was built there."""
+    """The same dataset behind a second origin with this latency; the digest is the first's."""
     with serving(world.directory / "origin", "--latency", latency) as told:
         yield replace(world, endpoint=told["endpoint"], options=told)
 
@@ -122,14 +138,14 @@ def serving(root: Path, *shape: str) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def node(directory: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """A node with its socket and its blobs in a directory of its own."""
+    """A node with its socket and its blobs in ``directory``."""
     directory.mkdir(mode=0o700, exist_ok=True)
     command = [binary(), "serve", "--socket", str(directory / "node.sock")]
     command += ["--directory", str(directory / "blobs"), *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            assert process.stdout.readline(), "the node does not start"
+            assert process.stdout.readline(), "the node did not start"
             yield process
         finally:
             process.terminate()
@@ -137,19 +153,19 @@ def node(directory: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def listener(socket: Path) -> int:
-    """The process behind a socket."""
-    pid = _processes.listener(socket)
+    """The process that listens at a socket."""
+    pid = processes.listener(socket)
     assert pid is not None
     return pid
 
 
 def kill(pid: int) -> None:
-    """Kill outright."""
+    """Send SIGKILL."""
     os.kill(pid, signal.SIGKILL)
 
 
 def lives(pid: int) -> bool:
-    """Whether a process runs; one that only waits to be reaped does not."""
+    """Whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
@@ -157,7 +173,7 @@ def lives(pid: int) -> bool:
 
 
 def of_session(session: int) -> list[str]:
-    """What is left of a job: processes of its session, and agents that were started for it."""
+    """The processes of a job: those of its session, and agents that were started for it."""
     left = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -174,10 +190,10 @@ def of_session(session: int) -> list[str]:
 
 
 def wait_until(ready: Callable[[], bool], patience: float = 10.0) -> None:
-    """Wait for something that other processes do."""
+    """Wait until ``ready()`` holds; fail after ``patience`` seconds."""
     deadline = time.monotonic() + patience
     while not ready():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, f"not ready after {patience} s"
         time.sleep(0.01)
 
 

@@ -1,4 +1,4 @@
-"""Where things lie that workers hand over, and whether they are what they were."""
+"""Assertions about shared memory: which mapping an address is in, and whether values are equal."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ import numpy as np
 import torch
 from torch.utils import data
 
-#: What the memory is called that a node, or a worker, shares with this process.
+#: Names of the memory that a node, and workers, share with this process.
 OF_NODE, OF_WORKERS = "memfd:forebay", "memfd:forebay-batches"
 
 
-def lies_in(address: int) -> str:
-    """What is mapped there."""
+def mapping_of(address: int) -> str:
+    """The name of the mapping at an address."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         begin, end = (int(word, 16) for word in line.split()[0].split("-"))
         if begin <= address < end:
             return line.split(maxsplit=5)[-1].strip(" /").removesuffix(" (deleted)")
-    return "nowhere"
+    return "not mapped"
 
 
 class Workers(data.DataLoader[Any]):
-    """PyTorch's loader, and our way from its workers."""
+    """PyTorch's loader with forebay's worker pool."""
 
     def _get_iterator(self) -> Any:
-        from forebay._workers import SurvivingIterator
+        from forebay._workers.pool import SurvivingIterator
 
         return SurvivingIterator(self, lambda: None, lambda: False, lambda: None)
 
 
 def is_same(one: Any, other: Any) -> bool:
+    """Whether two values are equal, with equal types."""
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):

@@ -1,9 +1,9 @@
-"""Promise 2 with everything dying: two jobs of several ranks, with workers, agents and a node that
-is too small for their dataset; whatever a seed says is killed, and whole jobs go on with other
-numbers of ranks.
+"""Promise 2 under random kills: two jobs of several ranks, with workers, agents and a node that is
+too small for their dataset. A seed decides what is killed; killed jobs continue with another number
+of ranks.
 
-A rank notes every batch together with the state after it, in one write. What was noted counts: a
-job that is killed goes on after the last notes of its ranks. `SEEDS=5` tries five schedules.
+A rank records every batch and the state after it, in one write. Only recorded batches count: a
+killed job continues from the last records of its ranks. `SEEDS=5` tries five schedules.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ import torch
 from harness import World
 
 import forebay
-from forebay._processes import binary
+from forebay._runtime.processes import binary
 
-#: Ten chunks of 1.5 MiB, of which the node has room for some.
+#: Ten chunks of 1.5 MiB, of which the node has space for some.
 NUMBERED = [f"{item:04}".encode() * (8 << 10) for item in range(480)]
 EPOCHS = 3
-#: What is killed in an epoch.
+#: Kills per epoch.
 EVENTS = 6
-#: Nothing takes longer, unless it hangs.
-PATIENCE = 120.0
+#: Timeout of an epoch.
+TIMEOUT = 120.0
 SEEDS = range(int(os.environ.get("SEEDS", "1")))
 
 FORK = multiprocessing.get_context("fork")
@@ -50,16 +50,16 @@ def numbered_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield world
 
 
-def ranks_work(
+def run_rank(
     world: World,
     node: Path,
     job: str,
     ranks: tuple[int, int],
     states: list[Any],
-    notes: Path,
-    go_on: Any,
+    records: Path,
+    control: Any,
 ) -> None:
-    """One rank, in a process of its own: epoch after epoch, as it is told."""
+    """One rank, in a process of its own: one epoch after each message."""
     os.environ["RANK"], os.environ["WORLD_SIZE"] = map(str, ranks)
     dataset = world.dataset(cache=node, job=job)
     loader = forebay.DataLoader(
@@ -72,43 +72,43 @@ def ranks_work(
     )
     if states:
         loader.load_state_dict(states)
-    with notes.open("ab", buffering=0) as noted:
+    with records.open("ab", buffering=0) as file:
 
-        def note(batch: list[bytes]) -> None:
+        def record(batch: list[bytes]) -> None:
             state = loader.state_dict()
-            what = {
+            fields = {
                 "epoch": state["epoch"],
                 "items": [int(item[:4]) for item in batch],
                 "padding": loader._order.counts()["padding"],
                 "state": pickle.dumps(state).hex(),
             }
-            noted.write(json.dumps(what).encode() + b"\n")
+            file.write(json.dumps(fields).encode() + b"\n")
 
         while True:
             epoch = iter(loader)
-            note([])
+            record([])
             for batch in epoch:
-                note(batch)
+                record(batch)
                 time.sleep(0.01)
-            go_on.send("the epoch is over")
-            go_on.recv()
+            control.send("the epoch is over")
+            control.recv()
 
 
 @dataclass
 class Rank:
-    """A rank's process, as its job knows it."""
+    """The process of a rank."""
 
     process: Any
-    notes: Path
-    go_on: Any
+    records: Path
+    control: Any
     has_ended: bool = False
 
-    def noted(self) -> list[dict[str, Any]]:
-        lines = self.notes.read_bytes().split(b"\n")
-        return [json.loads(line) for line in lines[:-1]]  # the last one is empty, or torn
+    def recorded(self) -> list[dict[str, Any]]:
+        lines = self.records.read_bytes().split(b"\n")
+        return [json.loads(line) for line in lines[:-1]]  # the last line is empty or incomplete
 
     def agents(self) -> list[int]:
-        """Found by its arguments: any process of the rank may have started it."""
+        """The rank's agents, by their arguments: any of its processes may have started them."""
         wanted = f"--job-pid\0{self.process.pid}\0".encode()
         found = []
         for entry in Path("/proc").iterdir():
@@ -132,7 +132,7 @@ class Rank:
 
 @dataclass
 class Job:
-    """A job of some ranks; which of its notes belong to which life is no matter."""
+    """A job of some ranks, over all its incarnations."""
 
     world: World
     node: Path
@@ -143,41 +143,41 @@ class Job:
 
     def start(self, world_size: int, states: list[Any]) -> None:
         for rank in range(world_size):
-            notes = self.directory / f"{self.name}-{len(self.past) + rank}.notes"
-            notes.touch()
+            records = self.directory / f"{self.name}-{len(self.past) + rank}.records"
+            records.touch()
             ours, theirs = FORK.Pipe()
-            arguments = (self.world, self.node, self.name, (rank, world_size), states, notes)
-            process = FORK.Process(target=ranks_work, args=(*arguments, theirs))
+            arguments = (self.world, self.node, self.name, (rank, world_size), states, records)
+            process = FORK.Process(target=run_rank, args=(*arguments, theirs))
             process.start()
             theirs.close()
-            self.ranks.append(Rank(process, notes, ours))
+            self.ranks.append(Rank(process, records, ours))
         self.past += self.ranks
 
-    def can_go_on(self, epoch: int) -> bool:
-        """Whether there are states of all ranks."""
-        noted = [rank.noted() for rank in self.ranks]
-        return all(notes and notes[-1]["epoch"] == epoch for notes in noted)
+    def can_be_resumed(self, epoch: int) -> bool:
+        """Whether all ranks have recorded a state."""
+        recorded = [rank.recorded() for rank in self.ranks]
+        return all(records and records[-1]["epoch"] == epoch for records in recorded)
 
     def kill(self) -> list[Any]:
-        """Kill all of it; returns the states that it goes on from."""
+        """Kill all processes; returns the states to resume from."""
         for rank in self.ranks:
             for pid in [*rank.workers(), rank.process.pid]:
                 with suppress(ProcessLookupError):
                     harness.kill(pid)
             rank.process.join()
-            # One that was stopped could not notice that its job has ended.
+            # A stopped agent does not notice that its job has ended.
             for pid in rank.agents():
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
-        last = [noted[-1] for rank in self.ranks if (noted := rank.noted())]
+        last = [recorded[-1] for rank in self.ranks if (recorded := rank.recorded())]
         self.ranks = []
-        return [pickle.loads(bytes.fromhex(note["state"])) for note in last]
+        return [pickle.loads(bytes.fromhex(record["state"])) for record in last]
 
     def has_ended(self) -> bool:
-        """Whether all ranks have seen the end of the epoch."""
+        """Whether all ranks have reached the end of the epoch."""
         for rank in self.ranks:
-            if not rank.has_ended and rank.go_on.poll():
-                rank.go_on.recv()
+            if not rank.has_ended and rank.control.poll():
+                rank.control.recv()
                 rank.has_ended = True
             assert rank.has_ended or rank.process.is_alive(), "a rank has failed"
         return all(rank.has_ended for rank in self.ranks)
@@ -185,25 +185,25 @@ class Job:
     def next_epoch(self) -> None:
         for rank in self.ranks:
             rank.has_ended = False
-            rank.go_on.send("go on")
+            rank.control.send("continue")
 
-    def given(self, epoch: int) -> tuple[Counter[int], int]:
-        """How often every item was given in an epoch, and how much of that is padding."""
+    def yielded(self, epoch: int) -> tuple[Counter[int], int]:
+        """How often each item was yielded in an epoch, and how many of these are padding."""
         items, padding = Counter[int](), 0
         for rank in self.past:
             before = 0
-            for note in rank.noted():
-                if note["epoch"] == epoch:
-                    items.update(note["items"])
-                    padding += note["padding"] - before
-                before = note["padding"]
+            for record in rank.recorded():
+                if record["epoch"] == epoch:
+                    items.update(record["items"])
+                    padding += record["padding"] - before
+                before = record["padding"]
         return items, padding
 
 
 class Node:
-    """A node that dies and comes back."""
+    """A node that can be killed and started again."""
 
-    OPTIONS = ("--capacity", "10MiB", "--memory", "1MiB")
+    OPTIONS = ("--capacity", "10MiB", "--memory-cache", "1MiB")
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -228,54 +228,56 @@ class Node:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_item_once_whatever_dies(numbered_world: World, tmp_path: Path, seed: int) -> None:
+def test_every_item_once_under_random_kills(
+    numbered_world: World, tmp_path: Path, seed: int
+) -> None:
     chance = random.Random(seed)
     node = Node(tmp_path / "node")
     jobs = [Job(numbered_world, node.socket, name, tmp_path) for name in ("one", "two")]
     killed = Counter[str]()
 
-    def strike(epoch: int) -> None:
-        what = chance.choice(["worker", "worker", "agent", "node", "stopped agent", "job"])
+    def kill_one(epoch: int) -> None:
+        victim = chance.choice(["worker", "worker", "agent", "node", "stopped agent", "job"])
         job = chance.choice(jobs)
-        if what == "node":
+        if victim == "node":
             node.kill()
             time.sleep(chance.uniform(0.0, 0.5))
             node.start()
-        elif what == "job":
-            if job.has_ended() or not job.can_go_on(epoch):
+        elif victim == "job":
+            if job.has_ended() or not job.can_be_resumed(epoch):
                 return
             job.start(chance.randint(1, 3), job.kill())
         else:
             rank = chance.choice(job.ranks)
-            victims = rank.workers() if what == "worker" else rank.agents()
-            if not victims:
+            pids = rank.workers() if victim == "worker" else rank.agents()
+            if not pids:
                 return
-            stop = what == "stopped agent"
+            stop = victim == "stopped agent"
             with suppress(ProcessLookupError):
-                os.kill(chance.choice(victims), signal.SIGSTOP if stop else signal.SIGKILL)
-        killed[what] += 1
+                os.kill(chance.choice(pids), signal.SIGSTOP if stop else signal.SIGKILL)
+        killed[victim] += 1
 
     try:
         for job in jobs:
             job.start(chance.randint(1, 3), [])
         for epoch in range(EPOCHS):
-            deadline = time.monotonic() + PATIENCE
+            deadline = time.monotonic() + TIMEOUT
             for _ in range(EVENTS):
                 time.sleep(chance.uniform(0.05, 0.5))
-                strike(epoch)
+                kill_one(epoch)
             while sum(job.has_ended() for job in jobs) < len(jobs):
-                assert time.monotonic() < deadline, f"seed {seed}: it hangs; killed {killed}"
+                assert time.monotonic() < deadline, f"seed {seed}: a job hangs; killed {killed}"
                 time.sleep(0.02)
             for job in jobs:
-                items, padding = job.given(epoch)
-                about = f"seed {seed}, job {job.name}, epoch {epoch}, killed {killed}"
-                assert set(items) == set(range(len(NUMBERED))), about
-                assert sum(items.values()) == len(NUMBERED) + padding, about
+                items, padding = job.yielded(epoch)
+                context = f"seed {seed}, job {job.name}, epoch {epoch}, killed {killed}"
+                assert set(items) == set(range(len(NUMBERED))), context
+                assert sum(items.values()) == len(NUMBERED) + padding, context
                 job.next_epoch()
     finally:
         for job in jobs:
             job.kill()
         node.kill()
     ended = [rank for job in jobs for rank in job.past]
-    harness.wait_until(lambda: not any(rank.agents() for rank in ended), PATIENCE)
+    harness.wait_until(lambda: not any(rank.agents() for rank in ended), TIMEOUT)
     assert sum(killed.values()) > EPOCHS * EVENTS / 2

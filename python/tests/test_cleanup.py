@@ -1,4 +1,4 @@
-"""Whatever ends a job, nothing of it stays in the directory for temporary files."""
+"""A job leaves nothing in the directory for temporary files, however it ends."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pytest
 from harness import CONTENTS, World
 
 import forebay
-from forebay._processes import identity
+from forebay._runtime.processes import identity
 
-#: What is left is gone by then, also on a busy machine: workers look for their parent now and then.
-PATIENCE = 30.0
+#: Timeout of the cleanup on a busy machine; workers check for their parent periodically.
+TIMEOUT = 30.0
 
 WAYS: dict[str, Callable[[], None]] = {
     "_exit": lambda: os._exit(3),
@@ -35,7 +35,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def in_a_job(act: Callable[[], object], end: Callable[[], None]) -> None:
-    """Do something in a process that then ends in its own way."""
+    """Call ``act`` in a new process, which ends with ``end``."""
     child = os.fork()
     if child == 0:
         try:
@@ -47,11 +47,11 @@ def in_a_job(act: Callable[[], object], end: Callable[[], None]) -> None:
             os._exit(1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) in (3, -signal.SIGTERM, -signal.SIGKILL)
-    # Workers that notice later would start a node again, which nobody ends.
-    harness.wait_until(lambda: not harness.of_session(child), PATIENCE)
+    # Workers that notice later would start a node that is not stopped.
+    harness.wait_until(lambda: not harness.of_session(child), TIMEOUT)
 
 
-def makes(world: World) -> object:
+def only_creates(world: World) -> object:
     return world.dataset()
 
 
@@ -81,20 +81,20 @@ def uses_workers(world: World) -> object:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("act", [makes, hits, misses, wraps, uses_workers])
+@pytest.mark.parametrize("act", [only_creates, hits, misses, wraps, uses_workers])
 def test_nothing_is_left(
     world: World, temporary: Path, act: Callable[[World], object], way: str
 ) -> None:
-    assert list(world.dataset()) == CONTENTS, "from now on the node has it"
+    assert list(world.dataset()) == CONTENTS, "the node has all items"
     in_a_job(lambda: act(world), WAYS[way])
-    harness.wait_until(lambda: not list(temporary.iterdir()), PATIENCE)
+    harness.wait_until(lambda: not list(temporary.iterdir()), TIMEOUT)
 
 
 def left_by_a_killed_job(world: World, temporary: Path) -> Path:
-    """The directory of a job that was killed after its agent."""
+    """The directory of a job that is killed after its agent."""
     before = set(temporary.iterdir())
 
-    def loses_its_agent() -> object:
+    def kills_its_agent() -> object:
         dataset = world.dataset(cache=None)
         assert dataset[0] == CONTENTS[0]
         agent = harness.listener(harness.agent_socket(dataset))
@@ -102,18 +102,18 @@ def left_by_a_killed_job(world: World, temporary: Path) -> Path:
         harness.wait_until(lambda: not harness.lives(agent))
         return dataset
 
-    in_a_job(loses_its_agent, WAYS["SIGKILL"])
+    in_a_job(kills_its_agent, WAYS["SIGKILL"])
     (left,) = set(temporary.iterdir()) - before
     return left
 
 
-def test_what_is_left_all_the_same_goes_with_the_next_job(world: World, temporary: Path) -> None:
+def test_the_next_job_removes_directories_of_killed_jobs(world: World, temporary: Path) -> None:
     living = world.dataset(cache=None)
     assert living[0] == CONTENTS[0]
     harness.kill(harness.listener(harness.agent_socket(living)))
     left = left_by_a_killed_job(world, temporary)
     elsewhere = left_by_a_killed_job(world, temporary)
-    # A process of another container may have any number, and live.
+    # A process of another container may have any number, and be alive.
     owner = elsewhere / "owner"
     assert owner.read_text().split()[-1] == identity(os.getpid()).split()[-1]
     owner.write_text(owner.read_text().replace("pid:[", "pid:[1"))

@@ -1,8 +1,8 @@
-"""Ctrl-C at any moment ends a job at once, and leaves no process, socket or directory behind.
-Whoever catches it and goes on has lost nothing.
+"""Ctrl-C at any moment ends a job at once and leaves no process, socket or directory behind. A job
+that catches it and continues loses no items.
 
-A process that has imported everything forks a job for every moment, in a process group of its own,
-which is what a terminal interrupts. A job ends as any Python program does.
+A process that has imported everything forks one job per moment, in a process group of its own, as a
+terminal interrupts it. The job ends like any Python program.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ import pytest
 from harness import CONTENTS, ITEMS, World
 
 import forebay
-from forebay import _orders
+from forebay._loader.order import Epoch, OrderSampler
 
-#: Moments that are tried: before the agent is there, while it starts, amidst epochs, at the end.
+#: Moments to try: before the agent starts, while it starts, during epochs, at the end.
 MOMENTS = int(os.environ.get("MOMENTS", "8"))
-#: A job that was interrupted is gone by then, also on a busy machine.
-PATIENCE = 30.0
+#: Time in which an interrupted job ends, also on a busy machine.
+TIMEOUT = 30.0
 
 SCRIPT = """
 import json, os, signal, sys
 import torch
 import forebay
 
-told = json.loads(sys.argv[1])
+arguments = json.loads(sys.argv[1])
 
 def job(workers, order):
-    dataset = forebay.Dataset(told["digest"], storage_options=told["options"])
+    dataset = forebay.Dataset(arguments["digest"], storage_options=arguments["options"])
     print("begins", flush=True)
     loader = forebay.DataLoader(
         dataset, batch_size=16, shuffle=True, order=order, num_workers=workers, collate_fn=list
@@ -58,7 +58,7 @@ while line := sys.stdin.readline():
         os.setsid()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         print(os.getpid(), flush=True)
-        job(*json.loads(line))  # and ends as it may
+        job(*json.loads(line))  # until it is interrupted
         sys.exit("unreachable")
     _, status = os.wait()
     print(os.waitstatus_to_exitcode(status), flush=True)
@@ -73,8 +73,8 @@ def test_ctrl_c_at_any_moment(
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
-    told = {"digest": str(slow_world.digest), "options": slow_world.options}
-    command = [sys.executable, "-c", SCRIPT, json.dumps(told)]
+    arguments = {"digest": str(slow_world.digest), "options": slow_world.options}
+    command = [sys.executable, "-c", SCRIPT, json.dumps(arguments)]
     errors = (tmp_path / "errors").open("w+")
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
@@ -84,34 +84,34 @@ def test_ctrl_c_at_any_moment(
         for moment in range(MOMENTS):
             workers, order = chance.choice([0, 2]), chance.choice(["substitute", "strict"])
             wait = chance.uniform(0.0, 1.5) ** 2
-            about = f"seed {seed}, moment {moment}: {workers} workers, {order}, {wait:.3f} s"
+            context = f"seed {seed}, moment {moment}: {workers} workers, {order}, {wait:.3f} s"
             parent.stdin.write(json.dumps([workers, order]) + "\n")
             parent.stdin.flush()
             job = int(parent.stdout.readline())
-            assert parent.stdout.readline() == "begins\n", about
+            assert parent.stdout.readline() == "begins\n", context
             time.sleep(wait)
             began = time.monotonic()
             os.killpg(job, signal.SIGINT)
             code = int(parent.stdout.readline())
-            assert code in (1, -signal.SIGINT), f"{about}: it ended with {code}"
-            assert time.monotonic() - began < PATIENCE, about
-            harness.wait_until(lambda job=job: not harness.of_session(job), PATIENCE)  # type: ignore[misc]
-            harness.wait_until(lambda: not list(temporary.iterdir()), PATIENCE)
+            assert code in (1, -signal.SIGINT), f"{context}: exit code {code}"
+            assert time.monotonic() - began < TIMEOUT, context
+            harness.wait_until(lambda job=job: not harness.of_session(job), TIMEOUT)  # type: ignore[misc]
+            harness.wait_until(lambda: not list(temporary.iterdir()), TIMEOUT)
         parent.stdin.close()
     errors.seek(0)
-    said = errors.read()
-    assert said.count("KeyboardInterrupt") >= MOMENTS, said
+    output = errors.read()
+    assert output.count("KeyboardInterrupt") >= MOMENTS, output
     for trouble in ("ForebayError", "AgentGone", "leaked", "Exception ignored"):
-        assert trouble not in said, said
+        assert trouble not in output, output
 
 
-# Those who catch it, as a notebook does.
+# Jobs that catch it, as a notebook does.
 
 WORKERS: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork"}
 
-#: What happens just before this process forks.
+#: Functions that are called just before this process forks.
 BEFORE_FORKS: list[Callable[[], object]] = []
-os.register_at_fork(before=lambda: [happens() for happens in BEFORE_FORKS])
+os.register_at_fork(before=lambda: [function() for function in BEFORE_FORKS])
 
 
 def ctrl_c(*_: object) -> None:
@@ -135,7 +135,7 @@ def loader_of(dataset: forebay.Dataset | forebay.Mixture, **options: Any) -> for
 
 
 def rest_of(epoch: Iterator[list[bytes]]) -> tuple[list[bytes], int]:
-    """All items that still come, and how many Ctrl-Cs were caught on the way."""
+    """The remaining items, and the number of Ctrl-Cs that were caught."""
     items, caught = list[bytes](), 0
     while True:
         try:
@@ -157,7 +157,7 @@ def test_ctrl_c_while_workers_are_replaced(world: World, monkeypatch: pytest.Mon
     epoch = iter(loader_of(world.dataset(cache=None)))
     items = next(epoch)
     with warnings.catch_warnings():
-        # By the time it is told, the old workers are gone, and the new ones not there yet.
+        # When the warning is issued, the old workers have ended and the new ones do not exist.
         warnings.simplefilter("always")
         monkeypatch.setattr(warnings, "showwarning", ctrl_c)
         kill_workers(1)
@@ -168,10 +168,10 @@ def test_ctrl_c_while_workers_are_replaced(world: World, monkeypatch: pytest.Mon
 
 @pytest.mark.filterwarnings("ignore:DataLoader worker:RuntimeWarning")
 @pytest.mark.parametrize("persistent", [False, True], ids=["", "persistent"])
-def test_ctrl_c_again_and_again(world: World, persistent: bool) -> None:
-    """Promise 2, wherever it comes, with a state that says what was given.
+def test_repeated_ctrl_c(world: World, persistent: bool) -> None:
+    """Promise 2 for a Ctrl-C at any moment; the state has what was yielded.
 
-    In Python, what comes just when a batch is handed over takes that batch along.
+    A Ctrl-C between the return of a batch and its assignment loses that batch in any Python code.
     """
     chance = random.Random(int(persistent))
     dataset = world.dataset(cache=None)
@@ -190,7 +190,7 @@ def test_ctrl_c_again_and_again(world: World, persistent: bool) -> None:
         assert Counter(rest) == Counter(item for batch in resumed for item in batch)
         missing = Counter(CONTENTS)
         missing.subtract(items + rest)
-        assert set(missing.values()) <= {0, 1}, "nothing comes twice"
+        assert set(missing.values()) <= {0, 1}, "no item comes twice"
         lost += missing.total()
     assert lost in (0, 16)
 
@@ -201,29 +201,29 @@ ORDERS: list[dict[str, Any]] = [
     {"order": "substitute"},
     {"shuffle": None, "sampler": range(ITEMS)},
 ]
-NAMES = ["sequential", "strict", "substitute", "own"]
+NAMES = ["sequential", "strict", "substitute", "sampler"]
 ALONE: dict[str, Any] = {"num_workers": 0, "multiprocessing_context": None}
 
 
 @pytest.mark.parametrize("options", ORDERS, ids=NAMES)
-def test_ctrl_c_while_the_agent_is_told_what_comes(
+def test_ctrl_c_while_a_prefetch_hint_is_sent(
     world: World, monkeypatch: pytest.MonkeyPatch, options: Any
 ) -> None:
     dataset = world.dataset()
     epoch = iter(loader_of(dataset, **ALONE, **options))
-    monkeypatch.setattr(dataset, "want", ctrl_c)
+    monkeypatch.setattr(dataset, "_prefetch_hint", ctrl_c)
     items, caught = rest_of(epoch)
     assert caught > 0
     assert Counter(items) == Counter(CONTENTS)
 
 
-def test_ctrl_c_while_the_agents_of_a_mixture_are_told(
+def test_ctrl_c_while_a_mixture_sends_prefetch_hints(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = [world.dataset(), world.dataset()]
     epoch = iter(loader_of(forebay.Mixture([(part, 1.0) for part in parts]), **ALONE))
     for part in parts:
-        monkeypatch.setattr(part, "want", ctrl_c)
+        monkeypatch.setattr(part, "_prefetch_hint", ctrl_c)
     items, caught = rest_of(epoch)
     assert caught > 0
     assert Counter(items) == Counter(2 * CONTENTS)
@@ -231,7 +231,7 @@ def test_ctrl_c_while_the_agents_of_a_mixture_are_told(
 
 @pytest.mark.parametrize("options", ORDERS, ids=NAMES)
 def test_ctrl_c_in_the_last_batch(world: World, options: Any) -> None:
-    """By then PyTorch has drawn all that there is."""
+    """PyTorch has drawn all batches by then."""
     transformed = list[bytes]()
 
     def transform(item: bytes) -> bytes:
@@ -246,9 +246,9 @@ def test_ctrl_c_in_the_last_batch(world: World, options: Any) -> None:
     assert Counter(items) == Counter(CONTENTS)
 
 
-def test_ctrl_c_at_any_step_of_the_drawing(world: World) -> None:
-    """Without workers nothing is held meanwhile: the sampler may end with it."""
-    watched = {_orders.Epoch.take.__code__, _orders.Items.__iter__.__code__}
+def test_ctrl_c_at_any_bytecode_of_drawing(world: World) -> None:
+    """Without workers it is not deferred, so that it may end the sampler."""
+    watched = {Epoch.take.__code__, OrderSampler.__iter__.__code__}
     dataset = world.dataset(cache=None)
     for moment in itertools.count(1):
         steps = itertools.count(1)
@@ -279,7 +279,7 @@ def test_ctrl_c_at_any_step_of_the_drawing(world: World) -> None:
     assert moment > 20
 
 
-def test_persistent_workers_go_on_after_an_epoch_that_never_began(world: World) -> None:
+def test_persistent_workers_survive_an_interrupted_beginning_of_an_epoch(world: World) -> None:
     loader = loader_of(world.dataset(cache=None), persistent_workers=True)
     assert len(list(loader)) == 13
     workers = multiprocessing.active_children()
@@ -297,36 +297,36 @@ def test_persistent_workers_go_on_after_an_epoch_that_never_began(world: World) 
 
 
 @pytest.mark.parametrize("fork", [1, 2])
-def test_ctrl_c_amidst_a_fork_is_not_lost(
+def test_ctrl_c_during_a_fork_is_not_lost(
     world: World, monkeypatch: pytest.MonkeyPatch, fork: int
 ) -> None:
-    """What is raised in Python's own hooks around a fork, Python prints and forgets."""
+    """Python prints and drops exceptions of its hooks around a fork."""
     forks = iter(range(1, 100))
     loader = loader_of(world.dataset(cache=None))
-    happens = [lambda: ctrl_c() if next(forks) == fork else None]
-    monkeypatch.setattr(sys.modules[__name__], "BEFORE_FORKS", happens)
+    functions = [lambda: ctrl_c() if next(forks) == fork else None]
+    monkeypatch.setattr(sys.modules[__name__], "BEFORE_FORKS", functions)
     with pytest.raises(KeyboardInterrupt):
         iter(loader)
-    assert next(forks) == 3, "it waits until all workers are there, so that all are ended"
+    assert next(forks) == 3, "it is deferred until all workers exist, so that all are ended"
     harness.wait_until(lambda: not multiprocessing.active_children())
 
 
-def is_open_to_ctrl_c(_: bytes) -> bool:
+def handles_ctrl_c(_: bytes) -> bool:
     handler = signal.getsignal(signal.SIGINT)
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     return handler is signal.default_int_handler and signal.SIGINT not in blocked
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_workers_hear_of_ctrl_c_themselves(world: World, context: str) -> None:
-    dataset = world.dataset(cache=None, transform=is_open_to_ctrl_c)
+def test_workers_handle_ctrl_c_themselves(world: World, context: str) -> None:
+    dataset = world.dataset(cache=None, transform=handles_ctrl_c)
     loader = loader_of(dataset, multiprocessing_context=context, batch_size=100)
     assert all(all(batch) for batch in loader)
-    assert is_open_to_ctrl_c(b"")
+    assert handles_ctrl_c(b"")
 
 
 class SlowToPickle:
-    """A transform that takes its time on the way to spawned workers; people lose patience."""
+    """A transform whose pickling for spawned workers takes long; Ctrl-C is pressed twice."""
 
     def __call__(self, item: bytes) -> bytes:
         return item
@@ -334,13 +334,13 @@ class SlowToPickle:
     def __getstate__(self) -> dict[str, Any]:
         ctrl_c()
         ctrl_c()
-        time.sleep(2 * PATIENCE)
+        time.sleep(2 * TIMEOUT)
         return {}
 
 
-def test_a_second_ctrl_c_does_not_wait(world: World) -> None:
+def test_a_second_ctrl_c_is_not_deferred(world: World) -> None:
     dataset = world.dataset(cache=None, transform=SlowToPickle())
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         iter(loader_of(dataset, multiprocessing_context="spawn"))
-    assert time.monotonic() - began < PATIENCE
+    assert time.monotonic() - began < TIMEOUT

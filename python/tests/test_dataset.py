@@ -1,4 +1,4 @@
-"""A dataset is a sequence of its items, however it is read and whatever dies meanwhile."""
+"""``forebay.Dataset``: indexing, columns, nodes, agents, jobs and their failures."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import pytest
 from harness import CONTENTS, ITEMS, World
 
 import forebay
-from forebay import _processes
-from forebay._node import ensure_node
-from forebay._processes import binary
+from forebay._runtime import processes
+from forebay._runtime.node import ensure_node
+from forebay._runtime.processes import binary
 
 
-def test_items_are_read_like_those_of_a_list(world: World) -> None:
+def test_items_are_indexed_like_a_list(world: World) -> None:
     dataset = world.dataset()
     assert len(dataset) == ITEMS
     assert dataset[0] == CONTENTS[0]
@@ -42,7 +42,7 @@ def test_columns_and_a_transform(world: World) -> None:
         columns=["label"], cache=None, transform=lambda item: len(item[0]) + item[1]
     )
     assert lengths[13] == len(CONTENTS[13]) + 3
-    with pytest.raises(KeyError, match="no column `lable`; there are label, name"):
+    with pytest.raises(KeyError, match="no column `lable`; it has label, name"):
         world.dataset(columns=["lable"])
 
 
@@ -57,7 +57,7 @@ def test_an_item_longer_than_a_frame(slow_world: World) -> None:
     dataset = slow_world.dataset(digest=slow_world.build("large.digest"))
     assert len(dataset) == ITEMS + 1
     assert dataset.__getitems__([1, -1]) == [CONTENTS[1], large]
-    assert dataset[-1] == large, "now from the node"
+    assert dataset[-1] == large, "a hit of the node"
 
 
 def test_without_a_node_everything_comes_from_the_origin(world: World) -> None:
@@ -78,10 +78,10 @@ def test_the_node_is_started_once_and_outlives_the_job(world: World, own_node: P
     harness.kill(pid)
     third = world.dataset()
     assert third[1] == CONTENTS[1]
-    assert harness.listener(own_node) != pid, "what a killed node leaves behind is replaced"
+    assert harness.listener(own_node) != pid, "the socket of a killed node is replaced"
 
 
-def test_a_node_that_cannot_be_started_is_done_without(
+def test_a_job_runs_without_a_node_that_cannot_start(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FOREBAY_SOCKET", "/proc/nowhere/node.sock")
@@ -91,12 +91,12 @@ def test_a_node_that_cannot_be_started_is_done_without(
     assert dataset[4] == CONTENTS[4]
 
 
-def test_a_named_node_is_used_but_never_started(world: World, tmp_path: Path) -> None:
+def test_a_named_node_is_used_but_not_started(world: World, tmp_path: Path) -> None:
     dataset = world.dataset(cache=tmp_path / "named" / "node.sock")
-    with pytest.warns(RuntimeWarning, match="nobody answers there"):
+    with pytest.warns(RuntimeWarning, match="it does not answer"):
         assert dataset[3] == CONTENTS[3]
     with harness.node(tmp_path / "named"):
-        time.sleep(1.1)  # a node that was missed is not tried again sooner
+        time.sleep(1.1)  # the backoff after a failed connection
         assert list(dataset) == CONTENTS
         assert list(dataset) == CONTENTS
         stats = dataset.stats()["node"]
@@ -104,7 +104,7 @@ def test_a_named_node_is_used_but_never_started(world: World, tmp_path: Path) ->
         assert stats["hits"] > 0
 
 
-def test_what_is_no_digest_is_said_to_be_none(world: World, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_digest_is_refused(world: World, tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("hello")
     with pytest.raises(forebay.DigestError, match="forebay digest build URL -o"):
         forebay.Dataset(tmp_path / "x.txt")
@@ -112,15 +112,15 @@ def test_what_is_no_digest_is_said_to_be_none(world: World, tmp_path: Path) -> N
         forebay.Dataset(tmp_path / "missing.digest")
 
 
-def test_wrong_options_are_named(world: World) -> None:
-    with pytest.raises(ValueError, match="no storage option `acess_key`; there are endpoint"):
+def test_errors_name_wrong_storage_options(world: World) -> None:
+    with pytest.raises(ValueError, match="no storage option `acess_key`; the options are endpoint"):
         world.dataset(storage_options={"acess_key": "x"})
     half = world.dataset(storage_options={"access_key": "x"})
     with pytest.raises(forebay.ForebayError, match="go together"):
         half[0]
 
 
-def test_wrong_credentials_are_refused_and_secrets_not_shown(world: World) -> None:
+def test_wrong_credentials_are_refused_without_showing_secrets(world: World) -> None:
     wrong = {**world.options, "secret_key": "guess-me-not"}
     dataset = world.dataset(storage_options=wrong, cache=None)
     with pytest.raises(forebay.ReadError, match="denied") as refused:
@@ -130,7 +130,7 @@ def test_wrong_credentials_are_refused_and_secrets_not_shown(world: World) -> No
     assert b"guess-me-not" not in Path(f"/proc/{agent}/cmdline").read_bytes()
 
 
-def test_a_changed_object_is_named(slow_world: World) -> None:
+def test_an_error_names_a_changed_object(slow_world: World) -> None:
     dataset = slow_world.dataset(cache=None)
     (slow_world.objects / "00042.bin").write_bytes(b"something else")
     assert dataset[41] == CONTENTS[41]
@@ -138,7 +138,7 @@ def test_a_changed_object_is_named(slow_world: World) -> None:
         dataset[42]
 
 
-def test_a_vanished_object_is_named(slow_world: World) -> None:
+def test_an_error_names_a_removed_object(slow_world: World) -> None:
     dataset = slow_world.dataset(cache=None)
     (slow_world.objects / "00042.bin").unlink()
     assert dataset[41] == CONTENTS[41]
@@ -146,8 +146,8 @@ def test_a_vanished_object_is_named(slow_world: World) -> None:
         dataset[42]
 
 
-def test_an_origin_that_is_gone(tmp_path: Path) -> None:
-    """What is cached is served; of everything else it is said in time that it cannot be read."""
+def test_without_an_origin_cached_items_are_served(tmp_path: Path) -> None:
+    """Items that are not cached fail within the deadline."""
     with harness.origin(tmp_path / "gone") as world:
         world.options["deadline_seconds"] = 1
         cached, uncached = world.dataset(), world.dataset(cache=None)
@@ -159,12 +159,12 @@ def test_an_origin_that_is_gone(tmp_path: Path) -> None:
     loader = forebay.DataLoader(uncached, batch_size=16, num_workers=1, collate_fn=list)
     with pytest.raises(forebay.ReadError, match="bin"):
         list(loader)
-    assert time.monotonic() - began < 20, "a deadline of a second, for each"
+    assert time.monotonic() - began < 20, "a deadline of one second for each read"
     assert list(cached) == CONTENTS
 
 
 def test_a_dead_agent_is_started_again(world: World) -> None:
-    # Without a node, which might have everything already.
+    # Without a node, which might have all items.
     dataset = world.dataset(cache=None)
     for item in range(3):
         assert dataset[item] == CONTENTS[item]
@@ -181,15 +181,15 @@ def test_a_job_leaves_nothing_behind(world: World) -> None:
     assert directory.stat().st_mode & 0o777 == 0o700
     del dataset
     assert not directory.exists()
-    # It is our child, so it stays a zombie until we start another.
+    # It is a child of this process, so it stays a zombie until another one is started.
     harness.wait_until(lambda: not harness.lives(agent))
 
 
 def job_script(world: World, then: str) -> list[str]:
-    """A job of its own that opens the dataset without a node, and then does something."""
+    """The command of a job that opens the dataset without a node, and then runs ``then``."""
     script = (
         "import forebay, os, signal\n"
-        # In the background a shell starts everything with this ignored.
+        # A shell starts background processes with SIGINT ignored.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         f"dataset = forebay.Dataset({str(world.digest)!r}, cache=None,"
         f" storage_options={world.options!r})\n"
@@ -202,11 +202,11 @@ def test_a_killed_job_leaves_nothing_behind(world: World) -> None:
     command = job_script(world, then)
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert ran.returncode == -9, ran
-    # Its agent notices, removes the directory and ends.
+    # Its agent notices, removes the directory and exits.
     harness.wait_until(lambda: not Path(ran.stdout.strip()).exists())
 
 
-def test_python_has_nothing_to_complain_of_when_a_job_ends(world: World) -> None:
+def test_python_prints_no_warnings_when_a_job_ends(world: World) -> None:
     command = job_script(world, "dataset[0]")
     command[1:1] = ["-X", "dev"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
@@ -224,25 +224,25 @@ def test_a_hung_agent_is_replaced(world: World) -> None:
     assert not harness.lives(hung)
 
 
-def test_an_agent_that_waits_for_a_slow_origin_is_left_alone(world: World) -> None:
+def test_an_agent_that_waits_for_a_slow_origin_is_not_replaced(world: World) -> None:
     with harness.slow(world, "4s") as slow:
         dataset = slow.dataset(cache=None)
         dataset.stats()
         agent = harness.listener(harness.agent_socket(dataset))
         began = time.monotonic()
         assert dataset[0] == CONTENTS[0]
-        assert time.monotonic() - began > 3, "it was silent for longer than nobody doubts"
+        assert time.monotonic() - began > 3, "longer than the time after which liveness is checked"
         assert harness.listener(harness.agent_socket(dataset)) == agent
 
 
-def test_ctrl_c_ends_a_read_that_waits(world: World) -> None:
+def test_ctrl_c_interrupts_a_waiting_read(world: World) -> None:
     with harness.slow(world, "100s") as slow:
         command = job_script(slow, "dataset.stats(); print('ready', flush=True); dataset[0]")
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as job:
             assert job.stdout is not None
             assert job.stderr is not None
             assert job.stdout.readline() == b"ready\n"
-            time.sleep(1.0)  # by then it most likely waits; if not, less is tested
+            time.sleep(1.0)  # it most likely waits by now; if not, less is tested
             job.send_signal(signal.SIGINT)
             job.wait(timeout=60)
             assert b"KeyboardInterrupt" in job.stderr.read()
@@ -250,7 +250,7 @@ def test_ctrl_c_ends_a_read_that_waits(world: World) -> None:
 
 @pytest.mark.parametrize("found", [False, True])
 def test_a_node_that_dies_is_started_again(world: World, own_node: Path, found: bool) -> None:
-    """By whichever job misses it, also if that one had found it there."""
+    """By the job that notices, also if it did not start the node itself."""
     if found:
         ensure_node(own_node)
     dataset = world.dataset()
@@ -260,8 +260,8 @@ def test_a_node_that_dies_is_started_again(world: World, own_node: Path, found: 
         harness.kill(killed)
 
         def is_back(killed: int = killed) -> bool:
-            assert dataset[1] == CONTENTS[1], "meanwhile the origin is read"
-            return _processes.listener(own_node) not in (None, killed)
+            assert dataset[1] == CONTENTS[1], "the origin is read meanwhile"
+            return processes.listener(own_node) not in (None, killed)
 
         harness.wait_until(is_back, patience=30.0)
 
@@ -275,7 +275,7 @@ def test_a_mirror_of_the_origin(world: World, tmp_path: Path) -> None:
     nowhere = world.dataset(origin="s3://elsewhere/train", cache=None)
     with pytest.raises(forebay.ReadError, match="`s3://elsewhere/train` does not exist"):
         nowhere[0]
-    # What is proved is the content.
+    # Contents are verified, not versions.
     (mirror / "00042.bin").write_bytes(bytes(len(CONTENTS[42])))
     dataset = world.dataset(origin=str(mirror), storage_options={}, cache=None)
     with pytest.raises(forebay.ReadError, match=r"00042\.bin"):
@@ -292,13 +292,13 @@ def test_a_private_namespace(world: World, tmp_path: Path) -> None:
     assert list(dataset) == CONTENTS
     node = dataset.stats()["node"]
     assert node is not None
-    assert node["hits"] > 0, "the node that was started knows the namespace, too"
+    assert node["hits"] > 0, "the started node has the namespace key, too"
     for wrong in (None, keys[1]):
         with pytest.raises(forebay.ForebayError, match="give its key with"):
             world.dataset(digest=digest, namespace_key=wrong, cache=None)[0]
 
 
-def test_a_fork_has_connections_of_its_own(world: World) -> None:
+def test_forked_processes_have_their_own_connections(world: World) -> None:
     dataset = world.dataset()
     assert dataset[0] == CONTENTS[0]
     children = []
@@ -315,7 +315,7 @@ def test_a_fork_has_connections_of_its_own(world: World) -> None:
     assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
 
 
-def test_a_pickle_is_the_same_dataset_here_and_later(world: World) -> None:
+def test_a_dataset_is_unpickled_during_and_after_its_job(world: World) -> None:
     dataset = world.dataset(columns=["label"])
     pickled = pickle.dumps(dataset)
     again = pickle.loads(pickled)
@@ -335,11 +335,11 @@ def test_the_command_comes_with_the_package() -> None:
 
 
 @pytest.mark.parametrize("layout", ["files", "pack"])
-def test_every_item_knows_its_object(world: World, layout: str) -> None:
+def test_every_item_has_the_name_of_its_object(world: World, layout: str) -> None:
     digest = world.build(f"{layout}.digest", "--layout", layout)
     dataset = world.dataset(digest=digest, cache=None, columns=["object"])
     names = [name for _, name in dataset]
-    assert names == [f"{item:05}.bin" for item in range(ITEMS)], "empty ones as well"
+    assert names == [f"{item:05}.bin" for item in range(ITEMS)], "empty objects have one, too"
     assert dataset.column("object")[5:8] == names[5:8]
     assert pickle.loads(pickle.dumps(dataset))[7] == (b"", "00007.bin")
 
@@ -350,7 +350,7 @@ def test_columns_are_sequences(world: World) -> None:
     assert labels[-1] == (ITEMS - 1) % 10
 
 
-def test_a_transform_that_fails_says_where(world: World) -> None:
+def test_an_error_of_a_transform_names_the_item(world: World) -> None:
     def decode(item: bytes) -> bytes:
         raise ZeroDivisionError("no")
 
@@ -360,10 +360,10 @@ def test_a_transform_that_fails_says_where(world: World) -> None:
     assert getattr(raised.value, "__notes__", None) == ["in the transform of item 12, `00012.bin`"]
 
 
-def test_a_long_directory_for_temporary_files_is_done_without(
+def test_a_long_path_of_the_temporary_directory_is_avoided(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Promise 5: the path of a socket has to be short."""
+    """Promise 5. The path of a socket is limited to 107 bytes."""
     long = tmp_path / ("x" * 120)
     long.mkdir()
     monkeypatch.setenv("TMPDIR", str(long))
@@ -371,29 +371,27 @@ def test_a_long_directory_for_temporary_files_is_done_without(
     assert world.dataset(cache=None)[3] == CONTENTS[3]
 
 
-def test_a_program_that_is_not_there_is_named(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_names_a_missing_binary(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOREBAY_BIN", "/nowhere/forebay")
     with pytest.raises(forebay.ForebayError, match="FOREBAY_BIN is `/nowhere/forebay`"):
         world.dataset(cache=None)[3]
 
 
-def test_what_a_process_has_logged_is_no_reason(
+def test_log_lines_are_not_the_reason_of_a_failed_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logged = "2026-11-17T21:28:09.415964Z  INFO forebay_flash::io: I/O by io_uring"
     program, log = tmp_path / "forebay", tmp_path / "log"
     monkeypatch.setenv("FOREBAY_BIN", str(program))
-    for said, told in (
+    for lines, message in (
         (["error: the disk is full", logged], "^the disk is full$"),
         ([logged, "error: the disk is full"], "^the disk is full$"),
         (["no such library"], "^no such library$"),
-        ([logged], f"does not say why.*`{log}`"),
-        ([], f"does not say why.*`{log}`"),
+        ([logged], f"gave no reason.*`{log}`"),
+        ([], f"gave no reason.*`{log}`"),
     ):
-        lines = "".join(f"echo '{line}' >&2\n" for line in said)
-        program.write_text(f"#!/bin/sh\n{lines}")
+        script = "".join(f"echo '{line}' >&2\n" for line in lines)
+        program.write_text(f"#!/bin/sh\n{script}")
         program.chmod(0o700)
-        with pytest.raises(forebay.ForebayError, match=told):
-            _processes.start([], log)
+        with pytest.raises(forebay.ForebayError, match=message):
+            processes.start([], log)

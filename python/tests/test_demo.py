@@ -1,4 +1,4 @@
-"""``python -m forebay.demo`` as people run it: what it says, and that nothing is left behind."""
+"""``python -m forebay.demo``: its results, its errors, and that it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import harness
 import pytest
 
-from forebay.demo.pictures import ITEM_BYTES, SHAPES, drawn
+from forebay.demo.pictures import ITEM_BYTES, SHAPES, generate
 
 ITEMS = 600
 SMALL = ("--items", str(ITEMS), "--epochs", "2", "--bandwidth", "50MB/s", "--latency", "5ms")
@@ -20,7 +20,7 @@ SMALL = ("--items", str(ITEMS), "--epochs", "2", "--bandwidth", "50MB/s", "--lat
 
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the demonstration puts whatever it puts anywhere."""
+    """The directory for all temporary files of the demo."""
     directory = tmp_path / "scratch"
     directory.mkdir()
     monkeypatch.setenv("TMPDIR", str(directory))
@@ -32,7 +32,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def processes_in(directory: Path) -> list[str]:
-    """Who was told of a place below a directory."""
+    """Command lines of processes with a path below a directory."""
     lines = []
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -45,43 +45,43 @@ def processes_in(directory: Path) -> list[str]:
 
 
 def test_the_next_job_reads_nothing_from_the_origin(scratch: Path) -> None:
-    """Promise 3, and a network that learns."""
+    """Promise 3. The network learns."""
     ran = subprocess.run(
         command(*SMALL, "--format", "json"), capture_output=True, text=True, timeout=120
     )
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout)
-    straight, through, after = found["jobs"]
+    uncached, first, second = found["jobs"]
     size = found["bytes"]
     assert size == ITEMS * ITEM_BYTES
-    assert [epoch["origin_bytes"] for epoch in straight["epochs"]] == [size, size]
-    assert [epoch["origin_bytes"] for epoch in through["epochs"]] == [size, 0]
-    assert [epoch["origin_bytes"] for epoch in after["epochs"]] == [0, 0]
+    assert [epoch["origin_bytes"] for epoch in uncached["epochs"]] == [size, size]
+    assert [epoch["origin_bytes"] for epoch in first["epochs"]] == [size, 0]
+    assert [epoch["origin_bytes"] for epoch in second["epochs"]] == [0, 0]
     for job in found["jobs"]:
         assert [epoch["samples"] for epoch in job["epochs"]] == [ITEMS, ITEMS]
-        first, last = job["epochs"]
-        assert last["loss"] < first["loss"]
-        assert last["accuracy"] > 2 / len(SHAPES), "twice what guessing gives"
-    assert "accuracy" in ran.stderr, "progress, away from the data"
+        before, last = job["epochs"]
+        assert last["loss"] < before["loss"]
+        assert last["accuracy"] > 2 / len(SHAPES), "twice as good as guessing"
+    assert "accuracy" in ran.stderr, "progress is on stderr"
     harness.wait_until(lambda: not processes_in(scratch))
     assert list(scratch.glob("forebay-*")) == []
 
 
-def test_it_can_be_interrupted(scratch: Path) -> None:
+def test_ctrl_c_ends_the_demo(scratch: Path) -> None:
     with subprocess.Popen(command(*SMALL), stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
-            if line.startswith("straight"):
+            if line.startswith("without forebay"):
                 os.kill(process.pid, signal.SIGINT)
                 break
-        assert "nothing is left behind" in process.stderr.read()
+        assert "temporary files were removed" in process.stderr.read()
         assert process.wait(timeout=60) == 130
     harness.wait_until(lambda: not processes_in(scratch))
     assert list(scratch.glob("forebay-*")) == []
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--items", "0"), "from 1 to 1000000"),
         (("--workers", "-1"), "from 0 to 1000000"),
@@ -89,20 +89,22 @@ def test_it_can_be_interrupted(scratch: Path) -> None:
         (("--latency=-3ms",), "-3ms"),
     ],
 )
-def test_nonsense_is_refused(scratch: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_invalid_arguments_are_refused(
+    scratch: Path, arguments: tuple[str, ...], message: str
+) -> None:
     ran = subprocess.run(
         command("--items", "10", *arguments), capture_output=True, text=True, timeout=60
     )
     assert ran.returncode == 2
-    assert said in ran.stderr
+    assert message in ran.stderr
     assert "Traceback" not in ran.stderr
     assert list(scratch.glob("forebay-*")) == []
 
 
-def test_pictures_are_those_of_their_seed() -> None:
-    first, labels = drawn(300, 3)
-    again, _ = drawn(300, 3)
-    other, _ = drawn(300, 4)
+def test_pictures_depend_on_the_seed_only() -> None:
+    first, labels = generate(300, 3)
+    again, _ = generate(300, 3)
+    other, _ = generate(300, 4)
     assert (first == again).all()
     assert (first != other).any()
     assert set(labels) == set(range(len(SHAPES)))

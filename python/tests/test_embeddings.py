@@ -1,4 +1,4 @@
-"""Bags from files are those of ``torch.nn.EmbeddingBag``, bit for bit."""
+"""Embedding tables give the results of ``torch.nn.EmbeddingBag``, bit for bit."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import struct
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,20 +18,20 @@ import torch
 from torch import Tensor, nn
 
 import forebay
-from forebay.torch import EmbeddingBag, EmbeddingCollection, Table
+from forebay.embeddings import EmbeddingBag, EmbeddingCollection, Table
 
 ROWS, DIMENSION = 500, 36
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
 
 def write(path: Path, weight: Tensor) -> Table:
-    """Bare rows."""
+    """Write bare rows."""
     path.write_bytes(bytes(weight.contiguous().view(torch.uint8).reshape(-1).numpy()))
     return Table(path, dtype=weight.dtype, dimension=weight.shape[1])
 
 
 def weights(seed: int, dtype: torch.dtype = torch.float32, rows: int = ROWS) -> Tensor:
-    """Random rows, some of them with what is unusual."""
+    """Random rows, some of them with infinities, NaN or -0."""
     generator = torch.Generator().manual_seed(seed)
     weight = torch.randn((rows, DIMENSION), generator=generator)
     weight[3, 1] = float("inf")
@@ -48,7 +49,7 @@ def bags(generator: torch.Generator, samples: int, *, last: bool) -> tuple[Tenso
     """Bags of up to six keys, some of them empty."""
     lengths = torch.randint(0, 7, (samples,), generator=generator)
     keys = torch.randint(0, ROWS, (int(lengths.sum()),), generator=generator)
-    keys[::3] %= 10  # what is unusual is asked for often
+    keys[::3] %= 10  # more of the unusual rows
     bounds = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
     return keys, bounds if last else bounds[:-1]
 
@@ -57,14 +58,18 @@ def bags(generator: torch.Generator, samples: int, *, last: bool) -> tuple[Tenso
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 @pytest.mark.parametrize("padding_idx", [None, 7, -490])
 @pytest.mark.parametrize("last", [False, True])
-def test_bit_for_bit(
+def test_results_equal_torch_bit_for_bit(
     tmp_path: Path, dtype: torch.dtype, mode: str, padding_idx: int | None, last: bool
 ) -> None:
     weight = weights(1, dtype)
     table = write(tmp_path / "rows", weight)
-    options = {"mode": mode, "include_last_offset": last, "padding_idx": padding_idx}
-    theirs = nn.EmbeddingBag(ROWS, DIMENSION, _weight=weight, dtype=dtype, **options)  # type: ignore[arg-type]
-    ours = EmbeddingBag(ROWS, DIMENSION, dtype=dtype, table=table, memory=20_000, **options)  # type: ignore[arg-type]
+    options: dict[str, Any] = {
+        "mode": mode,
+        "include_last_offset": last,
+        "padding_idx": padding_idx,
+    }
+    theirs = nn.EmbeddingBag(ROWS, DIMENSION, _weight=weight, dtype=dtype, **options)
+    ours = EmbeddingBag(ROWS, DIMENSION, dtype=dtype, table=table, memory=20_000, **options)
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for samples in (1, 2, 33, 200):
@@ -82,7 +87,9 @@ def test_bit_for_bit(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("padding_idx", [None, 7])
-def test_weights_bit_for_bit(tmp_path: Path, dtype: torch.dtype, padding_idx: int | None) -> None:
+def test_weighted_results_equal_torch_bit_for_bit(
+    tmp_path: Path, dtype: torch.dtype, padding_idx: int | None
+) -> None:
     weight = weights(3, dtype)
     table = write(tmp_path / "rows", weight)
     theirs = nn.EmbeddingBag(
@@ -103,7 +110,7 @@ def test_weights_bit_for_bit(tmp_path: Path, dtype: torch.dtype, padding_idx: in
             assert bits(mine) == bits(theirs(square, per_sample_weights=scale))
 
 
-def test_collection_is_a_list_of_bags(tmp_path: Path) -> None:
+def test_a_collection_equals_a_list_of_bags(tmp_path: Path) -> None:
     tables = [weights(seed, rows=100 + seed) for seed in range(5)]
     written = [write(tmp_path / str(at), weight) for at, weight in enumerate(tables)]
     for memory in (0, 30_000, 10_000_000):
@@ -141,7 +148,7 @@ def test_tables_of_different_dimensions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
-def test_one_key_per_table_bit_for_bit(tmp_path: Path, mode: str) -> None:
+def test_results_of_one_key_per_table_equal_torch_bit_for_bit(tmp_path: Path, mode: str) -> None:
     tables = [weights(seed) for seed in range(3)]
     written = [write(tmp_path / str(at), weight) for at, weight in enumerate(tables)]
     theirs = [
@@ -159,11 +166,11 @@ def test_one_key_per_table_bit_for_bit(tmp_path: Path, mode: str) -> None:
                 expected = theirs[table](keys[table], torch.arange(samples))
                 assert bits(found) == bits(expected)
                 assert bits(short[table]) == bits(expected)
-    with pytest.raises(forebay.TableError, match=r"key 500 at place 1 of table 2"):
+    with pytest.raises(forebay.TableError, match=r"key 500 at index 1 of table 2"):
         ours(torch.tensor([[1, 2], [3, 4], [5, ROWS]]))
 
 
-def test_formats(tmp_path: Path) -> None:
+def test_all_formats_are_read(tmp_path: Path) -> None:
     weight = weights(5)
     np.save(tmp_path / "table.npy", weight.numpy())
     raw = bits(weight)
@@ -207,7 +214,7 @@ def test_signature_is_that_of_torch() -> None:
     assert list(forward.parameters) == list(inspect.signature(nn.EmbeddingBag.forward).parameters)
 
 
-def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
+def test_invalid_arguments_are_rejected(tmp_path: Path) -> None:
     table = write(tmp_path / "rows", weights(6))
 
     def bag(**options: object) -> EmbeddingBag:
@@ -227,8 +234,8 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
         ({"table": Table(tmp_path / "rows", dtype="float32")}, "both"),
         ({"table": Table(tmp_path / "rows", dtype="int8", dimension=2)}, "int8"),
     ]
-    for options, said in cases:
-        with pytest.raises(ValueError, match=said):
+    for options, message in cases:
+        with pytest.raises(ValueError, match=message):
             bag(**options)
     with pytest.raises(ValueError, match="500 rows of 36 numbers, not 9 of 36"):
         EmbeddingBag(9, DIMENSION, table=table, memory=0)
@@ -237,7 +244,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     ours = bag()
     offsets = torch.tensor([0])
     for keys in ([ROWS], [-1], [2**62]):
-        with pytest.raises(forebay.TableError, match=rf"key {keys[0]} at place 0 of table 0"):
+        with pytest.raises(forebay.TableError, match=rf"key {keys[0]} at index 0 of table 0"):
             ours(torch.tensor(keys), offsets)
     with pytest.raises(forebay.TableError, match="first bag must begin at 0"):
         ours(torch.tensor([1]), torch.tensor([1]))
@@ -253,14 +260,15 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     one = torch.tensor([1])
     with pytest.raises(ValueError, match=r"offsets are of torch\.float32"):
         ours(one, torch.tensor([0.0]))
+    array: Any = np.zeros((1, DIMENSION))
     unusual: list[tuple[Callable[[], object], str]] = [
         (lambda: ours(np.array([1]), offsets), "keys are of ndarray"),
         (lambda: ours(one, [0]), "offsets are of list"),
-        (lambda: ours.replace_rows(0, np.zeros((1, DIMENSION))), "rows are of ndarray"),  # type: ignore[arg-type]
+        (lambda: ours.replace_rows(0, array), "rows are of ndarray"),
         (lambda: bag(memory=1e6), "memory is 1000000"),
     ]
-    for call, said in unusual:
-        with pytest.raises(TypeError, match=said):
+    for call, message in unusual:
+        with pytest.raises(TypeError, match=message):
             call()
     with pytest.raises(IndexError, match="counted from 0"):
         ours.replace_rows(-1, torch.zeros(1, DIMENSION))
@@ -273,7 +281,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_no_samples_no_keys(tmp_path: Path, dtype: torch.dtype) -> None:
+def test_lookups_without_samples_or_keys(tmp_path: Path, dtype: torch.dtype) -> None:
     weight = weights(7, dtype)
     table = write(tmp_path / "rows", weight)
     theirs = nn.EmbeddingBag(ROWS, DIMENSION, mode="sum", _weight=weight, dtype=dtype)
@@ -293,7 +301,7 @@ def test_no_samples_no_keys(tmp_path: Path, dtype: torch.dtype) -> None:
     assert bits(full) == bits(weight[1:4])
 
 
-def test_a_copy_opens_the_tables_anew(tmp_path: Path) -> None:
+def test_a_copy_opens_the_tables_again(tmp_path: Path) -> None:
     weight = weights(8)
     table, other = write(tmp_path / "rows", weight), write(tmp_path / "other", -weight)
     ours = EmbeddingCollection([table, table], memory="20kB", padding_idx=[7, None])
@@ -310,7 +318,7 @@ def test_a_copy_opens_the_tables_anew(tmp_path: Path) -> None:
         pickle.loads(before)
 
 
-def test_defaults_of_the_program_are_not_the_tables(tmp_path: Path) -> None:
+def test_default_dtype_and_device_do_not_affect_results(tmp_path: Path) -> None:
     weight = weights(9)
     table = write(tmp_path / "rows", weight)
     ours = EmbeddingCollection([table, table], memory=0)
@@ -329,17 +337,17 @@ def test_defaults_of_the_program_are_not_the_tables(tmp_path: Path) -> None:
     assert bits(results[0]) == bits(weight[1:3])
 
 
-def test_rows_and_tables_are_replaced_while_others_look_up(tmp_path: Path) -> None:
+def test_rows_and_tables_are_replaced_during_lookups(tmp_path: Path) -> None:
     full = torch.zeros((ROWS, DIMENSION))
     path = tmp_path / "rows"
     table = write(path, full)
     ours = EmbeddingBag(ROWS, DIMENSION, table=table, memory=20_000, mode="sum")
-    over = threading.Event()
+    stop = threading.Event()
     torn: list[Tensor] = []
 
     def look_up() -> None:
         generator = torch.Generator().manual_seed(1)
-        while not over.is_set():
+        while not stop.is_set():
             found = ours(torch.randint(0, ROWS, (20, 1), generator=generator))
             torn.extend(row for row in found if (row != row[0]).any())
 
@@ -351,7 +359,7 @@ def test_rows_and_tables_are_replaced_while_others_look_up(tmp_path: Path) -> No
     other = write(tmp_path / "other", full + 77)
     ours.replace_table(other)
     found = ours(torch.arange(ROWS), torch.arange(ROWS))
-    over.set()
+    stop.set()
     for thread in threads:
         thread.join()
     assert not torn
@@ -361,7 +369,7 @@ def test_rows_and_tables_are_replaced_while_others_look_up(tmp_path: Path) -> No
         ours.replace_rows(0, torch.zeros((1, 4)))
 
 
-def test_known_keys_and_what_they_imply_are_fetched_ahead(tmp_path: Path) -> None:
+def test_rows_of_known_and_implied_keys_are_prefetched(tmp_path: Path) -> None:
     rows = 3000
     full = [torch.arange(rows).float().repeat_interleave(4).view(rows, 4) + n for n in range(3)]
     tables = []
@@ -384,7 +392,7 @@ def test_known_keys_and_what_they_imply_are_fetched_ahead(tmp_path: Path) -> Non
     assert [(a, b) for a, b, _ in stats["bundles"]] == [(0, 1)]
     assert missed[1] * 2 < missed[0]
     assert stats["rows_prefetched"] > 1000
-    with pytest.raises(forebay.TableError, match="key 3000 at place 0 of table 1"):
+    with pytest.raises(forebay.TableError, match="key 3000 at index 0 of table 1"):
         ours.prefetch({1: torch.tensor([rows])})
     with pytest.raises(forebay.TableError, match="there is no table 7"):
         ours.prefetch({7: torch.tensor([0])})

@@ -1,4 +1,4 @@
-"""A full flash device: the job reads on, and it is counted (promise 5)."""
+"""Full disks and devices cost hits only, and are counted (promise 5)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness import World
 
 import forebay
 
-#: More than the disk has.
+#: More than the disk's capacity.
 LARGE = [f"{item:04}".encode() * (16 << 10) for item in range(480)]
 
 
@@ -30,7 +30,7 @@ def run(*command: Any) -> str:
         [str(part) for part in command], capture_output=True, text=True, timeout=60
     )
     if ran.returncode != 0:
-        pytest.skip(f"{command[0]} is not allowed here: {ran.stderr.strip()}")
+        pytest.skip(f"{command[0]} is not permitted: {ran.stderr.strip()}")
     return ran.stdout.strip()
 
 
@@ -52,7 +52,7 @@ def is_every_item_once(dataset: forebay.Dataset) -> bool:
     return epochs == [Counter(LARGE)] * 2
 
 
-def test_a_node_that_cannot_reserve_its_space_is_done_without(
+def test_a_job_runs_without_a_node_that_cannot_reserve_space(
     large_world: World, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(small_disk))
@@ -62,31 +62,31 @@ def test_a_node_that_cannot_reserve_its_space_is_done_without(
     assert is_every_item_once(dataset)
     stats = dataset.stats()["agent"]
     assert stats is not None
-    assert stats["agent_fallbacks"] > 0, "and it is counted"
+    assert stats["agent_fallbacks"] > 0, "fallbacks are counted"
 
 
-def test_a_disk_without_room_for_a_catalogue_costs_hits_only(
+def test_a_full_disk_of_the_catalogue_costs_hits_only(
     small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Promise 5, of items that only the user's code can read."""
+    """Promise 5, for a wrapped dataset."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(small_disk))
     (small_disk / "forebay" / "catalogues").mkdir(mode=0o700, parents=True)
     with suppress(OSError), (small_disk / "all of it").open("wb", buffering=0) as file:
         while file.write(bytes(1 << 20)):
             pass
-    with pytest.warns(RuntimeWarning, match=r"No space left.*no cache until there is room"):
-        dataset = forebay.wrap(LARGE[:40], name="no room")
+    with pytest.warns(RuntimeWarning, match=r"No space left.*not cached until there is space"):
+        dataset = forebay.wrap(LARGE[:40], name="no space")
     loader = forebay.DataLoader(dataset, 16, shuffle=True, num_workers=2, collate_fn=list)
     for _ in range(2):
         assert Counter(item for batch in loader for item in batch) == Counter(LARGE[:40])
-    assert dataset.stats()["read"] == 80, "and it is counted"
+    assert dataset.stats()["read"] == 80, "reads are counted"
     with pytest.raises(forebay.ForebayError, match="give order='strict'"):
         forebay.DataLoader(dataset, 16, shuffle=True, order="substitute")
 
 
 @pytest.fixture
 def overpromised_device(small_disk: Path) -> Iterator[str]:
-    """A block device of 64 MiB that has room for 16, and fails whatever is written beyond."""
+    """A block device of 64 MiB with space for 16; later writes fail."""
     backing = small_disk / "backing"
     with backing.open("wb") as file:
         file.truncate(64 << 20)
@@ -97,11 +97,11 @@ def overpromised_device(small_disk: Path) -> Iterator[str]:
         subprocess.run(["losetup", "--detach", device], check=True, timeout=60)
 
 
-def test_a_device_that_is_full_too_soon_costs_hits_only(
+def test_failing_writes_of_a_device_cost_hits_only(
     large_world: World, overpromised_device: str, tmp_path: Path
 ) -> None:
-    """Promises 1, 2 and 5: writes that fail are noticed, and what they held is read again."""
-    options = ("--device", overpromised_device, "--capacity", "64MiB", "--memory", "1MiB")
+    """Promises 1, 2 and 5: failed writes are noticed, and their blobs are read again."""
+    options = ("--device", overpromised_device, "--capacity", "64MiB", "--memory-cache", "1MiB")
     with harness.node(tmp_path / "node", *options):
         socket = tmp_path / "node" / "node.sock"
         dataset = large_world.dataset(cache=socket)

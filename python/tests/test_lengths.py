@@ -1,4 +1,4 @@
-"""Batches of like length, where a job asks for them: less random by wish (promise 8)."""
+"""``lengths``: batches of similar length, which are less random than a full shuffle (promise 8)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness import World
 
 import forebay
 
-#: Lengths that have nothing to do with the dataset's order.
+#: Lengths that are unrelated to the dataset's order.
 LENGTHS = [random.Random(item).random() ** 2 * 30 for item in range(600)]
 CONTENTS = [f"item {item:04} ".encode() * 20 for item in range(600)]
 BATCH = 10
@@ -23,7 +23,7 @@ BATCH = 10
 
 @pytest.fixture(scope="module")
 def spoken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A dataset of three chunks, whose digest has lengths."""
+    """A dataset of three chunks, whose digest has a column of lengths."""
     directory = tmp_path_factory.mktemp("spoken")
     with harness.origin(directory, contents=CONTENTS) as world:
         rows = "".join(f"{item:05}.bin,{LENGTHS[item]},x\n" for item in range(600))
@@ -43,26 +43,26 @@ def items(batch: Sequence[bytes]) -> list[int]:
 
 
 def padding(batches: Sequence[Sequence[int]]) -> float:
-    """The share of places that is padding, if a batch is as long as its longest item."""
-    places = sum(len(batch) * max(LENGTHS[item] for item in batch) for batch in batches)
-    return 1 - sum(LENGTHS[item] for batch in batches for item in batch) / places
+    """The share of padding, if a batch is padded to its longest item."""
+    padded = sum(len(batch) * max(LENGTHS[item] for item in batch) for batch in batches)
+    return 1 - sum(LENGTHS[item] for batch in batches for item in batch) / padded
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_little_of_a_batch_is_padding(spoken: World, workers: int) -> None:
-    """Promise 2 holds as ever: each item once an epoch."""
+def test_batches_have_little_padding(spoken: World, workers: int) -> None:
+    """Promise 2 holds: each item once per epoch."""
     loader = loader_of(spoken.dataset(), lengths="seconds", num_workers=workers)
     epochs = [[items(batch) for batch in loader] for _ in range(2)]
     for batches in epochs:
         assert sorted(itertools.chain(*batches)) == list(range(600))
         assert padding(batches) < 0.25
     together = [{tuple(sorted(batch)) for batch in batches} for batches in epochs]
-    assert len(together[0] & together[1]) < 10, "other batches every epoch"
+    assert len(together[0] & together[1]) < 10, "batches differ from epoch to epoch"
     plain = [items(batch) for batch in loader_of(spoken.dataset())]
     assert padding(plain) > 0.5
 
 
-def test_lengths_may_be_numbers_of_any_kind(spoken: World) -> None:
+def test_lengths_can_be_numbers_of_any_type(spoken: World) -> None:
     dataset = spoken.dataset(cache=None)
     orders = [
         [items(batch) for batch in loader_of(dataset, lengths=lengths)]
@@ -76,8 +76,8 @@ def test_lengths_may_be_numbers_of_any_kind(spoken: World) -> None:
     assert padding([order[at : at + BATCH] for at in range(0, 600, BATCH)]) < 0.25
 
 
-def test_an_epoch_goes_on_where_it_was(spoken: World) -> None:
-    """Promise 2, from a checkpoint in mid-epoch, also with other ranks."""
+def test_an_epoch_is_resumed_from_a_checkpoint(spoken: World) -> None:
+    """Promise 2, also with another number of ranks."""
     dataset = spoken.dataset()
     loader = loader_of(dataset, lengths="seconds")
     before = [items(batch) for batch in itertools.islice(loader, 20)]
@@ -99,7 +99,7 @@ def test_an_epoch_goes_on_where_it_was(spoken: World) -> None:
         loader_of(dataset).load_state_dict(state)
 
 
-def test_what_was_recorded_is_replayed(spoken: World) -> None:
+def test_a_recording_is_replayed(spoken: World) -> None:
     dataset = spoken.dataset()
     loader = loader_of(dataset, lengths="seconds")
     batches = [items(batch) for batch in loader]
@@ -108,7 +108,7 @@ def test_what_was_recorded_is_replayed(spoken: World) -> None:
     assert [items(batch) for batch in replayed] == batches
 
 
-def test_lengths_that_cannot_be_are_refused(spoken: World) -> None:
+def test_invalid_lengths_are_refused(spoken: World) -> None:
     dataset = spoken.dataset(cache=None)
     wrong: list[dict[str, Any]] = [
         {"shuffle": False},

@@ -1,4 +1,4 @@
-"""Promise 2: in one epoch a job is given every item exactly once, in any order, by any workers."""
+"""``forebay.DataLoader``: every item exactly once per epoch, in any order (promise 2)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from harness import BYTES, CONTENTS, ITEMS, World
 from torch.utils import data
 
 import forebay
-from forebay._native import Sampler
-from forebay._node import ensure_node
+from forebay._native import Job
+from forebay._runtime.node import ensure_node
 
 WORKERS: list[dict[str, Any]] = [
     {"num_workers": 0},
     {"num_workers": 2, "multiprocessing_context": "fork"},
-    # Spawned ones import torch anew, which takes seconds: `test_workers.py` has them.
+    # Spawned workers import torch again, which takes seconds: `test_workers.py` has them.
 ]
 
 
@@ -57,7 +57,7 @@ def test_every_item_exactly_once(world: World, order: Any, workers: dict[str, An
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("seed", [None, 7])
-def test_strict_is_the_order_of_pytorch(
+def test_the_strict_order_is_pytorchs(
     world: World, workers: int, shuffle: bool, seed: int | None
 ) -> None:
     dataset = world.dataset()
@@ -74,49 +74,49 @@ def test_strict_is_the_order_of_pytorch(
             collate_fn=list,
             **options,
         )
-        # Whatever is drawn between epochs must come out the same, too.
+        # Random numbers drawn between epochs must be the same, too.
         orders.append([list(loader), torch.rand(3).tolist(), list(loader)])
     assert orders[0] == orders[1]
 
 
-def test_the_sampler_draws_every_item_once_and_tells_of_it_once(world: World) -> None:
-    sampler = Sampler(world.dataset(cache=None).layout, 3, 0, 16)
-    drawn, told = list[int](), list[int]()
-    while batch := sampler.draw():
+def test_the_sampler_draws_and_announces_every_item_once(world: World) -> None:
+    job = Job(world.dataset(cache=None)._layout, 3, 0, 16)
+    drawn, announced = list[int](), list[int]()
+    while batch := job.next_batch():
         drawn += batch[0]
-        told += sampler.upcoming(40)
-        sampler.yielded()
+        announced += job.upcoming(40)
+        job.on_yielded()
     assert sorted(drawn) == list(range(ITEMS))
-    # All but what came before anything was told of.
-    assert len(told) == len(set(told))
-    assert set(drawn[16:]) <= set(told) | set(drawn[:16])
+    # All items except the first batch, which is drawn before the first announcement.
+    assert len(announced) == len(set(announced))
+    assert set(drawn[16:]) <= set(announced) | set(drawn[:16])
 
 
-def test_substitution_prefers_what_is_resident(tmp_path: Path, own_node: Path) -> None:
-    """Promise 8: what is held goes first, but only within the window that a batch looks at."""
+def test_substitution_prefers_resident_items(tmp_path: Path, own_node: Path) -> None:
+    """Promise 8: resident items come first, but only among a batch's candidates."""
     with harness.origin(tmp_path / "very slow", "--latency", "200ms") as world:
         dataset = world.dataset()
         dataset.__getitems__(range(30))
-        # Before it fetches the rest ahead.
+        # Before the agent fetches the rest ahead.
         harness.kill(harness.listener(harness.agent_socket(dataset)))
         bits = dataset._reader.presence()
     assert len(bits) == -(-ITEMS // 8)
     resident = [item for item in range(ITEMS) if bits[item // 8] >> item % 8 & 1]
     assert 29 <= len(resident) < ITEMS
 
-    sampler = Sampler(dataset.layout, 3, 0, 16)
-    drawn = sampler.draw(dataset._reader)
+    job = Job(dataset._layout, 3, 0, 16)
+    drawn = job.next_batch(dataset._reader)
     assert drawn is not None
     items, missing, _ = drawn
     preferred = [item for item in items if item in resident]
     assert len(preferred) == 16 - len(missing)
     assert not set(missing) & set(resident)
-    # Of 160 that it looks at, 30 of 203 are resident: more than 16, or nearly so.
+    # 30 of 203 items are resident, so about 24 of the 160 candidates.
     assert len(preferred) > 10
 
 
 def test_the_same_generator_and_epoch_give_the_same_order(world: World) -> None:
-    dataset = world.dataset(cache=None)  # without a node nothing is preferred
+    dataset = world.dataset(cache=None)  # without a node no item is preferred
 
     def make(seed: int) -> forebay.DataLoader:
         return forebay.DataLoader(
@@ -134,7 +134,7 @@ def test_the_same_generator_and_epoch_give_the_same_order(world: World) -> None:
 
 @pytest.mark.parametrize("order", [None, "strict", "substitute"])
 @pytest.mark.parametrize("workers", WORKERS, ids=["alone", "fork"])
-def test_threads_may_have_an_iterator_each(
+def test_threads_can_each_have_an_iterator(
     world: World, order: Any, workers: dict[str, Any]
 ) -> None:
     options = {"batch_size": 16, "shuffle": order is not None, "collate_fn": list, **workers}
@@ -147,7 +147,7 @@ def test_threads_may_have_an_iterator_each(
         assert all(threads.map(has_whole_epochs, range(3)))
 
 
-def test_drop_last_and_persistent_workers(world: World) -> None:
+def test_drop_last_with_persistent_workers(world: World) -> None:
     loader = forebay.DataLoader(
         world.dataset(),
         batch_size=16,
@@ -170,32 +170,32 @@ def test_drop_last_and_persistent_workers(world: World) -> None:
 def test_persistent_workers_read_the_epoch_that_was_begun_last(
     world: World, order: Any, has_ended: bool
 ) -> None:
-    """Whoever still has an iterator of a former one takes nothing of it."""
+    """An iterator of an earlier epoch gets none of its batches."""
 
-    def loader_of() -> forebay.DataLoader:
+    def new_loader() -> forebay.DataLoader:
         options = {**WORKERS[1], "persistent_workers": True}
         dataset = world.dataset(cache=None)
         return forebay.DataLoader(
             dataset, 16, shuffle=True, order=order, collate_fn=list, **options
         )
 
-    loader = loader_of()
-    former = iter(loader)
-    items_of(former) if has_ended else next(former)
-    latter = iter(loader)
-    items = next(latter)
+    loader = new_loader()
+    earlier = iter(loader)
+    items_of(earlier) if has_ended else next(earlier)
+    later = iter(loader)
+    items = next(later)
     if has_ended:
-        assert next(former, None) is None
+        assert next(earlier, None) is None
     else:
         with pytest.raises(RuntimeError, match=r"same persistent workers.*give persistent"):
-            next(former)
-    resumed = loader_of()
+            next(earlier)
+    resumed = new_loader()
     resumed.load_state_dict(loader.state_dict())
-    for rest in (latter, resumed):
+    for rest in (later, resumed):
         assert is_every_item_once([*items, *items_of(rest)])
 
 
-def test_a_sampler_of_ones_own_is_honoured(world: World) -> None:
+def test_a_sampler_of_the_user_is_honoured(world: World) -> None:
     dataset = world.dataset()
     loader = forebay.DataLoader(dataset, batch_size=2, sampler=[3, 1, 2], collate_fn=list)
     assert list(loader) == [[CONTENTS[3], CONTENTS[1]], [CONTENTS[2]]]
@@ -207,15 +207,16 @@ def test_a_sampler_of_ones_own_is_honoured(world: World) -> None:
         forebay.DataLoader(dataset, shuffle=True, order="random")  # type: ignore[arg-type]
 
 
-def test_pytorchs_own_loader_works_as_well(world: World) -> None:
+def test_pytorchs_loader_reads_a_dataset(world: World) -> None:
     dataset: Any = world.dataset()
     loader = data.DataLoader(dataset, batch_size=16, shuffle=True, num_workers=2, collate_fn=list)
     assert is_every_item_once(items_of(loader))
 
 
 def test_two_jobs_share_one_fetch(world: World, tmp_path: Path) -> None:
-    """Promise 3: a blob that is resident or claimed is not fetched again, but for counted
-    exceptions: on a busy machine a job may take its node for hung.
+    """Promise 3: a resident or claimed blob is not fetched again, apart from counted exceptions.
+
+    On a busy machine a job may take its node for hung.
     """
     world.reset_counters()
     script = (
@@ -226,24 +227,24 @@ def test_two_jobs_share_one_fetch(world: World, tmp_path: Path) -> None:
         "dataset, batch_size=16, shuffle=True, num_workers=2, collate_fn=list)\n"
         "items = [item for _ in range(2) for batch in loader for item in batch]\n"
         "agent = dataset.stats()['agent']\n"
-        "exceptions = agent['agent_fallbacks'] + agent['agent_outside']\n"
+        "exceptions = agent['agent_fallbacks'] + agent['agent_uncached']\n"
         "print(len(items), len(set(items)), exceptions)\n"
     )
     with harness.node(tmp_path / "node", "--capacity", "100MB"):
         command = [sys.executable, "-c", script, str(tmp_path / "node" / "node.sock")]
         jobs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-        said = [job.communicate(timeout=60)[0].split() for job in jobs]
-    assert [words[:2] for words in said] == [[str(2 * ITEMS), str(len(set(CONTENTS)))]] * 2
+        outputs = [job.communicate(timeout=60)[0].split() for job in jobs]
+    assert [words[:2] for words in outputs] == [[str(2 * ITEMS), str(len(set(CONTENTS)))]] * 2
     counters = world.counters()
     gets = [object["gets"] for object in counters["objects"].values()]
     assert min(gets) == 1
-    assert sum(gets) <= len(gets) + sum(int(words[2]) for words in said)
+    assert sum(gets) <= len(gets) + sum(int(words[2]) for words in outputs)
     assert counters["bytes_sent"] == BYTES or sum(gets) > len(gets)
 
 
 @pytest.mark.parametrize("order", ["strict", "substitute"])
 @pytest.mark.parametrize("victim", ["node", "agent", "connections"])
-def test_whatever_dies_in_mid_epoch_every_item_comes_once(
+def test_every_item_comes_once_if_a_component_dies_in_mid_epoch(
     slow_world: World, own_node: Path, order: Any, victim: str
 ) -> None:
     """Promise 5: no cache fault fails or hangs a job."""
@@ -257,16 +258,16 @@ def test_whatever_dies_in_mid_epoch_every_item_comes_once(
         if number in (3, 9):
             if victim in ("node", "connections") and number == 3:
                 harness.kill(harness.listener(own_node))
-            # Once the node has all of it, nobody starts the agent again.
+            # Once the node has all items, the agent is not started again.
             if victim == "agent" and (number == 3 or harness.agent_is_up(dataset)):
                 harness.kill(harness.listener(harness.agent_socket(dataset)))
             if victim == "connections" and number == 3:
-                # A new node at the same place: every connection breaks, and all come back.
+                # A new node at the same socket: every connection breaks and is made again.
                 ensure_node(own_node)
     assert is_every_item_once(items)
 
 
-def test_an_error_in_a_worker_says_what_it_is(slow_world: World) -> None:
+def test_an_error_in_a_worker_names_the_object(slow_world: World) -> None:
     dataset = slow_world.dataset(cache=None)
     (slow_world.objects / "00042.bin").write_bytes(b"something else")
     loader = forebay.DataLoader(dataset, batch_size=64, num_workers=1, collate_fn=list)
@@ -288,10 +289,6 @@ def test_the_example_of_the_readme(
     assert sum(map(int, sums)) == BYTES
 
 
-def test_what_needs_torch_is_listed_as_well() -> None:
-    assert set(forebay.__all__) <= set(dir(forebay))
-
-
 def test_forebay_does_not_import_torch() -> None:
     script = "import sys, forebay; assert 'torch' not in sys.modules; forebay.DataLoader"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
@@ -301,13 +298,13 @@ COPIED: dict[str, dict[str, Any]] = {
     "none": {},
     "strict": {"shuffle": True, "order": "strict", "generator": seeded(3)},
     "substitute": {"shuffle": True, "generator": seeded(3)},
-    "alike": {"shuffle": True, "lengths": "label"},
+    "lengths": {"shuffle": True, "lengths": "label"},
     "workers": {"shuffle": True, "num_workers": 1, "persistent_workers": True},
 }
 
 
 @pytest.mark.parametrize("options", COPIED)
-def test_a_loader_is_copied_as_it_would_begin_its_next_epoch(world: World, options: str) -> None:
+def test_a_copy_of_a_loader_begins_with_its_next_epoch(world: World, options: str) -> None:
     dataset = world.dataset(cache=None)
     loader = forebay.DataLoader(dataset, batch_size=16, collate_fn=list, **COPIED[options])
 
@@ -317,17 +314,17 @@ def test_a_loader_is_copied_as_it_would_begin_its_next_epoch(world: World, optio
     first = copied()
     assert list(first) == list(loader)
     epoch = iter(loader)
-    given = next(epoch)
+    first_batch = next(epoch)
     second = copied()
-    assert is_every_item_once(items_of([given, *epoch])), "this one goes on"
+    assert is_every_item_once(items_of([first_batch, *epoch])), "the original continues"
     assert list(second) == list(loader)
     next(begun := iter(first))
     loader.load_state_dict(first.state_dict())
     rest = list(copied())
-    assert rest == list(loader) == list(begun), "what was loaded is copied"
+    assert rest == list(loader) == list(begun), "a loaded state is copied"
 
 
-def test_loaders_of_all_kinds_are_copied(world: World) -> None:
+def test_loaders_of_all_orders_can_be_copied(world: World) -> None:
     dataset = world.dataset(cache=None)
     options: dict[str, Any] = {"batch_size": 16, "collate_fn": list}
     shuffled = forebay.DataLoader(dataset, shuffle=True, **options)

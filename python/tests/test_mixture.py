@@ -1,4 +1,4 @@
-"""Several datasets as one, and our order for other loaders."""
+"""``forebay.Mixture``, ``forebay.IterableDataset`` and ``forebay.Sampler``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness import CONTENTS, ITEMS, World
 from torch.utils import data
 
 import forebay
-from forebay._orders import checksum
+from forebay._loader.checkpoint import checksum
 
 OTHERS = [f"another {item}".encode() for item in range(60)]
 
@@ -45,37 +45,37 @@ def test_every_batch_has_the_proportions(mixture: forebay.Mixture, workers: int)
             assert sum(item in OTHERS for item in batch) == 4
         seen = Counter(item for batch in batches for item in batch)
         assert max(seen.values()) == 1, "no item twice in an epoch"
-        assert set(OTHERS) <= set(seen), "all of the one that is done first"
+        assert set(OTHERS) <= set(seen), "all items of the dataset that is used up"
         assert len(batches) == len(loader) == 16
-        # Until a place is the fourth of four once more.
+        # Until the next item is due from the dataset that is used up.
         assert 240 <= sum(seen.values()) < 244
     assert epochs[0] != epochs[1]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_mixture_is_resumed(mixture: forebay.Mixture, workers: int) -> None:
+def test_a_mixture_is_resumed_from_a_checkpoint(mixture: forebay.Mixture, workers: int) -> None:
     whole = loader_of(mixture)
     expected = [list(whole), list(whole)]
     first = loader_of(mixture, num_workers=workers)
-    given = list(islice(first, 5))
+    yielded = list(islice(first, 5))
     second = loader_of(mixture, seed=99, num_workers=workers)
     second.load_state_dict(first.state_dict())
-    assert [*given, *second] == expected[0]
+    assert [*yielded, *second] == expected[0]
     assert list(second) == expected[1]
-    other = forebay.Mixture([(part, 0.5) for part in mixture.parts])
+    other = forebay.Mixture([(part, 0.5) for part in mixture._parts])
     with pytest.raises(forebay.StateError, match="dataset"):
         loader_of(other).load_state_dict(first.state_dict())
-    with pytest.raises(forebay.StateError, match="batches of 16"):
+    with pytest.raises(forebay.StateError, match="batch_size=16"):
         loader_of(mixture, batch_size=4).load_state_dict(first.state_dict())
 
 
-def test_the_parts_of_a_mixture_may_come_one_by_one(mixture: forebay.Mixture) -> None:
-    again = forebay.Mixture(zip(mixture.parts, mixture.weights, strict=True))
-    assert again.id == mixture.id
+def test_the_parts_of_a_mixture_can_be_an_iterator(mixture: forebay.Mixture) -> None:
+    again = forebay.Mixture(zip(mixture._parts, mixture._weights, strict=True))
+    assert again._id == mixture._id
     assert list(loader_of(again)) == list(loader_of(mixture))
 
 
-def test_states_that_no_mixture_has_are_refused(mixture: forebay.Mixture) -> None:
+def test_invalid_states_of_a_mixture_are_refused(mixture: forebay.Mixture) -> None:
     loader = loader_of(mixture)
     next(iter(loader))
     state = loader.state_dict()
@@ -88,13 +88,13 @@ def test_states_that_no_mixture_has_are_refused(mixture: forebay.Mixture) -> Non
         {"parts": [{}, {}]},
         {"parts": [{**part, "epoch": 1 << 64} for part in state["parts"]]},
     ]
-    for said in wrong:
-        made = {**state, **said}
+    for fields in wrong:
+        made = {**state, **fields}
         with pytest.raises(forebay.StateError):
             loader_of(mixture).load_state_dict({**made, "checksum": checksum(made)})
 
 
-def test_ranks_of_a_mixture_are_equal(mixture: forebay.Mixture) -> None:
+def test_ranks_of_a_mixture_get_the_same_number_of_batches(mixture: forebay.Mixture) -> None:
     epochs = [list(loader_of(mixture, rank=rank, world_size=2)) for rank in range(2)]
     assert len(epochs[0]) == len(epochs[1])
     seen = Counter(item for epoch in epochs for batch in epoch for item in batch)
@@ -103,10 +103,10 @@ def test_ranks_of_a_mixture_are_equal(mixture: forebay.Mixture) -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 3)])
-def test_another_number_of_ranks_goes_on_with_a_mixture(
+def test_a_mixture_is_resumed_with_another_number_of_ranks(
     mixture: forebay.Mixture, before: int, after: int
 ) -> None:
-    """Promise 2, as of one dataset: none twice, and all of the part that is done first."""
+    """Promise 2, as for one dataset: no item twice, and all items of the part that is used up."""
     first = [loader_of(mixture, rank=rank, world_size=before) for rank in range(before)]
     seen = [item for loader in first for batch in islice(loader, 3) for item in batch]
     states = [loader.state_dict() for loader in first]
@@ -114,7 +114,7 @@ def test_another_number_of_ranks_goes_on_with_a_mixture(
     for loader in second:
         loader.load_state_dict(states)
     epochs = [list(loader) for loader in second]
-    assert len({len(epoch) for epoch in epochs}) == 1, "ranks are equal"
+    assert len({len(epoch) for epoch in epochs}) == 1, "ranks get the same number of batches"
     seen += [item for epoch in epochs for batch in epoch for item in batch]
     padding = sum(loader.stats()["padding"] for loader in second)
     assert len(seen) - padding <= len(set(seen))
@@ -131,15 +131,16 @@ def test_a_mixture_takes_part_in_the_rotation_of_its_parts(world: World) -> None
         time.sleep(0.05)
     stats = loader.stats()
     assert stats["reports"] > 1
-    assert stats["open_share"] == 1.0, "a node with room for everything"
-    assert stats["mixing"] is None
+    assert stats["drawable_share"] == 1.0, "the node has space for everything"
+    assert stats["shuffle_quality"] is None
     with pytest.raises(forebay.StateError, match="a mixture is not recorded"):
         loader.recording()
 
 
 def test_a_probe_of_a_mixture_reads_past_the_cache(world: World, own_node: Path) -> None:
-    """Promise 3, as of one dataset; the other items of its batch come from the cache. And how long
-    it took is told.
+    """Promise 3, as for one dataset; the other items of the batch come from the cache.
+
+    The time of the probe is reported.
     """
     parts = [world.dataset(), world.dataset()]
     loader = loader_of(forebay.Mixture([(part, 1.0) for part in parts]))
@@ -150,7 +151,7 @@ def test_a_probe_of_a_mixture_reads_past_the_cache(world: World, own_node: Path)
         if all(job["miss_s"] for job in jobs):
             break
     assert len(jobs) == 2
-    # There are several items of each part in a batch, so each took less than that.
+    # A batch has several items of each part, so one item took less than the batch.
     loaded = loader.stats()
     took = (loaded["stall_seconds"] + loaded["compute_seconds"]) / loaded["batches"]
     for job in jobs:
@@ -159,10 +160,10 @@ def test_a_probe_of_a_mixture_reads_past_the_cache(world: World, own_node: Path)
     assert sum(agent["agent_probes"] for agent in agents) == loader.stats()["probes"]
 
 
-def test_mixtures_that_make_no_sense(mixture: forebay.Mixture) -> None:
+def test_invalid_mixtures_are_refused(mixture: forebay.Mixture) -> None:
     with pytest.raises(TypeError, match=r"Mixture\(\[\(a, 0.7\), \(b, 0.3\)\]\)"):
-        forebay.Mixture(mixture.parts)  # type: ignore[arg-type]
-    part = mixture.parts[0]
+        forebay.Mixture(mixture._parts)  # type: ignore[arg-type]
+    part = mixture._parts[0]
     with pytest.raises(ValueError, match="weight above 0"):
         forebay.Mixture([(part, 0.0)])
     weights: list[Any] = [float("inf"), float("nan"), 10**400, "0.7", None, [1]]
@@ -184,9 +185,7 @@ def test_mixtures_that_make_no_sense(mixture: forebay.Mixture) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_an_iterable_is_shared_by_workers_and_ranks(
-    world: World, workers: int, shuffle: bool
-) -> None:
+def test_workers_and_ranks_share_an_iterable(world: World, workers: int, shuffle: bool) -> None:
     dataset, seen = world.dataset(cache=None), list[bytes]()
     for rank in range(2):
         items = forebay.IterableDataset(dataset, shuffle=shuffle, rank=rank, world_size=2)
@@ -200,23 +199,23 @@ def test_an_iterable_is_shared_by_workers_and_ranks(
     assert even == [ITEMS // 2] * 2
 
 
-def test_an_iterable_is_resumed(world: World) -> None:
+def test_an_iterable_is_resumed_from_a_checkpoint(world: World) -> None:
     dataset = world.dataset(cache=None)
     items = forebay.IterableDataset(dataset, shuffle=True, seed=4)
     expected = [list(items), list(items)]
     assert expected[0] != expected[1]
     assert Counter(expected[1]) == Counter(CONTENTS)
     items.set_epoch(0)
-    given = list(islice(items, 100))
+    yielded = list(islice(items, 100))
     again = forebay.IterableDataset(dataset, shuffle=True, seed=4)
     again.load_state_dict(items.state_dict())
     assert again.state_dict() == items.state_dict()
-    assert [*given, *again] == expected[0]
+    assert [*yielded, *again] == expected[0]
     with pytest.raises(forebay.StateError):
         again.load_state_dict({"version": 1, "dataset": "another"})
 
 
-def test_our_order_with_pytorchs_loader(world: World, own_node: Path) -> None:
+def test_the_sampler_with_pytorchs_loader(world: World, own_node: Path) -> None:
     dataset: Any = world.dataset()
     sampler = forebay.Sampler(dataset, 16, generator=torch.Generator().manual_seed(1))
     loader = data.DataLoader(dataset, 16, sampler=sampler, num_workers=2, collate_fn=list)
@@ -230,8 +229,8 @@ def test_our_order_with_pytorchs_loader(world: World, own_node: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_our_order_cannot_be_resumed_and_says_so(world: World, workers: int) -> None:
-    """Promise 2: rather an error than items that are lost and repeated."""
+def test_the_sampler_refuses_to_give_a_state(world: World, workers: int) -> None:
+    """Promise 2: an error is better than lost and repeated items."""
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
     dataset: Any = world.dataset(cache=None)
     loader = stateful.StatefulDataLoader(
@@ -244,28 +243,28 @@ def test_our_order_cannot_be_resumed_and_says_so(world: World, workers: int) -> 
 @pytest.mark.parametrize("persistent", [False, True])
 def test_every_epoch_of_an_iterable_has_an_order_of_its_own(world: World, persistent: bool) -> None:
     items = forebay.IterableDataset(world.dataset(cache=None), shuffle=True, seed=3)
-    alone = [list(items) for _ in range(3)]
-    assert len(set(map(tuple, alone))) == 3
+    without_workers = [list(items) for _ in range(3)]
+    assert len(set(map(tuple, without_workers))) == 3
     items = forebay.IterableDataset(world.dataset(cache=None), shuffle=True, seed=3)
     loader = torch.utils.data.DataLoader(
         items, batch_size=None, num_workers=2, persistent_workers=persistent
     )
-    shared = [list(loader) for _ in range(3)]
-    # Two workers take turns, and so the epochs are as they were.
-    assert shared == alone
+    with_workers = [list(loader) for _ in range(3)]
+    # Two workers take turns, so the order is the same as without workers.
+    assert with_workers == without_workers
     items.set_epoch(1)
-    assert list(loader) == alone[1]
+    assert list(loader) == without_workers[1]
 
 
-def test_an_iterable_goes_on_with_what_it_was_begun_with(world: World) -> None:
-    """Promise 2: another order or another share would lose items and repeat others."""
+def test_an_iterable_is_resumed_with_the_same_arguments_only(world: World) -> None:
+    """Promise 2: another order or share would lose items and repeat others."""
     options: dict[str, Any] = {"shuffle": True, "seed": 3, "rank": 0, "world_size": 2}
 
     def iterable(**others: Any) -> forebay.IterableDataset:
         return forebay.IterableDataset(world.dataset(cache=None), **{**options, **others})
 
     begun = iterable()
-    given = list(islice(begun, 20))
+    yielded = list(islice(begun, 20))
     state = begun.state_dict()
     for others in ({"seed": 4}, {"shuffle": False}, {"is_even": True}):
         with pytest.raises(forebay.StateError, match="seed"):
@@ -277,4 +276,4 @@ def test_an_iterable_goes_on_with_what_it_was_begun_with(world: World) -> None:
             next(iter(another))
     again = iterable()
     again.load_state_dict(state)
-    assert Counter([*given, *again, *iterable(rank=1)]) == Counter(CONTENTS)
+    assert Counter([*yielded, *again, *iterable(rank=1)]) == Counter(CONTENTS)

@@ -1,4 +1,4 @@
-"""What becomes of items that cannot be read."""
+"""``on_error``: items that cannot be read are skipped, retried or raised."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ BROKEN = 42
 WORKERS: list[dict[str, Any]] = [{}, {"num_workers": 2}]
 
 
-def decoder_of_all_but(some: slice) -> Callable[[bytes], bytes]:
-    """A transform that cannot read some of the items."""
+def decoder_except(some: slice) -> Callable[[bytes], bytes]:
+    """A transform that fails for some of the items."""
 
     def decode(item: bytes) -> bytes:
         if item in CONTENTS[some]:
@@ -40,7 +40,7 @@ def test_skipped_items_are_counted_and_named(broken_world: World, workers: Any) 
     dataset = broken_world.dataset(cache=None, on_error="skip")
     loader = forebay.DataLoader(dataset, batch_size=16, shuffle=True, collate_fn=list, **workers)
     batches = list(loader)
-    assert [len(batch) for batch in batches] == [16] * 12 + [11], "all ranks go on alike"
+    assert [len(batch) for batch in batches] == [16] * 12 + [11], "batches keep their length"
     seen = Counter(item for batch in batches for item in batch)
     assert set(seen) == set(CONTENTS) - {CONTENTS[BROKEN]}
     assert sum(seen.values()) == ITEMS
@@ -48,12 +48,12 @@ def test_skipped_items_are_counted_and_named(broken_world: World, workers: Any) 
 
 
 @pytest.mark.filterwarnings("ignore:item:RuntimeWarning")
-def test_what_a_transform_cannot_read_is_skipped(world: World) -> None:
-    decode = decoder_of_all_but(slice(16, 48))
+def test_items_whose_transform_fails_are_skipped(world: World) -> None:
+    decode = decoder_except(slice(16, 48))
     dataset = world.dataset(cache=None, transform=decode)
     loader = forebay.DataLoader(dataset, batch_size=16, on_error="skip", collate_fn=list)
     batches = list(loader)
-    # Two batches of which nothing could be read: the last that could stands in.
+    # Nothing of two batches is readable: the last readable item substitutes.
     assert batches[1] == batches[2] == [CONTENTS[15]] * 16
     assert batches[3] == CONTENTS[48:64]
     assert loader.stats()["skipped"]["items"] == list(range(16, 48))
@@ -64,10 +64,10 @@ def test_what_a_transform_cannot_read_is_skipped(world: World) -> None:
         dataset.__getitems__([20, 21])
 
 
-def test_retries_end(slow_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retries_are_limited(slow_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     (slow_world.objects / f"{BROKEN:05}.bin").unlink()
     pauses = list[float]()
-    monkeypatch.setattr("forebay._dataset.time.sleep", pauses.append)
+    monkeypatch.setattr("forebay._data.dataset.time.sleep", pauses.append)
     dataset = slow_world.dataset(cache=None, on_error="retry")
     with pytest.raises(forebay.ReadError, match=r"00042\.bin"):
         dataset[BROKEN]
@@ -75,18 +75,20 @@ def test_retries_end(slow_world: World, monkeypatch: pytest.MonkeyPatch) -> None
     assert dataset[BROKEN + 1] == CONTENTS[BROKEN + 1]
 
 
-def test_what_has_changed_for_good_is_not_tried_again(
+def test_a_changed_object_is_not_retried(
     broken_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses = list[float]()
-    monkeypatch.setattr("forebay._dataset.time.sleep", pauses.append)
+    monkeypatch.setattr("forebay._data.dataset.time.sleep", pauses.append)
     dataset = broken_world.dataset(cache=None, on_error="retry")
     with pytest.raises(forebay.ChangedError, match=r"00042\.bin.* has changed"):
         dataset[BROKEN]
     assert pauses == []
 
 
-def test_a_retry_helps(broken_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retry_reads_a_repaired_object(
+    broken_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dataset = broken_world.dataset(
         cache=None, on_error="retry", origin=f"file://{broken_world.objects}"
     )
@@ -94,25 +96,25 @@ def test_a_retry_helps(broken_world: World, monkeypatch: pytest.MonkeyPatch) -> 
     def repair(_: float) -> None:
         (broken_world.objects / f"{BROKEN:05}.bin").write_bytes(CONTENTS[BROKEN])
 
-    monkeypatch.setattr("forebay._dataset.time.sleep", repair)
+    monkeypatch.setattr("forebay._data.dataset.time.sleep", repair)
     assert dataset[BROKEN] == CONTENTS[BROKEN]
 
 
-def test_what_makes_no_sense_is_refused(world: World, tmp_path: Path) -> None:
+def test_invalid_values_are_refused(world: World, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no on_error='ignore'"):
         world.dataset(cache=None, on_error="ignore")
     with pytest.raises(ValueError, match="batch_size=None"):
         forebay.DataLoader(world.dataset(cache=None), batch_size=None, on_error="skip")
 
 
-def test_the_first_skipped_items_are_told_of(world: World) -> None:
-    decode = decoder_of_all_but(slice(20, 40))
+def test_the_first_skipped_items_are_warned_about(world: World) -> None:
+    decode = decoder_except(slice(20, 40))
     dataset = world.dataset(cache=None, transform=decode)
     loader = forebay.DataLoader(dataset, batch_size=16, on_error="skip", collate_fn=list)
-    with pytest.warns(RuntimeWarning) as told:
+    with pytest.warns(RuntimeWarning) as warned:
         list(loader)
-    texts = [str(one.message) for one in told]
+    texts = [str(one.message) for one in warned]
     assert len(texts) == 3
     assert texts[0] == "item 20 is skipped: ValueError: no image"
-    assert "without a word" in texts[2]
+    assert "further skipped items are not warned about" in texts[2]
     assert loader.stats()["skipped"]["count"] == 20

@@ -1,10 +1,9 @@
-"""What the origin gives, counted with real processes, at small scale.
+"""Origin bytes of jobs that share a node, counted with real processes, at small scale.
 
-`python counting.py table` counts the same for more jobs, caches and rates (`docs/train.md`). Here
-chunks are so small that noticing the end of one takes a part of its time, the more so on a machine
-that is busy with other things: :data:`SLACK` is for what is read through meanwhile, and for a chunk
-that comes for the next turn already. Without rotation, every job would read by itself all that is
-not held.
+``bench/origin_bytes`` measures more jobs, caches and rates (``docs/results/origin-bytes.md``). Here
+chunks are so small that detecting the end of one takes a part of its time, more so on a busy
+machine. :data:`SLACK` covers the uncached reads in that time, and a chunk that is already fetched
+for the next turn. Without rotation, every job would read by itself everything that is not pinned.
 """
 
 from __future__ import annotations
@@ -12,39 +11,40 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import counting
 import harness
 import pytest
-from counting import Outcome, Setting
 from harness import World
 
-#: Ten chunks of 20 MiB: a node of a fifth has regions enough to keep pieces apart.
+from origin_bytes import measure
+from origin_bytes.settings import Outcome, Setting
+
+#: Ten chunks of 20 MiB: a node of a fifth has enough regions for one group per half-chunk.
 SIZE, ITEMS = 112 << 10, 1800
-#: Of the dataset, in a turn, for every job but the first.
+#: Tolerance per turn for every job but the first, as a fraction of the dataset.
 SLACK = 0.15
 
 
 @pytest.fixture(scope="module")
 def numbered_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    contents = list(counting.numbered(ITEMS, SIZE))
-    with harness.origin(tmp_path_factory.mktemp("counting"), contents=contents) as world:
+    contents = list(measure.numbered(ITEMS, SIZE))
+    with harness.origin(tmp_path_factory.mktemp("origin-bytes"), contents=contents) as world:
         yield world
 
 
 def count(world: World, directory: Path, setting: Setting) -> Outcome:
-    outcome = counting.run(world, directory / "node", setting, SIZE, ITEMS)
+    outcome = measure.run(world, directory / "node", setting, SIZE, ITEMS)
     agents = sum(outcome.first.causes.values()) + sum(outcome.later.causes.values())
     origin = outcome.first.origin + outcome.later.origin
     assert agents == pytest.approx(origin, abs=0.05), "every byte has a cause (promise 3)"
     return outcome
 
 
-def test_a_job_alone_reads_what_does_not_fit(numbered_world: World, tmp_path: Path) -> None:
-    """DESIGN 5: (1 - c) of the dataset in an epoch, at most 1.02 x; in the first, all of it."""
+def test_one_job_reads_what_does_not_fit(numbered_world: World, tmp_path: Path) -> None:
+    """(1 - c) of the dataset in an epoch, at most 1.02 x; in the first, all of it."""
     outcome = count(numbered_world, tmp_path, Setting(1, 0.5, compute=0.002))
     assert outcome.is_met(slack=0.01), outcome
-    assert outcome.later.held == pytest.approx(0.5, abs=0.01)
-    assert outcome.later.counted >= 0.48, "nothing else is a cache"
+    assert outcome.later.pinned == pytest.approx(0.5, abs=0.01)
+    assert outcome.later.counted >= 0.48, "there is no second cache"
 
 
 @pytest.mark.parametrize(
@@ -53,22 +53,24 @@ def test_a_job_alone_reads_what_does_not_fit(numbered_world: World, tmp_path: Pa
     ids=["two", "four"],
 )
 def test_jobs_share_one_turn(numbered_world: World, tmp_path: Path, setting: Setting) -> None:
-    """DESIGN 5: what is not held, once in a turn of the fastest job, and not once for each."""
+    """What is not pinned is read once per turn of the fastest job, not once per job."""
     outcome = count(numbered_world, tmp_path, setting)
     assert outcome.is_met(SLACK * (setting.jobs - 1)), outcome
     assert outcome.later.causes["fallback"] == 0.0, outcome
 
 
-def test_jobs_that_compute_nothing_stay_together(numbered_world: World, tmp_path: Path) -> None:
-    """Each would be ahead of the others by what its worker has under way, and then by more and
-    more: they read two to three datasets in a turn before those in front waited for the rest.
+def test_jobs_without_computing_stay_together(numbered_world: World, tmp_path: Path) -> None:
+    """Without pacing each job would run ahead by what its worker has in flight, and then further:
+    the jobs read two to three datasets in a turn before leading jobs paused for slower ones.
     """
     setting = Setting(4, 0.18, epochs=3, batch=8, compute=0.0, workers=1)
     outcome = count(numbered_world, tmp_path, setting)
     assert outcome.later.counted <= 1.5, outcome
 
 
-def test_what_fits_is_read_once_for_all(numbered_world: World, tmp_path: Path) -> None:
+def test_a_dataset_that_fits_is_read_once_for_all_jobs(
+    numbered_world: World, tmp_path: Path
+) -> None:
     """Promise 3: one fetch, and none in later epochs."""
     outcome = count(numbered_world, tmp_path, Setting(2, 1.0, epochs=2, compute=0.002))
     assert outcome.is_met(slack=0.01), outcome

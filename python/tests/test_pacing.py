@@ -1,6 +1,6 @@
-"""Jobs that are ahead of others hold back, and nothing is lost by it (promises 2 and 5).
+"""Pacing: jobs that wait for slower ones lose no items (promises 2 and 5).
 
-How long they do is decided and tested in the core; here it is decided by dice.
+The core decides when to wait, and has the tests of that; here it is random.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 from harness import CONTENTS, ITEMS, World
 
 import forebay
-from forebay._drawn import SubstituteEpoch
+from forebay._loader.substitute import SubstituteEpoch
 
 
 @pytest.mark.parametrize(
@@ -33,36 +33,38 @@ from forebay._drawn import SubstituteEpoch
     ids=str,
 )
 @pytest.mark.parametrize("share", [0.3, 0.8])
-def test_whoever_holds_back_is_given_everything(
+def test_a_job_that_waits_gets_every_item(
     world: World, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], share: float
 ) -> None:
-    dice = random.Random(7)
-    asked = list[bool]()
+    chance = random.Random(7)
+    answers = list[bool]()
 
-    def holds_back(_: object) -> bool:
-        asked.append(dice.random() < share)
-        return asked[-1]
+    def should_wait(_: object) -> bool:
+        answers.append(chance.random() < share)
+        return answers[-1]
 
-    monkeypatch.setattr(SubstituteEpoch, "_is_better_drawn_later", holds_back)
+    monkeypatch.setattr(SubstituteEpoch, "_is_paced", should_wait)
     loader = forebay.DataLoader(
         world.dataset(), batch_size=10, shuffle=True, collate_fn=list, **options
     )
     whole = ITEMS - ITEMS % 10 if options.get("drop_last") else ITEMS
     for _ in range(3):
-        given = [item for batch in loader for item in batch]
-        assert len(given) == whole
-        assert len(set(given)) == whole
-    assert any(asked), "it was held back"
+        yielded = [item for batch in loader for item in batch]
+        assert len(yielded) == whole
+        assert len(set(yielded)) == whole
+    assert any(answers), "the job has waited"
     if not options["num_workers"]:
-        assert loader.stats()["waited_seconds"] > 0, "there is nothing to go on with"
+        assert loader.stats()["pacing_seconds"] > 0, "without workers there are no other batches"
 
 
-def test_workers_go_on_with_what_they_have(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as batches are on their way nobody waits, and none is drawn; afterwards as many are
-    under way as before.
+def test_workers_finish_their_batches_before_a_wait(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While batches are on their way, the loader does not wait, and draws none. Afterwards the same
+    number is on its way as before.
     """
     is_behind = False
-    monkeypatch.setattr(SubstituteEpoch, "_is_better_drawn_later", lambda _: is_behind)
+    monkeypatch.setattr(SubstituteEpoch, "_is_paced", lambda _: is_behind)
     loader = forebay.DataLoader(
         world.dataset(), batch_size=10, shuffle=True, collate_fn=list, num_workers=2
     )
@@ -71,11 +73,11 @@ def test_workers_go_on_with_what_they_have(world: World, monkeypatch: pytest.Mon
     epoch = loader._order.current
     assert epoch is not None
     is_behind = True
-    ahead = len(epoch._ahead) + len(epoch._taken)
+    ahead = len(epoch._drawn) + len(epoch._taken)
     for left in range(ahead - 1, 0, -1):
         next(batches)
-        assert len(epoch._ahead) + len(epoch._taken) == left
-    assert loader.stats()["waited_seconds"] == 0
+        assert len(epoch._drawn) + len(epoch._taken) == left
+    assert loader.stats()["pacing_seconds"] == 0
     is_behind = False
     next(batches)
     assert len(epoch._taken) == 4, "two workers with two batches each"
@@ -85,11 +87,12 @@ def test_workers_go_on_with_what_they_have(world: World, monkeypatch: pytest.Mon
 def test_ctrl_c_while_workers_are_topped_up(
     world: World, monkeypatch: pytest.MonkeyPatch, moment: int
 ) -> None:
-    """Promise 2: whoever catches it and goes on is given everything. Meanwhile more batches are
-    drawn at once than at any other time, and the agent is told of each.
+    """Promise 2: a job that catches it and continues gets every item.
+
+    More batches are drawn at once than at any other time, and each sends a prefetch hint.
     """
     is_behind = False
-    monkeypatch.setattr(SubstituteEpoch, "_is_better_drawn_later", lambda _: is_behind)
+    monkeypatch.setattr(SubstituteEpoch, "_is_paced", lambda _: is_behind)
     monkeypatch.setattr(SubstituteEpoch, "_is_managed", True)
     loader = forebay.DataLoader(
         world.dataset(cache=None),
@@ -104,19 +107,19 @@ def test_ctrl_c_while_workers_are_topped_up(
     epoch = loader._order.current
     assert epoch is not None
     is_behind = True
-    while len(epoch._ahead) + len(epoch._taken) > 1:
+    while len(epoch._drawn) + len(epoch._taken) > 1:
         items += next(batches)
     is_behind = False
-    told, want = 0, forebay.Dataset.want
+    hints, prefetch_hint = 0, forebay.Dataset._prefetch_hint
 
     def interrupted(dataset: forebay.Dataset, items: Sequence[int]) -> None:
-        nonlocal told
-        told += 1
-        if told == moment:
+        nonlocal hints
+        hints += 1
+        if hints == moment:
             signal.raise_signal(signal.SIGINT)
-        want(dataset, items)
+        prefetch_hint(dataset, items)
 
-    monkeypatch.setattr(forebay.Dataset, "want", interrupted)
+    monkeypatch.setattr(forebay.Dataset, "_prefetch_hint", interrupted)
     with pytest.raises(KeyboardInterrupt):
         next(batches)
     items += [item for batch in batches for item in batch]
@@ -124,12 +127,12 @@ def test_ctrl_c_while_workers_are_topped_up(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_was_waited_for_others_is_part_of_all_waiting(
+def test_pacing_seconds_are_part_of_stall_seconds(
     world: World, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
-    """Also if it was in vain."""
+    """Also if the wait is interrupted."""
     is_behind = False
-    monkeypatch.setattr(SubstituteEpoch, "_is_better_drawn_later", lambda _: is_behind)
+    monkeypatch.setattr(SubstituteEpoch, "_is_paced", lambda _: is_behind)
     monkeypatch.setattr(SubstituteEpoch, "_is_managed", True)
     loader = forebay.DataLoader(
         world.dataset(cache=None), 16, shuffle=True, collate_fn=list, num_workers=workers
@@ -139,19 +142,19 @@ def test_what_was_waited_for_others_is_part_of_all_waiting(
     epoch = loader._order.current
     assert epoch is not None
     is_behind = True
-    while epoch._ahead or epoch._taken:
+    while epoch._drawn or epoch._taken:
         next(batches)
     before = loader.stats()["stall_seconds"]
     threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()
     with pytest.raises(KeyboardInterrupt):
         next(batches)
     stats = loader.stats()
-    assert 0.3 < stats["waited_seconds"] <= stats["stall_seconds"] - before
+    assert 0.3 < stats["pacing_seconds"] <= stats["stall_seconds"] - before
 
 
 def test_workers_end_with_their_loader(world: World) -> None:
-    """Whoever asks the order whether to hold back must not keep the loader: in a cycle, workers
-    would be ended late, and anywhere in the user's program.
+    """The callbacks of the worker pool must not refer to the loader: a cycle would delay the end of
+    workers to a garbage collection at any point of the user's program.
     """
     before = {worker.pid for worker in multiprocessing.active_children()}
     loader = forebay.DataLoader(

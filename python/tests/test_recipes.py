@@ -1,5 +1,6 @@
-"""What `docs/train.md` says about other people's loaders and trainers, run as it stands there: a
-job stops in mid-epoch, and another goes on (promise 2).
+"""The recipes of `docs/guide/train.md`, run as they are printed there.
+
+A job stops in mid-epoch, and another continues (promise 2).
 """
 
 from __future__ import annotations
@@ -17,31 +18,31 @@ from harness import CONTENTS, ITEMS, World
 
 import forebay
 
-PAGE = Path(__file__).parents[2] / "docs" / "train.md"
-#: A job stops after so many batches.
+PAGE = Path(__file__).parents[2] / "docs" / "guide" / "train.md"
+#: Batches after which a job stops.
 STOP = 7
-#: Batches of sixteen in an epoch.
+#: Batches of 16 in an epoch.
 BATCHES = -(-ITEMS // 16)
 
 
 def recipe(name: str) -> str:
-    """The code under a heading."""
+    """The code below a heading."""
     found = re.search(rf"^### {name}\n.*?```python\n(.*?)```", PAGE.read_text(), re.M | re.S)
     assert found is not None, f"{PAGE} has no recipe for {name}"
     return found[1]
 
 
 def number(item: bytes) -> torch.Tensor:
-    """Which item it is; number 7 is empty."""
+    """The number of an item; number 7 is empty."""
     return torch.tensor(int(item[5:10]) if item else 7)
 
 
 class Stops(Exception):
-    """The job is killed."""
+    """Raised to stop a job."""
 
 
 class Trained:
-    """What a job was given, until it stops."""
+    """The batches of a job, until it stops."""
 
     def __init__(self, stop: int | None = None) -> None:
         self.batches: list[list[int]] = []
@@ -57,13 +58,13 @@ def each_once(batches: list[list[int]]) -> bool:
     return Counter(item for batch in batches for item in batch) == Counter(range(ITEMS))
 
 
-def run(name: str, **given: Any) -> dict[str, Any]:
-    """Run a recipe; a job that stops leaves what it had."""
-    names = {"forebay": forebay, **given}
+def run(name: str, **variables: Any) -> dict[str, Any]:
+    """Run a recipe; returns its variables, also of a job that stops."""
+    names = {"forebay": forebay, **variables}
     try:
         exec(recipe(name), names)
     except Stops:
-        assert given["stops"]
+        assert variables["stops"]
     return names
 
 
@@ -82,10 +83,10 @@ def test_torchdata_with_a_map_style_dataset(world: World) -> None:
     for workers in (0, 2):
         options = {"batch_size": 16, "num_workers": workers, "collate_fn": list}
         first = stateful(dataset, shuffle=True, **options)
-        given = list(islice(first, 5))
+        yielded = list(islice(first, 5))
         second = stateful(dataset, shuffle=True, **options)
         second.load_state_dict(first.state_dict())
-        items = [item for batch in [*given, *second] for item in batch]
+        items = [item for batch in [*yielded, *second] for item in batch]
         assert Counter(items) == Counter(CONTENTS)
 
 
@@ -109,17 +110,17 @@ def model_of(train: Callable[[torch.Tensor], None]) -> Any:
 
 @pytest.mark.filterwarnings("ignore")
 def test_lightning(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # where it logs
+    monkeypatch.chdir(tmp_path)  # Lightning logs here
     dataset, kept = world.dataset(transform=number), tmp_path / "kept"
     first, second = Trained(STOP), Trained()
-    given: dict[str, Any] = {"dataset": dataset, "directory": str(kept)}
-    run("Lightning", model=model_of(first), checkpoint=None, stops=True, **given)
+    variables: dict[str, Any] = {"dataset": dataset, "directory": str(kept)}
+    run("Lightning", model=model_of(first), checkpoint=None, stops=True, **variables)
     (checkpoint,) = kept.iterdir()
-    run("Lightning", model=model_of(second), checkpoint=str(checkpoint), stops=False, **given)
-    # The checkpoint is of the fifth batch; what was given after it is given again.
+    run("Lightning", model=model_of(second), checkpoint=str(checkpoint), stops=False, **variables)
+    # The checkpoint is of the fifth batch; later batches are yielded again.
     rest = BATCHES - 5
     assert each_once(first.batches[:5] + second.batches[:rest])
-    assert each_once(second.batches[rest:]), "and so is the epoch after"
+    assert each_once(second.batches[rest:]), "the next epoch is complete, too"
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -130,7 +131,7 @@ def test_accelerate(world: World, tmp_path: Path) -> None:
     for train, checkpoint in ((first, None), (second, kept)):
         model = torch.nn.Linear(1, 1)
         optimizer = torch.optim.SGD(model.parameters())
-        given: dict[str, Any] = {"dataset": dataset, "directory": kept, "train": train}
-        given |= {"model": model, "optimizer": optimizer, "checkpoint": checkpoint}
-        run("Accelerate", stops=checkpoint is None, **given)
+        variables: dict[str, Any] = {"dataset": dataset, "directory": kept, "train": train}
+        variables |= {"model": model, "optimizer": optimizer, "checkpoint": checkpoint}
+        run("Accelerate", stops=checkpoint is None, **variables)
     assert each_once(first.batches + second.batches)

@@ -1,4 +1,4 @@
-"""A loader takes part in the rotation of its dataset: it reports, and draws what the node keeps."""
+"""Rotation: a loader reports to the node, and draws from what the node keeps."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ LARGE_BYTES = sum(map(len, LARGE))
 
 @pytest.fixture(scope="module")
 def large_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A dataset that does not fit into the node's of these tests."""
+    """A dataset that is larger than the nodes of these tests."""
     with harness.origin(tmp_path_factory.mktemp("large"), contents=LARGE) as world:
         yield world
 
 
 @pytest.fixture
 def small_node(tmp_path: Path) -> Iterator[Path]:
-    """A node with room for about half of it."""
-    options = ("--capacity", "20MiB", "--memory", "1MiB")
+    """A node with space for about half of the dataset."""
+    options = ("--capacity", "20MiB", "--memory-cache", "1MiB")
     with harness.node(tmp_path / "node", *options):
         yield tmp_path / "node" / "node.sock"
 
@@ -43,8 +43,8 @@ def loader_of(dataset: forebay.Dataset, seed: int = 3, **options: Any) -> foreba
     return forebay.DataLoader(dataset, generator=torch.Generator().manual_seed(seed), **options)
 
 
-def test_a_job_alone_keeps_what_fits(large_world: World, small_node: Path) -> None:
-    """Promise 3, and a bound that no order can beat: what is held is fetched once."""
+def test_a_single_job_keeps_what_fits(large_world: World, small_node: Path) -> None:
+    """Promise 3: pinned items are fetched once, which is the lower bound."""
     dataset = large_world.dataset(cache=small_node)
     loader = loader_of(dataset, num_workers=2)
     spent = []
@@ -55,11 +55,11 @@ def test_a_job_alone_keeps_what_fits(large_world: World, small_node: Path) -> No
         spent.append(large_world.counters()["bytes_sent"])
     stats = loader.stats()
     assert stats["reports"] > 0
-    assert 0.2 < stats["held_share"] <= stats["open_share"] < 0.9
-    # What was put before the node knew of the job may lose its place again.
+    assert 0.2 < stats["pinned_share"] <= stats["drawable_share"] < 0.9
+    # Blobs that were put before the first report may be evicted again.
     assert spent[0] <= 1.1 * LARGE_BYTES
-    # What is fetched ahead at the end of an epoch may be of the next.
-    assert spent[2] < (1.15 - stats["held_share"]) * LARGE_BYTES
+    # Blobs fetched ahead at the end of an epoch may be of the next.
+    assert spent[2] < (1.15 - stats["pinned_share"]) * LARGE_BYTES
     assert stats["batches"] == 90
     assert stats["items"] == 3 * 480
     assert 0.0 < stats["hit_share"] < 1.0
@@ -67,8 +67,8 @@ def test_a_job_alone_keeps_what_fits(large_world: World, small_node: Path) -> No
     assert stats["stall_seconds"] > 0
 
 
-def test_two_jobs_share_what_rotates(large_world: World, small_node: Path) -> None:
-    """Promise 3: apart, they would fetch all of it each in every epoch."""
+def test_two_jobs_share_rotating_chunks(large_world: World, small_node: Path) -> None:
+    """Promise 3: without sharing, each would fetch everything in every epoch."""
     loaders = [
         loader_of(large_world.dataset(cache=small_node, job=f"job {seed}"), seed)
         for seed in range(2)
@@ -81,28 +81,28 @@ def test_two_jobs_share_what_rotates(large_world: World, small_node: Path) -> No
                 items.update(batch)
         assert seen == [Counter(LARGE)] * 2, "every item once (promise 2)"
     assert len(large_world.explained(small_node)["jobs"]) == 2
-    fetched, apart = large_world.counters()["bytes_sent"], 4 * LARGE_BYTES
-    assert fetched < 0.7 * apart
+    fetched, unshared = large_world.counters()["bytes_sent"], 4 * LARGE_BYTES
+    assert fetched < 0.7 * unshared
     for loader in loaders:
-        # Promise 8. By how much held items lead says little of thirty batches.
-        mixing = loader.stats()["mixing"]
-        assert 0.8 < mixing["displacement"] < 1.2
-        assert mixing["neighbours"] < 1.5
-    # A job that ends takes leave.
+        # Promise 8. The lead of pinned items says little after thirty batches.
+        quality = loader.stats()["shuffle_quality"]
+        assert 0.8 < quality["displacement"] < 1.2
+        assert quality["neighbours"] < 1.5
+    # A job that ends tells the node.
     del loaders, loader
     gc.collect()
     described = large_world.explained(small_node)
     assert described is None or described["jobs"] == []
 
 
-def test_a_job_that_is_started_again_fences_its_predecessor(world: World, own_node: Path) -> None:
+def test_a_restarted_job_fences_its_predecessor(world: World, own_node: Path) -> None:
     replaced = loader_of(world.dataset(job="training"), num_workers=1)
     old = iter(replaced)
     first = list(itertools.islice(old, 2))
     new = loader_of(world.dataset(job="training"), seed=4)
     epoch = iter(new)
     batches = [next(epoch)]
-    # When the next epoch begins at the latest, whatever the machine is busy with.
+    # At the latest when the next epoch begins, also on a busy machine.
     with pytest.raises(forebay.Fenced, match="started again"):
         list(itertools.chain(old, replaced))
     batches += epoch
@@ -112,7 +112,7 @@ def test_a_job_that_is_started_again_fences_its_predecessor(world: World, own_no
 
 def test_jobs_without_a_name_do_not_fence_each_other(world: World) -> None:
     loaders = [loader_of(world.dataset(), seed) for seed in range(2)]
-    # Nor do several loaders of one dataset.
+    # Several loaders of one dataset do not, either.
     loaders.append(loader_of(loaders[0]._order.dataset, 5))
     for batches in zip(*loaders, strict=True):
         assert len(batches) == 3
@@ -132,11 +132,11 @@ def test_copies_of_a_dataset_do_not_fence_each_other(
     assert len(world.explained(own_node)["jobs"]) == 3
     del loader, loaders, copies
     gc.collect()
-    assert len(world.explained(own_node)["jobs"]) == 1, "copies take their leave, too"
+    assert len(world.explained(own_node)["jobs"]) == 1, "copies tell the node, too"
 
 
 def test_a_probe_reads_past_the_cache(world: World, own_node: Path) -> None:
-    """Promise 3: probes are counted; and they really miss, or they would tell nothing."""
+    """Promise 3: probes are counted. They must miss to measure the benefit."""
     dataset = world.dataset()
     loader = loader_of(dataset, batch_size=1)
     for _ in range(12):
@@ -154,20 +154,20 @@ def test_a_probe_reads_past_the_cache(world: World, own_node: Path) -> None:
     assert job["miss_s"] is not None
 
 
-def test_without_a_node_there_is_nobody_to_report_to(world: World) -> None:
+def test_without_a_node_there_are_no_reports(world: World) -> None:
     loader = loader_of(world.dataset(cache=None))
     assert Counter(item for batch in loader for item in batch) == Counter(CONTENTS)
     stats = loader.stats()
     assert (stats["reports"], stats["probes"], stats["hit_share"]) == (0, 0, None)
     assert stats["origin_bytes"] == harness.BYTES
     assert stats["items"] == ITEMS
-    assert stats["held_share"] == 0.0
+    assert stats["pinned_share"] == 0.0
 
 
-def test_a_node_that_dies_and_comes_back_is_told_all(large_world: World, tmp_path: Path) -> None:
-    """Promise 5: a lost manager costs hits, and nothing else."""
+def test_a_restarted_node_gets_full_reports(large_world: World, tmp_path: Path) -> None:
+    """Promise 5: a lost manager costs hits only."""
     socket = tmp_path / "node" / "node.sock"
-    options = ("--capacity", "20MiB", "--memory", "1MiB")
+    options = ("--capacity", "20MiB", "--memory-cache", "1MiB")
     dataset = large_world.dataset(cache=socket)
     loader, seen = loader_of(dataset, num_workers=2), Counter[bytes]()
     with harness.node(tmp_path / "node", *options) as process:
@@ -183,46 +183,46 @@ def test_a_node_that_dies_and_comes_back_is_told_all(large_world: World, tmp_pat
             seen.update(batch)
         assert seen == Counter(LARGE)
         assert Counter(item for batch in loader for item in batch) == Counter(LARGE)
-        assert loader.stats()["held_share"] > 0
+        assert loader.stats()["pinned_share"] > 0
 
 
-def test_the_hit_share_is_of_ones_own_epochs(world: World, own_node: Path) -> None:
+def test_the_hit_share_covers_a_loaders_own_epochs(world: World, own_node: Path) -> None:
     dataset = world.dataset()
-    # Without workers: until one has begun, the agent may have fetched all of it.
+    # Without workers: while one starts, the agent may fetch everything.
     first = loader_of(dataset)
     list(first)
     share = first.stats()["hit_share"]
-    assert share < 1.0, "the first batch was missed at least"
+    assert share < 1.0, "the first batch is a miss at least"
     for options in ({}, {"num_workers": 1}, {"num_workers": 2}, {"order": "strict"}):
         later = loader_of(dataset, **options)
         list(later)
         assert later.stats()["hit_share"] == 1.0, options
-    assert first.stats()["hit_share"] == share, "what others do is not its affair"
+    assert first.stats()["hit_share"] == share, "other loaders do not change it"
 
 
 @pytest.mark.parametrize("how", ["fork", "spawn"])
-def test_ranks_of_a_job_that_nobody_named_do_not_fence_each_other(world: World, how: str) -> None:
-    """As `torch.multiprocessing` has it: a dataset that is made before the ranks are."""
+def test_ranks_of_an_unnamed_job_do_not_fence_each_other(world: World, how: str) -> None:
+    """As with `torch.multiprocessing`: the dataset is made before the ranks are."""
     dataset = world.dataset()
     context: Any = torch.multiprocessing.get_context(how)
-    given = context.Queue()
-    ranks = [context.Process(target=read_as, args=(rank, dataset, given)) for rank in range(2)]
+    results = context.Queue()
+    ranks = [context.Process(target=read_as, args=(rank, dataset, results)) for rank in range(2)]
     for rank in ranks:
         rank.start()
-    found = [given.get(timeout=60) for _ in ranks]
+    found = [results.get(timeout=60) for _ in ranks]
     for rank in ranks:
         rank.join(timeout=60)
         assert rank.exitcode == 0
     assert all(not isinstance(one, str) for one in found), found
     counted = Counter(item for one in found for item in one)
     assert set(counted) == set(CONTENTS)
-    assert sum(counted.values()) == ITEMS + 1, "one is repeated, so that ranks stay equal"
+    assert sum(counted.values()) == ITEMS + 1, "one item is repeated to keep ranks equal"
 
 
-def read_as(rank: int, dataset: forebay.Dataset, given: Any) -> None:
+def read_as(rank: int, dataset: forebay.Dataset, results: Any) -> None:
     loader = loader_of(dataset, rank=rank, world_size=2)
     try:
         items = [item for batch in loader for item in batch]
-        given.put(items)
+        results.put(items)
     except forebay.ForebayError as problem:
-        given.put(repr(problem))
+        results.put(repr(problem))

@@ -1,4 +1,4 @@
-"""Bytes are shared, not copied: from the node to this process, and from workers to it."""
+"""Shared memory: items from the node and batches from workers are not copied."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import harness
 import numpy as np
 import pytest
 import torch
-from handing import OF_NODE, OF_WORKERS, Workers, is_same, lies_in
 from harness import CONTENTS, ITEMS, World
+from shm_assertions import OF_NODE, OF_WORKERS, Workers, is_same, mapping_of
 from torch.utils import data
 
 import forebay
-from forebay import _handover
+from forebay._workers import shm_arena
 
 FORK: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork"}
 
@@ -32,51 +32,49 @@ def address(content: memoryview) -> int:
 
 
 def warm(dataset: forebay.Dataset) -> None:
-    """Read all of it, so that the node has it."""
+    """Read all items, so that the node has them."""
     assert [bytes(item) for item in dataset] == CONTENTS
 
 
 # --- in process ---
 
 
-def test_items_are_views_of_what_the_node_has_placed(world: World) -> None:
+def test_items_are_views_of_the_nodes_shared_memory(world: World) -> None:
     dataset = world.dataset(views=True)
     warm(dataset)
     for number, batch in enumerate(forebay.DataLoader(dataset, batch_size=16, collate_fn=list)):
         assert [bytes(item) for item in batch] == CONTENTS[16 * number : 16 * number + 16]
         assert all(item.readonly for item in batch)
-        assert {lies_in(address(item)) for item in batch if len(item)} == {OF_NODE}
+        assert {mapping_of(address(item)) for item in batch if len(item)} == {OF_NODE}
 
 
-def test_views_stay_what_they_are_for_as_long_as_they_are_kept(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """When all places are taken, items are copied."""
-    monkeypatch.setenv("FOREBAY_SEGMENT", "1MiB")
+def test_kept_views_are_not_overwritten(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When all slots are in use, items are copied."""
+    monkeypatch.setenv("FOREBAY_SHM", "1MiB")
     dataset = world.dataset(views=True)
     warm(dataset)
     loader = forebay.DataLoader(dataset, batch_size=16, collate_fn=list)
     kept = [*loader, *loader]
     items = [item for batch in kept for item in batch]
     assert [bytes(item) for item in items] == CONTENTS * 2
-    places = Counter(lies_in(address(item)) == OF_NODE for item in items if len(item))
-    assert places[True]
-    assert places[False]
+    is_shared = Counter(mapping_of(address(item)) == OF_NODE for item in items if len(item))
+    assert is_shared[True]
+    assert is_shared[False]
     array = np.frombuffer(items[0], np.uint8)
     del items, kept
     for _ in range(3):
         warm(dataset)
-    assert array.tobytes() == CONTENTS[0], "what was made of a view keeps its place, too"
+    assert array.tobytes() == CONTENTS[0], "an array of a view keeps the slot in use"
 
 
-def test_a_transform_is_given_views(world: World) -> None:
+def test_a_transform_gets_views(world: World) -> None:
     dataset = world.dataset(views=True, transform=lambda content: (type(content), len(content)))
     assert dataset[5] == (memoryview, len(CONTENTS[5]))
     assert world.dataset(views=True, columns=["label"])[12][1] == 2
 
 
 @pytest.mark.parametrize("order", [None, "strict", "substitute"])
-def test_the_node_is_asked_once_for_what_is_asked_for_ahead(world: World, order: Any) -> None:
+def test_batches_requested_ahead_are_requested_once(world: World, order: Any) -> None:
     dataset = world.dataset()
     warm(dataset)
     options: dict[str, Any] = {"batch_size": 16, "drop_last": True, "collate_fn": list}
@@ -87,13 +85,11 @@ def test_the_node_is_asked_once_for_what_is_asked_for_ahead(world: World, order:
     after = dataset.stats()["node"]
     assert before is not None
     assert after is not None
-    assert after["hits"] - before["hits"] == 2 * 192, "nor for the short batch that is dropped"
+    assert after["hits"] - before["hits"] == 2 * 192, "and none for the short batch that is dropped"
     assert after["misses"] == before["misses"]
 
 
-def test_a_node_that_dies_with_what_was_asked_of_it_costs_nothing(
-    world: World, tmp_path: Path
-) -> None:
+def test_a_node_that_dies_with_open_requests_costs_no_items(world: World, tmp_path: Path) -> None:
     """Promise 5: fail open."""
     with harness.node(tmp_path / "node") as process:
         dataset = world.dataset(cache=tmp_path / "node" / "node.sock")
@@ -107,10 +103,10 @@ def test_a_node_that_dies_with_what_was_asked_of_it_costs_nothing(
     assert Counter(items) == Counter(CONTENTS)
 
 
-def test_a_forked_child_asks_for_itself(world: World) -> None:
+def test_a_forked_child_makes_its_own_requests(world: World) -> None:
     dataset = world.dataset()
     warm(dataset)
-    dataset.ask([3, 4])
+    dataset._request([3, 4])
     child = os.fork()
     if child == 0:
         os._exit(0 if dataset.__getitems__([3, 4]) == CONTENTS[3:5] else 1)
@@ -121,7 +117,7 @@ def test_a_forked_child_asks_for_itself(world: World) -> None:
 # --- from workers ---
 
 
-class Made(data.Dataset[Any]):
+class Items(data.Dataset[Any]):
     """Items of all kinds, large and small."""
 
     KINDS = (
@@ -149,35 +145,35 @@ class Made(data.Dataset[Any]):
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_whatever_a_batch_holds_arrives_as_it_was(context: str) -> None:
-    made = Made()
+def test_values_of_all_kinds_arrive_unchanged(context: str) -> None:
+    dataset = Items()
     loader = Workers(
-        made, batch_size=3, collate_fn=list, num_workers=2, multiprocessing_context=context
+        dataset, batch_size=3, collate_fn=list, num_workers=2, multiprocessing_context=context
     )
     items = [item for batch in loader for item in batch]
-    assert len(items) == len(made)
+    assert len(items) == len(dataset)
     for index, item in enumerate(items):
-        assert is_same(item, made[index]), index
-    shared = items[len(Made.KINDS) - 1]
+        assert is_same(item, dataset[index]), index
+    shared = items[len(Items.KINDS) - 1]
     assert shared[0] is shared[1]
 
 
-def test_large_things_do_not_go_through_the_pipe(world: World) -> None:
+def test_large_values_come_through_shared_memory(world: World) -> None:
     def as_tensors(content: bytes) -> torch.Tensor:
         return torch.frombuffer(bytearray(content[:5000].ljust(5000)), dtype=torch.uint8)
 
     for batch in forebay.DataLoader(world.dataset(transform=as_tensors), batch_size=16, **FORK):
-        assert lies_in(batch.data_ptr()) == OF_WORKERS
-        batch += 1  # it is the user's own
+        assert mapping_of(batch.data_ptr()) == OF_WORKERS
+        batch += 1  # the user may write to it
     views = world.dataset(views=True)
     for batch in forebay.DataLoader(views, batch_size=16, collate_fn=list, **FORK):
-        large = [item for item in batch if len(item) >= _handover.PLACED_MIN]
-        assert {lies_in(address(item)) for item in large} == {OF_WORKERS}
+        large = [item for item in batch if len(item) >= shm_arena.SHM_BYTES_MIN]
+        assert {mapping_of(address(item)) for item in large} == {OF_WORKERS}
 
 
 PICTURES = torch.arange(64 * 3 * 50 * 40).view(64, 3, 50, 40)
-#: Tensors that share their memory, none of them contiguous, and how many bytes their batch takes.
-APART: dict[str, tuple[Any, int]] = {
+#: Non-contiguous tensors that share memory, and the size of their batch in bytes.
+NON_CONTIGUOUS: dict[str, tuple[Any, int]] = {
     "turned": (lambda: [picture.permute(1, 2, 0) for picture in PICTURES], PICTURES.nbytes),
     "crops": (lambda: [picture[:, :20, :20] for picture in PICTURES], PICTURES.nbytes // 5),
     "repeated": (lambda: [*torch.arange(6000).expand(9, 50, 6000)], 6000 * 8),
@@ -186,25 +182,23 @@ APART: dict[str, tuple[Any, int]] = {
 }
 
 
-@pytest.mark.parametrize("made", APART)
+@pytest.mark.parametrize("name", NON_CONTIGUOUS)
 @pytest.mark.filterwarnings("error")
-def test_tensors_that_share_memory_do_not_each_send_all_of_it(
-    made: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make, size = APART[made]
-    monkeypatch.setattr(_handover, "STRIP_BYTES", size + (256 << 10))
+def test_tensors_that_share_memory_send_it_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, size = NON_CONTIGUOUS[name]
+    monkeypatch.setattr(shm_arena, "STRIP_BYTES", size + (256 << 10))
     items: Any = [0]
     for batch in Workers(items, 1, collate_fn=lambda _: make(), **FORK):
         assert is_same(batch, make())
-        if made != "crops":  # of which what lies between is left out
+        if name != "crops":  # which are sent without gaps
             assert [one.stride() for one in batch] == [one.stride() for one in make()]
-        assert {lies_in(one.data_ptr()) for one in batch} == {OF_WORKERS} or made == "few"
+        assert {mapping_of(one.data_ptr()) for one in batch} == {OF_WORKERS} or name == "few"
 
 
-#: Tensors of which elements and shape do not tell all, and what lies behind tensors.
-ODD: dict[str, Any] = {
+#: Tensors that are not described by elements and shape alone, and storages.
+SPECIAL: dict[str, Any] = {
     "sparse": lambda: torch.eye(2000).to_sparse(),
-    "sparse, with a place twice": lambda: torch.sparse_coo_tensor(
+    "sparse, with a repeated index": lambda: torch.sparse_coo_tensor(
         torch.tensor([[0, 0], [1, 1]]), torch.tensor([1.0, 2.0]), (5, 5)
     ),
     "compressed": lambda: torch.eye(2000).to_sparse_csr(),
@@ -217,43 +211,49 @@ ODD: dict[str, Any] = {
 }
 
 
-def told(odd: Any) -> Any:
-    """What is to be compared of it."""
-    if not isinstance(odd, torch.Tensor):
-        return type(odd), odd.tolist()
-    if odd.is_nested:
-        return [part.tolist() for part in odd.unbind()]
-    return odd.layout, odd.to_dense().tolist(), odd.is_sparse and odd.is_coalesced()
+def comparable(value: Any) -> Any:
+    """A form of such a value that can be compared."""
+    if not isinstance(value, torch.Tensor):
+        return type(value), value.tolist()
+    if value.is_nested:
+        return [part.tolist() for part in value.unbind()]
+    return value.layout, value.to_dense().tolist(), value.is_sparse and value.is_coalesced()
 
 
-@pytest.mark.parametrize("made", ODD)
+@pytest.mark.parametrize("name", SPECIAL)
 @pytest.mark.filterwarnings("ignore:.*(prototype|beta|TypedStorage|invariant checks):UserWarning")
-def test_whatever_pytorch_sends_arrives(made: str) -> None:
-    make = ODD[made]
+def test_special_tensors_and_storages_arrive(name: str) -> None:
+    make = SPECIAL[name]
     items: Any = [0, 1]
     batches = [*Workers(items, 1, collate_fn=lambda _: make(), **FORK)]
-    assert [told(batch) for batch in batches] == [told(make())] * 2
+    assert [comparable(batch) for batch in batches] == [comparable(make())] * 2
 
 
-def faults(samples: Any) -> int:
-    """Pages that were new to this process, after it has made a batch and let go of it."""
+def page_faults(samples: Any) -> int:
+    """Page faults of this process, after it has made and freed a batch."""
     contents = [b"%d" % number * 50_000 for number in range(10, 74)]
     assert len(contents[-1]) == 100_000
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="others keep other amounts")
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="other C libraries keep other amounts"
+)
 def test_workers_keep_the_memory_of_a_batch_for_the_next() -> None:
     loader = Workers(
-        Made(), batch_size=1, collate_fn=faults, num_workers=1, multiprocessing_context="spawn"
+        Items(),
+        batch_size=1,
+        collate_fn=page_faults,
+        num_workers=1,
+        multiprocessing_context="spawn",
     )
     counts = [*loader]
     of_one = 64 * 100_000 // 4096
-    assert counts[-1] - counts[2] < of_one, "not even those of one batch in forty"
+    assert counts[-1] - counts[2] < of_one, "fewer than one batch's pages in forty batches"
 
 
-#: As `faults`, in a process that has a loader.
-KEEPS = """
+#: As `page_faults`, in a process that has a loader.
+LOADER_SCRIPT = """
 import resource, sys, forebay
 loader = forebay.DataLoader(forebay.Dataset(sys.argv[1], cache=None), 4, collate_fn=list)
 counts = []
@@ -265,36 +265,36 @@ print(counts[-1] - counts[2])
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="others keep other amounts")
-def test_so_does_a_process_that_has_a_loader(world: World) -> None:
-    command = [sys.executable, "-c", KEEPS, str(world.digest)]
-    told = subprocess.run(command, check=True, capture_output=True, timeout=60).stdout
-    assert int(told) < 64 * 100_000 // 4096
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="other C libraries keep other amounts"
+)
+def test_a_process_with_a_loader_keeps_memory_for_the_next_batch(world: World) -> None:
+    command = [sys.executable, "-c", LOADER_SCRIPT, str(world.digest)]
+    output = subprocess.run(command, check=True, capture_output=True, timeout=60).stdout
+    assert int(output) < 64 * 100_000 // 4096
 
 
-def test_batches_stay_what_they_are_for_as_long_as_they_are_kept(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without room for more, batches are pickled."""
-    monkeypatch.setattr(_handover, "STRIP_BYTES", 256 << 10)
+def test_kept_batches_are_not_overwritten(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the strip is full, batches are pickled."""
+    monkeypatch.setattr(shm_arena, "STRIP_BYTES", 256 << 10)
     loader = forebay.DataLoader(world.dataset(views=True), batch_size=16, collate_fn=list, **FORK)
     kept = [item for batch in loader for item in batch]
     assert [bytes(item) for item in kept] == CONTENTS
-    large = [item for item in kept if len(item) >= _handover.PLACED_MIN]
-    places = Counter(lies_in(address(item)) == OF_WORKERS for item in large)
-    assert places[True]
-    assert places[False]
+    large = [item for item in kept if len(item) >= shm_arena.SHM_BYTES_MIN]
+    is_shared = Counter(mapping_of(address(item)) == OF_WORKERS for item in large)
+    assert is_shared[True]
+    assert is_shared[False]
 
 
-def test_places_are_used_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Promise 6: bounded by what is on its way, however many batches there are."""
-    monkeypatch.setattr(_handover, "STRIP_BYTES", 512 << 10)
+def test_slots_are_reused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promise 6: memory is bounded by batches on their way, not by the number of batches."""
+    monkeypatch.setattr(shm_arena, "STRIP_BYTES", 512 << 10)
     options = {**FORK, "persistent_workers": True}
     loader = forebay.DataLoader(world.dataset(views=True), batch_size=8, collate_fn=list, **options)
     for _ in range(3):
         for batch in loader:
-            large = [item for item in batch if len(item) >= _handover.PLACED_MIN]
-            assert {lies_in(address(item)) for item in large} == {OF_WORKERS}
+            large = [item for item in batch if len(item) >= shm_arena.SHM_BYTES_MIN]
+            assert {mapping_of(address(item)) for item in large} == {OF_WORKERS}
 
 
 def test_without_memory_to_share_batches_are_pickled(
@@ -311,7 +311,7 @@ def test_without_memory_to_share_batches_are_pickled(
 
 
 def test_loaders_that_take_turns_keep_their_connections(world: World, own_node: Path) -> None:
-    """What is asked ahead by one is not given up for the other: that would close its connection."""
+    """A request of one is not cancelled for the other: that would close its connection."""
     dataset = world.dataset()
     warm(dataset)
     loaders = [forebay.DataLoader(dataset, 4, shuffle=True, collate_fn=list) for _ in range(3)]
@@ -324,11 +324,13 @@ def test_loaders_that_take_turns_keep_their_connections(world: World, own_node: 
     before = connections()
     for batches in zip(*loaders, strict=True):
         assert [len(batch) for batch in batches] in ([4] * 3, [3] * 3)
-    assert connections() - before < 20, "and not two for each of 153 batches"
+    assert connections() - before < 20, "not two for each of 153 batches"
 
 
 @pytest.mark.parametrize("order", ["strict", "substitute"])
-def test_what_was_asked_for_in_vain_is_given_back(world: World, own_node: Path, order: Any) -> None:
+def test_requests_of_unfinished_epochs_are_cancelled(
+    world: World, own_node: Path, order: Any
+) -> None:
     dataset = world.dataset()
     warm(dataset)
     loader = forebay.DataLoader(dataset, 16, shuffle=True, order=order, collate_fn=list)
@@ -344,12 +346,12 @@ def test_what_was_asked_for_in_vain_is_given_back(world: World, own_node: Path, 
     first = open_connections()
     for _ in range(8):
         last = open_connections()
-    assert last <= first + 1, "and not two more for each epoch that was broken off"
+    assert last <= first + 1, "not two more for each unfinished epoch"
 
 
-def test_views_need_somebody_to_collate_them(world: World) -> None:
+def test_views_need_a_collate_fn_or_a_transform(world: World) -> None:
     views = world.dataset(cache=None, views=True)
     with pytest.raises(ValueError, match="PyTorch cannot collate views"):
         forebay.DataLoader(views, 4)
-    made = world.dataset(cache=None, views=True, transform=len)
-    assert sum(len(batch) for batch in forebay.DataLoader(made, 4)) == ITEMS
+    transformed = world.dataset(cache=None, views=True, transform=len)
+    assert sum(len(batch) for batch in forebay.DataLoader(transformed, 4)) == ITEMS

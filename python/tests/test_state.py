@@ -1,5 +1,5 @@
-"""Promise 2: every item exactly once, also when a job stops in mid-epoch and another goes on,
-whatever its workers had prefetched; with as many ranks or another number.
+"""Checkpoints: every item exactly once if a job stops in mid-epoch and another continues
+(promise 2), whatever its workers had prefetched, with the same or another number of ranks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from harness import CONTENTS, ITEMS, World
 
 import forebay
-from forebay._orders import checksum
+from forebay._loader.checkpoint import checksum
 
 ORDERS: list[dict[str, Any]] = [
     {"shuffle": True},
@@ -36,7 +36,7 @@ def flat(batches: Iterable[list[bytes]]) -> list[bytes]:
 
 
 def through_torch(state: Any) -> Any:
-    """As a checkpoint has it."""
+    """A state after ``torch.save`` and ``torch.load``."""
     file = io.BytesIO()
     torch.save(state, file)
     assert file.tell() < 20_000, "a state is small"
@@ -46,30 +46,29 @@ def through_torch(state: Any) -> Any:
 
 @pytest.mark.parametrize("options", ORDERS, ids=NAMES)
 @pytest.mark.parametrize("workers", WORKERS, ids=["alone", "workers"])
-def test_an_epoch_goes_on_where_it_was(world: World, options: Any, workers: Any) -> None:
-    dataset = world.dataset(
-        cache=None
-    )  # without a node the order does not depend on what is cached
+def test_an_epoch_is_resumed_from_a_checkpoint(world: World, options: Any, workers: Any) -> None:
+    # Without a node, so that the order does not depend on the cache.
+    dataset = world.dataset(cache=None)
     whole = loader_of(dataset, **options)
     expected = [list(whole), list(whole)]
     first = loader_of(dataset, **options, **workers)
     epoch = iter(first)
-    given = list(islice(epoch, 5))
+    yielded = list(islice(epoch, 5))
     state = through_torch(first.state_dict())
-    assert given == expected[0][:5]
+    assert yielded == expected[0][:5]
 
-    # Whoever goes on may have a generator in any state.
+    # The generator of the second loader may be in any state.
     second = loader_of(dataset, seed=99, **options, **workers)
     second.load_state_dict(state)
     assert second.state_dict() == state
     assert list(second) == expected[0][5:]
     assert list(second) == expected[1], "the next epoch, too"
-    # The first one goes on as if nothing had happened.
+    # The first loader is not affected.
     assert list(epoch) == expected[0][5:]
 
 
 @pytest.mark.parametrize("options", ORDERS, ids=NAMES)
-def test_a_state_between_epochs_is_of_the_next(world: World, options: Any) -> None:
+def test_a_state_between_epochs_begins_the_next(world: World, options: Any) -> None:
     dataset = world.dataset(cache=None)
     whole = loader_of(dataset, **options)
     expected = [list(whole), list(whole)]
@@ -81,10 +80,10 @@ def test_a_state_between_epochs_is_of_the_next(world: World, options: Any) -> No
     fresh = loader_of(dataset, **options)
     third = loader_of(dataset, seed=99, **options)
     third.load_state_dict(through_torch(fresh.state_dict()))
-    assert list(third) == expected[0], "before anything was read"
+    assert list(third) == expected[0], "a state before the first batch"
 
 
-def test_after_the_last_batch_nothing_is_left_of_the_epoch(world: World) -> None:
+def test_a_state_after_the_last_batch_has_no_batches_left(world: World) -> None:
     dataset = world.dataset(cache=None)
     loader = loader_of(dataset, shuffle=True)
     epoch = iter(loader)
@@ -96,44 +95,44 @@ def test_after_the_last_batch_nothing_is_left_of_the_epoch(world: World) -> None
     assert len(list(resumed)) == 13
 
 
-def test_killed_again_and_again_with_a_cache(slow_world: World) -> None:
-    """What is resident changes meanwhile; every item comes once all the same."""
+def test_a_job_with_a_cache_is_resumed_many_times(slow_world: World) -> None:
+    """The resident items change meanwhile; every item comes once."""
     state, seen, rounds = None, list[bytes](), 0
     while True:
         dataset = slow_world.dataset()
         loader = loader_of(dataset, shuffle=True, batch_size=8, num_workers=2 * (rounds % 2))
         if state is not None:
             loader.load_state_dict(state)
-        given = list(islice(loader, 6))
+        yielded = list(islice(loader, 6))
         state, rounds = through_torch(loader.state_dict()), rounds + 1
-        seen += flat(given)
-        if len(given) < 6:
+        seen += flat(yielded)
+        if len(yielded) < 6:
             break
     assert rounds == 5
     assert Counter(seen) == Counter(CONTENTS)
 
 
-def whose_second_batch_fails(
-    world: World, fails: Callable[[bytes], bytes], workers: dict[str, Any], said: str
+def loader_whose_second_batch_fails(
+    world: World, fails: Callable[[bytes], bytes], workers: dict[str, Any], message: str
 ) -> tuple[Any, Any, Iterator[Any]]:
     """A dataset, its loader, and the epoch after the error."""
     dataset = world.dataset(cache=None, transform=fails)
     loader = loader_of(dataset, shuffle=False, **workers)
     epoch = iter(loader)
     assert next(epoch) == CONTENTS[:16]
-    with pytest.raises(RuntimeError, match=said):
+    with pytest.raises(RuntimeError, match=message):
         next(epoch)
     return dataset, loader, epoch
 
 
-def test_a_batch_whose_error_was_raised_counts_as_given(world: World) -> None:
+def test_a_batch_whose_error_was_raised_counts_as_yielded(world: World) -> None:
     def fails(item: bytes) -> bytes:
         if item == CONTENTS[20]:
             raise RuntimeError("this one cannot be decoded")
         return item
 
     for workers in WORKERS:
-        failed = whose_second_batch_fails(world, fails, workers, "cannot be decoded")
+        failed = loader_whose_second_batch_fails(world, fails, workers, "cannot be decoded")
         dataset, loader, epoch = failed
         assert next(epoch) == CONTENTS[32:48]
         resumed = loader_of(dataset, shuffle=False)
@@ -141,8 +140,8 @@ def test_a_batch_whose_error_was_raised_counts_as_given(world: World) -> None:
         assert next(iter(resumed)) == CONTENTS[48:64]
 
 
-def test_stop_iteration_is_an_error_like_others(world: World) -> None:
-    """A `next` without a default, in somebody's transform: not the end of the epoch."""
+def test_stop_iteration_in_a_transform_is_an_error(world: World) -> None:
+    """Such as of a `next` without a default; it does not end the epoch."""
 
     def fails(item: bytes) -> bytes:
         if item in (CONTENTS[20], CONTENTS[-1]):
@@ -150,7 +149,7 @@ def test_stop_iteration_is_an_error_like_others(world: World) -> None:
         return item
 
     for workers in WORKERS:
-        failed = whose_second_batch_fails(world, fails, workers, "StopIteration")
+        failed = loader_whose_second_batch_fails(world, fails, workers, "StopIteration")
         dataset, loader, epoch = failed
         resumed = loader_of(dataset, shuffle=False)
         resumed.load_state_dict(loader.state_dict())
@@ -162,7 +161,7 @@ def test_stop_iteration_is_an_error_like_others(world: World) -> None:
 
 
 class InterruptedOnce:
-    """A Ctrl-C while one of the items is waited for."""
+    """A transform that raises Ctrl-C at one of the items, once."""
 
     def __init__(self) -> None:
         self.times = 0
@@ -175,7 +174,7 @@ class InterruptedOnce:
 
 
 @pytest.mark.parametrize("options", ORDERS, ids=NAMES)
-def test_an_interrupted_wait_loses_nothing(world: World, options: Any) -> None:
+def test_an_interrupted_wait_loses_no_items(world: World, options: Any) -> None:
     transform = InterruptedOnce()
     epoch = iter(loader_of(world.dataset(cache=None, transform=transform), **options))
     seen = list[bytes]()
@@ -190,7 +189,7 @@ def test_an_interrupted_wait_loses_nothing(world: World, options: Any) -> None:
     assert Counter(seen) == Counter(CONTENTS)
 
 
-def test_a_sampler_of_ones_own_is_resumed(world: World) -> None:
+def test_a_sampler_of_the_user_is_resumed(world: World) -> None:
     dataset = world.dataset(cache=None)
     items = [(7 * item) % ITEMS for item in range(ITEMS)]
     batches = [items[at : at + 16] for at in range(0, ITEMS, 16)]
@@ -201,17 +200,17 @@ def test_a_sampler_of_ones_own_is_resumed(world: World) -> None:
     for options in samplers:
         first = forebay.DataLoader(dataset, collate_fn=list, num_workers=2, **options)
         epoch = iter(first)
-        given = list(islice(epoch, 4))
+        yielded = list(islice(epoch, 4))
         second = forebay.DataLoader(dataset, collate_fn=list, **options)
         second.load_state_dict(through_torch(first.state_dict()))
-        assert flat([*given, *second]) == [CONTENTS[item] for item in items]
+        assert flat([*yielded, *second]) == [CONTENTS[item] for item in items]
         assert len(second) == 13
         assert len(list(second)) == 13
 
 
 @pytest.mark.parametrize("shares", [False, True])
 def test_pytorchs_random_samplers_are_resumed_in_any_epoch(world: World, shares: bool) -> None:
-    """A part of a dataset, as the documentation has it."""
+    """A part of a dataset, as in the guide."""
     dataset = world.dataset(cache=None)
 
     def part_of(seed: int, **workers: Any) -> forebay.DataLoader:
@@ -227,17 +226,17 @@ def test_pytorchs_random_samplers_are_resumed_in_any_epoch(world: World, shares:
     between = part_of(99)
     between.load_state_dict(through_torch(first.state_dict()))
     assert list(between) == expected[1]
-    given = list(islice(first, 4))
+    yielded = list(islice(first, 4))
     second = part_of(99)
     second.load_state_dict(through_torch(first.state_dict()))
     assert second.state_dict() == first.state_dict()
-    assert [*given, *second] == expected[1]
+    assert [*yielded, *second] == expected[1]
     assert list(second) == expected[2], "the next epoch, too"
 
 
 @pytest.mark.parametrize("workers", WORKERS, ids=["alone", "workers"])
-def test_a_sampler_that_says_something_else_is_noticed(world: World, workers: Any) -> None:
-    """Promise 2: rather an error than items that are lost and repeated."""
+def test_a_sampler_that_does_not_repeat_its_order_is_refused(world: World, workers: Any) -> None:
+    """Promise 2: an error is better than lost and repeated items."""
     dataset = world.dataset(cache=None)
 
     def part() -> forebay.DataLoader:
@@ -248,7 +247,7 @@ def test_a_sampler_that_says_something_else_is_noticed(world: World, workers: An
     list(islice(first, 4))
     second = part()
     second.load_state_dict(first.state_dict())
-    with pytest.raises(forebay.StateError, match="does not say again"):
+    with pytest.raises(forebay.StateError, match="does not repeat the order"):
         next(iter(second))
 
 
@@ -264,11 +263,11 @@ def ranks_of(dataset: forebay.Dataset, world_size: int, **options: Any) -> list[
 
 @pytest.mark.parametrize("world_size", [2, 3, 7])
 def test_ranks_share_an_epoch(world: World, world_size: int) -> None:
-    """Also if their number does not divide: some items are then repeated, and counted."""
+    """If items do not divide evenly, some are repeated and counted."""
     dataset = world.dataset(cache=None)
     loaders = ranks_of(dataset, world_size)
     epochs = [list(loader) for loader in loaders]
-    assert len({len(epoch) for epoch in epochs}) == 1, "all ranks are given equally many batches"
+    assert len({len(epoch) for epoch in epochs}) == 1, "all ranks get the same number of batches"
     assert len(epochs[0]) == len(loaders[0])
     padding = sum(loader.stats()["padding"] for loader in loaders)
     assert padding == -ITEMS % world_size
@@ -281,7 +280,7 @@ def test_ranks_share_an_epoch(world: World, world_size: int) -> None:
     assert max(seen.values()) == 1
 
 
-def test_without_a_generator_ranks_agree(world: World) -> None:
+def test_ranks_without_a_generator_have_the_same_seed(world: World) -> None:
     dataset = world.dataset(cache=None)
     seen = Counter[bytes]()
     for rank in range(2):
@@ -295,11 +294,13 @@ def test_without_a_generator_ranks_agree(world: World) -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (1, 2), (2, 2)])
-def test_another_number_of_ranks_goes_on(world: World, before: int, after: int) -> None:
+def test_an_epoch_is_resumed_with_another_number_of_ranks(
+    world: World, before: int, after: int
+) -> None:
     dataset = world.dataset(cache=None)
     seen, states = Counter[bytes](), []
     for rank, loader in enumerate(ranks_of(dataset, before)):
-        # Ranks that were killed are not at the same batch.
+        # Killed ranks are not at the same batch.
         seen.update(flat(islice(loader, 3 + rank % 2)))
         states.append(through_torch(loader.state_dict()))
     resumed = ranks_of(dataset, after, batch_size=8)
@@ -317,8 +318,8 @@ def test_another_number_of_ranks_goes_on(world: World, before: int, after: int) 
 
 
 @pytest.mark.parametrize("options", ORDERS, ids=NAMES)
-def test_damage_to_a_state_is_noticed(world: World, options: Any) -> None:
-    """Whatever it is that was damaged: to go on would lose or repeat items."""
+def test_a_damaged_state_is_refused(world: World, options: Any) -> None:
+    """Whichever field is damaged: to continue would lose or repeat items."""
     dataset = world.dataset(cache=None)
     loader = loader_of(dataset, **options)
     list(islice(loader, 5))
@@ -335,9 +336,9 @@ def test_damage_to_a_state_is_noticed(world: World, options: Any) -> None:
                 {kept: value for kept, value in state.items() if kept != name}
             )
     wrong: list[Any] = [None, 7, "state", []]
-    for nothing in wrong:
+    for value in wrong:
         with pytest.raises(forebay.StateError):
-            loader_of(dataset, **options).load_state_dict(nothing)
+            loader_of(dataset, **options).load_state_dict(value)
     resorted = dict(sorted(state.items(), reverse=True))
     again = loader_of(dataset, **options)
     again.load_state_dict(resorted)
@@ -346,16 +347,16 @@ def test_damage_to_a_state_is_noticed(world: World, options: Any) -> None:
 
 @pytest.mark.parametrize("options", ORDERS, ids=NAMES)
 @pytest.mark.parametrize("has_begun", [False, True])
-def test_numbers_that_no_loader_counts_to_are_refused(
+def test_numbers_out_of_range_in_a_state_are_refused(
     world: World, options: Any, has_begun: bool
 ) -> None:
-    """However they came there: the checksum is right."""
+    """Also if the checksum is correct."""
     dataset = world.dataset(cache=None)
     loader = forebay.DataLoader(dataset, batch_size=16, collate_fn=list, **options)
     if has_begun:
         next(iter(loader))
     state = loader.state_dict()
-    names = {"seed", "epoch", "batch", "batches", "seen"} & state.keys()
+    names = {"seed", "epoch", "batch", "batches", "generator"} & state.keys()
     for name in [name for name in names if state[name] is not None]:
         for wrong in (-1, 1 << 64):
             made = {**state, name: wrong}
@@ -363,54 +364,56 @@ def test_numbers_that_no_loader_counts_to_are_refused(
                 loader.load_state_dict({**made, "checksum": checksum(made)})
 
 
-@pytest.mark.parametrize("had_one", [True, False])
-def test_strict_goes_on_with_the_same_kind_of_generator(world: World, had_one: bool) -> None:
+@pytest.mark.parametrize("had_generator", [True, False])
+def test_the_strict_order_is_resumed_with_the_same_kind_of_generator(
+    world: World, had_generator: bool
+) -> None:
     dataset = world.dataset(cache=None)
 
-    def strict(with_one: bool) -> forebay.DataLoader:
-        generator = torch.Generator().manual_seed(5) if with_one else None
+    def strict(with_generator: bool) -> forebay.DataLoader:
+        generator = torch.Generator().manual_seed(5) if with_generator else None
         options: dict[str, Any] = {"batch_size": 16, "shuffle": True, "order": "strict"}
         return forebay.DataLoader(dataset, generator=generator, collate_fn=list, **options)
 
-    loader = strict(had_one)
-    given = flat(islice(loader, 5))
+    loader = strict(had_generator)
+    yielded = flat(islice(loader, 5))
     state = loader.state_dict()
     with pytest.raises(forebay.StateError, match="generator="):
-        strict(not had_one).load_state_dict(state)
-    again = strict(had_one)
+        strict(not had_generator).load_state_dict(state)
+    again = strict(had_generator)
     again.load_state_dict(state)
-    assert Counter(given + flat(again)) == Counter(CONTENTS)
+    assert Counter(yielded + flat(again)) == Counter(CONTENTS)
 
 
 @pytest.mark.parametrize("as_list", [True, False])
-def test_one_rank_goes_on_with_another_batch_size(world: World, as_list: bool) -> None:
+def test_one_rank_is_resumed_with_another_batch_size(world: World, as_list: bool) -> None:
     dataset = world.dataset(cache=None)
     loader = loader_of(dataset, shuffle=True)
-    given = flat(islice(loader, 5))
+    yielded = flat(islice(loader, 5))
     state = loader.state_dict()
     again = loader_of(dataset, shuffle=True, batch_size=7)
     again.load_state_dict([state] if as_list else state)
-    assert Counter(given + flat(again)) == Counter(CONTENTS)
+    assert Counter(yielded + flat(again)) == Counter(CONTENTS)
 
 
-@pytest.mark.parametrize("options", [*ORDERS, {"sampler": range(ITEMS)}], ids=[*NAMES, "own"])
+@pytest.mark.parametrize("options", [*ORDERS, {"sampler": range(ITEMS)}], ids=[*NAMES, "sampler"])
 @pytest.mark.parametrize("dropped", [False, True])
-def test_an_epoch_goes_on_with_the_same_drop_last(
+def test_an_epoch_is_resumed_with_the_same_drop_last_only(
     world: World, options: Any, dropped: bool
 ) -> None:
     dataset = world.dataset(cache=None)
     loader = loader_of(dataset, **options, drop_last=dropped)
-    given = flat(islice(loader, 5))
+    yielded = flat(islice(loader, 5))
     state = loader.state_dict()
     other = loader_of(dataset, **options, drop_last=not dropped)
     with pytest.raises(forebay.StateError, match=f"give drop_last={dropped}"):
         other.load_state_dict(state)
     again = loader_of(dataset, **options, drop_last=dropped)
     again.load_state_dict(state)
-    assert len(given) + len(flat(again)) == (192 if dropped else ITEMS)
+    assert len(yielded) + len(flat(again)) == (192 if dropped else ITEMS)
 
 
-def test_states_that_cannot_be_used_are_refused(world: World) -> None:
+def test_states_of_other_loaders_are_refused(world: World) -> None:
     dataset = world.dataset(cache=None)
     loader = loader_of(dataset, shuffle=True)
     next(iter(loader))
@@ -440,7 +443,7 @@ def test_states_that_cannot_be_used_are_refused(world: World) -> None:
     refuse("rank 0, this is rank 1", ranks[0].state_dict(), ranks[1])
     refuse("rank 1 of 2 is missing", ranks[0].state_dict())
     refuse("two states of rank 0", [ranks[0].state_dict()] * 2)
-    # Nothing has happened to the loader.
+    # The loader is not affected.
     assert len(list(loader)) == 13
     unordered = loader_of(dataset, shuffle=True, num_workers=1, in_order=False)
     with pytest.raises(forebay.StateError, match="in_order"):
@@ -460,15 +463,15 @@ def test_a_recording_is_replayed_bit_for_bit(slow_world: World) -> None:
     assert list(again) == first
     assert list(again) == first, "every epoch"
     epoch = iter(again)
-    given = list(islice(epoch, 4))
+    yielded = list(islice(epoch, 4))
     resumed = loader_of(dataset, order="replay", replay=recording)
     resumed.load_state_dict(through_torch(again.state_dict()))
-    assert [*given, *resumed] == first
-    assert again.recording() != recording, "that was a part of it"
+    assert [*yielded, *resumed] == first
+    assert again.recording() != recording, "it is of a part of the epoch"
     assert loader_of(dataset, order="replay", replay=again.recording()) is not None
 
 
-def test_recordings_that_cannot_be_replayed(world: World) -> None:
+def test_recordings_that_cannot_be_replayed_are_refused(world: World) -> None:
     dataset = world.dataset(cache=None)
     recorded = loader_of(dataset, shuffle=True)
     with pytest.raises(forebay.StateError, match="record an epoch first"):

@@ -1,4 +1,4 @@
-"""Samples of archives, from a digest with ``--layout tar`` to a dictionary."""
+"""``forebay.tar_sample``: samples of tar archives as dictionaries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from harness import World
 
 import forebay
-from forebay import _tar
+from forebay._data import tar
 
 SAMPLES = 23
 
@@ -21,7 +21,7 @@ def members(sample: int) -> dict[str, bytes]:
 
 
 def write(path: Path, directory: str, kind: int) -> None:
-    """An archive in one of the formats that tar tools write."""
+    """Write an archive in one of the formats of tar tools."""
     with tarfile.open(path, "w", format=kind) as archive:
         archive.addfile(tarfile.TarInfo("readme"))
         for sample in range(SAMPLES):
@@ -33,7 +33,7 @@ def write(path: Path, directory: str, kind: int) -> None:
 
 @pytest.mark.parametrize("directory", ["train", "d" * 60 + "/" + "e" * 70], ids=["short", "long"])
 @pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_samples_come_out_as_they_went_in(
+def test_samples_are_read_back_unchanged(
     world: World, tmp_path: Path, directory: str, kind: int
 ) -> None:
     shards = tmp_path / "shards"
@@ -50,5 +50,5 @@ def test_samples_come_out_as_they_went_in(
         assert sample == viewed == {"__key__": key, **members(at % SAMPLES)}
 
 
-def test_the_example_of_the_documentation() -> None:
-    assert doctest.testmod(_tar).failed == 0
+def test_the_example_of_the_docstring() -> None:
+    assert doctest.testmod(tar).failed == 0

@@ -1,4 +1,4 @@
-"""Whatever PyTorch's loader takes does what it does there."""
+"""``forebay.DataLoader`` honours the arguments of PyTorch's loader."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMES = ["substitute", "strict", "sequential"]
 
 
 @pytest.mark.parametrize("options", ORDERS, ids=NAMES)
-def test_batch_sizes(world: World, options: Any) -> None:
+def test_batch_sizes_are_checked(world: World, options: Any) -> None:
     dataset = world.dataset(cache=None)
     for size in (0, -3):
         with pytest.raises(ValueError, match=f"batch_size={size}; give 1 or more"):
@@ -37,7 +37,7 @@ def test_batch_sizes(world: World, options: Any) -> None:
     larger = forebay.DataLoader(dataset, batch_size=1000, collate_fn=list, **options)
     (batch,) = larger
     assert Counter(batch) == Counter(CONTENTS)
-    with pytest.warns(RuntimeWarning, match="leaves nothing: .* less than a batch of 1000"):
+    with pytest.warns(RuntimeWarning, match="leaves nothing: .* less than one batch of 1000"):
         none = forebay.DataLoader(dataset, batch_size=1000, drop_last=True, **options)
     assert list(none) == []
     assert len(none) == 0
@@ -45,18 +45,18 @@ def test_batch_sizes(world: World, options: Any) -> None:
 
 @pytest.mark.parametrize("options", ORDERS, ids=NAMES)
 @pytest.mark.parametrize("workers", [0, 2])
-def test_no_batches_at_all(world: World, options: Any, workers: int) -> None:
+def test_without_a_batch_size_items_are_yielded(world: World, options: Any, workers: int) -> None:
     dataset = world.dataset(cache=None)
     loader = forebay.DataLoader(dataset, batch_size=None, num_workers=workers, **options)
     epoch = iter(loader)
-    given = list(islice(epoch, 50))
+    yielded = list(islice(epoch, 50))
     state = loader.state_dict()
     rest = list(epoch)
-    assert Counter([*given, *rest]) == Counter(CONTENTS)
+    assert Counter([*yielded, *rest]) == Counter(CONTENTS)
     assert len(loader) == ITEMS
     again = forebay.DataLoader(dataset, batch_size=None, **options)
     again.load_state_dict(state)
-    assert Counter([*given, *again]) == Counter(CONTENTS)
+    assert Counter([*yielded, *again]) == Counter(CONTENTS)
 
 
 def tensor(item: bytes) -> torch.Tensor:
@@ -64,7 +64,7 @@ def tensor(item: bytes) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_prefetching_and_persistent_workers(world: World, context: str) -> None:
+def test_persistent_workers_with_a_prefetch_factor(world: World, context: str) -> None:
     loader = forebay.DataLoader(
         world.dataset(transform=tensor),
         batch_size=32,
@@ -76,7 +76,7 @@ def test_prefetching_and_persistent_workers(world: World, context: str) -> None:
     )
     for _ in range(2):
         assert int(sum(batch.sum() for batch in loader)) == BYTES
-    # An epoch that is left in the middle can be gone on with elsewhere.
+    # An unfinished epoch can be continued by another loader.
     left = list(islice(loader, 2))
     state = loader.state_dict()
     again = forebay.DataLoader(world.dataset(transform=tensor), batch_size=32, shuffle=True)
@@ -84,7 +84,7 @@ def test_prefetching_and_persistent_workers(world: World, context: str) -> None:
     assert int(sum(batch.sum() for batch in [*left, *again])) == BYTES
 
 
-def test_pinning_without_an_accelerator_is_pytorchs_affair(world: World) -> None:
+def test_pinning_without_an_accelerator_warns_as_pytorch_does(world: World) -> None:
     dataset = world.dataset(cache=None, transform=tensor)
     options: dict[str, Any] = {"batch_size": 32, "pin_memory": True, "num_workers": 1}
     with pytest.warns(UserWarning, match="pin_memory"):
@@ -92,9 +92,9 @@ def test_pinning_without_an_accelerator_is_pytorchs_affair(world: World) -> None
     assert int(sum(batch.sum() for batch in batches)) == BYTES
 
 
-def test_two_iterators_of_one_loader(world: World) -> None:
+def test_two_iterators_of_one_loader_are_independent(world: World) -> None:
     loader = forebay.DataLoader(world.dataset(cache=None), 16, shuffle=True, collate_fn=list)
-    next(iter(loader))  # a look, and no more
+    next(iter(loader))  # an iterator that is not continued
     seen = [Counter[bytes](), Counter[bytes]()]
     for batches in zip(loader, loader, strict=True):
         for items, batch in zip(seen, batches, strict=True):
@@ -113,7 +113,7 @@ def test_distributed_samplers_are_honoured(world: World) -> None:
         assert list(loader) == list(plain)
 
 
-def test_ranks_that_make_no_sense(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_ranks_are_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = world.dataset(cache=None)
     with pytest.raises(ValueError, match="rank 2 of 2"):
         forebay.DataLoader(dataset, shuffle=True, rank=2, world_size=2)
@@ -142,16 +142,16 @@ for epoch in range(2):
     for batch in loader:
         distributed.barrier()
         items += [hashlib.sha256(item).hexdigest() for item in batch]
-    everybody = [None, None]
-    distributed.all_gather_object(everybody, items)
+    both = [None, None]
+    distributed.all_gather_object(both, items)
     if rank == 0:
-        print("epoch", len(everybody[0]), len(everybody[1]), len(set(everybody[0] + everybody[1])))
+        print("epoch", len(both[0]), len(both[1]), len(set(both[0] + both[1])))
 distributed.destroy_process_group()
 """
 
 
 def test_torchrun_with_two_processes(world: World, tmp_path: Path) -> None:
-    """Promise 2, and all ranks are given equally many batches, or the barrier would hang."""
+    """Promise 2. All ranks get the same number of batches, or the barrier would hang."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.format(digest=str(world.digest), options=world.options))
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script)]
@@ -160,11 +160,11 @@ def test_torchrun_with_two_processes(world: World, tmp_path: Path) -> None:
     assert ran.stdout.count(f"epoch 102 102 {len(set(CONTENTS))}") == 2, ran.stdout
 
 
-@pytest.mark.parametrize("what", ["DataLoader", "Mixture", "Sampler", "wrap"])
-def test_the_examples_of_the_docstrings(world: World, what: str) -> None:
-    datasets = {name: world.dataset(cache=None) for name in ("dataset", "another")}
+@pytest.mark.parametrize("name", ["DataLoader", "Mixture", "Sampler", "wrap"])
+def test_the_examples_of_the_docstrings(world: World, name: str) -> None:
+    datasets = {variable: world.dataset(cache=None) for variable in ("dataset", "another")}
     names = {"forebay": forebay, "torch": torch, **datasets}
-    found = doctest.DocTestFinder(recurse=False).find(getattr(forebay, what), what, globs=names)
+    found = doctest.DocTestFinder(recurse=False).find(getattr(forebay, name), name, globs=names)
     runner = doctest.DocTestRunner()
     for test in found:
         runner.run(test)
@@ -172,26 +172,26 @@ def test_the_examples_of_the_docstrings(world: World, what: str) -> None:
     assert runner.tries > 0
 
 
-def test_what_a_loader_does_not_take_is_told_what_does(world: World) -> None:
+def test_a_loader_names_what_to_do_with_other_datasets(world: World) -> None:
     dataset: Any = world.dataset(cache=None)
     others: list[tuple[Any, str]] = [
         (torch.utils.data.Subset(dataset, [1, 2]), "SubsetRandomSampler"),
         (forebay.IterableDataset(dataset), "torch.utils.data.DataLoader"),
         ([1, 2, 3], "forebay.wrap"),
     ]
-    for other, instead in others:
-        with pytest.raises(TypeError, match=instead):
+    for other, remedy in others:
+        with pytest.raises(TypeError, match=remedy):
             forebay.DataLoader(other)
 
 
-def test_warnings_are_of_the_users_own_line(world: World, tmp_path: Path) -> None:
-    dataset = world.dataset(cache=tmp_path / "nobody.sock")
-    with pytest.warns(RuntimeWarning, match="nobody answers") as told:
+def test_warnings_point_at_the_users_line(world: World, tmp_path: Path) -> None:
+    dataset = world.dataset(cache=tmp_path / "missing.sock")
+    with pytest.warns(RuntimeWarning, match="it does not answer") as warned:
         dataset[3]
-    assert told[0].filename == __file__
+    assert warned[0].filename == __file__
 
 
-def test_a_state_beyond_the_end_of_ones_own_sampler_is_refused(world: World) -> None:
+def test_a_state_beyond_the_end_of_a_sampler_is_refused(world: World) -> None:
     dataset = world.dataset(cache=None)
     long, short = (forebay.DataLoader(dataset, 16, sampler=range(end)) for end in (200, 32))
     list(islice(long, 5))

@@ -1,4 +1,4 @@
-"""Promise 2, when workers are killed: PyTorch would end the epoch, forebay's loader goes on."""
+"""Killed workers: PyTorch would end the epoch, forebay's loader continues (promise 2)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from harness import CONTENTS, World
 from torch.utils import data
 
 import forebay
-from forebay import _workers
+from forebay._workers import pool
 
 FORK: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork"}
 SPAWN: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "spawn"}
 PERSISTENT = {"persistent_workers": True}
 
-#: Warnings are expected, one for each death.
+#: One warning per death is expected.
 pytestmark = pytest.mark.filterwarnings("ignore:DataLoader worker:RuntimeWarning")
 
 
@@ -42,9 +42,7 @@ def restarts(dataset: forebay.Dataset) -> int:
 
 
 def kill_workers(count: int) -> None:
-    """Kill some of this process's workers; that they have died is signalled here, outside of the
-    loader.
-    """
+    """Kill some of this process's workers, and wait for SIGCHLD here, outside of the loader."""
     for worker in multiprocessing.active_children()[:count]:
         assert worker.pid is not None
         harness.kill(worker.pid)
@@ -52,7 +50,7 @@ def kill_workers(count: int) -> None:
 
 
 def epoch_with_deaths(loader: forebay.DataLoader, deaths: dict[int, int]) -> list[list[bytes]]:
-    """Read an epoch, and kill so many workers after some of the batches."""
+    """Read an epoch, and kill ``deaths[number]`` workers after batch ``number``."""
     batches = []
     for number, batch in enumerate(loader):
         batches.append(batch)
@@ -73,14 +71,14 @@ def epoch_with_deaths(loader: forebay.DataLoader, deaths: dict[int, int]) -> lis
     ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())),
 )
 def test_killed_workers_change_nothing(world: World, order: Any, options: Any) -> None:
-    """Neither what comes, nor in which order, nor the random numbers that follow."""
+    """Items, order and later random numbers are the same."""
     undisturbed = options | FORK
-    # Whoever is spawned imports torch anew, which takes seconds.
+    # Spawned workers import torch again, which takes seconds.
     deaths = {2: 1, 6: 2} if undisturbed == options else {4: 1}
     rest: list[dict[int, int]] = [] if options == SPAWN else [{}]
     seen: list[Any] = []
     for workers, killed in ((undisturbed, {}), (options, deaths)):
-        # Without a node nothing is preferred, so that an order can be compared.
+        # Without a node no item is preferred, so that orders can be compared.
         dataset = world.dataset(cache=None)
         torch.manual_seed(5)
         loader = loader_of(dataset, 7, order=order, **workers)
@@ -92,12 +90,12 @@ def test_killed_workers_change_nothing(world: World, order: Any, options: Any) -
         assert Counter(item for batch in batches for item in batch) == Counter(CONTENTS)
 
 
-def test_every_item_once_from_a_node_whatever_is_resident(slow_world: World) -> None:
+def test_every_item_once_with_a_node(slow_world: World) -> None:
     dataset = slow_world.dataset()
     batches = epoch_with_deaths(loader_of(dataset, 1, **FORK), {1: 1, 4: 2, 8: 1, 12: 2})
     assert [len(batch) for batch in batches] == [16] * 12 + [11]
     assert Counter(item for batch in batches for item in batch) == Counter(CONTENTS)
-    # Nobody is missed after the last batch.
+    # Deaths after the last batch do not matter.
     assert restarts(dataset) == 3
 
 
@@ -108,13 +106,13 @@ def test_persistent_workers_that_die_between_epochs(world: World) -> None:
     for batches in epochs:
         assert Counter(item for batch in batches for item in batch) == Counter(CONTENTS)
     assert restarts(dataset) == 2
-    # An epoch that is left in the middle is not continued by the next.
+    # An unfinished epoch is not continued by the next.
     next(iter(loader))
     assert len(list(loader)) == 13
 
 
-class Dies:
-    """Kills the worker that reads one of the items, the first times."""
+class KillsWorker:
+    """A transform that kills the worker that reads one of the items, the first ``times``."""
 
     def __init__(self, directory: Path, victim: bytes, times: int) -> None:
         self.directory, self.victim, self.times = directory, victim, times
@@ -129,10 +127,10 @@ class Dies:
 
 
 @pytest.mark.parametrize("options", [{}, PERSISTENT, {"in_order": False}], ids=str)
-def test_a_worker_that_dies_while_it_is_waited_for(
+def test_a_worker_dies_while_its_batch_is_awaited(
     world: World, tmp_path: Path, options: Any
 ) -> None:
-    transform = Dies(tmp_path / "deaths", CONTENTS[99], times=2)
+    transform = KillsWorker(tmp_path / "deaths", CONTENTS[99], times=2)
     dataset = world.dataset(cache=None, transform=transform)
     loader = loader_of(dataset, 1, **FORK, **options)
     with pytest.warns(RuntimeWarning, match="new workers read its batches again"):
@@ -141,20 +139,22 @@ def test_a_worker_that_dies_while_it_is_waited_for(
     assert restarts(dataset) == 2
 
 
-def test_an_item_that_kills_every_worker_is_given_up(world: World, tmp_path: Path) -> None:
-    dataset = world.dataset(cache=None, transform=Dies(tmp_path / "deaths", CONTENTS[99], 1000))
+def test_an_item_that_kills_every_worker_is_an_error(world: World, tmp_path: Path) -> None:
+    dataset = world.dataset(
+        cache=None, transform=KillsWorker(tmp_path / "deaths", CONTENTS[99], 1000)
+    )
     loader = loader_of(dataset, 1, shuffle=False, batch_size=20, **FORK)
     epoch = iter(loader)
     assert [next(epoch) for _ in range(4)] == [CONTENTS[at : at + 20] for at in range(0, 80, 20)]
     with pytest.raises(forebay.WorkerError, match=r"4 workers.*items 80, 81,.* 95 and 4 more;"):
         next(epoch)
-    assert issubclass(forebay.WorkerError, RuntimeError), "as PyTorch's own"
-    # The first may have died before the batches in front of it had come, each of which counts anew.
-    assert _workers.DEATHS_MAX <= restarts(dataset) <= _workers.DEATHS_MAX + 4
+    assert issubclass(forebay.WorkerError, RuntimeError), "as PyTorch's error"
+    # Earlier batches may arrive after the first deaths; each resets the count.
+    assert pool.DEATHS_MAX <= restarts(dataset) <= pool.DEATHS_MAX + 4
 
 
 def as_tensors(item: bytes) -> list[torch.Tensor]:
-    """Of several kinds, small and large."""
+    """Tensors of several kinds, small and large."""
     length = torch.tensor([len(item), 1, 2])
     return [length, torch.ones(2, 3).t(), torch.ones(2, requires_grad=True), torch.zeros(5000)]
 
@@ -162,7 +162,7 @@ def as_tensors(item: bytes) -> list[torch.Tensor]:
 def test_killed_workers_leave_no_directories(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PyTorch's workers have one each, for the sockets through which they share tensors."""
+    """PyTorch's workers create one each, for the sockets through which they share tensors."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     dataset = world.dataset(cache=None, transform=as_tensors)
     batches: list[list[Any]] = epoch_with_deaths(loader_of(dataset, 1, **FORK), {2: 1, 6: 2})
@@ -177,35 +177,35 @@ def kill_all(pids: list[int]) -> None:
         harness.kill(pid)
 
 
-class Counting:
-    """Notes every item that was read in a file."""
+class CountingTransform:
+    """Counts the items that were read, in a file."""
 
-    def __init__(self, notes: Path) -> None:
-        self.notes = notes
-        notes.touch()
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.touch()
 
     def __call__(self, item: bytes) -> bytes:
-        with self.notes.open("ab") as notes:
-            notes.write(b".")
+        with self.path.open("ab") as file:
+            file.write(b".")
         return item
 
 
-def test_half_a_message_is_not_waited_for(world: World, tmp_path: Path) -> None:
-    """A batch is longer than a pipe: workers that stop before it is read have sent half of one."""
-    counting = Counting(tmp_path / "notes")
+def test_half_a_message_of_a_dead_worker_is_not_awaited(world: World, tmp_path: Path) -> None:
+    """A batch is larger than a pipe, so workers that are stopped have sent half of one."""
+    counting = CountingTransform(tmp_path / "count")
     dataset = world.dataset(cache=None, transform=counting)
     epoch = iter(loader_of(dataset, 1, batch_size=40, **FORK))
     batches = [next(epoch)]
-    # All that is handed out at a time has been read; the pipe is full.
-    harness.wait_until(lambda: counting.notes.stat().st_size == 5 * 40)
+    # Workers have read all their batches; the pipe is full.
+    harness.wait_until(lambda: counting.path.stat().st_size == 5 * 40)
     workers = [worker.pid or 0 for worker in multiprocessing.active_children()]
     for pid in workers:
         os.kill(pid, signal.SIGSTOP)
-    # By then this process most likely reads the pipe; if not, less is tested.
-    killing = threading.Timer(1.0, kill_all, [workers])
-    killing.start()
+    # This process most likely reads the pipe by then; if not, less is tested.
+    timer = threading.Timer(1.0, kill_all, [workers])
+    timer.start()
     batches += epoch
-    killing.join()
+    timer.join()
     assert Counter(item for batch in batches for item in batch) == Counter(CONTENTS)
     assert restarts(dataset) == 1
 
@@ -216,7 +216,7 @@ def fails(item: bytes) -> bytes:
     return item
 
 
-def test_an_error_of_a_transform_is_no_death(world: World) -> None:
+def test_an_error_of_a_transform_does_not_restart_workers(world: World) -> None:
     dataset = world.dataset(cache=None, transform=fails)
     epoch = iter(loader_of(dataset, 1, shuffle=False, batch_size=50, **FORK))
     assert next(epoch) == CONTENTS[:50]
@@ -226,16 +226,16 @@ def test_an_error_of_a_transform_is_no_death(world: World) -> None:
     assert restarts(dataset) == 0
 
 
-def collects(item: bytes) -> bytes:
+def collects_garbage(item: bytes) -> bytes:
     if item in (CONTENTS[0], CONTENTS[50]):
         gc.collect()
     return item
 
 
-def test_what_a_fork_has_copied_it_does_not_end(
+def test_a_forked_copy_of_an_iterator_does_not_end_its_workers(
     world: World, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """An epoch that failed stays in a cycle with its traceback; others fork before it is found."""
+    """A failed epoch is in a cycle with its traceback; workers fork before it is collected."""
     gc.disable()
     try:
         failed = iter(loader_of(world.dataset(cache=None, transform=fails), 1, **FORK))
@@ -245,7 +245,7 @@ def test_what_a_fork_has_copied_it_does_not_end(
         cycle.append(cycle)
         workers = multiprocessing.active_children()
         del failed, cycle
-        dataset = world.dataset(cache=None, transform=collects)
+        dataset = world.dataset(cache=None, transform=collects_garbage)
         others = loader_of(dataset, 1, shuffle=False, batch_size=50, **FORK)
         assert len(list(others)) == 5
         assert all(worker.is_alive() for worker in workers)
@@ -256,8 +256,8 @@ def test_what_a_fork_has_copied_it_does_not_end(
     assert "Exception ignored" not in capfd.readouterr().err
 
 
-def test_with_pinned_memory(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes need no pinning, so the thread that would pin them runs without an accelerator."""
+def test_killed_workers_with_pinned_memory(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes are not pinned, so the pinning thread runs without an accelerator."""
     answers: dict[str, Callable[..., Any]] = {
         "is_available": lambda: True,
         "current_accelerator": lambda: None,
@@ -273,11 +273,11 @@ def test_with_pinned_memory(world: World, monkeypatch: pytest.MonkeyPatch) -> No
     assert restarts(dataset) == 2
 
 
-def test_a_pytorch_that_has_changed_is_used_as_it_is(
+def test_an_unsupported_pytorch_is_used_unchanged(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert _workers.SUPPORTED, "of the PyTorch that is tested, the names are known"
-    monkeypatch.setattr(_workers, "SUPPORTED", False)
+    assert pool.SUPPORTED, "the tested PyTorch is supported"
+    monkeypatch.setattr(pool, "SUPPORTED", False)
     loader = loader_of(world.dataset(cache=None), 1, **FORK)
     epoch = iter(loader)
     assert type(epoch._inner) is data.dataloader._MultiProcessingDataLoaderIter

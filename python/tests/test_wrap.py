@@ -1,4 +1,4 @@
-"""Any dataset, cached: how often the user's code is asked, and that what comes is what it gave."""
+"""``forebay.wrap``: how often the wrapped dataset is read, and that its items are unchanged."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from harness import CONTENTS, ITEMS
 from torch.utils import data
 
 import forebay
-from forebay._native import Catalogue, Picks
-from forebay._node import ensure_node
-from forebay._packing import hashed, pack, unpack
-from forebay._processes import binary
-from forebay._tally import Tally
-from forebay._wrap import Wrapped
+from forebay._data.serialization import hash_key, pack, unpack
+from forebay._data.wrap import Wrapped
+from forebay._native import BlobsByAddress, Catalogue
+from forebay._runtime.node import ensure_node
+from forebay._runtime.processes import binary
+from forebay._runtime.shared_counters import SharedCounters
 
 FORK: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork"}
 
 
-class Slow:
-    """A dataset that notes whenever it is read, in all processes."""
+class RecordingDataset:
+    """A dataset that records its reads, of all processes, in a file."""
 
     def __init__(self, log: Path, items: list[Any] | None = None, seconds: float = 0.0) -> None:
         self.log, self.seconds = log, seconds
@@ -53,14 +53,14 @@ class Slow:
         return self.items[index]
 
     def reads(self) -> Counter[int]:
-        """How often each item was read since this was last asked."""
+        """Number of reads of each item since the last call."""
         reads = Counter(map(int, self.log.read_text().split()))
         self.log.write_text("")
         return reads
 
 
-class Database(Slow):
-    """One that is asked for many rows at once."""
+class Database(RecordingDataset):
+    """A dataset with ``__getitems__``."""
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
         return [self[index] for index in indices]
@@ -71,11 +71,11 @@ NEVER = Counter[int]()
 
 
 @pytest.fixture
-def slow(tmp_path: Path) -> Slow:
-    return Slow(tmp_path / "reads")
+def recorded(tmp_path: Path) -> RecordingDataset:
+    return RecordingDataset(tmp_path / "reads")
 
 
-def in_order(loader: Iterable[Any]) -> list[Any]:
+def sorted_items(loader: Iterable[Any]) -> list[Any]:
     return sorted(item for batch in loader for item in batch)
 
 
@@ -83,12 +83,12 @@ def torch_loader(dataset: Wrapped, **options: Any) -> Iterable[Any]:
     return data.DataLoader(dataset, collate_fn=list, **options)  # type: ignore[arg-type]
 
 
-def our_loader(dataset: Wrapped, **options: Any) -> Iterable[Any]:
+def forebay_loader(dataset: Wrapped, **options: Any) -> Iterable[Any]:
     return forebay.DataLoader(dataset, collate_fn=list, **options)
 
 
 def in_processes(count: int, act: Callable[[int], None]) -> None:
-    """Do something in several forked processes at once; all of them have to succeed."""
+    """Call ``act`` in several forked processes at once; all must succeed."""
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=act, args=(number,)) for number in range(count)]
     for process in processes:
@@ -103,17 +103,17 @@ def claims_held(dataset: Wrapped) -> int:
     return held
 
 
-def test_items_are_read_like_those_of_a_list(slow: Slow) -> None:
-    dataset = forebay.wrap(slow, name="list")
+def test_items_are_indexed_like_a_list(recorded: RecordingDataset) -> None:
+    dataset = forebay.wrap(recorded, name="list")
     assert len(dataset) == ITEMS
     for _ in range(2):
         assert dataset[0] == CONTENTS[0]
         assert dataset[-1] == CONTENTS[-1]
         assert dataset[7] == b""
         assert dataset.__getitems__([5, 5, -2, 0]) == [CONTENTS[at] for at in (5, 5, -2, 0)]
-    assert slow.reads() == Counter([0, ITEMS - 1, 7, 5, ITEMS - 2])
+    assert recorded.reads() == Counter([0, ITEMS - 1, 7, 5, ITEMS - 2])
     assert list(dataset) == CONTENTS
-    assert slow.reads() == ONCE - Counter([0, ITEMS - 1, 7, 5, ITEMS - 2])
+    assert recorded.reads() == ONCE - Counter([0, ITEMS - 1, 7, 5, ITEMS - 2])
     for outside in (ITEMS, -ITEMS - 1):
         with pytest.raises(IndexError, match="of 203"):
             dataset[outside]
@@ -121,28 +121,28 @@ def test_items_are_read_like_those_of_a_list(slow: Slow) -> None:
         dataset["0"]  # type: ignore[index]
     counted = dataset.stats()
     assert counted["items"] == counted["hits"] + counted["read"]
-    assert counted["read"] == counted["first_sights"] == ITEMS
+    assert counted["read"] == counted["first_reads"] == ITEMS
 
 
-@pytest.mark.parametrize("make", [torch_loader, our_loader])
+@pytest.mark.parametrize("make", [torch_loader, forebay_loader])
 @pytest.mark.parametrize("workers", [{}, FORK], ids=["alone", "fork"])
-@pytest.mark.parametrize("kind", [Slow, Database])
+@pytest.mark.parametrize("kind", [RecordingDataset, Database])
 def test_the_second_epoch_reads_nothing(
-    tmp_path: Path, make: Any, workers: Any, kind: type[Slow]
+    tmp_path: Path, make: Any, workers: Any, kind: type[RecordingDataset]
 ) -> None:
-    """Promise 3: what is resident is not read again."""
+    """Promise 3: resident items are not read again."""
     inner = kind(tmp_path / "reads")
     dataset = forebay.wrap(inner, name="epochs")
     loader = make(dataset, batch_size=16, shuffle=True, **workers)
-    assert in_order(loader) == sorted(CONTENTS)
+    assert sorted_items(loader) == sorted(CONTENTS)
     assert inner.reads() == ONCE
-    assert in_order(loader) == sorted(CONTENTS)
+    assert sorted_items(loader) == sorted(CONTENTS)
     assert inner.reads() == NEVER
     counted = dataset.stats()
     assert (counted["items"], counted["hits"], counted["fallbacks"]) == (2 * ITEMS, ITEMS, 0)
-    # Another job, later.
+    # A later job.
     again = forebay.wrap(inner, name="epochs")
-    assert in_order(make(again, batch_size=50, **workers)) == sorted(CONTENTS)
+    assert sorted_items(make(again, batch_size=50, **workers)) == sorted(CONTENTS)
     assert inner.reads() == NEVER
     assert claims_held(again) == 0
 
@@ -151,43 +151,44 @@ def by_content(index: int) -> tuple[str, int, bytes]:
     return "item", index, CONTENTS[index][:20]
 
 
-def test_spawned_workers(slow: Slow) -> None:
-    # One is enough: it imports torch anew, which takes seconds.
+def test_spawned_workers(recorded: RecordingDataset) -> None:
+    # One worker: each imports torch again, which takes seconds.
     options: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": "spawn"}
-    dataset = forebay.wrap(slow, by_content)
+    dataset = forebay.wrap(recorded, by_content)
     loader = forebay.DataLoader(dataset, 16, True, collate_fn=list, **options)
-    assert in_order(loader) == sorted(CONTENTS)
-    assert slow.reads() == ONCE
-    assert dataset.stats()["items"] == ITEMS, "those of the worker"
+    assert sorted_items(loader) == sorted(CONTENTS)
+    assert recorded.reads() == ONCE
+    assert dataset.stats()["items"] == ITEMS, "counted in the worker"
     loader = forebay.DataLoader(dataset, 16, True, order="substitute", collate_fn=list, **options)
-    assert in_order(loader) == sorted(CONTENTS)
-    assert sum(slow.reads().values()) == loader.stats()["probes"] * 16
+    assert sorted_items(loader) == sorted(CONTENTS)
+    assert sum(recorded.reads().values()) == loader.stats()["probes"] * 16
 
 
 @pytest.mark.parametrize("jobs", [2, 4])
 def test_several_jobs_read_each_item_once_even_in_the_first_epoch(
     tmp_path: Path, jobs: int
 ) -> None:
-    """Promise 3: what somebody is reading is waited for."""
-    slow, place = Slow(tmp_path / "reads", CONTENTS[8:68], seconds=0.005), tmp_path / "node"
+    """Promise 3: a job waits for an item that another one is reading."""
+    recorded = RecordingDataset(tmp_path / "reads", CONTENTS[8:68], seconds=0.005)
+    directory = tmp_path / "node"
 
     def job(number: int) -> None:
-        dataset = forebay.wrap(slow, name="jobs", cache=place / "node.sock")
-        # The same order at the same time is the worst that can be.
+        dataset = forebay.wrap(recorded, name="jobs", cache=directory / "node.sock")
+        # The same order at the same time is the worst case.
         for _ in range(2):
-            assert in_order(our_loader(dataset, batch_size=16)) == sorted(CONTENTS[8:68])
+            assert sorted_items(forebay_loader(dataset, batch_size=16)) == sorted(CONTENTS[8:68])
         counted = dataset.stats()
         assert counted["items"] == counted["hits"] + counted["read"] == 120
         assert counted["fallbacks"] == counted["changed"] == 0
 
-    # And once more if the node has lost everything, though all is known.
+    # The second time the node is empty, but the catalogue has all items.
     for _ in range(2):
-        with harness.node(place):
+        with harness.node(directory):
             in_processes(jobs, job)
-            assert slow.reads() == Counter(range(60))
-            dataset = forebay.wrap(slow, name="jobs", cache=place / "node.sock")
+            assert recorded.reads() == Counter(range(60))
+            dataset = forebay.wrap(recorded, name="jobs", cache=directory / "node.sock")
             assert claims_held(dataset) == 0
-        shutil.rmtree(place / "blobs")
+        shutil.rmtree(directory / "blobs")
 
 
 ITEMS_OF_ALL_KINDS: list[Any] = [
@@ -211,8 +212,9 @@ def is_same(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):
-        alike = (one.dtype, one.shape, one.requires_grad)
-        return alike == (other.dtype, other.shape, other.requires_grad) and torch.equal(one, other)
+        attributes = (one.dtype, one.shape, one.requires_grad)
+        others = (other.dtype, other.shape, other.requires_grad)
+        return attributes == others and torch.equal(one, other)
     if isinstance(one, np.ndarray):
         return one.dtype == other.dtype and np.array_equal(one, other)
     if isinstance(one, tuple):
@@ -222,127 +224,129 @@ def is_same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def test_items_of_all_kinds_come_back_as_they_were(tmp_path: Path) -> None:
-    slow = Slow(tmp_path / "reads", ITEMS_OF_ALL_KINDS)
-    dataset = forebay.wrap(slow, name="kinds")
-    count = len(slow)
+def test_items_of_all_kinds_are_cached_unchanged(tmp_path: Path) -> None:
+    recorded = RecordingDataset(tmp_path / "reads", ITEMS_OF_ALL_KINDS)
+    dataset = forebay.wrap(recorded, name="kinds")
+    count = len(recorded)
     for _ in range(2):
         found = dataset.__getitems__(range(count))
         assert all(map(is_same, found, ITEMS_OF_ALL_KINDS))
-    assert slow.reads() == Counter(range(count))
+    assert recorded.reads() == Counter(range(count))
     one, other = dataset.__getitems__([5, 5])
-    assert one is not other, "whoever changes an item changes its own"
+    assert one is not other, "a change of one does not affect the other"
 
 
-def test_the_same_tensors_are_the_same_bytes_wherever_they_lie() -> None:
+def test_equal_tensors_are_pickled_to_equal_bytes() -> None:
     plain = ITEMS_OF_ALL_KINDS[:-1]
     packed = [pack(item) for item in plain]
     assert packed == [pack(pickle.loads(pickle.dumps(item))) for item in plain]
     assert all(is_same(unpack(*one), item) for one, item in zip(packed, plain, strict=True))
 
 
-def test_a_transform_sees_every_item_anew(slow: Slow) -> None:
-    dataset = forebay.wrap(slow, name="transform", transform=len)
+def test_a_transform_runs_on_every_read(recorded: RecordingDataset) -> None:
+    dataset = forebay.wrap(recorded, name="transform", transform=len)
     assert [dataset[3] for _ in range(2)] == [len(CONTENTS[3])] * 2
-    assert slow.reads() == Counter([3])
+    assert recorded.reads() == Counter([3])
 
 
 def test_an_item_longer_than_a_frame(tmp_path: Path) -> None:
     large = os.urandom(35 << 20)
-    slow = Slow(tmp_path / "reads", [b"short", large])
-    dataset = forebay.wrap(slow, name="large")
+    recorded = RecordingDataset(tmp_path / "reads", [b"short", large])
+    dataset = forebay.wrap(recorded, name="large")
     for _ in range(2):
         assert dataset.__getitems__([0, 1]) == [b"short", large]
-    assert slow.reads() == Counter([0, 1])
+    assert recorded.reads() == Counter([0, 1])
 
 
-def test_names_and_keys_say_what_an_item_is(slow: Slow, tmp_path: Path) -> None:
-    other = Slow(tmp_path / "others", CONTENTS[::-1])
-    assert forebay.wrap(slow, name="one")[3] == CONTENTS[3]
-    assert forebay.wrap(other, name="other")[3] == CONTENTS[-4], "another name, another item"
+def test_names_and_keys_identify_items(recorded: RecordingDataset, tmp_path: Path) -> None:
+    other = RecordingDataset(tmp_path / "others", CONTENTS[::-1])
+    assert forebay.wrap(recorded, name="one")[3] == CONTENTS[3]
+    assert forebay.wrap(other, name="other")[3] == CONTENTS[-4], "an unrelated key"
     # The same keys at other indices are the same items.
-    forward = forebay.wrap(slow, lambda index: f"item {index}", name="both")
+    forward = forebay.wrap(recorded, lambda index: f"item {index}", name="both")
     backward = forebay.wrap(other, lambda index: f"item {ITEMS - 1 - index}", name="both")
     assert list(forward) == CONTENTS
     other.reads()
     assert list(backward) == CONTENTS[::-1]
     assert other.reads() == NEVER
     with pytest.raises(ValueError, match=r"give key=\.\.\., a function"):
-        forebay.wrap(slow)
+        forebay.wrap(recorded)
     with pytest.raises(TypeError, match="map-style dataset"):
         forebay.wrap(iter([1, 2]), name="x")
-    with pytest.raises(TypeError, match="a function of an item's index"):
-        forebay.wrap(slow, "path")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="give a function of an item's index"):
+        forebay.wrap(recorded, "path")  # type: ignore[arg-type]
 
 
-def test_two_items_with_one_key_are_an_error_and_never_mixed_up(slow: Slow) -> None:
-    dataset = forebay.wrap(slow, lambda index: index // 2, name="pairs")
+def test_two_items_with_one_key_are_an_error(recorded: RecordingDataset) -> None:
+    dataset = forebay.wrap(recorded, lambda index: index // 2, name="pairs")
     assert dataset[4] == CONTENTS[4]
     assert dataset[4] == CONTENTS[4]
     with pytest.raises(ValueError, match="items 4 and 5 have the same key 2"):
         dataset[5]
-    # Whoever comes later is told as well.
-    again = forebay.wrap(slow, lambda index: index // 2, name="pairs")
+    # A later job gets the error, too.
+    again = forebay.wrap(recorded, lambda index: index // 2, name="pairs")
     with pytest.raises(ValueError, match="items 4 and 5 have the same key 2"):
         again.__getitems__([1, 5])
-    apart = forebay.wrap(slow, lambda index: index, name="apart")
-    apart.learn()
-    apart._items.key = lambda index: min(index, ITEMS - 2)
+    distinct = forebay.wrap(recorded, lambda index: index, name="distinct")
+    distinct.index()
+    distinct._items.key = lambda index: min(index, ITEMS - 2)
     with pytest.raises(ValueError, match="items 201 and 202 have the same key 201"):
-        forebay.DataLoader(apart, shuffle=True, order="substitute")
+        forebay.DataLoader(distinct, shuffle=True, order="substitute")
 
 
-@pytest.mark.parametrize("kind", [Slow, Database])
-def test_items_with_one_key_that_come_together_are_no_less_an_error(
-    tmp_path: Path, kind: type[Slow]
+@pytest.mark.parametrize("kind", [RecordingDataset, Database])
+def test_two_items_with_one_key_in_one_batch_are_an_error(
+    tmp_path: Path, kind: type[RecordingDataset]
 ) -> None:
-    """Promise 1: never wrong bytes, in the first epoch as well."""
+    """Promise 1: never wrong bytes, also in the first epoch."""
     pairs = forebay.wrap(kind(tmp_path / "reads"), lambda index: index // 2, name="pairs")
     with pytest.raises(ValueError, match="have the same key"):
-        in_order(our_loader(pairs, batch_size=4))
+        sorted_items(forebay_loader(pairs, batch_size=4))
     with pytest.raises(ValueError, match="have the same key"):
-        pairs.learn()
+        pairs.index()
     assert claims_held(pairs) == 0
 
 
-def test_items_with_one_key_that_two_processes_meet_at_once_are_not_mixed_up(
+def test_two_items_with_one_key_in_two_processes_are_an_error(
     tmp_path: Path,
 ) -> None:
-    """Promise 1: who waits for another's item of the same key is not given it."""
-    slow = Slow(tmp_path / "reads", seconds=0.5)
-    dataset = forebay.wrap(slow, lambda index: 0, name="all alike")
-    told = tmp_path / "told"
+    """Promise 1: a process that waits for the other item of its key does not get it."""
+    recorded = RecordingDataset(tmp_path / "reads", seconds=0.5)
+    dataset = forebay.wrap(recorded, lambda index: 0, name="one key")
+    errors = tmp_path / "errors"
 
     def read(item: int) -> None:
         try:
             assert dataset[item] == CONTENTS[item]
         except ValueError as problem:
-            with told.open("a") as file:
+            with errors.open("a") as file:
                 file.write(f"{problem}\n")
 
     in_processes(2, read)
-    assert told.read_text().count("have the same key 0") == 1
+    assert errors.read_text().count("have the same key 0") == 1
     assert claims_held(dataset) == 0
 
 
 @pytest.mark.parametrize("key", [None, [1], {"a": 1}, object(), (1, [2]), np.arange(2)])
-def test_what_is_no_key_is_named(slow: Slow, key: Any) -> None:
-    dataset = forebay.wrap(slow, lambda index: key, name="bad keys")
-    with pytest.raises(TypeError, match="does not tell what an item is: give a str, bytes, int"):
+def test_invalid_keys_are_refused(recorded: RecordingDataset, key: Any) -> None:
+    dataset = forebay.wrap(recorded, lambda index: key, name="bad keys")
+    with pytest.raises(TypeError, match="does not identify an item; give a str, bytes, int"):
         dataset[0]
-    assert slow.reads() == NEVER
+    assert recorded.reads() == NEVER
 
 
-def test_no_two_keys_are_hashed_alike() -> None:
+def test_different_keys_have_different_hashes() -> None:
     keys: list[Any] = ["1", b"1", 1, True, 1.0, (1,), ((1,),), (1, 1), ("1", 1), (1, "1"), ()]
     keys += ["", b"", 0, False, 0.0, -0.0, (None,), ("", ""), ("a", "b"), ("ab",), "\udc80", -1]
     keys += [10**30, "ab", ("a", ("b", "c")), (("a", "b"), "c"), ("a", "b", "c"), float("inf")]
-    assert len({hashed(key) for key in keys}) == len(keys)
-    assert hashed(np.int64(5)) == hashed(5)
-    assert hashed(("x", 7)).hex().startswith("f17049f0d350db86"), "it is the same for ever"
+    assert len({hash_key(key) for key in keys}) == len(keys)
+    assert hash_key(np.int64(5)) == hash_key(5)
+    assert hash_key(("x", 7)).hex().startswith("f17049f0d350db86"), "catalogues have it"
 
 
-def test_what_the_users_code_raises_is_the_users(tmp_path: Path, slow: Slow) -> None:
+def test_exceptions_of_the_users_code_are_raised(
+    tmp_path: Path, recorded: RecordingDataset
+) -> None:
     class Broken(LookupError):
         pass
 
@@ -351,7 +355,7 @@ def test_what_the_users_code_raises_is_the_users(tmp_path: Path, slow: Slow) -> 
             raise Broken("no such row")
         return index
 
-    dataset = forebay.wrap(slow, key, name="broken key")
+    dataset = forebay.wrap(recorded, key, name="broken key")
     with pytest.raises(Broken, match="no such row"):
         dataset.__getitems__([1, 2, 3])
 
@@ -365,10 +369,10 @@ def test_what_the_users_code_raises_is_the_users(tmp_path: Path, slow: Slow) -> 
     for _ in range(2):
         with pytest.raises(Broken, match="no such row"):
             failing.__getitems__([1, 2, 3])
-        assert claims_held(failing) == 0, "nobody has to wait for what was claimed"
+        assert claims_held(failing) == 0, "claims were released"
     assert failing.__getitems__([1, 2]) == CONTENTS[1:3]
 
-    class Short(Slow):
+    class Short(RecordingDataset):
         def __getitems__(self, indices: list[int]) -> list[Any]:
             return [self[index] for index in indices[1:]]
 
@@ -378,136 +382,137 @@ def test_what_the_users_code_raises_is_the_users(tmp_path: Path, slow: Slow) -> 
     assert claims_held(short) == 0
 
 
-class Stubborn:
-    """Something that cannot be pickled."""
+class Unpicklable:
+    """An object that cannot be pickled."""
 
     def __reduce__(self) -> Any:
-        raise TypeError("I stay here")
+        raise TypeError("not picklable")
 
 
-class Moody:
-    """Something that cannot be unpickled, if the environment says so."""
+class FailsToUnpickle:
+    """An object that cannot be unpickled if an environment variable is set."""
 
     def __reduce__(self) -> Any:
-        return _moody, ()
+        return _fails_to_unpickle, ()
 
 
-def _moody() -> Moody:
-    if "FOREBAY_TEST_MOODY" in os.environ:
-        raise RuntimeError("not today")
-    return Moody()
+def _fails_to_unpickle() -> FailsToUnpickle:
+    if "FOREBAY_TEST_UNPICKLE_FAILS" in os.environ:
+        raise RuntimeError("cannot unpickle")
+    return FailsToUnpickle()
 
 
-def test_what_cannot_be_pickled_is_read_every_time(
+def test_items_that_cannot_be_pickled_are_read_every_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow = Slow(tmp_path / "reads", [b"plain", Stubborn()])
-    dataset = forebay.wrap(slow, name="stubborn")
-    with pytest.warns(RuntimeWarning, match=r"item 1 cannot be pickled.*I stay here"):
-        assert isinstance(dataset[1], Stubborn)
+    recorded = RecordingDataset(tmp_path / "reads", [b"plain", Unpicklable()])
+    dataset = forebay.wrap(recorded, name="unpicklable")
+    with pytest.warns(RuntimeWarning, match=r"item 1 cannot be pickled.*not picklable"):
+        assert isinstance(dataset[1], Unpicklable)
     assert dataset[0] == b"plain"
-    assert isinstance(dataset.__getitems__([0, 1])[1], Stubborn)
-    assert slow.reads() == Counter([1, 1, 0])
-    moody = forebay.wrap(Slow(tmp_path / "moody", [Moody()]), name="moody")
-    assert isinstance(moody[0], Moody)
-    assert isinstance(moody[0], Moody)
-    monkeypatch.setenv("FOREBAY_TEST_MOODY", "1")
-    with pytest.warns(RuntimeWarning, match=r"item 0 cannot be unpickled.*not today"):
-        assert isinstance(moody[0], Moody)
-    assert moody.dataset.reads() == Counter([0, 0])
+    assert isinstance(dataset.__getitems__([0, 1])[1], Unpicklable)
+    assert recorded.reads() == Counter([1, 1, 0])
+    inner = RecordingDataset(tmp_path / "fails", [FailsToUnpickle()])
+    fails = forebay.wrap(inner, name="fails to unpickle")
+    assert isinstance(fails[0], FailsToUnpickle)
+    assert isinstance(fails[0], FailsToUnpickle)
+    monkeypatch.setenv("FOREBAY_TEST_UNPICKLE_FAILS", "1")
+    with pytest.warns(RuntimeWarning, match=r"item 0 cannot be unpickled.*cannot unpickle"):
+        assert isinstance(fails[0], FailsToUnpickle)
+    assert inner.reads() == Counter([0, 0])
 
 
-def test_content_that_changes_under_its_key_is_given_and_counted(tmp_path: Path) -> None:
+def test_changed_content_of_a_key_is_returned_and_counted(tmp_path: Path) -> None:
     """Promise 1: never wrong bytes."""
-    slow = Slow(tmp_path / "reads", [b"old", b"as it was"])
-    place = tmp_path / "node"
-    with harness.node(place):
-        dataset = forebay.wrap(slow, name="changing", cache=place / "node.sock")
-        assert dataset.__getitems__([0, 1]) == [b"old", b"as it was"]
-        slow.items = [b"new", b"as it was"]
-        assert dataset[0] == b"old", "the same key says that it is the same"
-    shutil.rmtree(place / "blobs")
-    with harness.node(place):
-        dataset = forebay.wrap(slow, name="changing", cache=place / "node.sock")
+    recorded = RecordingDataset(tmp_path / "reads", [b"old", b"unchanged"])
+    directory = tmp_path / "node"
+    with harness.node(directory):
+        dataset = forebay.wrap(recorded, name="changing", cache=directory / "node.sock")
+        assert dataset.__getitems__([0, 1]) == [b"old", b"unchanged"]
+        recorded.items = [b"new", b"unchanged"]
+        assert dataset[0] == b"old", "the same key stands for the same content"
+    shutil.rmtree(directory / "blobs")
+    with harness.node(directory):
+        dataset = forebay.wrap(recorded, name="changing", cache=directory / "node.sock")
         for _ in range(2):
-            assert dataset.__getitems__([0, 1]) == [b"new", b"as it was"]
+            assert dataset.__getitems__([0, 1]) == [b"new", b"unchanged"]
         counted = dataset.stats()
-        assert (counted["changed"], counted["first_sights"]) == (1, 0)
+        assert (counted["changed"], counted["first_reads"]) == (1, 0)
         assert (counted["read"], counted["hits"]) == (2, 2)
         assert claims_held(dataset) == 0
 
 
-def test_what_is_never_pickled_alike_is_right_all_the_same(tmp_path: Path) -> None:
-    class Wavering(Slow):
+def test_items_with_unstable_pickles_are_correct(tmp_path: Path) -> None:
+    class Unstable(RecordingDataset):
         def __getitem__(self, index: int) -> Any:
             return super().__getitem__(index), os.urandom(8)
 
-    place, slow = tmp_path / "node", Wavering(tmp_path / "reads")
+    directory, recorded = tmp_path / "node", Unstable(tmp_path / "reads")
     for _ in range(3):
-        with harness.node(place):
-            dataset = forebay.wrap(slow, name="wavering", cache=place / "node.sock")
+        with harness.node(directory):
+            dataset = forebay.wrap(recorded, name="unstable", cache=directory / "node.sock")
             found = [dataset.__getitems__(range(20)) for _ in range(2)]
             assert found[0] == found[1]
             assert [item for item, _ in found[0]] == CONTENTS[:20]
-            assert slow.reads() == Counter(range(20))
-        shutil.rmtree(place / "blobs")
-    # One that finds what is known of it, but not the bytes, learns it anew.
+            assert recorded.reads() == Counter(range(20))
+        shutil.rmtree(directory / "blobs")
+    # A new entry replaces the old one.
     assert len(Catalogue(dataset._items.catalogue_path, None)) == 20
 
 
-def test_without_a_cache_nothing_is_kept(slow: Slow) -> None:
-    dataset = forebay.wrap(slow, name="none", cache=None)
+def test_without_a_cache_items_are_read_every_time(recorded: RecordingDataset) -> None:
+    dataset = forebay.wrap(recorded, name="none", cache=None)
     assert list(dataset) == list(dataset) == CONTENTS
-    assert slow.reads() == ONCE + ONCE
+    assert recorded.reads() == ONCE + ONCE
     assert dataset.stats()["node"] is None
-    with pytest.raises(forebay.ForebayError, match="nothing to learn without a cache"):
-        dataset.learn()
+    with pytest.raises(forebay.ForebayError, match="needs a cache"):
+        dataset.index()
 
 
-def test_a_node_that_is_not_there_costs_hits_only(tmp_path: Path, slow: Slow) -> None:
+def test_a_missing_node_costs_hits_only(tmp_path: Path, recorded: RecordingDataset) -> None:
     """Promise 5: no cache fault fails or hangs a job."""
-    place = tmp_path / "named"
-    with pytest.warns(RuntimeWarning, match="nobody answers there"):
-        dataset = forebay.wrap(slow, name="absent", cache=place / "node.sock")
+    directory = tmp_path / "named"
+    with pytest.warns(RuntimeWarning, match="it does not answer"):
+        dataset = forebay.wrap(recorded, name="absent", cache=directory / "node.sock")
     assert list(dataset) == CONTENTS
-    assert slow.reads() == ONCE
+    assert recorded.reads() == ONCE
     assert dataset.stats()["fallbacks"] == ITEMS
-    assert len(Catalogue(dataset._items.catalogue_path, None)) == 0, (
-        "nor was anything pickled in vain"
-    )
-    with harness.node(place):
-        time.sleep(1.1)  # a node that was missed is not tried again sooner
+    assert len(Catalogue(dataset._items.catalogue_path, None)) == 0, "nothing was pickled"
+    with harness.node(directory):
+        time.sleep(1.1)  # the backoff after a failed connection
         assert list(dataset) == list(dataset) == CONTENTS
-    assert slow.reads() == ONCE
-    assert list(dataset) == CONTENTS, "and without it again"
+    assert recorded.reads() == ONCE
+    assert list(dataset) == CONTENTS, "and without the node again"
 
 
 @pytest.mark.parametrize("workers", [{}, FORK], ids=["alone", "fork"])
-def test_a_node_that_is_killed_in_mid_epoch_costs_hits_only(
-    tmp_path: Path, slow: Slow, workers: Any
+def test_a_node_killed_in_mid_epoch_costs_hits_only(
+    tmp_path: Path, recorded: RecordingDataset, workers: Any
 ) -> None:
-    """Promise 5, and losing a node in mid-epoch costs no job an error."""
-    place = tmp_path / "named"
-    with harness.node(place) as node:
-        dataset = forebay.wrap(slow, name="mid-epoch", cache=place / "node.sock")
+    """Promise 5: losing a node in mid-epoch causes no error."""
+    directory = tmp_path / "named"
+    with harness.node(directory) as node:
+        dataset = forebay.wrap(recorded, name="mid-epoch", cache=directory / "node.sock")
         loader = forebay.DataLoader(dataset, 16, True, collate_fn=list, **workers)
-        assert in_order(loader) == sorted(CONTENTS)
-        slow.reads()
+        assert sorted_items(loader) == sorted(CONTENTS)
+        recorded.reads()
         items, began = list[bytes](), time.monotonic()
         for number, batch in enumerate(loader):
             items += batch
             if number == 3:
                 node.kill()
         assert sorted(items) == sorted(CONTENTS)
-        assert slow.reads() <= ONCE
+        assert recorded.reads() <= ONCE
         assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize("found", [False, True])
-def test_a_node_that_dies_is_started_again(slow: Slow, own_node: Path, found: bool) -> None:
+def test_a_node_that_dies_is_started_again(
+    recorded: RecordingDataset, own_node: Path, found: bool
+) -> None:
     if found:
         ensure_node(own_node)
-    dataset = forebay.wrap(slow, name="revived")
+    dataset = forebay.wrap(recorded, name="revived")
     first = dataset.__getitems__(range(50))
     pid = harness.listener(own_node)
     harness.kill(pid)
@@ -515,35 +520,35 @@ def test_a_node_that_dies_is_started_again(slow: Slow, own_node: Path, found: bo
     assert harness.listener(own_node) != pid
 
 
-def test_a_stopped_reader_is_waited_for_no_longer_than_its_lease(tmp_path: Path) -> None:
-    """Promise 5: past a short deadline it reads the origin."""
-    slow = Slow(tmp_path / "reads", CONTENTS[:3])
-    place = tmp_path / "node"
-    stuck = Slow(tmp_path / "stuck", CONTENTS[:3], seconds=600)
-    with harness.node(place, "--lease", "500ms"):
-        options: dict[str, Any] = {"name": "stuck", "cache": place / "node.sock"}
+def test_a_stopped_claim_holder_is_waited_for_until_its_lease_ends(tmp_path: Path) -> None:
+    """Promise 5: after a short deadline the item is read without the claim."""
+    recorded = RecordingDataset(tmp_path / "reads", CONTENTS[:3])
+    directory = tmp_path / "node"
+    stuck = RecordingDataset(tmp_path / "stuck", CONTENTS[:3], seconds=600)
+    with harness.node(directory, "--claim-lease", "500ms"):
+        options: dict[str, Any] = {"name": "stuck", "cache": directory / "node.sock"}
         child = multiprocessing.get_context("fork").Process(
             target=lambda: forebay.wrap(stuck, **options)[1]
         )
         child.start()
         harness.wait_until(lambda: stuck.log.read_text() != "")
-        dataset = forebay.wrap(slow, **options)
+        dataset = forebay.wrap(recorded, **options)
         began = time.monotonic()
         assert dataset.__getitems__([0, 1, 2]) == CONTENTS[:3]
         assert time.monotonic() - began < 5
-        assert slow.reads() == Counter(range(3))
+        assert recorded.reads() == Counter(range(3))
         harness.kill(child.pid or 0)
         child.join()
 
 
-def test_a_signal_ends_a_wait(tmp_path: Path) -> None:
+def test_a_signal_handler_interrupts_a_wait(tmp_path: Path) -> None:
     class Alarm(Exception):
         pass
 
     def ring(*_: Any) -> None:
         raise Alarm
 
-    stuck = Slow(tmp_path / "stuck", CONTENTS[:3], seconds=600)
+    stuck = RecordingDataset(tmp_path / "stuck", CONTENTS[:3], seconds=600)
     dataset = forebay.wrap(stuck, name="signal")
     child = multiprocessing.get_context("fork").Process(target=lambda: dataset[1])
     child.start()
@@ -560,13 +565,13 @@ def test_a_signal_ends_a_wait(tmp_path: Path) -> None:
         harness.kill(child.pid or 0)
         child.join()
     stuck.seconds = 0
-    assert dataset[1] == CONTENTS[1], "a connection that was interrupted is made anew"
+    assert dataset[1] == CONTENTS[1], "an interrupted connection is replaced"
 
 
 @pytest.mark.filterwarnings("ignore:DataLoader worker:RuntimeWarning")
-def test_killed_workers_cost_no_more_than_what_they_had_in_hand(tmp_path: Path) -> None:
-    slow = Slow(tmp_path / "reads", seconds=0.002)
-    dataset = forebay.wrap(slow, name="killed")
+def test_killed_workers_cost_only_the_items_they_were_reading(tmp_path: Path) -> None:
+    recorded = RecordingDataset(tmp_path / "reads", seconds=0.002)
+    dataset = forebay.wrap(recorded, name="killed")
     loader = forebay.DataLoader(dataset, 16, True, collate_fn=list, **FORK)
     items = list[bytes]()
     for number, batch in enumerate(loader):
@@ -576,20 +581,22 @@ def test_killed_workers_cost_no_more_than_what_they_had_in_hand(tmp_path: Path) 
                 harness.kill(worker.pid or 0)
     assert sorted(items) == sorted(CONTENTS)
     assert loader.stats()["workers_restarted"] >= 1
-    reads = slow.reads()
+    reads = recorded.reads()
     assert set(reads) == set(range(ITEMS))
-    assert sum(reads.values()) <= ITEMS + 2 * 2, "one that each was reading, and a moment after"
-    assert in_order(loader) == sorted(CONTENTS)
-    assert slow.reads() == NEVER
+    assert sum(reads.values()) <= ITEMS + 2 * 2, (
+        "one that each was reading, and one after the restart"
+    )
+    assert sorted_items(loader) == sorted(CONTENTS)
+    assert recorded.reads() == NEVER
 
 
-def test_jobs_that_are_killed_at_any_moment_leave_nothing_wrong(tmp_path: Path) -> None:
-    slow = Slow(tmp_path / "reads")
+def test_jobs_killed_at_any_moment_leave_correct_items(tmp_path: Path) -> None:
+    recorded = RecordingDataset(tmp_path / "reads")
     context = multiprocessing.get_context("fork")
-    forebay.wrap(slow, name="killed jobs")[0]
+    forebay.wrap(recorded, name="killed jobs")[0]
 
     def job() -> None:
-        list(forebay.wrap(slow, name="killed jobs"))
+        list(forebay.wrap(recorded, name="killed jobs"))
 
     for round_ in range(8):
         process = context.Process(target=job)
@@ -597,16 +604,16 @@ def test_jobs_that_are_killed_at_any_moment_leave_nothing_wrong(tmp_path: Path) 
         time.sleep(0.01 * (round_ + 1))
         harness.kill(process.pid or 0)
         process.join()
-    dataset = forebay.wrap(slow, name="killed jobs")
+    dataset = forebay.wrap(recorded, name="killed jobs")
     assert list(dataset) == list(dataset) == CONTENTS
-    reads = slow.reads()
+    reads = recorded.reads()
     assert set(reads) == set(range(ITEMS))
     assert sum(reads.values()) <= ITEMS + 2 * 8
     assert dataset.stats()["changed"] == 0
 
 
-def test_threads_have_connections_of_their_own(slow: Slow) -> None:
-    dataset = forebay.wrap(slow, name="threads")
+def test_threads_have_their_own_connections(recorded: RecordingDataset) -> None:
+    dataset = forebay.wrap(recorded, name="threads")
     found: list[Any] = []
 
     def read() -> None:
@@ -618,29 +625,29 @@ def test_threads_have_connections_of_their_own(slow: Slow) -> None:
     for thread in threads:
         thread.join()
     assert found == [CONTENTS[:100]] * 4
-    assert slow.reads() == Counter(range(100))
+    assert recorded.reads() == Counter(range(100))
     counted = dataset.stats()
     assert counted["items"] == counted["hits"] + counted["read"] == 400
 
 
-def test_a_cache_that_is_too_small_is_never_wrong(
+def test_a_cache_that_is_too_small_returns_correct_items(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = [bytes([number]) * 200_000 for number in range(120)]
-    slow = Slow(tmp_path / "reads", large)
+    recorded = RecordingDataset(tmp_path / "reads", large)
     monkeypatch.setenv("FOREBAY_CAPACITY", "10MB")
-    dataset = forebay.wrap(slow, name="small")
-    loader = our_loader(dataset, batch_size=8, shuffle=True)
+    dataset = forebay.wrap(recorded, name="small")
+    loader = forebay_loader(dataset, batch_size=8, shuffle=True)
     for _ in range(3):
-        assert in_order(loader) == large
-        reads = slow.reads()
+        assert sorted_items(loader) == large
+        reads = recorded.reads()
         assert set(reads.values()) == {1}
     assert dataset.stats()["hits"] > 0
     assert dataset.stats()["changed"] == 0
 
 
-def test_only_the_user_can_say_what_items_are(slow: Slow) -> None:
-    dataset = forebay.wrap(slow, name="private/../../etc")
+def test_only_the_user_can_access_a_catalogue(recorded: RecordingDataset) -> None:
+    dataset = forebay.wrap(recorded, name="private/../../etc")
     assert dataset[0] == CONTENTS[0]
     path = dataset._items.catalogue_path
     assert path.parent.name == "catalogues"
@@ -648,25 +655,29 @@ def test_only_the_user_can_say_what_items_are(slow: Slow) -> None:
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     path.chmod(0o644)
     with pytest.raises(forebay.ForebayError, match="chmod 600"):
-        forebay.wrap(slow, name="private/../../etc")
+        forebay.wrap(recorded, name="private/../../etc")
 
 
-def test_a_private_namespace_is_another_world(tmp_path: Path, slow: Slow) -> None:
-    key, place = tmp_path / "team.key", tmp_path / "node"
+def test_a_private_namespace_shares_nothing_with_the_public_one(
+    tmp_path: Path, recorded: RecordingDataset
+) -> None:
+    key, directory = tmp_path / "team.key", tmp_path / "node"
     subprocess.run([binary(), "namespace", "new", str(key)], check=True, capture_output=True)
-    with harness.node(place, "--namespace-key", str(key)):
-        public = forebay.wrap(slow, name="shared", cache=place / "node.sock")
-        team = forebay.wrap(slow, name="shared", cache=place / "node.sock", namespace_key=key)
+    with harness.node(directory, "--namespace-key", str(key)):
+        public = forebay.wrap(recorded, name="shared", cache=directory / "node.sock")
+        team = forebay.wrap(
+            recorded, name="shared", cache=directory / "node.sock", namespace_key=key
+        )
         for dataset in (public, team, public, team):
             assert dataset.__getitems__(range(20)) == CONTENTS[:20]
-        assert slow.reads() == Counter(list(range(20)) * 2)
-        hidden = Picks(place / "node.sock", None, None, "curious")
-        picks = [one.pick for one in team._items.want(range(20))]
-        assert team._items.picks.get(picks) == CONTENTS[:20]
-        assert hidden.get(picks) == [None] * 20
+        assert recorded.reads() == Counter(list(range(20)) * 2)
+        outsider = BlobsByAddress(directory / "node.sock", None, None, "outsider")
+        blobs = [request.blob for request in team._items.requests(range(20))]
+        assert team._items.blobs.get(blobs) == CONTENTS[:20]
+        assert outsider.get(blobs) == [None] * 20
 
 
-def test_several_nodes_share_what_is_wrapped(tmp_path: Path, slow: Slow) -> None:
+def test_a_cluster_caches_wrapped_items(tmp_path: Path, recorded: RecordingDataset) -> None:
     sockets = [tmp_path / name / "node.sock" for name in "ab"]
     config = tmp_path / "nodes.toml"
     config.write_text(
@@ -679,51 +690,51 @@ def test_several_nodes_share_what_is_wrapped(tmp_path: Path, slow: Slow) -> None
     arguments = ["--config", str(config), "--name"]
     one = harness.node(tmp_path / "a", *arguments, "a")
     with one as node, harness.node(tmp_path / "b", *arguments, "b"):
-        dataset = forebay.wrap(slow, name="ring", cache=sockets[1])
+        dataset = forebay.wrap(recorded, name="ring", cache=sockets[1])
         assert list(dataset) == list(dataset) == CONTENTS
-        assert slow.reads() == ONCE
-        assert dataset.stats()["node"]["puts"] == ITEMS, "of both together"
+        assert recorded.reads() == ONCE
+        assert dataset.stats()["node"]["puts"] == ITEMS, "on both nodes together"
         node.kill()
         node.wait()
         assert list(dataset) == CONTENTS
-        reads = slow.reads()
-        assert 0 < sum(reads.values()) < ITEMS, "what the other owns is still there"
+        reads = recorded.reads()
+        assert 0 < sum(reads.values()) < ITEMS, "the other node still has its items"
 
 
-def test_substitution_begins_when_all_items_are_known(slow: Slow) -> None:
-    dataset = forebay.wrap(slow, name="substitute")
+def test_substitution_needs_an_index_of_all_items(recorded: RecordingDataset) -> None:
+    dataset = forebay.wrap(recorded, name="substitute")
     dataset.__getitems__(range(3))
-    with pytest.raises(forebay.ForebayError, match=r"200 of 203 items have never.*call learn\(\)"):
+    with pytest.raises(forebay.ForebayError, match=r"200 of 203 items have never.*call index\(\)"):
         forebay.DataLoader(dataset, 16, True, order="substitute")
-    dataset.learn()
-    assert slow.reads() == ONCE
-    dataset.learn()
-    assert slow.reads() == NEVER
+    dataset.index()
+    assert recorded.reads() == ONCE
+    dataset.index()
+    assert recorded.reads() == NEVER
     loader = forebay.DataLoader(dataset, 16, True, order="substitute", collate_fn=list)
     epochs = [[item for batch in loader for item in batch] for _ in range(3)]
     for items in epochs:
         assert sorted(items) == sorted(CONTENTS)
     assert epochs[0] != epochs[1]
-    assert sum(slow.reads().values()) == dataset.stats()["read"] - ITEMS
+    assert sum(recorded.reads().values()) == dataset.stats()["read"] - ITEMS
     counted = loader.stats()
     assert counted["reports"] > 0
-    assert counted["held_share"] == 1.0
-    assert counted["mixing"]["neighbours"] > 0.5
+    assert counted["pinned_share"] == 1.0
+    assert counted["shuffle_quality"]["neighbours"] > 0.5
 
 
-def test_substitution_with_workers(slow: Slow) -> None:
-    dataset = forebay.wrap(slow, name="substitute with workers")
-    dataset.learn()
-    assert slow.reads() == ONCE
+def test_substitution_with_workers(recorded: RecordingDataset) -> None:
+    dataset = forebay.wrap(recorded, name="substitute with workers")
+    dataset.index()
+    assert recorded.reads() == ONCE
     loader = forebay.DataLoader(dataset, 16, True, order="substitute", collate_fn=list, **FORK)
     for _ in range(2):
-        assert in_order(loader) == sorted(CONTENTS)
-    assert sum(slow.reads().values()) <= loader.stats()["probes"] * 16
+        assert sorted_items(loader) == sorted(CONTENTS)
+    assert sum(recorded.reads().values()) <= loader.stats()["probes"] * 16
 
 
-def test_copies_do_not_fence_each_other(slow: Slow) -> None:
-    dataset = forebay.wrap(slow, name="copies")
-    dataset.learn()
+def test_copies_do_not_fence_each_other(recorded: RecordingDataset) -> None:
+    dataset = forebay.wrap(recorded, name="copies")
+    dataset.index()
     loaders = [
         forebay.DataLoader(one, 16, True, order="substitute", collate_fn=list)
         for one in (dataset, copy.deepcopy(dataset))
@@ -733,32 +744,32 @@ def test_copies_do_not_fence_each_other(slow: Slow) -> None:
             assert Counter(item for batch in loader for item in batch) == Counter(CONTENTS)
 
 
-def test_substitution_keeps_to_what_the_node_can_hold(
+def test_substitution_with_a_cache_that_is_too_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What has no place is read by each for itself, and does not drive out what has one."""
+    """Items outside the keep set are read uncached and do not evict others."""
     large = [bytes([number]) * 100_000 for number in range(200)]
-    slow = Slow(tmp_path / "reads", large)
+    recorded = RecordingDataset(tmp_path / "reads", large)
     monkeypatch.setenv("FOREBAY_CAPACITY", "12MB")
-    dataset = forebay.wrap(slow, name="rotation")
-    dataset.learn()
-    slow.reads()
+    dataset = forebay.wrap(recorded, name="rotation")
+    dataset.index()
+    recorded.reads()
     loader = forebay.DataLoader(dataset, 8, True, order="substitute", collate_fn=list)
     for _ in range(3):
-        assert in_order(loader) == large
+        assert sorted_items(loader) == large
     counted = dataset.stats()
     assert counted["outside"] > 0
     assert counted["fallbacks"] == 0
-    slow.reads()
-    assert in_order(loader) == large
-    reads = slow.reads()
+    recorded.reads()
+    assert sorted_items(loader) == large
+    reads = recorded.reads()
     assert set(reads.values()) == {1}
-    assert sum(reads.values()) < 160, "some are held"
+    assert sum(reads.values()) < 160, "some are pinned"
 
 
-def test_a_checkpoint_goes_on_where_it_was(slow: Slow) -> None:
+def test_a_loader_is_resumed_from_a_checkpoint(recorded: RecordingDataset) -> None:
     def make(**options: Any) -> forebay.DataLoader:
-        dataset = forebay.wrap(slow, name="checkpoint")
+        dataset = forebay.wrap(recorded, name="checkpoint")
         generator = torch.Generator().manual_seed(5)
         return forebay.DataLoader(
             dataset, 16, True, collate_fn=list, generator=generator, **options
@@ -772,39 +783,43 @@ def test_a_checkpoint_goes_on_where_it_was(slow: Slow) -> None:
         again = make(**options)
         again.load_state_dict(loader.state_dict())
         assert begun + list(again) == whole
-    other = forebay.DataLoader(forebay.wrap(slow, name="other"), 16, True, collate_fn=list)
+    other = forebay.DataLoader(forebay.wrap(recorded, name="other"), 16, True, collate_fn=list)
     with pytest.raises(forebay.StateError, match="wrapped checkpoint of 203 items"):
         other.load_state_dict(loader.state_dict())
 
 
-def test_the_order_is_pytorchs_own_unless_another_is_asked_for(slow: Slow) -> None:
-    dataset = forebay.wrap(slow, name="order")
+def test_the_default_order_is_pytorchs(recorded: RecordingDataset) -> None:
+    dataset = forebay.wrap(recorded, name="order")
     orders = []
-    for make in (torch_loader, our_loader):
+    for make in (torch_loader, forebay_loader):
         torch.manual_seed(11)
         orders.append([list(make(dataset, batch_size=5, shuffle=True)), torch.rand(3).tolist()])
     assert orders[0] == orders[1]
-    with pytest.raises(ValueError, match="a wrapped dataset's errors are its own"):
+    with pytest.raises(ValueError, match="handle errors of a wrapped dataset in its own code"):
         forebay.DataLoader(dataset, on_error="skip")
     loader = forebay.DataLoader(dataset, 5, collate_fn=list)
     next(iter(loader))
     counted = loader.stats()
-    assert (counted["items"], counted["skipped"]["count"], counted["mixing"]) == (5, 0, None)
+    assert (counted["items"], counted["skipped"]["count"], counted["shuffle_quality"]) == (
+        5,
+        0,
+        None,
+    )
     assert counted["hit_share"] == pytest.approx(208 / 411)
 
 
-def test_counts_outlive_those_who_counted(tmp_path: Path) -> None:
-    tally = Tally(["a", "b"])
-    tally.add(a=1, b=2)
-    in_processes(3, lambda number: tally.add(a=10, b=number))
-    thread = threading.Thread(target=tally.add, kwargs={"a": 100})
+def test_counters_outlive_the_processes_that_count(tmp_path: Path) -> None:
+    counters = SharedCounters(["a", "b"])
+    counters.add(a=1, b=2)
+    in_processes(3, lambda number: counters.add(a=10, b=number))
+    thread = threading.Thread(target=counters.add, kwargs={"a": 100})
     thread.start()
     thread.join()
-    assert tally.totals() == {"a": 131, "b": 5}
-    same = pickle.loads(pickle.dumps(tally))
+    assert counters.totals() == {"a": 131, "b": 5}
+    same = pickle.loads(pickle.dumps(counters))
     same.add(b=1)
-    assert tally.totals() == same.totals() == {"a": 131, "b": 6}
-    # Nothing is left of one that was pickled for later.
-    again = pickle.loads(pickle.dumps(Tally(["a", "b"])))
+    assert counters.totals() == same.totals() == {"a": 131, "b": 6}
+    # A copy of counters that are gone begins at 0.
+    again = pickle.loads(pickle.dumps(SharedCounters(["a", "b"])))
     again.add(b=1)
     assert again.totals() == {"a": 0, "b": 1}

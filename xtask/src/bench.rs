@@ -1,20 +1,24 @@
 //! `cargo xtask bench`: the product against its peers, which are installed or started for it.
+//!
+//! Everything of ours is built with the profile `dist`, as releases are.
 
 pub mod loaders;
+mod micro;
 
 use std::{
+    ffi::OsStr,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
-use forebay_measure::{Row, Target, evaluate, table};
+use forebay_bench_stats::{Row, Target, evaluate, table};
 
 use crate::{
     Outcome, python,
     steps::{Steps, cargo},
 };
 
-/// What a comparison prints for each row: the pairs as they were measured.
+/// A row of a comparison as a script prints it: the measured pairs, without a verdict.
 #[derive(serde::Deserialize)]
 struct Measured {
     row: String,
@@ -23,61 +27,57 @@ struct Measured {
     pairs: Vec<(f64, f64)>,
 }
 
-/// Embedding lookups: against PyTorch where tables fit, against RocksDB (and a mapped file) where they do not.
+/// Embedding lookups: against PyTorch where tables fit into memory, against RocksDB and a mapped
+/// file where they do not.
 pub fn embed(quick: bool, json: bool) -> Outcome {
-    let mut steps = Steps::new(5);
-    steps.run("the binary", &mut cargo(&["build", "--release"]))?;
-    let python = python::with_wheel(&mut steps)?;
+    let mut steps = Steps::default();
+    micro::build(&mut steps)?;
+    let python = python::with_dist_wheel(&mut steps)?;
     let mut rows = compared(&python, "bench/embed/bags.py", quick, Target::AtLeast(1.0))?;
 
-    let mut command = Command::new("target/release/forebay");
-    command.args(["bench", "embed", "--format", "json", "--device", "target"]);
-    command.args(quick.then_some("--quick"));
+    let mut options: Vec<&OsStr> = vec!["--device".as_ref(), "target".as_ref()];
     if Path::new("/usr/include/rocksdb/db.h").exists() {
         const PROGRAM: &str = "target/bench-rocksdb";
         let mut compile = Command::new("g++");
         compile.args(["-std=c++17", "-O2", "-o", PROGRAM, "bench/embed/rocksdb.cc", "-lrocksdb"]);
-        steps.run("RocksDB's side", &mut compile)?;
-        command.args(["--rocksdb", PROGRAM]);
+        steps.run("RocksDB client", &mut compile)?;
+        options.extend::<[&OsStr; 2]>(["--rocksdb".as_ref(), PROGRAM.as_ref()]);
     } else {
-        eprintln!("RocksDB is not compared: there is no Debian package librocksdb-dev here");
+        eprintln!("RocksDB is not compared: install it with `apt-get install librocksdb-dev`");
     }
-    let output = command.stderr(Stdio::inherit()).output().map_err(|error| error.to_string())?;
-    // 1 says that a target is missed, which the table will say, too.
-    if !matches!(output.status.code(), Some(0 | 1)) {
-        return Err("the comparison failed".to_owned());
-    }
-    rows.extend(parsed::<Vec<Row>>(&output.stdout)?);
+    rows.extend(micro::run("embed", quick, &options)?);
     show(&rows, json)
 }
 
 /// Hits, against raw limits, Redis and nginx.
 pub fn wire(quick: bool, json: bool) -> Outcome {
-    let mut steps = Steps::new(1);
-    steps.run("the binary", &mut cargo(&["build", "--release"]))?;
-    let mut command = Command::new("target/release/forebay");
-    command.args(["bench", "wire", "--format", "json", "--device", "target"]);
-    command.args(quick.then_some("--quick"));
-    let peers = [("Redis", "redis-server", "redis-server"), ("nginx", "nginx", "nginx-light")];
-    for (peer, program, package) in peers {
-        match found(program) {
-            Some(path) => {
-                command.arg(format!("--{}", peer.to_lowercase())).arg(path);
-            }
-            None => {
-                eprintln!("{peer} is not compared: install it with `apt-get install {package}`");
-            }
+    let mut steps = Steps::default();
+    micro::build(&mut steps)?;
+    let peers = [("--redis", "redis-server", "redis-server"), ("--nginx", "nginx", "nginx-light")];
+    let found = peers.map(|(option, program, package)| {
+        let path = found(program);
+        if path.is_none() {
+            eprintln!("{program} is not compared: install it with `apt-get install {package}`");
+        }
+        (option, path)
+    });
+    let mut options: Vec<&OsStr> = vec!["--device".as_ref(), "target".as_ref()];
+    for (option, path) in &found {
+        if let Some(path) = path {
+            options.extend([option.as_ref(), path.as_os_str()]);
         }
     }
-    let output = command.stderr(Stdio::inherit()).output().map_err(|error| error.to_string())?;
-    // 1 says that a target is missed, which the table will say, too.
-    if !matches!(output.status.code(), Some(0 | 1)) {
-        return Err("the comparison failed".to_owned());
-    }
-    show(&parsed::<Vec<Row>>(&output.stdout)?, json)
+    show(&micro::run("wire", quick, &options)?, json)
 }
 
-/// A program of the system; servers are not on everybody's path.
+/// Building and opening digests, against plain reads and plain hashing.
+pub fn digest(quick: bool, json: bool) -> Outcome {
+    let mut steps = Steps::default();
+    micro::build(&mut steps)?;
+    show(&micro::run("digest", quick, &[])?, json)
+}
+
+/// A program of the system. Servers may lie in folders that are not on the path.
 fn found(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let servers = ["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);
@@ -85,7 +85,7 @@ fn found(program: &str) -> Option<PathBuf> {
     places.map(|place| place.join(program)).find(|path| path.is_file())
 }
 
-/// Runs a script that prints what it has measured, and judges it.
+/// Runs a script that prints measured pairs, and evaluates them.
 fn compared(python: &Path, script: &str, quick: bool, target: Target) -> Result<Vec<Row>, String> {
     let mut command = Command::new(python);
     command.arg(script).args(quick.then_some("--quick"));
@@ -114,15 +114,22 @@ fn show(rows: &[Row], json: bool) -> Outcome {
     Ok(())
 }
 
-/// The device engine against foyer's. It is a workspace of its own, so that nothing of a peer's gets into
-/// ours.
+/// The flash engine against a bare loop of direct I/O, and against foyer's engine. The comparison
+/// with foyer is a separate workspace, so that no dependency of a peer gets into ours.
 pub fn flash(quick: bool, json: bool) -> Outcome {
     const TARGET: &str = "target/bench-flash";
-    let mut steps = Steps::new(2);
-    let mut build = cargo(&["build", "--release", "--locked", "--manifest-path"]);
+    let mut steps = Steps::default();
+    micro::build(&mut steps)?;
+    let mut build = cargo(&["build", "--profile", "dist", "--locked", "--manifest-path"]);
     build.args(["bench/flash/Cargo.toml", "--target-dir", TARGET]);
-    steps.run("both engines", &mut build)?;
-    let mut compare = Command::new(format!("{TARGET}/release/bench-flash"));
-    compare.args(quick.then_some("--quick")).args(json.then_some("--json"));
-    steps.run("the comparison", &mut compare)
+    steps.run("build", &mut build)?;
+    let mut compare = Command::new(format!("{TARGET}/dist/bench-flash"));
+    compare.arg("--json").args(quick.then_some("--quick"));
+    let mut rows = micro::run("flash", quick, &["--device".as_ref(), "target".as_ref()])?;
+    let output = compare.stderr(Stdio::inherit()).output().map_err(|error| error.to_string())?;
+    if !output.status.success() {
+        return Err("the comparison with foyer failed".to_owned());
+    }
+    rows.extend(parsed::<Vec<Row>>(&output.stdout)?);
+    show(&rows, json)
 }

@@ -1,13 +1,13 @@
-//! `cargo xtask fuzz`: every decoder of bytes from outside, for a while.
+//! `cargo xtask fuzz`: every decoder of untrusted bytes, each for a limited time.
 
 use std::{env, fs, path::Path};
 
 use crate::{
     Outcome,
-    steps::{Steps, cargo, installed},
+    steps::{Steps, cargo, is_installed},
 };
 
-/// How long each target runs, unless it is said.
+/// Run time of each target, without `--seconds`.
 const SECONDS: &str = "60";
 
 /// Runs one target, or all of them.
@@ -19,19 +19,19 @@ pub fn run(arguments: &[&str]) -> Outcome {
         [target, "--seconds", seconds] => (Some(*target), *seconds),
         _ => return Err("usage: cargo xtask fuzz [TARGET] [--seconds N]".to_owned()),
     };
-    if !installed("cargo-fuzz") {
-        return Err("cargo-fuzz is missing; `cargo install cargo-fuzz`".to_owned());
+    if !is_installed("cargo-fuzz") {
+        return Err("cargo-fuzz is missing; install it with `cargo install cargo-fuzz`".to_owned());
     }
     let all = targets()?;
     let chosen: Vec<&String> =
         all.iter().filter(|name| target.is_none_or(|target| target == name.as_str())).collect();
     if chosen.is_empty() {
-        return Err(format!("there is no such target; there are {}", all.join(", ")));
+        return Err(format!("there is no such fuzz target; there are {}", all.join(", ")));
     }
-    let mut steps = Steps::new(chosen.len());
+    let mut steps = Steps::default();
     let root = env::current_dir().map_err(|error| error.to_string())?;
     for name in chosen {
-        // Without a sanitizer a stable compiler will do, and there is no unsafe code here to watch.
+        // Without a sanitizer a stable compiler suffices; the decoders have no unsafe code.
         let mut fuzz = cargo(&["fuzz", "run", "--release", "--sanitizer", "none", name, "--"]);
         let limit = format!("-max_total_time={seconds}");
         fuzz.args([limit.as_str(), "-max_len=65536", "-timeout=25", "-print_final_stats=1"]);
@@ -42,7 +42,7 @@ pub fn run(arguments: &[&str]) -> Outcome {
     Ok(())
 }
 
-/// A file is a target.
+/// The names of the targets: one per file.
 fn targets() -> Result<Vec<String>, String> {
     let entries = fs::read_dir(Path::new("fuzz/targets")).map_err(|error| error.to_string())?;
     let stem = |path: &Path| path.file_stem().map(|stem| stem.to_string_lossy().into_owned());

@@ -1,59 +1,83 @@
-//! `cargo xtask`: the commands that people and CI run.
+//! `cargo xtask`: the commands of contributors and CI.
 //!
-//! `test` is every check there is, and installs what it needs under `target/`; `check` is the part that
-//! answers within a minute or two while one is working. Both say what they do and how long it took.
+//! `test` runs every check and installs what it needs under `target/`. `check` is the part that
+//! answers within a minute or two. Both print a table of times at the end.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command for people")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command for a terminal")]
 
 mod bench;
+mod environments;
 mod fuzz;
+mod paths;
+mod pytest;
 mod python;
+mod schedule;
+mod stages;
 mod steps;
+mod tidy;
 
-use std::{
-    env,
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{env, path::PathBuf, process::ExitCode};
 
 use bench::loaders;
-use steps::{Steps, cargo, installed};
+use stages::Stage;
+use steps::{Steps, cargo};
 
 const USAGE: &str = "\
 Usage: cargo xtask COMMAND
 
 Commands:
-  check   format, clippy and unit tests: the fast part of `test`
-  test    every check: format, clippy, all Rust tests, documentation, and the tests that need
-          Python and outside servers; installs what it needs under target/
+  check   format, clippy, tidy and unit tests: the fast part of `test`
+  test [tidy|rust|docs|python|interop ...]
+          every check, or these stages; a step that fails does not end the run
+  tidy [--count] [--quick] [RULE ...] [PATH ...]
+          rules on prose, names and the tree; --count prints one line per rule, --quick leaves
+          out `dependencies`, whose first run installs cargo-deny
+  wheel   build the wheel of a release, with the profile `dist`, into target/wheels
+  pytest [OPTION ...]
+          the tests of the Python package, several files at once, with these options of pytest;
+          the wheel has to be installed (`test python` does it)
+  environment NAME
+          create a virtual environment under target/: interop, train, libcachesim or tools
   bench loaders [--quick] [--format json] [--only SCENARIO ...] [--against PEER ...]
           forebay's loader against litData, MosaicML Streaming, WebDataset, s3torchconnector and
-          plain PyTorch, in adjacent pairs; docs/loaders.md has the names
+          plain PyTorch, in adjacent pairs; docs/results/loaders.md has the names
+  bench digest [--quick] [--format json]
+          building and opening digests against plain reads and plain hashing, in adjacent pairs
   bench flash [--quick] [--format json]
-          the device engine against foyer's, on this disk, in adjacent pairs
+          the device engine against a bare loop and foyer's, on this disk, in adjacent pairs
   bench embed [--quick] [--format json]
-          embedding lookups against PyTorch's, a mapped file and RocksDB, in adjacent pairs
+          embedding lookups against PyTorch, a mapped file and RocksDB, in adjacent pairs
   bench wire [--quick] [--format json]
-          hits against bare loops, the device engine alone, Redis and nginx, in adjacent pairs
+          hits against bare loops, the flash engine alone, Redis and nginx, in adjacent pairs
   reproduce
-          run what the papers published again, and write docs/reproductions.md anew;
-          FOREBAY_DATA is a directory with the public traces that it shows, too
+          repeat what the papers published and rewrite docs/results/reproductions.md; FOREBAY_DATA
+          names a directory with public traces, which the page then shows, too
   libcachesim [TRACE ...]
-          hit rates of our classics against libcachesim's, on a trace of its own making or on these
+          hit rates of classic policies against libcachesim's, on a generated trace or on these
   fuzz [TARGET] [--seconds N]
-          every decoder of bytes from outside, or one of them; needs cargo-fuzz
+          every decoder of untrusted bytes, or one of them; needs cargo-fuzz
+
+Benchmarks are built with the profile `dist`.
 ";
 
 fn main() -> ExitCode {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
-    env::set_current_dir(root).expect("the workspace is where it was built");
+    env::set_current_dir(paths::root()).expect("the workspace is where it was built");
     let arguments: Vec<String> = env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match arguments.as_slice() {
-        ["check"] => check(),
-        ["test"] => test(),
+        ["check"] => stages::quick().and_then(schedule::run),
+        ["test", names @ ..] => Stage::parse(names).and_then(|stages| stages::run(&stages)),
+        ["tidy", options @ ..] => {
+            tidy::Options::parse(options).and_then(|options| tidy::run(&options))
+        }
+        ["wheel"] => python::wheel(),
+        ["pytest", options @ ..] => pytest::run(options),
+        ["environment", name] => environment(name),
         ["bench", "loaders", options @ ..] if let Some(options) = loaders::sorted(options) => {
             loaders::run(options)
+        }
+        ["bench", "digest", options @ ..] if are_known(options) => {
+            bench::digest(options.contains(&"--quick"), options.contains(&"json"))
         }
         ["bench", "flash", options @ ..] if are_known(options) => {
             bench::flash(options.contains(&"--quick"), options.contains(&"json"))
@@ -65,7 +89,7 @@ fn main() -> ExitCode {
             bench::wire(options.contains(&"--quick"), options.contains(&"json"))
         }
         ["reproduce"] => reproduce(),
-        ["libcachesim", traces @ ..] => libcachesim(traces),
+        ["libcachesim", traces @ ..] => python::libcachesim(traces),
         ["fuzz", arguments @ ..] => fuzz::run(arguments),
         ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
@@ -93,36 +117,13 @@ fn are_known(options: &[&str]) -> bool {
     }
 }
 
-/// What a step returns: nothing, or why it failed.
+/// The result of a command: nothing, or why it failed.
 type Outcome = Result<(), String>;
 
-fn check() -> Outcome {
-    let mut steps = Steps::new(3);
-    lint(&mut steps)?;
-    steps.run(
-        "unit tests",
-        &mut cargo(&["test", "--release", "--workspace", "--lib", "--bins", "--quiet"]),
-    )?;
-    steps.finish();
-    Ok(())
-}
-
-fn test() -> Outcome {
-    let mut steps = Steps::new(16);
-    lint(&mut steps)?;
-    let mut tests = if installed("cargo-nextest") {
-        cargo(&["nextest", "run", "--release", "--workspace", "--no-fail-fast"])
-    } else {
-        cargo(&["test", "--release", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"])
-    };
-    steps.run("Rust tests", &mut tests)?;
-    steps
-        .run("doc tests", &mut cargo(&["test", "--release", "--workspace", "--doc", "--quiet"]))?;
-    let mut docs = cargo(&["doc", "--release", "--workspace", "--no-deps", "--quiet"]);
-    steps.run("documentation", docs.env("RUSTDOCFLAGS", "--deny warnings"))?;
-    python::run(&mut steps)?;
-    steps.finish();
-    Ok(())
+fn environment(name: &str) -> Outcome {
+    let known = environments::ALL.into_iter().find(|environment| environment.name == name);
+    let environment = known.ok_or_else(|| format!("there is no environment `{name}`"))?;
+    environment.ensure().map(|python| println!("{}", python.display()))
 }
 
 /// Public traces that the page shows beside the synthetic one.
@@ -133,8 +134,8 @@ const TRACES: [&str; 3] = [
 ];
 
 fn reproduce() -> Outcome {
-    let mut steps = Steps::new(2);
-    let page = ["--page", "docs/reproductions.md"];
+    let mut steps = Steps::default();
+    let page = ["--page", "docs/results/reproductions.md"];
     let command = ["run", "--release", "--quiet", "--"];
     let simulated = [&command[..], &["sim", "reproduce"], &page].concat();
     steps.run("Train and Tier, simulated", &mut cargo(&simulated))?;
@@ -144,27 +145,4 @@ fn reproduce() -> Outcome {
     steps.run("Embeddings, simulated", cargo(&embeddings).args(traces))?;
     steps.finish();
     Ok(())
-}
-
-fn libcachesim(traces: &[&str]) -> Outcome {
-    let mut steps = Steps::new(3);
-    steps.run("the binary", &mut cargo(&["build", "--release"]))?;
-    python::libcachesim(&mut steps, traces)?;
-    steps.finish();
-    Ok(())
-}
-
-fn lint(steps: &mut Steps) -> Outcome {
-    steps.run("format", &mut cargo(&["fmt", "--all", "--check"]))?;
-    let clippy = [
-        "clippy",
-        "--release",
-        "--workspace",
-        "--all-targets",
-        "--quiet",
-        "--",
-        "--deny",
-        "warnings",
-    ];
-    steps.run("clippy", &mut cargo(&clippy))
 }

@@ -1,4 +1,4 @@
-//! Steps that say what they do and how long they took.
+//! A sequence of commands: each is printed with its time, and the first that fails ends it.
 
 use std::{
     env,
@@ -8,28 +8,19 @@ use std::{
 
 use crate::Outcome;
 
-/// A run of named steps; the first that fails ends it.
+/// Commands that were run, for a command whose steps all depend on each other. `cargo xtask test`
+/// has [`crate::schedule`].
+#[derive(Default)]
 pub struct Steps {
-    count: usize,
     done: Vec<(String, Duration)>,
 }
 
 impl Steps {
-    /// So many steps are to come.
-    pub fn new(count: usize) -> Self {
-        Self { count, done: Vec::new() }
-    }
-
-    /// Runs a command, with its output for all to see.
+    /// Runs a command; its output is not captured.
     pub fn run(&mut self, name: &str, command: &mut Command) -> Outcome {
         let arguments: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
         let program = command.get_program().to_string_lossy().into_owned();
-        eprintln!(
-            "==> [{}/{}] {name}: {program} {}",
-            self.done.len() + 1,
-            self.count,
-            arguments.join(" ")
-        );
+        eprintln!("==> [{}] {name}: {program} {}", self.done.len() + 1, arguments.join(" "));
         forget_this_package(command);
         let started = Instant::now();
         let status =
@@ -43,7 +34,7 @@ impl Steps {
         Ok(())
     }
 
-    /// Says what was done.
+    /// Prints the time of every step.
     pub fn finish(self) {
         let total: Duration = self.done.iter().map(|(_, took)| *took).sum();
         for (name, took) in &self.done {
@@ -53,26 +44,27 @@ impl Steps {
     }
 }
 
-/// Cargo tells whom it runs what package that is. Build scripts that listen to it (`ring`'s) would take every
-/// command for a change, and half of the tree would be built again whenever people call cargo by themselves.
-fn forget_this_package(command: &mut Command) {
+/// Removes the variables by which cargo describes this package to the programs it runs. Some build
+/// scripts depend on them (`ring`'s), so half of the tree would be rebuilt whenever cargo is run
+/// with and without `xtask` in turn.
+pub fn forget_this_package(command: &mut Command) {
     for (name, _) in env::vars_os() {
-        let told = name.to_string_lossy();
-        if told.starts_with("CARGO_PKG_") || told.starts_with("CARGO_MANIFEST_") {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
             command.env_remove(&name);
         }
     }
 }
 
-/// The cargo that runs this.
+/// The cargo that runs this program.
 pub fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments);
     command
 }
 
-/// Whether a program is there.
-pub fn installed(program: &str) -> bool {
+/// Whether a program can be run.
+pub fn is_installed(program: &str) -> bool {
     let probe =
         Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     probe.is_ok_and(|status| status.success())

@@ -1,48 +1,48 @@
-//! Our side.
+//! forebay's engine.
 
 use std::{cell::Cell, path::Path, time::Duration};
 
 use anyhow::Context as _;
 use bytes::Bytes;
+use forebay_bench_stats::load::{Sample, Watch, drive};
 use forebay_core::ByteSize;
-use forebay_flash::{Config, DeviceConfig, Flash, Group, Held, Key, io::Backend};
-use forebay_measure::load::{Sample, Watch, drive};
+use forebay_flash::{DeviceConfig, EntryKey, Flash, FlashConfig, Group, GroupGuard, io::Backend};
 use futures::{StreamExt as _, TryStreamExt as _};
 
 use crate::{
     REGION_SIZE, STAGING, payload,
-    side::{Order, Store},
+    side::{Store, Task},
 };
 
-pub struct Ours {
+pub struct Forebay {
     flash: Flash,
     payload: Bytes,
     items: u64,
     next: Cell<u64>,
     churn: Group,
-    pin: Option<Held>,
+    pin: Option<GroupGuard>,
     groups: Vec<Group>,
     random: fastrand::Rng,
 }
 
-fn key(number: u64) -> Key {
+fn key(number: u64) -> EntryKey {
     let mut key = [0; 32];
     fastrand::Rng::with_seed(number).fill(&mut key);
-    Key(key)
+    EntryKey(key)
 }
 
-impl Ours {
-    /// Half of the device can be read and stays; the rest is written over and over.
+impl Forebay {
+    /// Fills the device. One half is pinned for reads; the other is overwritten repeatedly.
     pub async fn fill(directory: &Path, size: ByteSize, item: usize) -> anyhow::Result<Self> {
         let device = DeviceConfig {
-            path: directory.join("ours"),
+            path: directory.join("forebay"),
             capacity: size,
             region_size: Some(REGION_SIZE),
             owner: *b"forebay's bench ",
         };
-        let mut config = Config::new(vec![device]);
+        let mut config = FlashConfig::new(vec![device]);
         config.backend = Backend::Uring;
-        config.staging = STAGING;
+        config.staging_buffers = STAGING;
         let flash = Flash::open(&config)?;
         let payload = payload(item);
         let items = size.0 / 2 / (item as u64 + item as u64 / 16);
@@ -50,15 +50,15 @@ impl Ours {
         let churn = flash.group(b"churn", 1, false).await?;
         let (pin, groups) = (Some(read.pin()?), vec![read]);
         let (next, random) = (Cell::new(0), fastrand::Rng::with_seed(1));
-        let mut ours = Self { flash, payload, items, next, churn, pin, groups, random };
-        ours.append_all(0, items, 16).await?;
-        while ours.flash.counters()[0].regions_evicted == 0 {
-            ours.write(16, Duration::from_millis(200)).await?;
+        let mut forebay = Self { flash, payload, items, next, churn, pin, groups, random };
+        forebay.append_all(0, items, 16).await?;
+        while forebay.flash.counters()[0].regions_evicted == 0 {
+            forebay.write(16, Duration::from_millis(200)).await?;
         }
-        Ok(ours)
+        Ok(forebay)
     }
 
-    /// Into one of the groups, which is then sealed.
+    /// Appends to one of the groups, and seals it.
     async fn append_all(&self, group: usize, items: u64, depth: usize) -> anyhow::Result<Sample> {
         let group = &self.groups[group];
         let mut watch = Watch::start();
@@ -81,14 +81,15 @@ impl Ours {
     }
 }
 
-impl Ours {
+impl Forebay {
     async fn read(&mut self, depth: usize, limit: Duration) -> anyhow::Result<Sample> {
         let Self { flash, random, items, .. } = self;
         let read = || {
             let key = key(random.u64(..*items));
             let flash = &*flash;
             async move {
-                let found = flash.read(key, None).await?.context("an item of ours is gone")?;
+                let found =
+                    flash.read(key, None).await?.context("a pinned item is missing in forebay")?;
                 anyhow::Ok(found.bytes.len() as u64)
             }
         };
@@ -101,17 +102,17 @@ impl Ours {
         Ok(watch.finish())
     }
 
-    async fn turn(&mut self, depth: usize, items: u64) -> anyhow::Result<Sample> {
+    async fn rotate(&mut self, depth: usize, items: u64) -> anyhow::Result<Sample> {
         if self.pin.take().is_some() {
-            // The first time: only groups of this size from here on.
+            // The first rotation: from here on there are only groups of this size.
             self.churn.free(Duration::ZERO).await?;
             self.groups.remove(0).free(Duration::ZERO).await?;
-            for name in [&b"turn"[..], b"turn and turn"] {
+            for name in [&b"rotation 0"[..], b"rotation 1"] {
                 self.groups.push(self.flash.group(name, 1, false).await?);
                 self.append_all(self.groups.len() - 1, items, 16).await?;
             }
         }
-        let name = format!("turn {}", self.next.get());
+        let name = format!("rotation at {}", self.next.get());
         let oldest = self.groups.remove(0);
         self.groups.push(self.flash.group(name.as_bytes(), 1, false).await?);
         let fill = self.append_all(self.groups.len() - 1, items, depth);
@@ -121,12 +122,12 @@ impl Ours {
     }
 }
 
-impl Store for Ours {
-    async fn run(&mut self, order: Order) -> anyhow::Result<Sample> {
-        match order {
-            Order::Read { depth, limit } => self.read(depth, limit).await,
-            Order::Write { depth, limit } => self.write(depth, limit).await,
-            Order::Turn { depth, items } => self.turn(depth, items).await,
+impl Store for Forebay {
+    async fn run(&mut self, task: Task) -> anyhow::Result<Sample> {
+        match task {
+            Task::Read { depth, limit } => self.read(depth, limit).await,
+            Task::Write { depth, limit } => self.write(depth, limit).await,
+            Task::Rotate { depth, items } => self.rotate(depth, items).await,
         }
     }
 

@@ -1,11 +1,11 @@
-//! foyer's side.
+//! foyer's engine.
 
 use std::{path::Path, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
+use forebay_bench_stats::load::{Sample, Watch, drive};
 use forebay_core::ByteSize;
-use forebay_measure::load::{Sample, Watch, drive};
 use foyer::{
     BlockEngineConfig, DeviceBuilder as _, FsDeviceBuilder, HybridCache, HybridCacheBuilder,
     HybridCachePolicy, IoEngineConfig, Load, PsyncIoEngineConfig, RecoverMode, UringIoEngineConfig,
@@ -13,7 +13,7 @@ use foyer::{
 
 use crate::{
     REGION_SIZE, STAGING, payload,
-    side::{Kind, Order, Store},
+    side::{EngineKind, Store, Task},
 };
 
 /// An entry takes whole pages, one more than its value.
@@ -22,7 +22,7 @@ const PAGE: u64 = 4 << 10;
 pub struct Foyer {
     cache: HybridCache<u64, Bytes>,
     payload: Bytes,
-    /// Items that are still there: the last ones.
+    /// Items that are certainly still resident: the last ones.
     resident: u64,
     next: u64,
     random: fastrand::Rng,
@@ -37,7 +37,7 @@ impl Foyer {
         directory: &Path,
         size: ByteSize,
         item: usize,
-        kind: Kind,
+        kind: EngineKind,
     ) -> anyhow::Result<Self> {
         let device = FsDeviceBuilder::new(directory.join("foyer"))
             .with_capacity(bytes(size))
@@ -48,7 +48,7 @@ impl Foyer {
             .with_buffer_pool_size(bytes(STAGING))
             .with_submit_queue_size_threshold(bytes(STAGING));
         let io: Box<dyn IoEngineConfig> = match kind {
-            Kind::Psync => Box::new(PsyncIoEngineConfig::new()),
+            EngineKind::Psync => Box::new(PsyncIoEngineConfig::new()),
             _ => Box::new(UringIoEngineConfig::new()),
         };
         let cache = HybridCacheBuilder::new()
@@ -63,13 +63,13 @@ impl Foyer {
             .await?;
         let (payload, random) = (payload(item), fastrand::Rng::with_seed(1));
         let mut foyer = Self { cache, payload, resident: 0, next: 0, random };
-        // Every block, and some more.
+        // All blocks, and an eighth more.
         foyer.insert_all(size.0 / item as u64 * 9 / 8).await?;
         foyer.resident = size.0 / 2 / (item as u64 + 2 * PAGE);
         Ok(foyer)
     }
 
-    /// Inserts so many, never more at a time than it has memory for, and waits until they are written.
+    /// Inserts `items` items, at most as fast as memory permits, and waits until they are written.
     async fn insert_all(&mut self, items: u64) -> anyhow::Result<Sample> {
         self.insert_while(|inserted, _| inserted < items).await
     }
@@ -92,16 +92,16 @@ impl Foyer {
             self.cache.storage_writer(self.next).force().insert(self.payload.clone());
             self.next += 1;
             watch.count(began, length);
-            // Its own tasks need their turn, too.
+            // Lets foyer's own tasks run.
             tokio::task::consume_budget().await;
         }
         self.cache.storage().wait().await;
         let sample = watch.finish();
-        // What it had no memory for would be missing.
+        // Checks that foyer has not dropped items for lack of memory.
         for _ in 0..100 {
             let last = (self.next - first).min(64);
             let number = self.next - 1 - self.random.u64(..last);
-            ensure!(self.cache.storage().may_contains(&number), "foyer has dropped an item");
+            ensure!(self.cache.storage().may_contains(&number), "foyer dropped an item");
         }
         Ok(sample)
     }
@@ -116,7 +116,7 @@ impl Foyer {
             async move {
                 match store.load(&number).await? {
                     Load::Entry { value, .. } => anyhow::Ok(value.len() as u64),
-                    _ => None.context("an item of foyer's is gone, or in memory"),
+                    _ => None.context("an item is missing in foyer, or in memory"),
                 }
             }
         };
@@ -125,11 +125,11 @@ impl Foyer {
 }
 
 impl Store for Foyer {
-    async fn run(&mut self, order: Order) -> anyhow::Result<Sample> {
-        match order {
-            Order::Read { depth, limit } => self.read(depth, limit).await,
-            Order::Write { limit, .. } => self.insert_while(|_, elapsed| elapsed < limit).await,
-            Order::Turn { items, .. } => self.insert_all(items).await,
+    async fn run(&mut self, task: Task) -> anyhow::Result<Sample> {
+        match task {
+            Task::Read { depth, limit } => self.read(depth, limit).await,
+            Task::Write { limit, .. } => self.insert_while(|_, elapsed| elapsed < limit).await,
+            Task::Rotate { items, .. } => self.insert_all(items).await,
         }
     }
 

@@ -1,31 +1,34 @@
-//! forebay's device engine against foyer's block engine, on one directory, under one load.
+//! Benchmark: forebay's device engine against foyer's block engine, in one directory, under one
+//! load.
 //!
-//! Both bypass the page cache, and foyer's memory tier is empty: what is read comes from the device. Both
-//! devices are written from one end to the other before the clock starts. Each side is used as it is meant
-//! to be: ours answers an append when it is staged, so as many are under way as the row says; foyer takes
-//! entries without an answer and drops what it has no memory for, so it is given as much as it can hold,
-//! whatever the row says. A run of writes ends when all of it is on the device (ours is durable then, too).
+//! Both bypass the page cache, and foyer's memory tier is empty, so all reads come from the device.
+//! Both devices are written from end to end before the measurement.
 //!
-//! Each side is a process of its own ([`side`]), stopped while the other runs: foyer's thread for `io_uring`
-//! never sleeps, and would take part in our runs otherwise.
+//! Each engine is used as intended. forebay answers an append when it is staged, so `depth` appends
+//! are in flight. foyer accepts entries without an answer and drops those that exceed its memory,
+//! so it gets entries as fast as it can hold them, whatever the depth. A write run ends when all
+//! its entries are on the device (for forebay: durable).
+//!
+//! Each engine is a process of its own ([`side`]), which is stopped while the other runs: foyer's
+//! `io_uring` thread never sleeps and would disturb the other's runs.
 
+mod forebay;
 mod foyer;
-mod ours;
 mod side;
 
 use std::{path::Path, time::Duration};
 
 use anyhow::Context as _;
+use forebay_bench_stats::{PAIRS, PAIRS_QUICK, Row, Target, Verdict, evaluate, load};
 use forebay_core::ByteSize;
-use forebay_measure::{PAIRS, PAIRS_QUICK, Row, Target, Verdict, evaluate, load};
 
-use crate::side::{Kind, Order, Report, Side};
+use crate::side::{EngineKind, Report, Side, Task};
 
 const ITEMS: [usize; 3] = [4 << 10, 128 << 10, 1 << 20];
 const DEPTHS: [usize; 3] = [1, 8, 32];
-/// Regions of ours, blocks of foyer's.
+/// Size of forebay's regions and of foyer's blocks.
 const REGION_SIZE: ByteSize = ByteSize::mib(32);
-/// Memory for writing, of either.
+/// Memory for writes, for each engine.
 const STAGING: ByteSize = ByteSize::mib(64);
 
 fn main() -> anyhow::Result<()> {
@@ -34,14 +37,14 @@ fn main() -> anyhow::Result<()> {
         && first == "side"
     {
         let size = ByteSize(size.parse()?);
-        return side::serve(Kind::parse(kind)?, Path::new(directory), size, item.parse()?);
+        return side::serve(EngineKind::parse(kind)?, Path::new(directory), size, item.parse()?);
     }
     let given = |name: &str| arguments.iter().any(|argument| argument == name);
     let only = arguments.iter().skip_while(|argument| *argument != "--only").nth(1);
     let (quick, json) = (given("--quick"), given("--json"));
     let mut rows = Vec::new();
     for item in ITEMS {
-        for kind in [Kind::Psync, Kind::Uring] {
+        for kind in [EngineKind::Psync, EngineKind::Uring] {
             let title = format!("{}, {}", ByteSize(item as u64), kind.name());
             if only.is_none_or(|only| title.starts_with(only)) {
                 eprintln!("items of {title}");
@@ -52,30 +55,30 @@ fn main() -> anyhow::Result<()> {
     if json {
         println!("{}", serde_json::to_string_pretty(&rows)?);
     } else {
-        print!("{}", forebay_measure::table(&rows));
+        print!("{}", forebay_bench_stats::table(&rows));
     }
     Ok(())
 }
 
-fn compare(kind: Kind, item: usize, quick: bool) -> anyhow::Result<Vec<Row>> {
-    let directory = tempfile::tempdir().context("make room for the benchmark")?;
+fn compare(kind: EngineKind, item: usize, quick: bool) -> anyhow::Result<Vec<Row>> {
+    let directory = tempfile::tempdir().context("create a directory for the benchmark")?;
     let size = ByteSize::mib(if quick { 512 } else { 2048 });
-    let mut ours = Side::start(Kind::Ours, directory.path(), size, item)?;
-    let mut theirs = Side::start(kind, directory.path(), size, item)?;
+    let mut forebay = Side::start(EngineKind::Forebay, directory.path(), size, item)?;
+    let mut foyer = Side::start(kind, directory.path(), size, item)?;
     let pairs = if quick { PAIRS_QUICK } else { PAIRS };
-    // Adjacent, taking turns at who goes first.
-    let mut measure = |order: Order| {
-        // One that does not count: whoever has to make room does it now.
-        ours.run(order)?;
-        theirs.run(order)?;
+    // Adjacent pairs, in alternating order.
+    let mut measure = |task: Task| {
+        // A warm-up run, which evicts where necessary.
+        forebay.run(task)?;
+        foyer.run(task)?;
         let mut measured: Vec<(Report, Report)> = Vec::new();
         for pair in 0..pairs {
             measured.push(if pair % 2 == 0 {
-                let first = ours.run(order)?;
-                (first, theirs.run(order)?)
+                let first = forebay.run(task)?;
+                (first, foyer.run(task)?)
             } else {
-                let first = theirs.run(order)?;
-                (ours.run(order)?, first)
+                let first = foyer.run(task)?;
+                (forebay.run(task)?, first)
             });
         }
         anyhow::Ok(measured)
@@ -92,20 +95,20 @@ fn compare(kind: Kind, item: usize, quick: bool) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for depth in DEPTHS {
         let limit = Duration::from_millis(250 / share);
-        let measured = samples(&measure(Order::Read { depth, limit })?);
+        let measured = samples(&measure(Task::Read { depth, limit })?);
         let title = format!("read {}, depth {depth}", ByteSize(item as u64));
         rows.extend(either(load::rows(&title, against, throughput, cpu, &measured)));
     }
     for depth in DEPTHS {
         let limit = Duration::from_millis(500 / share);
-        let measured = samples(&measure(Order::Write { depth, limit })?);
+        let measured = samples(&measure(Task::Write { depth, limit })?);
         let title = format!("write {}, depth {depth}", ByteSize(item as u64));
         let compared = either(load::rows(&title, against, throughput, cpu, &measured));
         rows.extend(throughput_rows(compared));
     }
-    // A quarter of the device at a time.
+    // A quarter of the device per run.
     let items = size.0 / 4 / item as u64;
-    let measured = measure(Order::Turn { depth: DEPTHS[1], items })?;
+    let measured = measure(Task::Rotate { depth: DEPTHS[1], items })?;
     let title = format!("rotation {}", ByteSize(item as u64));
     let rotation = load::rows(&title, against, Target::Open, Target::Open, &samples(&measured));
     rows.extend(throughput_rows(rotation));
@@ -115,8 +118,8 @@ fn compare(kind: Kind, item: usize, quick: bool) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// One target met is enough, throughput or, where the device sets the pace, processor time; then the other
-/// is only told.
+/// One met target is enough: throughput, or CPU time where the device is the bottleneck. The other
+/// row is then only measured.
 fn either(mut rows: Vec<Row>) -> Vec<Row> {
     if rows.iter().any(|row| row.verdict == Verdict::Met) {
         for row in rows.iter_mut().filter(|row| row.verdict != Verdict::Met) {
@@ -126,12 +129,12 @@ fn either(mut rows: Vec<Row>) -> Vec<Row> {
     rows
 }
 
-/// foyer does not say when an entry is taken, so there is no latency to compare.
+/// Rows without latencies: foyer does not report when it has accepted an entry.
 fn throughput_rows(rows: Vec<Row>) -> impl Iterator<Item = Row> {
     rows.into_iter().filter(|row| !row.unit.starts_with('p'))
 }
 
-/// Incompressible, in case somebody below compresses.
+/// Incompressible, in case a lower layer compresses.
 fn payload(item: usize) -> bytes::Bytes {
     let mut payload = vec![0; item];
     fastrand::Rng::with_seed(9).fill(&mut payload);

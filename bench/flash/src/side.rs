@@ -1,4 +1,5 @@
-//! A side of the comparison: a process that is told what to do, line by line, and stopped in between.
+//! A side of the comparison: a child process that runs tasks, one per line of its input, and is
+//! stopped in between.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -8,74 +9,74 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use forebay_bench_stats::load::Sample;
 use forebay_core::ByteSize;
-use forebay_measure::load::Sample;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
-use crate::{foyer::Foyer, ours::Ours};
+use crate::{forebay::Forebay, foyer::Foyer};
 
-/// Whose engine.
+/// The engine of a side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    Ours,
+pub enum EngineKind {
+    Forebay,
     Psync,
     Uring,
 }
 
-impl Kind {
-    const ALL: [Self; 3] = [Self::Ours, Self::Psync, Self::Uring];
+impl EngineKind {
+    const ALL: [Self; 3] = [Self::Forebay, Self::Psync, Self::Uring];
 
     pub fn name(self) -> &'static str {
         match self {
-            Self::Ours => "forebay",
+            Self::Forebay => "forebay",
             Self::Psync => "foyer psync",
             Self::Uring => "foyer io_uring",
         }
     }
 
     pub fn parse(name: &str) -> anyhow::Result<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name).context("no such engine")
+        Self::ALL.into_iter().find(|kind| kind.name() == name).context("unknown engine")
     }
 }
 
-/// What is to be done.
+/// A task for a side.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub enum Order {
-    /// Items that are there, for a while.
+pub enum Task {
+    /// Reads resident items for `limit`.
     Read { depth: usize, limit: Duration },
-    /// New items for a while, until they are on the device.
+    /// Writes new items for `limit`, until they are on the device.
     Write { depth: usize, limit: Duration },
-    /// So many new items in place of the oldest.
-    Turn { depth: usize, items: u64 },
+    /// Writes `items` new items in place of the oldest.
+    Rotate { depth: usize, items: u64 },
 }
 
-/// What was done.
+/// Result of a task.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
     pub sample: Sample,
-    /// Written to the device for it.
+    /// Bytes written to the device for the task.
     pub device_bytes: u64,
 }
 
-/// What either engine does.
+/// An engine under test.
 pub trait Store {
-    async fn run(&mut self, order: Order) -> anyhow::Result<Sample>;
+    async fn run(&mut self, task: Task) -> anyhow::Result<Sample>;
     /// Bytes written to the device so far.
     async fn device_bytes(&self) -> anyhow::Result<u64>;
 }
 
-/// The process, seen from outside.
+/// Handle of a child process.
 pub struct Side {
     child: Child,
-    orders: ChildStdin,
+    tasks: ChildStdin,
     reports: BufReader<ChildStdout>,
 }
 
 impl Side {
-    /// Starts it and waits until its device is full.
+    /// Starts the child and waits until its device is filled.
     pub fn start(
-        kind: Kind,
+        kind: EngineKind,
         directory: &Path,
         size: ByteSize,
         item: usize,
@@ -87,18 +88,18 @@ impl Side {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
-        let orders = child.stdin.take().context("a pipe")?;
+        let tasks = child.stdin.take().context("a pipe")?;
         let reports = BufReader::new(child.stdout.take().context("a pipe")?);
-        let mut started = Self { child, orders, reports };
+        let mut started = Self { child, tasks, reports };
         started.read_line()?;
         started.signal(Signal::STOP)?;
         Ok(started)
     }
 
-    /// Does one thing, and stops again.
-    pub fn run(&mut self, order: Order) -> anyhow::Result<Report> {
+    /// Runs one task, and stops the child again.
+    pub fn run(&mut self, task: Task) -> anyhow::Result<Report> {
         self.signal(Signal::CONT)?;
-        writeln!(self.orders, "{}", serde_json::to_string(&order)?)?;
+        writeln!(self.tasks, "{}", serde_json::to_string(&task)?)?;
         let report = self.read_line()?;
         self.signal(Signal::STOP)?;
         Ok(serde_json::from_str(&report)?)
@@ -107,7 +108,7 @@ impl Side {
     fn read_line(&mut self) -> anyhow::Result<String> {
         let mut line = String::new();
         if self.reports.read_line(&mut line)? == 0 {
-            bail!("a side of the comparison ended by itself");
+            bail!("a child process ended early");
         }
         Ok(line)
     }
@@ -125,23 +126,28 @@ impl Drop for Side {
     }
 }
 
-/// The process itself.
-pub fn serve(kind: Kind, directory: &Path, size: ByteSize, item: usize) -> anyhow::Result<()> {
+/// Main function of the child.
+pub fn serve(
+    kind: EngineKind,
+    directory: &Path,
+    size: ByteSize,
+    item: usize,
+) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         match kind {
-            Kind::Ours => obey(Ours::fill(directory, size, item).await?).await,
-            kind => obey(Foyer::fill(directory, size, item, kind).await?).await,
+            EngineKind::Forebay => run_tasks(Forebay::fill(directory, size, item).await?).await,
+            kind => run_tasks(Foyer::fill(directory, size, item, kind).await?).await,
         }
     })
 }
 
-async fn obey(mut store: impl Store) -> anyhow::Result<()> {
+async fn run_tasks(mut store: impl Store) -> anyhow::Result<()> {
     println!("ready");
-    let mut orders = std::io::stdin().lines();
-    while let Some(order) = orders.next().transpose()? {
+    let mut tasks = std::io::stdin().lines();
+    while let Some(task) = tasks.next().transpose()? {
         let before = store.device_bytes().await?;
-        let sample = store.run(serde_json::from_str(&order)?).await?;
+        let sample = store.run(serde_json::from_str(&task)?).await?;
         let device_bytes = store.device_bytes().await? - before;
         println!("{}", serde_json::to_string(&Report { sample, device_bytes })?);
     }

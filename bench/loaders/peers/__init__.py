@@ -1,14 +1,14 @@
-"""Who is compared. Each loader has one file here, and all files have the same functions:
+"""The loaders that are compared. Each has one module here, with the same functions:
 
 ``prepare(items, origin)``
     Writes the items into the origin's bucket in the loader's own format.
 ``start(task)``
-    Starts what is there before a job is, such as a daemon; not timed, and called for the first job.
+    Starts what must run before a job, such as a daemon. Not timed; called for the first job only.
 ``loader(task)``
-    The loader as its documentation recommends it: anything that gives an epoch of batches, again
-    and again, each time it is iterated over.
+    The loader as its documentation recommends it: an iterable that yields an epoch of batches each
+    time it is iterated.
 
-A file is imported in an environment of its own, so only it imports what it compares.
+A module is imported in its own environment, so no other module imports its loader.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from loaders.items import Items
 from loaders.origin import Origin
 
 BATCH = 64
-#: How many shards a dataset has, for loaders that have shards. Their defaults (64 MB, or 1 GB) suit
-#: hundreds of gigabytes: of half of one, a cache would have next to nothing to choose from.
+#: Number of shards, for loaders with shards. Their default sizes (64 MB or 1 GB) suit hundreds of
+#: gigabytes. A dataset of half a gigabyte would have too few shards for a limited cache.
 SHARDS = 50
-#: How much of the dataset is shuffled as one by loaders that shuffle by a window: a fifth, which is
-#: what MosaicML Streaming's default is of ImageNet.
+#: Fraction of the dataset in a shuffle window, for loaders that have one. MosaicML Streaming's
+#: default is this fraction of ImageNet.
 WINDOW_SHARE = 0.2
-#: But no more than this of a cache that is limited: a window as large as the cache fetches every
-#: shard many times over.
+#: Largest fraction of a limited cache in a shuffle window. A window as large as the cache would
+#: fetch every shard many times.
 WINDOW_SHARE_OF_CACHE = 0.25
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a job is to read, and how."""
+    """What a job reads, and how."""
 
     origin: Origin
     items: Items
     #: ``bytes``, ``views``, ``tensors`` or ``decoded``.
     form: str
     workers: int
-    #: A directory for whatever the loader keeps; all jobs' together, if it shares.
+    #: Directory of the loader's cache; one for all jobs if the loader shares it.
     cache: Path
-    #: Bytes that may be kept there, if that is limited.
+    #: Limit of the cache in bytes, if any.
     cache_limit: int | None
-    #: Where the page cache is capped: bytes that a loader with a memory of its own may use instead.
+    #: Where the page cache is capped: bytes for a loader that has a memory cache of its own.
     memory_limit: int | None
-    #: Which of several jobs this is.
+    #: Number of this job.
     job: int
 
     @property
     def window(self) -> int:
-        """Samples that are shuffled as one."""
+        """Samples in a shuffle window."""
         share = WINDOW_SHARE
         if self.cache_limit is not None:
             share = min(share, self.cache_limit / self.items.size * WINDOW_SHARE_OF_CACHE)
@@ -62,12 +62,12 @@ class Task:
 
 
 def shard_size(items: Items) -> int:
-    """Bytes in a shard."""
+    """Size of a shard in bytes."""
     return items.size // SHARDS
 
 
 class Module(Protocol):
-    """What each file here has."""
+    """The interface of each module here."""
 
     def prepare(self, items: Items, origin: Origin) -> None: ...
     def start(self, task: Task) -> None: ...
@@ -76,18 +76,18 @@ class Module(Protocol):
 
 @dataclass(frozen=True)
 class Peer:
-    """A loader, as the comparison knows it."""
+    """A loader in the comparison."""
 
-    #: As it calls itself.
+    #: Its own name.
     name: str
-    #: Its file here.
+    #: Its module here.
     file: str
-    #: What its environment has on top of the shared one: a file in ``requirements/``.
+    #: Its requirements on top of the shared ones: a file in ``requirements/``.
     requirements: str | None = None
-    #: Whether several jobs have one cache. Whoever does not gets a whole one for each of them.
+    #: Whether several jobs share one cache. Otherwise each job has a cache of full size.
     shares: bool = False
-    #: Seconds after which an epoch is broken off, for those which would take minutes.
-    patience: float | None = None
+    #: Seconds after which an epoch is stopped, for loaders that would take minutes.
+    time_limit: float | None = None
 
     def module(self) -> Module:
         return cast(Module, importlib.import_module(f"loaders.peers.{self.file}"))
@@ -95,12 +95,12 @@ class Peer:
 
 OURS = Peer("forebay", "ours", shares=True)
 FILES = Peer("local files", "files", shares=True)
-BOTO3 = Peer("boto3", "boto", patience=3.0)
+BOTO3 = Peer("boto3", "boto", time_limit=3.0)
 STREAMING = Peer("MosaicML Streaming", "mosaic", "mosaicml-streaming")
 LITDATA = Peer("litData", "lit", "litdata")
 WEBDATASET = Peer("WebDataset", "web", "webdataset")
 CONNECTOR = Peer("s3torchconnector", "connector", "s3torchconnector")
 
-#: Those which DESIGN's targets name.
+#: The peers that the design's targets name.
 RIVALS = (LITDATA, STREAMING, WEBDATASET, CONNECTOR)
 ALL = (OURS, *RIVALS, BOTO3, FILES)

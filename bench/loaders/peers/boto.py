@@ -1,4 +1,4 @@
-"""Plain PyTorch over boto3: a map-style dataset, a request for every item, nothing kept."""
+"""Plain PyTorch over boto3: a map-style dataset with one request per item and no cache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loaders.peers import BATCH, Task
 
 
 class Objects(Dataset[bytes]):
-    """A client for every process, as boto3 wants it; it finds the origin in the environment."""
+    """Objects by key, with one client per process, as boto3 requires."""
 
     def __init__(self, keys: list[str]) -> None:
         self.keys = keys
@@ -34,7 +34,7 @@ class Objects(Dataset[bytes]):
 
 
 def prepare(items: Items, origin: Origin) -> None:
-    del items, origin  # objects as they are
+    del items, origin  # reads plain objects
 
 
 def start(task: Task) -> None:

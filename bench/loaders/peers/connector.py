@@ -1,7 +1,7 @@
-"""s3torchconnector: tar archives, streamed by the AWS common runtime; nothing is kept.
+"""s3torchconnector: tar archives, streamed by the AWS common runtime, without a cache.
 
-Its map-style dataset makes one request at a time in every worker, so items by themselves would be
-held up by the origin's latency; its documentation streams archives where items are small.
+Its map-style dataset makes one request at a time in every worker, so single items would wait for
+the origin's latency. Its documentation streams archives where items are small.
 """
 
 from __future__ import annotations

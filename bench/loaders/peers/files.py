@@ -1,4 +1,4 @@
-"""Plain PyTorch on local files: what a job would do if it had the data already."""
+"""Plain PyTorch on local files: a job that already has the data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from loaders.peers import BATCH, Task
 
 
 class Files(Dataset[bytes]):
-    """One file, one item."""
+    """One item per file."""
 
     def __init__(self, directory: Path) -> None:
         self.paths = sorted(os.fspath(path) for path in directory.iterdir())
@@ -34,7 +34,7 @@ def prepare(items: Items, origin: Origin) -> None:
     del origin
     shutil.copytree(items.directory, _directory(items))
     for path in _directory(items).iterdir():
-        # Whoever reads a page first pays for it: a job with a limit, not this process.
+        # Pages are charged to the cgroup that reads them first: a job's, not this process's.
         with path.open("rb") as file:
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -56,5 +56,5 @@ def loader(task: Task) -> Iterable[Any]:
 
 
 def _directory(items: Items) -> Path:
-    """Not what the origin reads, whose pages would be in the cache on its account."""
-    return items.beside / f"{items.directory.name}-files"
+    """Copies of the items. The pages of the originals are charged to the origin."""
+    return items.scratch / f"{items.directory.name}-files"

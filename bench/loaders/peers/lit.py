@@ -1,4 +1,4 @@
-"""litData: optimised chunks, fetched ahead by its own threads with obstore."""
+"""litData: optimised chunks, prefetched by its own threads with obstore."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import boto3.s3.transfer  # noqa: F401 # imported when first needed, which is not what is timed
+import boto3.s3.transfer  # noqa: F401 # litData imports it on first use, within a timed epoch
 import litdata
 import obstore.store  # noqa: F401 # likewise
 from litdata.streaming import downloader
@@ -16,18 +16,18 @@ from loaders.items import Items
 from loaders.origin import BUCKET, Origin
 from loaders.peers import BATCH, Task, shard_size
 
-# Its client takes no unencrypted endpoint, and there is no option for that.
+# Its client rejects unencrypted endpoints, and has no option for them.
 downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True
 
 
 class Collate:
-    """In process an item is a view of a mapped chunk; between processes a view cannot travel."""
+    """Copies items in workers: an item is a view of a mapped chunk, which cannot be pickled."""
 
     def __init__(self, task: Task) -> None:
-        self.form, self.travels = task.form, task.workers > 0 and task.form in forms.PLAIN
+        self.form, self.copies = task.form, task.workers > 0 and task.form in forms.PLAIN
 
     def __call__(self, contents: Sequence[Any]) -> Any:
-        if self.travels:
+        if self.copies:
             contents = [bytes(content) for content in contents]
         return forms.collate(self.form)(contents)
 

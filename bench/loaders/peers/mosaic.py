@@ -1,11 +1,11 @@
-"""MosaicML Streaming: MDS shards, uncompressed (JPEGs are), and a local directory of them."""
+"""MosaicML Streaming: uncompressed MDS shards (JPEGs are compressed), cached in a directory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import boto3.s3.transfer  # noqa: F401 # imported when first needed, which is not what is timed
+import boto3.s3.transfer  # noqa: F401 # Streaming imports it on first use, within a timed epoch
 from streaming import MDSWriter, StreamingDataLoader, StreamingDataset
 
 from loaders import forms
@@ -15,7 +15,7 @@ from loaders.peers import BATCH, Task, shard_size
 
 
 class Collate:
-    """A sample is a dictionary of its columns."""
+    """Takes the one column of each sample, which is a dictionary."""
 
     def __init__(self, form: str) -> None:
         self.form = form

@@ -1,4 +1,4 @@
-"""forebay: objects as they are, one node for all jobs of the machine."""
+"""forebay: plain objects, one node for all jobs of the machine."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import forebay
-from forebay._processes import binary
+from forebay._runtime.processes import binary
 from loaders import forms
 from loaders.items import Items
 from loaders.origin import BUCKET, Origin
 from loaders.peers import BATCH, Task
 
-#: What an agent keeps in memory would be a cache beside the one that is limited.
+#: Memory of the agent, small because it would be a cache besides the limited one.
 AGENT_MEMORY = "8MiB"
-#: On top of the blobs: headers, regions that are being filled, a copy that is on its way out.
-ROOM = 1.25
+#: Capacity of an unlimited cache, as a multiple of the blobs: headers, regions that are being
+#: filled, and copies of blobs that are evicted.
+CAPACITY_FACTOR = 1.25
 
 _nodes: list[subprocess.Popen[bytes]] = []
 
@@ -31,11 +32,11 @@ def prepare(items: Items, origin: Origin) -> None:
 
 
 def start(task: Task) -> None:
-    capacity = task.cache_limit or int(task.items.size * ROOM)
+    capacity = task.cache_limit or int(task.items.size * CAPACITY_FACTOR)
     serve = [binary(), "serve", "--socket", str(_socket(task)), "--directory", str(task.cache)]
     serve += ["--capacity", f"{capacity}B"]
     if task.memory_limit is not None:
-        serve += ["--memory", f"{task.memory_limit}B"]
+        serve += ["--memory-cache", f"{task.memory_limit}B"]
     environment = {**os.environ, "FOREBAY_LOG": "warn"}
     node = subprocess.Popen(serve, stdout=subprocess.PIPE, env=environment)
     assert node.stdout is not None
@@ -53,7 +54,7 @@ def loader(task: Task) -> Iterable[Any]:
         "access_key": origin.access_key,
         "secret_key": origin.secret_key,
     }
-    # Whoever makes something else of an item needs no copy of it first.
+    # Views avoid a copy where the collate function converts items.
     dataset = forebay.Dataset(
         _digest(task.items),
         cache=_socket(task),
@@ -71,7 +72,7 @@ def loader(task: Task) -> Iterable[Any]:
 
 
 def _digest(items: Items) -> Path:
-    return items.beside / f"{items.directory.name}.digest"
+    return items.scratch / f"{items.directory.name}.digest"
 
 
 def _socket(task: Task) -> Path:

@@ -1,7 +1,7 @@
-"""WebDataset: tar archives over HTTP, by its own ``curl``, kept whole in a local directory.
+"""WebDataset: tar archives over HTTP, fetched by its own ``curl``, cached in a local directory.
 
-It has no client for S3: its documentation reads through a command, or by URL. URLs that are signed
-beforehand cost least, since no interpreter is started for every archive.
+It has no client for S3: its documentation reads through a command, or by URL. Presigned URLs are
+cheapest, because no interpreter is started for every archive.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def loader(task: Task) -> Iterable[Any]:
     for stage in dataset.pipeline:
         cleaner = getattr(stage, "cleaner", None)
         if cleaner is not None:
-            # By default it looks every half minute, by which time these epochs are over.
+            # The default is 30 s, which is longer than these epochs.
             cleaner.interval = 0
     batches = (
         dataset.shuffle(task.window)

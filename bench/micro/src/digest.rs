@@ -1,66 +1,73 @@
-//! `forebay bench digest`: is building bound by reading or by BLAKE3, as it should be?
+//! `forebay-bench digest`: the speed, memory and opening time of `forebay digest build`.
 //!
-//! The yardstick is the slower of two raw limits on the same files and as many threads: reading each
-//! file into a buffer, and BLAKE3 over memory. Files come from the page cache ("warm"), where both are
-//! work for the same cores and no program can do both as fast as the slower one alone, or from the disk
-//! ("cold"), where one can wait for the disk while the other works. So there is a third figure: how far
-//! we are from a loop that reads a file and hashes it. Then the two promises that are counts: memory
-//! while building, and the time to open a large digest that has been checked.
+//! Building should be bound by reading or by BLAKE3. The yardstick is the slower of two raw limits
+//! on the same files with the same number of threads: reading each file into a buffer, and BLAKE3
+//! over memory.
+//!
+//! - *Warm*: files are in the page cache. Reading and hashing compete for the same cores, so no
+//!   program can do both at the speed of the slower one alone. A second yardstick is therefore a
+//!   loop that reads each file and hashes it.
+//! - *Cold*: files are on the disk. One thread can wait for the disk while another hashes.
+//!
+//! Two more rows are limits: the memory of a build, and the time to open a large digest whose
+//! check is remembered.
 
 use std::{
     fs::{self, File},
     hint::black_box,
     io::Read as _,
     path::{Path, PathBuf},
-    process::Command,
     sync::atomic::{AtomicUsize, Ordering},
     thread::{self, available_parallelism},
     time::Instant,
 };
 
 use anyhow::{Context as _, ensure};
-use forebay_core::{
-    ByteSize, Namespace,
-    chunking::Chunking,
-    digest::{Blob, DatasetIdHasher, Header, ItemSpan, Part, Summary, plan::Layout},
-};
-use forebay_digest::PendingDigest;
-use forebay_measure::{Row, Target, evaluate};
-use forebay_origin::Options;
-use indicatif::ProgressBar;
+use forebay_bench_stats::{Row, Target, compare, evaluate};
+use forebay_core::dataset::DatasetIdHasher;
+use forebay_core::{ByteSize, Namespace, dataset::chunking::Chunking};
+use forebay_digest::{Blob, Header, ItemSpan, Layout, Part, PendingDigest, Summary};
 
-use super::Args;
-use crate::{
-    digest::build::{self, Spec},
-    output,
-};
+use crate::{Common, note, product::ProductArg};
 
 /// Read buffer of the plain loop: one large read for each file.
 const READ_SIZE: usize = 1 << 20;
 /// Memory that a build may use, and on top of it for each item.
 const MEMORY_BASE: u64 = 64 << 20;
 const MEMORY_PER_ITEM: u64 = 64;
+/// Time in which a digest whose check is remembered has to be open.
+const OPEN_MILLISECONDS: f64 = 50.0;
 
-pub async fn run(args: &Args) -> anyhow::Result<Vec<Row>> {
-    let directory = tempfile::tempdir().context("make room for the benchmark")?;
-    let scale = if args.quick { 4 } else { 1 };
+/// What to measure, and how.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    product: ProductArg,
+}
+
+pub fn run(args: &Args) -> anyhow::Result<Vec<Row>> {
+    let Args { common, product } = args;
+    let directory = tempfile::tempdir().context("make a temporary directory")?;
+    let scale = if common.quick { 4 } else { 1 };
     let mut rows = Vec::new();
-    for (name, count, length, layout) in [
-        ("files of 1 MiB", 1024 / scale, 1 << 20, Layout::Files),
-        ("files of 128 KiB", 4096 / scale, 128 << 10, Layout::Files),
-        ("files of 8 KiB, packed", 20_000 / scale, 8 << 10, Layout::Pack(ByteSize::mib(1))),
-        ("files of 1 KiB, packed", 40_000 / scale, 1 << 10, Layout::Pack(ByteSize::mib(1))),
+    for (name, count, length, pack) in [
+        ("files of 1 MiB", 1024 / scale, 1 << 20, false),
+        ("files of 128 KiB", 4096 / scale, 128 << 10, false),
+        ("files of 8 KiB, packed", 20_000 / scale, 8 << 10, true),
+        ("files of 1 KiB, packed", 40_000 / scale, 1 << 10, true),
     ] {
-        output::note(&format!("building a digest of {count} {name}, {} pairs", args.pairs()));
+        note(&format!("building a digest of {count} {name}, {} pairs", common.pairs()));
         let data = directory.path().join("data");
         let files = make_files(&data, count, length)?;
-        let building = Building { name, data: &data, files: &files, length, layout };
-        rows.extend(building.compare(args.pairs()).await?);
+        let case = Case { name, product, data: &data, files: &files, length, pack };
+        rows.extend(case.compare(common.pairs())?);
         fs::remove_dir_all(&data)?;
     }
-    rows.push(memory(directory.path(), if args.quick { 20_000 } else { 200_000 })?);
-    let items = if args.quick { 1_000_000 } else { 10_000_000 };
-    rows.push(opening(directory.path(), items, args.pairs())?);
+    rows.push(memory(product, directory.path(), if common.quick { 20_000 } else { 200_000 })?);
+    let items = if common.quick { 1_000_000 } else { 10_000_000 };
+    rows.push(open_time(directory.path(), items, common.pairs())?);
     Ok(rows)
 }
 
@@ -69,7 +76,7 @@ fn make_files(data: &Path, count: usize, length: usize) -> anyhow::Result<Vec<Pa
     let mut content = vec![0; length];
     (0..count)
         .map(|index| {
-            // A thousand files a directory, as datasets have them.
+            // 1,000 files per directory, as is common in datasets.
             let folder = data.join(format!("{:04}", index / 1000));
             if index % 1000 == 0 {
                 fs::create_dir_all(&folder)?;
@@ -82,17 +89,18 @@ fn make_files(data: &Path, count: usize, length: usize) -> anyhow::Result<Vec<Pa
         .collect()
 }
 
-/// Files, and a digest to be built of them.
-struct Building<'a> {
+/// Files to build a digest of.
+struct Case<'a> {
     name: &'static str,
+    product: &'a ProductArg,
     data: &'a Path,
     files: &'a [PathBuf],
     length: usize,
-    layout: Layout,
+    pack: bool,
 }
 
-impl Building<'_> {
-    async fn compare(&self, pairs: usize) -> anyhow::Result<[Row; 3]> {
+impl Case<'_> {
+    fn compare(&self, pairs: usize) -> anyhow::Result<[Row; 3]> {
         let content = self.files.iter().map(fs::read).collect::<Result<Vec<_>, _>>()?;
         let read = || read_all(self.files, self.length, |_| ());
         let hash = || hash_all(&content);
@@ -100,78 +108,72 @@ impl Building<'_> {
             let namespace = Namespace::public();
             read_all(self.files, self.length, |bytes| _ = black_box(namespace.address(bytes)))
         };
-        // One round that does not count warms the page cache for all.
-        self.build().await?;
-        let warm = self.pairs(pairs, || Ok(()), || Ok(read()?.min(hash()))).await?;
-        let limit = self.pairs(pairs, || Ok(()), both).await?;
-        let cold = || evict(self.files);
         let from_disk = || {
             let hashed = hash();
-            evict(self.files)?;
+            drop_page_cache(self.files)?;
             Ok(read()?.min(hashed))
         };
-        let cold = self.pairs(pairs, cold, from_disk).await?;
-        let row = |state: &str, against: &str, target: Target, pairs: &[(f64, f64)]| {
-            evaluate(&format!("{}, {state}", self.name), "GB/s", against, target, pairs)
+        // A first build, which does not count, brings all files into the page cache.
+        self.build()?;
+        let warm_build = || self.build();
+        let cold_build = || {
+            drop_page_cache(self.files)?;
+            self.build()
         };
+        let slower = "slower of read, BLAKE3";
         let target = Target::AtLeast(0.8);
+        let name = |state: &str| format!("{}, {state}", self.name);
+        let row = |state, against, target, ours: &dyn Fn() -> _, theirs: &dyn Fn() -> _| {
+            compare(&name(state), "GB/s", against, target, pairs, ours, theirs)
+        };
         Ok([
-            row("warm", "slower of read, BLAKE3", target, &warm),
-            row("warm", "a loop that does both", Target::Open, &limit),
-            row("cold", "slower of read, BLAKE3", target, &cold),
+            row("warm", slower, target, &warm_build, &|| Ok(read()?.min(hash())))?,
+            row("warm", "a loop that does both", Target::Open, &warm_build, &both)?,
+            row("cold", slower, target, &cold_build, &from_disk)?,
         ])
     }
 
-    /// Builds and the other side, in adjacent pairs, in GB/s; `prepare` comes before each build and is
-    /// not timed.
-    async fn pairs(
-        &self,
-        count: usize,
-        prepare: impl Fn() -> anyhow::Result<()>,
-        theirs: impl Fn() -> anyhow::Result<f64>,
-    ) -> anyhow::Result<Vec<(f64, f64)>> {
-        let mut measured = Vec::with_capacity(count);
-        for pair in 0..count {
-            let theirs_first = if pair % 2 == 1 { Some(theirs()?) } else { None };
-            prepare()?;
-            let ours = self.build().await?;
-            let theirs = theirs_first.map_or_else(&theirs, Ok)?;
-            measured.push((ours / 1e9, theirs / 1e9));
-        }
-        Ok(measured)
-    }
-
-    /// Bytes per second.
-    async fn build(&self) -> anyhow::Result<f64> {
-        let spec = Spec {
-            url: self.data.display().to_string(),
-            options: Options::default(),
-            output: self.data.with_extension("digest"),
-            layout: self.layout,
-            namespace: Namespace::public(),
-            columns: None,
-            chunks: None,
-            exclude: Vec::new(),
-            restart: false,
-        };
-        let started = Instant::now();
-        build::build(&spec, &ProgressBar::hidden()).await?;
-        Ok((self.files.len() * self.length) as f64 / started.elapsed().as_secs_f64())
+    /// Builds a digest; GB/s by the time that the build reports, without the start of the process.
+    fn build(&self) -> anyhow::Result<f64> {
+        let layout = if self.pack { "pack" } else { "files" };
+        let digest = self.data.with_extension("digest");
+        let report = build_digest(self.product, self.data, &digest, layout)?;
+        Ok((self.files.len() * self.length) as f64 / report.seconds / 1e9)
     }
 }
 
-/// Makes the page cache forget these files.
-fn evict(files: &[PathBuf]) -> anyhow::Result<()> {
+/// The part of a build's report that is measured.
+#[derive(serde::Deserialize)]
+struct BuildReport {
+    seconds: f64,
+    peak_memory: u64,
+}
+
+fn build_digest(
+    product: &ProductArg,
+    data: &Path,
+    digest: &Path,
+    layout: &str,
+) -> anyhow::Result<BuildReport> {
+    let mut command = product.command()?;
+    command.args(["digest", "build", "--format", "json", "--layout", layout, "-o"]);
+    let output = command.arg(digest).arg(data).output().context("run `forebay digest build`")?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).context("read the report of `forebay digest build`")
+}
+
+/// Removes these files from the page cache.
+fn drop_page_cache(files: &[PathBuf]) -> anyhow::Result<()> {
     for path in files {
         let file = File::open(path)?;
-        // Only what is on the disk can be forgotten.
+        // The kernel drops clean pages only.
         rustix::fs::fdatasync(&file)?;
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
     }
     Ok(())
 }
 
-/// Reads every file into a buffer, on all threads, and does something with it; bytes per second.
+/// Reads every file into a buffer, on all threads, and calls `act` with its content; GB/s.
 fn read_all(files: &[PathBuf], length: usize, act: impl Fn(&[u8]) + Sync) -> anyhow::Result<f64> {
     let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let started = Instant::now();
@@ -184,10 +186,10 @@ fn read_all(files: &[PathBuf], length: usize, act: impl Fn(&[u8]) + Sync) -> any
         }
     });
     ensure!(failed.into_inner() == 0, "the benchmark's own files could not be read back");
-    Ok((files.len() * length) as f64 / started.elapsed().as_secs_f64())
+    Ok((files.len() * length) as f64 / started.elapsed().as_secs_f64() / 1e9)
 }
 
-/// Hashes the same bytes from memory, on all threads; bytes per second.
+/// Hashes the same bytes from memory, on all threads; GB/s.
 fn hash_all(content: &[Vec<u8>]) -> f64 {
     let (next, namespace) = (AtomicUsize::new(0), Namespace::public());
     let started = Instant::now();
@@ -196,7 +198,8 @@ fn hash_all(content: &[Vec<u8>]) -> f64 {
             black_box(namespace.address(bytes));
         }
     });
-    content.iter().map(Vec::len).sum::<usize>() as f64 / started.elapsed().as_secs_f64()
+    let bytes: usize = content.iter().map(Vec::len).sum();
+    bytes as f64 / started.elapsed().as_secs_f64() / 1e9
 }
 
 fn on_all_threads(work: impl Fn() + Sync) {
@@ -207,30 +210,22 @@ fn on_all_threads(work: impl Fn() + Sync) {
     });
 }
 
-/// A child process builds a digest of many tiny files and reports its peak.
-fn memory(directory: &Path, items: usize) -> anyhow::Result<Row> {
-    output::note(&format!("building a digest of {items} tiny files in a process of its own"));
+/// Peak memory of a build of many 16-byte files.
+fn memory(product: &ProductArg, directory: &Path, items: usize) -> anyhow::Result<Row> {
+    note(&format!("building a digest of {items} files of 16 bytes"));
     let data = directory.join("tiny");
     make_files(&data, items, 16)?;
-    let child = Command::new(std::env::current_exe()?)
-        .args(["digest", "build", "--format", "json", "-o"])
-        .arg(directory.join("tiny.digest"))
-        .arg(&data)
-        .output()
-        .context("run this program again")?;
-    ensure!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
-    let report: serde_json::Value = serde_json::from_slice(&child.stdout)?;
-    let peak = report["peak_memory"].as_u64().context("no peak was reported")? as f64;
-    let allowed = (MEMORY_BASE + MEMORY_PER_ITEM * items as u64) as f64;
+    let report = build_digest(product, &data, &directory.join("tiny.digest"), "files")?;
+    let allowed = MEMORY_BASE + MEMORY_PER_ITEM * items as u64;
     let name = format!("memory, {items} items");
-    let mib = |bytes: f64| bytes / f64::from(1 << 20);
-    let pair = (mib(peak), mib(allowed));
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let pair = (mib(report.peak_memory), mib(allowed));
     Ok(evaluate(&name, "MiB", "64 MiB + 64 B an item", Target::AtMost(1.0), &[pair]))
 }
 
-/// Writes a digest of so many made-up items, and opens it again and again.
-fn opening(directory: &Path, items: u64, pairs: usize) -> anyhow::Result<Row> {
-    output::note(&format!("writing a digest of {items} items"));
+/// Time to open a digest of `items` synthetic items whose check is remembered.
+fn open_time(directory: &Path, items: u64, pairs: usize) -> anyhow::Result<Row> {
+    note(&format!("writing a digest of {items} items"));
     let path = directory.join("large.digest");
     let row = |index: u64| Blob {
         address: Namespace::public().address(&index.to_le_bytes()),
@@ -267,8 +262,8 @@ fn opening(directory: &Path, items: u64, pairs: usize) -> anyhow::Result<Row> {
             let started = Instant::now();
             let file = forebay_digest::open(&path)?;
             let elapsed = started.elapsed().as_secs_f64() * 1e3;
-            ensure!(file.was_checked(), "the digest's check was forgotten");
-            Ok((elapsed, 50.0))
+            ensure!(file.was_checked(), "the check of the digest is not remembered");
+            Ok((elapsed, OPEN_MILLISECONDS))
         })
         .collect::<anyhow::Result<Vec<_>>>()?;
     let name = format!("open a checked digest, {items} items");

@@ -1,10 +1,9 @@
-//! Paired comparisons that survive a noisy machine.
+//! Statistics of benchmarks: paired comparisons on noisy machines.
 //!
-//! The same raw read varies by a factor of two within minutes, so absolute figures mean little and a
-//! single ratio not much more. A comparison therefore runs both sides in adjacent pairs, many times,
-//! and reports the median of the pairs' ratios with a bootstrap interval. Where the interval straddles
-//! the target, the honest answer is "not resolved". [`load`] drives what is measured, where that is many
-//! small operations at a time.
+//! The same raw read varies by a factor of two within minutes, so absolute figures and single
+//! ratios mean little. A comparison runs both sides in adjacent pairs, many times, and reports the
+//! median of the pairs' ratios with a bootstrap interval. Where the interval straddles the target,
+//! the verdict is "not resolved". [`load`] generates load of many small concurrent operations.
 
 pub mod load;
 
@@ -12,34 +11,34 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-/// Pairs in a full run, and in a quick one.
+/// Pairs of a full run.
 pub const PAIRS: usize = 15;
-/// Pairs in a quick run.
+/// Pairs of a quick run.
 pub const PAIRS_QUICK: usize = 5;
 
-/// How often the pairs are drawn anew for the interval.
+/// Resamples of the bootstrap.
 const RESAMPLES: usize = 2000;
-/// The interval holds this share of the resampled medians.
+/// Fraction of the resampled medians that the interval contains.
 const CONFIDENCE: f64 = 0.95;
 
-/// What a ratio has to be.
+/// Target of a ratio.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Target {
-    /// Bigger is better: at least this.
+    /// At least this; larger is better.
     AtLeast(f64),
-    /// Smaller is better: at most this.
+    /// At most this; smaller is better.
     AtMost(f64),
-    /// Nobody has said yet.
+    /// No target.
     Open,
 }
 
-/// How a comparison came out.
+/// Result of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// The whole interval is on the right side.
+    /// The whole interval meets the target.
     Met,
-    /// The whole interval is on the wrong side.
+    /// The whole interval misses the target.
     Missed,
     /// The interval straddles the target.
     #[serde(rename = "not resolved")]
@@ -51,29 +50,29 @@ pub enum Verdict {
 /// One line of a benchmark's result.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Row {
-    /// What was measured.
+    /// Name of the measurement.
     pub row: String,
-    /// In which unit.
+    /// Unit of both medians.
     pub unit: String,
-    /// Our median.
+    /// forebay's median.
     pub ours: f64,
-    /// What we are compared with.
+    /// Name of the peer.
     pub against: String,
-    /// Its median.
+    /// The peer's median.
     pub theirs: f64,
     /// Median of the pairs' ratios, ours ÷ theirs.
     pub ratio: f64,
-    /// Where the interval of that median begins.
+    /// Lower end of the interval of the ratio.
     pub low: f64,
-    /// Where it ends.
+    /// Upper end of the interval of the ratio.
     pub high: f64,
-    /// What the ratio has to be.
+    /// Target of the ratio.
     pub target: String,
-    /// Whether it is.
+    /// Whether the target is met.
     pub verdict: Verdict,
 }
 
-/// Runs both sides in adjacent pairs, taking turns at who goes first, and compares.
+/// Runs both sides in adjacent pairs, alternating which side goes first, and compares them.
 pub fn compare<E>(
     row: &str,
     unit: &str,
@@ -96,7 +95,7 @@ pub fn compare<E>(
     Ok(evaluate(row, unit, against, target, &measured))
 }
 
-/// Evaluates pairs that were measured elsewhere.
+/// Compares pairs that were measured elsewhere.
 pub fn evaluate(row: &str, unit: &str, against: &str, target: Target, pairs: &[(f64, f64)]) -> Row {
     assert!(!pairs.is_empty(), "a comparison needs a pair");
     let ratios: Vec<f64> = pairs.iter().map(|(ours, theirs)| ours / theirs).collect();
@@ -132,7 +131,7 @@ fn verdict(met: bool, missed: bool) -> Verdict {
     }
 }
 
-/// The middle value.
+/// The median.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -143,7 +142,7 @@ pub fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-/// The interval in which the median of such pairs lies; the same pairs give the same interval.
+/// The bootstrap interval of the median, deterministic for the same pairs.
 fn bootstrap(ratios: &[f64]) -> (f64, f64) {
     let mut random = fastrand::Rng::with_seed(7);
     let mut medians: Vec<f64> = (0..RESAMPLES)
@@ -155,7 +154,7 @@ fn bootstrap(ratios: &[f64]) -> (f64, f64) {
     (medians[cut], medians[RESAMPLES - 1 - cut])
 }
 
-/// Rows as a table for people.
+/// The rows as a text table.
 pub fn table(rows: &[Row]) -> String {
     let name = |row: &Row| format!("{} / {}", row.row, row.against);
     let width = rows.iter().map(|row| name(row).chars().count()).max().unwrap_or(0);
@@ -194,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clear_difference_is_called_and_an_unclear_one_is_not() {
+    fn a_clear_difference_is_resolved_and_an_unclear_one_is_not() {
         let clear: Vec<_> = (0..15).map(|i| (2.0 + f64::from(i % 3) * 0.1, 1.0)).collect();
         assert_eq!(row(Target::AtLeast(1.5), &clear).verdict, Verdict::Met);
         assert_eq!(row(Target::AtLeast(3.0), &clear).verdict, Verdict::Missed);
@@ -204,14 +203,14 @@ mod tests {
     }
 
     #[test]
-    fn drift_that_hits_both_sides_cancels_out() {
+    fn drift_on_both_sides_cancels_out() {
         let drifting: Vec<_> = (1..=15).map(|i| (1.2 * f64::from(i), f64::from(i))).collect();
         let row = row(Target::AtLeast(1.1), &drifting);
         assert!((row.ratio - 1.2).abs() < 1e-9 && row.verdict == Verdict::Met);
     }
 
     #[test]
-    fn both_sides_take_turns_at_going_first() {
+    fn both_sides_alternate_at_going_first() {
         let order = std::cell::RefCell::new(String::new());
         let side = |name: char| {
             order.borrow_mut().push(name);
@@ -222,13 +221,13 @@ mod tests {
     }
 
     #[test]
-    fn rows_have_the_promised_keys() {
+    fn rows_have_the_documented_keys() {
         let json = serde_json::to_value(row(Target::AtLeast(1.0), &[(1.0, 1.0)])).unwrap();
         let mut keys: Vec<_> = json.as_object().unwrap().keys().map(String::as_str).collect();
         keys.sort_unstable();
-        let promised = [
+        let expected = [
             "against", "high", "low", "ours", "ratio", "row", "target", "theirs", "unit", "verdict",
         ];
-        assert_eq!(keys, promised);
+        assert_eq!(keys, expected);
     }
 }

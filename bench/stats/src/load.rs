@@ -1,4 +1,5 @@
-//! Many operations at a time, for a while: how many there were, how long each took, and what they cost.
+//! Load generator: concurrent operations for a limited time, with their count, latencies and CPU
+//! time.
 
 use std::time::{Duration, Instant};
 
@@ -8,24 +9,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Row, Target, evaluate};
 
-/// What one run did.
+/// Measurements of one run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Sample {
-    /// How many operations were completed.
+    /// Completed operations.
     pub operations: u64,
-    /// Bytes that they were about.
+    /// Bytes of all operations.
     pub bytes: u64,
-    /// How long the run took.
+    /// Duration of the run.
     pub seconds: f64,
-    /// What it cost all threads of the process together.
+    /// CPU time of all threads of the process.
     pub cpu_seconds: f64,
-    /// Half of the operations were at most so slow, in microseconds.
+    /// Median latency in microseconds.
     pub latency_p50: f64,
-    /// All but one in a hundred.
+    /// 99th percentile of latency in microseconds.
     pub latency_p99: f64,
 }
 
-/// A run that is being measured.
+/// A run in progress.
 pub struct Watch {
     started: Instant,
     cpu: Duration,
@@ -34,32 +35,32 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins.
+    /// Starts the clocks.
     pub fn start() -> Self {
-        // Touched before it counts.
+        // Page faults of the buffer happen before the clock starts.
         let mut latencies = vec![Duration::ZERO; 1 << 18];
         latencies.clear();
         Self { cpu: cpu_time(), started: Instant::now(), bytes: 0, latencies }
     }
 
-    /// How long it has been running.
+    /// Time since the start.
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// An operation is done.
+    /// Records a completed operation.
     pub fn count(&mut self, began: Instant, bytes: u64) {
         self.bytes += bytes;
         self.latencies.push(began.elapsed());
     }
 
-    /// So many in a hundred were at most so slow, in microseconds; sorted by now.
+    /// A percentile of the sorted latencies, in microseconds.
     fn latency(&self, percent: usize) -> f64 {
         let at = self.latencies.len().saturating_sub(1) * percent / 100;
         self.latencies.get(at).map_or(0.0, |latency| latency.as_secs_f64() * 1e6)
     }
 
-    /// Ends.
+    /// Stops the clocks.
     pub fn finish(mut self) -> Sample {
         let seconds = self.started.elapsed().as_secs_f64();
         let cpu_seconds = (cpu_time().saturating_sub(self.cpu)).as_secs_f64();
@@ -71,7 +72,7 @@ impl Watch {
 }
 
 impl Sample {
-    /// Bytes per second, in thousand millions.
+    /// Throughput in GB/s (10^9 bytes).
     pub fn gigabytes_per_second(&self) -> f64 {
         self.bytes as f64 / self.seconds / 1e9
     }
@@ -81,14 +82,14 @@ impl Sample {
         self.operations as f64 / self.seconds
     }
 
-    /// Processor time for a thousand million bytes.
+    /// CPU seconds per GB (10^9 bytes).
     pub fn cpu_seconds_per_gigabyte(&self) -> f64 {
         self.cpu_seconds / (self.bytes as f64 / 1e9)
     }
 }
 
-/// Keeps so many operations under way until the time is over, and waits for the last of them. An operation
-/// tells how many bytes it was about.
+/// Keeps `depth` operations in flight until `limit` has passed, and waits for the last of them.
+/// Each operation returns its number of bytes.
 pub async fn drive<F, E>(
     depth: usize,
     limit: Duration,
@@ -115,7 +116,7 @@ where
     Ok(watch)
 }
 
-/// What pairs of runs say: throughput, with a target; operations, processor time and latencies without.
+/// Compares pairs of runs: throughput and CPU time with targets, operations and latencies without.
 pub fn rows(
     name: &str,
     against: &str,
@@ -150,14 +151,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn so_many_are_under_way_and_all_are_counted() {
+    fn depth_operations_are_in_flight_and_all_are_counted() {
         let (running, most, begun) = (Cell::new(0), Cell::new(0), Cell::new(0));
         let operation = || {
             begun.set(begun.get() + 1);
             running.set(running.get() + 1);
             most.set(most.get().max(running.get()));
             async {
-                // Not done at once.
+                // Pending at the first poll.
                 let mut first = true;
                 std::future::poll_fn(|context| {
                     context.waker().wake_by_ref();

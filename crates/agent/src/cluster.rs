@@ -1,210 +1,211 @@
-//! The ways to all nodes that share the work. Who they are is asked of whichever is found first; a node
-//! that knows of no others is alone.
+//! Links to all nodes, and the discovery of them. The first seed that answers sends the list of
+//! nodes; a node without a list is used on its own.
 
 use std::{
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
 };
 
+use forebay_auth::Credentials;
 use forebay_core::{
-    BlobOrdinal, Endpoint, NodeName,
-    digest::Digest,
-    patience::Book,
-    presence,
-    ring::{Contacts, Heard, KnownRing, Membership, Ring},
+    Address, BlobOrdinal, Endpoint, NodeName,
+    cluster::{
+        backoff::{BackoffTable, Elapsed},
+        ring::{OwnerMap, Ring, RingChange, RingMembership, RingView, Seeds},
+    },
+    node::presence::KnownPresence,
 };
-use forebay_identity::Credentials;
-use forebay_server::AgentCounters;
+use forebay_digest::Digest;
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
 use crate::{
     connection::{Connection, LinkError, Result},
-    link::{Link, connect},
+    metrics::AgentCounters,
+    node_link::{NodeLink, connect},
 };
 
-/// The ways to all nodes.
-pub(crate) struct Links {
-    contacts: Contacts,
+/// The links to all nodes.
+pub(crate) struct NodeLinks {
+    seeds: Seeds,
     pub job: String,
     pub credentials: Credentials,
     pub digest: Digest,
     started: Instant,
-    /// Held while somebody finds out who there is.
-    learning: tokio::sync::Mutex<Book>,
-    /// Whether nobody was found at least once.
-    searched_in_vain: AtomicBool,
-    known: Mutex<Known>,
+    /// Held during a discovery.
+    discovery: tokio::sync::Mutex<BackoffTable>,
+    /// Whether a discovery has found no node.
+    discovery_failed: AtomicBool,
+    known: Mutex<KnownNodes>,
     changed: Notify,
     counters: Arc<AgentCounters>,
 }
 
 #[derive(Default)]
-struct Known {
-    ring: Option<KnownRing>,
+struct KnownNodes {
+    view: Option<RingView>,
     nodes: Option<Arc<Nodes>>,
 }
 
-/// Those who share the work: one that is alone, or a ring.
+/// The nodes: a single one, or a ring.
 pub(crate) struct Nodes {
-    ring: Option<Ring>,
     /// In the order of the ring.
-    links: Vec<Arc<Link>>,
-    /// Of every blob, once all of them have been needed.
-    owners: OnceLock<Vec<u16>>,
+    links: Vec<Arc<NodeLink>>,
+    owners: OwnerMap,
 }
 
 impl Nodes {
-    fn alone(link: Link) -> Self {
-        Self { ring: None, links: vec![Arc::new(link)], owners: OnceLock::new() }
+    fn single(link: NodeLink) -> Self {
+        Self { links: vec![Arc::new(link)], owners: OwnerMap::single() }
     }
 
-    /// Links to those who stay where they were are kept.
-    fn of(ring: Ring, before: Option<&Self>) -> Self {
+    /// The nodes of a ring. Links to nodes whose name and endpoint stay are taken over.
+    fn from_ring(ring: Ring, before: Option<&Self>) -> Self {
         let link = |name: &NodeName, endpoint: &Endpoint| {
             let mut before = before.into_iter().flat_map(|before| &before.links);
-            let kept = before.find(|link| link.is_to(name, endpoint)).map(Arc::clone);
-            kept.unwrap_or_else(|| Arc::new(Link::new(endpoint.clone(), Some(name.clone()))))
+            let link = before.find(|link| link.is_to(name, endpoint)).map(Arc::clone);
+            link.unwrap_or_else(|| Arc::new(NodeLink::new(endpoint.clone(), Some(name.clone()))))
         };
         let links = ring.members().iter().map(|member| link(&member.name, &member.endpoint));
-        Self { links: links.collect(), ring: Some(ring), owners: OnceLock::new() }
+        Self { links: links.collect(), owners: OwnerMap::new(ring) }
     }
 
     /// In the order of the ring.
-    pub fn links(&self) -> &[Arc<Link>] {
+    pub fn links(&self) -> &[Arc<NodeLink>] {
         &self.links
     }
 
-    /// The node that owns a blob, by its place. A row that cannot be read is nobody's: whoever reads it is
-    /// told.
-    pub fn owner(&self, digest: &Digest, blob: u64) -> usize {
-        let Some(ring) = &self.ring else { return 0 };
-        digest.blob(BlobOrdinal::new(blob)).map_or(0, |row| ring.owner(&row.address))
+    /// The index of the node that owns a blob.
+    pub fn owner(&self, digest: &Digest, blob: BlobOrdinal) -> usize {
+        self.owners.owner(blob, address_in(digest))
+    }
+
+    /// The blobs that a node owns and does not have. Takes long for large datasets.
+    pub fn missing(
+        &self,
+        digest: &Digest,
+        node: usize,
+        present: &KnownPresence,
+    ) -> Vec<BlobOrdinal> {
+        let index = |blob: BlobOrdinal| usize::try_from(blob.0).expect("digests are in memory");
+        let is_present =
+            |blob: BlobOrdinal| present.bits()[index(blob) / 8] >> (blob.0 % 8) & 1 == 1;
+        let owned = self.owners.owned_by(node, digest.summary().blobs, address_in(digest));
+        owned.filter(|blob| !is_present(*blob)).collect()
     }
 }
 
-impl Nodes {
-    /// All blobs of a node that are not among these, one bit for each. Takes long for large datasets.
-    pub fn absent(&self, digest: &Digest, place: usize, present: &presence::Known) -> Vec<u64> {
-        let blobs = 0..digest.summary().blobs;
-        let owners = self.owners.get_or_init(|| {
-            let owner = |blob| u16::try_from(self.owner(digest, blob)).expect("at most NODES_MAX");
-            if self.ring.is_some() { blobs.clone().map(owner).collect() } else { Vec::new() }
-        });
-        let index = |blob: u64| usize::try_from(blob).expect("digests are in memory");
-        let is_owned =
-            |blob: u64| owners.get(index(blob)).is_none_or(|owner| usize::from(*owner) == place);
-        let is_there = |blob: u64| present.bits()[index(blob / 8)] >> (blob % 8) & 1 == 1;
-        blobs.filter(|blob| is_owned(*blob) && !is_there(*blob)).collect()
-    }
-}
-
-impl Links {
+impl NodeLinks {
     pub fn new(
-        contacts: Contacts,
+        seeds: Seeds,
         credentials: Credentials,
         job: String,
         digest: Digest,
         counters: Arc<AgentCounters>,
     ) -> Self {
-        let mut known = Known::default();
-        if let Some((list, zone)) = contacts.list() {
+        let mut known = KnownNodes::default();
+        if let Some((list, zone)) = seeds.list() {
             let ring = list.ring(zone).expect("checked");
-            known.ring = Some(KnownRing::new(list.clone(), None));
-            known.nodes = Some(Arc::new(Nodes::of(ring, None)));
+            known.view = Some(RingView::new(list.clone(), None));
+            known.nodes = Some(Arc::new(Nodes::from_ring(ring, None)));
         }
         Self {
-            contacts,
+            seeds,
             job,
             credentials,
             digest,
             started: Instant::now(),
-            learning: tokio::sync::Mutex::default(),
-            searched_in_vain: AtomicBool::new(false),
+            discovery: tokio::sync::Mutex::default(),
+            discovery_failed: AtomicBool::new(false),
             known: Mutex::new(known),
             changed: Notify::new(),
             counters,
         }
     }
 
-    /// The time as `core` wants it.
+    /// The time since the agent started.
     pub fn now(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// Completes when other nodes share the work than before.
+    /// Completes when the list of nodes has changed.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// The way to the node that owns a blob. The job waits for this: if nobody could be found, that is left to
-    /// those for whom nobody waits.
-    pub async fn to(&self, blob: u64) -> Result<Arc<Link>> {
-        if self.searched_in_vain.load(Relaxed) && self.known.lock().nodes.is_none() {
+    /// The link to the node that owns a blob. The job waits for this, so after a failed discovery
+    /// it fails at once; prefetching discovers the nodes again.
+    pub async fn to_owner(&self, blob: BlobOrdinal) -> Result<Arc<NodeLink>> {
+        if self.discovery_failed.load(Relaxed) && self.known.lock().nodes.is_none() {
             return Err(unreachable());
         }
         let nodes = self.nodes().await?;
         Ok(Arc::clone(&nodes.links[nodes.owner(&self.digest, blob)]))
     }
 
-    /// All nodes; whoever is first to ask finds out who they are.
+    /// All nodes. The first call discovers them.
     pub async fn nodes(&self) -> Result<Arc<Nodes>> {
         if let Some(nodes) = &self.known.lock().nodes {
             return Ok(Arc::clone(nodes));
         }
-        if self.contacts.is_empty() {
+        if self.seeds.is_empty() {
             return Err(LinkError::None);
         }
-        let mut book = self.learning.lock().await;
-        // Somebody else may have found out meanwhile.
+        let mut backoff = self.discovery.lock().await;
+        // Another task may have discovered them meanwhile.
         if let Some(nodes) = &self.known.lock().nodes {
             return Ok(Arc::clone(nodes));
         }
-        let (search_began, mut failure) = (self.now(), unreachable());
-        for endpoint in self.contacts.endpoints() {
+        let (discovery_began, mut failure) = (self.now(), unreachable());
+        for endpoint in self.seeds.endpoints() {
             let began = self.now();
-            if !book.is_due(endpoint, search_began, began) {
+            let discovery = Elapsed { since: discovery_began, now: began };
+            if !backoff.is_due(endpoint, discovery) {
                 continue;
             }
             match connect(self, endpoint).await {
-                Ok((connection, says)) => {
-                    book.succeeded(endpoint, self.now());
-                    return Ok(self.learnt(endpoint, connection, says));
+                Ok((connection, membership)) => {
+                    backoff.on_success(endpoint, self.now());
+                    return Ok(self.on_discovered(endpoint, connection, membership));
                 }
                 Err(error) => {
-                    if !book.has_failed(endpoint) {
-                        tracing::warn!(%error, "no node: reading the origin directly");
+                    if !backoff.has_failed(endpoint) {
+                        tracing::warn!(%error, "node unreachable: reading the origin");
                     }
-                    book.failed(endpoint, error.failure(), began, (began, self.now()));
+                    let attempt = Elapsed { since: began, now: self.now() };
+                    backoff.on_failure(endpoint, error.failure(), began, attempt);
                     failure = error;
                 }
             }
         }
-        self.searched_in_vain.store(true, Relaxed);
+        self.discovery_failed.store(true, Relaxed);
         Err(failure)
     }
 
-    fn learnt(
+    /// A seed has answered.
+    fn on_discovered(
         &self,
         endpoint: &Endpoint,
         connection: Arc<Connection>,
-        says: Option<Membership>,
+        membership: Option<RingMembership>,
     ) -> Arc<Nodes> {
-        let nodes = match &says {
-            None => Nodes::alone(Link::new(endpoint.clone(), None)),
-            Some(says) => Nodes::of(says.ring(), None),
+        let nodes = match &membership {
+            None => Nodes::single(NodeLink::new(endpoint.clone(), None)),
+            Some(membership) => Nodes::from_ring(membership.ring(), None),
         };
-        let own = says.as_ref().and_then(|says| nodes.ring.as_ref()?.place_of(says.name()));
-        nodes.links[own.unwrap_or(0)].opened(connection);
+        let own =
+            membership.as_ref().and_then(|membership| nodes.owners.index_of(membership.name()));
+        nodes.links[own.unwrap_or(0)].on_connected(connection);
         let nodes = Arc::new(nodes);
         let mut known = self.known.lock();
-        known.ring = says.map(|says| {
-            let count = says.list().members().len();
-            tracing::info!(nodes = count, list = %says.list().fingerprint(), "several nodes share the work");
-            KnownRing::new(says.list().clone(), Some(says.name().clone()))
+        known.view = membership.map(|membership| {
+            let list = membership.list();
+            let count = list.members().len();
+            tracing::info!(nodes = count, list = %list.fingerprint(), "cluster discovered");
+            RingView::new(list.clone(), Some(membership.name().clone()))
         });
         known.nodes = Some(Arc::clone(&nodes));
         drop(known);
@@ -212,69 +213,80 @@ impl Links {
         nodes
     }
 
-    /// A node was reached; is it the one that should be there?
-    pub fn heard(&self, link: &Link, says: Option<&Membership>) -> Result<()> {
+    /// A node was connected. Fails if it is not the expected one, and takes its list if it is the
+    /// source of the one in use.
+    pub fn on_membership(
+        &self,
+        link: &NodeLink,
+        membership: Option<&RingMembership>,
+    ) -> Result<()> {
         let mut known = self.known.lock();
         let Some(expected) = link.name() else {
-            // It was alone, and is no more.
-            if let Some(says) = says {
-                known.ring = Some(KnownRing::new(says.list().clone(), Some(says.name().clone())));
-                self.change(&mut known, says.ring());
+            // It was a single node, and is part of a cluster now.
+            if let Some(membership) = membership {
+                let (list, name) = (membership.list().clone(), membership.name().clone());
+                known.view = Some(RingView::new(list, Some(name)));
+                self.change_ring(&mut known, membership.ring());
             }
             return Ok(());
         };
-        let ring = known.ring.as_mut().expect("names come from a list");
-        let ours = ring.fingerprint();
-        match ring.heard(expected, says) {
-            Heard::Same => {}
-            Heard::Differs(theirs) => {
+        let view = known.view.as_mut().expect("names come from a list");
+        let ours = view.fingerprint();
+        match view.on_membership(expected, membership) {
+            RingChange::Unchanged => {}
+            RingChange::Conflict(theirs) => {
                 self.counters.ring_differs.one();
                 tracing::warn!(
                     node = %expected, %theirs, %ours,
-                    "a node has another list of nodes than the one that is used; give all of them the same"
+                    "node has a different list; give all nodes the same"
                 );
             }
-            Heard::Wrong => {
+            RingChange::WrongNode => {
                 self.counters.ring_wrong.one();
-                let found = says.map_or("a node without a list", |says| says.name().as_str());
-                return Err(LinkError::Wrong {
-                    expected: expected.to_string(),
-                    found: found.to_owned(),
-                });
+                let found = membership.map_or_else(
+                    || "a node without a list".to_owned(),
+                    |membership| format!("`{}`", membership.name()),
+                );
+                return Err(LinkError::WrongNode { expected: expected.to_string(), found });
             }
-            Heard::Changed => {
-                tracing::info!(list = %ring.fingerprint(), "the list of nodes has changed");
-                let says = says.expect("it has said something");
-                self.change(&mut known, says.ring());
+            RingChange::Updated => {
+                tracing::info!(list = %view.fingerprint(), "list of nodes changed");
+                let membership = membership.expect("it has sent a list");
+                self.change_ring(&mut known, membership.ring());
             }
         }
         Ok(())
     }
 
-    fn change(&self, known: &mut Known, ring: Ring) {
+    fn change_ring(&self, known: &mut KnownNodes, ring: Ring) {
         self.counters.ring_changes.one();
-        let nodes = Nodes::of(ring, known.nodes.as_deref());
+        let nodes = Nodes::from_ring(ring, known.nodes.as_deref());
         known.nodes = Some(Arc::new(nodes));
         self.changed.notify_one();
     }
 
-    /// A node that is alone is gone: another contact may be there.
-    pub fn lost(&self, link: &Link) {
-        if link.name().is_none() && self.contacts.endpoints().len() > 1 {
+    /// A node could not be connected. A single node is forgotten: another seed may answer.
+    pub fn on_unreachable(&self, link: &NodeLink) {
+        if link.name().is_none() && self.seeds.endpoints().len() > 1 {
             self.known.lock().nodes = None;
             self.changed.notify_one();
         }
     }
 
-    /// How often each node was of no help, by name.
+    /// The fallbacks of each node of a cluster, by name.
     pub fn fallbacks(&self) -> Vec<(String, u64)> {
         let nodes = self.known.lock().nodes.clone();
         let links = nodes.iter().flat_map(|nodes| &nodes.links);
-        let of = |link: &Arc<Link>| Some((link.name()?.to_string(), link.fallbacks.get()));
+        let of = |link: &Arc<NodeLink>| Some((link.name()?.to_string(), link.fallbacks.get()));
         links.filter_map(of).filter(|(_, fallbacks)| *fallbacks > 0).collect()
     }
 }
 
 fn unreachable() -> LinkError {
-    LinkError::Unreachable("it could not be reached a moment ago".to_owned())
+    LinkError::Unreachable("it was unreachable a moment ago".to_owned())
+}
+
+/// The address of a blob in this digest, for an [`OwnerMap`].
+fn address_in(digest: &Digest) -> impl Fn(BlobOrdinal) -> Option<Address> + '_ {
+    |blob| digest.blob(blob).ok().map(|row| row.address)
 }

@@ -1,16 +1,17 @@
-//! From a missing blob to its bytes: carries out the steps that `core::attempt` decides upon. Whatever the
-//! origin gives is proved before anyone sees it.
+//! Fetches: carries out the steps that [`forebay_core::agent::fetch`] decides. Bytes from the
+//! origin are verified against the blob's address before they are used.
 
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use forebay_core::{
     BlobOrdinal,
-    attempt::{Attempt, Fact, NodeState, Outcome, Purpose, Right, Step},
-    digest::DigestError,
+    agent::fetch::{FetchEvent, FetchReason, FetchState, NodeState, Outcome, Purpose, Step},
+    cluster::backoff::Elapsed,
 };
+use forebay_digest::DigestError;
 use forebay_origin::{OriginError, PIECE};
-use forebay_server::Gathered;
+use forebay_transport::ByteChain;
 use forebay_wire::GetAnswer;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use tokio::{
@@ -19,15 +20,16 @@ use tokio::{
 };
 
 use crate::{
-    connection::{Connection, HeldClaim, LinkError},
-    link::Link,
+    claims::HeldClaim,
+    connection::{Connection, LinkError},
+    node_link::NodeLink,
     service::AgentService,
 };
 
-/// Pieces of one blob that are read at once.
-const PIECES_AT_ONCE: usize = 8;
+/// Concurrent reads of one blob.
+const READ_CONCURRENCY: usize = 8;
 
-/// Why a blob cannot be had.
+/// Why a fetch failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FetchError {
     #[error(transparent)]
@@ -35,78 +37,81 @@ pub(crate) enum FetchError {
     #[error(transparent)]
     Digest(#[from] DigestError),
     #[error(
-        "the content of `{0}` is not what it was when the digest was built, although its version is; \
-         build the digest again"
+        "the content of `{0}` differs from the digest although its version is the same; build the \
+         digest again"
     )]
-    WrongBytes(String),
+    HashMismatch(String),
 }
 
-/// A blob's bytes, and the memory that was taken for them.
-pub(crate) struct Obtained {
+/// A blob's bytes, and the memory permit for them.
+pub(crate) struct FetchedBlob {
     pub content: Bytes,
     _memory: Option<OwnedSemaphorePermit>,
 }
 
-impl Obtained {
-    /// What is kept has its own limit.
-    pub fn kept(content: Bytes) -> Self {
+impl FetchedBlob {
+    /// A blob of the agent's cache, which has a limit of its own.
+    pub fn cached(content: Bytes) -> Self {
         Self { content, _memory: None }
     }
 }
 
-/// What an attempt has at hand.
-struct Hands {
-    blob: u64,
+/// The state of one fetch beside its [`FetchState`].
+struct FetchTask {
+    blob: BlobOrdinal,
     length: u64,
-    link: Option<Arc<Link>>,
+    link: Option<Arc<NodeLink>>,
     node: Option<Arc<Connection>>,
     claim: Option<HeldClaim>,
-    /// Tells of claims that have ended since the last one was asked for.
-    ended: Option<watch::Receiver<()>>,
+    /// Changes when a claim has ended since the last one was requested.
+    claim_ended: Option<watch::Receiver<()>>,
     content: Bytes,
     error: Option<FetchError>,
 }
 
 impl AgentService {
-    /// The bytes of a blob that the job waits for.
-    pub(crate) async fn obtain(&self, blob: u64) -> Result<Obtained, FetchError> {
-        let length = self.digest.blob(BlobOrdinal::new(blob))?.length;
-        // Before anything is claimed: a claim that waits for memory makes no headway, and is lost.
+    /// A demand fetch: the job waits for the blob.
+    pub(crate) async fn fetch_demand(&self, blob: BlobOrdinal) -> Result<FetchedBlob, FetchError> {
+        let length = self.digest.blob(blob)?.length;
+        // Before the claim: a claim that waits for memory makes no progress, and is lost.
         let memory = self.memory.take(length).await;
-        let link = self.links.to(blob).await;
-        let (_, content) = self.attempt(blob, length, Purpose::Wanted, link).await?;
-        Ok(Obtained { content, _memory: Some(memory) })
+        let link = self.links.to_owner(blob).await;
+        let (_, content) = self.run_fetch(blob, length, Purpose::Demand, link).await?;
+        Ok(FetchedBlob { content, _memory: Some(memory) })
     }
 
-    /// The bytes of a blob, straight from the origin: a probe, which is to find out how long that takes.
-    pub(crate) async fn obtain_past_the_cache(&self, blob: u64) -> Result<Obtained, FetchError> {
-        let length = self.digest.blob(BlobOrdinal::new(blob))?.length;
+    /// A probe: reads the blob from the origin, whatever is resident.
+    pub(crate) async fn fetch_from_origin(
+        &self,
+        blob: BlobOrdinal,
+    ) -> Result<FetchedBlob, FetchError> {
+        let length = self.digest.blob(blob)?.length;
         let memory = self.memory.take(length).await;
         self.counters.probes.one();
         self.counters.probe_bytes.add(length);
         let content = self.read_origin(blob, None).await?;
-        Ok(Obtained { content, _memory: Some(memory) })
+        Ok(FetchedBlob { content, _memory: Some(memory) })
     }
 
-    /// Fetches a blob for the node, if nobody else does. What no node will keep is fetched for the memory
-    /// that is left, if the job has said that it will want it.
-    pub(crate) async fn obtain_ahead(
+    /// Prefetches a blob for its node, if no other agent does. A blob that no node will keep goes
+    /// into the agent's cache, if the job has hinted at it and there is space.
+    pub(crate) async fn prefetch(
         self: &Arc<Self>,
-        blob: u64,
-        is_wanted: bool,
+        blob: BlobOrdinal,
+        is_hinted: bool,
     ) -> Result<(), FetchError> {
-        let length = self.digest.blob(BlobOrdinal::new(blob))?.length;
-        let link = self.links.to(blob).await;
-        let kept = self.kept.lock().content(blob);
-        if let Some(content) = kept {
+        let length = self.digest.blob(blob)?.length;
+        let link = self.links.to_owner(blob).await;
+        let cached = self.cache.lock().peek(blob);
+        if let Some(content) = cached {
             if let Ok(link) = link {
-                self.hand_over(&link, blob, &content).await;
+                self.put_cached(&link, blob, &content).await;
             }
             return Ok(());
         }
-        match self.fetch_ahead(blob, length, link).await? {
-            Outcome::Unclaimed if is_wanted && self.kept.lock().has_room_ahead(length) => {
-                // Whoever asks for it will be told what is wrong.
+        match self.fetch_for_node(blob, length, link).await? {
+            Outcome::Unclaimed if is_hinted && self.cache.lock().has_prefetch_space(length) => {
+                // A later read reports the error to the job.
                 let _ = self.bytes_of(blob).await;
             }
             _ => {}
@@ -114,128 +119,131 @@ impl AgentService {
         Ok(())
     }
 
-    /// Fetches a blob for the node that owns it, if it may be claimed at once.
-    pub(crate) async fn fetch_ahead(
+    /// Fetches a blob for the node that owns it, if the claim is granted at once.
+    pub(crate) async fn fetch_for_node(
         &self,
-        blob: u64,
+        blob: BlobOrdinal,
         length: u64,
-        link: Result<Arc<Link>, LinkError>,
+        link: Result<Arc<NodeLink>, LinkError>,
     ) -> Result<Outcome, FetchError> {
         let _memory = self.memory.take(length).await;
         let owner = link.as_ref().ok().map(Arc::clone);
         let began = self.links.now();
-        let (outcome, _) = self.attempt(blob, length, Purpose::Ahead, link).await?;
+        let (outcome, _) = self.run_fetch(blob, length, Purpose::Prefetch, link).await?;
         if let (Outcome::Bytes | Outcome::Kept, Some(link)) = (outcome, owner) {
-            link.has_taken(outcome == Outcome::Bytes, began, self.links.now());
+            let attempt = Elapsed { since: began, now: self.links.now() };
+            link.on_prefetch_put(outcome == Outcome::Bytes, attempt);
         }
         Ok(outcome)
     }
 
-    /// What was read from the origin while its node was away is given to the node, now that it is back.
-    async fn hand_over(&self, link: &Link, blob: u64, content: &Bytes) {
+    /// Puts a blob of the agent's cache to its node, which was unreachable when the blob was
+    /// fetched.
+    async fn put_cached(&self, link: &NodeLink, blob: BlobOrdinal, content: &Bytes) {
         let began = self.links.now();
         let Ok(node) = link.connection(&self.links).await else { return };
-        if !link.takes_any(began) {
+        if !link.accepts_prefetch(began) {
             return;
         }
         if let Ok((_, Some(claim))) = node.claim(blob).await {
-            let is_taken = claim.put(content).await.is_ok();
-            if is_taken {
-                // It may go from here, if room is needed.
-                self.kept.lock().take_note_of(blob);
+            let is_stored = claim.put(content).await.is_ok();
+            if is_stored {
+                // A blob that was read may be evicted.
+                self.cache.lock().read(blob);
             } else {
                 self.count_refused(content);
                 claim.release().await;
             }
-            link.has_taken(is_taken, began, self.links.now());
+            link.on_prefetch_put(is_stored, Elapsed { since: began, now: self.links.now() });
         }
     }
 
-    async fn attempt(
+    /// Runs a fetch to its end.
+    async fn run_fetch(
         &self,
-        blob: u64,
+        blob: BlobOrdinal,
         length: u64,
         purpose: Purpose,
-        link: Result<Arc<Link>, LinkError>,
+        link: Result<Arc<NodeLink>, LinkError>,
     ) -> Result<(Outcome, Bytes), FetchError> {
         let (state, node) = match &link {
-            Ok(link) => link.node(&self.links).await,
+            Ok(link) => link.node_state(&self.links).await,
             Err(LinkError::None) => (NodeState::None, None),
             Err(_) => (NodeState::Unreachable, None),
         };
-        let mut attempt = Attempt::new(self.links.now(), purpose, state);
-        let (claim, ended, content, error) = (None, None, Bytes::new(), None);
+        let mut fetch = FetchState::new(self.links.now(), purpose, state);
+        let (claim, claim_ended, content, error) = (None, None, Bytes::new(), None);
         let link = link.ok();
-        let mut hands = Hands { blob, length, link, node, claim, ended, content, error };
+        let mut task = FetchTask { blob, length, link, node, claim, claim_ended, content, error };
         loop {
-            let step = attempt.step();
+            let step = fetch.step();
             if let Step::Done(outcome) = step {
-                return hands.error.map_or(Ok((outcome, hands.content)), Err);
+                return task.error.map_or(Ok((outcome, task.content)), Err);
             }
-            let fact = self.carry_out(step, &mut hands).await;
-            attempt.next(self.links.now(), fact);
+            let event = self.carry_out(step, &mut task).await;
+            fetch.on_event(self.links.now(), event);
         }
     }
 
-    async fn carry_out(&self, step: Step, hands: &mut Hands) -> Fact {
+    async fn carry_out(&self, step: Step, task: &mut FetchTask) -> FetchEvent {
         match step {
-            Step::Claim => self.claim(hands).await,
-            Step::Get(wait) => hands.get(wait).await,
-            Step::Room(wait) => {
-                let ended = hands.ended.as_mut().expect("a claim was asked for");
+            Step::Claim => self.claim(task).await,
+            Step::Get(wait) => task.get(wait).await,
+            Step::AwaitClaimSlot(wait) => {
+                let ended = task.claim_ended.as_mut().expect("a claim was requested");
                 let _ = timeout(wait, ended.changed()).await;
-                Fact::Done
+                FetchEvent::Done
             }
             Step::Pause(pause) => {
                 tokio::time::sleep(pause).await;
-                Fact::Done
+                FetchEvent::Done
             }
-            Step::Fetch(right) => {
+            Step::ReadOrigin(reason) => {
                 self.counters.origin_fetches.one();
-                match right {
-                    Right::Fallback => {
+                match reason {
+                    FetchReason::Fallback => {
                         self.counters.fallbacks.one();
-                        self.counters.fallback_bytes.add(hands.length);
-                        if let Some(link) = hands.link.as_ref().filter(|link| link.name().is_some())
+                        self.counters.fallback_bytes.add(task.length);
+                        if let Some(link) = task.link.as_ref().filter(|link| link.name().is_some())
                         {
                             self.counters.fallbacks_ring.one();
                             link.fallbacks.one();
                         }
                     }
-                    Right::Outside => {
-                        self.counters.outside.one();
-                        self.counters.outside_bytes.add(hands.length);
+                    FetchReason::Uncached => {
+                        self.counters.uncached.one();
+                        self.counters.uncached_bytes.add(task.length);
                     }
-                    Right::Claim | Right::NoNode => {}
+                    FetchReason::Claim | FetchReason::NoNode => {}
                 }
-                match self.read_origin(hands.blob, hands.claim.as_ref()).await {
+                match self.read_origin(task.blob, task.claim.as_ref()).await {
                     Ok(content) => {
-                        hands.content = content;
-                        Fact::Fetched
+                        task.content = content;
+                        FetchEvent::Fetched
                     }
                     Err(error) => {
-                        hands.error = Some(error);
-                        Fact::FetchFailed
+                        task.error = Some(error);
+                        FetchEvent::FetchFailed
                     }
                 }
             }
-            Step::Put => match hands.claim.as_ref().expect("granted").put(&hands.content).await {
-                Ok(()) => Fact::Done,
+            Step::Put => match task.claim.as_ref().expect("granted").put(&task.content).await {
+                Ok(()) => FetchEvent::Done,
                 Err(error) => {
-                    tracing::debug!(%error, "the node did not take a blob");
-                    self.count_refused(&hands.content);
-                    Fact::NodeFailed
+                    tracing::debug!(%error, "put failed");
+                    self.count_refused(&task.content);
+                    FetchEvent::NodeFailed
                 }
             },
             Step::Keep => {
-                self.kept.lock().insert(hands.blob, hands.content.clone());
-                Fact::Done
+                self.cache.lock().insert(task.blob, task.content.clone());
+                FetchEvent::Done
             }
             Step::Release => {
-                hands.claim.take().expect("granted").release().await;
-                Fact::Done
+                task.claim.take().expect("granted").release().await;
+                FetchEvent::Done
             }
-            Step::Done(_) => unreachable!("there is nothing to carry out"),
+            Step::Done(_) => unreachable!("the fetch has ended"),
         }
     }
 
@@ -244,76 +252,80 @@ impl AgentService {
         self.counters.puts_refused_bytes.add(content.len() as u64);
     }
 
-    async fn claim(&self, hands: &mut Hands) -> Fact {
-        // Another attempt of this agent may have kept it since.
-        if let Some(content) = self.kept.lock().take_note_of(hands.blob) {
-            hands.content = content;
-            return Fact::Bytes;
+    async fn claim(&self, task: &mut FetchTask) -> FetchEvent {
+        // Another fetch of this agent may have cached it since.
+        if let Some(content) = self.cache.lock().read(task.blob) {
+            task.content = content;
+            return FetchEvent::Bytes;
         }
-        let node = hands.node.as_ref().expect("its leases are known");
-        hands.ended = Some(node.watch_claims());
-        match node.claim(hands.blob).await {
+        let node = task.node.as_ref().expect("the node is connected");
+        task.claim_ended = Some(node.watch_claims());
+        match node.claim(task.blob).await {
             Ok((claimed, claim)) => {
-                hands.claim = claim;
-                Fact::Claim(claimed)
+                task.claim = claim;
+                FetchEvent::Claim(claimed)
             }
-            Err(error) => of_no_help(&error),
+            Err(error) => node_failed(&error),
         }
     }
 
-    /// Reads a blob's parts, one after the other, and proves the whole.
-    async fn read_origin(&self, blob: u64, claim: Option<&HeldClaim>) -> Result<Bytes, FetchError> {
-        let row = self.digest.blob(BlobOrdinal::new(blob))?;
-        let mut pieces = Vec::new();
+    /// Reads a blob's parts, in order, and verifies its address.
+    async fn read_origin(
+        &self,
+        blob: BlobOrdinal,
+        claim: Option<&HeldClaim>,
+    ) -> Result<Bytes, FetchError> {
+        let row = self.digest.blob(blob)?;
+        let mut reads = Vec::new();
         for part in row.parts() {
             let part = part?;
             let end = part.offset + part.length;
             let mut start = part.offset;
             while start < end {
                 let next = end.min(start + PIECE);
-                pieces.push((part.object.to_owned(), self.version_of(&part), start..next));
+                reads.push((part.object.to_owned(), self.version_of(&part), start..next));
                 start = next;
             }
         }
-        let first = pieces.first().map(|(object, ..)| object.clone()).unwrap_or_default();
-        let mut content = Gathered::new(usize::try_from(row.length).unwrap_or(0));
-        let mut reads = stream::iter(pieces)
+        let first = reads.first().map(|(object, ..)| object.clone()).unwrap_or_default();
+        let mut content = ByteChain::new(usize::try_from(row.length).unwrap_or(0));
+        let mut bytes = stream::iter(reads)
             .map(|(object, version, range)| async move {
                 self.origin.read(&object, &version, range).await
             })
-            .buffered(PIECES_AT_ONCE);
-        while let Some(piece) = reads.try_next().await? {
-            self.counters.origin_bytes.add(piece.len() as u64);
+            .buffered(READ_CONCURRENCY);
+        while let Some(read) = bytes.try_next().await? {
+            self.counters.origin_bytes.add(read.len() as u64);
             if let Some(claim) = claim {
-                claim.progress(piece.len() as u64);
+                claim.progress(read.len() as u64);
             }
-            content.add(piece);
+            content.add(read);
         }
-        drop(reads);
+        drop(bytes);
         let content = content.take();
         if self.namespace.address(&content) != row.address {
-            return Err(FetchError::WrongBytes(first));
+            return Err(FetchError::HashMismatch(first));
         }
         Ok(content)
     }
 }
 
-impl Hands {
-    async fn get(&mut self, wait: Duration) -> Fact {
-        let node = self.node.as_ref().expect("its leases are known");
+impl FetchTask {
+    async fn get(&mut self, wait: Duration) -> FetchEvent {
+        let node = self.node.as_ref().expect("the node is connected");
         match node.get(self.blob, self.length, wait).await {
             Ok((GetAnswer::Hit, content)) => {
                 self.content = content;
-                Fact::Bytes
+                FetchEvent::Bytes
             }
-            Ok((GetAnswer::Miss, _)) => Fact::Absent,
-            Ok((GetAnswer::Claimed, _)) => Fact::StillClaimed,
-            Err(error) => of_no_help(&error),
+            Ok((GetAnswer::Miss, _)) => FetchEvent::Absent,
+            Ok((GetAnswer::Claimed, _)) => FetchEvent::StillClaimed,
+            Err(error) => node_failed(&error),
         }
     }
 }
 
-fn of_no_help(error: &LinkError) -> Fact {
-    tracing::debug!(%error, "the node is of no help");
-    Fact::NodeFailed
+fn node_failed(error: &LinkError) -> FetchEvent {
+    tracing::debug!(%error, "node failed");
+    FetchEvent::NodeFailed
 }

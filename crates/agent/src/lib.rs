@@ -1,50 +1,57 @@
-//! The agent: the process beside a job.
+//! The agent: the process beside a job that reads the origin.
 //!
-//! It holds the origin's credentials, so that the job's own processes link no origin and can fork freely.
-//! It claims what the job misses, fetches it, proves it, hands it to the node and to the job; while
-//! nobody waits it fetches ahead. When there is no node it answers from the origin itself (promise 5).
+//! It holds the origin's credentials, so that the processes of the job link no origin client and
+//! can fork freely. It claims blobs that the job misses, fetches them, verifies their addresses,
+//! and sends them to the node and to the job. While the job waits for nothing it prefetches.
+//! Without a node it answers from the origin (promise 5).
 
-mod ahead;
+mod claims;
+mod cluster;
 mod connection;
 mod fetch;
-mod link;
-mod links;
+mod liveness;
+mod metrics;
+mod node_link;
+mod prefetch;
 mod service;
 mod warm;
 
 use std::{future::Future, path::PathBuf, pin::pin, sync::Arc};
 
-use forebay_core::{ByteSize, Namespace, digest::Digest, ring::Contacts};
-use forebay_identity::Credentials;
+use forebay_auth::Credentials;
+use forebay_core::{ByteSize, Namespace, cluster::ring::Seeds};
+use forebay_digest::Digest;
 use forebay_origin::Origin;
-use forebay_server::{Accepted, Audience, Listener, session};
+use forebay_transport::{Accepted, Listener, SocketAccess, session};
 use tokio::task::JoinSet;
 
+pub use metrics::metric_rows;
 use service::AgentService;
-pub use warm::{Behind, Ended, Warmed, Warming, Why};
+pub use warm::{IncompleteReason, IncompleteShare, Warm, WarmError, WarmProgress, WarmResult};
 
-/// Processes of the job at once; each has one connection.
+/// Most processes of the job. Each has one connection.
 const CONNECTIONS_MAX: usize = 1024;
 
-/// What an agent needs to know.
+/// The configuration of an agent.
 pub struct Config {
     /// The job's private socket.
     pub socket: PathBuf,
-    /// Where the nodes are, or one that knows the others; nobody, if there is to be no node.
-    pub nodes: Contacts,
-    /// Who the job is to the node.
+    /// The seeds from which the nodes are discovered. Empty to use no node.
+    pub nodes: Seeds,
+    /// The job's credentials for the nodes.
     pub credentials: Credentials,
-    /// What the job calls itself.
+    /// The name of the job.
     pub job: String,
     /// The dataset.
     pub digest: Digest,
-    /// Where it lies.
+    /// Where the dataset is.
     pub origin: Origin,
-    /// The origin is another than the digest names: versions mean nothing there, content does.
+    /// Whether the origin is another than the digest names. Versions do not apply there; only the
+    /// content is checked.
     pub mirror: bool,
-    /// Whose key proves what was fetched.
+    /// The namespace whose key verifies the fetched blobs.
     pub namespace: Namespace,
-    /// How much of what no node keeps it holds in memory.
+    /// Size of the agent's cache, for blobs that no node keeps.
     pub memory: ByteSize,
 }
 
@@ -55,30 +62,30 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Takes possession of the socket.
+    /// Binds the socket.
     pub fn bind(config: Config) -> anyhow::Result<Self> {
-        let listener = Listener::bind(&config.socket, Audience::Owner)?;
+        let listener = Listener::bind(&config.socket, SocketAccess::Owner)?;
         Ok(Self { service: Arc::new(AgentService::new(config)), listener })
     }
 
     /// Serves until `stop` completes.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let Self { service, listener } = self;
-        let (mut tasks, mut leaving) = (JoinSet::new(), JoinSet::new());
-        tasks.spawn(ahead::run(Arc::clone(&service)));
+        let (mut tasks, mut rejected) = (JoinSet::new(), JoinSet::new());
+        tasks.spawn(prefetch::run(Arc::clone(&service)));
         let mut stop = pin!(stop);
         loop {
             tokio::select! {
                 socket = listener.accept() => {
                     if tasks.len() > CONNECTIONS_MAX {
-                        session::turn_away(&mut leaving, socket);
+                        session::reject(&mut rejected, socket);
                         continue;
                     }
                     let Ok(accepted) = Accepted::unix(socket) else { continue };
                     let service = Arc::clone(&service);
                     tasks.spawn(async move {
                         if let Err(error) = session::serve(service, accepted, ()).await {
-                            tracing::debug!(%error, "a connection ended early");
+                            tracing::debug!(%error, "connection ended early");
                         }
                     });
                 }

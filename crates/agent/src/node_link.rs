@@ -1,44 +1,49 @@
-//! The way to one node: one connection with the dataset open, opened again when it breaks.
+//! A link to one node: one connection with the dataset open, opened again when it breaks.
 
 use std::{sync::Arc, time::Duration};
 
 use forebay_client::{Next, OpenError, Opening, greeted, hello};
 use forebay_core::{
     Endpoint, NodeName,
-    attempt::NodeState,
-    claims::LEASES,
-    doubt::GREETING,
-    patience::{Failure, Retry},
-    ring::Membership,
-    room::{ROOM_AGE, Room},
+    agent::{
+        fetch::NodeState,
+        free_space::{FREE_SPACE_AGE_MAX, FreeSpace},
+    },
+    cluster::{
+        backoff::{Elapsed, Failure, Retry},
+        liveness::PING_TIMEOUT,
+        ring::RingMembership,
+    },
+    node::claims::LEASES,
 };
-use forebay_server::{Counter, dial};
+use forebay_transport::Counter;
 use forebay_wire::{Reply, Request};
 use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use crate::{
-    connection::{Connection, LinkError, Result, renew},
-    links::Links,
+    claims::renew,
+    cluster::NodeLinks,
+    connection::{Connection, LinkError, Result},
 };
 
-/// What a blob may take on the node beside its bytes.
+/// Space that a blob may take on the node beside its bytes.
 const OVERHEAD: u64 = 64 << 10;
 
-/// The way to one node.
-pub(crate) struct Link {
+/// A link to one node.
+pub(crate) struct NodeLink {
     endpoint: Endpoint,
-    /// What it is called, if it is one of several.
+    /// Its name, if it is part of a cluster.
     name: Option<NodeName>,
-    /// Held while somebody connects.
+    /// Held while a task connects.
     connecting: tokio::sync::Mutex<()>,
     state: Mutex<State>,
-    /// A node may have room and still take nothing: its disk is full. What is fetched for it then is
-    /// fetched in vain.
-    puts_ahead: Mutex<Retry>,
-    /// What the node could take, when it was asked, less what it was given since.
-    room: Mutex<Option<(Duration, Room)>>,
-    /// Blobs that were read from the origin because this node was of no help.
+    /// Backoff of prefetches. A node may report free space and still reject puts, because its disk
+    /// is full; prefetching for it would be wasted.
+    prefetch_retry: Mutex<Retry>,
+    /// When the node reported its free space, and what is left of it after the puts since.
+    free_space: Mutex<Option<(Duration, FreeSpace)>>,
+    /// Blobs that were read from the origin because this node failed.
     pub fallbacks: Counter,
 }
 
@@ -46,14 +51,14 @@ pub(crate) struct Link {
 struct State {
     open: Option<Arc<Connection>>,
     retry: Retry,
-    /// How the last try failed.
+    /// The error of the last try.
     failure: String,
 }
 
-impl Link {
+impl NodeLink {
     pub fn new(endpoint: Endpoint, name: Option<NodeName>) -> Self {
-        let (connecting, state, puts_ahead, room, fallbacks) = Default::default();
-        Self { endpoint, name, connecting, state, puts_ahead, room, fallbacks }
+        let (connecting, state, prefetch_retry, free_space, fallbacks) = Default::default();
+        Self { endpoint, name, connecting, state, prefetch_retry, free_space, fallbacks }
     }
 
     pub fn name(&self) -> Option<&NodeName> {
@@ -64,104 +69,114 @@ impl Link {
         self.name.as_ref() == Some(name) && self.endpoint == *endpoint
     }
 
-    /// Whether it is time to give the node something that nobody waits for.
-    pub fn takes_any(&self, now: Duration) -> bool {
-        self.puts_ahead.lock().is_due(now)
+    /// Whether the node may be sent a prefetched blob now.
+    pub fn accepts_prefetch(&self, now: Duration) -> bool {
+        self.prefetch_retry.lock().is_due(now)
     }
 
-    /// The node has taken such a thing, or not.
-    pub fn has_taken(&self, is_taken: bool, began: Duration, now: Duration) {
-        let mut puts_ahead = self.puts_ahead.lock();
-        if is_taken {
-            puts_ahead.succeeded(now);
+    /// The node has stored a prefetched blob, or rejected it.
+    pub fn on_prefetch_put(&self, is_stored: bool, attempt: Elapsed) {
+        let mut retry = self.prefetch_retry.lock();
+        if is_stored {
+            retry.on_success(attempt.now);
         } else {
-            puts_ahead.failed(Failure::Gone, began, now);
+            retry.on_failure(Failure::Dead, attempt);
         }
     }
 
-    /// Whether the node has bytes left for a blob of this length while so many come at once. It is taken as
-    /// said that the blob will be put.
-    pub async fn has_room_for(&self, links: &Links, length: u64, at_once: usize) -> Result<bool> {
+    /// Reserves space on the node for a blob of this length, with a margin for `concurrency` blobs
+    /// of that length. Returns false if the node has too little.
+    pub async fn reserve(
+        &self,
+        links: &NodeLinks,
+        length: u64,
+        concurrency: usize,
+    ) -> Result<bool> {
         let node = self.connection(links).await?;
-        let taken = length + OVERHEAD;
-        // What is under way elsewhere needs some, too.
-        let margin = (at_once as u64 + 1) * taken;
+        let needed = length + OVERHEAD;
+        // Puts of other tasks need space as well.
+        let margin = (concurrency as u64 + 1) * needed;
         let now = links.now();
-        let is_fresh = |(at, room): &(Duration, Room)| now < *at + ROOM_AGE && room.bytes >= margin;
-        let known = self.room.lock().filter(is_fresh);
-        let (asked_at, mut room) = match known {
-            Some(known) => known,
-            None => (now, node.room().await?),
+        let is_fresh = |(at, space): &(Duration, FreeSpace)| {
+            now < *at + FREE_SPACE_AGE_MAX && space.bytes >= margin
         };
-        let has_room = room.bytes >= margin;
-        if has_room {
-            room.bytes -= taken;
+        let known = self.free_space.lock().filter(is_fresh);
+        let (asked_at, mut space) = match known {
+            Some(known) => known,
+            None => (now, node.free_space().await?),
+        };
+        let is_enough = space.bytes >= margin;
+        if is_enough {
+            space.bytes -= needed;
         }
-        *self.room.lock() = Some((asked_at, room));
-        Ok(has_room)
+        *self.free_space.lock() = Some((asked_at, space));
+        Ok(is_enough)
     }
 
-    /// Takes a connection that somebody has made.
-    pub fn opened(&self, connection: Arc<Connection>) {
+    /// Takes the connection that a discovery has opened.
+    pub fn on_connected(&self, connection: Arc<Connection>) {
         self.state.lock().open = Some(connection);
     }
 
-    /// What is known of the node, and the connection if there is one. The job waits for this: whoever has failed
-    /// is tried again by those for whom nobody waits.
-    pub async fn node(&self, links: &Links) -> (NodeState, Option<Arc<Connection>>) {
-        let known = self.known(links.now());
-        let connection = match known {
+    /// The state of the node, and the connection if there is one. The job waits for this, so a
+    /// failed node is not tried again here; prefetching does that.
+    pub async fn node_state(&self, links: &NodeLinks) -> (NodeState, Option<Arc<Connection>>) {
+        let present = self.present(links.now());
+        let connection = match present {
             None if !self.state.lock().retry.has_failed() => self.connection(links).await,
             None => return (NodeState::Unreachable, None),
-            Some(known) => known,
+            Some(present) => present,
         };
         match connection {
-            Ok(node) => (NodeState::Leases(node.lease()), Some(node)),
+            Ok(node) => (NodeState::Connected { lease: node.lease() }, Some(node)),
             Err(_) => (NodeState::Unreachable, None),
         }
     }
 
-    /// The connection, opened if need be.
-    pub async fn connection(&self, links: &Links) -> Result<Arc<Connection>> {
+    /// The connection, which is opened if necessary.
+    pub async fn connection(&self, links: &NodeLinks) -> Result<Arc<Connection>> {
         let _connecting = self.connecting.lock().await;
-        // Somebody else may have connected meanwhile.
+        // Another task may have connected meanwhile.
         let began = links.now();
-        if let Some(known) = self.known(began) {
-            return known;
+        if let Some(present) = self.present(began) {
+            return present;
         }
         let connected = connect(links, &self.endpoint).await;
-        let heard = connected
-            .and_then(|(connection, says)| links.heard(self, says.as_ref()).map(|()| connection));
+        let checked = connected.and_then(|(connection, membership)| {
+            links.on_membership(self, membership.as_ref()).map(|()| connection)
+        });
         let mut state = self.state.lock();
-        match heard {
+        match checked {
             Ok(connection) => {
                 state.open = Some(Arc::clone(&connection));
-                state.retry.succeeded(links.now());
+                state.retry.on_success(links.now());
                 Ok(connection)
             }
             Err(error) => {
                 if !state.retry.has_failed() {
-                    let node = self.name.as_ref().map_or("the only one", NodeName::as_str);
-                    tracing::warn!(%error, node, "no node: reading the origin directly");
+                    let node = self.name.as_ref().map_or("single", NodeName::as_str);
+                    tracing::warn!(%error, node, "node unreachable: reading the origin");
                 }
-                state.retry.failed(error.failure(), began, links.now());
+                let attempt = Elapsed { since: began, now: links.now() };
+                state.retry.on_failure(error.failure(), attempt);
                 state.failure = error.to_string();
                 drop(state);
-                links.lost(self);
+                links.on_unreachable(self);
                 Err(error)
             }
         }
     }
 
-    /// The connection, or why there is none; nothing, if it is time to connect.
-    fn known(&self, now: Duration) -> Option<Result<Arc<Connection>>> {
+    /// The connection, or the error of the last try; `None` if a try is due.
+    fn present(&self, now: Duration) -> Option<Result<Arc<Connection>>> {
         let mut state = self.state.lock();
         if let Some(open) = state.open.as_ref().filter(|open| !open.is_closed()) {
             return Some(Ok(Arc::clone(open)));
         }
-        // One that was found to hang need not be tried to know it.
+        // A node that was found hung is not tried to confirm it.
         if let Some(hung_for) = state.open.take().and_then(|open| open.hung_for()) {
-            state.retry.failed(Failure::Hung, now.saturating_sub(hung_for), now);
+            let attempt = Elapsed { since: now.saturating_sub(hung_for), now };
+            state.retry.on_failure(Failure::Hung, attempt);
             state.failure = LinkError::Silent.to_string();
         }
         let is_due = state.retry.is_due(now);
@@ -169,22 +184,23 @@ impl Link {
     }
 }
 
-/// Connects to a node, asks who it is, and opens the dataset.
+/// Connects to a node, asks for its list, and opens the dataset.
 pub(crate) async fn connect(
-    links: &Links,
+    links: &NodeLinks,
     endpoint: &Endpoint,
-) -> Result<(Arc<Connection>, Option<Membership>)> {
+) -> Result<(Arc<Connection>, Option<RingMembership>)> {
     let credentials = &links.credentials;
-    let mut connection = Connection::new(dial(endpoint, credentials, GREETING).await?);
+    let mut connection =
+        Connection::new(forebay_transport::connect(endpoint, credentials, PING_TIMEOUT).await?);
     let hello = hello(&links.job, credentials);
-    let said = timeout(GREETING, connection.exchange(&hello)).await;
-    let lease = greeted(said.map_err(|_| LinkError::Silent)??)?;
+    let reply = timeout(PING_TIMEOUT, connection.exchange(&hello)).await;
+    let lease = greeted(reply.map_err(|_| LinkError::Silent)??)?;
     if !LEASES.contains(&lease) {
         return Err(OpenError::Unexpected.into());
     }
-    connection.greeted(endpoint, credentials);
-    let says = match connection.exchange(&Request::Ring).await? {
-        Reply::Ring(says) => says,
+    connection.on_hello(endpoint, credentials);
+    let membership = match connection.exchange(&Request::Ring).await? {
+        Reply::Ring(membership) => membership,
         Reply::Error(refusal) => return Err(refusal.into()),
         _ => return Err(OpenError::Unexpected.into()),
     };
@@ -195,8 +211,8 @@ pub(crate) async fn connect(
             Next::Open(handle) => break handle,
         }
     };
-    connection.opened(handle, lease);
+    connection.on_open(handle, lease);
     let connection = Arc::new(connection);
     tokio::spawn(renew(Arc::downgrade(&connection)));
-    Ok((connection, says))
+    Ok((connection, membership))
 }

@@ -1,10 +1,10 @@
-//! Fetching ahead: first what the job said it will want, in that order; then, as long as the nodes have
-//! room, everything else, in a random order of the agent's own, so that the agents of several jobs meet
-//! as little as possible.
+//! Prefetch: blobs of the job's prefetch hints first, in their order; then all other blobs, as long
+//! as the nodes have free space. Those come in a random order, so that the agents of several jobs
+//! fetch different blobs.
 //!
-//! Each node has a task of its own that fills up its share, so that one that is hung holds up nobody else. A
-//! node that is back after a while is asked what it has, and is given the rest: first what is still in this
-//! agent's memory.
+//! Each node has a task that fills it with the blobs it owns, so that a hung node holds up no
+//! other. When a node is connected again, the task asks for its presence and fetches what is
+//! missing; blobs in the agent's cache are put without a fetch.
 
 use std::{
     sync::{Arc, Weak},
@@ -18,26 +18,26 @@ use tokio::{
 };
 
 use crate::{
+    cluster::Nodes,
     connection::{Connection, LinkError, Result},
-    link::Link,
-    links::Nodes,
+    node_link::NodeLink,
     service::AgentService,
 };
 
-/// Blobs fetched ahead at once: small ones need many to make up for an origin's latency. Fewer than the requests
-/// that an origin is sent at once, which leaves some to what the job waits for.
-const AT_ONCE: usize = 48;
-/// How often it is looked whether a node has room again, or is there again.
+/// Concurrent prefetches. Small blobs need many to hide the origin's latency. Fewer than the
+/// concurrent requests to an origin, so that some are left for demand fetches.
+const CONCURRENCY: usize = 48;
+/// Interval at which a full or unreachable node is checked again.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Runs until the agent stops.
 pub(crate) async fn run(service: Arc<AgentService>) {
-    let places = Arc::new(Semaphore::new(AT_ONCE));
+    let permits = Arc::new(Semaphore::new(CONCURRENCY));
     let mut tasks = JoinSet::new();
-    tasks.spawn(fetch_wanted(Arc::clone(&service), Arc::clone(&places)));
-    // A job that takes part in a rotation reports before it asks for anything; what was fetched sooner would
-    // hardly be of a piece that has a place.
-    service.has_begun().await;
+    tasks.spawn(fetch_hinted(Arc::clone(&service), Arc::clone(&permits)));
+    // A job of a rotation reports before its first read. Blobs that are fetched before that are
+    // hardly in the keep set.
+    service.first_request().await;
     loop {
         let nodes = match service.links.nodes().await {
             Ok(nodes) => nodes,
@@ -47,17 +47,17 @@ pub(crate) async fn run(service: Arc<AgentService>) {
                 continue;
             }
         };
-        // They end when they are dropped, which is when others share the work.
-        let mut fillings = JoinSet::new();
-        for place in 0..nodes.links().len() {
-            let filling = Filling {
+        // The tasks end when the set is dropped: when the list of nodes has changed.
+        let mut fills = JoinSet::new();
+        for node in 0..nodes.links().len() {
+            let fill = NodeFill {
                 service: Arc::clone(&service),
                 nodes: Arc::clone(&nodes),
-                place,
-                rest: Vec::new(),
-                looked_at: Weak::new(),
+                node,
+                missing: Vec::new(),
+                listed_on: Weak::new(),
             };
-            fillings.spawn(filling.run(Arc::clone(&places)));
+            fills.spawn(fill.run(Arc::clone(&permits)));
         }
         loop {
             service.links.changed().await;
@@ -69,16 +69,16 @@ pub(crate) async fn run(service: Arc<AgentService>) {
     }
 }
 
-/// What the job said it will want comes before everything else.
-async fn fetch_wanted(service: Arc<AgentService>, places: Arc<Semaphore>) {
+/// Fetches the blobs of prefetch hints, before all others.
+async fn fetch_hinted(service: Arc<AgentService>, permits: Arc<Semaphore>) {
     let mut fetches = JoinSet::new();
     loop {
-        let place = Arc::clone(&places).acquire_owned().await.expect("never closed");
-        if let Some(blob) = service.next_wanted() {
-            fetch(&mut fetches, Arc::clone(&service), (blob, true), place);
+        let permit = Arc::clone(&permits).acquire_owned().await.expect("never closed");
+        if let Some(blob) = service.next_hinted() {
+            fetch(&mut fetches, Arc::clone(&service), blob, true, permit);
         } else {
-            drop(place);
-            service.something_wanted().await;
+            drop(permit);
+            service.hint_added().await;
         }
         while fetches.try_join_next().is_some() {}
     }
@@ -87,31 +87,33 @@ async fn fetch_wanted(service: Arc<AgentService>, places: Arc<Semaphore>) {
 fn fetch(
     fetches: &mut JoinSet<()>,
     service: Arc<AgentService>,
-    (blob, is_wanted): (u64, bool),
-    place: OwnedSemaphorePermit,
+    blob: BlobOrdinal,
+    is_hinted: bool,
+    permit: OwnedSemaphorePermit,
 ) {
     fetches.spawn(async move {
-        if let Err(error) = service.obtain_ahead(blob, is_wanted).await {
-            // Whoever asks for it will be told why.
-            tracing::debug!(%error, blob, "cannot fetch ahead");
+        if let Err(error) = service.prefetch(blob, is_hinted).await {
+            // A demand fetch of the blob reports the error to the job.
+            tracing::debug!(%error, %blob, "prefetch failed");
         }
-        drop(place);
+        drop(permit);
     });
 }
 
-/// One node's share, as far as it is not there.
-struct Filling {
+/// Fills one node with the blobs it owns.
+struct NodeFill {
     service: Arc<AgentService>,
     nodes: Arc<Nodes>,
-    place: usize,
-    /// In a random order.
-    rest: Vec<u64>,
-    /// The connection on which the node last said what it has.
-    looked_at: Weak<Connection>,
+    /// The index of the node.
+    node: usize,
+    /// Blobs that the node does not have, in a random order.
+    missing: Vec<BlobOrdinal>,
+    /// The connection on which the node last sent its presence.
+    listed_on: Weak<Connection>,
 }
 
-impl Filling {
-    async fn run(mut self, places: Arc<Semaphore>) {
+impl NodeFill {
+    async fn run(mut self, permits: Arc<Semaphore>) {
         let mut fetches = JoinSet::new();
         loop {
             while fetches.try_join_next().is_some() {}
@@ -119,45 +121,45 @@ impl Filling {
                 tokio::time::sleep(PAUSE).await;
                 continue;
             };
-            let place = Arc::clone(&places).acquire_owned().await.expect("never closed");
-            if self.service.is_something_wanted() {
-                drop(place);
+            let permit = Arc::clone(&permits).acquire_owned().await.expect("never closed");
+            if self.service.has_hints() {
+                drop(permit);
                 tokio::task::yield_now().await;
                 continue;
             }
-            self.rest.pop();
-            fetch(&mut fetches, Arc::clone(&self.service), (blob, false), place);
+            self.missing.pop();
+            fetch(&mut fetches, Arc::clone(&self.service), blob, false, permit);
         }
     }
 
-    fn link(&self) -> &Arc<Link> {
-        &self.nodes.links()[self.place]
+    fn link(&self) -> &Arc<NodeLink> {
+        &self.nodes.links()[self.node]
     }
 
-    /// What to fetch next, if the node is there, takes anything and would keep it without dropping another.
-    async fn next(&mut self) -> Option<u64> {
-        let node = self.link().connection(&self.service.links).await.ok()?;
-        if self.looked_at.as_ptr() != Arc::as_ptr(&node) {
-            self.look(&node).await.ok()?;
+    /// The next blob, if the node is connected, accepts prefetches and has free space for it.
+    async fn next(&mut self) -> Option<BlobOrdinal> {
+        let connection = self.link().connection(&self.service.links).await.ok()?;
+        if self.listed_on.as_ptr() != Arc::as_ptr(&connection) {
+            self.list_missing(&connection).await.ok()?;
         }
-        let blob = *self.rest.last()?;
-        if !self.link().takes_any(self.service.links.now()) {
+        let blob = *self.missing.last()?;
+        if !self.link().accepts_prefetch(self.service.links.now()) {
             return None;
         }
-        let Ok(row) = self.service.digest.blob(BlobOrdinal::new(blob)) else { return Some(blob) };
-        let has_room = self.link().has_room_for(&self.service.links, row.length, AT_ONCE).await;
-        has_room.is_ok_and(|has_room| has_room).then_some(blob)
+        let Ok(row) = self.service.digest.blob(blob) else { return Some(blob) };
+        let reserved = self.link().reserve(&self.service.links, row.length, CONCURRENCY).await;
+        reserved.is_ok_and(|is_reserved| is_reserved).then_some(blob)
     }
 
-    /// Finds out what the node lacks of its share.
-    async fn look(&mut self, node: &Arc<Connection>) -> Result<()> {
-        let (service, nodes, place) =
-            (Arc::clone(&self.service), Arc::clone(&self.nodes), self.place);
-        let present = node.presence(service.digest.summary().blobs).await?;
-        let look = move || nodes.absent(&service.digest, place, &present);
-        self.rest = tokio::task::spawn_blocking(look).await.expect("looking does not panic");
-        fastrand::shuffle(&mut self.rest);
-        self.looked_at = Arc::downgrade(node);
+    /// Lists the blobs that the node owns and does not have.
+    async fn list_missing(&mut self, connection: &Arc<Connection>) -> Result<()> {
+        let (service, nodes, node) =
+            (Arc::clone(&self.service), Arc::clone(&self.nodes), self.node);
+        let present = connection.presence(service.digest.summary().blobs).await?;
+        let list = move || nodes.missing(&service.digest, node, &present);
+        self.missing = tokio::task::spawn_blocking(list).await.expect("listing does not panic");
+        fastrand::shuffle(&mut self.missing);
+        self.listed_on = Arc::downgrade(connection);
         Ok(())
     }
 }

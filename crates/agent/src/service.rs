@@ -1,4 +1,4 @@
-//! What the job's processes ask of their agent: bytes, now or soon.
+//! The agent's service: gets and prefetch hints of the job's processes.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -7,17 +7,16 @@ use std::{
 };
 
 use forebay_core::{
-    BlobOrdinal, DatasetId, Namespace,
-    digest::{Digest, PartView, plan::Layout},
-    kept::Kept,
-    table::{self, proofs_match},
+    BlobOrdinal, DatasetId, Namespace, agent::agent_cache::AgentCache,
+    dataset::possession::proofs_match,
 };
+use forebay_digest::{Digest, Layout, PartView};
 use forebay_origin::{Origin, OriginError, any_version, any_version_from};
-use forebay_server::{
-    AgentCounters, Peer,
+use forebay_transport::{
+    Peer,
     session::{Replies, Service, fresh_nonce},
 };
-use forebay_wire::{BlobRange, ErrorCode, GetAnswer, Refusal, Reply, Request, ShowAnswer};
+use forebay_wire::{BlobRange, ErrorCode, GetAnswer, OpenAnswer, Refusal, Reply, Request};
 use futures::{
     FutureExt as _, StreamExt as _,
     future::{BoxFuture, Shared},
@@ -28,21 +27,23 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::{
     Config,
-    fetch::{FetchError, Obtained},
-    links::Links,
+    cluster::NodeLinks,
+    fetch::{FetchError, FetchedBlob},
+    metrics::AgentCounters,
 };
 
-/// Blobs that the job may say it will want.
-const WANTED_MAX: usize = 1 << 16;
-/// Bytes of blobs that are being fetched, in KiB.
+/// Most blobs in the queue of prefetch hints.
+const HINTS_MAX: usize = 1 << 16;
+/// Memory for blobs that are being fetched, in KiB.
 const MEMORY_KIB: u64 = 256 << 10;
 
-/// Nodes whose fallbacks are told one by one.
-const NODES_COUNTED: usize = 256;
+/// Most nodes whose fallbacks are reported one by one.
+const NODES_REPORTED: usize = 256;
 
 type Refused = (ErrorCode, String);
-/// Memory is returned when the last who waited has sent its share.
-type Obtaining = Shared<BoxFuture<'static, Result<Arc<Obtained>, Refused>>>;
+/// A fetch that several requests share. Its memory is returned when the last of them has sent its
+/// reply.
+type SharedFetch = Shared<BoxFuture<'static, Result<Arc<FetchedBlob>, Refused>>>;
 
 /// The agent of one job.
 pub(crate) struct AgentService {
@@ -50,33 +51,34 @@ pub(crate) struct AgentService {
     pub origin: Origin,
     mirror: bool,
     pub namespace: Namespace,
-    pub links: Links,
-    pub kept: Mutex<Kept>,
-    pub memory: Memory,
+    pub links: NodeLinks,
+    pub cache: Mutex<AgentCache>,
+    pub memory: FetchMemory,
     pub counters: Arc<AgentCounters>,
-    /// What somebody waits for, so that two who miss the same blob wait for one fetch.
-    obtaining: Mutex<HashMap<u64, Obtaining>>,
-    wanted: Mutex<Wanted>,
-    wanted_changed: Notify,
-    /// Whether the job has asked for anything yet.
-    begun: watch::Sender<bool>,
+    /// Demand fetches in progress, so that two processes that miss the same blob share one fetch.
+    demand: Mutex<HashMap<BlobOrdinal, SharedFetch>>,
+    hints: Mutex<HintQueue>,
+    hint_added: Notify,
+    /// Whether the job has sent a get or a hint.
+    has_begun: watch::Sender<bool>,
 }
 
+/// Prefetch hints in order, without duplicates.
 #[derive(Default)]
-struct Wanted {
-    queue: VecDeque<u64>,
-    members: HashSet<u64>,
+struct HintQueue {
+    queue: VecDeque<BlobOrdinal>,
+    members: HashSet<BlobOrdinal>,
 }
 
-/// A fetch that those who ask may join; it goes when the fetch has ended, however it did.
-struct Entry<'a> {
+/// Removes a demand fetch from the table when it has ended, also by a panic.
+struct DemandEntry<'a> {
     service: &'a AgentService,
-    blob: u64,
+    blob: BlobOrdinal,
 }
 
-impl Drop for Entry<'_> {
+impl Drop for DemandEntry<'_> {
     fn drop(&mut self) {
-        self.service.obtaining.lock().remove(&self.blob);
+        self.service.demand.lock().remove(&self.blob);
     }
 }
 
@@ -84,16 +86,16 @@ impl Drop for Entry<'_> {
 #[derive(Default)]
 pub(crate) struct AgentSession {
     challenge: Option<(DatasetId, [u8; 32])>,
-    open: bool,
-    /// A probe: whatever is asked for is read from the origin.
+    is_open: bool,
+    /// Probe mode: gets read the origin.
     is_forced: bool,
 }
 
-/// Memory for what is being fetched.
-pub(crate) struct Memory(Arc<Semaphore>);
+/// Memory for blobs that are being fetched.
+pub(crate) struct FetchMemory(Arc<Semaphore>);
 
-impl Memory {
-    /// Waits until there is enough for a blob; one that is larger than all there is gets all there is.
+impl FetchMemory {
+    /// Waits until there is enough for a blob. A blob larger than all of it takes all of it.
     pub async fn take(&self, length: u64) -> OwnedSemaphorePermit {
         let kib = u32::try_from(length.div_ceil(1024).clamp(1, MEMORY_KIB)).expect("limits fit");
         Arc::clone(&self.0).acquire_many_owned(kib).await.expect("never closed")
@@ -115,23 +117,25 @@ impl AgentService {
         } = config;
         let counters = Arc::<AgentCounters>::default();
         Self {
-            links: Links::new(nodes, credentials, job, digest.clone(), Arc::clone(&counters)),
+            links: NodeLinks::new(nodes, credentials, job, digest.clone(), Arc::clone(&counters)),
             digest,
             origin,
             mirror,
             namespace,
-            kept: Mutex::new(Kept::new(memory)),
-            memory: Memory(Arc::new(Semaphore::new(usize::try_from(MEMORY_KIB).expect("small")))),
+            cache: Mutex::new(AgentCache::new(memory)),
+            memory: FetchMemory(Arc::new(Semaphore::new(
+                usize::try_from(MEMORY_KIB).expect("small"),
+            ))),
             counters,
-            obtaining: Mutex::default(),
-            wanted: Mutex::default(),
-            wanted_changed: Notify::new(),
-            begun: watch::Sender::new(false),
+            demand: Mutex::default(),
+            hints: Mutex::default(),
+            hint_added: Notify::new(),
+            has_begun: watch::Sender::new(false),
         }
     }
 
-    /// The version to ask the origin for. A mirror has versions of its own; there, as everywhere, the
-    /// content is what is proved.
+    /// The version to request from the origin. A mirror has versions of its own; there the content
+    /// alone is verified.
     pub fn version_of(&self, part: &PartView<'_>) -> String {
         let end = part.offset + part.length;
         let layout = self.digest.summary().layout.parse::<Layout>();
@@ -142,78 +146,82 @@ impl AgentService {
         }
     }
 
-    /// What the job will want next.
-    pub fn next_wanted(&self) -> Option<u64> {
-        let mut wanted = self.wanted.lock();
-        let blob = wanted.queue.pop_front()?;
-        wanted.members.remove(&blob);
+    /// Takes the next hinted blob.
+    pub fn next_hinted(&self) -> Option<BlobOrdinal> {
+        let mut hints = self.hints.lock();
+        let blob = hints.queue.pop_front()?;
+        hints.members.remove(&blob);
         Some(blob)
     }
 
-    /// Whether the job has said that it wants something more.
-    pub fn is_something_wanted(&self) -> bool {
-        !self.wanted.lock().queue.is_empty()
+    /// Whether hinted blobs are queued.
+    pub fn has_hints(&self) -> bool {
+        !self.hints.lock().queue.is_empty()
     }
 
-    /// Completes when the job has said that it wants something more.
-    pub async fn something_wanted(&self) {
-        self.wanted_changed.notified().await;
+    /// Completes when a hint was added.
+    pub async fn hint_added(&self) {
+        self.hint_added.notified().await;
     }
 
-    /// Completes when the job has asked for something, now or soon.
-    pub async fn has_begun(&self) {
-        let _ = self.begun.subscribe().wait_for(|has_begun| *has_begun).await;
+    /// Completes when the job has sent its first get or hint.
+    pub async fn first_request(&self) {
+        let _ = self.has_begun.subscribe().wait_for(|has_begun| *has_begun).await;
     }
 
-    fn want(&self, blobs: Vec<u64>) -> Result<(), Refused> {
-        if blobs.iter().any(|blob| *blob >= self.digest.summary().blobs) {
-            return Err((ErrorCode::Malformed, "there are not so many blobs".to_owned()));
+    fn add_hints(&self, blobs: Vec<BlobOrdinal>) -> Result<(), Refused> {
+        let count = self.digest.summary().blobs;
+        if let Some(blob) = blobs.iter().find(|blob| blob.0 >= count) {
+            let text = format!("blob {blob} is out of range; the dataset has {count}");
+            return Err((ErrorCode::Malformed, text));
         }
-        let mut wanted = self.wanted.lock();
+        let mut hints = self.hints.lock();
         for blob in blobs {
-            if wanted.queue.len() < WANTED_MAX && wanted.members.insert(blob) {
-                wanted.queue.push_back(blob);
+            if hints.queue.len() < HINTS_MAX && hints.members.insert(blob) {
+                hints.queue.push_back(blob);
             }
         }
-        drop(wanted);
-        self.wanted_changed.notify_one();
+        drop(hints);
+        self.hint_added.notify_one();
         Ok(())
     }
 
-    /// The bytes of a blob; all who ask meanwhile share one fetch.
-    pub fn bytes_of(self: &Arc<Self>, blob: u64) -> Obtaining {
-        if let Some(content) = self.kept.lock().take_note_of(blob) {
-            let obtained = Obtained::kept(content);
-            return futures::future::ready(Ok(Arc::new(obtained))).boxed().shared();
+    /// The bytes of a blob, from the agent's cache or by a demand fetch that concurrent requests
+    /// share.
+    pub fn bytes_of(self: &Arc<Self>, blob: BlobOrdinal) -> SharedFetch {
+        if let Some(content) = self.cache.lock().read(blob) {
+            let fetched = FetchedBlob::cached(content);
+            return futures::future::ready(Ok(Arc::new(fetched))).boxed().shared();
         }
-        let mut obtaining = self.obtaining.lock();
-        if let Some(shared) = obtaining.get(&blob) {
+        let mut demand = self.demand.lock();
+        if let Some(shared) = demand.get(&blob) {
             return shared.clone();
         }
-        // On a task of its own: those who wait may go away, the fetch is of use all the same.
+        // On a task of its own: it continues when the waiting requests are cancelled, because the
+        // blob still goes to the node.
         let service = Arc::clone(self);
         let fetch = tokio::spawn(async move {
-            let _entry = Entry { service: &service, blob };
-            service.obtain(blob).await.map(Arc::new).map_err(|error| service.refused(&error))
+            let _entry = DemandEntry { service: &service, blob };
+            service.fetch_demand(blob).await.map(Arc::new).map_err(|error| service.refused(&error))
         });
-        let failed = |_| Err((ErrorCode::Failed, "the agent failed; its log says how".to_owned()));
-        let shared = fetch.map(move |obtained| obtained.unwrap_or_else(failed)).boxed().shared();
-        obtaining.insert(blob, shared.clone());
+        let failed = |_| Err((ErrorCode::Failed, "the agent failed; see its log".to_owned()));
+        let shared = fetch.map(move |fetched| fetched.unwrap_or_else(failed)).boxed().shared();
+        demand.insert(blob, shared.clone());
         shared
     }
 
-    /// The bytes of a blob from the origin, as if nobody had them.
-    fn bytes_past_the_cache(self: &Arc<Self>, blob: u64) -> Obtaining {
+    /// The bytes of a blob from the origin, for a probe.
+    fn bytes_from_origin(self: &Arc<Self>, blob: BlobOrdinal) -> SharedFetch {
         let service = Arc::clone(self);
         let fetch = async move {
-            let obtained = service.obtain_past_the_cache(blob).await;
-            obtained.map(Arc::new).map_err(|error| service.refused(&error))
+            let fetched = service.fetch_from_origin(blob).await;
+            fetched.map(Arc::new).map_err(|error| service.refused(&error))
         };
         fetch.boxed().shared()
     }
 
-    /// Why there are no bytes. A mirror may yet be made what the digest says; another version of what the
-    /// digest was built of stays another.
+    /// The refusal for a failed fetch. A changed object of the origin is permanent; a mirror may
+    /// still be brought up to date.
     fn refused(&self, error: &FetchError) -> Refused {
         let has_changed = matches!(error, FetchError::Origin(OriginError::Changed { .. }));
         let code = if has_changed && !self.mirror { ErrorCode::Changed } else { ErrorCode::Failed };
@@ -221,7 +229,7 @@ impl AgentService {
     }
 
     async fn get(self: Arc<Self>, ranges: Vec<BlobRange>, is_forced: bool, replies: Replies) {
-        let mut by_blob: HashMap<u64, Vec<(u32, BlobRange)>> = HashMap::new();
+        let mut by_blob: HashMap<BlobOrdinal, Vec<(u32, BlobRange)>> = HashMap::new();
         for (index, range) in ranges.into_iter().enumerate() {
             let index = u32::try_from(index).expect("batches are bounded");
             by_blob.entry(range.blob).or_default().push((index, range));
@@ -230,20 +238,20 @@ impl AgentService {
             .into_iter()
             .map(|(blob, ranges)| {
                 let bytes =
-                    if is_forced { self.bytes_past_the_cache(blob) } else { self.bytes_of(blob) };
+                    if is_forced { self.bytes_from_origin(blob) } else { self.bytes_of(blob) };
                 bytes.map(|content| (content, ranges))
             })
             .collect();
         while let Some((content, ranges)) = blobs.next().await {
-            let obtained = match content {
-                Ok(obtained) => obtained,
+            let fetched = match content {
+                Ok(fetched) => fetched,
                 Err((code, text)) => return replies.refuse(code, text).await,
             };
             for (index, range) in ranges {
                 let start = usize::try_from(range.offset).expect("checked");
-                let payload = obtained.content.slice(start..start + range.length as usize);
-                // Nobody is left to read it.
-                let Some(room) = replies.room_for(payload.len()).await else { return };
+                let payload = fetched.content.slice(start..start + range.length as usize);
+                // The connection is closed.
+                let Some(room) = replies.reserve(payload.len()).await else { return };
                 let reply = Reply::Get { index, answer: GetAnswer::Hit, payload };
                 replies.send_payload(&reply, room);
                 self.counters.gets.one();
@@ -253,25 +261,25 @@ impl AgentService {
 
     fn check(&self, ranges: &[BlobRange]) -> Result<(), Refused> {
         for range in ranges {
-            let length = (range.blob < self.digest.summary().blobs)
-                .then(|| self.digest.blob(BlobOrdinal::new(range.blob)))
+            let length = (range.blob.0 < self.digest.summary().blobs)
+                .then(|| self.digest.blob(range.blob))
                 .and_then(Result::ok)
                 .map_or(0, |row| row.length);
             let end = range.offset.checked_add(u64::from(range.length));
             if end.is_none_or(|end| end > length) {
-                let text = format!("a range leaves blob {}", range.blob);
+                let text = format!("a range exceeds blob {}", range.blob);
                 return Err((ErrorCode::Malformed, text));
             }
         }
         Ok(())
     }
 
-    fn show(&self, session: &mut AgentSession, dataset: DatasetId) -> Result<Reply, Refused> {
+    fn open(&self, session: &mut AgentSession, dataset: DatasetId) -> Result<Reply, Refused> {
         let nonce = fresh_nonce().filter(|_| dataset == self.digest.summary().dataset);
         let nonce = nonce
             .ok_or_else(|| (ErrorCode::Unknown, "this agent serves another dataset".to_owned()))?;
         session.challenge = Some((dataset, nonce));
-        Ok(Reply::Show(ShowAnswer::Prove { nonce }))
+        Ok(Reply::OpenAnswer(OpenAnswer::Prove { nonce }))
     }
 
     fn prove(
@@ -280,19 +288,23 @@ impl AgentService {
         dataset: DatasetId,
         proof: [u8; 32],
     ) -> Result<Reply, Refused> {
-        let unknown = || (ErrorCode::Unknown, "the proof is wrong".to_owned());
-        let (_, nonce) =
-            session.challenge.take().filter(|(shown, _)| *shown == dataset).ok_or_else(unknown)?;
-        let expected = table::proof_of(&self.digest, &nonce).map_err(|_| unknown())?;
+        let unknown = || (ErrorCode::Unknown, "the proof of possession is wrong".to_owned());
+        let (_, nonce) = session
+            .challenge
+            .take()
+            .filter(|(opened, _)| *opened == dataset)
+            .ok_or_else(unknown)?;
+        let expected = forebay_digest::proof_of(&self.digest, &nonce).map_err(|_| unknown())?;
         if !proofs_match(&expected, &proof) {
             return Err(unknown());
         }
-        session.open = true;
+        session.is_open = true;
         Ok(Reply::Open { handle: 0 })
     }
 
-    fn counted(&self) -> Vec<(String, u64)> {
-        let by_node = self.links.fallbacks().into_iter().take(NODES_COUNTED);
+    /// The counters, and the fallbacks of each node.
+    fn stats(&self) -> Vec<(String, u64)> {
+        let by_node = self.links.fallbacks().into_iter().take(NODES_REPORTED);
         let by_node = by_node.map(|(node, value)| (format!("agent_fallbacks_of_{node}"), value));
         self.counters.pairs().into_iter().chain(by_node).collect()
     }
@@ -304,30 +316,37 @@ impl AgentService {
     ) -> Result<Option<Reply>, Refused> {
         let handle = match &request {
             Request::Get { handle, .. }
-            | Request::Want { handle, .. }
-            | Request::Mode { handle, .. } => Some(*handle),
+            | Request::PrefetchHint { handle, .. }
+            | Request::ProbeMode { handle, .. } => Some(*handle),
             _ => None,
         };
-        if handle.is_some_and(|handle| handle != 0 || !session.open) {
+        if handle.is_some_and(|handle| handle != 0 || !session.is_open) {
             return Err((ErrorCode::Unknown, "no dataset is open under this handle".to_owned()));
         }
-        if matches!(request, Request::Get { .. } | Request::Want { .. }) {
-            self.begun.send_if_modified(|begun| !std::mem::replace(begun, true));
+        if matches!(request, Request::Get { .. } | Request::PrefetchHint { .. }) {
+            self.has_begun.send_if_modified(|has_begun| !std::mem::replace(has_begun, true));
         }
         Ok(Some(match request {
-            Request::Show { dataset, .. } => self.show(session, dataset)?,
+            Request::Open { dataset, .. } => self.open(session, dataset)?,
             Request::Prove { dataset, proof } => self.prove(session, dataset, proof)?,
-            Request::Want { blobs, .. } => self.want(blobs).map(|()| Reply::Wanted)?,
-            Request::Mode { is_forced, .. } => {
+            Request::PrefetchHint { blobs, .. } => {
+                self.add_hints(blobs).map(|()| Reply::PrefetchNoted)?
+            }
+            Request::ProbeMode { is_forced, .. } => {
                 session.is_forced = is_forced;
-                Reply::ModeSet
+                Reply::ProbeModeSet
             }
             Request::Get { ranges, .. } => {
                 self.check(&ranges)?;
                 return Ok(None);
             }
-            Request::Stats => Reply::Stats { counters: self.counted() },
-            _ => return Err((ErrorCode::Malformed, "agents do not answer this".to_owned())),
+            Request::Stats => Reply::Stats { counters: self.stats() },
+            _ => {
+                return Err((
+                    ErrorCode::Malformed,
+                    "an agent does not serve this request; send it to the node".to_owned(),
+                ));
+            }
         }))
     }
 }
@@ -339,8 +358,8 @@ impl Service for AgentService {
         Duration::ZERO
     }
 
-    /// The socket lets in the job's own user alone.
-    fn connected(
+    /// No check is needed: only the job's user can open the socket.
+    fn on_hello(
         self: &Arc<Self>,
         _peer: &Peer,
         _job: &str,
@@ -373,10 +392,10 @@ impl Service for AgentService {
         }
     }
 
-    async fn gone(self: &Arc<Self>, _session: AgentSession) {}
+    async fn on_disconnect(self: &Arc<Self>, _session: AgentSession) {}
 }
 
-/// An error and what caused it, in one line.
+/// An error and its causes in one line.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

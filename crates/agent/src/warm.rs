@@ -1,15 +1,18 @@
-//! Warming: a dataset is brought into the nodes before any job asks for it.
+//! Warm: fetches a dataset into the nodes before a job reads it.
 //!
-//! The way of each blob is the agent's own: claimed, fetched with the user's credentials, proved and put. What is
-//! resident is skipped, so that what was interrupted goes on where it was. Nothing is dropped to make room: when
-//! a node is full, that was all of its share. So it is when one is down, hung or takes nothing: each node's share is
-//! a task of its own, and holds up no other.
+//! Each blob takes the way of any agent's fetch: claimed, read with the user's credentials,
+//! verified and put. Resident blobs are skipped, so an interrupted run can be continued. Nothing is
+//! evicted to make room. Each node has a task of its own, which ends when the node is full, dead,
+//! hung or rejects puts; the other nodes go on.
 
 use std::{collections::VecDeque, ops::AddAssign, sync::Arc};
 
 use forebay_core::{
-    attempt::Outcome,
-    room::{Places, Promised},
+    BlobOrdinal,
+    agent::{
+        fetch::Outcome,
+        free_space::{Reservation, SpaceLedger},
+    },
 };
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
@@ -20,290 +23,306 @@ use crate::{
     Config,
     connection::LinkError,
     fetch::FetchError,
-    link::Link,
+    node_link::NodeLink,
     service::{AgentService, chain},
 };
 
-/// A node that refuses so many blobs in a row takes none.
-const REFUSED_MAX: u64 = 16;
+/// Rejected puts in a row after which a node is given up.
+const REJECTED_MAX: u64 = 16;
 
-/// What is to be warmed, and how.
-pub struct Warming {
+/// A run of `forebay warm`.
+pub struct Warm {
     service: Arc<AgentService>,
-    /// Blobs that are wanted, in this order, each with its length.
-    wanted: Vec<(u64, u64)>,
-    at_once: usize,
+    /// Blobs to fetch, in this order, each with its length.
+    blobs: Vec<(BlobOrdinal, u64)>,
+    concurrency: usize,
 }
 
-/// How far it is.
+/// The progress of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Warmed {
+pub struct WarmProgress {
     /// Blobs that were fetched and put.
     pub fetched: u64,
     /// Bytes of those.
     pub fetched_bytes: u64,
-    /// Blobs that were there, or that somebody else was fetching.
-    pub elsewhere: u64,
+    /// Blobs that were resident, or that another agent was fetching.
+    pub skipped: u64,
     /// Bytes of those.
-    pub elsewhere_bytes: u64,
-    /// Blobs that have no place on their node: its managers give the space to others.
-    pub outside: u64,
-    /// Blobs that their node did not take.
-    pub refused: u64,
+    pub skipped_bytes: u64,
+    /// Blobs that their node would not keep, because they are not in the keep set.
+    pub uncached: u64,
+    /// Blobs that their node rejected.
+    pub rejected: u64,
 }
 
-impl AddAssign for Warmed {
+impl AddAssign for WarmProgress {
     fn add_assign(&mut self, more: Self) {
         self.fetched += more.fetched;
         self.fetched_bytes += more.fetched_bytes;
-        self.elsewhere += more.elsewhere;
-        self.elsewhere_bytes += more.elsewhere_bytes;
-        self.outside += more.outside;
-        self.refused += more.refused;
+        self.skipped += more.skipped;
+        self.skipped_bytes += more.skipped_bytes;
+        self.uncached += more.uncached;
+        self.rejected += more.rejected;
     }
 }
 
-/// A node that was not given all of its share.
+/// A node that did not get all of its blobs.
 #[derive(Debug)]
-pub struct Behind {
-    /// Its name, if it is one of several.
+pub struct IncompleteShare {
+    /// Its name, if it is part of a cluster.
     pub node: Option<String>,
-    /// Why.
-    pub why: Why,
+    /// The reason.
+    pub reason: IncompleteReason,
     /// Blobs that were not fetched for it.
     pub blobs: u64,
     /// Bytes of those.
     pub bytes: u64,
 }
 
-/// Why a node was not given all of its share.
+/// Why a node did not get all of its blobs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Why {
-    /// It has no room for the next blob.
+pub enum IncompleteReason {
+    /// It has no space for the next blob.
     #[error("is full")]
     Full,
-    /// It does not answer, or is not the one it should be.
+    /// It is dead or hung, or not the expected node.
     #[error("does not answer: {0}")]
-    Away(String),
-    /// It takes nothing.
-    #[error("takes nothing; its log says why")]
-    TakesNothing,
+    Unreachable(String),
+    /// It rejects puts.
+    #[error("rejects puts; see its log")]
+    RejectsPuts,
 }
 
-/// Why all of it ended before it was done.
+/// Why a run ended early.
 #[derive(Debug, thiserror::Error)]
-pub enum Ended {
-    /// It was asked to.
+pub enum WarmError {
+    /// The user has interrupted it.
     #[error("interrupted")]
-    Asked,
+    Interrupted,
     /// The origin failed.
     #[error("{0}")]
     Origin(String),
 }
 
-impl Warming {
-    /// Of the agent's dataset these blobs, `at_once` at a time.
-    pub fn new(config: Config, wanted: Vec<(u64, u64)>, at_once: usize) -> Self {
-        Self { service: Arc::new(AgentService::new(config)), wanted, at_once }
+/// The result of a run.
+#[derive(Debug)]
+pub struct WarmResult {
+    /// What was done.
+    pub progress: WarmProgress,
+    /// Nodes that did not get all of their blobs, sorted by name.
+    pub incomplete: Vec<IncompleteShare>,
+    /// Why it ended early, if it did.
+    pub error: Option<WarmError>,
+}
+
+impl Warm {
+    /// Fetches these blobs of the agent's dataset, `concurrency` at a time.
+    pub fn new(config: Config, blobs: Vec<(BlobOrdinal, u64)>, concurrency: usize) -> Self {
+        Self { service: Arc::new(AgentService::new(config)), blobs, concurrency }
     }
 
-    /// Fetches until everything is there, or something ends it; `tell` is told how far it is. What is under
-    /// way when `stop` completes is still finished.
+    /// Fetches until all blobs are resident, all nodes are given up, the origin fails or `stop`
+    /// completes. Fetches in progress are finished. `on_progress` is called after each blob.
     pub async fn run(
         self,
         stop: impl Future<Output = ()>,
-        mut tell: impl FnMut(&Warmed),
-    ) -> (Warmed, Vec<Behind>, Option<Ended>) {
-        let (mut warmed, mut behind, mut ended) = (Warmed::default(), Vec::new(), None);
-        let (is_over, over) = watch::channel(false);
-        let (telling, mut told) = mpsc::unbounded_channel();
+        mut on_progress: impl FnMut(&WarmProgress),
+    ) -> WarmResult {
+        let (mut progress, mut incomplete, mut error) = (WarmProgress::default(), Vec::new(), None);
+        let (stop_sender, stopped) = watch::channel(false);
+        let (sender, mut updates) = mpsc::unbounded_channel();
         let mut shares = JoinSet::new();
-        let places = Arc::new(Semaphore::new(self.at_once));
+        let permits = Arc::new(Semaphore::new(self.concurrency));
         for share in self.shares().await.unwrap_or_else(|all| {
-            behind.push(all);
+            incomplete.push(all);
             Vec::new()
         }) {
-            shares.spawn(share.run(Arc::clone(&places), telling.clone(), over.clone()));
+            shares.spawn(share.run(Arc::clone(&permits), sender.clone(), stopped.clone()));
         }
-        drop(telling);
+        drop(sender);
         let mut stop = std::pin::pin!(stop);
         loop {
             tokio::select! {
-                more = told.recv() => match more {
+                update = updates.recv() => match update {
                     Some(Ok(more)) => {
-                        warmed += more;
-                        tell(&warmed);
+                        progress += more;
+                        on_progress(&progress);
                     }
-                    Some(Err(error)) => {
-                        ended.get_or_insert(Ended::Origin(error));
-                        is_over.send_replace(true);
+                    Some(Err(text)) => {
+                        error.get_or_insert(WarmError::Origin(text));
+                        stop_sender.send_replace(true);
                     }
                     // All shares have ended.
                     None => break,
                 },
-                () = &mut stop, if ended.is_none() => {
-                    ended = Some(Ended::Asked);
-                    is_over.send_replace(true);
+                () = &mut stop, if error.is_none() => {
+                    error = Some(WarmError::Interrupted);
+                    stop_sender.send_replace(true);
                 }
             }
         }
         while let Some(share) = shares.join_next().await {
-            behind.extend(share.ok().flatten());
+            incomplete.extend(share.ok().flatten());
         }
-        behind.sort_by(|one, other| one.node.cmp(&other.node));
-        (warmed, behind, ended)
+        incomplete.sort_by(|one, other| one.node.cmp(&other.node));
+        WarmResult { progress, incomplete, error }
     }
 
-    /// What each node is to be given; or why there is nobody.
-    async fn shares(&self) -> Result<Vec<Share>, Behind> {
+    /// The blobs of each node; or all of them, if no node is found.
+    async fn shares(&self) -> Result<Vec<NodeShare>, IncompleteShare> {
         let nodes = match self.service.links.nodes().await {
             Ok(nodes) => nodes,
             Err(error) => {
-                let (blobs, bytes) = sum(&self.wanted);
-                return Err(Behind { node: None, why: Why::Away(chain(&error)), blobs, bytes });
+                let (blobs, bytes) = sum(&self.blobs);
+                let reason = IncompleteReason::Unreachable(chain(&error));
+                return Err(IncompleteShare { node: None, reason, blobs, bytes });
             }
         };
         let links = nodes.links().iter().map(Arc::clone);
-        let mut shares: Vec<Share> =
-            links.map(|link| Share::new(Arc::clone(&self.service), link)).collect();
-        for (blob, length) in &self.wanted {
+        let mut shares: Vec<NodeShare> =
+            links.map(|link| NodeShare::new(Arc::clone(&self.service), link)).collect();
+        for (blob, length) in &self.blobs {
             let owner = nodes.owner(&self.service.digest, *blob);
-            shares[owner].wanted.push_back((*blob, *length));
+            shares[owner].queue.push_back((*blob, *length));
         }
         Ok(shares)
     }
 }
 
-fn sum<'a>(blobs: impl IntoIterator<Item = &'a (u64, u64)>) -> (u64, u64) {
+fn sum<'a>(blobs: impl IntoIterator<Item = &'a (BlobOrdinal, u64)>) -> (u64, u64) {
     blobs.into_iter().fold((0, 0), |(count, bytes), (_, length)| (count + 1, bytes + length))
 }
 
-/// One node's share, as far as it is not there.
-struct Share {
+/// The blobs that one node owns, and their fetches.
+struct NodeShare {
     service: Arc<AgentService>,
-    link: Arc<Link>,
-    wanted: VecDeque<(u64, u64)>,
-    /// Blobs that could not be claimed, because the node was gone by then.
-    lost: Vec<(u64, u64)>,
-    places: Places,
+    link: Arc<NodeLink>,
+    queue: VecDeque<(BlobOrdinal, u64)>,
+    /// Blobs that could not be claimed, because the node failed.
+    unclaimed: Vec<(BlobOrdinal, u64)>,
+    ledger: SpaceLedger,
     fetches: JoinSet<Fetched>,
-    refused_in_a_row: u64,
-    why: Option<Why>,
+    rejected_in_a_row: u64,
+    /// Why the node is given up, if it is.
+    reason: Option<IncompleteReason>,
 }
 
-/// What became of one blob.
+/// A finished fetch of one blob.
 struct Fetched {
-    blob: u64,
+    blob: BlobOrdinal,
     length: u64,
-    promised: Promised,
+    reservation: Reservation,
     outcome: Result<Outcome, FetchError>,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-/// How far a share has come since it last said so, or how the origin failed.
-type Told = Result<Warmed, String>;
+/// The progress of one blob, or the error of the origin.
+type Update = Result<WarmProgress, String>;
 
-impl Share {
-    fn new(service: Arc<AgentService>, link: Arc<Link>) -> Self {
-        let (wanted, lost, places, fetches) = Default::default();
-        Self { service, link, wanted, lost, places, fetches, refused_in_a_row: 0, why: None }
+impl NodeShare {
+    fn new(service: Arc<AgentService>, link: Arc<NodeLink>) -> Self {
+        let (queue, unclaimed, ledger, fetches) = Default::default();
+        let (rejected_in_a_row, reason) = (0, None);
+        Self { service, link, queue, unclaimed, ledger, fetches, rejected_in_a_row, reason }
     }
 
     async fn run(
         mut self,
-        at_once: Arc<Semaphore>,
-        tell: mpsc::UnboundedSender<Told>,
-        mut over: watch::Receiver<bool>,
-    ) -> Option<Behind> {
+        permits: Arc<Semaphore>,
+        updates: mpsc::UnboundedSender<Update>,
+        mut stopped: watch::Receiver<bool>,
+    ) -> Option<IncompleteShare> {
         loop {
-            let may_begin = self.why.is_none() && !self.wanted.is_empty() && !*over.borrow();
-            let promised = if may_begin { self.place_for_next().await } else { None };
-            if promised.is_none() && self.fetches.is_empty() {
+            let may_start = self.reason.is_none() && !self.queue.is_empty() && !*stopped.borrow();
+            let reservation = if may_start { self.reserve_next().await } else { None };
+            if reservation.is_none() && self.fetches.is_empty() {
                 break;
             }
             tokio::select! {
                 Some(done) = self.fetches.join_next() => {
-                    if let Some(promised) = promised {
-                        self.places.done(promised);
+                    if let Some(reservation) = reservation {
+                        self.ledger.release(reservation);
                     }
-                    let told = self.heard(done).await;
-                    let _ = tell.send(told);
+                    let update = self.on_fetched(done).await;
+                    let _ = updates.send(update);
                 }
-                Ok(place) = Arc::clone(&at_once).acquire_owned(), if promised.is_some() => {
-                    self.begin(promised.expect("just seen"), place);
+                Ok(permit) = Arc::clone(&permits).acquire_owned(), if reservation.is_some() => {
+                    self.start_next(reservation.expect("checked"), permit);
                 }
-                _ = over.changed(), if promised.is_some() => {
-                    self.places.done(promised.expect("just seen"));
+                _ = stopped.changed(), if reservation.is_some() => {
+                    self.ledger.release(reservation.expect("checked"));
                 }
             }
         }
-        let (blobs, bytes) = sum(self.wanted.iter().chain(&self.lost));
+        let (blobs, bytes) = sum(self.queue.iter().chain(&self.unclaimed));
         let node = self.link.name().map(ToString::to_string);
-        self.why.map(|why| Behind { node, why, blobs, bytes })
+        self.reason.map(|reason| IncompleteShare { node, reason, blobs, bytes })
     }
 
-    /// A place on the node for the next blob; or none, for now or for good.
-    async fn place_for_next(&mut self) -> Option<Promised> {
-        let (_, length) = *self.wanted.front()?;
-        if !self.places.is_stale(self.service.links.now())
-            && let Some(promised) = self.places.take(length)
+    /// Reserves space on the node for the next blob. `None` for now, or for good if `reason` is
+    /// set.
+    async fn reserve_next(&mut self) -> Option<Reservation> {
+        let (_, length) = *self.queue.front()?;
+        if !self.ledger.is_stale(self.service.links.now())
+            && let Some(reservation) = self.ledger.reserve(length)
         {
-            return Some(promised);
+            return Some(reservation);
         }
-        if let Err(error) = self.ask_for_room().await {
-            self.why = Some(Why::Away(chain(&error)));
+        if let Err(error) = self.update_free_space().await {
+            self.reason = Some(IncompleteReason::Unreachable(chain(&error)));
             return None;
         }
-        let promised = self.places.take(length);
-        // What is on its way may need less than was thought; if nothing is, this is all there is.
-        if promised.is_none() && self.places.is_idle() {
-            self.why = Some(Why::Full);
+        let reservation = self.ledger.reserve(length);
+        // Fetches in progress may need less than their reservations. Without any, the node is full.
+        if reservation.is_none() && self.ledger.is_idle() {
+            self.reason = Some(IncompleteReason::Full);
         }
-        promised
+        reservation
     }
 
-    async fn ask_for_room(&mut self) -> Result<(), LinkError> {
+    async fn update_free_space(&mut self) -> Result<(), LinkError> {
         let links = &self.service.links;
-        let room = self.link.connection(links).await?.room().await?;
-        self.places.hear(links.now(), room);
+        let space = self.link.connection(links).await?.free_space().await?;
+        self.ledger.on_report(links.now(), space);
         Ok(())
     }
 
-    /// Fetches the next blob, on a task of its own.
-    fn begin(&mut self, promised: Promised, place: OwnedSemaphorePermit) {
-        let (blob, length) = self.wanted.pop_front().expect("it has a place");
+    /// Fetches the next blob on a task of its own.
+    fn start_next(&mut self, reservation: Reservation, permit: OwnedSemaphorePermit) {
+        let (blob, length) = self.queue.pop_front().expect("space is reserved for it");
         let (service, link) = (Arc::clone(&self.service), Arc::clone(&self.link));
         self.fetches.spawn(async move {
-            let outcome = service.fetch_ahead(blob, length, Ok(link)).await;
-            Fetched { blob, length, promised, outcome, _place: place }
+            let outcome = service.fetch_for_node(blob, length, Ok(link)).await;
+            Fetched { blob, length, reservation, outcome, _permit: permit }
         });
     }
 
-    async fn heard(&mut self, done: Result<Fetched, JoinError>) -> Told {
-        let done = done.map_err(|_| "the fetch failed".to_owned())?;
-        let Fetched { blob, length, promised, outcome, _place: _ } = done;
-        self.places.done(promised);
+    async fn on_fetched(&mut self, done: Result<Fetched, JoinError>) -> Update {
+        let done = done.map_err(|_| "the fetch panicked; see the log".to_owned())?;
+        let Fetched { blob, length, reservation, outcome, _permit: _ } = done;
+        self.ledger.release(reservation);
         let outcome = outcome.map_err(|error| chain(&error))?;
-        let none = Warmed::default();
+        let none = WarmProgress::default();
         if outcome != Outcome::Kept {
-            self.refused_in_a_row = 0;
+            self.rejected_in_a_row = 0;
         }
         Ok(match outcome {
-            Outcome::Bytes => Warmed { fetched: 1, fetched_bytes: length, ..none },
-            Outcome::Elsewhere => Warmed { elsewhere: 1, elsewhere_bytes: length, ..none },
+            Outcome::Bytes => WarmProgress { fetched: 1, fetched_bytes: length, ..none },
+            Outcome::Elsewhere => WarmProgress { skipped: 1, skipped_bytes: length, ..none },
             Outcome::Kept => {
-                self.refused_in_a_row += 1;
-                if self.refused_in_a_row >= REFUSED_MAX {
-                    self.why.get_or_insert(Why::TakesNothing);
+                self.rejected_in_a_row += 1;
+                if self.rejected_in_a_row >= REJECTED_MAX {
+                    self.reason.get_or_insert(IncompleteReason::RejectsPuts);
                 }
-                Warmed { refused: 1, ..none }
+                WarmProgress { rejected: 1, ..none }
             }
             Outcome::Unclaimed | Outcome::Failed => {
                 match self.link.connection(&self.service.links).await {
-                    Ok(_) => Warmed { outside: 1, ..none },
+                    Ok(_) => WarmProgress { uncached: 1, ..none },
                     Err(error) => {
-                        self.lost.push((blob, length));
-                        self.why.get_or_insert(Why::Away(chain(&error)));
+                        self.unclaimed.push((blob, length));
+                        let reason = IncompleteReason::Unreachable(chain(&error));
+                        self.reason.get_or_insert(reason);
                         none
                     }
                 }

@@ -1,4 +1,4 @@
-//! What a client shows to nodes: a token, a certificate, or nothing but its user id.
+//! Client credentials: a token, a certificate, or only the user id of the process.
 
 use std::{env, fmt, path::PathBuf, sync::Arc};
 
@@ -7,29 +7,29 @@ use rustls::ClientConfig;
 
 use crate::{PrivateFileError, TlsFileError, client_config, read_token_file};
 
-/// Why credentials could not be used. Never quotes one.
+/// Why credentials cannot be used. The message never quotes a secret.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
-    /// The token.
+    /// The token file.
     #[error("FOREBAY_TOKEN_FILE: {0}")]
     Token(#[source] PrivateFileError),
-    /// The certificates.
+    /// A certificate or key file.
     #[error(transparent)]
     Tls(#[from] TlsFileError),
-    /// One of the two alone is of no use.
+    /// A certificate without a key, or a key without a certificate.
     #[error("FOREBAY_TLS_CERTIFICATE and FOREBAY_TLS_KEY go together; set both or neither")]
     Half,
-    /// A certificate is shown to nodes that are known.
+    /// A client certificate without the authority that authenticates nodes.
     #[error(
         "FOREBAY_TLS_CERTIFICATE needs FOREBAY_TLS_CA, the authority that signs nodes' certificates"
     )]
     NoAuthority,
-    /// Not a number.
-    #[error("FOREBAY_NODE_UID should be the number of the user whose nodes you trust")]
+    /// `FOREBAY_NODE_UID` is not a number.
+    #[error("FOREBAY_NODE_UID is not a number; set it to the user id of the nodes that you trust")]
     Uid,
 }
 
-/// Where credentials lie. Only the names of files are in the environment, never secrets.
+/// Paths of credential files. The environment has paths only, never secrets.
 #[derive(Debug, Clone, Default)]
 pub struct Files {
     /// `FOREBAY_TOKEN_FILE`.
@@ -42,17 +42,17 @@ pub struct Files {
     pub key: Option<PathBuf>,
 }
 
-/// What a client shows, and whom it believes.
+/// The credentials of a client, and the rule for nodes that it trusts.
 #[derive(Clone, Default)]
 pub struct Credentials {
     token: Option<Token>,
     tls: Option<Arc<ClientConfig>>,
-    /// Whose nodes are trusted on this machine, besides one's own and root's.
+    /// User id whose nodes are trusted on this machine, besides the client's own and root.
     node_uid: Option<u32>,
 }
 
 impl Credentials {
-    /// Reads the files that the environment names.
+    /// Reads the files named by environment variables.
     pub fn from_environment() -> Result<Self, CredentialsError> {
         let file = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let read = Self::read(&Files {
@@ -82,17 +82,17 @@ impl Credentials {
         Ok(Self { token: token.map_err(CredentialsError::Token)?, tls, node_uid: None })
     }
 
-    /// What is sent with the hello; empty without a token.
+    /// The token that is sent with `hello`; empty if there is none.
     pub fn token(&self) -> &[u8] {
         self.token.as_ref().map_or(&[], Token::as_bytes)
     }
 
-    /// How TLS is spoken; nothing, if no authority was named.
+    /// The TLS configuration; `None` if no authority is set.
     pub fn tls(&self) -> Option<&Arc<ClientConfig>> {
         self.tls.as_ref()
     }
 
-    /// Whether a process of this user may be the node.
+    /// Whether a node on this machine that runs as this user is trusted.
     pub fn trusts(&self, uid: u32) -> bool {
         uid == 0 || uid == rustix::process::geteuid().as_raw() || self.node_uid == Some(uid)
     }

@@ -1,4 +1,4 @@
-//! Key files of namespaces.
+//! Namespace key files.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -7,17 +7,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use forebay_core::names::{Namespace, NamespaceKeyError};
+use forebay_core::ids::{Namespace, NamespaceKeyError};
 
 use crate::private_file::{PrivateFileError, read_private};
 
-/// A key file is two short lines; whatever is longer is something else.
+/// Longest key file that is read. A key file is two short lines.
 const SIZE_MAX: u64 = 4096;
 
-/// Why a key file was not used. Never quotes what is in the file.
+/// Why a key file cannot be read or created. The message never quotes its content.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
-    /// Others can read it, or it cannot be read at all.
+    /// The file is not private, or cannot be read.
     #[error(transparent)]
     File(#[from] PrivateFileError),
     /// Not a key.
@@ -25,18 +25,21 @@ pub enum KeyFileError {
     Key {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         source: NamespaceKeyError,
     },
-    /// A key is never overwritten.
-    #[error("`{}` exists already, and a key is never overwritten; choose another name", path.display())]
+    /// The file exists already.
+    #[error(
+        "`{}` exists already, and a key is never overwritten; choose another name",
+        path.display()
+    )]
     Exists {
         /// The file.
         path: PathBuf,
     },
 }
 
-/// Reads a namespace's key, if nobody else can.
+/// Reads a namespace's key from a private file.
 pub fn read_key_file(path: &Path) -> Result<Namespace, KeyFileError> {
     let content = read_private(path, SIZE_MAX)?;
     let text = str::from_utf8(&content).map_err(|_| NamespaceKeyError::Header);
@@ -44,7 +47,7 @@ pub fn read_key_file(path: &Path) -> Result<Namespace, KeyFileError> {
     namespace.map_err(|source| KeyFileError::Key { path: path.to_owned(), source })
 }
 
-/// Makes a namespace with a fresh random key, in a file that must not exist yet.
+/// Creates a namespace with a random key, in a new private file.
 pub fn create_key_file(path: &Path) -> Result<Namespace, KeyFileError> {
     let failed = |source| PrivateFileError::Io { path: path.to_owned(), source };
     let mut key = [0; 32];
@@ -82,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_others_can_read_is_refused_with_the_fix() {
+    fn a_key_that_other_users_can_read_is_refused_with_the_remedy() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("team.key");
         create_key_file(&path).unwrap();

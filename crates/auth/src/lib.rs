@@ -1,18 +1,21 @@
-//! Who speaks, and how one knows: secrets in files, tokens and certificates, for both sides of a connection.
+//! Identity: tokens, namespace keys and certificates, for both sides of a connection.
 //!
-//! Jobs, agents and nodes read the same kinds of files with the same suspicion. Sockets are none of this
-//! crate's business: jobs block on theirs, agents and nodes do not.
+//! Jobs, agents and nodes read the same kinds of files with the same checks.
 //!
-//! **Invariant:** no error quotes what is in a file, and nothing here that holds a secret can be printed.
+//! Not here: sockets. Jobs block on theirs, agents and nodes do not (`forebay-transport`).
+//!
+//! **Invariant:** no error quotes the content of a file, and no type that holds a secret prints it.
 
 mod credentials;
+mod endpoint_trust;
 mod key_file;
 mod private_file;
 mod tls;
-mod words;
+mod tls_errors;
 
 pub use credentials::{Credentials, CredentialsError, Files};
+pub use endpoint_trust::TrustError;
 pub use key_file::{KeyFileError, create_key_file, read_key_file};
 pub use private_file::{PrivateFileError, read_token_file};
 pub use tls::{Clients, TlsFileError, Usage, check_signed, client_config, names_of, server_config};
-pub use words::in_words;
+pub use tls_errors::in_words;

@@ -1,4 +1,4 @@
-//! Files that hold secrets: readable by their owner alone, or not at all.
+//! Private files: secrets in files that only their owner can access.
 
 use std::{
     fs::OpenOptions,
@@ -7,31 +7,40 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use forebay_core::names::{Token, TokenError};
+use forebay_core::ids::{Token, TokenError};
 use rustix::fs::OFlags;
 
-/// A token file is one short line; whatever is longer is something else.
+/// Longest token file that is read. A token file is one short line.
 const TOKEN_FILE_SIZE_MAX: u64 = 4096;
 
-/// Why a file was not used. Never quotes what is in it.
+/// Why a private file cannot be used. The message never quotes its content.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivateFileError {
-    /// Others could have read the secret.
-    #[error("the file `{}` holds a secret and can be read by others; make it yours alone with `chmod 600 {}`", path.display(), path.display())]
+    /// Other users can access the secret.
+    #[error(
+        "the file `{}` holds a secret and can be read by others; restrict it with `chmod 600 {}`",
+        path.display(), path.display()
+    )]
     Readable {
         /// The file.
         path: PathBuf,
     },
-    /// Somebody else could put their secret there.
-    #[error("the file `{}` holds a secret and belongs to another user; use a copy of your own", path.display())]
+    /// Another user owns the file and can replace the secret.
+    #[error(
+        "the file `{}` holds a secret and belongs to another user; use a copy of your own",
+        path.display()
+    )]
     Foreign {
         /// The file.
         path: PathBuf,
     },
-    /// A pipe has no end, and a device no owner.
-    #[error("`{}` is not a file; a secret is in one that only its user can read", path.display())]
+    /// A directory, pipe or device. A pipe may never end.
+    #[error(
+        "`{}` is not a file; store the secret in one that only its user can read",
+        path.display()
+    )]
     NotAFile {
-        /// What was named.
+        /// The path.
         path: PathBuf,
     },
     /// Not a token.
@@ -39,26 +48,26 @@ pub enum PrivateFileError {
     Token {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         source: TokenError,
     },
-    /// The file failed.
+    /// I/O error.
     #[error("cannot use the file `{}`: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// How.
+        /// The error.
         source: io::Error,
     },
 }
 
-/// Reads at most so many bytes of a file that nobody else can read.
+/// Reads at most `size_max` bytes of a file that only its owner, this user, can access.
 pub(crate) fn read_private(path: &Path, size_max: u64) -> Result<Vec<u8>, PrivateFileError> {
     let failed = |source| PrivateFileError::Io { path: path.to_owned(), source };
-    // A pipe that nobody writes to would never be open.
+    // Opening a pipe without a writer would block.
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).expect("a flag");
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
-    // Ask the open file, not the path: it cannot be exchanged in between.
+    // Check the open file, not the path, which could be replaced in between.
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
         return Err(PrivateFileError::NotAFile { path: path.to_owned() });
@@ -74,7 +83,7 @@ pub(crate) fn read_private(path: &Path, size_max: u64) -> Result<Vec<u8>, Privat
     Ok(content)
 }
 
-/// Reads a token, if nobody else can.
+/// Reads a token from a private file.
 pub fn read_token_file(path: &Path) -> Result<Token, PrivateFileError> {
     let content = read_private(path, TOKEN_FILE_SIZE_MAX)?;
     let text = str::from_utf8(&content).map_err(|_| TokenError::Characters);
@@ -89,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bad_token_files_are_refused_with_the_fix_and_never_quoted() {
+    fn bad_token_files_are_refused_with_the_remedy_and_never_quoted() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("team.token");
         let secret = "s3cr3t-".repeat(8);
@@ -99,7 +108,7 @@ mod tests {
         };
         write(&format!("{secret}\n"), 0o600);
         assert_eq!(read_token_file(&path).unwrap().as_bytes(), secret.as_bytes());
-        for (content, mode, fix) in [
+        for (content, mode, remedy) in [
             (secret.as_str(), 0o640, "chmod 600"),
             (&secret, 0o604, "chmod 600"),
             ("", 0o600, "no token in it; make one with `openssl rand -hex 32`"),
@@ -110,7 +119,7 @@ mod tests {
         ] {
             write(content, mode);
             let error = read_token_file(&path).unwrap_err().to_string();
-            assert!(error.contains(fix) && !error.contains("s3cr3t-"), "{error}");
+            assert!(error.contains(remedy) && !error.contains("s3cr3t-"), "{error}");
             assert!(error.contains("team.token") && !error.contains('\n'), "{error}");
         }
         fs::write(&path, b"\xff\xfe").unwrap();
@@ -120,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_is_refused_and_not_waited_for() {
+    fn a_pipe_is_refused_without_blocking() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pipe");
         let mode = rustix::fs::Mode::from_raw_mode(0o600);

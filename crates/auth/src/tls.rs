@@ -1,7 +1,7 @@
-//! Certificates from PEM files, checked before anybody meets them.
+//! TLS configurations from PEM files, which are checked before the first connection.
 //!
-//! TLS 1.3 only, with `ring`. Authorities are the ones that were named: the system's list is for web sites.
-//! Nothing is resumed, so that each connection shows its certificate anew.
+//! TLS 1.3 only, with `ring`. The authorities are the configured ones: the system's list is for web
+//! sites. Sessions are not resumed, so that each connection presents its certificate.
 
 use std::{
     fmt, fs, io,
@@ -21,62 +21,70 @@ use webpki::{EndEntityCert, KeyUsage};
 
 use crate::{
     private_file::{PrivateFileError, read_private},
-    words::span,
+    tls_errors::span,
 };
 
-/// Chains and keys are a few KiB; whatever is longer is something else.
+/// Longest certificate or key file that is read. Chains and keys are a few KiB.
 const FILE_SIZE_MAX: u64 = 1 << 20;
 
-/// Why certificates could not be used. Never quotes a key.
+/// Why certificates cannot be used. The message never quotes a key.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsFileError {
     /// The key's file is not private, or cannot be read.
     #[error(transparent)]
     Key(#[from] PrivateFileError),
-    /// The file cannot be read.
+    /// I/O error.
     #[error("cannot read the certificates in `{}`: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// How it failed.
+        /// The error.
         source: io::Error,
     },
-    /// There is nothing of the kind in it.
+    /// The file has no PEM section of the expected kind.
     #[error("there is no {what} in `{}`; give a PEM file that has one", path.display())]
     Missing {
         /// The file.
         path: PathBuf,
-        /// What was looked for.
+        /// `certificate` or `private key`.
         what: &'static str,
     },
-    /// Its time is over.
-    #[error("the certificate `{}` expired {} ago; renew it, or set this machine's clock", path.display(), span(*seconds))]
+    /// The certificate has expired.
+    #[error(
+        "the certificate `{}` expired {} ago; renew it, or set this machine's clock",
+        path.display(), span(*seconds)
+    )]
     Expired {
         /// The file.
         path: PathBuf,
-        /// How long ago.
+        /// Seconds since it expired.
         seconds: u64,
     },
-    /// Its time has not come, or the clock is wrong.
+    /// The certificate is not valid yet, or the clock is wrong.
     #[error(
-        "the certificate `{}` is not valid before {} from now; do the clocks of this machine and of the one that signed it agree?",
+        "the certificate `{}` is not valid before {} from now; \
+         compare the clocks of this machine and of the one that signed it",
         path.display(), span(*seconds)
     )]
     NotYet {
         /// The file.
         path: PathBuf,
-        /// How soon.
+        /// Seconds until it is valid.
         seconds: u64,
     },
-    /// It is another's key.
-    #[error("the key `{}` does not belong to the certificate `{}`; give the two that were made together", key.display(), certificate.display())]
+    /// Certificate and key do not match.
+    #[error(
+        "the key `{}` does not belong to the certificate `{}`; \
+         give the two that were made together",
+        key.display(), certificate.display()
+    )]
     Mismatch {
         /// The certificate.
         certificate: PathBuf,
         /// The key.
         key: PathBuf,
     },
-    /// It is made for another purpose.
+    /// The certificate has another extended key usage.
     #[error(
         "the certificate `{}` is not made for {}; have one signed with `extendedKeyUsage={}`",
         path.display(), usage.purpose(), usage.name()
@@ -84,13 +92,14 @@ pub enum TlsFileError {
     Usage {
         /// The file.
         path: PathBuf,
-        /// What it should be for.
+        /// The usage that it needs.
         usage: Usage,
     },
-    /// Those who believe that authority will not believe it.
+    /// The certificate was signed by another authority.
     #[error(
-        "the certificate `{}` was not signed by the authority in `{}`, so that the other nodes will refuse it; have it \
-         signed by that one, or name the one that did",
+        "the certificate `{}` was not signed by the authority in `{}`, \
+         so other nodes will refuse it; \
+         have it signed by that authority, or configure the one that signed it",
         path.display(), authority.display()
     )]
     Unsigned {
@@ -99,22 +108,22 @@ pub enum TlsFileError {
         /// The authority.
         authority: PathBuf,
     },
-    /// It is made for something else.
+    /// Another defect of the certificate.
     #[error("the certificate `{}` cannot be used here: {problem}", path.display())]
     Unsuitable {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The defect.
         problem: String,
     },
 }
 
-/// What a certificate is for.
+/// The side of a connection that presents a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Usage {
-    /// A node shows it.
+    /// A node.
     Server,
-    /// A client shows it.
+    /// A client.
     Client,
 }
 
@@ -141,16 +150,16 @@ impl Usage {
     }
 }
 
-/// Whose certificates a node asks for.
+/// A node's policy for client certificates.
 #[derive(Debug, Clone, Copy)]
 pub struct Clients<'a> {
     /// The authority that signs them.
     pub authority: &'a Path,
-    /// Whether those without one are turned away at once.
+    /// Whether the handshake fails without one.
     pub required: bool,
 }
 
-/// How a node answers.
+/// The TLS configuration of a node.
 pub fn server_config(
     certificate: &Path,
     key: &Path,
@@ -159,7 +168,7 @@ pub fn server_config(
     let chain = read_chain(certificate, Usage::Server)?;
     let builder = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
-        .expect("ring speaks TLS 1.3");
+        .expect("ring supports TLS 1.3");
     let builder = match clients {
         None => builder.with_no_client_auth(),
         Some(Clients { authority, required }) => {
@@ -178,15 +187,15 @@ pub fn server_config(
     Ok(Arc::new(config))
 }
 
-/// How a client calls: it believes nodes that the authority signed, and shows a certificate of its own if it
-/// has one.
+/// The TLS configuration of a client. It trusts nodes whose certificates the authority has signed,
+/// and presents its own certificate and key (`own`) if it has them.
 pub fn client_config(
     authority: &Path,
     own: Option<(&Path, &Path)>,
 ) -> Result<Arc<ClientConfig>, TlsFileError> {
     let builder = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
-        .expect("ring speaks TLS 1.3")
+        .expect("ring supports TLS 1.3")
         .with_root_certificates(read_authorities(authority)?);
     let mut config = match own {
         None => builder.with_no_client_auth(),
@@ -200,7 +209,7 @@ pub fn client_config(
     Ok(Arc::new(config))
 }
 
-/// Whether those who believe an authority will believe a node that shows this certificate.
+/// Checks that a node's certificate was signed by an authority.
 pub fn check_signed(certificate: &Path, authority: &Path) -> Result<(), TlsFileError> {
     let chain = read_chain(certificate, Usage::Server)?;
     let authorities = read_authorities(authority)?;
@@ -209,13 +218,13 @@ pub fn check_signed(certificate: &Path, authority: &Path) -> Result<(), TlsFileE
     let (usage, algorithms) =
         (KeyUsage::server_auth(), provider().signature_verification_algorithms);
     let (algorithms, now) = (algorithms.all, UnixTime::now());
-    let proved =
+    let verified =
         first.verify_for_usage(algorithms, &authorities.roots, &chain[1..], now, usage, None, None);
     let (path, authority) = (certificate.to_owned(), authority.to_owned());
-    proved.map(drop).map_err(|_| TlsFileError::Unsigned { path, authority })
+    verified.map(drop).map_err(|_| TlsFileError::Unsigned { path, authority })
 }
 
-/// The DNS names of a certificate that was shown, and has been proved.
+/// The DNS names of a peer's certificate, which must have been verified.
 pub fn names_of(certificate: &CertificateDer<'_>) -> Vec<String> {
     EndEntityCert::try_from(certificate)
         .map(|certificate| certificate.valid_dns_names().map(str::to_ascii_lowercase).collect())
@@ -230,7 +239,7 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFil
     let failed = |source| TlsFileError::Io { path: path.to_owned(), source };
     let metadata = fs::metadata(path).map_err(failed)?;
     let missing = || TlsFileError::Missing { path: path.to_owned(), what: "certificate" };
-    // Whatever is no file may have no end.
+    // A pipe or device may never end.
     if metadata.len() > FILE_SIZE_MAX || !metadata.is_file() {
         return Err(missing());
     }
@@ -253,16 +262,16 @@ fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsFileError> {
         .map_err(|_| TlsFileError::Missing { path: path.to_owned(), what: "private key" })
 }
 
-/// A chain whose first certificate can be shown today, for this.
+/// Reads a chain whose first certificate is valid now and for this usage.
 fn read_chain(path: &Path, usage: Usage) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
     let chain = read_certificates(path)?;
     let certificate = EndEntityCert::try_from(&chain[0]);
     let certificate = certificate.map_err(|error| unsuitable(path, &error))?;
-    // Whom the others believe is their affair. Without an authority only what does not depend on one is
-    // looked at: the times, and what the certificate is for.
-    let looked =
+    // The peers decide which authority they trust. Without one, this verifies the times and the
+    // usage, and then fails with `UnknownIssuer`.
+    let verified =
         certificate.verify_for_usage(&[], &[], &[], UnixTime::now(), usage.key_usage(), None, None);
-    match looked.map(drop) {
+    match verified.map(drop) {
         Err(webpki::Error::CertExpired { time, not_after }) => Err(TlsFileError::Expired {
             path: path.to_owned(),
             seconds: time.as_secs().saturating_sub(not_after.as_secs()),

@@ -1,10 +1,10 @@
-//! What went wrong with a TLS connection, in words that name the fix.
+//! Messages for TLS failures, each with the remedy.
 
 use std::io;
 
 use rustls::{AlertDescription, CertificateError, Error, pki_types::UnixTime};
 
-/// A time for people.
+/// A duration in its largest sensible unit.
 pub(crate) fn span(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s"),
@@ -14,22 +14,21 @@ pub(crate) fn span(seconds: u64) -> String {
     }
 }
 
-/// Why a TLS connection failed, if it was TLS that failed.
+/// The message for a connection that failed in TLS. `None` for other errors.
 pub fn in_words(error: &io::Error) -> Option<String> {
     let error: &Error = error.get_ref()?.downcast_ref()?;
     Some(match error {
         Error::InvalidCertificate(problem) => certificate(problem),
         Error::AlertReceived(alert) => refused(*alert),
-        Error::NoCertificatesPresented => {
-            "the other side showed no certificate; set FOREBAY_TLS_CERTIFICATE and FOREBAY_TLS_KEY there"
-                .to_owned()
-        }
+        Error::NoCertificatesPresented => "the peer presented no certificate; \
+             set FOREBAY_TLS_CERTIFICATE and FOREBAY_TLS_KEY there"
+            .to_owned(),
         Error::InvalidMessage(_) | Error::InappropriateMessage { .. } => {
-            "the other side does not speak TLS; if it is a node of this machine without TLS, use tcp://"
+            "the peer does not speak TLS; for a node of this machine without TLS, use tcp://"
                 .to_owned()
         }
         Error::PeerIncompatible(_) => {
-            "the other side does not speak TLS 1.3; is it a forebay node?".to_owned()
+            "the peer does not speak TLS 1.3; check that it is a forebay node".to_owned()
         }
         other => format!("TLS failed: {other}"),
     })
@@ -45,52 +44,57 @@ fn certificate(problem: &CertificateError) -> String {
             not_yet(&apart(time, not_before))
         }
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-            "the other side's certificate was signed by another authority than the one named here; \
-             FOREBAY_TLS_CA (of a client), `tls_clients` and `cluster_authority` (of a node) name the one that signs"
+            "the peer's certificate was signed by another authority than the configured one; \
+             set FOREBAY_TLS_CA (client), or `tls_client_ca` and `cluster_ca` (node), \
+             to the one that signed it"
                 .to_owned()
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            "the node's certificate is for another name; use one of its names in tls://HOST:PORT, or have \
-             this one added (subjectAltName)"
+            "the node's certificate is for another name; use one of its names in tls://HOST:PORT, \
+             or have this one added (subjectAltName)"
                 .to_owned()
         }
-        other => format!("the other side's certificate cannot be used: {other}"),
+        other => format!("the peer's certificate cannot be used: {other}"),
     }
 }
 
 fn expired(ago: &str) -> String {
     format!(
-        "the other side's certificate expired {ago} ago by this machine's clock; renew it, or set the clock"
+        "the peer's certificate expired {ago} ago by this machine's clock; \
+         renew it, or set the clock"
     )
 }
 
 fn not_yet(apart: &str) -> String {
     format!(
-        "the other side's certificate is not valid before {apart} from now; do the clocks of the two machines agree?"
+        "the peer's certificate is not valid before {apart} from now; \
+         do the clocks of the two machines agree?"
     )
 }
 
 fn refused(alert: AlertDescription) -> String {
     match alert {
         AlertDescription::CertificateExpired => {
-            "the other side says that our certificate has expired or is not valid yet; renew it, or compare \
-             the clocks of the two machines"
+            "the peer rejected this certificate as expired or not valid yet; \
+             renew it, or compare the clocks of the two machines"
                 .to_owned()
         }
         AlertDescription::CertificateRequired => {
-            "the node wants a certificate; set FOREBAY_TLS_CERTIFICATE and FOREBAY_TLS_KEY".to_owned()
+            "the node wants a certificate; set FOREBAY_TLS_CERTIFICATE and FOREBAY_TLS_KEY"
+                .to_owned()
         }
         AlertDescription::UnknownCA | AlertDescription::DecryptError => {
-            "the other side does not know the authority that signed our certificate; have it signed by the one \
-             that the node's `tls_clients` names"
+            "the peer does not know the authority that signed this certificate; \
+             have it signed by the one that the node's `tls_client_ca` names"
                 .to_owned()
         }
         AlertDescription::BadCertificate
         | AlertDescription::CertificateUnknown
         | AlertDescription::UnsupportedCertificate => {
-            "the other side refuses our certificate; docs/security.md says how to make one".to_owned()
+            "the peer rejected this certificate; docs/guide/security.md describes how to make one"
+                .to_owned()
         }
-        other => format!("the other side broke off: {other:?}"),
+        other => format!("the peer closed the connection: {other:?}"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! A page that is assembled from sections, each made by a command of its own.
+//! A page with generated sections, each written by another command.
 
 use std::{
     fs,
@@ -8,15 +8,15 @@ use std::{
 use anyhow::{Context as _, bail};
 use forebay_sim::Section;
 
-/// A page, and the place in it for one section.
-pub struct Page {
+/// A page, split around one of its sections.
+pub struct GeneratedPage {
     path: PathBuf,
     before: String,
     after: String,
 }
 
-impl Page {
-    /// Finds the place: between the lines `<!-- begin NAME … -->` and `<!-- end NAME -->`.
+impl GeneratedPage {
+    /// Finds the section between the lines `<!-- begin NAME … -->` and `<!-- end NAME -->`.
     pub fn read(path: &Path, name: &str) -> anyhow::Result<Self> {
         let shown = path.display();
         let [begin, end] = [format!("<!-- begin {name} "), format!("<!-- end {name} -->")];
@@ -26,13 +26,13 @@ impl Page {
         let begins = text.find(&begin).and_then(|at| Some(at + text[at..].find('\n')? + 1));
         let ends = text.find(&end);
         let (Some(begins), Some(ends)) = (begins, ends.filter(|at| begins <= Some(*at))) else {
-            bail!("`{shown}` has no place for it; add the lines `{begin}-->` and `{end}`");
+            bail!("`{shown}` has no section `{name}`; add the lines `{begin}-->` and `{end}`");
         };
         let [before, after] = [&text[..begins], &text[ends..]].map(str::to_owned);
         Ok(Self { path: path.to_owned(), before, after })
     }
 
-    /// Puts a section there, and its pictures into a directory with the page's name.
+    /// Replaces the section, and writes its pictures to a directory with the name of the page.
     pub fn write(&self, section: &Section) -> anyhow::Result<()> {
         let folder = self.path.with_extension("");
         let shown = folder.display();

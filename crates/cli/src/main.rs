@@ -1,28 +1,14 @@
-//! The one binary: `forebay`.
+//! The `forebay` binary: parses arguments, runs a command, and maps its result to an exit code.
 //!
-//! Data goes to standard output; progress, notes and errors to standard error. Exit codes: 0 for yes
-//! and done, 1 for no, 2 for failed, 130 when interrupted.
+//! Data goes to standard output; progress, notes and errors go to standard error. Exit codes: 0 for
+//! success or yes, 1 for no, 2 for a failure, 130 after an interrupt.
 
-mod agent;
-mod bench;
-mod contact;
-mod demo;
-mod dev;
-mod digest;
-mod doctor;
-mod embed;
-mod explain;
-mod members;
-mod namespace;
+pub(crate) mod args;
+pub(crate) mod commands;
+mod generated_page;
+mod logging;
 mod output;
-mod page;
-mod reach;
-mod serve;
-mod sim;
-mod status;
-mod stop;
-mod top;
-mod warm;
+mod signals;
 
 use std::process::ExitCode;
 
@@ -40,67 +26,55 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  forebay demo                                        see it work, on data it makes itself
+  forebay demo                                        compare jobs with and without a cache
   forebay digest build s3://bucket/train -o train.digest
   forebay digest show train.digest
-  forebay serve --capacity 50GB                       the cache that this machine's jobs share
+  forebay serve --capacity 50GB                       run a node
   forebay status
-  forebay warm train.digest                           fetch a dataset before the jobs come
-  forebay doctor                                      is everything as it should be?
-  forebay explain train.digest                        which chunks are kept, for whom, and why
-  forebay sim compare one-job                         what a cache would do for training jobs
-  forebay embed sim synthetic-criteo                  which embedding rows to keep in memory
-  forebay dev origin --root ./data                    serve a directory over S3, for trying things";
+  forebay warm train.digest                           load a dataset before jobs read it
+  forebay doctor                                      check machine, node and dataset
+  forebay explain train.digest                        show which chunks are kept, and why
+  forebay sim compare one-job                         simulate training jobs and their cache
+  forebay embed sim synthetic-criteo                  compare policies for embedding rows
+  forebay dev origin --root ./data                    serve a directory over S3, for tests";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Seven jobs read one dataset from a slow origin: first straight, then through a small cache.
-    Demo(demo::Args),
+    Demo(commands::demo::Args),
     #[command(hide = true)]
-    DemoJob(demo::job::Args),
-    /// Run a node: the cache that this machine's jobs share.
-    Serve(serve::Args),
-    /// What the node is doing.
-    Status(status::Args),
-    /// What the node is doing, live.
-    Top(top::Args),
-    /// Bring a dataset into the node, before any job asks for it.
-    Warm(warm::Args),
-    /// Check this machine, the node and a dataset: what is well, what is not, and the remedy.
-    Doctor(doctor::Args),
-    /// How a dataset stands on the node: which chunks are kept, for whom, and why.
-    #[command(
-        after_help = "Examples:\n  forebay explain train.digest\n  forebay explain train.digest --format json | jq .why"
-    )]
-    Explain(explain::Args),
-    /// Free all that the node keeps of a dataset. When it returns, that is gone for good.
+    DemoJob(commands::demo::job::Args),
+    Serve(commands::serve::Args),
+    Status(commands::status::Args),
+    Top(commands::top::Args),
+    Warm(commands::warm::Args),
+    Doctor(commands::doctor::Args),
+    /// Show which chunks of a dataset the node keeps, for which jobs, and why.
+    #[command(after_help = commands::explain::EXAMPLES)]
+    Explain(commands::explain::Args),
+    /// Evict a dataset from the node. It is gone when the command returns.
     #[command(after_help = "Examples:\n  forebay evict train.digest")]
-    Evict(explain::Args),
-    /// Run beside a job: hold the origin's credentials, fetch and preload. Started by the job itself.
-    Agent(agent::Args),
-    /// Build and inspect digests, the tables of datasets.
+    Evict(commands::explain::Args),
+    Agent(commands::agent::Args),
+    /// Build, show, verify and compare digests.
     #[command(subcommand)]
-    Digest(digest::Command),
-    /// Make keys for namespaces, whose addresses only their members can compute.
+    Digest(commands::digest::Command),
+    /// Make the key file of a namespace, or print its id.
     #[command(subcommand)]
-    Namespace(namespace::Command),
-    /// Training jobs on a simulated cluster, under several policies.
-    #[command(subcommand, after_help = sim::EXAMPLES)]
-    Sim(sim::Command),
-    /// Embedding tables: policies compared on traces, and what files hold.
+    Namespace(commands::namespace::Command),
+    /// Simulate training jobs and query engines under several cache policies.
+    #[command(subcommand, after_help = commands::sim::EXAMPLES)]
+    Sim(commands::sim::Command),
+    /// Compare policies for embedding rows on traces, and inspect files of tables.
     #[command(subcommand)]
-    Embed(embed::Command),
-    /// Servers for tests, demos and development.
+    Embed(commands::embed::Command),
+    /// Run an S3 server for tests, and generate reference pages.
     #[command(subcommand)]
-    Dev(dev::Command),
-    /// Measure the product against raw limits.
-    #[command(subcommand)]
-    Bench(bench::Command),
+    Dev(commands::dev::Command),
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::try_parse().unwrap_or_else(|error| output::refuse(&error));
-    if let Err(error) = output::begin_logging() {
+    let cli = Cli::try_parse().unwrap_or_else(|error| output::exit_with_usage_error(&error));
+    if let Err(error) = logging::init() {
         output::note(&format!("error: {}", output::one_line(&error)));
         return ExitCode::from(2);
     }
@@ -108,38 +82,37 @@ fn main() -> ExitCode {
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => {
-            let remedy = "are too few files or threads allowed? (ulimit)";
-            output::note(&format!("error: cannot start: {error}; {remedy}"));
+            let remedy = "raise the limits of open files and processes (ulimit -n, ulimit -u)";
+            output::note(&format!("error: cannot start the runtime: {error}; {remedy}"));
             return ExitCode::from(2);
         }
     };
     let outcome = runtime.block_on(async {
         match cli.command {
-            Command::Demo(args) => demo::run(args).await,
-            Command::DemoJob(args) => demo::job::run(&args),
-            Command::Serve(args) => serve::run(args).await,
-            Command::Status(args) => status::run(&args),
-            Command::Top(args) => top::run(args).await,
-            Command::Warm(args) => warm::run(args).await,
-            Command::Doctor(args) => doctor::run(args).await,
-            Command::Explain(args) => explain::explain(&args),
-            Command::Evict(args) => explain::evict(&args),
-            Command::Agent(args) => agent::run(args).await,
-            Command::Digest(command) => digest::run(command).await,
-            Command::Namespace(command) => namespace::run(command),
-            Command::Sim(command) => sim::run(command),
-            Command::Embed(command) => embed::run(command),
-            Command::Dev(command) => dev::run(command).await,
-            Command::Bench(command) => bench::run(command).await,
+            Command::Demo(args) => commands::demo::run(args).await,
+            Command::DemoJob(args) => commands::demo::job::run(&args),
+            Command::Serve(args) => commands::serve::run(args).await,
+            Command::Status(args) => commands::status::run(&args),
+            Command::Top(args) => commands::top::run(args).await,
+            Command::Warm(args) => commands::warm::run(args).await,
+            Command::Doctor(args) => commands::doctor::run(args).await,
+            Command::Explain(args) => commands::explain::explain(&args),
+            Command::Evict(args) => commands::explain::evict(&args),
+            Command::Agent(args) => commands::agent::run(args).await,
+            Command::Digest(command) => commands::digest::run(command).await,
+            Command::Namespace(command) => commands::namespace::run(command),
+            Command::Sim(command) => commands::sim::run(command),
+            Command::Embed(command) => commands::embed::run(command),
+            Command::Dev(command) => commands::dev::run(command).await,
         }
     });
-    // What still runs in the background has no one left to report to.
+    // Background tasks are dropped: their results are no longer needed.
     runtime.shutdown_background();
     match outcome {
         Ok(Verdict::Yes) => ExitCode::SUCCESS,
         Ok(Verdict::No) => ExitCode::from(1),
         Ok(Verdict::Failed) => ExitCode::from(2),
-        Err(error) if error.is::<stop::Interrupted>() => {
+        Err(error) if error.is::<signals::Interrupted>() => {
             output::note(&format!("{error:#}"));
             ExitCode::from(130)
         }

@@ -1,4 +1,4 @@
-//! Being asked to stop: Ctrl-C, or a polite kill; or the end of the process that one is there for.
+//! Signals and process exits: SIGINT, SIGTERM, and the end of a watched process.
 
 use std::{future::Future, os::fd::OwnedFd, thread};
 
@@ -9,13 +9,13 @@ use rustix::{
 };
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Work was cut short because somebody asked.
+/// A command that stopped early because of a signal. Its text is the message for the user.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Interrupted(pub &'static str);
 
-/// From now on, being asked to stop is heard; the result completes when it happens.
-pub fn asked() -> anyhow::Result<impl Future<Output = ()>> {
+/// Installs handlers for SIGINT and SIGTERM; the future completes at the first of them.
+pub fn stop_requested() -> anyhow::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     Ok(async move {
@@ -26,20 +26,21 @@ pub fn asked() -> anyhow::Result<impl Future<Output = ()>> {
     })
 }
 
-/// A process that lives.
-pub fn process(pid: i32) -> anyhow::Result<OwnedFd> {
-    let known = Pid::from_raw(pid).context("a process id is above nought")?;
-    pidfd_open(known, PidfdFlags::empty()).with_context(|| format!("process {pid} is gone"))
+/// Opens a running process.
+pub fn open_process(pid: i32) -> anyhow::Result<OwnedFd> {
+    let pid = Pid::from_raw(pid).with_context(|| format!("{pid} is not a process id"))?;
+    pidfd_open(pid, PidfdFlags::empty())
+        .with_context(|| format!("process {} does not run", pid.as_raw_nonzero()))
 }
 
-/// Completes when a process has ended.
-pub async fn ended(process: OwnedFd) {
-    let (tell, told) = tokio::sync::oneshot::channel();
-    // It waits for as long as this process lives, so it is no task of the runtime's.
+/// Completes when the process has ended.
+pub async fn process_ended(process: OwnedFd) {
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    // A thread, not a task: a blocking task would delay the end of the runtime.
     thread::spawn(move || {
         let mut watched = [PollFd::new(&process, PollFlags::IN)];
         while matches!(poll(&mut watched, None), Ok(0) | Err(rustix::io::Errno::INTR)) {}
-        let _ = tell.send(());
+        let _ = sender.send(());
     });
-    let _ = told.await;
+    let _ = receiver.await;
 }

@@ -1,11 +1,11 @@
-//! Blobs by their addresses, for a job whose origin is an object of its own: no agent could read it, so what a node does
-//! not have is read by the job itself, under a claim.
+//! Blobs by address, for `forebay.wrap`: the origin is an object of the job's own process. No agent
+//! can read it, so the job reads missing blobs itself, under a claim.
 //!
-//! Blobs are picked whatever dataset they are of, or, where a dataset has a manager whose word counts, by their ordinals
-//! in its digest. What a node gives is hashed before anyone sees it: a job may do more with these bytes than look at
-//! them.
+//! Without a digest, blobs are selected by their addresses, across datasets. With a digest they are
+//! read by their ordinals, so that the keep set of the dataset's manager applies. Every answer is
+//! hashed before it is returned, because the job may unpickle the bytes.
 //!
-//! **Invariant:** a node's failure is never an error here: what it would have had is missing.
+//! **Invariant:** the failure of a node is never an error here. Its blobs are missing.
 
 use std::{
     process, thread,
@@ -13,68 +13,67 @@ use std::{
 };
 
 use bytes::Bytes;
+use forebay_auth::Credentials;
 use forebay_core::{
     Address, BlobOrdinal, Namespace,
-    attempt::{self, Attempt, Fact, NodeState, Purpose, Step},
-    claims::Claim,
-    digest::Digest,
-    node::Claimed,
-    ring::Contacts,
+    agent::fetch::{FetchEvent, FetchReason, FetchState, NodeState, Purpose, Step},
+    cluster::ring::Seeds,
+    node::{claims::Claim, fetch_table::Claimed},
 };
-use forebay_identity::Credentials;
-use forebay_wire::{BlobLength, ClaimAnswer, GetAnswer, PAYLOAD_SIZE_MAX, PICKS_MAX};
+use forebay_digest::Digest;
+use forebay_wire::{BlobLength, ClaimAnswer, GetAnswer, PAYLOAD_SIZE_MAX, SELECTION_MAX};
 
 use crate::{
-    Client, Experience, Handle, Interrupt, Result, Wanted,
-    nodes::{Caller, Nodes, Subject},
+    Client, Handle, Interrupt, NodeHealth, ReadInto, Result,
+    cluster::nodes::{Nodes, RequestContext, Subject},
 };
 
-/// A blob that is wanted.
+/// A blob to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pick {
-    /// Its name.
+pub struct BlobRef {
+    /// Its address.
     pub address: Address,
-    /// How long it is.
+    /// Its length in bytes.
     pub length: u64,
-    /// Its place in the digest, if there is one.
-    pub ordinal: u64,
+    /// Its ordinal in the digest. Ignored without a digest.
+    pub ordinal: BlobOrdinal,
 }
 
-/// Who may read the origin for a blob that is missing.
+/// Whether and why the caller reads a missing blob from the origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Right {
-    /// We do: the claim is ours, and the blob is to be put, or the claim to be released.
+pub enum ReadReason {
+    /// The caller holds the claim. It reads the blob, then puts it or releases the claim.
     Claim,
-    /// Somebody else does, or has: [`Picks::settle`] waits for it.
-    Others,
-    /// Everyone for itself: the node would not keep it.
-    Outside,
-    /// Everyone for itself: there is no node, or it is of no help.
-    Alone,
+    /// Another job reads the blob, or has put it. [`BlobsByAddress::resolve`] waits for it.
+    OtherJob,
+    /// The caller reads the blob for itself: the node would not keep it.
+    Uncached,
+    /// The caller reads the blob for itself: there is no node, or it failed.
+    NoNode,
 }
 
-/// What came of waiting for a blob.
+/// The result of waiting for a blob.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Settled {
-    /// Here it is.
+pub enum Resolution {
+    /// Its bytes.
     Bytes(Vec<u8>),
-    /// It has to be read; [`Right::Others`] it is not.
-    Read(Right),
+    /// The caller has to read it, for a reason other than [`ReadReason::OtherJob`].
+    Read(ReadReason),
 }
 
-/// What a node said of a blob.
+/// A node's answer for one blob.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Found {
     Bytes(Vec<u8>),
-    /// It does not have it, or not what hashes to its address.
+    /// The node does not have it, or returned bytes with another address.
     Absent,
-    /// It said nothing.
+    /// The node failed.
     NoAnswer,
 }
 
-/// A way to blobs, for one thread. Notices a fork, and makes connections of its own there.
+/// Reads blobs by address, for one thread. In a forked child it opens connections of its own.
 #[derive(Debug)]
-pub struct Picks {
+pub struct BlobsByAddress {
     nodes: Nodes,
     namespace: Namespace,
     digest: Option<Digest>,
@@ -83,13 +82,13 @@ pub struct Picks {
     interrupt: Interrupt,
     process: u32,
     began: Instant,
-    wrong: u64,
+    hash_mismatches: u64,
 }
 
-impl Picks {
-    /// No connection is made yet. With a digest all blobs are its own, and those that are not are missing.
+impl BlobsByAddress {
+    /// Opens no connection yet. With a digest, blobs that are not in it are missing.
     pub fn new(
-        nodes: Option<Contacts>,
+        nodes: Option<Seeds>,
         namespace: Namespace,
         digest: Option<Digest>,
         job: &str,
@@ -103,50 +102,50 @@ impl Picks {
             interrupt: Interrupt::default(),
             process: process::id(),
             began: Instant::now(),
-            wrong: 0,
+            hash_mismatches: 0,
         }
     }
 
-    /// While it waits it asks whether the user has interrupted the job.
+    /// Checks for an interrupt of the job while it waits.
     #[must_use]
-    pub fn interrupted_by(self, interrupt: Interrupt) -> Self {
+    pub fn with_interrupt(self, interrupt: Interrupt) -> Self {
         Self { interrupt, ..self }
     }
 
-    /// Who it is to the node.
+    /// The credentials for the nodes.
     #[must_use]
-    pub fn known_by(self, credentials: Credentials) -> Self {
+    pub fn with_credentials(self, credentials: Credentials) -> Self {
         Self { credentials, ..self }
     }
 
-    /// What it knows of nodes: others of its process may know more.
-    pub fn experience(&mut self) -> &mut Experience {
-        self.nodes.experience()
+    /// The health of the nodes, to be merged with that of other readers of the process.
+    pub fn health(&mut self) -> &mut NodeHealth {
+        self.nodes.health()
     }
 
-    /// What bytes are called.
+    /// The address of these bytes.
     pub fn address(&self, content: &[u8]) -> Address {
         self.namespace.address(content)
     }
 
-    /// Whether the node, if it is alone, has failed since this was last asked, and is worth starting anew.
-    pub fn node_fell(&mut self) -> bool {
-        self.nodes.fell()
+    /// Whether a single node has died since the last call and should be restarted.
+    pub fn take_restart_hint(&mut self) -> bool {
+        self.nodes.take_restart_hint()
     }
 
-    /// Answers that did not hash to their address, and were taken for misses.
-    pub fn wrong(&self) -> u64 {
-        self.wrong
+    /// Answers whose hash was not the requested address. They count as misses.
+    pub fn hash_mismatches(&self) -> u64 {
+        self.hash_mismatches
     }
 
-    /// What the nodes have counted, together; nothing without a node.
+    /// The sums of the nodes' counters; `None` without a node.
     pub fn node_stats(&mut self) -> Option<Vec<(String, u64)>> {
         self.with_nodes(Nodes::stats)
     }
 
-    /// The blobs that are resident.
-    pub fn get(&mut self, picks: &[Pick]) -> Vec<Option<Vec<u8>>> {
-        let found = self.get_within(Duration::ZERO, picks).into_iter();
+    /// The bytes of the blobs that are resident.
+    pub fn get(&mut self, blobs: &[BlobRef]) -> Vec<Option<Vec<u8>>> {
+        let found = self.get_within(Duration::ZERO, blobs).into_iter();
         let bytes = |found| match found {
             Found::Bytes(bytes) => Some(bytes),
             Found::Absent | Found::NoAnswer => None,
@@ -154,79 +153,82 @@ impl Picks {
         found.map(bytes).collect()
     }
 
-    /// Asks to be the one who reads these.
-    pub fn claim(&mut self, picks: &[Pick]) -> Vec<Right> {
-        let answers = self.ask_claims(picks);
-        let right = |answer| match answer {
-            Some(ClaimAnswer::Granted) => Right::Claim,
-            Some(ClaimAnswer::Held | ClaimAnswer::Present) => Right::Others,
-            Some(ClaimAnswer::Outside) => Right::Outside,
-            Some(ClaimAnswer::TooMany) | None => Right::Alone,
+    /// Claims blobs.
+    pub fn claim(&mut self, blobs: &[BlobRef]) -> Vec<ReadReason> {
+        let answers = self.send_claims(blobs);
+        let reason = |answer| match answer {
+            Some(ClaimAnswer::Granted) => ReadReason::Claim,
+            Some(ClaimAnswer::Held | ClaimAnswer::Present) => ReadReason::OtherJob,
+            Some(ClaimAnswer::Uncached) => ReadReason::Uncached,
+            Some(ClaimAnswer::TooMany) | None => ReadReason::NoNode,
         };
-        answers.into_iter().map(right).collect()
+        answers.into_iter().map(reason).collect()
     }
 
-    /// Waits for a blob that somebody else reads, as `core::attempt` says: until it is there, or until it is our turn.
-    pub fn settle(&mut self, pick: &Pick) -> Settled {
-        let Some(lease) = self.lease(pick) else { return Settled::Read(Right::Alone) };
-        let node = NodeState::Leases(lease);
-        let mut attempt = Attempt::new(self.began.elapsed(), Purpose::Wanted, node);
+    /// Waits for a blob that another job reads, until it is resident or the caller has to read it.
+    /// The steps are those of [`FetchState`].
+    pub fn resolve(&mut self, blob: &BlobRef) -> Resolution {
+        let Some(lease) = self.lease(blob) else { return Resolution::Read(ReadReason::NoNode) };
+        let node = NodeState::Connected { lease };
+        let mut fetch = FetchState::new(self.began.elapsed(), Purpose::Demand, node);
         loop {
-            let fact = match attempt.step() {
-                Step::Claim => match self.ask_claims(&[*pick])[0] {
-                    Some(ClaimAnswer::Granted) => Fact::Claim(Claimed::Decided(Claim::Granted)),
-                    Some(ClaimAnswer::Held) => Fact::Claim(Claimed::Decided(Claim::Held)),
-                    Some(ClaimAnswer::Present) => Fact::Claim(Claimed::Present),
-                    Some(ClaimAnswer::Outside) => Fact::Claim(Claimed::Outside),
-                    // The claims are this thread's own: none ends while it waits.
-                    Some(ClaimAnswer::TooMany) | None => Fact::NodeFailed,
+            let event = match fetch.step() {
+                Step::Claim => match self.send_claims(&[*blob])[0] {
+                    Some(ClaimAnswer::Granted) => {
+                        FetchEvent::Claim(Claimed::Decided(Claim::Granted))
+                    }
+                    Some(ClaimAnswer::Held) => FetchEvent::Claim(Claimed::Decided(Claim::Held)),
+                    Some(ClaimAnswer::Present) => FetchEvent::Claim(Claimed::Present),
+                    Some(ClaimAnswer::Uncached) => FetchEvent::Claim(Claimed::Uncached),
+                    // All claims belong to this thread, so none ends while it waits.
+                    Some(ClaimAnswer::TooMany) | None => FetchEvent::NodeFailed,
                 },
-                Step::Get(wait) => match self.get_within(wait, &[*pick]).remove(0) {
-                    Found::Bytes(bytes) => return Settled::Bytes(bytes),
-                    Found::Absent => Fact::Absent,
-                    Found::NoAnswer => Fact::NodeFailed,
+                Step::Get(wait) => match self.get_within(wait, &[*blob]).remove(0) {
+                    Found::Bytes(bytes) => return Resolution::Bytes(bytes),
+                    Found::Absent => FetchEvent::Absent,
+                    Found::NoAnswer => FetchEvent::NodeFailed,
                 },
                 Step::Pause(pause) => {
                     thread::sleep(pause);
-                    Fact::Done
+                    FetchEvent::Done
                 }
-                Step::Fetch(right) => {
-                    return Settled::Read(match right {
-                        attempt::Right::Claim => Right::Claim,
-                        attempt::Right::Outside => Right::Outside,
-                        attempt::Right::Fallback | attempt::Right::NoNode => Right::Alone,
+                Step::ReadOrigin(reason) => {
+                    return Resolution::Read(match reason {
+                        FetchReason::Claim => ReadReason::Claim,
+                        FetchReason::Uncached => ReadReason::Uncached,
+                        FetchReason::Fallback | FetchReason::NoNode => ReadReason::NoNode,
                     });
                 }
-                step => unreachable!("{step:?} comes after reading, or after too many claims"),
+                step => unreachable!("{step:?} follows a read or too many claims"),
             };
-            attempt.next(self.began.elapsed(), fact);
+            fetch.on_event(self.began.elapsed(), event);
         }
     }
 
-    /// Hands over a blob that was claimed. Whether the node has taken it; if not, the claim is given back.
-    pub fn put(&mut self, pick: &Pick, content: &Bytes) -> bool {
-        let mut is_taken = false;
-        self.with_owners(&[*pick], |client, handle, blobs, _| {
-            let put = client.put(handle, blobs[0], content);
+    /// Puts a claimed blob. Returns whether the node stored it; if not, the claim is released.
+    pub fn put(&mut self, blob: &BlobRef, content: &Bytes) -> bool {
+        let mut is_stored = false;
+        self.with_owners(&[*blob], |client, handle, ordinals, _| {
+            let put = client.put(handle, ordinals[0], content);
             if put.as_ref().is_err_and(crate::ClientError::is_refusal) {
-                return client.release(handle, blobs);
+                return client.release(handle, ordinals);
             }
-            is_taken = put.is_ok();
+            is_stored = put.is_ok();
             put
         });
-        is_taken
+        is_stored
     }
 
-    /// Gives claims back.
-    pub fn release(&mut self, picks: &[Pick]) {
-        self.with_owners(picks, |client, handle, blobs, _| client.release(handle, blobs));
+    /// Releases claims.
+    pub fn release(&mut self, blobs: &[BlobRef]) {
+        self.with_owners(blobs, |client, handle, ordinals, _| client.release(handle, ordinals));
     }
 
-    /// Claims of the owner of a blob live so long.
-    fn lease(&mut self, pick: &Pick) -> Option<Duration> {
+    /// The claim lease of the node that owns a blob.
+    fn lease(&mut self, blob: &BlobRef) -> Option<Duration> {
         let mut lease = None;
-        self.with_nodes(|nodes, caller| {
-            nodes.with_owners(caller, &[pick.address], |client, _, _| {
+        self.with_nodes(|nodes, context| {
+            nodes.with_owners(context, &[blob.address], |client, _, _| {
                 lease = Some(client.lease());
                 Ok(())
             });
@@ -234,11 +236,11 @@ impl Picks {
         lease
     }
 
-    fn ask_claims(&mut self, picks: &[Pick]) -> Vec<Option<ClaimAnswer>> {
-        let mut answers = vec![None; picks.len()];
-        self.with_owners(picks, |client, handle, blobs, places| {
-            for (place, answer) in places.iter().zip(client.claim(handle, blobs)?) {
-                answers[*place] = Some(answer);
+    fn send_claims(&mut self, blobs: &[BlobRef]) -> Vec<Option<ClaimAnswer>> {
+        let mut answers = vec![None; blobs.len()];
+        self.with_owners(blobs, |client, handle, ordinals, indices| {
+            for (at, answer) in indices.iter().zip(client.claim(handle, ordinals)?) {
+                answers[*at] = Some(answer);
             }
             Ok(())
         });
@@ -246,81 +248,84 @@ impl Picks {
     }
 
     /// The blobs, if they are resident or become so within `wait`.
-    fn get_within(&mut self, wait: Duration, picks: &[Pick]) -> Vec<Found> {
-        let mut all = vec![Found::NoAnswer; picks.len()];
-        self.with_owners(picks, |client, handle, blobs, places| {
-            let length = |place: usize| usize::try_from(picks[place].length).unwrap_or(0);
+    fn get_within(&mut self, wait: Duration, blobs: &[BlobRef]) -> Vec<Found> {
+        let mut all = vec![Found::NoAnswer; blobs.len()];
+        self.with_owners(blobs, |client, handle, ordinals, indices| {
+            let length = |at: usize| usize::try_from(blobs[at].length).unwrap_or(0);
             let mut contents: Vec<Vec<u8>> =
-                places.iter().map(|place| vec![0; length(*place)]).collect();
-            let mut wanted = Vec::with_capacity(contents.len());
-            let mut whose = Vec::with_capacity(contents.len());
+                indices.iter().map(|at| vec![0; length(*at)]).collect();
+            let mut reads = Vec::with_capacity(contents.len());
+            let mut content_of = Vec::with_capacity(contents.len());
             for (at, content) in contents.iter_mut().enumerate() {
                 let mut offset = 0;
                 for into in content.chunks_mut(PAYLOAD_SIZE_MAX) {
                     let next = offset + into.len() as u64;
-                    wanted.push(Wanted { blob: blobs[at], offset, into });
-                    whose.push(at);
+                    reads.push(ReadInto { blob: ordinals[at], offset, into });
+                    content_of.push(at);
                     offset = next;
                 }
             }
-            let answers = client.get(handle, wait, &mut wanted)?;
+            let answers = client.get(handle, wait, &mut reads)?;
             let mut is_whole = vec![true; contents.len()];
-            for (at, answer) in whose.into_iter().zip(answers) {
+            for (at, answer) in content_of.into_iter().zip(answers) {
                 is_whole[at] &= answer == GetAnswer::Hit;
             }
-            for ((place, content), is_whole) in places.iter().zip(contents).zip(is_whole) {
-                all[*place] = if is_whole { Found::Bytes(content) } else { Found::Absent };
+            for ((at, content), is_whole) in indices.iter().zip(contents).zip(is_whole) {
+                all[*at] = if is_whole { Found::Bytes(content) } else { Found::Absent };
             }
             Ok(())
         });
-        for (pick, found) in picks.iter().zip(&mut all) {
-            if matches!(found, Found::Bytes(bytes) if self.namespace.address(bytes) != pick.address)
+        for (blob, found) in blobs.iter().zip(&mut all) {
+            if matches!(found, Found::Bytes(bytes) if self.namespace.address(bytes) != blob.address)
             {
                 *found = Found::Absent;
-                self.wrong += 1;
+                self.hash_mismatches += 1;
             }
         }
         all
     }
 
-    /// Does something with the owners of blobs: it is told their ordinals there, and their places here.
+    /// Calls `act` for each owner of these blobs, with the ordinals of its blobs there and their
+    /// indices in `blobs`.
     fn with_owners(
         &mut self,
-        picks: &[Pick],
-        mut act: impl FnMut(&mut Client, Handle, &[u64], &[usize]) -> Result<()>,
+        blobs: &[BlobRef],
+        mut act: impl FnMut(&mut Client, Handle, &[BlobOrdinal], &[usize]) -> Result<()>,
     ) {
         let namespace = self.namespace.id();
-        let in_digest = |digest: &Digest, pick: &Pick| {
-            let row = digest.blob(BlobOrdinal::new(pick.ordinal));
-            row.is_ok_and(|row| (row.address, row.length) == (pick.address, pick.length))
+        let is_in = |digest: &Digest, blob: &BlobRef| {
+            let row = digest.blob(blob.ordinal);
+            row.is_ok_and(|row| (row.address, row.length) == (blob.address, blob.length))
         };
         let digest = self.digest.clone();
-        let known =
-            |at: &usize| digest.as_ref().is_none_or(|digest| in_digest(digest, &picks[*at]));
-        let places: Vec<usize> = (0..picks.len()).filter(known).collect();
-        let addresses: Vec<Address> = places.iter().map(|at| picks[*at].address).collect();
-        self.with_nodes(|nodes, caller| {
-            nodes.with_owners(caller, &addresses, |client, handle, share| {
-                for share in share.chunks(PICKS_MAX) {
-                    let places: Vec<usize> = share.iter().map(|at| places[*at]).collect();
-                    let picked = places.iter().map(|at| &picks[*at]);
-                    let blobs: Vec<u64> = if digest.is_some() {
-                        picked.map(|pick| pick.ordinal).collect()
+        let is_known = |at: &usize| digest.as_ref().is_none_or(|digest| is_in(digest, &blobs[*at]));
+        let known: Vec<usize> = (0..blobs.len()).filter(is_known).collect();
+        let addresses: Vec<Address> = known.iter().map(|at| blobs[*at].address).collect();
+        self.with_nodes(|nodes, context| {
+            nodes.with_owners(context, &addresses, |client, handle, owned| {
+                for owned in owned.chunks(SELECTION_MAX) {
+                    let indices: Vec<usize> = owned.iter().map(|at| known[*at]).collect();
+                    let selected = indices.iter().map(|at| &blobs[*at]);
+                    let ordinals: Vec<BlobOrdinal> = if digest.is_some() {
+                        selected.map(|blob| blob.ordinal).collect()
                     } else {
-                        let named =
-                            |pick: &Pick| BlobLength { address: pick.address, length: pick.length };
-                        client.pick(namespace, &picked.map(named).collect::<Vec<_>>())?;
-                        (0..places.len() as u64).collect()
+                        let row = |blob: &BlobRef| {
+                            let BlobRef { address, length, .. } = *blob;
+                            BlobLength { address, length }
+                        };
+                        client
+                            .select_by_address(namespace, &selected.map(row).collect::<Vec<_>>())?;
+                        (0..indices.len() as u64).map(BlobOrdinal::new).collect()
                     };
-                    act(client, handle, &blobs, &places)?;
+                    act(client, handle, &ordinals, &indices)?;
                 }
                 Ok(())
             });
         });
     }
 
-    fn with_nodes<T>(&mut self, act: impl FnOnce(&mut Nodes, &Caller<'_>) -> T) -> T {
-        // A child shares its parent's sockets, and must not use them.
+    fn with_nodes<T>(&mut self, act: impl FnOnce(&mut Nodes, &RequestContext<'_>) -> T) -> T {
+        // A forked child must not use the sockets of its parent.
         if self.process != process::id() {
             self.process = process::id();
             self.nodes.forget();
@@ -328,10 +333,10 @@ impl Picks {
         let Self { nodes, namespace, digest, job, credentials, interrupt, .. } = self;
         let subject = match digest {
             Some(digest) => Subject::Dataset(digest),
-            None => Subject::Picks(namespace.id()),
+            None => Subject::BlobsByAddress(namespace.id()),
         };
-        let began = nodes.experience().now();
-        act(nodes, &Caller { subject, job, credentials, interrupt, began })
+        let began = nodes.health().now();
+        act(nodes, &RequestContext { subject, job, credentials, interrupt, began })
     }
 }
 
@@ -346,7 +351,7 @@ mod tests {
         },
     };
 
-    use forebay_wire::{HEADER_SIZE, Header, PICKED, Reply, Request};
+    use forebay_wire::{HEADER_SIZE, Header, Reply, Request, SELECTED_HANDLE};
 
     use super::*;
 
@@ -359,8 +364,8 @@ mod tests {
         Some((header.id, Request::decode(&header, &body.into()).unwrap()))
     }
 
-    /// A node that gives these bytes for whatever is asked, and says that it has everything.
-    fn lying(bytes: &'static [u8], asked: Arc<AtomicU64>) -> Picks {
+    /// A client of a node that claims to have every blob and returns `bytes` for each.
+    fn client_of(bytes: &'static [u8], gets: Arc<AtomicU64>) -> BlobsByAddress {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("node.sock");
         let listener = UnixListener::bind(&path).unwrap();
@@ -371,11 +376,11 @@ mod tests {
                 let reply = match request {
                     Request::Hello { .. } => Reply::Hello { version: 1, lease_ms: 1000 },
                     Request::Ring => Reply::Ring(None),
-                    Request::Pick { .. } => Reply::Open { handle: PICKED },
-                    Request::Segment { .. } => Reply::Segment { size: 0 },
+                    Request::SelectByAddress { .. } => Reply::Open { handle: SELECTED_HANDLE },
+                    Request::ShmMap { .. } => Reply::ShmMap { size: 0 },
                     Request::Claim { .. } => Reply::Claim { answers: vec![ClaimAnswer::Present] },
                     Request::Get { .. } => {
-                        asked.fetch_add(1, SeqCst);
+                        gets.fetch_add(1, SeqCst);
                         let payload = Bytes::from_static(bytes);
                         Reply::Get { index: 0, answer: GetAnswer::Hit, payload }
                     }
@@ -384,21 +389,21 @@ mod tests {
                 socket.write_all(&reply.encode(id).to_bytes()).unwrap();
             }
         });
-        Picks::new(Some(Contacts::from(path)), Namespace::public(), None, "job")
+        BlobsByAddress::new(Some(Seeds::from(path)), Namespace::public(), None, "job")
     }
 
-    /// Promise 1, against the node itself: whoever unpickles what it is given does what it says.
+    /// Promise 1, against the node itself: a job that unpickles foreign bytes runs their code.
     #[test]
-    fn what_does_not_hash_to_its_address_is_never_seen() {
+    fn bytes_with_another_address_are_never_returned() {
         let address = Namespace::public().address(b"right");
-        let pick = Pick { address, length: 5, ordinal: 0 };
-        let mut picks = lying(b"right", Arc::default());
-        assert_eq!(picks.get(&[pick]), [Some(b"right".to_vec())]);
-        let asked = Arc::<AtomicU64>::default();
-        let mut picks = lying(b"wrong", Arc::clone(&asked));
-        assert_eq!((picks.get(&[pick]), picks.wrong()), (vec![None], 1));
-        // Nor does a node that promises it again and again hold anybody up.
-        assert_eq!(picks.settle(&pick), Settled::Read(Right::Alone));
-        assert_eq!((picks.wrong(), asked.load(SeqCst)), (3, 3));
+        let blob = BlobRef { address, length: 5, ordinal: BlobOrdinal::new(0) };
+        let mut blobs = client_of(b"right", Arc::default());
+        assert_eq!(blobs.get(&[blob]), [Some(b"right".to_vec())]);
+        let gets = Arc::<AtomicU64>::default();
+        let mut blobs = client_of(b"wrong", Arc::clone(&gets));
+        assert_eq!((blobs.get(&[blob]), blobs.hash_mismatches()), (vec![None], 1));
+        // A node that reports the blob as present again and again does not hold up the job.
+        assert_eq!(blobs.resolve(&blob), Resolution::Read(ReadReason::NoNode));
+        assert_eq!((blobs.hash_mismatches(), gets.load(SeqCst)), (3, 3));
     }
 }

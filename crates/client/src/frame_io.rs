@@ -1,4 +1,4 @@
-//! The socket underneath a client: whole frames out, whole frames in, each within a time.
+//! Frame I/O: whole frames out and in over a socket, each within a timeout.
 
 use std::{
     io::{self, IoSlice, IoSliceMut, Read as _, Write as _},
@@ -8,58 +8,59 @@ use std::{
 };
 
 use bytes::Bytes;
+use forebay_auth::{Credentials, in_words};
 use forebay_core::Endpoint;
-use forebay_identity::{Credentials, in_words};
-use forebay_segment::receive;
-use forebay_wire::{Frame, GetAnswer, HEADER_SIZE, Header, Placed, Reply};
+use forebay_shm::receive_with_fd;
+use forebay_wire::{Frame, GetAnswer, HEADER_SIZE, Header, Reply, ShmRange};
 
 use crate::{
     ClientError, Result,
     socket::Socket,
-    waiting::{SLICE, Waiting},
+    wait::{SLICE, WaitPolicy},
 };
 
-/// A connection that ended, in words of our own: those of TLS send people to a manual.
+/// Replaces the text of an unexpected end, which for TLS refers to a manual.
 fn broken(error: io::Error) -> ClientError {
     match error.kind() {
         kind @ io::ErrorKind::UnexpectedEof => {
-            io::Error::new(kind, "the other side hung up").into()
+            io::Error::new(kind, "the server closed the connection").into()
         }
         _ => error.into(),
     }
 }
 
-/// How a TLS alert begins.
+/// The first bytes of a TLS alert.
 const TLS_ALERT: [u8; 2] = [0x15, 0x03];
 
+/// A socket that carries frames.
 #[derive(Debug)]
-pub(crate) struct Stream {
+pub(crate) struct FrameIo {
     socket: Socket,
-    patience: Duration,
-    waiting: Waiting,
-    ahead: Ahead,
-    /// Something went wrong in the middle of a frame: nothing that follows makes sense.
-    spoilt: bool,
+    timeout: Duration,
+    policy: WaitPolicy,
+    read_ahead: ReadAhead,
+    /// A frame was interrupted: what follows cannot be decoded.
+    is_broken: bool,
 }
 
-/// What came together with what was asked for: most often the next header, which costs no read of its own
-/// then.
+/// Bytes that arrived together with the requested ones, most often the next header, which then
+/// costs no read of its own.
 #[derive(Debug, Default)]
-struct Ahead {
+struct ReadAhead {
     bytes: Box<[u8]>,
     start: usize,
     end: usize,
 }
 
-/// Long enough for a few headers, short enough that what is copied twice does not matter.
-const AHEAD: usize = 256;
+/// Enough for a few headers; little enough that copying it twice does not matter.
+const READ_AHEAD_SIZE: usize = 256;
 
-impl Ahead {
+impl ReadAhead {
     fn new() -> Self {
-        Self { bytes: vec![0; AHEAD].into(), start: 0, end: 0 }
+        Self { bytes: vec![0; READ_AHEAD_SIZE].into(), start: 0, end: 0 }
     }
 
-    /// Takes what there is, as much as there is room for.
+    /// Moves bytes into `into`. Returns their number.
     fn take(&mut self, into: &mut [u8]) -> usize {
         let count = into.len().min(self.end - self.start);
         into[..count].copy_from_slice(&self.bytes[self.start..self.start + count]);
@@ -68,63 +69,63 @@ impl Ahead {
     }
 }
 
-/// What comes back for a get.
+/// A reply to a get.
 pub(crate) enum GetReply {
-    /// A range, up to its payload, whose length is told: it is for the caller to read.
+    /// The fields of one range. The caller reads its payload of `length` bytes.
     Range { index: u32, answer: GetAnswer, length: usize },
-    /// Some ranges lie in the segment.
-    Placed(Vec<Placed>),
+    /// Ranges in the shm region.
+    GetShm(Vec<ShmRange>),
 }
 
-impl Stream {
-    /// Nothing has been said yet.
+impl FrameIo {
+    /// Connects. No frame is sent yet.
     pub fn connect(
         endpoint: &Endpoint,
         credentials: &Credentials,
-        patience: Duration,
-        waiting: Waiting,
+        timeout: Duration,
+        policy: WaitPolicy,
     ) -> Result<Self> {
-        let socket = Socket::connect(endpoint, credentials, patience)?;
-        Ok(Self { socket, patience, waiting, ahead: Ahead::new(), spoilt: false })
+        let socket = Socket::connect(endpoint, credentials, timeout)?;
+        Ok(Self { socket, timeout, policy, read_ahead: ReadAhead::new(), is_broken: false })
     }
 
-    /// Header, fields and payload leave in one write, where the socket takes it.
+    /// Writes a frame: header, fields and payload in one call, where the socket allows it.
     pub fn write(&mut self, frame: &Frame) -> Result<()> {
-        self.guarded(|stream| {
+        self.guarded(|io| {
             let began = Instant::now();
             let parts: [&[u8]; 2] = [&frame.head, &frame.payload];
             let (mut at, total) = (0, parts[0].len() + parts[1].len());
             while at < total {
-                in_time(began, stream.patience)?;
+                in_time(began, io.timeout)?;
                 let from_head = &parts[0][at.min(parts[0].len())..];
                 let from_payload = &parts[1][at.saturating_sub(parts[0].len())..];
                 let slices = [IoSlice::new(from_head), IoSlice::new(from_payload)];
-                match stream.within(stream.patience, |socket| socket.write_vectored(&slices))? {
+                match io.within(io.timeout, |socket| socket.write_vectored(&slices))? {
                     0 => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
                     written => at += written,
                 }
             }
-            stream.within(stream.patience, |socket| socket.flush().map(|()| 0)).map(drop)
+            io.within(io.timeout, |socket| socket.flush().map(|()| 0)).map(drop)
         })
     }
 
     /// The next reply, which has to answer request `id`.
     pub fn reply(&mut self, id: u64) -> Result<Reply> {
-        self.guarded(|stream| {
-            let header = stream.header(id, Duration::ZERO)?;
-            stream.body(&header)
+        self.guarded(|io| {
+            let header = io.header(id, Duration::ZERO)?;
+            io.body(&header)
         })
     }
 
-    /// The reply to a request for a segment, and the descriptor beside it. Nothing else is under way, so that
-    /// it is not lost with what was read ahead.
-    pub fn segment_reply(&mut self, id: u64) -> Result<(Reply, Option<OwnedFd>)> {
-        self.guarded(|stream| {
+    /// The reply to a request for a shm region, and the file descriptor beside it. No other request
+    /// may be pending: a read-ahead would lose the descriptor.
+    pub fn shm_reply(&mut self, id: u64) -> Result<(Reply, Option<OwnedFd>)> {
+        self.guarded(|io| {
             let mut bytes = [0; HEADER_SIZE];
             let mut descriptor = None;
-            let read = stream.within(stream.patience, |socket| match socket {
+            let read = io.within(io.timeout, |socket| match socket {
                 Socket::Unix(socket) => {
-                    let (read, beside) = receive(socket, &mut bytes)?;
+                    let (read, beside) = receive_with_fd(socket, &mut bytes)?;
                     descriptor = beside;
                     Ok(read)
                 }
@@ -133,31 +134,32 @@ impl Stream {
             if read == 0 {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
             }
-            stream.fill(&mut bytes[read..], Duration::ZERO)?;
+            io.fill(&mut bytes[read..], Duration::ZERO)?;
             let header = check(&bytes, id)?;
-            Ok((stream.body(&header)?, descriptor))
+            Ok((io.body(&header)?, descriptor))
         })
     }
 
-    /// Whether a descriptor can be passed over it.
+    /// Whether the socket can pass a file descriptor.
     pub fn is_local(&self) -> bool {
         matches!(self.socket, Socket::Unix(_))
     }
 
-    /// The next reply to a get. Waiting is the point of some gets, so the patience begins after `wait`.
+    /// The next reply to a get. The node was asked to wait up to `wait`, so the timeout begins
+    /// after it.
     pub fn get_reply(&mut self, id: u64, wait: Duration) -> Result<GetReply> {
         const FIELDS: usize = 5;
-        self.guarded(|stream| {
-            let header = stream.header(id, wait)?;
+        self.guarded(|io| {
+            let header = io.header(id, wait)?;
             if !Reply::is_get(&header) || header.body_size < FIELDS {
-                return match stream.body(&header)? {
-                    Reply::Placed { places } => Ok(GetReply::Placed(places)),
+                return match io.body(&header)? {
+                    Reply::GetShm { ranges } => Ok(GetReply::GetShm(ranges)),
                     Reply::Error(refusal) => Err(refusal.into()),
                     _ => Err(ClientError::Unexpected),
                 };
             }
             let mut fields = [0; FIELDS];
-            stream.fill(&mut fields, Duration::ZERO)?;
+            io.fill(&mut fields, Duration::ZERO)?;
             let fields = Bytes::copy_from_slice(&fields);
             let without_payload = Header { body_size: FIELDS, ..header };
             match Reply::decode(&without_payload, &fields)? {
@@ -169,41 +171,45 @@ impl Stream {
         })
     }
 
-    /// The payload that [`Stream::get_reply`] announced.
+    /// Reads the payload that [`FrameIo::get_reply`] announced.
     pub fn read(&mut self, bytes: &mut [u8]) -> Result<()> {
-        self.guarded(|stream| stream.fill(bytes, Duration::ZERO))
+        self.guarded(|io| io.fill(bytes, Duration::ZERO))
     }
 
-    /// Does something with less patience: no longer than this, if it is said; others have had the rest.
-    pub fn sooner<T>(&mut self, within: Option<Duration>, act: impl FnOnce(&mut Self) -> T) -> T {
-        let patience = self.patience;
-        let left = within.unwrap_or(patience);
-        self.waiting.others = patience.saturating_sub(left);
-        // What is there already must have time to be read.
-        self.patience = left.clamp(SLICE, patience.max(SLICE));
+    /// Runs `act` with a shorter timeout, if one is given: other nodes have used the rest.
+    pub fn with_timeout<T>(
+        &mut self,
+        shorter: Option<Duration>,
+        act: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        let timeout = self.timeout;
+        let left = shorter.unwrap_or(timeout);
+        self.policy.waited_for_others = timeout.saturating_sub(left);
+        // Bytes that have arrived already must have time to be read.
+        self.timeout = left.clamp(SLICE, timeout.max(SLICE));
         let done = act(self);
-        (self.patience, self.waiting.others) = (patience, Duration::ZERO);
+        (self.timeout, self.policy.waited_for_others) = (timeout, Duration::ZERO);
         done
     }
 
-    /// From now on answers are waited for like this.
-    pub fn wait(&mut self, patience: Duration, waiting: Waiting) {
-        (self.patience, self.waiting) = (patience, waiting);
+    /// Changes how later replies are waited for.
+    pub fn set_policy(&mut self, timeout: Duration, policy: WaitPolicy) {
+        (self.timeout, self.policy) = (timeout, policy);
     }
 
-    /// The other side has said something that leaves the two out of step.
-    pub fn spoilt(&mut self) -> ClientError {
-        self.spoilt = true;
+    /// Marks the connection as broken, after a reply that does not match its request.
+    pub fn mark_broken(&mut self) -> ClientError {
+        self.is_broken = true;
         ClientError::Unexpected
     }
 
     fn header(&mut self, id: u64, wait: Duration) -> Result<Header> {
         let mut bytes = [0; HEADER_SIZE];
         let filled = self.fill(&mut bytes, wait);
-        // To those who greet it in the clear, a TLS port sends an alert and is gone.
+        // A TLS port answers cleartext with an alert and closes the connection.
         if bytes.starts_with(&TLS_ALERT) && matches!(self.socket, Socket::Tcp(_)) {
             return Err(ClientError::Tls(
-                "the node there speaks TLS; use tls:// instead of tcp://".to_owned(),
+                "the node requires TLS; use tls:// instead of tcp://".to_owned(),
             ));
         }
         filled?;
@@ -216,17 +222,17 @@ impl Stream {
         Ok(Reply::decode(header, &body.into())?)
     }
 
-    /// Reads as many bytes as there is room; the first of them may take `wait` longer. What comes with the last
-    /// of them is kept for the next.
+    /// Fills `bytes`. The first byte may take `wait` longer than the timeout. Bytes that arrive
+    /// after the last one are kept for the next call.
     fn fill(&mut self, bytes: &mut [u8], wait: Duration) -> Result<()> {
-        let (began, all) = (Instant::now(), self.patience + wait);
-        let mut at = self.ahead.take(bytes);
+        let (began, all) = (Instant::now(), self.timeout + wait);
+        let mut at = self.read_ahead.take(bytes);
         while at < bytes.len() {
             in_time(began, all)?;
             let wait = if at == 0 { wait } else { Duration::ZERO };
-            let mut ahead = mem::take(&mut self.ahead);
+            let mut ahead = mem::take(&mut self.read_ahead);
             let wanted = bytes.len() - at;
-            let read = self.within(self.patience + wait, |socket| {
+            let read = self.within(self.timeout + wait, |socket| {
                 let mut both =
                     [IoSliceMut::new(&mut bytes[at..]), IoSliceMut::new(&mut ahead.bytes)];
                 socket.read_vectored(&mut both)
@@ -234,7 +240,7 @@ impl Stream {
             if let Ok(read) = read {
                 (ahead.start, ahead.end) = (0, read.saturating_sub(wanted));
             }
-            self.ahead = ahead;
+            self.read_ahead = ahead;
             match read? {
                 0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
                 read => at += read.min(wanted),
@@ -243,7 +249,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Tries something, slice by slice, until it is done or the time is up.
+    /// Repeats `act` after each slice until it succeeds or `time` is over.
     fn within(
         &mut self,
         time: Duration,
@@ -253,56 +259,56 @@ impl Stream {
         loop {
             match act(&mut self.socket) {
                 Ok(done) => return Ok(done),
-                Err(error) if is_a_pause(&error) => {
+                Err(error) if is_slice_end(&error) => {
                     let began: Instant = *began.get_or_insert_with(Instant::now);
-                    // The first slice has passed before the clock was looked at.
-                    let silent = began.elapsed() + SLICE;
-                    if silent >= time {
+                    // The first slice had passed when the clock was read first.
+                    let silence = began.elapsed() + SLICE;
+                    if silence >= time {
                         return Err(io::Error::from(io::ErrorKind::TimedOut).into());
                     }
-                    self.waiting.go_on(silent)?;
+                    self.policy.on_slice(silence)?;
                 }
                 Err(error) => {
                     let why = in_words(&error)
-                        .or_else(|| self.socket.last_words().and_then(|error| in_words(&error)));
+                        .or_else(|| self.socket.tls_alert().and_then(|error| in_words(&error)));
                     return Err(why.map_or_else(|| broken(error), ClientError::Tls));
                 }
             }
         }
     }
 
-    /// Runs a step; if it fails other than by a refusal, the connection is of no more use.
+    /// Runs a step. A failure other than a refusal breaks the connection.
     fn guarded<T>(&mut self, step: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        if self.spoilt {
-            let broken = io::Error::new(io::ErrorKind::NotConnected, "it failed before");
+        if self.is_broken {
+            let broken = io::Error::new(io::ErrorKind::NotConnected, "an earlier request failed");
             return Err(ClientError::Broken(broken));
         }
         let outcome = step(self);
-        self.spoilt = matches!(&outcome, Err(error) if !error.is_refusal());
+        self.is_broken = matches!(&outcome, Err(error) if !error.is_refusal());
         outcome
     }
 }
 
-/// Understands a header, which has to answer request `id`.
+/// Decodes a header, which must reply to request `id`.
 fn check(bytes: &[u8; HEADER_SIZE], id: u64) -> Result<Header> {
     let header = Header::decode(bytes)?;
-    // A refusal of something that could not be read has no id to answer to.
+    // The refusal of a frame that could not be decoded has id 0.
     if header.id != id && header.id != 0 {
         return Err(ClientError::Unexpected);
     }
     Ok(header)
 }
 
-/// A single read or write waits no longer than the patience; neither may many that bring a little each.
-fn in_time(began: Instant, patience: Duration) -> io::Result<()> {
-    if began.elapsed() > patience {
+/// Fails after `timeout`, so that a peer that sends a byte now and then cannot hold up the caller.
+fn in_time(began: Instant, timeout: Duration) -> io::Result<()> {
+    if began.elapsed() > timeout {
         return Err(io::ErrorKind::TimedOut.into());
     }
     Ok(())
 }
 
-/// The end of a slice, or a signal.
-fn is_a_pause(error: &io::Error) -> bool {
+/// Whether a call ended with its slice, or by a signal.
+fn is_slice_end(error: &io::Error) -> bool {
     use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
     matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
 }
@@ -319,12 +325,12 @@ mod tests {
     use super::*;
     use crate::Client;
 
-    const PATIENCE: Duration = Duration::from_millis(200);
+    const TIMEOUT: Duration = Duration::from_millis(200);
 
-    /// Promise 5: a node that was stopped accepts nobody, and its queue fills up. Whoever comes then must
-    /// not wait for ever.
+    /// Promise 5: a stopped node accepts no connection, and its queue fills up. The next connect
+    /// must not block for ever.
     #[test]
-    fn a_full_queue_is_waited_for_with_patience() {
+    fn connecting_to_a_full_queue_times_out() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("node.sock");
         let address = SocketAddrUnix::new(&path).unwrap();
@@ -341,28 +347,28 @@ mod tests {
                 break;
             }
         }
-        let refused = Client::connect(&path, "job", PATIENCE).unwrap_err();
+        let refused = Client::connect(&path, "job", TIMEOUT).unwrap_err();
         assert!(matches!(refused, ClientError::Connect { .. }), "{refused}");
     }
 
-    /// Promise 5: neither does a byte now and then keep a job waiting.
+    /// Promise 5: a node that sends a byte now and then does not hold up a job.
     #[test]
-    fn an_answer_in_drops_is_given_up() {
+    fn a_reply_that_arrives_byte_by_byte_times_out() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("node.sock");
         let listener = UnixListener::bind(&path).unwrap();
-        let dripping = thread::spawn(move || {
+        let sender = thread::spawn(move || {
             let mut socket = listener.accept().unwrap().0;
             let header = Header { kind: 0x81, id: 1, body_size: 1 << 20 }.encode();
-            let mut drops = header.iter().copied().chain(std::iter::repeat(0)).take(1 << 20);
-            // Ends with an error, when the other side has gone.
-            drops.all(|drop| {
+            let mut bytes = header.iter().copied().chain(std::iter::repeat(0)).take(1 << 20);
+            // Ends with an error when the client has closed.
+            bytes.all(|byte| {
                 thread::sleep(Duration::from_millis(5));
-                socket.write_all(&[drop]).is_ok()
+                socket.write_all(&[byte]).is_ok()
             })
         });
-        let broken = Client::connect(&path, "job", PATIENCE).unwrap_err();
+        let broken = Client::connect(&path, "job", TIMEOUT).unwrap_err();
         assert!(matches!(broken, ClientError::Broken(_)), "{broken}");
-        assert!(!dripping.join().unwrap());
+        assert!(!sender.join().unwrap());
     }
 }

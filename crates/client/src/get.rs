@@ -1,161 +1,172 @@
-//! Gets: over the socket, or through the segment that a node shares with this process.
+//! Gets: over the socket, or through the shm region that a node shares with this process.
 //!
-//! On a Unix socket the first get asks the node for a segment. If there is one, bytes are placed there, and
-//! are copied out of it or handed out as views; what does not fit comes over the socket. What was let go of is
-//! told with the next get.
+//! On a Unix socket the first get requests a shm region. If the node grants one, it places bytes
+//! there, and the client copies them out or returns them as views. Bytes that do not fit come over
+//! the socket. Each get reports the slots that were released since the last one.
 
 use std::{env, sync::Arc, time::Duration};
 
-use forebay_core::ByteSize;
-use forebay_segment::{SlotView, Window};
-use forebay_wire::{BATCH_MAX, BlobRange, GetAnswer, Placed, Reply, Request};
+use forebay_core::{BlobOrdinal, ByteSize};
+use forebay_shm::{ShmMapping, SlotView};
+use forebay_wire::{BATCH_MAX, BlobRange, GetAnswer, Reply, Request, ShmRange};
 
-use crate::{Client, ClientError, Handle, Result, View, stream::GetReply};
+use crate::{Client, ClientError, Handle, Result, View, frame_io::GetReply};
 
-/// How large a segment should be; `0B` for none.
-const VARIABLE: &str = "FOREBAY_SEGMENT";
-/// A batch or two.
-const SIZE: ByteSize = ByteSize::mib(32);
+/// Size of the shm region; `0B` for none.
+const SHM_VARIABLE: &str = "FOREBAY_SHM";
+/// Default size: room for a batch or two.
+const SHM_SIZE: ByteSize = ByteSize::mib(32);
 
-/// What a connection has of a segment.
+/// A connection's shm region.
 #[derive(Debug)]
-pub(crate) enum Segment {
-    /// It is to have one of this size, when it needs one.
-    Wanted(ByteSize),
-    Open(Arc<Window>),
-    Without,
+pub(crate) enum ShmState {
+    /// The first get requests one of this size.
+    Unrequested(ByteSize),
+    Mapped(Arc<ShmMapping>),
+    /// There is none; gets go over the socket.
+    None,
 }
 
-impl Segment {
-    /// What the environment says, for a connection over which a descriptor can be passed.
-    pub fn wanted(is_local: bool) -> Result<Self> {
-        let size = match env::var(VARIABLE) {
+impl ShmState {
+    /// The setting of the environment. Only a local connection can have a shm region.
+    pub fn from_environment(is_local: bool) -> Result<Self> {
+        let size = match env::var(SHM_VARIABLE) {
             Ok(value) if !value.is_empty() => value.parse().map_err(|_| {
                 let fix = "a size such as 32MiB, or to 0B for none";
-                ClientError::Setting { name: VARIABLE, value, fix }
+                ClientError::Setting { name: SHM_VARIABLE, value, fix }
             })?,
-            _ => SIZE,
+            _ => SHM_SIZE,
         };
-        Ok(if is_local && size.0 > 0 { Self::Wanted(size) } else { Self::Without })
+        Ok(if is_local && size.0 > 0 { Self::Unrequested(size) } else { Self::None })
     }
 }
 
-/// Some bytes of a blob, and where they are wanted.
+/// A range of a blob, and the buffer that receives it.
 #[derive(Debug)]
-pub struct Wanted<'a> {
-    /// Which blob.
-    pub blob: u64,
+pub struct ReadInto<'a> {
+    /// The blob.
+    pub blob: BlobOrdinal,
     /// The first byte.
     pub offset: u64,
-    /// As many bytes as there is room; at most 16 MiB.
+    /// The buffer. Its length is that of the range: at most 16 MiB.
     pub into: &'a mut [u8],
 }
 
-impl Wanted<'_> {
+impl ReadInto<'_> {
     fn range(&self) -> BlobRange {
         let length = u32::try_from(self.into.len()).expect("at most PAYLOAD_SIZE_MAX");
         BlobRange { blob: self.blob, offset: self.offset, length }
     }
 }
 
-/// Where the bytes of hits go.
-trait Sink {
-    /// Memory for a range that comes over the socket, as long as was asked for.
-    fn memory(&mut self, index: usize) -> &mut [u8];
-
-    /// A range lies in the segment.
-    fn placed(&mut self, index: usize, view: SlotView);
+/// How long the replies to a get are waited for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GetTimes {
+    /// How long the node waits for blobs that another client is fetching.
+    pub wait: Duration,
+    /// A shorter timeout for the first reply, if other nodes have used part of the usual one.
+    pub timeout: Option<Duration>,
 }
 
-impl Sink for [Wanted<'_>] {
+/// The destination of hits.
+trait Sink {
+    /// The buffer for a range that comes over the socket, as long as the range.
+    fn memory(&mut self, index: usize) -> &mut [u8];
+
+    /// Takes a range that is in the shm region.
+    fn on_placed(&mut self, index: usize, view: SlotView);
+}
+
+impl Sink for [ReadInto<'_>] {
     fn memory(&mut self, index: usize) -> &mut [u8] {
         self[index].into
     }
 
-    fn placed(&mut self, index: usize, view: SlotView) {
+    fn on_placed(&mut self, index: usize, view: SlotView) {
         self[index].into.copy_from_slice(&view);
     }
 }
 
-/// Views that are being collected.
+/// A sink that collects views.
 struct Views<'a> {
     ranges: &'a [BlobRange],
-    views: Vec<Option<Taken>>,
+    views: Vec<Option<Received>>,
 }
 
-enum Taken {
-    Placed(SlotView),
-    Read(Vec<u8>),
+enum Received {
+    Shared(SlotView),
+    Copied(Vec<u8>),
 }
 
 impl Sink for Views<'_> {
     fn memory(&mut self, index: usize) -> &mut [u8] {
-        let memory = Taken::Read(vec![0; self.ranges[index].length as usize]);
+        let memory = Received::Copied(vec![0; self.ranges[index].length as usize]);
         match self.views[index].insert(memory) {
-            Taken::Read(memory) => memory,
-            Taken::Placed(_) => unreachable!("just put there"),
+            Received::Copied(memory) => memory,
+            Received::Shared(_) => unreachable!("just inserted"),
         }
     }
 
-    fn placed(&mut self, index: usize, view: SlotView) {
-        self.views[index] = Some(Taken::Placed(view));
+    fn on_placed(&mut self, index: usize, view: SlotView) {
+        self.views[index] = Some(Received::Shared(view));
     }
 }
 
-/// One batch that was asked for, and is to be taken.
+/// A get that was sent and whose replies are still to be received.
 #[derive(Debug)]
-pub(crate) struct Sent {
+pub(crate) struct PendingGet {
     id: u64,
     ranges: Vec<BlobRange>,
-    window: Option<Arc<Window>>,
+    shm: Option<Arc<ShmMapping>>,
 }
 
 impl Client {
-    /// Bytes come over the socket, also where there could be a segment.
+    /// Does without a shm region: all bytes come over the socket.
     #[must_use]
-    pub fn over_socket(self) -> Self {
-        Self { segment: Segment::Without, ..self }
+    pub fn over_socket(mut self) -> Self {
+        self.shm = ShmState::None;
+        self
     }
 
-    /// Asks for bytes, and waits up to `wait` for blobs that somebody is fetching. Hits are written straight
-    /// to where they are wanted. The answers come back in the order of the ranges.
+    /// Reads ranges into their buffers, and waits up to `wait` for blobs that another client is
+    /// fetching. The answers are in the order of the ranges.
     pub fn get(
         &mut self,
         handle: Handle,
         wait: Duration,
-        wanted: &mut [Wanted<'_>],
+        reads: &mut [ReadInto<'_>],
     ) -> Result<Vec<GetAnswer>> {
-        let mut all = Vec::with_capacity(wanted.len());
-        for batch in wanted.chunks_mut(BATCH_MAX) {
-            let sent = self.ask_get(handle, wait, batch)?;
-            all.extend(self.take_get(sent, wait, None, batch)?);
+        let mut all = Vec::with_capacity(reads.len());
+        for batch in reads.chunks_mut(BATCH_MAX) {
+            let pending = self.send_get(handle, wait, batch)?;
+            let times = GetTimes { wait, timeout: None };
+            all.extend(self.receive_get(pending, times, batch)?);
         }
         Ok(all)
     }
 
-    /// The first half of a get of one batch.
-    pub(crate) fn ask_get(
+    /// Sends a get of one batch.
+    pub(crate) fn send_get(
         &mut self,
         handle: Handle,
         wait: Duration,
-        batch: &[Wanted<'_>],
-    ) -> Result<Sent> {
-        self.ask_ranges(handle, wait, batch.iter().map(Wanted::range).collect())
+        batch: &[ReadInto<'_>],
+    ) -> Result<PendingGet> {
+        self.send_ranges(handle, wait, batch.iter().map(ReadInto::range).collect())
     }
 
-    /// The other half; the first answer may be due sooner than usual.
-    pub(crate) fn take_get(
+    /// Receives its replies.
+    pub(crate) fn receive_get(
         &mut self,
-        sent: Sent,
-        wait: Duration,
-        within: Option<Duration>,
-        batch: &mut [Wanted<'_>],
+        pending: PendingGet,
+        times: GetTimes,
+        batch: &mut [ReadInto<'_>],
     ) -> Result<Vec<GetAnswer>> {
-        self.take_ranges(sent, (wait, within), batch)
+        self.receive_ranges(pending, times, batch)
     }
 
-    /// Asks for bytes like [`Client::get`], and hands out views of those that are there. Whoever keeps them
-    /// keeps their places in the segment; when there is no room left, bytes come over the socket.
+    /// Reads ranges like [`Client::get`] and returns views of the hits. A view occupies its slot of
+    /// the shm region until it is dropped. When the region is full, bytes come over the socket.
     pub fn get_views(
         &mut self,
         handle: Handle,
@@ -164,55 +175,54 @@ impl Client {
     ) -> Result<Vec<std::result::Result<View, GetAnswer>>> {
         let mut all = Vec::with_capacity(ranges.len());
         for ranges in ranges.chunks(BATCH_MAX) {
-            let sent = self.ask_ranges(handle, wait, ranges.to_vec())?;
-            all.extend(self.take_views(sent, wait, None)?);
+            let pending = self.send_ranges(handle, wait, ranges.to_vec())?;
+            all.extend(self.receive_views(pending, GetTimes { wait, timeout: None })?);
         }
         Ok(all)
     }
 
-    /// The other half of asking for views of one batch; the first answer may be due sooner than usual.
-    pub(crate) fn take_views(
+    /// Receives views of one batch.
+    pub(crate) fn receive_views(
         &mut self,
-        sent: Sent,
-        wait: Duration,
-        within: Option<Duration>,
+        pending: PendingGet,
+        times: GetTimes,
     ) -> Result<Vec<std::result::Result<View, GetAnswer>>> {
-        let ranges = sent.ranges.clone();
+        let ranges = pending.ranges.clone();
         let mut views = Views { ranges: &ranges, views: ranges.iter().map(|_| None).collect() };
-        let answers = self.take_ranges(sent, (wait, within), &mut views)?;
-        let view = |(answer, taken)| match (answer, taken) {
-            (GetAnswer::Hit, Some(Taken::Placed(view))) => Ok(View::shared(view)),
-            (GetAnswer::Hit, Some(Taken::Read(bytes))) => Ok(View::own(bytes)),
+        let answers = self.receive_ranges(pending, times, &mut views)?;
+        let view = |(answer, received)| match (answer, received) {
+            (GetAnswer::Hit, Some(Received::Shared(view))) => Ok(View::shared(view)),
+            (GetAnswer::Hit, Some(Received::Copied(bytes))) => Ok(View::own(bytes)),
             (GetAnswer::Hit, None) => Ok(View::own(Vec::new())),
             (answer, _) => Err(answer),
         };
         Ok(answers.into_iter().zip(views.views).map(view).collect())
     }
 
-    /// Asks for one batch of ranges.
-    pub(crate) fn ask_ranges(
+    /// Sends a get of one batch of ranges.
+    pub(crate) fn send_ranges(
         &mut self,
         Handle(handle): Handle,
         wait: Duration,
         ranges: Vec<BlobRange>,
-    ) -> Result<Sent> {
+    ) -> Result<PendingGet> {
         let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
-        let window = self.window()?;
-        let asked = ranges.clone();
-        let id = self.send(&match &window {
-            Some(window) => {
-                let released = window.take_released(BATCH_MAX);
-                Request::Place { handle, wait_ms, released, ranges: asked }
+        let shm = self.shm_mapping()?;
+        let sent = ranges.clone();
+        let id = self.send(&match &shm {
+            Some(shm) => {
+                let released = shm.take_released(BATCH_MAX);
+                Request::GetShm { handle, wait_ms, released, ranges: sent }
             }
-            None => Request::Get { handle, wait_ms, ranges: asked },
+            None => Request::Get { handle, wait_ms, ranges: sent },
         })?;
-        Ok(Sent { id, ranges, window })
+        Ok(PendingGet { id, ranges, shm })
     }
 
-    fn take_ranges(
+    fn receive_ranges(
         &mut self,
-        Sent { id, ranges, window }: Sent,
-        (wait, mut within): (Duration, Option<Duration>),
+        PendingGet { id, ranges, shm }: PendingGet,
+        GetTimes { wait, mut timeout }: GetTimes,
         sink: &mut (impl Sink + ?Sized),
     ) -> Result<Vec<GetAnswer>> {
         let mut answers = vec![None; ranges.len()];
@@ -224,31 +234,31 @@ impl Client {
         };
         let mut left = ranges.len();
         while left > 0 {
-            let reply = self.stream.sooner(within.take(), |stream| stream.get_reply(id, wait))?;
+            let reply = self.io.with_timeout(timeout.take(), |io| io.get_reply(id, wait))?;
             match reply {
                 GetReply::Range { index, answer, length } => {
                     let noted = note(index, answer);
-                    let (index, wanted) = noted.ok_or_else(|| self.stream.spoilt())?;
-                    let expected = if answer == GetAnswer::Hit { wanted } else { 0 };
+                    let (index, requested) = noted.ok_or_else(|| self.io.mark_broken())?;
+                    let expected = if answer == GetAnswer::Hit { requested } else { 0 };
                     if length != expected {
-                        return Err(self.stream.spoilt());
+                        return Err(self.io.mark_broken());
                     }
                     if length > 0 {
-                        self.stream.read(sink.memory(index))?;
+                        self.io.read(sink.memory(index))?;
                     }
                     left -= 1;
                 }
-                GetReply::Placed(places) => {
-                    for Placed { index, offset, length } in places {
-                        let view = window.as_ref().and_then(|window| window.view(offset, length));
+                GetReply::GetShm(places) => {
+                    for ShmRange { index, offset, length } in places {
+                        let view = shm.as_ref().and_then(|shm| shm.view(offset, length));
                         let noted = note(index, GetAnswer::Hit);
-                        let (Some(view), Some((index, wanted))) = (view, noted) else {
-                            return Err(self.stream.spoilt());
+                        let (Some(view), Some((index, requested))) = (view, noted) else {
+                            return Err(self.io.mark_broken());
                         };
-                        if view.len() != wanted {
-                            return Err(self.stream.spoilt());
+                        if view.len() != requested {
+                            return Err(self.io.mark_broken());
                         }
-                        sink.placed(index, view);
+                        sink.on_placed(index, view);
                         left -= 1;
                     }
                 }
@@ -257,26 +267,26 @@ impl Client {
         Ok(answers.into_iter().map(|answer| answer.expect("each was answered once")).collect())
     }
 
-    /// The segment, if there is one; asks for it when it is needed first. Without one, gets go over the socket.
-    fn window(&mut self) -> Result<Option<Arc<Window>>> {
-        match &self.segment {
-            Segment::Open(window) => return Ok(Some(Arc::clone(window))),
-            Segment::Without => return Ok(None),
-            Segment::Wanted(size) => {
-                let request = Request::Segment { size: size.0 };
-                self.segment = Segment::Without;
+    /// The shm region, if there is one. The first call requests it.
+    fn shm_mapping(&mut self) -> Result<Option<Arc<ShmMapping>>> {
+        match &self.shm {
+            ShmState::Mapped(shm) => return Ok(Some(Arc::clone(shm))),
+            ShmState::None => return Ok(None),
+            ShmState::Unrequested(size) => {
+                let request = Request::ShmMap { size: size.0 };
+                self.shm = ShmState::None;
                 let id = self.send(&request)?;
-                let (reply, descriptor) = self.stream.segment_reply(id)?;
-                if let (Reply::Segment { size }, Some(descriptor)) = (reply, descriptor)
+                let (reply, descriptor) = self.io.shm_reply(id)?;
+                if let (Reply::ShmMap { size }, Some(descriptor)) = (reply, descriptor)
                     && let Ok(size) = usize::try_from(size)
-                    && let Ok(window) = Window::open(descriptor, size)
+                    && let Ok(shm) = ShmMapping::open(descriptor, size)
                 {
-                    self.segment = Segment::Open(window);
+                    self.shm = ShmState::Mapped(shm);
                 }
             }
         }
-        match &self.segment {
-            Segment::Open(window) => Ok(Some(Arc::clone(window))),
+        match &self.shm {
+            ShmState::Mapped(shm) => Ok(Some(Arc::clone(shm))),
             _ => Ok(None),
         }
     }
@@ -294,13 +304,13 @@ mod tests {
         thread,
     };
 
-    use forebay_segment::pass;
+    use forebay_shm::send_with_fd;
     use forebay_wire::{HEADER_SIZE, Header};
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(20);
-    const SIZE: u64 = 1 << 20;
+    const TIMEOUT: Duration = Duration::from_secs(20);
+    const REGION_SIZE: u64 = 1 << 20;
 
     fn next_request(socket: &mut UnixStream) -> Option<(u64, Request)> {
         let mut header = [0; HEADER_SIZE];
@@ -311,7 +321,8 @@ mod tests {
         Some((header.id, Request::decode(&header, &body.into()).unwrap()))
     }
 
-    /// A client of a node that passes this descriptor, if any, as a segment of 1 MiB, and answers gets like this.
+    /// A client of a node that passes this descriptor, if any, as a shm region of 1 MiB, and
+    /// answers gets with `answer`.
     fn client_of(
         descriptor: Option<OwnedFd>,
         answer: impl Fn(&Request) -> Reply + Send + 'static,
@@ -324,11 +335,11 @@ mod tests {
             while let Some((id, request)) = next_request(&mut socket) {
                 let reply = match &request {
                     Request::Hello { .. } => Reply::Hello { version: 1, lease_ms: 1 },
-                    Request::Segment { .. } => {
-                        let frame = Reply::Segment { size: SIZE }.encode(id).to_bytes();
+                    Request::ShmMap { .. } => {
+                        let frame = Reply::ShmMap { size: REGION_SIZE }.encode(id).to_bytes();
                         match &descriptor {
                             Some(descriptor) => {
-                                pass(&socket, &frame, descriptor.as_fd()).unwrap();
+                                send_with_fd(&socket, &frame, descriptor.as_fd()).unwrap();
                             }
                             None => socket.write_all(&frame).unwrap(),
                         }
@@ -336,24 +347,24 @@ mod tests {
                     }
                     other => answer(other),
                 };
-                // Whoever was lied to hangs up.
+                // A client that detects a false reply closes the connection.
                 let _ = socket.write_all(&reply.encode(id).to_bytes());
             }
         });
-        Client::connect(&path, "job", PATIENCE).unwrap()
+        Client::connect(&path, "job", TIMEOUT).unwrap()
     }
 
     fn get(client: &mut Client) -> Result<Vec<u8>> {
         let mut bytes = vec![0; 5];
-        let wanted = Wanted { blob: 0, offset: 0, into: &mut bytes };
-        client.get(Handle(0), PATIENCE, &mut [wanted]).map(|_| bytes)
+        let read = ReadInto { blob: BlobOrdinal::new(0), offset: 0, into: &mut bytes };
+        client.get(Handle(0), TIMEOUT, &mut [read]).map(|_| bytes)
     }
 
-    /// Memory that might go while it is read is not mapped: bytes come over the socket instead.
+    /// Memory that the node could shrink during a read is not mapped; bytes come over the socket.
     #[test]
-    fn what_is_not_sealed_is_not_used() {
+    fn an_unsealed_region_is_not_used() {
         let file: File = tempfile::tempfile().unwrap();
-        file.set_len(SIZE).unwrap();
+        file.set_len(REGION_SIZE).unwrap();
         for descriptor in [None, Some(file.into())] {
             let mut client = client_of(descriptor, |request| {
                 assert!(matches!(request, Request::Get { .. }), "{request:?}");
@@ -364,11 +375,11 @@ mod tests {
         }
     }
 
-    /// Promise 1: a node that says what cannot be is not believed.
+    /// Promise 1: impossible slots break the connection.
     #[test]
-    fn places_that_cannot_be_are_refused() {
-        let place = |index, offset, length| Placed { index, offset, length };
-        let lies = [
+    fn impossible_slots_are_rejected() {
+        let place = |index, offset, length| ShmRange { index, offset, length };
+        let replies = [
             vec![place(0, 1 << 20, 5)],
             vec![place(0, (1 << 20) - 4, 5)],
             vec![place(0, u32::MAX, 5)],
@@ -376,14 +387,15 @@ mod tests {
             vec![place(0, 0, 4)],
             vec![place(0, 0, 5), place(0, 0, 5)],
         ];
-        for lie in lies {
-            let (_segment, lent) =
-                forebay_segment::Segment::new(1 << 20, drop).expect("memory to share");
-            let said = lie.clone();
-            let mut client = client_of(Some(lent), move |_| Reply::Placed { places: said.clone() });
+        for places in replies {
+            let (_region, granted) =
+                forebay_shm::ShmRegion::new(1 << 20, drop).expect("memory to share");
+            let sent = places.clone();
+            let mut client =
+                client_of(Some(granted), move |_| Reply::GetShm { ranges: sent.clone() });
             let refused = get(&mut client);
-            assert!(matches!(refused, Err(ClientError::Unexpected)), "{lie:?}: {refused:?}");
-            assert!(get(&mut client).is_err(), "{lie:?}: the two are out of step");
+            assert!(matches!(refused, Err(ClientError::Unexpected)), "{places:?}: {refused:?}");
+            assert!(get(&mut client).is_err(), "{places:?}: the connection is broken");
         }
     }
 }

@@ -1,39 +1,36 @@
-//! What is said until a dataset is open: hello, show, then a proof or an upload.
+//! Handshake: hello, then open a dataset by a proof of possession or an upload of its blob table.
 //!
-//! Here is only the conversation: the next request comes out, its reply goes in, until there is a handle.
-//! The job's blocking client and the agent's tasks both carry it, each over a socket of its own kind.
+//! This is a state machine without I/O: requests come out, replies go in, until there is a handle.
+//! The job's blocking client and the agent's tasks both drive it.
 
 use std::time::Duration;
 
-use forebay_core::{
-    BlobOrdinal, NamespaceId,
-    digest::{Digest, DigestError},
-    table,
-};
-use forebay_identity::Credentials;
-use forebay_wire::{BlobLength, Refusal, Reply, Request, SentToken, ShowAnswer, VERSIONS};
+use forebay_auth::Credentials;
+use forebay_core::{BlobOrdinal, NamespaceId};
+use forebay_digest::{Digest, DigestError};
+use forebay_wire::{BlobLength, OpenAnswer, Refusal, Reply, Request, SentToken, VERSIONS};
 
-/// Rows of a table that go into one page: well under a frame.
+/// Rows of a blob table per page, well below the size of a frame.
 const PAGE_ROWS: u64 = 1 << 15;
 
-/// Why a conversation came to nothing.
+/// Why a handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// What came back does not answer what was asked.
-    #[error("the other side gave an answer to something else")]
+    /// The reply does not match the request.
+    #[error("the server sent a reply that does not match the request; restart it")]
     Unexpected,
-    /// The other side refused.
+    /// The server refused.
     #[error("the node refused: {0}")]
     Refused(#[from] Refusal),
-    /// The digest says whose it is in words that mean nothing.
+    /// The digest's namespace is malformed.
     #[error("the digest's namespace is neither `public` nor an id; build it again")]
     Namespace,
-    /// The digest's own row cannot be read.
+    /// A row of the digest cannot be read.
     #[error(transparent)]
     Digest(#[from] DigestError),
 }
 
-/// An opened dataset, valid on the connection that opened it.
+/// A connection's number for a dataset that it has opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Handle(pub u32);
 
@@ -44,7 +41,7 @@ pub fn hello(job: &str, credentials: &Credentials) -> Request {
     Request::Hello { version_min, version_max, job: job.to_owned(), token }
 }
 
-/// Understands the answer to [`hello`]: how long a claim lives without being renewed.
+/// The claim lease from the reply to [`hello`].
 pub fn greeted(reply: Reply) -> Result<Duration, OpenError> {
     let (oldest, newest) = VERSIONS;
     match reply {
@@ -61,50 +58,50 @@ pub fn greeted(reply: Reply) -> Result<Duration, OpenError> {
 pub struct Opening<'a> {
     digest: &'a Digest,
     namespace: NamespaceId,
-    asked: Asked,
+    awaiting: Awaiting,
 }
 
-/// What the next reply answers.
+/// The request whose reply comes next.
 #[derive(Debug)]
-enum Asked {
-    Show,
+enum Awaiting {
+    Open,
     Prove,
     Page {
-        /// Where the next one begins.
+        /// The first row of the next page.
         end: u64,
     },
     LastPage,
 }
 
-/// How it goes on.
+/// The next step of a handshake.
 #[derive(Debug)]
 pub enum Next {
-    /// Ask this.
+    /// Send this request.
     Ask(Request),
-    /// It is open.
+    /// The dataset is open.
     Open(Handle),
 }
 
 impl<'a> Opening<'a> {
-    /// Begins, with the first request.
+    /// Starts, and returns the first request.
     pub fn begin(digest: &'a Digest) -> Result<(Self, Request), OpenError> {
         let namespace = digest.namespace().ok_or(OpenError::Namespace)?;
-        let show = Request::Show { namespace, dataset: digest.summary().dataset };
-        Ok((Self { digest, namespace, asked: Asked::Show }, show))
+        let open = Request::Open { namespace, dataset: digest.summary().dataset };
+        Ok((Self { digest, namespace, awaiting: Awaiting::Open }, open))
     }
 
     /// Takes the reply to the last request.
     pub fn reply(&mut self, reply: Reply) -> Result<Next, OpenError> {
-        match (&self.asked, reply) {
+        match (&self.awaiting, reply) {
             (_, Reply::Error(refusal)) => Err(refusal.into()),
-            (Asked::Show, Reply::Show(ShowAnswer::Prove { nonce })) => {
-                let proof = table::proof_of(self.digest, &nonce)?;
-                self.asked = Asked::Prove;
+            (Awaiting::Open, Reply::OpenAnswer(OpenAnswer::Prove { nonce })) => {
+                let proof = forebay_digest::proof_of(self.digest, &nonce)?;
+                self.awaiting = Awaiting::Prove;
                 Ok(Next::Ask(Request::Prove { dataset: self.digest.summary().dataset, proof }))
             }
-            (Asked::Show, Reply::Show(ShowAnswer::Upload)) => self.page(0),
-            (Asked::Page { end }, Reply::Uploaded { next }) if next == *end => self.page(next),
-            (Asked::Prove | Asked::LastPage, Reply::Open { handle }) => {
+            (Awaiting::Open, Reply::OpenAnswer(OpenAnswer::Upload)) => self.page(0),
+            (Awaiting::Page { end }, Reply::Uploaded { next }) if next == *end => self.page(next),
+            (Awaiting::Prove | Awaiting::LastPage, Reply::Open { handle }) => {
                 Ok(Next::Open(Handle(handle)))
             }
             _ => Err(OpenError::Unexpected),
@@ -119,7 +116,8 @@ impl<'a> Opening<'a> {
             Ok(BlobLength { address: row.address, length: row.length })
         };
         let page = (first..end).map(row).collect::<Result<_, DigestError>>()?;
-        self.asked = if end < summary.blobs { Asked::Page { end } } else { Asked::LastPage };
+        self.awaiting =
+            if end < summary.blobs { Awaiting::Page { end } } else { Awaiting::LastPage };
         Ok(Next::Ask(Request::Upload {
             namespace: self.namespace,
             dataset: summary.dataset,
@@ -134,11 +132,9 @@ impl<'a> Opening<'a> {
 
 #[cfg(test)]
 mod tests {
-    use forebay_core::{
-        ByteSize, Namespace,
-        chunking::Chunking,
-        digest::{DatasetIdHasher, DigestWriter, Header, Summary},
-    };
+    use forebay_core::dataset::DatasetIdHasher;
+    use forebay_core::{ByteSize, Namespace, dataset::chunking::Chunking};
+    use forebay_digest::{DigestWriter, Header, Summary};
     use forebay_wire::ErrorCode;
 
     use super::*;
@@ -162,25 +158,25 @@ mod tests {
 
     fn replies() -> Vec<Reply> {
         vec![
-            Reply::Show(ShowAnswer::Prove { nonce: [1; 32] }),
-            Reply::Show(ShowAnswer::Upload),
+            Reply::OpenAnswer(OpenAnswer::Prove { nonce: [1; 32] }),
+            Reply::OpenAnswer(OpenAnswer::Upload),
             Reply::Open { handle: 7 },
             Reply::Uploaded { next: 0 },
             Reply::Uploaded { next: u64::MAX },
-            Reply::Wanted,
+            Reply::PrefetchNoted,
             Reply::Error(Refusal { code: ErrorCode::Unknown, text: "no".to_owned() }),
         ]
     }
 
-    /// Whatever the other side says, and in whatever order: it opens only by a proof or an upload, and
-    /// there is no way to go on for ever.
+    /// Over all pairs of replies: a dataset opens only by a proof or an upload, and the handshake
+    /// always ends.
     #[test]
-    fn a_dataset_opens_in_two_ways_only() {
+    fn a_dataset_opens_by_a_proof_or_an_upload_only() {
         let digest = digest("public");
         let mut opened = Vec::new();
         for (first, second) in (0..49).map(|both| (both / 7, both % 7)) {
-            let (mut opening, show) = Opening::begin(&digest).unwrap();
-            assert!(matches!(show, Request::Show { .. }));
+            let (mut opening, open) = Opening::begin(&digest).unwrap();
+            assert!(matches!(open, Request::Open { .. }));
             let Ok(Next::Ask(request)) = opening.reply(replies().remove(first)) else { continue };
             match opening.reply(replies().remove(second)) {
                 Ok(Next::Open(handle)) => opened.push((request, handle)),
@@ -199,12 +195,12 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_recognised() {
+    fn foreign_versions_replies_and_namespaces_are_rejected() {
         let hello = |version| Reply::Hello { version, lease_ms: 250 };
         assert_eq!(greeted(hello(1)).unwrap(), Duration::from_millis(250));
         assert!(matches!(greeted(hello(VERSIONS.1 + 1)), Err(OpenError::Unexpected)));
-        assert!(matches!(greeted(Reply::Wanted), Err(OpenError::Unexpected)));
-        let foreign = digest("somebody's");
+        assert!(matches!(greeted(Reply::PrefetchNoted), Err(OpenError::Unexpected)));
+        let foreign = digest("not-an-id");
         assert!(matches!(Opening::begin(&foreign), Err(OpenError::Namespace)));
         let other = Namespace::secret([9; 32]).unwrap().id().to_string();
         assert!(Opening::begin(&digest(&other)).is_ok());

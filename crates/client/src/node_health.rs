@@ -1,70 +1,89 @@
-//! What a process knows of nodes, with the clock that it is told by.
+//! Node health: which nodes of a process are dead or hung, with the clock that the times refer to.
 //!
-//! Whoever asks takes a copy along, and what it has found out is taken over when it returns: no lock is held
-//! while somebody waits, so that a fork finds none.
+//! A connection works on a copy, and the copy is merged when the connection is returned. So no lock
+//! is held during a wait, and a fork finds none held.
 
 use std::time::{Duration, Instant};
 
 use forebay_core::{
     Endpoint,
-    patience::{Book, Failure},
+    cluster::backoff::{BackoffTable, Elapsed, Failure},
 };
 
-/// What is known of nodes, and since when.
+/// The health of all nodes that this process has used.
 #[derive(Debug, Clone)]
-pub struct Experience {
+pub struct NodeHealth {
     clock: Instant,
-    book: Book,
+    backoff: BackoffTable,
 }
 
-impl Default for Experience {
+impl Default for NodeHealth {
     fn default() -> Self {
-        Self { clock: Instant::now(), book: Book::default() }
+        Self { clock: Instant::now(), backoff: BackoffTable::default() }
     }
 }
 
-impl Experience {
-    /// Takes over what a copy of this has found out.
-    pub fn learn(&mut self, copy: &Self) {
-        debug_assert_eq!(self.clock, copy.clock, "it is no copy of this");
-        self.book.learn(&copy.book);
+impl NodeHealth {
+    /// Merges what a copy of this has recorded since.
+    pub fn merge(&mut self, copy: &Self) {
+        debug_assert_eq!(self.clock, copy.clock, "not a copy of this");
+        self.backoff.merge(&copy.backoff);
     }
 
-    /// The same for somebody who begins anew: nodes that were gone may have been started.
+    /// A copy for a new reader. Dead nodes are tried at once: they may have been restarted.
     #[must_use]
-    pub fn for_a_beginning(&self) -> Self {
-        let mut book = self.book.clone();
-        book.forget_the_gone();
-        Self { clock: self.clock, book }
+    pub fn without_dead(&self) -> Self {
+        let mut backoff = self.backoff.clone();
+        backoff.forget_dead();
+        Self { clock: self.clock, backoff }
     }
 
     pub(crate) fn now(&self) -> Duration {
         self.clock.elapsed()
     }
 
-    /// Whether it is time to try this node, for a request that was begun then.
+    pub(crate) fn since(&self, since: Duration) -> Elapsed {
+        Elapsed { since, now: self.now() }
+    }
+
+    /// Whether the node may be tried now, within a request that began at `request_began`.
     pub(crate) fn is_due(&self, node: &Endpoint, request_began: Duration) -> bool {
-        self.book.is_due(node, request_began, self.now())
+        self.backoff.is_due(node, self.since(request_began))
     }
 
     pub(crate) fn has_failed(&self, node: &Endpoint) -> bool {
-        self.book.has_failed(node)
+        self.backoff.has_failed(node)
     }
 
-    /// A try that began then has failed, on a connection of that age. Says whether to start the node anew.
-    pub(crate) fn failed(
+    /// A request on this connection has failed. Returns whether to restart the node.
+    pub(crate) fn on_failure(
         &mut self,
         node: &Endpoint,
-        how: Failure,
-        opened_at: Duration,
-        began: Duration,
+        failure: Failure,
+        request: RequestTimes,
     ) -> bool {
-        let now = self.now();
-        self.book.failed(node, how, opened_at, (began, now))
+        let attempt = self.since(request.began);
+        self.backoff.on_failure(node, failure, request.opened_at, attempt)
     }
 
-    pub(crate) fn succeeded(&mut self, node: &Endpoint) {
+    pub(crate) fn on_success(&mut self, node: &Endpoint) {
         let now = self.now();
-        self.book.succeeded(node, now);
+        self.backoff.on_success(node, now);
+    }
+}
+
+/// The times of a request, by the clock of [`NodeHealth`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RequestTimes {
+    /// When its connection was opened.
+    pub opened_at: Duration,
+    /// When it began.
+    pub began: Duration,
+}
+
+impl RequestTimes {
+    /// Connecting began at this time.
+    pub fn connect(began: Duration) -> Self {
+        Self { opened_at: began, began }
     }
 }

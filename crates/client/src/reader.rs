@@ -1,10 +1,10 @@
-//! How a job reads items: from the nodes what is resident, from its agent what is not.
+//! The reader: reads resident items from the nodes, and the rest from the job's agent.
 //!
-//! A node may be absent, slow, stopped or killed: then it is skipped, and the agent reads the origin
-//! (promise 5). The agent is the job's own; without it nothing can be read, so that it is gone is an
-//! error, and the job starts another. So it is if the agent does not answer to greetings any more.
+//! A node that is dead, hung or slow is skipped, and the agent reads the origin (promise 5).
+//! Without the agent nothing can be read: a dead or hung agent is an error, and the job starts
+//! another one.
 //!
-//! A reader notices that it is in a forked child, and opens connections of its own there.
+//! In a forked child a reader opens connections of its own.
 
 use std::{
     path::Path,
@@ -12,78 +12,84 @@ use std::{
     time::{Duration, Instant},
 };
 
+use forebay_auth::Credentials;
 use forebay_core::{
     Endpoint, ItemOrdinal,
-    digest::{Digest, ItemPlace},
-    manager::{Answer, Report},
-    patience::ASKED_AHEAD_MAX,
-    presence::Known,
-    ring::{Contacts, Key},
+    cluster::{
+        backoff::REQUEST_AGE_MAX,
+        ring::{Key, Seeds},
+    },
+    node::presence::KnownPresence,
+    train::manager::{Report, ReportAnswer},
 };
-use forebay_identity::Credentials;
+use forebay_digest::{Digest, ItemLocation};
 use forebay_wire::{BlobRange, GetAnswer, PAYLOAD_SIZE_MAX};
 
 use crate::{
-    Client, ClientError, Experience, Handle, Interrupt, Result, View, Wanted,
-    nodes::{Caller, Nodes, Shares, Subject},
-    waiting::Waiting,
+    Client, ClientError, Handle, Interrupt, NodeHealth, ReadInto, Result, View,
+    cluster::{
+        nodes::{Nodes, RequestContext, Subject},
+        routing::Fanout,
+    },
+    wait::WaitPolicy,
 };
 
-/// An agent that lives may have to wait for a slow origin; its own deadlines end that.
-const AGENT_PATIENCE: Duration = Duration::from_mins(10);
+/// Timeout of an agent that answers pings. It may wait for a slow origin; its own deadlines end
+/// that.
+const AGENT_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// Reads items of one dataset.
 #[derive(Debug)]
 pub struct Reader {
     digest: Digest,
     nodes: Nodes,
-    agent_at: Endpoint,
+    agent_endpoint: Endpoint,
     credentials: Credentials,
     job: String,
-    /// Whose connections these are.
+    /// The process that opened the connections.
     process: u32,
     agent: Option<(Client, Handle)>,
     interrupt: Interrupt,
     counts: Counts,
 }
 
-/// What a reader has read.
+/// Counters of a reader.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Items.
+    /// Items read.
     pub items: u64,
-    /// Pieces asked for: an item is one, or several if it is very long.
-    pub pieces: u64,
-    /// Pieces that the nodes had.
+    /// Ranges requested. An item is one range, or several if it is longer than 16 MiB.
+    pub ranges: u64,
+    /// Ranges that a node had.
     pub hits: u64,
-    /// Bytes of all items.
+    /// Bytes of all items read.
     pub bytes: u64,
 }
 
-/// Items that were asked for, and are to be taken.
+/// Items that were requested and are still to be received.
 #[derive(Debug)]
-pub struct Asked(How);
+pub struct Asked(Pending);
 
 #[derive(Debug)]
-enum How {
-    Whole {
+enum Pending {
+    Requested {
         ranges: Vec<BlobRange>,
-        shares: Shares<usize>,
-        /// Who has asked, and when.
+        fanout: Fanout<usize>,
+        /// The process that sent the request, and when.
         process: u32,
         at: Instant,
     },
-    /// Some item is too long to be placed in one piece: nobody has been asked yet.
-    InPieces(Vec<ItemOrdinal>),
+    /// An item is longer than one range. Nothing is requested yet.
+    Unrequested(Vec<ItemOrdinal>),
 }
 
 impl Reader {
-    /// No connection is made yet. Which nodes there are is asked of those that are named, if any are.
-    pub fn new(digest: Digest, nodes: Option<Contacts>, agent: &Path, job: &str) -> Self {
+    /// Opens no connection yet. `nodes` are the seeds from which the nodes are discovered.
+    pub fn new(digest: Digest, nodes: Option<Seeds>, agent: &Path, job: &str) -> Self {
         Self {
             digest,
             nodes: Nodes::new(nodes.unwrap_or_default()),
-            agent_at: agent.into(),
+            agent_endpoint: agent.into(),
             credentials: Credentials::default(),
             job: job.to_owned(),
             process: process::id(),
@@ -93,26 +99,26 @@ impl Reader {
         }
     }
 
-    /// While it waits it asks whether the user has interrupted the job.
+    /// Checks for an interrupt of the job while it waits.
     #[must_use]
-    pub fn interrupted_by(self, interrupt: Interrupt) -> Self {
+    pub fn with_interrupt(self, interrupt: Interrupt) -> Self {
         Self { interrupt, ..self }
     }
 
-    /// Who it is to the node; to the agent it is the job's own user.
+    /// The credentials for the nodes. The agent authenticates the job by its user id.
     #[must_use]
-    pub fn known_by(self, credentials: Credentials) -> Self {
+    pub fn with_credentials(self, credentials: Credentials) -> Self {
         Self { credentials, ..self }
     }
 
-    /// What it knows of nodes: others of its process may know more.
-    pub fn experience(&mut self) -> &mut Experience {
-        self.nodes.experience()
+    /// The health of the nodes, to be merged with that of other readers of the process.
+    pub fn health(&mut self) -> &mut NodeHealth {
+        self.nodes.health()
     }
 
-    /// Whether the node, if it is alone, has failed since this was last asked, and is worth starting anew.
-    pub fn node_fell(&mut self) -> bool {
-        self.nodes.fell()
+    /// Whether a single node has died since the last call and should be restarted.
+    pub fn take_restart_hint(&mut self) -> bool {
+        self.nodes.take_restart_hint()
     }
 
     /// The dataset.
@@ -120,15 +126,15 @@ impl Reader {
         &self.digest
     }
 
-    /// What has been read so far.
+    /// The counters so far.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
     /// The bytes of these items, in this order.
     pub fn get(&mut self, items: &[ItemOrdinal]) -> Result<Vec<Vec<u8>>> {
-        self.get_by(items, |reader, wanted| {
-            let mut missing = reader.with_nodes(|nodes, caller| nodes.get(caller, wanted));
+        self.get_by(items, |reader, reads| {
+            let mut missing = reader.with_nodes(|nodes, context| nodes.get(context, reads));
             if !missing.is_empty() {
                 reader.get_from_agent(&mut missing)?;
             }
@@ -136,189 +142,184 @@ impl Reader {
         })
     }
 
-    /// The same from the origin, whatever is resident: what a probe is made of.
-    pub fn get_past_the_cache(&mut self, items: &[ItemOrdinal]) -> Result<Vec<Vec<u8>>> {
-        self.get_by(items, |reader, mut wanted| {
-            reader.with_agent(|agent, handle| agent.mode(handle, true))?;
-            let got = reader.get_from_agent(&mut wanted);
-            // A connection that broke meanwhile has taken its mode along.
+    /// The same from the origin, even if the items are resident: a probe.
+    pub fn get_from_origin(&mut self, items: &[ItemOrdinal]) -> Result<Vec<Vec<u8>>> {
+        self.get_by(items, |reader, mut reads| {
+            reader.with_agent(|agent, handle| agent.probe_mode(handle, true))?;
+            let got = reader.get_from_agent(&mut reads);
+            // The mode ends with the connection, if that broke.
             if reader.agent.is_some() {
-                reader.with_agent(|agent, handle| agent.mode(handle, false))?;
+                reader.with_agent(|agent, handle| agent.probe_mode(handle, false))?;
             }
-            got.map(|()| wanted.len())
+            got.map(|()| reads.len())
         })
     }
 
-    /// Makes room for the bytes of these items, has it filled, and counts; `fill` says how many it did not
-    /// find on the node.
+    /// Allocates buffers for these items, has `fill` fill them, and counts. `fill` returns the
+    /// number of ranges that no node had.
     fn get_by(
         &mut self,
         items: &[ItemOrdinal],
-        fill: impl FnOnce(&mut Self, Vec<Wanted<'_>>) -> Result<usize>,
+        fill: impl FnOnce(&mut Self, Vec<ReadInto<'_>>) -> Result<usize>,
     ) -> Result<Vec<Vec<u8>>> {
-        let mut places = Vec::with_capacity(items.len());
+        let mut locations = Vec::with_capacity(items.len());
         for item in items {
-            places.push(self.digest.item(*item)?);
+            locations.push(self.digest.item(*item)?);
         }
-        let length =
-            |place: &ItemPlace| usize::try_from(place.length).expect("items fit into memory");
+        let length = |location: &ItemLocation| {
+            usize::try_from(location.length).expect("items fit into memory")
+        };
         let mut contents: Vec<Vec<u8>> =
-            places.iter().map(|place| vec![0; length(place)]).collect();
-        let mut wanted = Vec::with_capacity(items.len());
-        for (place, content) in places.iter().zip(&mut contents) {
-            let mut offset = place.offset;
+            locations.iter().map(|location| vec![0; length(location)]).collect();
+        let mut reads = Vec::with_capacity(items.len());
+        for (location, content) in locations.iter().zip(&mut contents) {
+            let mut offset = location.offset;
             for into in content.chunks_mut(PAYLOAD_SIZE_MAX) {
                 let next = offset + into.len() as u64;
-                wanted.push(Wanted { blob: place.blob.0, offset, into });
+                reads.push(ReadInto { blob: location.blob, offset, into });
                 offset = next;
             }
         }
-        let asked = wanted.len();
-        let missed = fill(self, wanted)?;
-        self.counts.pieces += asked as u64;
-        self.counts.hits += (asked - missed) as u64;
+        let ranges = reads.len();
+        let missed = fill(self, reads)?;
+        self.counts.ranges += ranges as u64;
+        self.counts.hits += (ranges - missed) as u64;
         self.counts.items += items.len() as u64;
         self.counts.bytes += contents.iter().map(|content| content.len() as u64).sum::<u64>();
         Ok(contents)
     }
 
-    /// Views of these items, in this order: those that a node has lie where it has placed them. Whoever keeps
-    /// views keeps their places: when there is none left, bytes are copied.
+    /// Views of these items, in this order. A hit on a node of this machine is not copied: its view
+    /// occupies shared memory until it is dropped. When that is full, bytes are copied.
     pub fn get_views(&mut self, items: &[ItemOrdinal]) -> Result<Vec<View>> {
         let asked = self.ask(items)?;
         self.take(asked)
     }
 
-    /// Asks the nodes for these items, and does not wait: they work while the job does something else. What was
-    /// asked for is to be taken before anything else is done with this reader.
+    /// Requests these items from the nodes without waiting, so that the nodes work while the job
+    /// does something else. The caller must [`Reader::take`] them before any other use of this
+    /// reader.
     pub fn ask(&mut self, items: &[ItemOrdinal]) -> Result<Asked> {
         let mut ranges = Vec::with_capacity(items.len());
         for item in items {
-            let place = self.digest.item(*item)?;
-            let length = u32::try_from(place.length).ok();
+            let location = self.digest.item(*item)?;
+            let length = u32::try_from(location.length).ok();
             let Some(length) = length.filter(|length| *length as usize <= PAYLOAD_SIZE_MAX) else {
-                return Ok(Asked(How::InPieces(items.to_vec())));
+                return Ok(Asked(Pending::Unrequested(items.to_vec())));
             };
-            ranges.push(BlobRange { blob: place.blob.0, offset: place.offset, length });
+            ranges.push(BlobRange { blob: location.blob, offset: location.offset, length });
         }
-        let shares = self.with_nodes(|nodes, caller| nodes.ask_views(caller, &ranges));
-        Ok(Asked(How::Whole { ranges, shares, process: self.process, at: Instant::now() }))
+        let fanout = self.with_nodes(|nodes, context| nodes.send_views(context, &ranges));
+        Ok(Asked(Pending::Requested { ranges, fanout, process: self.process, at: Instant::now() }))
     }
 
-    /// Views of what was asked for; what no node has is read by the agent.
+    /// Receives the requested items. The agent reads those that no node has.
     pub fn take(&mut self, asked: Asked) -> Result<Vec<View>> {
-        let (ranges, shares) = match asked.0 {
-            How::InPieces(items) => {
+        let (ranges, fanout) = match asked.0 {
+            Pending::Unrequested(items) => {
                 return Ok(self.get(&items)?.into_iter().map(View::own).collect());
             }
-            How::Whole { ranges, shares, process, at }
-                if process == process::id() && at.elapsed() < ASKED_AHEAD_MAX =>
+            Pending::Requested { ranges, fanout, process, at }
+                if process == process::id() && at.elapsed() < REQUEST_AGE_MAX =>
             {
-                (ranges, shares)
+                (ranges, fanout)
             }
-            // The parent's, which is for the parent to take; or what the node may not wait to send any longer.
-            How::Whole { ranges, .. } => {
+            // Requested by the parent process, or too old: the node may have given up.
+            Pending::Requested { ranges, .. } => {
                 self.nodes.forget();
-                let shares = self.with_nodes(|nodes, caller| nodes.ask_views(caller, &ranges));
-                (ranges, shares)
+                let fanout = self.with_nodes(|nodes, context| nodes.send_views(context, &ranges));
+                (ranges, fanout)
             }
         };
-        let mut views = self.with_nodes(|nodes, caller| nodes.take_views(caller, &ranges, shares));
+        let mut views =
+            self.with_nodes(|nodes, context| nodes.receive_views(context, &ranges, fanout));
         let missed: Vec<usize> = (0..ranges.len()).filter(|at| views[*at].is_none()).collect();
-        self.counts.pieces += ranges.len() as u64;
+        self.counts.ranges += ranges.len() as u64;
         self.counts.hits += (ranges.len() - missed.len()) as u64;
         if !missed.is_empty() {
             let ranges: Vec<BlobRange> = missed.iter().map(|at| ranges[*at]).collect();
             let answers =
-                self.with_agent(|agent, handle| agent.get_views(handle, AGENT_PATIENCE, &ranges))?;
+                self.with_agent(|agent, handle| agent.get_views(handle, AGENT_TIMEOUT, &ranges))?;
             for (at, answer) in missed.into_iter().zip(answers) {
                 views[at] = Some(answer.map_err(|_| ClientError::Unexpected)?);
             }
         }
         let views: Vec<View> = views.into_iter().flatten().collect();
-        assert_eq!(views.len(), ranges.len(), "each item was found or is an error");
+        assert_eq!(views.len(), ranges.len(), "one view per item");
         self.counts.items += ranges.len() as u64;
         self.counts.bytes += views.iter().map(|view| view.len() as u64).sum::<u64>();
         Ok(views)
     }
 
-    /// Brings up to date what is known of the nodes' blobs; without a node there are none. Returns how many
-    /// bytes that took.
-    pub fn presence(&mut self, known: &mut Known) -> u64 {
-        self.with_nodes(|nodes, caller| nodes.presence(caller, known))
+    /// Updates the presence of all blobs; without a node none is present. Returns the number of
+    /// bytes sent and received.
+    pub fn presence(&mut self, known: &mut KnownPresence) -> u64 {
+        self.with_nodes(|nodes, context| nodes.presence(context, known))
     }
 
-    /// Says how the job gets on to whoever manages the dataset; the answer is what to draw from. Nothing, if
-    /// nobody is there.
-    pub fn report(&mut self, report: &Report) -> Result<Option<Answer>> {
+    /// Sends a report to the manager of the dataset. The answer says what to draw from; `None` if
+    /// no node answers.
+    pub fn report(&mut self, report: &Report) -> Result<Option<ReportAnswer>> {
         let answer = self.with_manager(|node, handle| node.report(handle, report.clone()))?;
-        let Some(Answer::Elsewhere(manager)) = answer else { return Ok(answer) };
-        self.with_nodes(|nodes, caller| {
-            nodes.with_named(caller, &manager, |node, handle| node.report(handle, report.clone()))
+        let Some(ReportAnswer::Redirect(manager)) = answer else { return Ok(answer) };
+        self.with_nodes(|nodes, context| {
+            nodes.with_named(context, &manager, |node, handle| node.report(handle, report.clone()))
         })
     }
 
-    /// Says that the job reads the dataset no more.
+    /// Ends the job's participation in the dataset.
     pub fn leave(&mut self) -> Result<()> {
         self.with_manager(Client::leave).map(|_| ())
     }
 
-    /// Tells the agent which items will be asked for soon, in this order.
-    pub fn want(&mut self, items: &[ItemOrdinal]) -> Result<()> {
+    /// Sends the agent the items that will be read soon, in this order.
+    pub fn prefetch_hint(&mut self, items: &[ItemOrdinal]) -> Result<()> {
         let mut blobs = Vec::with_capacity(items.len());
         for item in items {
-            blobs.push(self.digest.item(*item)?.blob.0);
+            blobs.push(self.digest.item(*item)?.blob);
         }
         blobs.dedup();
-        self.with_agent(|agent, handle| agent.want(handle, &blobs))
+        self.with_agent(|agent, handle| agent.prefetch_hint(handle, &blobs))
     }
 
-    /// What the nodes have counted, together; nothing without a node.
+    /// The sums of the nodes' counters; `None` without a node.
     pub fn node_stats(&mut self) -> Option<Vec<(String, u64)>> {
         self.with_nodes(Nodes::stats)
     }
 
-    /// What the agent has counted.
+    /// The counters of the agent.
     pub fn agent_stats(&mut self) -> Result<Vec<(String, u64)>> {
         self.with_agent(|agent, _| agent.stats())
     }
 
-    fn get_from_agent(&mut self, wanted: &mut [Wanted<'_>]) -> Result<()> {
-        let answers = self.with_agent(|agent, handle| agent.get(handle, AGENT_PATIENCE, wanted))?;
+    fn get_from_agent(&mut self, reads: &mut [ReadInto<'_>]) -> Result<()> {
+        let answers = self.with_agent(|agent, handle| agent.get(handle, AGENT_TIMEOUT, reads))?;
         if answers.iter().any(|answer| *answer != GetAnswer::Hit) {
             return Err(ClientError::Unexpected);
         }
         Ok(())
     }
 
-    fn with_nodes<T>(&mut self, act: impl FnOnce(&mut Nodes, &Caller<'_>) -> T) -> T {
+    fn with_nodes<T>(&mut self, act: impl FnOnce(&mut Nodes, &RequestContext<'_>) -> T) -> T {
         self.notice_fork();
         let Self { nodes, digest, job, credentials, interrupt, .. } = self;
-        let (subject, began) = (Subject::Dataset(digest), nodes.experience().now());
-        act(nodes, &Caller { subject, job, credentials, interrupt, began })
+        let (subject, began) = (Subject::Dataset(digest), nodes.health().now());
+        act(nodes, &RequestContext { subject, job, credentials, interrupt, began })
     }
 
-    /// The node that manages the dataset is the first in its order that answers.
+    /// Calls `act` with the manager of the dataset: the first node in its order that answers.
     fn with_manager<T>(
         &mut self,
         act: impl FnMut(&mut Client, Handle) -> Result<T>,
     ) -> Result<Option<T>> {
         let key = Key::from(&self.digest.summary().dataset);
-        self.with_nodes(|nodes, caller| nodes.with_first(caller, key, act))
+        self.with_nodes(|nodes, context| nodes.with_first(context, key, act))
     }
 
     fn with_agent<T>(&mut self, act: impl FnOnce(&mut Client, Handle) -> Result<T>) -> Result<T> {
         self.notice_fork();
         if self.agent.is_none() {
-            let waiting =
-                Waiting::for_the_living(&self.interrupt, &self.agent_at, &Credentials::default());
-            self.agent = Some(connect(
-                &Credentials::default(),
-                &self.agent_at,
-                (&self.job, AGENT_PATIENCE),
-                waiting,
-                &self.digest,
-            )?);
+            self.agent = Some(self.connect_to_agent()?);
         }
         let (agent, handle) = self.agent.as_mut().expect("just connected");
         let outcome = act(agent, *handle);
@@ -328,7 +329,16 @@ impl Reader {
         outcome
     }
 
-    /// A child shares its parent's sockets, and must not use them.
+    fn connect_to_agent(&self) -> Result<(Client, Handle)> {
+        let (endpoint, credentials) = (&self.agent_endpoint, Credentials::default());
+        let policy = WaitPolicy::with_pings(&self.interrupt, endpoint, &credentials);
+        let mut client =
+            Client::connect_with(&credentials, endpoint, &self.job, AGENT_TIMEOUT, policy)?;
+        let handle = client.open(&self.digest)?;
+        Ok((client, handle))
+    }
+
+    /// A forked child must not use the sockets of its parent.
     fn notice_fork(&mut self) {
         if self.process != process::id() {
             self.process = process::id();
@@ -336,16 +346,4 @@ impl Reader {
             self.agent = None;
         }
     }
-}
-
-fn connect(
-    credentials: &Credentials,
-    endpoint: &Endpoint,
-    (job, patience): (&str, Duration),
-    waiting: Waiting,
-    digest: &Digest,
-) -> Result<(Client, Handle)> {
-    let mut client = Client::connect_waiting(credentials, endpoint, job, patience, waiting)?;
-    let handle = client.open(digest)?;
-    Ok((client, handle))
 }

@@ -1,4 +1,4 @@
-//! The ways to a node: a Unix socket, TCP on this machine, or TLS. All of them block, slice by slice.
+//! Sockets: Unix, TCP on this machine, or TLS. Reads and writes block for one [`SLICE`] at most.
 
 use std::{
     io::{self, IoSlice, IoSliceMut, Read, Write},
@@ -9,13 +9,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use forebay_core::{Endpoint, endpoint::HostPort};
-use forebay_identity::Credentials;
+use forebay_auth::Credentials;
+use forebay_core::{Endpoint, ids::endpoint::HostPort};
 use rustls::{ClientConnection, StreamOwned, pki_types::ServerName};
 
-use crate::{ClientError, Result, waiting::SLICE};
+use crate::{ClientError, Result, wait::SLICE};
 
-/// A connected socket. A descriptor can be passed over a Unix socket alone.
+/// A connected socket. Only a Unix socket can pass a file descriptor.
 #[derive(Debug)]
 pub(crate) enum Socket {
     Unix(UnixStream),
@@ -24,52 +24,46 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    /// Connects, to a process of one's own or root's (or whom one trusts), or to whom the authority signed for.
-    /// What TLS has to say first is said with the first bytes that are written.
+    /// Connects within `timeout` and checks that the server is trusted: by the owner of the socket,
+    /// or by its certificate. The TLS handshake happens at the first write.
     pub fn connect(
         endpoint: &Endpoint,
         credentials: &Credentials,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Self> {
         let shown = || endpoint.to_string();
+        let untrusted = |cause| ClientError::Untrusted { endpoint: shown(), cause };
         let failed = |cause| ClientError::Connect { endpoint: shown(), cause };
         let socket = match endpoint {
             Endpoint::Unix(path) => {
-                let socket = connect_unix(path, patience).map_err(failed)?;
+                let socket = connect_unix(path, timeout).map_err(failed)?;
                 let owner = rustix::net::sockopt::socket_peercred(&socket);
                 let owner = owner.map_err(io::Error::from)?.uid.as_raw();
-                if !credentials.trusts(owner) {
-                    return Err(ClientError::Stranger { path: shown(), owner });
-                }
+                credentials.check_socket_owner(owner).map_err(untrusted)?;
                 socket.set_read_timeout(Some(SLICE))?;
                 socket.set_write_timeout(Some(SLICE))?;
                 return Ok(Self::Unix(socket));
             }
-            Endpoint::Tcp(place) | Endpoint::Tls(place) => {
-                connect_tcp(place, patience).map_err(failed)?
+            Endpoint::Tcp(host) | Endpoint::Tls(host) => {
+                connect_tcp(host, timeout).map_err(failed)?
             }
         };
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(SLICE))?;
         socket.set_write_timeout(Some(SLICE))?;
-        let Endpoint::Tls(place) = endpoint else {
-            if !socket.peer_addr()?.ip().is_loopback() {
-                return Err(ClientError::InTheClear { endpoint: shown() });
-            }
-            if !credentials.token().is_empty() {
-                return Err(ClientError::TokenInTheClear { endpoint: shown() });
-            }
+        let Endpoint::Tls(host) = endpoint else {
+            credentials.check_cleartext(socket.peer_addr()?.ip()).map_err(untrusted)?;
             return Ok(Self::Tcp(socket));
         };
-        let config = credentials.tls().ok_or(ClientError::NoAuthority)?;
-        let name = ServerName::try_from(place.host().to_owned()).map_err(io::Error::other)?;
+        let config = credentials.check_tls().map_err(untrusted)?;
+        let name = ServerName::try_from(host.host().to_owned()).map_err(io::Error::other)?;
         let tls = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
         Ok(Self::Tls(Box::new(StreamOwned::new(tls, socket))))
     }
 
-    /// Why the other side broke off, if it said so. A node that refuses a certificate may be gone before all has
-    /// been written.
-    pub fn last_words(&mut self) -> Option<io::Error> {
+    /// The TLS alert that the server sent before it closed the connection, if any. A node that
+    /// rejects a certificate may close before the client has written everything.
+    pub fn tls_alert(&mut self) -> Option<io::Error> {
         let Self::Tls(tls) = self else { return None };
         let StreamOwned { conn, sock } = &mut **tls;
         while conn.read_tls(sock).ok()? > 0 {
@@ -112,7 +106,7 @@ impl Write for Socket {
         }
     }
 
-    /// Only TLS holds anything back.
+    /// Only TLS buffers.
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Self::Unix(_) | Self::Tcp(_) => Ok(()),
@@ -121,24 +115,24 @@ impl Write for Socket {
     }
 }
 
-/// Connects. A process that was stopped accepts nobody, and once enough have queued up, the next would
-/// wait for ever.
-fn connect_unix(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+/// Connects. The timeout matters: a stopped process accepts no connection, and once its queue is
+/// full, `connect` would block for ever.
+fn connect_unix(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     use rustix::net::{
         AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt,
     };
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(patience))?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(timeout))?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket.into())
 }
 
-/// Tries the addresses of a name one after the other, all within the patience.
-fn connect_tcp(place: &HostPort, patience: Duration) -> io::Result<TcpStream> {
+/// Tries the addresses of a host one after the other, all within `timeout`.
+fn connect_tcp(host: &HostPort, timeout: Duration) -> io::Result<TcpStream> {
     let began = Instant::now();
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
-    for address in (place.host(), place.port()).to_socket_addrs()? {
-        let left = patience.saturating_sub(began.elapsed()).max(Duration::from_millis(1));
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
+    for address in (host.host(), host.port()).to_socket_addrs()? {
+        let left = timeout.saturating_sub(began.elapsed()).max(Duration::from_millis(1));
         match TcpStream::connect_timeout(&address, left) {
             Ok(socket) => return Ok(socket),
             Err(error) => last = error,

@@ -1,15 +1,15 @@
-//! Bytes of a blob where they lie: in the segment that the node shares with this process, or in memory of
-//! one's own.
+//! Views: bytes of a blob in the shm region that the node shares with this process, or in memory of
+//! the process.
 
 use std::{fmt, ops::Deref};
 
-use forebay_segment::SlotView;
+use forebay_shm::SlotView;
 
-/// Some bytes of a blob. In a segment they keep their place until this is dropped, whatever becomes of the
-/// connection that they came over.
+/// A range of a blob. In a shm region it occupies its slot until it is dropped, even if the
+/// connection ends before.
 ///
-/// A view belongs to the process that read it: a child of that process has to be given a copy, and reading
-/// its parent's view there is a panic.
+/// A view belongs to the process that read it. A forked child must be given a copy; reading its
+/// parent's view panics.
 pub struct View(Bytes);
 
 enum Bytes {
@@ -26,7 +26,7 @@ impl View {
         Self(Bytes::Own(bytes))
     }
 
-    /// Whether the bytes lie in a segment, so that nothing was copied on their way here.
+    /// Whether the bytes are in a shm region, so that they were not copied.
     pub fn is_shared(&self) -> bool {
         matches!(self.0, Bytes::Shared(_))
     }
@@ -57,7 +57,7 @@ impl AsRef<[u8]> for View {
 
 impl fmt::Debug for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = if self.is_shared() { "a segment" } else { "memory" };
+        let place = if self.is_shared() { "shared memory" } else { "memory" };
         write!(f, "View of {} bytes in {place}", self.len())
     }
 }

@@ -1,27 +1,25 @@
-//! What is done while an answer is awaited.
-//!
-//! Waiting goes in short slices. Between them it is looked whether the user has interrupted the job, and
-//! whether one who has been silent for long still lives.
+//! Waiting for replies in short slices, with a check for interrupts and for hung peers between
+//! them.
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use forebay_auth::Credentials;
 use forebay_core::{
     Endpoint,
-    doubt::{Doubt, greeting_after},
+    cluster::liveness::{PingSchedule, ping_timeout},
 };
-use forebay_identity::Credentials;
 
 use crate::{Client, ClientError, Result};
 
-/// How long one slice is.
+/// The length of one slice.
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
-/// Says whether the user has interrupted the job; asked while something is awaited.
+/// A check whether the user has interrupted the job. It runs while a reply is awaited.
 #[derive(Clone, Default)]
 pub struct Interrupt(Option<Arc<dyn Fn() -> bool + Send + Sync>>);
 
 impl Interrupt {
-    /// It is asked after each slice, so it should be quick.
+    /// `has_happened` is called after each slice of 100 ms, so it should be quick.
     pub fn new(has_happened: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(has_happened)))
     }
@@ -33,43 +31,53 @@ impl fmt::Debug for Interrupt {
     }
 }
 
-/// How one connection waits.
+/// What a connection checks between slices.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitPolicy {
     interrupt: Interrupt,
-    /// Whom to greet, and as whom.
-    doubted: Option<(Endpoint, Credentials, Doubt)>,
-    /// How long others were waited for since the other side was asked.
-    pub others: Duration,
+    ping: Option<Ping>,
+    /// Time spent on other nodes since this one was asked.
+    pub waited_for_others: Duration,
 }
 
-impl Waiting {
-    /// Until the answer is there, the patience ends or the user interrupts.
-    pub fn patiently(interrupt: &Interrupt) -> Self {
+/// Pings of a silent peer.
+#[derive(Debug)]
+struct Ping {
+    endpoint: Endpoint,
+    credentials: Credentials,
+    schedule: PingSchedule,
+}
+
+impl WaitPolicy {
+    /// Waits until the reply, the timeout or an interrupt.
+    pub fn new(interrupt: &Interrupt) -> Self {
         Self { interrupt: interrupt.clone(), ..Self::default() }
     }
 
-    /// Likewise, but only for one who lives: somebody at this socket answers greetings.
-    pub fn for_the_living(
+    /// The same, but a silent peer is pinged over a second connection. The wait ends when it does
+    /// not answer: it is hung.
+    pub fn with_pings(
         interrupt: &Interrupt,
-        whom: &Endpoint,
+        endpoint: &Endpoint,
         credentials: &Credentials,
     ) -> Self {
-        let doubted = Some((whom.clone(), credentials.clone(), Doubt::default()));
-        Self { interrupt: interrupt.clone(), doubted, ..Self::default() }
+        let (endpoint, credentials) = (endpoint.clone(), credentials.clone());
+        let ping = Some(Ping { endpoint, credentials, schedule: PingSchedule::default() });
+        Self { interrupt: interrupt.clone(), ping, ..Self::default() }
     }
 
-    /// A slice has passed; nothing has arrived for so long.
-    pub fn go_on(&mut self, silent: Duration) -> Result<()> {
+    /// A slice has passed, and nothing has arrived for `silence`.
+    pub fn on_slice(&mut self, silence: Duration) -> Result<()> {
         if self.interrupt.0.as_ref().is_some_and(|has_happened| has_happened()) {
             return Err(ClientError::Interrupted);
         }
-        if let Some((whom, credentials, doubt)) = &mut self.doubted
-            && doubt.arises(silent + self.others)
+        if let Some(Ping { endpoint, credentials, schedule }) = &mut self.ping
+            && schedule.take_due(silence + self.waited_for_others)
         {
-            let (waiting, within) = (Self::patiently(&self.interrupt), greeting_after(self.others));
-            match Client::connect_waiting(credentials, whom, "", within, waiting) {
-                // Whoever refuses lives.
+            let timeout = ping_timeout(self.waited_for_others);
+            let policy = Self::new(&self.interrupt);
+            match Client::connect_with(credentials, endpoint, "", timeout, policy) {
+                // A refusal is an answer.
                 Err(error) if !error.is_refusal() => return Err(error),
                 _ => {}
             }

@@ -1,17 +1,17 @@
-//! Units that cannot be confused: a length is not a count, and "15GB" is not 15 GiB.
+//! Sizes, rates and durations, as types and as text.
 //!
-//! People write sizes in configuration files and on command lines, so parsing accepts what they are
-//! used to ("15GB", "256 KiB", "64k" is refused as ambiguous) and says what it would have accepted.
+//! Configuration files and command lines write sizes with a decimal or a binary unit: "15GB" is not
+//! 15 GiB. "64k" is refused as ambiguous. Each error shows what would be accepted.
 
 use std::{fmt, iter::Sum, ops::Add, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A length in bytes. Not `Bytes`: that already names a buffer.
+/// A number of bytes. Not called `Bytes`, which already names a buffer.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ByteSize(pub u64);
 
-/// Decimal and binary units, each with its factor; the order is the one in which printing tries them.
+/// Decimal and binary units, each with its factor, in the order in which `Display` tries them.
 const DECIMAL: [(&str, u64); 5] = [
     ("PB", 1_000_000_000_000_000),
     ("TB", 1_000_000_000_000),
@@ -23,26 +23,26 @@ const BINARY: [(&str, u64); 5] =
     [("PiB", 1 << 50), ("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
 
 impl ByteSize {
-    /// Nothing at all.
+    /// Zero bytes.
     pub const ZERO: ByteSize = ByteSize(0);
 
-    /// So many KiB (1024 bytes).
+    /// `count` KiB (1024 bytes).
     pub const fn kib(count: u64) -> Self {
         Self(count << 10)
     }
 
-    /// So many MiB (1024 KiB).
+    /// `count` MiB (1024 KiB).
     pub const fn mib(count: u64) -> Self {
         Self(count << 20)
     }
 
-    /// So many GB (10^9 bytes).
+    /// `count` GB (10^9 bytes).
     pub const fn gb(count: u64) -> Self {
         Self(count * 1_000_000_000)
     }
 }
 
-/// Why a text is not a size or a rate.
+/// A text that is not a size or a rate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a {what}: {problem}; write a number and a unit, such as {example}")]
 pub struct ByteSizeError {
@@ -105,14 +105,16 @@ impl FromStr for ByteSize {
     }
 }
 
-/// For people: three significant figures, binary units where the value is a round binary number.
+/// Three significant figures; binary units where the value is a round binary number.
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = self.0;
-        // A few of a binary unit were meant as such; 19,531,250 KiB were meant as 20 GB.
-        let is_few =
+        // A small multiple of a binary unit was written as one; 19,531,250 KiB was written as 20
+        // GB.
+        let is_round =
             |factor: u64| bytes.is_multiple_of(factor) && (1..10_000).contains(&(bytes / factor));
-        let text = if let Some((name, factor)) = BINARY.iter().find(|(_, factor)| is_few(*factor)) {
+        let text = if let Some((name, factor)) = BINARY.iter().find(|(_, factor)| is_round(*factor))
+        {
             format!("{} {name}", bytes / factor)
         } else {
             self.rounded()
@@ -122,7 +124,7 @@ impl fmt::Display for ByteSize {
 }
 
 impl ByteSize {
-    /// In decimal units, so that figures of one column can be compared.
+    /// The size in decimal units, so that the figures of a column can be compared.
     pub fn rounded(self) -> String {
         let bytes = self.0;
         let Some((name, factor)) = DECIMAL.iter().find(|(_, factor)| bytes >= *factor) else {
@@ -154,14 +156,14 @@ impl Sum for ByteSize {
     }
 }
 
-/// Scripts get plain numbers of bytes.
+/// A plain number of bytes.
 impl Serialize for ByteSize {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_u64(self.0)
     }
 }
 
-/// Files may say "15GB" or a plain number of bytes.
+/// Text such as "15GB", or a plain number of bytes.
 impl<'de> Deserialize<'de> for ByteSize {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Visitor;
@@ -202,7 +204,7 @@ impl FromStr for ByteRate {
         let size = text.trim().strip_suffix("/s").ok_or_else(|| error("it does not end in /s"))?;
         let size = size.parse::<ByteSize>().map_err(|size| error(size.problem))?;
         if size == ByteSize::ZERO {
-            return Err(error("a rate of nothing would never finish"));
+            return Err(error("the rate is zero"));
         }
         Ok(ByteRate(size))
     }
@@ -214,7 +216,7 @@ impl fmt::Display for ByteRate {
     }
 }
 
-/// "20ms", "1.5s", "2min".
+/// Parses a duration such as "20ms", "1.5s" or "2min".
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let error = || format!("`{text}` is not a time; write a number and ms, s or min, such as 20ms");
     let unit_at = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(error)?;
@@ -253,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_size_is_named_with_a_remedy() {
+    fn malformed_sizes_are_quoted_with_a_remedy() {
         for text in ["", "GB", "15", "15 apples", "1.2.3MB", "-1MB", "99999999PB", "1e9B", "."] {
             let error = text.parse::<ByteSize>().expect_err(text).to_string();
             assert!(
@@ -267,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn printing_is_short_and_round_numbers_stay_round() {
+    fn sizes_print_short_and_round_numbers_stay_round() {
         for (bytes, text) in [
             (0, "0 B"),
             (999, "999 B"),
@@ -285,7 +287,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_parses_back_within_its_rounding(bytes in 0_u64..1 << 60) {
+        fn printed_sizes_parse_back_within_rounding(bytes in 0_u64..1 << 60) {
             let parsed: ByteSize = ByteSize(bytes).to_string().parse().unwrap();
             let error = parsed.0.abs_diff(bytes) as f64;
             prop_assert!(error <= bytes as f64 * 0.006, "{bytes} became {parsed:?}");
@@ -298,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn times_need_a_unit() {
+    fn durations_need_a_unit() {
         assert_eq!(parse_duration("20ms"), Ok(Duration::from_millis(20)));
         assert_eq!(parse_duration("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(parse_duration("2 min"), Ok(Duration::from_mins(2)));

@@ -1,7 +1,7 @@
-//! Who may come in, and who is turned away on purpose.
+//! Authentication, and injected failures.
 //!
-//! Failures are injected here, once a signature was found good and the operation is known, so that a
-//! failing request is classified exactly like one that succeeds.
+//! Failures are injected after the signature is verified and the operation is known, so that a
+//! failing request is counted exactly like one that succeeds.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,43 +13,43 @@ use s3s::{
     s3_error,
 };
 
-/// Knows one pair of keys. Unlike `SimpleAuth` it names a wrong one as S3 does.
-pub struct OneKey {
+/// Authentication with one pair of keys. Unlike `SimpleAuth`, its error for a wrong key is S3's.
+pub struct SingleKeyAuth {
     pub access_key: String,
     pub secret_key: SecretKey,
 }
 
 #[async_trait::async_trait]
-impl S3Auth for OneKey {
+impl S3Auth for SingleKeyAuth {
     async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
         if access_key == self.access_key {
             Ok(self.secret_key.clone())
         } else {
             Err(s3_error!(
                 InvalidAccessKeyId,
-                "This origin does not know the access key; unless it was told otherwise, it is `{}`",
+                "The access key is unknown to this origin; the default is `{}`",
                 crate::ACCESS_KEY
             ))
         }
     }
 }
 
-/// What became known about one request on its way; travels with it as an extension.
+/// State of one request, attached to it as an extension.
 #[derive(Debug, Default)]
-pub struct Ticket {
+pub struct RequestContext {
     pub operation: OnceLock<String>,
     pub fault: OnceLock<Fault>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Answered `503 SlowDown` instead.
+    /// Answered with `503 SlowDown`.
     SlowDown,
-    /// The body ends half-way, and the connection with it.
+    /// The connection closes after half of the body.
     CutBody,
 }
 
-/// Decides request by request, from a seed, which of them fail and how.
+/// Chooses from a seed which requests fail, and how.
 #[derive(Debug)]
 pub struct Faults {
     rate: f64,
@@ -68,7 +68,7 @@ impl Faults {
         Self { rate, state: Mutex::new(state) }
     }
 
-    /// Failing GETs alternate between the two kinds; only they have a body worth cutting.
+    /// Failing GETs alternate between the two faults. Other operations have no body to cut.
     fn draw(&self, operation: &str) -> Option<Fault> {
         if self.rate == 0.0 {
             return None;
@@ -83,21 +83,21 @@ impl Faults {
     }
 }
 
-/// Lets signed requests in, except for those whose turn it is to fail.
-pub struct Gate(pub Faults);
+/// Admits signed requests, except for those that are chosen to fail.
+pub struct AccessCheck(pub Faults);
 
 #[async_trait::async_trait]
-impl S3Access for Gate {
+impl S3Access for AccessCheck {
     async fn check(&self, context: &mut S3AccessContext<'_>) -> S3Result<()> {
         if context.credentials().is_none() {
             return Err(s3_error!(AccessDenied, "Requests to this origin must be signed"));
         }
         let operation = context.s3_op().name().to_owned();
         let fault = self.0.draw(&operation);
-        if let Some(ticket) = context.extensions_mut().get::<Arc<Ticket>>() {
-            ticket.operation.get_or_init(|| operation);
+        if let Some(request_context) = context.extensions_mut().get::<Arc<RequestContext>>() {
+            request_context.operation.get_or_init(|| operation);
             if let Some(fault) = fault {
-                ticket.fault.get_or_init(|| fault);
+                request_context.fault.get_or_init(|| fault);
             }
         }
         match fault {
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_seed_decides_and_failing_gets_alternate() {
+    fn faults_follow_the_seed_and_failing_gets_alternate() {
         let draw = |seed| {
             let faults = Faults::new(0.3, seed);
             (0..200).map(|_| faults.draw("GetObject")).collect::<Vec<_>>()

@@ -1,11 +1,11 @@
 //! A file as the body of a response.
 //!
-//! The file was opened once and is read through that descriptor, so replacing it (a rename) does not
-//! disturb a response under way. Writing into it does: after each piece the file is compared with
-//! the version that was promised, and if it differs the response ends there. Bytes of two versions
-//! are never mixed under one `ETag`, and what is missing is never made up.
+//! The file is opened once and read through that descriptor, so replacing it (a rename) does not
+//! affect a response in progress. Writing into it does: after each read the file is compared with
+//! the version in the response's head, and if it differs the response ends there. Bytes of two
+//! versions are never mixed under one `ETag`, and missing bytes are never padded.
 //!
-//! While one piece is being sent the next is read, which is what keeps a single stream fast.
+//! While one buffer is sent the next is read, which keeps a single stream fast.
 
 use std::{
     fs::File,
@@ -25,60 +25,60 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::tree::Version;
 
-/// A stretch of a file, positioned at its next byte.
+/// A range of a file, positioned at its next byte.
 #[derive(Debug)]
-pub struct Stretch {
+pub struct FileRange {
     pub file: File,
     pub version: Version,
     pub left: u64,
-    pub piece_size: ByteSize,
+    pub buffer_size: ByteSize,
 }
 
-impl Stretch {
-    /// Reads the next piece; blocks.
+impl FileRange {
+    /// Reads the next buffer. Blocks.
     fn read(&mut self) -> io::Result<Bytes> {
-        let size = self.left.min(self.piece_size.0);
-        let mut piece = Vec::with_capacity(usize::try_from(size).expect("pieces are small"));
-        (&self.file).take(size).read_to_end(&mut piece)?;
-        if piece.len() as u64 != size || Version::of(&self.file.metadata()?) != self.version {
+        let size = self.left.min(self.buffer_size.0);
+        let mut bytes = Vec::with_capacity(usize::try_from(size).expect("buffers are small"));
+        (&self.file).take(size).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 != size || Version::of(&self.file.metadata()?) != self.version {
             return Err(io::Error::other("the file changed while it was being sent"));
         }
         self.left -= size;
-        Ok(piece.into())
+        Ok(bytes.into())
     }
 }
 
-/// Streams a [`Stretch`].
+/// Streams a [`FileRange`].
 pub struct FileBody {
-    /// Not yet yielded, including what is being read.
+    /// Bytes that were not yielded yet, including the buffer that is being read.
     left: u64,
     next: Next,
 }
 
 enum Next {
-    Ready(Bytes, Option<Stretch>),
-    Reading(JoinHandle<io::Result<(Bytes, Option<Stretch>)>>),
+    Ready(Bytes, Option<FileRange>),
+    Reading(JoinHandle<io::Result<(Bytes, Option<FileRange>)>>),
     End,
 }
 
 impl FileBody {
-    /// Reads the first piece at once, in the same trip through the blocking pool that opened the
-    /// file; small objects need no second one. Blocks.
-    pub fn begin(mut stretch: Stretch) -> io::Result<Self> {
-        let left = stretch.left;
+    /// Reads the first buffer on the blocking thread that opened the file, so that small objects
+    /// need no second trip through the blocking pool. Blocks.
+    pub fn begin(mut range: FileRange) -> io::Result<Self> {
+        let left = range.left;
         if left == 0 {
             return Ok(Self { left, next: Next::End });
         }
-        let piece = stretch.read()?;
-        Ok(Self { left, next: Next::Ready(piece, (stretch.left > 0).then_some(stretch)) })
+        let bytes = range.read()?;
+        Ok(Self { left, next: Next::Ready(bytes, (range.left > 0).then_some(range)) })
     }
 }
 
-fn read_ahead(stretch: Option<Stretch>) -> Next {
-    let Some(mut stretch) = stretch else { return Next::End };
+fn read_ahead(range: Option<FileRange>) -> Next {
+    let Some(mut range) = range else { return Next::End };
     Next::Reading(spawn_blocking(move || {
-        let piece = stretch.read()?;
-        Ok((piece, (stretch.left > 0).then_some(stretch)))
+        let bytes = range.read()?;
+        Ok((bytes, (range.left > 0).then_some(range)))
     }))
 }
 
@@ -86,7 +86,7 @@ impl Stream for FileBody {
     type Item = Result<Bytes, StdError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let (piece, rest) = match &mut self.next {
+        let (bytes, rest) = match &mut self.next {
             Next::Reading(read) => match ready!(Pin::new(read).poll(context)) {
                 Ok(Ok(read)) => read,
                 Ok(Err(error)) => {
@@ -99,13 +99,13 @@ impl Stream for FileBody {
                 }
             },
             next => match std::mem::replace(next, Next::End) {
-                Next::Ready(piece, rest) => (piece, rest),
+                Next::Ready(bytes, rest) => (bytes, rest),
                 _ => return Poll::Ready(None),
             },
         };
         self.next = read_ahead(rest);
-        self.left -= piece.len() as u64;
-        Poll::Ready(Some(Ok(piece)))
+        self.left -= bytes.len() as u64;
+        Poll::Ready(Some(Ok(bytes)))
     }
 }
 

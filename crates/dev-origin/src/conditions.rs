@@ -9,7 +9,7 @@ use s3s::{
 
 use crate::tree::Version;
 
-/// What a reader asks of the version it would be given.
+/// Conditions of a read on the current version.
 #[derive(Debug, Default)]
 #[expect(clippy::struct_field_names, reason = "these are the headers' names")]
 pub struct ReadConditions {
@@ -41,7 +41,7 @@ impl ReadConditions {
     }
 }
 
-/// What a writer asks of the version it would replace.
+/// Conditions of a write on the version that it replaces.
 #[derive(Debug, Default)]
 pub struct WriteConditions {
     pub if_match: Option<ETagCondition>,

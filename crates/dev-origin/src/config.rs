@@ -1,38 +1,38 @@
-//! What a dev origin is told before it starts.
+//! Configuration of a dev origin.
 
 use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use forebay_core::units::ByteRate;
 
-/// The access key unless another is chosen. Public knowledge, like the secret.
+/// Default access key. It is published, like the secret.
 pub const ACCESS_KEY: &str = "forebay";
-/// The secret key unless another is chosen.
+/// Default secret key.
 pub const SECRET_KEY: &str = "forebay-dev";
-/// The region that clients should sign for; any other is accepted, too.
+/// The region that clients should sign for. Any other is accepted, too.
 pub const REGION: &str = "us-east-1";
 
-/// What to serve, and how badly.
+/// Configuration of a dev origin.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// The directory whose subdirectories are the buckets.
     pub root: PathBuf,
-    /// What all request and response bodies together may move; `None` is as fast as possible.
+    /// Limit on the bytes per second of all request and response bodies; `None` for no limit.
     pub bandwidth: Option<ByteRate>,
-    /// How long every S3 request waits before it is looked at.
+    /// Delay before every S3 request is handled.
     pub latency: Duration,
-    /// The share of correctly signed S3 requests that fail on purpose, from 0 to 1.
+    /// Fraction of correctly signed S3 requests that fail on purpose, from 0 to 1.
     pub fail_rate: f64,
-    /// Decides which requests fail; the same seed and order of requests fail alike.
+    /// Seed of the injected failures. The same seed and order of requests give the same failures.
     pub seed: u64,
-    /// The only access key that is known.
+    /// The only valid access key.
     pub access_key: String,
     /// Its secret.
     pub secret_key: String,
 }
 
 impl Config {
-    /// An unshaped, reliable origin over `root`, with the public credentials.
+    /// An origin over `root` without limits or failures, with the default keys.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self {
             root: root.into(),
@@ -48,13 +48,14 @@ impl Config {
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         ensure!(
             (0.0..=1.0).contains(&self.fail_rate),
-            "the fail rate is {}, but a share lies between 0 and 1",
+            "the fail rate is {}; use a fraction between 0 and 1",
             self.fail_rate
         );
+        let root = self.root.display();
         let metadata = std::fs::metadata(&self.root).with_context(|| {
-            format!("cannot serve {}: make it, or name another with --root", self.root.display())
+            format!("cannot serve `{root}`; create it, or choose another with --root")
         })?;
-        ensure!(metadata.is_dir(), "{} is not a directory", self.root.display());
+        ensure!(metadata.is_dir(), "`{root}` is not a directory; choose one with --root");
         Ok(())
     }
 }

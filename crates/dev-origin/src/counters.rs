@@ -1,32 +1,32 @@
-//! What this origin did: the numbers that tests and benchmarks call "origin requests" and "origin
-//! bytes".
+//! Counters of requests and bytes: the "origin requests" and "origin bytes" of tests and
+//! benchmarks.
 //!
-//! One lock guards them all, so that a snapshot is consistent and a reset loses nothing; it is taken
-//! once per request and once per piece of a body, which no profile has ever noticed.
+//! One lock guards all of them, so that a snapshot is consistent and a reset loses nothing. It is
+//! taken once per request and once per buffer of a body, which does not show up in profiles.
 
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-/// Everything counted since the start or the last reset.
+/// All counters since the start or the last reset.
 ///
 /// Requests to `/-/…` are never counted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CounterSnapshot {
-    /// S3 requests by kind, including those that failed, on purpose or not.
+    /// S3 requests by kind, including failed ones.
     pub requests: RequestCounts,
-    /// Requests made to fail by the fail rate: answered `503 SlowDown`, or with a body cut short.
+    /// Injected failures: answered `503 SlowDown`, or with a truncated body.
     pub failures_injected: u64,
     /// Responses with a status of 400 or above that were not injected.
     pub errors: u64,
-    /// Bytes of object bodies handed to connections. When a client goes away in mid-body, this may
-    /// exceed what it has seen by the socket's buffer and one piece (at most 256 KiB).
+    /// Bytes of object bodies written to connections. If a client disconnects during a body, this
+    /// may exceed what it received by the socket's buffer and one buffer (at most 256 KiB).
     pub bytes_sent: u64,
-    /// Bytes of objects and parts received for storing, without the framing of chunked uploads,
-    /// whether or not they were accepted in the end.
+    /// Bytes of uploaded objects and parts, accepted or not, without the framing of chunked
+    /// uploads.
     pub bytes_received: u64,
-    /// By `bucket/key`, for objects that were read since the last reset and not deleted since.
+    /// By `bucket/key`, for objects that were read and not deleted since the last reset.
     pub objects: BTreeMap<String, ObjectCounts>,
 }
 
@@ -43,23 +43,22 @@ pub struct RequestCounts {
     pub put: u64,
     /// `DeleteObject` and `DeleteObjects`.
     pub delete: u64,
-    /// All others, and requests refused before their operation was known: malformed or wrongly
-    /// signed.
+    /// All others, and requests that were malformed or wrongly signed.
     pub other: u64,
 }
 
-/// What one object has cost.
+/// Counters of one object.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectCounts {
-    /// `GetObject` requests answered with a body (200 or 206), even if it was then cut short.
+    /// `GetObject` requests answered with a body (200 or 206), complete or not.
     pub gets: u64,
-    /// As [`CounterSnapshot::bytes_sent`], for this object. Bodies still under way at a reset count
-    /// in the total only.
+    /// As [`CounterSnapshot::bytes_sent`], for this object. Bodies in progress at a reset count in
+    /// the total only.
     pub bytes_sent: u64,
 }
 
 impl CounterSnapshot {
-    /// All S3 requests, of whatever kind.
+    /// All S3 requests.
     pub fn requests_total(&self) -> u64 {
         let RequestCounts { get, head, list, put, delete, other } = self.requests;
         get + head + list + put + delete + other
@@ -78,7 +77,7 @@ impl Counters {
         *self.0.lock() = CounterSnapshot::default();
     }
 
-    /// Counts a request by its operation's name, or as "other" if it never came to have one.
+    /// Counts a request by its operation, or as "other" if it has none.
     pub fn request(&self, operation: Option<&str>) {
         let requests = &mut self.0.lock().requests;
         *match operation {

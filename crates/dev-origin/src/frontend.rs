@@ -1,7 +1,7 @@
-//! The front door: everything between a connection and the S3 operations.
+//! HTTP frontend: everything between a connection and the S3 operations.
 //!
-//! Here requests are delayed and counted, bodies are paced, counted and, when it was so decided, cut.
-//! `/-/…`, which no bucket can be called, answers to the operator: unsigned, unshaped, uncounted.
+//! It delays and counts requests, and limits, counts and (for injected failures) truncates bodies.
+//! `/-/…`, which no bucket can be called, is for the operator: unsigned, not limited, not counted.
 
 use std::{
     io,
@@ -18,26 +18,26 @@ use s3s::{HttpError, StdError, service::S3Service};
 use tokio::time::{Sleep, sleep};
 
 use crate::{
-    access::{Fault, Ticket},
+    access::{Fault, RequestContext},
     counters::Counters,
-    shape::{Paced, Shaper},
+    shaper::{Paced, Shaper},
 };
 
-/// Long enough for what was already handed over to leave before the connection is torn down.
+/// Time for bytes in the socket's buffer to leave before a truncated connection closes.
 const CUT_PAUSE: Duration = Duration::from_millis(20);
 
-pub struct Front {
+pub struct Frontend {
     pub s3: S3Service,
     pub counters: Arc<Counters>,
     pub shaper: Arc<Shaper>,
     pub latency: Duration,
 }
 
-/// The object behind a response's body, as `bucket/key`; travels as an extension of the response.
+/// The object of a response's body, as `bucket/key`, attached to the response as an extension.
 #[derive(Debug, Clone)]
-pub struct BodyOf(pub Arc<str>);
+pub struct BodyObject(pub Arc<str>);
 
-impl Front {
+impl Frontend {
     pub async fn handle(
         &self,
         request: Request<Incoming>,
@@ -49,22 +49,22 @@ impl Front {
         if !self.latency.is_zero() {
             sleep(self.latency).await;
         }
-        let ticket = Arc::new(Ticket::default());
+        let request_context = Arc::new(RequestContext::default());
         let mut request =
             request.map(|body| s3s::Body::http_body(Paced::new(body, Arc::clone(&self.shaper))));
-        request.extensions_mut().insert(Arc::clone(&ticket));
+        request.extensions_mut().insert(Arc::clone(&request_context));
 
         let response = self.s3.call(request).await;
 
-        self.counters.request(ticket.operation.get().map(String::as_str));
+        self.counters.request(request_context.operation.get().map(String::as_str));
         let (mut head, body) = response?.into_parts();
-        // s3s answers 200 to a HEAD of a range, whatever the operation says.
+        // s3s answers 200 to a HEAD with a range.
         if head.status == StatusCode::OK && head.headers.contains_key(header::CONTENT_RANGE) {
             head.status = StatusCode::PARTIAL_CONTENT;
         }
-        let object = head.extensions.remove::<BodyOf>().map(|BodyOf(name)| name);
+        let object = head.extensions.remove::<BodyObject>().map(|BodyObject(name)| name);
         let mut cut = None;
-        match ticket.fault.get() {
+        match request_context.fault.get() {
             Some(Fault::SlowDown) => self.counters.failure_injected(),
             Some(Fault::CutBody) if object.is_some() => {
                 self.counters.failure_injected();
@@ -97,7 +97,7 @@ impl Front {
             }
             _ => {
                 let hint = "GET /-/health, GET /-/counters, POST /-/counters/reset";
-                (StatusCode::NOT_FOUND, format!(r#"{{"error": "unknown; there is {hint}"}}"#))
+                (StatusCode::NOT_FOUND, format!(r#"{{"error": "unknown; use {hint}"}}"#))
             }
         };
         let unshaped = Arc::new(Shaper::new(None));
@@ -110,7 +110,7 @@ impl Front {
     }
 }
 
-/// A response's body on its last step to the connection.
+/// The body of a response: limited, counted and possibly truncated.
 pub struct ResponseBody {
     inner: Paced<s3s::Body>,
     object: Option<(Arc<str>, Arc<Counters>)>,
@@ -126,7 +126,7 @@ impl Cut {
     fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<StdError> {
         let pause = self.pause.get_or_insert_with(|| Box::pin(sleep(CUT_PAUSE)));
         ready!(pause.as_mut().poll(context));
-        Poll::Ready(io::Error::other("the body was cut on purpose").into())
+        Poll::Ready(io::Error::other("the body was truncated on purpose").into())
     }
 }
 

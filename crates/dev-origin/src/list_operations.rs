@@ -1,4 +1,4 @@
-//! S3's two listing operations, which differ in little but the names of things.
+//! S3's two listing operations, which differ mostly in field names.
 
 use s3s::{
     S3Result,
@@ -10,14 +10,14 @@ use s3s::{
 };
 
 use crate::{
-    list::{self, Item, Query},
+    list_page::{self, Item, Query},
     tree::{Tree, io_error},
 };
 
-/// As in S3.
+/// Most keys of a page, as in S3.
 const MAX_KEYS: i32 = 1000;
 
-/// Blocks.
+/// `ListObjectsV2`. Blocks.
 pub fn version_2(tree: &Tree, input: ListObjectsV2Input) -> S3Result<ListObjectsV2Output> {
     let encoding = Encoding { url: input.encoding_type.is_some() };
     let after = match &input.continuation_token {
@@ -25,7 +25,8 @@ pub fn version_2(tree: &Tree, input: ListObjectsV2Input) -> S3Result<ListObjects
         None => input.start_after.clone().unwrap_or_default(),
     };
     let (prefix, delimiter) = (input.prefix.as_deref(), input.delimiter.as_deref());
-    let listed = list(tree, &input.bucket, (prefix, delimiter), &after, input.max_keys, encoding)?;
+    let query = Request { prefix, delimiter, after: &after, max_keys: input.max_keys };
+    let listed = list(tree, &input.bucket, query, encoding)?;
     let count = listed.objects.len() + listed.prefixes.len();
     Ok(ListObjectsV2Output {
         name: Some(input.bucket),
@@ -44,12 +45,13 @@ pub fn version_2(tree: &Tree, input: ListObjectsV2Input) -> S3Result<ListObjects
     })
 }
 
-/// Blocks.
+/// `ListObjects`. Blocks.
 pub fn version_1(tree: &Tree, input: ListObjectsInput) -> S3Result<ListObjectsOutput> {
     let encoding = Encoding { url: input.encoding_type.is_some() };
     let after = input.marker.clone().unwrap_or_default();
     let (prefix, delimiter) = (input.prefix.as_deref(), input.delimiter.as_deref());
-    let listed = list(tree, &input.bucket, (prefix, delimiter), &after, input.max_keys, encoding)?;
+    let query = Request { prefix, delimiter, after: &after, max_keys: input.max_keys };
+    let listed = list(tree, &input.bucket, query, encoding)?;
     Ok(ListObjectsOutput {
         name: Some(input.bucket),
         prefix: Some(encoding.encode(input.prefix.unwrap_or_default())),
@@ -65,6 +67,15 @@ pub fn version_1(tree: &Tree, input: ListObjectsInput) -> S3Result<ListObjectsOu
     })
 }
 
+/// The parameters that both operations share.
+#[derive(Clone, Copy)]
+struct Request<'a> {
+    prefix: Option<&'a str>,
+    delimiter: Option<&'a str>,
+    after: &'a str,
+    max_keys: Option<i32>,
+}
+
 struct Listed {
     max_keys: i32,
     next: Option<String>,
@@ -72,22 +83,15 @@ struct Listed {
     prefixes: Vec<CommonPrefix>,
 }
 
-fn list(
-    tree: &Tree,
-    bucket: &str,
-    (prefix, delimiter): (Option<&str>, Option<&str>),
-    after: &str,
-    max_keys: Option<i32>,
-    encoding: Encoding,
-) -> S3Result<Listed> {
-    let max_keys = max_keys.unwrap_or(MAX_KEYS).clamp(0, MAX_KEYS);
+fn list(tree: &Tree, bucket: &str, request: Request<'_>, encoding: Encoding) -> S3Result<Listed> {
+    let max_keys = request.max_keys.unwrap_or(MAX_KEYS).clamp(0, MAX_KEYS);
     let query = Query {
-        prefix: prefix.unwrap_or_default(),
-        delimiter: delimiter.unwrap_or_default(),
-        after,
+        prefix: request.prefix.unwrap_or_default(),
+        delimiter: request.delimiter.unwrap_or_default(),
+        after: request.after,
         max_keys: usize::try_from(max_keys).expect("clamped"),
     };
-    let page = list::page(&tree.bucket(bucket)?, query).map_err(io_error)?;
+    let page = list_page::page(&tree.bucket(bucket)?, query).map_err(io_error)?;
     let next = page.items.last().filter(|_| page.truncated).map(|item| item.name().to_owned());
     let mut listed = Listed { max_keys, next, objects: Vec::new(), prefixes: Vec::new() };
     for item in page.items {
@@ -108,7 +112,7 @@ fn list(
     Ok(listed)
 }
 
-/// Percent-encoding, if asked for: it lets keys pass that XML cannot carry.
+/// Percent-encoding on request, for keys that XML cannot represent.
 #[derive(Clone, Copy)]
 struct Encoding {
     url: bool,
@@ -126,7 +130,7 @@ impl Encoding {
                 b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'/' => {
                     encoded.push(char::from(byte));
                 }
-                _ => write!(encoded, "%{byte:02X}").expect("a String takes everything"),
+                _ => write!(encoded, "%{byte:02X}").expect("writing to a String never fails"),
             }
         }
         encoded
@@ -141,5 +145,5 @@ fn decode_token(token: &str) -> S3Result<String> {
     let bytes = base64_simd::URL_SAFE_NO_PAD.decode_to_vec(token).ok();
     bytes
         .and_then(|bytes| String::from_utf8(bytes).ok())
-        .ok_or_else(|| s3_error!(InvalidArgument, "The continuation token is not one of ours"))
+        .ok_or_else(|| s3_error!(InvalidArgument, "The continuation token is not this origin's"))
 }

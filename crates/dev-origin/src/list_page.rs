@@ -1,8 +1,8 @@
-//! Listing in S3's order: by the bytes of the whole key.
+//! One page of a listing, in S3's order: by the bytes of the whole key.
 //!
-//! That is not the order of a directory walk (`a.b` < `a/b` < `a0`), but it becomes one if each
-//! directory sorts its entries with a `/` behind the names of its subdirectories. So a page needs
-//! only the directories on its way, and starts in the one that the prefix names.
+//! A plain directory walk has another order (`a.b` < `a/b` < `a0`). It becomes S3's if each
+//! directory sorts its entries with a `/` after the names of its subdirectories. So a page reads
+//! only the directories on its path, and starts in the one that the prefix names.
 
 use std::{
     fs, io,
@@ -16,9 +16,9 @@ use crate::tree::{Version, key_problem};
 #[derive(Debug, Clone, Copy)]
 pub struct Query<'a> {
     pub prefix: &'a str,
-    /// Keys with this behind the prefix are rolled up into one common prefix. Empty: none are.
+    /// Keys with this after the prefix are rolled up into one common prefix. Empty for none.
     pub delimiter: &'a str,
-    /// Only what comes behind this.
+    /// Only keys after this one are listed.
     pub after: &'a str,
     pub max_keys: usize,
 }
@@ -40,7 +40,7 @@ impl Item {
 #[derive(Debug, Default)]
 pub struct Page {
     pub items: Vec<Item>,
-    /// Something follows the last item.
+    /// Whether more items follow the last one.
     pub truncated: bool,
 }
 
@@ -52,7 +52,7 @@ pub fn page(bucket: &Path, query: Query<'_>) -> io::Result<Page> {
     }
     let start = query.prefix.rfind('/').map_or("", |slash| &query.prefix[..=slash]);
     if !start.is_empty() && key_problem(start).is_some() {
-        return Ok(walk.page); // No key can begin like this.
+        return Ok(walk.page); // No key has this prefix.
     }
     match walk.directory(&bucket.join(start), start) {
         Ok(_) => Ok(walk.page),
@@ -66,7 +66,7 @@ pub fn page(bucket: &Path, query: Query<'_>) -> io::Result<Page> {
 struct Walk<'a> {
     query: Query<'a>,
     page: Page,
-    /// Device and inode of each directory on the way down: symbolic links may form circles.
+    /// Device and inode of each directory on the path, because symbolic links may form cycles.
     ancestors: Vec<(u64, u64)>,
 }
 
@@ -92,8 +92,8 @@ impl Walk<'_> {
         for name in names {
             let entry = format!("{key}{name}");
             let is_directory = name.ends_with('/');
-            let on_the_way = is_directory && prefix.starts_with(&entry);
-            if !entry.starts_with(prefix) && !on_the_way {
+            let is_on_path = is_directory && prefix.starts_with(&entry);
+            if !entry.starts_with(prefix) && !is_on_path {
                 continue;
             }
             let flow = if !is_directory {
@@ -102,12 +102,12 @@ impl Walk<'_> {
                     metadata.is_file().then(|| Version::of(&metadata))
                 })
             } else if *entry < *after && !after.starts_with(&entry) {
-                Continue(()) // All below it come before `after`, too.
+                Continue(()) // All keys below it come before `after`, too.
             } else if self.query.delimiter == "/"
                 && let Some(rolled_up) = self.rolled_up(&entry)
                 && (!after.starts_with(&entry) || *after == *rolled_up)
             {
-                self.common_prefix(rolled_up) // Whatever is below it; no need to look.
+                self.common_prefix(rolled_up) // Its entries are not needed.
             } else {
                 match self.directory(&path.join(name), &entry) {
                     Err(error) if error.kind() == io::ErrorKind::NotFound => Continue(()),
@@ -130,7 +130,7 @@ impl Walk<'_> {
         }
         match version() {
             Some(version) => self.push(Item::Object(key.to_owned(), version)),
-            None => Continue(()), // Gone in the meantime, or not a file.
+            None => Continue(()), // Deleted in the meantime, or not a file.
         }
     }
 
@@ -142,9 +142,9 @@ impl Walk<'_> {
     }
 
     fn common_prefix(&mut self, name: &str) -> ControlFlow<()> {
-        let is_known =
+        let is_repeated =
             matches!(self.page.items.last(), Some(Item::CommonPrefix(last)) if last == name);
-        if is_known || *name == *self.query.after {
+        if is_repeated || *name == *self.query.after {
             return Continue(());
         }
         self.push(Item::CommonPrefix(name.to_owned()))
@@ -160,7 +160,7 @@ impl Walk<'_> {
     }
 }
 
-/// Names that are not UTF-8 cannot be keys and are left out.
+/// The names in a directory. Names that are not UTF-8 cannot be keys and are skipped.
 fn sorted_names(path: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(path)? {
@@ -184,7 +184,7 @@ mod tests {
 
     use super::*;
 
-    /// What S3 says a listing is, without directories, pages or shortcuts.
+    /// S3's definition of a listing, without directories, pages or shortcuts.
     fn model(keys: &BTreeSet<String>, query: Query<'_>) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
         for key in keys.iter().filter(|key| ***key > *query.after) {
@@ -214,7 +214,7 @@ mod tests {
             };
             let key = segments.join("/");
             let path = root.join(&key);
-            // Some land on a directory, or below a file: those cannot exist here.
+            // A key that is a directory, or below a file, cannot exist here.
             if key_problem(&key).is_none()
                 && fs::create_dir_all(path.parent().unwrap()).is_ok()
                 && fs::write(&path, "").is_ok()
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn every_listing_is_what_s3_would_say_page_by_page() {
+    fn every_listing_equals_the_model_page_by_page() {
         for seed in 0..20 {
             let mut random = fastrand::Rng::with_seed(seed);
             let root = tempfile::tempdir().unwrap();
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn circles_of_links_are_walked_once_and_hostile_prefixes_match_nothing() {
+    fn cycles_of_links_are_walked_once_and_hostile_prefixes_match_nothing() {
         let root = tempfile::tempdir().unwrap();
         let bucket = root.path().join("bucket");
         fs::create_dir_all(bucket.join("a/b")).unwrap();

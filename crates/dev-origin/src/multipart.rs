@@ -1,6 +1,6 @@
 //! Multipart uploads: parts are staged one by one and joined when the upload completes.
 //!
-//! They live as long as this process; a restart forgets them, as S3's lifecycle rules would.
+//! Uploads are kept in memory and end with the process, as with an S3 lifecycle rule.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -24,9 +24,9 @@ use crate::{
     upload::{Received, compare_checksums, hasher},
 };
 
-/// As in S3: every part but the last is at least this long.
+/// Smallest part except the last, as in S3.
 const PART_SIZE_MIN: ByteSize = ByteSize::mib(5);
-/// As in S3.
+/// Valid part numbers, as in S3.
 const PART_NUMBERS: std::ops::RangeInclusive<i32> = 1..=10_000;
 
 #[derive(Debug, Default)]
@@ -53,7 +53,7 @@ impl Uploads {
         id
     }
 
-    /// Whether a part may be uploaded, before its content is received.
+    /// Checks whether a part may be uploaded, before its content is received.
     pub fn check(&self, id: &str, bucket: &str, key: &str, number: i32) -> S3Result<()> {
         if !PART_NUMBERS.contains(&number) {
             return Err(s3_error!(InvalidArgument, "Part numbers go from 1 to 10000"));
@@ -61,7 +61,7 @@ impl Uploads {
         self.with(id, bucket, key, |_| ())
     }
 
-    /// Adds a part, or replaces the one of that number.
+    /// Adds a part, or replaces the part of that number.
     pub fn add(
         &self,
         id: &str,
@@ -80,7 +80,7 @@ impl Uploads {
         Ok(version.etag())
     }
 
-    /// Forgets an upload and its parts.
+    /// Removes an upload and its parts.
     pub fn remove(&self, id: &str, bucket: &str, key: &str) -> S3Result<()> {
         self.with(id, bucket, key, |_| ())?;
         self.0.lock().remove(id);
@@ -93,24 +93,24 @@ impl Uploads {
         tree: &Tree,
         (id, bucket, key): (&str, &str, &str),
         wanted: &[CompletedPart],
-        promised: &Checksum,
+        declared: &Checksum,
     ) -> S3Result<NamedTempFile> {
         let parts = self.with(id, bucket, key, |upload| choose(&upload.parts, wanted))??;
         let composite = [
-            &promised.checksum_crc32,
-            &promised.checksum_crc32c,
-            &promised.checksum_sha1,
-            &promised.checksum_sha256,
+            &declared.checksum_crc32,
+            &declared.checksum_crc32c,
+            &declared.checksum_sha1,
+            &declared.checksum_sha256,
         ];
         if composite.into_iter().flatten().any(|checksum| checksum.contains('-')) {
             return Err(s3_error!(NotImplemented, "Composite checksums of whole objects"));
         }
         let mut staged = tree.stage()?;
-        let mut sums = hasher(promised, "");
+        let mut sums = hasher(declared, "");
         for part in &parts {
             append(&part.path, staged.as_file_mut(), &mut sums).map_err(io_error)?;
         }
-        compare_checksums(promised, &sums.finalize())?;
+        compare_checksums(declared, &sums.finalize())?;
         Ok(staged)
     }
 
@@ -141,19 +141,19 @@ fn choose(parts: &BTreeMap<i32, Arc<Part>>, wanted: &[CompletedPart]) -> S3Resul
         let part = wanted.part_number.and_then(|number| parts.get(&number));
         let etag = wanted.e_tag.as_ref().map(ETag::value);
         let Some(part) = part.filter(|part| Some(part.version.etag().value()) == etag) else {
-            return Err(s3_error!(InvalidPart, "Part {:?} is not there", wanted.part_number));
+            return Err(s3_error!(InvalidPart, "Part {:?} was not uploaded", wanted.part_number));
         };
         let is_last = position + 1 == wanted_count;
         if !is_last && part.version.size < PART_SIZE_MIN.0 {
             return Err(s3_error!(EntityTooSmall));
         }
-        compare_checksums(&promised_for(wanted), &part.checksum)?;
+        compare_checksums(&declared_for(wanted), &part.checksum)?;
         chosen.push(Arc::clone(part));
     }
     Ok(chosen)
 }
 
-fn promised_for(part: &CompletedPart) -> Checksum {
+fn declared_for(part: &CompletedPart) -> Checksum {
     Checksum {
         checksum_crc32: part.checksum_crc32.clone(),
         checksum_crc32c: part.checksum_crc32c.clone(),

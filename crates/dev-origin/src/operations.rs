@@ -1,4 +1,4 @@
-//! The S3 operations themselves: each translates S3's words into those of the tree, and back.
+//! The S3 operations: each translates an S3 request into calls of the tree, and back.
 
 use std::{
     io::{Seek as _, SeekFrom},
@@ -8,22 +8,22 @@ use std::{
 
 use forebay_core::units::ByteSize;
 use http::{HeaderMap, HeaderValue, header};
-#[allow(clippy::wildcard_imports, reason = "dozens of types, all of them S3's own words")]
+#[allow(clippy::wildcard_imports, reason = "dozens of types, all of them S3's")]
 use s3s::dto::*;
 use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
 
 use crate::{
-    body::{FileBody, Stretch},
+    body::{FileBody, FileRange},
     conditions::{ReadConditions, WriteConditions},
     counters::Counters,
-    front::BodyOf,
-    listing,
+    frontend::BodyObject,
+    list_operations,
     multipart::Uploads,
     tree::{Object as Found, Tree, Version, io_error},
-    upload::{Promise, announced_trailers, blocking, receive},
+    upload::{Declared, announced_trailers, blocking, receive},
 };
 
-/// The fields of many an input that are one thing to us.
+/// Collects the checksum fields of an input.
 macro_rules! checksums {
     ($input:ident) => {
         Checksum {
@@ -47,19 +47,19 @@ macro_rules! read_conditions {
     };
 }
 
-/// All that can be said of a file without looking into it; also S3's default.
+/// Content type of every object; also S3's default.
 const CONTENT_TYPE: &str = "binary/octet-stream";
 
 pub struct Operations {
     tree: Arc<Tree>,
     uploads: Arc<Uploads>,
     counters: Arc<Counters>,
-    piece_size: ByteSize,
+    buffer_size: ByteSize,
 }
 
 impl Operations {
-    pub fn new(root: PathBuf, counters: Arc<Counters>, piece_size: ByteSize) -> Self {
-        Self { tree: Arc::new(Tree::new(root)), uploads: Arc::default(), counters, piece_size }
+    pub fn new(root: PathBuf, counters: Arc<Counters>, buffer_size: ByteSize) -> Self {
+        Self { tree: Arc::new(Tree::new(root)), uploads: Arc::default(), counters, buffer_size }
     }
 
     async fn delete(&self, bucket: &str, key: &str, conditions: WriteConditions) -> S3Result<()> {
@@ -80,7 +80,7 @@ impl S3 for Operations {
         let input = request.input;
         only_part(input.part_number)?;
         let name = Arc::from(format!("{}/{}", input.bucket, input.key));
-        let (tree, piece_size) = (Arc::clone(&self.tree), self.piece_size);
+        let (tree, buffer_size) = (Arc::clone(&self.tree), self.buffer_size);
         let output = blocking(move || {
             let Found { file, version } = tree.open(&input.bucket, &input.key)?;
             read_conditions!(input).check(&version)?;
@@ -89,7 +89,7 @@ impl S3 for Operations {
                 if start > 0 {
                     file.seek(SeekFrom::Start(start)).map_err(io_error)?;
                 }
-                FileBody::begin(Stretch { file, version, left: length, piece_size })
+                FileBody::begin(FileRange { file, version, left: length, buffer_size })
                     .map_err(io_error)
             });
             Ok(GetObjectOutput {
@@ -105,7 +105,7 @@ impl S3 for Operations {
         })
         .await?;
         let mut response = S3Response::new(output);
-        response.extensions.insert(BodyOf(name));
+        response.extensions.insert(BodyObject(name));
         Ok(response)
     }
 
@@ -139,7 +139,7 @@ impl S3 for Operations {
         request: S3Request<ListObjectsV2Input>,
     ) -> S3Result<S3Response<ListObjectsV2Output>> {
         let tree = Arc::clone(&self.tree);
-        let output = blocking(move || listing::version_2(&tree, request.input)).await?;
+        let output = blocking(move || list_operations::version_2(&tree, request.input)).await?;
         Ok(S3Response::new(output))
     }
 
@@ -148,7 +148,7 @@ impl S3 for Operations {
         request: S3Request<ListObjectsInput>,
     ) -> S3Result<S3Response<ListObjectsOutput>> {
         let tree = Arc::clone(&self.tree);
-        let output = blocking(move || listing::version_1(&tree, request.input)).await?;
+        let output = blocking(move || list_operations::version_1(&tree, request.input)).await?;
         Ok(S3Response::new(output))
     }
 
@@ -157,7 +157,7 @@ impl S3 for Operations {
         request: S3Request<PutObjectInput>,
     ) -> S3Result<S3Response<PutObjectOutput>> {
         let S3Request { input, headers, trailing_headers, .. } = request;
-        let promise = Promise {
+        let declared = Declared {
             length: input.content_length,
             md5: input.content_md5,
             checksum: checksums!(input),
@@ -165,9 +165,9 @@ impl S3 for Operations {
             trailers: trailing_headers,
         };
         let tree = Arc::clone(&self.tree);
-        // Refused before the content comes in, where that can be known.
+        // Fails before the content is received, if the bucket is missing.
         tree.bucket(&input.bucket)?;
-        let received = receive(Arc::clone(&tree), &self.counters, input.body, promise).await?;
+        let received = receive(Arc::clone(&tree), &self.counters, input.body, declared).await?;
         let checksum = received.checksum;
         let conditions =
             WriteConditions { if_match: input.if_match, if_none_match: input.if_none_match };
@@ -286,7 +286,7 @@ impl S3 for Operations {
         let S3Request { input, headers, trailing_headers, .. } = request;
         let UploadPartInput { bucket, key, upload_id, part_number, .. } = input;
         self.uploads.check(&upload_id, &bucket, &key, part_number)?;
-        let promise = Promise {
+        let declared = Declared {
             length: input.content_length,
             md5: input.content_md5,
             checksum: checksums!(input),
@@ -294,7 +294,7 @@ impl S3 for Operations {
             trailers: trailing_headers,
         };
         let tree = Arc::clone(&self.tree);
-        let received = receive(tree, &self.counters, input.body, promise).await?;
+        let received = receive(tree, &self.counters, input.body, declared).await?;
         let checksum = received.checksum.clone();
         let etag = self.uploads.add(&upload_id, &bucket, &key, part_number, received)?;
         Ok(S3Response::new(UploadPartOutput {
@@ -317,11 +317,11 @@ impl S3 for Operations {
         let (bucket, key) = (input.bucket.clone(), input.key.clone());
         let version = blocking(move || {
             let parts = input.multipart_upload.and_then(|upload| upload.parts).unwrap_or_default();
-            let promised = checksums!(input);
+            let declared = checksums!(input);
             let name = (&*input.upload_id, &*input.bucket, &*input.key);
-            let staged = uploads.join(&tree, name, &parts, &promised)?;
+            let staged = uploads.join(&tree, name, &parts, &declared)?;
             let size = staged.as_file().metadata().map_err(io_error)?.len();
-            if input.mpu_object_size.is_some_and(|promised| promised != signed(size)) {
+            if input.mpu_object_size.is_some_and(|declared| declared != signed(size)) {
                 return Err(s3_error!(InvalidRequest, "The parts are {size} bytes together"));
             }
             let conditions =
@@ -397,12 +397,12 @@ impl S3 for Operations {
         request: S3Request<GetBucketLocationInput>,
     ) -> S3Result<S3Response<GetBucketLocationOutput>> {
         self.tree.bucket(&request.input.bucket)?;
-        // No constraint is S3's way of saying `us-east-1`.
+        // In S3, no constraint means `us-east-1`.
         Ok(S3Response::new(GetBucketLocationOutput::default()))
     }
 }
 
-/// Start, length and, if a range was asked for, its description.
+/// Start, length and, for a range request, the `Content-Range`.
 fn resolve(range: Option<Range>, version: &Version) -> S3Result<(u64, u64, Option<String>)> {
     let Some(range) = range else { return Ok((0, version.size, None)) };
     let Ok(range) = range.check(version.size).map(|range| (range.start, range.end)) else {
@@ -416,13 +416,13 @@ fn resolve(range: Option<Range>, version: &Version) -> S3Result<(u64, u64, Optio
         return Err(error);
     };
     let (start, end) = range;
-    // Of an empty object, the last n bytes are nothing: a whole answer, not a part of one.
+    // The last n bytes of an empty object are a whole answer, not a part of one.
     let content_range =
         (end > start).then(|| format!("bytes {start}-{}/{}", end - 1, version.size));
     Ok((start, end - start, content_range))
 }
 
-/// Parts leave no trace in a file: each object is its own first and only part.
+/// A file has no parts: each object is its own first and only part.
 fn only_part(number: Option<i32>) -> S3Result<()> {
     match number {
         None | Some(1) => Ok(()),

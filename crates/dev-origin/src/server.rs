@@ -1,4 +1,4 @@
-//! Sockets: accepting, serving and stopping.
+//! The server: accepts, serves and closes connections.
 
 use std::{
     future::Future,
@@ -21,23 +21,23 @@ use tokio::{
 };
 
 use crate::{
-    access::{Faults, Gate, OneKey},
+    access::{AccessCheck, Faults, SingleKeyAuth},
     config::Config,
     counters::{CounterSnapshot, Counters},
-    front::Front,
+    frontend::Frontend,
     operations::Operations,
-    shape::Shaper,
+    shaper::Shaper,
 };
 
-/// How long requests under way may still take once a stop was asked for.
-const GRACE: Duration = Duration::from_secs(3);
-/// hyper asks a body for more while less than this waits to be written, so it bounds memory and by
-/// how much a byte counted can be ahead of a byte written.
+/// Time for requests in progress to finish after a stop.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
+/// Write buffer of a connection. It bounds memory, and by how many bytes the counters can be ahead
+/// of the socket.
 const CONNECTION_BUFFER_SIZE: usize = 64 << 10;
 
-/// Serves until `shutdown` completes, then lets requests under way finish for some seconds.
+/// Serves until `shutdown` completes, then lets requests in progress finish for 3 s.
 ///
-/// Refuses to listen anywhere but on loopback: the credentials are public.
+/// Listens on loopback only, because the credentials are published.
 pub async fn run(
     listener: TcpListener,
     config: Config,
@@ -52,7 +52,7 @@ async fn serve(
     counters: Arc<Counters>,
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
-    let address = listener.local_addr().context("ask for the address to listen on")?;
+    let address = listener.local_addr().context("read the listener's address")?;
     ensure!(
         address.ip().is_loopback(),
         "a dev origin's credentials are public, so it must not listen on {address}; \
@@ -60,7 +60,7 @@ async fn serve(
         address.port()
     );
     config.check()?;
-    let front = Arc::new(front(config, counters));
+    let frontend = Arc::new(frontend(config, counters));
 
     let (stop, stopping) = watch::channel(());
     let mut connections = JoinSet::new();
@@ -70,12 +70,12 @@ async fn serve(
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
                     connections.spawn(serve_connection(
-                        stream, Arc::clone(&front), stopping.clone(),
+                        stream, Arc::clone(&frontend), stopping.clone(),
                     ));
                 }
-                // Out of descriptors, most likely: wait for some to be returned.
+                // Probably out of descriptors: wait until some are closed.
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
+                    tracing::warn!(%error, "accept failed");
                     sleep(Duration::from_millis(100)).await;
                 }
             },
@@ -85,28 +85,35 @@ async fn serve(
     }
     drop(listener);
     drop(stop);
-    let _ = timeout(GRACE, async { while connections.join_next().await.is_some() {} }).await;
+    let _ =
+        timeout(SHUTDOWN_GRACE, async { while connections.join_next().await.is_some() {} }).await;
     Ok(())
 }
 
-fn front(config: Config, counters: Arc<Counters>) -> Front {
+fn frontend(config: Config, counters: Arc<Counters>) -> Frontend {
     let shaper = Arc::new(Shaper::new(config.bandwidth));
-    let operations = Operations::new(config.root, Arc::clone(&counters), shaper.piece_size());
+    let operations = Operations::new(config.root, Arc::clone(&counters), shaper.buffer_size());
     let mut builder = S3ServiceBuilder::new(operations);
-    builder
-        .set_auth(OneKey { access_key: config.access_key, secret_key: config.secret_key.into() });
-    builder.set_access(Gate(Faults::new(config.fail_rate, config.seed)));
-    Front { s3: builder.build(), counters, shaper, latency: config.latency }
+    builder.set_auth(SingleKeyAuth {
+        access_key: config.access_key,
+        secret_key: config.secret_key.into(),
+    });
+    builder.set_access(AccessCheck(Faults::new(config.fail_rate, config.seed)));
+    Frontend { s3: builder.build(), counters, shaper, latency: config.latency }
 }
 
-async fn serve_connection(stream: TcpStream, front: Arc<Front>, mut stopping: watch::Receiver<()>) {
-    // Without this a small answer can wait 40 ms for the client's delayed ACK (see the crate's head).
+async fn serve_connection(
+    stream: TcpStream,
+    frontend: Arc<Frontend>,
+    mut stopping: watch::Receiver<()>,
+) {
+    // Without this a small answer can wait 40 ms for the client's delayed ACK (see `lib.rs`).
     if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "cannot set TCP_NODELAY");
+        tracing::debug!(%error, "TCP_NODELAY failed");
     }
     let service = service_fn(move |request| {
-        let front = Arc::clone(&front);
-        async move { front.handle(request).await }
+        let frontend = Arc::clone(&frontend);
+        async move { frontend.handle(request).await }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -121,14 +128,14 @@ async fn serve_connection(stream: TcpStream, front: Arc<Front>, mut stopping: wa
         }
     };
     if let Err(error) = served {
-        // A client that went away, or a body that was cut: both are everyday life here.
-        tracing::debug!(%error, "a connection ended early");
+        // The client disconnected, or the body was truncated on purpose.
+        tracing::debug!(%error, "connection ended early");
     }
 }
 
-/// A dev origin on a free loopback port and threads of its own; stopped when dropped.
+/// A dev origin on a free loopback port, with its own threads. Stopped when dropped.
 ///
-/// Made for tests and demos, blocking or not. In a program with a runtime, [`run`] is the way.
+/// For tests and demos, blocking or not. A program with a runtime uses [`run`].
 #[derive(Debug)]
 pub struct DevOrigin {
     address: SocketAddr,
@@ -138,13 +145,13 @@ pub struct DevOrigin {
 }
 
 impl DevOrigin {
-    /// Starts serving; on return, requests are answered.
+    /// Starts serving. Requests are answered from its return on.
     pub fn start(config: Config) -> anyhow::Result<Self> {
         config.check()?;
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .context("listen on a free loopback port")?;
         listener.set_nonblocking(true).context("make the listener non-blocking")?;
-        let address = listener.local_addr().context("ask for the port")?;
+        let address = listener.local_addr().context("read the listener's port")?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .thread_name("dev-origin")
@@ -161,7 +168,7 @@ impl DevOrigin {
                     runtime.block_on(async {
                         let listener = TcpListener::from_std(listener)
                             .context("hand the listener to the runtime")?;
-                        // A dropped sender means stop, too.
+                        // A dropped sender stops it, too.
                         let stopped: Pin<Box<dyn Future<Output = ()> + Send>> =
                             Box::pin(async { stopped.await.unwrap_or(()) });
                         serve(listener, config, counters, stopped).await
@@ -172,22 +179,22 @@ impl DevOrigin {
         Ok(Self { address, counters, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Where it listens, as `http://127.0.0.1:PORT`.
+    /// The endpoint, as `http://127.0.0.1:PORT`.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What it has done since the start or the last reset.
+    /// Counters since the start or the last reset.
     pub fn counters(&self) -> CounterSnapshot {
         self.counters.snapshot()
     }
 
-    /// Starts counting anew.
+    /// Sets all counters to 0.
     pub fn reset_counters(&self) {
         self.counters.reset();
     }
@@ -199,7 +206,7 @@ impl Drop for DevOrigin {
         if let Some(thread) = self.thread.take()
             && !matches!(thread.join(), Ok(Ok(())))
         {
-            tracing::warn!(address = %self.address, "the dev origin did not stop in good order");
+            tracing::warn!(address = %self.address, "dev origin stopped with an error");
         }
     }
 }

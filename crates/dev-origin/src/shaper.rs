@@ -1,7 +1,7 @@
-//! Shaping: all bodies, in both directions, pass one token bucket, as they would one network link.
+//! Traffic shaping: all bodies, in both directions, share one token bucket, like one network link.
 //!
-//! A body takes its turn piece by piece, and pieces shrink with the rate, so that many bodies share
-//! the link fairly and none jumps ahead by more than some milliseconds' worth.
+//! A body takes tokens buffer by buffer, and buffers shrink with the rate. This lets many bodies
+//! share the link fairly: none gets ahead by more than some milliseconds' worth of bytes.
 
 use std::{
     pin::Pin,
@@ -12,24 +12,25 @@ use std::{
 
 use bytes::Bytes;
 use forebay_core::{
-    rate::TokenBucket,
     units::{ByteRate, ByteSize},
+    util::token_bucket::TokenBucket,
 };
 use hyper::body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::time::{Sleep, sleep};
 
-/// Large enough that a trip through the blocking pool is lost in the copying, small enough that a
-/// hundred bodies in flight (two pieces each) need only 50 MiB.
-const PIECE_SIZE_MAX: ByteSize = ByteSize::kib(256);
-const PIECE_SIZE_MIN: ByteSize = ByteSize::kib(4);
-/// Shaped pieces last about this long; timers, too, are only good to a millisecond.
-const PIECES_PER_S: u64 = 100;
+/// Largest buffer. Copying it takes longer than a trip through the blocking pool, and a hundred
+/// bodies in flight (two buffers each) need only 50 MiB.
+const BUFFER_SIZE_MAX: ByteSize = ByteSize::kib(256);
+/// Smallest buffer.
+const BUFFER_SIZE_MIN: ByteSize = ByteSize::kib(4);
+/// Buffers per second at the limit. Each lasts 10 ms, well above the 1 ms resolution of timers.
+const BUFFERS_PER_S: u64 = 100;
 
-/// The link's rate, shared by all bodies.
+/// The rate limit, shared by all bodies.
 #[derive(Debug)]
 pub struct Shaper {
-    piece_size: ByteSize,
+    buffer_size: ByteSize,
     link: Option<Link>,
 }
 
@@ -42,20 +43,21 @@ struct Link {
 impl Shaper {
     pub fn new(bandwidth: Option<ByteRate>) -> Self {
         let Some(rate) = bandwidth else {
-            return Self { piece_size: PIECE_SIZE_MAX, link: None };
+            return Self { buffer_size: BUFFER_SIZE_MAX, link: None };
         };
-        let piece_size = ByteSize(rate.0.0 / PIECES_PER_S).clamp(PIECE_SIZE_MIN, PIECE_SIZE_MAX);
-        // Two pieces of burst make up for timers that fire late, and no more.
-        let bucket = Mutex::new(TokenBucket::new(rate, piece_size + piece_size));
-        Self { piece_size, link: Some(Link { start: Instant::now(), bucket }) }
+        let buffer_size =
+            ByteSize(rate.0.0 / BUFFERS_PER_S).clamp(BUFFER_SIZE_MIN, BUFFER_SIZE_MAX);
+        // A burst of two buffers compensates for timers that fire late.
+        let bucket = Mutex::new(TokenBucket::new(rate, buffer_size + buffer_size));
+        Self { buffer_size, link: Some(Link { start: Instant::now(), bucket }) }
     }
 
-    /// How much of a file a body should read at a time.
-    pub fn piece_size(&self) -> ByteSize {
-        self.piece_size
+    /// Bytes of a file that a body reads at a time.
+    pub fn buffer_size(&self) -> ByteSize {
+        self.buffer_size
     }
 
-    /// How long so many bytes have to wait for their turn.
+    /// Takes tokens for `bytes` bytes. Returns the time to wait before sending them.
     fn take(&self, bytes: usize) -> Duration {
         self.link.as_ref().map_or(Duration::ZERO, |link| {
             link.bucket.lock().take(link.start.elapsed(), ByteSize(bytes as u64))
@@ -63,7 +65,7 @@ impl Shaper {
     }
 }
 
-/// A body whose frames wait for their turn on the link.
+/// A body whose frames wait for tokens.
 pub struct Paced<B> {
     inner: B,
     shaper: Arc<Shaper>,
@@ -95,8 +97,8 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Paced<B> {
             }
             self.waiting = Some((Box::pin(sleep(wait)), frame));
         }
-        if let Some((turn, _)) = &mut self.waiting {
-            ready!(turn.as_mut().poll(context));
+        if let Some((sleep, _)) = &mut self.waiting {
+            ready!(sleep.as_mut().poll(context));
         }
         Poll::Ready(self.waiting.take().map(|(_, frame)| Ok(frame)))
     }
@@ -123,23 +125,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_shrink_with_the_rate_so_that_bodies_share_it() {
-        for (rate, piece) in [
-            (None, PIECE_SIZE_MAX),
-            (Some(ByteSize::gb(10)), PIECE_SIZE_MAX),
+    fn buffers_shrink_with_the_rate() {
+        for (rate, size) in [
+            (None, BUFFER_SIZE_MAX),
+            (Some(ByteSize::gb(10)), BUFFER_SIZE_MAX),
             (Some(ByteSize(1_000_000)), ByteSize(10_000)),
-            (Some(ByteSize(1)), PIECE_SIZE_MIN),
+            (Some(ByteSize(1)), BUFFER_SIZE_MIN),
         ] {
-            assert_eq!(Shaper::new(rate.map(ByteRate)).piece_size(), piece);
+            assert_eq!(Shaper::new(rate.map(ByteRate)).buffer_size(), size);
         }
     }
 
     #[test]
-    fn takers_queue_up_on_one_link() {
+    fn bodies_queue_up_for_one_link() {
         let shaper = Shaper::new(Some(ByteRate(ByteSize(1_000_000))));
         let waits: Vec<Duration> = (0..100).map(|_| shaper.take(10_000)).collect();
-        // 1 MB at 1 MB/s, less the burst of 20 kB (if the clock has run for that long) and however
-        // long the loop took.
+        // 1 MB at 1 MB/s, minus the burst of 20 kB (if the clock has run for that long) and the
+        // time of the loop.
         let last = waits[99];
         assert!(last <= Duration::from_secs(1), "{last:?}");
         assert!(last >= Duration::from_millis(900), "{last:?}");

@@ -1,13 +1,12 @@
-//! The directory tree as buckets and keys: where a key lies, which version lies there, and how a new
-//! one takes its place.
+//! The directory tree as buckets and keys: paths, versions and atomic writes.
 //!
-//! A key is a relative path, segment by segment; one that could mean anything else (`..`, an empty
-//! segment) is refused, so nothing outside the root is ever touched, except through symbolic links
-//! that the owner of the tree put there. An empty directory is the zero-byte object `name/`, which
-//! is how S3 clients make directories; one with something in it is no object.
+//! A key is a relative path. A key with a segment `..` or an empty segment is refused, so nothing
+//! outside the root is touched, except through symbolic links that the owner of the tree has made.
+//! An empty directory is the zero-byte object `name/`, which is how S3 clients create directories.
+//! A directory with entries is not an object.
 //!
 //! New content is written to a hidden staging directory beside the buckets and then renamed, so a
-//! reader sees an object whole or not at all. One lock covers the look at the old version and the
+//! reader sees a complete object or none. One lock covers the check of the old version and the
 //! rename, which makes conditional writes atomic among all clients of this server.
 
 use std::{
@@ -29,10 +28,10 @@ use tempfile::{NamedTempFile, TempDir};
 
 use crate::conditions::WriteConditions;
 
-/// Begins with a dot, as no bucket may.
+/// Prefix of the staging directory. No bucket's name may begin with a dot.
 const STAGING_PREFIX: &str = ".forebay-dev-origin-";
 
-/// Which content a file holds, as far as the file system can tell without reading it.
+/// Identity of a file's content, from metadata only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Version {
     inode: u64,
@@ -51,7 +50,7 @@ impl Version {
         }
     }
 
-    /// Strong, and with a suffix as of a multipart upload, so that no client takes it for an MD5.
+    /// A strong tag with the suffix of a multipart upload, so that no client takes it for an MD5.
     pub fn etag(&self) -> ETag {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.inode.to_le_bytes());
@@ -61,7 +60,7 @@ impl Version {
         ETag::Strong(format!("{}-1", &hasher.finalize().to_hex()[..32]))
     }
 
-    /// In whole seconds, as HTTP dates are: finer ones would never compare as equal.
+    /// Modification time in whole seconds, like HTTP dates. Finer times would never compare equal.
     pub fn last_modified(&self) -> Timestamp {
         let since_1970 = Duration::from_secs(u64::try_from(self.modified_s).unwrap_or(0));
         Timestamp::from(UNIX_EPOCH + since_1970)
@@ -72,7 +71,7 @@ impl Version {
     }
 }
 
-/// An object that was found, held open: whatever happens to its name, this content stays readable.
+/// An open object. Its content stays readable if the name is replaced or deleted.
 #[derive(Debug)]
 pub struct Object {
     /// `None` for an empty directory.
@@ -84,7 +83,7 @@ pub struct Object {
 #[derive(Debug)]
 pub struct Tree {
     root: PathBuf,
-    /// Made on the first write, so that a tree may be read-only.
+    /// Created on the first write, so that a tree may be read-only.
     staging: Mutex<Option<TempDir>>,
     commit: Mutex<()>,
 }
@@ -108,7 +107,7 @@ impl Tree {
         Ok(buckets)
     }
 
-    /// Where a bucket lies; it exists.
+    /// Path of an existing bucket.
     pub fn bucket(&self, bucket: &str) -> S3Result<PathBuf> {
         if check_bucket_name(bucket) {
             let path = self.root.join(bucket);
@@ -142,7 +141,7 @@ impl Tree {
 
     pub fn open(&self, bucket: &str, key: &str) -> S3Result<Object> {
         let path = self.path(bucket, key)?;
-        // Looked at by name first: opening a pipe would wait for its writer.
+        // Checked by name first, because opening a pipe would block.
         let version = self.version_at(bucket, key, &path)?;
         if key.ends_with('/') {
             return Ok(Object { file: None, version });
@@ -192,7 +191,7 @@ impl Tree {
             .map_err(io_error)
     }
 
-    /// Lets staged content take the key's place, at once and only if the conditions hold.
+    /// Moves staged content to its key, atomically and only if the conditions hold.
     pub fn commit(
         &self,
         bucket: &str,
@@ -211,20 +210,20 @@ impl Tree {
                     "A key that ends in `/` is a directory here and has no content"
                 ));
             }
-            fs::create_dir_all(&path).map_err(|error| in_the_way(key, error))?;
+            fs::create_dir_all(&path).map_err(|error| path_conflict(key, error))?;
             return Ok(Version::of(&fs::metadata(&path).map_err(io_error)?));
         }
-        let parent = path.parent().expect("a key lies below its bucket");
-        fs::create_dir_all(parent).map_err(|error| in_the_way(key, error))?;
-        // The kernel's own time stamps are coarse: with a reused inode, two quick writes of the same
+        let parent = path.parent().expect("a key is below its bucket");
+        fs::create_dir_all(parent).map_err(|error| path_conflict(key, error))?;
+        // The kernel's timestamps are coarse: with a reused inode, two quick writes of the same
         // length could look like one version.
         staged.as_file().set_modified(SystemTime::now()).map_err(io_error)?;
         let version = Version::of(&staged.as_file().metadata().map_err(io_error)?);
-        staged.persist(&path).map_err(|error| in_the_way(key, error.error))?;
+        staged.persist(&path).map_err(|error| path_conflict(key, error.error))?;
         Ok(version)
     }
 
-    /// Deletes an object and the directories this leaves empty. It need not exist.
+    /// Deletes an object, which need not exist, and the directories that become empty.
     pub fn delete(&self, bucket: &str, key: &str, conditions: &WriteConditions) -> S3Result<()> {
         let path = self.path(bucket, key)?;
         let bucket_path = self.bucket(bucket)?;
@@ -239,13 +238,13 @@ impl Tree {
             .map_err(io_error)?;
         for directory in path.ancestors().skip(1).take_while(|path| **path != *bucket_path) {
             if fs::remove_dir(directory).is_err() {
-                break; // Not empty, and so are those above it.
+                break; // Not empty, nor are its ancestors.
             }
         }
         Ok(())
     }
 
-    /// Where a key lies or would lie.
+    /// Path of a key, which need not exist.
     fn path(&self, bucket: &str, key: &str) -> S3Result<PathBuf> {
         if !check_bucket_name(bucket) {
             return Err(s3_error!(InvalidBucketName));
@@ -253,7 +252,7 @@ impl Tree {
         if let Some(problem) = key_problem(key) {
             return Err(s3_error!(
                 InvalidArgument,
-                "This origin keeps keys as paths in a directory, and this one {problem}"
+                "This origin stores keys as paths in a directory, and this one {problem}"
             ));
         }
         Ok(self.root.join(bucket).join(key))
@@ -274,13 +273,13 @@ pub fn key_problem(key: &str) -> Option<&'static str> {
     })
 }
 
-fn in_the_way(key: &str, error: io::Error) -> S3Error {
+fn path_conflict(key: &str, error: io::Error) -> S3Error {
     use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, IsADirectory, NotADirectory};
     match error.kind() {
         AlreadyExists | DirectoryNotEmpty | IsADirectory | NotADirectory => s3_error!(
             error,
             InvalidRequest,
-            "In a directory `{key}` cannot be an object while a part of it, or what is below it, is one"
+            "`{key}` cannot be an object here, because a parent or a child of it is one"
         ),
         _ => io_error(error),
     }

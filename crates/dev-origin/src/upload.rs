@@ -1,7 +1,8 @@
-//! Receiving content: staged, hashed on the way, and believed only if all that was promised is true.
+//! Uploads: content is staged and hashed as it arrives, and accepted only if all declared lengths
+//! and checksums match.
 //!
-//! `s3s` itself checks the signature over the body (its SHA-256, or chunk by chunk) as it streams;
-//! the checksums in headers, in trailers and in `Content-MD5` are ours to check.
+//! `s3s` checks the signature over the body (its SHA-256, or chunk by chunk) as it streams. The
+//! checksums in headers, in trailers and in `Content-MD5` are checked here.
 
 use std::{io::Write as _, sync::Arc};
 
@@ -24,16 +25,16 @@ use crate::{
     tree::{Tree, io_error},
 };
 
-/// Network reads are gathered to this before one trip through the blocking pool writes them.
+/// Bytes that are collected before one trip through the blocking pool writes them.
 const WRITE_SIZE: ByteSize = ByteSize::mib(1);
 
-/// What the client promised about the content it sends.
+/// What the client declares about the content.
 #[derive(Debug)]
-pub struct Promise {
+pub struct Declared {
     pub length: Option<i64>,
     pub md5: Option<String>,
     pub checksum: Checksum,
-    /// Promised behind the content, under the names that `x-amz-trailer` announces.
+    /// Sent after the content, under the names in `x-amz-trailer`.
     pub trailers: Option<TrailingHeaders>,
     pub trailer_names: String,
 }
@@ -43,7 +44,7 @@ pub fn announced_trailers(headers: &HeaderMap) -> String {
     names.collect::<Vec<_>>().join(",").to_ascii_lowercase()
 }
 
-/// Content that arrived whole, with the checksums it was found to have.
+/// Complete content, with its computed checksums.
 #[derive(Debug)]
 pub struct Received {
     pub staged: NamedTempFile,
@@ -57,28 +58,28 @@ struct Sink {
 }
 
 impl Sink {
-    fn write(&mut self, pieces: &[Bytes]) -> S3Result<()> {
-        for piece in pieces {
-            self.checksum.update(piece);
+    fn write(&mut self, buffers: &[Bytes]) -> S3Result<()> {
+        for bytes in buffers {
+            self.checksum.update(bytes);
             if let Some(md5) = &mut self.md5 {
-                md5.update(piece);
+                md5.update(bytes);
             }
-            self.staged.as_file_mut().write_all(piece).map_err(io_error)?;
+            self.staged.as_file_mut().write_all(bytes).map_err(io_error)?;
         }
         Ok(())
     }
 }
 
-/// Stages a body; if it is refused, nothing of it is left behind.
+/// Stages a body. If it is refused, no file is left.
 pub async fn receive(
     tree: Arc<Tree>,
     counters: &Counters,
     body: Option<StreamingBlob>,
-    promise: Promise,
+    declared: Declared,
 ) -> S3Result<Received> {
     let mut sink = blocking({
-        let checksum = hasher(&promise.checksum, &promise.trailer_names);
-        let md5 = promise.md5.is_some().then(Md5::new);
+        let checksum = hasher(&declared.checksum, &declared.trailer_names);
+        let md5 = declared.md5.is_some().then(Md5::new);
         move || Ok(Sink { staged: tree.stage()?, checksum, md5 })
     })
     .await?;
@@ -86,33 +87,33 @@ pub async fn receive(
     if let Some(mut body) = body {
         let mut ended = false;
         while !ended {
-            let mut pieces = Vec::new();
+            let mut buffers = Vec::new();
             let mut gathered = 0;
             while gathered < WRITE_SIZE.0 {
-                let Some(piece) = body.next().await else {
+                let Some(bytes) = body.next().await else {
                     ended = true;
                     break;
                 };
-                let piece = piece.map_err(body_error)?;
-                counters.received(piece.len() as u64);
-                gathered += piece.len() as u64;
-                pieces.push(piece);
+                let bytes = bytes.map_err(body_error)?;
+                counters.received(bytes.len() as u64);
+                gathered += bytes.len() as u64;
+                buffers.push(bytes);
             }
             size += gathered;
-            sink = blocking(move || sink.write(&pieces).map(|()| sink)).await?;
+            sink = blocking(move || sink.write(&buffers).map(|()| sink)).await?;
         }
     }
-    if promise.length.is_some_and(|length| u64::try_from(length) != Ok(size)) {
+    if declared.length.is_some_and(|length| u64::try_from(length) != Ok(size)) {
         return Err(s3_error!(IncompleteBody));
     }
-    if let (Some(promised), Some(md5)) = (&promise.md5, sink.md5) {
-        compare("Content-MD5", promised, &base64_simd::STANDARD.encode_to_string(md5.finalize()))?;
+    if let (Some(expected), Some(md5)) = (&declared.md5, sink.md5) {
+        compare("Content-MD5", expected, &base64_simd::STANDARD.encode_to_string(md5.finalize()))?;
     }
     let checksum = sink.checksum.finalize();
-    compare_checksums(&promise.checksum, &checksum)?;
-    if !promise.trailer_names.is_empty() {
-        let trailers = promise.trailers.and_then(|trailers| trailers.take()).unwrap_or_default();
-        compare_trailers(&promise.trailer_names, &trailers, &checksum)?;
+    compare_checksums(&declared.checksum, &checksum)?;
+    if !declared.trailer_names.is_empty() {
+        let trailers = declared.trailers.and_then(|trailers| trailers.take()).unwrap_or_default();
+        compare_trailers(&declared.trailer_names, &trailers, &checksum)?;
     }
     Ok(Received { staged: sink.staged, checksum })
 }
@@ -126,10 +127,10 @@ const CHECKSUMS: [(&str, Field); 5] = [
     ("x-amz-checksum-sha256", |checksum| &checksum.checksum_sha256),
 ];
 
-/// Computes what is promised in a header or announced as a trailer, and nothing else.
-pub fn hasher(promised: &Checksum, trailer_names: &str) -> ChecksumHasher {
+/// A hasher of the checksums that are declared in a header or announced as a trailer.
+pub fn hasher(declared: &Checksum, trailer_names: &str) -> ChecksumHasher {
     let [crc32, crc32c, crc64nvme, sha1, sha256] = CHECKSUMS.map(|(name, field)| {
-        field(promised).is_some() || trailer_names.split(',').any(|other| other.trim() == name)
+        field(declared).is_some() || trailer_names.split(',').any(|other| other.trim() == name)
     });
     ChecksumHasher {
         crc32: crc32.then(Default::default),
@@ -140,11 +141,11 @@ pub fn hasher(promised: &Checksum, trailer_names: &str) -> ChecksumHasher {
     }
 }
 
-/// Every promised checksum must be the computed one.
-pub fn compare_checksums(promised: &Checksum, computed: &Checksum) -> S3Result<()> {
+/// Checks that every declared checksum equals the computed one.
+pub fn compare_checksums(declared: &Checksum, computed: &Checksum) -> S3Result<()> {
     for (name, field) in CHECKSUMS {
-        if let Some(promised) = field(promised) {
-            compare(name, promised, field(computed).as_deref().unwrap_or_default())?;
+        if let Some(declared) = field(declared) {
+            compare(name, declared, field(computed).as_deref().unwrap_or_default())?;
         }
     }
     Ok(())
@@ -153,38 +154,38 @@ pub fn compare_checksums(promised: &Checksum, computed: &Checksum) -> S3Result<(
 fn compare_trailers(names: &str, trailers: &HeaderMap, computed: &Checksum) -> S3Result<()> {
     for (name, field) in CHECKSUMS {
         if names.split(',').any(|other| other.trim() == name) {
-            let promised = trailers.get(name).and_then(|value| value.to_str().ok());
-            let promised = promised.ok_or_else(|| {
+            let declared = trailers.get(name).and_then(|value| value.to_str().ok());
+            let declared = declared.ok_or_else(|| {
                 s3_error!(InvalidRequest, "The announced trailer {name} is missing")
             })?;
-            compare(name, promised, field(computed).as_deref().unwrap_or_default())?;
+            compare(name, declared, field(computed).as_deref().unwrap_or_default())?;
         }
     }
     Ok(())
 }
 
-fn compare(name: &str, promised: &str, computed: &str) -> S3Result<()> {
-    if promised == computed {
+fn compare(name: &str, declared: &str, computed: &str) -> S3Result<()> {
+    if declared == computed {
         return Ok(());
     }
-    Err(s3_error!(BadDigest, "{name} promised {promised}, but the content received has {computed}"))
+    Err(s3_error!(BadDigest, "{name} is {declared}, but the content received has {computed}"))
 }
 
-/// `s3s` keeps the types of these errors to itself, so their words must do.
+/// Maps an error of the body by its text, because the error types of `s3s` are private.
 fn body_error(error: StdError) -> S3Error {
-    let words = error.to_string();
-    let mut mapped = if words.contains("Sha256Mismatch") {
+    let text = error.to_string();
+    let mut mapped = if text.contains("Sha256Mismatch") {
         s3_error!(BadDigest, "x-amz-content-sha256 does not match the content received")
-    } else if words.contains("SignatureMismatch") {
+    } else if text.contains("SignatureMismatch") {
         s3_error!(SignatureDoesNotMatch)
     } else {
-        s3_error!(IncompleteBody, "The body broke off: {words}")
+        s3_error!(IncompleteBody, "The body is incomplete: {text}")
     };
     mapped.set_source(error);
     mapped
 }
 
-/// Runs file operations where they may block.
+/// Runs file operations on the blocking pool.
 pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> S3Result<T> + Send + 'static,
 ) -> S3Result<T> {

@@ -1,16 +1,18 @@
-//! Catalogues: which key of a user's own stands for which bytes.
+//! Catalogues: the addresses of a wrapped dataset (`forebay.wrap`), by the user's own keys.
 //!
-//! Items of a dataset that forebay cannot read itself are named by keys that the user gives, and are hashed when they
-//! are first seen. A catalogue remembers what came of that: an append-only file of records of one length, each with
-//! a checksum, newest last. Any process of any job of the user reads and appends, under a lock that is held for one
-//! write. One that is killed in the middle leaves a torn tail, which the next one cuts off; a record that does not match
-//! its checksum is no record. So what is found is what somebody has seen, or nothing.
+//! forebay cannot read such a dataset itself. The user names each item by a key, and the item is
+//! hashed on its first read. A catalogue stores the result: an append-only file of fixed-length
+//! records, newest last, each with a checksum.
 //!
-//! Whoever could write here could say which bytes an item is, so the file is the user's alone, or is refused. Nothing is
-//! synced: what a power failure takes is seen again.
+//! - Any process of the user reads and appends, under a lock that is held for one write.
+//! - A process that is killed during a write leaves a torn tail. The next append truncates it.
+//! - A record with a wrong checksum is ignored. So a lookup returns what a process has recorded, or
+//!   nothing (promise 1).
+//! - A process that can write the file decides which bytes an item has. So a file that other users
+//!   can access is refused.
+//! - Nothing is synced. Records lost in a power failure are made again on the next read.
 //!
-//! In memory is only where in the file a key's record lies; the record itself is read, and proved, when it is asked
-//! for.
+//! Memory holds only the position of each key's record. A lookup reads and verifies the record.
 
 use std::{
     collections::HashMap,
@@ -27,123 +29,131 @@ use forebay_core::{Address, NamespaceId};
 use crate::{file::with_suffix, journal::crc};
 
 const MAGIC: &[u8; 16] = b"forebay catalog1";
-/// Magic, namespace, id, checksum.
+/// Bytes of magic, namespace, id and checksum.
 const HEADER_SIZE: usize = 16 + NamespaceId::LEN + 32 + 4;
-/// Key, address, length, index, form, checksum.
+/// Bytes of key, address, length, index, form and checksum.
 const RECORD_SIZE: usize = 32 + Address::LEN + 8 + 8 + 4 + 4;
-/// No catalogue has more records: 12 GB on disk, and 2 GB of memory to find them.
+/// Most records of a catalogue: 12 GB on disk, and 2 GB of memory for their positions.
 const RECORDS_MAX: u64 = 1 << 27;
-/// Records that are read at a time.
-const RECORDS_AT_ONCE: usize = 4096;
-/// Fewer are not worth being put in order.
-const RECORDS_IN_ORDER: u64 = 4096;
-/// Nobody holds the lock for longer than a write takes, unless it was stopped in the middle.
-const LOCK_WITHIN: Duration = Duration::from_secs(2);
+/// Records of one read.
+const READ_RECORDS: usize = 4096;
+/// Fewest records that are worth compacting.
+const COMPACT_RECORDS_MIN: u64 = 4096;
+/// Longest wait for the lock. It is held for one write, unless its holder was stopped.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A hash of what the user calls an item.
-pub type Key = [u8; 32];
+/// A hash of the user's name for an item.
+pub type CatalogueKey = [u8; 32];
 
-/// What came of looking at an item.
+/// What a catalogue stores of one item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
-    /// What its bytes are called.
+pub struct CatalogueEntry {
+    /// Address of the item's bytes.
     pub address: Address,
-    /// How many there are.
+    /// Length in bytes.
     pub length: u64,
-    /// Where in the user's dataset it was.
+    /// The item's index in the user's dataset.
     pub index: u64,
-    /// What the bytes mean: that is for whoever made them to say.
+    /// Encoding of the bytes, a number that the caller defines.
     pub form: u32,
 }
 
 /// Why a catalogue cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CatalogueError {
-    /// Something that is no catalogue has its name.
-    #[error("`{}` is in the way, and no catalogue of forebay's; move it, or give the dataset another name", path.display())]
+    /// A file of another kind has the catalogue's name.
+    #[error(
+        "`{}` is not a forebay catalogue of this namespace; \
+         move it, or give the dataset another name",
+        path.display()
+    )]
     Foreign {
         /// The file.
         path: PathBuf,
     },
-    /// Somebody else may have said what items are.
-    #[error("the catalogue `{}` could have been written by others; make it yours alone with `chmod 600`, or remove it", path.display())]
+    /// Other users can read or write the file.
+    #[error(
+        "the catalogue `{}` is accessible to other users; \
+         restrict it with `chmod 600`, or remove it",
+        path.display()
+    )]
     Shared {
         /// The file.
         path: PathBuf,
     },
-    /// Somebody holds the lock and does nothing.
-    #[error("another process holds the lock of `{}` and does nothing", path.display())]
+    /// The lock was not released within `LOCK_TIMEOUT`.
+    #[error("the lock of `{}` is held by a process that does not release it", path.display())]
     Locked {
         /// The file.
         path: PathBuf,
     },
-    /// There is a limit.
-    #[error("the catalogue `{}` is full; remove it, and it begins anew", path.display())]
+    /// The catalogue has `RECORDS_MAX` records.
+    #[error("the catalogue `{}` is full; remove it to start a new one", path.display())]
     Full {
         /// The file.
         path: PathBuf,
     },
-    /// The file failed.
+    /// I/O error.
     #[error("cannot use the catalogue `{}`: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// How.
+        /// The error.
         source: io::Error,
     },
 }
 
-/// A catalogue, as far as it has been read.
+/// An open catalogue.
 #[derive(Debug)]
 pub struct Catalogue {
     path: PathBuf,
     namespace: NamespaceId,
-    /// What tells it from others.
+    /// Random id, unique to the catalogue.
     id: [u8; 32],
     file: File,
-    /// Of each key, by its first bytes, the number of its newest record.
+    /// Position of the newest record of each key, by the key's first bytes.
     newest: HashMap<u64, u32>,
-    /// Records that were read.
+    /// Number of records read so far.
     read: u64,
 }
 
 impl Catalogue {
-    /// Opens a catalogue, or begins one. If most of its records are superseded, it is written anew.
+    /// Opens or creates a catalogue. It is compacted if most of its records are superseded.
     pub fn open(path: &Path, namespace: NamespaceId) -> Result<Self, CatalogueError> {
         let mut opened = Self::read_all(path, namespace)?;
-        if opened.read >= RECORDS_IN_ORDER && opened.newest.len() as u64 * 2 < opened.read {
-            // Whoever is in the way, or a full disk, only puts it off.
-            if let Ok(true) = opened.put_in_order() {
+        if opened.read >= COMPACT_RECORDS_MIN && opened.newest.len() as u64 * 2 < opened.read {
+            // A held lock or a full disk postpones it.
+            if let Ok(true) = opened.compact() {
                 opened = Self::read_all(path, namespace)?;
             }
         }
         Ok(opened)
     }
 
-    /// What tells it from others, of other users as well.
+    /// Random id, unique to the catalogue across users.
     pub fn id(&self) -> [u8; 32] {
         self.id
     }
 
-    /// How many keys there are.
+    /// Number of keys.
     pub fn len(&self) -> usize {
         self.newest.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.newest.is_empty()
     }
 
-    /// What is known of a key, as far as the catalogue has been read.
-    pub fn find(&self, key: &Key) -> Option<Seen> {
+    /// The newest entry of a key among the records read so far.
+    pub fn find(&self, key: &CatalogueKey) -> Option<CatalogueEntry> {
         let number = *self.newest.get(&first_bytes(key))?;
         let mut record = [0; RECORD_SIZE];
         self.file.read_exact_at(&mut record, offset_of(number.into())).ok()?;
-        decode(&record).filter(|(found, _)| found == key).map(|(_, seen)| seen)
+        decode(&record).filter(|(found, _)| found == key).map(|(_, entry)| entry)
     }
 
-    /// Reads what others have appended.
+    /// Reads the records that other processes have appended.
     pub fn refresh(&mut self) -> Result<(), CatalogueError> {
         let now = self.io(fs::metadata(&self.path))?;
         let held = self.io(self.file.metadata())?;
@@ -155,20 +165,23 @@ impl Catalogue {
         Ok(())
     }
 
-    /// Appends what was seen; it is found from now on.
-    pub fn append(&mut self, seen: &[(Key, Seen)]) -> Result<(), CatalogueError> {
+    /// Appends entries, and reads all new records.
+    pub fn append(
+        &mut self,
+        entries: &[(CatalogueKey, CatalogueEntry)],
+    ) -> Result<(), CatalogueError> {
         let mut file = lock(&self.path, self.namespace)?;
         let length = self.io(file.metadata())?.len();
         let records = records_in(length);
-        if records + seen.len() as u64 > RECORDS_MAX {
+        if records + entries.len() as u64 > RECORDS_MAX {
             return Err(CatalogueError::Full { path: self.path.clone() });
         }
         let end = offset_of(records);
         if end < length {
-            // Somebody was killed here.
+            // The torn tail of a process that was killed.
             self.io(file.set_len(end))?;
         }
-        let bytes: Vec<u8> = seen.iter().flat_map(|(key, seen)| encode(key, seen)).collect();
+        let bytes: Vec<u8> = entries.iter().flat_map(|(key, entry)| encode(key, entry)).collect();
         if let Err(source) = file.write_all(&bytes) {
             let _ = file.set_len(end);
             return Err(CatalogueError::Io { path: self.path.clone(), source });
@@ -194,12 +207,12 @@ impl Catalogue {
         Ok(catalogue)
     }
 
-    /// Reads whole records up to a length of the file.
+    /// Reads complete records up to byte `length` of the file.
     fn read_on(&mut self, length: u64) -> Result<(), CatalogueError> {
         let end = records_in(length).min(RECORDS_MAX);
         let mut buffer = Vec::new();
         while self.read < end {
-            let count = usize::try_from(end - self.read).unwrap_or(usize::MAX).min(RECORDS_AT_ONCE);
+            let count = usize::try_from(end - self.read).unwrap_or(usize::MAX).min(READ_RECORDS);
             buffer.resize(count * RECORD_SIZE, 0);
             self.io(self.file.read_exact_at(&mut buffer, offset_of(self.read)))?;
             for record in buffer.chunks_exact(RECORD_SIZE) {
@@ -213,8 +226,9 @@ impl Catalogue {
         Ok(())
     }
 
-    /// Writes what counts to a new file and gives it the name. Says whether it has: somebody else may be at it.
-    fn put_in_order(&self) -> io::Result<bool> {
+    /// Replaces the file by one with the newest records only. Returns false if another process
+    /// holds the lock or has changed the file.
+    fn compact(&self) -> io::Result<bool> {
         let held = self.file.metadata()?;
         match self.file.try_lock() {
             Ok(()) => {}
@@ -222,15 +236,15 @@ impl Catalogue {
             Err(TryLockError::Error(error)) => return Err(error),
         }
         let is_current = fs::metadata(&self.path)?.ino() == held.ino();
-        // What was appended since this was read must not be lost.
+        // Records that were appended since the last read must not be lost.
         if !is_current || records_in(self.file.metadata()?.len()) != self.read {
             self.file.unlock()?;
             return Ok(false);
         }
-        let aside = with_suffix(&self.path, ".new");
+        let new_path = with_suffix(&self.path, ".new");
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600);
-        let mut writer = io::BufWriter::with_capacity(1 << 20, options.open(&aside)?);
+        let mut writer = io::BufWriter::with_capacity(1 << 20, options.open(&new_path)?);
         writer.write_all(&header(self.namespace, self.id))?;
         let mut numbers: Vec<u32> = self.newest.values().copied().collect();
         numbers.sort_unstable();
@@ -240,7 +254,7 @@ impl Catalogue {
             writer.write_all(&record)?;
         }
         writer.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-        fs::rename(&aside, &self.path)?;
+        fs::rename(&new_path, &self.path)?;
         self.file.unlock()?;
         Ok(true)
     }
@@ -250,7 +264,7 @@ impl Catalogue {
     }
 }
 
-/// The file of a catalogue, for this process alone, with a header; to be appended to.
+/// Opens a catalogue's file for appending, locked and with a header.
 fn lock(path: &Path, namespace: NamespaceId) -> Result<File, CatalogueError> {
     let failed = |source| CatalogueError::Io { path: path.to_owned(), source };
     let began = Instant::now();
@@ -258,7 +272,7 @@ fn lock(path: &Path, namespace: NamespaceId) -> Result<File, CatalogueError> {
         let file = open_private(path)?;
         match file.try_lock() {
             Ok(()) => {
-                // It may have been put in order in between: then the name is another file's.
+                // After a compaction in between, the name belongs to another file.
                 let held = file.metadata().map_err(failed)?.ino();
                 if fs::metadata(path).is_ok_and(|named| named.ino() == held) {
                     break file;
@@ -267,7 +281,7 @@ fn lock(path: &Path, namespace: NamespaceId) -> Result<File, CatalogueError> {
             Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(1)),
             Err(TryLockError::Error(source)) => return Err(failed(source)),
         }
-        if began.elapsed() > LOCK_WITHIN {
+        if began.elapsed() > LOCK_TIMEOUT {
             return Err(CatalogueError::Locked { path: path.to_owned() });
         }
     };
@@ -280,7 +294,7 @@ fn lock(path: &Path, namespace: NamespaceId) -> Result<File, CatalogueError> {
     Ok(file)
 }
 
-/// Opens or makes a file that nobody else can write. All writes go to its end.
+/// Opens or creates a file that no other user can access. All writes append.
 fn open_private(path: &Path) -> Result<File, CatalogueError> {
     let failed = |source| CatalogueError::Io { path: path.to_owned(), source };
     let options = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path);
@@ -295,7 +309,7 @@ fn open_private(path: &Path) -> Result<File, CatalogueError> {
     Ok(file)
 }
 
-/// What tells a catalogue from others; nothing, if there is no header yet, or half of one.
+/// The id of a catalogue. `None` if the header is missing, incomplete or damaged.
 fn read_header(
     path: &Path,
     file: &File,
@@ -337,19 +351,19 @@ fn header(namespace: NamespaceId, id: [u8; 32]) -> [u8; HEADER_SIZE] {
     bytes
 }
 
-fn encode(key: &Key, seen: &Seen) -> [u8; RECORD_SIZE] {
+fn encode(key: &CatalogueKey, entry: &CatalogueEntry) -> [u8; RECORD_SIZE] {
     let mut record = [0; RECORD_SIZE];
     record[..32].copy_from_slice(key);
-    record[32..64].copy_from_slice(seen.address.as_bytes());
-    record[64..72].copy_from_slice(&seen.length.to_le_bytes());
-    record[72..80].copy_from_slice(&seen.index.to_le_bytes());
-    record[80..84].copy_from_slice(&seen.form.to_le_bytes());
+    record[32..64].copy_from_slice(entry.address.as_bytes());
+    record[64..72].copy_from_slice(&entry.length.to_le_bytes());
+    record[72..80].copy_from_slice(&entry.index.to_le_bytes());
+    record[80..84].copy_from_slice(&entry.form.to_le_bytes());
     let checksum = crc(&record[..84]);
     record[84..].copy_from_slice(&checksum.to_le_bytes());
     record
 }
 
-fn decode(record: &[u8]) -> Option<(Key, Seen)> {
+fn decode(record: &[u8]) -> Option<(CatalogueKey, CatalogueEntry)> {
     let (fields, checksum) = record.split_last_chunk::<4>()?;
     if crc(fields) != u32::from_le_bytes(*checksum) {
         return None;
@@ -358,25 +372,26 @@ fn decode(record: &[u8]) -> Option<(Key, Seen)> {
     let (address, rest) = rest.split_first_chunk::<32>()?;
     let (length, rest) = rest.split_first_chunk::<8>()?;
     let (index, form) = rest.split_first_chunk::<8>()?;
-    let seen = Seen {
+    let entry = CatalogueEntry {
         address: Address::from_bytes(*address),
         length: u64::from_le_bytes(*length),
         index: u64::from_le_bytes(*index),
         form: u32::from_le_bytes(form.try_into().ok()?),
     };
-    Some((*key, seen))
+    Some((*key, entry))
 }
 
-/// Keys are hashes: their first bytes are as good as any. Two that begin alike cost each other hits, never bytes.
-fn first_bytes(key: &Key) -> u64 {
-    u64::from_le_bytes(*key.first_chunk().expect("longer"))
+/// The first bytes of a key, which is a hash. Two keys with equal first bytes cost each other hits,
+/// never wrong bytes.
+fn first_bytes(key: &CatalogueKey) -> u64 {
+    u64::from_le_bytes(*key.first_chunk().expect("32 bytes"))
 }
 
 fn offset_of(record: u64) -> u64 {
     HEADER_SIZE as u64 + record * RECORD_SIZE as u64
 }
 
-/// Whole records in a file of this length.
+/// Complete records in a file of this length.
 fn records_in(length: u64) -> u64 {
     length.saturating_sub(HEADER_SIZE as u64) / RECORD_SIZE as u64
 }

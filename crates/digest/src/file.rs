@@ -1,7 +1,8 @@
-//! Digest files: mapped when opened, checked once, published whole.
+//! Digest files: mapped when opened, checked once, published atomically.
 //!
-//! The full check reads every row, so its success is remembered beside the file, together with what
-//! identifies the file's state. A digest that has been checked opens in milliseconds, however large.
+//! The full check reads every row. Its success is recorded beside the file (`.checked`), together
+//! with the checksum, inode, length and times that identify the file's state. A digest that has
+//! been checked opens in milliseconds at any size.
 
 use std::{
     ffi::OsString,
@@ -11,19 +12,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::format::{Blob, Digest, DigestError, DigestWriter, Header, Value};
 use bytes::Bytes;
-use forebay_core::digest::{Blob, Digest, DigestError, DigestWriter, Header, Value};
 use tempfile::NamedTempFile;
 
-/// Why a digest file cannot be used or made.
+/// Why a digest file cannot be opened or written.
 #[derive(Debug, thiserror::Error)]
-pub enum FileError {
+pub enum DigestFileError {
     /// The bytes are not a digest.
     #[error("`{}` is {source}", path.display())]
     Digest {
         /// The file.
         path: PathBuf,
-        /// What it is instead.
+        /// The error.
         source: DigestError,
     },
     /// The rows cannot be written.
@@ -31,23 +32,26 @@ pub enum FileError {
     Unwritable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: DigestError,
     },
-    /// There is no such file.
-    #[error("there is no file `{}`; check its name, or build it with `forebay digest build`", path.display())]
+    /// No such file.
+    #[error(
+        "there is no file `{}`; check its name, or build it with `forebay digest build`",
+        path.display()
+    )]
     Missing {
         /// The file.
         path: PathBuf,
     },
-    /// The file failed.
+    /// I/O error.
     #[error("cannot {doing} `{}`: {source}", path.display())]
     Io {
         /// `read` or `write`.
         doing: &'static str,
         /// The file.
         path: PathBuf,
-        /// How.
+        /// The error.
         source: io::Error,
     },
 }
@@ -58,12 +62,12 @@ pub struct DigestFile {
     /// The digest itself.
     pub digest: Digest,
     path: PathBuf,
-    /// What identifies this state of the file.
+    /// Checksum, inode, length and times of the file.
     state: String,
 }
 
-/// Opens a digest that has been checked, or checks it now and remembers it.
-pub fn open(path: &Path) -> Result<DigestFile, FileError> {
+/// Opens a digest. Runs the full check unless this state of the file has passed it before.
+pub fn open(path: &Path) -> Result<DigestFile, DigestFileError> {
     let file = open_unchecked(path)?;
     if !file.was_checked() {
         file.check()?;
@@ -71,11 +75,11 @@ pub fn open(path: &Path) -> Result<DigestFile, FileError> {
     Ok(file)
 }
 
-/// Opens a digest by its metadata alone; its rows may yet prove damaged.
-pub fn open_unchecked(path: &Path) -> Result<DigestFile, FileError> {
-    let failed = |source| FileError::Io { doing: "read", path: path.to_owned(), source };
+/// Opens a digest by its metadata alone. Its rows may be damaged.
+pub fn open_unchecked(path: &Path) -> Result<DigestFile, DigestFileError> {
+    let failed = |source| DigestFileError::Io { doing: "read", path: path.to_owned(), source };
     let file = File::open(path).map_err(|source| match source.kind() {
-        io::ErrorKind::NotFound => FileError::Missing { path: path.to_owned() },
+        io::ErrorKind::NotFound => DigestFileError::Missing { path: path.to_owned() },
         _ => failed(source),
     })?;
     let metadata = file.metadata().map_err(failed)?;
@@ -84,7 +88,7 @@ pub fn open_unchecked(path: &Path) -> Result<DigestFile, FileError> {
     }
     let bytes = if metadata.len() == 0 { Bytes::new() } else { map(&file).map_err(failed)? };
     let digest = Digest::open(bytes)
-        .map_err(|source| FileError::Digest { path: path.to_owned(), source })?;
+        .map_err(|source| DigestFileError::Digest { path: path.to_owned(), source })?;
     let state = format!(
         "{} {} {} {}.{:09} {}.{:09}\n",
         digest.checksum(),
@@ -98,32 +102,33 @@ pub fn open_unchecked(path: &Path) -> Result<DigestFile, FileError> {
     Ok(DigestFile { digest, path: path.to_owned(), state })
 }
 
-#[expect(unsafe_code, reason = "mapping a file is the point; see SAFETY")]
+#[expect(unsafe_code, reason = "a digest is mapped, not read; see SAFETY")]
 fn map(file: &File) -> io::Result<Bytes> {
     // SAFETY: the map is read-only and private, and digests are never written in place: they appear
-    // by rename, complete, so the mapped inode does not change under us. Whoever truncates one in
-    // place all the same gets SIGBUS, and whoever overwrites it gets an error from a row that makes no
-    // sense: rows are read through checked slices as plain integers, for which any bytes are valid.
+    // by rename, complete, so the mapped inode does not change. If another process truncates the
+    // file in place all the same, the reader gets SIGBUS. If it overwrites the file, the reader
+    // gets an error: rows are read through checked slices as integers, for which any bytes are
+    // valid.
     let map = unsafe { memmap2::Mmap::map(file)? };
     Ok(Bytes::from_owner(map))
 }
 
 impl DigestFile {
-    /// Whether this very state of the file has passed the full check before.
+    /// Whether this state of the file has passed the full check before.
     pub fn was_checked(&self) -> bool {
         fs::read_to_string(self.memo_path()).is_ok_and(|memo| memo == self.state)
     }
 
-    /// Proves the whole digest, and remembers it if the directory can be written.
-    pub fn check(&self) -> Result<(), FileError> {
-        let digest = |source| FileError::Digest { path: self.path.clone(), source };
+    /// Runs the full check, and records its success if the directory is writable.
+    pub fn check(&self) -> Result<(), DigestFileError> {
+        let digest = |source| DigestFileError::Digest { path: self.path.clone(), source };
         self.digest.check().map_err(digest)?;
-        // Only a hint: without it the next opening checks again.
-        let _ = self.remember();
+        // Without the record the next open checks again.
+        let _ = self.record_check();
         Ok(())
     }
 
-    fn remember(&self) -> io::Result<()> {
+    fn record_check(&self) -> io::Result<()> {
         let mut memo = temporary(&self.memo_path())?;
         memo.write_all(self.state.as_bytes())?;
         memo.persist(self.memo_path())?;
@@ -135,7 +140,7 @@ impl DigestFile {
     }
 }
 
-/// A digest that is being written: it appears whole under its name, or not at all.
+/// An unfinished digest file. It appears under its name complete, or not at all.
 pub struct PendingDigest {
     writer: DigestWriter<BufWriter<NamedTempFile>>,
     path: PathBuf,
@@ -143,8 +148,8 @@ pub struct PendingDigest {
 
 impl PendingDigest {
     /// Begins a digest that will be published at `path`.
-    pub fn create(path: &Path, header: Header) -> Result<Self, FileError> {
-        let failed = |source| FileError::Io { doing: "write", path: path.to_owned(), source };
+    pub fn create(path: &Path, header: Header) -> Result<Self, DigestFileError> {
+        let failed = |source| DigestFileError::Io { doing: "write", path: path.to_owned(), source };
         let file = temporary(path).map_err(failed)?;
         let writer = DigestWriter::new(BufWriter::with_capacity(1 << 20, file), header)
             .map_err(|error| file_error(path, error))?;
@@ -152,35 +157,35 @@ impl PendingDigest {
     }
 
     /// Adds a row.
-    pub fn push(&mut self, blob: &Blob, values: &[Vec<Value<'_>>]) -> Result<(), FileError> {
+    pub fn push(&mut self, blob: &Blob, values: &[Vec<Value<'_>>]) -> Result<(), DigestFileError> {
         self.writer.push(blob, values).map_err(|error| file_error(&self.path, error))
     }
 
-    /// Makes it durable, then gives it its name, then remembers that it is sound.
-    pub fn publish(self) -> Result<(), FileError> {
+    /// Syncs the file, renames it to its path, and records that it has passed the full check.
+    pub fn publish(self) -> Result<(), DigestFileError> {
         let path = self.path;
-        let failed = |source| FileError::Io { doing: "write", path: path.clone(), source };
+        let failed = |source| DigestFileError::Io { doing: "write", path: path.clone(), source };
         let buffer = self.writer.finish().map_err(|error| file_error(&path, error))?;
         let file = buffer.into_inner().map_err(|error| failed(error.into_error()))?;
         file.as_file().sync_all().map_err(failed)?;
         file.persist(&path).map_err(|error| failed(error.error))?;
         File::open(parent(&path)).and_then(|directory| directory.sync_all()).map_err(failed)?;
-        // The writer has just proved what the full check would.
-        let _ = open_unchecked(&path)?.remember();
+        // The writer has verified what the full check would.
+        let _ = open_unchecked(&path)?.record_check();
         Ok(())
     }
 }
 
-fn file_error(path: &Path, error: DigestError) -> FileError {
+fn file_error(path: &Path, error: DigestError) -> DigestFileError {
     let path = path.to_owned();
     match error {
-        DigestError::Io(source) => FileError::Io { doing: "write", path, source },
-        source => FileError::Unwritable { path, source },
+        DigestError::Io(source) => DigestFileError::Io { doing: "write", path, source },
+        source => DigestFileError::Unwritable { path, source },
     }
 }
 
-/// A file that vanishes unless it is given the name of `path`. Its own name is always the same, so that
-/// what a killed process left behind is cleared away by the next.
+/// A temporary file beside `path`, deleted on drop. Its name is always the same, so that a later
+/// run removes the file that a killed process left.
 fn temporary(path: &Path) -> io::Result<NamedTempFile> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let mut hidden = OsString::from(".");
@@ -197,12 +202,12 @@ fn temporary(path: &Path) -> io::Result<NamedTempFile> {
         .tempfile_in(parent(path))
 }
 
-/// The directory that holds a path; `.` for a bare name.
+/// The directory of a path; `.` for a bare name.
 fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// `x.digest` with `.checked` becomes `x.digest.checked`.
+/// Appends to the file name: `x.digest` and `.checked` become `x.digest.checked`.
 pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);

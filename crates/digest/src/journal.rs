@@ -1,9 +1,9 @@
-//! The journal of a build: finished rows, in the order of the digest they will become.
+//! Journal: the finished rows of an unfinished build, in the order of the digest.
 //!
-//! A build may take hours, and is interrupted by people, machines and networks. Rows are appended as
-//! they are finished, each with a checksum of its own, so that after any end of the process what was
-//! written is a prefix of the digest, and the next run of the same build goes on from there. A torn
-//! tail is cut off. If the origin has changed in between, the rows from that place on are dropped.
+//! A build may take hours and be interrupted at any time. Rows are appended as they are finished,
+//! each with a checksum. After an interruption the file is a prefix of the digest, and the next run
+//! of the same build resumes there. A torn tail is truncated. If the origin has changed in between,
+//! the rows from the first changed object on are dropped.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -12,18 +12,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use forebay_core::{
-    Address,
-    digest::{Blob, ItemSpan, Part, plan::BlobPlan},
+use crate::{
+    format::{Blob, ItemSpan, Part},
+    plan::BlobPlan,
 };
+use forebay_core::Address;
 
 use crate::file::with_suffix;
 
 const MAGIC: &[u8; 16] = b"forebay journal1";
-/// No row is longer: a pack holds at most 8192 names of at most a few KiB.
+/// Longest row: a pack has at most 8192 names of at most a few KiB.
 const RECORD_SIZE_MAX: u32 = 256 << 20;
 
-/// What a journal is of. A build goes on only from a journal of its own.
+/// The build that a journal belongs to. A build resumes from its own journal only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalHeader {
     /// The origin's URL.
@@ -32,7 +33,7 @@ pub struct JournalHeader {
     pub layout: String,
     /// The namespace's id, or `public`.
     pub namespace: String,
-    /// Which objects are left out.
+    /// The filter of excluded objects.
     pub filter: String,
 }
 
@@ -45,34 +46,44 @@ pub enum JournalError {
         /// The journal.
         path: PathBuf,
     },
-    /// An interrupted build of something else.
-    #[error("`{}` is left from an interrupted build of {found}; finish that one, or drop it with --restart", path.display())]
+    /// The journal of another, interrupted build.
+    #[error(
+        "`{}` is left from an interrupted build of {found}; \
+         finish that one, or drop it with --restart",
+        path.display()
+    )]
     Other {
         /// The journal.
         path: PathBuf,
-        /// What it is of.
+        /// The build that it belongs to.
         found: String,
     },
-    /// Something that is no journal has its name.
-    #[error("`{}` is in the way, and no journal of a build; move it, or choose another output", path.display())]
+    /// A file of another kind has the journal's name.
+    #[error(
+        "`{}` is in the way: it is not the journal of a build; move it, or choose another output",
+        path.display()
+    )]
     Foreign {
         /// The file.
         path: PathBuf,
     },
-    /// There is no place for it.
-    #[error("cannot write `{}`: {source}; make its directory, or choose another output", path.display())]
-    Place {
+    /// The journal cannot be created.
+    #[error(
+        "cannot write `{}`: {source}; make its directory, or choose another output",
+        path.display()
+    )]
+    Create {
         /// The journal.
         path: PathBuf,
-        /// How.
+        /// The error.
         source: io::Error,
     },
-    /// The file failed.
-    #[error("cannot write `{}`: {source}; the build goes on from there when you run it again", path.display())]
+    /// I/O error.
+    #[error("cannot write `{}`: {source}; run the build again to resume it", path.display())]
     Io {
         /// The journal.
         path: PathBuf,
-        /// How.
+        /// The error.
         source: io::Error,
     },
 }
@@ -81,19 +92,19 @@ pub enum JournalError {
 pub struct Journal {
     path: PathBuf,
     writer: BufWriter<File>,
-    /// Rows from an earlier run that have not been asked for yet.
-    earlier: Option<Rows>,
-    /// Where the next row goes.
+    /// Rows of an earlier run that have not been recalled yet.
+    earlier: Option<JournalRows>,
+    /// Offset of the next row.
     end: u64,
 }
 
 impl Journal {
-    /// Where the journal of a digest lies.
+    /// Path of the journal of a digest.
     pub fn path(digest: &Path) -> PathBuf {
         with_suffix(digest, ".partial")
     }
 
-    /// Opens the journal beside the digest at `digest`, or begins one.
+    /// Opens or creates the journal of the digest at `digest`.
     pub fn open(
         digest: &Path,
         header: &JournalHeader,
@@ -105,19 +116,19 @@ impl Journal {
             let options =
                 OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
             let file =
-                options.map_err(|source| JournalError::Place { path: path.clone(), source })?;
+                options.map_err(|source| JournalError::Create { path: path.clone(), source })?;
             match file.try_lock() {
                 Ok(()) => {}
                 Err(fs::TryLockError::WouldBlock) => return Err(JournalError::Locked { path }),
                 Err(fs::TryLockError::Error(source)) => return Err(failed(source)),
             }
-            // A build that finished in between has removed the file that we hold: look again.
+            // A build that finished in between has removed the file that is open here: try again.
             let held = file.metadata().map_err(failed)?.ino();
             if fs::metadata(&path).is_ok_and(|named| named.ino() == held) {
                 break file;
             }
         };
-        if !is_ours(&file).map_err(failed)? {
+        if !is_journal(&file).map_err(failed)? {
             return Err(JournalError::Foreign { path });
         }
         if restart {
@@ -137,13 +148,13 @@ impl Journal {
                 write_header(&mut file, header).map_err(failed)?
             }
         };
-        let earlier = Rows::read(&file, start).map_err(failed)?;
+        let earlier = JournalRows::read(&file, start).map_err(failed)?;
         let mut writer = BufWriter::with_capacity(1 << 20, file);
         writer.seek(SeekFrom::Start(start)).map_err(failed)?;
         Ok(Self { path, writer, earlier: Some(earlier), end: start })
     }
 
-    /// The same journal from the start again, for a build that lists anew.
+    /// Goes back to the first row, for a build that lists the origin again.
     pub fn rewind(&mut self) -> Result<(), JournalError> {
         let rows = self.rows()?;
         self.end = rows.end;
@@ -151,8 +162,8 @@ impl Journal {
         Ok(())
     }
 
-    /// The finished row of this plan, if an earlier run left it. The first plan that it does not know
-    /// ends the part that can be used again; all that came after is dropped.
+    /// The finished row of this plan, if an earlier run wrote it. At the first plan without one,
+    /// all later rows are dropped.
     pub fn recall(&mut self, plan: &BlobPlan) -> Result<Option<Blob>, JournalError> {
         let Some(earlier) = &mut self.earlier else { return Ok(None) };
         if let Some(row) = earlier.next()
@@ -176,7 +187,7 @@ impl Journal {
         cut.map(drop).map_err(|source| JournalError::Io { path: self.path.clone(), source })
     }
 
-    /// Adds a finished row. It survives the process once [`Journal::flush`] has returned.
+    /// Adds a finished row. It survives a crash of the process after [`Journal::flush`].
     pub fn push(&mut self, blob: &Blob) -> Result<(), JournalError> {
         assert!(self.earlier.is_none(), "rows are added only after recall has found no more");
         let record = encode(blob);
@@ -185,14 +196,14 @@ impl Journal {
         written.map_err(|source| JournalError::Io { path: self.path.clone(), source })
     }
 
-    /// Hands everything to the operating system.
+    /// Writes all buffered rows to the file.
     pub fn flush(&mut self) -> Result<(), JournalError> {
         let flushed = self.writer.flush();
         flushed.map_err(|source| JournalError::Io { path: self.path.clone(), source })
     }
 
-    /// All rows, from the first; call when the build is complete.
-    pub fn rows(&mut self) -> Result<Rows, JournalError> {
+    /// All rows, from the first. Ends the recall of earlier rows.
+    pub fn rows(&mut self) -> Result<JournalRows, JournalError> {
         if self.earlier.is_some() {
             self.stop_recalling()?;
         }
@@ -200,38 +211,38 @@ impl Journal {
         let rows = (|| {
             let mut file = self.writer.get_ref().try_clone()?;
             let start = read_header(&mut file)?.map_or(0, |(_, start)| start);
-            Rows::read(&file, start)
+            JournalRows::read(&file, start)
         })();
         rows.map_err(|source| JournalError::Io { path: self.path.clone(), source })
     }
 
-    /// Ends a build that did not succeed: keeps the journal, unless there is nothing in it.
+    /// Ends a build that failed. Keeps the journal, unless it is empty.
     pub fn close(mut self) -> Result<(), JournalError> {
         if self.rows()?.next().is_none() { self.remove() } else { Ok(()) }
     }
 
-    /// Removes the journal, for the digest has been published.
+    /// Removes the journal after the digest has been published.
     pub fn remove(self) -> Result<(), JournalError> {
         fs::remove_file(&self.path)
             .map_err(|source| JournalError::Io { path: self.path.clone(), source })
     }
 }
 
-/// Rows of a journal, until its end or the first that is torn.
-pub struct Rows {
+/// The rows of a journal, up to its end or the first damaged row.
+pub struct JournalRows {
     reader: BufReader<ReadAt>,
-    /// Where the row after the last one returned begins.
+    /// Offset of the end of the last row returned.
     end: u64,
 }
 
-impl Rows {
+impl JournalRows {
     fn read(file: &File, start: u64) -> io::Result<Self> {
         let at = ReadAt { file: file.try_clone()?, position: start };
         Ok(Self { reader: BufReader::with_capacity(1 << 20, at), end: start })
     }
 }
 
-impl Iterator for Rows {
+impl Iterator for JournalRows {
     type Item = Blob;
 
     fn next(&mut self) -> Option<Blob> {
@@ -242,7 +253,7 @@ impl Iterator for Rows {
         if length > RECORD_SIZE_MAX {
             return None;
         }
-        // Read through `take`, so that a torn length cannot ask for more memory than there are bytes.
+        // Read through `take`, so that a damaged length cannot allocate more than the file has.
         let mut record = Vec::new();
         self.reader.by_ref().take(u64::from(length)).read_to_end(&mut record).ok()?;
         if record.len() as u64 != u64::from(length) || crc(&record) != checksum {
@@ -254,7 +265,7 @@ impl Iterator for Rows {
     }
 }
 
-/// Reads at a position of its own, so that the writer's is left alone.
+/// A reader with its own position, so that the writer's does not change.
 struct ReadAt {
     file: File,
     position: u64,
@@ -285,7 +296,7 @@ fn write_header(file: &mut File, header: &JournalHeader) -> io::Result<u64> {
         put_text(&mut record, text);
     }
     let mut bytes = MAGIC.to_vec();
-    bytes.extend(u32::try_from(record.len()).expect("short").to_le_bytes());
+    bytes.extend(u32::try_from(record.len()).expect("four short texts").to_le_bytes());
     bytes.extend(crc(&record).to_le_bytes());
     bytes.extend(record);
     file.seek(SeekFrom::Start(0))?;
@@ -293,8 +304,8 @@ fn write_header(file: &mut File, header: &JournalHeader) -> io::Result<u64> {
     Ok(bytes.len() as u64)
 }
 
-/// Whether a file is a journal, or the beginning of one, and so ours to write.
-fn is_ours(file: &File) -> io::Result<bool> {
+/// Whether a file is a journal or the beginning of one.
+fn is_journal(file: &File) -> io::Result<bool> {
     let mut magic = Vec::new();
     ReadAt { file: file.try_clone()?, position: 0 }
         .take(MAGIC.len() as u64)
@@ -302,7 +313,7 @@ fn is_ours(file: &File) -> io::Result<bool> {
     Ok(MAGIC.starts_with(&magic))
 }
 
-/// What a journal is of, and where its rows begin. `None` if it is no journal that can be used.
+/// The header of a journal, and the offset of its first row. `None` if the header is damaged.
 fn read_header(file: &mut File) -> io::Result<Option<(JournalHeader, u64)>> {
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(0))?;
@@ -358,7 +369,7 @@ fn decode(record: &[u8]) -> Option<Blob> {
     reader.0.is_empty().then_some(blob)
 }
 
-/// Takes bytes off the front, never more than there are.
+/// Takes fields off the front of a record; `None` past its end.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

@@ -1,15 +1,28 @@
-//! What forebay keeps in local files around digests: the digests themselves, mapped; the journal of a
-//! build that is under way; and catalogues of what was seen of datasets that only their users can read.
+//! Digests and the other local files of a dataset.
 //!
-//! A crate of its own because a training job opens digests but must not link any origin, and because
-//! the core touches no files.
+//! - [`Digest`]: the table of a dataset, an Arrow file that is mapped and read in place.
+//! - [`Layout`], [`Planner`]: how a build turns an origin's listing into blobs.
+//! - [`Journal`]: finished rows of an unfinished build.
+//! - [`Catalogue`]: addresses of a dataset that only its user can read (`forebay.wrap`).
+//!
+//! A crate of its own, because a training job opens digests without linking an origin, and because
+//! `core` touches no files.
 
 mod catalogue;
 mod file;
+mod format;
 mod journal;
+mod plan;
+mod possession;
 mod snapshot;
 
-pub use catalogue::{Catalogue, CatalogueError, Key, Seen};
-pub use file::{DigestFile, FileError, PendingDigest, open, open_unchecked};
-pub use journal::{Journal, JournalError, JournalHeader, Rows};
+pub use catalogue::{Catalogue, CatalogueEntry, CatalogueError, CatalogueKey};
+pub use file::{DigestFile, DigestFileError, PendingDigest, open, open_unchecked};
+pub use format::{
+    Blob, BlobView, ColumnGuess, ColumnType, Digest, DigestError, DigestWriter, FORMAT, Header,
+    ItemLocation, ItemSpan, Part, PartView, Summary, Value,
+};
+pub use journal::{Journal, JournalError, JournalHeader, JournalRows};
+pub use plan::{BlobPlan, Cut, Layout, Planner, Records, Samples, UnevenRecords, check_name};
+pub use possession::{proof_of, rows_of};
 pub use snapshot::publish_snapshot;

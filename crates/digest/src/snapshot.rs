@@ -1,23 +1,24 @@
-//! A digest of blobs that no origin is known of: all that is to be said of each is its address and its length. Nodes are
-//! told no more of any dataset, so that presence, reports and placement work for these as well.
+//! Snapshots: digests of blobs without an origin, which have an address and a length only.
+//!
+//! A node stores no more than that of any dataset, so presence, reports and placement work for
+//! snapshots, too.
 
 use std::path::Path;
 
-use forebay_core::{
-    Address, ByteSize, Namespace, NamespaceId,
-    chunking::Chunking,
-    digest::{Blob, DatasetIdHasher, Header, ItemSpan, Part, Summary},
-};
+use crate::format::{Blob, Header, ItemSpan, Part, Summary};
+use forebay_core::dataset::DatasetIdHasher;
+use forebay_core::{Address, ByteSize, Namespace, NamespaceId, dataset::chunking::Chunking};
 
-use crate::{FileError, PendingDigest};
+use crate::{DigestFileError, PendingDigest};
 
-/// Publishes the digest of these blobs, each of which is one item. `origin` says in words where they come from.
+/// Publishes the digest of these blobs, each of which is one item. `origin` describes in words
+/// where they come from.
 pub fn publish_snapshot(
     path: &Path,
     namespace: NamespaceId,
     origin: &str,
     rows: &[(Address, u64)],
-) -> Result<(), FileError> {
+) -> Result<(), DigestFileError> {
     let (items, bytes) = (rows.len() as u64, rows.iter().map(|(_, length)| length).sum());
     let chunking = Chunking::for_dataset(ByteSize(bytes), items);
     let mut id = DatasetIdHasher::new();

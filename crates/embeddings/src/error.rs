@@ -1,4 +1,4 @@
-//! What the world outside can do to us: files that are no tables, keys that no table has.
+//! Errors: of opening, reading, looking up and replacing.
 
 use std::{io, path::PathBuf};
 
@@ -6,21 +6,21 @@ use forebay_core::ByteSize;
 
 use crate::format::{Dtype, FormatError, Layout};
 
-/// Why tables cannot be opened.
+/// Error of opening tables.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each says what it is about")]
+#[expect(missing_docs, reason = "the error texts document the variants")]
 pub enum OpenError {
     #[error("there is no file `{}`; check its name", path.display())]
     Missing { path: PathBuf },
-    #[error("`{}` is no file; name a .safetensors, a .npy or a file of rows", path.display())]
+    #[error("`{}` is no file; give a .safetensors, a .npy or a file of bare rows", path.display())]
     NotAFile { path: PathBuf },
     #[error(
-        "`{}` is neither .npy nor .safetensors; for bare rows, say their dtype and dimension",
+        "`{}` is neither .npy nor .safetensors; for bare rows, give their dtype and dimension",
         path.display()
     )]
     Unknown { path: PathBuf },
     #[error(
-        "`{}` says itself what its rows are; leave out dtype and dimension, or say where bare rows begin",
+        "`{}` has a header; leave out dtype and dimension, or give the offset of bare rows",
         path.display()
     )]
     NotBare { path: PathBuf },
@@ -28,57 +28,55 @@ pub enum OpenError {
     Format { path: PathBuf, source: FormatError },
     #[error("cannot read `{}`: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
-    #[error("{count} tables; there can be {max} at most", max = u16::MAX)]
+    #[error("{count} tables are too many; open {max} at most", max = u16::MAX)]
     TooMany { count: usize },
-    #[error(
-        "tables of {needed} are to be kept whole, and this machine has {there} of memory; give less `memory`"
-    )]
-    Memory { needed: ByteSize, there: ByteSize },
-    #[error(
-        "{needed} for tables that are to be kept whole cannot be had ({source}); give less `memory`"
-    )]
+    #[error("pinned tables need {needed}, and the machine has {available}; give less `memory`")]
+    Memory { needed: ByteSize, available: ByteSize },
+    #[error("cannot allocate {needed} for pinned tables ({source}); give less `memory`")]
     NoMemory { needed: ByteSize, source: io::Error },
-    #[error("no tables; name at least one")]
+    #[error("no tables; give at least one")]
     None,
     #[error(
-        "io_uring is not available ({source}); choose `pread` or `auto`, or let the system allow it"
+        "io_uring is not available ({source}); choose `auto` or `pread`, or allow it on this system"
     )]
     NoRing { source: io::Error },
 }
 
-/// Why rows cannot be had although the keys are right.
+/// Error of reading rows.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each says what it is about")]
+#[expect(missing_docs, reason = "the error texts document the variants")]
 pub enum ReadError {
     #[error("cannot read `{}`: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
     #[error(
-        "`{}` was cut off while in use, from {was} to {now} bytes; put the table back and replace it",
+        "`{}` was cut off while in use, from {was} to {now} bytes; restore and replace the table",
         path.display()
     )]
     Truncated { path: PathBuf, was: u64, now: u64 },
     #[error(
-        "`{}` was changed by somebody else while in use; replace the table to read it as it is now",
+        "`{}` was changed by another process while in use; replace the table to continue",
         path.display()
     )]
     Changed { path: PathBuf },
 }
 
-/// Why a lookup gives no rows.
+/// Error of a lookup or a prefetch.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each says what it is about")]
+#[expect(missing_docs, reason = "the error texts document the variants")]
 pub enum LookupError {
-    #[error("key {key} at place {place} of table {table} is outside its {rows} rows")]
-    Key { table: usize, place: usize, key: i64, rows: u64 },
-    #[error("bags for {given} tables; there are {tables}")]
+    #[error("key {key} at index {index} of table {table} is outside its {rows} rows")]
+    Key { table: usize, index: usize, key: i64, rows: u64 },
+    #[error("bags for {given} tables; give bags for all {tables}")]
     Tables { given: usize, tables: usize },
-    #[error("{given} bags for table {table}, and {expected} for the one before it")]
+    #[error(
+        "{given} bags for table {table}, but {expected} for table 0; give the same number for all"
+    )]
     Batch { table: usize, given: usize, expected: usize },
-    #[error("offsets of table {table}: {problem}")]
+    #[error("offsets of table {table} are invalid: {problem}")]
     Offsets { table: usize, problem: &'static str },
-    #[error("an output of {given}; these bags fill {expected}")]
+    #[error("an output of length {given} for bags that need {expected}")]
     Output { given: usize, expected: usize },
-    #[error("table {table} is of {dtype}; only float32 is pooled here, other tables are gathered")]
+    #[error("table {table} is of {dtype}, and only float32 can be pooled; use `gather`")]
     Dtype { table: usize, dtype: Dtype },
     #[error("there is no table {table}; there are {tables}")]
     NoTable { table: usize, tables: usize },
@@ -86,18 +84,18 @@ pub enum LookupError {
     Read(#[from] ReadError),
 }
 
-/// Why rows or a table cannot be replaced.
+/// Error of replacing rows or a table.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each says what it is about")]
+#[expect(missing_docs, reason = "the error texts document the variants")]
 pub enum ReplaceError {
     #[error("there is no table {table}; there are {tables}")]
     NoTable { table: usize, tables: usize },
-    #[error("{given} bytes are no whole number of rows of {row_bytes}")]
+    #[error("{given} bytes are no whole number of rows of {row_bytes} bytes")]
     Uneven { given: usize, row_bytes: u32 },
-    #[error("rows {first} and {count} more are not all among the table's {rows}")]
+    #[error("{count} rows from row {first} on are outside the table's {rows} rows")]
     Rows { first: u64, count: u64, rows: u64 },
     #[error(
-        "the new table has {} rows of {} {}, the old one {} of {} {}; open all tables anew instead",
+        "the new table has {} rows of {} {}, the old one {} of {} {}; open the tables again",
         new.rows, new.dimension, new.dtype, old.rows, old.dimension, old.dtype
     )]
     Shape { old: Layout, new: Layout },

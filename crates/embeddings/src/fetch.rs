@@ -1,64 +1,66 @@
-//! The rows that a lookup has aside: those that it must read, and those of bags that wait for them.
+//! Fetched rows: rows that a lookup reads, and copies of resident rows of the bags that wait for
+//! them.
 
 use std::sync::Arc;
 
-use forebay_core::embedding::{Key, KeyMap};
+use forebay_core::embeddings::{Key, KeyMap};
 
 use crate::{
     error::ReadError,
     file::DataFile,
-    io::{Cost, Reader, Wanted},
+    io::{Cost, Reader, RowRead},
     resident::Table,
 };
 
-/// Memory that one lookup leaves to the next, at most.
-const KEPT: usize = 16 << 20;
+/// Limit on the memory that a prefetch leaves to the next operation.
+const REUSED_BYTES_MAX: usize = 16 << 20;
 
-/// Rows by key, in one piece of memory.
+/// Rows by key, in one buffer.
 #[derive(Debug, Default)]
 pub(crate) struct Fetched {
-    places: KeyMap<usize>,
+    offsets: KeyMap<usize>,
     bytes: Vec<u8>,
-    /// The keys that are to be read, each once, with its table as it was when they were missed.
+    /// The keys to read, each once.
     missing: Vec<Key>,
+    /// The version of each table with missing rows at the time of the miss.
     tables: Vec<Option<Arc<Table>>>,
 }
 
 impl Fetched {
-    /// Begins anew.
+    /// Removes all rows.
     pub fn clear(&mut self, tables: usize) {
-        self.places.clear();
+        self.offsets.clear();
         self.bytes.clear();
         self.missing.clear();
         self.tables.clear();
         self.tables.resize(tables, None);
     }
 
-    /// What an unusually large lookup needed is given back.
-    pub fn rest(&mut self) {
-        if self.bytes.capacity() > KEPT {
+    /// Frees the memory of an unusually large operation.
+    pub fn shrink(&mut self) {
+        if self.bytes.capacity() > REUSED_BYTES_MAX {
             *self = Self::default();
         }
     }
 
-    /// Keeps a row that is in memory now, and may not be when it is needed.
-    pub fn keep(&mut self, key: Key, row: &[u8]) {
+    /// Copies a resident row, which may be evicted before it is needed.
+    pub fn add_resident(&mut self, key: Key, row: &[u8]) {
         let bytes = &mut self.bytes;
-        self.places.entry(key).or_insert_with(|| {
+        self.offsets.entry(key).or_insert_with(|| {
             bytes.extend_from_slice(row);
             bytes.len() - row.len()
         });
     }
 
-    /// Wants a row read.
-    pub fn want(&mut self, key: Key, table: &Arc<Table>) {
+    /// Adds a row to those to read.
+    pub fn add_missing(&mut self, key: Key, table: &Arc<Table>) {
         let bytes = &mut self.bytes;
         let mut is_new = false;
-        self.places.entry(key).or_insert_with(|| {
+        self.offsets.entry(key).or_insert_with(|| {
             is_new = true;
-            let place = bytes.len();
-            bytes.resize(place + table.layout.row_bytes() as usize, 0);
-            place
+            let offset = bytes.len();
+            bytes.resize(offset + table.layout.row_bytes() as usize, 0);
+            offset
         });
         if is_new {
             self.missing.push(key);
@@ -67,26 +69,26 @@ impl Fetched {
         }
     }
 
-    /// The keys that were to be read.
+    /// The keys to read.
     pub fn missing(&self) -> &[Key] {
         &self.missing
     }
 
-    /// The table from which a key's row was to be read.
+    /// The version of the table from which a missing row is read.
     pub fn table(&self, key: Key) -> &Arc<Table> {
         let table = &self.tables[usize::from(key.table().0)];
         table.as_ref().expect("a row of it is missing")
     }
 
-    /// A row that was kept or read.
+    /// A row that was copied or read.
     pub fn row(&self, key: Key, width: usize) -> &[u8] {
-        let place = self.places[&key];
-        &self.bytes[place..place + width]
+        let offset = self.offsets[&key];
+        &self.bytes[offset..offset + width]
     }
 
-    /// Reads what is missing.
+    /// Reads the missing rows.
     pub fn read(&mut self, reader: &mut Reader) -> Result<Cost, ReadError> {
-        // Files in one order for all threads, so that nobody waits for one who waits for them.
+        // All threads lock files in the same order, which prevents deadlocks.
         let mut files: Vec<&Arc<DataFile>> =
             self.tables.iter().flatten().map(|table| &table.file).collect();
         files.sort_unstable_by_key(|file| Arc::as_ptr(file).addr());
@@ -100,20 +102,20 @@ impl Fetched {
             .iter()
             .map(|table| table.as_ref().map_or(usize::MAX, |table| number(&table.file)))
             .collect();
-        let mut wanted: Vec<Wanted> = self
+        let mut rows: Vec<RowRead> = self
             .missing
             .iter()
             .map(|key| {
                 let layout = self.table(*key).layout;
-                Wanted {
+                RowRead {
                     file: numbers[usize::from(key.table().0)],
                     offset: layout.row_offset(key.row()),
                     length: layout.row_bytes() as usize,
-                    to: self.places[key],
+                    to: self.offsets[key],
                 }
             })
             .collect();
-        let reading: Vec<_> = files.iter().map(|file| file.reading()).collect();
-        reader.read(&reading, &mut wanted, &mut self.bytes)
+        let locks: Vec<_> = files.iter().map(|file| file.read_lock()).collect();
+        reader.read(&locks, &mut rows, &mut self.bytes)
     }
 }

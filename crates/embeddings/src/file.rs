@@ -1,9 +1,10 @@
-//! Table files, opened where they are: read past the page cache where the file system lets us, never
-//! locked, never changed but by [`DataFile::write`].
+//! Table files: opened in place, read with direct I/O where the file system supports it, and
+//! written only by [`DataFile::write`].
 //!
-//! Others may do what they like to a file meanwhile. One that is renamed over goes on being read as it was.
-//! One that is cut off or written to in place is noticed by its length and its time of change, looked at
-//! after every read: what was read while it changed is an error, not a row.
+//! Files are not locked, so other processes may change them. A file that is renamed over is still
+//! read in its old version. A file that is truncated or written in place is detected by its length
+//! and modification time, which are checked after every read: rows read while it changed are an
+//! error.
 
 use std::{
     fs::File,
@@ -25,25 +26,25 @@ use crate::{
     format::{self, Dtype, FormatError, Layout, Npy, SAFETENSORS_HEADER_MAX, Tensor},
 };
 
-/// Direct reads begin, end and land at multiples of this. Every drive and file system that we know of takes
-/// it, and one that does not is read through the page cache.
+/// Alignment of direct reads, in the file and in memory. It suits all common drives and file
+/// systems; where it does not, reads go through the page cache.
 pub(crate) const BLOCK: u64 = 4096;
 
-/// Where a table is.
+/// Location of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
-    /// Its file.
+    /// The file.
     pub path: PathBuf,
-    /// Its name there, if the file is a `.safetensors` with several tables.
+    /// Name of the tensor, in a `.safetensors` with several tables.
     pub tensor: Option<String>,
-    /// What its rows are, if the file is nothing but rows.
+    /// Format of the rows, for a file of bare rows.
     pub raw: Option<RawRows>,
 }
 
-/// What nobody wrote into a file of bare rows.
+/// Format of a file of bare rows, which has no header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RawRows {
-    /// What its numbers are.
+    /// Type of the numbers.
     pub dtype: Dtype,
     /// Numbers in a row.
     pub dimension: u64,
@@ -52,7 +53,7 @@ pub struct RawRows {
 }
 
 impl Source {
-    /// A file that says itself what it is.
+    /// A file with a header.
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), tensor: None, raw: None }
     }
@@ -64,7 +65,7 @@ impl Source {
         self
     }
 
-    /// A file of nothing but rows.
+    /// A file of bare rows.
     #[must_use]
     pub fn raw(mut self, dtype: Dtype, dimension: u64) -> Self {
         self.raw = Some(RawRows { dtype, dimension, offset: 0 });
@@ -72,13 +73,13 @@ impl Source {
     }
 }
 
-/// What a file says about itself.
+/// Contents of a file by its header.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "format")]
 pub enum Contents {
     /// One table.
     Npy {
-        /// Where it lies.
+        /// Its layout.
         table: Layout,
     },
     /// Any number of tensors, some of them tables.
@@ -92,27 +93,27 @@ pub enum Contents {
 #[derive(Debug)]
 pub(crate) struct DataFile {
     path: PathBuf,
-    /// For headers and tails, through the page cache.
+    /// For headers, and for rows if direct reads do not work.
     buffered: File,
-    /// For rows, past it.
+    /// For rows, bypassing the page cache.
     direct: Option<File>,
     length: u64,
-    /// Device and number there.
+    /// Device and inode.
     identity: (u64, u64),
-    /// How the file was when it was opened, or when we last wrote to it. Whoever reads rows holds it for
-    /// reading meanwhile, so that nobody reads half of what [`DataFile::write`] writes.
-    state: RwLock<State>,
+    /// Version of the file when it was opened or last written by us. Reads of rows hold the lock
+    /// shared, so that none sees half of a [`DataFile::write`].
+    version: RwLock<FileVersion>,
 }
 
-/// What changes when somebody writes to a file.
+/// Length and modification time, which change when the file is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct State {
+struct FileVersion {
     length: u64,
     seconds: i64,
     nanoseconds: i64,
 }
 
-impl State {
+impl FileVersion {
     fn of(file: &File) -> io::Result<Self> {
         let metadata = file.metadata()?;
         let (seconds, nanoseconds) = (metadata.mtime(), metadata.mtime_nsec());
@@ -121,13 +122,13 @@ impl State {
 }
 
 impl DataFile {
-    /// Opens a file; nothing of it is read but what `direct` needs to know.
+    /// Opens a file. Reads at most one block, to test direct reads.
     pub fn open(path: &Path, direct: bool) -> Result<Self, OpenError> {
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::NotFound => OpenError::Missing { path: path.to_owned() },
             _ => OpenError::Io { path: path.to_owned(), source },
         };
-        // Opening a pipe would wait for whoever writes to it.
+        // Opening a pipe would block until another process writes to it.
         if !std::fs::metadata(path).map_err(failed)?.is_file() {
             return Err(OpenError::NotAFile { path: path.to_owned() });
         }
@@ -135,45 +136,45 @@ impl DataFile {
         if !buffered.metadata().map_err(failed)?.is_file() {
             return Err(OpenError::NotAFile { path: path.to_owned() });
         }
-        let state = State::of(&buffered).map_err(failed)?;
+        let version = FileVersion::of(&buffered).map_err(failed)?;
         let direct = if direct { open_direct(path, &buffered) } else { None };
         let _ = rustix::fs::fadvise(&buffered, 0, None, rustix::fs::Advice::Random);
         let metadata = buffered.metadata().map_err(failed)?;
         Ok(Self {
             path: path.to_owned(),
             identity: (metadata.dev(), metadata.ino()),
-            length: state.length,
+            length: version.length,
             buffered,
             direct,
-            state: RwLock::new(state),
+            version: RwLock::new(version),
         })
     }
 
-    /// Whether both are one file, by whatever names.
-    pub fn is(&self, other: &DataFile) -> bool {
+    /// Whether both are the same file, under any names.
+    pub fn is_same_file(&self, other: &DataFile) -> bool {
         self.identity == other.identity
     }
 
-    /// Whether both are one file, as it is now.
-    pub fn is_as(&self, other: &DataFile) -> bool {
-        self.is(other) && *self.state.read() == *other.state.read()
+    /// Whether both are the same version of the same file.
+    pub fn is_same_version(&self, other: &DataFile) -> bool {
+        self.is_same_file(other) && *self.version.read() == *other.version.read()
     }
 
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How long it was when it was opened.
+    /// Length when it was opened.
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// Whether rows are read past the page cache.
+    /// Whether reads bypass the page cache.
     pub fn is_direct(&self) -> bool {
         self.direct.is_some()
     }
 
-    /// What the file says about itself.
+    /// Decodes the header.
     pub fn contents(&self) -> Result<Contents, OpenError> {
         let problem = |source| OpenError::Format { path: self.path.clone(), source };
         let mut start = self.start(9)?;
@@ -200,11 +201,11 @@ impl DataFile {
         Ok(Contents::Safetensors { tensors })
     }
 
-    /// Where the rows of a table of this file lie.
+    /// The layout of a table of this file.
     pub fn layout(&self, source: &Source) -> Result<Layout, OpenError> {
         let problem = |source| OpenError::Format { path: self.path.clone(), source };
         if let Some(RawRows { dtype, dimension, offset }) = source.raw {
-            // Its header would be taken for rows.
+            // The header would be read as rows.
             if offset == 0 && self.contents().is_ok() {
                 return Err(OpenError::NotBare { path: self.path.clone() });
             }
@@ -214,7 +215,7 @@ impl DataFile {
             Contents::Npy { table } if source.tensor.is_none() => Ok(table),
             Contents::Npy { .. } => Err(problem(FormatError::NoTensor {
                 name: source.tensor.clone().unwrap_or_default(),
-                there: Vec::new(),
+                available: Vec::new(),
             })),
             Contents::Safetensors { tensors } => {
                 choose(&tensors, source.tensor.as_deref()).map_err(problem)
@@ -230,37 +231,41 @@ impl DataFile {
         Ok(start)
     }
 
-    /// Keeps our own writes away while rows are read.
-    pub fn reading(&self) -> Reading<'_> {
-        Reading { file: self, state: self.state.read() }
+    /// Locks the file against our own writes while rows are read.
+    pub fn read_lock(&self) -> ReadGuard<'_> {
+        ReadGuard { file: self, version: self.version.read() }
     }
 
-    /// Writes to the file, for as long as nobody reads. What a crash leaves of it is anything.
+    /// Writes to the file while no row is read. After a crash the written range is undefined.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let file = File::options().write(true).open(&self.path)?;
-        let there = file.metadata()?;
-        if self.identity != (there.dev(), there.ino()) {
-            return Err(io::Error::other("another file has taken its place"));
+        let metadata = file.metadata()?;
+        if self.identity != (metadata.dev(), metadata.ino()) {
+            return Err(io::Error::other(
+                "another file has taken its place; replace the table first",
+            ));
         }
-        let mut state = self.state.write();
-        if State::of(&file)? != *state {
-            return Err(io::Error::other("somebody else has changed it"));
+        let mut version = self.version.write();
+        if FileVersion::of(&file)? != *version {
+            return Err(io::Error::other(
+                "another process has changed it; replace the table first",
+            ));
         }
         let written = file.write_all_at(bytes, offset).and_then(|()| file.sync_data());
-        *state = State::of(&file)?;
+        *version = FileVersion::of(&file)?;
         written
     }
 }
 
-/// Opens the same file once more, for direct reads; `None` where they do not work.
+/// Opens the same file again for direct reads; `None` if they do not work.
 fn open_direct(path: &Path, buffered: &File) -> Option<File> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECT;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
-    let (ours, there) = (file.metadata().ok()?, buffered.metadata().ok()?);
-    if (ours.dev(), ours.ino()) != (there.dev(), there.ino()) {
+    let (direct, opened) = (file.metadata().ok()?, buffered.metadata().ok()?);
+    if (direct.dev(), direct.ino()) != (opened.dev(), opened.ino()) {
         return None;
     }
-    // Some file systems take the flag and fail the first read.
+    // Some file systems accept the flag and fail the first read.
     let mut block = MmapMut::map_anon(usize::try_from(BLOCK).expect("small")).ok()?;
     file.read_at(&mut block, 0).is_ok().then_some(file)
 }
@@ -272,12 +277,15 @@ fn choose(tensors: &[Tensor], name: Option<&str>) -> Result<Layout, FormatError>
         (Some(name), _) => match tensors.iter().find(|tensor| tensor.name == name) {
             Some(tensor) => tensor,
             None => {
-                return Err(FormatError::NoTensor { name: name.to_owned(), there: names(tables) });
+                return Err(FormatError::NoTensor {
+                    name: name.to_owned(),
+                    available: names(tables),
+                });
             }
         },
         (None, [only]) => *only,
         (None, []) => return Err(FormatError::NoTable),
-        (None, _) => return Err(FormatError::Ambiguous { there: names(tables) }),
+        (None, _) => return Err(FormatError::Ambiguous { available: names(tables) }),
     };
     match chosen.table {
         Some(table) => Ok(table),
@@ -289,28 +297,28 @@ fn choose(tensors: &[Tensor], name: Option<&str>) -> Result<Layout, FormatError>
     }
 }
 
-/// A file that we do not write to.
-pub(crate) struct Reading<'a> {
+/// A shared lock on a file: rows can be read, and we do not write to it.
+pub(crate) struct ReadGuard<'a> {
     file: &'a DataFile,
-    state: RwLockReadGuard<'a, State>,
+    version: RwLockReadGuard<'a, FileVersion>,
 }
 
-impl Reading<'_> {
-    /// What rows are read from.
+impl ReadGuard<'_> {
+    /// The descriptor from which rows are read.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.direct.as_ref().unwrap_or(&self.file.buffered).as_fd()
     }
 
-    /// Says whether what was read since may be believed.
+    /// Checks that the file has not changed since it was locked, so that what was read is valid.
     pub fn check(&self) -> Result<(), ReadError> {
         let path = || self.file.path.clone();
-        let now = State::of(&self.file.buffered)
+        let now = FileVersion::of(&self.file.buffered)
             .map_err(|source| ReadError::Io { path: path(), source })?;
-        if now.length < self.state.length {
-            let (was, now) = (self.state.length, now.length);
+        if now.length < self.version.length {
+            let (was, now) = (self.version.length, now.length);
             return Err(ReadError::Truncated { path: path(), was, now });
         }
-        if now != *self.state {
+        if now != *self.version {
             return Err(ReadError::Changed { path: path() });
         }
         Ok(())

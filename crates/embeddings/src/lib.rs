@@ -1,13 +1,20 @@
-//! Embedding tables larger than memory: read where they are, hot rows in DRAM.
+//! Embedding tables larger than memory: rows are read from their files, hot rows kept in DRAM.
 //!
-//! [`Tables`] is what others use; `tables.rs` tells how a lookup goes. Which rows stay is decided by a policy
-//! of `forebay-core`; [`mod@format`] is what files say about themselves, `file.rs` the files, `io/` how missing
-//! rows are read, `resident.rs` and `slab.rs` what is in memory. All of it is exact: tiers of reduced
-//! precision would lie between `resident.rs` and the files.
+//! [`Tables`] is the entry point.
+//!
+//! - `lookup.rs`: the five steps of a lookup; `prefetch.rs` and `replace.rs`: the other operations
+//! - `bags.rs`, `output.rs`: what a lookup is given, and where its rows go
+//! - `resident.rs`, `slab.rs`: rows in memory
+//! - `fetch.rs`, `io/`: rows that a lookup reads, and how
+//! - `file.rs`, [`mod@format`]: the files, and the decoders of their headers
+//!
+//! Results are exact. Tiers of reduced precision would be between `resident.rs` and the files.
+//!
+//! Not here: replacement policies (`forebay_core::embeddings`).
 //!
 //! ```
 //! use forebay_core::ByteSize;
-//! use forebay_embed::{Bags, Options, Pooling, Source, Tables, format::Dtype};
+//! use forebay_embeddings::{Bags, Options, Pooling, Source, Tables, format::Dtype};
 //!
 //! let file = tempfile::NamedTempFile::new()?;
 //! std::fs::write(&file, [1.0_f32, 2.0, 3.0, 4.0].map(f32::to_le_bytes).as_flattened())?;
@@ -19,6 +26,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod lookup;
+mod prefetch;
+mod replace;
 mod tables;
 
 mod bags;
@@ -42,15 +52,15 @@ pub use file::{Contents, RawRows, Source};
 pub use io::Io;
 pub use output::Pooling;
 pub use stats::Stats;
-pub use tables::{BOOK_BYTES_PER_ROW, Options, Tables};
+pub use tables::{BOOKKEEPING_BYTES_PER_ROW, Options, Tables};
 
-/// What a file says about itself, and how long it is.
+/// The contents of a table file by its header, and its length in bytes.
 pub fn inspect(path: &Path) -> Result<(Contents, u64), OpenError> {
     let file = file::DataFile::open(path, false)?;
     Ok((file.contents()?, file.length()))
 }
 
-/// Where the bare rows of a file lie, and how long it is.
+/// The layout of a file of bare rows, and its length in bytes.
 pub fn inspect_rows(source: &Source) -> Result<(format::Layout, u64), OpenError> {
     let file = file::DataFile::open(&source.path, false)?;
     Ok((file.layout(source)?, file.length()))

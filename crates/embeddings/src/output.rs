@@ -1,34 +1,36 @@
-//! What becomes of the rows of a bag: pooled into one, or laid side by side.
+//! Output of a lookup: the rows of a bag are pooled into one, or gathered side by side.
 
 use std::ops::Range;
 
-/// How the rows of a bag become one.
+/// How the rows of a bag are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pooling {
-    /// Their sum, in the order of the keys.
+    /// Sum, in the order of the keys.
     #[default]
     Sum,
-    /// That sum divided by their number.
+    /// That sum divided by the number of rows.
     Mean,
-    /// The largest of each column.
+    /// Maximum of each column.
     Max,
 }
 
-/// Takes the rows of whole bags, in any order of bags.
+/// A destination for the rows of whole bags, in any order of bags.
 ///
-/// Bags are numbered table by table: in this order they lie in the output, and in this order they are done, so
-/// that what is written lies together. Sample by sample, each row would be written to another page than the one
-/// before, which costs more than looking it up.
+/// Bags are numbered table by table. They are in this order in the output and are processed in this
+/// order, so that writes are contiguous. Sample by sample, each row would be written to another
+/// page than the one before, which costs more than looking it up.
 pub(crate) trait Output: Sized + Send {
-    /// Parts of it for so many threads, each with the numbers of its bags; one, if it cannot be divided.
+    /// Splits the output for `threads` threads, each part with the numbers of its bags. One part if
+    /// it cannot be divided.
     fn parts(&mut self, bags: usize, threads: usize) -> Vec<(Range<usize>, Self::Part<'_>)>;
 
-    /// What a thread fills.
+    /// The part of one thread.
     type Part<'a>: Output
     where
         Self: 'a;
 
-    /// The rows of one bag, each with its place in the bag. `start` is the bag's among the table's keys.
+    /// Writes the rows of one bag, each with its index in the bag. `start` is the index of the
+    /// bag's first key among the table's keys.
     fn bag<'a>(
         &mut self,
         table: usize,
@@ -38,22 +40,22 @@ pub(crate) trait Output: Sized + Send {
     );
 }
 
-/// One row of numbers per bag: a table's pooled bags one after the other, table after table.
+/// Pooled output: one row per bag, in the order of bag numbers.
 pub(crate) struct Pooled<'a> {
     pub pooling: Pooling,
-    /// Where each table's columns begin, and how many there are in all.
+    /// First column of each table, and the total number of columns.
     pub columns: &'a [usize],
-    /// How many bags each table has.
+    /// Bags of each table.
     pub samples: usize,
-    /// How many numbers come before those of `out`.
+    /// Numbers of the whole output before those of `out`.
     pub before: usize,
     pub out: &'a mut [f32],
 }
 
 impl Pooled<'_> {
-    /// Where the row of a bag lies in `out`.
+    /// Range of a bag's row in `out`.
     #[inline]
-    fn place(&self, table: usize, sample: usize) -> Range<usize> {
+    fn range(&self, table: usize, sample: usize) -> Range<usize> {
         let (begin, end) = (self.columns[table], self.columns[table + 1]);
         let start = self.samples * begin + sample * (end - begin) - self.before;
         start..start + (end - begin)
@@ -73,18 +75,18 @@ impl Output for Pooled<'_> {
         for first in (0..bags).step_by(each) {
             let numbers = first..(first + each).min(bags);
             let last = numbers.end - 1;
-            let end = self.before + self.place(last / self.samples, last % self.samples).end;
+            let end = self.before + self.range(last / self.samples, last % self.samples).end;
             parts.push((numbers, before..end));
             before = end;
         }
         let Self { pooling, columns, samples, .. } = *self;
         let mut left = &mut *self.out;
-        let cut = parts.into_iter().map(|(numbers, places)| {
-            let (out, rest) = std::mem::take(&mut left).split_at_mut(places.len());
+        let split = parts.into_iter().map(|(numbers, range)| {
+            let (out, rest) = std::mem::take(&mut left).split_at_mut(range.len());
             left = rest;
-            (numbers, Pooled { pooling, columns, samples, before: places.start, out })
+            (numbers, Pooled { pooling, columns, samples, before: range.start, out })
         });
-        cut.collect()
+        split.collect()
     }
 
     #[inline]
@@ -95,13 +97,13 @@ impl Output for Pooled<'_> {
         _: usize,
         rows: impl Iterator<Item = (usize, &'a [u8])>,
     ) {
-        let place = self.place(table, sample);
-        let out = &mut self.out[place];
+        let range = self.range(table, sample);
+        let out = &mut self.out[range];
         let mut count = 0_u32;
         for (_, row) in rows {
             let numbers = row.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
             match (count, self.pooling) {
-                // As a sum that begins with nought: -0 becomes 0, as it does in PyTorch.
+                // A sum that starts with 0, so that -0 becomes 0 as in PyTorch.
                 (0, Pooling::Sum | Pooling::Mean) => {
                     begin_sum(out, row);
                 }
@@ -132,8 +134,9 @@ impl Output for Pooled<'_> {
     }
 }
 
-/// What a bag's first row, most often its only one, begins the sum with. Four numbers at a time: for rows this
-/// short, what a compiler does before and after longer strides takes as long as the strides.
+/// Starts a sum with a bag's first row, usually the only one. Four numbers at a time: for rows this
+/// short, the code that compilers emit before and after longer strides takes as long as the
+/// strides.
 #[inline]
 fn begin_sum(out: &mut [f32], row: &[u8]) {
     let ((fours, ends), (rows, tails)) = (out.as_chunks_mut::<4>(), row.as_chunks::<16>());
@@ -146,9 +149,10 @@ fn begin_sum(out: &mut [f32], row: &[u8]) {
     }
 }
 
-/// Every row by itself, in the order of the keys, table after table. Padding is left as it is.
+/// Gathered output: every row by itself, in the order of the keys, table by table. Rows of padding
+/// keys are not written.
 pub(crate) struct Gathered<'a> {
-    /// Where each table begins, and its rows' width.
+    /// Offset of each table in `out`, and the width of its rows.
     pub tables: &'a [(usize, usize)],
     pub out: &'a mut [u8],
 }
@@ -171,8 +175,8 @@ impl Output for Gathered<'_> {
         rows: impl Iterator<Item = (usize, &'a [u8])>,
     ) {
         let (begin, width) = self.tables[table];
-        for (place, row) in rows {
-            let at = begin + (start + place) * width;
+        for (index, row) in rows {
+            let at = begin + (start + index) * width;
             self.out[at..at + width].copy_from_slice(row);
         }
     }

@@ -1,55 +1,62 @@
-//! Which rows are in memory, and where.
+//! Resident rows: which rows are in memory, and where.
 //!
-//! A policy says what *should* be resident; this knows what *is*. The two differ for moments only: a row that
-//! was admitted is here when it has been read, one that was evicted is gone when its request is done. Tables
-//! that were chosen to be kept whole have a place for every row, filled as rows are asked for, and no policy.
+//! A policy decides what *should* be resident; this module has what *is*. The two differ briefly:
+//! an admitted row is inserted when it has been read, an evicted one is removed at the end of its
+//! request. Pinned tables have space for every row, filled on first access, and no policy.
 
 use std::{io, sync::Arc};
 
-use forebay_core::embedding::{Key, KeyMap, TableId};
+use forebay_core::embeddings::{Key, KeyMap, TableId};
 use memmap2::{Advice, MmapMut};
 
 use crate::{file::DataFile, format::Layout, slab::Slab};
 
-/// Of a long row so much is fetched ahead; the processor sees by itself how it goes on.
-const FETCHED_AHEAD: usize = 512;
+/// Bytes of a row that are prefetched; the hardware prefetcher follows a longer row by itself.
+const PREFETCH_BYTES: usize = 512;
 
-/// A table: its rows as they are on disk. A new one takes its place when rows are replaced, so that what was
-/// read from the old one is recognised.
+/// One version of a table on disk. A replacement of rows installs a new one, by which rows that
+/// were read from the old one are recognised.
 #[derive(Debug, Clone)]
 pub(crate) struct Table {
     pub file: Arc<DataFile>,
     pub layout: Layout,
 }
 
-/// Everything in memory.
+/// All rows in memory.
 #[derive(Debug)]
 pub(crate) struct Resident {
     tables: Vec<Arc<Table>>,
-    /// The tables that are kept whole.
-    whole: Vec<Option<Whole>>,
-    /// Slabs by width, and which of them a table uses.
+    /// The pinned tables.
+    pinned: Vec<Option<PinnedTable>>,
+    /// Slabs in order of width.
     slabs: Vec<Slab>,
+    /// Index of each table's slab.
     slab_of: Vec<usize>,
+    /// Slot of each packed row in its slab.
     slots: KeyMap<u32>,
 }
 
 impl Resident {
-    /// Nothing of these tables yet; some will be kept whole, and the others share pages of at most `page_max`.
-    pub fn new(tables: Vec<Arc<Table>>, whole: &[bool], page_max: usize) -> io::Result<Self> {
+    /// No rows of these tables yet. Tables that are not `pinned` use slabs with pages of at most
+    /// `page_max` bytes.
+    pub fn new(tables: Vec<Arc<Table>>, pinned: &[bool], page_max: usize) -> io::Result<Self> {
         let width = |table: &Table| table.layout.row_bytes() as usize;
-        let mut widths: Vec<usize> =
-            tables.iter().zip(whole).filter(|(_, whole)| !**whole).map(|(t, _)| width(t)).collect();
+        let mut widths: Vec<usize> = tables
+            .iter()
+            .zip(pinned)
+            .filter(|(_, pinned)| !**pinned)
+            .map(|(t, _)| width(t))
+            .collect();
         widths.sort_unstable();
         widths.dedup();
         let slab_of = tables.iter().map(|table| widths.partition_point(|w| *w < width(table)));
-        let wholes = tables.iter().zip(whole);
-        let wholes =
-            wholes.map(|(table, whole)| whole.then(|| Whole::new(&table.layout)).transpose());
+        let tables_pinned = tables.iter().zip(pinned);
+        let tables_pinned = tables_pinned
+            .map(|(table, pinned)| pinned.then(|| PinnedTable::new(&table.layout)).transpose());
         Ok(Self {
             slab_of: slab_of.collect(),
             slabs: widths.iter().map(|width| Slab::new(*width, page_max)).collect(),
-            whole: wholes.collect::<io::Result<_>>()?,
+            pinned: tables_pinned.collect::<io::Result<_>>()?,
             tables,
             slots: KeyMap::default(),
         })
@@ -59,54 +66,54 @@ impl Resident {
         &self.tables[table]
     }
 
-    pub fn is_whole(&self, table: usize) -> bool {
-        self.whole[table].is_some()
+    pub fn is_pinned(&self, table: usize) -> bool {
+        self.pinned[table].is_some()
     }
 
-    /// Where to look for the rows of a table.
+    /// A view of the rows of one table.
     pub fn view(&self, table: usize) -> View<'_> {
-        if let Some(whole) = &self.whole[table] {
-            return View::Whole(whole);
+        if let Some(pinned) = &self.pinned[table] {
+            return View::Pinned(pinned);
         }
         let id = TableId(u16::try_from(table).expect("table ids are 16-bit"));
         View::Packed { table: id, slots: &self.slots, slab: &self.slabs[self.slab_of[table]] }
     }
 
-    /// Bytes allocated for rows that a policy decides about.
+    /// Bytes allocated for rows of tables that are not pinned.
     pub fn packed_bytes(&self) -> u64 {
         self.slabs.iter().map(Slab::bytes).sum()
     }
 
-    /// How many of those rows there are.
+    /// Number of resident rows of tables that are not pinned.
     pub fn packed_rows(&self) -> u64 {
         self.slots.len() as u64
     }
 
-    /// Bytes of the rows of whole tables that are here, and their number.
-    pub fn whole_rows(&self) -> (u64, u64) {
-        let whole = self.whole.iter().flatten();
-        whole.fold((0, 0), |(bytes, rows), whole| {
-            let here = whole.rows - whole.missing;
-            (bytes + here * whole.width as u64, rows + here)
+    /// Bytes and number of resident rows of pinned tables.
+    pub fn pinned_rows(&self) -> (u64, u64) {
+        let pinned = self.pinned.iter().flatten();
+        pinned.fold((0, 0), |(bytes, rows), pinned| {
+            let resident = pinned.rows - pinned.missing;
+            (bytes + resident * pinned.width as u64, rows + resident)
         })
     }
 
-    /// The largest pages in use: by so much may the slabs exceed their rows.
+    /// Bytes by which the slabs may exceed their rows: one page each.
     pub fn page_slack(&self) -> u64 {
         self.slabs.iter().map(|slab| slab.page_bytes() as u64).sum()
     }
 
-    /// Takes a row in, unless it is there already.
+    /// Inserts a row, unless it is resident already.
     pub fn insert(&mut self, key: Key, row: &[u8]) {
         let table = usize::from(key.table().0);
-        if let Some(whole) = &mut self.whole[table] {
-            return whole.insert(key.row(), row);
+        if let Some(pinned) = &mut self.pinned[table] {
+            return pinned.insert(key.row(), row);
         }
         let slab = &mut self.slabs[self.slab_of[table]];
         self.slots.entry(key).or_insert_with(|| slab.push(key, row));
     }
 
-    /// Lets a row go, if it is there. Rows of whole tables stay.
+    /// Removes a row if it is resident. Rows of pinned tables stay.
     pub fn remove(&mut self, key: Key) {
         let Some(slot) = self.slots.remove(&key) else { return };
         let slab = &mut self.slabs[self.slab_of[usize::from(key.table().0)]];
@@ -115,25 +122,25 @@ impl Resident {
         }
     }
 
-    /// Changes a row that is here, and says so; does nothing about one that is not.
+    /// Overwrites a row if it is resident.
     pub fn overwrite(&mut self, key: Key, row: &[u8]) {
         let table = usize::from(key.table().0);
-        if let Some(whole) = &mut self.whole[table] {
-            whole.overwrite(key.row(), row);
+        if let Some(pinned) = &mut self.pinned[table] {
+            pinned.overwrite(key.row(), row);
         } else if let Some(slot) = self.slots.get(&key) {
             self.slabs[self.slab_of[table]].row_mut(*slot).copy_from_slice(row);
         }
     }
 
-    /// What is read from now on is read from this table.
+    /// Sets the version of a table from which rows are read from now on.
     pub fn set_table(&mut self, table: usize, now: Table) {
         self.tables[table] = Arc::new(now);
     }
 
-    /// Lets every row of a table go.
+    /// Removes all rows of a table.
     pub fn clear(&mut self, table: usize) {
-        if let Some(whole) = &mut self.whole[table] {
-            return whole.clear();
+        if let Some(pinned) = &mut self.pinned[table] {
+            return pinned.clear();
         }
         let of_table = self.slots.keys().filter(|key| usize::from(key.table().0) == table);
         for key in of_table.copied().collect::<Vec<_>>() {
@@ -142,21 +149,22 @@ impl Resident {
     }
 }
 
-/// Where the rows of one table are found.
+/// The resident rows of one table.
 #[derive(Clone, Copy)]
 pub(crate) enum View<'a> {
-    Whole(&'a Whole),
+    Pinned(&'a PinnedTable),
     Packed { table: TableId, slots: &'a KeyMap<u32>, slab: &'a Slab },
 }
 
 impl<'a> View<'a> {
-    /// This row will be looked for soon. Of packed rows it is not known where they are without looking.
+    /// Prefetches a row into the CPU cache. Only rows of pinned tables: finding a packed row is the
+    /// lookup itself.
     #[inline]
-    pub fn expect(self, row: u64) {
-        if let Self::Whole(whole) = self
-            && let Some(bytes) = whole.place(row)
+    pub fn prefetch(self, row: u64) {
+        if let Self::Pinned(pinned) = self
+            && let Some(bytes) = pinned.row(row)
         {
-            fetch_ahead(bytes);
+            prefetch_bytes(bytes);
         }
     }
 
@@ -165,7 +173,7 @@ impl<'a> View<'a> {
     #[inline(always)]
     pub fn find(self, row: u64) -> Option<&'a [u8]> {
         match self {
-            Self::Whole(whole) => whole.find(row),
+            Self::Pinned(pinned) => pinned.find(row),
             Self::Packed { table, slots, slab } => {
                 let key = Key::new(table, row)?;
                 slots.get(&key).map(|slot| slab.row(*slot))
@@ -174,27 +182,27 @@ impl<'a> View<'a> {
     }
 }
 
-/// A table with a place for every row.
+/// A pinned table, with space for every row.
 #[derive(Debug)]
-pub(crate) struct Whole {
+pub(crate) struct PinnedTable {
     width: usize,
     rows: u64,
     bytes: MmapMut,
-    /// A bit for every row that is here,
+    /// One bit per row: whether it is resident.
     present: Vec<u64>,
-    /// and how many are not.
+    /// Number of rows that are not resident.
     missing: u64,
 }
 
-impl Whole {
+impl PinnedTable {
     fn new(layout: &Layout) -> io::Result<Self> {
-        let bytes = usize::try_from(layout.bytes()).expect("whole tables fit into memory");
+        let bytes = usize::try_from(layout.bytes()).expect("pinned tables fit into memory");
         let words =
-            usize::try_from(layout.rows.div_ceil(64)).expect("whole tables fit into memory");
+            usize::try_from(layout.rows.div_ceil(64)).expect("pinned tables fit into memory");
         Ok(Self {
             width: layout.row_bytes() as usize,
             rows: layout.rows,
-            bytes: noughts(bytes)?,
+            bytes: zeroed(bytes)?,
             present: vec![0; words],
             missing: layout.rows,
         })
@@ -211,18 +219,18 @@ impl Whole {
         if self.missing > 0 && self.present.get(index / 64)? >> (index % 64) & 1 == 0 {
             return None;
         }
-        self.place(row)
+        self.row(row)
     }
 
-    /// Where a row is or would be.
+    /// The bytes of a row, resident or not.
     #[inline]
-    fn place(&self, row: u64) -> Option<&[u8]> {
+    fn row(&self, row: u64) -> Option<&[u8]> {
         let start = usize::try_from(row).ok()? * self.width;
         self.bytes.get(start..start + self.width)
     }
 
     fn insert(&mut self, row: u64, bytes: &[u8]) {
-        let index = usize::try_from(row).expect("whole tables fit into memory");
+        let index = usize::try_from(row).expect("pinned tables fit into memory");
         let word = &mut self.present[index / 64];
         if *word >> (index % 64) & 1 == 0 {
             *word |= 1 << (index % 64);
@@ -233,39 +241,39 @@ impl Whole {
 
     fn overwrite(&mut self, row: u64, bytes: &[u8]) {
         if self.find(row).is_some() {
-            let index = usize::try_from(row).expect("whole tables fit into memory");
+            let index = usize::try_from(row).expect("pinned tables fit into memory");
             self.bytes[index * self.width..(index + 1) * self.width].copy_from_slice(bytes);
         }
     }
 }
 
-/// Memory in large pages, where there are such: rows lie anywhere in a table, and of small pages the processor does
-/// not know the places of enough.
-fn noughts(bytes: usize) -> io::Result<MmapMut> {
+/// Zeroed memory in huge pages, if available: rows are accessed at random, and with small pages the
+/// TLB covers too little of a table.
+fn zeroed(bytes: usize) -> io::Result<MmapMut> {
     let map = MmapMut::map_anon(bytes)?;
-    // Where it is not to be had, small ones do.
+    // Without huge pages, small ones work too.
     let _ = map.advise(Advice::HugePage);
     Ok(map)
 }
 
-/// Asks for these bytes to be brought into the processor's caches, and does not wait for them.
+/// Starts to load these bytes into the CPU cache.
 #[inline]
 #[cfg(target_arch = "x86_64")]
-fn fetch_ahead(bytes: &[u8]) {
+fn prefetch_bytes(bytes: &[u8]) {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    let ask = |byte: &u8| {
-        #[expect(unsafe_code, reason = "there is no safe word for it")]
-        // SAFETY: it is a hint; nothing is read that the program could see, whatever the address.
+    let load = |byte: &u8| {
+        #[expect(unsafe_code, reason = "there is no safe function for it")]
+        // SAFETY: a prefetch is a hint without visible effect, valid for any address.
         unsafe {
             _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(byte).cast());
         }
     };
-    let bytes = &bytes[..bytes.len().min(FETCHED_AHEAD)];
-    bytes.chunks(64).for_each(|line| ask(&line[0]));
-    // A row begins anywhere in a line, so that its last byte may be in one more.
-    bytes.last().into_iter().for_each(ask);
+    let bytes = &bytes[..bytes.len().min(PREFETCH_BYTES)];
+    bytes.chunks(64).for_each(|line| load(&line[0]));
+    // A row may begin anywhere in a cache line, so its last byte may be in one more.
+    bytes.last().into_iter().for_each(load);
 }
 
 #[inline]
 #[cfg(not(target_arch = "x86_64"))]
-fn fetch_ahead(_: &[u8]) {}
+fn prefetch_bytes(_: &[u8]) {}

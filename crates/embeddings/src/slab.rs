@@ -1,58 +1,61 @@
-//! Rows of one width, packed: what is removed is filled by the last one, so that there are never holes and
-//! memory goes back page by page. Tables of different widths can so share one budget to the byte.
+//! Slab: packed rows of one width, in pages.
+//!
+//! The last row fills the gap of a removed one, so there are no holes and memory is freed page by
+//! page. Tables of different widths can therefore share one budget.
 
-use forebay_core::embedding::Key;
+use forebay_core::embeddings::Key;
 
-/// A page is at most so long, or one row.
+/// Largest page, unless one row is larger.
 const PAGE_BYTES: usize = 64 << 10;
 
 /// Packed rows, each with its key.
 #[derive(Debug)]
 pub(crate) struct Slab {
     width: usize,
-    /// Rows in a page are a power of two.
+    /// Binary logarithm of the rows per page.
     page_shift: u32,
     pages: Vec<Box<[u8]>>,
     keys: Vec<Key>,
 }
 
 impl Slab {
-    /// For rows of so many bytes, in pages of at most `page_max` bytes where that is more than a row.
+    /// A slab for rows of `width` bytes, in pages of at most `page_max` bytes or one row.
     pub fn new(width: usize, page_max: usize) -> Self {
         let rows = (page_max.min(PAGE_BYTES) / width).max(1);
         Self { width, page_shift: rows.ilog2(), pages: Vec::new(), keys: Vec::new() }
     }
 
-    /// Bytes that it has allocated for rows.
+    /// Allocated bytes.
     pub fn bytes(&self) -> u64 {
         (self.pages.len() * self.page_bytes()) as u64
     }
 
-    /// Bytes by which it may exceed its rows.
+    /// Bytes of a page: by less than this, the allocated bytes exceed those of the rows.
     pub fn page_bytes(&self) -> usize {
         self.width << self.page_shift
     }
 
-    fn place(&self, slot: u32) -> (usize, usize) {
+    /// Page of a slot, and its offset there.
+    fn page_and_offset(&self, slot: u32) -> (usize, usize) {
         let within = slot & ((1 << self.page_shift) - 1);
         ((slot >> self.page_shift) as usize, within as usize * self.width)
     }
 
     #[inline]
     pub fn row(&self, slot: u32) -> &[u8] {
-        let (page, at) = self.place(slot);
+        let (page, at) = self.page_and_offset(slot);
         &self.pages[page][at..at + self.width]
     }
 
     pub fn row_mut(&mut self, slot: u32) -> &mut [u8] {
-        let (page, at) = self.place(slot);
+        let (page, at) = self.page_and_offset(slot);
         &mut self.pages[page][at..at + self.width]
     }
 
-    /// Adds a row and says where it is.
+    /// Adds a row and returns its slot.
     pub fn push(&mut self, key: Key, row: &[u8]) -> u32 {
         let slot = u32::try_from(self.keys.len()).expect("fewer than 2^32 rows are resident");
-        if self.place(slot).0 == self.pages.len() {
+        if self.page_and_offset(slot).0 == self.pages.len() {
             self.pages.push(vec![0; self.page_bytes()].into_boxed_slice());
         }
         self.keys.push(key);
@@ -60,12 +63,13 @@ impl Slab {
         slot
     }
 
-    /// Removes a row. The last one takes its place: its key is returned, unless it was the last itself.
+    /// Removes a row. The last row moves to its slot, and its key is returned, unless the removed
+    /// row was the last.
     pub fn remove(&mut self, slot: u32) -> Option<Key> {
-        let last = u32::try_from(self.keys.len() - 1).expect("as many as were pushed");
-        let (page, at) = self.place(last);
+        let last = u32::try_from(self.keys.len() - 1).expect("every slot is a u32");
+        let (page, at) = self.page_and_offset(last);
         if slot != last {
-            let (to_page, to) = self.place(slot);
+            let (to_page, to) = self.page_and_offset(slot);
             if page == to_page {
                 self.pages[page].copy_within(at..at + self.width, to);
             } else {
@@ -84,7 +88,7 @@ impl Slab {
 
 #[cfg(test)]
 mod tests {
-    use forebay_core::embedding::TableId;
+    use forebay_core::embeddings::TableId;
 
     use super::*;
 
@@ -92,9 +96,9 @@ mod tests {
         Key::new(TableId(0), row).unwrap()
     }
 
-    /// Promise 6: memory follows the rows, whatever comes and goes; and no row is ever another's.
+    /// Promise 6: memory is bounded by the rows present. Every row keeps its bytes.
     #[test]
-    fn rows_stay_packed_and_right() {
+    fn rows_stay_packed_and_keep_their_bytes() {
         let mut random = fastrand::Rng::with_seed(1);
         let mut slab = Slab::new(12, 100);
         assert_eq!(slab.page_bytes(), 8 * 12);

@@ -1,17 +1,17 @@
-//! What has been counted since the tables were opened.
+//! Stats: counters since the tables were opened.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use serde::Serialize;
 
-/// Counts, and what is in memory now.
+/// Counters since the tables were opened, and what is in memory now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Stats {
-    /// Calls.
+    /// Calls of lookup and gather.
     pub lookups: u64,
     /// Samples in them.
     pub samples: u64,
-    /// Samples all of whose rows were in memory when they were asked for.
+    /// Samples whose rows were all in memory: perfect hits.
     pub perfect: u64,
     /// Keys, without padding.
     pub keys: u64,
@@ -19,25 +19,25 @@ pub struct Stats {
     pub hits: u64,
     /// Rows read from disk for lookups.
     pub rows_read: u64,
-    /// Reads, for lookups and ahead of them.
+    /// Read operations, for lookups and prefetches.
     pub reads: u64,
-    /// Bytes that they transferred.
+    /// Bytes transferred by these reads.
     pub bytes_read: u64,
-    /// Rows that were read ahead of lookups; their reads are counted above.
+    /// Rows read from disk for prefetches.
     pub rows_prefetched: u64,
-    /// Rows that were replaced, and rows of tables that were.
+    /// Rows replaced, including all rows of replaced tables.
     pub rows_replaced: u64,
     /// Rows in memory.
     pub resident_rows: u64,
-    /// Bytes that they take.
+    /// Bytes of rows in memory.
     pub resident_bytes: u64,
-    /// Bytes that they may take.
+    /// Limit on `resident_bytes`.
     pub memory_bytes: u64,
-    /// Tables that are kept whole.
-    pub whole_tables: u64,
+    /// Pinned tables: those kept whole in memory.
+    pub pinned_tables: u64,
 }
 
-/// What one lookup adds.
+/// Counts of one lookup.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
     pub samples: u64,
@@ -49,7 +49,7 @@ pub(crate) struct Counts {
     pub bytes_read: u64,
 }
 
-/// Counters that any thread adds to, once per lookup.
+/// Counters, to which each thread adds once per lookup.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     lookups: AtomicU64,
@@ -80,13 +80,13 @@ impl Counters {
         }
     }
 
-    pub fn prefetched(&self, rows: u64, reads: u64, bytes: u64) {
+    pub fn add_prefetch(&self, rows: u64, reads: u64, bytes: u64) {
         self.rows_prefetched.fetch_add(rows, Relaxed);
         self.reads.fetch_add(reads, Relaxed);
         self.bytes_read.fetch_add(bytes, Relaxed);
     }
 
-    pub fn replaced(&self, rows: u64) {
+    pub fn add_replaced(&self, rows: u64) {
         self.rows_replaced.fetch_add(rows, Relaxed);
     }
 

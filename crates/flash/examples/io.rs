@@ -1,10 +1,10 @@
-//! What the I/O layer costs: each back end against a bare loop that does the same without it, in adjacent
+//! Overhead of the I/O layer: each backend against a bare loop with the same I/O, in adjacent
 //! pairs.
 //!
 //! `cargo run --release -p forebay-flash --example io -- DIRECTORY [PAIRS]`
 
-#![expect(unsafe_code, reason = "the bare loop hands the kernel pointers")]
-#![expect(clippy::print_stdout, reason = "it prints what it measured")]
+#![expect(unsafe_code, reason = "the bare loop passes pointers to the kernel")]
+#![expect(clippy::print_stdout, reason = "prints the measurements")]
 
 use std::{
     os::fd::{AsFd, AsRawFd},
@@ -13,11 +13,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use forebay_bench_stats::{Row, Target, evaluate, table};
 use forebay_flash::{
-    arena::{Arena, Buffer, View},
-    io::{Backend, Command, DeviceFile, Disk, IoId, open_disk},
+    buffers::{Buffer, BufferPool, View},
+    io::{Backend, DeviceFile, Disk, IoCommand, IoId, open_disk},
 };
-use forebay_measure::{Row, Target, evaluate, table};
 use io_uring::{IoUring, opcode, types::Fixed};
 use rustix::{
     io::{pread, pwrite},
@@ -26,7 +26,7 @@ use rustix::{
 
 const DEVICE_SIZE: u64 = 2 << 30;
 const MEMORY: usize = 64 << 20;
-/// Moved in one measurement.
+/// Bytes per measurement.
 const VOLUME: u64 = 512 << 20;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -35,7 +35,7 @@ enum Work {
     Write,
 }
 
-/// What is done, how long each is, and how many at once.
+/// Kind of I/O, bytes per command, and commands in flight.
 #[derive(Clone, Copy)]
 struct Load {
     work: Work,
@@ -45,7 +45,7 @@ struct Load {
 
 struct Bench {
     file: Arc<DeviceFile>,
-    arena: Arc<Arena>,
+    pool: Arc<BufferPool>,
 }
 
 fn main() {
@@ -55,7 +55,7 @@ fn main() {
     let only = arguments.next();
     let path = Path::new(&directory).join("forebay-io-bench");
     let file = Arc::new(DeviceFile::open(&path, DEVICE_SIZE).expect("a device"));
-    let bench = Bench { file, arena: Arena::new(MEMORY).expect("memory") };
+    let bench = Bench { file, pool: BufferPool::new(MEMORY).expect("memory") };
     bench.touch();
 
     let mut rows = Vec::new();
@@ -78,9 +78,9 @@ fn main() {
 }
 
 impl Bench {
-    /// Writes everything once: space that never was written costs more the first time.
+    /// Writes the whole device once, because the first write to reserved space is slower.
     fn touch(&self) {
-        let mut memory = self.arena.take(1 << 20).expect("memory");
+        let mut memory = self.pool.take(1 << 20).expect("memory");
         memory.fill(7);
         for offset in (0..DEVICE_SIZE).step_by(1 << 20) {
             pwrite(&self.file, &memory, offset).expect("written");
@@ -91,26 +91,26 @@ impl Bench {
     fn compare(&self, load: Load, backend: Backend, pairs: usize) -> [Row; 2] {
         let mut speed = Vec::new();
         let mut effort = Vec::new();
-        // Made once: the kernel goes on tidying up after a ring for a while.
-        let mut disk = open_disk(&self.file, backend, &[Arc::clone(&self.arena)]).expect("a disk");
-        let mut ring = self.ring();
+        // Created once: the kernel goes on cleaning up a closed `io_uring` for a while.
+        let mut disk = open_disk(&self.file, backend, &[Arc::clone(&self.pool)]).expect("a disk");
+        let mut uring = self.uring();
         for pair in 0..pairs {
-            let mut ours = || measure(|| self.ours(load, disk.as_mut()));
-            let mut theirs = || {
+            let mut layer = || measure(|| self.layer(load, disk.as_mut()));
+            let mut bare = || {
                 measure(|| match backend {
                     Backend::Threads => self.bare_threads(load),
-                    _ => self.bare_ring(load, &mut ring),
+                    _ => self.bare_uring(load, &mut uring),
                 })
             };
-            let (ours, theirs) = if pair % 2 == 0 {
-                let ours = ours();
-                (ours, theirs())
+            let (layer, bare) = if pair % 2 == 0 {
+                let layer = layer();
+                (layer, bare())
             } else {
-                let theirs = theirs();
-                (ours(), theirs)
+                let bare = bare();
+                (layer(), bare)
             };
-            speed.push((ours.0, theirs.0));
-            effort.push((ours.1, theirs.1));
+            speed.push((layer.0, bare.0));
+            effort.push((layer.1, bare.1));
         }
         let what = match load.work {
             Work::Read => "read",
@@ -123,7 +123,7 @@ impl Bench {
         ]
     }
 
-    /// Where the pieces are, in an order that no read-ahead guesses.
+    /// Offsets in an order that defeats read-ahead.
     fn offsets(load: Load) -> impl Iterator<Item = u64> {
         let mut random = fastrand::Rng::with_seed(1);
         let length = load.length as u64;
@@ -132,10 +132,10 @@ impl Bench {
     }
 
     fn buffers(&self, load: Load) -> Vec<Buffer> {
-        (0..load.depth).map(|_| self.arena.take(load.length).expect("memory")).collect()
+        (0..load.depth).map(|_| self.pool.take(load.length).expect("memory")).collect()
     }
 
-    fn ours(&self, load: Load, disk: &mut dyn Disk) -> (Duration, f64) {
+    fn layer(&self, load: Load, disk: &mut dyn Disk) -> (Duration, f64) {
         let mut offsets = Self::offsets(load);
         let views: Vec<_> = self.buffers(load).into_iter().map(Buffer::freeze).collect();
         let mut buffers = self.buffers(load);
@@ -161,9 +161,9 @@ impl Bench {
                 commands.push(match load.work {
                     Work::Read => {
                         let buffer = buffers.pop().expect("one for each");
-                        Command::Read { id, offset, buffer, length: load.length }
+                        IoCommand::Read { id, offset, buffer, length: load.length }
                     }
-                    Work::Write => Command::Write { id, offset, bytes: views[slot].clone() },
+                    Work::Write => IoCommand::Write { id, offset, bytes: views[slot].clone() },
                 });
             }
             if running == 0 {
@@ -180,21 +180,21 @@ impl Bench {
         }
     }
 
-    fn ring(&self) -> IoUring {
-        let ring: IoUring = IoUring::builder()
+    fn uring(&self) -> IoUring {
+        let uring: IoUring = IoUring::builder()
             .setup_single_issuer()
             .setup_coop_taskrun()
             .setup_defer_taskrun()
             .build(256)
-            .expect("a ring");
-        ring.submitter().register_files(&[self.file.as_fd().as_raw_fd()]).expect("registered");
-        let memory = libc::iovec { iov_base: self.arena.base().cast(), iov_len: MEMORY };
-        // SAFETY: the arena outlives the ring.
-        unsafe { ring.submitter().register_buffers(&[memory]) }.expect("registered");
-        ring
+            .expect("an io_uring");
+        uring.submitter().register_files(&[self.file.as_fd().as_raw_fd()]).expect("registered");
+        let memory = libc::iovec { iov_base: self.pool.base().cast(), iov_len: MEMORY };
+        // SAFETY: the pool outlives the uring.
+        unsafe { uring.submitter().register_buffers(&[memory]) }.expect("registered");
+        uring
     }
 
-    fn bare_ring(&self, load: Load, ring: &mut IoUring) -> (Duration, f64) {
+    fn bare_uring(&self, load: Load, uring: &mut IoUring) -> (Duration, f64) {
         let mut offsets = Self::offsets(load);
         let mut buffers = self.buffers(load);
         timed(|| {
@@ -214,14 +214,15 @@ impl Bench {
                             .build(),
                     };
                     // SAFETY: each buffer is used by one command at a time, and outlives the loop.
-                    unsafe { ring.submission().push(&entry.user_data(slot as u64)) }.expect("room");
+                    unsafe { uring.submission().push(&entry.user_data(slot as u64)) }
+                        .expect("room");
                     running += 1;
                 }
                 if running == 0 {
                     return;
                 }
-                ring.submit_and_wait(1).expect("waited");
-                for entry in ring.completion() {
+                uring.submit_and_wait(1).expect("waited");
+                for entry in uring.completion() {
                     assert_eq!(usize::try_from(entry.result()), Ok(load.length));
                     free.push(usize::try_from(entry.user_data()).expect("small"));
                     running -= 1;
@@ -259,7 +260,7 @@ fn measure(run: impl FnOnce() -> (Duration, f64)) -> (f64, f64) {
     (gigabytes / time.as_secs_f64(), cpu / gigabytes)
 }
 
-/// How long something takes, and how much CPU the process spends on it.
+/// Elapsed time, and CPU time of the process.
 fn timed(run: impl FnOnce()) -> (Duration, f64) {
     let cpu = || {
         let time = clock_gettime(ClockId::ProcessCPUTime);

@@ -1,10 +1,14 @@
-//! All memory for I/O, taken once at the start: aligned for direct I/O, touched, of a fixed size, and in
-//! one piece, so that a ring can register it as it is.
+//! Buffer pools: all memory for I/O, allocated once at the start.
 //!
-//! A [`Buffer`] is somebody's alone: whoever fills it, or the kernel while a command runs. Frozen into a
-//! [`View`] it can be shared and cut, and goes back when the last view of it is dropped.
+//! A pool is one mapping of a fixed size, aligned for direct I/O and touched in advance, so that
+//! `io_uring` can register it whole. A [`Buffer`] has one owner at a time: the code that fills it,
+//! or the kernel while a command runs. Frozen into a [`View`], it can be shared and sliced, and
+//! returns to the pool when its last view is dropped.
 
-#![expect(unsafe_code, reason = "buffers are disjoint parts of one mapping, which Rust cannot see")]
+#![expect(
+    unsafe_code,
+    reason = "buffers are disjoint parts of one mapping, which the compiler cannot check"
+)]
 
 use std::{
     collections::BTreeMap,
@@ -19,74 +23,75 @@ use std::{
 use memmap2::{Advice, MmapMut, MmapOptions};
 use parking_lot::Mutex;
 
-use crate::layout::BLOCK_SIZE;
+use crate::format::BLOCK_SIZE;
 
-/// The memory.
-pub struct Arena {
-    /// Keeps the mapping; only the buffers touch its bytes.
+/// A pool of aligned blocks.
+pub struct BufferPool {
+    /// Keeps the memory mapped. Only buffers access its bytes.
     mapping: MmapMut,
     base: *mut u8,
     /// Free runs of blocks: first block to count.
     free: Mutex<BTreeMap<usize, usize>>,
-    /// Whether somebody was turned away since a buffer last came back.
-    wanted: AtomicBool,
+    /// Whether a `take` has failed since the last release.
+    has_waiter: AtomicBool,
     waker: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
-// SAFETY: `base` points into `mapping`, which lives as long as the arena and is never moved; its bytes are
-// reached through buffers only, and no two of these overlap (`free` gives out every block once).
-unsafe impl Send for Arena {}
+// SAFETY: `base` points into `mapping`, which lives as long as the pool and never moves. Its bytes
+// are reached through buffers only, and no two buffers overlap (`free` hands out every block once).
+unsafe impl Send for BufferPool {}
 // SAFETY: as above; `free` is locked.
-unsafe impl Sync for Arena {}
+unsafe impl Sync for BufferPool {}
 
-/// Some blocks of the arena that are somebody's alone.
+/// A run of blocks with exclusive access.
 pub struct Buffer {
-    arena: Arc<Arena>,
+    pool: Arc<BufferPool>,
     first: usize,
     blocks: usize,
 }
 
-/// Bytes of a buffer that does not change any more.
+/// Immutable bytes of a buffer.
 #[derive(Clone)]
 pub struct View {
     buffer: Arc<Buffer>,
     range: Range<usize>,
 }
 
-impl Arena {
-    /// Takes so much memory, in whole blocks, and touches it.
+impl BufferPool {
+    /// Allocates `size` bytes, rounded up to whole blocks, and touches them.
     pub fn new(size: usize) -> std::io::Result<Arc<Self>> {
         let blocks = size.div_ceil(BLOCK_SIZE).max(1);
         let mut mapping = MmapOptions::new().len(blocks * BLOCK_SIZE).map_anon()?;
-        // Large pages, where the system has them, make every command cheaper: fewer of them to hand over.
+        // Huge pages make each command cheaper: the kernel has fewer pages to map.
         let _ = mapping.advise(Advice::HugePage);
         mapping.chunks_mut(BLOCK_SIZE).for_each(|block| block[0] = 0);
         let base = mapping.as_mut_ptr();
         let free = Mutex::new(BTreeMap::from([(0, blocks)]));
-        let (wanted, waker) = (AtomicBool::new(false), OnceLock::new());
-        Ok(Arc::new(Self { mapping, base, free, wanted, waker }))
+        let (has_waiter, waker) = (AtomicBool::new(false), OnceLock::new());
+        Ok(Arc::new(Self { mapping, base, free, has_waiter, waker }))
     }
 
-    /// How much there is in all.
+    /// Size of the pool in bytes.
     pub fn size(&self) -> usize {
         self.mapping.len()
     }
 
-    /// Where it lies, for those who register it with the kernel.
+    /// Start of the memory, for registration with the kernel.
     pub fn base(&self) -> *mut u8 {
         self.base
     }
 
-    /// Whom to tell that a buffer came back after somebody had been turned away. Said once.
+    /// Sets the function that is called when a buffer is released after a failed `take`. Only the
+    /// first call has an effect.
     pub fn on_release(&self, waker: impl Fn() + Send + Sync + 'static) {
         let _ = self.waker.set(Box::new(waker));
     }
 
-    /// A buffer of at least so many bytes, in whole blocks; `None` if there is no such run now.
+    /// A buffer of at least `length` bytes, in whole blocks. `None` if no run is long enough.
     pub fn take(self: &Arc<Self>, length: usize) -> Option<Buffer> {
         self.find(length).or_else(|| {
-            // Seen by whoever gives one back from here on; what came back before is found now.
-            self.wanted.store(true, SeqCst);
+            // Later releases see the flag. Earlier ones are found by the second attempt.
+            self.has_waiter.store(true, SeqCst);
             self.find(length)
         })
     }
@@ -100,10 +105,10 @@ impl Arena {
             free.insert(first + blocks, run - blocks);
         }
         drop(free);
-        Some(Buffer { arena: Arc::clone(self), first, blocks })
+        Some(Buffer { pool: Arc::clone(self), first, blocks })
     }
 
-    fn give_back(&self, mut first: usize, mut blocks: usize) {
+    fn release(&self, mut first: usize, mut blocks: usize) {
         let mut free = self.free.lock();
         if let Some(after) = free.remove(&(first + blocks)) {
             blocks += after;
@@ -116,7 +121,7 @@ impl Arena {
         }
         free.insert(first, blocks);
         drop(free);
-        if self.wanted.swap(false, SeqCst)
+        if self.has_waiter.swap(false, SeqCst)
             && let Some(waker) = self.waker.get()
         {
             waker();
@@ -125,25 +130,28 @@ impl Arena {
 }
 
 impl Buffer {
-    /// Cuts off what lies behind so many bytes, which are whole blocks.
-    #[must_use = "else it goes back"]
+    /// Splits the buffer after `length` bytes, which must be whole blocks, and returns the rest.
+    #[must_use = "dropping the rest releases it"]
     pub fn split_off(&mut self, length: usize) -> Self {
-        assert!(length.is_multiple_of(BLOCK_SIZE) && length < self.len(), "both have blocks");
+        assert!(
+            length.is_multiple_of(BLOCK_SIZE) && length < self.len(),
+            "both parts are whole blocks"
+        );
         let blocks = length / BLOCK_SIZE;
         let (first, rest) = (self.first + blocks, self.blocks - blocks);
         self.blocks = blocks;
-        Self { arena: Arc::clone(&self.arena), first, blocks: rest }
+        Self { pool: Arc::clone(&self.pool), first, blocks: rest }
     }
 
-    /// Shares it: nobody changes it any more.
+    /// Makes the buffer immutable and shareable.
     pub fn freeze(self) -> View {
         let range = 0..self.len();
         View { buffer: Arc::new(self), range }
     }
 
     fn start(&self) -> *mut u8 {
-        // SAFETY: the run was cut out of the mapping, so it lies inside.
-        unsafe { self.arena.base.add(self.first * BLOCK_SIZE) }
+        // SAFETY: the run was cut out of the mapping, so it lies inside it.
+        unsafe { self.pool.base.add(self.first * BLOCK_SIZE) }
     }
 }
 
@@ -151,30 +159,34 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the blocks lie in the mapping, are initialised (zeros, or what was written), and are this
-        // buffer's alone until it is dropped; the kernel writes to them only while it owns the buffer.
+        // SAFETY: the blocks lie in the mapping and are initialised (zeros, or earlier writes).
+        // They belong to this buffer alone until it is dropped. The kernel writes to them only
+        // while it owns the buffer.
         unsafe { std::slice::from_raw_parts(self.start(), self.blocks * BLOCK_SIZE) }
     }
 }
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`; `&mut self` says that nobody else looks.
+        // SAFETY: as in `deref`; `&mut self` excludes other references.
         unsafe { std::slice::from_raw_parts_mut(self.start(), self.blocks * BLOCK_SIZE) }
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.arena.give_back(self.first, self.blocks);
+        self.pool.release(self.first, self.blocks);
     }
 }
 
 impl View {
-    /// A part of it.
+    /// A part of the view.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Self {
-        assert!(range.start <= range.end && range.end <= self.range.len(), "inside the view");
+        assert!(
+            range.start <= range.end && range.end <= self.range.len(),
+            "the range lies inside the view"
+        );
         let start = self.range.start + range.start;
         Self { buffer: Arc::clone(&self.buffer), range: start..start + range.len() }
     }
@@ -194,9 +206,9 @@ impl AsRef<[u8]> for View {
     }
 }
 
-impl fmt::Debug for Arena {
+impl fmt::Debug for BufferPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Arena").field("size", &self.size()).finish_non_exhaustive()
+        f.debug_struct("BufferPool").field("size", &self.size()).finish_non_exhaustive()
     }
 }
 
@@ -218,47 +230,47 @@ mod tests {
 
     use super::*;
 
-    /// Promise 6: DRAM is bounded; and no two buffers ever share a byte.
+    /// Promise 6: DRAM is bounded. No two buffers share a byte.
     #[test]
     fn buffers_are_disjoint_and_all_memory_comes_back() {
-        let arena = Arena::new(64 * BLOCK_SIZE).unwrap();
+        let pool = BufferPool::new(64 * BLOCK_SIZE).unwrap();
         let mut random = fastrand::Rng::with_seed(1);
-        let mut held: Vec<(u8, Buffer)> = Vec::new();
+        let mut taken: Vec<(u8, Buffer)> = Vec::new();
         for round in 0..5000_u32 {
             if random.bool() {
                 let label = round.to_le_bytes()[0];
-                if let Some(mut buffer) = arena.take(random.usize(1..12 * BLOCK_SIZE)) {
+                if let Some(mut buffer) = pool.take(random.usize(1..12 * BLOCK_SIZE)) {
                     assert_eq!(buffer.as_ptr().align_offset(BLOCK_SIZE), 0);
                     buffer.fill(label);
-                    held.push((label, buffer));
+                    taken.push((label, buffer));
                 }
-            } else if !held.is_empty() {
-                let (label, buffer) = held.swap_remove(random.usize(..held.len()));
+            } else if !taken.is_empty() {
+                let (label, buffer) = taken.swap_remove(random.usize(..taken.len()));
                 assert!(buffer.iter().all(|byte| *byte == label));
             }
-            assert!(held.iter().map(|(_, buffer)| buffer.blocks).sum::<usize>() <= 64);
+            assert!(taken.iter().map(|(_, buffer)| buffer.blocks).sum::<usize>() <= 64);
         }
-        held.clear();
-        assert!(arena.take(64 * BLOCK_SIZE).is_some(), "one run again");
+        taken.clear();
+        assert!(pool.take(64 * BLOCK_SIZE).is_some(), "all blocks are one run again");
     }
 
     #[test]
-    fn whoever_was_turned_away_hears_of_the_next_release() {
-        let arena = Arena::new(2 * BLOCK_SIZE).unwrap();
-        let heard = Arc::new(AtomicU32::new(0));
-        let count = Arc::clone(&heard);
-        arena.on_release(move || {
+    fn a_release_after_a_failed_take_calls_the_waker() {
+        let pool = BufferPool::new(2 * BLOCK_SIZE).unwrap();
+        let calls = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&calls);
+        pool.on_release(move || {
             count.fetch_add(1, Relaxed);
         });
-        let view = arena.take(1).unwrap().freeze();
+        let view = pool.take(1).unwrap().freeze();
         let part = view.slice(10..20);
-        drop(arena.take(1));
-        assert_eq!(heard.load(Relaxed), 0, "nobody was turned away");
-        assert!(arena.take(2 * BLOCK_SIZE).is_none());
+        drop(pool.take(1));
+        assert_eq!(calls.load(Relaxed), 0, "no take has failed");
+        assert!(pool.take(2 * BLOCK_SIZE).is_none());
         drop(view);
-        assert_eq!(heard.load(Relaxed), 0, "a part is still held");
+        assert_eq!(calls.load(Relaxed), 0, "one view remains");
         drop(part);
-        assert_eq!(heard.load(Relaxed), 1);
-        assert!(arena.take(2 * BLOCK_SIZE).is_some());
+        assert_eq!(calls.load(Relaxed), 1);
+        assert!(pool.take(2 * BLOCK_SIZE).is_some());
     }
 }

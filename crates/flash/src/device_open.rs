@@ -1,5 +1,5 @@
-//! What is on a device, and what becomes of it: a device of ours is opened, a blank one is formatted, and
-//! anything else is left alone.
+//! Device opening: a forebay device is opened, a blank one is formatted, anything else is rejected
+//! unchanged.
 
 use std::{
     io::{ErrorKind, Seek as _, SeekFrom},
@@ -13,112 +13,111 @@ use forebay_core::ByteSize;
 use rustix::fs::FileType;
 
 use crate::{
-    io::{DeviceFile, OpenError},
-    layout::{
+    format::{
         BLOCK_SIZE, DeviceId, Geometry, REGION_SIZE_MAX, REGION_SIZE_MIN, REGIONS_MAX, REGIONS_MIN,
         REGIONS_OFFSET, SUPERBLOCK_OFFSETS, Superblock, SuperblockError,
     },
+    io::{DeviceFile, DeviceFileError},
 };
 
-/// The kernel takes a ring down after its process has ended, however that ended, and lets go of the device
-/// only then; and a node that is stopping takes some seconds. Whoever starts again at once waits for that.
-const LOCK_PATIENCE: Duration = Duration::from_secs(7);
-const LOCK_PAUSE: Duration = Duration::from_millis(5);
+/// Time to wait for a locked device. The kernel tears down an `io_uring`, and with it releases the
+/// lock, only after the process has ended. A node that is stopping also takes some seconds. A
+/// restarted node waits for both.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(7);
+const LOCK_RETRY: Duration = Duration::from_millis(5);
 
-/// How a device shall be.
+/// Configuration of a device.
 #[derive(Debug, Clone)]
 pub struct DeviceConfig {
-    /// A file, which is made if it is not there, or a block device.
+    /// A block device, or a file, which is created if it is missing.
     pub path: PathBuf,
-    /// How much of it is used.
+    /// Bytes of the device to use.
     pub capacity: ByteSize,
-    /// How large its regions are, if it is formatted now; one that is there keeps what it has.
+    /// Size of the regions, used when the device is formatted. A formatted device keeps its own.
     pub region_size: Option<ByteSize>,
-    /// Whose it is.
+    /// Id of the node that owns the device.
     pub owner: [u8; 16],
 }
 
-/// Why a device is not used.
+/// Why a device cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each says what it is about")]
+#[expect(missing_docs, reason = "the messages describe the variants")]
 pub enum DeviceError {
     #[error(transparent)]
-    Open(#[from] OpenError),
+    Open(#[from] DeviceFileError),
     #[error(
-        "{} holds something that is not forebay's: name another file, or, if nobody needs it, remove it \
-         (a block device: `blkdiscard`) and start again",
+        "{} holds data that is not forebay's: name another file, or remove this one if it is not \
+         needed (a block device: `blkdiscard`) and start again",
         path.display()
     )]
     Foreign { path: PathBuf },
     #[error(
-        "both superblocks of {} are damaged: check the disk; to begin with an empty cache, remove the file \
-         (a block device: `blkdiscard`) and start again",
+        "both superblocks of {} are damaged: check the disk; to start with an empty cache, remove \
+         the file (a block device: `blkdiscard`) and start again",
         path.display()
     )]
     Damaged { path: PathBuf },
     #[error(
-        "{} was written by a newer forebay (format {found}): use that one, or remove the file to begin \
-         with an empty cache",
+        "{} was written by a newer forebay (format {found}): use that version, or remove the file \
+         to start with an empty cache",
         path.display()
     )]
     Newer { path: PathBuf, found: u32 },
     #[error(
-        "{} belongs to another forebay node: name another file, or, if that node is gone, remove this one \
-         (a block device: `blkdiscard`) and start again",
+        "{} belongs to another forebay node: name another file, or, if that node is gone, remove \
+         this one (a block device: `blkdiscard`) and start again",
         path.display()
     )]
     OtherOwner { path: PathBuf },
     #[error(
-        "{} has {size}, but its superblock says {stated}: it was cut; restore it, or remove it to begin \
-         with an empty cache",
+        "{} has {size}, but its superblock says {recorded}: it was truncated; restore it, or \
+         remove it to start with an empty cache",
         path.display()
     )]
-    Cut { path: PathBuf, size: ByteSize, stated: ByteSize },
-    #[error(
-        "a device of {capacity} is too small: with regions of {region_size} it takes at least {min}"
-    )]
+    Truncated { path: PathBuf, size: ByteSize, recorded: ByteSize },
+    #[error("capacity {capacity} is too small: with regions of {region_size}, set at least {min}")]
     TooSmall { capacity: ByteSize, region_size: ByteSize, min: ByteSize },
     #[error("{} is named twice: name each device once", path.display())]
-    Twice { path: PathBuf },
+    Duplicate { path: PathBuf },
     #[error(
-        "{} is a copy of {}: remove one of them, they cannot be told apart",
+        "{} is a copy of {}: remove one of them",
         path.display(), other.display()
     )]
     Copy { path: PathBuf, other: PathBuf },
     #[error(
-        "regions of {0} are not possible: a power of two from {min} to {max}",
+        "region size {0} is not possible: use a power of two from {min} to {max}",
         min = ByteSize(REGION_SIZE_MIN),
         max = ByteSize(REGION_SIZE_MAX)
     )]
     RegionSize(ByteSize),
-    #[error("read or write the superblocks of {}", path.display())]
+    #[error("cannot read or write the superblocks of {}", path.display())]
     Io { path: PathBuf, source: std::io::Error },
 }
 
-/// A device that may be used.
+/// An opened device.
 #[derive(Debug)]
-pub struct Opened {
-    /// It.
+pub struct OpenedDevice {
+    /// The file or block device.
     pub file: DeviceFile,
-    /// What it shall say of itself.
+    /// The superblock that recovery writes.
     pub superblock: Superblock,
-    /// How many regions it has had until now.
+    /// Number of regions before this opening.
     pub regions_before: u32,
-    /// How long it shall be once it says so.
+    /// Size to shorten the file to, once the superblock says so.
     pub shorten_to: Option<u64>,
-    /// Whether it is a drive, and not a file on one.
+    /// Whether it is a block device.
     pub is_block_device: bool,
 }
 
-/// Opens a device, and formats it if it is blank.
-pub fn open_device(config: &DeviceConfig) -> Result<Opened, DeviceError> {
+/// Opens a device; formats it if it is blank.
+pub fn open_device(config: &DeviceConfig) -> Result<OpenedDevice, DeviceError> {
     let region_size = region_size(config)?;
-    let new = cut(config.capacity, region_size)?;
+    let new = geometry_for(config.capacity, region_size)?;
     let mut file = lock_and_open(&config.path, new.device_size())?;
     let path = || config.path.clone();
     let io = |source: std::io::Error| match source.kind() {
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
-            DeviceError::Open(OpenError::NotWritable { path: path() })
+            DeviceError::Open(DeviceFileError::NotWritable { path: path() })
         }
         _ => DeviceError::Io { path: path(), source },
     };
@@ -156,27 +155,35 @@ pub fn open_device(config: &DeviceConfig) -> Result<Opened, DeviceError> {
         file.write_blocks(&SUPERBLOCK_OFFSETS.map(|offset| (offset, &block[..]))).map_err(io)?;
         let (path, regions) = (config.path.display(), geometry.regions);
         let size = ByteSize(geometry.region_size);
-        tracing::info!(%path, regions, region_size = %size, "a device is formatted");
+        tracing::info!(%path, regions, region_size = %size, "device formatted");
         let superblock = Superblock { epoch: 1, ..first };
         let regions_before = geometry.regions;
-        return Ok(Opened { file, superblock, regions_before, shorten_to: None, is_block_device });
+        return Ok(OpenedDevice {
+            file,
+            superblock,
+            regions_before,
+            shorten_to: None,
+            is_block_device,
+        });
     };
-    // The one that is damaged may have been the newer one, and no two lives may have one number.
+    // The damaged copy may have been the newer one, so its epoch is skipped: no generation is used
+    // twice.
     let damaged = found.iter().any(Result::is_err);
     if damaged {
-        tracing::warn!(path = %config.path.display(), "one of two superblocks was damaged, and is mended");
+        tracing::warn!(path = %config.path.display(), "damaged superblock copy rewritten");
     }
     if known.owner != config.owner {
         return Err(DeviceError::OtherOwner { path: path() });
     }
-    let stated = known.geometry.device_size();
-    if stated > file.size() {
-        let (size, stated) = (ByteSize(file.size()), ByteSize(stated));
-        return Err(DeviceError::Cut { path: path(), size, stated });
+    let recorded = known.geometry.device_size();
+    if recorded > file.size() {
+        let (size, recorded) = (ByteSize(file.size()), ByteSize(recorded));
+        return Err(DeviceError::Truncated { path: path(), size, recorded });
     }
-    let wanted = cut(config.capacity, known.geometry.region_size)?;
+    let wanted = geometry_for(config.capacity, known.geometry.region_size)?;
     let geometry = Geometry { device: known.geometry.device, ..wanted };
-    // Longer before it says so, shorter afterwards: it never says more than there is.
+    // A file grows before the superblock is written and shrinks afterwards, so that the superblock
+    // never describes more than there is.
     let size = geometry.device_size();
     let shorten_to = (size < file.size()).then_some(size);
     if size > file.size() {
@@ -185,19 +192,19 @@ pub fn open_device(config: &DeviceConfig) -> Result<Opened, DeviceError> {
     let epoch = known.epoch + if damaged { 2 } else { 1 };
     let superblock = Superblock { geometry, owner: known.owner, epoch };
     let regions_before = known.geometry.regions;
-    Ok(Opened { file, superblock, regions_before, shorten_to, is_block_device })
+    Ok(OpenedDevice { file, superblock, regions_before, shorten_to, is_block_device })
 }
 
-fn lock_and_open(path: &Path, size: u64) -> Result<DeviceFile, OpenError> {
-    let deadline = Instant::now() + LOCK_PATIENCE;
+fn lock_and_open(path: &Path, size: u64) -> Result<DeviceFile, DeviceFileError> {
+    let deadline = Instant::now() + LOCK_TIMEOUT;
     let mut waiting = false;
     loop {
         match DeviceFile::open(path, size) {
-            Err(error @ OpenError::Locked { .. }) if Instant::now() < deadline => {
+            Err(error @ DeviceFileError::Locked { .. }) if Instant::now() < deadline => {
                 if !std::mem::replace(&mut waiting, true) {
-                    tracing::info!(%error, patience = ?LOCK_PATIENCE, "waiting for a device");
+                    tracing::info!(%error, timeout = ?LOCK_TIMEOUT, "device locked, waiting");
                 }
-                sleep(LOCK_PAUSE);
+                sleep(LOCK_RETRY);
             }
             opened => return opened,
         }
@@ -208,41 +215,41 @@ fn region_size(config: &DeviceConfig) -> Result<u64, DeviceError> {
     if let Some(size) = config.region_size {
         return check_region_size(size).map(|()| size.0);
     }
-    // Small enough to be evicted one by one, and enough of them to have a choice.
+    // At least 256 regions from 256 MiB on, so that eviction has a choice.
     let share = (config.capacity.0 / 256).clamp(REGION_SIZE_MIN, REGION_SIZE_MAX);
     Ok(1 << share.ilog2())
 }
 
-/// Whether regions can be so large.
+/// Checks that a region size is a power of two within the limits.
 pub fn check_region_size(size: ByteSize) -> Result<(), DeviceError> {
     let possible =
         size.0.is_power_of_two() && (REGION_SIZE_MIN..=REGION_SIZE_MAX).contains(&size.0);
     possible.then_some(()).ok_or(DeviceError::RegionSize(size))
 }
 
-/// How long a device is that is there, if anything is.
+/// Size of an existing file or device; `None` if it is missing or empty.
 pub fn size_of(path: &Path) -> Option<ByteSize> {
     let mut file = std::fs::File::open(path).ok()?;
     let size = file.seek(SeekFrom::End(0)).ok()?;
     (size > 0).then_some(ByteSize(size))
 }
 
-/// Refuses a device that is named twice, by whatever names.
+/// Rejects lists in which one device occurs twice, under one name or several.
 pub fn check_distinct(devices: &[PathBuf]) -> Result<(), DeviceError> {
     let mut seen = std::collections::BTreeSet::new();
     for path in devices {
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.clone());
         let file = std::fs::metadata(path).ok().map(|there| (there.dev(), there.ino()));
-        // Whatever is there has a number; what is not has only its name.
+        // Existing files are compared by inode, missing ones by path.
         let name = if file.is_some() { None } else { Some(absolute) };
         if !seen.insert((name, file)) {
-            return Err(DeviceError::Twice { path: path.clone() });
+            return Err(DeviceError::Duplicate { path: path.clone() });
         }
     }
     Ok(())
 }
 
-fn cut(capacity: ByteSize, region_size: u64) -> Result<Geometry, DeviceError> {
+fn geometry_for(capacity: ByteSize, region_size: u64) -> Result<Geometry, DeviceError> {
     let regions = capacity.0.saturating_sub(REGIONS_OFFSET) / region_size;
     let regions = u32::try_from(regions).unwrap_or(REGIONS_MAX).min(REGIONS_MAX);
     if regions < REGIONS_MIN {

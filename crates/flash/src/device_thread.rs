@@ -1,9 +1,9 @@
-//! A device at work: the shard behind a lock, and the thread that carries its commands out and parks when
-//! there are none.
+//! Device threads: one shard behind a lock, and one thread that runs its commands on the disk.
 //!
-//! Whoever asks takes the lock and asks the shard itself. Most requests need no I/O at that moment: an
-//! append is a copy into memory, and going to sleep until another thread had made it would cost more than
-//! the copy. Only what the disk has to do wakes the thread, and only it ever touches the disk.
+//! A caller takes the lock and submits its request to the shard itself. Most requests need no I/O
+//! at that moment: an append is a copy into memory, and a switch to another thread would cost more
+//! than the copy. The thread is woken only when there are commands for the disk, and parks
+//! otherwise. It is the only thread that uses the disk.
 
 use std::{
     io,
@@ -16,136 +16,137 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
 
 use crate::{
+    format::Geometry,
     index::Index,
-    io::{Command, Disk, Fault, Waker},
-    layout::Geometry,
-    recovery::{Found, Recovery},
-    shard::{Counters, Outcome, Request, Shard},
+    io::{Disk, IoCommand, IoFault, Waker},
+    recovery::{Recovery, RecoveryReport},
+    shard::{Counters, RequestResult, Shard, ShardRequest},
 };
 
-/// Where an answer goes, if anybody waits for it.
-type Reply = Option<oneshot::Sender<Outcome>>;
+/// Where an answer goes; `None` if the caller does not wait for it.
+type Reply = Option<oneshot::Sender<RequestResult>>;
 
-/// A device and its thread.
-pub struct Driver {
-    window: Arc<Window>,
+/// An open device and its thread.
+pub struct DeviceThread {
+    mailbox: Arc<Mailbox>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
     index: Arc<RwLock<Index>>,
     geometry: Geometry,
     entry_length_max: u64,
-    found: Found,
+    recovery_report: RecoveryReport,
 }
 
-/// Where requests are handed in.
-struct Window {
+/// State shared by the callers and the thread.
+struct Mailbox {
     started: Instant,
     state: Mutex<State>,
-    /// What nobody waits for. Whoever drops something may be inside the lock already.
-    told: Mutex<Vec<Request>>,
-    /// As they were when the lock was last given back, for those who are inside it.
+    /// Requests without a reply. They have a lock of their own because a guard may be dropped while
+    /// its thread holds `state`.
+    posted: Mutex<Vec<ShardRequest>>,
+    /// A copy made whenever `state` is released, so that counters can be read while it is locked.
     counters: Mutex<Counters>,
 }
 
 struct State {
-    /// Gone when somebody has panicked over it: then everything that was asked is answered as gone.
+    /// `None` after a panic inside the shard; all requests then end with `Gone`.
     shard: Option<Box<Shard<Reply>>>,
-    /// What the thread is to carry out.
-    commands: Vec<Command>,
-    /// When the thread looks for work by itself.
+    /// Commands that the thread has yet to submit.
+    commands: Vec<IoCommand>,
+    /// Time at which the thread wakes up without a waker.
     wakes_at: Option<Duration>,
     stopping: bool,
 }
 
-/// However the thread ends, nobody waits for it any more.
-struct End<'a>(&'a Window);
+/// Drops the shard when the thread ends for any reason, so that pending requests end too.
+struct DropShard<'a>(&'a Mailbox);
 
-impl Drop for End<'_> {
+impl Drop for DropShard<'_> {
     fn drop(&mut self) {
         let shard = self.0.state.lock().shard.take();
         drop(shard);
     }
 }
 
-/// What is left to do when the lock has been given back.
-struct After {
-    answers: Vec<(Reply, Outcome)>,
+/// Work to do after the lock is released.
+struct Deferred {
+    answers: Vec<(Reply, RequestResult)>,
     wake: bool,
 }
 
-impl Driver {
-    /// Starts a thread that first recovers the device, then serves it.
+impl DeviceThread {
+    /// Starts a thread that recovers the device and then serves it.
     pub fn start(
         name: String,
         recovery: Recovery<Reply>,
         open: impl FnOnce() -> Box<dyn Disk> + Send + 'static,
-    ) -> io::Result<Result<Self, Fault>> {
-        let (ready, is_ready) = std::sync::mpsc::channel();
+    ) -> io::Result<Result<Self, IoFault>> {
+        let (started, start) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             let mut disk = open();
-            let (shard, found) = match recovery.carry_out(&mut *disk) {
+            let (shard, report) = match recovery.run(&mut *disk) {
                 Ok(recovered) => recovered,
-                Err(fault) => return drop(ready.send(Err(fault))),
+                Err(fault) => return drop(started.send(Err(fault))),
             };
-            let facts = (disk.waker(), shard.index(), shard.geometry(), found);
+            let facts = (disk.waker(), shard.index(), shard.geometry(), report);
             let entry_length_max = shard.entry_length_max();
-            let window = Arc::new(Window::new(shard));
-            if ready.send(Ok((Arc::clone(&window), facts, entry_length_max))).is_ok() {
-                window.serve(&mut *disk);
+            let mailbox = Arc::new(Mailbox::new(shard));
+            if started.send(Ok((Arc::clone(&mailbox), facts, entry_length_max))).is_ok() {
+                mailbox.serve(&mut *disk);
             }
         })?;
-        let ready = is_ready.recv().map_err(|_| io::Error::other("the device's thread ended"))?;
-        Ok(ready.map(|(window, (waker, index, geometry, found), entry_length_max)| Self {
-            window,
+        let start = start.recv().map_err(|_| io::Error::other("the device thread ended"))?;
+        Ok(start.map(|(mailbox, (waker, index, geometry, report), entry_length_max)| Self {
+            mailbox,
             waker,
             thread: Some(thread),
             index,
             geometry,
             entry_length_max,
-            found,
+            recovery_report: report,
         }))
     }
 
-    /// Asks for something. Dropping the receiver does no harm.
-    pub fn ask(&self, request: Request) -> oneshot::Receiver<Outcome> {
+    /// Submits a request. Dropping the receiver is safe.
+    pub fn request(&self, request: ShardRequest) -> oneshot::Receiver<RequestResult> {
         let (reply, answer) = oneshot::channel();
-        self.hand_in([(Some(reply), request)]);
+        self.submit([(Some(reply), request)]);
         answer
     }
 
-    /// Asks for many things at once.
-    pub fn ask_all(
+    /// Submits several requests under one lock.
+    pub fn request_all(
         &self,
-        requests: impl IntoIterator<Item = Request>,
-    ) -> Vec<oneshot::Receiver<Outcome>> {
-        let (asked, answers): (Vec<_>, Vec<_>) = requests
+        requests: impl IntoIterator<Item = ShardRequest>,
+    ) -> Vec<oneshot::Receiver<RequestResult>> {
+        let (requests, answers): (Vec<_>, Vec<_>) = requests
             .into_iter()
             .map(|request| {
                 let (reply, answer) = oneshot::channel();
                 ((Some(reply), request), answer)
             })
             .unzip();
-        self.hand_in(asked);
+        self.submit(requests);
         answers
     }
 
-    /// Says something that needs no answer.
-    pub fn tell(&self, request: Request) {
-        self.window.told.lock().push(request);
+    /// Submits a request without an answer. Never blocks on the shard's lock.
+    pub fn post(&self, request: ShardRequest) {
+        self.mailbox.posted.lock().push(request);
         (self.waker)();
     }
 
-    /// Where everything is.
+    /// The shard's index.
     pub fn index(&self) -> &RwLock<Index> {
         &self.index
     }
 
-    /// What has been counted; whoever was answered is in it.
+    /// The shard's counters. They include every request that has been answered.
     pub fn counters(&self) -> Counters {
-        *self.window.counters.lock()
+        *self.mailbox.counters.lock()
     }
 
-    /// The longest entry that can be written.
+    /// The longest payload that can be appended.
     pub fn entry_length_max(&self) -> u64 {
         self.entry_length_max
     }
@@ -155,32 +156,32 @@ impl Driver {
         Arc::clone(&self.waker)
     }
 
-    /// How the device is cut.
+    /// The device's geometry.
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
 
-    /// What was found when it was opened.
-    pub fn found(&self) -> Found {
-        self.found
+    /// What recovery found on the device.
+    pub fn recovery_report(&self) -> RecoveryReport {
+        self.recovery_report
     }
 
-    fn hand_in(&self, requests: impl IntoIterator<Item = (Reply, Request)>) {
-        let mut state = self.window.state.lock();
-        let after = state.work(&self.window, |shard| {
+    fn submit(&self, requests: impl IntoIterator<Item = (Reply, ShardRequest)>) {
+        let mut state = self.mailbox.state.lock();
+        let deferred = state.work(&self.mailbox, |shard| {
             requests.into_iter().for_each(|(reply, request)| shard.submit(reply, request));
         });
         drop(state);
-        if after.wake {
+        if deferred.wake {
             (self.waker)();
         }
-        after.answer();
+        deferred.send_answers();
     }
 }
 
-impl Drop for Driver {
+impl Drop for DeviceThread {
     fn drop(&mut self) {
-        self.window.state.lock().stopping = true;
+        self.mailbox.state.lock().stopping = true;
         (self.waker)();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -188,7 +189,7 @@ impl Drop for Driver {
     }
 }
 
-impl Window {
+impl Mailbox {
     fn new(shard: Shard<Reply>) -> Self {
         let counters = shard.counters();
         let state = State {
@@ -197,19 +198,19 @@ impl Window {
             wakes_at: Some(Duration::ZERO),
             stopping: false,
         };
-        let (told, counters) = (Mutex::default(), Mutex::new(counters));
-        Self { started: Instant::now(), state: Mutex::new(state), told, counters }
+        let (posted, counters) = (Mutex::default(), Mutex::new(counters));
+        Self { started: Instant::now(), state: Mutex::new(state), posted, counters }
     }
 
-    /// The life of the thread.
+    /// The thread's main loop.
     fn serve(&self, disk: &mut dyn Disk) {
-        let _end = End(self);
+        let _drop_shard = DropShard(self);
         let (mut commands, mut done) = (Vec::new(), Vec::new());
         loop {
-            let (after, timeout) = {
+            let (deferred, timeout) = {
                 let mut state = self.state.lock();
-                let after = state.work(self, |shard| {
-                    done.drain(..).for_each(|completion| shard.completed(completion));
+                let deferred = state.work(self, |shard| {
+                    done.drain(..).for_each(|completion| shard.on_completion(completion));
                 });
                 std::mem::swap(&mut commands, &mut state.commands);
                 let Some(shard) = &state.shard else { return };
@@ -218,9 +219,9 @@ impl Window {
                 }
                 state.wakes_at = shard.wake_at();
                 let now = self.started.elapsed();
-                (after, state.wakes_at.map(|at| at.saturating_sub(now)))
+                (deferred, state.wakes_at.map(|at| at.saturating_sub(now)))
             };
-            after.answer();
+            deferred.send_answers();
             disk.submit(&mut commands);
             disk.wait(timeout, &mut done);
         }
@@ -228,35 +229,35 @@ impl Window {
 }
 
 impl State {
-    /// Does something with the shard, if there is one.
-    fn work(&mut self, window: &Window, act: impl FnOnce(&mut Shard<Reply>)) -> After {
+    /// Runs `act` on the shard, unless the shard is gone.
+    fn work(&mut self, mailbox: &Mailbox, act: impl FnOnce(&mut Shard<Reply>)) -> Deferred {
         let mut answers = Vec::new();
-        // Dropped, if it panics: nobody must rely on it any more.
-        let Some(mut shard) = self.shard.take() else { return After { answers, wake: true } };
-        // First: what begins now has its deadline counted from now.
-        shard.advance(window.started.elapsed());
-        let told = std::mem::take(&mut *window.told.lock());
-        for request in told {
+        // Taken out, so that a panic drops the shard: its state may be inconsistent then.
+        let Some(mut shard) = self.shard.take() else { return Deferred { answers, wake: true } };
+        // Before anything else, so that the deadlines of new requests count from now.
+        shard.advance(mailbox.started.elapsed());
+        let posted = std::mem::take(&mut *mailbox.posted.lock());
+        for request in posted {
             shard.submit(None, request);
         }
         act(&mut shard);
         shard.take(&mut self.commands, &mut answers);
-        *window.counters.lock() = shard.counters();
+        *mailbox.counters.lock() = shard.counters();
         let earlier = match (shard.wake_at(), self.wakes_at) {
             (Some(at), Some(known)) => at < known,
             (Some(_), None) => true,
             (None, _) => false,
         };
         self.shard = Some(shard);
-        After { answers, wake: earlier || !self.commands.is_empty() }
+        Deferred { answers, wake: earlier || !self.commands.is_empty() }
     }
 }
 
-impl After {
-    fn answer(self) {
+impl Deferred {
+    fn send_answers(self) {
         for (reply, outcome) in self.answers {
-            // Whoever asked may have gone.
             if let Some(reply) = reply {
+                // The receiver may have been dropped.
                 let _ = reply.send(outcome);
             }
         }

@@ -1,5 +1,7 @@
-//! The engine on one or several devices. A key has a device of its own, and is looked for on all of them,
-//! so that their number may change; a device that is lost costs what is on it, and no more.
+//! The engine: one cache on one or several flash devices.
+//!
+//! Each key has a home device, derived from the key. Reads look the key up on every device, so
+//! devices can be added and removed between runs. A lost device costs only the entries on it.
 
 use std::{error::Error as _, ops::Range, path::PathBuf, sync::Arc, time::Duration};
 
@@ -8,312 +10,333 @@ use forebay_core::ByteSize;
 use tokio::sync::oneshot;
 
 use crate::{
-    arena::Arena,
-    driver::Driver,
-    index::{GroupId, Key},
-    io::{Backend, Fault, open_disk},
-    layout::{Descriptor, frame_checksums},
-    open::{DeviceConfig, DeviceError, check_distinct, open_device},
-    recovery::{Found, Recovery},
+    buffers::BufferPool,
+    device_open::{DeviceConfig, DeviceError, check_distinct, open_device},
+    device_thread::DeviceThread,
+    format::{Descriptor, frame_checksums},
+    index::{EntryKey, GroupId},
+    io::{Backend, IoFault, open_disk},
+    recovery::{Recovery, RecoveryReport},
     shard::{
-        Answer, Counters, Eviction, Fetched, GroupFacts, Hold, Memory, Mismatch, Name, OldestFirst,
-        Outcome, Proved, Refusal, Request, Settings,
+        BufferPools, Counters, EntryName, Eviction, GroupInfo, GuardKind, Mismatch, OldestFirst,
+        RequestError, RequestResult, Settings, ShardAnswer, ShardRequest, UnverifiedRead,
+        VerifiedRead,
     },
 };
 
-/// How the engine shall be.
-pub struct Config {
-    /// The devices: at least one.
+/// Configuration of the engine.
+pub struct FlashConfig {
+    /// The devices, at least one.
     pub devices: Vec<DeviceConfig>,
-    /// How I/O is done.
+    /// I/O backend of all devices.
     pub backend: Backend,
-    /// Memory for what is being written, of each device.
-    pub staging: ByteSize,
-    /// Memory for what has been read, of each device.
-    pub reading: ByteSize,
-    /// How each device works.
+    /// Memory for bytes on their way to a device, per device.
+    pub staging_buffers: ByteSize,
+    /// Memory for bytes read from a device, per device.
+    pub read_buffers: ByteSize,
+    /// Settings of each device's shard.
     pub settings: Settings,
-    /// Makes the policy that decides what goes, for each device.
+    /// Constructor of the eviction policy; called once per device.
     pub eviction: Arc<dyn Fn() -> Box<dyn Eviction> + Send + Sync>,
 }
 
-impl Config {
-    /// The usual, on these devices.
+impl FlashConfig {
+    /// Default configuration for these devices.
     pub fn new(devices: Vec<DeviceConfig>) -> Self {
         Self {
             devices,
             backend: Backend::Auto,
-            staging: ByteSize::mib(32),
-            reading: ByteSize::mib(64),
+            staging_buffers: ByteSize::mib(32),
+            read_buffers: ByteSize::mib(64),
             settings: Settings::default(),
             eviction: Arc::new(|| Box::new(OldestFirst)),
         }
     }
 }
 
-/// Why the engine does not start.
+/// Why the engine did not open.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each says what it is about")]
+#[expect(missing_docs, reason = "the messages describe the variants")]
 pub enum FlashError {
     #[error(transparent)]
     Device(#[from] DeviceError),
-    #[error("there is no device: name at least one")]
+    #[error("no devices are configured: name at least one")]
     NoDevice,
-    #[error("none of the devices can be read and written; the last said: {0}")]
+    #[error("no device can be read and written; last error: {0}")]
     AllFailed(String),
-    #[error("cannot get memory or threads")]
+    #[error("cannot allocate memory or start threads")]
     System(#[from] std::io::Error),
 }
 
 /// The engine.
 pub struct Flash {
-    drivers: Vec<Arc<Driver>>,
-    /// How many devices there were to be.
-    named: usize,
+    devices: Vec<Arc<DeviceThread>>,
+    /// Number of devices in the configuration, including those that failed to open.
+    configured: usize,
 }
 
-/// A group on all devices.
+/// A handle for one group, across all devices.
 #[derive(Clone)]
 pub struct Group {
-    drivers: Vec<Arc<Driver>>,
-    /// Its number on each, or none where it could not be opened.
+    devices: Vec<Arc<DeviceThread>>,
+    /// The group's id on each device; `None` where it could not be opened.
     ids: Vec<Option<GroupId>>,
     dense: bool,
 }
 
-/// What keeps a group from being evicted, until it is dropped.
-#[must_use = "dropped, it holds nothing"]
-pub struct Held {
+/// A pin or a lease on a group, which prevents its eviction until the guard is dropped.
+#[must_use = "dropping the guard releases the pin or lease"]
+pub struct GroupGuard {
     group: Group,
-    hold: Hold,
+    kind: GuardKind,
 }
 
 impl Flash {
-    /// Opens all devices and recovers what is on them. A device that cannot be read is left out, as long as
-    /// there is another.
-    pub fn open(config: &Config) -> Result<Self, FlashError> {
+    /// Opens all devices and recovers their contents. A device that cannot be read is left out if
+    /// another one opens.
+    pub fn open(config: &FlashConfig) -> Result<Self, FlashError> {
         let paths: Vec<_> = config.devices.iter().map(|device| device.path.clone()).collect();
         check_distinct(&paths)?;
-        let (mut drivers, mut open): (Vec<Arc<Driver>>, Vec<PathBuf>) = (Vec::new(), Vec::new());
+        let (mut devices, mut opened_paths): (Vec<Arc<DeviceThread>>, Vec<PathBuf>) =
+            (Vec::new(), Vec::new());
         let mut last_fault = None;
-        for device in &config.devices {
-            let path = device.path.display().to_string();
-            let fault = match start(device, config) {
-                Ok(Ok(driver)) => {
-                    let number = |driver: &Driver| driver.geometry().device;
-                    let twin = drivers.iter().position(|other| number(other) == number(&driver));
+        for device_config in &config.devices {
+            let path = device_config.path.display().to_string();
+            let fault = match start(device_config, config) {
+                Ok(Ok(device)) => {
+                    let id = |device: &DeviceThread| device.geometry().device;
+                    let twin = devices.iter().position(|other| id(other) == id(&device));
                     if let Some(twin) = twin {
-                        let (path, other) = (device.path.clone(), open[twin].clone());
+                        let (path, other) =
+                            (device_config.path.clone(), opened_paths[twin].clone());
                         return Err(DeviceError::Copy { path, other }.into());
                     }
-                    open.push(device.path.clone());
-                    let Found { entries, sealed, scanned, unreadable } = driver.found();
-                    tracing::info!(%path, entries, sealed, scanned, unreadable, "a device is open");
-                    drivers.push(Arc::new(driver));
+                    opened_paths.push(device_config.path.clone());
+                    let RecoveryReport {
+                        entries,
+                        regions_sealed,
+                        regions_scanned,
+                        regions_unreadable,
+                    } = device.recovery_report();
+                    tracing::info!(
+                        %path, entries, regions_sealed, regions_scanned, regions_unreadable,
+                        "device opened"
+                    );
+                    devices.push(Arc::new(device));
                     continue;
                 }
                 Ok(Err(fault)) => fault.to_string(),
-                // Not even what it says of itself can be read.
+                // The superblocks cannot be read.
                 Err(FlashError::Device(error @ DeviceError::Io { .. })) => {
                     error.source().map_or(error.to_string(), |cause| format!("{error}: {cause}"))
                 }
-                // Somebody has to decide something first.
+                // The other errors need an operator's decision.
                 Err(error) => return Err(error),
             };
-            tracing::error!(%path, %fault, "a device is left out");
+            tracing::error!(%path, %fault, "device left out");
             last_fault = Some(fault);
         }
-        match (drivers.is_empty(), last_fault) {
-            (false, _) => Ok(Self { drivers, named: config.devices.len() }),
+        match (devices.is_empty(), last_fault) {
+            (false, _) => Ok(Self { devices, configured: config.devices.len() }),
             (true, Some(fault)) => Err(FlashError::AllFailed(fault)),
             (true, None) => Err(FlashError::NoDevice),
         }
     }
 
-    /// Opens a group by its durable name, or makes it.
-    pub async fn group(&self, name: &[u8], class: u8, dense: bool) -> Result<Group, Refusal> {
+    /// Opens a group by its durable name, or creates it.
+    pub async fn group(&self, name: &[u8], class: u8, dense: bool) -> Result<Group, RequestError> {
         let mut ids = Vec::new();
-        let mut refusal = None;
-        let open =
-            |driver: &Arc<Driver>| driver.ask(Request::Open { name: name.to_vec(), class, dense });
-        for answer in self.drivers.iter().map(open).collect::<Vec<_>>() {
+        let mut last_error = None;
+        let open = |device: &Arc<DeviceThread>| {
+            device.request(ShardRequest::Open { name: name.to_vec(), class, dense })
+        };
+        for answer in self.devices.iter().map(open).collect::<Vec<_>>() {
             match outcome(answer).await {
-                Ok(Answer::Group(id)) => ids.push(Some(id)),
-                Ok(_) => unreachable!("a group is opened, or it is not"),
+                Ok(ShardAnswer::Group(id)) => ids.push(Some(id)),
+                Ok(_) => unreachable!("Open is answered with a group"),
                 Err(error) => {
                     ids.push(None);
-                    refusal = Some(error);
+                    last_error = Some(error);
                 }
             }
         }
-        match refusal {
-            Some(refusal) if ids.iter().all(Option::is_none) => Err(refusal),
-            _ => Ok(Group { drivers: self.drivers.clone(), ids, dense }),
+        match last_error {
+            Some(error) if ids.iter().all(Option::is_none) => Err(error),
+            _ => Ok(Group { devices: self.devices.clone(), ids, dense }),
         }
     }
 
-    /// Whether something is there under this key, without asking anybody.
-    pub fn contains(&self, key: &Key) -> bool {
-        self.holder(key).is_some()
+    /// Whether an entry is indexed under this key. Takes no I/O and no device request.
+    pub fn contains(&self, key: &EntryKey) -> bool {
+        self.device_with(key).is_some()
     }
 
-    /// Some bytes of an entry, or all; `None` if it is not there, or was damaged.
+    /// Reads an entry, or a byte range of it. `None` if it is missing or damaged.
     pub async fn read(
         &self,
-        key: Key,
+        key: EntryKey,
         range: Option<Range<u64>>,
-    ) -> Result<Option<Proved>, Refusal> {
-        match self.holder(&key) {
+    ) -> Result<Option<VerifiedRead>, RequestError> {
+        match self.device_with(&key) {
             None => Ok(None),
-            Some(driver) => read(driver, Name::Key(key), range, false).await,
+            Some(device) => read(device, EntryName::Key(key), range, false).await,
         }
     }
 
-    /// Many at once; the answers come in the order of the questions.
+    /// Reads several entries at once. Answers are in the order of the requests.
     pub async fn read_batch(
         &self,
-        wanted: &[(Key, Option<Range<u64>>)],
-    ) -> Vec<Result<Option<Proved>, Refusal>> {
+        wanted: &[(EntryKey, Option<Range<u64>>)],
+    ) -> Vec<Result<Option<VerifiedRead>, RequestError>> {
         let mut answers = Vec::with_capacity(wanted.len());
-        let mut asked: Vec<Vec<(usize, Request)>> =
-            self.drivers.iter().map(|_| Vec::new()).collect();
+        let mut per_device: Vec<Vec<(usize, ShardRequest)>> =
+            self.devices.iter().map(|_| Vec::new()).collect();
         for (at, (key, range)) in wanted.iter().enumerate() {
             answers.push(Ok(None));
-            if let Some(driver) = self.drivers.iter().position(|driver| holds(driver, key)) {
-                let (name, range) = (Name::Key(*key), range.clone());
-                asked[driver].push((at, Request::Read { name, range, leased: false }));
+            if let Some(device) = self.devices.iter().position(|device| has_key(device, key)) {
+                let (name, range) = (EntryName::Key(*key), range.clone());
+                per_device[device].push((at, ShardRequest::Read { name, range, leased: false }));
             }
         }
         let mut receivers = Vec::with_capacity(wanted.len());
-        for (driver, requests) in self.drivers.iter().zip(asked) {
-            let (places, requests): (Vec<_>, Vec<_>) = requests.into_iter().unzip();
-            let driver_answers = driver.ask_all(requests);
+        for (device, requests) in self.devices.iter().zip(per_device) {
+            let (positions, requests): (Vec<_>, Vec<_>) = requests.into_iter().unzip();
+            let device_answers = device.request_all(requests);
             receivers
-                .extend(places.into_iter().zip(driver_answers).map(|(at, rx)| (at, driver, rx)));
+                .extend(positions.into_iter().zip(device_answers).map(|(at, rx)| (at, device, rx)));
         }
-        for (at, driver, receiver) in receivers {
-            answers[at] = outcome(receiver).await.map(|answer| proved(driver, answer));
+        for (at, device, receiver) in receivers {
+            answers[at] = outcome(receiver).await.map(|answer| verified(device, answer));
         }
         answers
     }
 
-    /// Forgets a key until it is written again, or until a restart.
-    pub fn forget(&self, key: Key) {
-        for driver in &self.drivers {
-            driver.tell(Request::Forget { key });
+    /// Removes a key from the index until it is written again or the device is reopened.
+    pub fn forget(&self, key: EntryKey) {
+        for device in &self.devices {
+            device.post(ShardRequest::Forget { key });
         }
     }
 
-    /// Seals everything that is being filled: a restart finds it at once.
-    pub async fn flush(&self) -> Result<(), Refusal> {
-        all(self.drivers.iter().map(|driver| driver.ask(Request::Flush)).collect()).await
+    /// Seals every region that is being filled, so that a restart need not scan it.
+    pub async fn flush(&self) -> Result<(), RequestError> {
+        all(self.devices.iter().map(|device| device.request(ShardRequest::Flush)).collect()).await
     }
 
-    /// The groups, device by device.
-    pub async fn groups(&self) -> Result<Vec<GroupFacts>, Refusal> {
+    /// The groups of all devices, device by device.
+    pub async fn groups(&self) -> Result<Vec<GroupInfo>, RequestError> {
         let mut all = Vec::new();
-        for driver in &self.drivers {
-            match outcome(driver.ask(Request::Groups)).await? {
-                Answer::Groups(groups) => all.extend(groups),
-                _ => unreachable!("a list"),
+        for device in &self.devices {
+            match outcome(device.request(ShardRequest::Groups)).await? {
+                ShardAnswer::Groups(groups) => all.extend(groups),
+                _ => unreachable!("Groups is answered with a list"),
             }
         }
         Ok(all)
     }
 
-    /// What has been counted, device by device.
+    /// Counters, device by device.
     pub fn counters(&self) -> Vec<Counters> {
-        self.drivers.iter().map(|driver| driver.counters()).collect()
+        self.devices.iter().map(|device| device.counters()).collect()
     }
 
-    /// How many devices there were to be; those that could not be read were left out.
-    pub fn devices_named(&self) -> usize {
-        self.named
+    /// Number of configured devices, including those that were left out.
+    pub fn devices_configured(&self) -> usize {
+        self.configured
     }
 
-    /// How much fits onto the devices.
+    /// Size of all regions together.
     pub fn capacity(&self) -> ByteSize {
-        let sizes = self.drivers.iter().map(|driver| driver.geometry());
+        let sizes = self.devices.iter().map(|device| device.geometry());
         ByteSize(sizes.map(|geometry| u64::from(geometry.regions) * geometry.region_size).sum())
     }
 
-    /// What was found when it was opened, device by device.
-    pub fn found(&self) -> Vec<Found> {
-        self.drivers.iter().map(|driver| driver.found()).collect()
+    /// What recovery found, device by device.
+    pub fn recovery_reports(&self) -> Vec<RecoveryReport> {
+        self.devices.iter().map(|device| device.recovery_report()).collect()
     }
 
-    /// The longest entry that fits on every device.
+    /// The longest payload that fits on every device.
     pub fn entry_length_max(&self) -> u64 {
-        let lengths = self.drivers.iter().map(|driver| driver.entry_length_max());
-        lengths.min().expect("there is a device")
+        let lengths = self.devices.iter().map(|device| device.entry_length_max());
+        lengths.min().expect("at least one device")
     }
 
-    /// The size of the largest regions.
+    /// The largest region size of all devices.
     pub fn region_size(&self) -> u64 {
-        let sizes = self.drivers.iter().map(|driver| driver.geometry().region_size);
-        sizes.max().expect("there is a device")
+        let sizes = self.devices.iter().map(|device| device.geometry().region_size);
+        sizes.max().expect("at least one device")
     }
 
-    fn holder(&self, key: &Key) -> Option<&Driver> {
-        self.drivers.iter().find(|driver| holds(driver, key)).map(|driver| &**driver)
+    fn device_with(&self, key: &EntryKey) -> Option<&DeviceThread> {
+        self.devices.iter().find(|device| has_key(device, key)).map(|device| &**device)
     }
 }
 
 impl Group {
-    /// Writes an entry under a key. It can be read when this returns; it is durable when it is sealed.
+    /// Appends an entry under a key. The entry is readable when this returns, and durable when its
+    /// region is sealed.
     ///
-    /// A key stands for its bytes: other bytes under the same key may not be found on several devices before
-    /// the group of the first has been freed. So it is with ordinals.
-    pub async fn append(&self, key: Key, tag: u32, payload: Bytes) -> Result<(), Refusal> {
-        assert!(!self.dense, "the entries of a dense group have ordinals");
+    /// A key must always name the same bytes. Other bytes under the same key may land on another
+    /// device, and reads may return either until the first group is freed. The same holds for
+    /// ordinals.
+    pub async fn append(
+        &self,
+        key: EntryKey,
+        tag: u32,
+        payload: Bytes,
+    ) -> Result<(), RequestError> {
+        assert!(!self.dense, "entries of a dense group are named by ordinals");
         let [.., a, b, c, d] = key.0;
         let home = u32::from_le_bytes([a, b, c, d]) as usize;
-        self.append_at(home, |_| Name::Key(key), tag, payload).await
+        self.append_at(home, |_| EntryName::Key(key), tag, payload).await
     }
 
-    /// Writes an entry of a dense group.
+    /// Appends an entry of a dense group.
     pub async fn append_ordinal(
         &self,
         ordinal: u64,
         tag: u32,
         payload: Bytes,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RequestError> {
         let home = usize::try_from(ordinal).unwrap_or(0);
-        self.append_at(home, |group| Name::Ordinal(group, ordinal), tag, payload).await
+        self.append_at(home, |group| EntryName::Ordinal(group, ordinal), tag, payload).await
     }
 
-    /// On its own device, or, if that is not well, on the next that is.
+    /// Appends on the home device, or on the next healthy one.
     async fn append_at(
         &self,
         home: usize,
-        name: impl Fn(GroupId) -> Name,
+        name: impl Fn(GroupId) -> EntryName,
         tag: u32,
         payload: Bytes,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RequestError> {
         let checksums = frame_checksums(&payload);
-        let count = self.drivers.len();
-        let mut refusal = Refusal::Gone;
+        let count = self.devices.len();
+        let mut last_error = RequestError::Gone;
         for at in (0..count).map(|step| (home + step) % count) {
             let Some(group) = self.ids[at] else { continue };
             let (payload, checksums) = (payload.clone(), checksums.clone());
-            let append = Request::Append { group, name: name(group), tag, payload, checksums };
-            match outcome(self.drivers[at].ask(append)).await {
+            let append = ShardRequest::Append { group, name: name(group), tag, payload, checksums };
+            match outcome(self.devices[at].request(append)).await {
                 Ok(_) => return Ok(()),
-                Err(error @ (Refusal::Unstable | Refusal::Failed | Refusal::TimedOut)) => {
-                    refusal = error;
-                }
+                Err(
+                    error @ (RequestError::Unhealthy
+                    | RequestError::Failed
+                    | RequestError::TimedOut),
+                ) => last_error = error,
                 Err(error) => return Err(error),
             }
         }
-        Err(refusal)
+        Err(last_error)
     }
 
-    /// Some bytes of an entry of a dense group, or all.
+    /// Reads an entry of a dense group, or a byte range of it.
     pub async fn read_ordinal(
         &self,
         ordinal: u64,
         range: Option<Range<u64>>,
-    ) -> Result<Option<Proved>, Refusal> {
+    ) -> Result<Option<VerifiedRead>, RequestError> {
         self.read_as(ordinal, range, false).await
     }
 
@@ -322,108 +345,116 @@ impl Group {
         ordinal: u64,
         range: Option<Range<u64>>,
         leased: bool,
-    ) -> Result<Option<Proved>, Refusal> {
-        for (driver, group) in self.each() {
-            if driver.index().read().find_ordinal(group, ordinal).is_some() {
-                return read(driver, Name::Ordinal(group, ordinal), range, leased).await;
+    ) -> Result<Option<VerifiedRead>, RequestError> {
+        for (device, group) in self.opened() {
+            if device.index().read().find_ordinal(group, ordinal).is_some() {
+                return read(device, EntryName::Ordinal(group, ordinal), range, leased).await;
             }
         }
         Ok(None)
     }
 
-    /// Ends it: when this returns, everything in it is durable, and stays as it is.
-    pub async fn seal(&self) -> Result<(), Refusal> {
-        self.all(|group| Request::Seal { group }).await
+    /// Seals the group. When this returns, all its entries are durable and it accepts no more.
+    pub async fn seal(&self) -> Result<(), RequestError> {
+        self.request_all(|group| ShardRequest::Seal { group }).await
     }
 
-    /// No new readers from now on.
-    pub async fn mark(&self) -> Result<(), Refusal> {
-        self.all(|group| Request::Mark { group }).await
+    /// Marks the group: it accepts no new readers.
+    pub async fn mark(&self) -> Result<(), RequestError> {
+        self.request_all(|group| ShardRequest::Mark { group }).await
     }
 
-    /// Gives its space back, once its leases have ended or patience has. It does not come back.
-    pub async fn free(&self, patience: Duration) -> Result<(), Refusal> {
-        self.all(|group| Request::Free { group, patience }).await
+    /// Frees the group's regions once its leases end, or after `lease_timeout`. Durable when this
+    /// returns.
+    pub async fn free(&self, lease_timeout: Duration) -> Result<(), RequestError> {
+        self.request_all(|group| ShardRequest::Free { group, lease_timeout }).await
     }
 
-    /// Keeps it from being evicted.
-    pub fn pin(&self) -> Result<Held, Refusal> {
-        self.hold(Hold::Pin)
+    /// Prevents eviction until the guard is dropped.
+    pub fn pin(&self) -> Result<GroupGuard, RequestError> {
+        self.acquire(GuardKind::Pin)
     }
 
-    /// Keeps it from being evicted, and readable when it is marked, until it is drained by force.
-    pub fn lease(&self) -> Result<Held, Refusal> {
-        self.hold(Hold::Lease)
+    /// Prevents eviction, and lets the holder read a marked group until the group is freed.
+    pub fn lease(&self) -> Result<GroupGuard, RequestError> {
+        self.acquire(GuardKind::Lease)
     }
 
-    /// It is answered at once, so that nobody can go away between the question and the answer. If one device
-    /// refuses, the others are let go of.
-    fn hold(&self, hold: Hold) -> Result<Held, Refusal> {
-        let mut kept =
-            Held { group: Self { ids: vec![None; self.ids.len()], ..self.clone() }, hold };
+    /// The shard answers these requests at once, so no cancellation can come between request and
+    /// answer. If one device rejects the request, the guards on the others are released.
+    fn acquire(&self, kind: GuardKind) -> Result<GroupGuard, RequestError> {
+        let mut acquired =
+            GroupGuard { group: Self { ids: vec![None; self.ids.len()], ..self.clone() }, kind };
         for (at, id) in self.ids.iter().enumerate() {
             let Some(group) = *id else { continue };
-            let mut answer = self.drivers[at].ask(Request::Hold { group, hold });
-            answer.try_recv().unwrap_or(Err(Refusal::Gone))?;
-            kept.group.ids[at] = Some(group);
+            let mut answer = self.devices[at].request(ShardRequest::Acquire { group, guard: kind });
+            answer.try_recv().unwrap_or(Err(RequestError::Gone))?;
+            acquired.group.ids[at] = Some(group);
         }
-        Ok(kept)
+        Ok(acquired)
     }
 
-    /// What is in it, device by device, in the order of writing.
-    pub async fn entries(&self) -> Result<Vec<Descriptor>, Refusal> {
+    /// The group's entries, device by device, in the order in which they were written.
+    pub async fn entries(&self) -> Result<Vec<Descriptor>, RequestError> {
         let mut entries = Vec::new();
-        for (driver, group) in self.each() {
-            match outcome(driver.ask(Request::Entries { group })).await? {
-                Answer::Entries(some) => entries.extend(some),
-                _ => unreachable!("a list"),
+        for (device, group) in self.opened() {
+            match outcome(device.request(ShardRequest::Entries { group })).await? {
+                ShardAnswer::Entries(some) => entries.extend(some),
+                _ => unreachable!("Entries is answered with a list"),
             }
         }
         Ok(entries)
     }
 
-    fn each(&self) -> impl Iterator<Item = (&Driver, GroupId)> {
-        let pairs = self.drivers.iter().zip(&self.ids);
-        pairs.filter_map(|(driver, id)| Some((&**driver, (*id)?)))
+    /// The devices on which the group is open, with its id on each.
+    fn opened(&self) -> impl Iterator<Item = (&DeviceThread, GroupId)> {
+        let pairs = self.devices.iter().zip(&self.ids);
+        pairs.filter_map(|(device, id)| Some((&**device, (*id)?)))
     }
 
-    async fn all(&self, request: impl Fn(GroupId) -> Request) -> Result<(), Refusal> {
-        all(self.each().map(|(driver, group)| driver.ask(request(group))).collect()).await
+    async fn request_all(
+        &self,
+        request: impl Fn(GroupId) -> ShardRequest,
+    ) -> Result<(), RequestError> {
+        all(self.opened().map(|(device, group)| device.request(request(group))).collect()).await
     }
 }
 
-impl Held {
-    /// Some bytes of an entry of a dense group, also when it has been marked.
+impl GroupGuard {
+    /// Reads an entry of a dense group, or a byte range of it, even if the group is marked.
     pub async fn read_ordinal(
         &self,
         ordinal: u64,
         range: Option<Range<u64>>,
-    ) -> Result<Option<Proved>, Refusal> {
+    ) -> Result<Option<VerifiedRead>, RequestError> {
         self.group.read_as(ordinal, range, true).await
     }
 }
 
-impl Drop for Held {
+impl Drop for GroupGuard {
     fn drop(&mut self) {
-        let hold = self.hold;
-        for (driver, group) in self.group.each() {
-            driver.tell(Request::LetGo { group, hold });
+        let guard = self.kind;
+        for (device, group) in self.group.opened() {
+            device.post(ShardRequest::Release { group, guard });
         }
     }
 }
 
-fn start(device: &DeviceConfig, config: &Config) -> Result<Result<Driver, Fault>, FlashError> {
+fn start(
+    device: &DeviceConfig,
+    config: &FlashConfig,
+) -> Result<Result<DeviceThread, IoFault>, FlashError> {
     let opened = open_device(device)?;
     let size = |ByteSize(size): ByteSize| usize::try_from(size).unwrap_or(usize::MAX);
-    let staging = size(config.staging).max(16 * config.settings.piece_size);
-    let memory = Memory {
-        staging: Arena::new(staging)?,
-        // A window of recovery, and the longest entry twice.
-        reading: Arena::new(size(config.reading).max(4 << 20))?,
+    let staging = size(config.staging_buffers).max(16 * config.settings.write_size);
+    let pools = BufferPools {
+        staging: BufferPool::new(staging)?,
+        // Room for one recovery window, and for the longest entry twice.
+        read: BufferPool::new(size(config.read_buffers).max(4 << 20))?,
     };
     let superblock = opened.superblock;
-    // A file system stops all other I/O of a file while it takes some of its blocks, and is slow to write
-    // to those it gave back; all that for space that stays reserved.
+    // On a file, punching a hole blocks all other I/O of the file, and writes to the hole are slow
+    // afterwards. The space stays reserved anyway, so nothing would be gained.
     let discard = config.settings.discard && opened.is_block_device;
     let name = device.path.display().to_string();
     let settings = Settings { name, discard, ..config.settings.clone() };
@@ -431,18 +462,18 @@ fn start(device: &DeviceConfig, config: &Config) -> Result<Result<Driver, Fault>
         settings,
         superblock,
         opened.regions_before,
-        memory.clone(),
+        pools.clone(),
         (config.eviction)(),
     );
     let path = device.path.display().to_string();
     let file = Arc::new(opened.file);
-    let disk = open_disk(&file, config.backend, &[memory.staging, memory.reading.clone()])
+    let disk = open_disk(&file, config.backend, &[pools.staging, pools.read.clone()])
         .map_err(DeviceError::Open)?;
-    let driver = Driver::start(format!("flash {path}"), recovery, move || disk)?;
-    if let Ok(driver) = &driver {
-        memory.reading.on_release({
-            // What was read may be held for longer than the device is open.
-            let waker = Arc::downgrade(&driver.waker());
+    let device = DeviceThread::start(format!("flash {path}"), recovery, move || disk)?;
+    if let Ok(device) = &device {
+        pools.read.on_release({
+            // A caller may keep its buffers after the device is closed.
+            let waker = Arc::downgrade(&device.waker());
             move || {
                 if let Some(waker) = waker.upgrade() {
                     waker();
@@ -453,20 +484,20 @@ fn start(device: &DeviceConfig, config: &Config) -> Result<Result<Driver, Fault>
             file.shorten(size).map_err(DeviceError::Open)?;
         }
     }
-    Ok(driver)
+    Ok(device)
 }
 
-fn holds(driver: &Driver, key: &Key) -> bool {
-    let index = driver.index().read();
+fn has_key(device: &DeviceThread, key: &EntryKey) -> bool {
+    let index = device.index().read();
     index.is_readable() && index.find(key).is_some()
 }
 
-async fn outcome(answer: oneshot::Receiver<Outcome>) -> Outcome {
-    // The thread of a device ends only with the engine.
-    answer.await.unwrap_or(Err(Refusal::Gone))
+async fn outcome(answer: oneshot::Receiver<RequestResult>) -> RequestResult {
+    // A device thread ends only with the engine, or after a panic.
+    answer.await.unwrap_or(Err(RequestError::Gone))
 }
 
-async fn all(answers: Vec<oneshot::Receiver<Outcome>>) -> Result<(), Refusal> {
+async fn all(answers: Vec<oneshot::Receiver<RequestResult>>) -> Result<(), RequestError> {
     let mut result = Ok(());
     for answer in answers {
         result = result.and(outcome(answer).await.map(|_| ()));
@@ -475,25 +506,25 @@ async fn all(answers: Vec<oneshot::Receiver<Outcome>>) -> Result<(), Refusal> {
 }
 
 async fn read(
-    driver: &Driver,
-    name: Name,
+    device: &DeviceThread,
+    name: EntryName,
     range: Option<Range<u64>>,
     leased: bool,
-) -> Result<Option<Proved>, Refusal> {
-    let answer = outcome(driver.ask(Request::Read { name, range, leased })).await?;
-    Ok(proved(driver, answer))
+) -> Result<Option<VerifiedRead>, RequestError> {
+    let answer = outcome(device.request(ShardRequest::Read { name, range, leased })).await?;
+    Ok(verified(device, answer))
 }
 
-/// Proves what was read; what is damaged is made known to the device's owner.
-fn proved(driver: &Driver, answer: Answer) -> Option<Proved> {
-    let Answer::Read(fetched) = answer else { unreachable!("bytes, or none") };
-    let fetched: Fetched = fetched?;
-    match fetched.prove() {
-        Ok(proved) => Some(proved),
+/// Verifies a read, and reports damage to the shard.
+fn verified(device: &DeviceThread, answer: ShardAnswer) -> Option<VerifiedRead> {
+    let ShardAnswer::Read(unverified) = answer else { unreachable!("Read is answered with bytes") };
+    let unverified: UnverifiedRead = unverified?;
+    match unverified.verify() {
+        Ok(verified) => Some(verified),
         Err(mismatch) => {
             if mismatch == Mismatch::Damaged {
-                let Fetched { name, location, generation, .. } = fetched;
-                driver.tell(Request::Damaged { name, location, generation });
+                let UnverifiedRead { name, location, generation, .. } = unverified;
+                device.post(ShardRequest::ReportDamage { name, location, generation });
             }
             None
         }

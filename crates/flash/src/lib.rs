@@ -1,22 +1,23 @@
-//! One device engine for all of forebay: groups of regions on flash.
+//! forebay's device engine: groups of regions on flash.
 //!
-//! [`Flash`] is the engine on one or several devices. Each has a thread ([`driver`]) that owns its index and
-//! its I/O; what that thread does is decided by [`shard`] and [`recovery`], which are pure: they are given
-//! requests, completions and the time, and run on the simulated disk of [`io::sim`] as well. [`layout`] is
-//! the bytes on the device (`docs/flash-format.md`), [`index`] where entries lie, [`arena`] all memory for
-//! I/O.
+//! - [`Flash`] is the engine on one or several devices.
+//! - [`device_thread`] is one thread per device; it owns the device's I/O.
+//! - [`shard`] and [`recovery`] decide what is read and written. They are pure: their inputs are
+//!   requests, completions and the time, so they also run on the simulated disk of [`io::sim`].
+//! - [`format`](mod@format) is the bytes on the device (`docs/reference/flash-format.md`).
+//! - [`index`] maps keys to locations, [`buffers`] is all memory for I/O.
 
-pub mod arena;
-pub mod driver;
-mod flash;
+pub mod buffers;
+pub mod device_open;
+pub mod device_thread;
+mod engine;
+pub mod format;
 pub mod index;
 pub mod io;
-pub mod layout;
-pub mod open;
 pub mod recovery;
 pub mod shard;
 
-pub use flash::{Config, Flash, FlashError, Group, Held};
-pub use index::Key;
-pub use open::{DeviceConfig, DeviceError, check_distinct, check_region_size, size_of};
-pub use shard::{Proved, Refusal};
+pub use device_open::{DeviceConfig, DeviceError, check_distinct, check_region_size, size_of};
+pub use engine::{Flash, FlashConfig, FlashError, Group, GroupGuard};
+pub use index::EntryKey;
+pub use shard::{RequestError, VerifiedRead};

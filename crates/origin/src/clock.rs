@@ -1,5 +1,5 @@
-//! What time it is at an origin. Signatures of S3 are refused if the clocks are a quarter of an hour apart,
-//! and the refusal does not always say so.
+//! The clock of an origin. S3 rejects signatures if the clocks are 15 minutes apart, and the error
+//! does not always name the reason.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,17 +11,18 @@ use object_store::{
 
 use crate::{Location, Options, OriginError};
 
-/// No answer is waited for longer.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest wait for an answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The origin's clock, as its answers tell it; nothing, if there is no server, or it tells no time.
+/// The origin's time, from the `Date` header of an answer. `None` if there is no server or no
+/// header.
 pub async fn clock(url: &str, options: &Options) -> Result<Option<SystemTime>, OriginError> {
     let Some(server) = server_of(&Location::parse(url)?, options) else { return Ok(None) };
     let _ = rustls::crypto::ring::default_provider().install_default();
-    Ok(tokio::time::timeout(PATIENCE, ask(&server)).await.ok().flatten())
+    Ok(tokio::time::timeout(TIMEOUT, request_date(&server)).await.ok().flatten())
 }
 
-async fn ask(server: &str) -> Option<SystemTime> {
+async fn request_date(server: &str) -> Option<SystemTime> {
     let allowed = ClientOptions::new().with_allow_http(true);
     let client = ReqwestConnector::default().connect(&allowed).ok()?;
     let request: HttpRequest = http::Request::head(server).body(HttpRequestBody::empty()).ok()?;
@@ -30,7 +31,7 @@ async fn ask(server: &str) -> Option<SystemTime> {
     Some(DateTime::parse_from_rfc2822(date).ok()?.into())
 }
 
-/// Whom to ask.
+/// URL of the origin's server.
 fn server_of(location: &Location, options: &Options) -> Option<String> {
     let from_environment = || {
         let named = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"];

@@ -1,109 +1,123 @@
-//! What can be wrong with an origin, in one line each: what failed, and what to do next.
+//! Errors of origins: one line each, with what failed and the remedy.
 
 use std::{io, time::Duration};
 
 /// Why an origin could not be listed or read.
 #[derive(Debug, thiserror::Error)]
 pub enum OriginError {
-    /// Not a URL we understand.
+    /// Not a URL or path of an origin.
     #[error(
-        "`{url}` is not an origin: {problem}; use s3://, az://, gs://, http(s)://, file:// or a path"
+        "`{url}` is not an origin: {problem}; \
+         use s3://, az://, gs://, http(s)://, file:// or a path"
     )]
     Url {
-        /// What was given, without what might be a secret.
+        /// The text, without possible secrets.
         url: String,
-        /// What is wrong with it.
+        /// The defect.
         problem: String,
     },
-    /// The store cannot be set up like this.
+    /// The store's client rejects the configuration.
     #[error("cannot reach `{url}` as configured: {problem}")]
     Configuration {
         /// The origin.
         url: String,
-        /// What its client says.
+        /// The client's message.
         problem: String,
     },
-    /// The bucket, directory or object is not there.
-    #[error("`{what}` does not exist; check its spelling{}", if what.contains("://") { ", the endpoint and the region" } else { "" })]
+    /// The bucket, directory or object does not exist.
+    #[error(
+        "`{what}` does not exist; check its spelling{}",
+        if what.contains("://") { ", the endpoint and the region" } else { "" }
+    )]
     Missing {
-        /// What was asked for.
+        /// URL, path or key.
         what: String,
     },
-    /// A listed object is gone.
+    /// A listed object no longer exists.
     #[error(
-        "object `{object}` has vanished since it was listed, or is a link to nothing; build the digest again, or leave it out"
+        "object `{object}` has vanished since it was listed, or is a dangling link; \
+         build the digest again, or exclude it"
     )]
     Vanished {
         /// Its key.
         object: String,
     },
-    /// A listed object is no longer what it was.
+    /// A listed object has another version now.
     #[error("object `{object}` has changed since it was listed; build the digest again")]
     Changed {
         /// Its key.
         object: String,
     },
-    /// The origin refuses us.
+    /// The credentials do not allow this.
     #[error(
-        "access to `{what}` is denied ({problem}); it needs other credentials, or none if it is public (--anonymous, or `anonymous` among the storage options)"
+        "access to `{what}` is denied ({problem}); it needs other credentials, \
+         or none if it is public (--anonymous, or `anonymous` among the storage options)"
     )]
     Denied {
-        /// What was asked for.
+        /// URL or key.
         what: String,
-        /// What the origin said.
+        /// The origin's message.
         problem: String,
     },
-    /// Nobody told us who we are.
+    /// There are no credentials.
     #[error(
-        "no credentials for `{what}` were found in the environment or ~/.aws, and this machine has no role ({problem}); set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or for public data --anonymous (`anonymous` among the storage options)"
+        "no credentials for `{what}` were found in the environment or ~/.aws, \
+         and this machine has no role ({problem}); \
+         set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, \
+         or for public data --anonymous (`anonymous` among the storage options)"
     )]
     NoCredentials {
-        /// What was asked for.
+        /// URL or key.
         what: String,
-        /// What happened when the machine's role was asked for.
+        /// The error of the request for the machine's role.
         problem: String,
     },
-    /// A key that cannot be used.
+    /// An object has a key that cannot be used.
     #[error("the origin lists an object that cannot be named: {problem}; rename or remove it")]
     Name {
-        /// Which, and why.
+        /// The key and its defect.
         problem: String,
     },
-    /// The store lists in an order of its own.
+    /// The store does not list in the byte order of keys.
     #[error("the origin does not list in the order of its keys")]
     Unsorted,
-    /// Nobody can list this.
+    /// The server cannot list.
     #[error(
-        "`{url}` cannot be listed ({problem}); give the URL of one object, or of a server that lists (S3, WebDAV)"
+        "`{url}` cannot be listed ({problem}); \
+         give the URL of one object, or of a server that lists (S3, WebDAV)"
     )]
     Unlistable {
         /// The origin.
         url: String,
-        /// What its client says.
+        /// The client's message.
         problem: String,
     },
-    /// Too slow, with all retries.
-    #[error("`{what}` did not answer within {}s; is the endpoint right and up, and are there credentials? (--deadline, or `deadline_seconds` among the storage options, allows longer)", deadline.as_secs_f32())]
+    /// A request, with all its retries, exceeded the deadline.
+    #[error(
+        "`{what}` did not answer within {}s; check the endpoint and the credentials, or raise \
+         --deadline (`deadline_seconds` among the storage options)",
+        deadline.as_secs_f32()
+    )]
     Deadline {
-        /// What was asked for.
+        /// URL or key.
         what: String,
-        /// How long that was waited for.
+        /// The deadline.
         deadline: Duration,
     },
-    /// Anything else that the network or the store did.
-    #[error("`{what}` failed after retries: {problem}; is the endpoint right and up?")]
+    /// Another failure of the network or the store.
+    #[error("`{what}` failed after retries: {problem}; check that the endpoint is right and up")]
     Unavailable {
-        /// What was asked for.
+        /// URL or key.
         what: String,
         /// The innermost cause.
         problem: String,
     },
-    /// A local file or directory failed.
+    /// I/O error of a local file or directory.
     #[error("cannot read `{path}`: {source}")]
     Io {
-        /// Which.
+        /// The path.
         path: String,
-        /// How.
+        /// The error.
         source: io::Error,
     },
 }

@@ -1,11 +1,12 @@
-//! Origins: the stores that really own the data, behind one interface.
+//! Origins: the stores that own the data, behind one interface.
 //!
-//! An [`Origin`] is a place, such as `s3://bucket/prefix`, under which objects have relative keys. It
-//! lists them in one canonical order and reads ranges of them, and it never mixes two states of an
-//! object: what was listed is asked for by its version, and an object that has changed is named.
+//! An [`Origin`] is a URL prefix, such as `s3://bucket/prefix`, under which objects have relative
+//! keys. It lists them in one canonical order and reads ranges of them. It never mixes two versions
+//! of an object: a read asks for the version that was listed, and an object that has changed is an
+//! error.
 //!
-//! Retries, backoff and jitter are the `object_store` crate's; the overall deadline, and the bound on
-//! requests and bytes in flight, are ours.
+//! The `object_store` crate does retries, backoff and jitter. This crate adds the overall deadline
+//! and the bounds on requests and bytes in flight (promise 6).
 
 mod clock;
 mod error;
@@ -21,7 +22,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use forebay_core::digest::plan::Listed;
+use forebay_core::dataset::ListedObject;
 use futures::{Stream, StreamExt as _, stream::BoxStream};
 
 pub use clock::clock;
@@ -30,21 +31,22 @@ pub use local::{LocalObject, LocalReader, LocalTree};
 pub use remote::Remote;
 pub use url::Location;
 
-/// Long reads are best asked for in pieces of this size, each with retries and a deadline of its own.
+/// Recommended size of one read. Longer reads are split, so that each part has its own retries and
+/// deadline.
 pub const PIECE: u64 = 2 << 20;
 
-/// How to reach an origin. Credentials come from each cloud's ordinary environment.
+/// Connection options of an origin. Credentials come from each cloud's usual environment variables.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Another server than the cloud's own, such as `http://127.0.0.1:9000`.
+    /// A server in place of the cloud's own, such as `http://127.0.0.1:9000`.
     pub endpoint: Option<String>,
     /// Send no credentials.
     pub anonymous: bool,
-    /// Send these, instead of what the environment holds.
+    /// Credentials in place of those in the environment.
     pub credentials: Option<Credentials>,
-    /// How long one request may take, with all its retries.
+    /// Longest time of one request with all its retries.
     pub deadline: Duration,
-    /// Requests under way at once.
+    /// Most concurrent requests.
     pub requests_max: usize,
 }
 
@@ -60,7 +62,7 @@ impl Default for Options {
     }
 }
 
-/// An S3 key that does not come from the environment. Its secret is never printed.
+/// An S3 key pair that does not come from the environment. The secret is never printed.
 #[derive(Clone)]
 pub struct Credentials {
     /// The access key.
@@ -75,22 +77,24 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// Begins a version that stands for any state of an object that has this length,
+/// Prefix of a version that matches every state of an object of this length.
 const ANY_OF_LENGTH: &str = "any of length ";
-/// or at least this length.
+/// Prefix of a version that matches every state of an object of at least this length.
 const ANY_FROM_LENGTH: &str = "any from length ";
 
-/// A version for those who will check the content themselves, and want an object of this length as it is now.
+/// A version that matches the current state of an object of this length. For callers that verify
+/// the content themselves.
 pub fn any_version(length: u64) -> String {
     format!("{ANY_OF_LENGTH}{length}")
 }
 
-/// The same for those who want a part that ends here, and do not know how long the object is.
+/// As [`any_version`], for callers that read a part which ends at `end` of an object of unknown
+/// length.
 pub fn any_version_from(end: u64) -> String {
     format!("{ANY_FROM_LENGTH}{end}")
 }
 
-/// The lengths that will do, if any version of them does.
+/// The lengths that match, if `version` is one of the two above.
 fn any_version_of_length(version: &str) -> Option<RangeInclusive<u64>> {
     if let Some(from) = version.strip_prefix(ANY_FROM_LENGTH) {
         return Some(from.parse().ok()?..=u64::MAX);
@@ -99,17 +103,17 @@ fn any_version_of_length(version: &str) -> Option<RangeInclusive<u64>> {
     Some(length..=length)
 }
 
-/// A place under which objects have relative keys.
+/// A URL prefix or directory under which objects have relative keys.
 #[derive(Debug, Clone)]
 pub enum Origin {
     /// A directory, or one file.
     Local(LocalTree),
-    /// Anything that is reached by network.
+    /// A store on the network.
     Remote(Remote),
 }
 
 impl Origin {
-    /// Understands a URL or a path of a prefix, or of one object, and looks which it is.
+    /// Opens a URL or path, and asks the store whether it is a prefix or one object.
     pub async fn locate(url: &str, options: &Options) -> Result<Self, OriginError> {
         match Self::new(url, options)? {
             Self::Remote(remote) => remote.locate(url.ends_with('/')).await.map(Self::Remote),
@@ -117,7 +121,7 @@ impl Origin {
         }
     }
 
-    /// Understands a URL or a path. No request is made.
+    /// Opens a URL or path as a prefix, without a request.
     pub fn new(url: &str, options: &Options) -> Result<Self, OriginError> {
         match Location::parse(url)? {
             Location::Local(path) => LocalTree::new(&path).map(Self::Local),
@@ -125,7 +129,7 @@ impl Origin {
         }
     }
 
-    /// The place as a URL, without credentials. What a digest keeps.
+    /// The prefix as a URL without credentials, as a digest stores it.
     pub fn url(&self) -> String {
         match self {
             Self::Local(tree) => tree.url(),
@@ -133,22 +137,22 @@ impl Origin {
         }
     }
 
-    /// All objects, in the byte order of their keys, as they arrive. Some stores list in another
-    /// order: then the stream ends with [`OriginError::Unsorted`], and [`Origin::list_sorted`] helps.
-    pub fn list(&self) -> BoxStream<'static, Result<Listed, OriginError>> {
+    /// A stream of all objects, in the byte order of their keys. For a store that lists in another
+    /// order it ends with [`OriginError::Unsorted`]; use [`Origin::list_sorted`] then.
+    pub fn list(&self) -> BoxStream<'static, Result<ListedObject, OriginError>> {
         match self {
             Self::Local(tree) => tree.list().boxed(),
             Self::Remote(remote) => remote.list().boxed(),
         }
     }
 
-    /// All objects, in the byte order of their keys, whatever the store's own order; keeps the whole
-    /// listing in memory.
-    pub async fn list_sorted(&self) -> Result<Vec<Listed>, OriginError> {
+    /// All objects, in the byte order of their keys, for any store. Holds the whole listing in
+    /// memory.
+    pub async fn list_sorted(&self) -> Result<Vec<ListedObject>, OriginError> {
         match self {
             Self::Local(tree) => collect(tree.list()).await,
             Self::Remote(remote) => {
-                let mut all = collect(remote.list_as_it_comes()).await?;
+                let mut all = collect(remote.list_unsorted()).await?;
                 all.sort_unstable_by(|a, b| a.object.cmp(&b.object));
                 all.dedup();
                 match all.windows(2).find(|pair| pair[0].object == pair[1].object) {
@@ -163,7 +167,7 @@ impl Origin {
         }
     }
 
-    /// Whether an object is still of this version; for empty ones, of which there is nothing to read.
+    /// Checks that an object has this version. For empty objects, which cannot be read.
     pub async fn confirm(&self, object: &str, version: &str) -> Result<(), OriginError> {
         match self {
             Self::Local(tree) => tree.read(object, version, 0..0).await.map(drop),
@@ -171,7 +175,7 @@ impl Origin {
         }
     }
 
-    /// Some bytes of an object, as it was when `version` was listed. All of them, or an error.
+    /// Reads a range of one version of an object: all of it, or an error.
     pub async fn read(
         &self,
         object: &str,
@@ -189,8 +193,8 @@ impl Origin {
 }
 
 async fn collect(
-    listing: impl Stream<Item = Result<Listed, OriginError>>,
-) -> Result<Vec<Listed>, OriginError> {
+    listing: impl Stream<Item = Result<ListedObject, OriginError>>,
+) -> Result<Vec<ListedObject>, OriginError> {
     futures::pin_mut!(listing);
     let mut all = Vec::new();
     while let Some(listed) = listing.next().await {

@@ -1,7 +1,7 @@
-//! How much may be under way at once (promise 6): so many requests, and so many bytes.
+//! Limits on requests and bytes in flight (promise 6).
 //!
-//! Small objects want many requests to hide latency, large ones few to bound memory; one semaphore
-//! each gives both.
+//! Small objects need many requests to hide latency, large ones few to bound memory. One semaphore
+//! for each gives both.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::PIECE;
 
-/// Sixteen full pieces.
+/// Most bytes in flight: sixteen reads of full size.
 const BYTES_MAX: u64 = 16 * PIECE;
-/// Permits are counted in units, since a semaphore counts in 32 bits.
+/// Bytes per permit, because a semaphore counts in 32 bits.
 const UNIT: u64 = 4096;
 
 #[derive(Debug, Clone)]
@@ -29,11 +29,12 @@ impl Limits {
         }
     }
 
-    /// Waits until a request for so many bytes may start; it may go on until the permits are dropped.
+    /// Waits until a request for `bytes` bytes may start. The caller drops the permits when it
+    /// ends.
     pub async fn admit(&self, bytes: u64) -> (SemaphorePermit<'_>, SemaphorePermit<'_>) {
         let units = bytes.min(BYTES_MAX).div_ceil(UNIT);
         let units = u32::try_from(units).expect("BYTES_MAX is small");
-        // Always in this order, so that two requests cannot hold what the other waits for.
+        // Always in this order, to avoid deadlock.
         let bytes = self.bytes.acquire_many(units).await.expect("never closed");
         let request = self.requests.acquire().await.expect("never closed");
         (request, bytes)

@@ -1,15 +1,14 @@
-//! The credential files that AWS tools share (`~/.aws/credentials`, `~/.aws/config`).
+//! AWS profiles (`~/.aws/credentials`, `~/.aws/config`), which AWS tools share.
 //!
-//! `object_store` reads the environment only, but most people's keys are in these files, and every
-//! other tool they use finds them there.
+//! `object_store` reads the environment only, but most users keep their keys in these files.
 
 use std::{collections::HashMap, env, fs, path::PathBuf};
 
-/// What a profile may say, under the names that `object_store` uses.
+/// Keys of a profile that are used, under `object_store`'s names.
 const KEYS: [&str; 5] =
     ["aws_access_key_id", "aws_secret_access_key", "aws_session_token", "region", "endpoint_url"];
 
-/// The settings of the profile in use; empty if there are none.
+/// The settings of the current profile (`AWS_PROFILE`); empty if there are none.
 pub fn read() -> HashMap<String, String> {
     let home = env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
     let file = |variable: &str, name: &str| {
@@ -49,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_profile_in_use_speaks() {
+    fn only_the_current_profile_is_read() {
         let text = "[default]\naws_access_key_id = A\n# aws_session_token = no\n\
                     [profile work]\naws_access_key_id=B\nregion = eu-west-1\noutput = json\n";
         assert_eq!(

@@ -1,10 +1,10 @@
-//! Origins that are reached by network, through the `object_store` crate.
+//! Origins on the network, through the `object_store` crate.
 
 use std::{fmt, ops::Range, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
-use forebay_core::digest::plan::Listed;
+use forebay_core::dataset::ListedObject;
 use futures::{Stream, StreamExt as _, TryStreamExt as _};
 use object_store::{
     BackoffConfig, ClientOptions, Error as StoreError, GetOptions, ObjectMeta, ObjectStore,
@@ -16,23 +16,23 @@ use crate::{
     Credentials, Location, Options, OriginError, any_version_of_length, limits::Limits, profile,
 };
 
-/// Stands for an `ETag` where a store has none: the time of the last change.
+/// Prefix of a version that is the time of the last change, for stores without `ETag`s.
 const MODIFIED: &str = "modified ";
-/// Empty entries of a listing that are looked at side by side.
+/// Empty entries of a listing that are checked concurrently.
 const EMPTY_AHEAD: usize = 16;
 
-/// A bucket, container or server, and the beginning of all keys.
+/// A bucket, container or server, and the common prefix of all keys.
 #[derive(Clone)]
 pub struct Remote {
     store: Arc<dyn ObjectStore>,
-    /// The place as a URL, without credentials.
+    /// URL of the prefix, without credentials.
     url: String,
     prefix: Path,
-    /// The one object that is meant, if the place is not a prefix.
+    /// The name of the one object, if the URL is not a prefix.
     only: Option<String>,
     limits: Limits,
     deadline: Duration,
-    /// Whether anything told us who we are; else the machine's own role is asked for.
+    /// Whether credentials are configured. Otherwise the client requests the machine's role.
     identified: bool,
 }
 
@@ -48,7 +48,7 @@ impl Remote {
         if let Some(problem) = endpoint_problem(&location, options) {
             return Err(OriginError::Configuration { url, problem });
         }
-        // The first caller installs it; later ones find it there.
+        // The first caller installs the provider; later calls fail without effect.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let identified = !matches!(location, Location::S3 { .. }) || s3_identity(options);
         let (store, prefix) = open_store(location, options).map_err(|error| {
@@ -66,10 +66,10 @@ impl Remote {
         &self.url
     }
 
-    /// In the order of keys, or an error where the store's order is another.
-    pub(crate) fn list(&self) -> impl Stream<Item = Result<Listed, OriginError>> + use<> {
+    /// Lists in the order of keys. Ends with an error if the store's order is another.
+    pub(crate) fn list(&self) -> impl Stream<Item = Result<ListedObject, OriginError>> + use<> {
         let mut last: Option<String> = None;
-        self.list_as_it_comes().map(move |listed| {
+        self.list_unsorted().map(move |listed| {
             let listed = listed?;
             if last.as_ref().is_some_and(|last| *last >= listed.object) {
                 return Err(OriginError::Unsorted);
@@ -79,16 +79,16 @@ impl Remote {
         })
     }
 
-    /// The object's full key, byte for byte; joining `Path`s would encode some characters.
+    /// The object's full key. Not joined as `Path`s, which would encode some characters.
     fn path(&self, object: &str) -> Result<Path, object_store::path::Error> {
         let separator = if self.prefix.as_ref().is_empty() { "" } else { "/" };
         Path::parse(format!("{}{separator}{object}", self.prefix))
     }
 
-    /// In the store's own order, without the empty objects that stand for directories.
-    pub(crate) fn list_as_it_comes(
+    /// Lists in the store's order, without the empty objects that mark directories.
+    pub(crate) fn list_unsorted(
         &self,
-    ) -> impl Stream<Item = Result<Listed, OriginError>> + use<> {
+    ) -> impl Stream<Item = Result<ListedObject, OriginError>> + use<> {
         let remote = self.clone();
         let entries = match &self.only {
             Some(name) => {
@@ -120,10 +120,10 @@ impl Remote {
             .try_filter_map(|kept| futures::future::ready(Ok(kept)))
     }
 
-    /// Whether an entry is data. Consoles and tools make empty objects for directories, with a slash
-    /// at the end of their keys. `object_store` cuts it off, but by the name that is left they cannot
-    /// be asked for.
-    async fn is_object(&self, listed: &Listed) -> Result<bool, OriginError> {
+    /// Whether an entry is an object. Consoles and tools create empty objects for directories,
+    /// whose keys end in a slash. `object_store` removes the slash, and a request for the remaining
+    /// key fails.
+    async fn is_object(&self, listed: &ListedObject) -> Result<bool, OriginError> {
         if listed.length > 0 || self.only.is_some() {
             return Ok(true);
         }
@@ -139,10 +139,10 @@ impl Remote {
         }
     }
 
-    /// Looks whether the place is a prefix or one object; in the latter case the place becomes the
+    /// Finds out whether the URL is a prefix or one object. For an object, the prefix becomes the
     /// object's parent, so that its key is its name.
     pub(crate) async fn locate(self, directory: bool) -> Result<Self, OriginError> {
-        // Web servers seldom list, and whoever names no directory most likely means one object.
+        // Web servers seldom list, and a URL without a trailing slash most likely is one object.
         if self.url.starts_with("http") && !directory {
             let head = tokio::time::timeout(self.deadline, self.store.head(&self.prefix)).await;
             if head.map_err(|_| self.too_slow(&self.url))?.is_ok() {
@@ -159,7 +159,7 @@ impl Remote {
         if self.prefix.filename().is_none() {
             return listing_error.map_or(Ok(self), Err);
         }
-        // Only who may not list, or asks a server that cannot, may still read this one object.
+        // One object may be readable where listing is denied or not supported.
         let listing_error = match listing_error {
             None | Some(OriginError::Denied { .. } | OriginError::Unlistable { .. }) => {
                 listing_error
@@ -172,29 +172,29 @@ impl Remote {
             (Err(StoreError::NotFound { .. }), Some(OriginError::Unlistable { url, .. })) => {
                 Err(OriginError::Missing { what: url })
             }
-            // A listing that was refused says more than a head, which cannot say why.
+            // The error of a listing has a message; the error of a HEAD has none.
             (Err(_), Some(error)) => Err(error),
             (Err(StoreError::NotFound { .. }), None) => Ok(self),
             (Err(error), None) => Err(self.store_error(&self.url, &error)),
         }
     }
 
-    /// The parent of this place, of which only this one object is meant.
+    /// The parent prefix, restricted to this one object.
     fn narrowed(mut self) -> Self {
         self.only = self.prefix.filename().map(str::to_owned);
         let parts: Vec<_> = self.prefix.parts().collect();
         self.prefix = parts[..parts.len().saturating_sub(1)].iter().cloned().collect();
-        // The name may look different in a URL, but has no slash in it.
+        // The name may be encoded in the URL, but has no slash.
         self.url.truncate(self.url.rfind('/').unwrap_or(self.url.len()));
         self
     }
 
-    fn listed(&self, meta: &ObjectMeta) -> Listed {
+    fn listed(&self, meta: &ObjectMeta) -> ListedObject {
         let full = meta.location.as_ref();
         let object = full
             .strip_prefix(self.prefix.as_ref())
             .map_or(full, |rest| rest.strip_prefix('/').unwrap_or(rest));
-        Listed { object: object.to_owned(), length: meta.size, version: version_of(meta) }
+        ListedObject { object: object.to_owned(), length: meta.size, version: version_of(meta) }
     }
 
     pub(crate) async fn read(
@@ -210,7 +210,7 @@ impl Remote {
         let read = async {
             let ranged = conditional(version).with_range(Some(range.clone()));
             let result = match self.store.get_opts(&path, ranged).await {
-                // A plain web server may send whole objects only; a small one is wanted whole.
+                // A web server without ranges: fetch the whole object if all of it is wanted.
                 Err(unsupported @ StoreError::NotSupported { .. }) if range.start == 0 => {
                     let whole = self.store.get_opts(&path, conditional(version)).await?;
                     if whole.meta.size != length {
@@ -230,8 +230,8 @@ impl Remote {
             Ok(_) | Err(StoreError::Precondition { .. } | StoreError::NotModified { .. }) => {
                 Err(OriginError::Changed { object: object.to_owned() })
             }
-            // Where even the bucket is missing, nothing has vanished: it is the wrong place.
-            Err(error @ StoreError::NotFound { .. }) if names_no_bucket(&error) => {
+            // Without its bucket the object has not vanished: the URL is wrong.
+            Err(error @ StoreError::NotFound { .. }) if is_missing_bucket(&error) => {
                 Err(OriginError::Missing { what: self.url.clone() })
             }
             Err(StoreError::NotFound { .. }) => {
@@ -276,7 +276,7 @@ impl Remote {
     fn store_error(&self, what: &str, error: &StoreError) -> OriginError {
         let what = what.to_owned();
         let problem = root_cause(error);
-        match (error, refused_with(error)) {
+        match (error, http_status(error)) {
             (StoreError::NotFound { .. }, _) | (_, Some(404)) => OriginError::Missing { what },
             _ if !self.identified => OriginError::NoCredentials { what, problem },
             (StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. }, _)
@@ -286,21 +286,21 @@ impl Remote {
     }
 }
 
-/// The status that a request was refused with. Listings keep it in the text of an inner error only.
-fn refused_with(error: &StoreError) -> Option<u16> {
+/// HTTP status of a failed request. Listings have it in the text of an inner error only.
+fn http_status(error: &StoreError) -> Option<u16> {
     let text = innermost(error).to_string();
     let (_, rest) = text.split_once("non-2xx status code: ")?;
     rest.get(..3)?.parse().ok()
 }
 
-/// Whether an S3 server says that there is no such bucket; of a missing object it says something else.
-fn names_no_bucket(error: &StoreError) -> bool {
+/// Whether an S3 server reports a missing bucket, not a missing object.
+fn is_missing_bucket(error: &StoreError) -> bool {
     innermost(error).to_string().contains("NoSuchBucket")
 }
 
 fn version_of(meta: &ObjectMeta) -> String {
     match &meta.e_tag {
-        // Azure lists its tags without the quotes that belong to them.
+        // Azure lists tags without their quotes.
         Some(tag) if !tag.ends_with('"') => format!("\"{tag}\""),
         Some(tag) => tag.clone(),
         None => format!("{MODIFIED}{}", meta.last_modified.to_rfc3339()),
@@ -312,8 +312,8 @@ fn is_of_version(meta: &ObjectMeta, version: &str) -> bool {
         .map_or_else(|| version_of(meta) == version, |lengths| lengths.contains(&meta.size))
 }
 
-/// Asks for exactly this version, in whichever way the store understands. A weak tag never matches
-/// there; for that, and where any version will do, the answer alone is looked at.
+/// Request options for exactly this version. A weak tag never matches a condition. For weak tags
+/// and for `any_version` the request is unconditional, and the caller checks the answer.
 fn conditional(version: &str) -> GetOptions {
     let options = GetOptions::default();
     match version.strip_prefix(MODIFIED).map(str::parse::<DateTime<Utc>>) {
@@ -332,21 +332,21 @@ fn innermost<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a dyn std::e
     cause
 }
 
-/// What a chain of errors comes down to, on one line and not too long.
+/// The innermost error of a chain, on one line of at most 200 characters.
 fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     let text = innermost(error).to_string();
-    // S3 answers in XML; its message is what a person can use.
+    // S3 answers in XML with a message.
     let message = ["<Message>", "<Code>"].iter().find_map(|tag| {
         let (_, rest) = text.split_once(tag)?;
         rest.split_once('<').map(|(message, _)| unescape(message))
     });
     let text = message.filter(|message| !message.is_empty()).unwrap_or(text);
-    // Web servers answer in HTML, which is of no use on one line.
+    // Web servers answer in HTML, which is dropped.
     let text = text.split_once('<').map_or(text.as_str(), |(before, _)| before);
     text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(200).collect()
 }
 
-/// What is wrong with the endpoint in use; the client would take it, and panic later.
+/// The defect of the configured endpoint, if any. `object_store` would accept it and panic later.
 fn endpoint_problem(location: &Location, options: &Options) -> Option<String> {
     let variables: &[&str] = match location {
         Location::S3 { .. } => &["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"],
@@ -354,20 +354,21 @@ fn endpoint_problem(location: &Location, options: &Options) -> Option<String> {
     };
     let from_environment = || variables.iter().find_map(|name| std::env::var(name).ok());
     let endpoint = options.endpoint.clone().or_else(from_environment)?;
-    let sound = url::Url::parse(&endpoint).is_ok_and(|url| {
+    let is_valid = url::Url::parse(&endpoint).is_ok_and(|url| {
         matches!(url.scheme(), "http" | "https") && url.has_host() && url.username().is_empty()
     });
-    // It may hold a password where it should not; then it is not repeated.
-    let shown = if endpoint.contains('@') { "…" } else { &endpoint };
-    (!sound).then(|| {
+    // It may have a password in it, which must not be printed.
+    let printed = if endpoint.contains('@') { "…" } else { &endpoint };
+    (!is_valid).then(|| {
         format!(
-            "`{}` is no endpoint; write it in full, such as http://127.0.0.1:9000 (--endpoint, or AWS_ENDPOINT_URL for S3)",
-            shown.escape_debug()
+            "`{}` is not an endpoint; write it in full, such as http://127.0.0.1:9000 \
+             (--endpoint, or AWS_ENDPOINT_URL for S3)",
+            printed.escape_debug()
         )
     })
 }
 
-/// Whether there are credentials for S3 before the machine's own role would be asked for.
+/// Whether there are credentials for S3 besides the machine's role.
 fn s3_identity(options: &Options) -> bool {
     let variables = [
         "AWS_ACCESS_KEY_ID",
@@ -382,7 +383,7 @@ fn s3_identity(options: &Options) -> bool {
         || profile::read().contains_key("aws_access_key_id")
 }
 
-/// The five characters that XML has names for.
+/// Replaces the five named entities of XML.
 fn unescape(text: &str) -> String {
     let names = [("&apos;", "'"), ("&quot;", "\""), ("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&")];
     names.iter().fold(text.to_owned(), |text, (name, character)| text.replace(name, character))
@@ -398,15 +399,15 @@ fn open_store(
             max_backoff: Duration::from_secs(10).min(options.deadline / 4),
             base: 2.,
         },
-        // Time bounds them; but a web server that cannot list would be asked for half a minute.
+        // The timeout bounds retries. Web servers that cannot list would be asked for 30 s.
         max_retries: if matches!(location, Location::Http { .. }) { 3 } else { 1000 },
-        // Given up in time for its own reason to be told, before ours (the deadline) takes its place.
+        // Half the deadline, so that the store's error is reported instead of the deadline.
         retry_timeout: options.deadline / 2,
     };
     let client = ClientOptions::new()
         .with_allow_http(true)
         .with_connect_timeout(Duration::from_secs(5).min(options.deadline))
-        // Ours bounds every request with its retries, and says so in its own words.
+        // The deadline of `Remote` bounds every request with its retries, with its own error.
         .with_timeout_disabled();
     Ok(match location {
         Location::S3 { bucket, prefix } => {

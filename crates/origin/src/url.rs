@@ -1,4 +1,4 @@
-//! Where an origin is: URLs and paths as people write them.
+//! URLs and paths of origins.
 
 use std::path::PathBuf;
 
@@ -15,34 +15,34 @@ pub enum Location {
     S3 {
         /// The bucket.
         bucket: String,
-        /// The keys' common beginning, without a closing slash; may be empty.
+        /// Common prefix of all keys, without a trailing slash; may be empty.
         prefix: String,
     },
     /// `gs://bucket/prefix`
     Google {
         /// The bucket.
         bucket: String,
-        /// The keys' common beginning.
+        /// Common prefix of all keys.
         prefix: String,
     },
     /// `az://container/prefix`; the account comes from the environment.
     Azure {
         /// The container.
         container: String,
-        /// The keys' common beginning.
+        /// Common prefix of all keys.
         prefix: String,
     },
     /// `http://` or `https://`: one object, or a `WebDAV` collection.
     Http {
         /// Scheme and host.
         base: String,
-        /// The path, decoded, without slashes at its ends.
+        /// The decoded path, without leading or trailing slashes.
         prefix: String,
     },
 }
 
 impl Location {
-    /// Understands what a person typed. Never repeats what might be a secret.
+    /// Parses a URL or path. Errors never quote a possible secret.
     pub fn parse(text: &str) -> Result<Self, OriginError> {
         let error = |url: &str, problem: &str| OriginError::Url {
             url: url.escape_debug().to_string(),
@@ -87,7 +87,7 @@ impl Location {
                 let url = url::Url::parse(text).map_err(|e| error(text, &e.to_string()))?;
                 if url.query().is_some() || url.fragment().is_some() {
                     let problem =
-                        "it has a query or fragment, which may be a secret and would be kept";
+                        "it has a query or fragment, which may be a secret and would be stored";
                     return Err(error(&format!("{scheme}://{authority}/…"), problem));
                 }
                 let base = format!("{}://{authority}", url.scheme());
@@ -99,7 +99,7 @@ impl Location {
         }
     }
 
-    /// The place as a URL.
+    /// The location as a URL.
     pub fn url(&self) -> String {
         let joined = |scheme: &str, bucket: &str, prefix: &str| {
             let separator = if prefix.is_empty() { "" } else { "/" };
@@ -116,7 +116,7 @@ impl Location {
     }
 }
 
-/// A path as it stands in a web address: decoding it gives the same path again.
+/// Percent-encodes a path of a URL. Decoding it returns the same path.
 fn encode(path: &str) -> String {
     const LITERAL: &AsciiSet =
         &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'~');
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn origins_are_understood_as_people_write_them() {
+    fn urls_are_parsed_in_all_common_forms() {
         for (text, url) in [
             ("s3://bucket", "s3://bucket"),
             ("s3://bucket/a b/ü/", "s3://bucket/a b/ü"),
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_origin_is_named_with_a_remedy_and_without_secrets() {
+    fn malformed_urls_are_refused_with_a_remedy_and_without_secrets() {
         for text in [
             "",
             "ftp://host/x",

@@ -1,4 +1,4 @@
-//! A descriptor on its way over a Unix socket, beside the first byte of a frame.
+//! File descriptors over a Unix socket, sent with the first byte of a frame (`SCM_RIGHTS`).
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -11,24 +11,33 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// Sends bytes with a descriptor. Returns how many of them left; the descriptor did, with the first.
-pub fn pass(socket: impl AsFd, bytes: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<usize> {
+/// Sends bytes with a descriptor. Returns the number of bytes sent. The descriptor goes with the
+/// first one.
+pub fn send_with_fd(
+    socket: impl AsFd,
+    bytes: &[u8],
+    descriptor: BorrowedFd<'_>,
+) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut beside = SendAncillaryBuffer::new(&mut space);
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let descriptors = [descriptor];
-    let has_room = beside.push(SendAncillaryMessage::ScmRights(&descriptors));
-    assert!(has_room, "there is room for one");
-    Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut beside, SendFlags::NOSIGNAL)?)
+    let has_space = ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+    assert!(has_space, "the buffer has space for one descriptor");
+    Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?)
 }
 
-/// Receives bytes, and the descriptor that came with them, if there was one. Of several, all but one are closed.
-pub fn receive(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+/// Receives bytes, and the descriptor that was sent with them, if any. All but one of several are
+/// closed.
+pub fn receive_with_fd(
+    socket: impl AsFd,
+    bytes: &mut [u8],
+) -> io::Result<(usize, Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut beside = RecvAncillaryBuffer::new(&mut space);
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC;
-    let received = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut beside, flags)?;
+    let received = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut ancillary, flags)?;
     let mut descriptor = None;
-    for message in beside.drain() {
+    for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(descriptors) = message {
             descriptor = descriptors.last().or(descriptor);
         }

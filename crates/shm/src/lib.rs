@@ -1,19 +1,24 @@
-//! Memory that a node shares with one client of its machine: verified bytes are placed there, and the client
-//! reads them where they lie.
+//! Shared memory: verified bytes that a node places where one client of its machine reads them
+//! without a copy.
 //!
-//! The node makes a [`Segment`] and passes it over the Unix socket ([`pass`]); the client maps it as a
-//! [`Window`] ([`receive`]). It is sealed: nobody can make it shorter or longer, so that neither side can be
-//! hurt by reading or writing it, and nobody but the node, which mapped it before, can ever write to it. All of
-//! it is in memory before it is passed on. The node reads nothing that it has written there, and believes
-//! nothing but `core::slots`.
+//! The node allocates a [`ShmRegion`] and sends its descriptor over the Unix socket
+//! ([`send_with_fd`]). The client receives it ([`receive_with_fd`]) and maps it as a
+//! [`ShmMapping`]. The node fills a slot of the region ([`SlotWriter`]), grants it, and the client
+//! reads it as a [`SlotView`] until it releases it.
+//!
+//! - All pages are allocated before the descriptor is sent.
+//! - The memory is sealed. No process can change its size, and only the node, which mapped it
+//!   before the seal, can write to it. So neither side can crash or corrupt the other.
+//! - The node never reads the region. It trusts only its own state of slots
+//!   (`forebay_core::node::shm_slots`).
 
-mod memory;
-mod passing;
+mod fd_passing;
+mod mapping;
 
-pub use memory::{Place, Remains, Segment, SlotView, Window};
-pub use passing::{pass, receive};
+pub use fd_passing::{receive_with_fd, send_with_fd};
+pub use mapping::{DetachedRegion, ShmMapping, ShmRegion, SlotRange, SlotView, SlotWriter};
 
-/// No segment is larger.
+/// Largest region, in bytes.
 pub const SIZE_MAX: usize = 256 << 20;
-/// None is smaller, so that the descriptors of all of them are few.
+/// Smallest region, in bytes. Bounds the number of descriptors.
 pub const SIZE_MIN: usize = 1 << 20;

@@ -1,6 +1,6 @@
 //! The mapping itself, on both sides.
 
-#![expect(unsafe_code, reason = "two processes share memory, which Rust cannot follow")]
+#![expect(unsafe_code, reason = "memory shared by two processes is outside Rust's aliasing rules")]
 
 use std::{
     fs::{File, OpenOptions},
@@ -14,7 +14,7 @@ use std::{
 
 use forebay_core::{
     ByteSize,
-    slots::{NotGiven, Slot, Slots},
+    node::shm_slots::{NotGiven, Slot, Slots},
 };
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use parking_lot::Mutex;
@@ -25,190 +25,206 @@ use rustix::fs::{
 
 use crate::SIZE_MAX;
 
-/// The node's side of a segment. It is left when nothing is being placed there any more.
-pub struct Segment {
+/// The node's side of a shm region. Dropped when the connection has ended and no slot is being
+/// filled.
+pub struct ShmRegion {
     map: MmapRaw,
     slots: Mutex<Slots>,
-    /// Taken out when the segment is left.
-    left: Option<(File, OnLeaving)>,
+    /// `Some` until the region is dropped.
+    detach: Option<(File, OnDetached)>,
 }
 
-/// Who is told that a segment was left.
-type OnLeaving = Box<dyn FnOnce(Remains) + Send + Sync>;
+/// Called when the node drops its side of a region.
+type OnDetached = Box<dyn FnOnce(DetachedRegion) + Send + Sync>;
 
-/// A slot that is being filled: the node's alone, until it is given. Dropped, it was taken in vain.
-pub struct Place {
-    segment: Arc<Segment>,
-    /// Taken out when it is given.
+/// A slot that the node is filling. The client cannot see it until it is granted. If it is dropped
+/// instead, the slot is free again.
+pub struct SlotWriter {
+    region: Arc<ShmRegion>,
+    /// `Some` until the slot is granted.
     slot: Option<Slot>,
     length: u32,
 }
 
-/// What the node has left of a segment, and its client may still hold.
-#[derive(Debug)]
-pub struct Remains(File);
+/// Position of a granted slot in its region, and the length of the bytes in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotRange {
+    /// Offset in the region, in bytes.
+    pub offset: u32,
+    /// Length in bytes.
+    pub length: u32,
+}
 
-impl Segment {
-    /// Makes a segment of so many bytes, all of them in memory, and what its client is to be passed.
+/// A region that the node has dropped. Its client may still have it mapped.
+#[derive(Debug)]
+pub struct DetachedRegion(File);
+
+impl ShmRegion {
+    /// Allocates a region of `size` bytes, and a descriptor of it for the client. All pages are
+    /// allocated here.
     pub fn new(
         size: usize,
-        on_leaving: impl FnOnce(Remains) + Send + Sync + 'static,
+        on_detached: impl FnOnce(DetachedRegion) + Send + Sync + 'static,
     ) -> io::Result<(Arc<Self>, OwnedFd)> {
-        assert!((1..=SIZE_MAX).contains(&size), "a segment of {size} is over the limit");
-        let made = memfd_create("forebay", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        ftruncate(&made, size as u64)?;
-        // What is there cannot be missing later, when it would be too late for an error.
-        fallocate(&made, FallocateFlags::empty(), 0, size as u64)?;
-        let map = MmapOptions::new().len(size).populate().map_raw(&made)?;
-        // From here on nobody else can write to it, nor change its size, nor take the seals off.
+        assert!((1..=SIZE_MAX).contains(&size), "a shm region of {size} bytes is over the limit");
+        let memfd = memfd_create("forebay", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&memfd, size as u64)?;
+        // A page that could not be allocated later would raise SIGBUS instead of an error.
+        fallocate(&memfd, FallocateFlags::empty(), 0, size as u64)?;
+        let map = MmapOptions::new().len(size).populate().map_raw(&memfd)?;
+        // From here on no other process can write to it, change its size or remove the seals.
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
-        fcntl_add_seals(&made, seals)?;
-        // Opened anew, each counts as a reader or writer of its own (see `Remains`).
-        let path = format!("/proc/self/fd/{}", made.as_raw_fd());
+        fcntl_add_seals(&memfd, seals)?;
+        // Each descriptor is opened again, to count as a reader or writer (see `DetachedRegion`).
+        let path = format!("/proc/self/fd/{}", memfd.as_raw_fd());
         let file = OpenOptions::new().read(true).write(true).open(&path)?;
-        let lent = File::open(&path)?;
+        let for_client = File::open(&path)?;
         let slots = Mutex::new(Slots::new(ByteSize(size as u64)));
-        let told: OnLeaving = Box::new(on_leaving);
-        Ok((Arc::new(Self { map, slots, left: Some((file, told)) }), lent.into()))
+        let on_detached: OnDetached = Box::new(on_detached);
+        let region = Self { map, slots, detach: Some((file, on_detached)) };
+        Ok((Arc::new(region), for_client.into()))
     }
 
-    /// How large it is.
+    /// Size in bytes.
     pub fn size(&self) -> usize {
         self.map.len()
     }
 
-    /// Takes a slot for so many bytes, if there is room.
-    pub fn place(self: &Arc<Self>, length: u32) -> Option<Place> {
+    /// Takes a slot of `length` bytes, if one is free.
+    pub fn take_slot(self: &Arc<Self>, length: u32) -> Option<SlotWriter> {
         let slot = self.slots.lock().take(length)?;
-        Some(Place { segment: Arc::clone(self), slot: Some(slot), length })
+        Some(SlotWriter { region: Arc::clone(self), slot: Some(slot), length })
     }
 
-    /// The client lets go of these slots; the first that cannot be is named.
+    /// Frees slots that the client has released. The error names the first that was not granted.
     pub fn release(&self, offsets: &[u32]) -> Result<(), NotGiven> {
         let mut slots = self.slots.lock();
         offsets.iter().try_for_each(|offset| slots.release(*offset))
     }
 
-    /// Bytes that are being filled or the client's.
+    /// Bytes of all slots that are being filled or granted.
     pub fn taken(&self) -> u64 {
         self.slots.lock().taken()
     }
 }
 
-impl Drop for Segment {
+impl Drop for ShmRegion {
     fn drop(&mut self) {
-        if let Some((file, on_leaving)) = self.left.take() {
-            on_leaving(Remains(file));
+        if let Some((file, on_detached)) = self.detach.take() {
+            on_detached(DetachedRegion(file));
         }
     }
 }
 
-impl Place {
-    /// Writes bytes, so far from its beginning.
+impl SlotWriter {
+    /// Writes bytes at offset `at` of the slot.
     pub fn write(&mut self, at: usize, bytes: &[u8]) {
-        let slot = self.slot.as_ref().expect("not given yet");
+        let slot = self.slot.as_ref().expect("not granted yet");
         let end = at.checked_add(bytes.len()).expect("bytes are in memory");
-        assert!(end <= self.length as usize, "{end} bytes are more than there is room for");
-        // SAFETY: a slot lies within the mapping, and `end` within the slot. The mapping is writable and lives
-        // as long as the segment, which `self` holds. No other `Place` has any of these bytes (`Slots` gives
-        // each out once), this one is borrowed alone, and nobody in this process reads them, so that nothing
-        // of `bytes` can overlap them. The client sees the slot only after it was told of it, through a socket.
+        assert!(end <= self.length as usize, "{end} bytes in a slot of {}", self.length);
+        // SAFETY: the slot lies within the mapping, and `end` within the slot. The mapping is
+        // writable and lives as long as the region, which `self` holds. No other `SlotWriter` has
+        // any of these bytes (`Slots` hands each out once), this one is borrowed exclusively, and
+        // this process never reads them, so `bytes` cannot overlap them. The client reads the slot
+        // only after a message on the socket has granted it.
         unsafe {
-            let to = self.segment.map.as_mut_ptr().add(slot.offset() as usize + at);
+            let to = self.region.map.as_mut_ptr().add(slot.offset() as usize + at);
             to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
         }
     }
 
-    /// The client's from now on: where it lies, and how long it is.
-    pub fn give(mut self) -> (u32, u32) {
-        let slot = self.slot.take().expect("given once");
+    /// Grants the slot to the client, which must be sent the returned range.
+    pub fn grant(mut self) -> SlotRange {
+        let slot = self.slot.take().expect("granted once");
         let offset = slot.offset();
-        self.segment.slots.lock().give(slot);
-        (offset, self.length)
+        self.region.slots.lock().give(slot);
+        SlotRange { offset, length: self.length }
     }
 }
 
-impl Drop for Place {
+impl Drop for SlotWriter {
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take() {
-            self.segment.slots.lock().give_back(slot);
+            self.region.slots.lock().give_back(slot);
         }
     }
 }
 
-impl Remains {
-    /// Whether the client has let go, too, so that the memory is free. A lease for writing is granted only to
-    /// one whom nobody else has the file open with, or mapped; ours is the only descriptor that counts as a
-    /// writer's, the client's counts as a reader's. Where the system has no leases it counts as gone.
-    pub fn is_gone(&self) -> bool {
-        let ask = |kind: i32| {
-            // SAFETY: the descriptor is open, and this command takes a number and touches no memory.
-            let answer = unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_SETLEASE, kind) };
-            if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+impl DetachedRegion {
+    /// Whether the client has unmapped the region, so that its memory is free.
+    ///
+    /// The kernel grants a write lease only while no other process has the file open or mapped.
+    /// This descriptor is the only one that counts as a writer's; the client's counts as a
+    /// reader's. Where the system has no leases the region counts as free.
+    pub fn is_free(&self) -> bool {
+        let set_lease = |kind: i32| {
+            // SAFETY: the descriptor is open, and this command takes a number and touches no
+            // memory.
+            let result = unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_SETLEASE, kind) };
+            if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
         };
-        match ask(libc::F_WRLCK) {
-            Ok(()) => ask(libc::F_UNLCK).is_ok(),
+        match set_lease(libc::F_WRLCK) {
+            Ok(()) => set_lease(libc::F_UNLCK).is_ok(),
             Err(error) => error.raw_os_error() != Some(libc::EAGAIN),
         }
     }
 }
 
-/// The client's side of a segment: to be read only.
+/// The client's side of a shm region: a read-only mapping.
 #[derive(Debug)]
-pub struct Window {
+pub struct ShmMapping {
     map: ManuallyDrop<MmapRaw>,
-    /// Whose it is: a child of this process has neither the memory nor the slots.
+    /// The process that mapped it. A forked child has neither the memory nor the slots.
     process: u32,
-    /// Slots that were let go of, and of which the node has yet to be told.
+    /// Offsets of slots whose views were dropped, not yet reported to the node.
     released: Mutex<Vec<u32>>,
 }
 
-/// Bytes in one slot, which is let go of when this is dropped.
+/// Bytes of one slot. Dropping the view releases the slot.
 ///
-/// It belongs to the process that it was given to. A child of that process has no part in the memory, for its
-/// parent may let go of the slot at any time: whoever forks copies what the child shall have.
+/// A view belongs to the process that received it. A forked child has no access to the memory,
+/// because its parent may release the slot at any time: copy the bytes before a fork.
 #[derive(Debug)]
 pub struct SlotView {
-    window: Arc<Window>,
+    mapping: Arc<ShmMapping>,
     offset: u32,
     length: u32,
 }
 
-impl Window {
-    /// Maps what the node has passed, if it is as large as it should be and can never become shorter.
+impl ShmMapping {
+    /// Maps the region that the node has passed, if it has the stated size and can never shrink.
     pub fn open(descriptor: impl AsFd, size: usize) -> io::Result<Arc<Self>> {
-        let unfit = |text| Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        let invalid = |text| Err(io::Error::new(io::ErrorKind::InvalidData, text));
         let seals = fcntl_get_seals(&descriptor)?;
         if !seals.contains(SealFlags::SHRINK | SealFlags::FUTURE_WRITE) {
-            return unfit("the segment is not sealed");
+            return invalid("the shm region is not sealed");
         }
         let length = u64::try_from(fstat(&descriptor)?.st_size).unwrap_or(0);
         if !(1..=SIZE_MAX).contains(&size) || length != size as u64 {
-            return unfit("the segment is not as large as was said");
+            return invalid("the shm region does not have the size that the node stated");
         }
         let descriptor = descriptor.as_fd().as_raw_fd();
         let map = MmapOptions::new().len(size).populate().map_raw_read_only(descriptor)?;
-        // Or a child would hold the memory for as long as it lives.
+        // Otherwise a forked child would keep the memory until it exits.
         map.advise(Advice::DontFork)?;
         let (map, released) = (ManuallyDrop::new(map), Mutex::default());
         Ok(Arc::new(Self { map, process: process::id(), released }))
     }
 
-    /// What lies in a slot that the node has given; nothing, if it would leave the segment. The slot is let go
-    /// of when the view is dropped.
+    /// The bytes of a slot that the node has granted. `None` if the range leaves the region.
     pub fn view(self: &Arc<Self>, offset: u32, length: u32) -> Option<SlotView> {
         let end = offset.checked_add(length)?;
-        let window = (end as usize <= self.map.len()).then(|| Arc::clone(self))?;
-        Some(SlotView { window, offset, length })
+        let mapping = (end as usize <= self.map.len()).then(|| Arc::clone(self))?;
+        Some(SlotView { mapping, offset, length })
     }
 
-    /// The slots that were let go of since this was last asked, as many as a request may name.
-    pub fn take_released(&self, most: usize) -> Vec<u32> {
+    /// Takes the offsets of released slots for a message to the node, `max` at most.
+    pub fn take_released(&self, max: usize) -> Vec<u32> {
         let mut released = self.released.lock();
-        if released.len() <= most {
+        if released.len() <= max {
             return std::mem::take(&mut *released);
         }
-        let kept = released.len() - most;
+        let kept = released.len() - max;
         released.split_off(kept)
     }
 
@@ -217,11 +233,11 @@ impl Window {
     }
 }
 
-impl Drop for Window {
+impl Drop for ShmMapping {
     fn drop(&mut self) {
         if self.is_ours() {
-            // SAFETY: it is dropped once, here. In a child there is nothing to be unmapped, and something else
-            // may lie where it was.
+            // SAFETY: the map is dropped once, here. A forked child has nothing to unmap, and
+            // another mapping may be at these addresses there.
             unsafe { ManuallyDrop::drop(&mut self.map) };
         }
     }
@@ -232,17 +248,17 @@ impl Deref for SlotView {
 
     fn deref(&self) -> &[u8] {
         assert!(
-            self.window.is_ours(),
+            self.mapping.is_ours(),
             "a view belongs to the process that read it; copy it before a fork"
         );
-        // SAFETY: the range was checked against the mapping, which lives as long as the window and is there in
-        // this process; its pages were allocated by the node, and the seal keeps them from going. The node
-        // wrote the bytes before it told us of them, and does not write there again before it is told that
-        // this view was dropped; nobody else can write at all. It is the node that is believed here, as it is
-        // for everything else it says.
+        // SAFETY: the range was checked against the mapping, which lives as long as `self.mapping`
+        // and is mapped in this process. Its pages were allocated by the node, and the seals keep
+        // them allocated. The node wrote the bytes before it granted the slot, and does not write
+        // there again before it receives the release that follows the drop of this view. No other
+        // process can write at all. This trusts the node, as the client does for every reply.
         unsafe {
             slice::from_raw_parts(
-                self.window.map.as_ptr().add(self.offset as usize),
+                self.mapping.map.as_ptr().add(self.offset as usize),
                 self.length as usize,
             )
         }
@@ -251,9 +267,9 @@ impl Deref for SlotView {
 
 impl Drop for SlotView {
     fn drop(&mut self) {
-        // A child has copies of its parent's views, and must not let go of them.
-        if self.window.is_ours() {
-            self.window.released.lock().push(self.offset);
+        // A forked child has copies of its parent's views, and must not release their slots.
+        if self.mapping.is_ours() {
+            self.mapping.released.lock().push(self.offset);
         }
     }
 }
@@ -263,39 +279,39 @@ mod tests {
     use std::{io::Write as _, os::unix::net::UnixStream};
 
     use super::*;
-    use crate::{pass, receive};
+    use crate::{receive_with_fd, send_with_fd};
 
     const SIZE: usize = 1 << 20;
 
-    fn both() -> (Arc<Segment>, Arc<Window>) {
-        let (segment, lent) = Segment::new(SIZE, drop).unwrap();
-        (segment, Window::open(lent, SIZE).unwrap())
+    fn region_and_mapping() -> (Arc<ShmRegion>, Arc<ShmMapping>) {
+        let (region, fd) = ShmRegion::new(SIZE, drop).unwrap();
+        (region, ShmMapping::open(fd, SIZE).unwrap())
     }
 
     #[test]
-    fn what_is_placed_is_seen_until_it_is_let_go_of() {
-        let (segment, window) = both();
-        let mut place = segment.place(5000).unwrap();
-        place.write(0, &[7; 4000]);
-        place.write(4000, &[8; 1000]);
-        let (offset, length) = place.give();
-        let view = window.view(offset, length).unwrap();
+    fn a_granted_slot_is_readable_until_its_view_is_dropped() {
+        let (region, mapping) = region_and_mapping();
+        let mut slot = region.take_slot(5000).unwrap();
+        slot.write(0, &[7; 4000]);
+        slot.write(4000, &[8; 1000]);
+        let SlotRange { offset, length } = slot.grant();
+        let view = mapping.view(offset, length).unwrap();
         assert_eq!((&view[..4000], &view[4000..]), (&[7; 4000][..], &[8; 1000][..]));
-        assert!(segment.taken() == 8192 && window.take_released(9).is_empty());
-        let (read, window) = std::thread::spawn(move || (view.to_vec(), window)).join().unwrap();
+        assert!(region.taken() == 8192 && mapping.take_released(9).is_empty());
+        let (read, mapping) = std::thread::spawn(move || (view.to_vec(), mapping)).join().unwrap();
         assert_eq!(read.len(), 5000);
-        assert_eq!(segment.release(&window.take_released(9)), Ok(()));
-        assert_eq!(segment.taken(), 0);
-        drop(segment.place(1).unwrap());
-        assert_eq!(segment.taken(), 0, "taken in vain");
-        assert!(window.view(u32::MAX, 2).is_none() && window.view(1 << 20, 1).is_none());
+        assert_eq!(region.release(&mapping.take_released(9)), Ok(()));
+        assert_eq!(region.taken(), 0);
+        drop(region.take_slot(1).unwrap());
+        assert_eq!(region.taken(), 0, "a slot that was not granted is free again");
+        assert!(mapping.view(u32::MAX, 2).is_none() && mapping.view(1 << 20, 1).is_none());
     }
 
-    /// Neither side can be hurt: nobody can change the size, and only the node can write.
+    /// No process can change the size, and only the node can write.
     #[test]
-    fn it_is_sealed() {
-        let (segment, lent) = Segment::new(SIZE, drop).unwrap();
-        let path = format!("/proc/self/fd/{}", lent.as_raw_fd());
+    fn the_region_is_sealed() {
+        let (region, fd) = ShmRegion::new(SIZE, drop).unwrap();
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let mut forced = OpenOptions::new().read(true).write(true).open(path).unwrap();
         assert!(forced.set_len(10).is_err() && forced.set_len(2 << 20).is_err());
         assert!(forced.write_all(b"scribble").is_err());
@@ -304,75 +320,76 @@ mod tests {
             fallocate(&forced, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 4096)
                 .is_err()
         );
-        assert!(segment.place(1).is_some());
+        assert!(region.take_slot(1).is_some());
         let other = memfd_create("other", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&other, SIZE as u64).unwrap();
-        assert!(Window::open(&other, SIZE).is_err(), "not sealed");
-        assert!(Window::open(&lent, SIZE + 1).is_err(), "not as large");
+        assert!(ShmMapping::open(&other, SIZE).is_err(), "not sealed");
+        assert!(ShmMapping::open(&fd, SIZE + 1).is_err(), "another size");
     }
 
     #[test]
-    fn it_is_gone_when_both_have_let_go() {
-        let (told, leaving) = std::sync::mpsc::channel();
-        let leave = move |remains| told.send(remains).unwrap();
-        let (segment, lent) = Segment::new(SIZE, leave).unwrap();
-        let window = Window::open(&lent, SIZE).unwrap();
-        let view = window.view(0, 10).unwrap();
-        let place = segment.place(1);
-        drop(segment);
-        assert!(leaving.try_recv().is_err(), "something is being placed there");
-        drop(place);
-        let remains = leaving.recv().unwrap();
-        drop((lent, window));
-        assert!(!remains.is_gone(), "a view is left");
+    fn a_detached_region_is_free_when_the_client_has_unmapped_it() {
+        let (sender, detached) = std::sync::mpsc::channel();
+        let on_detached = move |region| sender.send(region).unwrap();
+        let (region, fd) = ShmRegion::new(SIZE, on_detached).unwrap();
+        let mapping = ShmMapping::open(&fd, SIZE).unwrap();
+        let view = mapping.view(0, 10).unwrap();
+        let slot = region.take_slot(1);
+        drop(region);
+        assert!(detached.try_recv().is_err(), "a slot is being filled");
+        drop(slot);
+        let detached = detached.recv().unwrap();
+        drop((fd, mapping));
+        assert!(!detached.is_free(), "a view exists");
         drop(view);
-        assert!(remains.is_gone() && remains.is_gone());
+        assert!(detached.is_free() && detached.is_free());
     }
 
-    /// A child has copies of its parent's views: it must neither let go of them nor read what may have changed.
+    /// A forked child has copies of its parent's views. It must neither release their slots nor
+    /// read bytes that may have changed.
     #[test]
-    fn a_child_has_no_part_in_it() {
-        let (segment, window) = both();
-        let mut place = segment.place(100).unwrap();
-        place.write(0, &[5; 100]);
-        let (offset, length) = place.give();
-        let view = window.view(offset, length).unwrap();
-        // SAFETY: the child calls nothing that another thread of this process could have held up.
+    fn a_forked_child_neither_reads_nor_releases() {
+        let (region, mapping) = region_and_mapping();
+        let mut slot = region.take_slot(100).unwrap();
+        slot.write(0, &[5; 100]);
+        let SlotRange { offset, length } = slot.grant();
+        let view = mapping.view(offset, length).unwrap();
+        // SAFETY: the child calls nothing that needs a lock held by another thread at the fork.
         let child = unsafe { libc::fork() };
         if child == 0 {
             std::panic::set_hook(Box::new(|_| {}));
             let reads = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| view[0])).is_ok();
             drop(view);
-            let has_let_go = !window.released.lock().is_empty();
-            drop(window);
-            // SAFETY: it ends the process, and nothing else.
-            unsafe { libc::_exit(i32::from(reads || has_let_go)) };
+            let has_released = !mapping.released.lock().is_empty();
+            drop(mapping);
+            // SAFETY: the call ends the process and touches no memory.
+            unsafe { libc::_exit(i32::from(reads || has_released)) };
         }
         let mut status = 0;
-        // SAFETY: `status` is there for as long as the call takes.
+        // SAFETY: `status` outlives the call.
         let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
         assert_eq!((waited, status), (child, 0));
-        assert!(view[..] == [5; 100] && window.take_released(9).is_empty());
+        assert!(view[..] == [5; 100] && mapping.take_released(9).is_empty());
         drop(view);
-        assert_eq!(window.take_released(9), [offset]);
+        assert_eq!(mapping.take_released(9), [offset]);
     }
 
     #[test]
-    fn it_passes_over_a_socket() {
-        let (segment, lent) = Segment::new(SIZE, drop).unwrap();
-        let (here, there) = UnixStream::pair().unwrap();
-        assert_eq!(pass(&here, b"frame", lent.as_fd()).unwrap(), 5);
+    fn a_region_is_passed_over_a_socket() {
+        let (region, fd) = ShmRegion::new(SIZE, drop).unwrap();
+        let (node, client) = UnixStream::pair().unwrap();
+        assert_eq!(send_with_fd(&node, b"frame", fd.as_fd()).unwrap(), 5);
         let mut bytes = [0; 9];
-        let (count, descriptor) = receive(&there, &mut bytes).unwrap();
-        let window = Window::open(descriptor.unwrap(), SIZE).unwrap();
-        let mut place = segment.place(3).unwrap();
-        place.write(0, b"abc");
-        let (offset, length) = place.give();
+        let (count, descriptor) = receive_with_fd(&client, &mut bytes).unwrap();
+        let mapping = ShmMapping::open(descriptor.unwrap(), SIZE).unwrap();
+        let mut slot = region.take_slot(3).unwrap();
+        slot.write(0, b"abc");
+        let SlotRange { offset, length } = slot.grant();
         assert_eq!(
-            (&bytes[..count], &window.view(offset, length).unwrap()[..]),
+            (&bytes[..count], &mapping.view(offset, length).unwrap()[..]),
             (&b"frame"[..], &b"abc"[..])
         );
-        (&here).write_all(b"x").unwrap();
-        assert!(receive(&there, &mut bytes).unwrap().1.is_none());
+        (&node).write_all(b"x").unwrap();
+        assert!(receive_with_fd(&client, &mut bytes).unwrap().1.is_none());
     }
 }

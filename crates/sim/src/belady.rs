@@ -1,16 +1,16 @@
-//! Belady's MIN, with bypass: what no policy can beat that fetches only what is asked for.
+//! Belady's MIN with bypass: the optimum for policies that fetch only requested items.
 //!
-//! Whoever knows the future keeps, of all that it has and of what it is asked for, that which is wanted soonest.
-//! For items of one size that is optimal.
+//! It is given the future accesses. Of the resident items and the requested one it keeps those with
+//! the earliest next use, which is optimal for items of one size.
 
 use std::collections::BinaryHeap;
 
 use hashbrown::HashMap;
 
-/// Not wanted again.
+/// No next use.
 pub(crate) const NEVER: u32 = u32::MAX;
 
-/// For each access, which one wants the same next.
+/// For each access, the index of the next access to the same item.
 pub(crate) fn next_uses(accesses: &[u32]) -> Vec<u32> {
     let keys = accesses.iter().max().map_or(0, |key| *key as usize + 1);
     let mut upcoming = vec![NEVER; keys];
@@ -22,7 +22,7 @@ pub(crate) fn next_uses(accesses: &[u32]) -> Vec<u32> {
     next
 }
 
-/// A cache that is told the future.
+/// The optimal cache.
 #[derive(Debug)]
 pub(crate) struct Belady {
     capacity: u64,
@@ -35,7 +35,7 @@ impl Belady {
         Self { capacity, resident: HashMap::new(), farthest: BinaryHeap::new() }
     }
 
-    /// An item is wanted now, and next at that access. Says whether it was there.
+    /// Accesses an item whose next use is `next`. Returns whether it was resident.
     pub fn access(&mut self, key: u32, next: u32) -> bool {
         let hit = self.resident.remove(&key).is_some();
         if next == NEVER {
@@ -53,7 +53,7 @@ impl Belady {
     }
 }
 
-/// How many of these accesses hit at best.
+/// Most hits that any policy can have.
 pub(crate) fn hits(accesses: &[u32], capacity: u64) -> u64 {
     let mut belady = Belady::new(capacity);
     let next = next_uses(accesses);
@@ -65,7 +65,7 @@ pub(crate) fn hits(accesses: &[u32], capacity: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Tries everything: after each access any subset that fits of what was there and what came.
+    /// Exhaustive search: after each access, every subset that fits.
     fn best(accesses: &[u32], capacity: usize, resident: &[u32]) -> u64 {
         let Some((key, rest)) = accesses.split_first() else { return 0 };
         let hit = u64::from(resident.contains(key));
@@ -76,11 +76,11 @@ mod tests {
         if pool.len() <= capacity {
             return hit + best(rest, capacity, &pool);
         }
-        let without = |gone: usize| {
+        let without = |evicted: usize| {
             let kept: Vec<u32> = pool
                 .iter()
                 .enumerate()
-                .filter(|(at, _)| *at != gone)
+                .filter(|(at, _)| *at != evicted)
                 .map(|(_, key)| *key)
                 .collect();
             best(rest, capacity, &kept)
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_beats_it() {
+    fn it_equals_an_exhaustive_search() {
         let mut random = fastrand::Rng::with_seed(5);
         for _ in 0..200 {
             let keys = random.u32(2..6);

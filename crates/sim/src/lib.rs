@@ -1,14 +1,14 @@
-//! forebay's simulator: the very policies of `forebay-core`, driven by traces and by simulated clusters
+//! forebay's simulator: the policies of `forebay-core`, driven by traces and by simulated clusters
 //! instead of jobs.
 
-pub mod grouped;
+pub mod embeddings;
 pub mod svg;
 pub mod tier;
 pub mod train;
 
 mod belady;
-mod section;
-mod written;
+mod report_section;
+mod scenario_file;
 
-pub use section::Section;
-pub use written::{Kind, ScenarioError, kind};
+pub use report_section::Section;
+pub use scenario_file::{Kind, ScenarioError, kind};

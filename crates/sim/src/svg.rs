@@ -1,39 +1,39 @@
-//! Pictures that any browser shows, written by hand: a few lines and labels need no drawing library.
+//! SVG pictures. They need lines, bars and labels only, so there is no drawing library.
 
 use std::fmt::{self, Write as _};
 
-/// How wide a picture is.
+/// Width of a picture.
 pub const WIDTH: f64 = 860.0;
-/// Where its panels begin,
+/// Left margin of panels.
 pub const LEFT: f64 = 70.0;
-/// and how far from its edge they end.
+/// Right margin of panels.
 pub const RIGHT: f64 = 30.0;
-/// What is above the first panel.
+/// Space above the first panel.
 pub const TOP: f64 = 50.0;
-/// How high a panel is.
+/// Height of a panel.
 pub const PANEL: f64 = 300.0;
-/// What is below each.
+/// Space below each panel.
 pub const GAP: f64 = 70.0;
 
-/// A picture in the making. Lengths are in pixels, from the upper left corner.
+/// A picture under construction. Lengths are in pixels, from the upper left corner.
 #[derive(Debug)]
 pub struct Svg {
     text: String,
 }
 
-/// Where a label's text stands, seen from its place.
+/// Alignment of a label relative to its position.
 #[derive(Debug, Clone, Copy)]
 pub enum Anchor {
-    /// To the right of it.
+    /// The text starts there.
     Start,
-    /// On both sides.
+    /// The text is centred there.
     Middle,
-    /// To the left.
+    /// The text ends there.
     End,
 }
 
 impl Svg {
-    /// A white sheet with a title.
+    /// A white picture with a title.
     pub fn new(width: f64, height: f64, title: &str) -> Self {
         let text = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
@@ -45,7 +45,7 @@ impl Svg {
         Self { text }
     }
 
-    /// A line.
+    /// Draws a line.
     pub fn line(&mut self, from: (f64, f64), to: (f64, f64), stroke: &str) {
         self.add(format_args!(
             "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"{stroke}\"/>",
@@ -53,7 +53,7 @@ impl Svg {
         ));
     }
 
-    /// A broken line.
+    /// Draws a dashed line.
     pub fn dashed(&mut self, from: (f64, f64), to: (f64, f64), stroke: &str) {
         self.add(format_args!(
             "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"{stroke}\" \
@@ -62,12 +62,12 @@ impl Svg {
         ));
     }
 
-    /// Words in black,
+    /// Draws text in black.
     pub fn label(&mut self, at: (f64, f64), anchor: Anchor, text: &str) {
         self.coloured_label(at, anchor, "black", text);
     }
 
-    /// or in a colour.
+    /// Draws text in a colour.
     pub fn coloured_label(&mut self, at: (f64, f64), anchor: Anchor, fill: &str, text: &str) {
         let anchor = match anchor {
             Anchor::Start => "start",
@@ -82,7 +82,7 @@ impl Svg {
         ));
     }
 
-    /// A filled rectangle.
+    /// Draws a filled rectangle.
     pub fn bar(&mut self, at: (f64, f64), size: (f64, f64), fill: &str) {
         self.add(format_args!(
             "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{fill}\"/>",
@@ -90,7 +90,7 @@ impl Svg {
         ));
     }
 
-    /// The same, paler the less opaque it is: 1 is as above, 0 is nothing.
+    /// Draws a filled rectangle with an opacity from 0 (invisible) to 1.
     pub fn pale_bar(&mut self, at: (f64, f64), size: (f64, f64), fill: &str, opacity: f64) {
         self.add(format_args!(
             "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{fill}\" \
@@ -99,12 +99,12 @@ impl Svg {
         ));
     }
 
-    /// A line through these points.
+    /// Draws a line through points.
     pub fn curve(&mut self, points: impl Iterator<Item = (f64, f64)>, stroke: &str) {
         self.polyline(points, stroke, "");
     }
 
-    /// A broken line through these points.
+    /// Draws a dashed line through points.
     pub fn dashed_curve(&mut self, points: impl Iterator<Item = (f64, f64)>, stroke: &str) {
         self.polyline(points, stroke, " stroke-dasharray=\"5 4\"");
     }
@@ -112,12 +112,13 @@ impl Svg {
     fn polyline(&mut self, points: impl Iterator<Item = (f64, f64)>, stroke: &str, more: &str) {
         let points: Vec<String> = points.map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         self.add(format_args!(
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{stroke}\" stroke-width=\"1.6\"{more}/>",
+            "<polyline points=\"{}\" fill=\"none\" stroke=\"{stroke}\" \
+             stroke-width=\"1.6\"{more}/>",
             points.join(" ")
         ));
     }
 
-    /// A dot.
+    /// Draws a dot.
     pub fn dot(&mut self, at: (f64, f64), fill: &str) {
         self.add(format_args!(
             "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"2.5\" fill=\"{fill}\"/>",
@@ -125,7 +126,7 @@ impl Svg {
         ));
     }
 
-    /// A coloured square and a word for each, so far from each other.
+    /// Draws a row of coloured squares with names, `step` apart.
     pub fn legend<'a>(
         &mut self,
         (left, y): (f64, f64),
@@ -139,7 +140,7 @@ impl Svg {
         }
     }
 
-    /// The whole file.
+    /// The content of the file.
     pub fn finish(self) -> String {
         self.text + "</svg>\n"
     }
@@ -149,15 +150,15 @@ impl Svg {
     }
 }
 
-/// Colours that can be told apart, so many of them, as every viewer of SVG knows them.
+/// Colour `index` of `of` distinct ones, as `#rrggbb`, which every SVG viewer supports.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 255")]
 pub fn colour(index: usize, of: usize) -> String {
     const SATURATION: f64 = 0.7;
     const LIGHTNESS: f64 = 0.42;
     let hue = (index % of.max(1)) as f64 * 12.0 / of.max(1) as f64;
     let channel = |offset: f64| {
-        let place = (offset + hue) % 12.0;
-        let slope = (place - 3.0).min(9.0 - place).clamp(-1.0, 1.0);
+        let angle = (offset + hue) % 12.0;
+        let slope = (angle - 3.0).min(9.0 - angle).clamp(-1.0, 1.0);
         let share = LIGHTNESS - SATURATION * LIGHTNESS.min(1.0 - LIGHTNESS) * slope;
         (share * 255.0).round() as u8
     };
@@ -168,39 +169,39 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// An axis has at most so many steps.
+/// Most ticks of an axis.
 const STEPS_MAX: f64 = 6.0;
 const GRID: &str = "#dddddd";
 
-/// A part of the picture with axes of its own.
+/// A part of the picture with its own axes, which begin at 0.
 #[derive(Debug, Clone, Copy)]
 pub struct Panel {
-    /// Where it begins.
+    /// Upper edge.
     pub top: f64,
-    /// The value at its right edge,
+    /// Value at the right edge.
     pub x_max: f64,
-    /// and at its upper one; both axes begin with nought.
+    /// Value at the upper edge.
     pub y_max: f64,
 }
 
 impl Panel {
-    /// Where a value is from left to right,
+    /// Horizontal position of a value.
     pub fn x(&self, value: f64) -> f64 {
         LEFT + (WIDTH - LEFT - RIGHT) * value / self.x_max
     }
 
-    /// and from top to bottom.
+    /// Vertical position of a value.
     pub fn y(&self, value: f64) -> f64 {
         self.top + PANEL * (1.0 - value / self.y_max)
     }
 
-    /// Time to the right, in this unit, and whatever the title counts upwards, in steps of at least this.
+    /// Draws both axes; `step_min` is the smallest step of the vertical one.
     pub fn axes(&self, svg: &mut Svg, title: &str, x_unit: &str, step_min: f64) {
         self.heights(svg, step_min);
         self.frame(svg, title, x_unit);
     }
 
-    /// The same without the axis that goes up: its rows have names.
+    /// Draws the title and the horizontal axis, for panels whose rows have names.
     pub fn frame(&self, svg: &mut Svg, title: &str, x_unit: &str) {
         svg.label((LEFT, self.top - 10.0), Anchor::Start, title);
         svg.line((LEFT, self.y(0.0)), (WIDTH - RIGHT, self.y(0.0)), GRID);
@@ -211,7 +212,7 @@ impl Panel {
         svg.label(below, Anchor::Middle, x_unit);
     }
 
-    /// Lines and figures of the axis that goes up.
+    /// Draws the lines and figures of the vertical axis.
     pub fn heights(&self, svg: &mut Svg, step_min: f64) {
         for y in ticks(self.y_max, step_min) {
             svg.line((LEFT, self.y(y)), (WIDTH - RIGHT, self.y(y)), GRID);
@@ -220,7 +221,7 @@ impl Panel {
     }
 }
 
-/// Round figures from nought to the end of an axis.
+/// Round figures from 0 to the end of an axis.
 fn ticks(max: f64, step_min: f64) -> impl Iterator<Item = f64> {
     let least = (max / STEPS_MAX).max(1e-6);
     let power = 10_f64.powf(least.log10().floor());
@@ -229,7 +230,7 @@ fn ticks(max: f64, step_min: f64) -> impl Iterator<Item = f64> {
     (0..).map(move |at| step * f64::from(at)).take_while(move |tick| *tick <= max * 1.001)
 }
 
-/// A figure beside an axis: short, whatever its size.
+/// A short text for a figure of any size.
 pub fn short(value: f64) -> String {
     match value {
         v if v >= 10_000.0 => format!("{:.0}k", v / 1000.0),
@@ -246,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn colours_go_round_the_wheel() {
+    fn colours_are_spread_over_the_hue_circle() {
         let three: Vec<String> = (0..3).map(|index| colour(index, 3)).collect();
         assert_eq!(three, ["#b62020", "#20b620", "#2020b6"]);
         assert_eq!(colour(7, 5), colour(2, 5));
@@ -254,12 +255,12 @@ mod tests {
 
     #[test]
     fn ticks_are_round_and_few() {
-        let told = |max, step_min| ticks(max, step_min).map(short).collect::<Vec<_>>().join(" ");
-        assert_eq!(told(2.48, 0.0), "0 0.5 1 1.5 2");
-        assert_eq!(told(1800.0, 0.0), "0 500 1000 1500");
-        assert_eq!(told(7.0, 0.0), "0 2 4 6");
-        assert_eq!(told(3.0, 1.0), "0 1 2 3", "there is no half chunk");
-        assert_eq!(told(123_456.0, 1.0), "0 50k 100k");
-        assert_eq!(told(0.05, 0.0), "0 0.01 0.02 0.03 0.04 0.05");
+        let shown = |max, step_min| ticks(max, step_min).map(short).collect::<Vec<_>>().join(" ");
+        assert_eq!(shown(2.48, 0.0), "0 0.5 1 1.5 2");
+        assert_eq!(shown(1800.0, 0.0), "0 500 1000 1500");
+        assert_eq!(shown(7.0, 0.0), "0 2 4 6");
+        assert_eq!(shown(3.0, 1.0), "0 1 2 3", "chunks are whole");
+        assert_eq!(shown(123_456.0, 1.0), "0 50k 100k");
+        assert_eq!(shown(0.05, 0.0), "0 0.01 0.02 0.03 0.04 0.05");
     }
 }

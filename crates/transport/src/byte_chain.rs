@@ -1,59 +1,61 @@
-//! Bytes that come in pieces, and are wanted as one: what came whole is passed on as it came.
+//! Byte chain: bytes that arrive in several buffers and are needed in one.
+//!
+//! A single buffer is passed on without a copy. Only further buffers are joined.
 
 use bytes::{Bytes, BytesMut};
 
-/// What has come so far.
+/// The bytes that have arrived so far.
 #[derive(Debug)]
-pub struct Gathered {
-    come: Come,
+pub struct ByteChain {
+    content: Content,
     expected: usize,
 }
 
 #[derive(Debug)]
-enum Come {
-    Nothing,
+enum Content {
+    Empty,
     One(Bytes),
-    Several(BytesMut),
+    Joined(BytesMut),
 }
 
-impl Gathered {
-    /// Nothing has come yet, and most likely so much will.
+impl ByteChain {
+    /// An empty chain. If bytes have to be joined, memory for `expected` bytes is reserved.
     pub fn new(expected: usize) -> Self {
-        Self { come: Come::Nothing, expected }
+        Self { content: Content::Empty, expected }
     }
 
-    /// How much has come.
+    /// Number of bytes in the chain.
     pub fn length(&self) -> usize {
-        match &self.come {
-            Come::Nothing => 0,
-            Come::One(bytes) => bytes.len(),
-            Come::Several(bytes) => bytes.len(),
+        match &self.content {
+            Content::Empty => 0,
+            Content::One(bytes) => bytes.len(),
+            Content::Joined(bytes) => bytes.len(),
         }
     }
 
-    /// Adds what has come next.
+    /// Appends bytes.
     pub fn add(&mut self, bytes: Bytes) {
-        self.come = match std::mem::replace(&mut self.come, Come::Nothing) {
-            Come::Nothing => Come::One(bytes),
-            Come::One(first) => {
-                let mut both = BytesMut::with_capacity(self.expected);
-                both.extend_from_slice(&first);
-                both.extend_from_slice(&bytes);
-                Come::Several(both)
+        self.content = match std::mem::replace(&mut self.content, Content::Empty) {
+            Content::Empty => Content::One(bytes),
+            Content::One(first) => {
+                let mut joined = BytesMut::with_capacity(self.expected);
+                joined.extend_from_slice(&first);
+                joined.extend_from_slice(&bytes);
+                Content::Joined(joined)
             }
-            Come::Several(mut all) => {
-                all.extend_from_slice(&bytes);
-                Come::Several(all)
+            Content::Joined(mut joined) => {
+                joined.extend_from_slice(&bytes);
+                Content::Joined(joined)
             }
         };
     }
 
-    /// Takes all that has come.
+    /// Removes and returns all bytes.
     pub fn take(&mut self) -> Bytes {
-        match std::mem::replace(&mut self.come, Come::Nothing) {
-            Come::Nothing => Bytes::new(),
-            Come::One(bytes) => bytes,
-            Come::Several(bytes) => bytes.freeze(),
+        match std::mem::replace(&mut self.content, Content::Empty) {
+            Content::Empty => Bytes::new(),
+            Content::One(bytes) => bytes,
+            Content::Joined(bytes) => bytes.freeze(),
         }
     }
 }
@@ -63,17 +65,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_came_whole_is_not_copied_and_pieces_are_joined_in_order() {
-        let mut gathered = Gathered::new(6);
-        assert!(gathered.take().is_empty());
+    fn one_buffer_is_not_copied_and_several_are_joined_in_order() {
+        let mut chain = ByteChain::new(6);
+        assert!(chain.take().is_empty());
         let whole = Bytes::from_static(b"whole");
-        gathered.add(whole.clone());
-        assert_eq!(gathered.take().as_ptr(), whole.as_ptr());
-        for piece in [&b"ab"[..], b"", b"cd", b"ef"] {
-            gathered.add(Bytes::from_static(piece));
+        chain.add(whole.clone());
+        assert_eq!(chain.take().as_ptr(), whole.as_ptr());
+        for part in [&b"ab"[..], b"", b"cd", b"ef"] {
+            chain.add(Bytes::from_static(part));
         }
-        assert_eq!(gathered.length(), 6);
-        assert_eq!(gathered.take(), "abcdef");
-        assert_eq!(gathered.length(), 0);
+        assert_eq!(chain.length(), 6);
+        assert_eq!(chain.take(), "abcdef");
+        assert_eq!(chain.length(), 0);
     }
 }

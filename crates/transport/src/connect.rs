@@ -1,9 +1,9 @@
-//! Connecting to a node, as a task: what an agent does, and a node that asks another.
+//! Outgoing connections: asynchronous connect to a node, for agents and for other nodes.
 
 use std::{io, sync::Arc, time::Duration};
 
-use forebay_core::{Endpoint, endpoint::HostPort};
-use forebay_identity::{Credentials, in_words};
+use forebay_auth::{Credentials, in_words};
+use forebay_core::{Endpoint, ids::endpoint::HostPort};
 use rustix::net::sockopt;
 use tokio::{
     io::{AsyncRead, AsyncWrite, split},
@@ -12,29 +12,30 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
-use crate::writer::widen;
+use crate::writer::enlarge_send_buffer;
 
-/// Whoever has not been noticed to be gone for so long is asked.
+/// Idle time after which TCP sends a keep-alive probe.
 const KEEP_ALIVE: Duration = Duration::from_mins(1);
 
-/// What comes from the node.
+/// The receiving half of a connection.
 pub type Incoming = Box<dyn AsyncRead + Send + Unpin>;
-/// What goes to it.
+/// The sending half of a connection.
 pub type Outgoing = Box<dyn AsyncWrite + Send + Unpin>;
 
-/// Connects within a time. Nothing has been said yet.
-pub async fn dial(
+/// Connects to an endpoint within `timeout_after`, and applies the trust check of `credentials` to
+/// the server. Sends no request.
+pub async fn connect(
     endpoint: &Endpoint,
     credentials: &Credentials,
-    within: Duration,
+    timeout_after: Duration,
 ) -> io::Result<(Incoming, Outgoing)> {
-    match timeout(within, connect(endpoint, credentials)).await? {
+    match timeout(timeout_after, connect_trusted(endpoint, credentials)).await? {
         Err(error) => Err(in_words(&error).map_or(error, io::Error::other)),
         connected => connected,
     }
 }
 
-async fn connect(
+async fn connect_trusted(
     endpoint: &Endpoint,
     credentials: &Credentials,
 ) -> io::Result<(Incoming, Outgoing)> {
@@ -42,48 +43,34 @@ async fn connect(
         Endpoint::Unix(path) => {
             let socket = UnixStream::connect(path).await?;
             let owner = socket.peer_cred()?.uid();
-            if !credentials.trusts(owner) {
-                let text = format!(
-                    "its socket belongs to user {owner}; if you trust that user's node, set FOREBAY_NODE_UID={owner}"
-                );
-                return Err(io::Error::other(text));
-            }
-            widen(&socket);
+            credentials.check_socket_owner(owner).map_err(io::Error::other)?;
+            enlarge_send_buffer(&socket);
             let (reader, writer) = socket.into_split();
             Ok((Box::new(reader), Box::new(writer)))
         }
-        Endpoint::Tcp(place) => {
-            let socket = connect_tcp(place).await?;
-            if !socket.peer_addr()?.ip().is_loopback() {
-                let text = "it is another machine, and tcp:// is in the clear; use tls://";
-                return Err(io::Error::other(text));
-            }
-            if !credentials.token().is_empty() {
-                let text =
-                    "anyone may listen there, so no token is sent; use its socket, or tls://";
-                return Err(io::Error::other(text));
-            }
+        Endpoint::Tcp(host) => {
+            let socket = connect_tcp(host).await?;
+            credentials.check_cleartext(socket.peer_addr()?.ip()).map_err(io::Error::other)?;
             let (reader, writer) = socket.into_split();
             Ok((Box::new(reader), Box::new(writer)))
         }
-        Endpoint::Tls(place) => {
-            let no_authority = || io::Error::other("for tls:// set FOREBAY_TLS_CA");
-            let config = Arc::clone(credentials.tls().ok_or_else(no_authority)?);
-            let name = ServerName::try_from(place.host().to_owned()).map_err(io::Error::other)?;
-            let socket = connect_tcp(place).await?;
+        Endpoint::Tls(host) => {
+            let config = Arc::clone(credentials.check_tls().map_err(io::Error::other)?);
+            let name = ServerName::try_from(host.host().to_owned()).map_err(io::Error::other)?;
+            let socket = connect_tcp(host).await?;
             let (reader, writer) = split(TlsConnector::from(config).connect(name, socket).await?);
             Ok((Box::new(reader), Box::new(writer)))
         }
     }
 }
 
-async fn connect_tcp(place: &HostPort) -> io::Result<TcpStream> {
-    let socket = TcpStream::connect((place.host(), place.port())).await?;
+async fn connect_tcp(host: &HostPort) -> io::Result<TcpStream> {
+    let socket = TcpStream::connect((host.host(), host.port())).await?;
     tune(&socket)?;
     Ok(socket)
 }
 
-/// Frames leave at once, and a machine that has vanished is noticed.
+/// Disables Nagle's algorithm, and enables keep-alive so that a vanished machine is detected.
 pub(crate) fn tune(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
     sockopt::set_socket_keepalive(socket, true)?;

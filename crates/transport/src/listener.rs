@@ -1,8 +1,9 @@
-//! A Unix socket that one process owns.
+//! Listener: a Unix socket that exactly one process owns.
 //!
-//! Whoever holds the lock beside it owns the name, so a socket that a killed process left behind is
-//! simply replaced, and two processes that start at once do not take it from each other. Nobody else may write to
-//! the directory. Those who may connect are this user's alone, unless it is said otherwise.
+//! A lock file beside the socket decides which process owns the path. So a socket that a killed
+//! process left behind is replaced, and of two processes that start at once only one gets it. Other
+//! users may not write to the directory, or they could replace the socket. By default only
+//! processes of the same user may connect ([`SocketAccess`]).
 
 use std::{
     fs::{self, File},
@@ -20,48 +21,49 @@ use anyhow::{Context as _, bail, ensure};
 use rustix::process::geteuid;
 use tokio::net::{UnixListener, UnixStream};
 
-/// A process that was killed holds its lock for a moment after nobody answers any more; longer than this
-/// it is another's for good.
-const CHANGING: Duration = Duration::from_secs(5);
+/// Longest wait for a lock whose socket does not answer. A killed process holds its lock for a
+/// moment after its socket is closed.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Who may connect.
+/// Which users of the machine may connect to a Unix socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Audience {
-    /// This user, and root.
+pub enum SocketAccess {
+    /// The process's own user, and root.
     Owner,
-    /// Every user of this machine; who each is, is found out later.
-    Everyone,
+    /// Every user. The session authenticates each connection.
+    AllUsers,
 }
 
-/// A listening socket; its name goes when it is dropped.
+/// A listening Unix socket. Dropping it removes the path.
 #[derive(Debug)]
 pub struct Listener {
     socket: UnixListener,
     path: PathBuf,
-    audience: Audience,
+    access: SocketAccess,
     _lock: File,
 }
 
 impl Listener {
-    /// Listens at `path`, in a directory that nobody else can write to; makes it if need be.
-    pub fn bind(path: &Path, audience: Audience) -> anyhow::Result<Self> {
+    /// Listens at `path`. Creates its directory if it does not exist; an existing directory that
+    /// other users may write to is an error.
+    pub fn bind(path: &Path, access: SocketAccess) -> anyhow::Result<Self> {
         let shown = path.display();
         let directory = path.parent().context("the socket needs a directory")?;
         fs::DirBuilder::new()
             .recursive(true)
-            .mode(if audience == Audience::Owner { 0o700 } else { 0o711 })
+            .mode(if access == SocketAccess::Owner { 0o700 } else { 0o711 })
             .create(directory)
-            .with_context(|| format!("make the directory `{}`", directory.display()))?;
+            .with_context(|| format!("create the directory `{}`", directory.display()))?;
         let metadata = fs::metadata(directory)?;
         ensure!(
             metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o022 == 0,
-            "others may write to `{}`, so they could take the socket's place; name a socket in a directory \
-             of your own",
+            "others may write to `{}`, so they could replace the socket; use a directory of your \
+             own",
             directory.display()
         );
         ensure!(
-            audience == Audience::Owner || metadata.mode() & 0o001 != 0,
-            "tenants of other users cannot enter `{0}`; let them with `chmod 711 {0}`",
+            access == SocketAccess::Owner || metadata.mode() & 0o001 != 0,
+            "tenants of other users cannot enter `{0}`; run `chmod 711 {0}`",
             directory.display()
         );
         let mut lock_path = path.as_os_str().to_owned();
@@ -71,22 +73,22 @@ impl Listener {
         loop {
             match lock.try_lock() {
                 Ok(()) => break,
-                // Its holder is just coming or going.
+                // The holder of the lock is starting or stopping.
                 Err(fs::TryLockError::WouldBlock)
                     if net::UnixStream::connect(path).is_err()
-                        && waiting_since.elapsed() < CHANGING =>
+                        && waiting_since.elapsed() < LOCK_TIMEOUT =>
                 {
                     thread::sleep(Duration::from_millis(10));
                 }
                 Err(fs::TryLockError::WouldBlock) => {
-                    bail!("another forebay listens at `{shown}`; stop it, or name another socket")
+                    bail!("another forebay listens at `{shown}`; stop it, or use another socket")
                 }
                 Err(fs::TryLockError::Error(error)) => {
                     return Err(error).context("lock the socket");
                 }
             }
         }
-        // The lock is ours, so whatever has the name was left behind.
+        // This process holds the lock, so an existing socket is a leftover.
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(error).with_context(|| format!("replace `{shown}`"));
@@ -94,30 +96,30 @@ impl Listener {
             _ => {}
         }
         let socket = UnixListener::bind(path).with_context(|| format!("listen at `{shown}`"))?;
-        if audience == Audience::Everyone {
+        if access == SocketAccess::AllUsers {
             fs::set_permissions(path, fs::Permissions::from_mode(0o666))
-                .with_context(|| format!("let others use `{shown}`"))?;
+                .with_context(|| format!("make `{shown}` accessible to all users"))?;
         }
-        Ok(Self { socket, path: path.to_owned(), audience, _lock: lock })
+        Ok(Self { socket, path: path.to_owned(), access, _lock: lock })
     }
 
-    /// The next connection of those who may; others are turned away without a word.
+    /// The next connection of a user with access. Other connections are closed.
     pub async fn accept(&self) -> UnixStream {
         loop {
             match self.socket.accept().await {
                 Ok((socket, _)) => match socket.peer_cred() {
                     Ok(peer)
-                        if self.audience == Audience::Everyone
+                        if self.access == SocketAccess::AllUsers
                             || peer.uid() == 0
                             || peer.uid() == geteuid().as_raw() =>
                     {
                         return socket;
                     }
-                    _ => tracing::warn!("a connection of another user was turned away"),
+                    _ => tracing::warn!("connection of another user closed"),
                 },
-                // Out of descriptors, most likely: wait for some to be returned.
+                // Most likely out of file descriptors: wait until some are free.
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
+                    tracing::warn!(%error, "accept failed");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -135,37 +137,36 @@ impl Drop for Listener {
 mod tests {
     use super::*;
 
-    /// Tenants of other users can use the socket, if they can get at it; nobody can take its place.
     #[tokio::test]
-    async fn others_are_let_at_the_socket_only_if_they_are_expected() {
+    async fn other_users_reach_the_socket_only_with_all_users_access() {
         let directory = tempfile::tempdir().unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
         let path = directory.path().join("node.sock");
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
-        let complaint = Listener::bind(&path, Audience::Everyone).unwrap_err().to_string();
-        assert!(complaint.contains("chmod 711"), "{complaint}");
+        let error = Listener::bind(&path, SocketAccess::AllUsers).unwrap_err().to_string();
+        assert!(error.contains("chmod 711"), "{error}");
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o711)).unwrap();
-        let listener = Listener::bind(&path, Audience::Everyone).unwrap();
+        let listener = Listener::bind(&path, SocketAccess::AllUsers).unwrap();
         assert_eq!(mode(&path), 0o666);
         drop(listener);
-        let _own = Listener::bind(&path, Audience::Owner).unwrap();
+        let _private = Listener::bind(&path, SocketAccess::Owner).unwrap();
         assert_ne!(mode(&path), 0o666);
     }
 
-    /// A killed process may be gone from its socket before it is from its lock.
+    /// The socket of a killed process may close before its lock is released.
     #[tokio::test]
-    async fn a_lock_that_is_just_being_left_is_waited_for() {
+    async fn bind_waits_for_the_lock_of_a_dead_process() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("node.sock");
         let lock = File::create(directory.path().join("node.sock.lock")).unwrap();
         lock.lock().unwrap();
-        let leaving = thread::spawn(move || {
+        let dying = thread::spawn(move || {
             thread::sleep(Duration::from_millis(200));
             drop(lock);
         });
-        let listener = Listener::bind(&path, Audience::Owner).unwrap();
-        leaving.join().unwrap();
-        assert!(Listener::bind(&path, Audience::Owner).is_err(), "now it is taken");
+        let listener = Listener::bind(&path, SocketAccess::Owner).unwrap();
+        dying.join().unwrap();
+        assert!(Listener::bind(&path, SocketAccess::Owner).is_err(), "the socket is in use");
         drop(listener);
     }
 }

@@ -1,32 +1,32 @@
-//! Who is at the other end of a connection, and the two ways over it.
+//! Accepted connections: the identity of the peer, and the two halves of the stream.
 
 use std::io;
 
-use forebay_identity::names_of;
+use forebay_auth::names_of;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf, split},
+    io::{self as tokio_io, AsyncRead, AsyncWrite, split},
     net::{TcpStream, UnixStream, tcp, unix},
 };
 use tokio_rustls::server::TlsStream;
 
-/// What a connection itself tells of who is there, before a word is said.
+/// The identity of a peer as far as the connection itself proves it, before its hello.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Peer {
-    /// A process of this machine, and whose it is.
+    /// A process of this machine.
     Unix {
-        /// Its user.
+        /// Its user id.
         uid: u32,
     },
-    /// Anyone on this machine.
+    /// Any process of this machine, over TCP.
     Tcp,
-    /// Anyone; the names of its certificate, if it has shown one.
+    /// Any machine, over TLS.
     Tls {
-        /// DNS names, in small letters.
+        /// DNS names of the client certificate, in lower case; empty without a certificate.
         names: Vec<String>,
     },
 }
 
-/// A connection that can be served: who is there, and the two ways.
+/// A connection that can be served.
 pub struct Accepted<R, W> {
     pub(crate) peer: Peer,
     pub(crate) reader: R,
@@ -34,7 +34,7 @@ pub struct Accepted<R, W> {
 }
 
 impl Accepted<unix::OwnedReadHalf, unix::OwnedWriteHalf> {
-    /// From this machine.
+    /// A connection over a Unix socket.
     pub fn unix(socket: UnixStream) -> io::Result<Self> {
         let uid = socket.peer_cred()?.uid();
         let (reader, writer) = socket.into_split();
@@ -43,7 +43,7 @@ impl Accepted<unix::OwnedReadHalf, unix::OwnedWriteHalf> {
 }
 
 impl Accepted<tcp::OwnedReadHalf, tcp::OwnedWriteHalf> {
-    /// In the clear.
+    /// A connection in cleartext.
     pub fn tcp(socket: TcpStream) -> Self {
         let (reader, writer) = socket.into_split();
         Self { peer: Peer::Tcp, reader, writer }
@@ -52,33 +52,33 @@ impl Accepted<tcp::OwnedReadHalf, tcp::OwnedWriteHalf> {
 
 type Tls = TlsStream<TcpStream>;
 
-impl Accepted<ReadHalf<Tls>, WriteHalf<Tls>> {
-    /// Over TLS, when hands have been shaken.
+impl Accepted<tokio_io::ReadHalf<Tls>, tokio_io::WriteHalf<Tls>> {
+    /// A connection over TLS, after the handshake.
     pub fn tls(socket: Tls) -> Self {
-        let shown = socket.get_ref().1.peer_certificates().and_then(<[_]>::first);
-        let names = shown.map(names_of).unwrap_or_default();
+        let certificate = socket.get_ref().1.peer_certificates().and_then(<[_]>::first);
+        let names = certificate.map(names_of).unwrap_or_default();
         let (reader, writer) = split(socket);
         Self { peer: Peer::Tls { names }, reader, writer }
     }
 }
 
-/// The way by which replies leave.
-pub trait Outlet: AsyncWrite + Send + Unpin + 'static {
-    /// The Unix socket underneath, over which a descriptor can be passed; nothing for others.
+/// The half of a connection that replies are written to.
+pub trait WriteHalf: AsyncWrite + Send + Unpin + 'static {
+    /// The Unix socket, over which a file descriptor can be passed; `None` for other connections.
     fn unix(&self) -> Option<&UnixStream> {
         None
     }
 }
 
-impl Outlet for unix::OwnedWriteHalf {
+impl WriteHalf for unix::OwnedWriteHalf {
     fn unix(&self) -> Option<&UnixStream> {
         Some(self.as_ref())
     }
 }
 
-impl Outlet for tcp::OwnedWriteHalf {}
-impl Outlet for WriteHalf<Tls> {}
+impl WriteHalf for tcp::OwnedWriteHalf {}
+impl WriteHalf for tokio_io::WriteHalf<Tls> {}
 
-/// The way by which requests come.
-pub trait Inlet: AsyncRead + Send + Unpin + 'static {}
-impl<T: AsyncRead + Send + Unpin + 'static> Inlet for T {}
+/// The half of a connection that requests are read from.
+pub trait ReadHalf: AsyncRead + Send + Unpin + 'static {}
+impl<T: AsyncRead + Send + Unpin + 'static> ReadHalf for T {}

@@ -1,15 +1,17 @@
-//! Connections: frames in, requests to a service, replies out.
+//! Session: serves one connection. Reads frames, passes requests to a [`Service`], writes replies.
 //!
-//! A node and an agent speak the same wire, so this is all they share: who may connect, the hello, the
-//! limits, and a writer that a slow reader holds up without anything growing. What requests mean is for
-//! the [`Service`].
+//! The session does the hello, and enforces limits per connection: bytes and replies in flight,
+//! ranges in flight, waits. A client that reads slowly fills its own queue; then the session stops
+//! reading its requests, and memory does not grow (promise 6).
+//!
+//! Not here: the handling of requests, which is the [`Service`]'s.
 
 use std::{
     future::Future, io, os::fd::OwnedFd, panic::AssertUnwindSafe, sync::Arc, time::Duration,
 };
 
 use bytes::{Bytes, BytesMut};
-use forebay_core::patience::STALLED;
+use forebay_core::cluster::backoff::STALL_TIMEOUT;
 use forebay_wire::{BATCH_MAX, ErrorCode, HEADER_SIZE, Header, Refusal, Reply, Request, VERSIONS};
 use futures::FutureExt as _;
 use tokio::{
@@ -20,46 +22,47 @@ use tokio::{
 };
 
 use crate::{
-    peer::{Accepted, Inlet, Outlet, Peer},
-    writer::{Outgoing, write},
+    peer::{Accepted, Peer, ReadHalf, WriteHalf},
+    writer::{QueuedFrame, write},
 };
 
-/// Bytes of payload that may wait for one slow reader: two of the largest.
-pub(crate) const PAYLOAD_IN_FLIGHT: usize = 32 << 20;
-/// Replies that may wait for one slow reader.
+/// Payload bytes in flight to one client: two of the longest payloads.
+pub const PAYLOAD_IN_FLIGHT: usize = 32 << 20;
+/// Replies in flight to one client.
 const REPLIES_IN_FLIGHT: usize = 256;
-/// Ranges of one connection that may be under way, and as how many of them a get counts at least; the next get
-/// waits to be read from the socket.
+/// Ranges in flight on one connection. At the limit the next get is not read from the socket.
 const RANGES_IN_FLIGHT: usize = BATCH_MAX;
-const RANGES_PER_GET: usize = 1024;
-/// A longer reply needs room as payloads do.
-const SHORT: usize = 4 << 10;
-/// Ranges of one connection that may wait for somebody's fetch; for the next, the wait is over at once.
+/// Ranges that a get counts as at least, so that small gets are limited as well.
+const RANGES_PER_GET_MIN: usize = 1024;
+/// Longest reply that needs no [`ReplySpace`].
+const SHORT_REPLY_MAX: usize = 4 << 10;
+/// Ranges of one connection that wait for a claimed blob. Further ones are answered `claimed` at
+/// once.
 const WAITS_MAX: usize = 4096;
-/// Whoever connects says hello within this.
-pub(crate) const HELLO_WITHIN: Duration = Duration::from_secs(20);
-/// Space beyond this is taken as bytes arrive, not when they are announced.
-const READ_AHEAD: usize = 256 << 10;
-/// What is read at once, so that a short frame costs one look at the socket. Long bodies go past it.
-pub const READ_BEHIND: usize = 4 << 10;
+/// Longest time from accepting a connection to its hello.
+pub const HELLO_TIMEOUT: Duration = Duration::from_secs(20);
+/// Memory that is allocated for an announced body. Beyond it, memory grows as bytes arrive.
+const BODY_PREALLOCATED_MAX: usize = 256 << 10;
+/// Size of the read buffer, so that a short frame costs one system call. Long bodies bypass it.
+pub const READ_BUFFER_SIZE: usize = 4 << 10;
 
-/// What requests mean.
+/// Handles the requests of all connections.
 pub trait Service: Send + Sync + 'static {
-    /// What is kept for a connection.
+    /// State of one connection.
     type Session: Send;
 
-    /// How long a claim lives without being renewed.
+    /// Time after which a claim expires unless it is renewed.
     fn lease(&self) -> Duration;
 
-    /// Somebody has said hello, and is let in or not.
-    fn connected(
+    /// A client has sent its hello. Returns its session, or the reason to reject it.
+    fn on_hello(
         self: &Arc<Self>,
         peer: &Peer,
         job: &str,
         token: &[u8],
     ) -> Result<Self::Session, Refusal>;
 
-    /// Answers a request; what takes long is answered later, from a task of its own.
+    /// Answers a request. A slow answer is sent later, from a task of its own.
     fn handle(
         self: &Arc<Self>,
         session: &mut Self::Session,
@@ -67,59 +70,60 @@ pub trait Service: Send + Sync + 'static {
         replies: Replies,
     ) -> impl Future<Output = ()> + Send;
 
-    /// Completes when connections are to end, once their replies have left.
+    /// Completes when the service closes its connections. Queued replies are still sent.
     fn closing(&self) -> impl Future<Output = ()> + Send {
         std::future::pending()
     }
 
     /// The connection has ended.
-    fn gone(self: &Arc<Self>, session: Self::Session) -> impl Future<Output = ()> + Send;
+    fn on_disconnect(self: &Arc<Self>, session: Self::Session) -> impl Future<Output = ()> + Send;
 }
 
-/// Where the answers to one request go.
+/// Sends the replies to one request.
 #[derive(Clone)]
 pub struct Replies {
     id: u64,
     connection: Arc<Connection>,
 }
 
-/// What all requests of one connection share.
+/// State that all requests of one connection share.
 struct Connection {
-    frames: mpsc::Sender<Outgoing>,
+    frames: mpsc::Sender<QueuedFrame>,
     bytes: Arc<Semaphore>,
     ranges: Arc<Semaphore>,
     waits: Arc<Semaphore>,
-    /// Its other end is dropped when nothing more will be read.
-    gone: watch::Receiver<()>,
+    /// Its sender is dropped when no more requests will be read.
+    ended: watch::Receiver<()>,
 }
 
-/// Room for a payload that has not been read yet, and a place in the queue for it.
-pub struct Room {
+/// Reserved space for one payload: its bytes, and a slot in the queue of replies. It is taken
+/// before the payload is read from the device.
+pub struct ReplySpace {
     bytes: OwnedSemaphorePermit,
-    place: mpsc::OwnedPermit<Outgoing>,
+    slot: mpsc::OwnedPermit<QueuedFrame>,
 }
 
 impl Replies {
-    /// Sends a reply without a payload. That the other side is gone is noticed elsewhere.
+    /// Sends a reply without a payload. If the connection has ended, the reply is dropped.
     pub async fn send(&self, reply: &Reply) {
         let frame = reply.encode(self.id);
-        if frame.head.len() > SHORT {
-            if let Some(Room { bytes, place }) = self.room_for(frame.head.len()).await {
-                place.send(Outgoing { frame, descriptor: None, _room: Some(bytes) });
+        if frame.head.len() > SHORT_REPLY_MAX {
+            if let Some(ReplySpace { bytes, slot }) = self.reserve(frame.head.len()).await {
+                slot.send(QueuedFrame { frame, descriptor: None, _bytes: Some(bytes) });
             }
             return;
         }
-        self.queue(Outgoing { frame, descriptor: None, _room: None }).await;
+        self.queue(QueuedFrame { frame, descriptor: None, _bytes: None }).await;
     }
 
-    /// Sends a reply with a descriptor beside it, to a client of this machine.
-    pub(crate) async fn send_with(&self, reply: &Reply, descriptor: OwnedFd) {
+    /// Sends a reply with a file descriptor, over a Unix socket.
+    pub async fn send_with(&self, reply: &Reply, descriptor: OwnedFd) {
         let descriptor = Some(descriptor);
-        self.queue(Outgoing { frame: reply.encode(self.id), descriptor, _room: None }).await;
+        self.queue(QueuedFrame { frame: reply.encode(self.id), descriptor, _bytes: None }).await;
     }
 
-    async fn queue(&self, outgoing: Outgoing) {
-        let _ = self.connection.frames.send(outgoing).await;
+    async fn queue(&self, frame: QueuedFrame) {
+        let _ = self.connection.frames.send(frame).await;
     }
 
     /// Refuses the request.
@@ -127,154 +131,156 @@ impl Replies {
         self.send(&Reply::Error(Refusal { code, text: text.into() })).await;
     }
 
-    /// Waits until a payload of this length may be brought into memory. Nothing, if nobody reads any more.
-    pub async fn room_for(&self, length: usize) -> Option<Room> {
-        // Bytes first: whoever has a place in the queue waits for nothing, so that it always empties.
+    /// Waits until a payload of this length may be brought into memory. `None` if the connection
+    /// has ended.
+    pub async fn reserve(&self, length: usize) -> Option<ReplySpace> {
+        // Bytes first: the holder of a slot then waits for nothing, so the queue always drains.
         let bytes = Arc::clone(&self.connection.bytes).acquire_many_owned(permits(length)).await;
-        let place = self.connection.frames.clone().reserve_owned().await.ok()?;
-        Some(Room { bytes: bytes.expect("never closed"), place })
+        let slot = self.connection.frames.clone().reserve_owned().await.ok()?;
+        Some(ReplySpace { bytes: bytes.expect("never closed"), slot })
     }
 
-    /// The same, if there is no need to wait.
-    pub fn try_room_for(&self, length: usize) -> Option<Room> {
+    /// Like [`Replies::reserve`], without waiting. `None` if there is no space now.
+    pub fn try_reserve(&self, length: usize) -> Option<ReplySpace> {
         let bytes = Arc::clone(&self.connection.bytes).try_acquire_many_owned(permits(length));
-        let place = self.connection.frames.clone().try_reserve_owned().ok()?;
-        Some(Room { bytes: bytes.ok()?, place })
+        let slot = self.connection.frames.clone().try_reserve_owned().ok()?;
+        Some(ReplySpace { bytes: bytes.ok()?, slot })
     }
 
-    /// Sends a reply whose payload there was room for.
-    pub fn send_payload(&self, reply: &Reply, room: Room) {
-        let (frame, Room { bytes, place }) = (reply.encode(self.id), room);
-        place.send(Outgoing { frame, descriptor: None, _room: Some(bytes) });
+    /// Sends a reply with a payload for which space was reserved.
+    pub fn send_payload(&self, reply: &Reply, space: ReplySpace) {
+        let (frame, ReplySpace { bytes, slot }) = (reply.encode(self.id), space);
+        slot.send(QueuedFrame { frame, descriptor: None, _bytes: Some(bytes) });
     }
 
-    /// Waits until another get of so many ranges may be under way; it is, until the permit is dropped.
+    /// Waits until a get with this number of ranges may start. The permit counts it as in flight.
     pub async fn begin_get(&self, ranges: usize) -> OwnedSemaphorePermit {
-        let counted = ranges.clamp(RANGES_PER_GET, RANGES_IN_FLIGHT);
+        let counted = ranges.clamp(RANGES_PER_GET_MIN, RANGES_IN_FLIGHT);
         let counted = u32::try_from(counted).expect("a batch is short");
-        let taken = Arc::clone(&self.connection.ranges).acquire_many_owned(counted).await;
-        taken.expect("never closed")
+        let permit = Arc::clone(&self.connection.ranges).acquire_many_owned(counted).await;
+        permit.expect("never closed")
     }
 
-    /// A place for one more range that waits, if there is one.
+    /// Permit for one range to wait for a claimed blob, or `None` at the limit.
     pub fn begin_wait(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.connection.waits).try_acquire_owned().ok()
     }
 
-    /// Completes when nothing more will be read from the other side.
-    pub async fn gone(&self) {
-        let mut gone = self.connection.gone.clone();
-        while gone.changed().await.is_ok() {}
+    /// Completes when no more requests will be read from the connection.
+    pub async fn disconnected(&self) {
+        let mut ended = self.connection.ended.clone();
+        while ended.changed().await.is_ok() {}
     }
 }
 
-/// A payload larger than all the room there is takes all of it.
+/// A payload longer than the limit takes all permits.
 fn permits(length: usize) -> u32 {
     u32::try_from(length.clamp(1, PAYLOAD_IN_FLIGHT)).expect("limits fit")
 }
 
-/// A challenge that nobody has seen before; nothing, if the system has no randomness.
+/// A random nonce, or `None` if cannot read random bytes from the kernel.
 pub fn fresh_nonce() -> Option<[u8; 32]> {
     let mut nonce = [0; 32];
     let filled = rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty());
     (filled == Ok(nonce.len())).then_some(nonce)
 }
 
-/// Says that there are too many, to somebody who will not be served. Closing at once would break off what they
-/// are still saying, and they might see that instead of the reason; so they are heard first, for a moment, if
-/// `leaving` are not too many themselves.
-pub fn turn_away(
-    leaving: &mut JoinSet<()>,
+/// Rejects a connection because there are too many. The refusal is sent from a task in `rejected`,
+/// which also reads the client's hello: if the socket were closed with unread data, the client
+/// would see a reset instead of the refusal. With too many tasks in `rejected` the socket is closed
+/// at once.
+pub fn reject(
+    rejected: &mut JoinSet<()>,
     mut socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
 ) {
-    const HEARD: Duration = Duration::from_secs(1);
-    const LEAVING_MAX: usize = 64;
-    while leaving.try_join_next().is_some() {}
-    if leaving.len() >= LEAVING_MAX {
+    const REJECT_TIMEOUT: Duration = Duration::from_secs(1);
+    const REJECTED_MAX: usize = 64;
+    while rejected.try_join_next().is_some() {}
+    if rejected.len() >= REJECTED_MAX {
         return;
     }
-    let text = "too many are connected; close some, or raise `connections`".to_owned();
+    let text = "too many connections; close some, or raise `max_connections`".to_owned();
     let refusal = Reply::Error(Refusal { code: ErrorCode::TooMuch, text }).encode(0).to_bytes();
-    leaving.spawn(async move {
-        let last_words = async {
+    rejected.spawn(async move {
+        let refuse = async {
             socket.write_all(&refusal).await?;
-            socket.read(&mut [0; READ_BEHIND]).await
+            socket.read(&mut [0; READ_BUFFER_SIZE]).await
         };
-        // Whether they have understood is their affair.
-        let _ = timeout(HEARD, last_words).await;
+        // The connection is closed in any case.
+        let _ = timeout(REJECT_TIMEOUT, refuse).await;
     });
 }
 
-/// Serves one connection until it ends. What is held for it as long as nobody knows who it is, is dropped when
-/// it has been let in.
+/// Serves one connection until it ends. `pre_auth` is dropped when the client has authenticated.
 pub async fn serve<S: Service>(
     service: Arc<S>,
-    accepted: Accepted<impl Inlet, impl Outlet>,
-    stranger: impl Send,
+    accepted: Accepted<impl ReadHalf, impl WriteHalf>,
+    pre_auth: impl Send,
 ) -> io::Result<()> {
     let Accepted { peer, reader, writer } = accepted;
-    let mut reader = BufReader::with_capacity(READ_BEHIND, reader);
-    let (frames, outgoing) = mpsc::channel(REPLIES_IN_FLIGHT);
-    let writer = tokio::spawn(write(outgoing, writer));
-    let (here, gone) = watch::channel(());
+    let mut reader = BufReader::with_capacity(READ_BUFFER_SIZE, reader);
+    let (frames, queue) = mpsc::channel(REPLIES_IN_FLIGHT);
+    let writer = tokio::spawn(write(queue, writer));
+    let (alive, ended) = watch::channel(());
     let connection = Arc::new(Connection {
         frames,
         bytes: Arc::new(Semaphore::new(PAYLOAD_IN_FLIGHT)),
         ranges: Arc::new(Semaphore::new(RANGES_IN_FLIGHT)),
         waits: Arc::new(Semaphore::new(WAITS_MAX)),
-        gone,
+        ended,
     });
     let mut session = None;
-    let talk = async {
-        let greeted = greet(&service, &peer, stranger, &mut session, &mut reader, &connection);
-        if timeout(HELLO_WITHIN, greeted).await?? {
-            converse(&service, &mut session, &mut reader, &connection).await?;
+    let requests = async {
+        let hello = authenticate(&service, &peer, pre_auth, &mut session, &mut reader, &connection);
+        if timeout(HELLO_TIMEOUT, hello).await?? {
+            serve_requests(&service, &mut session, &mut reader, &connection).await?;
         }
         Ok(())
     };
-    // Whatever goes wrong with one, the others must not pay for what it held.
-    let talked = AssertUnwindSafe(talk).catch_unwind().await;
-    drop(here);
+    // After a panic the session's claims and permits must still be released.
+    let outcome = AssertUnwindSafe(requests).catch_unwind().await;
+    drop(alive);
     if let Some(session) = session {
-        service.gone(session).await;
+        service.on_disconnect(session).await;
     }
-    // Replies under way keep the channel open; the writer ends when the last of them has left.
+    // Replies in progress keep the channel open; the writer ends after the last of them.
     drop(connection);
     let _ = writer.await;
-    talked.unwrap_or_else(|_| Err(io::Error::other("serving it panicked")))
+    outcome.unwrap_or_else(|_| Err(io::Error::other("the session panicked")))
 }
 
-/// Takes the hello. Whether there is more to be said.
-async fn greet<S: Service>(
+/// Reads the hello and authenticates the client. Returns whether it is accepted.
+async fn authenticate<S: Service>(
     service: &Arc<S>,
     peer: &Peer,
-    stranger: impl Send,
+    pre_auth: impl Send,
     session: &mut Option<S::Session>,
-    reader: &mut impl Inlet,
+    reader: &mut impl ReadHalf,
     connection: &Arc<Connection>,
 ) -> io::Result<bool> {
     let Some((request, replies)) = next_request(reader, connection).await? else {
         return Ok(false);
     };
     let Request::Hello { version_min, version_max, job, token } = request else {
-        let text = "a connection begins with hello";
+        let text = "the first request must be hello";
         replies.refuse(ErrorCode::Malformed, text).await;
         return Ok(false);
     };
     let (oldest, newest) = VERSIONS;
     if version_min > newest || version_max < oldest {
         let text = format!(
-            "you speak versions {version_min} to {version_max}, this node {oldest} to {newest}; install the \
-             same forebay on both sides"
+            "the client supports versions {version_min} to {version_max}, this node {oldest} to \
+             {newest}; install the same forebay on both sides"
         );
         replies.refuse(ErrorCode::Version, text).await;
         return Ok(false);
     }
-    match service.connected(peer, &job, &token.0) {
-        Ok(begun) => {
-            *session = Some(begun);
-            // Before anything else is awaited: whatever has begun is ended in order.
-            drop(stranger);
+    match service.on_hello(peer, &job, &token.0) {
+        Ok(accepted) => {
+            *session = Some(accepted);
+            // Before the next await: an evicted pre-auth connection is aborted, and a session that
+            // has begun must not be.
+            drop(pre_auth);
         }
         Err(refusal) => {
             replies.send(&Reply::Error(refusal)).await;
@@ -286,14 +292,14 @@ async fn greet<S: Service>(
     Ok(true)
 }
 
-/// Takes requests until there are no more.
-async fn converse<S: Service>(
+/// Passes requests to the service until the connection ends.
+async fn serve_requests<S: Service>(
     service: &Arc<S>,
     session: &mut Option<S::Session>,
-    reader: &mut impl Inlet,
+    reader: &mut impl ReadHalf,
     connection: &Arc<Connection>,
 ) -> io::Result<()> {
-    let session = session.as_mut().expect("greeted");
+    let session = session.as_mut().expect("authenticated");
     loop {
         let next = tokio::select! {
             next = next_request(reader, connection) => next?,
@@ -301,67 +307,67 @@ async fn converse<S: Service>(
         };
         let Some((request, replies)) = next else { return Ok(()) };
         if matches!(request, Request::Hello { .. }) {
-            replies.refuse(ErrorCode::Malformed, "a connection says hello once").await;
+            replies.refuse(ErrorCode::Malformed, "hello must be sent once").await;
             return Ok(());
         }
         service.handle(session, request, replies).await;
     }
 }
 
-/// The next request, and where its answers go; nothing, if there are no more. Whoever says something that makes
-/// no sense is told so, and heard no more.
+/// The next request and the sender of its replies, or `None` at the end of the connection. A
+/// malformed request is refused and ends the connection.
 async fn next_request(
-    reader: &mut impl Inlet,
+    reader: &mut impl ReadHalf,
     connection: &Arc<Connection>,
 ) -> io::Result<Option<(Request, Replies)>> {
     let replies = |id| Replies { id, connection: Arc::clone(connection) };
-    let incoming = tokio::select! {
-        incoming = read_frame(reader) => incoming?,
-        // Nobody takes the answers any more.
+    let received = tokio::select! {
+        received = read_frame(reader) => received?,
+        // The writer has given up: no reply could be sent.
         () = connection.frames.closed() => return Ok(None),
     };
-    let (id, problem) = match incoming {
-        Incoming::Frame(header, body) => match Request::decode(&header, &body) {
+    let (id, problem) = match received {
+        Received::Frame(header, body) => match Request::decode(&header, &body) {
             Ok(request) => return Ok(Some((request, replies(header.id)))),
             Err(problem) => (header.id, problem),
         },
-        Incoming::End => return Ok(None),
-        Incoming::Nonsense(problem) => (0, problem),
+        Received::End => return Ok(None),
+        Received::Malformed(problem) => (0, problem),
     };
     replies(id).refuse(ErrorCode::Malformed, problem.to_string()).await;
     Ok(None)
 }
 
-enum Incoming {
+enum Received {
     Frame(Header, Bytes),
     End,
-    Nonsense(forebay_wire::Malformed),
+    Malformed(forebay_wire::Malformed),
 }
 
-async fn read_frame(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<Incoming> {
+async fn read_frame(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<Received> {
     let mut header = [0; HEADER_SIZE];
-    // A connection that ends between frames has simply ended, and may rest there.
+    // Between frames a connection may be idle without limit, and may end.
     if reader.read(&mut header[..1]).await? == 0 {
-        return Ok(Incoming::End);
+        return Ok(Received::End);
     }
-    timeout(STALLED, read_rest(reader, header)).await?
+    timeout(STALL_TIMEOUT, read_rest(reader, header)).await?
 }
 
 async fn read_rest(
     reader: &mut (impl AsyncRead + Unpin),
     mut header: [u8; HEADER_SIZE],
-) -> io::Result<Incoming> {
+) -> io::Result<Received> {
     reader.read_exact(&mut header[1..]).await?;
     let header = match Header::decode(&header) {
         Ok(header) => header,
-        Err(problem) => return Ok(Incoming::Nonsense(problem)),
+        Err(problem) => return Ok(Received::Malformed(problem)),
     };
-    let mut body = BytesMut::with_capacity(header.body_size.min(READ_AHEAD));
+    let mut body = BytesMut::with_capacity(header.body_size.min(BODY_PREALLOCATED_MAX));
     let mut rest = reader.take(header.body_size as u64);
     while body.len() < header.body_size {
         if rest.read_buf(&mut body).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
     }
-    Ok(Incoming::Frame(header, body.freeze()))
+    Ok(Received::Frame(header, body.freeze()))
 }

@@ -1,4 +1,4 @@
-//! The TCP side of a node, with or without TLS.
+//! TCP listener of a node, with or without TLS.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -10,39 +10,43 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
 
 use crate::{
-    dial::tune,
+    connect::tune,
     peer::Accepted,
-    session::{self, HELLO_WITHIN, Service},
-    strangers::Stranger,
+    session::{self, HELLO_TIMEOUT, Service},
 };
 
-/// A listening port.
-pub(crate) struct Network {
+/// A listening TCP socket.
+pub struct TcpAcceptor {
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
 }
 
-impl Network {
+impl TcpAcceptor {
+    /// Binds the address. With `tls`, every connection must complete a handshake.
     pub async fn bind(address: SocketAddr, tls: Option<Arc<ServerConfig>>) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(address).await.with_context(|| {
-            format!("listen on {address} (is another server there, or is it another machine's?)")
+            format!(
+                "listen on {address}; check that no other server uses the port and that the \
+                 address is this machine's"
+            )
         })?;
         Ok(Self { listener, tls: tls.map(TlsAcceptor::from) })
     }
 
+    /// The address that was bound.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// The next connection, and how it is answered.
+    /// The next connection, and the TLS acceptor for its handshake.
     pub async fn accept(&self) -> (TcpStream, Option<TlsAcceptor>) {
         loop {
             let accepted = self.listener.accept().await;
             match accepted.and_then(|(socket, _)| tune(&socket).map(|()| socket)) {
                 Ok(socket) => return (socket, self.tls.clone()),
-                // Out of descriptors, most likely: wait for some to be returned.
+                // Most likely out of file descriptors: wait until some are free.
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
+                    tracing::warn!(%error, "accept failed");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -50,20 +54,20 @@ impl Network {
     }
 }
 
-/// Shakes hands, if that is how it is done here, and serves.
-pub(crate) async fn serve<S: Service>(
+/// Completes the TLS handshake, if any, and serves the connection. `guard` is dropped when the
+/// client has authenticated.
+pub async fn serve<S: Service>(
     service: Arc<S>,
     (socket, tls): (TcpStream, Option<TlsAcceptor>),
-    stranger: Stranger,
+    guard: impl Send + 'static,
 ) -> io::Result<()> {
     match tls {
-        None => session::serve(service, Accepted::tcp(socket), stranger).await,
+        None => session::serve(service, Accepted::tcp(socket), guard).await,
         Some(tls) => {
-            let shaken = timeout(HELLO_WITHIN, tls.accept(socket)).await?;
-            let socket = shaken.map_err(|error| {
-                forebay_identity::in_words(&error).map_or(error, io::Error::other)
-            })?;
-            session::serve(service, Accepted::tls(socket), stranger).await
+            let handshake = timeout(HELLO_TIMEOUT, tls.accept(socket)).await?;
+            let socket = handshake
+                .map_err(|error| forebay_auth::in_words(&error).map_or(error, io::Error::other))?;
+            session::serve(service, Accepted::tls(socket), guard).await
         }
     }
 }

@@ -1,5 +1,7 @@
-//! The way out of a connection: frames leave in the order in which they came, as many as there are in one
-//! write, and each returns its room when it has left.
+//! Writer of a connection: sends queued frames in order, several per system call.
+//!
+//! Each frame carries a permit for its bytes ([`crate::session::ReplySpace`]), which is returned
+//! when the frame has been written.
 
 use std::{
     collections::VecDeque,
@@ -7,8 +9,8 @@ use std::{
     os::fd::{AsFd, OwnedFd},
 };
 
-use forebay_core::patience::STALLED;
-use forebay_segment::pass;
+use forebay_core::cluster::backoff::STALL_TIMEOUT;
+use forebay_shm::send_with_fd;
 use forebay_wire::Frame;
 use tokio::{
     io::{AsyncWriteExt as _, Interest},
@@ -16,88 +18,94 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-use crate::peer::Outlet;
+use crate::peer::WriteHalf;
 
-/// Frames that leave in one write.
-const FRAMES_AT_ONCE: usize = 64;
-/// What a socket of this machine may hold, as far as the system allows: the more, the less often both sides
-/// have to wait for each other.
+/// Most frames in one write.
+const FRAMES_PER_WRITE: usize = 64;
+/// Send buffer of a Unix socket, as far as the system allows. With a larger one, writer and reader
+/// wait for each other less often.
 const SEND_BUFFER: usize = 1 << 20;
 
-/// A frame on its way out.
-pub(crate) struct Outgoing {
+/// A frame in the queue of a connection.
+pub(crate) struct QueuedFrame {
     pub frame: Frame,
-    /// What leaves beside it, over a Unix socket.
+    /// File descriptor to pass with the frame, over a Unix socket.
     pub descriptor: Option<OwnedFd>,
-    /// Returned when the frame has left.
-    pub _room: Option<OwnedSemaphorePermit>,
+    /// Returned when the frame has been written.
+    pub _bytes: Option<OwnedSemaphorePermit>,
 }
 
-impl Outgoing {
+impl QueuedFrame {
     fn length(&self) -> usize {
         self.frame.head.len() + self.frame.payload.len()
     }
 }
 
-/// Writes frames until there are no more, or nobody takes them.
-pub(crate) async fn write(mut outgoing: mpsc::Receiver<Outgoing>, mut writer: impl Outlet) {
+/// Writes frames until the channel is closed, or the client does not read for [`STALL_TIMEOUT`].
+pub(crate) async fn write(mut queue: mpsc::Receiver<QueuedFrame>, mut writer: impl WriteHalf) {
     if let Some(socket) = writer.unix() {
-        widen(socket);
+        enlarge_send_buffer(socket);
     }
-    let (mut come, mut frames) = (Vec::new(), VecDeque::new());
-    while outgoing.recv_many(&mut come, FRAMES_AT_ONCE).await > 0 {
-        frames.extend(come.drain(..));
-        // Gone, or as good as: those who still want to send find the channel closed.
+    let (mut received, mut frames) = (Vec::new(), VecDeque::new());
+    while queue.recv_many(&mut received, FRAMES_PER_WRITE).await > 0 {
+        frames.extend(received.drain(..));
+        // The client is dead or hung. Dropping the receiver closes the channel for all senders.
         if write_all(&mut frames, &mut writer).await.is_err() {
             return;
         }
-        // TLS may hold something back until the next frame.
-        if outgoing.is_empty() && !matches!(timeout(STALLED, writer.flush()).await, Ok(Ok(()))) {
+        // TLS may buffer bytes until the next frame.
+        if queue.is_empty() && !matches!(timeout(STALL_TIMEOUT, writer.flush()).await, Ok(Ok(()))) {
             return;
         }
     }
-    // Over TLS, an end that is not announced looks like an attack.
-    let _ = timeout(STALLED, writer.shutdown()).await;
+    // Without a close message, the end of a TLS stream looks like a truncation attack.
+    let _ = timeout(STALL_TIMEOUT, writer.shutdown()).await;
 }
 
-/// Makes room in a socket of this machine for what is on its way.
-pub(crate) fn widen(socket: impl AsFd) {
-    // What it has by default will do, too.
+/// Enlarges the send buffer of a Unix socket.
+pub(crate) fn enlarge_send_buffer(socket: impl AsFd) {
+    // The default size works as well.
     let _ = rustix::net::sockopt::set_socket_send_buffer_size(socket, SEND_BUFFER);
 }
 
-async fn write_all(frames: &mut VecDeque<Outgoing>, writer: &mut impl Outlet) -> io::Result<()> {
-    // Bytes of the first frame that have left.
-    let mut left = 0;
-    let mut deadline = Instant::now() + STALLED;
+async fn write_all(
+    frames: &mut VecDeque<QueuedFrame>,
+    writer: &mut impl WriteHalf,
+) -> io::Result<()> {
+    // Bytes of the first frame that have been written.
+    let mut written = 0;
+    let mut deadline = Instant::now() + STALL_TIMEOUT;
     while let Some(first) = frames.front() {
-        let written = match &first.descriptor {
-            Some(descriptor) if left == 0 => {
-                let pass = pass_beside(writer, &first.frame.head, descriptor);
-                timeout_at(deadline, pass).await??
+        let more = match &first.descriptor {
+            Some(descriptor) if written == 0 => {
+                let send = send_descriptor(writer, &first.frame.head, descriptor);
+                timeout_at(deadline, send).await??
             }
             _ => {
-                let slices = slices(frames, left);
+                let slices = slices(frames, written);
                 timeout_at(deadline, writer.write_vectored(&slices)).await??
             }
         };
-        if written == 0 {
+        if more == 0 {
             return Err(io::ErrorKind::WriteZero.into());
         }
-        left += written;
-        while let Some(length) = frames.front().map(Outgoing::length).filter(|all| *all <= left) {
+        written += more;
+        while let Some(length) = frames.front().map(QueuedFrame::length)
+            && length <= written
+        {
             frames.pop_front();
-            left -= length;
-            deadline = Instant::now() + STALLED;
+            written -= length;
+            deadline = Instant::now() + STALL_TIMEOUT;
         }
     }
     Ok(())
 }
 
-/// What is yet to be written, up to the next frame that has something beside it.
-fn slices(frames: &VecDeque<Outgoing>, left: usize) -> Vec<IoSlice<'_>> {
+/// The bytes still to be written, up to the next frame with a file descriptor. `written` bytes of
+/// the first frame are skipped.
+fn slices(frames: &VecDeque<QueuedFrame>, written: usize) -> Vec<IoSlice<'_>> {
     let mut slices = Vec::with_capacity(2 * frames.len());
-    for (at, Outgoing { frame, descriptor, .. }) in frames.iter().enumerate() {
+    for (at, QueuedFrame { frame, descriptor, .. }) in frames.iter().enumerate() {
         if at > 0 && descriptor.is_some() {
             break;
         }
@@ -107,15 +115,15 @@ fn slices(frames: &VecDeque<Outgoing>, left: usize) -> Vec<IoSlice<'_>> {
         }
     }
     let mut rest = &mut slices[..];
-    IoSlice::advance_slices(&mut rest, left);
+    IoSlice::advance_slices(&mut rest, written);
     rest.to_vec()
 }
 
-async fn pass_beside(
-    writer: &mut impl Outlet,
+async fn send_descriptor(
+    writer: &mut impl WriteHalf,
     head: &[u8],
     descriptor: &OwnedFd,
 ) -> io::Result<usize> {
     let socket = writer.unix().ok_or(io::ErrorKind::Unsupported)?;
-    socket.async_io(Interest::WRITABLE, || pass(socket, head, descriptor.as_fd())).await
+    socket.async_io(Interest::WRITABLE, || send_with_fd(socket, head, descriptor.as_fd())).await
 }

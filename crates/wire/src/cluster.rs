@@ -1,57 +1,58 @@
-//! What nodes say to each other about who manages what (`forebay_core::council`), field by field.
+//! Codec of cluster messages (`forebay_core::cluster::replication`).
 //!
-//! **Invariant:** times are numbers that can be reckoned with, and names are names: whatever is not is refused
-//! here, so that nobody behind this has to doubt them.
+//! **Invariant:** decoded times are finite and not negative, and decoded names are valid. `core`
+//! relies on both.
 
 use std::time::Duration;
 
 use forebay_core::{
-    ByteSize, DatasetId, NodeName,
-    council::{Places, Reply, Request, Standing, Term},
-    placement::{Choice, Dataset, Job, Share, Times},
+    ByteSize, DatasetId, HalfChunk, NodeName,
+    cluster::replication::{KeepSet, LeaderView, Reply, Request, Term},
+    train::placement::{Allocation, DatasetDemand, JobDemand, ModeTimes, Share},
 };
 
 use crate::{
-    PIECES_MAX,
+    HALF_CHUNKS_MAX,
     codec::{Malformed, Reader, Writer},
 };
 
-/// No node manages more datasets.
+/// Most datasets that one node manages.
 const DATASETS_MAX: usize = 1 << 10;
-/// Of one dataset's jobs no more are told: the first of them, which gain.
+/// Most jobs of one dataset in a message. Further ones are left out.
 const JOBS_MAX: usize = 128;
-/// Names of jobs are for people to read, and are cut.
+/// Longest job name in a message. Longer names are cut: they are for display only.
 const NAME_SIZE_MAX: usize = 64;
-/// No term that was honestly counted has a higher number.
+/// Highest number of a term. Counting from 0 does not reach it; a forged number must not end the
+/// count.
 const NUMBER_MAX: u64 = 1 << 48;
 
-const WISH_SIZE_MIN: usize = 32 + 4 + 3 * 8 + 4 + 4 + 5;
+const SPACE_REQUEST_SIZE_MIN: usize = 32 + 4 + 3 * 8 + 4 + 4 + 5;
 const SHARE_SIZE_MIN: usize = 32 + 5 + 8 + 8 + 2;
 
 pub(crate) fn write_request(request: &Request, to: &mut Writer<'_>) {
     match request {
-        Request::Greet => to.u8(0),
-        Request::Ask { dataset } => {
+        Request::Ping => to.u8(0),
+        Request::Query { dataset } => {
             to.u8(1);
             to.bytes(dataset.as_bytes());
         }
-        Request::Tell { dataset, places } => {
+        Request::Replicate { dataset, keep_set } => {
             to.u8(2);
             to.bytes(dataset.as_bytes());
-            write_term(&places.term, to);
-            to.u64(places.version);
-            to.list(PIECES_MAX, &places.kept, |to, piece| to.u32(*piece));
+            write_term(&keep_set.term, to);
+            to.u64(keep_set.version);
+            to.list(HALF_CHUNKS_MAX, &keep_set.kept, |to, half_chunk| to.u32(half_chunk.0));
         }
-        Request::Wish { known, wishes } => {
+        Request::SpaceRequest { known, requests } => {
             to.u8(3);
             to.u8(known.is_some().into());
             if let Some(term) = known {
                 write_term(term, to);
             }
-            let wishes = &wishes[..wishes.len().min(DATASETS_MAX)];
-            to.list(DATASETS_MAX, wishes, |to, (dataset, wish)| {
+            let requests = &requests[..requests.len().min(DATASETS_MAX)];
+            to.list(DATASETS_MAX, requests, |to, (dataset, demand)| {
                 to.bytes(dataset.as_bytes());
-                write_wish(wish, to);
+                write_space_request(demand, to);
             });
         }
     }
@@ -59,20 +60,20 @@ pub(crate) fn write_request(request: &Request, to: &mut Writer<'_>) {
 
 pub(crate) fn read_request(from: &mut Reader<'_>) -> Result<Request, Malformed> {
     Ok(match from.u8()? {
-        0 => Request::Greet,
-        1 => Request::Ask { dataset: from.dataset()? },
-        2 => Request::Tell {
+        0 => Request::Ping,
+        1 => Request::Query { dataset: from.dataset()? },
+        2 => Request::Replicate {
             dataset: from.dataset()?,
-            places: Places {
+            keep_set: KeepSet {
                 term: read_term(from)?,
                 version: from.u64()?,
-                kept: ascending(from.list(PIECES_MAX, 4, Reader::u32)?)?,
+                kept: ascending(from.list(HALF_CHUNKS_MAX, 4, Reader::half_chunk)?)?,
             },
         },
-        3 => Request::Wish {
+        3 => Request::SpaceRequest {
             known: if from.flag()? { Some(read_term(from)?) } else { None },
-            wishes: from.list(DATASETS_MAX, WISH_SIZE_MIN, |from| {
-                Ok((from.dataset()?, read_wish(from)?))
+            requests: from.list(DATASETS_MAX, SPACE_REQUEST_SIZE_MIN, |from| {
+                Ok((from.dataset()?, read_space_request(from)?))
             })?,
         },
         _ => return Err(Malformed::Value),
@@ -81,38 +82,38 @@ pub(crate) fn read_request(from: &mut Reader<'_>) -> Result<Request, Malformed> 
 
 pub(crate) fn write_reply(reply: &Reply, to: &mut Writer<'_>) {
     match reply {
-        Reply::Greeted => to.u8(0),
-        Reply::Obeys { dataset, standing, found } => {
+        Reply::Alive => to.u8(0),
+        Reply::Follows { dataset, leader, found } => {
             to.u8(1);
             to.bytes(dataset.as_bytes());
-            to.u8(standing.is_some().into());
-            if let Some(standing) = standing {
-                write_standing(standing, to);
+            to.u8(leader.is_some().into());
+            if let Some(leader) = leader {
+                write_leader_view(leader, to);
             }
-            to.list(PIECES_MAX, found, |to, piece| to.u32(*piece));
+            to.list(HALF_CHUNKS_MAX, found, |to, half_chunk| to.u32(half_chunk.0));
         }
-        Reply::Obeyed { dataset, term, version, arrived } => {
+        Reply::Applied { dataset, term, version, arrived } => {
             to.u8(2);
             to.bytes(dataset.as_bytes());
             write_term(term, to);
             to.u64(*version);
-            to.list(PIECES_MAX, arrived, |to, (piece, bytes)| {
-                to.u32(*piece);
-                to.u64(bytes.0);
+            to.list(HALF_CHUNKS_MAX, arrived, |to, arrived| {
+                to.u32(arrived.half_chunk.0);
+                to.u64(arrived.bytes.0);
             });
         }
-        Reply::Refused { dataset, term, standing } => {
+        Reply::Stale { dataset, term, leader } => {
             to.u8(3);
             to.bytes(dataset.as_bytes());
             write_term(term, to);
-            write_standing(standing, to);
+            write_leader_view(leader, to);
         }
         Reply::Shares { term, shares } => {
             to.u8(4);
             write_term(term, to);
             to.list(DATASETS_MAX, shares, |to, (dataset, share)| {
                 to.bytes(dataset.as_bytes());
-                write_choice(share.choice, to);
+                write_allocation(share.allocation, to);
                 to.u64(share.space.0);
                 to.u64(share.gpus_saved.to_bits());
                 to.text(&share.why);
@@ -123,22 +124,22 @@ pub(crate) fn write_reply(reply: &Reply, to: &mut Writer<'_>) {
 
 pub(crate) fn read_reply(from: &mut Reader<'_>) -> Result<Reply, Malformed> {
     Ok(match from.u8()? {
-        0 => Reply::Greeted,
-        1 => Reply::Obeys {
+        0 => Reply::Alive,
+        1 => Reply::Follows {
             dataset: from.dataset()?,
-            standing: if from.flag()? { Some(read_standing(from)?) } else { None },
-            found: from.list(PIECES_MAX, 4, Reader::u32)?,
+            leader: if from.flag()? { Some(read_leader_view(from)?) } else { None },
+            found: from.list(HALF_CHUNKS_MAX, 4, Reader::half_chunk)?,
         },
-        2 => Reply::Obeyed {
+        2 => Reply::Applied {
             dataset: from.dataset()?,
             term: read_term(from)?,
             version: from.u64()?,
-            arrived: from.list(PIECES_MAX, 12, |from| Ok((from.u32()?, ByteSize(from.u64()?))))?,
+            arrived: from.list(HALF_CHUNKS_MAX, 12, Reader::half_chunk_bytes)?,
         },
-        3 => Reply::Refused {
+        3 => Reply::Stale {
             dataset: from.dataset()?,
             term: read_term(from)?,
-            standing: read_standing(from)?,
+            leader: read_leader_view(from)?,
         },
         4 => Reply::Shares {
             term: read_term(from)?,
@@ -151,7 +152,7 @@ pub(crate) fn read_reply(from: &mut Reader<'_>) -> Result<Reply, Malformed> {
 fn write_term(term: &Term, to: &mut Writer<'_>) {
     to.u64(term.number);
     to.text(term.manager.as_str());
-    to.u64(term.life);
+    to.u64(term.incarnation);
 }
 
 fn read_term(from: &mut Reader<'_>) -> Result<Term, Malformed> {
@@ -160,44 +161,44 @@ fn read_term(from: &mut Reader<'_>) -> Result<Term, Malformed> {
         return Err(Malformed::OverLimit);
     }
     let manager: NodeName = from.text()?.parse().map_err(|_| Malformed::Value)?;
-    Ok(Term { number, manager, life: from.u64()? })
+    Ok(Term { number, manager, incarnation: from.u64()? })
 }
 
-fn write_standing(standing: &Standing, to: &mut Writer<'_>) {
-    write_term(&standing.term, to);
-    to.u64(u64::try_from(standing.silent_for.as_millis()).unwrap_or(u64::MAX));
+fn write_leader_view(leader: &LeaderView, to: &mut Writer<'_>) {
+    write_term(&leader.term, to);
+    to.u64(u64::try_from(leader.silent_for.as_millis()).unwrap_or(u64::MAX));
 }
 
-fn read_standing(from: &mut Reader<'_>) -> Result<Standing, Malformed> {
-    Ok(Standing { term: read_term(from)?, silent_for: Duration::from_millis(from.u64()?) })
+fn read_leader_view(from: &mut Reader<'_>) -> Result<LeaderView, Malformed> {
+    Ok(LeaderView { term: read_term(from)?, silent_for: Duration::from_millis(from.u64()?) })
 }
 
-fn write_choice(choice: Choice, to: &mut Writer<'_>) {
-    let (kind, chunks) = match choice {
-        Choice::Nothing => (0, 0),
-        Choice::Halves => (1, 0),
-        Choice::Chunks(chunks) => (2, chunks),
+fn write_allocation(allocation: Allocation, to: &mut Writer<'_>) {
+    let (kind, chunks) = match allocation {
+        Allocation::Nothing => (0, 0),
+        Allocation::Halves => (1, 0),
+        Allocation::Chunks(chunks) => (2, chunks),
     };
     to.u8(kind);
     to.u32(chunks);
 }
 
-fn read_choice(from: &mut Reader<'_>) -> Result<Choice, Malformed> {
+fn read_allocation(from: &mut Reader<'_>) -> Result<Allocation, Malformed> {
     match (from.u8()?, from.u32()?) {
-        (0, 0) => Ok(Choice::Nothing),
-        (1, 0) => Ok(Choice::Halves),
-        (2, chunks) => Ok(Choice::Chunks(chunks)),
+        (0, 0) => Ok(Allocation::Nothing),
+        (1, 0) => Ok(Allocation::Halves),
+        (2, chunks) => Ok(Allocation::Chunks(chunks)),
         _ => Err(Malformed::Value),
     }
 }
 
-fn write_wish(wish: &Dataset, to: &mut Writer<'_>) {
-    to.u32(wish.chunks);
-    for size in [wish.chunk_size, wish.half_size, wish.total] {
+fn write_space_request(demand: &DatasetDemand, to: &mut Writer<'_>) {
+    to.u32(demand.chunks);
+    for size in [demand.chunk_size, demand.half_size, demand.total] {
         to.u64(size.0);
     }
-    to.list(JOBS_MAX, &wish.jobs[..wish.jobs.len().min(JOBS_MAX)], |to, job| {
-        to.text(cut(&job.name));
+    to.list(JOBS_MAX, &demand.jobs[..demand.jobs.len().min(JOBS_MAX)], |to, job| {
+        to.text(truncated(&job.name));
         to.u32(job.gpus);
         to.u8(job.times.is_some().into());
         if let Some(times) = &job.times {
@@ -206,60 +207,64 @@ fn write_wish(wish: &Dataset, to: &mut Writer<'_>) {
             }
         }
     });
-    to.list(JOBS_MAX, &wish.others[..wish.others.len().min(JOBS_MAX)], |to, name| {
-        to.text(cut(name));
-    });
-    write_choice(wish.placed, to);
-    to.u32(wish.here);
-    to.u64(u64::try_from(wish.idle_for.as_millis()).unwrap_or(u64::MAX));
+    to.list(
+        JOBS_MAX,
+        &demand.compute_bound[..demand.compute_bound.len().min(JOBS_MAX)],
+        |to, name| {
+            to.text(truncated(name));
+        },
+    );
+    write_allocation(demand.allocated, to);
+    to.u32(demand.chunks_present);
+    to.u64(u64::try_from(demand.idle_for.as_millis()).unwrap_or(u64::MAX));
 }
 
-fn read_wish(from: &mut Reader<'_>) -> Result<Dataset, Malformed> {
+fn read_space_request(from: &mut Reader<'_>) -> Result<DatasetDemand, Malformed> {
     let chunks = from.u32()?;
     let mut size = || from.u64().map(ByteSize);
     let (chunk_size, half_size, total) = (size()?, size()?, size()?);
-    Ok(Dataset {
+    Ok(DatasetDemand {
         chunks,
         chunk_size,
         half_size,
         total,
         jobs: from.list(JOBS_MAX, 2 + 4 + 1, |from| {
-            Ok(Job {
+            Ok(JobDemand {
                 name: from.text()?,
                 gpus: from.u32()?,
                 times: if from.flag()? {
                     let [hit, rotating, miss] = [number(from)?, number(from)?, number(from)?];
-                    Some(Times { hit, rotating, miss })
+                    Some(ModeTimes { hit, rotating, miss })
                 } else {
                     None
                 },
             })
         })?,
-        others: from.list(JOBS_MAX, 2, Reader::text)?,
-        placed: read_choice(from)?,
-        here: from.u32()?,
+        compute_bound: from.list(JOBS_MAX, 2, Reader::text)?,
+        allocated: read_allocation(from)?,
+        chunks_present: from.u32()?,
         idle_for: Duration::from_millis(from.u64()?),
     })
 }
 
 fn read_share(from: &mut Reader<'_>) -> Result<(DatasetId, Share), Malformed> {
     let dataset = from.dataset()?;
-    let choice = read_choice(from)?;
+    let allocation = read_allocation(from)?;
     let space = ByteSize(from.u64()?);
     let gpus_saved = number(from)?;
-    Ok((dataset, Share { choice, space, gpus_saved, why: from.text()? }))
+    Ok((dataset, Share { allocation, space, gpus_saved, why: from.text()? }))
 }
 
-/// A number that is one, and not below nought.
+/// A finite number that is not negative.
 fn number(from: &mut Reader<'_>) -> Result<f64, Malformed> {
     let number = f64::from_bits(from.u64()?);
     if number.is_finite() && number >= 0.0 { Ok(number) } else { Err(Malformed::Value) }
 }
 
-fn ascending(pieces: Vec<u32>) -> Result<Vec<u32>, Malformed> {
-    if pieces.is_sorted_by(|a, b| a < b) { Ok(pieces) } else { Err(Malformed::Value) }
+fn ascending(half_chunks: Vec<HalfChunk>) -> Result<Vec<HalfChunk>, Malformed> {
+    if half_chunks.is_sorted_by(|a, b| a < b) { Ok(half_chunks) } else { Err(Malformed::Value) }
 }
 
-fn cut(name: &str) -> &str {
+fn truncated(name: &str) -> &str {
     &name[..name.floor_char_boundary(NAME_SIZE_MAX)]
 }

@@ -1,30 +1,33 @@
-//! Little-endian fields, written one after the other and taken off one by one.
+//! Codec of fields: little-endian integers, texts and lists, one after the other.
 
-use forebay_core::{Address, DatasetId, NamespaceId};
+use forebay_core::{
+    Address, BlobOrdinal, ByteSize, DatasetId, HalfChunk, NamespaceId,
+    train::manager::HalfChunkBytes,
+};
 
 use crate::TEXT_SIZE_MAX;
 
-/// A body that is not what its kind says.
+/// Error in a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// It ends before its fields do.
+    /// The body ends before its last field.
     #[error("the body is too short for its kind")]
     Short,
-    /// It goes on after its fields.
+    /// The body continues after its last field.
     #[error("the body is too long for its kind")]
     Long,
-    /// A count or length beyond the limits of the protocol.
-    #[error("a count or length is over the limit")]
+    /// A count or length exceeds a limit of the protocol.
+    #[error("a count or length exceeds the protocol's limit")]
     OverLimit,
-    /// A field holds a value that means nothing.
-    #[error("a field holds a value that means nothing")]
+    /// A field has an invalid value.
+    #[error("a field has an invalid value")]
     Value,
-    /// A kind of frame that this version does not know, or not in this direction.
+    /// This version has no frame of this kind in this direction.
     #[error("the kind {0} is unknown")]
     Kind(u8),
 }
 
-/// Takes fields off the front of a body.
+/// Reads fields from the front of a body.
 pub(crate) struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -70,6 +73,18 @@ impl<'a> Reader<'a> {
         self.array().map(DatasetId::from_bytes)
     }
 
+    pub fn blob(&mut self) -> Result<BlobOrdinal, Malformed> {
+        self.u64().map(BlobOrdinal::new)
+    }
+
+    pub fn half_chunk(&mut self) -> Result<HalfChunk, Malformed> {
+        self.u32().map(HalfChunk)
+    }
+
+    pub fn half_chunk_bytes(&mut self) -> Result<HalfChunkBytes, Malformed> {
+        Ok(HalfChunkBytes { half_chunk: self.half_chunk()?, bytes: ByteSize(self.u64()?) })
+    }
+
     pub fn namespace(&mut self) -> Result<NamespaceId, Malformed> {
         self.array().map(NamespaceId::from_bytes)
     }
@@ -78,7 +93,7 @@ impl<'a> Reader<'a> {
         String::from_utf8(self.short_bytes(TEXT_SIZE_MAX)?).map_err(|_| Malformed::Value)
     }
 
-    /// A length and as many bytes, up to a limit.
+    /// A `u16` length, at most `limit`, and that number of bytes.
     pub fn short_bytes(&mut self, limit: usize) -> Result<Vec<u8>, Malformed> {
         let length = usize::from(self.u16()?);
         if length > limit {
@@ -87,7 +102,8 @@ impl<'a> Reader<'a> {
         self.bytes(length).map(<[u8]>::to_vec)
     }
 
-    /// So many elements, each of a known size, bounded by a limit and by what is really there.
+    /// A `u32` count, at most `limit`, and that number of elements. `element_size` is the smallest
+    /// size of one: a count that the rest of the body cannot hold is an error before allocation.
     pub fn list<T>(
         &mut self,
         limit: usize,
@@ -104,7 +120,7 @@ impl<'a> Reader<'a> {
         (0..count).map(|_| element(self)).collect()
     }
 
-    /// Says that this was all.
+    /// Checks that no bytes are left.
     pub fn finish(self) -> Result<(), Malformed> {
         if self.0.is_empty() { Ok(()) } else { Err(Malformed::Long) }
     }
@@ -134,20 +150,20 @@ impl Writer<'_> {
         self.bytes(&value.to_le_bytes());
     }
 
-    /// Texts of ours are short; one that is not is cut at a character.
+    /// A text, cut at a character boundary to [`TEXT_SIZE_MAX`] bytes.
     pub fn text(&mut self, text: &str) {
         let text = &text[..text.floor_char_boundary(TEXT_SIZE_MAX)];
         self.short_bytes(TEXT_SIZE_MAX, text.as_bytes());
     }
 
     pub fn short_bytes(&mut self, limit: usize, bytes: &[u8]) {
-        assert!(bytes.len() <= limit, "{} bytes are over the limit of {limit}", bytes.len());
+        assert!(bytes.len() <= limit, "{} bytes; at most {limit} are allowed", bytes.len());
         self.u16(u16::try_from(bytes.len()).expect("limits fit"));
         self.bytes(bytes);
     }
 
     pub fn list<T>(&mut self, limit: usize, list: &[T], mut element: impl FnMut(&mut Self, &T)) {
-        assert!(list.len() <= limit, "a batch of {} is over the limit of {limit}", list.len());
+        assert!(list.len() <= limit, "{} elements; at most {limit} are allowed", list.len());
         self.u32(u32::try_from(list.len()).expect("limits fit"));
         for value in list {
             element(self, value);

@@ -1,27 +1,30 @@
-//! The header that every frame begins with.
+//! Frames: a header of fixed size, the fields of a message, and a payload.
 
 use bytes::Bytes;
 
 use crate::{BODY_SIZE_MAX, codec::Malformed};
 
-/// How long a header is.
+/// Size of a header in bytes.
 pub const HEADER_SIZE: usize = 16;
 
-/// What comes before a body.
+/// The header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// What the body is.
+    /// Number of the operation.
     pub kind: u8,
-    /// Matches a reply to its request.
+    /// Chosen by the client; a reply carries the id of its request.
     pub id: u64,
-    /// How long the body is.
+    /// Size of the body in bytes.
     pub body_size: usize,
 }
 
 impl Header {
-    /// As it stands on the wire.
+    /// The bytes of the header.
+    ///
+    /// # Panics
+    /// If the body is longer than [`BODY_SIZE_MAX`].
     pub fn encode(self) -> [u8; HEADER_SIZE] {
-        assert!(self.body_size <= BODY_SIZE_MAX, "a body of {} is over the limit", self.body_size);
+        assert!(self.body_size <= BODY_SIZE_MAX, "body of {} bytes is too long", self.body_size);
         let mut bytes = [0; HEADER_SIZE];
         bytes[..4]
             .copy_from_slice(&u32::try_from(self.body_size).expect("limits fit").to_le_bytes());
@@ -30,7 +33,8 @@ impl Header {
         bytes
     }
 
-    /// Refuses a body that would be over the limit, before anything is allocated for it.
+    /// Parses a header. A body over [`BODY_SIZE_MAX`] is an error, before memory is allocated for
+    /// it.
     pub fn decode(bytes: &[u8; HEADER_SIZE]) -> Result<Self, Malformed> {
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
         let body_size = word(0) as usize;
@@ -45,13 +49,13 @@ impl Header {
     }
 }
 
-/// A frame that is ready to leave: header and fields in one buffer, the payload untouched beside it, so
-/// that both can go in one vectored write.
+/// An encoded frame. Header and fields are in one buffer and the payload is a shared one, so that
+/// both are sent with one vectored write and the payload is not copied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// The header and all fields.
+    /// Header and fields.
     pub head: Vec<u8>,
-    /// What follows them.
+    /// Payload, after the fields.
     pub payload: Bytes,
 }
 
@@ -69,7 +73,7 @@ impl Frame {
         Self { head, payload }
     }
 
-    /// Everything in one piece, for those who do not mind a copy.
+    /// The whole frame in one buffer. Copies the payload.
     pub fn to_bytes(&self) -> Vec<u8> {
         [&self.head[..], &self.payload[..]].concat()
     }

@@ -1,13 +1,15 @@
-//! Frames between jobs, agents and nodes: layout and codec, nothing else.
+//! The wire protocol: frames between jobs, agents and nodes, and their codec.
 //!
-//! A frame is a fixed little-endian header and a body. Requests and replies are matched by id, so that
-//! several may be under way on one connection. `docs/wire.md` describes every byte.
+//! A frame is a fixed little-endian header and a body. Replies are matched to requests by id, so a
+//! connection can carry several requests at once. `docs/reference/wire.md` describes every byte.
 //!
-//! **Invariant:** whatever comes from outside is bounded before anything is allocated for it, and a
-//! decoder that meets nonsense returns an error; it never panics.
+//! **Invariant:** every count and length from a peer is checked against a limit before memory is
+//! allocated for it. A decoder returns an error for malformed input; it never panics.
+//!
+//! Not here: sockets and sessions (`transport`), the handling of requests (`node`, `agent`).
 
+mod cluster;
 mod codec;
-mod council;
 mod frame;
 mod reply;
 mod request;
@@ -16,31 +18,31 @@ mod ring;
 pub use codec::Malformed;
 pub use frame::{Frame, HEADER_SIZE, Header};
 pub use reply::{
-    ClaimAnswer, ErrorCode, GetAnswer, Placed, PutAnswer, Refusal, RenewAnswer, Reply, ShowAnswer,
+    ClaimAnswer, ErrorCode, GetAnswer, OpenAnswer, PutAnswer, Refusal, RenewAnswer, Reply, ShmRange,
 };
-pub use request::kind::COUNCIL as COUNCIL_KIND;
+pub use request::kind::CLUSTER as CLUSTER_KIND;
 pub use request::{BlobLength, BlobProgress, BlobRange, Request, SentToken};
 
-/// The versions of this protocol that are spoken here, oldest and newest.
+/// Supported versions of the protocol: the oldest and the newest.
 pub const VERSIONS: (u16, u16) = (1, 1);
 
-/// No payload is longer: larger blobs are read and written in ranges.
+/// Longest payload. Larger blobs are read and written in ranges.
 pub const PAYLOAD_SIZE_MAX: usize = 16 << 20;
-/// No frame's body is longer: a payload, and what comes before it.
+/// Longest body of a frame: the longest payload and the fields before it.
 pub const BODY_SIZE_MAX: usize = PAYLOAD_SIZE_MAX + (64 << 10);
-/// No request names more blobs.
+/// Most blobs or ranges in one request.
 pub const BATCH_MAX: usize = 1 << 16;
-/// No more blobs are picked at once.
-pub const PICKS_MAX: usize = 1 << 12;
-/// The handle of the blobs that a connection has picked.
-pub const PICKED: u32 = u32::MAX;
-/// No report names more pieces: no dataset has more.
-pub const PIECES_MAX: usize = 1 << 17;
-/// No text is longer, in bytes.
+/// Most blobs in one `select_by_address`.
+pub const SELECTION_MAX: usize = 1 << 12;
+/// Handle of the blobs that a connection has selected by address.
+pub const SELECTED_HANDLE: u32 = u32::MAX;
+/// Most half-chunks in one message: the most that a dataset has.
+pub const HALF_CHUNKS_MAX: usize = 1 << 17;
+/// Longest text, in bytes.
 pub const TEXT_SIZE_MAX: usize = 1 << 10;
-/// What presence costs beside what is said: both headers, and the fields before it.
+/// Bytes of a presence request and its reply without the update: both headers and all fixed fields.
 pub const PRESENCE_OVERHEAD: usize = 2 * HEADER_SIZE + 24 + 9;
-/// No presence is asked for more blobs at once.
+/// Most blobs in one presence request.
 pub const PRESENCE_MAX: u32 = 1 << 26;
 
 #[cfg(test)]

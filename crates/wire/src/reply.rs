@@ -1,225 +1,227 @@
-//! What a node answers.
+//! Replies: the messages of a node or an agent, and their codec.
 
 use bytes::Bytes;
+use forebay_core::agent::free_space::FreeSpace;
 use forebay_core::{
     ByteSize,
-    chunking::ChunkOrdinal,
-    council,
-    manager::{Answer, Open},
-    presence::Told,
-    ring::Membership,
+    cluster::{replication, ring::RingMembership},
+    node::presence::PresenceUpdate,
+    train::manager::{DrawSet, ReportAnswer},
 };
 
 use crate::{
-    BATCH_MAX, PAYLOAD_SIZE_MAX, PIECES_MAX, PRESENCE_MAX,
+    BATCH_MAX, HALF_CHUNKS_MAX, PAYLOAD_SIZE_MAX, PRESENCE_MAX,
+    cluster::{read_reply, write_reply},
     codec::{Malformed, Reader, Writer},
-    council::{read_reply, write_reply},
     frame::{Frame, Header},
     request::kind,
     ring,
 };
 
-/// A reply; its frame has the id of the request.
+/// A reply. Its frame has the id of the request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
-    /// The version that both sides speak from now on.
+    /// The connection is accepted.
     Hello {
-        /// The newest that both know.
+        /// The newest version that both sides support. The connection uses it.
         version: u16,
-        /// How long a claim lives without being renewed, in milliseconds.
+        /// Time after which a claim expires unless it is renewed, in milliseconds.
         lease_ms: u32,
     },
-    /// What has to be done before a dataset can be used.
-    Show(ShowAnswer),
-    /// The dataset is open: blobs are now named by this handle and their ordinals.
+    /// The next step of opening a dataset.
+    OpenAnswer(OpenAnswer),
+    /// The dataset is open. Later requests name its blobs by this handle and their ordinals.
     Open {
         /// Valid on this connection.
         handle: u32,
     },
-    /// A page of a table was taken; the next one, please.
+    /// The node has stored a page of a blob table and expects the next.
     Uploaded {
-        /// The ordinal that is expected next.
+        /// Ordinal of the first blob of the next page.
         next: u64,
     },
-    /// Which blobs are resident, or what has changed.
+    /// Which blobs are resident, or which have changed.
     Presence {
-        /// What to say when asking again.
+        /// Version to name in the next presence request.
         version: u64,
-        /// Which.
-        told: Told,
+        /// The resident blobs, or the changes since the version of the request.
+        update: PresenceUpdate,
     },
-    /// One range of a get.
+    /// The answer to one range of a get.
     Get {
-        /// Which range of the request, counted from nought.
+        /// Index of the range in the request, from 0.
         index: u32,
-        /// What became of it.
+        /// Result.
         answer: GetAnswer,
-        /// Its bytes, if there are any.
+        /// Bytes of the range if it is a hit, else empty.
         payload: Bytes,
     },
-    /// What became of each claim.
+    /// Results of a claim request.
     Claim {
         /// In the order of the request.
         answers: Vec<ClaimAnswer>,
     },
-    /// What became of each renewal.
+    /// Results of a renewal.
     Renew {
         /// In the order of the request.
         answers: Vec<RenewAnswer>,
     },
-    /// The claims are free again.
+    /// The claims are released.
     Released,
-    /// What became of a piece.
+    /// Result of a put.
     Put(PutAnswer),
-    /// The node's counters.
+    /// Counters and gauges of the node.
     Stats {
-        /// By name.
+        /// Names and values.
         counters: Vec<(String, u64)>,
     },
-    /// Noted.
-    Wanted,
-    /// What to draw from.
-    Report(Answer),
+    /// Space that the node can still fill.
+    FreeSpace(FreeSpace),
+    /// The prefetch hint was received.
+    PrefetchNoted,
+    /// The draw set of the job, or what the job must do instead.
+    Report(ReportAnswer),
     /// The job has left.
     Left,
-    /// So be it.
-    ModeSet,
-    /// How a dataset stands: JSON, for people and scripts.
+    /// The probe mode is set.
+    ProbeModeSet,
+    /// State of a dataset, as JSON.
     Explain {
-        /// A `forebay_core::manager::Description`, or null for a dataset that nobody manages.
+        /// A `forebay_core::train::manager::Explanation`, or null if the dataset has no manager.
         json: Bytes,
     },
-    /// Nothing of the dataset is kept.
+    /// The dataset is evicted.
     Evicted {
-        /// Bytes of blobs that were.
+        /// Bytes of evicted blobs.
         bytes: u64,
     },
-    /// The segment of this connection; its descriptor comes beside the frame.
-    Segment {
-        /// How large it is; nought, if there is none to be had.
+    /// The shm region of this connection. The message carries its file descriptor.
+    ShmMap {
+        /// Size in bytes; 0 if the node grants no region.
         size: u64,
     },
-    /// Some ranges of a get lie in the segment.
-    Placed {
-        /// Which, and where.
-        places: Vec<Placed>,
+    /// Ranges of a get that the node has placed in the shm region.
+    GetShm {
+        /// The ranges and their slots.
+        ranges: Vec<ShmRange>,
     },
-    /// Who the node is, and which others there are; nothing, if it is alone.
-    Ring(Option<Membership>),
-    /// What one node answers another.
-    Council {
-        /// How much it can keep.
+    /// The node's name and the members of its cluster, or `None` for a single node.
+    Ring(Option<RingMembership>),
+    /// A cluster message in answer to another node's.
+    Cluster {
+        /// Bytes that the answering node can keep.
         capacity: ByteSize,
-        /// Its answer.
-        reply: council::Reply,
+        /// The message.
+        reply: replication::Reply,
     },
-    /// The request was refused.
+    /// The request is refused.
     Error(Refusal),
 }
 
-/// Where in the segment a range lies. The slot is the caller's until it lets go of it.
+/// A range of a get in the shm region. The client holds its slot until it releases it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Placed {
-    /// Which range of the request, counted from nought.
+pub struct ShmRange {
+    /// Index of the range in the request, from 0.
     pub index: u32,
-    /// Where it begins in the segment: the name of its slot.
+    /// Start in the region. Identifies the slot.
     pub offset: u32,
-    /// How many bytes.
+    /// Length in bytes.
     pub length: u32,
 }
 
-/// What has to be done before a dataset can be used.
+/// What a client must do to open a dataset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ShowAnswer {
-    /// Prove that you hold its table, keyed with this nonce.
+pub enum OpenAnswer {
+    /// Prove possession of the blob table, keyed with this nonce.
     Prove {
-        /// Fresh for every challenge.
+        /// Random, new for every challenge.
         nonce: [u8; 32],
     },
-    /// Upload its table.
+    /// Upload the blob table: the node does not have it.
     Upload,
 }
 
-/// What became of a range.
+/// Result of one range of a get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GetAnswer {
-    /// Here it is.
+    /// The range is resident.
     Hit,
-    /// Not resident, and nobody is fetching it.
+    /// The blob is neither resident nor claimed.
     Miss,
-    /// Somebody is still fetching it; the wait is over.
+    /// The blob is claimed and the wait has timed out.
     Claimed,
 }
 
-/// What became of a claim.
+/// Result of a claim request for one blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClaimAnswer {
-    /// Yours: fetch it, put it, renew meanwhile.
+    /// The client holds the claim: it fetches the blob, renews the claim meanwhile, and puts the
+    /// blob.
     Granted,
-    /// Somebody else's.
+    /// Another connection holds the claim.
     Held,
-    /// Already resident.
+    /// The blob is resident.
     Present,
-    /// You have too many claims; fulfil some first.
+    /// The client holds the maximum number of claims; it must fulfil or release some first.
     TooMany,
-    /// It would not be kept: fetch it for yourself.
-    Outside,
+    /// The node would not keep the blob: the client reads it from the origin without a claim.
+    Uncached,
 }
 
-/// What became of a renewal.
+/// Result of a renewal of one claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RenewAnswer {
-    /// Still yours.
+    /// The lease is extended.
     Renewed,
-    /// No longer yours.
+    /// The client does not hold the claim, or not any more.
     Lost,
 }
 
-/// What became of a piece.
+/// Result of a put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PutAnswer {
-    /// Taken; the next one, please.
+    /// The bytes were received; the node expects the next ones.
     More,
     /// The blob is complete, hashes to its address, and is resident.
     Stored,
 }
 
-/// Why a request was refused.
+/// An error reply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct Refusal {
-    /// For programs.
+    /// Cause, for programs.
     pub code: ErrorCode,
-    /// For people.
+    /// Cause and remedy in one line, for people.
     pub text: String,
 }
 
-/// Kinds of refusals; stable.
+/// Causes of a refusal. The codes are stable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorCode {
-    /// The request made no sense, or came at the wrong time.
+    /// The request is invalid, or invalid in this state of the connection.
     Malformed,
-    /// No version in common.
+    /// The two sides have no version in common.
     Version,
-    /// Not there, or not for you: both look alike.
+    /// The object does not exist, or the client may not use it. Both cases look alike.
     Unknown,
-    /// Bytes that do not hash to their address.
+    /// The bytes of a put do not hash to the address.
     WrongBytes,
-    /// You do not hold the claim.
+    /// The client does not hold the claim.
     NotClaimed,
-    /// There is no room for it.
+    /// The node has no space for the blob, or does not keep it.
     NoSpace,
-    /// You ask for too much at once.
+    /// A limit on concurrent requests, connections or open datasets is reached.
     TooMuch,
     /// The node is stopping.
     Stopping,
-    /// The node failed; its log says why.
+    /// The node failed; its log has the cause.
     Failed,
-    /// The job was started again, and another process speaks for it.
+    /// A newer incarnation of the job has reported.
     Fenced,
-    /// Who you are does not allow this.
+    /// The client's identity does not allow this.
     Identity,
-    /// The origin has another version of it: asking again is of no use.
+    /// The origin has another version of the object. Another try would fail as well.
     Changed,
 }
 
@@ -227,10 +229,10 @@ const REPLY: u8 = 0x80;
 const OPEN: u8 = REPLY | kind::PROVE;
 const UPLOADED: u8 = REPLY | kind::UPLOAD;
 const ERROR: u8 = 0xff;
-/// Counters of a node, with room for growth.
+/// Most counters in one message: several times the number that a node has.
 const COUNTERS_MAX: usize = 1024;
 
-/// Gives an enum without fields its bytes on the wire.
+/// Maps the variants of an enum without fields to bytes on the wire.
 macro_rules! coded {
     ($name:ident { $($variant:ident = $code:literal),+ $(,)? }) => {
         impl $name {
@@ -249,7 +251,7 @@ macro_rules! coded {
 }
 
 coded!(GetAnswer { Hit = 0, Miss = 1, Claimed = 2 });
-coded!(ClaimAnswer { Granted = 0, Held = 1, Present = 2, TooMany = 3, Outside = 4 });
+coded!(ClaimAnswer { Granted = 0, Held = 1, Present = 2, TooMany = 3, Uncached = 4 });
 coded!(RenewAnswer { Renewed = 0, Lost = 1 });
 coded!(PutAnswer { More = 0, Stored = 1 });
 coded!(ErrorCode {
@@ -271,7 +273,7 @@ impl Reply {
     fn kind(&self) -> u8 {
         match self {
             Self::Hello { .. } => REPLY | kind::HELLO,
-            Self::Show(_) => REPLY | kind::SHOW,
+            Self::OpenAnswer(_) => REPLY | kind::OPEN,
             Self::Open { .. } => OPEN,
             Self::Uploaded { .. } => UPLOADED,
             Self::Presence { .. } => REPLY | kind::PRESENCE,
@@ -281,21 +283,25 @@ impl Reply {
             Self::Released => REPLY | kind::RELEASE,
             Self::Put(_) => REPLY | kind::PUT,
             Self::Stats { .. } => REPLY | kind::STATS,
-            Self::Wanted => REPLY | kind::WANT,
+            Self::FreeSpace(_) => REPLY | kind::FREE_SPACE,
+            Self::PrefetchNoted => REPLY | kind::PREFETCH_HINT,
             Self::Report(_) => REPLY | kind::REPORT,
             Self::Left => REPLY | kind::LEAVE,
             Self::Explain { .. } => REPLY | kind::EXPLAIN,
             Self::Evicted { .. } => REPLY | kind::EVICT,
-            Self::Segment { .. } => REPLY | kind::SEGMENT,
-            Self::Placed { .. } => REPLY | kind::PLACE,
+            Self::ShmMap { .. } => REPLY | kind::SHM_MAP,
+            Self::GetShm { .. } => REPLY | kind::GET_SHM,
             Self::Ring(_) => REPLY | kind::RING,
-            Self::Council { .. } => REPLY | kind::COUNCIL,
-            Self::ModeSet => REPLY | kind::MODE,
+            Self::Cluster { .. } => REPLY | kind::CLUSTER,
+            Self::ProbeModeSet => REPLY | kind::PROBE_MODE,
             Self::Error(_) => ERROR,
         }
     }
 
-    /// As a frame. Batches over the limits are our own mistake, and asserted.
+    /// The reply as a frame.
+    ///
+    /// # Panics
+    /// If a list or the payload exceeds the limits of the protocol.
     pub fn encode(&self, id: u64) -> Frame {
         let payload = match self {
             Self::Get { payload, .. } => payload.clone(),
@@ -304,7 +310,7 @@ impl Reply {
         };
         assert!(
             payload.len() <= PAYLOAD_SIZE_MAX,
-            "a payload of {} is over the limit",
+            "payload of {} bytes is too long",
             payload.len()
         );
         Frame::new(self.kind(), id, payload, |body| self.write(&mut Writer(body)))
@@ -316,30 +322,34 @@ impl Reply {
                 to.u16(*version);
                 to.u32(*lease_ms);
             }
-            Self::Show(ShowAnswer::Prove { nonce }) => {
+            Self::OpenAnswer(OpenAnswer::Prove { nonce }) => {
                 to.u8(0);
                 to.bytes(nonce);
             }
-            Self::Show(ShowAnswer::Upload) => to.u8(1),
+            Self::OpenAnswer(OpenAnswer::Upload) => to.u8(1),
             Self::Open { handle } => to.u32(*handle),
             Self::Uploaded { next } => to.u64(*next),
-            Self::Explain { .. } | Self::Released | Self::Wanted | Self::Left | Self::ModeSet => {}
-            Self::Presence { version, told } => {
-                let (code, said) = match told {
-                    Told::Bits(bits) => (0, bits),
-                    Told::Only(packed) => (1, packed),
-                    Told::Changed(packed) => (2, packed),
+            Self::Explain { .. }
+            | Self::Released
+            | Self::PrefetchNoted
+            | Self::Left
+            | Self::ProbeModeSet => {}
+            Self::Presence { version, update } => {
+                let (code, encoded) = match update {
+                    PresenceUpdate::Bits(bits) => (0, bits),
+                    PresenceUpdate::Only(packed) => (1, packed),
+                    PresenceUpdate::Changed(packed) => (2, packed),
                 };
                 to.u64(*version);
                 to.u8(code);
-                to.bytes(said);
+                to.bytes(encoded);
             }
             Self::Evicted { bytes } => to.u64(*bytes),
-            Self::Segment { size } => to.u64(*size),
-            Self::Placed { places } => to.list(BATCH_MAX, places, |to, place| {
-                to.u32(place.index);
-                to.u32(place.offset);
-                to.u32(place.length);
+            Self::ShmMap { size } => to.u64(*size),
+            Self::GetShm { ranges } => to.list(BATCH_MAX, ranges, |to, range| {
+                to.u32(range.index);
+                to.u32(range.offset);
+                to.u32(range.length);
             }),
             Self::Ring(membership) => ring::write(membership.as_ref(), to),
             Self::Report(answer) => write_answer(answer, to),
@@ -358,7 +368,8 @@ impl Reply {
                 to.text(name);
                 to.u64(*value);
             }),
-            Self::Council { capacity, reply } => {
+            Self::FreeSpace(space) => write_free_space(space, to),
+            Self::Cluster { capacity, reply } => {
                 to.u64(capacity.0);
                 write_reply(reply, to);
             }
@@ -369,12 +380,13 @@ impl Reply {
         }
     }
 
-    /// Whether a header announces one range of a get, whose payload a reader may want to put elsewhere.
+    /// Whether the frame is the answer to one range of a get. A client can read its payload
+    /// directly into the destination.
     pub fn is_get(header: &Header) -> bool {
         header.kind == REPLY | kind::GET
     }
 
-    /// Reads a reply; `body` is what follows its header.
+    /// Parses a reply from its header and body.
     pub fn decode(header: &Header, body: &Bytes) -> Result<Self, Malformed> {
         let mut from = Reader(body);
         let reply = match header.kind {
@@ -385,9 +397,9 @@ impl Reply {
             UPLOADED => Self::Uploaded { next: from.u64()? },
             reply if reply & REPLY != 0 => match reply & !REPLY {
                 kind::HELLO => Self::Hello { version: from.u16()?, lease_ms: from.u32()? },
-                kind::SHOW => Self::Show(match from.u8()? {
-                    0 => ShowAnswer::Prove { nonce: from.array()? },
-                    1 => ShowAnswer::Upload,
+                kind::OPEN => Self::OpenAnswer(match from.u8()? {
+                    0 => OpenAnswer::Prove { nonce: from.array()? },
+                    1 => OpenAnswer::Upload,
                     _ => return Err(Malformed::Value),
                 }),
                 kind::PRESENCE => {
@@ -395,14 +407,14 @@ impl Reply {
                     if from.0.len() > PRESENCE_MAX as usize / 8 {
                         return Err(Malformed::OverLimit);
                     }
-                    let said = from.bytes(from.0.len())?.to_vec();
-                    let told = match code {
-                        0 => Told::Bits(said),
-                        1 => Told::Only(said),
-                        2 => Told::Changed(said),
+                    let encoded = from.bytes(from.0.len())?.to_vec();
+                    let update = match code {
+                        0 => PresenceUpdate::Bits(encoded),
+                        1 => PresenceUpdate::Only(encoded),
+                        2 => PresenceUpdate::Changed(encoded),
                         _ => return Err(Malformed::Value),
                     };
-                    Self::Presence { version, told }
+                    Self::Presence { version, update }
                 }
                 kind::GET => {
                     let (index, answer) = (from.u32()?, GetAnswer::from_code(from.u8()?)?);
@@ -424,10 +436,11 @@ impl Reply {
                     counters: from
                         .list(COUNTERS_MAX, 10, |from| Ok((from.text()?, from.u64()?)))?,
                 },
-                kind::WANT => Self::Wanted,
+                kind::FREE_SPACE => Self::FreeSpace(read_free_space(&mut from)?),
+                kind::PREFETCH_HINT => Self::PrefetchNoted,
                 kind::REPORT => Self::Report(read_answer(&mut from)?),
                 kind::LEAVE => Self::Left,
-                kind::MODE => Self::ModeSet,
+                kind::PROBE_MODE => Self::ProbeModeSet,
                 kind::EXPLAIN => {
                     if from.0.len() > PAYLOAD_SIZE_MAX {
                         return Err(Malformed::OverLimit);
@@ -435,14 +448,15 @@ impl Reply {
                     Self::Explain { json: body.slice_ref(from.bytes(from.0.len())?) }
                 }
                 kind::EVICT => Self::Evicted { bytes: from.u64()? },
-                kind::SEGMENT => Self::Segment { size: from.u64()? },
-                kind::PLACE => Self::Placed {
-                    places: from.list(BATCH_MAX, 12, |from| {
-                        Ok(Placed { index: from.u32()?, offset: from.u32()?, length: from.u32()? })
+                kind::SHM_MAP => Self::ShmMap { size: from.u64()? },
+                kind::GET_SHM => Self::GetShm {
+                    ranges: from.list(BATCH_MAX, 12, |from| {
+                        let [index, offset, length] = [from.u32()?, from.u32()?, from.u32()?];
+                        Ok(ShmRange { index, offset, length })
                     })?,
                 },
-                kind::COUNCIL => {
-                    Self::Council { capacity: ByteSize(from.u64()?), reply: read_reply(&mut from)? }
+                kind::CLUSTER => {
+                    Self::Cluster { capacity: ByteSize(from.u64()?), reply: read_reply(&mut from)? }
                 }
                 kind::RING => Self::Ring(ring::read(&mut from)?),
                 _ => return Err(Malformed::Kind(reply)),
@@ -453,41 +467,59 @@ impl Reply {
     }
 }
 
-fn write_answer(answer: &Answer, to: &mut Writer<'_>) {
-    let (open, loading, forced) = match answer {
-        Answer::Draw { open, loading, forced } => (open, loading, forced),
-        Answer::TellAll => return to.u8(1),
-        Answer::Elsewhere(manager) => {
+fn write_answer(answer: &ReportAnswer, to: &mut Writer<'_>) {
+    let (draw_set, loading, probe_batches) = match answer {
+        ReportAnswer::Draw { draw_set, loading, probe_batches } => {
+            (draw_set, loading, probe_batches)
+        }
+        ReportAnswer::FullReportNeeded => return to.u8(1),
+        ReportAnswer::Redirect(manager) => {
             to.u8(2);
             return to.text(manager.as_str());
         }
     };
     to.u8(0);
-    for pieces in [&open.held, &open.first] {
-        to.list(PIECES_MAX, pieces, |to, piece| to.u32(piece.0));
+    for half_chunks in [&draw_set.pinned, &draw_set.first] {
+        to.list(HALF_CHUNKS_MAX, half_chunks, |to, half_chunk| to.u32(half_chunk.0));
     }
-    to.list(PIECES_MAX, &open.then, |to, pieces| {
-        to.list(PIECES_MAX, pieces, |to, piece| to.u32(piece.0));
+    to.list(HALF_CHUNKS_MAX, &draw_set.then, |to, half_chunks| {
+        to.list(HALF_CHUNKS_MAX, half_chunks, |to, half_chunk| to.u32(half_chunk.0));
     });
-    to.list(PIECES_MAX, loading, |to, piece| to.u32(*piece));
-    to.u32(*forced);
+    to.list(HALF_CHUNKS_MAX, loading, |to, half_chunk| to.u32(half_chunk.0));
+    to.u32(*probe_batches);
 }
 
-fn read_answer(from: &mut Reader<'_>) -> Result<Answer, Malformed> {
-    let pieces =
-        |from: &mut Reader<'_>| from.list(PIECES_MAX, 4, |from| from.u32().map(ChunkOrdinal));
+fn read_answer(from: &mut Reader<'_>) -> Result<ReportAnswer, Malformed> {
+    let half_chunks = |from: &mut Reader<'_>| from.list(HALF_CHUNKS_MAX, 4, Reader::half_chunk);
     match from.u8()? {
-        0 => Ok(Answer::Draw {
-            open: Open {
-                held: pieces(from)?,
-                first: pieces(from)?,
-                then: from.list(PIECES_MAX, 4, pieces)?,
+        0 => Ok(ReportAnswer::Draw {
+            draw_set: DrawSet {
+                pinned: half_chunks(from)?,
+                first: half_chunks(from)?,
+                then: from.list(HALF_CHUNKS_MAX, 4, half_chunks)?,
             },
-            loading: from.list(PIECES_MAX, 4, Reader::u32)?,
-            forced: from.u32()?,
+            loading: half_chunks(from)?,
+            probe_batches: from.u32()?,
         }),
-        1 => Ok(Answer::TellAll),
-        2 => Ok(Answer::Elsewhere(from.text()?.parse().map_err(|_| Malformed::Value)?)),
+        1 => Ok(ReportAnswer::FullReportNeeded),
+        2 => Ok(ReportAnswer::Redirect(from.text()?.parse().map_err(|_| Malformed::Value)?)),
         _ => Err(Malformed::Value),
     }
+}
+
+fn write_free_space(space: &FreeSpace, to: &mut Writer<'_>) {
+    let FreeSpace { bytes, regions, regions_evicted, part_bytes, claims } = *space;
+    for field in [bytes, regions, regions_evicted, part_bytes, claims] {
+        to.u64(field);
+    }
+}
+
+fn read_free_space(from: &mut Reader<'_>) -> Result<FreeSpace, Malformed> {
+    Ok(FreeSpace {
+        bytes: from.u64()?,
+        regions: from.u64()?,
+        regions_evicted: from.u64()?,
+        part_bytes: from.u64()?,
+        claims: from.u64()?,
+    })
 }

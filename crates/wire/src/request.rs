@@ -1,190 +1,198 @@
-//! What a job or its agent asks of a node.
+//! Requests: the messages of a client, and their codec.
 
 use std::{fmt, time::Duration};
 
 use bytes::Bytes;
 use forebay_core::{
-    Address, ByteSize, DatasetId, NamespaceId, benefit::Mode, council, manager::Report,
-    names::TOKEN_LENGTH_MAX, units::ByteRate,
+    Address, BlobOrdinal, ByteSize, DatasetId, NamespaceId,
+    cluster::replication,
+    ids::TOKEN_LENGTH_MAX,
+    train::{
+        benefit::{BatchTime, Mode},
+        manager::{MeasuredBatch, Report},
+    },
+    units::ByteRate,
 };
 
 use crate::{
-    BATCH_MAX, PAYLOAD_SIZE_MAX, PICKS_MAX, PIECES_MAX, PRESENCE_MAX,
+    BATCH_MAX, HALF_CHUNKS_MAX, PAYLOAD_SIZE_MAX, PRESENCE_MAX, SELECTION_MAX,
+    cluster::{read_request, write_request},
     codec::{Malformed, Reader, Writer},
-    council::{read_request, write_request},
     frame::{Frame, Header},
 };
 
-/// A request. After a dataset has been opened, blobs are spoken of by their ordinals in it.
+/// A request. Blobs of an open dataset are named by their ordinals.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Request {
-    /// The first request of a connection: who speaks, and which versions of the protocol.
+    /// The first request of a connection.
     Hello {
-        /// The oldest version that the caller speaks.
+        /// Oldest version of the protocol that the client supports.
         version_min: u16,
-        /// The newest.
+        /// Newest version that the client supports.
         version_max: u16,
-        /// What the job calls itself.
+        /// Name of the job, or of the node that connects.
         job: String,
-        /// The secret by which the caller is known; empty if it is known otherwise.
+        /// Token of the tenant or the cluster; empty if the client authenticates in another way.
         token: SentToken,
     },
-    /// Asks for a dataset by name.
-    Show {
-        /// Whose key made its addresses.
+    /// Opens a dataset. The answer is a challenge or a request to upload its blob table.
+    Open {
+        /// Namespace of its addresses.
         namespace: NamespaceId,
-        /// Which.
+        /// The dataset.
         dataset: DatasetId,
     },
-    /// Answers the challenge: proves that the caller holds the table of the dataset.
+    /// Answers a challenge: proves possession of the blob table.
     Prove {
-        /// Which.
+        /// The dataset.
         dataset: DatasetId,
         /// BLAKE3, keyed with the challenge's nonce, over all addresses and lengths.
         proof: [u8; 32],
     },
-    /// Uploads the table of a dataset that the node does not know, page by page, in order.
+    /// Uploads one page of a blob table that the node does not have. Pages come in order.
     Upload {
-        /// Whose key made its addresses.
+        /// Namespace of its addresses.
         namespace: NamespaceId,
-        /// Which.
+        /// The dataset.
         dataset: DatasetId,
-        /// How it is cut.
+        /// Chunks of the dataset.
         chunks: u32,
-        /// How it is cut.
+        /// Partitions of the dataset.
         partitions: u32,
-        /// How many blobs it has in all.
+        /// Blobs of the dataset.
         blobs: u64,
-        /// The ordinal of the first blob of this page.
+        /// Ordinal of the first blob of this page.
         first: u64,
-        /// This page.
+        /// The page.
         page: Vec<BlobLength>,
     },
-    /// Names blobs by their addresses, whatever dataset they are of, instead of those that this connection has
-    /// picked before. They are spoken of by their ordinals in this list, under the handle [`PICKED`](crate::PICKED).
-    Pick {
-        /// Whose key made their addresses.
+    /// Selects blobs by address instead of by dataset. Replaces the connection's previous
+    /// selection. Later requests name the blobs by their positions in this list, under the handle
+    /// [`SELECTED_HANDLE`](crate::SELECTED_HANDLE).
+    SelectByAddress {
+        /// Namespace of the addresses.
         namespace: NamespaceId,
-        /// Which.
+        /// The blobs.
         blobs: Vec<BlobLength>,
     },
-    /// Asks which blobs are resident, for a range of ordinals, or what has changed.
+    /// Which blobs of a range of ordinals are resident, or which have changed since a version.
     Presence {
-        /// An opened dataset.
+        /// An open dataset.
         handle: u32,
         /// The first ordinal.
         first: u64,
-        /// How many.
+        /// Number of ordinals.
         count: u32,
-        /// The version that the caller was told last of this very range; nought if none.
+        /// Version of the last reply for the same range; 0 for none.
         since: u64,
     },
-    /// Asks for bytes. Each range is answered by a frame of its own, in the order in which they become
-    /// ready.
+    /// Reads ranges of blobs. Each range is answered by a frame of its own, in any order.
     Get {
-        /// An opened dataset.
+        /// An open dataset.
         handle: u32,
-        /// How long to wait for a blob that somebody has claimed, in milliseconds.
+        /// Longest wait for a claimed blob, in milliseconds.
         wait_ms: u32,
-        /// Which bytes.
+        /// The ranges.
         ranges: Vec<BlobRange>,
     },
-    /// Asks to be the one who fetches these blobs.
+    /// Claims blobs, to fetch them.
     Claim {
-        /// An opened dataset.
+        /// An open dataset.
         handle: u32,
-        /// Which.
-        blobs: Vec<u64>,
+        /// The blobs.
+        blobs: Vec<BlobOrdinal>,
     },
-    /// Keeps claims alive, and says how far the fetches are.
+    /// Renews claims and reports the progress of their fetches.
     Renew {
-        /// An opened dataset.
+        /// An open dataset.
         handle: u32,
-        /// Which, and how many bytes of each have been fetched.
+        /// The blobs, with the bytes fetched so far.
         blobs: Vec<BlobProgress>,
     },
-    /// Gives claims back, unfulfilled.
+    /// Releases claims without a put.
     Release {
-        /// An opened dataset.
+        /// An open dataset.
         handle: u32,
-        /// Which.
-        blobs: Vec<u64>,
+        /// The blobs.
+        blobs: Vec<BlobOrdinal>,
     },
-    /// Hands over bytes of a claimed blob. The pieces of a blob come in order; with the last one the
-    /// node hashes the whole before it believes it.
+    /// Writes the next bytes of a claimed blob. They come in order. With the last ones the node
+    /// hashes the blob, and stores it only if it hashes to its address.
     Put {
-        /// An opened dataset.
+        /// An open dataset.
         handle: u32,
-        /// Which blob.
-        blob: u64,
-        /// Where the piece begins.
+        /// The blob.
+        blob: BlobOrdinal,
+        /// Position of the bytes in the blob.
         offset: u64,
-        /// The piece.
+        /// The bytes.
         payload: Bytes,
     },
-    /// Asks for the node's counters.
+    /// Counters and gauges of the node.
     Stats,
-    /// Says which blobs will be asked for soon, in this order. An agent fetches them ahead; a node takes
-    /// note of nothing.
-    Want {
-        /// An opened dataset.
+    /// Space that the node can still fill. An agent limits prefetching by it.
+    FreeSpace,
+    /// Blobs that will be read soon, in this order. An agent prefetches them; a node ignores the
+    /// hint.
+    PrefetchHint {
+        /// An open dataset.
         handle: u32,
-        /// Which.
-        blobs: Vec<u64>,
+        /// The blobs.
+        blobs: Vec<BlobOrdinal>,
     },
-    /// Says how an agent is to answer what follows on this connection: as ever, or from the origin, whatever
-    /// is resident. That is a probe.
-    Mode {
-        /// An opened dataset.
+    /// Switches the later gets of this connection to the origin, for a probe, or back. Agents only.
+    ProbeMode {
+        /// An open dataset.
         handle: u32,
-        /// Whether all is to miss.
+        /// Whether all gets read the origin.
         is_forced: bool,
     },
-    /// Says how a job gets on; the manager of the dataset answers what to draw from.
+    /// Reports the progress of a job. The dataset's manager answers with a draw set.
     Report {
-        /// An opened dataset.
+        /// An open dataset.
         handle: u32,
-        /// How.
+        /// The report.
         report: Report,
     },
-    /// Says that the job reads the dataset no more.
+    /// The job does not read the dataset any more.
     Leave {
-        /// An opened dataset.
+        /// An open dataset.
         handle: u32,
     },
-    /// Asks how a dataset stands, and why.
+    /// The state of a dataset and the reasons for it.
     Explain {
-        /// An opened dataset.
+        /// An open dataset.
         handle: u32,
     },
-    /// Asks that nothing of a dataset be kept. What was put is gone for good when this is answered.
+    /// Evicts a dataset. When the reply arrives, the bytes put for it are gone, also after a
+    /// restart.
     Evict {
-        /// An opened dataset.
+        /// An open dataset.
         handle: u32,
     },
-    /// Asks for a segment: memory of this connection's own, over a Unix socket.
-    Segment {
-        /// How large it should be.
+    /// A shm region for this connection. Unix sockets only.
+    ShmMap {
+        /// Size in bytes.
         size: u64,
     },
-    /// Asks for bytes like a get, in the segment as far as there is room.
-    Place {
-        /// An opened dataset.
+    /// A get whose bytes are placed in the shm region. Ranges that do not fit come as payloads.
+    GetShm {
+        /// An open dataset.
         handle: u32,
-        /// How long to wait for a blob that somebody has claimed, in milliseconds.
+        /// Longest wait for a claimed blob, in milliseconds.
         wait_ms: u32,
-        /// Slots that the caller lets go of, by their offsets.
+        /// Offsets of the slots that the client releases.
         released: Vec<u32>,
-        /// Which bytes.
+        /// The ranges.
         ranges: Vec<BlobRange>,
     },
-    /// Asks who the node is, and which others there are.
+    /// The node's name and the members of its cluster.
     Ring,
-    /// What another node of the ring has to say: only those who have shown the cluster's token may.
-    Council(council::Request),
+    /// A message from another node. Requires the cluster token.
+    Cluster(replication::Request),
 }
 
-/// What somebody sent as its token, whatever it is. Shown nowhere.
+/// A token as the client sent it. `Debug` does not print it.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct SentToken(pub Vec<u8>);
 
@@ -194,39 +202,39 @@ impl fmt::Debug for SentToken {
     }
 }
 
-/// A row of a dataset's table.
+/// One row of a blob table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlobLength {
-    /// The blob's name.
+    /// The blob's address.
     pub address: Address,
-    /// How long it is.
+    /// Its length in bytes.
     pub length: u64,
 }
 
-/// Some bytes of a blob.
+/// A byte range of a blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlobRange {
-    /// Which blob.
-    pub blob: u64,
-    /// The first byte.
+    /// The blob.
+    pub blob: BlobOrdinal,
+    /// Position of the first byte.
     pub offset: u64,
-    /// How many.
+    /// Number of bytes.
     pub length: u32,
 }
 
-/// How far a fetch is.
+/// Progress of a fetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlobProgress {
-    /// Which blob.
-    pub blob: u64,
+    /// The blob.
+    pub blob: BlobOrdinal,
     /// Bytes fetched so far.
     pub bytes: u64,
 }
 
-/// Kinds of requests; a reply has the same with the top bit set.
+/// Kinds of requests. A reply has the kind of its request with the top bit set.
 pub(crate) mod kind {
     pub const HELLO: u8 = 1;
-    pub const SHOW: u8 = 2;
+    pub const OPEN: u8 = 2;
     pub const PROVE: u8 = 3;
     pub const UPLOAD: u8 = 4;
     pub const PRESENCE: u8 = 5;
@@ -236,19 +244,20 @@ pub(crate) mod kind {
     pub const RELEASE: u8 = 9;
     pub const PUT: u8 = 10;
     pub const STATS: u8 = 11;
-    pub const WANT: u8 = 12;
+    pub const PREFETCH_HINT: u8 = 12;
     pub const REPORT: u8 = 13;
     pub const LEAVE: u8 = 14;
     pub const EXPLAIN: u8 = 15;
     pub const EVICT: u8 = 16;
-    /// Of a job and its agent.
-    pub const MODE: u8 = 17;
-    pub const PICK: u8 = 18;
-    pub const SEGMENT: u8 = 32;
-    pub const PLACE: u8 = 33;
+    /// Between a job and its agent.
+    pub const PROBE_MODE: u8 = 17;
+    pub const SELECT_BY_ADDRESS: u8 = 18;
+    pub const SHM_MAP: u8 = 32;
+    pub const GET_SHM: u8 = 33;
     pub const RING: u8 = 20;
-    /// What nodes say to each other; to anybody else there is no such kind.
-    pub const COUNCIL: u8 = 24;
+    pub const FREE_SPACE: u8 = 21;
+    /// Between nodes. To other clients the kind is unknown.
+    pub const CLUSTER: u8 = 24;
 }
 
 const ROW_SIZE: usize = Address::LEN + 8;
@@ -259,10 +268,10 @@ impl Request {
     fn kind(&self) -> u8 {
         match self {
             Self::Hello { .. } => kind::HELLO,
-            Self::Show { .. } => kind::SHOW,
+            Self::Open { .. } => kind::OPEN,
             Self::Prove { .. } => kind::PROVE,
             Self::Upload { .. } => kind::UPLOAD,
-            Self::Pick { .. } => kind::PICK,
+            Self::SelectByAddress { .. } => kind::SELECT_BY_ADDRESS,
             Self::Presence { .. } => kind::PRESENCE,
             Self::Get { .. } => kind::GET,
             Self::Claim { .. } => kind::CLAIM,
@@ -270,20 +279,24 @@ impl Request {
             Self::Release { .. } => kind::RELEASE,
             Self::Put { .. } => kind::PUT,
             Self::Stats => kind::STATS,
-            Self::Want { .. } => kind::WANT,
+            Self::FreeSpace => kind::FREE_SPACE,
+            Self::PrefetchHint { .. } => kind::PREFETCH_HINT,
             Self::Report { .. } => kind::REPORT,
             Self::Leave { .. } => kind::LEAVE,
             Self::Explain { .. } => kind::EXPLAIN,
             Self::Evict { .. } => kind::EVICT,
-            Self::Segment { .. } => kind::SEGMENT,
-            Self::Place { .. } => kind::PLACE,
+            Self::ShmMap { .. } => kind::SHM_MAP,
+            Self::GetShm { .. } => kind::GET_SHM,
             Self::Ring => kind::RING,
-            Self::Council(_) => kind::COUNCIL,
-            Self::Mode { .. } => kind::MODE,
+            Self::Cluster(_) => kind::CLUSTER,
+            Self::ProbeMode { .. } => kind::PROBE_MODE,
         }
     }
 
-    /// As a frame. Batches over the limits are our own mistake, and asserted.
+    /// The request as a frame.
+    ///
+    /// # Panics
+    /// If a list or the payload exceeds the limits of the protocol.
     pub fn encode(&self, id: u64) -> Frame {
         let payload = match self {
             Self::Put { payload, .. } => payload.clone(),
@@ -291,7 +304,7 @@ impl Request {
         };
         assert!(
             payload.len() <= PAYLOAD_SIZE_MAX,
-            "a payload of {} is over the limit",
+            "payload of {} bytes is too long",
             payload.len()
         );
         Frame::new(self.kind(), id, payload, |body| self.write(&mut Writer(body)))
@@ -305,7 +318,7 @@ impl Request {
                 to.text(job);
                 to.short_bytes(TOKEN_LENGTH_MAX, &token.0);
             }
-            Self::Show { namespace, dataset } => {
+            Self::Open { namespace, dataset } => {
                 to.bytes(namespace.as_bytes());
                 to.bytes(dataset.as_bytes());
             }
@@ -322,9 +335,9 @@ impl Request {
                 to.u64(*first);
                 to.list(BATCH_MAX, page, write_row);
             }
-            Self::Pick { namespace, blobs } => {
+            Self::SelectByAddress { namespace, blobs } => {
                 to.bytes(namespace.as_bytes());
-                to.list(PICKS_MAX, blobs, write_row);
+                to.list(SELECTION_MAX, blobs, write_row);
             }
             Self::Presence { handle, first, count, since } => {
                 to.u32(*handle);
@@ -337,8 +350,8 @@ impl Request {
                 to.u32(*wait_ms);
                 write_ranges(ranges, to);
             }
-            Self::Segment { size } => to.u64(*size),
-            Self::Place { handle, wait_ms, released, ranges } => {
+            Self::ShmMap { size } => to.u64(*size),
+            Self::GetShm { handle, wait_ms, released, ranges } => {
                 to.u32(*handle);
                 to.u32(*wait_ms);
                 to.list(BATCH_MAX, released, |to, offset| to.u32(*offset));
@@ -346,24 +359,24 @@ impl Request {
             }
             Self::Claim { handle, blobs }
             | Self::Release { handle, blobs }
-            | Self::Want { handle, blobs } => {
+            | Self::PrefetchHint { handle, blobs } => {
                 to.u32(*handle);
-                to.list(BATCH_MAX, blobs, |to, blob| to.u64(*blob));
+                to.list(BATCH_MAX, blobs, |to, blob| to.u64(blob.0));
             }
             Self::Renew { handle, blobs } => {
                 to.u32(*handle);
                 to.list(BATCH_MAX, blobs, |to, progress| {
-                    to.u64(progress.blob);
+                    to.u64(progress.blob.0);
                     to.u64(progress.bytes);
                 });
             }
             Self::Put { handle, blob, offset, .. } => {
                 to.u32(*handle);
-                to.u64(*blob);
+                to.u64(blob.0);
                 to.u64(*offset);
             }
-            Self::Stats | Self::Ring => {}
-            Self::Council(request) => write_request(request, to),
+            Self::Stats | Self::FreeSpace | Self::Ring => {}
+            Self::Cluster(request) => write_request(request, to),
             Self::Report { handle, report } => {
                 to.u32(*handle);
                 write_report(report, to);
@@ -371,14 +384,14 @@ impl Request {
             Self::Leave { handle } | Self::Explain { handle } | Self::Evict { handle } => {
                 to.u32(*handle);
             }
-            Self::Mode { handle, is_forced } => {
+            Self::ProbeMode { handle, is_forced } => {
                 to.u32(*handle);
                 to.u8((*is_forced).into());
             }
         }
     }
 
-    /// Reads a request; `body` is what follows its header.
+    /// Parses a request from its header and body.
     pub fn decode(header: &Header, body: &Bytes) -> Result<Self, Malformed> {
         let mut from = Reader(body);
         let request = match header.kind {
@@ -388,7 +401,7 @@ impl Request {
                 job: from.text()?,
                 token: SentToken(from.short_bytes(TOKEN_LENGTH_MAX)?),
             },
-            kind::SHOW => Self::Show { namespace: from.namespace()?, dataset: from.dataset()? },
+            kind::OPEN => Self::Open { namespace: from.namespace()?, dataset: from.dataset()? },
             kind::PROVE => Self::Prove { dataset: from.dataset()?, proof: from.array()? },
             kind::UPLOAD => Self::Upload {
                 namespace: from.namespace()?,
@@ -399,9 +412,9 @@ impl Request {
                 first: from.u64()?,
                 page: from.list(BATCH_MAX, ROW_SIZE, read_row)?,
             },
-            kind::PICK => Self::Pick {
+            kind::SELECT_BY_ADDRESS => Self::SelectByAddress {
                 namespace: from.namespace()?,
-                blobs: from.list(PICKS_MAX, ROW_SIZE, read_row)?,
+                blobs: from.list(SELECTION_MAX, ROW_SIZE, read_row)?,
             },
             kind::PRESENCE => {
                 let (handle, first, count) = (from.u32()?, from.u64()?, from.u32()?);
@@ -415,27 +428,27 @@ impl Request {
                 wait_ms: from.u32()?,
                 ranges: read_ranges(&mut from)?,
             },
-            kind::SEGMENT => Self::Segment { size: from.u64()? },
-            kind::PLACE => Self::Place {
+            kind::SHM_MAP => Self::ShmMap { size: from.u64()? },
+            kind::GET_SHM => Self::GetShm {
                 handle: from.u32()?,
                 wait_ms: from.u32()?,
                 released: from.list(BATCH_MAX, 4, Reader::u32)?,
                 ranges: read_ranges(&mut from)?,
             },
             kind::CLAIM => {
-                Self::Claim { handle: from.u32()?, blobs: from.list(BATCH_MAX, 8, Reader::u64)? }
+                Self::Claim { handle: from.u32()?, blobs: from.list(BATCH_MAX, 8, Reader::blob)? }
             }
             kind::RENEW => Self::Renew {
                 handle: from.u32()?,
                 blobs: from.list(BATCH_MAX, PROGRESS_SIZE, |from| {
-                    Ok(BlobProgress { blob: from.u64()?, bytes: from.u64()? })
+                    Ok(BlobProgress { blob: from.blob()?, bytes: from.u64()? })
                 })?,
             },
             kind::RELEASE => {
-                Self::Release { handle: from.u32()?, blobs: from.list(BATCH_MAX, 8, Reader::u64)? }
+                Self::Release { handle: from.u32()?, blobs: from.list(BATCH_MAX, 8, Reader::blob)? }
             }
             kind::PUT => {
-                let (handle, blob, offset) = (from.u32()?, from.u64()?, from.u64()?);
+                let (handle, blob, offset) = (from.u32()?, from.blob()?, from.u64()?);
                 if from.0.len() > PAYLOAD_SIZE_MAX {
                     return Err(Malformed::OverLimit);
                 }
@@ -443,16 +456,18 @@ impl Request {
                 Self::Put { handle, blob, offset, payload }
             }
             kind::STATS => Self::Stats,
-            kind::WANT => {
-                Self::Want { handle: from.u32()?, blobs: from.list(BATCH_MAX, 8, Reader::u64)? }
-            }
+            kind::FREE_SPACE => Self::FreeSpace,
+            kind::PREFETCH_HINT => Self::PrefetchHint {
+                handle: from.u32()?,
+                blobs: from.list(BATCH_MAX, 8, Reader::blob)?,
+            },
             kind::REPORT => Self::Report { handle: from.u32()?, report: read_report(&mut from)? },
             kind::LEAVE => Self::Leave { handle: from.u32()? },
             kind::EXPLAIN => Self::Explain { handle: from.u32()? },
             kind::EVICT => Self::Evict { handle: from.u32()? },
             kind::RING => Self::Ring,
-            kind::COUNCIL => Self::Council(read_request(&mut from)?),
-            kind::MODE => Self::Mode { handle: from.u32()?, is_forced: from.flag()? },
+            kind::CLUSTER => Self::Cluster(read_request(&mut from)?),
+            kind::PROBE_MODE => Self::ProbeMode { handle: from.u32()?, is_forced: from.flag()? },
             unknown => return Err(Malformed::Kind(unknown)),
         };
         from.finish().map(|()| request)
@@ -470,7 +485,7 @@ fn read_row(from: &mut Reader<'_>) -> Result<BlobLength, Malformed> {
 
 fn write_ranges(ranges: &[BlobRange], to: &mut Writer<'_>) {
     to.list(BATCH_MAX, ranges, |to, range| {
-        to.u64(range.blob);
+        to.u64(range.blob.0);
         to.u64(range.offset);
         to.u32(range.length);
     });
@@ -478,7 +493,7 @@ fn write_ranges(ranges: &[BlobRange], to: &mut Writer<'_>) {
 
 fn read_ranges(from: &mut Reader<'_>) -> Result<Vec<BlobRange>, Malformed> {
     from.list(BATCH_MAX, RANGE_SIZE, |from| {
-        let range = BlobRange { blob: from.u64()?, offset: from.u64()?, length: from.u32()? };
+        let range = BlobRange { blob: from.blob()?, offset: from.u64()?, length: from.u32()? };
         if range.length as usize > PAYLOAD_SIZE_MAX {
             return Err(Malformed::OverLimit);
         }
@@ -487,26 +502,26 @@ fn read_ranges(from: &mut Reader<'_>) -> Result<Vec<BlobRange>, Malformed> {
 }
 
 fn write_report(report: &Report, to: &mut Writer<'_>) {
-    to.u64(report.life);
+    to.u64(report.incarnation);
     to.u32(report.gpus);
     to.u64(report.epoch_batches);
     to.u64(report.epoch);
     to.u64(report.pace.0.0);
-    to.u8(report.is_all.into());
-    to.list(PIECES_MAX, &report.unread, |to, (piece, unread)| {
-        to.u32(*piece);
-        to.u64(unread.0);
+    to.u8(report.is_full.into());
+    to.list(HALF_CHUNKS_MAX, &report.unread, |to, unread| {
+        to.u32(unread.half_chunk.0);
+        to.u64(unread.bytes.0);
     });
-    for pieces in [&report.released, &report.filled] {
-        to.list(PIECES_MAX, pieces, |to, piece| to.u32(*piece));
+    for half_chunks in [&report.released, &report.filled] {
+        to.list(HALF_CHUNKS_MAX, half_chunks, |to, half_chunk| to.u32(half_chunk.0));
     }
-    to.list(BATCH_MAX, &report.batches, |to, (mode, took, stalled)| {
+    to.list(BATCH_MAX, &report.batches, |to, MeasuredBatch { mode, time }| {
         to.u8(match mode {
             Mode::Hit => 0,
             Mode::Rotating => 1,
             Mode::Miss => 2,
         });
-        for time in [took, stalled] {
+        for time in [time.took, time.stalled] {
             to.u32(u32::try_from(time.as_micros()).unwrap_or(u32::MAX));
         }
     });
@@ -514,15 +529,15 @@ fn write_report(report: &Report, to: &mut Writer<'_>) {
 
 fn read_report(from: &mut Reader<'_>) -> Result<Report, Malformed> {
     Ok(Report {
-        life: from.u64()?,
+        incarnation: from.u64()?,
         gpus: from.u32()?,
         epoch_batches: from.u64()?,
         epoch: from.u64()?,
         pace: ByteRate(ByteSize(from.u64()?)),
-        is_all: from.flag()?,
-        unread: from.list(PIECES_MAX, 12, |from| Ok((from.u32()?, ByteSize(from.u64()?))))?,
-        released: from.list(PIECES_MAX, 4, Reader::u32)?,
-        filled: from.list(PIECES_MAX, 4, Reader::u32)?,
+        is_full: from.flag()?,
+        unread: from.list(HALF_CHUNKS_MAX, 12, Reader::half_chunk_bytes)?,
+        released: from.list(HALF_CHUNKS_MAX, 4, Reader::half_chunk)?,
+        filled: from.list(HALF_CHUNKS_MAX, 4, Reader::half_chunk)?,
         batches: from.list(BATCH_MAX, 9, |from| {
             let mode = match from.u8()? {
                 0 => Mode::Hit,
@@ -531,7 +546,8 @@ fn read_report(from: &mut Reader<'_>) -> Result<Report, Malformed> {
                 _ => return Err(Malformed::Value),
             };
             let mut time = || from.u32().map(|us| Duration::from_micros(us.into()));
-            Ok((mode, time()?, time()?))
+            let time = BatchTime { took: time()?, stalled: time()? };
+            Ok(MeasuredBatch { mode, time })
         })?,
     })
 }

@@ -1,17 +1,21 @@
-//! Every frame survives the round trip, and no bytes from outside do any harm.
+//! Tests of the codec: round trips, malformed input, and the bytes of version 1.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use bytes::Bytes;
+use forebay_core::agent::free_space::FreeSpace;
 use forebay_core::{
-    Address, ByteSize, DatasetId, NamespaceId,
-    benefit::Mode,
-    chunking::ChunkOrdinal,
-    council::{self, Places, Standing, Term},
-    manager::{Answer, Open, Report},
-    placement::{Choice, Dataset, Job, Share, Times},
-    presence::Told,
-    ring::{Member, Membership, NodeList, Weight},
+    Address, BlobOrdinal, ByteSize, DatasetId, HalfChunk, NamespaceId,
+    cluster::{
+        replication::{self, KeepSet, LeaderView, Term},
+        ring::{Member, NodeList, RingMembership, Weight},
+    },
+    node::presence::PresenceUpdate,
+    train::{
+        benefit::{BatchTime, Mode},
+        manager::{DrawSet, HalfChunkBytes, MeasuredBatch, Report, ReportAnswer},
+        placement::{Allocation, DatasetDemand, JobDemand, ModeTimes, Share},
+    },
     units::ByteRate,
 };
 use proptest::{collection::vec, prelude::*};
@@ -34,16 +38,22 @@ fn payload() -> impl Strategy<Value = Bytes> {
     vec(any::<u8>(), 0..300).prop_map(Bytes::from)
 }
 
+fn blob() -> impl Strategy<Value = BlobOrdinal> {
+    any::<u64>().prop_map(BlobOrdinal::new)
+}
+
 fn request() -> impl Strategy<Value = Request> {
     let row =
         || (address(), any::<u64>()).prop_map(|(address, length)| BlobLength { address, length });
     let range = || {
-        (any::<u64>(), any::<u64>(), 0..=16_u32 << 20)
-            .prop_map(|(blob, offset, length)| BlobRange { blob, offset, length })
+        (blob(), any::<u64>(), 0..=16_u32 << 20).prop_map(|(blob, offset, length)| BlobRange {
+            blob,
+            offset,
+            length,
+        })
     };
-    let progress =
-        (any::<u64>(), any::<u64>()).prop_map(|(blob, bytes)| BlobProgress { blob, bytes });
-    let blobs = || (any::<u32>(), vec(any::<u64>(), 0..20));
+    let progress = (blob(), any::<u64>()).prop_map(|(blob, bytes)| BlobProgress { blob, bytes });
+    let blobs = || (any::<u32>(), vec(blob(), 0..20));
     prop_oneof![
         (any::<u16>(), any::<u16>(), "\\PC{0,64}", vec(any::<u8>(), 0..=256)).prop_map(
             |(version_min, version_max, job, token)| {
@@ -52,7 +62,7 @@ fn request() -> impl Strategy<Value = Request> {
             }
         ),
         (namespace(), dataset())
-            .prop_map(|(namespace, dataset)| Request::Show { namespace, dataset }),
+            .prop_map(|(namespace, dataset)| Request::Open { namespace, dataset }),
         (dataset(), any::<[u8; 32]>())
             .prop_map(|(dataset, proof)| Request::Prove { dataset, proof }),
         (
@@ -67,15 +77,15 @@ fn request() -> impl Strategy<Value = Request> {
                 }
             ),
         (namespace(), vec(row(), 0..20))
-            .prop_map(|(namespace, blobs)| Request::Pick { namespace, blobs }),
+            .prop_map(|(namespace, blobs)| Request::SelectByAddress { namespace, blobs }),
         (any::<u32>(), any::<u64>(), 0..=PRESENCE_MAX, any::<u64>()).prop_map(
             |(handle, first, count, since)| Request::Presence { handle, first, count, since }
         ),
         (any::<u32>(), any::<u32>(), vec(range(), 0..20))
             .prop_map(|(handle, wait_ms, ranges)| Request::Get { handle, wait_ms, ranges }),
-        any::<u64>().prop_map(|size| Request::Segment { size }),
-        (any::<u32>(), any::<u32>(), pieces(), vec(range(), 0..20)).prop_map(
-            |(handle, wait_ms, released, ranges)| Request::Place {
+        any::<u64>().prop_map(|size| Request::ShmMap { size }),
+        (any::<u32>(), any::<u32>(), vec(any::<u32>(), 0..20), vec(range(), 0..20)).prop_map(
+            |(handle, wait_ms, released, ranges)| Request::GetShm {
                 handle,
                 wait_ms,
                 released,
@@ -86,133 +96,161 @@ fn request() -> impl Strategy<Value = Request> {
         (any::<u32>(), vec(progress, 0..20))
             .prop_map(|(handle, blobs)| Request::Renew { handle, blobs }),
         blobs().prop_map(|(handle, blobs)| Request::Release { handle, blobs }),
-        (any::<u32>(), any::<u64>(), any::<u64>(), payload()).prop_map(
+        (any::<u32>(), blob(), any::<u64>(), payload()).prop_map(
             |(handle, blob, offset, payload)| Request::Put { handle, blob, offset, payload }
         ),
         Just(Request::Stats),
-        blobs().prop_map(|(handle, blobs)| Request::Want { handle, blobs }),
+        Just(Request::FreeSpace),
+        blobs().prop_map(|(handle, blobs)| Request::PrefetchHint { handle, blobs }),
         (any::<u32>(), report()).prop_map(|(handle, report)| Request::Report { handle, report }),
         any::<u32>().prop_map(|handle| Request::Leave { handle }),
         any::<u32>().prop_map(|handle| Request::Explain { handle }),
         any::<u32>().prop_map(|handle| Request::Evict { handle }),
         Just(Request::Ring),
-        said().prop_map(Request::Council),
-        any::<(u32, bool)>().prop_map(|(handle, is_forced)| Request::Mode { handle, is_forced }),
+        cluster_request().prop_map(Request::Cluster),
+        any::<(u32, bool)>()
+            .prop_map(|(handle, is_forced)| Request::ProbeMode { handle, is_forced }),
     ]
 }
 
 fn term() -> impl Strategy<Value = Term> {
-    (0..1_u64 << 48, "[a-z][a-z0-9]{0,20}", any::<u64>()).prop_map(|(number, manager, life)| Term {
-        number,
-        manager: manager.parse().unwrap(),
-        life,
-    })
+    (0..1_u64 << 48, "[a-z][a-z0-9]{0,20}", any::<u64>()).prop_map(
+        |(number, manager, incarnation)| Term {
+            number,
+            manager: manager.parse().unwrap(),
+            incarnation,
+        },
+    )
 }
 
-fn standing() -> impl Strategy<Value = Standing> {
+fn leader_view() -> impl Strategy<Value = LeaderView> {
     (term(), any::<u32>()).prop_map(|(term, silent)| {
         let silent_for = Duration::from_millis(silent.into());
-        Standing { term, silent_for }
+        LeaderView { term, silent_for }
     })
 }
 
-fn choice() -> impl Strategy<Value = Choice> {
-    prop_oneof![Just(Choice::Nothing), Just(Choice::Halves), any::<u32>().prop_map(Choice::Chunks)]
+fn allocation() -> impl Strategy<Value = Allocation> {
+    prop_oneof![
+        Just(Allocation::Nothing),
+        Just(Allocation::Halves),
+        any::<u32>().prop_map(Allocation::Chunks)
+    ]
 }
 
-fn wish() -> impl Strategy<Value = (DatasetId, Dataset)> {
-    let times = (0.0..9.0, 0.0..9.0, 0.0..9.0).prop_map(|(hit, rotating, miss)| Times {
+fn demand() -> impl Strategy<Value = (DatasetId, DatasetDemand)> {
+    let times = (0.0..9.0, 0.0..9.0, 0.0..9.0).prop_map(|(hit, rotating, miss)| ModeTimes {
         hit,
         rotating,
         miss,
     });
     let job = ("[a-z]{0,20}", any::<u32>(), prop::option::of(times))
-        .prop_map(|(name, gpus, times)| Job { name, gpus, times });
+        .prop_map(|(name, gpus, times)| JobDemand { name, gpus, times });
     let sizes = (any::<u64>(), any::<u64>(), any::<u64>());
-    let (jobs, others) = (vec(job, 0..4), vec("[a-z]{0,20}", 0..4));
+    let (jobs, compute_bound) = (vec(job, 0..4), vec("[a-z]{0,20}", 0..4));
     let idle = (any::<u32>(), any::<u64>().prop_map(Duration::from_millis));
-    (dataset(), any::<u32>(), sizes, jobs, others, choice(), idle).prop_map(
-        |(dataset, chunks, (chunk, half, total), jobs, others, placed, (here, idle_for))| {
+    (dataset(), any::<u32>(), sizes, jobs, compute_bound, allocation(), idle).prop_map(
+        |(
+            dataset,
+            chunks,
+            (chunk, half, total),
+            jobs,
+            compute_bound,
+            allocated,
+            (chunks_present, idle_for),
+        )| {
             let (chunk_size, half_size, total) = (ByteSize(chunk), ByteSize(half), ByteSize(total));
-            let placed = Dataset {
+            let allocated = DatasetDemand {
                 chunks,
                 chunk_size,
                 half_size,
                 total,
                 jobs,
-                others,
-                placed,
-                here,
+                compute_bound,
+                allocated,
+                chunks_present,
                 idle_for,
             };
-            (dataset, placed)
+            (dataset, allocated)
         },
     )
 }
 
-fn said() -> impl Strategy<Value = council::Request> {
-    let kept = pieces().prop_map(|pieces| BTreeSet::from_iter(pieces).into_iter().collect());
-    let places = (term(), any::<u64>(), kept).prop_map(|(term, version, kept)| Places {
+fn cluster_request() -> impl Strategy<Value = replication::Request> {
+    let kept = half_chunks()
+        .prop_map(|half_chunks| BTreeSet::from_iter(half_chunks).into_iter().collect());
+    let keep_set = (term(), any::<u64>(), kept).prop_map(|(term, version, kept)| KeepSet {
         term,
         version,
         kept,
     });
     prop_oneof![
-        Just(council::Request::Greet),
-        dataset().prop_map(|dataset| council::Request::Ask { dataset }),
-        (dataset(), places)
-            .prop_map(|(dataset, places)| council::Request::Tell { dataset, places }),
-        (prop::option::of(term()), vec(wish(), 0..4))
-            .prop_map(|(known, wishes)| council::Request::Wish { known, wishes }),
+        Just(replication::Request::Ping),
+        dataset().prop_map(|dataset| replication::Request::Query { dataset }),
+        (dataset(), keep_set)
+            .prop_map(|(dataset, keep_set)| replication::Request::Replicate { dataset, keep_set }),
+        (prop::option::of(term()), vec(demand(), 0..4))
+            .prop_map(|(known, requests)| replication::Request::SpaceRequest { known, requests }),
     ]
 }
 
-fn answered() -> impl Strategy<Value = council::Reply> {
-    let arrived = vec((any::<u32>(), any::<u64>().prop_map(ByteSize)), 0..9);
-    let share = (dataset(), choice(), any::<u64>(), 0.0..9.0, "\\PC{0,60}").prop_map(
-        |(dataset, choice, space, gpus_saved, why)| {
-            (dataset, Share { choice, space: ByteSize(space), gpus_saved, why })
+fn cluster_reply() -> impl Strategy<Value = replication::Reply> {
+    let arrived = vec(half_chunk_bytes(), 0..9);
+    let share = (dataset(), allocation(), any::<u64>(), 0.0..9.0, "\\PC{0,60}").prop_map(
+        |(dataset, allocation, space, gpus_saved, why)| {
+            (dataset, Share { allocation, space: ByteSize(space), gpus_saved, why })
         },
     );
     prop_oneof![
-        Just(council::Reply::Greeted),
-        (dataset(), prop::option::of(standing()), pieces()).prop_map(
-            |(dataset, standing, found)| council::Reply::Obeys { dataset, standing, found }
+        Just(replication::Reply::Alive),
+        (dataset(), prop::option::of(leader_view()), half_chunks()).prop_map(
+            |(dataset, leader, found)| replication::Reply::Follows { dataset, leader, found }
         ),
         (dataset(), term(), any::<u64>(), arrived).prop_map(|(dataset, term, version, arrived)| {
-            council::Reply::Obeyed { dataset, term, version, arrived }
+            replication::Reply::Applied { dataset, term, version, arrived }
         }),
-        (dataset(), term(), standing()).prop_map(|(dataset, term, standing)| {
-            council::Reply::Refused { dataset, term, standing }
+        (dataset(), term(), leader_view()).prop_map(|(dataset, term, leader)| {
+            replication::Reply::Stale { dataset, term, leader }
         }),
         (term(), vec(share, 0..4))
-            .prop_map(|(term, shares)| council::Reply::Shares { term, shares }),
+            .prop_map(|(term, shares)| replication::Reply::Shares { term, shares }),
     ]
 }
 
-fn pieces() -> impl Strategy<Value = Vec<u32>> {
-    vec(any::<u32>(), 0..20)
+fn half_chunks() -> impl Strategy<Value = Vec<HalfChunk>> {
+    vec(any::<u32>().prop_map(HalfChunk), 0..20)
+}
+
+fn half_chunk_bytes() -> impl Strategy<Value = HalfChunkBytes> {
+    (any::<u32>(), any::<u64>()).prop_map(|(half_chunk, bytes)| HalfChunkBytes {
+        half_chunk: HalfChunk(half_chunk),
+        bytes: ByteSize(bytes),
+    })
 }
 
 fn report() -> impl Strategy<Value = Report> {
     let modes = prop::sample::select(vec![Mode::Hit, Mode::Rotating, Mode::Miss]);
     let time = || any::<u32>().prop_map(|us| Duration::from_micros(us.into()));
+    let batch = (modes, time(), time()).prop_map(|(mode, took, stalled)| MeasuredBatch {
+        mode,
+        time: BatchTime { took, stalled },
+    });
     (
         (any::<u64>(), any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>(), any::<bool>()),
-        vec((any::<u32>(), any::<u64>().prop_map(ByteSize)), 0..20),
-        (pieces(), pieces()),
-        vec((modes, time(), time()), 0..20),
+        vec(half_chunk_bytes(), 0..20),
+        (half_chunks(), half_chunks()),
+        vec(batch, 0..20),
     )
         .prop_map(|(job, unread, (released, filled), batches)| {
-            let (life, gpus, epoch_batches, epoch, pace, is_all) = job;
+            let (incarnation, gpus, epoch_batches, epoch, pace, is_full) = job;
             let pace = ByteRate(ByteSize(pace));
             Report {
-                life,
+                incarnation,
                 gpus,
                 epoch_batches,
                 epoch,
                 pace,
-                is_all,
+                is_full,
                 unread,
                 released,
                 filled,
@@ -221,44 +259,38 @@ fn report() -> impl Strategy<Value = Report> {
         })
 }
 
-fn answer() -> impl Strategy<Value = Answer> {
-    let named = || pieces().prop_map(|pieces| pieces.into_iter().map(ChunkOrdinal).collect());
-    let open = (named(), named(), vec(named(), 0..5)).prop_map(|(held, first, then)| Open {
-        held,
-        first,
-        then,
-    });
+fn answer() -> impl Strategy<Value = ReportAnswer> {
+    let draw_set = (half_chunks(), half_chunks(), vec(half_chunks(), 0..5))
+        .prop_map(|(pinned, first, then)| DrawSet { pinned, first, then });
     prop_oneof![
-        Just(Answer::TellAll),
-        "[a-z][a-z0-9]{0,20}".prop_map(|node| Answer::Elsewhere(node.parse().unwrap())),
-        (open, pieces(), any::<u32>()).prop_map(|(open, loading, forced)| Answer::Draw {
-            open,
-            loading,
-            forced
+        Just(ReportAnswer::FullReportNeeded),
+        "[a-z][a-z0-9]{0,20}".prop_map(|node| ReportAnswer::Redirect(node.parse().unwrap())),
+        (draw_set, half_chunks(), any::<u32>()).prop_map(|(draw_set, loading, probe_batches)| {
+            ReportAnswer::Draw { draw_set, loading, probe_batches }
         }),
     ]
 }
 
-fn membership() -> impl Strategy<Value = Membership> {
+fn ring_membership() -> impl Strategy<Value = RingMembership> {
     let member = (1..=1_000_000_000_u32, prop::option::of("[a-z]{1,9}"));
     let members = prop::collection::btree_map("[a-z0-9][a-zA-Z0-9._-]{0,20}", member, 1..8);
-    (members, any::<bool>(), any::<prop::sample::Index>()).prop_map(|(members, apart, own)| {
+    (members, any::<bool>(), any::<prop::sample::Index>()).prop_map(|(members, isolate, own)| {
         let member = |(name, (weight, zone)): (&String, &(u32, Option<String>))| Member {
             name: name.parse().unwrap(),
             endpoint: format!("/run/{name}.sock").parse().unwrap(),
             weight: Weight::from_thousandths(*weight).unwrap(),
             zone: zone.as_ref().map(|zone| zone.parse().unwrap()),
         };
-        let apart = apart && members.values().all(|(_, zone)| zone.is_some());
+        let isolate_zones = isolate && members.values().all(|(_, zone)| zone.is_some());
         let own = members.keys().nth(own.index(members.len())).unwrap().parse().unwrap();
-        let list = NodeList::new(members.iter().map(member).collect(), apart).unwrap();
-        Membership::new(own, list).unwrap()
+        let list = NodeList::new(members.iter().map(member).collect(), isolate_zones).unwrap();
+        RingMembership::new(own, list).unwrap()
     })
 }
 
 fn reply() -> impl Strategy<Value = Reply> {
-    use ClaimAnswer::{Granted, Held, Outside, Present, TooMany};
-    let claims = prop::sample::select(vec![Granted, Held, Present, TooMany, Outside]);
+    use ClaimAnswer::{Granted, Held, Present, TooMany, Uncached};
+    let claims = prop::sample::select(vec![Granted, Held, Present, TooMany, Uncached]);
     let renewals = prop::sample::select(vec![RenewAnswer::Renewed, RenewAnswer::Lost]);
     let gets = prop::sample::select(vec![GetAnswer::Hit, GetAnswer::Miss, GetAnswer::Claimed]);
     let puts = prop::sample::select(vec![PutAnswer::More, PutAnswer::Stored]);
@@ -276,16 +308,21 @@ fn reply() -> impl Strategy<Value = Reply> {
         ErrorCode::Identity,
         ErrorCode::Changed,
     ]);
-    let told = prop::sample::select(vec![Told::Bits, Told::Only, Told::Changed]);
+    let updates = prop::sample::select(vec![
+        PresenceUpdate::Bits,
+        PresenceUpdate::Only,
+        PresenceUpdate::Changed,
+    ]);
     prop_oneof![
         (any::<u16>(), any::<u32>())
             .prop_map(|(version, lease_ms)| Reply::Hello { version, lease_ms }),
-        any::<[u8; 32]>().prop_map(|nonce| Reply::Show(ShowAnswer::Prove { nonce })),
-        Just(Reply::Show(ShowAnswer::Upload)),
+        any::<[u8; 32]>().prop_map(|nonce| Reply::OpenAnswer(OpenAnswer::Prove { nonce })),
+        Just(Reply::OpenAnswer(OpenAnswer::Upload)),
         any::<u32>().prop_map(|handle| Reply::Open { handle }),
         any::<u64>().prop_map(|next| Reply::Uploaded { next }),
-        (any::<u64>(), told, payload())
-            .prop_map(|(version, told, said)| Reply::Presence { version, told: told(said.into()) }),
+        (any::<u64>(), updates, payload()).prop_map(|(version, update, encoded)| {
+            Reply::Presence { version, update: update(encoded.into()) }
+        }),
         (any::<u32>(), gets, payload()).prop_map(|(index, answer, payload)| Reply::Get {
             index,
             answer,
@@ -294,27 +331,30 @@ fn reply() -> impl Strategy<Value = Reply> {
         vec(claims, 0..20).prop_map(|answers| Reply::Claim { answers }),
         vec(renewals, 0..20).prop_map(|answers| Reply::Renew { answers }),
         Just(Reply::Released),
-        Just(Reply::Wanted),
+        Just(Reply::PrefetchNoted),
         Just(Reply::Left),
-        Just(Reply::ModeSet),
+        Just(Reply::ProbeModeSet),
         payload().prop_map(|json| Reply::Explain { json }),
         any::<u64>().prop_map(|bytes| Reply::Evicted { bytes }),
-        any::<u64>().prop_map(|size| Reply::Segment { size }),
-        vec(any::<[u32; 3]>(), 0..20).prop_map(|places| {
-            let placed = |[index, offset, length]: [u32; 3]| Placed { index, offset, length };
-            Reply::Placed { places: places.into_iter().map(placed).collect() }
+        any::<u64>().prop_map(|size| Reply::ShmMap { size }),
+        vec(any::<[u32; 3]>(), 0..20).prop_map(|ranges| {
+            let range = |[index, offset, length]: [u32; 3]| ShmRange { index, offset, length };
+            Reply::GetShm { ranges: ranges.into_iter().map(range).collect() }
         }),
         answer().prop_map(Reply::Report),
-        prop::option::of(membership()).prop_map(Reply::Ring),
-        (any::<u64>(), answered())
-            .prop_map(|(bytes, reply)| Reply::Council { capacity: ByteSize(bytes), reply }),
+        prop::option::of(ring_membership()).prop_map(Reply::Ring),
+        (any::<u64>(), cluster_reply())
+            .prop_map(|(bytes, reply)| Reply::Cluster { capacity: ByteSize(bytes), reply }),
         puts.prop_map(Reply::Put),
         vec(("[a-z_]{1,40}", any::<u64>()), 0..20).prop_map(|counters| Reply::Stats { counters }),
+        any::<[u64; 5]>().prop_map(|[bytes, regions, regions_evicted, part_bytes, claims]| {
+            Reply::FreeSpace(FreeSpace { bytes, regions, regions_evicted, part_bytes, claims })
+        }),
         (codes, "\\PC{0,100}").prop_map(|(code, text)| Reply::Error(Refusal { code, text })),
     ]
 }
 
-/// Takes a frame apart as a reader of a socket would.
+/// Splits a frame into header and body.
 fn split(bytes: &[u8]) -> Option<(Header, Bytes)> {
     let (header, body) = bytes.split_first_chunk::<HEADER_SIZE>()?;
     let header = Header::decode(header).ok()?;
@@ -322,14 +362,18 @@ fn split(bytes: &[u8]) -> Option<(Header, Bytes)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 2000, ..Default::default() })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        cases: 2000,
+        ..Default::default()
+    })]
 
     #[test]
     fn requests_survive_the_round_trip(request in request(), id in any::<u64>()) {
         let (header, body) = split(&request.encode(id).to_bytes()).unwrap();
         prop_assert_eq!(header.id, id);
         prop_assert_eq!(Request::decode(&header, &body), Ok(request));
-        prop_assert!(Reply::decode(&header, &body).is_err(), "a request is no reply");
+        prop_assert!(Reply::decode(&header, &body).is_err(), "a request decodes as a reply");
     }
 
     #[test]
@@ -337,17 +381,16 @@ proptest! {
         let (header, body) = split(&reply.encode(id).to_bytes()).unwrap();
         prop_assert_eq!(header.id, id);
         prop_assert_eq!(Reply::decode(&header, &body), Ok(reply));
-        prop_assert!(Request::decode(&header, &body).is_err(), "a reply is no request");
+        prop_assert!(Request::decode(&header, &body).is_err(), "a reply decodes as a request");
     }
 
-    /// What is too short or too long for its kind is refused, wherever it is cut.
     #[test]
-    fn no_cut_or_stretched_body_is_accepted_by_mistake(
+    fn a_truncated_or_extended_body_is_an_error(
         request in request(),
         cut in any::<prop::sample::Index>(),
     ) {
         let (header, body) = split(&request.encode(1).to_bytes()).unwrap();
-        // A put's payload is whatever is left, so any length of it is a put.
+        // The payload of a put is the rest of the body: any length is valid.
         let fixed = !matches!(request, Request::Put { .. });
         if fixed && !body.is_empty() {
             let cut = cut.index(body.len());
@@ -360,17 +403,16 @@ proptest! {
     }
 
     #[test]
-    fn garbage_is_refused_and_never_panics(kind in any::<u8>(), body in vec(any::<u8>(), 0..400)) {
+    fn random_bytes_never_panic(kind in any::<u8>(), body in vec(any::<u8>(), 0..400)) {
         let header = Header { kind, id: 7, body_size: body.len() };
         let body = Bytes::from(body);
         let _ = Request::decode(&header, &body);
         let _ = Reply::decode(&header, &body);
     }
 
-    /// A frame that was tampered with is refused, or means exactly what its bytes say: nothing that is
-    /// understood could have been said in another way.
+    /// Every message has one encoding: bytes that decode are the bytes that the message encodes to.
     #[test]
-    fn a_mutated_frame_is_refused_or_means_what_it_says(
+    fn a_mutated_frame_is_an_error_or_encodes_to_itself(
         request in request(),
         reply in reply(),
         edits in vec((any::<prop::sample::Index>(), any::<u8>(), 0..4_u8), 1..4),
@@ -405,10 +447,11 @@ proptest! {
     }
 }
 
-/// Promise 6 (bounded): a count from outside asks for no more memory than there are bytes behind it.
+/// Promise 6 (bounded): a count beyond the body's length is an error before memory is allocated.
 #[test]
-fn a_lying_count_allocates_nothing() {
-    let mut frame = Request::Claim { handle: 1, blobs: vec![5] }.encode(1).to_bytes();
+fn a_count_beyond_the_body_is_an_error() {
+    let mut frame =
+        Request::Claim { handle: 1, blobs: vec![BlobOrdinal::new(5)] }.encode(1).to_bytes();
     frame[HEADER_SIZE + 4..HEADER_SIZE + 8].copy_from_slice(&60_000_u32.to_le_bytes());
     let (header, body) = split(&frame).unwrap();
     assert_eq!(Request::decode(&header, &body), Err(Malformed::Short));
@@ -417,9 +460,9 @@ fn a_lying_count_allocates_nothing() {
     assert_eq!(Request::decode(&header, &body), Err(Malformed::OverLimit));
 }
 
-/// `docs/wire.md` shows these bytes: a change here is a new version of the protocol.
+/// `docs/reference/wire.md` shows these bytes. A change here is a new version of the protocol.
 #[test]
-fn the_first_version_stays_as_it_is() {
+fn version_1_does_not_change() {
     let (job, token) = ("a".to_owned(), SentToken(b"b".to_vec()));
     let hello = Request::Hello { version_min: 1, version_max: 1, job, token }.encode(2);
     assert_eq!(
@@ -428,9 +471,9 @@ fn the_first_version_stays_as_it_is() {
     );
     let miss = Reply::Get { index: 3, answer: GetAnswer::Miss, payload: Bytes::new() }.encode(9);
     assert_eq!(miss.to_bytes(), [5, 0, 0, 0, 0x86, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 1]);
-    let places = vec![Placed { index: 3, offset: 4096, length: 5 }];
+    let ranges = vec![ShmRange { index: 3, offset: 4096, length: 5 }];
     assert_eq!(
-        Reply::Placed { places }.encode(9).to_bytes(),
+        Reply::GetShm { ranges }.encode(9).to_bytes(),
         [
             [16, 0, 0, 0, 0xa1, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0],
             [1, 0, 0, 0, 3, 0, 0, 0, 0, 16, 0, 0, 5, 0, 0, 0]
@@ -439,12 +482,15 @@ fn the_first_version_stays_as_it_is() {
     );
 }
 
-/// What `core`'s count of bytes rests on.
+/// `core` computes the cost of presence from this constant.
 #[test]
-fn presence_costs_what_it_says() {
+fn presence_overhead_matches_the_encoding() {
     let request = Request::Presence { handle: 1, first: 2, count: 3, since: 4 };
-    let reply = Reply::Presence { version: 5, told: Told::Bits(vec![0; 7]) };
+    let reply = Reply::Presence { version: 5, update: PresenceUpdate::Bits(vec![0; 7]) };
     let both = request.encode(1).to_bytes().len() + reply.encode(1).to_bytes().len();
     assert_eq!(both, PRESENCE_OVERHEAD + 7);
-    assert_eq!(PRESENCE_OVERHEAD, 65, "docs/wire.md and core/tests/it/presence.rs say so");
+    assert_eq!(
+        PRESENCE_OVERHEAD, 65,
+        "docs/reference/wire.md and core/tests/it/presence.rs have this number"
+    );
 }

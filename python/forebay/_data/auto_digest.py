@@ -1,7 +1,8 @@
-"""Digests that nobody has built yet: made on first use, kept, and looked at again on the next.
+"""Automatic digests: built on first use of a URL, kept, and compared with the origin when reused.
 
-They lie in the user's cache directory, by URL and by what else they depend on. Whether the origin
-is still as it was is seen from its listing, which costs a request for every thousand objects.
+Digests are kept in the user's cache directory, named by a hash of the URL, layout, namespace key
+and endpoint. A reused digest is compared with a listing of the origin, which costs one request per
+thousand objects.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from forebay._native import Digest, DigestError
-from forebay._processes import binary, locked
-from forebay._warnings import warn
+from forebay._runtime.processes import binary, locked
+from forebay._runtime.warnings import warn
 
-#: Layouts that need nothing but their name; what else there is, a digest is built for by hand.
+#: Layouts that have no parameters. The others need ``forebay digest build``.
 LAYOUTS = ("files", "pack", "tar")
 
-#: Listing more objects than this takes too long for every start.
+#: Blobs above which the origin is not listed: that would delay every start.
 LISTED_MAX = 200_000
-#: An origin that has not listed them by then is slow or gone, and no reason to wait.
+#: Timeout of the listing. An origin that does not answer is not an error.
 LISTING_SECONDS = 60.0
-#: Where the environment says which server S3 is, the first that does.
+#: Environment variables with the S3 endpoint, by precedence.
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-#: How long one of its answers may take, with all retries, unless the user says otherwise.
+#: Deadline of one request of the listing, retries included, if ``storage_options`` has none.
 DEADLINE_SECONDS = 10
 
 
@@ -39,37 +40,40 @@ def digest_for(
     options: Mapping[str, object],
     rebuild: bool,
 ) -> Path:
-    """The digest of a URL: the one that was built before, if the origin is as it was then."""
+    """The path of a URL's digest, which is built if it is missing.
+
+    Warns if the origin has changed since.
+    """
     if layout not in LAYOUTS:
-        there_are = ", ".join(map(repr, LAYOUTS))
+        names = ", ".join(map(repr, LAYOUTS))
         raise ValueError(
-            f"there is no layout {layout!r} for a URL; there are {there_are}, and more with"
-            " `forebay digest build`, whose digest is given instead of the URL"
+            f"there is no layout {layout!r} for a URL; give one of {names}, or a digest made with"
+            " `forebay digest build`"
         )
     url = _canonical(url)
-    place = _place(url, layout, namespace_key, options)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with locked(place.with_suffix(".lock")):
-        if rebuild or not place.is_file():
-            _build(url, place, layout, namespace_key, options, restart=rebuild)
-            return place
-    change = _change(place, options)
-    if change is not None:
+    path = _path(url, layout, namespace_key, options)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with locked(path.with_suffix(".lock")):
+        if rebuild or not path.is_file():
+            _build(url, path, layout, namespace_key, options, restart=rebuild)
+            return path
+    changes = _changes(path, options)
+    if changes is not None:
         warn(
-            f"`{url}` is not as it was when its digest was built ({change}); what has changed"
-            " cannot be read: give rebuild=True to build it again"
+            f"`{url}` has changed since its digest was built ({changes}); changed objects cannot be"
+            " read: give rebuild=True to build the digest again"
         )
-    return place
+    return path
 
 
 def cache_directory() -> Path:
-    """Where this user's caches lie."""
+    """The directory of this user's digests and catalogues."""
     named = os.environ.get("XDG_CACHE_HOME")
     return (Path(named) if named else Path.home() / ".cache") / "forebay"
 
 
 def _canonical(url: str) -> str:
-    """One name for one place: a directory by its whole path, and no slash at the end."""
+    """The URL without a trailing slash; a directory by its absolute path."""
     if "://" not in url:
         return str(Path(url).absolute())
     trimmed = url.rstrip("/")
@@ -77,26 +81,23 @@ def _canonical(url: str) -> str:
 
 
 def _endpoint(url: str, options: Mapping[str, object]) -> object:
-    """The server that is meant: two of them may have buckets of one name."""
+    """The endpoint of the origin: two servers may have buckets of the same name."""
     named = options.get("endpoint")
     if named or not url.startswith("s3:"):
         return named
     return next(filter(None, map(os.environ.get, ENDPOINTS)), None)
 
 
-def _place(
-    url: str, layout: str, namespace_key: Path | None, options: Mapping[str, object]
-) -> Path:
+def _path(url: str, layout: str, namespace_key: Path | None, options: Mapping[str, object]) -> Path:
     key = None if namespace_key is None else str(namespace_key.absolute())
-    told = json.dumps([url, layout, key, _endpoint(url, options)])
-    return (
-        cache_directory() / "digests" / f"{hashlib.sha256(told.encode()).hexdigest()[:32]}.digest"
-    )
+    identity = json.dumps([url, layout, key, _endpoint(url, options)])
+    name = hashlib.sha256(identity.encode()).hexdigest()[:32]
+    return cache_directory() / "digests" / f"{name}.digest"
 
 
 def _build(
     url: str,
-    place: Path,
+    path: Path,
     layout: str,
     namespace_key: Path | None,
     options: Mapping[str, object],
@@ -104,13 +105,13 @@ def _build(
     restart: bool,
 ) -> None:
     print(f"forebay: building a digest of {url}, once", file=sys.stderr)
-    command = [binary(), "digest", "build", url, "-o", str(place), "--layout", layout]
-    command += ["--format", "json", *_reach(options)]
+    command = [binary(), "digest", "build", url, "-o", str(path), "--layout", layout]
+    command += ["--format", "json", *_origin_arguments(options)]
     if namespace_key is not None:
         command += ["--namespace", str(namespace_key)]
     if restart:
         command.append("--restart")
-    # Its progress bar is for whoever watches; so are its errors, the last of which is ours as well.
+    # On a terminal, its progress bar and errors are shown; the last error is ours as well.
     built = subprocess.run(
         command,
         env=_environment(options),
@@ -122,18 +123,18 @@ def _build(
     )
     if built.returncode != 0:
         lines = (built.stderr or "").strip().splitlines()
-        said = lines[-1].removeprefix("error: ") if lines else "see above"
-        raise DigestError(f"cannot build a digest of `{url}`: {said}")
+        reason = lines[-1].removeprefix("error: ") if lines else "see above"
+        raise DigestError(f"cannot build a digest of `{url}`: {reason}")
 
 
-def _change(place: Path, options: Mapping[str, object]) -> str | None:
-    """What has changed at the origin since; nothing if that cannot be seen now."""
-    if Digest(place).blobs > LISTED_MAX:
+def _changes(path: Path, options: Mapping[str, object]) -> str | None:
+    """Counts of changed, removed and added objects; ``None`` if there are none, or no listing."""
+    if Digest(path).blobs > LISTED_MAX:
         return None
-    command = [binary(), "digest", "verify", str(place), "--listing", "--format", "json"]
+    command = [binary(), "digest", "verify", str(path), "--listing", "--format", "json"]
     try:
-        looked = subprocess.run(
-            [*command, *_reach({"deadline_seconds": DEADLINE_SECONDS, **options})],
+        verified = subprocess.run(
+            [*command, *_origin_arguments({"deadline_seconds": DEADLINE_SECONDS, **options})],
             env=_environment(options),
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -141,15 +142,16 @@ def _change(place: Path, options: Mapping[str, object]) -> str | None:
             timeout=LISTING_SECONDS,
             check=False,
         )
-        report = json.loads(looked.stdout)
+        report = json.loads(verified.stdout)
     except (OSError, subprocess.TimeoutExpired, ValueError):
         return None
-    counts = {what: len(report.get(what, ())) for what in ("changed", "vanished", "added")}
-    told = [f"{count} {what}" for what, count in counts.items() if count]
-    return ", ".join(told) or None
+    keys = {"changed": "changed", "vanished": "removed", "added": "added"}
+    counts = [(len(report.get(key, ())), change) for key, change in keys.items()]
+    return ", ".join(f"{count} {change}" for count, change in counts if count) or None
 
 
-def _reach(options: Mapping[str, object]) -> list[str]:
+def _origin_arguments(options: Mapping[str, object]) -> list[str]:
+    """Storage options as arguments of ``forebay``."""
     arguments = []
     if options.get("endpoint"):
         arguments += ["--endpoint", str(options["endpoint"])]
@@ -161,7 +163,7 @@ def _reach(options: Mapping[str, object]) -> list[str]:
 
 
 def _environment(options: Mapping[str, object]) -> dict[str, str]:
-    """Credentials go by the environment: anyone can read arguments."""
+    """Credentials as environment variables: other users can read a process's arguments."""
     environment = dict(os.environ)
     names = {"access_key": "AWS_ACCESS_KEY_ID", "secret_key": "AWS_SECRET_ACCESS_KEY"}
     for option, name in names.items():

@@ -1,4 +1,12 @@
-"""A map-style dataset over a digest: any loader that indexes can use it, PyTorch's first of all."""
+"""``forebay.Dataset``: the items of a digest, read through the cache.
+
+The dataset is map-style, so every loader that indexes can read it. A read asks the node first, and
+the job's agent for what the node does not have. An agent that is gone is started again. All
+connections belong to one process: a pickled or forked dataset makes its own.
+
+Methods that ``forebay.DataLoader`` needs beside the public ones begin with an underscore.
+:class:`forebay._data.wrap.Wrapped` and :class:`forebay._data.mixture.Mixture` have them, too.
+"""
 
 from __future__ import annotations
 
@@ -14,52 +22,50 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from forebay._digests import digest_for
-from forebay._job import check_options, new_job, present_job
+from forebay._data.auto_digest import digest_for
+from forebay._data.columns import read_column
 from forebay._native import (
     AgentGone,
     ChangedError,
     Digest,
     DigestError,
     ForebayError,
-    Layout,
+    ItemMap,
     Reader,
     ReadError,
 )
-from forebay._node import default_socket, endpoint
-from forebay._participation import Participation
-from forebay._ranks import ranks
-from forebay._warnings import warn
+from forebay._runtime.incarnation import Incarnation
+from forebay._runtime.job import check_options, new_job, present_job
+from forebay._runtime.node import default_socket, endpoint
+from forebay._runtime.ranks import ranks
+from forebay._runtime.warnings import warn
 
-#: An agent that dies so often over one batch is not started again.
+#: Attempts at one batch before a dying agent is not started again.
 ATTEMPTS = 4
 
-#: Items that are read at once when the whole dataset is.
-AT_ONCE = 64
+#: Items per request when the whole dataset is iterated over.
+ITEMS_PER_REQUEST = 64
 
-#: The column that every digest has: what the object is called that an item is of.
-OBJECT = "object"
-
-#: What becomes of items that cannot be read.
+#: Values of ``on_error``.
 ON_ERROR = ("raise", "skip", "retry")
 #: Pauses between attempts with ``on_error="retry"``, in seconds.
 RETRY_PAUSES = (0.1, 0.5, 2.0, 5.0)
-#: Items that were skipped are named up to so many.
+#: Skipped items that ``skipped()`` names.
 SKIPPED_NAMED_MAX = 1000
-#: So many of them are warned of, in each process.
-SKIPS_TOLD_MAX = 3
+#: Skipped items that each process warns about.
+SKIP_WARNINGS_MAX = 3
 
 _MISSING: Any = object()
 
-#: What a dataset does not take along to another process: maps, connections, and what it said there.
-_OF_ONE_PROCESS = {
+#: Attributes that are not pickled: file mappings, connections, and counts of one process.
+_PROCESS_LOCAL = {
     "_digest",
     "_columns",
     "_reader",
-    "participation",
-    "_layout",
-    "_last_good",
-    "_skips_told",
+    "_incarnation",
+    "_layout_made",
+    "_last_readable",
+    "_skip_warnings",
 }
 
 _Path = str | PathLike[str]
@@ -67,8 +73,8 @@ _Content = bytes | memoryview
 _T = TypeVar("_T")
 
 
-class PastCache(int):
-    """An item that is to be read from the origin, whatever is cached: part of a probe."""
+class ProbeIndex(int):
+    """The index of an item that is part of a probe: it is read from the origin, cached or not."""
 
 
 class Dataset:
@@ -77,46 +83,46 @@ class Dataset:
     Parameters
     ----------
     source
-        A file that ``forebay digest build URL -o x.digest`` made; or the URL of the data itself,
-        such as ``s3://bucket/train`` or ``file:///data/train``. A digest of it is then built on
-        first use and kept in the user's cache directory (``~/.cache/forebay/digests``).
+        A digest file, made by ``forebay digest build URL -o x.digest``; or the URL or directory of
+        the data, such as ``s3://bucket/train`` or ``file:///data/train``. For a URL, the digest is
+        built on first use and kept in the user's cache directory (``~/.cache/forebay/digests``).
     transform
-        Called with each item; what it returns is the item. Runs in the loader's workers.
+        Called with each item, in the loader's workers; its result is the item.
     columns
-        Names of the digest's columns. With any, an item is ``(bytes, value, ...)``, else ``bytes``.
-        ``"object"`` is the name of the object that an item is of, below the origin's URL.
+        Names of digest columns. With at least one, an item is ``(bytes, value, ...)``, else
+        ``bytes``. ``"object"`` is the name of the item's object below the origin's URL.
     cache
-        ``"auto"`` uses this user's node and starts it if need be; a path is the socket of a node,
-        ``"tls://host:port"`` a node of another machine (who the job is to it, the environment
-        says: ``docs/security.md``; of several that share the work one is enough, or some with
-        commas in between); ``None`` reads the origin without one.
+        ``"auto"`` uses the node of this user, and starts one if none is running. A path is the
+        socket of a node. ``"tls://host:port"`` is a node on another machine; the environment has
+        the job's credentials (``docs/guide/security.md``). Several endpoints are separated by
+        commas; one of a cluster is enough. ``None`` reads the origin without a node.
     storage_options
-        How to reach the origin: ``endpoint``, ``access_key``, ``secret_key``, ``anonymous``,
-        ``deadline_seconds``. By default, what the environment says.
+        Access to the origin: ``endpoint``, ``access_key``, ``secret_key``, ``anonymous``,
+        ``deadline_seconds``. The default is the environment.
     origin
-        Read the data from this URL instead of where the digest says.
+        URL to read the data from instead of the one in the digest.
     namespace_key
-        The key file of the digest's namespace, if it is private.
+        Key file of the digest's namespace, if it is private.
     job
-        What the job is called. A job that is started again under its name takes over from its
-        predecessor, whose loader then raises ``forebay.Fenced``. By default a name of its own.
+        Name of the job. A process that starts under the same name takes over: the loader of the
+        earlier process raises ``forebay.Fenced``. The default is a unique name.
     on_error
-        What becomes of items that cannot be read: ``"raise"`` an exception; ``"retry"`` some
-        times, unless the origin has another version now, then raise; ``"skip"`` them, and give
-        another item of the batch twice in their stead, so that all ranks go on alike. ``"skip"`` is
-        also for what a transform cannot read.
-        ``skipped()`` says which.
+        What to do with an item that cannot be read. ``"raise"`` raises an exception. ``"retry"``
+        tries four more times over eight seconds; an object whose version has changed is not
+        retried. ``"skip"`` leaves the item out and gives another item of its batch twice, so that
+        batches keep their length and ranks stay equal; it also covers errors of the transform, and
+        :meth:`skipped` names the items.
     layout
-        For a URL: how items are found, ``"files"`` (the default), ``"pack"`` for many small ones or
-        ``"tar"`` for the samples of archives (:func:`forebay.tar_sample`).
+        For a URL: how objects are cut into items. ``"files"`` (the default), ``"pack"`` for many
+        small ones, or ``"tar"`` for the samples of archives (:func:`forebay.tar_sample`).
     rebuild
-        For a URL: build its digest again. Without, a warning says if the origin has changed.
+        For a URL: build the digest again. Without it, a warning names what has changed.
     views
-        Give items (and transforms) a read-only ``memoryview`` instead of ``bytes``: of the memory
-        that the node shares with this process where it can be, so that nothing is copied. An item
-        keeps its place there until it, and all that was made of its memory, is gone; when all
-        places are taken, items are copied after all. A forked child cannot read its parent's views,
-        and nobody may write to them: PyTorch, which does not know read-only memory, would crash.
+        Give items, also to the transform, as read-only ``memoryview`` instead of ``bytes``. The
+        view is of the node's shared memory if possible, so that nothing is copied. An item occupies
+        its memory until nothing refers to it; when all of it is in use, further items are copied. A
+        forked child cannot read its parent's views. PyTorch does not support read-only memory: an
+        in-place operation on a tensor of a view crashes the process.
     """
 
     def __init__(
@@ -136,7 +142,7 @@ class Dataset:
         views: bool = False,
     ) -> None:
         if isinstance(columns, str):
-            raise TypeError("`columns` is a list of names, such as columns=['label']")
+            raise TypeError(f"columns={columns!r}; give a list of names, such as ['label']")
         key = None if namespace_key is None else Path(namespace_key)
         options = storage_options or {}
         check_options(options)
@@ -149,10 +155,12 @@ class Dataset:
                 rebuild=rebuild,
             )
         elif layout is not None or rebuild:
-            raise ValueError("`layout` and `rebuild` are for URLs, of which a digest is built here")
+            raise ValueError(
+                "`layout` and `rebuild` are for URLs, not for a digest file; leave them out"
+            )
         self._digest = _open(source)
         self._column_names = tuple(columns)
-        self._columns = [_column(self._digest, name) for name in columns]
+        self._columns = [read_column(self._digest, name) for name in columns]
         self._transform = transform
         self._views = views
         node = endpoint(default_socket() if cache == "auto" else cache)
@@ -165,24 +173,24 @@ class Dataset:
             namespace_key=key,
             options=options,
         )
-        self._called = self._job.called
-        self._name = self._called.of(*ranks())
+        self._job_name = self._job.name
+        self._name = self._job_name.of(*ranks())
         self._reader = self._job.reader(self._digest, self._name)
         self._workers_restarted = 0
-        #: Items that loaders have given to their users.
-        self.given = 0
-        self.on_error = on_error
-        self._local()
+        #: Items that loaders have yielded.
+        self._items_yielded = 0
+        self._set_on_error(on_error)
+        self._init_process_local()
 
-    def _local(self) -> None:
-        """What every process has of its own."""
-        self.participation = Participation()
-        self._layout: Layout | None = None
-        self._last_good: Any = _MISSING
-        self._skips_told = 0
+    def _init_process_local(self) -> None:
+        """Attributes that each process has of its own."""
+        self._incarnation = Incarnation()
+        self._layout_made: ItemMap | None = None
+        self._last_readable: Any = _MISSING
+        self._skip_warnings = 0
         weakref.finalize(
             self,
-            self.participation.end,
+            self._incarnation.leave,
             self._digest,
             self._job.node,
             self._job.socket,
@@ -192,18 +200,156 @@ class Dataset:
         return len(self._digest)
 
     def __getitem__(self, index: int) -> Any:
-        item = self.ordinal(index)
-        (content,) = self._read([item], isinstance(index, PastCache))
+        item = self._ordinal(index)
+        (content,) = self._read([item], isinstance(index, ProbeIndex))
         return self._finish(item, content)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """The items of a batch, in one request."""
-        items = [self.ordinal(index) for index in indices]
-        is_probe = any(isinstance(index, PastCache) for index in indices)
+        items = [self._ordinal(index) for index in indices]
+        is_probe = any(isinstance(index, ProbeIndex) for index in indices)
         if self._on_error == "skip" and len(items) > 0:
-            return self._readable(items, is_probe)
+            return self._read_and_skip(items, is_probe)
         contents = self._read(items, is_probe)
         return [self._finish(item, content) for item, content in zip(items, contents, strict=True)]
+
+    def __iter__(self) -> Iterator[Any]:
+        for start in range(0, len(self), ITEMS_PER_REQUEST):
+            yield from self.__getitems__(range(start, min(start + ITEMS_PER_REQUEST, len(self))))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in _PROCESS_LOCAL}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._digest = _open(self._job.digest)
+        self._columns = [read_column(self._digest, name) for name in self._column_names]
+        # A copy reads for the same job, but takes part in rotation under a name of its own.
+        self._job_name = self._job.name.of_copy()
+        self._reader = self._job.reader(self._digest, self._name)
+        self._init_process_local()
+
+    def __repr__(self) -> str:
+        return f"forebay.Dataset({str(self._job.digest)!r}, {len(self)} items)"
+
+    def column(self, name: str) -> Sequence[Any]:
+        """The values of a column of the digest.
+
+        Parameters
+        ----------
+        name
+            Name of the column; every dataset has ``"object"``.
+
+        Returns
+        -------
+        Sequence
+            One value per item, in the dataset's order.
+
+        Raises
+        ------
+        KeyError
+            The digest has no such column.
+        """
+        return read_column(self._digest, name)
+
+    def skipped(self) -> dict[str, Any]:
+        """Items that were left out with ``on_error="skip"``, in all processes of the job.
+
+        Returns
+        -------
+        dict
+            ``count``: how often an item was skipped. ``items``: the first thousand of them.
+        """
+        lines: list[str] = []
+        with suppress(OSError):
+            lines = (self._job.directory / "skipped").read_text().split()
+        return {"count": len(lines), "items": [int(item) for item in lines[:SKIPPED_NAMED_MAX]]}
+
+    def stats(self) -> dict[str, dict[str, int] | None]:
+        """Counters of the node, this job's agent and its loaders (``docs/reference/metrics.md``).
+
+        Returns
+        -------
+        dict
+            ``node`` (``None`` without a node), ``agent`` and ``loader``, each a dict of counters.
+        """
+        stats = self._with_agent(Reader.stats)
+        return {**stats, "loader": {"workers_restarted": self._workers_restarted}}
+
+    # Below: for forebay's loaders.
+
+    @property
+    def _id(self) -> str:
+        """The dataset id."""
+        return self._digest.dataset
+
+    @property
+    def _layout(self) -> ItemMap:
+        """The half-chunk of each item; made on first use."""
+        if self._layout_made is None:
+            self._layout_made = ItemMap(self._digest)
+        return self._layout_made
+
+    @property
+    def _has_node(self) -> bool:
+        """Whether a node is configured; it need not be running."""
+        return self._job.node is not None
+
+    @property
+    def _gives_views(self) -> bool:
+        """Whether the loader's ``collate_fn`` receives views."""
+        return self._views and self._transform is None
+
+    @property
+    def _blob_bytes(self) -> int:
+        """Mean length of a blob."""
+        return self._digest.bytes // max(1, self._digest.blobs)
+
+    def _join(self, rank: int, world: int) -> str:
+        """Take part in rotation as this rank; returns the name that nodes know it by."""
+        name = self._job_name.of(rank, world)
+        if name != self._name:
+            self._name, self._reader = name, self._job.reader(self._digest, name, self._reader)
+        return name
+
+    def _missed(self) -> int:
+        """Items that were requested from the agent because the node did not have them."""
+        with suppress(ForebayError):  # without an agent nothing was missed
+            return (self._reader.stats()["agent"] or {}).get("agent_gets", 0)
+        return 0
+
+    def _set_on_error(self, on_error: str) -> None:
+        if on_error not in ON_ERROR:
+            values = ", ".join(map(repr, ON_ERROR))
+            raise ValueError(f"there is no on_error={on_error!r}; give one of {values}")
+        self._on_error = on_error
+
+    def _count_worker_restart(self) -> None:
+        self._workers_restarted += 1
+
+    def _prefetch_hint(self, items: Sequence[int]) -> None:
+        """Announce items that will be read soon, in that order, to the agent."""
+        self._with_agent(lambda reader: reader.prefetch_hint(items))
+
+    def _request(self, indices: Sequence[int]) -> None:
+        """Request a batch from the node, without waiting for it; a later read takes it."""
+        if not any(isinstance(index, ProbeIndex) for index in indices):
+            self._reader.request([self._ordinal(index) for index in indices])
+
+    def _cancel(self, indices: Sequence[int]) -> None:
+        """Give up a batch that was requested: it will not be read."""
+        if not any(isinstance(index, ProbeIndex) for index in indices):
+            self._reader.cancel([self._ordinal(index) for index in indices])
+
+    def _ordinal(self, index: int) -> int:
+        """The ordinal of an item; negative indices count from the end."""
+        item = operator.index(index)
+        length = len(self)
+        if not -length <= item < length:
+            raise IndexError(f"item {item} of {length}")
+        return item % length
+
+    # Below: reading.
 
     def _read(self, items: list[int], is_probe: bool) -> Sequence[_Content]:
         pauses = iter(RETRY_PAUSES if self._on_error == "retry" else ())
@@ -211,7 +357,7 @@ class Dataset:
             try:
                 return self._with_agent(lambda reader: self._contents(reader, items, is_probe))
             except ChangedError:
-                raise  # whatever becomes of the origin, it is not what it was
+                raise  # a retry cannot bring the old version back
             except ReadError:
                 pause = next(pauses, None)
                 if pause is None:
@@ -226,12 +372,12 @@ class Dataset:
             return [np.asarray(view).data for view in reader.views(items)]
         return reader.get(items)
 
-    def _readable(self, items: list[int], is_probe: bool) -> list[Any]:
-        """What can be read of these; the others' places are taken by it, in turn."""
+    def _read_and_skip(self, items: list[int], is_probe: bool) -> list[Any]:
+        """The readable items; each unreadable one is replaced by one of them, in turn."""
         try:
             contents: list[Any] = list(self._read(items, is_probe))
         except ReadError:
-            contents = [_MISSING] * len(items)  # one of them, so each for itself
+            contents = [_MISSING] * len(items)  # at least one is unreadable: read them singly
         found, problem = [], None
         for item, content in zip(items, contents, strict=True):
             try:
@@ -240,141 +386,36 @@ class Dataset:
                 found.append(self._finish(item, content))
             except AgentGone:
                 raise
-            except Exception as one:
-                problem = one
-                self._skip(item, one)
+            except Exception as error:
+                problem = error
+                self._skip(item, error)
                 found.append(_MISSING)
-        good = [item for item in found if item is not _MISSING]
-        if good:
-            self._last_good = good[-1]
-        elif self._last_good is _MISSING:
+        readable = [item for item in found if item is not _MISSING]
+        if readable:
+            self._last_readable = readable[-1]
+        elif self._last_readable is _MISSING:
             assert problem is not None
-            noted(problem, f"none of these {len(items)} items could be read, and none before them")
+            add_note(problem, f"none of these {len(items)} items could be read, nor any before")
             raise problem
-        stand_ins = itertools.cycle(good or [self._last_good])
-        return [next(stand_ins) if item is _MISSING else item for item in found]
+        substitutes = itertools.cycle(readable or [self._last_readable])
+        return [next(substitutes) if item is _MISSING else item for item in found]
 
     def _skip(self, item: int, problem: Exception) -> None:
-        """Note it where all processes of the job find it; the first ones are told of, too."""
-        self._skips_told += 1
-        if self._skips_told <= SKIPS_TOLD_MAX:
-            told = f"item {item} is skipped: {described(problem)}"
-            last = "; others are, too, without a word: stats() counts them"
-            warn(told + (last if self._skips_told == SKIPS_TOLD_MAX else ""))
-        with suppress(OSError), (self._job.made() / "skipped").open("a") as notes:
-            notes.write(f"{item}\n")
+        """Record a skipped item in the job's directory; warn about the first ones."""
+        self._skip_warnings += 1
+        if self._skip_warnings <= SKIP_WARNINGS_MAX:
+            message = f"item {item} is skipped: {describe(problem)}"
+            last = "; further skipped items are not warned about: see stats()"
+            warn(message + (last if self._skip_warnings == SKIP_WARNINGS_MAX else ""))
+        with suppress(OSError), (self._job.ensure_directory() / "skipped").open("a") as file:
+            file.write(f"{item}\n")
 
-    def __iter__(self) -> Iterator[Any]:
-        for start in range(0, len(self), AT_ONCE):
-            yield from self.__getitems__(range(start, min(start + AT_ONCE, len(self))))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in _OF_ONE_PROCESS}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._digest = _open(self._job.digest)
-        self._columns = [_column(self._digest, name) for name in self._column_names]
-        # A copy reads for the same job, but takes part in rotations by itself.
-        self._called = self._job.called.of_a_copy()
-        self._reader = self._job.reader(self._digest, self._name)
-        self._local()
-
-    def __repr__(self) -> str:
-        return f"forebay.Dataset({str(self._job.digest)!r}, {len(self)} items)"
-
-    @property
-    def id(self) -> str:
-        """What all who share the dataset agree on."""
-        return self._digest.dataset
-
-    @property
-    def layout(self) -> Layout:
-        """Which item is where; made when it is first asked for."""
-        if self._layout is None:
-            self._layout = Layout(self._digest)
-        return self._layout
-
-    def column(self, name: str) -> Sequence[Any]:
-        """The values of one of the digest's columns, one for each item."""
-        return _column(self._digest, name)
-
-    def join(self, rank: int, world: int) -> str:
-        """Take part in the dataset's rotation, under a name that no other process has."""
-        name = self._called.of(rank, world)
-        if name != self._name:
-            self._name, self._reader = name, self._job.reader(self._digest, name, self._reader)
-        return name
-
-    @property
-    def has_node(self) -> bool:
-        """Whether there is to be a node; it may be away."""
-        return self._job.node is not None
-
-    @property
-    def gives_views(self) -> bool:
-        """Whether loaders are given views, as nobody makes anything else of them."""
-        return self._views and self._transform is None
-
-    def missed(self) -> int:
-        """Items that the agent was asked for so far, because the node did not have them."""
-        with suppress(ForebayError):  # there is no agent yet, and so nothing was missed
-            return (self._reader.stats()["agent"] or {}).get("agent_gets", 0)
-        return 0
-
-    @property
-    def on_error(self) -> str:
-        """What becomes of items that cannot be read."""
-        return self._on_error
-
-    @on_error.setter
-    def on_error(self, what: str) -> None:
-        if what not in ON_ERROR:
-            there_are = ", ".join(map(repr, ON_ERROR))
-            raise ValueError(f"there is no on_error={what!r}; there are {there_are}")
-        self._on_error = what
-
-    def skipped(self) -> dict[str, Any]:
-        """How often items were skipped (``count``), and the first thousand of them (``items``)."""
-        notes: list[str] = []
-        with suppress(OSError):
-            notes = (self._job.directory / "skipped").read_text().split()
-        return {"count": len(notes), "items": [int(item) for item in notes[:SKIPPED_NAMED_MAX]]}
-
-    @property
-    def blob_bytes(self) -> int:
-        """How long a blob is on average: an item, or a pack of them."""
-        return self._digest.bytes // max(1, self._digest.blobs)
-
-    def stats(self) -> dict[str, dict[str, int] | None]:
-        """What the node (``None`` without one), this job's agent and its loaders have counted."""
-        stats = self._with_agent(Reader.stats)
-        return {**stats, "loader": {"workers_restarted": self._workers_restarted}}
-
-    def count_worker_restart(self) -> None:
-        """A loader has replaced its workers, because one of them died."""
-        self._workers_restarted += 1
-
-    def want(self, items: Sequence[int]) -> None:
-        """Tell the agent which items will be asked for soon, in that order. Only ever a hint."""
-        self._with_agent(lambda reader: reader.want(items))
-
-    def ask(self, indices: Sequence[int]) -> None:
-        """Have the node read the batch that will be asked for next, while this process goes on."""
-        if not any(isinstance(index, PastCache) for index in indices):
-            self._reader.ask([self.ordinal(index) for index in indices])
-
-    def give_up(self, indices: Sequence[int]) -> None:
-        """What was asked for so will not be read after all."""
-        if not any(isinstance(index, PastCache) for index in indices):
-            self._reader.give_up([self.ordinal(index) for index in indices])
-
-    def _with_agent(self, ask: Callable[[Reader], _T]) -> _T:
-        """Ask; if the agent is gone, or was never there, start it and ask again."""
+    def _with_agent(self, act: Callable[[Reader], _T]) -> _T:
+        """Call ``act``; if the agent is not there, start it and call again."""
         attempts = 1
         while True:
             try:
-                answer = ask(self._reader)
+                result = act(self._reader)
                 break
             except AgentGone:
                 if attempts == ATTEMPTS:
@@ -382,99 +423,42 @@ class Dataset:
             attempts += 1
             self._job = present_job(self._job)
             self._job.ensure_agent()
-            # A new reader tries a node that has just been started at once.
+            # A new reader tries a node that was just started without a backoff.
             self._reader = self._job.reader(self._digest, self._name, self._reader)
-        if self._reader.node_fell():
-            self._job.revive_node()
-        return answer
-
-    def ordinal(self, index: int) -> int:
-        """An item's ordinal, by the rules of a list's indices."""
-        item = operator.index(index)
-        length = len(self)
-        if not -length <= item < length:
-            raise IndexError(f"item {item} of {length}")
-        return item % length
+        if self._reader.take_node_failure():
+            self._job.restart_node()
+        return result
 
     def _finish(self, item: int, content: _Content) -> Any:
-        told: Any = content
+        value: Any = content
         if self._columns:
-            told = (content, *(values[item] for values in self._columns))
+            value = (content, *(values[item] for values in self._columns))
         if self._transform is None:
-            return told
+            return value
         try:
-            return self._transform(told)
+            return self._transform(value)
         except Exception as problem:
-            noted(problem, f"in the transform of item {item}, `{self._digest.object(item)}`")
+            add_note(problem, f"in the transform of item {item}, `{self._digest.object(item)}`")
             raise
 
 
-def described(problem: Exception) -> str:
-    """What a warning says of an exception; forebay's own texts need no class."""
-    said = str(problem)
-    return said if isinstance(problem, ForebayError) else f"{type(problem).__name__}: {said}"
+def describe(problem: Exception) -> str:
+    """The text of an exception, with its class unless it is forebay's own."""
+    text = str(problem)
+    return text if isinstance(problem, ForebayError) else f"{type(problem).__name__}: {text}"
 
 
-def noted(problem: Exception, note: str) -> None:
-    """Have a traceback say more, where Python can."""
+def add_note(problem: Exception, note: str) -> None:
+    """Add a note to an exception's traceback, from Python 3.11 on."""
     if hasattr(problem, "add_note"):
         problem.add_note(note)
 
 
 def _open(path: _Path) -> Digest:
-    hint = "a digest is made with `forebay digest build URL -o x.digest`"
+    hint = "make a digest with `forebay digest build URL -o x.digest`"
     if not Path(path).is_file():
         raise DigestError(f"there is no file `{path}`; {hint}")
     try:
         return Digest(path)
     except DigestError as problem:
         raise DigestError(f"{problem}; {hint}") from None
-
-
-def _column(digest: Digest, name: str) -> Sequence[Any]:
-    """A column's values; numbers lie in an array, which forked workers share."""
-    if name == OBJECT and name not in digest.columns:
-        return _Objects(digest)
-    if name not in digest.columns:
-        there_are = ", ".join([*digest.columns, OBJECT])
-        raise KeyError(
-            f"the digest has no column `{name}`; there are {there_are}, and others come from a"
-            " table: `forebay digest build URL -o x.digest --columns table.csv`"
-        )
-    values = digest.column(name)
-    if any(value is None or isinstance(value, str) for value in values):
-        return values
-    return _Numbers(np.asarray(values))
-
-
-class _Numbers(Sequence[Any]):
-    """An array whose elements are Python's own numbers."""
-
-    def __init__(self, array: np.ndarray[Any, Any]) -> None:
-        self._array = array
-
-    def __len__(self) -> int:
-        return len(self._array)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return self._array[index].tolist()
-        return self._array.item(index)
-
-    def __repr__(self) -> str:
-        return f"<{len(self)} numbers: {self._array}>"
-
-
-class _Objects(Sequence[str]):
-    """The names of items' objects, each read from the digest when it is asked for."""
-
-    def __init__(self, digest: Digest) -> None:
-        self._digest = digest
-
-    def __len__(self) -> int:
-        return len(self._digest)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self._digest.object(item) for item in range(*index.indices(len(self)))]
-        return self._digest.object(range(len(self))[index])

@@ -1,11 +1,10 @@
-"""From a key to an item that only the user's own code can read.
+"""Items by key: what ``forebay.wrap`` reads from the cache, or from the user's own code.
 
-The user says what an item is called (its *key*), and reads it; forebay hashes it when it is first
-seen, remembers that in a catalogue of the user's own, and keeps the bytes on the node. There is no
-agent: whoever misses an item claims it on the node, reads it in its own process and hands it over,
-while the others wait (promises 3 and 5). A key that nobody has seen has no address yet; it is
-claimed by a name that is made of the key, so that even the first epoch of several jobs reads each
-item once.
+The user names each item by a *key* and can read it. forebay hashes an item when it is first read,
+records the hash in a catalogue of the user, and stores the bytes on the node. There is no agent: a
+process that misses an item claims it on the node, reads it itself and puts it, while the others
+wait (promises 3 and 5). A key without a catalogue entry has no address yet. It is claimed by a
+hash of the key, so that even the first epoch of several jobs reads each item once.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from forebay._digests import cache_directory
-from forebay._native import Catalogue, Digest, ForebayError, Picks, namespace_id
-from forebay._node import ensure_node
-from forebay._packing import hashed, pack, unpack
-from forebay._tally import Tally
-from forebay._warnings import warn
+from forebay._data.auto_digest import cache_directory
+from forebay._data.serialization import hash_key, pack, unpack
+from forebay._native import BlobsByAddress, Catalogue, Digest, ForebayError, namespace_id
+from forebay._runtime.node import ensure_node
+from forebay._runtime.shared_counters import SharedCounters
+from forebay._runtime.warnings import warn
 
-#: Items that are claimed and read together, if the dataset reads several at once.
-AT_ONCE = 256
+#: Items per call of the dataset's ``__getitems__``.
+ITEMS_PER_CALL = 256
 
-#: Address, length, index and form.
-_Seen = tuple[bytes, int, int, int]
-#: Address, length and ordinal.
-_Pick = tuple[bytes, int, int]
+#: Catalogue entry: address, length, index and form.
+_Entry = tuple[bytes, int, int, int]
+#: Argument of the native module: address, length and ordinal.
+_Blob = tuple[bytes, int, int]
 
-#: What is counted.
-COUNTS = (
+#: Counters of ``stats()``.
+COUNTERS = (
     "items",
     "hits",
     "read",
-    "first_sights",
+    "first_reads",
     "changed",
     "waited",
     "outside",
@@ -51,22 +50,23 @@ COUNTS = (
 
 
 @dataclass
-class Wanted:
-    """An item that is to be had."""
+class Request:
+    """A requested item."""
 
     item: int
     key: bytes
-    seen: _Seen | None
-    #: What a key is claimed by that nobody has seen.
-    unseen: _Pick
+    #: The catalogue entry, once the item was read.
+    entry: _Entry | None
+    #: Stand-in for the blob in claims, while the item has no entry.
+    placeholder: _Blob
 
     @property
-    def pick(self) -> _Pick:
-        return self.unseen if self.seen is None else (*self.seen[:2], self.item)
+    def blob(self) -> _Blob:
+        return self.placeholder if self.entry is None else (*self.entry[:2], self.item)
 
 
-class Items:
-    """The items of a dataset, by their keys: from the node, or read and handed over."""
+class KeyedItems:
+    """The items of a dataset, by their keys: from the node, or read and put there."""
 
     def __init__(
         self,
@@ -81,14 +81,14 @@ class Items:
     ) -> None:
         self.dataset, self.key, self.name = dataset, key, name
         self.node, self.namespace_key, self.job = node, namespace_key, job
-        #: Whether a node that is not there is to be started.
+        #: Whether to start a node that is not running.
         self.start_node = start_node
-        self.tally = Tally(COUNTS)
-        self.catalogue_path = _place(name, namespace_key)
-        self._open()
+        self.counters = SharedCounters(COUNTERS)
+        self.catalogue_path = _catalogue_path(name, namespace_key)
+        self._init_process_local()
 
-    def _open(self) -> None:
-        """What every process has of its own."""
+    def _init_process_local(self) -> None:
+        """Attributes that each process has of its own."""
         self.digest: Digest | None = None
         self._local = threading.local()
         self._has_warned = False
@@ -97,9 +97,9 @@ class Items:
         except ForebayError as problem:
             if shutil.disk_usage(self.catalogue_path.parent).free > 0:
                 raise
-            # Without it nobody knows what to ask a node for.
+            # Without a catalogue no address is known, so the node cannot be asked.
             self.node = None
-            self._warn(f"{problem}: there is no cache until there is room for it")
+            self._warn(f"{problem}: items are not cached until there is space")
 
     def __getstate__(self) -> dict[str, Any]:
         own = {"catalogue", "digest", "_local", "_has_warned"}
@@ -107,173 +107,191 @@ class Items:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._open()
+        self._init_process_local()
 
-    def know(self, digest: Digest) -> None:
-        """There is a digest of all items: from now on its manager's word counts for them."""
+    def use_digest(self, digest: Digest) -> None:
+        """Name items by a digest of all of them: the node's manager then decides what is kept."""
         self.digest = digest
         self._local = threading.local()
 
     @property
-    def picks(self) -> Picks:
+    def blobs(self) -> BlobsByAddress:
         """This thread's connections."""
-        picks: Picks | None = getattr(self._local, "picks", None)
-        if picks is None:
+        blobs: BlobsByAddress | None = getattr(self._local, "blobs", None)
+        if blobs is None:
             assert self.node is not None
-            picks = Picks(self.node, self.namespace_key, self.digest, self.job)
-            self._local.picks = picks
-        return picks
+            blobs = BlobsByAddress(self.node, self.namespace_key, self.digest, self.job)
+            self._local.blobs = blobs
+        return blobs
 
     def obtain_all(self, items: list[int]) -> list[Any]:
-        """All of them; one that is asked for twice is two objects, as ever."""
+        """The items, in this order; an item that is requested twice is two objects."""
         found: list[Any] = [None] * len(items)
-        places = dict(enumerate(items))
-        while places:
-            first = {item: at for at, item in reversed(places.items())}
-            for item, value in self.obtain(self.want(list(first))).items():
+        positions = dict(enumerate(items))
+        while positions:
+            first = {item: at for at, item in reversed(positions.items())}
+            for item, value in self.obtain(self.requests(list(first))).items():
                 found[first[item]] = value
-                del places[first[item]]
+                del positions[first[item]]
         return found
 
-    def hashed(self, item: int) -> bytes:
-        return hashed(item if self.key is None else self.key(item))
+    def hash_of(self, item: int) -> bytes:
+        """The hash of an item's key."""
+        return hash_key(item if self.key is None else self.key(item))
 
-    def want(self, items: Sequence[int]) -> list[Wanted]:
-        """What is known of items."""
-        keys = [self.hashed(item) for item in items]
+    def requests(self, items: Sequence[int]) -> list[Request]:
+        """Requests for items, with their catalogue entries.
+
+        Raises
+        ------
+        ValueError
+            Two items have the same key.
+        """
+        keys = [self.hash_of(item) for item in items]
         first: dict[bytes, int] = {}
         for item, key in zip(items, keys, strict=True):
             if first.setdefault(key, item) != item:
-                raise self.alike(first[key], item)
-        seen = [self.catalogue.find(key) for key in keys]
-        if None in seen:
-            # Another process may have seen them.
+                raise self.same_key_error(first[key], item)
+        entries = [self.catalogue.find(key) for key in keys]
+        if None in entries:
+            # Another process may have read them.
             with suppress(ForebayError):
                 self.catalogue.refresh()
-            seen = [self.catalogue.find(key) for key in keys]
-        unseen = [self._unseen(key) for key in keys]
-        wanted = [Wanted(*one) for one in zip(items, keys, seen, unseen, strict=True)]
-        for one in wanted:
-            self._check_moved(one)
-        return wanted
+            entries = [self.catalogue.find(key) for key in keys]
+        placeholders = [self._placeholder(key) for key in keys]
+        fields = zip(items, keys, entries, placeholders, strict=True)
+        requests = [Request(*one) for one in fields]
+        for request in requests:
+            self._check_index(request)
+        return requests
 
-    def _unseen(self, key: bytes) -> _Pick:
+    def _placeholder(self, key: bytes) -> _Blob:
         return blake2b(key, key=self.catalogue.id, digest_size=32).digest(), 1, 0
 
-    def _check_moved(self, one: Wanted) -> None:
-        """An item was at another index when it was seen: it has moved, or two have one key."""
-        if one.seen is None or one.seen[2] == one.item or one.seen[2] >= len(self.dataset):
+    def _check_index(self, request: Request) -> None:
+        """An entry with another index means that the item has moved, or that two share a key."""
+        entry = request.entry
+        if entry is None or entry[2] == request.item or entry[2] >= len(self.dataset):
             return
-        before = one.seen[2]
+        before = entry[2]
         try:
-            other = self.hashed(before)
+            other = self.hash_of(before)
         except Exception:
             return
-        if other == one.key:
-            raise self.alike(before, one.item)
+        if other == request.key:
+            raise self.same_key_error(before, request.item)
 
-    def alike(self, one: int, other: int) -> ValueError:
+    def same_key_error(self, one: int, other: int) -> ValueError:
         key = one if self.key is None else self.key(one)
         return ValueError(
-            f"items {one} and {other} have the same key {key!r}: put into the key what tells them"
-            " apart"
+            f"items {one} and {other} have the same key {key!r}; make `key` distinguish them"
         )
 
-    def obtain(self, wanted: list[Wanted], *, learns: bool = False) -> dict[int, Any]:
-        """From the node what it has; the rest from the dataset, what nobody else reads first.
+    def obtain(self, requests: list[Request], *, records_all: bool = False) -> dict[int, Any]:
+        """Items from the node, and the rest from the dataset: first what no other process reads.
 
-        Who ``learns`` remembers what every item is, claimed or not.
+        With ``records_all``, items that were read without a claim get a catalogue entry as well.
         """
         found: dict[int, Any] = {}
-        picks, wrong = self.picks, self.picks.wrong
-        known = [one for one in wanted if one.seen is not None]
-        for one, content in zip(known, picks.get([one.pick for one in known]), strict=True):
-            self._accept(one, content, found)
-        self.tally.add(items=len(wanted), hits=len(found))
-        missing = [one for one in wanted if one.item not in found]
-        together = AT_ONCE if hasattr(self.dataset, "__getitems__") else 1
-        others: list[Wanted] = []
-        for start in range(0, len(missing), together):
-            pairs = self._claim(missing[start : start + together])
+        blobs, wrong = self.blobs, self.blobs.wrong
+        known = [request for request in requests if request.entry is not None]
+        contents = blobs.get([request.blob for request in known])
+        for request, content in zip(known, contents, strict=True):
+            self._accept(request, content, found)
+        self.counters.add(items=len(requests), hits=len(found))
+        missing = [request for request in requests if request.item not in found]
+        per_call = ITEMS_PER_CALL if hasattr(self.dataset, "__getitems__") else 1
+        claimed_by_others: list[Request] = []
+        for start in range(0, len(missing), per_call):
+            pairs = self._claim(missing[start : start + per_call])
             own = [pair for pair in pairs if pair[1] != "others"]
-            self._read_some(own, found, learns)
-            others += [one for one, right in pairs if right == "others"]
-        for one in others:
-            self._wait_for(one, found, learns)
-        self.tally.add(wrong=picks.wrong - wrong)
-        if picks.node_fell() and self.start_node and isinstance(self.node, Path):
+            self._read_and_put(own, found, records_all)
+            claimed_by_others += [request for request, right in pairs if right == "others"]
+        for request in claimed_by_others:
+            self._wait_for(request, found, records_all)
+        self.counters.add(wrong=blobs.wrong - wrong)
+        if blobs.take_node_failure() and self.start_node and isinstance(self.node, Path):
             ensure_node(self.node, self.namespace_key)
         return found
 
-    def _accept(self, one: Wanted, content: bytes | None, found: dict[int, Any]) -> bool:
-        """Take what the node gave, if it can be understood."""
-        if content is None or one.seen is None:
+    def _accept(self, request: Request, content: bytes | None, found: dict[int, Any]) -> bool:
+        """Add the item to ``found``, if its bytes can be unpickled."""
+        if content is None or request.entry is None:
             return False
         try:
-            found[one.item] = unpack(one.seen[3], content)
+            found[request.item] = unpack(request.entry[3], content)
         except Exception as problem:
-            # The item's class may have changed since.
-            self._warn(f"item {one.item} cannot be unpickled, and is read again: {problem!r}")
+            # The item's class may have changed.
+            self._warn(f"item {request.item} cannot be unpickled and is read again: {problem!r}")
             return False
         return True
 
-    def _claim(self, some: list[Wanted]) -> list[tuple[Wanted, str]]:
-        """Who reads them: we, somebody else, or everyone for itself."""
-        rights = self.picks.claim([one.pick for one in some])
-        pairs = list(zip(some, rights, strict=True))
-        told = self._told([one for one, right in pairs if right == "claim" and one.seen is None])
-        return [(one, "others" if one.item in told else right) for one, right in pairs]
+    def _claim(self, requests: list[Request]) -> list[tuple[Request, str]]:
+        """Claim items; the rights are ``claim``, ``others``, ``outside`` or ``alone``."""
+        rights = self.blobs.claim([request.blob for request in requests])
+        pairs = list(zip(requests, rights, strict=True))
+        claimed = [
+            request for request, right in pairs if right == "claim" and request.entry is None
+        ]
+        read_meanwhile = self._release_known(claimed)
+        return [
+            (request, "others" if request.item in read_meanwhile else right)
+            for request, right in pairs
+        ]
 
-    def _told(self, claimed: list[Wanted]) -> set[int]:
-        """Of those that nobody had seen, what others have seen until we were granted the claim."""
+    def _release_known(self, claimed: list[Request]) -> set[int]:
+        """Release placeholders of items that another process has recorded before the claim.
+
+        Returns these items.
+        """
         if not claimed:
             return set()
         with suppress(ForebayError):
             self.catalogue.refresh()
-        for one in claimed:
-            one.seen = self.catalogue.find(one.key)
-        told = [one for one in claimed if one.seen is not None]
-        if told:
-            self.picks.release([one.unseen for one in told])
-        return {one.item for one in told}
+        for request in claimed:
+            request.entry = self.catalogue.find(request.key)
+        known = [request for request in claimed if request.entry is not None]
+        if known:
+            self.blobs.release([request.placeholder for request in known])
+        return {request.item for request in known}
 
-    def _wait_for(self, one: Wanted, found: dict[int, Any], learns: bool) -> None:
-        """Somebody else reads the item, or did a moment ago."""
-        self._check_moved(one)
-        settled = self.picks.settle(one.pick)
-        if settled == "claim" and one.seen is None and self._told([one]):
-            self._check_moved(one)
-            settled = self.picks.settle(one.pick)
+    def _wait_for(self, request: Request, found: dict[int, Any], records_all: bool) -> None:
+        """Wait for an item that another process reads, or has just read."""
+        self._check_index(request)
+        settled = self.blobs.settle(request.blob)
+        if settled == "claim" and request.entry is None and self._release_known([request]):
+            self._check_index(request)
+            settled = self.blobs.settle(request.blob)
         if isinstance(settled, bytes):
-            if self._accept(one, settled, found):
-                self.tally.add(hits=1, waited=1)
+            if self._accept(request, settled, found):
+                self.counters.add(hits=1, waited=1)
                 return
             settled = "alone"
-        self._read_some([(one, settled)], found, learns)
+        self._read_and_put([(request, settled)], found, records_all)
 
-    def _read_some(
-        self, some: list[tuple[Wanted, str]], found: dict[int, Any], learns: bool
+    def _read_and_put(
+        self, pairs: list[tuple[Request, str]], found: dict[int, Any], records_all: bool
     ) -> None:
-        """Read items, and hand over those that were claimed; give back what comes to nothing."""
-        if not some:
+        """Read items from the dataset and put those that are claimed; release unused claims."""
+        if not pairs:
             return
-        claims = {one.item: one.pick for one, right in some if right == "claim"}
+        claims = {request.item: request.blob for request, right in pairs if right == "claim"}
         try:
-            values = self.read([one.item for one, _ in some])
-            rights = [right for _, right in some]
-            self.tally.add(
-                read=len(some), outside=rights.count("outside"), fallbacks=rights.count("alone")
+            values = self.read([request.item for request, _ in pairs])
+            rights = [right for _, right in pairs]
+            self.counters.add(
+                read=len(pairs), outside=rights.count("outside"), fallbacks=rights.count("alone")
             )
-            for (one, right), value in zip(some, values, strict=True):
-                found[one.item] = value
-                if right == "claim" or learns:
-                    self._keep(one, value, claims)
+            for (request, right), value in zip(pairs, values, strict=True):
+                found[request.item] = value
+                if right == "claim" or records_all:
+                    self._put(request, value, claims)
         finally:
             if claims:
-                self.picks.release(list(claims.values()))
+                self.blobs.release(list(claims.values()))
 
     def read(self, items: list[int]) -> list[Any]:
-        """From the dataset itself. What it raises is the user's."""
+        """Items from the dataset itself; its exceptions reach the user."""
         if len(items) > 1 and hasattr(self.dataset, "__getitems__"):
             values = list(self.dataset.__getitems__(items))
             if len(values) != len(items):
@@ -283,48 +301,51 @@ class Items:
             return values
         return [self.dataset[item] for item in items]
 
-    def _keep(self, one: Wanted, value: Any, claims: dict[int, _Pick]) -> None:
-        """Hand an item over, and remember what it is if that is news."""
-        picks = self.picks
+    def _put(self, request: Request, value: Any, claims: dict[int, _Blob]) -> None:
+        """Put an item that was read; record it if it is new or has changed."""
+        blobs = self.blobs
         try:
             form, content = pack(value)
         except Exception as problem:
-            self._warn(f"item {one.item} cannot be pickled, and is not cached: {problem!r}")
+            self._warn(f"item {request.item} cannot be pickled and is not cached: {problem!r}")
             return
-        seen = (picks.address(content), len(content), one.item, form)
-        if one.seen is not None and (*one.seen[:2], one.seen[3]) == (*seen[:2], form):
-            if one.item in claims:
-                picks.put(claims.pop(one.item), content)
+        known, entry = request.entry, (blobs.address(content), len(content), request.item, form)
+        if known is not None and (*known[:2], known[3]) == (*entry[:2], form):
+            if request.item in claims:
+                blobs.put(claims.pop(request.item), content)
             return
-        self.tally.add(**{"first_sights" if one.seen is None else "changed": 1})
-        pick = (*seen[:2], one.item)
-        # Before anybody is told of it. What a digest does not know has no place until the next.
-        if self.digest is None and picks.claim([pick]) == ["claim"]:
-            picks.put(pick, content)
+        self.counters.add(**{"first_reads" if known is None else "changed": 1})
+        blob = (*entry[:2], request.item)
+        # The put comes before the entry, so that no process asks for it too early. An item that the
+        # digest does not have is not cached until the next digest.
+        if self.digest is None and blobs.claim([blob]) == ["claim"]:
+            blobs.put(blob, content)
         try:
-            self.catalogue.append(one.key, seen)
+            self.catalogue.append(request.key, entry)
         except ForebayError as problem:
-            self._warn(f"items are not remembered: {problem}")
+            self._warn(f"items are not recorded: {problem}")
 
     def _warn(self, message: str) -> None:
-        """Once in a process: it would be the same for all items."""
+        """Warn once per process: the next item would give the same message."""
         if not self._has_warned:
             self._has_warned = True
             warn(f"forebay.wrap({self.name!r}): {message}")
 
 
-def _place(name: str, namespace_key: Path | None) -> Path:
-    """The catalogue of a dataset, where nobody else can write."""
+def _catalogue_path(name: str, namespace_key: Path | None) -> Path:
+    """The catalogue of a dataset, in a directory that only this user can access."""
     directory = cache_directory() / "catalogues"
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as problem:
         raise ForebayError(
-            f"cannot make `{directory}` for catalogues ({problem.strerror}); set XDG_CACHE_HOME"
+            f"cannot create `{directory}` for catalogues ({problem.strerror}); set XDG_CACHE_HOME"
         ) from None
-    told = f"{namespace_id(namespace_key)} {name}".encode(errors="surrogatepass")
-    return directory / f"{plain(name)[:40]}-{hashlib.sha256(told).hexdigest()[:32]}.catalogue"
+    identity = f"{namespace_id(namespace_key)} {name}".encode(errors="surrogatepass")
+    stem = f"{plain(name)[:40]}-{hashlib.sha256(identity).hexdigest()[:32]}"
+    return directory / f"{stem}.catalogue"
 
 
 def plain(name: str) -> str:
+    """A name with only letters, digits and ``._-``."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name)

@@ -1,8 +1,9 @@
-"""What a user's items and keys are as bytes.
+"""Serialization of a wrapped dataset's items and keys.
 
-Items that are bytes stay as they are; everything else is pickled. The same item should be the same
-bytes whenever it is read: what hashes otherwise counts as changed. So dense tensors are pickled by
-their elements; PyTorch's own pickles name storages by where they happen to lie in memory.
+Items of type ``bytes`` are stored unchanged; all others are pickled. An item should give the same
+bytes whenever it is read, because another hash counts as a changed item. Dense tensors are
+therefore pickled by their elements: PyTorch's own pickles contain storage keys that depend on
+memory addresses.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
 
-#: What the bytes of an item are.
+#: The form of an item: its own bytes, or a pickle. Stored in catalogues.
 BYTES, PICKLE = 0, 1
 
 _PROTOCOL = 5
 
 
 def pack(item: Any) -> tuple[int, bytes]:
-    """An item's form and bytes. Whatever a pickler raises, for items that cannot be pickled."""
+    """An item's form and bytes; raises the pickler's exception if it cannot be pickled."""
     if type(item) is bytes:
         return BYTES, item
     buffer = io.BytesIO()
@@ -32,12 +33,16 @@ def pack(item: Any) -> tuple[int, bytes]:
 
 
 def unpack(form: int, content: bytes) -> Any:
-    """The item; whoever calls this has made sure that the user's own process wrote these bytes."""
+    """The item of these bytes.
+
+    **Invariant:** the caller has verified that a process of this user wrote the bytes: unpickling
+    runs code.
+    """
     if form == BYTES:
         return content
     if form == PICKLE:
         return pickle.loads(content)
-    raise ValueError(f"there is no form {form}")
+    raise ValueError(f"there is no item form {form}; use the forebay that wrote the catalogue")
 
 
 class _Pickler(pickle.Pickler):
@@ -50,7 +55,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _is_plain(torch: Any, tensor: Any) -> bool:
-    """Whether elements and shape are all there is to a tensor."""
+    """Whether a tensor is fully described by its elements, dtype and shape."""
     return bool(
         tensor.layout is torch.strided
         and tensor.device.type == "cpu"
@@ -58,7 +63,7 @@ def _is_plain(torch: Any, tensor: Any) -> bool:
         and not tensor.is_quantized
         and not tensor.is_conj()
         and not tensor.is_neg()
-        and not getattr(tensor, "has_names", bool)()  # gone from newer PyTorch
+        and not getattr(tensor, "has_names", bool)()  # removed from newer PyTorch
         and not tensor.__dict__
     )
 
@@ -71,32 +76,32 @@ def _tensor(elements: bytes, dtype: Any, shape: tuple[int, ...]) -> Any:
     return torch.frombuffer(bytearray(elements), dtype=dtype).reshape(shape)
 
 
-def hashed(key: Any) -> bytes:
-    """A key by which a catalogue knows an item."""
-    return blake2b(_spelt(key, key), digest_size=32).digest()
+def hash_key(key: Any) -> bytes:
+    """The hash by which a catalogue finds a key."""
+    return blake2b(_encoded(key, key), digest_size=32).digest()
 
 
-def _spelt(part: Any, key: Any) -> bytes:
-    """No two keys are spelt alike, and each is in every process and Python the same."""
+def _encoded(part: Any, key: Any) -> bytes:
+    """An injective encoding of keys that is the same in every process and Python version."""
     if isinstance(part, str):
-        return _counted(b"s", part.encode(errors="surrogatepass"))
+        return _with_length(b"s", part.encode(errors="surrogatepass"))
     if isinstance(part, bytes):
-        return _counted(b"b", part)
+        return _with_length(b"b", part)
     if isinstance(part, bool):
         return b"t" if part else b"f"
     if isinstance(part, float):
         return b"d" + struct.pack("<d", part)
     if isinstance(part, tuple):
-        return _counted(b"(", b"".join(_spelt(one, key) for one in part))
+        return _with_length(b"(", b"".join(_encoded(one, key) for one in part))
     if part is None and key is not None:
         return b"n"
     with suppress(TypeError):
-        return _counted(b"i", str(operator.index(part)).encode())
+        return _with_length(b"i", str(operator.index(part)).encode())
     raise TypeError(
-        f"the key {key!r} does not tell what an item is: give a str, bytes, int or float, or a"
-        " tuple of them, such as (path, modified)"
+        f"the key {key!r} does not identify an item; give a str, bytes, int or float, or a tuple of"
+        " them, such as (path, modified)"
     )
 
 
-def _counted(kind: bytes, content: bytes) -> bytes:
+def _with_length(kind: bytes, content: bytes) -> bytes:
     return kind + struct.pack("<Q", len(content)) + content

@@ -1,4 +1,4 @@
-"""Samples of tar archives: what an item of a digest with ``--layout tar`` holds."""
+"""``forebay.tar_sample``: the files of an item of a digest with ``--layout tar``."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import tarfile
 from typing import Any
 
 _BLOCK = 512
-#: What a plain file is called in a header: ``0``, or nothing in old archives.
+#: Type flags of a plain file in a header: ``0``, or NUL in old archives.
 _PLAIN = (b"0", b"\0")
 
 
 def tar_sample(item: bytes | memoryview) -> dict[str, Any]:
-    """Take a sample apart.
+    """Split a sample of a tar archive into its files.
 
     Parameters
     ----------
@@ -22,8 +22,8 @@ def tar_sample(item: bytes | memoryview) -> dict[str, Any]:
     Returns
     -------
     dict
-        The bytes of each file by its ending; ``__key__`` is the path up to it, a ``str`` as in
-        WebDataset.
+        The bytes of each file by its extension. ``__key__`` is the path before the extension, a
+        ``str`` as in WebDataset.
 
     Examples
     --------
@@ -36,14 +36,14 @@ def tar_sample(item: bytes | memoryview) -> dict[str, Any]:
     >>> tar_sample(archive.getvalue())
     {'__key__': 'train/0007', 'cls': b'3'}
     """
-    item = bytes(item)  # a view, perhaps
+    item = bytes(item)  # it may be a view
     sample: dict[str, Any] = {}
     at = 0
     while at + _BLOCK <= len(item) and item[at] != 0:
         header = item[at : at + _BLOCK]
         size_field = header[124:136].rstrip(b" \0")
         if header[156:157] not in _PLAIN or header[345] != 0 or not size_field.isdigit():
-            # Long names, links, very large files: rare, and for those who know all of it.
+            # Long names, links and very large files are rare: the standard library handles them.
             return _with_tarfile(item)
         start, size = at + _BLOCK, int(size_field, 8)
         _add(sample, header[:100].split(b"\0", 1)[0].decode(), item[start : start + size])
@@ -63,7 +63,7 @@ def _with_tarfile(item: bytes) -> dict[str, Any]:
 
 def _add(sample: dict[str, Any], name: str, content: bytes) -> None:
     directory, slash, last = name.rpartition("/")
-    stem, dot, ending = last.partition(".")
+    stem, dot, extension = last.partition(".")
     if stem and dot and not last.startswith("__"):
         sample.setdefault("__key__", f"{directory}{slash}{stem}")
-        sample[ending] = content
+        sample[extension] = content

@@ -1,39 +1,36 @@
-"""PyTorch's ``DataLoader``, told what is cached.
+"""``forebay.DataLoader``: PyTorch's loader, with an order that takes cached items first.
 
-All that differs is the sampler, which runs in the main process (``_orders.py``), and that the
-loader knows what its user has been given: the iterator counts, times and reports around PyTorch's.
-Workers, collation and everything else are PyTorch's, except that workers which are killed are
-replaced (``_workers.py``).
+The order runs in the main process (``order``). The iterator counts the batches that were yielded
+(``iteration``). Killed workers are replaced (``forebay._workers.pool``). Collation and everything
+else are PyTorch's.
 """
 
 from __future__ import annotations
 
-import operator
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 from torch.utils import data
 
-from forebay import _workers
-from forebay._dataset import Dataset
-from forebay._drawn import Drawn, Lengths, Replay, Substitute, SubstituteEpoch
-from forebay._given import Own, Sequential, Strict
-from forebay._handover import keep_memory
-from forebay._interrupts import held
-from forebay._mixture import Mixture, MixtureEpoch, MixtureOrder
-from forebay._native import ForebayError, StateError
-from forebay._orders import Epoch, Items, Order, Source, checked_size, checksum
-from forebay._ranks import checked, ranks
-from forebay._warnings import warn
-from forebay._wrap import Wrapped
+from forebay._data.dataset import Dataset
+from forebay._data.mixture import Mixture
+from forebay._data.wrap import Source, Wrapped
+from forebay._loader.checkpoint import checksum
+from forebay._loader.iteration import Iteration
+from forebay._loader.mixture_order import MixtureOrder
+from forebay._loader.order import Order, OrderSampler, checked_batch_size
+from forebay._loader.stats import HitCounter, LoaderCounters, collect_stats
+from forebay._loader.substitute import DrawnOrder, Lengths, Replay, Substitute
+from forebay._loader.torch_orders import Sequential, Strict, UserOrder
+from forebay._native import StateError
+from forebay._runtime.ranks import given_or_found
+from forebay._runtime.warnings import warn
+from forebay._workers import pool
+from forebay._workers.shm_batches import keep_freed_memory
 
-#: Of what ``state_dict`` returns.
-STATE_VERSION = 3
-#: While other jobs are waited for, it is looked so often whether they have come along.
-WAIT_SECONDS = 0.005
+#: Version of the state that ``state_dict`` returns.
+STATE_VERSION = 4
 
 ORDERS = ("substitute", "strict", "replay")
 
@@ -46,28 +43,27 @@ class DataLoader(data.DataLoader[Any]):
     Parameters
     ----------
     dataset
-        A ``forebay.Dataset``, what ``forebay.wrap`` returned, or a ``forebay.Mixture``.
+        A ``forebay.Dataset``, the result of ``forebay.wrap``, or a ``forebay.Mixture``.
     order
-        ``"substitute"``, the default when shuffling: a random order that prefers what is cached;
-        every item once an epoch, among all ranks. ``"strict"``, the default for wrapped datasets:
-        the order of PyTorch's own loader with the same generator. ``"replay"``: what another loader
-        recorded, bit for bit. With a sampler or batch sampler of your own it is always strict.
+        ``"substitute"``, the default with ``shuffle=True``: a random order that takes cached items
+        first, each item once per epoch, among all ranks. ``"strict"``, the default for wrapped
+        datasets: the order of PyTorch's loader with the same generator. ``"replay"``: a recording
+        of another loader, bit for bit. With a sampler or batch sampler of your own the order is
+        always strict.
     replay
-        What ``recording()`` gave, for ``order="replay"``.
+        The result of ``recording()``, for ``order="replay"``.
     lengths
-        For ``order="substitute"`` and its replays: how long each item is, as the name of a column
-        of the digest or a number for each item. Batches are then made of items of like length, so
-        that little of them is padding. Which items come together is then random among those of
-        like length only (``docs/train.md``).
+        For ``order="substitute"`` and its replays: the name of a digest column, or one number per
+        item. A batch then contains items of similar length, so that it has little padding. Items of
+        a batch are random among those of similar length only (``docs/guide/train.md``).
     rank, world_size
-        Which process of the job this is, for ``order="substitute"``. By default as
-        ``torch.distributed`` or the environment (``RANK``, ``WORLD_SIZE``) says. All ranks are
-        given equally many batches; no ``DistributedSampler`` is needed.
+        The rank of this process and the number of ranks, for ``order="substitute"``. The default is
+        from ``torch.distributed`` or the environment (``RANK``, ``WORLD_SIZE``). All ranks get the
+        same number of batches; no ``DistributedSampler`` is needed.
     on_error
-        What becomes of items that cannot be read: see :class:`forebay.Dataset`, whose choice this
-        replaces.
+        What to do with items that cannot be read; replaces the value of :class:`forebay.Dataset`.
     options
-        Whatever PyTorch's loader takes.
+        All other arguments of PyTorch's loader.
 
     Examples
     --------
@@ -104,38 +100,36 @@ class DataLoader(data.DataLoader[Any]):
         **options: Any,
     ) -> None:
         if not isinstance(dataset, Source | Mixture):
-            raise TypeError(_instead(dataset))
-        own = sampler is not None or batch_sampler is not None
+            raise TypeError(_wrong_dataset(dataset))
+        has_sampler = sampler is not None or batch_sampler is not None
         if order not in (None, *ORDERS):
-            there_are = ", ".join(map(repr, ORDERS))
-            raise ValueError(f"there is no order {order!r}; there are {there_are}")
-        if order == "substitute" and (own or not shuffle):
+            names = ", ".join(map(repr, ORDERS))
+            raise ValueError(f"there is no order {order!r}; give one of {names}")
+        if order == "substitute" and (has_sampler or not shuffle):
             raise ValueError("order='substitute' shuffles: give shuffle=True and no sampler")
-        if (order == "replay") != (replay is not None) or (order == "replay" and own):
+        if (order == "replay") != (replay is not None) or (order == "replay" and has_sampler):
             raise ValueError("order='replay' takes replay=loader.recording() and no sampler")
         if batch_size is not None and batch_sampler is None:
-            batch_size = checked_size(batch_size)
-        is_mixed = isinstance(dataset, Mixture)
-        if is_mixed and (own or not shuffle or order not in (None, "substitute")):
+            batch_size = checked_batch_size(batch_size)
+        is_mixture = isinstance(dataset, Mixture)
+        if is_mixture and (has_sampler or not shuffle or order not in (None, "substitute")):
             raise ValueError("a mixture has an order of its own: give shuffle=True and no sampler")
-        can_be_alike = order == "replay" or (shuffle and order != "strict" and not own)
-        if lengths is not None and (is_mixed or not can_be_alike):
+        takes_lengths = order == "replay" or (shuffle and order != "strict" and not has_sampler)
+        if lengths is not None and (is_mixture or not takes_lengths):
             raise ValueError(
                 "lengths= is for order='substitute' on one dataset: give shuffle=True, no sampler"
             )
         if lengths is not None and batch_size is None:
-            raise ValueError("lengths= makes batches alike, and batch_size=None has none")
+            raise ValueError("lengths= needs batches, and batch_size=None has none")
         if on_error is not None:
-            dataset.on_error = on_error
-        if dataset.on_error == "skip" and batch_size is None and batch_sampler is None:
-            raise ValueError("on_error='skip' fills up batches, and batch_size=None has none")
-        if (rank is None) != (world_size is None):
-            raise ValueError("give both rank and world_size, or neither")
-        of_world = ranks() if rank is None or world_size is None else checked(rank, world_size)
+            dataset._set_on_error(on_error)
+        if dataset._on_error == "skip" and batch_size is None and batch_sampler is None:
+            raise ValueError("on_error='skip' needs batches, and batch_size=None has none")
+        of_world = given_or_found(rank, world_size)
         size = batch_size or 1
         order_of: Order | None = None
-        if own:
-            # PyTorch refuses what does not go together.
+        if has_sampler:
+            # PyTorch checks that these go together.
             options.update(sampler=sampler, batch_sampler=batch_sampler, shuffle=shuffle or None)
         else:
             if isinstance(dataset, Mixture):
@@ -148,14 +142,14 @@ class DataLoader(data.DataLoader[Any]):
                 order_of = Strict(dataset, size, drop_last, generator)
             else:
                 order_of = Substitute(dataset, size, drop_last, of_world, generator, lengths)
-            options["sampler"] = Items(order_of)
+            options["sampler"] = OrderSampler(order_of)
             self._order: Order = order_of
-        self._clock = _Clock()
-        self._hits = _Hits(dataset)
-        #: Of the epoch that persistent workers read.
+        self._counters = LoaderCounters()
+        self._hits = HitCounter(dataset)
+        #: Number of the epoch that persistent workers read.
         self._generation = 0
-        is_plain = isinstance(dataset, Dataset) and dataset.gives_views
-        if is_plain and batch_size is not None and options.get("collate_fn") is None:
+        gives_views = isinstance(dataset, Dataset) and dataset._gives_views
+        if gives_views and batch_size is not None and options.get("collate_fn") is None:
             raise ValueError(
                 "PyTorch cannot collate views: give a collate_fn or a transform, or views=False"
             )
@@ -167,45 +161,51 @@ class DataLoader(data.DataLoader[Any]):
             generator=generator,
             **options,
         )
-        keep_memory()
+        keep_freed_memory()
         if order_of is None:
             indices = super()._index_sampler
-            self._order = Own(dataset, indices, is_batched=indices is self.batch_sampler)
+            self._order = UserOrder(dataset, indices, is_batched=indices is self.batch_sampler)
         elif drop_last and len(self) == 0 < len(dataset):
             warn(
-                f"drop_last=True leaves nothing: of {len(dataset)} items this process is given"
-                f" less than a batch of {size}"
+                f"drop_last=True leaves nothing: this process gets less than one batch of {size}"
+                f" of the {len(dataset)} items"
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy has no workers yet, and begins the next epoch."""
+        """A copy has no workers yet, and begins with the next epoch."""
         return {**self.__dict__, "_iterator": None}
 
     def __iter__(self) -> Any:
         epoch = self._order.begin()
         self._generation += 1
-        return _Iteration(self, epoch, super().__iter__())
+        return Iteration(self, epoch, super().__iter__())
 
     def _get_iterator(self) -> Any:
-        """What PyTorch's ``__iter__`` calls: its own iterator, or one that survives its workers."""
-        if self.num_workers == 0 or not _workers.SUPPORTED:
+        """The iterator for PyTorch's ``__iter__``: its own, or one that survives its workers."""
+        if self.num_workers == 0 or not pool.SUPPORTED:
             return super()._get_iterator()
         dataset: Any = self.dataset
-        # Nothing of the loader itself, which may keep this iterator.
-        return _workers.SurvivingIterator(
-            self, dataset.count_worker_restart, self._order.holds_back, self._order.draw
+        # No reference to the loader, which may keep this iterator.
+        return pool.SurvivingIterator(
+            self, dataset._count_worker_restart, self._order.should_wait, self._order.draw
         )
 
     @property
     def _index_sampler(self) -> Any:
-        """What PyTorch's iterators draw from; a sampler of one's own is drawn from through us, so
-        that it is known what was yielded of it.
+        """The sampler of PyTorch's iterators; a user's sampler goes through its order, which counts
+        what was yielded.
         """
         order = getattr(self, "_order", None)
-        return order if isinstance(order, Own) else super()._index_sampler
+        return order if isinstance(order, UserOrder) else super()._index_sampler
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next one is, for samplers whose order depends on it."""
+        """Set the number of the next epoch, for samplers whose order depends on it.
+
+        Parameters
+        ----------
+        epoch
+            Number of the epoch, from 0.
+        """
         batches = self.batch_sampler
         for sampler in (self.sampler, batches, getattr(batches, "sampler", None)):
             set_epoch = getattr(sampler, "set_epoch", None)
@@ -214,21 +214,35 @@ class DataLoader(data.DataLoader[Any]):
                 return
 
     def state_dict(self) -> State:
-        """Where the loader is: exactly what was yielded counts, whatever workers have prefetched.
+        """The position of the loader: exactly the batches that were yielded.
 
-        Small, and ``torch.save`` takes it. Every rank has its own.
+        Batches that workers have prefetched do not count. Every rank has its own state.
+
+        Returns
+        -------
+        dict
+            A small state that ``torch.save`` can write.
+
+        Raises
+        ------
+        StateError
+            The loader has ``in_order=False``.
         """
         if not getattr(self, "in_order", True):
-            raise StateError("with in_order=False nobody knows what is left; give in_order=True")
-        kept = {"version": STATE_VERSION, "order": self._order.name, "drop_last": self.drop_last}
-        state = {**kept, "dataset": self._order.dataset.id, **self._order.state()}
+            raise StateError("with in_order=False the rest is unknown; give in_order=True")
+        head = {"version": STATE_VERSION, "order": self._order.name, "drop_last": self.drop_last}
+        state = {**head, "dataset": self._order.dataset._id, **self._order.state()}
         return {**state, "checksum": checksum(state)}
 
     def load_state_dict(self, state: State | Sequence[State]) -> None:
-        """Go on where a loader was; call it before the epoch begins.
+        """Continue from a state. Call this before the epoch begins.
 
-        A list of the states of all ranks deals what is left to the ranks that there are now,
-        however many those are; it is the same list on all of them.
+        Parameters
+        ----------
+        state
+            What ``state_dict`` returned on this rank. To continue with another number of ranks, or,
+            with several ranks, another batch size: the list of the states of all ranks, the same
+            list on every rank.
 
         Raises
         ------
@@ -241,352 +255,96 @@ class DataLoader(data.DataLoader[Any]):
             raise StateError("there is no state in the list; give those of all ranks")
         for one in states:
             if not isinstance(one, Mapping) or "version" not in one:
-                raise StateError("this is not a state of forebay.DataLoader")
+                raise StateError("this is not a state of forebay.DataLoader; give its state_dict()")
             if one["version"] != STATE_VERSION:
                 raise StateError(
-                    f"the state is of version {one['version']}, and this forebay knows version"
-                    f" {STATE_VERSION}; use the forebay that it was taken with"
+                    f"the state is of version {one['version']}, and this forebay reads version"
+                    f" {STATE_VERSION}; use the forebay that wrote it"
                 )
             if one.get("checksum") != checksum(one):
-                raise StateError("the state is damaged; go on from another checkpoint")
-            if one.get("dataset") != dataset.id:
+                raise StateError("the state is damaged; use another checkpoint")
+            if one.get("dataset") != dataset._id:
                 raise StateError(
-                    f"the state is of dataset {one.get('dataset')}, not of {dataset.id};"
-                    " use the digest that it was taken with"
+                    f"the state is of dataset {one.get('dataset')}, not of {dataset._id}; use the"
+                    " digest of the checkpoint"
                 )
             if one.get("order") != name:
-                raise StateError(f"the state is of order {one.get('order')!r}, not {name!r}")
+                raise StateError(
+                    f"the state is of order {one.get('order')!r}, not {name!r}; give the same order"
+                )
             if (drops := one.get("drop_last")) != self.drop_last:
                 raise StateError(f"the state is of drop_last={drops}; give drop_last={drops}")
         self._order.load([dict(one) for one in states])
 
     def recording(self) -> bytes:
-        """What was yielded of the epoch at hand, or of the last one: for another's ``replay=``."""
-        if not isinstance(self._order, Drawn):
-            raise StateError(_unrecorded(self._order))
+        """A recording of the current epoch, or of the last one.
+
+        Returns
+        -------
+        bytes
+            The argument ``replay=`` of another loader.
+
+        Raises
+        ------
+        StateError
+            The order is not ``"substitute"``, the epoch was resumed, or nothing was yielded.
+        """
+        if not isinstance(self._order, DrawnOrder):
+            raise StateError(_not_recorded(self._order))
         return self._order.recording()
 
     def stats(self) -> dict[str, Any]:
-        """How it goes: what was given, from where, and what was waited for.
+        """Statistics of this loader, over all its epochs.
 
-        ``batches``, ``items``
-            Given so far, in all epochs; ``padding`` are items that were repeated so that ranks stay
-            equal, ``skipped`` those that could not be read (``count``, and the first of the
-            ``items``).
-        ``hit_share``
-            Of the items that were read in this loader's epochs, how many the node had. ``None``
-            without a node. Loaders that take turns on one dataset share what is counted; of a
-            wrapped dataset it is that of all its loaders.
-        ``stall_seconds``, ``compute_seconds``
-            Time inside of the iterator's ``next``, and between two of them. ``waited_seconds`` of
-            the former were for other jobs, which have yet to read what the cache holds.
-        ``origin_bytes``
-            What this job's agent has read from the origin, ahead or not.
-        ``mixing``
-            How far the epoch is from a full shuffle: ``neighbours`` and ``displacement`` are 1 and
-            ``held_lead`` is 0 if it is none; ``distance`` below 0.1 is good after some hundred
-            batches. ``None`` for orders that are not drawn, and for mixtures.
-        ``held_share``, ``open_share``
-            How much of the dataset the node holds for good, and what is drawn from now; ``None``
-            for orders that are not drawn.
-        ``probes``, ``reports``
-            Batches that were read past the cache to see what it is worth, and answers of the node.
-        ``workers_restarted``
-            Workers that were replaced, because one of them died.
+        Returns
+        -------
+        dict
+            ``batches``, ``items``
+                Yielded batches and items.
+            ``padding``
+                Items repeated to keep ranks equal.
+            ``skipped``
+                Items that could not be read: their ``count``, and the first of the ``items``.
+            ``hit_share``
+                Share of the items read in this loader's epochs that the node had; ``None`` without
+                a node. Loaders that take turns on one dataset share these counts. For a wrapped
+                dataset it covers all its loaders.
+            ``stall_seconds``, ``compute_seconds``
+                Time inside the iterator's ``next``, and between two calls.
+            ``pacing_seconds``
+                Part of ``stall_seconds`` spent waiting for slower jobs.
+            ``origin_bytes``
+                Bytes that this job's agent has read from the origin, ahead or not.
+            ``shuffle_quality``
+                Distance of the epoch from a full shuffle, for which ``neighbours`` and
+                ``displacement`` are 1 and ``pinned_lead`` is 0. A ``distance`` below 0.1 after a
+                few hundred batches is as good as one. ``None`` for other orders and for mixtures.
+            ``pinned_share``, ``drawable_share``
+                Share of the dataset that is pinned, and share that is drawn from now; ``None`` for
+                other orders.
+            ``probes``, ``reports``
+                Mini-batches read past the cache to measure its benefit; answers of the node.
+            ``workers_restarted``
+                Workers that were replaced.
         """
-        dataset = self._order.dataset
-        counted: dict[str, Any]
-        try:
-            counted = dataset.stats()
-        except ForebayError:
-            counted = {"node": None, "agent": {}, "loader": {"workers_restarted": 0}}
-        counts, epoch = self._order.counts(), self._order.current
-        mixing = None
-        if isinstance(epoch, SubstituteEpoch):
-            with epoch.lock:
-                mixing = epoch.sampler.mixing()
-        drawn = _drawn(epoch)
-        held, opened = _shares(drawn)
-        agent = counted.get("agent") or {}
-        if isinstance(dataset, Wrapped):
-            hits = counted["hits"] / counted["items"] if counted.get("items") else None
-        else:
-            hits = self._hits.share()
-        return {
-            "batches": self._clock.batches,
-            "items": self._clock.items,
-            "padding": counts.get("padding", 0),
-            "skipped": dataset.skipped(),
-            "hit_share": _share(hits),
-            "stall_seconds": self._clock.stalled,
-            "waited_seconds": self._clock.waited,
-            "compute_seconds": self._clock.computed,
-            "origin_bytes": agent.get("agent_origin_bytes", 0),
-            "mixing": mixing,
-            "held_share": _share(held),
-            "open_share": _share(opened),
-            "probes": counts.get("probes", 0),
-            "reports": sum(one.member.reports for one in drawn),
-            "workers_restarted": counted["loader"]["workers_restarted"],
-        }
+        return collect_stats(self._order, self._counters, self._hits)
 
 
-class _Clock:
-    """What a loader's iterators have counted."""
-
-    def __init__(self) -> None:
-        self.batches = 0
-        self.items = 0
-        self.stalled = 0.0
-        self.computed = 0.0
-        #: Of what it was stalled: for other jobs.
-        self.waited = 0.0
-
-
-class _Hits:
-    """Of the items that were read while a loader's epochs ran, how many the node had."""
-
-    def __init__(self, dataset: Source | Mixture) -> None:
-        self._dataset = dataset
-        self._read = self._missed = 0
-        #: What had been read and missed when this was last looked at; nothing between epochs.
-        self._since: tuple[int, int] | None = None
-
-    def begin(self) -> None:
-        """An epoch begins."""
-        self._count()
-        self._since = self._now()
-
-    def end(self) -> None:
-        """It has ended."""
-        self._count()
-        self._since = None
-
-    def share(self) -> float | None:
-        if not self._dataset.has_node:
-            return None
-        self._count()
-        return max(0.0, 1.0 - self._missed / self._read) if self._read else None
-
-    def _now(self) -> tuple[int, int]:
-        return self._dataset.given, self._dataset.missed()
-
-    def _count(self) -> None:
-        since = self._since
-        if since is not None:
-            self._since = now = self._now()
-            self._read += now[0] - since[0]
-            # An agent that was replaced counts from nought.
-            self._missed += max(0, now[1] - since[1])
-
-
-def _drawn(epoch: Epoch | None) -> list[SubstituteEpoch]:
-    """The epochs that the node has a say in: this one, or those that it is mixed of."""
-    parts = epoch.parts if isinstance(epoch, MixtureEpoch) else [epoch]
-    return [part for part in parts if isinstance(part, SubstituteEpoch)]
-
-
-def _shares(drawn: Sequence[SubstituteEpoch]) -> tuple[float | None, float | None]:
-    """How much of all their items is held for good, and is open."""
-    items = [len(one.dataset) for one in drawn]
-    if not items:
-        return None, None
-    parts = zip(*(one.shares() for one in drawn), strict=True)
-    held, opened = (sum(map(operator.mul, shares, items)) / sum(items) for shares in parts)
-    return held, opened
-
-
-def _share(share: float | None) -> float | None:
-    """As people read it."""
-    return None if share is None else abs(round(share, 6))
-
-
-def _unrecorded(order: Order) -> str:
-    """Why there is no recording."""
+def _not_recorded(order: Order) -> str:
+    """The error message for an order without recordings."""
     if isinstance(order, MixtureOrder):
-        return "a mixture is not recorded; load_state_dict() goes on with it"
-    return "only order='substitute' is recorded; the others can be had again"
+        return "a mixture is not recorded; continue it with load_state_dict()"
+    return "only order='substitute' is recorded; the other orders repeat with the same generator"
 
 
-def _instead(dataset: object) -> str:
-    """What to do with a dataset that is not ours."""
+def _wrong_dataset(dataset: object) -> str:
+    """The error message for a dataset of another type."""
     takes = "forebay.DataLoader takes a forebay.Dataset or Mixture"
     if isinstance(dataset, data.IterableDataset):
-        return f"{takes}; torch.utils.data.DataLoader reads iterable ones, forebay's as well"
+        return f"{takes}; give iterable datasets, also forebay's, to torch.utils.data.DataLoader"
     if isinstance(getattr(dataset, "dataset", None), Source):
         return (
             f"{takes}: for a part of one, give the dataset itself and"
             " sampler=torch.utils.data.SubsetRandomSampler(indices), or build a digest of the part"
         )
     return f"{takes}; give others to forebay.wrap"
-
-
-class _Iteration:
-    """PyTorch's iterator of one epoch; what passes through here has been given to the user."""
-
-    def __init__(self, loader: DataLoader, epoch: Epoch, inner: Any) -> None:
-        #: Batches that the node was asked for ahead.
-        self._asked: list[list[int]] = []
-        self._loader, self._epoch, self._inner = loader, epoch, inner
-        self._generation = loader._generation
-        self._clock = loader._clock
-        #: Until when it was counted how long the user has waited.
-        self._counted = 0.0
-        #: When the last batch was asked for, and how long it was waited for.
-        self._last: tuple[float, float] | None = None
-        self._fenced: ForebayError | None = None
-        # What workers have handed over is counted, whatever comes in between.
-        survives = isinstance(inner, _workers.SurvivingIterator)
-        self._hold: Callable[[], Any] = held if survives else nullcontext
-        loader._hits.begin()
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __len__(self) -> int:
-        return len(self._inner)
-
-    def __next__(self) -> Any:
-        if self._epoch.has_ended:
-            raise StopIteration
-        self._check_workers()
-        self._counted = entered = time.perf_counter()
-        self._has_computed(entered)
-        try:
-            self._prepare()
-            with self._hold():
-                return self._take(entered)
-        except StopIteration:
-            self._end()
-            raise
-        finally:
-            self._count_stall()
-
-    def _check_workers(self) -> None:
-        """What persistent workers read is the epoch that was begun last, and nobody else's."""
-        loader = self._loader
-        if loader.persistent_workers and loader._generation != self._generation:
-            raise RuntimeError(
-                "another epoch was begun with the same persistent workers, which have left this"
-                " one; go on with the iterator of that one, or give persistent_workers=False, so"
-                " that every iterator has workers of its own"
-            )
-
-    def _take(self, entered: float) -> Any:
-        given = self._given()
-        try:
-            batch = next(self._inner)
-        except StopIteration as problem:
-            is_a_batch = self._epoch.is_awaited if given is None else self._given() != given
-            if not is_a_batch:
-                raise
-            self._has_yielded(entered)
-            raise RuntimeError(
-                "a batch raised StopIteration, which an iterator's user would take for its end"
-            ) from problem
-        except Exception:
-            # A batch whose error is raised here has been given, too: the next one follows it.
-            if given is None or self._given() != given:
-                self._has_yielded(entered)
-            raise
-        self._has_yielded(entered)
-        return batch
-
-    def _prepare(self) -> None:
-        """All that may fail or be interrupted happens before PyTorch asks for indices: it would
-        take that for the end of the epoch.
-        """
-        epoch, inner = self._epoch, self._inner
-        if self._fenced is not None:
-            raise self._fenced
-        self._loader._order.current = epoch
-        if self._loader.num_workers == 0:
-            with held():
-                epoch.give_back()
-                if hasattr(inner, "_sampler_iter"):
-                    # A Ctrl-C may have ended the last one, or have come after all was drawn.
-                    inner._sampler_iter = iter(inner._index_sampler)
-        self._report()
-        epoch.fill()
-        while not epoch.is_awaited and epoch.holds_back():
-            self._wait_for_others()
-        if isinstance(inner, _workers.SurvivingIterator):
-            inner.top_up()
-        self._ask_ahead(epoch)
-
-    def _report(self) -> None:
-        try:
-            self._epoch.report()
-        except ForebayError as problem:
-            self._fenced = problem
-            raise
-
-    def _wait_for_others(self) -> None:
-        """The user has all that was drawn, and the rest of what is open is for jobs behind us."""
-        began = time.perf_counter()
-        time.sleep(WAIT_SECONDS)
-        self._report()
-        waited = time.perf_counter() - began
-        self._epoch.waited(waited)
-        self._count_stall()
-        self._clock.waited += waited
-        self._epoch.fill()
-
-    def _ask_ahead(self, epoch: Epoch) -> None:
-        """Without workers the node reads the next batches while this one is decoded and used."""
-        if self._loader.num_workers > 0:
-            return
-        following = epoch.after_next()
-        for batch in following:
-            if not any(batch is asked for asked in self._asked):
-                self._loader._order.dataset.ask(batch)
-        self._asked = following
-
-    def __del__(self) -> None:
-        self._give_up()
-
-    def _give_up(self) -> None:
-        """What was asked for ahead will not be taken: its room on the node is free again."""
-        asked, self._asked = self._asked, []
-        for batch in asked:
-            with suppress(ForebayError):
-                self._loader._order.dataset.give_up(batch)
-
-    def _given(self) -> int | None:
-        """Batches that PyTorch has handed over, or whose error; ``None`` if it does not tell."""
-        given: int | None = getattr(self._inner, "given", None)
-        return given
-
-    def _has_yielded(self, entered: float) -> None:
-        with held():
-            self._last = (entered, time.perf_counter() - entered)
-            items = self._epoch.yielded()
-            self._clock.batches += 1
-            self._clock.items += items
-            self._loader._order.dataset.given += items
-
-    def _count_stall(self) -> None:
-        """Whatever ends the waiting: also a Ctrl-C, or the epoch's end."""
-        now = time.perf_counter()
-        self._clock.stalled += now - self._counted
-        self._counted = now
-
-    def _has_computed(self, now: float) -> None:
-        """The user asks for the next batch: the last one is done with."""
-        if self._last is None:
-            return
-        began, stalled = self._last
-        self._last = None
-        self._clock.computed += max(0.0, now - began - stalled)
-        self._epoch.computed(now - began, stalled)
-
-    def _end(self) -> None:
-        epoch = self._epoch
-        if not epoch.is_exhausted:
-            raise RuntimeError(
-                "the epoch was interrupted while a batch was drawn; go on with load_state_dict"
-            )
-        epoch.has_ended = True
-        self._give_up()
-        self._loader._hits.end()
-        epoch.report()

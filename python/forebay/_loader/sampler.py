@@ -1,4 +1,4 @@
-"""Our order for anybody's loader."""
+"""``forebay.Sampler``: the substitute order for other loaders."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Any, NoReturn
 import torch
 from torch.utils import data
 
-from forebay._dataset import Dataset
-from forebay._drawn import Lengths, Substitute
+from forebay._data.dataset import Dataset
+from forebay._loader.order import checked_batch_size
+from forebay._loader.substitute import Lengths, Substitute
 from forebay._native import StateError
-from forebay._orders import checked_size
-from forebay._ranks import checked, ranks
+from forebay._runtime.ranks import given_or_found
 
 
 class Sampler(data.Sampler[int]):
-    """Items of a :class:`forebay.Dataset` in an order that prefers what is cached.
+    """Items of a :class:`forebay.Dataset` in an order that takes cached items first.
 
-    For loaders other than ``forebay.DataLoader``. Such a loader does not say what its user has been
-    given: an item counts as read when it is drawn, and there is no state to resume from. Loaders
-    that want one, such as torchdata's ``StatefulDataLoader``, are refused.
+    For loaders other than ``forebay.DataLoader``. Such a loader does not say which items its user
+    has. Items count as read when they are drawn, and there is no state to resume from. Loaders that
+    ask for one, such as torchdata's ``StatefulDataLoader``, get ``forebay.StateError``.
 
     Parameters
     ----------
     dataset
-        What is read.
+        The dataset to read.
     batch_size
-        How many items the loader puts into a batch.
+        Number of items that the loader puts into a batch.
     generator
-        What the order follows from; the same on all ranks.
+        Source of the order's seed; the same on all ranks.
     drop_last
-        Only full batches, equally many on all ranks.
+        Only full batches, the same number on all ranks.
     lengths, rank, world_size
         As for ``forebay.DataLoader``.
 
@@ -56,14 +56,18 @@ class Sampler(data.Sampler[int]):
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        if (rank is None) != (world_size is None):
-            raise ValueError("give both rank and world_size, or neither")
-        batch_size = checked_size(batch_size)
-        of_world = ranks() if rank is None or world_size is None else checked(rank, world_size)
+        batch_size = checked_batch_size(batch_size)
+        of_world = given_or_found(rank, world_size)
         self._order = Substitute(dataset, batch_size, drop_last, of_world, generator, lengths)
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next one is."""
+        """Set the number of the next epoch.
+
+        Parameters
+        ----------
+        epoch
+            Number of the epoch, from 0; the order depends on it.
+        """
         self._order.set_epoch(epoch)
 
     def __len__(self) -> int:
@@ -73,20 +77,37 @@ class Sampler(data.Sampler[int]):
         epoch = self._order.begin()
         while (batch := epoch.take()) is not None:
             yield from batch
-            epoch.yielded()
+            epoch.on_yielded()
             epoch.report()
         epoch.has_ended = True
 
     def state_dict(self) -> NoReturn:
-        """There is none. A loader that leaves out as many items as were given would leave out
-        others: the order depends on what is cached, and is not the same twice.
+        """Raise ``StateError``: there is no state.
+
+        A loader that skips the number of items that were yielded would skip other items: the order
+        depends on the cache and does not repeat.
+
+        Raises
+        ------
+        StateError
+            Always.
         """
         raise StateError(
-            "forebay.Sampler has no state: resume with forebay.DataLoader, or give torchdata's"
-            " StatefulDataLoader a forebay.IterableDataset; torch.utils.data.DataLoader asks for"
-            " none"
+            "forebay.Sampler has no state: resume with forebay.DataLoader, give torchdata's"
+            " StatefulDataLoader a forebay.IterableDataset, or use torch.utils.data.DataLoader"
         )
 
     def load_state_dict(self, state: Any) -> NoReturn:
-        """Nor can one be gone on from."""
+        """Raise ``StateError``: there is no state.
+
+        Parameters
+        ----------
+        state
+            Ignored.
+
+        Raises
+        ------
+        StateError
+            Always.
+        """
         self.state_dict()

@@ -1,4 +1,4 @@
-"""Orders of the node's choosing: substitution, and its replays."""
+"""Orders that the node chooses: ``order="substitute"``, and its replays."""
 
 from __future__ import annotations
 
@@ -13,149 +13,138 @@ import numpy as np
 import torch
 
 from forebay import _native
-from forebay._dataset import Dataset, PastCache
-from forebay._interrupts import held
+from forebay._data.dataset import Dataset, ProbeIndex
+from forebay._data.prefetch import prefetch_window, send_hint
+from forebay._data.wrap import Source
+from forebay._loader.checkpoint import DAMAGED, int_field, single_state
+from forebay._loader.order import DRAWN_MIN, Epoch, Order, draw_seed
 from forebay._native import Fenced, StateError
-from forebay._orders import (
-    AHEAD_MIN,
-    Epoch,
-    Order,
-    Source,
-    look_ahead,
-    number,
-    only,
-    seed_of,
-    tell,
-)
+from forebay._workers.interrupts import defer_interrupts
 
-#: Batches that are drawn before PyTorch asks for them, so that the agent can fetch what is missing.
-DRAWN_AHEAD = 4
-#: Items of pieces that are on their way which an agent is told of at a time.
-LOADING_AT_ONCE = 1024
-#: What all ranks begin with if nobody gave them a generator; they have to agree.
-SEED_OF_RANKS = 0
+#: Batches that are drawn before PyTorch takes them, so that the agent can fetch what is missing.
+DRAWN_MAX = 4
+#: Items of half-chunks being loaded that are announced to an agent at a time.
+LOADING_HINT_MAX = 1024
+#: Seed of ranks without a generator: all ranks need the same one.
+RANKS_SEED = 0
 
 
-#: How long items are: a column of the digest, or a number for each.
+#: Lengths of items: the name of a digest column, or one number per item.
 Lengths: TypeAlias = "str | Sequence[float] | torch.Tensor | np.ndarray[Any, Any]"
 
 
 class SubstituteEpoch(Epoch):
-    """Batches that prefer what is cached, from the pieces that the node has opened."""
+    """Batches of cached items first, from the draw set of the dataset's manager."""
 
-    def __init__(self, order: Drawn, sampler: _native.Sampler) -> None:
+    def __init__(self, order: DrawnOrder, job: _native.Job) -> None:
         super().__init__(order.batch)
-        self._order, self._dataset, self.sampler = order, order.dataset, sampler
-        self._look_ahead = look_ahead(order.dataset)
-        self._ahead_max = max(AHEAD_MIN, min(DRAWN_AHEAD, self._look_ahead.items // self.batch))
-        self._probes = 0
-        participation = order.dataset.participation
-        number = participation.begin(self, order.dataset.join(*order.ranks))
-        self.member = order.member(participation.life)
+        self._order, self._dataset, self.job = order, order.dataset, job
+        self._window = prefetch_window(order.dataset)
+        self._drawn_max = max(DRAWN_MIN, min(DRAWN_MAX, self._window.items // self.batch))
+        incarnation = order.dataset._incarnation
+        number = incarnation.begin(self, order.dataset._join(*order.ranks))
+        batches = -(-len(order) // order.batch)
         with self.lock:
-            self.member.begin(number)
+            job.start_reporting(incarnation.number, number, batches, order.reporting)
+            order.reporting = job
         self.report()
 
     @property
     def lock(self) -> threading.RLock:
-        """The order's: it may be another one in a fork."""
+        """The order's lock, which a fork may replace."""
         return self._order.lock
 
-    @property
-    def _speaks(self) -> bool:
-        speaks: bool = self._dataset.participation.is_spoken_for_by(self)
-        return speaks
+    def _reporting(self) -> _native.Job:
+        """The job. It stops reporting once another epoch has started on the dataset."""
+        if not self._dataset._incarnation.is_reporting(self):
+            self.job.stop_reporting()
+        return self.job
 
     @property
     def _is_managed(self) -> bool:
-        return self._speaks and self.member.is_answered
+        return self._reporting().is_managed
 
-    def holds_back(self) -> bool:
+    def should_wait(self) -> bool:
         with self.lock:
-            return not self._ahead and self._is_managed and self._is_better_drawn_later()
+            return not self._drawn and self._is_managed and self._is_paced()
 
-    def waited(self, seconds: float) -> None:
+    def _is_paced(self) -> bool:
+        """Whether drawing later is better: another half-chunk may join the draw set."""
+        return self.job.should_wait()
+
+    def on_waited(self, seconds: float) -> None:
         with self.lock:
-            self.member.waited(self.sampler, seconds)
-
-    def _is_better_drawn_later(self) -> bool:
-        """Another piece may be open then. What is recorded stays what it is."""
-        return self._order.chooses and self.member.holds_back(self.sampler)
+            self.job.on_waited(seconds)
 
     def fill(self, at_least: int = 0) -> None:
         with self.lock:
             is_managed = self._is_managed
-            while len(self._ahead) < (self._ahead_max if is_managed else AHEAD_MIN):
-                if is_managed and len(self._ahead) >= at_least:
-                    if self._ahead and self.member.is_short(self.sampler):
-                        return  # there is time for another piece to be opened
-                    if self._is_better_drawn_later():
+            while len(self._drawn) < (self._drawn_max if is_managed else DRAWN_MIN):
+                if is_managed and len(self._drawn) >= at_least:
+                    if self._drawn and self.job.is_short():
+                        return  # there is time for another half-chunk to join the draw set
+                    if self._is_paced():
                         return
-                member = self.member if self._speaks else None
-                with held():
-                    drawn = self.sampler.draw(self._dataset._reader, member)
-                    if drawn is None:
+                job = self._reporting()
+                with defer_interrupts():
+                    batch = job.next_batch(self._dataset._reader)
+                    if batch is None:
                         return
-                    items, missing, is_forced = drawn
-                    if is_forced:
-                        self._probes += 1
-                        items = [PastCache(item) for item in items]
-                    self._ahead.append(items)
-                if is_managed and not is_forced:
-                    tell(self._dataset, missing)
-                tell(self._dataset, self.sampler.upcoming(self._look_ahead.items))
+                    items, missing, is_probe = batch
+                    if is_probe:
+                        items = [ProbeIndex(item) for item in items]
+                    self._drawn.append(items)
+                if is_managed and not is_probe:
+                    send_hint(self._dataset, missing)
+                send_hint(self._dataset, job.upcoming(self._window.items))
 
-    def yielded(self) -> int:
+    def on_yielded(self) -> int:
         with self.lock:
-            self.sampler.yielded(self.member if self._speaks else None)
-        return super().yielded()
+            self._reporting().on_yielded()
+        return super().on_yielded()
 
-    def computed(self, took: float, stalled: float) -> None:
+    def on_computed(self, took: float, stalled: float) -> None:
         with self.lock:
-            if self._speaks:
-                self.sampler.computed(self.member, took, stalled)
+            self._reporting().on_computed(took, stalled)
 
     def report(self) -> None:
         with self.lock:
-            if not self._speaks:
-                return
-            before = self.member.reports
+            job, reader = self._reporting(), self._dataset._reader
             try:
-                self.member.report(self.sampler, self._dataset._reader)
+                is_answered = job.report(reader)
             except Fenced:
-                self._dataset.participation.fenced()
+                self._dataset._incarnation.on_fenced()
                 raise
-            if self.member.reports > before:
-                reader = self._dataset._reader
-                tell(self._dataset, self.member.needed(self.sampler, reader, LOADING_AT_ONCE))
+            if is_answered:
+                send_hint(self._dataset, job.loading_items(reader, LOADING_HINT_MAX))
 
     def state(self) -> dict[str, Any]:
         with self.lock:
-            return self._order.progress(self.sampler)
+            return self._order.progress(self.job)
 
     def counts(self) -> dict[str, int]:
         with self.lock:
-            return {**self.sampler.counts(), "probes": self._probes}
+            return self.job.counts()
 
     @property
     def dataset(self) -> Source:
-        """What is drawn from."""
+        """The dataset that is drawn from."""
         dataset: Source = self._dataset
         return dataset
 
-    def shares(self) -> tuple[float, float]:
-        """How much of the dataset is held for good, and is open."""
+    def shuffle_quality(self) -> dict[str, float]:
+        """The distance of the yielded batches from a full shuffle (promise 8)."""
         with self.lock:
-            held, rotating = self.member.open
-        share = self._dataset.layout.share
-        return share(held), share([*held, *rotating])
+            return self.job.shuffle_quality()
+
+    def shares(self) -> tuple[float, float]:
+        """The share of the dataset that is pinned, and the share that is in the draw set."""
+        with self.lock:
+            return self.job.shares()
 
 
-class Drawn(Order):
-    """What substitution and its replays have in common."""
-
-    #: Whether it depends on what is open which items come next.
-    chooses = False
+class DrawnOrder(Order):
+    """Base class of substitution and its replays."""
 
     def __init__(
         self,
@@ -166,71 +155,62 @@ class Drawn(Order):
         lengths: Lengths | None,
     ) -> None:
         super().__init__(dataset, batch, drop_last)
-        self._lengths = None if lengths is None else numbers(dataset, lengths)
+        self._lengths = None if lengths is None else read_lengths(dataset, lengths)
         self.ranks = self._rank, self._world = ranks
-        self._local()
+        self._init_process_local()
 
-    def _local(self) -> None:
-        """What every process has of its own."""
-        self.layout = self.dataset.layout
+    def _init_process_local(self) -> None:
+        """Attributes that each process has of its own."""
+        self.layout = self.dataset._layout
         if self._lengths is not None:
             self.layout = self.layout.with_lengths(self._lengths)
-        #: What was loaded and is to be gone on with.
-        self._pending: _native.Sampler | None = None
-        self._member: tuple[int, _native.Member] | None = None
-        #: Of the member and of the epochs' samplers: threads may each have an epoch under way.
+        #: The rest of an epoch that was loaded.
+        self._pending: _native.Job | None = None
+        #: The epoch that reported last: the next one takes over its measurements and its draw set.
+        self.reporting: _native.Job | None = None
+        #: Guards the jobs of all epochs: threads may each have an epoch.
         self.lock = threading.RLock()
-        _of_this_process.add(self)
+        _orders_of_process.add(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("layout", "_pending", "_member", "lock")
+        own = ("layout", "_pending", "reporting", "lock")
         kept = {name: value for name, value in super().__getstate__().items() if name not in own}
         return {**kept, "state": self._idle_state()}
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
         state = kept.pop("state")
         self.__dict__.update(kept)
-        self._local()
+        self._init_process_local()
         self.load([state])
 
-    def has_forked(self) -> None:
-        """This is a child. What another thread was doing when it was forked nobody will end here,
-        nor open its lock.
-        """
+    def after_fork_in_child(self) -> None:
+        """Replace the lock if another thread held it during the fork: that thread is not here."""
         if self.lock.acquire(blocking=False):
             self.lock.release()
         else:
-            self.lock, self._current = threading.RLock(), None
-
-    def member(self, life: int) -> _native.Member:
-        """What is reported, and answered; the same for all epochs of one life."""
-        if self._member is None or self._member[0] != life:
-            batches = -(-len(self) // self.batch)
-            self._member = (life, _native.Member(self.layout, life, 1, batches))
-        return self._member[1]
+            self.lock, self._current, self.reporting = threading.RLock(), None, None
 
     @abstractmethod
-    def progress(self, sampler: _native.Sampler) -> dict[str, Any]:
-        """What a checkpoint keeps of an epoch."""
+    def progress(self, job: _native.Job) -> dict[str, Any]:
+        """The fields of a checkpoint of an epoch."""
 
     def recording(self) -> bytes:
-        """What was yielded of the current epoch, or of the last one."""
+        """A recording of the current epoch, or of the last one."""
         if not isinstance(self.current, SubstituteEpoch):
             raise StateError("nothing has been yielded yet; record an epoch first")
         with self.lock:
-            recording = self.current.sampler.recording()
+            recording = self.current.job.recording()
         if recording is None:
             raise StateError(
-                "the epoch was resumed, so its beginning is not known; record one that was not"
+                "the epoch was resumed, so its beginning is not recorded; record a whole epoch"
             )
         return recording
 
 
-class Substitute(Drawn):
-    """``order="substitute"``: every item once an epoch, among all ranks; what is cached first."""
+class Substitute(DrawnOrder):
+    """``order="substitute"``: every item once per epoch, among all ranks; cached items first."""
 
     name = "substitute"
-    chooses = True
 
     def __init__(
         self,
@@ -245,7 +225,7 @@ class Substitute(Drawn):
         self._generator = generator
         self._seed: int | None = None
         self._epoch = 0
-        #: Candidates for each place in a batch (Quiver 4.7).
+        #: Candidates per item of a batch (Quiver 4.7).
         self.over_ask = 10
 
     def __len__(self) -> int:
@@ -259,10 +239,10 @@ class Substitute(Drawn):
             return
         self._pending, self._epoch = None, epoch
 
-    def _next(self) -> SubstituteEpoch:
-        sampler, self._pending = self._pending, None
-        if sampler is None:
-            sampler = _native.Sampler(
+    def _new_epoch(self) -> SubstituteEpoch:
+        job, self._pending = self._pending, None
+        if job is None:
+            job = _native.Job(
                 self.layout,
                 self._seed_now(),
                 self._epoch,
@@ -273,26 +253,26 @@ class Substitute(Drawn):
                 self.over_ask,
                 self._lengths is not None,
             )
-        self._epoch = sampler.plan[1] + 1
-        return SubstituteEpoch(self, sampler)
+        self._epoch = job.plan[1] + 1
+        return SubstituteEpoch(self, job)
 
     def _seed_now(self) -> int:
-        """An epoch's order depends on the generator's first number and on the epoch."""
+        """The first number of the generator; with the epoch, it determines the epoch's order."""
         if self._seed is None:
             if self._generator is None and self._world > 1:
-                self._seed = SEED_OF_RANKS
+                self._seed = RANKS_SEED
             else:
-                self._seed = seed_of(self._generator)
+                self._seed = draw_seed(self._generator)
         return self._seed
 
-    def progress(self, sampler: _native.Sampler) -> dict[str, Any]:
-        seed, epoch, rank, world, _ = sampler.plan
+    def progress(self, job: _native.Job) -> dict[str, Any]:
+        seed, epoch, rank, world, _ = job.plan
         return {
             "seed": seed,
             "epoch": epoch,
             "rank": rank,
             "world": world,
-            "progress": sampler.state(),
+            "progress": job.state(),
         }
 
     def _idle_state(self) -> dict[str, Any]:
@@ -307,42 +287,48 @@ class Substitute(Drawn):
         }
 
     def load(self, states: Sequence[dict[str, Any]]) -> None:
-        pending: _native.Sampler | None = None
-        seed, epoch = (number(states[0], name) for name in ("seed", "epoch"))
-        progress: list[Any] = [progress_of(state) for state in states]
+        pending: _native.Job | None = None
+        seed, epoch = (int_field(states[0], name) for name in ("seed", "epoch"))
+        progress: list[Any] = [progress_field(state) for state in states]
         if any(of_rank is None for of_rank in progress):
             if not all(
-                of_rank is None and (number(state, "seed"), number(state, "epoch")) == (seed, epoch)
+                of_rank is None
+                and (int_field(state, "seed"), int_field(state, "epoch")) == (seed, epoch)
                 for of_rank, state in zip(progress, states, strict=True)
             ):
-                raise StateError("the states are not of the same epoch of one job")
-        elif len(states) == 1 and number(states[0], "world") == self._world:
-            rank = number(states[0], "rank")
+                raise StateError(
+                    "the states are not of the same epoch of one job; give those of one checkpoint"
+                )
+        elif len(states) == 1 and int_field(states[0], "world") == self._world:
+            rank = int_field(states[0], "rank")
             if rank != self._rank:
-                raise StateError(f"the state is of rank {rank}, this is rank {self._rank}")
-            pending = _native.Sampler.resume(self.layout, progress[0])
+                raise StateError(
+                    f"the state is of rank {rank}, this is rank {self._rank}; give the state of"
+                    " this rank"
+                )
+            pending = _native.Job.resume(self.layout, progress[0])
             if pending.plan[4] != self.batch and self._world == 1:
                 # It is the state of all ranks.
-                pending = self._resized(progress)
+                pending = self._resharded(progress)
             elif pending.plan[4] != self.batch:
                 raise StateError(
-                    f"the state is of batches of {pending.plan[4]}, not of {self.batch};"
-                    " give the states of all ranks as a list to go on with another size"
+                    f"the state is of batch_size={pending.plan[4]}, not {self.batch}; give the"
+                    " states of all ranks as a list to continue with another batch size"
                 )
         else:
-            pending = self._resized(progress)
+            pending = self._resharded(progress)
         self._pending, self._seed, self._epoch = pending, seed, epoch
         self.current = None
 
-    def _resized(self, progress: list[bytes]) -> _native.Sampler:
-        """What is left, dealt anew to the ranks that there are."""
-        return _native.Sampler.resize(
+    def _resharded(self, progress: list[bytes]) -> _native.Job:
+        """The rest of the epoch, divided among the present ranks."""
+        return _native.Job.reshard(
             self.layout, progress, self.batch, self._rank, self._world, self.drop_last
         )
 
 
-class Replay(Drawn):
-    """``order="replay"``: what was recorded, bit for bit, every epoch."""
+class Replay(DrawnOrder):
+    """``order="replay"``: a recording, bit for bit, every epoch."""
 
     name = "replay"
 
@@ -352,71 +338,69 @@ class Replay(Drawn):
         batch: int,
         drop_last: bool,
         ranks: tuple[int, int],
-        what: bytes,
+        recording: bytes,
         lengths: Lengths | None = None,
     ) -> None:
         super().__init__(dataset, batch, drop_last, ranks, lengths)
-        self._recording = what
-        self._pending = _native.Sampler.replay(self.layout, what)
+        self._recording = recording
+        self._pending = _native.Job.replay(self.layout, recording)
         size = self._pending.plan[4]
         if size != batch:
-            raise ValueError(f"batches of {size} were recorded; give batch_size={size}")
-        self._items = _native.Sampler.recorded_items(what)
+            raise ValueError(f"the recording has batch_size={size}, not {batch}; give {size}")
+        self._items = _native.Job.recorded_items(recording)
 
     def __len__(self) -> int:
         return self._items
 
-    def _next(self) -> SubstituteEpoch:
-        sampler, self._pending = self._pending, None
-        return SubstituteEpoch(
-            self, sampler or _native.Sampler.replay(self.layout, self._recording)
-        )
+    def _new_epoch(self) -> SubstituteEpoch:
+        job, self._pending = self._pending, None
+        return SubstituteEpoch(self, job or _native.Job.replay(self.layout, self._recording))
 
-    def progress(self, sampler: _native.Sampler) -> dict[str, Any]:
-        return {"progress": sampler.state()}
+    def progress(self, job: _native.Job) -> dict[str, Any]:
+        return {"progress": job.state()}
 
     def _idle_state(self) -> dict[str, Any]:
         return {"progress": None if self._pending is None else self._pending.state()}
 
     def load(self, states: Sequence[dict[str, Any]]) -> None:
-        state = only(states, "a replay goes on from its own state; give one")
-        progress = progress_of(state)
-        self._pending = _native.Sampler.replay(self.layout, self._recording, progress)
+        state = single_state(states, "a replay continues from its own state; give one state")
+        progress = progress_field(state)
+        self._pending = _native.Job.replay(self.layout, self._recording, progress)
         self.current = None
 
 
-#: Those whose locks a fork has to see to.
-_of_this_process: weakref.WeakSet[Drawn] = weakref.WeakSet()
+#: Orders of this process, whose locks a fork has to check.
+_orders_of_process: weakref.WeakSet[DrawnOrder] = weakref.WeakSet()
 
 
-def _in_child() -> None:
-    for order in [*_of_this_process]:
-        order.has_forked()
+def _after_fork_in_child() -> None:
+    for order in [*_orders_of_process]:
+        order.after_fork_in_child()
 
 
-os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def numbers(dataset: Source, lengths: Lengths) -> list[float]:
+def read_lengths(dataset: Source, lengths: Lengths) -> list[float]:
     """The length of every item."""
     values: Any = lengths
     if isinstance(lengths, str):
         if not isinstance(dataset, Dataset):
             raise ValueError(
-                "a wrapped dataset has no columns; give lengths= a number for each item"
+                f"lengths={lengths!r}: a wrapped dataset has no columns; give one number per item"
             )
         values = dataset.column(lengths)
     try:
         return [float(value) for value in values]
     except (TypeError, ValueError):
         raise ValueError(
-            "lengths= takes the name of a column of numbers, or a number for each item"
+            "lengths= are not numbers; give the name of a column of numbers, or one number per item"
         ) from None
 
 
-def progress_of(state: dict[str, Any]) -> bytes | None:
-    """What the core keeps of an epoch, if one is under way."""
+def progress_field(state: dict[str, Any]) -> bytes | None:
+    """The core's state of an epoch under way."""
     progress = state.get("progress")
     if not isinstance(progress, bytes | None):
-        raise StateError("the state is not one of forebay.DataLoader's, or is damaged")
+        raise StateError(DAMAGED)
     return progress

@@ -13,115 +13,114 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import data
 
-from forebay._interrupts import held
+from forebay._data.prefetch import prefetch_window, send_hint
+from forebay._data.wrap import Source
+from forebay._loader.checkpoint import DAMAGED, int_field, single_state
+from forebay._loader.order import DRAWN_MIN, Epoch, Order, draw_seed
 from forebay._native import StateError
-from forebay._orders import (
-    AHEAD_MIN,
-    Epoch,
-    Order,
-    Source,
-    look_ahead,
-    number,
-    only,
-    seed_of,
-    tell,
-)
+from forebay._workers.interrupts import defer_interrupts
+
+#: Seed of an epoch's order: the state of the user's generator, or a number.
+_Seed = bytes | int
 
 
-class GivenEpoch(Epoch):
-    """Items in an order that is known beforehand; the agent is told some way ahead."""
+class FixedEpoch(Epoch):
+    """Items in an order that is known beforehand; they are announced to the agent in advance."""
 
-    def __init__(self, order: Given, start: int, seen: bytes | int | None) -> None:
+    def __init__(self, order: FixedOrder, start: int, seed: _Seed | None) -> None:
         super().__init__(order.batch)
         self._order, self._dataset = order, order.dataset
         #: Batches that were yielded.
-        self._done = start
-        self._seen = seen
+        self._yielded = start
+        self._seed = seed
         self._items: Iterator[int] | None = None
-        self._told: deque[int] = deque()
-        self._look_ahead = look_ahead(order.dataset)
+        #: Items that were announced and not yet drawn.
+        self._announced: deque[int] = deque()
+        self._window = prefetch_window(order.dataset)
 
     def fill(self, at_least: int = 0) -> None:
         if self._items is None:
-            # Not sooner: PyTorch draws a number for its workers from the same generator first.
-            items, self._seen = self._order.items(self._seen)
+            # Not earlier: PyTorch draws a seed for its workers from the same generator first.
+            items, self._seed = self._order.items(self._seed)
             end = len(items) - (len(items) % self.batch if self._order.drop_last else 0)
-            self._items = itertools.islice(items, self._done * self.batch, end)
-        while len(self._ahead) < AHEAD_MIN:
-            known = len(self._told)
-            # A batch may be longer than the agent is told of.
-            more = max(self._look_ahead.more(known), self.batch - known)
-            # They are kept before they are told of: a Ctrl-C may end the telling.
-            self._told.extend(itertools.islice(self._items, more))
-            tell(self._dataset, list(itertools.islice(self._told, known, None)))
-            if not self._told:
+            self._items = itertools.islice(items, self._yielded * self.batch, end)
+        while len(self._drawn) < DRAWN_MIN:
+            known = len(self._announced)
+            # A batch may be longer than the prefetch window.
+            more = max(self._window.more(known), self.batch - known)
+            # Added before the hint is sent: a Ctrl-C may interrupt the sending.
+            self._announced.extend(itertools.islice(self._items, more))
+            send_hint(self._dataset, list(itertools.islice(self._announced, known, None)))
+            if not self._announced:
                 return
-            with held():
-                count = min(self.batch, len(self._told))
-                self._ahead.append([self._told.popleft() for _ in range(count)])
+            with defer_interrupts():
+                count = min(self.batch, len(self._announced))
+                self._drawn.append([self._announced.popleft() for _ in range(count)])
 
-    def yielded(self) -> int:
-        self._done += 1
-        return super().yielded()
+    def on_yielded(self) -> int:
+        self._yielded += 1
+        return super().on_yielded()
 
     def state(self) -> dict[str, Any]:
         if self._items is None:
-            return self._order.between(self._done, self._seen)
-        return {"batch": self.batch, "batches": self._done, "seen": self._seen}
+            return self._order.state_between(self._yielded, self._seed)
+        return {"batch": self.batch, "batches": self._yielded, "generator": self._seed}
 
 
-class Given(Order):
-    """``order="strict"``, and no shuffling: what PyTorch's own loader would yield."""
+class FixedOrder(Order):
+    """``order="strict"`` and no shuffling: the order of PyTorch's own loader."""
 
     def __init__(self, dataset: Source, batch: int, drop_last: bool) -> None:
         super().__init__(dataset, batch, drop_last)
-        self._pending: tuple[int, bytes | int] | None = None
+        self._pending: tuple[int, _Seed] | None = None
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     @abstractmethod
-    def items(self, seen: bytes | int | None) -> tuple[Sequence[int], bytes | int]:
-        """The next epoch's items, or those of an epoch that was seen before; and what to keep to
-        see them again.
-        """
+    def items(self, seed: _Seed | None) -> tuple[Sequence[int], _Seed]:
+        """The items of the next epoch, or of the epoch of ``seed``; and the seed to repeat them."""
 
-    def between(self, batches: int, seen: bytes | int | None) -> dict[str, Any]:
-        """What a checkpoint keeps when no epoch is under way."""
-        return {"batch": self.batch, "batches": batches, "seen": seen}
+    def state_between(self, batches: int, seed: _Seed | None) -> dict[str, Any]:
+        """The fields of a checkpoint while no epoch is under way."""
+        return {"batch": self.batch, "batches": batches, "generator": seed}
 
-    def _next(self) -> GivenEpoch:
-        start, seen = self._pending or (0, None)
+    def _new_epoch(self) -> FixedEpoch:
+        start, seed = self._pending or (0, None)
         self._pending = None
-        return GivenEpoch(self, start, seen)
+        return FixedEpoch(self, start, seed)
 
     def _idle_state(self) -> dict[str, Any]:
-        return self.between(*(self._pending or (0, None)))
+        return self.state_between(*(self._pending or (0, None)))
 
     def load(self, states: Sequence[dict[str, Any]]) -> None:
-        state = only(states, f"order={self.name!r} is the same on all ranks; give one state")
-        batch, batches = number(state, "batch"), number(state, "batches")
+        state = single_state(
+            states, f"order={self.name!r} is the same on all ranks; give one state"
+        )
+        batch, batches = int_field(state, "batch"), int_field(state, "batches")
         if batches and batch != self.batch:
-            raise StateError(f"the state is of batches of {batch}; give batch_size={batch}")
+            raise StateError(f"the state is of batch_size={batch}; give batch_size={batch}")
         if batches * self.batch >= len(self) + self.batch:
-            raise StateError(f"the state is of {batches} batches, which there are not")
-        seen = state.get("seen")
-        if not isinstance(seen, bytes | None):
-            seen = number(state, "seen")
-        self._pending = None if seen is None else (batches, seen)
+            raise StateError(
+                f"the state is of {batches} batches, more than an epoch has; use another checkpoint"
+            )
+        seed = state.get("generator")
+        if not isinstance(seed, bytes | None):
+            seed = int_field(state, "generator")
+        self._pending = None if seed is None else (batches, seed)
         self.current = None
 
 
-class Sequential(Given):
+class Sequential(FixedOrder):
     """The dataset's own order."""
 
     name = "sequential"
 
-    def items(self, seen: bytes | int | None) -> tuple[Sequence[int], bytes | int]:
+    def items(self, seed: _Seed | None) -> tuple[Sequence[int], _Seed]:
         return range(len(self.dataset)), 0
 
 
-class Strict(Given):
+class Strict(FixedOrder):
     """The order of PyTorch's own shuffling loader with the same generator."""
 
     name = "strict"
@@ -132,106 +131,109 @@ class Strict(Given):
         super().__init__(dataset, batch, drop_last)
         self._generator = generator
 
-    def items(self, seen: bytes | int | None) -> tuple[Sequence[int], bytes | int]:
+    def items(self, seed: _Seed | None) -> tuple[Sequence[int], _Seed]:
         generator = self._generator
         if generator is None:
-            # As PyTorch's sampler does it: a seed from the process's own generator.
-            seen = seed_of(None) if not isinstance(seen, int) else seen
+            # As PyTorch's sampler: a seed from the default generator.
+            seed = draw_seed(None) if not isinstance(seed, int) else seed
             generator = torch.Generator()
-            generator.manual_seed(seen)
-        elif isinstance(seen, bytes):
-            restore(generator, seen)
+            generator.manual_seed(seed)
+        elif isinstance(seed, bytes):
+            restore(generator, seed)
         else:
-            seen = snapshot(generator)
+            seed = snapshot(generator)
         sampler = data.RandomSampler(self.dataset, generator=generator)
-        return list(sampler), seen
+        return list(sampler), seed
 
-    def between(self, batches: int, seen: bytes | int | None) -> dict[str, Any]:
-        kept = super().between(batches, seen)
-        if self._generator is not None and seen is None:
-            kept["after"] = snapshot(self._generator)
-        return kept
+    def state_between(self, batches: int, seed: _Seed | None) -> dict[str, Any]:
+        state = super().state_between(batches, seed)
+        if self._generator is not None and seed is None:
+            state["next_generator"] = snapshot(self._generator)
+        return state
 
     def load(self, states: Sequence[dict[str, Any]]) -> None:
-        had_one = isinstance(states[0].get("seen"), bytes)
-        if states[0].get("seen") is not None and had_one != (self._generator is not None):
-            fix = "give generator=" if had_one else "give no generator="
-            raise StateError(f"the state's order came from another kind of generator; {fix}")
+        had_generator = isinstance(states[0].get("generator"), bytes)
+        has_generator = self._generator is not None
+        if states[0].get("generator") is not None and had_generator != has_generator:
+            remedy = "give generator=" if had_generator else "give no generator="
+            raise StateError(f"the state's order came from another kind of generator; {remedy}")
         super().load(states)
-        after = states[0].get("after")
-        if self._generator is not None and isinstance(after, bytes):
-            restore(self._generator, after)
+        following = states[0].get("next_generator")
+        if self._generator is not None and isinstance(following, bytes):
+            restore(self._generator, following)
 
 
-class OwnEpoch(Epoch):
-    """What a sampler of the user's own says, whatever that is."""
+class UserEpoch(Epoch):
+    """The indices of a sampler of the user."""
 
-    def __init__(self, order: Own, past: Past) -> None:
+    def __init__(self, order: UserOrder, past: Past) -> None:
         super().__init__(order.batch)
         self._order, self._past = order, past
         self._indices: Iterator[Any] | None = None
-        #: What the sampler's generator was before it drew from it.
-        self._seen = past.seen
-        self._done, self._said = past.batches, past.said
+        #: The state of the sampler's generator before the epoch.
+        self._generator = past.generator
+        self._yielded, self._checksum = past.batches, past.indices_checksum
 
     def fill(self, at_least: int = 0) -> None:
-        if self._ahead:
+        if self._drawn:
             return
         if self._indices is None:
-            # Not sooner: PyTorch draws a number for its workers from the same generator first.
-            self._indices = self._begun()
+            # Not earlier: PyTorch draws a seed for its workers from the same generator first.
+            self._indices = self._skip_past()
         for index in itertools.islice(self._indices, 1):
-            self._ahead.append(list(index) if self._order.is_batched else [index])
-            # What is no item is for the dataset to say.
+            self._drawn.append(list(index) if self._order.is_batched else [index])
+            # Invalid indices are for the dataset to report.
             with suppress(TypeError, IndexError):
-                ordinals = [self._order.dataset.ordinal(index) for index in self._ahead[-1]]
-                tell(self._order.dataset, ordinals)
+                ordinals = [self._order.dataset._ordinal(index) for index in self._drawn[-1]]
+                send_hint(self._order.dataset, ordinals)
 
-    def _begun(self) -> Iterator[Any]:
-        """What the sampler says after what was yielded before."""
+    def _skip_past(self) -> Iterator[Any]:
+        """The sampler's indices after those that were yielded before the checkpoint."""
         generator = self._order.generator
-        if generator is not None and self._seen is not None:
-            restore(generator, self._seen)
+        if generator is not None and self._generator is not None:
+            restore(generator, self._generator)
         elif generator is not None:
-            self._seen = snapshot(generator)
+            self._generator = snapshot(generator)
         indices: Iterator[Any] = iter(self._order.sampler)
-        said = 0
+        checksum = 0
         for index in itertools.islice(indices, self._past.batches):
-            said = heard(said, index if self._order.is_batched else [index])
-        if said != self._past.said:
+            checksum = update_checksum(checksum, index if self._order.is_batched else [index])
+        if checksum != self._past.indices_checksum:
             raise StateError(
-                "the sampler does not say again what it said before the checkpoint: make it do so,"
-                " such as with SubsetRandomSampler(indices, generator=torch.Generator())"
+                "the sampler does not repeat the order that it had before the checkpoint; give it a"
+                " generator, such as SubsetRandomSampler(indices, generator=torch.Generator())"
             )
         return indices
 
-    def yielded(self) -> int:
-        self._done += 1
-        self._said = heard(self._said, self._taken[0])
-        return super().yielded()
+    def on_yielded(self) -> int:
+        self._yielded += 1
+        self._checksum = update_checksum(self._checksum, self._taken[0])
+        return super().on_yielded()
 
     def state(self) -> dict[str, Any]:
         if self._indices is None:
-            return self._order.between(self._past)
-        return Past(self._done, self._said, self._seen)._asdict()
+            return self._order.state_between(self._past)
+        return Past(self._yielded, self._checksum, self._generator)._asdict()
 
 
 class Past(NamedTuple):
-    """What a sampler of the user's own has said before the epoch is gone on with."""
+    """Progress of a user's sampler before a checkpoint."""
 
     batches: int = 0
-    #: A checksum of them,
-    said: int = 0
-    #: and what the sampler's generator was at first, if it has one.
-    seen: bytes | None = None
+    #: Checksum of the indices of these batches.
+    indices_checksum: int = 0
+    #: The state of the sampler's generator before the epoch, if it has one.
+    generator: bytes | None = None
 
 
-class Own(Order):
-    """A sampler or batch sampler of the user's own. It has to say the same again to be resumed; one
-    that has a generator, as PyTorch's own do, is set back.
+class UserOrder(Order):
+    """The order of a sampler or batch sampler of the user.
+
+    It must repeat its order to be resumed. A sampler with a generator, as PyTorch's own have, is
+    set back.
     """
 
-    name = "own"
+    name = "sampler"
 
     def __init__(self, dataset: Any, sampler: Any, is_batched: bool) -> None:
         super().__init__(dataset, 1, drop_last=False)
@@ -239,68 +241,74 @@ class Own(Order):
         of_items = getattr(sampler, "sampler", sampler)
         found = getattr(of_items, "generator", None)
         self.generator = found if isinstance(found, torch.Generator) else None
-        self._before = Past()
+        self._past = Past()
 
     def __len__(self) -> int:
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[Any]:
-        """As PyTorch's iterators take it: batches of indices, or indices."""
-        epoch = self.current_here
+        """Batches of indices, or indices, for PyTorch's iterators."""
+        epoch = self.current_of_thread
         assert epoch is not None
         while (batch := epoch.take()) is not None:
             yield batch if self.is_batched else batch[0]
 
-    def _next(self) -> OwnEpoch:
-        past, self._before = self._before, Past()
-        return OwnEpoch(self, past)
+    def _new_epoch(self) -> UserEpoch:
+        past, self._past = self._past, Past()
+        return UserEpoch(self, past)
 
-    def between(self, past: Past) -> dict[str, Any]:
-        """What a checkpoint keeps when no epoch is under way."""
-        kept = past._asdict()
-        if self.generator is not None and past.seen is None:
-            kept["after"] = snapshot(self.generator)
-        return kept
+    def state_between(self, past: Past) -> dict[str, Any]:
+        """The fields of a checkpoint while no epoch is under way."""
+        state = past._asdict()
+        if self.generator is not None and past.generator is None:
+            state["next_generator"] = snapshot(self.generator)
+        return state
 
     def _idle_state(self) -> dict[str, Any]:
-        return self.between(self._before)
+        return self.state_between(self._past)
 
     def load(self, states: Sequence[dict[str, Any]]) -> None:
-        state = only(states, "a sampler of one's own goes on from the state of its own rank")
-        past = Past(number(state, "batches"), number(state, "said"), state.get("seen"))
-        if not isinstance(past.seen, bytes | None):
-            raise StateError("the state is not one of forebay.DataLoader's, or is damaged")
+        state = single_state(
+            states, "a sampler continues from the state of its own rank; give one state"
+        )
+        batches, checksum = int_field(state, "batches"), int_field(state, "indices_checksum")
+        past = Past(batches, checksum, state.get("generator"))
+        if not isinstance(past.generator, bytes | None):
+            raise StateError(DAMAGED)
         if past.batches > _length(self.sampler, otherwise=past.batches):
             raise StateError(
-                f"the state is of {past.batches} batches, which the sampler does not have"
+                f"the state is of {past.batches} batches, which the sampler does not have; give the"
+                " same sampler"
             )
-        after = state.get("after")
-        if self.generator is not None and isinstance(after, bytes):
-            restore(self.generator, after)
-        self._before = past
+        following = state.get("next_generator")
+        if self.generator is not None and isinstance(following, bytes):
+            restore(self.generator, following)
+        self._past = past
         self.current = None
 
 
-def heard(said: int, batch: Any) -> int:
-    """A checksum of all that a sampler has said, once it has said this as well."""
-    return zlib.crc32(repr(list(batch)).encode(), said)
+def update_checksum(checksum: int, batch: Any) -> int:
+    """The checksum of a sampler's indices, with one more batch."""
+    return zlib.crc32(repr(list(batch)).encode(), checksum)
 
 
 def _length(sampler: Any, otherwise: int) -> int:
-    """How long a sampler says that it is, if it does."""
+    """The length of a sampler, if it has one."""
     with suppress(TypeError, NotImplementedError):
         return len(sampler)
     return otherwise
 
 
 def snapshot(generator: torch.Generator) -> bytes:
-    """A generator's state, as bytes."""
+    """The state of a generator."""
     return bytes(generator.get_state().numpy().tobytes())
 
 
 def restore(generator: torch.Generator, state: bytes) -> None:
-    """Sets a generator back."""
+    """Set the state of a generator."""
     try:
         generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
     except (RuntimeError, ValueError, TypeError) as problem:
-        raise StateError(f"the state's generator cannot be used: {problem}") from None
+        raise StateError(
+            f"the generator's state cannot be used: {problem}; use another checkpoint"
+        ) from None

@@ -1,9 +1,9 @@
-"""A job: its private directory, and the agent that lives there.
+"""Jobs: the name, the private directory and the agent of a job.
 
-The directory is made when it is first needed, and removed when the main process ends: by itself; if
-it is killed, by the agent; and if that is gone, too, by the next job that makes one. Any process of
-the job may find the agent missing, at first or after a crash, or hung, and starts another; the
-agent itself leaves with the main process.
+The directory is created on first use. It is removed when the main process ends: by that process; by
+the agent, if the process is killed; by the next job that creates a directory, if the agent is
+killed, too. Each process of the job starts the agent if it is not there or is hung. The agent exits
+with the main process.
 """
 
 from __future__ import annotations
@@ -23,82 +23,86 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from forebay._native import Digest, Reader
-from forebay._node import ensure_node, warn_without
-from forebay._processes import (
+from forebay._runtime.node import ensure_node, warn_without_node
+from forebay._runtime.processes import (
     answers,
-    has_gone,
+    has_ended,
     identity,
     kill_listener,
     listener,
     locked,
     start,
 )
-from forebay._ranks import ranks
+from forebay._runtime.ranks import ranks
 
-#: What the directories of jobs are called.
+#: Prefix of the names of jobs' directories.
 PREFIX = "forebay-job-"
-#: The file in a job's directory that says which process it belongs to.
+#: File in a job's directory with the identity of its main process.
 OWNER = "owner"
 
-#: What Linux lets the path of a socket have, in bytes.
+#: Longest path of a Unix socket on Linux, in bytes.
 SOCKET_PATH_MAX = 107
 
-#: What the agent understands; it is the judge of the values.
+#: Names of storage options. The agent checks the values.
 OPTIONS = ("endpoint", "access_key", "secret_key", "anonymous", "deadline_seconds")
 
-#: An agent that was found silent has so long to contradict: somebody else may have started another.
+#: Timeout of the greeting before an agent is replaced: another process may have started a new one.
 AGENT_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class JobName:
-    """What nodes call a job: what its user does; else a name that no other process has."""
+    """The name of a job on nodes: the user's, or a unique one."""
 
+    #: The user's name for the job.
     given: str | None
-    own: str = field(default_factory=lambda: f"job-{os.getpid()}-{secrets.token_hex(4)}")
-    #: The process that made it.
+    #: A unique name.
+    unique: str = field(default_factory=lambda: f"job-{os.getpid()}-{secrets.token_hex(4)}")
+    #: The process that created this name.
     pid: int = field(default_factory=os.getpid)
-    #: Which copy of the job's dataset it is for, in its process.
+    #: Number of the copy of the dataset that has this name; 0 is the original.
     copy: int = 0
 
     def of(self, rank: int, world: int) -> str:
-        """This process's: ranks, and forks that nobody named, must not replace each other."""
+        """The name of this rank; ranks, and forks of unnamed jobs, must not fence each other."""
         if self.given is None:
-            return self.own if os.getpid() == self.pid else f"{self.own}.{os.getpid()}"
+            return self.unique if os.getpid() == self.pid else f"{self.unique}.{os.getpid()}"
         name = f"{self.given}.copy{self.copy}" if self.copy else self.given
         return name if world == 1 else f"{name}.{rank}"
 
-    def of_a_copy(self) -> JobName:
-        """What a copy of the dataset is called: beside another in the same process not like that
-        one, or they would replace each other. In a process of its own it is the job.
+    def of_copy(self) -> JobName:
+        """The name for a copy of the dataset.
+
+        Copies in the process of the original get a suffix, or they would fence it. The first copy
+        in another process keeps the name.
         """
         if self.given is None:
             return JobName(None)
-        copy = _copies[self.own] + (self.pid == os.getpid())
-        _copies[self.own] += 1
+        copy = _copies[self.unique] + (self.pid == os.getpid())
+        _copies[self.unique] += 1
         return replace(self, copy=copy)
 
 
-#: Copies that there have been in this process of the datasets of jobs, by their own names.
+#: Number of dataset copies made in this process, by the job's unique name.
 _copies: Counter[str] = Counter()
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What a job's processes must know to reach its agent, or to start it. Pickles to workers."""
+    """The parameters of a job's agent, and where to reach it. Pickles to workers."""
 
     digest: Path
-    called: JobName
-    #: Where the node listens: a socket, or a URL.
+    name: JobName
+    #: Endpoint of the node: a socket, or a URL.
     node: Path | str | None
-    #: Whether a node that is not there is to be started.
+    #: Whether to start a node that is not running.
     start_node: bool
     origin: str | None
     namespace_key: Path | None
-    #: JSON; may hold secrets.
+    #: Storage options as JSON; may contain secrets.
     options: bytes = field(repr=False)
     directory: Path
-    #: The main process, and what tells it from others that had its number.
+    #: The main process; its identity distinguishes it from others with the same number.
     pid: int
     identity: str
 
@@ -107,34 +111,34 @@ class Job:
         return self.directory / "agent.sock"
 
     def reader(self, digest: Digest, name: str, before: Reader | None = None) -> Reader:
-        """A way to the bytes; nothing is connected or started before it is needed. What the one
-        ``before`` knew of hung nodes is not found out again.
-        """
+        """A reader, which connects on first use; it takes the node health of ``before``."""
         return Reader(digest, self.node, self.socket, name, before)
 
-    def made(self) -> Path:
-        """The directory, which is there from now on."""
+    def ensure_directory(self) -> Path:
+        """The directory, which is created if needed."""
         try:
             self.directory.mkdir(mode=0o700)
         except FileExistsError:
             status = self.directory.lstat()
             if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) != 0o700:
-                raise PermissionError(f"`{self.directory}` is somebody else's") from None
+                raise PermissionError(
+                    f"`{self.directory}` belongs to another user or has wrong modes; remove it"
+                ) from None
         else:
             (self.directory / OWNER).write_text(self.identity)
             _sweep(self.directory.parent)
         return self.directory
 
     def ensure_agent(self) -> None:
-        """Start the agent (and the node) if it is not there, or does not answer any more."""
-        with locked(self.made() / "start.lock"):
+        """Start the agent, and the node, unless the agent answers."""
+        with locked(self.ensure_directory() / "start.lock"):
             if answers(self.socket, AGENT_SECONDS):
                 return
             kill_listener(self.socket)
             if self.node is not None:
                 self._ensure_node(self.node)
             arguments = ["agent", str(self.digest), "--socket", str(self.socket)]
-            arguments += [f"--job={self.called.of(*ranks())}", "--job-pid", str(self.pid)]
+            arguments += [f"--job={self.name.of(*ranks())}", "--job-pid", str(self.pid)]
             arguments += ["--remove-directory", "--options-from-stdin"]
             for flag, value in (
                 ("--node", self.node),
@@ -145,13 +149,13 @@ class Job:
                     arguments += [flag, str(value)]
             start(arguments, self.directory / "agent.log", self.options, with_secrets=True)
 
-    def revive_node(self) -> None:
-        """The node has failed: start it again, whoever of those that share it did before."""
+    def restart_node(self) -> None:
+        """Start a node that has failed, whichever job started it first."""
         if self.start_node and isinstance(self.node, Path):
             ensure_node(self.node, self.namespace_key)
 
     def _ensure_node(self, node: Path | str) -> None:
-        """Once per job, before anybody misses it."""
+        """Start the node, or warn that it does not answer; once per job."""
         seen = self.directory / "node.seen"
         if seen.exists():
             return
@@ -159,15 +163,15 @@ class Job:
         if self.start_node and isinstance(node, Path):
             ensure_node(node, self.namespace_key)
         elif not answers(node):
-            warn_without(node, "nobody answers there")
+            warn_without_node(node, "it does not answer")
 
 
 def check_options(options: Mapping[str, object]) -> None:
-    """Refuse what no agent understands."""
+    """Raise ``ValueError`` for an unknown storage option."""
     for option in options:
         if option not in OPTIONS:
-            there_are = ", ".join(OPTIONS)
-            raise ValueError(f"there is no storage option `{option}`; there are {there_are}")
+            names = ", ".join(OPTIONS)
+            raise ValueError(f"there is no storage option `{option}`; the options are {names}")
 
 
 def new_job(
@@ -180,11 +184,11 @@ def new_job(
     namespace_key: Path | None,
     options: Mapping[str, object],
 ) -> Job:
-    """A job of this process."""
+    """A new job with this process as its main process."""
     return _owned(
         Job(
             digest=digest.absolute(),
-            called=JobName(name),
+            name=JobName(name),
             node=node,
             start_node=start_node,
             origin=origin,
@@ -198,13 +202,13 @@ def new_job(
 
 
 def present_job(job: Job) -> Job:
-    """The job itself; if it has ended, because it was pickled for later, one like it of our own."""
-    has_ended = job.directory in _ended or identity(job.pid) != job.identity
-    return _owned(job) if has_ended else job
+    """The job, or a new one like it if it has ended because it was unpickled later."""
+    is_over = job.directory in _ended or identity(job.pid) != job.identity
+    return _owned(job) if is_over else job
 
 
 def _owned(job: Job) -> Job:
-    """The same job with this process as its main process."""
+    """The same job in a new directory, with this process as its main process."""
     directory, pid = _short_path(), os.getpid()
     job = replace(job, directory=directory, pid=pid, identity=identity(pid))
     weakref.finalize(job, _end, directory, pid)
@@ -212,29 +216,29 @@ def _owned(job: Job) -> Job:
 
 
 def _short_path() -> Path:
-    """For a directory with a socket, whose path must be short: if need be not in ``TMPDIR``."""
-    name, named = f"{PREFIX}{secrets.token_hex(6)}", tempfile.gettempdir()
-    room = SOCKET_PATH_MAX - len(os.fsencode(f"/{name}/agent.sock"))
-    return Path(named if len(os.fsencode(named)) <= room else "/tmp") / name
+    """A path for the directory: below ``/tmp`` if the socket's path in ``TMPDIR`` is too long."""
+    name, temporary = f"{PREFIX}{secrets.token_hex(6)}", tempfile.gettempdir()
+    length_max = SOCKET_PATH_MAX - len(os.fsencode(f"/{name}/agent.sock"))
+    return Path(temporary if len(os.fsencode(temporary)) <= length_max else "/tmp") / name
 
 
-#: Of jobs that this process has ended.
+#: Directories of jobs that this process has ended.
 _ended: set[Path] = set()
 
 
 def _sweep(temporary: Path) -> None:
-    """Remove what jobs have left that were killed together with their agents."""
+    """Remove directories of jobs that were killed together with their agents."""
     with suppress(OSError), os.scandir(temporary) as entries:
         for entry in entries:
             if not entry.name.startswith(PREFIX) or not entry.is_dir(follow_symlinks=False):
                 continue
-            with suppress(OSError):  # others', and what has just been made
-                if has_gone((Path(entry) / OWNER).read_text()):
+            with suppress(OSError):  # of other users, or just being created
+                if has_ended((Path(entry) / OWNER).read_text()):
                     shutil.rmtree(entry, ignore_errors=True)
 
 
 def _end(directory: Path, pid: int) -> None:
-    """Stop the agent and remove the directory; a fork of the main process must not."""
+    """Stop the agent and remove the directory, unless this is a fork of the main process."""
     if os.getpid() != pid:
         return
     _ended.add(directory)

@@ -1,4 +1,4 @@
-"""This machine's node: found, or started and left running for others."""
+"""The node of this machine: found, or started and left running for other jobs."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import stat
 from pathlib import Path
 
 from forebay._native import ForebayError
-from forebay._processes import answers, locked, start
-from forebay._warnings import warn
+from forebay._runtime.processes import answers, locked, start
+from forebay._runtime.warnings import warn
 
-#: A node that was started for a job leaves when nobody has used it for so long.
+#: A node that was started for a job exits after this time without a connection.
 IDLE_EXIT = "10min"
 
 
 def default_socket() -> Path:
-    """Where this user's node listens; the rule of ``forebay serve``."""
-    named = os.environ.get("FOREBAY_SOCKET")
-    if named:
-        return Path(named)
+    """The socket of this user's node, by the rule of ``forebay serve``."""
+    from_environment = os.environ.get("FOREBAY_SOCKET")
+    if from_environment:
+        return Path(from_environment)
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and Path(runtime).is_dir():
         return Path(runtime) / "forebay" / "node.sock"
@@ -26,7 +26,7 @@ def default_socket() -> Path:
 
 
 def endpoint(cache: str | os.PathLike[str] | None) -> Path | str | None:
-    """Where a node listens: a socket, or what a URL names."""
+    """The endpoint of a node: the path of a socket, or a URL."""
     if cache is None:
         return None
     text = os.fspath(cache)
@@ -34,23 +34,22 @@ def endpoint(cache: str | os.PathLike[str] | None) -> Path | str | None:
 
 
 def ensure_node(path: Path, namespace_key: Path | None = None) -> None:
-    """See to it that a node listens at ``path``; if that cannot be, warn and go on without."""
+    """Start a node at ``path`` unless one answers there; warn if it cannot be started."""
     if answers(path):
         return
     try:
         _private_directory(path.parent)
-        # Not the node's own lock, which it holds for as long as it lives.
+        # A lock file of its own: the node holds its own lock until it exits.
         with locked(path.with_name(path.name + ".start")):
             if not answers(path):
                 _start(path, namespace_key)
     except (OSError, ForebayError) as problem:
-        warn_without(path, str(problem))
+        warn_without_node(path, str(problem))
 
 
-def warn_without(node: Path | str, problem: str) -> None:
-    """Say that the origin will be read directly."""
-    message = f"no forebay node at `{node}` ({problem}): reading the origin directly"
-    warn(message)
+def warn_without_node(node: Path | str, problem: str) -> None:
+    """Warn that the job goes on without a node."""
+    warn(f"no forebay node at `{node}` ({problem}): reading the origin directly")
 
 
 def _start(path: Path, namespace_key: Path | None) -> None:
@@ -61,10 +60,10 @@ def _start(path: Path, namespace_key: Path | None) -> None:
 
 
 def _private_directory(directory: Path) -> None:
-    """Make the socket's directory, or see that nobody else can write there."""
+    """Create the socket's directory; an existing one must not be writable for other users."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = directory.stat()
     if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise ForebayError(
-            f"others may write to `{directory}`; set FOREBAY_SOCKET to another place"
+            f"other users may write to `{directory}`; set FOREBAY_SOCKET to another directory"
         )

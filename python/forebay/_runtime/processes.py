@@ -1,8 +1,7 @@
-"""Starting the ``forebay`` binary and waiting until it serves.
+"""Processes of the ``forebay`` binary: nodes and agents that are started, greeted or killed.
 
-A node and an agent announce themselves alike: one line on standard output when they are ready, one
-line on standard error when they cannot be. Whoever wants one takes a lock first, so that all who
-come at once start one.
+A node or an agent writes one line to standard output when it is ready, or one line to standard
+error if it cannot start. Callers take a lock first, so that concurrent callers start one process.
 """
 
 from __future__ import annotations
@@ -25,94 +24,97 @@ from pathlib import Path
 from forebay import _native
 from forebay._native import ForebayError
 
-#: A process that is not ready by then is given up; checking a large digest takes most of it.
+#: Time in which a process must be ready; checking a large digest takes most of it.
 START_SECONDS = 60.0
 
-#: Whoever is not hung answers a greeting by then.
+#: Time in which a process that is not hung answers a greeting.
 ANSWER_SECONDS = 2.0
 
 #: ``struct ucred``: process, user and group.
-_PEER = struct.Struct("iII")
+_UCRED = struct.Struct("iII")
 
-#: The binary that the wheel carries.
-OWN = Path(__file__).parent / "_bin" / "forebay"
+#: The binary in the wheel.
+BUNDLED = Path(__file__).parents[1] / "_bin" / "forebay"
 
-#: Processes that were started here; those which have ended are reaped when another is.
+#: Processes that this one has started; ended ones are reaped when another is started.
 _children: set[int] = set()
 
 
 def binary() -> str:
     """The ``forebay`` binary: ``$FOREBAY_BIN``, the wheel's own, or the one on the ``PATH``."""
-    named = os.environ.get("FOREBAY_BIN")
-    if named:
-        if not os.access(named, os.X_OK):
-            raise ForebayError(f"FOREBAY_BIN is `{named}`, which is no program; unset it")
-        return named
-    if OWN.is_file():
-        return str(OWN)
+    from_environment = os.environ.get("FOREBAY_BIN")
+    if from_environment:
+        if not os.access(from_environment, os.X_OK):
+            raise ForebayError(
+                f"FOREBAY_BIN is `{from_environment}`, which is not an executable file; unset it"
+            )
+        return from_environment
+    if BUNDLED.is_file():
+        return str(BUNDLED)
     found = shutil.which("forebay")
     if found is None:
         raise ForebayError(
-            "the program `forebay` is neither in this package nor on the PATH; "
-            "install it, or set FOREBAY_BIN"
+            "there is no binary `forebay` in this package or on the PATH; install it, or set"
+            " FOREBAY_BIN"
         )
     return found
 
 
 def main() -> None:
-    """The command ``forebay`` of an environment: the wheel's own binary in its place."""
-    os.execv(OWN, [str(OWN), *sys.argv[1:]])
+    """The command ``forebay`` of a Python environment: runs the wheel's binary."""
+    os.execv(BUNDLED, [str(BUNDLED), *sys.argv[1:]])
 
 
 def answers(node: Path | str, seconds: float = ANSWER_SECONDS) -> bool:
-    """Whether a node or an agent listens there and is not hung."""
+    """Whether a node or an agent answers a greeting within ``seconds``."""
     return _native.answers(node, seconds)
 
 
 def listener(path: Path) -> int | None:
-    """The process that listens at a socket, hung or not."""
+    """The process that listens at a socket, even if it is hung."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(ANSWER_SECONDS)
         try:
             probe.connect(str(path))
         except OSError:
             return None
-        peer = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    pid: int = _PEER.unpack(peer)[0]
+        peer = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    pid: int = _UCRED.unpack(peer)[0]
     return pid or None
 
 
 def kill_listener(path: Path) -> None:
-    """Kill the process that listens at a socket, if there is one, and see it gone."""
+    """Kill the process that listens at a socket, if any, and wait for its end."""
     pid = listener(path)
     if pid is None:
         return
     with suppress(ProcessLookupError):
-        ending = os.pidfd_open(pid)
+        process = os.pidfd_open(pid)
         try:
             os.kill(pid, signal.SIGKILL)
-            select.select([ending], [], [], ANSWER_SECONDS)
+            select.select([process], [], [], ANSWER_SECONDS)
         finally:
-            os.close(ending)
+            os.close(process)
 
 
 def identity(pid: int) -> str:
-    """What tells a process from all others that ever had its number, here or in other containers
-    and machines; empty if there is none, or it cannot be known.
+    """A text that no other process has, also in other containers and on other machines.
+
+    Empty if there is no such process or ``/proc`` cannot be read.
     """
     try:
-        began = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
-        return f"{pid} {began} {_world()}"
+        start_time = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
+        return f"{pid} {start_time} {_pid_namespace()}"
     except OSError:
         return ""
 
 
-def has_gone(process: str) -> bool:
-    """Whether it is certain that a process with this identity is not there any more."""
-    pid, _, world = process.split(" ", 2) if process.count(" ") > 1 else ("", "", "")
+def has_ended(process: str) -> bool:
+    """Whether the process with this identity has certainly ended."""
+    pid, _, namespace = process.split(" ", 2) if process.count(" ") > 1 else ("", "", "")
     try:
-        if not pid or world != _world():
-            return False  # its numbers mean nothing here
+        if not pid or namespace != _pid_namespace():
+            return False  # the number is of another container or machine
         os.kill(int(pid), 0)
     except ProcessLookupError:
         return True
@@ -121,15 +123,15 @@ def has_gone(process: str) -> bool:
     return False
 
 
-def _world() -> str:
-    """Where a process's number means the same process."""
+def _pid_namespace() -> str:
+    """The PID namespace and boot in which process numbers are unique."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{os.readlink('/proc/self/ns/pid')} {boot}"
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file; it ends with the process, whatever ends that."""
+    """Hold a lock file; the kernel releases it when the process ends."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -138,10 +140,10 @@ def locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-#: Lines of a log begin with the time.
-_LOGGED = re.compile(r"\d{4}-\d\d-\d\dT")
+#: Beginning of a log line: the time.
+_LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT")
 
-#: The environment's credentials begin like this. Who shares a node shares none of them with it.
+#: Prefixes of environment variables with credentials, which a shared node must not get.
 SECRETS = ("AWS_", "AZURE_", "GOOGLE_")
 
 
@@ -150,7 +152,8 @@ def start(
 ) -> None:
     """Start a process that outlives this one, and wait until it is ready.
 
-    ``options`` go through a pipe: they may hold secrets, and anyone can read arguments.
+    ``options`` are written to its standard input: they may contain secrets, and other users can
+    read a process's arguments.
     """
     environment = {
         name: value
@@ -165,7 +168,7 @@ def start(
             stdout=subprocess.PIPE,
             stderr=errors,
             env=environment,
-            start_new_session=True,  # a Ctrl-C is meant for the job
+            start_new_session=True,  # Ctrl-C must reach the job only
         )
     assert child.stdin is not None
     assert child.stdout is not None
@@ -174,34 +177,34 @@ def start(
             child.stdin.write(options)
             child.stdin.close()
         except BrokenPipeError:
-            pass  # it has ended; what it said follows
+            pass  # it has ended; its error is read below
         if _line_within(child.stdout.fileno(), START_SECONDS):
             _children.add(child.pid)
-            child.returncode = 0  # nobody waits for it: without this Python complains at the end
+            child.returncode = 0  # prevents a ResourceWarning: it is not waited for
             return
     child.kill()
     child.wait()
-    raise ForebayError(_reason(log) or f"it does not say why it is not ready; see `{log}`")
+    raise ForebayError(_reason(log) or f"it did not start and gave no reason; see `{log}`")
 
 
 def _reason(log: Path) -> str:
-    """Why a process could not start, by its own account: the last line that is not of its log."""
+    """The reason why a process could not start: its last line that is not a log line."""
     lines = log.read_text(errors="replace").strip().splitlines()
-    said = [line for line in lines if not _LOGGED.match(line)]
-    return said[-1].removeprefix("error: ") if said else ""
+    errors = [line for line in lines if not _LOG_LINE.match(line)]
+    return errors[-1].removeprefix("error: ") if errors else ""
 
 
 def _reap() -> None:
     for pid in list(_children):
         ended = True
-        with suppress(ChildProcessError):  # somebody else's: we have been forked
+        with suppress(ChildProcessError):  # a child of the process that we were forked from
             ended = os.waitpid(pid, os.WNOHANG) != (0, 0)
         if ended:
             _children.discard(pid)
 
 
 def _line_within(descriptor: int, seconds: float) -> bool:
-    """Whether a whole line arrives in time."""
+    """Whether a whole line arrives within ``seconds``."""
     deadline = time.monotonic() + seconds
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)

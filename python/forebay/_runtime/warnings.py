@@ -1,4 +1,4 @@
-"""Warnings that point at the user's own line, however deep in here they come from."""
+"""Warnings that point at the user's own line, from any depth of forebay."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import sys
 import warnings
 from pathlib import Path
 
-_HERE = str(Path(__file__).parent)
+#: The directory of the package.
+_PACKAGE = str(Path(__file__).parents[1])
 
 
 def warn(message: str) -> None:
-    """A ``RuntimeWarning`` of the first caller that is not forebay."""
+    """Issue a ``RuntimeWarning`` for the first caller outside of forebay."""
     level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, RuntimeWarning, stacklevel=level)

@@ -1,14 +1,14 @@
-"""What a worker stacks is written where it is to lie, and not copied there.
+"""Collation in shared memory: stacked tensors are written where they are sent from.
 
-In a worker, PyTorch's ``default_collate`` stacks tensors into new shared memory, since it is about
-to send them: an object of the kernel's for every tensor of every batch, whose pages are all new.
-Batches have shared memory of their own here (``_handover``), so that would be for nothing, and the
-copying would come on top. While the user's function collates, memory that is asked for in this way
-comes from there, if there is room, and else from this process alone, since it is pickled anyway:
-what a container grants of ``/dev/shm`` may be little.
+In a worker, PyTorch's ``default_collate`` stacks tensors into new shared memory, because it is
+about to send them: one kernel object per tensor and batch, all of whose pages are new. forebay
+sends batches through its own shared memory (``shm_batches``) and would copy them once more. While
+the user's ``collate_fn`` runs, this module therefore replaces the allocation: memory comes from the
+worker's strip, or, if that is full, from the process itself, because the batch is pickled then.
+``/dev/shm``, which containers limit, is not used.
 
-PyTorch has no public seam for this. ``SUPPORTED`` says whether what is replaced here is still what
-it was; if not, all that is stacked is copied.
+PyTorch has no public interface for this. ``SUPPORTED`` says whether the replaced function has the
+expected signature; if not, stacked tensors are copied.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ SUPPORTED = _is_supported()
 
 
 @contextmanager
-def stacking_into(reserve: Callable[[int], Any | None]) -> Iterator[None]:
-    """New shared memory of this thread's is what this function returns, an array of so many bytes;
-    if that is nothing, it is not shared.
+def collating_into(reserve: Callable[[int], Any | None]) -> Iterator[None]:
+    """Take this thread's new shared storages from ``reserve`` until the block ends.
+
+    ``reserve`` gets a number of bytes and returns an array, or ``None`` for memory of the process.
     """
     if not SUPPORTED:
         yield

@@ -1,9 +1,9 @@
-"""What a forked child may still read.
+"""Fork guard: shared memory is not reused while a forked child may read it.
 
-A child that is forked has all that its parent has, also what lies in memory that the parent gives
-back to others as soon as it is done with it. So nothing is given back before no child is left that
-was forked while it was in use. Every such fork inherits the writing end of a pipe; the pipe ends
-when the child, and whoever came of it, has ended or runs another program.
+A forked child inherits everything of its parent, also views of memory that the parent returns to
+workers when it is done with them. Memory is therefore returned only when no child is left that was
+forked while it was in use. Each such child inherits the write end of a pipe. The pipe
+reaches its end when the child and all its descendants have ended or run another program.
 """
 
 from __future__ import annotations
@@ -17,93 +17,97 @@ from typing import Any
 
 
 class _Fork:
-    """A child, and all who come of it."""
+    """A forked child with its descendants."""
 
     def __init__(self) -> None:
-        self._reading, self._writing = -1, -1
-        with suppress(OSError):  # without a pipe it is taken to live for ever
-            self._reading, self._writing = os.pipe()
-            os.set_blocking(self._reading, False)
+        self._read_end, self._write_end = -1, -1
+        with suppress(OSError):  # without a pipe the child counts as alive
+            self._read_end, self._write_end = os.pipe()
+            os.set_blocking(self._read_end, False)
 
-    def has_begun(self) -> None:
-        """From now on only the child has the writing end."""
+    def on_forked(self) -> None:
+        """Close the parent's copy of the write end."""
         with suppress(OSError):
-            os.close(self._writing)
+            os.close(self._write_end)
 
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         try:
-            return os.read(self._reading, 1) == b""
-        except OSError:  # somebody could still write
+            return os.read(self._read_end, 1) == b""
+        except OSError:  # a write end is open
             return False
 
     def __del__(self) -> None:
         with suppress(OSError):
-            os.close(self._reading)
+            os.close(self._read_end)
 
 
-class _Lent:
-    """Something that this process uses, and the forks that may."""
+class _Guarded:
+    """Memory in use by this process, and perhaps by forked children."""
 
-    def __init__(self, give_back: Callable[[], None]) -> None:
-        self._give_back, self._pid = give_back, os.getpid()
+    def __init__(self, on_free: Callable[[], None]) -> None:
+        self._on_free, self._pid = on_free, os.getpid()
         self.forks: list[_Fork] = []
 
-    def has_gone(self) -> None:
-        """This process is done with it; a child has no say in that."""
+    def on_released(self) -> None:
+        """This process no longer uses the memory; a forked child's copy does not count."""
         if self._pid == os.getpid():
-            _lent.discard(self)
-            _waiting.add(self)
-            settle()
+            _in_use.discard(self)
+            _released.add(self)
+            free_released()
 
-    def settle(self) -> None:
-        if all(fork.is_over() for fork in self.forks):
-            with suppress(KeyError):  # another thread has done it
-                _waiting.remove(self)
-                self._give_back()
+    def free_if_unused(self) -> None:
+        if all(fork.has_ended() for fork in self.forks):
+            with suppress(KeyError):  # another thread has freed it
+                _released.remove(self)
+                self._on_free()
 
 
-#: In use here.
-_lent: set[_Lent] = set()
-#: Not in use here any more, but perhaps by forks.
-_waiting: set[_Lent] = set()
+#: Memory that this process uses.
+_in_use: set[_Guarded] = set()
+#: Memory that only forked children may still use.
+_released: set[_Guarded] = set()
 #: The fork that a thread is about to make.
 _thread = threading.local()
 
 
-def give_back(lease: Any, function: Callable[[], None]) -> None:
-    """Call a function when this object is gone, here and in all forks that have a copy of it.
+def call_when_unused(memory: Any, function: Callable[[], None]) -> None:
+    """Call a function when this object is gone, here and in all forked children.
 
-    Forks are not watched: that they have ended is noticed at the next :func:`settle`.
+    The end of a child is noticed at the next :func:`free_released`.
     """
-    lent = _Lent(function)
-    _lent.add(lent)
-    weakref.finalize(lease, lent.has_gone).atexit = False
+    guarded = _Guarded(function)
+    _in_use.add(guarded)
+    weakref.finalize(memory, guarded.on_released).atexit = False
 
 
-def settle() -> None:
-    """Give back what only forks had that are over."""
-    for lent in _waiting.copy():
-        lent.settle()
+def free_released() -> None:
+    """Free memory whose children have ended."""
+    for guarded in _released.copy():
+        guarded.free_if_unused()
 
 
-def _before() -> None:
+def _before_fork() -> None:
     _thread.fork = None
-    if _lent:
+    if _in_use:
         _thread.fork = fork = _Fork()
-        for lent in _lent.copy():
-            lent.forks.append(fork)
+        for guarded in _in_use.copy():
+            guarded.forks.append(fork)
 
 
-def _in_parent() -> None:
+def _after_fork_in_parent() -> None:
     fork: _Fork | None = _thread.__dict__.pop("fork", None)
     if fork is not None:
-        fork.has_begun()
+        fork.on_forked()
 
 
-def _in_child() -> None:
+def _after_fork_in_child() -> None:
     _thread.__dict__.clear()
-    _lent.clear()
-    _waiting.clear()
+    _in_use.clear()
+    _released.clear()
 
 
-os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)

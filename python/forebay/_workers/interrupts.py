@@ -1,11 +1,11 @@
-"""Ctrl-C that waits while things are done which belong together.
+"""Deferred interrupts: a Ctrl-C that is raised when a block of code has ended.
 
-Python raises ``KeyboardInterrupt`` between any two steps: after a batch was taken from one book and
-before it is in the other, or inside of a hook that Python runs around a fork, where it is printed
-and forgotten. While it is held, it is noted, and raised when the block has ended. Whoever presses
-Ctrl-C a second time does not want to wait: that one is raised at once.
+Python raises ``KeyboardInterrupt`` between any two bytecodes: after a batch was taken from one
+queue and before it is in the next, or inside a hook around a fork, where Python prints and drops
+it. In a deferring block the first Ctrl-C is noted and raised at the end of the block. A second
+Ctrl-C is raised at once.
 
-Signals are handled in the main thread; in others nothing is held, since nothing is raised there.
+Python handles signals in the main thread only; in other threads these functions do nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 _Handler = Callable[[int, FrameType | None], Any]
 
 
-class _Hold:
-    """What was there before Ctrl-C was held, and what has come since."""
+class _DeferringHandler:
+    """A handler of SIGINT that notes the signal for the handler that it replaces."""
 
     def __init__(self, handler: _Handler) -> None:
         self.handler = handler
@@ -33,64 +33,64 @@ class _Hold:
             self.handler(number, frame)
         self.noted = (number, frame)
 
-    def deliver(self) -> None:
+    def raise_noted(self) -> None:
         if self.noted is not None:
             noted, self.noted = self.noted, None
             self.handler(*noted)
 
 
 @contextmanager
-def held() -> Iterator[None]:
-    """Ctrl-C waits until the block has ended; within another such block, until that has."""
+def defer_interrupts() -> Iterator[None]:
+    """Defer Ctrl-C to the end of the block, or of the outermost such block."""
     handler = signal.getsignal(signal.SIGINT)
-    if isinstance(handler, _Hold) or not callable(handler) or not _is_main_thread():
+    if isinstance(handler, _DeferringHandler) or not callable(handler) or not _is_main_thread():
         yield
         return
-    hold = _Hold(handler)
-    signal.signal(signal.SIGINT, hold)
+    deferring = _DeferringHandler(handler)
+    signal.signal(signal.SIGINT, deferring)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
-        hold.deliver()
+        deferring.raise_noted()
 
 
 @contextmanager
-def let_through() -> Iterator[None]:
-    """Within a block in which Ctrl-C is held, one in which it is not."""
-    hold = _current()
-    if hold is None:
+def allow_interrupts() -> Iterator[None]:
+    """Raise Ctrl-C at once within this block, also inside a deferring block."""
+    deferring = _current()
+    if deferring is None:
         yield
         return
-    signal.signal(signal.SIGINT, hold.handler)
+    signal.signal(signal.SIGINT, deferring.handler)
     try:
-        hold.deliver()
+        deferring.raise_noted()
         yield
     finally:
-        signal.signal(signal.SIGINT, hold)
+        signal.signal(signal.SIGINT, deferring)
 
 
-def deliver() -> None:
-    """Raise what has been held so far."""
-    hold = _current()
-    if hold is not None:
-        hold.deliver()
+def raise_deferred() -> None:
+    """Raise a Ctrl-C that was deferred so far."""
+    deferring = _current()
+    if deferring is not None:
+        deferring.raise_noted()
 
 
-def _current() -> _Hold | None:
+def _current() -> _DeferringHandler | None:
     handler = signal.getsignal(signal.SIGINT)
-    return handler if isinstance(handler, _Hold) and _is_main_thread() else None
+    return handler if isinstance(handler, _DeferringHandler) and _is_main_thread() else None
 
 
 def _is_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def _forked() -> None:
-    """A child has nothing to wait for."""
-    hold = _current()
-    if hold is not None:
-        signal.signal(signal.SIGINT, hold.handler)
+def _after_fork_in_child() -> None:
+    """A forked child does not defer."""
+    deferring = _current()
+    if deferring is not None:
+        signal.signal(signal.SIGINT, deferring.handler)
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_after_fork_in_child)

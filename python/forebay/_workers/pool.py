@@ -1,12 +1,12 @@
-"""PyTorch's workers, replaced when one of them is killed (promise 2).
+"""Worker pool: PyTorch's workers, replaced when one of them is killed (promise 2).
 
-PyTorch ends the epoch then. But the order is made in the main process, so nothing is lost with a
-worker except its time: we keep the batches that were chosen and not yielded yet, throw all workers
-and their queues away, since whoever died may have held a lock or written half a message, and give
-the same batches to new ones in the same order.
+PyTorch ends the epoch when a worker dies. But the order is made in the main process, so a dead
+worker costs only its time: the pool keeps the batches that were drawn and not yielded, discards all
+workers with their queues, because a dead one may have held a lock or sent half a message, and gives
+the same batches to new workers in the same order.
 
-PyTorch has no public seam for this. ``SUPPORTED`` says whether its iterator still has the methods
-that are overridden here; if not, the loader uses it as it is.
+PyTorch has no public interface for this. ``SUPPORTED`` says whether its iterator has the methods
+that are overridden here; if not, the loader uses PyTorch's iterator unchanged.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from torch import _C
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from forebay._handover import Packed, Packing, arena
-from forebay._interrupts import deliver, held, let_through
 from forebay._native import ForebayError
-from forebay._warnings import warn
+from forebay._runtime.warnings import warn
+from forebay._workers.interrupts import allow_interrupts, defer_interrupts, raise_deferred
+from forebay._workers.shm_arena import new_arena
+from forebay._workers.shm_batches import PackedBatch, PackingCollate
 
-#: Workers that die so often without a batch in between are not replaced: it is the batch.
+#: Deaths without a batch in between, after which workers are not replaced: the batch causes them.
 DEATHS_MAX = 3
-#: So many items of such a batch are named.
+#: Items of such a batch that the error names.
 NAMED_MAX = 16
-#: What a dying process sent may fail to arrive a moment before it is known to be dead.
+#: Time for a process that sent half a message to be reported dead.
 DYING_SECONDS = 1.0
-#: A killed process that has not ended by then hangs in the kernel, and is left there.
+#: Time for a killed process to end; one that takes longer hangs in the kernel and is abandoned.
 KILL_SECONDS = 5.0
 
 SUPPORTED = all(
@@ -54,38 +55,47 @@ SUPPORTED = all(
 
 
 class WorkerError(ForebayError, RuntimeError):
-    """Workers keep dying over a batch; the text says over which."""
+    """Four workers in a row died while they read one batch; the text names its items."""
 
 
 class WorkerDied(Exception):
-    """One of the workers is dead; its cause is what PyTorch says about that."""
+    """A worker has died; the cause is PyTorch's exception."""
 
     def __init__(self, batch: Any) -> None:
         super().__init__()
-        #: What it was reading, as far as that is known.
+        #: The batch that it was reading, if known.
         self.batch = batch
 
 
 class SurvivingIterator:
-    """What a loader with workers iterates with; a worker's death is an event, not an error.
+    """The iterator of a loader with workers, which survives their deaths.
 
-    Whoever is interrupted and goes on is given what was pending then by new workers. While
-    ``holds_back`` says so, workers are given no more batches, as long as they have any. ``draw`` is
-    called before one is asked for, and may be interrupted; the asking may not.
+    After an interrupt, new workers read the pending batches.
+
+    Parameters
+    ----------
+    loader
+        PyTorch's loader.
+    on_restart
+        Called when workers are replaced.
+    should_wait
+        While true, workers that have a batch are given no more.
+    draw
+        Called before a batch is taken from the order. It may be interrupted; the taking may not.
     """
 
     def __init__(
         self,
         loader: DataLoader[Any],
         on_restart: Callable[[], None],
-        holds_back: Callable[[], bool],
+        should_wait: Callable[[], bool],
         draw: Callable[[], None],
     ) -> None:
-        # A copy: the loader may keep this iterator, and in a cycle workers are not ended in order.
+        # A copy: the loader may keep this iterator, and a cycle would delay the end of workers.
         self._loader = copy.copy(loader)
-        self._on_restart, self._holds_back, self._draw = on_restart, holds_back, draw
-        with held():
-            self._workers = _Workers(loader, holds_back, draw)
+        self._on_restart, self._should_wait, self._draw = on_restart, should_wait, draw
+        with defer_interrupts():
+            self._workers = _Workers(loader, should_wait, draw)
         self._workers.prime()
         self._deaths = 0
 
@@ -96,85 +106,85 @@ class SurvivingIterator:
         return len(self._workers)
 
     @property
-    def given(self) -> int:
-        """Batches that were handed over, or whose error was."""
-        return self._workers.given
+    def finished(self) -> int:
+        """Batches that were returned or whose error was raised."""
+        return self._workers.finished
 
     def __next__(self) -> Any:
-        with held():
+        with defer_interrupts():
             while True:
                 try:
-                    if not self._workers.is_whole:
+                    if not self._workers.is_consistent:
                         self._replace()
                     batch = self._workers.take()
                 except WorkerDied as died:
-                    self._has_died(died)
+                    self._on_died(died)
                 else:
                     self._deaths = 0
                     return batch
 
     def top_up(self) -> None:
-        """Give out what was held back, as far as it is not any more."""
-        with held():
-            if self._workers.is_whole:
+        """Give workers the batches that ``should_wait`` has kept back."""
+        with defer_interrupts():
+            if self._workers.is_consistent:
                 self._workers.top_up()
 
     def _reset(self, loader: DataLoader[Any]) -> None:
         """Begin another epoch with the same workers; PyTorch's loader calls this by its name."""
         self._deaths = 0
-        if not self._workers.is_whole:
+        if not self._workers.is_consistent:
             self._workers.forget()
             self._replace()
             return
         try:
             self._workers._reset(loader)
         except WorkerDied as died:
-            self._has_died(died)
+            self._on_died(died)
             self._replace()
 
-    def _has_died(self, died: WorkerDied) -> None:
+    def _on_died(self, died: WorkerDied) -> None:
         self._workers.abandon()
         self._deaths += 1
-        said = str(died.__cause__).rstrip(". ")
+        reason = str(died.__cause__).rstrip(". ")
         if self._deaths > DEATHS_MAX:
             raise WorkerError(
-                f"{said}: {self._deaths} workers in a row died over"
-                f" {_named(died.batch)}; read them with num_workers=0 to see why, and mind that a"
-                " lack of memory kills, too"
+                f"{reason}: {self._deaths} workers in a row died reading"
+                f" {_named(died.batch)}; read them with num_workers=0 to see why (a lack of memory"
+                " kills workers, too)"
             ) from died.__cause__
-        warn(f"{said}: new workers read its batches again")
+        warn(f"{reason}: new workers read its batches again")
         self._on_restart()
 
     def _replace(self) -> None:
-        """New workers read what is pending. Until they are there, the old ones tell what is."""
+        """Start new workers for the pending batches; the old ones have them until then."""
         old = self._workers
-        # The order goes on where it is. The seed of the new workers' random numbers is not drawn
-        # from the user's generator, whose next number decides the next epoch.
+        # The order continues. The seed of the new workers' random numbers is not drawn from the
+        # user's generator, whose next number decides the next epoch.
         spare = torch.Generator()
         spare.seed()
-        as_it_is = _But(self._loader, generator=spare, _index_sampler=old._sampler_iter)
-        with held():
+        loader = _Overlay(self._loader, generator=spare, _index_sampler=old._sampler_iter)
+        with defer_interrupts():
             old.abandon()
             again = [*old.pending.values(), *old.again]
-            new = _Workers(as_it_is, self._holds_back, self._draw, again, old.given)
+            new = _Workers(loader, self._should_wait, self._draw, again, old.finished)
             new._index_sampler = old._index_sampler
             self._workers = new
             new.prime()
 
 
 def _named(batch: Any) -> str:
-    """A batch, as a message names it."""
+    """A batch in an error message."""
     if not isinstance(batch, list):
         return "a batch" if batch is None else f"item {batch}"
     more = f" and {len(batch) - NAMED_MAX} more" if len(batch) > NAMED_MAX else ""
     return f"the batch of items {', '.join(map(str, batch[:NAMED_MAX]))}{more}"
 
 
-class _But:
-    """An object, but for some of its attributes."""
+class _Overlay:
+    """An object with some of its attributes replaced."""
 
-    def __init__(self, other: object, **instead: object) -> None:
-        self.__dict__.update(instead)
+    def __init__(self, other: object, **replaced: object) -> None:
+        self.__dict__.update(replaced)
         self._other = other
 
     def __getattr__(self, name: str) -> Any:
@@ -182,91 +192,97 @@ class _But:
 
 
 class _Workers(_MultiProcessingDataLoaderIter):
-    """PyTorch's own, with three differences: batches come through shared memory, it remembers what
-    the workers were given, and their deaths are told when a batch is waited for, nowhere else.
+    """PyTorch's iterator with three differences.
 
-    PyTorch raises from a signal handler, that is, anywhere in the user's program or in a sampler.
+    - Batches come through shared memory.
+    - It keeps the batches that workers were given.
+    - A worker's death is raised where a batch is waited for. PyTorch raises it from a signal
+      handler, which may interrupt any code of the user or of a sampler.
     """
 
     def __init__(
         self,
         loader: Any,
-        holds_back: Callable[[], bool],
+        should_wait: Callable[[], bool],
         draw: Callable[[], None],
         again: Iterable[Any] = (),
-        given: int = 0,
+        finished: int = 0,
     ) -> None:
-        self._holds_back, self._draw, self._has_held_back = holds_back, draw, False
-        #: What was given to workers and not yielded yet, by PyTorch's number.
+        self._should_wait, self._draw, self._has_waited = should_wait, draw, False
+        #: Batches that workers were given and that were not yielded, by PyTorch's number.
         self.pending: dict[int, Any] = {}
-        self.again = deque(again)  # about as many as are given out at first, so soon empty
+        #: Batches of earlier workers, which are given out first.
+        self.again = deque(again)
         self._arrived = 0
-        #: Batches that were handed over, or whose error was.
-        self.given = given
-        self._is_whole = False
-        #: The number of the batch that is about to be yielded, or its error.
+        #: Batches that were returned or whose error was raised.
+        self.finished = finished
+        self._is_consistent = False
+        #: Number of the batch that is about to be yielded, or whose error is to be raised.
         self._outcome: int | None = None
         self._is_primed = False
-        self._ahead = loader.prefetch_factor * loader.num_workers
+        self._prefetched_max = loader.prefetch_factor * loader.num_workers
         self._pid = os.getpid()
-        self._arena = arena(loader.num_workers)
-        super().__init__(_But(loader, collate_fn=Packing(loader.collate_fn, self._arena)))
+        self._arena = new_arena(loader.num_workers)
+        super().__init__(
+            _Overlay(loader, collate_fn=PackingCollate(loader.collate_fn, self._arena))
+        )
 
     @property
-    def is_whole(self) -> bool:
-        """Whether nothing was interrupted midway, so that PyTorch's books are right; in a forked
-        child they are of workers that are not its own.
+    def is_consistent(self) -> bool:
+        """Whether PyTorch's state is usable: nothing was interrupted midway, and the workers are
+        children of this process.
         """
-        return self._is_whole and self._pid == os.getpid()
+        return self._is_consistent and self._pid == os.getpid()
 
     def prime(self) -> None:
-        """Give out the first batches. PyTorch does this while it makes workers; but then, whoever
-        is interrupted has drawn from the order for nothing.
+        """Give out the first batches.
+
+        PyTorch does this in its constructor, where an interrupt would lose drawn batches.
         """
         self._is_primed = True
-        for _ in range(self._ahead):
+        for _ in range(self._prefetched_max):
             self._try_put_index()
-        self._is_whole = True
+        self._is_consistent = True
 
     def top_up(self) -> None:
-        """Give out as many as PyTorch would, had nothing been held back."""
-        while self._has_held_back and len(self.pending) < self._ahead:
+        """Give out batches up to PyTorch's prefetch limit, after ``should_wait`` was true."""
+        while self._has_waited and len(self.pending) < self._prefetched_max:
             sent = self._send_idx
             self._try_put_index()
             if self._send_idx == sent:
-                return  # it still is, or was the last
-        self._has_held_back = False
+                return  # ``should_wait`` is true again, or there are no more batches
+        self._has_waited = False
 
     def take(self) -> Any:
-        """The next batch: it is pending until all has been done for it but the handing over."""
-        self._is_whole, self._outcome = False, None
+        """The next batch; it stays pending until nothing can interrupt its return."""
+        self._is_consistent, self._outcome = False, None
         try:
             batch = next(self)
         except WorkerDied:
             raise
         except Exception:
-            self._settle()
+            self._on_finished()
             raise
-        deliver()
-        self._settle()
+        raise_deferred()
+        self._on_finished()
         return batch
 
-    def _settle(self) -> None:
+    def _on_finished(self) -> None:
         if self._outcome is not None:
             del self.pending[self._outcome]
-            self.given += 1
-        self._is_whole = True
+            self.finished += 1
+        self._is_consistent = True
 
     def forget(self) -> None:
-        """Another epoch begins: nothing is pending."""
+        """Drop pending batches, because another epoch begins."""
         self.pending.clear()
         self.again.clear()
         self._sampler_iter = iter(self._index_sampler)
 
     def abandon(self) -> None:
-        """Kill all workers, and leave their queues and locks alone; a fork leaves them, too."""
+        """Kill all workers without touching their queues and locks; a forked child leaves them."""
         self._shutdown = True
-        self._is_whole = False
+        self._is_consistent = False
         self._unwatch()
         if self._pid != os.getpid():
             return
@@ -277,25 +293,25 @@ class _Workers(_MultiProcessingDataLoaderIter):
         for queue in self._index_queues:
             queue.close()
         if hasattr(self, "_pin_memory_thread_done_event"):
-            # Its thread looks at this now and then. One that waits for the rest of a message does
-            # not, and stays until the process ends.
+            # The pinning thread polls this. If it waits for the rest of a message, it stays until
+            # the process ends.
             self._pin_memory_thread_done_event.set()
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         if first_iter:
             self._unwatch()
             self._worker_pids_set = False
-        self._is_whole = False
+        self._is_consistent = False
         self.pending.clear()
         super()._reset(loader, first_iter)
-        self._is_whole = self._is_primed
+        self._is_consistent = self._is_primed
 
     def _next_index(self) -> Any:
         if not self._is_primed:
             raise StopIteration
-        if self.pending and not self.again and self._holds_back():
-            self._has_held_back = True
-            raise StopIteration  # PyTorch takes that for the end, but asks again all the same
+        if self.pending and not self.again and self._should_wait():
+            self._has_waited = True
+            raise StopIteration  # PyTorch takes this for the end, but asks again for each batch
         if self.again:
             index = self.again.popleft()
         else:
@@ -305,7 +321,7 @@ class _Workers(_MultiProcessingDataLoaderIter):
         return index
 
     def _process_data(self, data: Any, *rest: Any) -> Any:
-        # Called once for every batch that is yielded, or whose error is.
+        # Called once for every batch that is yielded or whose error is raised.
         in_order = getattr(self, "_in_order", True)
         self._outcome = next(iter(self.pending)) if in_order else self._arrived
         return super()._process_data(data, *rest)  # type: ignore[no-untyped-call]
@@ -314,9 +330,9 @@ class _Workers(_MultiProcessingDataLoaderIter):
         try:
             try:
                 self._watch()
-                with let_through():
+                with allow_interrupts():
                     number, data = super()._get_data()  # type: ignore[no-untyped-call]
-                if isinstance(data, Packed):
+                if isinstance(data, PackedBatch):
                     data = data.unpack()
             finally:
                 self._unwatch()
@@ -329,37 +345,37 @@ class _Workers(_MultiProcessingDataLoaderIter):
         return number, data
 
     def _mark_worker_as_unavailable(self, worker_id: int, shutdown: bool = False) -> None:
-        # Of a dead worker, this would wait for a lock that it may have held.
+        # For a dead worker, this would wait for a lock that the worker may have held.
         if shutdown:
             super()._mark_worker_as_unavailable(worker_id, shutdown)
 
     def _shutdown_workers(self) -> None:
         if self._pid != os.getpid() or not hasattr(self, "_workers"):
-            return  # a fork has but a copy, and those who were interrupted in the making have none
-        is_made = hasattr(self, "_workers_status")
-        if not self._shutdown and (not is_made or self._dead()):
+            return  # a forked child has a copy; an interrupted constructor has no workers
+        is_complete = hasattr(self, "_workers_status")
+        if not self._shutdown and (not is_complete or self._dead()):
             self.abandon()
         else:
             super()._shutdown_workers()
 
     def _dead(self, seconds: float = 0.0) -> list[Any]:
-        """The dead among the workers, if need be after some waiting for the first."""
+        """The dead workers; waits up to ``seconds`` for the first."""
         ended = connection.wait([worker.sentinel for worker in self._workers], seconds)
         return [worker for worker in self._workers if worker.sentinel in ended]
 
     def _read_by(self, dead: list[Any]) -> Any:
-        """The batch that somebody who is dead was to read first, if PyTorch's books tell."""
+        """The first pending batch of a dead worker, if PyTorch's state has it."""
         for number, (worker, *arrived) in getattr(self, "_task_info", {}).items():
             if not arrived and self._workers[worker] in dead:
                 return self.pending.get(number)
         return None
 
     def _watch(self) -> None:
-        """From now on the death of a worker raises here, even amidst reading half a message."""
+        """Raise here when a worker dies, also while half a message is read."""
         if threading.current_thread() is threading.main_thread():
             pids = tuple(worker.pid for worker in self._workers if worker.pid is not None)
             _C._set_worker_pids(id(self), pids)
-        # What happened before has been signalled before.
+        # Deaths before this call were signalled before it.
         for worker in self._dead():
             raise RuntimeError(
                 f"DataLoader worker (pid {worker.pid}) ended with exit code {worker.exitcode}"

@@ -1,8 +1,8 @@
-"""Train a small real network three times on data that lies far away, and say what it cost.
+"""Train a small network three times on data behind a slow origin, and compare the cost.
 
-First straight from the origin; then through forebay, whose cache is empty at first; then another
-job, with another seed, which finds what the first has left. The pictures are made here, everything
-else is real: the S3 server, the node, PyTorch's loader and the network.
+The first job reads directly from the origin. The second uses forebay with an empty cache. The third
+is another job with another seed, which uses what the second has cached. The pictures are generated;
+the S3 server, the node, PyTorch's loader and the network are real.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import forebay
-from forebay.demo import pictures, stage
+from forebay.demo import pictures, services
 
 _EXAMPLES = """\
 examples:
@@ -27,51 +27,56 @@ examples:
   python -m forebay.demo --epochs 5 --latency 50ms
   python -m forebay.demo --format json | jq '.jobs[] | .seconds'
 
-It takes a minute or two on two idle cores, most of it computing.
-Nothing is kept: all of it happens in a directory for temporary files, which is removed.
+The demo takes one or two minutes on two idle cores, most of it computing.
+It works in a temporary directory, which it removes at the end.
 `forebay demo` shows many jobs on a cache much smaller than their data.
 """
 
 _TEST_PICTURES = 600
-#: Twice what the data takes, and what a device needs besides: room for everything.
-_ROOM, _DEVICE = 2, 16 << 20
+#: Capacity of the node: twice the data, so that everything fits, and the device's overhead.
+_DATA_FACTOR, _DEVICE_BYTES = 2, 16 << 20
 _SEED = 7
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    told = _arguments().parse_args(arguments)
-    # Ended like this, too, it leaves nothing behind.
+    options = _parser().parse_args(arguments)
+    # SIGTERM also removes the temporary directory.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         import torch  # noqa: F401
     except ImportError:
-        return _refused("this trains with PyTorch: `pip install 'forebay[torch]'`")
+        return _fail("the demo needs PyTorch; run `pip install 'forebay[torch]'`")
     try:
-        found = _demonstrate(told)
+        results = _run(options)
     except KeyboardInterrupt:
-        print("\ninterrupted; nothing is left behind", file=sys.stderr)
+        print("\ninterrupted; temporary files were removed", file=sys.stderr)
         return 130
     except (forebay.ForebayError, OSError) as problem:
-        return _refused(str(problem))
-    print(json.dumps(found, indent=2) if told.format == "json" else _table(found))
+        return _fail(str(problem))
+    print(json.dumps(results, indent=2) if options.format == "json" else _table(results))
     return 0
 
 
-def _arguments() -> argparse.ArgumentParser:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m forebay.demo",
         description=__doc__,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    number = parser.add_argument
-    number("--items", type=_count, default=3000, help="pictures to make, 12 kB each (%(default)s)")
-    number("--epochs", type=_count, default=3, help="how often each job reads all (%(default)s)")
-    number("--batch-size", type=_count, default=50, help="pictures of a batch (%(default)s)")
-    number("--workers", type=_count_or_none, default=0, help="of each loader (%(default)s)")
-    parser.add_argument("--latency", default="30ms", help="of every request (%(default)s)")
-    parser.add_argument("--bandwidth", default="10MB/s", help="of the origin (%(default)s)")
-    parser.add_argument("--format", choices=("text", "json"), default="text")
+    add = parser.add_argument
+    add("--items", type=_count, default=3000, help="generate N pictures of 12 kB (%(default)s)")
+    add("--epochs", type=_count, default=3, help="train N epochs per job (%(default)s)")
+    add("--batch-size", type=_count, default=50, help="put N pictures in a batch (%(default)s)")
+    add("--workers", type=_count_or_zero, default=0, help="use N workers per job (%(default)s)")
+    add("--latency", default="30ms", help="delay every request to the origin (%(default)s)")
+    add("--bandwidth", default="10MB/s", help="limit the origin's bandwidth (%(default)s)")
+    add(
+        "--format",
+        choices=("text", "json"),
+        default="text",
+        help="print text or JSON (%(default)s)",
+    )
     return parser
 
 
@@ -81,97 +86,98 @@ def _count(text: str, least: int = 1) -> int:
     return int(text)
 
 
-def _count_or_none(text: str) -> int:
+def _count_or_zero(text: str) -> int:
     return _count(text, least=0)
 
 
-def _refused(why: str) -> int:
-    print(f"error: {why}", file=sys.stderr)
+def _fail(reason: str) -> int:
+    print(f"error: {reason}", file=sys.stderr)
     return 2
 
 
-def _demonstrate(told: argparse.Namespace) -> dict[str, Any]:
-    """All three jobs."""
+def _run(options: argparse.Namespace) -> dict[str, Any]:
+    """Run all three jobs."""
     import torch
 
     from forebay.demo import training
 
     jobs = list[dict[str, Any]]()
-    data_bytes = told.items * pictures.ITEM_BYTES
-    test = training.test_set(*pictures.drawn(_TEST_PICTURES, _SEED + 1))
+    data_bytes = options.items * pictures.ITEM_BYTES
+    test = training.test_set(*pictures.generate(_TEST_PICTURES, _SEED + 1))
     with tempfile.TemporaryDirectory(prefix="forebay-demo-") as directory, ExitStack() as stack:
-        place = Path(directory)
-        _say(f"making {told.items} pictures, {data_bytes / 1e6:.1f} MB")
-        pictures.write(place / "origin/bucket/train", place / "shapes.csv", told.items, seed=_SEED)
-        _say(f"an origin {told.latency} away sends {told.bandwidth}; building the digest")
-        shape = (f"--latency={told.latency}", f"--bandwidth={told.bandwidth}")
-        origin = stack.enter_context(stage.origin(place / "origin", *shape))
-        digest, columns = place / "train.digest", place / "shapes.csv"
+        root = Path(directory)
+        _log(f"generating {options.items} pictures, {data_bytes / 1e6:.1f} MB")
+        pictures.write(root / "origin/bucket/train", root / "shapes.csv", options.items, seed=_SEED)
+        _log(f"building the digest (origin: {options.latency} latency, {options.bandwidth})")
+        shape = (f"--latency={options.latency}", f"--bandwidth={options.bandwidth}")
+        origin = stack.enter_context(services.origin(root / "origin", *shape))
+        digest, columns = root / "train.digest", root / "shapes.csv"
         origin.build_digest("s3://bucket/train", digest, "--columns", str(columns))
 
         def train(name: str, kind: type[forebay.Dataset], node: Path | None, seed: int) -> None:
             dataset = kind(
                 digest,
-                transform=training.decoded,
+                transform=training.decode,
                 columns=["shape"],
                 cache=node,
                 storage_options=origin.options,
             )
             loader = forebay.DataLoader(
                 dataset,
-                batch_size=told.batch_size,
+                batch_size=options.batch_size,
                 shuffle=True,
-                num_workers=told.workers,
+                num_workers=options.workers,
                 generator=torch.Generator().manual_seed(seed),
             )
-            jobs.append(_job(name, loader, origin, test, seed, told.epochs))
+            jobs.append(_train_job(name, loader, origin, test, seed, options.epochs))
 
-        train("straight from the origin", training.Straight, None, seed=1)
-        node = stack.enter_context(stage.node(place / "node", _ROOM * data_bytes + _DEVICE))
-        train("through forebay", forebay.Dataset, node, seed=1)
-        train("another job, after it", forebay.Dataset, node, seed=2)
-    return {"items": told.items, "bytes": data_bytes, "jobs": jobs}
+        train("without forebay", training.UncachedDataset, None, seed=1)
+        capacity = _DATA_FACTOR * data_bytes + _DEVICE_BYTES
+        node = stack.enter_context(services.node(root / "node", capacity))
+        train("with forebay, empty cache", forebay.Dataset, node, seed=1)
+        train("next job, warm cache", forebay.Dataset, node, seed=2)
+    return {"items": options.items, "bytes": data_bytes, "jobs": jobs}
 
 
-def _job(
+def _train_job(
     name: str,
     loader: forebay.DataLoader,
-    origin: stage.Origin,
+    origin: services.Origin,
     test: Any,
     seed: int,
     epochs: int,
 ) -> dict[str, Any]:
-    """Train with one loader."""
+    """Train with one loader; returns the measurements of its epochs."""
     from forebay.demo import training
 
     done = list[dict[str, Any]]()
     sent = origin.bytes_sent()
 
     def progress(batch: int, loss: float) -> None:
-        of = f"epoch {len(done) + 1} of {epochs}, batch {batch} of {len(loader)}"
-        _say(f"{name}: {of}, loss {loss:.3f}", passing=True)
+        position = f"epoch {len(done) + 1} of {epochs}, batch {batch} of {len(loader)}"
+        _log(f"{name}: {position}, loss {loss:.3f}", is_transient=True)
 
     for epoch in training.epochs(loader, test, epochs, seed, progress):
         before, sent = sent, origin.bytes_sent()
         done.append({**dataclasses.asdict(epoch), "origin_bytes": sent - before})
-        _say(
+        _log(
             f"{name}: epoch {len(done)} of {epochs} took {epoch.seconds:.1f} s"
-            f" ({epoch.waited_seconds:.1f} s of it waiting), accuracy {epoch.accuracy:.1%}"
+            f" ({epoch.stall_seconds:.1f} s waiting for data), accuracy {epoch.accuracy:.1%}"
         )
     return {"job": name, "seconds": sum(one["seconds"] for one in done), "epochs": done}
 
 
-def _table(found: dict[str, Any]) -> str:
-    """For people: a row for each epoch, and what all of it took."""
+def _table(results: dict[str, Any]) -> str:
+    """The results as text: a row per epoch, and a summary."""
     rows = [("", "epoch", "time", "waiting", "samples/s", "origin sent", "loss", "accuracy")]
-    for job in found["jobs"]:
+    for job in results["jobs"]:
         for number, epoch in enumerate(job["epochs"], 1):
             rows.append(
                 (
                     job["job"] if number == 1 else "",
                     str(number),
                     f"{epoch['seconds']:.1f} s",
-                    f"{epoch['waited_seconds'] / epoch['seconds']:.0%}",
+                    f"{epoch['stall_seconds'] / epoch['seconds']:.0%}",
                     f"{epoch['samples'] / epoch['seconds']:.0f}",
                     f"{epoch['origin_bytes'] / 1e6:.1f} MB",
                     f"{epoch['loss']:.3f}",
@@ -186,24 +192,24 @@ def _table(found: dict[str, Any]) -> str:
         ).rstrip()
         for row in rows
     ]
-    straight, first, second = (job["seconds"] for job in found["jobs"])
-    waited = [
-        f"{sum(epoch['waited_seconds'] for epoch in job['epochs']):.1f} s" for job in found["jobs"]
+    without, first, second = (job["seconds"] for job in results["jobs"])
+    stalls = [
+        f"{sum(epoch['stall_seconds'] for epoch in job['epochs']):.1f} s" for job in results["jobs"]
     ]
     lines += [
         "",
-        f"{straight:.1f} s straight from the origin; {first:.1f} s through an empty cache"
-        f" ({straight / first:.1f} x as fast); {second:.1f} s for the next job"
-        f" ({straight / second:.1f} x). Of these {', '.join(waited)} were waiting for data.",
+        f"{without:.1f} s without forebay; {first:.1f} s with an empty cache"
+        f" ({without / first:.1f} x as fast); {second:.1f} s for the next job"
+        f" ({without / second:.1f} x). Waiting for data: {', '.join(stalls)}.",
     ]
     return "\n".join(lines)
 
 
-def _say(text: str, *, passing: bool = False) -> None:
-    """On standard error; what passes is for a terminal, and is written over."""
+def _log(text: str, *, is_transient: bool = False) -> None:
+    """Write to standard error; transient lines go to terminals only and are overwritten."""
     if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="" if passing else "\n", file=sys.stderr, flush=True)
-    elif not passing:
+        print(f"\r\033[K{text}", end="" if is_transient else "\n", file=sys.stderr, flush=True)
+    elif not is_transient:
         print(text, file=sys.stderr, flush=True)
 
 

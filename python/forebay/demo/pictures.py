@@ -1,7 +1,7 @@
-"""Pictures that a small network has to learn from: one of six shapes each, bright, anywhere.
+"""Pictures to learn from: each shows one of six bright shapes, at a random position.
 
-They are made from a seed, so that the demonstration needs no data. Size, place, colours and noise
-vary, so that no pixel and no mean of them gives a shape away.
+They are generated from a seed, so that the demo needs no data. Size, position, colours and noise
+vary, so that neither a single pixel nor a mean reveals the shape.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ Array = np.ndarray[Any, Any]
 
 SIDE = 64
 SHAPES = ("disc", "ring", "square", "frame", "cross", "diamond")
-#: An item: three planes of bytes.
+#: Size of an item: three planes of bytes.
 ITEM_BYTES = 3 * SIDE * SIDE
 _BRIGHT, _DARK, _NOISE = (130, 255), (0, 110), 20.0
-_AT_ONCE = 250
+#: Pictures that are generated at a time, to bound memory.
+_CHUNK = 250
 
 
-def drawn(count: int, seed: int) -> tuple[Array, Array]:
-    """So many pictures, and which shape each shows."""
+def generate(count: int, seed: int) -> tuple[Array, Array]:
+    """``count`` pictures, and the shape of each."""
     random = np.random.default_rng(seed)
     labels = random.integers(len(SHAPES), size=count)
-    pictures = [_pictures(labels[at : at + _AT_ONCE], random) for at in range(0, count, _AT_ONCE)]
+    pictures = [_pictures(labels[at : at + _CHUNK], random) for at in range(0, count, _CHUNK)]
     return np.concatenate(pictures), labels
 
 
 def write(directory: Path, columns: Path, count: int, seed: int) -> None:
-    """A file for each picture, and a table that says what they show."""
+    """Write one file per picture, and a table of their shapes."""
     directory.mkdir(parents=True)
-    pictures, labels = drawn(count, seed)
+    pictures, labels = generate(count, seed)
     rows = ["object,shape"]
     for number, (picture, label) in enumerate(zip(pictures, labels, strict=True)):
         name = f"{number:05}.rgb"

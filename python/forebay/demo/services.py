@@ -1,5 +1,6 @@
-"""What stands around a job that is to be shown or measured: an origin, the digest of what it holds,
-and a node; real ones, for as long as they are needed.
+"""Services of a demo or an evaluation: an origin, a digest of its data, and a node.
+
+All are real processes of the ``forebay`` binary, which end with their block.
 """
 
 from __future__ import annotations
@@ -14,26 +15,27 @@ from pathlib import Path
 from typing import Any
 
 from forebay._native import ForebayError
-from forebay._processes import binary
+from forebay._runtime.processes import binary
 
-#: Whoever starts a node ends it; should that one be killed, the node leaves by itself.
+#: Idle time after which the node exits, in case this process is killed.
 _IDLE_EXIT = "1min"
 
 
 class Origin:
-    """A server that counts what it sends."""
+    """An S3 server that counts the bytes that it sends."""
 
     def __init__(self, options: dict[str, Any]) -> None:
+        #: Storage options for ``forebay.Dataset``.
         self.options = options
 
     def bytes_sent(self) -> int:
-        """Since it was started."""
+        """Bytes sent since the start."""
         with urllib.request.urlopen(f"{self.options['endpoint']}/-/counters", timeout=10) as answer:
             count: int = json.load(answer)["bytes_sent"]
             return count
 
     def build_digest(self, url: str, digest: Path, *arguments: str) -> int:
-        """The table of what is there; how many bytes that is."""
+        """Build the digest of a URL; returns the size of its data in bytes."""
         environment = {
             **os.environ,
             "AWS_ENDPOINT_URL": self.options["endpoint"],
@@ -46,45 +48,45 @@ class Origin:
             [*build, *arguments], env=environment, capture_output=True, text=True
         )
         if built.returncode != 0:
-            raise ForebayError(f"the digest was not built: {built.stderr.strip()}")
+            raise ForebayError(f"cannot build a digest of `{url}`: {built.stderr.strip()}")
         size: int = json.loads(built.stdout)["bytes"]
         return size
 
 
 @contextmanager
 def origin(root: Path, *shape: str) -> Iterator[Origin]:
-    """Serve a directory of buckets until the block ends, as slowly as ``shape`` says."""
-    with _started("dev", "origin", "--root", str(root), *shape) as told:
-        yield Origin(json.loads(told))
+    """Serve a directory of buckets, with the latency and bandwidth in ``shape``."""
+    with _running("dev", "origin", "--root", str(root), *shape) as line:
+        yield Origin(json.loads(line))
 
 
 @contextmanager
 def node(directory: Path, capacity: int, *options: str) -> Iterator[Path]:
-    """A node that reserves so many bytes, until the block ends; where it listens."""
+    """Run a node with ``capacity`` bytes; yields its socket."""
     directory.mkdir(mode=0o700)
     socket = directory / "node.sock"
-    places = ["--socket", str(socket), "--directory", str(directory / "blobs")]
+    paths = ["--socket", str(socket), "--directory", str(directory / "blobs")]
     size = ["--capacity", f"{capacity}B", "--idle-exit", _IDLE_EXIT]
-    with _started("serve", *places, *size, *options):
+    with _running("serve", *paths, *size, *options):
         yield socket
 
 
 @contextmanager
-def _started(*arguments: str) -> Iterator[str]:
-    """A process that says on one line that it is ready, until the block ends."""
+def _running(*arguments: str) -> Iterator[str]:
+    """Run ``forebay``; yields the line that it prints when it is ready."""
     process = subprocess.Popen(
         [binary(), *arguments],
         stdout=subprocess.PIPE,
         text=True,
         env={"FOREBAY_LOG": "warn", **os.environ},
-        start_new_session=True,  # a Ctrl-C is meant for us, who end it
+        start_new_session=True,  # Ctrl-C must reach this process only, which ends the other
     )
     with process:
         assert process.stdout is not None
         try:
             line = process.stdout.readline()
             if not line:
-                raise ForebayError(f"`forebay {arguments[0]}` does not start; it has said why")
+                raise ForebayError(f"`forebay {arguments[0]}` did not start; see its error above")
             yield line
         finally:
             process.terminate()

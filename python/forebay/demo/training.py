@@ -1,4 +1,4 @@
-"""One job: a network that learns, and what its epochs cost."""
+"""One job of the demo: a network that is trained, and the cost of its epochs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import forebay
-from forebay._dataset import PastCache
+from forebay._data.dataset import ProbeIndex
 from forebay.demo.pictures import SHAPES, SIDE
 
 _RATE = 0.01
@@ -21,41 +21,41 @@ _RATE = 0.01
 
 @dataclass(frozen=True)
 class Epoch:
-    """What was seen of one."""
+    """Measurements of one epoch."""
 
     seconds: float
-    #: How much of that was waiting for data.
-    waited_seconds: float
+    #: Part of ``seconds`` spent waiting for data.
+    stall_seconds: float
     samples: int
     loss: float
-    #: On pictures that it was not trained on.
+    #: On pictures that the network was not trained on.
     accuracy: float
 
 
-class Straight(forebay.Dataset):
-    """The same items, each read from the origin whenever it is asked for, a batch at once."""
+class UncachedDataset(forebay.Dataset):
+    """The same items, always read from the origin, one batch at a time."""
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        return super().__getitems__([PastCache(index) for index in indices])
+        return super().__getitems__([ProbeIndex(index) for index in indices])
 
-    def want(self, items: Sequence[int]) -> None:
-        """Nothing is fetched ahead."""
+    def _prefetch_hint(self, items: Sequence[int]) -> None:
+        """Do nothing: nothing is fetched ahead."""
 
 
 class Network(nn.Sequential):
-    """Three convolutions, the strongest answer of each kind, and a choice."""
+    """Three convolutions, a maximum over all positions, and a linear layer."""
 
     def __init__(self) -> None:
         layers: list[nn.Module] = []
         for inputs, outputs in ((3, 8), (8, 16), (16, 32)):
             convolution = nn.Conv2d(inputs, outputs, 5, stride=2, padding=2, bias=False)
             layers += [convolution, nn.BatchNorm2d(outputs), nn.ReLU()]
-        anywhere = nn.AdaptiveMaxPool2d(1)
-        super().__init__(*layers, anywhere, nn.Flatten(), nn.Linear(32, len(SHAPES)))
+        maximum = nn.AdaptiveMaxPool2d(1)
+        super().__init__(*layers, maximum, nn.Flatten(), nn.Linear(32, len(SHAPES)))
 
 
-def decoded(item: tuple[bytes, int]) -> tuple[Tensor, int]:
-    """A picture's pixels around nought, and what it shows."""
+def decode(item: tuple[bytes, int]) -> tuple[Tensor, int]:
+    """The pixels of a picture, centred at 0, and its shape."""
     content, shape = item
     pixels = np.frombuffer(content, dtype=np.uint8).reshape(3, SIDE, SIDE)
     return torch.from_numpy(pixels / np.float32(64) - 2), shape
@@ -68,7 +68,7 @@ def epochs(
     seed: int,
     progress: Callable[[int, float], None],
 ) -> Iterator[Epoch]:
-    """Train a network from nothing; ``progress`` is told of every batch, and its loss."""
+    """Train a new network; ``progress`` is called with the number and loss of each batch."""
     torch.manual_seed(seed)
     network = Network()
     optimizer = torch.optim.Adam(network.parameters(), lr=_RATE)
@@ -88,7 +88,7 @@ def epochs(
         after, seconds = loader.stats(), time.perf_counter() - began
         yield Epoch(
             seconds=seconds,
-            waited_seconds=after["stall_seconds"] - before["stall_seconds"],
+            stall_seconds=after["stall_seconds"] - before["stall_seconds"],
             samples=after["items"] - before["items"],
             loss=sum(losses) / len(losses),
             accuracy=_accuracy(network, test),
@@ -105,5 +105,5 @@ def _accuracy(network: nn.Module, test: tuple[Tensor, Tensor]) -> float:
 
 
 def test_set(pictures: Any, shapes: Any) -> tuple[Tensor, Tensor]:
-    """What accuracy is measured on."""
+    """Pictures and shapes as tensors, to measure accuracy on."""
     return torch.from_numpy(pictures / np.float32(64) - 2), torch.from_numpy(shapes)

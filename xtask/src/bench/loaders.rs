@@ -1,21 +1,19 @@
-//! `cargo xtask bench loaders`: forebay's loader against those that people use.
+//! `cargo xtask bench loaders`: forebay's loader against other loaders.
 //!
-//! `bench/loaders` measures, this judges. Where the target is about the best of several peers, each has been
-//! paired with us, and the one against which we do worst is the best: rates of different rows were measured
-//! minutes apart and say less than ratios.
+//! `bench/loaders` measures; this module evaluates. A target against the best of several peers is
+//! evaluated by ratios: each peer was measured in pairs with forebay, and the best peer is the one
+//! with the lowest ratio. Rates of different rows were measured minutes apart and are less
+//! reliable.
 
 use std::process::{Command, Stdio};
 
-use forebay_measure::{Row, Target, evaluate, table};
+use forebay_bench_stats::{Row, Target, evaluate, table};
 use serde::{Deserialize, Serialize};
 
 use super::parsed;
-use crate::{
-    Outcome, python,
-    steps::{Steps, cargo},
-};
+use crate::{Outcome, paths::target, python, steps::Steps};
 
-/// What `bench/loaders` prints, a line each.
+/// One line of the output of `bench/loaders`.
 #[derive(Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 enum Line {
@@ -24,7 +22,7 @@ enum Line {
     Absent(Absent),
 }
 
-/// Pairs of one comparison, and what is aimed at.
+/// The pairs of one comparison, with its target.
 #[derive(Deserialize)]
 struct Paired {
     row: String,
@@ -32,11 +30,11 @@ struct Paired {
     against: String,
     pairs: Vec<(f64, f64)>,
     target: Option<f64>,
-    /// Whether the target is about the best of those that have it.
+    /// Whether the target holds against the best peer of the row only.
     best_of: bool,
 }
 
-/// What else is known of one side of a scenario: medians over its epochs.
+/// Other figures of one side of a scenario: medians over its epochs.
 #[derive(Debug, Serialize, Deserialize)]
 struct Measure {
     row: String,
@@ -45,22 +43,22 @@ struct Measure {
     /// Samples per second, over all jobs.
     rate: f64,
     origin_bytes: f64,
-    /// The same, of the dataset's bytes.
+    /// `origin_bytes` as a share of the dataset's bytes.
     origin_share: f64,
     first_batch_seconds: f64,
     cpu_seconds_per_1000: f64,
 }
 
-/// Who could not take part, and why.
+/// A peer that could not be measured, with the error.
 #[derive(Debug, Serialize, Deserialize)]
 struct Absent {
-    /// Which comparison it is missing from.
+    /// The comparison that it is missing from.
     row: String,
     peer: String,
     error: String,
 }
 
-/// All that came of it.
+/// The whole result.
 #[derive(Serialize)]
 struct Report {
     rows: Vec<Row>,
@@ -70,18 +68,18 @@ struct Report {
 
 /// Runs the comparison, with options that are [`sorted`].
 pub fn run((passed, json): (Vec<&str>, bool)) -> Outcome {
-    let mut steps = Steps::new(4);
-    steps.run("the binary", &mut cargo(&["build", "--release"]))?;
-    let python = python::with_wheel(&mut steps)?;
+    let mut steps = Steps::default();
+    python::build_dist(&mut steps)?;
+    let python = python::with_dist_wheel(&mut steps)?;
     let requirements = "bench/loaders/requirements/shared.txt";
     let install = ["-m", "pip", "install", "--quiet", "--requirement", requirements];
     steps.run("boto3 and Pillow", Command::new(&python).args(install))?;
 
     let mut compare = Command::new(&python);
-    compare.args(["-m", "loaders", "--target"]).arg(python::target()).args(passed);
+    compare.args(["-m", "loaders", "--target"]).arg(target()).args(passed);
     compare.env("PYTHONPATH", "bench");
     let output = compare.stderr(Stdio::inherit()).output().map_err(|error| error.to_string())?;
-    // It takes long: what was measured before it was broken off is shown all the same.
+    // A run takes up to an hour: what was measured before a failure is shown.
     let report = report(&output.stdout)?;
     if json {
         println!("{}", serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?);
@@ -92,7 +90,7 @@ pub fn run((passed, json): (Vec<&str>, bool)) -> Outcome {
     is_whole.then_some(()).ok_or_else(|| "the comparison failed before its end".to_owned())
 }
 
-/// What is for the script, and whether JSON is wanted; nothing, if an option is unknown.
+/// The options of the script, and whether the format is JSON; `None` if an option is unknown.
 pub fn sorted<'a>(options: &[&'a str]) -> Option<(Vec<&'a str>, bool)> {
     match options {
         [] => Some((Vec::new(), false)),
@@ -124,7 +122,7 @@ fn report(lines: &[u8]) -> Result<Report, String> {
     Ok(Report { rows: judged(&paired), measures, absent })
 }
 
-/// Rows with their verdicts. Of those that compete for being the best, the best one alone has the target.
+/// Rows with their verdicts. Among rivals for the best peer, only the best has a target.
 fn judged(paired: &[Paired]) -> Vec<Row> {
     let open: Vec<Row> = paired
         .iter()
@@ -180,7 +178,7 @@ fn text(report: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
-    use forebay_measure::Verdict;
+    use forebay_bench_stats::Verdict;
 
     use super::*;
 
@@ -194,14 +192,14 @@ mod tests {
 "#;
 
     #[test]
-    fn the_verdict_is_against_the_best_and_nobody_else() {
+    fn only_the_best_rival_has_a_target() {
         let rows = report(LINES.as_bytes()).unwrap().rows;
-        let told: Vec<_> = rows
+        let verdicts: Vec<_> = rows
             .iter()
             .map(|row| (row.against.as_str(), row.target.as_str(), row.verdict))
             .collect();
         assert_eq!(
-            told,
+            verdicts,
             [
                 ("slow", "-", Verdict::Measured),
                 ("fast, the best", ">= 2", Verdict::Missed),
@@ -212,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_absent_is_named_with_the_error() {
+    fn absent_peers_are_listed_with_the_error() {
         let report = report(LINES.as_bytes()).unwrap();
         assert!(text(&report).contains("not compared: broken, all: ImportError: no\n"));
         let json = serde_json::to_value(&report).unwrap();

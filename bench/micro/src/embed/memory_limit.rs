@@ -1,20 +1,20 @@
-//! A limit on memory that the page cache counts against: a control group for a child process.
+//! A memory limit for a child process that includes the page cache: a control group.
 
 use std::{fs, path::PathBuf, process::Child};
 
 use anyhow::Context as _;
 use forebay_core::ByteSize;
 
-/// A control group; it goes when the last process has left and this is dropped.
-pub struct Limit {
+/// A control group. Dropping it removes the group; its processes must have ended.
+pub struct MemoryLimit {
     directory: PathBuf,
 }
 
-impl Limit {
-    /// So much memory for all processes in it together, page cache and all.
+impl MemoryLimit {
+    /// Limits all processes of the group together to `memory`, including the page cache.
     pub fn new(memory: ByteSize) -> anyhow::Result<Self> {
         let name = format!("forebay-bench-{}-{}", std::process::id(), fastrand::u32(..));
-        // The older kind of control groups has a tree for each resource, the newer one tree for all.
+        // Version 1 of control groups has one tree per resource, version 2 one tree for all.
         let kinds =
             [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
         let (root, file) = kinds
@@ -30,16 +30,16 @@ impl Limit {
         Ok(limit)
     }
 
-    /// Puts a process into it.
-    pub fn hold(&self, child: &Child) -> anyhow::Result<()> {
+    /// Moves a process into the group.
+    pub fn apply(&self, child: &Child) -> anyhow::Result<()> {
         let processes = self.directory.join("cgroup.procs");
-        fs::write(processes, child.id().to_string()).context("put a process into a control group")
+        fs::write(processes, child.id().to_string()).context("move a process to a control group")
     }
 }
 
-impl Drop for Limit {
+impl Drop for MemoryLimit {
     fn drop(&mut self) {
-        // Pages that were read on its account leave with it.
+        // Pages that the group has read leave the page cache with it.
         let _ = fs::remove_dir(&self.directory);
     }
 }

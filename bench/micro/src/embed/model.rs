@@ -1,7 +1,8 @@
-//! The tables of a recommendation model, and what is asked of them.
+//! A synthetic recommendation model: its embedding tables and the keys of its requests.
 //!
-//! Twenty-six tables with Criteo's proportions and rows of 36 numbers. Keys follow Zipf's law, and popular rows
-//! are scattered over their table, as hashed ids are: whoever reads whole pages gains nothing by it.
+//! 26 tables with the proportions of Criteo's and rows of 36 numbers. Keys follow Zipf's law.
+//! Popular rows are scattered over their table, as hashed ids are, so reading whole pages does not
+//! help.
 
 use std::{
     fs::File,
@@ -9,7 +10,7 @@ use std::{
     path::Path,
 };
 
-use forebay_embed::{Bags, Source};
+use forebay_embeddings::{Bags, Source};
 
 /// Numbers in a row.
 pub const DIMENSION: usize = 36;
@@ -22,12 +23,13 @@ const CARDINALITIES: [u64; 26] = [
     14_992, 5_461_306, 10, 5_652, 2_173, 4, 7_046_547, 18, 15, 286_181, 105, 142_572,
 ];
 
-/// Tables that together have about so many rows.
+/// Embedding tables.
 pub struct Model {
     pub rows: Vec<u64>,
 }
 
 impl Model {
+    /// Tables with about `rows` rows together.
     pub fn new(rows: u64) -> Self {
         let all: u64 = CARDINALITIES.iter().sum();
         let scaled =
@@ -40,17 +42,16 @@ impl Model {
         self.rows.iter().sum::<u64>() * ROW_BYTES as u64
     }
 
-    /// Writes all tables into one file, and leaves nothing of it in the page cache: what is there stays, whatever
-    /// limit a reader has.
+    /// Writes all tables into one file and drops it from the page cache. Cached pages would stay,
+    /// whatever the memory limit of a later reader.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         let mut at = 0;
         let entries = self.rows.iter().enumerate().map(|(table, rows)| {
             let start = at;
             at += rows * ROW_BYTES as u64;
-            format!(
-                r#""C{}":{{"dtype":"F32","shape":[{rows},{DIMENSION}],"data_offsets":[{start},{at}]}}"#,
-                table + 1
-            )
+            let shape = format!("[{rows},{DIMENSION}]");
+            let tensor = r#""dtype":"F32","shape""#;
+            format!(r#""C{}":{{{tensor}:{shape},"data_offsets":[{start},{at}]}}"#, table + 1)
         });
         let header = format!("{{{}}}", entries.collect::<Vec<_>>().join(","));
         let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
@@ -78,12 +79,12 @@ impl Model {
     }
 }
 
-/// As lookups take them.
+/// Keys in the form that lookups take.
 pub fn bags(keys: &[Vec<i64>]) -> Vec<Bags<'_>> {
     keys.iter().map(|keys| Bags::single(keys)).collect()
 }
 
-/// A rank whose chance falls with its place, scattered over the rows.
+/// A row number by Zipf's law: the ranks are scattered over the rows.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

@@ -1,6 +1,7 @@
-//! One side of the comparison under a memory limit: a process that looks up when it is told to.
+//! One side of the comparison under a memory limit: a process that runs lookups on request.
 //!
-//! It is told `BATCH LOOKUPS` by a line and answers with a line: mean and p99 of a lookup in microseconds.
+//! A request is a line `BATCH LOOKUPS`. The answer is a line with the mean and the p99 of a lookup,
+//! in microseconds.
 
 use std::{
     fs::File,
@@ -13,36 +14,38 @@ use std::{
 use anyhow::Context as _;
 use clap::ValueEnum;
 use forebay_core::ByteSize;
-use forebay_embed::{BOOK_BYTES_PER_ROW, Contents, Options, Pooling, Tables, format::Layout};
+use forebay_embeddings::{
+    BOOKKEEPING_BYTES_PER_ROW, Contents, Options, Pooling, Tables, format::Layout,
+};
 use memmap2::{Advice, Mmap};
 
 use super::model::{DIMENSION, Model, ROW_BYTES, bags};
 
-/// Lookups before the first that counts: as many as fill the memory a few times.
+/// Samples that are looked up before the first that counts. They fill the memory a few times.
 const WARM_UP_SAMPLES: usize = 100_000;
 const WARM_UP_BATCH: usize = 500;
 
 /// Which side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
-    /// Our tables.
+    /// `forebay_embeddings::Tables`.
     Ours,
-    /// The file mapped, and the kernel's page cache.
+    /// The mapped file and the kernel's page cache.
     Mmap,
 }
 
-/// What a side is told when it is started.
+/// Arguments of the process.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     kind: Kind,
     file: PathBuf,
     /// Rows of all tables together.
     rows: u64,
-    /// What rows and what is noted about them may take.
+    /// Memory for rows and their bookkeeping.
     memory: ByteSize,
 }
 
-/// Something that can be asked for rows.
+/// A source of rows.
 trait Side {
     fn look_up(&self, keys: &[Vec<i64>], out: &mut [f32]) -> anyhow::Result<()>;
 }
@@ -62,7 +65,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     writeln!(stdout, "ready")?;
     for line in io::stdin().lock().lines() {
         let line = line?;
-        let (batch, lookups) = line.split_once(' ').context("two numbers")?;
+        let (batch, lookups) = line.split_once(' ').context("expected two numbers")?;
         let (batch, lookups): (usize, usize) = (batch.parse()?, lookups.parse()?);
         out.resize(batch * model.rows.len() * DIMENSION, 0.0);
         let mut micros = Vec::with_capacity(lookups);
@@ -86,8 +89,8 @@ struct Ours {
 
 impl Ours {
     fn open(model: &Model, file: &Path, memory: ByteSize) -> anyhow::Result<Self> {
-        // Rows, and what is noted about each, share what a mapped file has for itself.
-        let rows = memory.0 / (ROW_BYTES as u64 + BOOK_BYTES_PER_ROW);
+        // The budget of a mapped file pays for rows and their bookkeeping here.
+        let rows = memory.0 / (ROW_BYTES as u64 + BOOKKEEPING_BYTES_PER_ROW);
         let options = Options::new(ByteSize(rows * ROW_BYTES as u64));
         Ok(Self { tables: Tables::open(&model.sources(file), &options)? })
     }
@@ -105,13 +108,13 @@ struct Mapped {
 }
 
 impl Mapped {
-    #[expect(unsafe_code, reason = "what is compared is a mapped file")]
+    #[expect(unsafe_code, reason = "the peer is a mapped file")]
     fn open(path: &Path) -> anyhow::Result<Self> {
-        let (Contents::Safetensors { tensors }, _) = forebay_embed::inspect(path)? else {
-            anyhow::bail!("not the benchmark's file");
+        let (Contents::Safetensors { tensors }, _) = forebay_embeddings::inspect(path)? else {
+            anyhow::bail!("`{}` is not a safetensors file", path.display());
         };
         let layouts = tensors.into_iter().filter_map(|tensor| tensor.table).collect();
-        // SAFETY: nobody writes to the benchmark's file while it is mapped.
+        // SAFETY: the benchmark's file is not written while it is mapped.
         let map = unsafe { Mmap::map(&File::open(path)?)? };
         map.advise(Advice::Random)?;
         Ok(Self { layouts, map })

@@ -1,5 +1,5 @@
-//! The engine under load: one half of a device is a sealed, pinned group that is read, the other is for
-//! what is written and evicted.
+//! The engine under load. One half of the device is a sealed, pinned group, which is read. The
+//! other half takes writes and evictions.
 
 use std::{
     path::{Path, PathBuf},
@@ -9,36 +9,36 @@ use std::{
 
 use anyhow::Context as _;
 use bytes::Bytes;
+use forebay_bench_stats::load::{Sample, drive};
 use forebay_core::ByteSize;
-use forebay_flash::{Config, DeviceConfig, Flash, Group, Held, Key, io::Backend};
-use forebay_measure::load::{Sample, drive};
+use forebay_flash::{DeviceConfig, EntryKey, Flash, FlashConfig, Group, GroupGuard, io::Backend};
 
 use super::Case;
 
-/// As on a device of a common size; by default a small one has smaller regions.
+/// Region size of a large device. A small device has smaller regions by default.
 const REGION_SIZE: ByteSize = ByteSize::mib(32);
-/// Filling needs no more to keep a device busy.
+/// Appends in flight while filling: enough to keep a device busy.
 const FILL_DEPTH: usize = 16;
 
-/// An engine with something to read.
+/// An engine with items to read.
 pub struct Engine {
     flash: Flash,
     backend: Backend,
     payload: Bytes,
-    /// Items that can be read: these keys, counted from nought.
+    /// Number of readable items: the keys of 0..items.
     items: u64,
     churn: Group,
     next: AtomicU64,
     random: fastrand::Rng,
-    pin: Held,
+    pin: GroupGuard,
     file: Temporary,
 }
 
-/// Groups that come and go.
+/// An engine with two groups, of which the older one is replaced in each turn.
 pub struct Rotation {
     flash: Flash,
     payload: Bytes,
-    /// Items of a group.
+    /// Items per group.
     count: u64,
     older: Group,
     newer: Group,
@@ -46,7 +46,7 @@ pub struct Rotation {
     _file: Temporary,
 }
 
-/// A file that goes when nobody needs it any more.
+/// A file that is removed when this is dropped.
 struct Temporary(PathBuf);
 
 impl Drop for Temporary {
@@ -55,21 +55,21 @@ impl Drop for Temporary {
     }
 }
 
-/// A key like the hash it would be.
-pub fn key(number: u64) -> Key {
+/// A key that looks like a hash.
+pub fn key(number: u64) -> EntryKey {
     let mut key = [0; 32];
     fastrand::Rng::with_seed(number).fill(&mut key);
-    Key(key)
+    EntryKey(key)
 }
 
-/// Incompressible, in case somebody below compresses.
+/// Incompressible bytes, because a file system or device may compress.
 pub fn payload(item: usize) -> Bytes {
     let mut payload = vec![0; item];
     fastrand::Rng::with_seed(9).fill(&mut payload);
     payload.into()
 }
 
-/// An engine on one file.
+/// Opens an engine on one file.
 pub fn open(path: &Path, capacity: ByteSize, backend: Backend) -> anyhow::Result<Flash> {
     let device = DeviceConfig {
         path: path.to_owned(),
@@ -77,12 +77,12 @@ pub fn open(path: &Path, capacity: ByteSize, backend: Backend) -> anyhow::Result
         region_size: Some(REGION_SIZE),
         owner: *b"forebay's bench ",
     };
-    let mut config = Config::new(vec![device]);
+    let mut config = FlashConfig::new(vec![device]);
     config.backend = backend;
     Ok(Flash::open(&config)?)
 }
 
-/// Appends so many items from this number on.
+/// Appends these items to a group and seals it.
 pub async fn fill(
     group: &Group,
     payload: &Bytes,
@@ -90,7 +90,7 @@ pub async fn fill(
     depth: usize,
 ) -> anyhow::Result<Sample> {
     use futures::{StreamExt as _, TryStreamExt as _};
-    let mut watch = forebay_measure::load::Watch::start();
+    let mut watch = forebay_bench_stats::load::Watch::start();
     let appends = futures::stream::iter(numbers).map(async |number| {
         let began = std::time::Instant::now();
         group.append(key(number), 0, payload.clone()).await.map(|()| began)
@@ -104,7 +104,7 @@ pub async fn fill(
 }
 
 impl Engine {
-    /// A device, written from one end to the other.
+    /// Makes a device on which every block has been written.
     pub async fn fill(
         directory: &Path,
         size: ByteSize,
@@ -114,7 +114,7 @@ impl Engine {
         let file = Temporary(directory.join("engine"));
         let flash = open(&file.0, size, backend)?;
         let payload = payload(item);
-        // Headers and footers take a little; 4 KiB items pay for theirs with three hundredths.
+        // Room for headers and footers, which take 3 % with items of 4 KiB.
         let items = size.0 / 2 / (item as u64 + item as u64 / 16);
         let group = flash.group(b"read", 1, false).await?;
         fill(&group, &payload, 0..items, FILL_DEPTH).await?;
@@ -132,7 +132,7 @@ impl Engine {
             pin,
             file,
         };
-        // Until something has been evicted: every block has been written.
+        // After the first eviction every block has been written.
         while engine.flash.counters()[0].regions_evicted == 0 {
             let limit = Duration::from_millis(100);
             drive(FILL_DEPTH, limit, || engine.append()).await?;
@@ -145,7 +145,7 @@ impl Engine {
         self.backend
     }
 
-    /// Does this for a while.
+    /// Runs a load.
     pub async fn run(&mut self, case: Case) -> anyhow::Result<Sample> {
         let mut random = self.random.fork();
         let engine = &*self;
@@ -169,10 +169,10 @@ impl Engine {
 
     async fn read(&self, number: u64) -> anyhow::Result<u64> {
         let found = self.flash.read(key(number), None).await?;
-        Ok(found.context("an item is gone that was pinned")?.bytes.len() as u64)
+        Ok(found.context("a pinned item is missing")?.bytes.len() as u64)
     }
 
-    /// The same device, with two groups of so many items on it and nothing else.
+    /// Replaces the contents of the device by two groups of `count` items each.
     pub async fn into_rotation(self, count: usize) -> anyhow::Result<Rotation> {
         let Self { flash, payload, churn, pin, file, .. } = self;
         drop(pin);
@@ -188,7 +188,7 @@ impl Engine {
 }
 
 impl Rotation {
-    /// Frees the older group and fills the next; also tells how much was written to the device for it.
+    /// Frees the older group and fills the next. Also returns the bytes written to the device.
     pub async fn turn(&mut self, depth: usize) -> anyhow::Result<(Sample, u64)> {
         let before = self.flash.counters()[0].device_bytes_written;
         let name = format!("turn {}", self.turns);

@@ -1,10 +1,12 @@
-//! `forebay bench flash`: how much of the device is left for whoever uses the engine?
+//! `forebay-bench flash`: the share of a device's speed that the engine passes on to its users.
 //!
-//! The yardstick is a bare loop of direct I/O in this very process ([`raw`]): a ring, or threads, that read
-//! and write items of the same size, as many at a time, on a file of the same size, and look at nothing.
-//! The engine ([`engine`]) reads one block more for each item, proves every byte, and finds it by name.
-//! Both files are written before the clock starts. Then the promises that are counts: bytes written for
-//! bytes inserted, memory of the index, and the time until a device is open again ([`limits`]).
+//! The yardstick is a bare loop of direct I/O in this process ([`raw`]): a uring, or threads, that
+//! reads and writes items of the same size at the same depth on a file of the same size, and
+//! ignores their content. The engine ([`engine`]) reads one more block per item, verifies every
+//! byte and finds items by key. Both files are fully written before the clock starts.
+//!
+//! Further rows are limits: bytes written per byte inserted, memory of the index, and the time
+//! until a device is open after a restart ([`limits`]).
 
 pub mod engine;
 mod limits;
@@ -13,51 +15,49 @@ mod raw;
 use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, ensure};
+use forebay_bench_stats::{Row, Target, evaluate, load};
 use forebay_core::ByteSize;
 use forebay_flash::io::Backend;
-use forebay_measure::{Row, Target, evaluate, load};
 
 use self::{engine::Engine, raw::Raw};
-use crate::output::{self, Format};
+use crate::{Common, note};
 
-/// Sizes of items, and how many are under way.
+/// Sizes of items.
 const ITEMS: [usize; 3] = [4 << 10, 128 << 10, 1 << 20];
+/// Operations in flight.
 const DEPTHS: [usize; 3] = [1, 8, 32];
-/// Rotation is one user's work.
+/// Operations in flight during rotation, which has one writer.
 const ROTATION_DEPTH: usize = 8;
 
-/// How to measure.
+/// What to measure, and how.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    common: super::Args,
-    /// A directory on the device to be measured; the files made there are removed again.
+    pub common: Common,
+    /// Measure the device of this directory [default: the one for temporary files].
+    ///
+    /// The benchmark removes the files that it makes there.
     #[arg(long, value_name = "DIRECTORY")]
     device: Option<PathBuf>,
-    /// Measure only rows whose names begin like this, such as "read 128 KiB".
+    /// Measure only rows whose names begin with this text, such as "read 128 KiB".
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
 }
 
 impl Args {
-    /// How to report.
-    pub fn format(&self) -> Format {
-        self.common.format
-    }
-
-    fn wants(&self, name: &str) -> bool {
+    fn is_wanted(&self, name: &str) -> bool {
         name.starts_with(&self.only)
     }
 }
 
-/// What is done with items.
+/// Kind of load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Load {
-    /// Anywhere.
+    /// Reads of random items.
     Read,
-    /// One after the other, durable in the end.
+    /// Sequential writes, durable at the end.
     Write,
-    /// Three reads for each write.
+    /// Three reads per write.
     Mixed,
 }
 
@@ -80,16 +80,15 @@ impl Load {
     }
 }
 
-/// One kind of run.
+/// Parameters of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Case {
-    /// What is done.
     pub load: Load,
     /// Bytes of an item.
     pub item: usize,
-    /// Operations at a time.
+    /// Operations in flight.
     pub depth: usize,
-    /// How long.
+    /// Duration of the run.
     pub limit: Duration,
 }
 
@@ -98,7 +97,7 @@ pub async fn run(args: &Args) -> anyhow::Result<Vec<Row>> {
         Some(path) => tempfile::tempdir_in(path),
         None => tempfile::tempdir(),
     };
-    let directory = directory.context("make room for the benchmark")?;
+    let directory = directory.context("make a temporary directory")?;
     let quick = args.common.quick;
     let size = ByteSize::mib(if quick { 512 } else { 2048 });
     let sealed = ByteSize::mib(if quick { 1 << 10 } else { 10 << 10 });
@@ -107,7 +106,8 @@ pub async fn run(args: &Args) -> anyhow::Result<Vec<Row>> {
     let free = ByteSize(system.f_bavail * system.f_frsize);
     ensure!(
         free.0 >= needed,
-        "{free} are free in {}, and {} are needed: make room, or name another directory with --device",
+        "{free} are free in `{}`, {} are needed; free some space, or name another directory with \
+         --device",
         directory.path().display(),
         ByteSize(needed)
     );
@@ -115,19 +115,19 @@ pub async fn run(args: &Args) -> anyhow::Result<Vec<Row>> {
     let mut raw = Raw::make(&directory.path().join("raw"), size)?;
     for (backend, name) in [(Backend::Uring, ""), (Backend::Threads, ", threads")] {
         for item in ITEMS {
-            // Threads are for where there is no ring: one size shows what they cost.
+            // Threads are the fallback where io_uring is not allowed. One size shows their cost.
             if backend == Backend::Threads && item != 128 << 10 {
                 continue;
             }
             let title = format!("{}{name}", ByteSize(item as u64));
-            let cases = cases(&title, item, quick).filter(|(title, _)| args.wants(title));
+            let cases = cases(&title, item, quick).filter(|(title, _)| args.is_wanted(title));
             let cases: Vec<(String, Case)> = cases.collect();
             let rotation_title = format!("rotation {title}");
-            let rotates = backend == Backend::Uring && args.wants(&rotation_title);
+            let rotates = backend == Backend::Uring && args.is_wanted(&rotation_title);
             if cases.is_empty() && !rotates {
                 continue;
             }
-            output::note(&format!("items of {title}: filling a device of {size}"));
+            note(&format!("items of {title}: filling a device of {size}"));
             let mut engine = Engine::fill(directory.path(), size, backend, item).await?;
             for (title, case) in cases {
                 rows.extend(compare(args, &title, case, &mut engine, &mut raw).await?);
@@ -139,25 +139,21 @@ pub async fn run(args: &Args) -> anyhow::Result<Vec<Row>> {
     }
     drop(raw);
     std::fs::remove_file(directory.path().join("raw"))?;
-    if args.wants("index") {
+    if args.is_wanted("index") {
         rows.extend(limits::index());
     }
     for item in [128 << 10, 4 << 10] {
         let title = format!("restart, {sealed} in items of {}", ByteSize(item as u64));
-        if args.wants(&title) {
+        if args.is_wanted(&title) {
             let pairs = args.common.pairs();
             rows.push(limits::restart(directory.path(), &title, sealed, item, pairs).await?);
         }
     }
-    ensure!(
-        !rows.is_empty(),
-        "no row begins with {:?}: see a --quick run for their names",
-        args.only
-    );
+    ensure!(!rows.is_empty(), "no row begins with {:?}; a --quick run prints all names", args.only);
     Ok(rows)
 }
 
-/// What is done with items of one size.
+/// All runs with items of one size.
 fn cases(title: &str, item: usize, quick: bool) -> impl Iterator<Item = (String, Case)> {
     [Load::Read, Load::Write, Load::Mixed].into_iter().flat_map(move |load| {
         DEPTHS.into_iter().map(move |depth| {
@@ -167,7 +163,7 @@ fn cases(title: &str, item: usize, quick: bool) -> impl Iterator<Item = (String,
     })
 }
 
-/// Long enough that waiting for the last sync does not count for much.
+/// Duration of a run: long enough to make the last sync a small part of it.
 fn limit(load: Load, quick: bool) -> Duration {
     let milliseconds = match load {
         Load::Read => 250,
@@ -176,7 +172,7 @@ fn limit(load: Load, quick: bool) -> Duration {
     Duration::from_millis(if quick { milliseconds / 2 } else { milliseconds })
 }
 
-/// Adjacent pairs of runs, taking turns at who goes first.
+/// Runs adjacent pairs; the sides alternate in going first.
 async fn compare(
     args: &Args,
     title: &str,
@@ -203,7 +199,7 @@ async fn compare(
     Ok(load::rows(title, against, target, Target::Open, &pairs))
 }
 
-/// Two groups are there; the older one goes and a new one is filled.
+/// Rotation: of two groups the older one is freed while a new one is filled.
 async fn rotation(
     args: &Args,
     title: &str,
@@ -212,7 +208,7 @@ async fn rotation(
     engine: Engine,
     size: ByteSize,
 ) -> anyhow::Result<Vec<Row>> {
-    // Three fit, so that filling need not wait for freeing.
+    // Three groups fit, so that filling does not wait for freeing.
     let count = usize::try_from(size.0)? / 4 / item;
     let mut rotation = engine.into_rotation(count).await?;
     let (mut pairs, mut written) = (Vec::new(), Vec::new());

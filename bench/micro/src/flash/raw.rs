@@ -1,6 +1,6 @@
-//! The bare loop: direct I/O on a file, by a ring with registered memory, or by threads.
+//! The bare loop: direct I/O on a file, by a uring with registered memory, or by threads.
 
-#![expect(unsafe_code, reason = "the kernel is given pointers, which Rust cannot follow")]
+#![expect(unsafe_code, reason = "io_uring takes raw pointers")]
 
 use std::{
     fs::{File, OpenOptions},
@@ -14,35 +14,35 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
+use forebay_bench_stats::load::{Sample, Watch};
 use forebay_core::ByteSize;
-use forebay_measure::load::{Sample, Watch};
 use io_uring::{IoUring, opcode, types::Fixed};
 use memmap2::{MmapMut, MmapOptions};
 use rustix::fs::{FallocateFlags, OFlags};
 
 use super::{Case, DEPTHS, ITEMS};
 
-/// Memory for the deepest queue of the largest items.
+/// Memory for the largest depth with the largest items.
 const MEMORY: usize = DEPTHS[2] * ITEMS[2];
 
-/// A file, and memory to read it into.
+/// A file, and the memory for its operations.
 pub struct Raw {
     file: File,
     size: u64,
     memory: MmapMut,
     random: fastrand::Rng,
-    /// Where the next write goes.
+    /// Offset of the next write.
     next: u64,
 }
 
-/// The next operation.
+/// One read or write.
 struct Operation {
     write: bool,
     offset: u64,
 }
 
 impl Raw {
-    /// A file of this size, every block of it written.
+    /// Makes a file of this size with every block written.
     pub fn make(path: &Path, ByteSize(size): ByteSize) -> anyhow::Result<Self> {
         let direct = i32::try_from(OFlags::DIRECT.bits())?;
         let mut options = OpenOptions::new();
@@ -58,7 +58,7 @@ impl Raw {
         Ok(Self { file, size, memory, random: fastrand::Rng::with_seed(2), next: 0 })
     }
 
-    /// Like the engine: reads anywhere in one half, writes through the other.
+    /// Runs a load. As in the engine, reads are random in one half, writes sequential in the other.
     pub fn run(&mut self, case: Case, threads: bool) -> anyhow::Result<Sample> {
         let Self { file, size, memory, random, next } = self;
         let (half, item) = (*size / 2, case.item as u64);
@@ -72,17 +72,17 @@ impl Raw {
             };
             Operation { write, offset }
         };
-        let over = |watch: &Watch| watch.elapsed() >= case.limit;
+        let is_over = |watch: &Watch| watch.elapsed() >= case.limit;
         let watch = if threads {
-            by_threads(file, memory, case.item, case.depth, next, over)?
+            by_threads(file, memory, case.item, case.depth, next, is_over)?
         } else {
-            by_ring(file, memory, case.item, case.depth, next, over)?
+            by_ring(file, memory, case.item, case.depth, next, is_over)?
         };
         file.sync_data()?;
         Ok(watch.finish())
     }
 
-    /// Writes so many items one after the other.
+    /// Writes `count` items sequentially.
     pub fn write_all(&mut self, item: usize, depth: usize, count: usize) -> anyhow::Result<Sample> {
         let Self { file, size, memory, next, .. } = self;
         let mut begun = 0;
@@ -93,12 +93,12 @@ impl Raw {
             Operation { write: true, offset: *next }
         };
         let mut left = count;
-        let over = |_: &Watch| {
+        let is_over = |_: &Watch| {
             left = left.saturating_sub(1);
             left < depth
         };
-        let watch = by_ring(file, memory, item, depth, &mut operation, over)?;
-        ensure!(begun == count, "{begun} of {count} items");
+        let watch = by_ring(file, memory, item, depth, &mut operation, is_over)?;
+        ensure!(begun == count, "the bare loop wrote {begun} of {count} items");
         file.sync_data()?;
         Ok(watch.finish())
     }
@@ -110,24 +110,26 @@ fn by_ring(
     item: usize,
     depth: usize,
     mut next: impl FnMut() -> Operation,
-    mut over: impl FnMut(&Watch) -> bool,
+    mut is_over: impl FnMut(&Watch) -> bool,
 ) -> anyhow::Result<Watch> {
     let mut ring: IoUring = IoUring::builder()
         .setup_single_issuer()
         .setup_coop_taskrun()
         .setup_defer_taskrun()
         .build(64)
-        .context("the yardstick needs io_uring with all it has: Linux 6.1")?;
+        .context("set up io_uring for the bare loop, which needs Linux 6.1 or later")?;
     ring.submitter().register_files(&[file.as_raw_fd()])?;
     let base = memory.as_mut_ptr();
     let vector = libc::iovec { iov_base: base.cast(), iov_len: memory.len() };
-    // SAFETY: the memory outlives the ring, which ends with this function, after its last completion.
+    // SAFETY: the memory outlives the ring, which is dropped at the end of this function, after
+    // its last completion.
     unsafe { ring.submitter().register_buffers(&[vector])? };
     let length = u32::try_from(item)?;
     let mut began = vec![Instant::now(); depth];
     let mut start = |slot: usize, ring: &mut IoUring, began: &mut [Instant]| {
         let Operation { write, offset } = next();
-        // SAFETY: a slot's memory is inside the mapping: at most `DEPTHS[2]` slots of at most `ITEMS[2]`.
+        // SAFETY: the memory of a slot is inside the mapping: there are at most `DEPTHS[2]` slots
+        // of at most `ITEMS[2]` bytes.
         let memory = unsafe { base.add(slot * item) };
         let entry = if write {
             opcode::WriteFixed::new(Fixed(0), memory, length, 0).offset(offset).build()
@@ -135,7 +137,7 @@ fn by_ring(
             opcode::ReadFixed::new(Fixed(0), memory, length, 0).offset(offset).build()
         };
         began[slot] = Instant::now();
-        // SAFETY: a slot has one operation at a time, so nobody else touches its memory meanwhile.
+        // SAFETY: a slot has one operation at a time, which alone uses its memory.
         unsafe { ring.submission().push(&entry.user_data(slot as u64)) }
     };
     let mut watch = Watch::start();
@@ -155,14 +157,14 @@ fn by_ring(
                 failed = Some(result);
             }
             watch.count(began[slot], u64::from(length));
-            if failed.is_none() && !over(&watch) {
+            if failed.is_none() && !is_over(&watch) {
                 start(slot, &mut ring, &mut began)?;
                 running += 1;
             }
         }
     }
     match failed {
-        Some(result) => anyhow::bail!("the yardstick's own I/O failed ({result})"),
+        Some(result) => anyhow::bail!("an operation of the bare loop failed with {result}"),
         None => Ok(watch),
     }
 }
@@ -173,22 +175,22 @@ fn by_threads(
     item: usize,
     depth: usize,
     next: impl FnMut() -> Operation + Send,
-    over: impl Fn(&Watch) -> bool + Sync,
+    is_over: impl Fn(&Watch) -> bool + Sync,
 ) -> anyhow::Result<Watch> {
     let next = Mutex::new(next);
     let watch = Mutex::new(Watch::start());
     let work = |memory: &mut [u8]| -> std::io::Result<()> {
         loop {
-            let Operation { write, offset } = (next.lock().expect("nobody panics"))();
+            let Operation { write, offset } = (next.lock().expect("no thread panics"))();
             let began = Instant::now();
             if write {
                 file.write_all_at(memory, offset)?;
             } else {
                 file.read_exact_at(memory, offset)?;
             }
-            let mut watch = watch.lock().expect("nobody panics");
+            let mut watch = watch.lock().expect("no thread panics");
             watch.count(began, memory.len() as u64);
-            if over(&watch) {
+            if is_over(&watch) {
                 return Ok(());
             }
         }
@@ -202,7 +204,7 @@ fn by_threads(
                 scope.spawn(move || work(memory))
             })
             .collect();
-        threads.into_iter().try_for_each(|thread| thread.join().expect("nobody panics"))
+        threads.into_iter().try_for_each(|thread| thread.join().expect("no thread panics"))
     })?;
-    Ok(watch.into_inner().expect("nobody panics"))
+    Ok(watch.into_inner().expect("no thread panics"))
 }

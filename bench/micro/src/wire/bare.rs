@@ -1,7 +1,7 @@
-//! The bare loop: a process that writes items from its memory into a socket as they are asked for, and looks
-//! at nothing.
+//! The bare loop: a process that writes requested items from its memory to a socket, and nothing
+//! else.
 //!
-//! A request is the numbers of a few items, eight bytes each; the answer is their bytes.
+//! A request is a batch of item numbers, 8 bytes each. The answer is their bytes.
 
 use std::{
     io::{self, BufRead as _, BufReader, IoSlice, Read, Write},
@@ -17,12 +17,10 @@ use forebay_core::ByteSize;
 
 use super::{
     batch,
-    load::{Fetch, Server, Side},
+    load::{Demand, Fetch, Server, Side},
     node::content,
 };
-use crate::output;
-
-/// What the process is told when it is started.
+/// Arguments of the process.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     socket: PathBuf,
@@ -30,13 +28,13 @@ pub struct Args {
     items: u64,
 }
 
-/// The process: answers whoever connects, over a Unix socket and over TCP, until it is killed.
+/// The process: answers on a Unix socket and on TCP until it is killed.
 pub fn serve(args: &Args) -> anyhow::Result<()> {
     let memory: Vec<u8> =
         (0..args.items).flat_map(|number| content(args.item, number).to_vec()).collect();
     let memory: &'static [u8] = memory.leak();
     let (local, remote) = (UnixListener::bind(&args.socket)?, TcpListener::bind("127.0.0.1:0")?);
-    output::data(&format!("{}\n", remote.local_addr()?))?;
+    println!("{}", remote.local_addr()?);
     let item = args.item;
     let accepting = thread::spawn(move || {
         for socket in remote.incoming().flatten() {
@@ -50,7 +48,7 @@ pub fn serve(args: &Args) -> anyhow::Result<()> {
         let socket = socket?;
         thread::spawn(move || answer(memory, item, socket));
     }
-    accepting.join().expect("nobody panics");
+    accepting.join().expect("the thread does not panic");
     Ok(())
 }
 
@@ -60,7 +58,7 @@ fn answer(memory: &[u8], item: usize, mut socket: impl Read + Write) -> io::Resu
         socket.read_exact(&mut request)?;
         let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
         let bytes = request.chunks(8).map(|bytes| {
-            let at = usize::try_from(number(bytes)).expect("in memory") * item;
+            let at = usize::try_from(number(bytes)).expect("the item is in memory") * item;
             IoSlice::new(&memory[at..at + item])
         });
         let mut slices: Vec<IoSlice<'_>> = bytes.collect();
@@ -72,7 +70,7 @@ fn answer(memory: &[u8], item: usize, mut socket: impl Read + Write) -> io::Resu
     }
 }
 
-/// The bare loop, running.
+/// The running process.
 pub struct Bare {
     server: Server,
     tcp: SocketAddr,
@@ -84,15 +82,15 @@ impl Bare {
     pub fn start(directory: &Path, item: usize, bytes: ByteSize) -> anyhow::Result<Self> {
         std::fs::create_dir_all(directory)?;
         let (socket, items) = (directory.join("bare.sock"), bytes.0 / item as u64);
-        let mut child = Command::new(std::env::current_exe().context("find our own binary")?)
-            .args(["bench", "wire-bare"])
+        let mut child = Command::new(std::env::current_exe().context("find this program")?)
+            .arg("wire-bare")
             .arg(&socket)
             .args([item.to_string(), items.to_string()])
             .stdout(Stdio::piped())
             .spawn()
             .context("start the bare loop")?;
         let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line)?;
+        BufReader::new(child.stdout.take().expect("stdout is piped")).read_line(&mut line)?;
         let server = Server { child, socket };
         let tcp = line.trim().parse().context("the bare loop did not start")?;
         Ok(Self { server, tcp, item, items })
@@ -104,23 +102,23 @@ impl Bare {
             let mut client: Box<dyn Fetch> = if is_tcp {
                 let socket = TcpStream::connect(self.tcp)?;
                 socket.set_nodelay(true)?;
-                Box::new(Job { socket, memory })
+                Box::new(BareClient { socket, memory })
             } else {
-                Box::new(Job { socket: UnixStream::connect(&self.server.socket)?, memory })
+                Box::new(BareClient { socket: UnixStream::connect(&self.server.socket)?, memory })
             };
             client.fetch(&vec![0; batch])?;
             Ok(client)
         };
-        Side::of(&self.server, (clients, batch, self.items), connect)
+        Side::connect(&self.server, Demand { clients, batch, items: self.items }, connect)
     }
 }
 
-struct Job<S> {
+struct BareClient<S> {
     socket: S,
     memory: Vec<Vec<u8>>,
 }
 
-impl<S: Read + Write + Send> Fetch for Job<S> {
+impl<S: Read + Write + Send> Fetch for BareClient<S> {
     fn fetch(&mut self, items: &[u64]) -> anyhow::Result<u64> {
         let request: Vec<u8> = items.iter().flat_map(|item| item.to_le_bytes()).collect();
         self.socket.write_all(&request)?;

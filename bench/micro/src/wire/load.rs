@@ -1,4 +1,4 @@
-//! Clients that ask for items for a while, and what it costs them and the server.
+//! Load by clients: throughput, latency, and processor time of clients and server.
 
 use std::{
     fs,
@@ -9,32 +9,41 @@ use std::{
 };
 
 use anyhow::Context as _;
-use forebay_measure::load::Sample;
+use forebay_bench_stats::load::Sample;
 use rustix::time::{ClockId, clock_gettime};
 
-/// One client, connected.
+/// A connected client.
 pub trait Fetch: Send {
-    /// Asks for these items, and has them when this returns. How many bytes they are.
+    /// Requests these items and waits for their bytes. Returns their total length.
     fn fetch(&mut self, items: &[u64]) -> anyhow::Result<u64>;
 }
 
-/// A server and those who ask it.
-pub struct Side {
-    /// The server's processes.
-    pub processes: Vec<u32>,
-    pub clients: Vec<Box<dyn Fetch>>,
-    /// How many items there are.
-    pub items: u64,
-    /// How many are asked for at a time.
+/// What clients request.
+#[derive(Clone, Copy)]
+pub struct Demand {
+    /// Number of clients.
+    pub clients: usize,
+    /// Items per request.
     pub batch: usize,
-    pub random: fastrand::Rng,
+    /// Items that the server has.
+    pub items: u64,
+}
+
+/// A server and its clients.
+pub struct Side {
+    /// Process ids of the server.
+    processes: Vec<u32>,
+    clients: Vec<Box<dyn Fetch>>,
+    items: u64,
+    batch: usize,
+    random: fastrand::Rng,
 }
 
 impl Side {
-    /// So many clients of a server with so many items, each asking for a batch at a time.
-    pub fn of(
+    /// Connects clients to a server.
+    pub fn connect(
         server: &Server,
-        (clients, batch, items): (usize, usize, u64),
+        Demand { clients, batch, items }: Demand,
         connect: impl Fn() -> anyhow::Result<Box<dyn Fetch>>,
     ) -> anyhow::Result<Self> {
         Ok(Self {
@@ -47,24 +56,24 @@ impl Side {
     }
 }
 
-/// What came of it.
+/// Result of a run.
 #[derive(Clone)]
 pub struct Run {
-    /// Processor time is that of both sides.
+    /// Its processor time is that of clients and server together.
     pub sample: Sample,
-    /// The server's share of it.
+    /// Processor time of the server.
     pub server_seconds: f64,
 }
 
 impl Run {
-    /// Without another side.
-    pub fn alone(sample: Sample) -> Self {
+    /// A run without a server process.
+    pub fn in_process(sample: Sample) -> Self {
         Self { sample, server_seconds: 0.0 }
     }
 }
 
 impl Side {
-    /// All clients at once, for so long.
+    /// Runs all clients in parallel, for `limit`.
     pub fn run(&mut self, limit: Duration) -> anyhow::Result<Run> {
         let (items, batch) = (self.items, self.batch);
         let seeds: Vec<fastrand::Rng> = self.clients.iter().map(|_| self.random.fork()).collect();
@@ -80,14 +89,16 @@ impl Side {
                     let mut wanted = vec![0; batch];
                     while began.elapsed() < limit {
                         wanted.fill_with(|| random.u64(..items));
-                        let asked = Instant::now();
+                        let requested = Instant::now();
                         bytes += client.fetch(&wanted)?;
-                        latencies.push(asked.elapsed());
+                        latencies.push(requested.elapsed());
                     }
                     anyhow::Ok((latencies, bytes))
                 }));
             }
-            let join = |thread: thread::ScopedJoinHandle<'_, _>| thread.join().expect("no panic");
+            let join = |thread: thread::ScopedJoinHandle<'_, _>| {
+                thread.join().expect("the thread does not panic")
+            };
             threads.into_iter().map(join).collect::<anyhow::Result<Vec<_>>>()
         })?;
         let seconds = began.elapsed().as_secs_f64();
@@ -124,26 +135,29 @@ fn server_seconds(processes: &[u32]) -> anyhow::Result<f64> {
     let mut nanoseconds = 0;
     for process in processes {
         let threads = fs::read_dir(format!("/proc/{process}/task"));
-        for thread in threads.context("the server has gone; its log says why")? {
-            // A thread may end while it is looked at.
+        for thread in
+            threads.context("read the threads of the server; its log says why it ended")?
+        {
+            // A thread may end meanwhile.
             if let Ok(text) = fs::read_to_string(thread?.path().join("schedstat")) {
                 let first = text.split(' ').next().and_then(|number| number.parse::<u64>().ok());
-                nanoseconds += first.context("the kernel keeps no time of threads (SCHED_INFO)")?;
+                nanoseconds += first
+                    .context("read the processor time of a thread; the kernel needs SCHED_INFO")?;
             }
         }
     }
     Ok(nanoseconds as f64 / 1e9)
 }
 
-/// A server that ends with the benchmark.
+/// A server process, stopped when this is dropped.
 pub struct Server {
     pub child: Child,
-    /// Where it listens.
+    /// Path of its Unix socket.
     pub socket: PathBuf,
 }
 
 impl Server {
-    /// Its process and those that it has started.
+    /// Its process and its child processes.
     pub fn processes(&self) -> Vec<u32> {
         let own = self.child.id();
         let children = fs::read_to_string(format!("/proc/{own}/task/{own}/children"));
@@ -151,14 +165,14 @@ impl Server {
         children.split(' ').filter_map(|number| number.parse().ok()).chain([own]).collect()
     }
 
-    /// Waits until somebody listens there.
+    /// Waits until the socket accepts connections.
     pub fn wait(&mut self) -> anyhow::Result<()> {
         let began = Instant::now();
         while std::os::unix::net::UnixStream::connect(&self.socket).is_err() {
             let ended = self.child.try_wait()?;
             anyhow::ensure!(
                 ended.is_none() && began.elapsed() < Duration::from_secs(20),
-                "nobody listens at {}",
+                "the server does not listen at `{}` after 20 s",
                 self.socket.display()
             );
             thread::sleep(Duration::from_millis(10));
@@ -169,7 +183,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Politely, so that those whom it has started end, too.
+        // SIGTERM, so that it stops its children.
         if let Some(process) = rustix::process::Pid::from_raw(self.child.id().cast_signed()) {
             let _ = rustix::process::kill_process(process, rustix::process::Signal::TERM);
         }

@@ -1,39 +1,39 @@
-//! A node with a dataset, and clients on every way to it.
+//! A node that holds a dataset, and its clients over every transport.
 
 use std::{
     fs,
     io::{BufRead as _, BufReader},
-    path,
-    process::{Command, Stdio},
+    path::Path,
+    process::Stdio,
     time::Duration,
 };
 
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
-use forebay_client::{Client, Handle, Wanted};
-use forebay_core::{
-    ByteSize, Endpoint, Namespace,
-    chunking::Chunking,
-    digest::{Blob, DatasetIdHasher, Digest, DigestWriter, Header, ItemSpan, Part, Summary},
-};
+use forebay_client::{Client, Handle, ReadInto};
+use forebay_core::dataset::DatasetIdHasher;
+use forebay_core::{BlobOrdinal, ByteSize, Endpoint, Namespace, dataset::chunking::Chunking};
+use forebay_digest::{Blob, Digest, DigestWriter, Header, ItemSpan, Part, Summary};
 use forebay_wire::{BlobRange, ClaimAnswer, GetAnswer};
 
-use super::load::{Fetch, Server, Side};
+use super::load::{Demand, Fetch, Server, Side};
+use crate::product::ProductArg;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longer than any request takes.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How bytes come to a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Path {
+pub enum Transport {
     Tcp,
     Unix,
-    /// In shared memory, and copied out of it.
+    /// In shared memory, from where the client copies them.
     Copied,
-    /// In shared memory, where they are read.
+    /// In shared memory, where the client reads them.
     Shared,
 }
 
-impl Path {
+impl Transport {
     pub fn name(self) -> &'static str {
         match self {
             Self::Tcp => "TCP",
@@ -53,13 +53,13 @@ pub struct Node {
     items: u64,
 }
 
-/// What one line of the node says.
+/// The line that the node prints when it is ready.
 #[derive(serde::Deserialize)]
 struct Ready {
     listen: Option<std::net::SocketAddr>,
 }
 
-/// Incompressible, and no two alike.
+/// Content of an item: incompressible and unique.
 pub fn content(item: usize, number: u64) -> Bytes {
     let mut bytes = vec![0; item];
     fastrand::Rng::with_seed(number).fill(&mut bytes);
@@ -67,9 +67,10 @@ pub fn content(item: usize, number: u64) -> Bytes {
 }
 
 impl Node {
-    /// Starts one and fills it, with so many bytes in its memory or none.
+    /// Starts a node and fills it with `bytes` bytes of items, in its memory cache or not.
     pub fn start(
-        directory: &path::Path,
+        product: &ProductArg,
+        directory: &Path,
         item: usize,
         bytes: ByteSize,
         in_memory: bool,
@@ -78,121 +79,128 @@ impl Node {
         let socket = directory.join("run/node.sock");
         fs::create_dir_all(directory)?;
         let memory = if in_memory { 4 * bytes.0 } else { 0 };
-        // As the engine alone: by default a small device has smaller regions.
+        // The region size of the engine benchmark. A small device has smaller regions by default.
         let configuration = directory.join("node.toml");
         fs::write(&configuration, "region_size = \"32MiB\"\n")?;
-        let mut child = Command::new(std::env::current_exe().context("find our own binary")?)
-            .args(["serve", "--listen", "127.0.0.1:0", "--segments", "1GiB"])
+        let mut child = product
+            .command()?
+            .args(["serve", "--listen", "127.0.0.1:0", "--shared-memory", "1GiB"])
             .args(["--capacity", &format!("{}B", 2 * bytes.0 + (64 << 20))])
-            .args(["--memory", &format!("{memory}B")])
+            .args(["--memory-cache", &format!("{memory}B")])
             .arg("--socket")
             .arg(&socket)
             .arg("--directory")
             .arg(directory.join("cache"))
             .arg("--config")
             .arg(&configuration)
-            .env("FOREBAY_LOG", "warn")
             .stdout(Stdio::piped())
             .spawn()
             .context("start a node")?;
         let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line)?;
+        BufReader::new(child.stdout.take().expect("stdout is piped")).read_line(&mut line)?;
         let server = Server { child, socket };
         let ready: Ready = serde_json::from_str(&line).context("the node did not start")?;
         let listen = ready.listen.context("the node does not listen on TCP")?;
-        let tcp = format!("tcp://{listen}").parse().context("the node's address")?;
+        let tcp = format!("tcp://{listen}").parse().context("parse the address of the node")?;
         let mut node = Self { server, tcp, digest: digest(item, items)?, item, items };
         node.fill()?;
         Ok(node)
     }
 
     fn fill(&mut self) -> anyhow::Result<()> {
-        let mut client = Client::connect(&self.server.socket, "bench", PATIENCE)?;
+        let mut client = Client::connect(&self.server.socket, "bench", TIMEOUT)?;
         let handle = client.open(&self.digest)?;
         for number in 0..self.items {
-            let granted = client.claim(handle, &[number])?;
-            ensure!(granted == [ClaimAnswer::Granted], "the node takes no item {number}");
-            client.put(handle, number, &content(self.item, number))?;
+            let granted = client.claim(handle, &[BlobOrdinal::new(number)])?;
+            ensure!(
+                granted == [ClaimAnswer::Granted],
+                "the node grants no claim for item {number}"
+            );
+            client.put(handle, BlobOrdinal::new(number), &content(self.item, number))?;
         }
         Ok(())
     }
 
-    /// Clients that are connected, and have what they need.
-    pub fn side(&self, path: Path, clients: usize, batch: usize) -> anyhow::Result<Side> {
+    /// Connects clients, which have read one batch.
+    pub fn side(&self, transport: Transport, clients: usize, batch: usize) -> anyhow::Result<Side> {
         let connect = || {
-            let endpoint = match path {
-                Path::Tcp => self.tcp.clone(),
+            let endpoint = match transport {
+                Transport::Tcp => self.tcp.clone(),
                 _ => Endpoint::from(&self.server.socket),
             };
-            let mut client = Client::connect(endpoint, "bench", PATIENCE)?;
-            if path == Path::Unix {
+            let mut client = Client::connect(endpoint, "bench", TIMEOUT)?;
+            if transport == Transport::Unix {
                 client = client.over_socket();
             }
             let handle = client.open(&self.digest)?;
             let memory = vec![vec![1; self.item]; batch];
-            let mut job = Job { client, handle, path, memory };
+            let mut job = NodeClient { client, handle, transport, memory };
             let some: Vec<u64> = (0..batch as u64).map(|number| number % self.items).collect();
             job.fetch(&some)?;
             job.check(&some)?;
             Ok(Box::new(job) as Box<dyn Fetch>)
         };
-        Side::of(&self.server, (clients, batch, self.items), connect)
+        Side::connect(&self.server, Demand { clients, batch, items: self.items }, connect)
     }
 }
 
 /// One client of the node.
-struct Job {
+struct NodeClient {
     client: Client,
     handle: Handle,
-    path: Path,
-    /// Where copies go.
+    transport: Transport,
+    /// Destination of copies.
     memory: Vec<Vec<u8>>,
 }
 
-impl Job {
+impl NodeClient {
     fn ranges(&self, items: &[u64]) -> Vec<BlobRange> {
-        let length = u32::try_from(self.memory[0].len()).expect("an item is small");
-        items.iter().map(|item| BlobRange { blob: *item, offset: 0, length }).collect()
+        let length = u32::try_from(self.memory[0].len()).expect("an item is shorter than 4 GiB");
+        items
+            .iter()
+            .map(|item| BlobRange { blob: BlobOrdinal::new(*item), offset: 0, length })
+            .collect()
     }
 
-    /// What is measured is what was asked for, by the path that it is called.
+    /// Checks that the bytes are right, and that they came by the transport that is measured.
     fn check(&mut self, items: &[u64]) -> anyhow::Result<()> {
         let item = self.memory[0].len();
         let expected = |number: &u64| content(item, *number);
-        if self.path != Path::Shared {
+        if self.transport != Transport::Shared {
             let mut pairs = self.memory.iter().zip(items);
             ensure!(pairs.all(|(bytes, number)| bytes[..] == expected(number)[..]), "wrong bytes");
             return Ok(());
         }
-        let views = self.client.get_views(self.handle, PATIENCE, &self.ranges(items))?;
+        let views = self.client.get_views(self.handle, TIMEOUT, &self.ranges(items))?;
         for (view, number) in views.into_iter().zip(items) {
-            let view = view.ok().context("an item is gone")?;
-            ensure!(view.is_shared(), "the node shares no memory");
+            let view = view.ok().context("an item is missing")?;
+            ensure!(view.is_shared(), "the node granted no shared memory");
             ensure!(view[..] == expected(number)[..], "wrong bytes");
         }
         Ok(())
     }
 }
 
-impl Fetch for Job {
+impl Fetch for NodeClient {
     fn fetch(&mut self, items: &[u64]) -> anyhow::Result<u64> {
-        if self.path == Path::Shared {
-            let views = self.client.get_views(self.handle, PATIENCE, &self.ranges(items))?;
+        if self.transport == Transport::Shared {
+            let views = self.client.get_views(self.handle, TIMEOUT, &self.ranges(items))?;
             let lengths =
                 views.iter().map(|view| view.as_ref().map_or(0, |view| view.len() as u64));
             return Ok(lengths.sum());
         }
         let wanted = self.memory.iter_mut().zip(items);
-        let wanted = wanted.map(|(into, blob)| Wanted { blob: *blob, offset: 0, into });
-        let mut wanted: Vec<Wanted<'_>> = wanted.collect();
-        let answers = self.client.get(self.handle, PATIENCE, &mut wanted)?;
+        let wanted =
+            wanted.map(|(into, blob)| ReadInto { blob: BlobOrdinal::new(*blob), offset: 0, into });
+        let mut wanted: Vec<ReadInto<'_>> = wanted.collect();
+        let answers = self.client.get(self.handle, TIMEOUT, &mut wanted)?;
         let hits = answers.iter().filter(|answer| **answer == GetAnswer::Hit).count();
-        ensure!(hits == items.len(), "an item is gone that was put");
+        ensure!(hits == items.len(), "an item that was put is missing");
         Ok((hits * self.memory[0].len()) as u64)
     }
 }
 
-/// The table of such a dataset.
+/// The digest of `items` items of `item` bytes.
 fn digest(item: usize, items: u64) -> anyhow::Result<Digest> {
     let namespace = Namespace::public();
     let rows = (0..items).map(|number| {

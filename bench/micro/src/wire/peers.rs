@@ -1,5 +1,6 @@
-//! Redis and nginx, asked for the same items: Redis by `GET`, nginx for files by HTTP, both several at a time on
-//! connections that stay, over Unix sockets.
+//! Redis and nginx with the same items: Redis by `GET`, nginx by HTTP from files.
+//!
+//! Both get pipelined requests on persistent connections over Unix sockets.
 
 use std::{
     fs,
@@ -13,14 +14,14 @@ use anyhow::{Context as _, bail, ensure};
 use forebay_core::ByteSize;
 
 use super::{
-    load::{Fetch, Server, Side},
+    load::{Demand, Fetch, Server, Side},
     node::content,
 };
 
-/// Redis, with all items in its memory.
+/// A Redis server with all items in memory.
 pub struct Redis(Peer);
 
-/// nginx, with all items in files that are in the page cache.
+/// An nginx server with all items in files, which are in the page cache.
 pub struct Nginx(Peer);
 
 struct Peer {
@@ -57,22 +58,22 @@ impl Redis {
             connection.write_all(b"\r\n")?;
             let mut answer = String::new();
             answers.read_line(&mut answer)?;
-            ensure!(answer == "+OK\r\n", "Redis says {answer:?}");
+            ensure!(answer == "+OK\r\n", "Redis answered {answer:?}");
         }
         Ok(Self(Peer { server, item, items }))
     }
 
     pub fn side(&self, clients: usize, batch: usize) -> anyhow::Result<Side> {
-        fn ask(request: &mut Vec<u8>, item: u64) {
+        fn request_item(request: &mut Vec<u8>, item: u64) {
             let key = item.to_string();
             let get = format!("*2\r\n$3\r\nGET\r\n${}\r\n{key}\r\n", key.len());
             request.extend_from_slice(get.as_bytes());
         }
         fn head(line: &str, _: &mut usize) -> anyhow::Result<bool> {
-            ensure!(line.starts_with('$') && line != "$-1", "Redis says {line:?}");
+            ensure!(line.starts_with('$') && line != "$-1", "Redis answered {line:?}");
             Ok(true)
         }
-        self.0.side(clients, batch, ask, head, b"\r\n")
+        self.0.side(clients, batch, request_item, head, b"\r\n")
     }
 }
 
@@ -88,8 +89,11 @@ impl Nginx {
         fs::create_dir_all(&files)?;
         for number in 0..items {
             fs::write(files.join(number.to_string()), content(item, number))?;
-            // Once more, so that all of it is in the page cache.
-            ensure!(fs::read(files.join(number.to_string()))?.len() == item, "a file was cut");
+            // A read brings the file into the page cache.
+            ensure!(
+                fs::read(files.join(number.to_string()))?.len() == item,
+                "a file of the benchmark is short"
+            );
         }
         let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
         let configuration = format!(
@@ -121,16 +125,16 @@ impl Nginx {
     }
 
     pub fn side(&self, clients: usize, batch: usize) -> anyhow::Result<Side> {
-        fn ask(request: &mut Vec<u8>, item: u64) {
+        fn request_item(request: &mut Vec<u8>, item: u64) {
             let get = format!("GET /{item} HTTP/1.1\r\nHost: bench\r\n\r\n");
             request.extend_from_slice(get.as_bytes());
         }
         fn head(line: &str, lines: &mut usize) -> anyhow::Result<bool> {
-            ensure!(*lines > 0 || line == "HTTP/1.1 200 OK", "nginx says {line:?}");
+            ensure!(*lines > 0 || line == "HTTP/1.1 200 OK", "nginx answered {line:?}");
             *lines += 1;
             Ok(line.is_empty())
         }
-        self.0.side(clients, batch, ask, head, b"")
+        self.0.side(clients, batch, request_item, head, b"")
     }
 }
 
@@ -139,36 +143,39 @@ impl Peer {
         &self,
         clients: usize,
         batch: usize,
-        ask: fn(&mut Vec<u8>, u64),
+        request_item: fn(&mut Vec<u8>, u64),
         head: fn(&str, &mut usize) -> anyhow::Result<bool>,
         tail: &'static [u8],
     ) -> anyhow::Result<Side> {
         let connect = || {
             let socket = BufReader::with_capacity(4096, UnixStream::connect(&self.server.socket)?);
             let memory = vec![vec![1; self.item]; batch];
-            let mut job = Job { socket, memory, ask, head, tail };
+            let mut job = PeerClient { socket, memory, request_item, head, tail };
             job.fetch(&vec![0; batch])?;
             ensure!(job.memory[0][..] == content(self.item, 0)[..], "wrong bytes");
             Ok(Box::new(job) as Box<dyn Fetch>)
         };
-        Side::of(&self.server, (clients, batch, self.items), connect)
+        Side::connect(&self.server, Demand { clients, batch, items: self.items }, connect)
     }
 }
 
-/// One client: what it says, how an answer's head ends, and what follows its bytes.
-struct Job {
+/// One client of a peer.
+///
+/// `request_item` appends a request, `head` returns whether a line ends the head of an answer, and
+/// `tail` follows the bytes of an answer.
+struct PeerClient {
     socket: BufReader<UnixStream>,
     memory: Vec<Vec<u8>>,
-    ask: fn(&mut Vec<u8>, u64),
+    request_item: fn(&mut Vec<u8>, u64),
     head: fn(&str, &mut usize) -> anyhow::Result<bool>,
     tail: &'static [u8],
 }
 
-impl Fetch for Job {
+impl Fetch for PeerClient {
     fn fetch(&mut self, items: &[u64]) -> anyhow::Result<u64> {
         let mut request = Vec::new();
         for item in items {
-            (self.ask)(&mut request, *item);
+            (self.request_item)(&mut request, *item);
         }
         self.socket.get_mut().write_all(&request)?;
         let mut line = String::new();
@@ -177,7 +184,7 @@ impl Fetch for Job {
             loop {
                 line.clear();
                 if self.socket.read_line(&mut line)? == 0 {
-                    bail!("a peer has hung up");
+                    bail!("the peer closed the connection");
                 }
                 if (self.head)(line.trim_end(), &mut lines)? {
                     break;
@@ -186,7 +193,7 @@ impl Fetch for Job {
             self.socket.read_exact(memory)?;
             let mut tail = [0; 2];
             self.socket.read_exact(&mut tail[..self.tail.len()])?;
-            ensure!(tail.starts_with(self.tail), "an answer ends otherwise than it should");
+            ensure!(tail.starts_with(self.tail), "an answer of the peer does not end as expected");
         }
         Ok(self.memory.iter().map(|memory| memory.len() as u64).sum())
     }

@@ -1,38 +1,40 @@
-//! Which node a command speaks to, and what is said if that does not work: the cause, with its own remedy.
+//! The option `--node`: which node a command connects to, and the remedy if that fails.
 
 use std::{io::ErrorKind, time::Duration};
 
 use anyhow::{anyhow, bail};
+use forebay_auth::Credentials;
 use forebay_client::{Client, ClientError};
-use forebay_core::{Endpoint, ring::Contacts};
-use forebay_identity::Credentials;
-use forebay_server::default_socket;
+use forebay_core::{Endpoint, cluster::ring::Seeds};
+use forebay_node::default_socket;
 use forebay_wire::ErrorCode;
 
-/// A node that does not answer within this is not well.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// A node that does not answer within this time counts as hung.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Which node.
+/// The node to connect to.
 #[derive(Debug, Clone, clap::Args)]
 pub struct NodeArg {
-    /// Where a node listens: a socket's path, tcp://HOST:PORT or tls://HOST:PORT, or several of these with commas in
-    /// between: the first that answers is asked; by default `$FOREBAY_SOCKET`, or this user's socket.
+    /// Connect to this node: a socket path, tcp://HOST:PORT or tls://HOST:PORT.
+    ///
+    /// Of several endpoints, separated by commas, the first that answers is used [default:
+    /// `$FOREBAY_SOCKET`, or the socket of this user's node].
     #[arg(long, value_name = "ENDPOINTS", visible_alias = "socket")]
-    node: Option<Contacts>,
+    node: Option<Seeds>,
 }
 
 impl NodeArg {
-    /// Whom to ask.
-    pub fn contacts(&self) -> Contacts {
+    /// The endpoints to try, in order.
+    pub fn contacts(&self) -> Seeds {
         self.node.clone().unwrap_or_else(|| default_socket().into())
     }
 
-    /// Whom to ask, if that was said.
-    pub fn named(&self) -> Option<&Contacts> {
+    /// The endpoints, if the option was given.
+    pub fn named(&self) -> Option<&Seeds> {
         self.node.as_ref()
     }
 
-    /// Connects to the first that answers.
+    /// Connects to the first endpoint that answers.
     pub fn connect(&self) -> anyhow::Result<Client> {
         let contacts = self.contacts();
         let mut failed = Vec::new();
@@ -42,48 +44,49 @@ impl NodeArg {
                 Err(error) => failed.push(error),
             }
         }
-        if failed.iter().all(ClientError::is_nobody) {
+        if failed.iter().all(ClientError::is_not_running) {
             let all: Vec<String> = failed.iter().map(ToString::to_string).collect();
             bail!("no forebay node; start one with `forebay serve`: {}", all.join("; "));
         }
-        let there = failed.into_iter().find(|error| !error.is_nobody());
-        Err(in_words(&there.expect("not all are nobody")))
+        let other = failed.into_iter().find(|error| !error.is_not_running());
+        Err(with_remedy(&other.expect("a node listens at one of the endpoints")))
     }
 }
 
-/// Connects to one node, as whom the environment says.
+/// Connects to one node with the credentials of the environment.
 pub fn connect(endpoint: &Endpoint) -> anyhow::Result<Result<Client, ClientError>> {
     let credentials = Credentials::from_environment()?;
-    Ok(Client::connect_as(&credentials, endpoint.clone(), "forebay", PATIENCE))
+    Ok(Client::connect_as(&credentials, endpoint.clone(), "forebay", TIMEOUT))
 }
 
-/// What went wrong, with its remedy, unless it says that itself.
-pub fn in_words(error: &ClientError) -> anyhow::Error {
+/// The error, followed by its remedy unless the message contains one.
+pub fn with_remedy(error: &ClientError) -> anyhow::Error {
     match remedy(error) {
         Some(remedy) => anyhow!("{error}; {remedy}"),
         None => anyhow!("{error}"),
     }
 }
 
-/// What to do about it, unless it says that itself.
+/// The remedy of an error, unless its message contains one.
 pub fn remedy(error: &ClientError) -> Option<&'static str> {
     let is_silent = |kind| matches!(kind, ErrorKind::TimedOut | ErrorKind::WouldBlock);
     match error {
-        error if error.is_nobody() => Some("start one with `forebay serve`"),
+        error if error.is_not_running() => Some("start one with `forebay serve`"),
         ClientError::Connect { cause, .. } if cause.kind() == ErrorKind::PermissionDenied => Some(
-            "its user has to let you in: with `chmod 711` on its directory, and your uid among the `tenants`",
+            "the user of the node has to allow you: `chmod 711` on the directory of the socket, \
+             and your uid among the `tenants`",
         ),
         ClientError::Connect { cause, .. } | ClientError::Broken(cause)
             if is_silent(cause.kind()) =>
         {
-            Some("it is there and hangs; its log says why, or stop it and start it again")
+            Some("the node hangs; see its log, or restart it")
         }
-        ClientError::Broken(_) => Some("its log says why"),
-        ClientError::Nonsense(_) | ClientError::Unexpected => {
-            Some("is it a forebay node, of the same version?")
+        ClientError::Broken(_) => Some("see the log of the node"),
+        ClientError::Malformed(_) | ClientError::Unexpected => {
+            Some("check that it is a forebay node of the same version")
         }
         ClientError::Refused(refusal) => match refusal.code {
-            ErrorCode::Stopping => Some("start it again"),
+            ErrorCode::Stopping => Some("restart the node"),
             _ => None,
         },
         _ => None,
@@ -94,27 +97,30 @@ pub fn remedy(error: &ClientError) -> Option<&'static str> {
 mod tests {
     use std::io;
 
+    use forebay_auth::TrustError;
+
     use super::*;
 
     #[test]
-    fn only_where_nobody_listens_is_one_to_be_started() {
+    fn each_error_has_its_own_remedy() {
         let connect = |kind: ErrorKind| ClientError::Connect {
             endpoint: "/x".to_owned(),
             cause: kind.into(),
         };
-        for (error, says) in [
+        let untrusted = |cause| ClientError::Untrusted { endpoint: "/x".to_owned(), cause };
+        for (error, remedy) in [
             (connect(ErrorKind::NotFound), "start one"),
             (connect(ErrorKind::ConnectionRefused), "start one"),
             (connect(ErrorKind::PermissionDenied), "chmod 711"),
             (connect(ErrorKind::WouldBlock), "hangs"),
             (io::Error::from(ErrorKind::TimedOut).into(), "hangs"),
-            (ClientError::Stranger { path: "/x".to_owned(), owner: 5 }, "FOREBAY_NODE_UID=5"),
-            (ClientError::NoAuthority, "set FOREBAY_TLS_CA"),
+            (untrusted(TrustError::ForeignSocket { owner: 5 }), "FOREBAY_NODE_UID=5"),
+            (untrusted(TrustError::NoCa), "set FOREBAY_TLS_CA"),
             (ClientError::Unexpected, "same version"),
         ] {
-            let text = format!("{:#}", in_words(&error));
-            assert!(text.contains(says), "{text}");
-            assert_eq!(text.contains("forebay serve"), says == "start one", "{text}");
+            let text = format!("{:#}", with_remedy(&error));
+            assert!(text.contains(remedy), "{text}");
+            assert_eq!(text.contains("forebay serve"), remedy == "start one", "{text}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `forebay agent`: the process beside a job.
+//! `forebay agent`: the process beside a job that fetches from the origin.
 
 use std::{
     collections::BTreeMap, fs, io::Read as _, os::fd::OwnedFd, path::PathBuf, time::Duration,
@@ -6,96 +6,101 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use forebay_agent::{Agent, Config};
-use forebay_core::{ByteSize, kept::KEPT_MAX, ring::Contacts};
+use forebay_core::{ByteSize, agent::agent_cache::AGENT_CACHE_SIZE_MAX, cluster::ring::Seeds};
 use forebay_digest::open;
+use forebay_node::read_node_list;
 use forebay_origin::Origin;
-use forebay_server::read_node_list;
 
 use crate::{
+    args::origin::{self, OriginAccess},
     output::{self, Verdict},
-    reach::{self, Reach},
-    stop,
+    signals,
 };
 
-/// No options are longer.
+/// Largest size of the options on standard input.
 const OPTIONS_SIZE_MAX: u64 = 64 << 10;
 
-/// Run beside a job: hold the origin's credentials, fetch what the job misses, and preload.
+/// Run the agent of a job: it holds the origin credentials, fetches misses and prefetches.
 ///
-/// The job's loader starts it and speaks to it on a private socket. Credentials come from the
-/// environment, or as JSON on standard input with `--options-from-stdin`; never as arguments. One line of
-/// JSON on standard output says when it is ready.
+/// The loader of the job starts the agent and connects to its private socket. Credentials come from
+/// the environment, or as JSON on standard input with `--options-from-stdin`, never as arguments.
+/// When the agent is ready, it prints one line of JSON.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The dataset.
+    /// The digest of the dataset.
     #[arg(value_name = "DIGEST")]
     digest: PathBuf,
-    /// The private socket to listen on.
+    /// Listen on this private socket.
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
-    /// Where a node listens: a socket's path, tcp://HOST:PORT or tls://HOST:PORT, or several of these with commas in
-    /// between; the first that answers tells of all others. Without any, everything comes from the origin.
+    /// Connect to this node: a socket path, tcp://HOST:PORT or tls://HOST:PORT.
+    ///
+    /// Of several endpoints, separated by commas, the first that answers reports the list of its
+    /// cluster [default: no node; all reads go to the origin].
     #[arg(long, value_name = "ENDPOINTS")]
-    node: Option<Contacts>,
-    /// The list of nodes, in a file as nodes have it, so that none has to be asked for it.
+    node: Option<Seeds>,
+    /// Read the list of nodes from this file, in the format of a node's configuration.
     #[arg(long, value_name = "FILE", conflicts_with = "node")]
     node_list: Option<PathBuf>,
-    /// What the job calls itself.
+    /// Use this name for the job.
     #[arg(long, value_name = "NAME", default_value = "job")]
     job: String,
-    /// Stop when this process does.
+    /// Stop when this process ends.
     #[arg(long, value_name = "PID")]
     job_pid: Option<i32>,
-    /// The socket's directory is the job's own: remove it, and all that is in it, if the job's process ends
-    /// and this one still runs.
+    /// Remove the directory of the socket if the process of the job ends first.
     #[arg(long, requires = "job_pid")]
     remove_directory: bool,
-    /// Read the data from here instead of where the digest says.
+    /// Read the data from this URL instead of the origin in the digest.
     #[arg(long, value_name = "URL")]
     origin: Option<String>,
-    /// The key file of the digest's namespace, if it is private.
+    /// Use this namespace key, if the digest has a private namespace.
     #[arg(long, value_name = "FILE")]
     namespace_key: Option<PathBuf>,
-    /// How much of what no node keeps is held in memory: what was fetched ahead, and packs that serve several items.
-    #[arg(long, value_name = "SIZE", env = "FOREBAY_AGENT_MEMORY", default_value_t = KEPT_MAX)]
+    /// Keep at most this size of uncached blobs in memory: prefetched ones, and packs.
+    #[arg(long, value_name = "SIZE", env = "FOREBAY_AGENT_MEMORY",
+          default_value_t = AGENT_CACHE_SIZE_MAX)]
     memory: ByteSize,
-    /// Read options as one JSON object from standard input: endpoint, `access_key`, `secret_key`, anonymous.
+    /// Read origin options from standard input, as one JSON object.
+    ///
+    /// Keys: `endpoint`, `access_key`, `secret_key`, `anonymous`, `deadline_seconds`.
     #[arg(long)]
     options_from_stdin: bool,
     #[command(flatten)]
-    reach: Reach,
+    access: OriginAccess,
 }
 
 const EXAMPLES: &str = "\
 Examples:
   forebay agent train.digest --socket /tmp/job/agent.sock --job-pid $$
-  forebay agent train.digest --socket /tmp/job/agent.sock --node \"$FOREBAY_SOCKET\" --options-from-stdin < options.json";
+  forebay agent train.digest --socket /tmp/job/agent.sock --node \"$FOREBAY_SOCKET\" \\
+      --options-from-stdin < options.json";
 
 pub async fn run(args: Args) -> anyhow::Result<Verdict> {
-    let asked = stop::asked()?;
-    let job = args.job_pid.map(stop::process).transpose().context("watch the job")?;
+    let stop = signals::stop_requested()?;
+    let job = args.job_pid.map(signals::open_process).transpose().context("watch the job")?;
     let file = open(&args.digest)?;
     let key_file = args.namespace_key.as_ref();
-    let namespace = reach::namespace_of(&args.digest, &file.digest, key_file)?;
+    let namespace = origin::namespace_of(&args.digest, &file.digest, key_file)?;
     let summary = file.digest.summary();
-    let mut options = args.reach.options();
+    let mut options = args.access.options();
     if args.options_from_stdin {
-        take_options(&mut options)?;
+        read_options(&mut options)?;
     }
     let url = args.origin.as_ref().unwrap_or(&summary.origin);
     let origin = Origin::new(url, &options)?;
     let nodes = match &args.node_list {
         Some(path) => {
             let (list, zone) = read_node_list(path)?;
-            Contacts::of_list(list, zone).context("no node of the list is in this zone")?
+            Seeds::of_list(list, zone).context("the list has no node in this zone")?
         }
         None => args.node.unwrap_or_default(),
     };
     let agent = Agent::bind(Config {
         socket: args.socket.clone(),
         nodes,
-        credentials: forebay_identity::Credentials::from_environment()?,
+        credentials: forebay_auth::Credentials::from_environment()?,
         job: args.job,
         digest: file.digest.clone(),
         origin,
@@ -108,12 +113,12 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     agent
         .run(async {
             tokio::select! {
-                () = asked => {}
-                () = ended(job) => job_ended = true,
+                () = stop => {}
+                () = job_process_ended(job) => job_ended = true,
             }
         })
         .await;
-    // A job that ends in order removes it itself; this one was killed.
+    // A job that ends in order removes the directory itself. This one was killed.
     if job_ended
         && args.remove_directory
         && let Some(directory) = args.socket.parent()
@@ -123,15 +128,15 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     Ok(Verdict::Yes)
 }
 
-/// Completes when the job's process has ended; never, if there is none to watch.
-async fn ended(job: Option<OwnedFd>) {
+/// Completes when the process of the job has ended; never without a process.
+async fn job_process_ended(job: Option<OwnedFd>) {
     match job {
-        Some(job) => stop::ended(job).await,
+        Some(job) => signals::process_ended(job).await,
         None => std::future::pending().await,
     }
 }
 
-fn take_options(options: &mut forebay_origin::Options) -> anyhow::Result<()> {
+fn read_options(options: &mut forebay_origin::Options) -> anyhow::Result<()> {
     let mut text = String::new();
     std::io::stdin()
         .take(OPTIONS_SIZE_MAX)
@@ -139,12 +144,12 @@ fn take_options(options: &mut forebay_origin::Options) -> anyhow::Result<()> {
         .context("read the options")?;
     // The text holds secrets, so no message quotes it.
     let given: BTreeMap<String, serde_json::Value> = serde_json::from_str(&text)
-        .map_err(|_| anyhow::anyhow!("the options are no JSON object"))?;
+        .map_err(|_| anyhow::anyhow!("the options are not a JSON object"))?;
     let mut keys = (None, None);
     for (name, value) in given {
         let text = || {
             let text = value.as_str().map(str::to_owned);
-            text.with_context(|| format!("the option `{name}` should be a text"))
+            text.with_context(|| format!("the option `{name}` must be a string"))
         };
         match name.as_str() {
             "endpoint" => options.endpoint = Some(text()?),
@@ -152,15 +157,16 @@ fn take_options(options: &mut forebay_origin::Options) -> anyhow::Result<()> {
             "secret_key" => keys.1 = Some(text()?),
             "anonymous" => {
                 options.anonymous =
-                    value.as_bool().context("the option `anonymous` should be true or false")?;
+                    value.as_bool().context("the option `anonymous` must be true or false")?;
             }
             "deadline_seconds" => {
                 let seconds = value.as_f64().and_then(|s| Duration::try_from_secs_f64(s).ok());
                 options.deadline =
-                    seconds.context("the option `deadline_seconds` should be a number")?;
+                    seconds.context("the option `deadline_seconds` must be a number of seconds")?;
             }
             _ => bail!(
-                "there is no option `{}`; there are endpoint, access_key, secret_key, anonymous, deadline_seconds",
+                "there is no option `{}`; use endpoint, access_key, secret_key, anonymous or \
+                 deadline_seconds",
                 name.escape_debug()
             ),
         }
@@ -170,7 +176,7 @@ fn take_options(options: &mut forebay_origin::Options) -> anyhow::Result<()> {
             Some(forebay_origin::Credentials { access_key, secret_key })
         }
         (None, None) => None,
-        _ => bail!("the options `access_key` and `secret_key` go together"),
+        _ => bail!("the options `access_key` and `secret_key` go together; give both or neither"),
     };
     Ok(())
 }

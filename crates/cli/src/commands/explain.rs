@@ -1,4 +1,4 @@
-//! `forebay explain` and `forebay evict`: how a dataset stands on the node, and the end of that.
+//! `forebay explain` and `forebay evict`: the state of a dataset on a node, and its removal.
 
 use std::path::{Path, PathBuf};
 
@@ -6,25 +6,30 @@ use anyhow::{Context as _, ensure};
 use forebay_client::{Client, Handle};
 use forebay_core::{
     ByteSize, Endpoint,
-    chunking::PIECES_PER_CHUNK,
-    manager::{Description, JobDescription, Piece},
-    ring::Membership,
+    cluster::ring::RingMembership,
+    dataset::chunking::HALF_CHUNKS_PER_CHUNK,
+    train::manager::{Explanation, HalfChunkState, JobExplanation},
 };
 use forebay_digest::DigestFile;
 
 use crate::{
-    contact::{self, NodeArg},
+    args::node::{self, NodeArg},
     output::{self, Format, Verdict},
 };
 
-/// Which dataset, on which node.
+pub const EXAMPLES: &str = "\
+Examples:
+  forebay explain train.digest
+  forebay explain train.digest --format json | jq .why";
+
+/// A dataset and a node.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The digest.
+    /// The digest of the dataset.
     digest: PathBuf,
     #[command(flatten)]
     node: NodeArg,
-    /// For people or for scripts.
+    /// Print the result in this format.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
@@ -35,32 +40,33 @@ struct Evicted {
     bytes: u64,
 }
 
-/// What is known of a dataset: how much of it is on the node that was asked, and what its manager decided.
+/// The state of a dataset: what one node holds of it, and what its manager has decided.
 #[derive(Debug, serde::Serialize)]
 struct Explained {
     dataset: String,
-    /// The node that was asked, and how many there are; nothing, if it is alone.
+    /// The node that answered; absent if it has no cluster.
     node: Option<String>,
+    /// Nodes of the cluster.
     nodes: usize,
     blobs: u64,
-    /// Those on that node.
+    /// Blobs on the node that answered.
     blobs_here: u64,
-    /// Nothing, if no job reports of it.
+    /// Absent if no job reports on the dataset.
     #[serde(flatten)]
-    description: Option<Description>,
+    description: Option<Explanation>,
 }
 
-/// How a dataset stands, and why.
+/// `forebay explain`.
 pub fn explain(args: &Args) -> anyhow::Result<Verdict> {
     let (file, mut client, handle) = open(&args.digest, &args.node)?;
     let ring = client.ring()?;
     let summary = file.digest.summary();
     let presence = client.presence(handle, summary.blobs)?;
     let mut description = describe(&mut client, handle)?;
-    if let (Some(told), Some(own)) = (&description, &ring)
-        && let Some(whole) = ask_manager(told, own, &file)
+    if let (Some(local), Some(own)) = (&description, &ring)
+        && let Some(complete) = query_manager(local, own, &file)
     {
-        description = Some(whole);
+        description = Some(complete);
     }
     let explained = Explained {
         dataset: summary.dataset.to_string(),
@@ -72,48 +78,54 @@ pub fn explain(args: &Args) -> anyhow::Result<Verdict> {
     };
     match args.format {
         Format::Json => output::json(&explained)?,
-        Format::Text => output::data(&explained.for_people())?,
+        Format::Text => output::data(&explained.to_text())?,
     }
     Ok(Verdict::Yes)
 }
 
-fn describe(client: &mut Client, handle: Handle) -> anyhow::Result<Option<Description>> {
-    let json = client.explain(handle)?;
-    serde_json::from_slice(&json).context("the node's answer makes no sense; is it newer?")
+/// Queries the description of a dataset; `None` if no job reports on it.
+pub fn describe(client: &mut Client, handle: Handle) -> anyhow::Result<Option<Explanation>> {
+    let json = client.explain(handle).context("query the node")?;
+    serde_json::from_slice(&json)
+        .context("read the answer of the node; install the same version of forebay on both sides")
 }
 
-/// What the node that manages a dataset says of it: others know which pieces have a place, but not why.
-fn ask_manager(told: &Description, own: &Membership, file: &DigestFile) -> Option<Description> {
-    let manager = own.list().member(&told.manager.parse().ok()?)?;
+/// Queries the description from the manager. Other nodes have the keep set, but not its reasons.
+fn query_manager(
+    local: &Explanation,
+    own: &RingMembership,
+    file: &DigestFile,
+) -> Option<Explanation> {
+    let manager = own.list().member(&local.manager.parse().ok()?)?;
     if manager.name == *own.name() {
         return None;
     }
-    let mut client = contact::connect(&manager.endpoint).ok()?.ok()?;
+    let mut client = node::connect(&manager.endpoint).ok()?.ok()?;
     let handle = client.open(&file.digest).ok()?;
     describe(&mut client, handle).ok()?
 }
 
 impl Explained {
-    fn for_people(&self) -> String {
+    fn to_text(&self) -> String {
         let here = format!("{} of {}", self.blobs_here, output::count(self.blobs, "blob"));
         let at = match &self.node {
             Some(name) => format!("on the node `{name}`, one of {}", self.nodes),
-            None => "here".to_owned(),
+            None => "on the node".to_owned(),
         };
         match &self.description {
             Some(description) if self.node.is_some() => {
-                format!("{here} are {at}\n\n{}", for_people(description))
+                format!("{here} are {at}\n\n{}", explanation_to_text(description))
             }
-            Some(description) => for_people(description),
+            Some(description) => explanation_to_text(description),
             None => format!(
-                "no job reports of it, so nothing is decided: {here} are {at}, and the oldest go when room is \
-                 needed\n"
+                "no job reports on the dataset, so it has no manager; {here} are {at}; when space \
+                 is needed, regions of the least recently used dataset are evicted\n"
             ),
         }
     }
 }
 
-/// Nothing of a dataset is kept any more, on any node that shares the work.
+/// `forebay evict`: frees the dataset on every node of the cluster.
 pub fn evict(args: &Args) -> anyhow::Result<Verdict> {
     let (file, mut client, handle) = open(&args.digest, &args.node)?;
     let bytes = match client.ring()? {
@@ -123,13 +135,13 @@ pub fn evict(args: &Args) -> anyhow::Result<Verdict> {
     let dataset = file.digest.summary().dataset.to_string();
     match args.format {
         Format::Json => output::json(&Evicted { dataset, bytes })?,
-        Format::Text => output::data(&format!("{} are gone for good\n", ByteSize(bytes)))?,
+        Format::Text => output::data(&format!("{} evicted\n", ByteSize(bytes)))?,
     }
     Ok(Verdict::Yes)
 }
 
-/// All that can be reached are told, also if others cannot.
-fn evict_everywhere(own: &Membership, file: &DigestFile) -> anyhow::Result<u64> {
+/// Evicts from every node. One that cannot be reached does not stop the others.
+fn evict_everywhere(own: &RingMembership, file: &DigestFile) -> anyhow::Result<u64> {
     let (mut bytes, mut failed) = (0, Vec::new());
     for member in own.list().members() {
         match evict_from(&member.endpoint, file) {
@@ -139,7 +151,7 @@ fn evict_everywhere(own: &Membership, file: &DigestFile) -> anyhow::Result<u64> 
     }
     ensure!(
         failed.is_empty(),
-        "{} are gone, but some may be left on {}; evict it again when they are back",
+        "{} evicted, but some may be left on {}; evict the dataset again when they are reachable",
         ByteSize(bytes),
         failed.join(", ")
     );
@@ -147,7 +159,7 @@ fn evict_everywhere(own: &Membership, file: &DigestFile) -> anyhow::Result<u64> 
 }
 
 fn evict_from(endpoint: &Endpoint, file: &DigestFile) -> anyhow::Result<u64> {
-    let mut client = contact::connect(endpoint)?.map_err(|error| contact::in_words(&error))?;
+    let mut client = node::connect(endpoint)?.map_err(|error| node::with_remedy(&error))?;
     let handle = client.open(&file.digest)?;
     Ok(client.evict(handle)?)
 }
@@ -155,52 +167,52 @@ fn evict_from(endpoint: &Endpoint, file: &DigestFile) -> anyhow::Result<u64> {
 fn open(digest: &Path, node: &NodeArg) -> anyhow::Result<(DigestFile, Client, Handle)> {
     let file = forebay_digest::open(digest)?;
     let mut client = node.connect()?;
-    let handle = client.open(&file.digest).context("the node does not let us at the dataset")?;
+    let handle = client.open(&file.digest).context("open the dataset on the node")?;
     Ok((file, client, handle))
 }
 
-pub fn for_people(described: &Description) -> String {
-    let Description { manager, term, why, pieces, .. } = described;
-    let chunks = chunks(pieces);
+pub fn explanation_to_text(explanation: &Explanation) -> String {
+    let Explanation { manager, term, why, half_chunks, .. } = explanation;
+    let chunks = chunks(half_chunks);
     let mut text = format!("{why}\n\nmanager   {manager}, term {term}\nchunks    {chunks}\n");
     text.push_str(
-        "          H held  R rotating  L loading  - not kept; small letters: one half of it\n",
+        "          P pinned  R rotating  L loading  - not kept; lower case: one half of a chunk\n",
     );
-    if !described.jobs.is_empty() {
-        let rows: Vec<Vec<String>> = described.jobs.iter().map(row).collect();
+    if !explanation.jobs.is_empty() {
+        let rows: Vec<Vec<String>> = explanation.jobs.iter().map(row).collect();
         let header =
-            ["JOB", "GPUS", "CACHED", "TO READ", "PACE", "HELD ms", "ROTATING ms", "ORIGIN ms"];
+            ["JOB", "GPUS", "CACHED", "TO READ", "RATE", "PINNED ms", "ROTATING ms", "ORIGIN ms"];
         text.push('\n');
         text.push_str(&output::table(&header, &rows));
     }
     text
 }
 
-/// A letter for each chunk.
-fn chunks(pieces: &[Piece]) -> String {
-    let letter = |piece: &Piece| match piece {
-        Piece::Held => 'H',
-        Piece::Rotating => 'R',
-        Piece::Loading => 'L',
-        Piece::Absent => '-',
+/// One letter per chunk.
+fn chunks(half_chunks: &[HalfChunkState]) -> String {
+    let letter = |half: &HalfChunkState| match half {
+        HalfChunkState::Pinned => 'P',
+        HalfChunkState::Rotating => 'R',
+        HalfChunkState::Loading => 'L',
+        HalfChunkState::Absent => '-',
     };
-    let chunk = |halves: &[Piece]| {
+    let chunk = |halves: &[HalfChunkState]| {
         let first = letter(&halves[0]);
         if halves.iter().all(|half| letter(half) == first) {
             return first;
         }
-        let there = halves.iter().map(letter).find(|letter| *letter != '-');
-        there.unwrap_or('-').to_ascii_lowercase()
+        let kept = halves.iter().map(letter).find(|letter| *letter != '-');
+        kept.unwrap_or('-').to_ascii_lowercase()
     };
-    pieces.chunks(PIECES_PER_CHUNK as usize).map(chunk).collect()
+    half_chunks.chunks(HALF_CHUNKS_PER_CHUNK as usize).map(chunk).collect()
 }
 
-fn row(job: &JobDescription) -> Vec<String> {
+fn row(job: &JobExplanation) -> Vec<String> {
     let time = |time: Option<f64>| time.map_or("-".to_owned(), |time| format!("{:.1}", time * 1e3));
     vec![
         job.name.clone(),
         job.gpus.to_string(),
-        if job.is_cached { "yes" } else { "no, it gains nothing" }.to_owned(),
+        if job.is_cached { "yes" } else { "no, no benefit" }.to_owned(),
         ByteSize(job.unread_bytes).to_string(),
         format!("{}/s", ByteSize(job.bytes_per_second)),
         time(job.hit_s),
@@ -214,10 +226,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chunk_is_a_letter() {
-        use Piece::{Absent, Held, Loading, Rotating};
-        let pieces =
-            [Held, Held, Rotating, Rotating, Loading, Loading, Absent, Absent, Absent, Rotating];
-        assert_eq!(chunks(&pieces), "HRL-r");
+    fn each_chunk_is_one_letter() {
+        use HalfChunkState::{Absent, Loading, Pinned, Rotating};
+        let half_chunks = [
+            Pinned, Pinned, Rotating, Rotating, Loading, Loading, Absent, Absent, Absent, Rotating,
+        ];
+        assert_eq!(chunks(&half_chunks), "PRL-r");
     }
 }

@@ -1,21 +1,23 @@
-//! `forebay namespace`: keys for people who share a cache among themselves only.
+//! `forebay namespace`: key files of private namespaces.
 
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use forebay_identity::{create_key_file, read_key_file};
+use forebay_auth::{create_key_file, read_key_file};
 
 use crate::output::{self, Verdict};
 
-/// Make or look at the key file of a namespace.
+/// Make the key file of a namespace, or print its id.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Make a namespace with a fresh random key, in a new file that only you can read.
+    /// Make a namespace with a random key, in a new file that only you can read. Print its id.
+    #[command(after_help = "Examples:\n  forebay namespace new team.key")]
     New {
-        /// The key file to make; it must not exist yet.
+        /// The key file to make. It must not exist.
         file: PathBuf,
     },
-    /// Print the id under which digests refer to a namespace. Never prints the key.
+    /// Print the id of a namespace, by which digests refer to it. The key is never printed.
+    #[command(after_help = "Examples:\n  forebay namespace id team.key")]
     Id {
         /// The key file.
         file: PathBuf,
@@ -24,8 +26,8 @@ pub enum Command {
 
 pub fn run(command: Command) -> anyhow::Result<Verdict> {
     let namespace = match command {
-        Command::New { file } => create_key_file(&file).context("make a namespace")?,
-        Command::Id { file } => read_key_file(&file).context("read a namespace")?,
+        Command::New { file } => create_key_file(&file).context("make the namespace key")?,
+        Command::Id { file } => read_key_file(&file).context("read the namespace key")?,
     };
     output::data(&format!("{}\n", namespace.id()))?;
     Ok(Verdict::Yes)

@@ -1,51 +1,59 @@
-//! `forebay status`: what the node is doing.
+//! `forebay status`: the counters of a node, and the state of the other nodes of its cluster.
 
 use std::collections::BTreeMap;
 
+use forebay_auth::Credentials;
 use forebay_core::ByteSize;
-use forebay_identity::Credentials;
 use serde::Serialize;
 
 use crate::{
-    contact::NodeArg,
-    members::{self, Standing},
+    args::node::NodeArg,
+    commands::cluster_status::{self, NodeStatus},
     output::{self, Format, Verdict},
 };
 
-/// What the node is doing, and how the others stand that share its work.
+/// Show the counters of a node, and the state of the other nodes of its cluster.
+///
+/// With `--format json`, all counters are shown; docs/reference/metrics.md describes them.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  forebay status\n  forebay status --format json | jq .hits")]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
     node: NodeArg,
-    /// For people or for scripts.
+    /// Print the result in this format.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
 
-/// What one node has counted, and how the others stand, if there are any.
+const EXAMPLES: &str = "\
+Examples:
+  forebay status
+  forebay status --node tls://a.example:7440
+  forebay status --format json | jq .hits";
+
+/// The counters of one node, and the state of every node of its cluster.
 #[derive(Debug, Serialize)]
 struct Status {
     #[serde(flatten)]
     counters: BTreeMap<String, u64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    nodes: Vec<Standing>,
+    nodes: Vec<NodeStatus>,
 }
 
 pub fn run(args: &Args) -> anyhow::Result<Verdict> {
     let mut client = args.node.connect()?;
     let counters = client.stats()?.into_iter().collect();
     let nodes = match client.ring()? {
-        Some(own) => members::look(&own, &Credentials::from_environment()?),
+        Some(own) => cluster_status::query(&own, &Credentials::from_environment()?),
         None => Vec::new(),
     };
     let status = Status { counters, nodes };
     match args.format {
         Format::Json => output::json(&status)?,
         Format::Text => {
-            let mut text = for_people(&status.counters);
+            let mut text = counters_to_text(&status.counters);
             if !status.nodes.is_empty() {
-                text = format!("{text}\n{}", members::for_people(&status.nodes));
+                text = format!("{text}\n{}", cluster_status::to_text(&status.nodes));
             }
             output::data(&text)?;
         }
@@ -53,11 +61,11 @@ pub fn run(args: &Args) -> anyhow::Result<Verdict> {
     Ok(Verdict::Yes)
 }
 
-fn for_people(counters: &BTreeMap<String, u64>) -> String {
+fn counters_to_text(counters: &BTreeMap<String, u64>) -> String {
     let value = |name: &str| counters.get(name).copied().unwrap_or(0);
     let size = |name: &str| ByteSize(value(name)).to_string();
-    let asked = value("hits") + value("misses") + value("waits_in_vain");
-    let share = value("hits") as f64 / asked.max(1) as f64 * 100.0;
+    let reads = value("hits") + value("misses") + value("wait_timeouts");
+    let share = value("hits") as f64 / reads.max(1) as f64 * 100.0;
     let rows = [
         (
             "resident",
@@ -72,16 +80,13 @@ fn for_people(counters: &BTreeMap<String, u64>) -> String {
             "jobs",
             format!(
                 "{} on {}",
-                // Ours is not a job's.
+                // Without the connection of this command.
                 output::count(value("connections_open").saturating_sub(1), "connection"),
                 output::count(value("datasets_open"), "dataset")
             ),
         ),
-        ("hits", format!("{} of {asked} ({share:.1} %), {}", value("hits"), size("hit_bytes"))),
-        (
-            "waited",
-            format!("{} for somebody's fetch, {} in vain", value("waits"), value("waits_in_vain")),
-        ),
+        ("hits", format!("{} of {reads} ({share:.1} %), {}", value("hits"), size("hit_bytes"))),
+        ("waits", format!("{} for a fetch, {} timed out", value("waits"), value("wait_timeouts"))),
         (
             "stored",
             format!(
@@ -101,20 +106,20 @@ fn for_people(counters: &BTreeMap<String, u64>) -> String {
             ),
         ),
         (
-            "refused",
+            "rejected",
             format!(
-                "{} poisoned, {} without space, {} proofs",
-                value("puts_poisoned"),
-                value("puts_without_space"),
+                "{} puts by hash, {} puts without space, {} proofs of possession",
+                value("put_hash_mismatches"),
+                value("put_no_space"),
                 value("proofs_refused")
             ),
         ),
         (
             "flash",
             format!(
-                "{} of {} well; {} damaged entries, {} failed reads, {} failed writes",
-                value("devices_well"),
-                output::count(value("devices_named"), "device"),
+                "{} of {} healthy; {} damaged entries, {} failed reads, {} failed writes",
+                value("devices_healthy"),
+                output::count(value("devices_configured"), "device"),
                 value("flash_entries_damaged"),
                 value("reads_failed"),
                 value("puts_failed")

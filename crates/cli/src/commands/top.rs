@@ -1,4 +1,4 @@
-//! `forebay top`: what the node is doing, again and again: a screen for a terminal, lines for a file.
+//! `forebay top`: the activity of a node over time, as a screen in a terminal or lines in a file.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -10,38 +10,38 @@ use std::{
 
 use anyhow::Context as _;
 use forebay_client::{Client, Handle};
-use forebay_core::{ByteSize, digest::Digest, manager::Description};
-use forebay_digest::DigestFile;
+use forebay_core::ByteSize;
+use forebay_digest::{Digest, DigestFile};
 
 use crate::{
-    contact::NodeArg,
-    explain,
+    args::node::NodeArg,
+    commands::explain,
     output::{self, Verdict},
-    stop,
+    signals,
 };
 
-/// Looks that the curve of a screen shows.
-const CURVE: usize = 60;
+/// Samples in the graph of the screen.
+const GRAPH_SAMPLES: usize = 60;
 const EIGHTHS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// What the node is doing, live.
+/// Show the activity of a node.
 ///
-/// In a terminal a screen that is drawn again and again; Ctrl-C ends it. Into a file or a pipe, a line for each
-/// look. A node tells of its datasets only to those who hold their digests: name some, and it shows their
-/// chunks and jobs.
+/// In a terminal, a screen is redrawn at every interval until Ctrl-C. In a file or a pipe, each
+/// interval is a line. A node shows the chunks and jobs of a dataset only to a client that holds
+/// its digest, so name the digests of the datasets to show.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Datasets to be shown as well.
+    /// Also show these datasets.
     #[arg(value_name = "DIGEST")]
     digests: Vec<PathBuf>,
     #[command(flatten)]
     node: NodeArg,
-    /// Seconds between two looks.
+    /// Update at this interval, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 1,
           value_parser = clap::value_parser!(u64).range(1..=3600))]
     every: u64,
-    /// Stop after so many looks; otherwise it goes on until it is interrupted.
+    /// Stop after this number of intervals [default: until Ctrl-C].
     #[arg(long, value_name = "N")]
     times: Option<u64>,
 }
@@ -52,70 +52,69 @@ Examples:
   forebay top train.digest
   forebay top --every 5 --times 12 >> node.log";
 
-type Counted = BTreeMap<String, u64>;
+type Counters = BTreeMap<String, u64>;
 
-/// One dataset that is shown.
-struct Shown {
+/// A dataset to show.
+struct ShownDataset {
     name: String,
     file: DigestFile,
     handle: Handle,
 }
 
 pub async fn run(args: Args) -> anyhow::Result<Verdict> {
-    let asked = stop::asked()?;
+    let stop = signals::stop_requested()?;
     let (mut client, shown) = tokio::task::block_in_place(|| connect(&args))?;
     let screen = stdout().is_terminal().then(Screen::begin).transpose()?;
-    let mut asked = std::pin::pin!(asked);
-    let (mut last, mut at) = (look(&mut client)?, Instant::now());
-    let mut curve = VecDeque::new();
+    let mut stop = std::pin::pin!(stop);
+    let (mut last, mut at) = (query(&mut client)?, Instant::now());
+    let mut graph = VecDeque::new();
     for number in 0.. {
         if args.times == Some(number) {
             break;
         }
-        // The first look comes soon: nobody likes an empty screen.
+        // The first interval of a screen is short, so that it is not empty for long.
         let pause = if number == 0 && screen.is_some() { 300 } else { args.every * 1000 };
         tokio::select! {
             () = tokio::time::sleep(Duration::from_millis(pause)) => {}
-            () = &mut asked => break,
+            () = &mut stop => break,
         }
-        let now = tokio::task::block_in_place(|| look(&mut client))?;
-        let between = Between { last: &last, now: &now, passed: at.elapsed() };
+        let now = tokio::task::block_in_place(|| query(&mut client))?;
+        let interval = Interval { last: &last, now: &now, passed: at.elapsed() };
         at = Instant::now();
         if screen.is_some() {
-            curve.push_back(between.more("hit_bytes") as f64 / between.passed.as_secs_f64());
-            if curve.len() > CURVE {
-                curve.pop_front();
+            graph.push_back(interval.increase("hit_bytes") as f64 / interval.passed.as_secs_f64());
+            if graph.len() > GRAPH_SAMPLES {
+                graph.pop_front();
             }
-            let mut text = between.screen(&curve);
+            let mut text = interval.screen(&graph);
             for shown in &shown {
                 text += &tokio::task::block_in_place(|| dataset(&mut client, shown))?;
             }
             Screen::draw(&text)?;
         } else {
-            output::data(&between.line(number == 0))?;
+            output::data(&interval.line(number == 0))?;
         }
         last = now;
     }
     Ok(Verdict::Yes)
 }
 
-fn connect(args: &Args) -> anyhow::Result<(Client, Vec<Shown>)> {
+fn connect(args: &Args) -> anyhow::Result<(Client, Vec<ShownDataset>)> {
     let mut client = args.node.connect()?;
     let mut shown = Vec::new();
     for path in &args.digests {
         let file = forebay_digest::open(path)?;
-        let handle =
-            client.open(&file.digest).context("the node does not let us at the dataset")?;
-        shown.push(Shown { name: path.display().to_string(), file, handle });
+        let handle = client.open(&file.digest).context("open the dataset on the node")?;
+        shown.push(ShownDataset { name: path.display().to_string(), file, handle });
     }
     Ok((client, shown))
 }
 
-fn look(client: &mut Client) -> anyhow::Result<Counted> {
-    Ok(client.stats().context("the node has gone")?.into_iter().collect())
+fn query(client: &mut Client) -> anyhow::Result<Counters> {
+    Ok(client.stats().context("query the node")?.into_iter().collect())
 }
 
-/// A terminal that is drawn over, and left as it was.
+/// The alternate screen of a terminal, which is restored on drop.
 struct Screen;
 
 impl Screen {
@@ -124,7 +123,7 @@ impl Screen {
         Ok(Self)
     }
 
-    /// Draws over what was there, without a flicker.
+    /// Overwrites the screen without clearing it first, which would flicker.
     fn draw(text: &str) -> anyhow::Result<()> {
         output::data(&format!("\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\r\n")))
     }
@@ -136,50 +135,51 @@ impl Drop for Screen {
     }
 }
 
-/// Two looks, and the time between them.
-struct Between<'a> {
-    last: &'a Counted,
-    now: &'a Counted,
+/// Two samples of the counters, and the time between them.
+struct Interval<'a> {
+    last: &'a Counters,
+    now: &'a Counters,
     passed: Duration,
 }
 
-impl Between<'_> {
+impl Interval<'_> {
     fn value(&self, name: &str) -> u64 {
         self.now.get(name).copied().unwrap_or(0)
     }
 
-    fn more(&self, name: &str) -> u64 {
+    fn increase(&self, name: &str) -> u64 {
         self.value(name).saturating_sub(self.last.get(name).copied().unwrap_or(0))
     }
 
-    /// So many a second.
+    /// Increase per second.
     fn rate(&self, name: &str) -> String {
-        format!("{:.0}", self.more(name) as f64 / self.passed.as_secs_f64())
+        format!("{:.0}", self.increase(name) as f64 / self.passed.as_secs_f64())
     }
 
+    /// Increase in bytes per second.
     fn bytes(&self, name: &str) -> String {
         let millis = u64::try_from(self.passed.as_millis()).unwrap_or(u64::MAX).max(1);
-        format!("{}/s", ByteSize(self.more(name).saturating_mul(1000) / millis))
+        format!("{}/s", ByteSize(self.increase(name).saturating_mul(1000) / millis))
     }
 
     fn size(&self, name: &str) -> ByteSize {
         ByteSize(self.value(name))
     }
 
-    /// The share of ranges that were hits: between the looks, and since the node's start.
+    /// Shares of reads that were hits: in the interval, and since the start of the node.
     fn shares(&self) -> [String; 2] {
         let share = |part: &dyn Fn(&str) -> u64| {
-            let asked = part("hits") + part("misses") + part("waits_in_vain");
-            match asked {
+            let reads = part("hits") + part("misses") + part("wait_timeouts");
+            match reads {
                 0 => "-".to_owned(),
-                asked => format!("{:.1}%", part("hits") as f64 / asked as f64 * 100.0),
+                reads => format!("{:.1}%", part("hits") as f64 / reads as f64 * 100.0),
             }
         };
-        [share(&|name| self.more(name)), share(&|name| self.value(name))]
+        [share(&|name| self.increase(name)), share(&|name| self.value(name))]
     }
 
-    fn screen(&self, curve: &VecDeque<f64>) -> String {
-        let [now, ever] = self.shares();
+    fn screen(&self, samples: &VecDeque<f64>) -> String {
+        let [now, total] = self.shares();
         let (hit, put) = (self.value("hit_bytes"), self.value("put_bytes"));
         let mut text = String::new();
         let mut row = |name: &str, value: &str| {
@@ -195,10 +195,11 @@ impl Between<'_> {
                 ByteSize(capacity)
             ),
         );
-        let (memory, most) = (self.value("memory_bytes"), self.value("memory_capacity_bytes"));
-        row("memory", &format!("{} {} of {}", bar(memory, most), ByteSize(memory), ByteSize(most)));
+        let (memory, limit) = (self.value("memory_bytes"), self.value("memory_capacity_bytes"));
+        let used = format!("{} {} of {}", bar(memory, limit), ByteSize(memory), ByteSize(limit));
+        row("memory", &used);
         row("", "");
-        row("hits", &format!("{now:>7} now, {ever} since the start"));
+        row("hits", &format!("{now:>7} now, {total} since the start"));
         row(
             "",
             &format!(
@@ -208,21 +209,21 @@ impl Between<'_> {
                 self.rate("memory_hits")
             ),
         );
-        row("", &graph(curve));
+        row("", &graph(samples));
         row(
             "misses",
             &format!(
-                "{:>7}/s  {} waited for somebody's fetch, {} in vain",
+                "{:>7}/s  {} waits for a fetch, {} timed out",
                 self.rate("misses"),
                 self.value("waits"),
-                self.value("waits_in_vain")
+                self.value("wait_timeouts")
             ),
         );
         row("stored", &format!("{:>7}/s  {:>11}", self.rate("puts"), self.bytes("put_bytes")));
         row(
             "saved",
             &format!(
-                "{} given to jobs for {} from the origin: {} less",
+                "{} served to jobs, {} fetched from the origin: {} less",
                 ByteSize(hit),
                 ByteSize(put),
                 ByteSize(hit.saturating_sub(put))
@@ -232,7 +233,7 @@ impl Between<'_> {
         row(
             "jobs",
             &format!(
-                "{} on {}; {} report, of {}",
+                "{} on {}; {} jobs report on {}",
                 output::count(self.value("connections_open"), "connection"),
                 output::count(self.value("datasets_open"), "dataset"),
                 self.value("jobs"),
@@ -242,10 +243,10 @@ impl Between<'_> {
         row(
             "chunks",
             &format!(
-                "{} held, {} rotating, {} loading; {} loaded and {} evicted since the start",
-                halves(self.value("pieces_held")),
-                halves(self.value("pieces_rotating")),
-                halves(self.value("pieces_loading")),
+                "{} pinned, {} rotating, {} loading; {} loaded and {} evicted since the start",
+                in_chunks(self.value("half_chunks_pinned")),
+                in_chunks(self.value("half_chunks_rotating")),
+                in_chunks(self.value("half_chunks_loading")),
                 self.value("chunks_loaded"),
                 self.value("chunks_evicted")
             ),
@@ -253,26 +254,26 @@ impl Between<'_> {
         row(
             "claims",
             &format!(
-                "{} held, {} granted; {} expired, {} abandoned, {} outside",
+                "{} held, {} granted; {} expired, {} abandoned, {} uncached",
                 self.value("claims_held"),
                 self.value("claims_granted"),
                 self.value("claims_expired"),
                 self.value("claims_abandoned"),
-                self.value("claims_outside")
+                self.value("claims_uncached")
             ),
         );
-        let well = format!(
-            "{} of {} well, {} written",
-            self.value("devices_well"),
-            output::count(self.value("devices_named"), "device"),
+        let devices = format!(
+            "{} of {} healthy, {} written",
+            self.value("devices_healthy"),
+            output::count(self.value("devices_configured"), "device"),
             self.size("flash_device_written_bytes")
         );
-        row("flash", &well);
+        row("flash", &devices);
         row("up", &format!("{} s", self.value("uptime_seconds")));
         text
     }
 
-    /// One line for a look, with a header before the first.
+    /// The line of an interval, with a header before the first.
     fn line(&self, header: bool) -> String {
         let [share, _] = self.shares();
         let cells = [
@@ -284,8 +285,8 @@ impl Between<'_> {
             ("PUT BYTES", self.bytes("put_bytes")),
             ("CLAIMS", self.value("claims_held").to_string()),
             ("RESIDENT", self.size("resident_bytes").to_string()),
-            ("CHUNKS +", self.more("chunks_loaded").to_string()),
-            ("-", self.more("chunks_evicted").to_string()),
+            ("CHUNKS +", self.increase("chunks_loaded").to_string()),
+            ("-", self.increase("chunks_evicted").to_string()),
             ("CONNECTED", self.value("connections_open").to_string()),
         ];
         let line = |part: fn(&(&str, String)) -> String| {
@@ -299,30 +300,27 @@ impl Between<'_> {
     }
 }
 
-/// How a dataset stands.
-fn dataset(client: &mut Client, shown: &Shown) -> anyhow::Result<String> {
-    let json = client.explain(shown.handle).context("the node has gone")?;
-    let described: Option<Description> =
-        serde_json::from_slice(&json).context("the node's answer makes no sense; is it newer?")?;
-    let text = match described {
-        Some(described) => explain::for_people(&described),
-        None => here(client, shown.handle, &shown.file.digest)?,
+/// The state of a dataset.
+fn dataset(client: &mut Client, shown: &ShownDataset) -> anyhow::Result<String> {
+    let text = match explain::describe(client, shown.handle)? {
+        Some(explanation) => explain::explanation_to_text(&explanation),
+        None => resident_blobs(client, shown.handle, &shown.file.digest)?,
     };
     let indented: String = text.lines().map(|line| format!(" {line}\n")).collect();
     Ok(format!("\n {}\n{indented}", shown.name))
 }
 
-/// How much of a dataset that nobody manages is there.
-fn here(client: &mut Client, handle: Handle, digest: &Digest) -> anyhow::Result<String> {
+/// Resident blobs of a dataset without a manager.
+fn resident_blobs(client: &mut Client, handle: Handle, digest: &Digest) -> anyhow::Result<String> {
     let blobs = digest.summary().blobs;
-    let presence = client.presence(handle, blobs).context("the node has gone")?;
-    let here: u64 = presence.iter().map(|bits| u64::from(bits.count_ones())).sum();
-    Ok(format!("{} {here} of {}\n", bar(here, blobs), output::count(blobs, "blob")))
+    let presence = client.presence(handle, blobs).context("query the node")?;
+    let resident: u64 = presence.iter().map(|bits| u64::from(bits.count_ones())).sum();
+    Ok(format!("{} {resident} of {}\n", bar(resident, blobs), output::count(blobs, "blob")))
 }
 
-/// Pieces are halves of chunks.
-fn halves(pieces: u64) -> String {
-    if pieces.is_multiple_of(2) { (pieces / 2).to_string() } else { format!("{}½", pieces / 2) }
+/// A number of half-chunks, in chunks.
+fn in_chunks(halves: u64) -> String {
+    if halves.is_multiple_of(2) { (halves / 2).to_string() } else { format!("{}½", halves / 2) }
 }
 
 fn bar(part: u64, whole: u64) -> String {
@@ -333,7 +331,7 @@ fn bar(part: u64, whole: u64) -> String {
     format!("[{}{}]", "=".repeat(full), " ".repeat(WIDTH - full))
 }
 
-/// A curve of one line.
+/// A graph of one line.
 fn graph(values: &VecDeque<f64>) -> String {
     let most = values.iter().copied().fold(0.0, f64::max);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an eighth")]
@@ -345,33 +343,33 @@ fn graph(values: &VecDeque<f64>) -> String {
 mod tests {
     use super::*;
 
-    fn counted(hits: u64, misses: u64) -> Counted {
+    fn counters(hits: u64, misses: u64) -> Counters {
         let pairs = [("hits", hits), ("misses", misses), ("hit_bytes", hits * 1_000_000)];
         pairs.map(|(name, value)| (name.to_owned(), value)).into()
     }
 
     #[test]
-    fn rates_are_what_came_in_between() {
-        let (last, now) = (counted(100, 10), counted(400, 110));
-        let between = Between { last: &last, now: &now, passed: Duration::from_secs(2) };
-        let text = between.line(true);
+    fn rates_are_increases_per_second() {
+        let (last, now) = (counters(100, 10), counters(400, 110));
+        let interval = Interval { last: &last, now: &now, passed: Duration::from_secs(2) };
+        let text = interval.line(true);
         let rows: Vec<Vec<&str>> =
             text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(rows.len(), 2);
-        assert_eq!(rows[1][0], "150", "hits a second");
+        assert_eq!(rows[1][0], "150", "hits per second");
         assert!(rows[1].contains(&"75.0%"), "{text}");
-        let screen = between.screen(&[1.0, 2.0].into());
+        let screen = interval.screen(&[1.0, 2.0].into());
         assert!(screen.contains("75.0% now, 78.4% since"), "{screen}");
-        let begun = Between { last: &now, now: &last, passed: Duration::from_secs(1) };
-        assert!(begun.line(false).contains(" 0 "), "a new node");
+        let restarted = Interval { last: &now, now: &last, passed: Duration::from_secs(1) };
+        assert!(restarted.line(false).contains(" 0 "), "counters begin at 0 after a restart");
     }
 
     #[test]
-    fn bars_and_curves_keep_to_their_place() {
+    fn bars_and_graphs_have_a_fixed_width() {
         assert_eq!(bar(1, 2), "[==========          ]");
         assert_eq!(bar(9, 0), "[====================]");
         assert_eq!(graph(&[0.0, 7.0, 3.5].into()), "▁█▅");
         assert_eq!(graph(&[0.0].into()), "");
-        assert_eq!((halves(4), halves(3)), ("2".to_owned(), "1½".to_owned()));
+        assert_eq!((in_chunks(4), in_chunks(3)), ("2".to_owned(), "1½".to_owned()));
     }
 }

@@ -1,4 +1,4 @@
-//! `forebay warm`: a dataset is brought into the node before any job asks for it.
+//! `forebay warm`: loads a dataset into the nodes before jobs read it.
 
 use std::{
     collections::BTreeMap,
@@ -7,149 +7,160 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use forebay_agent::{Behind, Config, Ended, Warmed, Warming, Why};
+use forebay_agent::{
+    Config, IncompleteReason, IncompleteShare, Warm, WarmError, WarmProgress, WarmResult,
+};
+use forebay_auth::Credentials;
 use forebay_client::Reader;
 use forebay_core::{
-    ByteSize,
-    digest::Digest,
-    kept::KEPT_MAX,
-    presence::Known,
-    ring::{Contacts, Membership},
+    BlobOrdinal, ByteSize,
+    agent::agent_cache::AGENT_CACHE_SIZE_MAX,
+    cluster::ring::{RingMembership, Seeds},
+    node::presence::KnownPresence,
 };
-use forebay_identity::Credentials;
+use forebay_digest::Digest;
 use forebay_origin::Origin;
 use serde::Serialize;
 
 use crate::{
-    contact::NodeArg,
+    args::{
+        node::NodeArg,
+        origin::{self, OriginAccess},
+    },
     output::{self, Format, Verdict},
-    reach::{self, Reach},
-    stop::{self, Interrupted},
+    signals::{self, Interrupted},
 };
 
-/// Bring a dataset into the node, before any job asks for it.
+/// Load a dataset into the node before jobs read it.
 ///
-/// It is fetched with your own credentials, as a job's agent does, and each blob once, also if jobs are fetching
-/// it. What is there is skipped: after an interruption it goes on where it was. Nothing is dropped to make room.
-/// Of several nodes, one that is down, hung or full costs its own share. Exit code 0: all of it is there; 1: not
-/// all of it; 2: no node could be used.
+/// Blobs are fetched from the origin with your own credentials, as by the agent of a job. Each blob
+/// is fetched once, even if jobs fetch at the same time. Resident blobs are skipped, so the command
+/// continues where it was interrupted. Nothing is evicted to make space. In a cluster, a node that
+/// is down, hung or full misses its own share only.
+///
+/// Exit codes: 0 if the dataset is resident, 1 if a part is missing, 2 if no node can be used.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The dataset.
+    /// The digest of the dataset.
     #[arg(value_name = "DIGEST")]
     digest: PathBuf,
     #[command(flatten)]
     node: NodeArg,
-    /// Only the first so many chunks; each is a random share of the dataset.
+    /// Load only the first N chunks [default: all]. Each chunk is a random share of the dataset.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     chunks: Option<u32>,
-    /// Blobs that are fetched at once.
+    /// Fetch this number of blobs in parallel.
     #[arg(long, value_name = "N", default_value_t = 32,
           value_parser = clap::value_parser!(u16).range(1..=1024))]
-    at_once: u16,
-    /// Read the data from here instead of where the digest says.
+    parallel: u16,
+    /// Read the data from this URL instead of the origin in the digest.
     #[arg(long, value_name = "URL")]
     origin: Option<String>,
-    /// The key file of the digest's namespace, if it is private.
+    /// Use this namespace key, if the digest has a private namespace.
     #[arg(long, value_name = "FILE")]
     namespace_key: Option<PathBuf>,
-    /// For people or for scripts.
+    /// Print the result in this format.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
     #[command(flatten)]
-    reach: Reach,
+    access: OriginAccess,
 }
 
 const EXAMPLES: &str = "\
 Examples:
   forebay warm train.digest
-  forebay warm train.digest --chunks 3                three tenths of a dataset that is too large
-  forebay warm train.digest --at-once 128 --format json";
+  forebay warm train.digest --chunks 3                a part of a dataset that does not fit
+  forebay warm train.digest --parallel 128 --format json";
 
-/// What came of it.
+/// The result of the command.
 #[derive(Debug, Serialize)]
-struct Report {
+struct WarmReport {
     dataset: String,
-    /// Blobs that were asked for, and their bytes.
+    /// Requested blobs, and their bytes.
     blobs: u64,
     bytes: u64,
-    /// Those that are resident now.
+    /// Requested blobs that are resident at the end.
     resident_blobs: u64,
     resident_bytes: u64,
-    /// Those that were fetched for this.
+    /// Blobs that this command has fetched.
     fetched_blobs: u64,
     fetched_bytes: u64,
-    /// Those that have no place on the node, and those that it did not take.
-    outside_blobs: u64,
-    refused_blobs: u64,
+    /// Blobs that are not in the keep set of their dataset.
+    uncached_blobs: u64,
+    /// Blobs whose puts a node has rejected.
+    rejected_blobs: u64,
     seconds: f64,
     bytes_per_second: f64,
-    /// Whether all is there.
+    /// Whether all requested blobs are resident.
     is_complete: bool,
-    /// Nodes that were not given all of their share.
+    /// Nodes that miss a part of their share.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    behind: Vec<BehindReport>,
+    incomplete_nodes: Vec<IncompleteNode>,
 }
 
-/// A node that was not given all of its share.
+/// A node that misses a part of its share.
 #[derive(Debug, Serialize)]
-struct BehindReport {
-    /// Nothing, if it is the only one.
+struct IncompleteNode {
+    /// Absent without a cluster.
     node: Option<String>,
-    /// `full`, `away` or `takes nothing`.
+    /// `full`, `unreachable` or `rejects puts`.
     state: &'static str,
-    /// The same in words, and what to do about it.
+    /// The reason, and the remedy.
     why: String,
-    /// What was not fetched for it.
+    /// Blobs of its share that were not fetched.
     blobs: u64,
     bytes: u64,
 }
 
-impl From<&Behind> for BehindReport {
-    fn from(behind: &Behind) -> Self {
-        let Behind { node, why, blobs, bytes } = behind;
-        let (state, remedy) = match why {
-            Why::Full => ("full", "give it more (`capacity`), or ask for less (--chunks)"),
-            Why::Away(_) => ("away", "warm it again when it is back (forebay status)"),
-            Why::TakesNothing => ("takes nothing", "warm it again when that is mended"),
+impl From<&IncompleteShare> for IncompleteNode {
+    fn from(behind: &IncompleteShare) -> Self {
+        let IncompleteShare { node, reason, blobs, bytes } = behind;
+        let (state, remedy) = match reason {
+            IncompleteReason::Full => ("full", "raise its `capacity`, or load less (--chunks)"),
+            IncompleteReason::Unreachable(_) => {
+                ("unreachable", "run the command again when it is back")
+            }
+            IncompleteReason::RejectsPuts => {
+                ("rejects puts", "run the command again when that is fixed")
+            }
         };
         let name = match node {
             Some(name) => format!("the node `{name}`"),
             None => "the node".to_owned(),
         };
-        let why = format!("{name} {why}: {remedy}");
+        let why = format!("{name} {reason}: {remedy}");
         Self { node: node.clone(), state, why, blobs: *blobs, bytes: *bytes }
     }
 }
 
 pub async fn run(args: Args) -> anyhow::Result<Verdict> {
-    let asked = stop::asked()?;
+    let stop = signals::stop_requested()?;
     let file = forebay_digest::open(&args.digest)?;
     let digest = file.digest.clone();
-    let namespace = reach::namespace_of(&args.digest, &digest, args.namespace_key.as_ref())?;
+    let namespace = origin::namespace_of(&args.digest, &digest, args.namespace_key.as_ref())?;
     let chunks = digest.chunking().chunks();
     if let Some(wanted) = args.chunks.filter(|wanted| *wanted > chunks) {
         bail!("--chunks {wanted}: the dataset has {}", output::count(chunks.into(), "chunk"));
     }
     let credentials = Credentials::from_environment()?;
-    let all = wanted(&digest, args.chunks.unwrap_or(chunks))?;
+    let all = requested_blobs(&digest, args.chunks.unwrap_or(chunks))?;
     let nodes = Nodes::connect(&args.node, &digest)?;
-    let before = nodes.look().context("the node is gone")?;
-    let missing: Vec<(u64, u64)> =
+    let before = nodes.state().context("query the node")?;
+    let missing: Vec<(BlobOrdinal, u64)> =
         all.iter().copied().filter(|(blob, _)| !before.has(*blob)).collect();
-    let sum = |blobs: &[(u64, u64)]| blobs.iter().map(|(_, length)| length).sum::<u64>();
+    let sum = |blobs: &[(BlobOrdinal, u64)]| blobs.iter().map(|(_, length)| length).sum::<u64>();
     let (bytes, needed) = (sum(&all), sum(&missing));
-    if needed > before.room {
+    if needed > before.free_bytes {
         output::note(&format!(
-            "the node has {} free, some of which it keeps for itself, and {} are missing: what has no place is not \
-             fetched; give it more (`capacity`), or ask for less (--chunks)",
-            ByteSize(before.room),
-            ByteSize(needed)
+            "{} are missing, and the node has {} free at most; what does not fit is not fetched; \
+             raise its `capacity`, or load less (--chunks)",
+            ByteSize(needed),
+            ByteSize(before.free_bytes)
         ));
     }
     let url = args.origin.as_ref().unwrap_or(&digest.summary().origin);
-    let origin = Origin::new(url, &args.reach.options())?;
+    let origin = Origin::new(url, &args.access.options())?;
     let config = Config {
         socket: PathBuf::new(),
         nodes: args.node.contacts(),
@@ -159,142 +170,152 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         mirror: *url != digest.summary().origin,
         digest: digest.clone(),
         namespace,
-        memory: KEPT_MAX,
+        memory: AGENT_CACHE_SIZE_MAX,
     };
     let bar = output::progress("warming");
-    // Of what was there before nobody measures the speed.
+    // Resident blobs do not count for the speed.
     output::progress_total(&bar, needed);
     let began = Instant::now();
-    let (warmed, behind, ended) = Warming::new(config, missing, args.at_once.into())
-        .run(asked, |warmed| {
-            bar.set_position(warmed.fetched_bytes + warmed.elsewhere_bytes);
+    let result = Warm::new(config, missing, args.parallel.into())
+        .run(stop, |warmed| {
+            bar.set_position(warmed.fetched_bytes + warmed.skipped_bytes);
             bar.set_message(format!("{} blobs", warmed.fetched));
         })
         .await;
+    let WarmResult { progress: warmed, incomplete: behind, error: ended } = result;
     bar.finish_and_clear();
     let seconds = began.elapsed().as_secs_f64();
-    let so_far =
+    let progress =
         || format!("{} of {} were fetched", ByteSize(warmed.fetched_bytes), ByteSize(needed));
     match ended {
-        Some(Ended::Asked) => {
-            let note =
-                "interrupted; what was fetched stays, and the same command goes on from there";
+        Some(WarmError::Interrupted) => {
+            let note = "interrupted; fetched blobs stay, and the same command continues from there";
             return Err(Interrupted(note).into());
         }
-        Some(ended @ Ended::Origin(_)) => bail!("{}, then: {ended}", so_far()),
+        Some(ended @ WarmError::Origin(_)) => {
+            bail!("{}, then the origin failed: {ended}", progress())
+        }
         None => {}
     }
-    let behind: Vec<BehindReport> = behind.iter().map(Into::into).collect();
-    let Some(after) = nodes.settle(&all, &warmed, behind.is_empty()) else {
-        let why: Vec<&str> = behind.iter().map(|behind| behind.why.as_str()).collect();
-        bail!("{}, then no node answered: {}", so_far(), why.join("; "));
+    let incomplete_nodes: Vec<IncompleteNode> = behind.iter().map(Into::into).collect();
+    let Some(after) = nodes.final_state(&all, &warmed, incomplete_nodes.is_empty()) else {
+        let why: Vec<&str> = incomplete_nodes.iter().map(|node| node.why.as_str()).collect();
+        bail!("{}, then no node answered: {}", progress(), why.join("; "));
     };
-    let there: Vec<(u64, u64)> = all.iter().copied().filter(|(blob, _)| after.has(*blob)).collect();
-    let report = Report {
+    let resident: Vec<(BlobOrdinal, u64)> =
+        all.iter().copied().filter(|(blob, _)| after.has(*blob)).collect();
+    let report = WarmReport {
         dataset: digest.summary().dataset.to_string(),
         blobs: all.len() as u64,
         bytes,
-        resident_blobs: there.len() as u64,
-        resident_bytes: sum(&there),
+        resident_blobs: resident.len() as u64,
+        resident_bytes: sum(&resident),
         fetched_blobs: warmed.fetched,
         fetched_bytes: warmed.fetched_bytes,
-        outside_blobs: warmed.outside,
-        refused_blobs: warmed.refused,
+        uncached_blobs: warmed.uncached,
+        rejected_blobs: warmed.rejected,
         seconds,
         bytes_per_second: warmed.fetched_bytes as f64 / seconds.max(1e-3),
-        is_complete: there.len() == all.len(),
-        behind,
+        is_complete: resident.len() == all.len(),
+        incomplete_nodes,
     };
     match args.format {
         Format::Json => output::json(&report)?,
-        Format::Text => output::data(&for_people(&report))?,
+        Format::Text => output::data(&to_text(&report))?,
     }
     Ok(if report.is_complete { Verdict::Yes } else { Verdict::No })
 }
 
 /// The blobs of the first chunks, each with its length.
-fn wanted(digest: &Digest, chunks: u32) -> anyhow::Result<Vec<(u64, u64)>> {
-    let mut wanted = Vec::new();
-    for (blob, row) in (0..).zip(digest.blobs()) {
+fn requested_blobs(digest: &Digest, chunks: u32) -> anyhow::Result<Vec<(BlobOrdinal, u64)>> {
+    let mut blobs = Vec::new();
+    for (blob, row) in (0..).map(BlobOrdinal::new).zip(digest.blobs()) {
         let row = row?;
         if row.chunk().0 < chunks {
-            wanted.push((blob, row.length));
+            blobs.push((blob, row.length));
         }
     }
-    Ok(wanted)
+    Ok(blobs)
 }
 
-/// What the nodes have.
-struct Seen {
+/// What the nodes hold of the dataset.
+struct NodesState {
+    /// A bit per blob.
     presence: Vec<u8>,
-    room: u64,
+    /// Free bytes of all nodes. They reserve some of them.
+    free_bytes: u64,
 }
 
-impl Seen {
-    fn has(&self, blob: u64) -> bool {
-        let byte = usize::try_from(blob / 8).ok().and_then(|at| self.presence.get(at));
-        byte.is_some_and(|byte| byte >> (blob % 8) & 1 == 1)
+impl NodesState {
+    fn has(&self, blob: BlobOrdinal) -> bool {
+        let byte = usize::try_from(blob.0 / 8).ok().and_then(|at| self.presence.get(at));
+        byte.is_some_and(|byte| byte >> (blob.0 % 8) & 1 == 1)
     }
 }
 
-/// All nodes, to be looked at before and after.
+/// The nodes of the cluster, queried before and after.
 struct Nodes {
-    contacts: Contacts,
+    contacts: Seeds,
     credentials: Credentials,
     digest: Digest,
-    lease: Duration,
+    claim_lease: Duration,
 }
 
 impl Nodes {
     fn connect(node: &NodeArg, digest: &Digest) -> anyhow::Result<Self> {
         tokio::task::block_in_place(|| {
             let mut client = node.connect()?;
-            client.open(digest).context("the node does not let us at the dataset")?;
-            // Whoever told us of the others may be gone when they are looked at again.
+            client.open(digest).context("open the dataset on the node")?;
+            // The full list: the node that answered may be down at the end.
             let ring = client.ring()?;
-            let zone = |own: &Membership| own.list().member(own.name())?.zone.clone();
-            let listed = ring.and_then(|own| Contacts::of_list(own.list().clone(), zone(&own)));
+            let zone = |own: &RingMembership| own.list().member(own.name())?.zone.clone();
+            let listed = ring.and_then(|own| Seeds::of_list(own.list().clone(), zone(&own)));
             Ok(Self {
                 contacts: listed.unwrap_or_else(|| node.contacts()),
                 credentials: Credentials::from_environment()?,
                 digest: digest.clone(),
-                lease: client.lease(),
+                claim_lease: client.lease(),
             })
         })
     }
 
-    /// What they have, and could still take, together. Nothing, if none of them answers.
-    fn look(&self) -> Option<Seen> {
+    /// Queries all nodes; `None` if none of them answers.
+    fn state(&self) -> Option<NodesState> {
         tokio::task::block_in_place(|| {
             let (digest, contacts) = (self.digest.clone(), self.contacts.clone());
-            let mut known = Known::new(u32::try_from(digest.summary().blobs).ok()?);
-            // One that knows nothing is told how things are now. An agent is not needed to look.
+            let mut known = KnownPresence::new(u32::try_from(digest.summary().blobs).ok()?);
+            // A new reader gets the complete presence. It needs no agent for that.
             let reader = Reader::new(digest, Some(contacts), Path::new(""), "warm");
-            let mut reader = reader.known_by(self.credentials.clone());
+            let mut reader = reader.with_credentials(self.credentials.clone());
             reader.presence(&mut known);
             let counters: BTreeMap<String, u64> = reader.node_stats()?.into_iter().collect();
             let value = |name: &str| counters.get(name).copied().unwrap_or(0);
-            let room = value("capacity_bytes").saturating_sub(value("resident_bytes"));
-            Some(Seen { presence: known.bits().to_vec(), room })
+            let free_bytes = value("capacity_bytes").saturating_sub(value("resident_bytes"));
+            Some(NodesState { presence: known.bits().to_vec(), free_bytes })
         })
     }
 
-    /// What is there in the end. What others were fetching is waited for, for as long as a claim may be idle.
-    fn settle(&self, all: &[(u64, u64)], warmed: &Warmed, is_over: bool) -> Option<Seen> {
+    /// The state at the end. Waits for blobs that other jobs fetch, at most for `claim_lease`.
+    fn final_state(
+        &self,
+        all: &[(BlobOrdinal, u64)],
+        warmed: &WarmProgress,
+        all_answered: bool,
+    ) -> Option<NodesState> {
         let began = Instant::now();
         loop {
-            let seen = self.look()?;
-            let is_missing = all.iter().any(|(blob, _)| !seen.has(*blob));
-            let others = is_over && warmed.elsewhere > 0 && is_missing;
-            if !others || began.elapsed() > self.lease {
-                return Some(seen);
+            let state = self.state()?;
+            let is_missing = all.iter().any(|(blob, _)| !state.has(*blob));
+            let is_under_way = all_answered && warmed.skipped > 0 && is_missing;
+            if !is_under_way || began.elapsed() > self.claim_lease {
+                return Some(state);
             }
             std::thread::sleep(Duration::from_millis(100));
         }
     }
 }
 
-fn for_people(report: &Report) -> String {
+fn to_text(report: &WarmReport) -> String {
     let size = |bytes: u64| ByteSize(bytes).to_string();
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate in bytes")]
     let rate = ByteSize(report.bytes_per_second as u64);
@@ -307,17 +328,17 @@ fn for_people(report: &Report) -> String {
         size(report.fetched_bytes),
         report.seconds
     );
-    for BehindReport { why, blobs, bytes, .. } in &report.behind {
+    for IncompleteNode { why, blobs, bytes, .. } in &report.incomplete_nodes {
         let blobs = output::count(*blobs, "blob");
         text.push_str(&format!("{blobs} ({}) were not fetched: {why}\n", size(*bytes)));
     }
-    if report.outside_blobs > 0 {
-        let blobs = output::count(report.outside_blobs, "blob");
-        text.push_str(&format!("{blobs} have no place there; `forebay explain` says why\n"));
+    if report.uncached_blobs > 0 {
+        let blobs = output::count(report.uncached_blobs, "blob");
+        text.push_str(&format!("{blobs} not in the keep set; see `forebay explain`\n"));
     }
-    if report.refused_blobs > 0 {
-        let blobs = output::count(report.refused_blobs, "blob");
-        text.push_str(&format!("the node did not take {blobs}; its log says why\n"));
+    if report.rejected_blobs > 0 {
+        let blobs = output::count(report.rejected_blobs, "blob");
+        text.push_str(&format!("{blobs} rejected by the node; see its log\n"));
     }
     text
 }

@@ -1,73 +1,74 @@
-//! Files that are no digests, or no longer: refused by every command that opens one.
+//! Files that are not digests, or damaged ones: rejected by every command.
 
 use std::{collections::HashMap, fs, fs::File};
 
 use arrow_ipc::{reader::FileReader, writer::FileWriter};
 use arrow_schema::Schema;
 
-use crate::harness::Place;
+use crate::harness::Sandbox;
 
-/// A place with a sound digest and its bytes.
-fn sound() -> (Place, Vec<u8>) {
-    let place = Place::with_objects(200, 10);
-    place.build("sound.digest", &["--layout", "pack", "--pack-size", "50B"]);
-    let bytes = fs::read(place.out("sound.digest")).unwrap();
-    (place, bytes)
+/// A sandbox with an intact digest, and its bytes.
+fn intact() -> (Sandbox, Vec<u8>) {
+    let sandbox = Sandbox::with_objects(200, 10);
+    sandbox.build("sound.digest", &["--layout", "pack", "--pack-size", "50B"]);
+    let bytes = fs::read(sandbox.out("sound.digest")).unwrap();
+    (sandbox, bytes)
 }
 
-fn all_commands_refuse(place: &Place, saying: &[&str]) {
-    let saying = [&["`x.digest`"], saying].concat();
+fn all_commands_refuse(sandbox: &Sandbox, expected: &[&str]) {
+    let expected = [&["`x.digest`"], expected].concat();
     for args in [
         &["digest", "show", "x.digest"][..],
         &["digest", "verify", "x.digest"],
         &["digest", "diff", "x.digest", "sound.digest"],
         &["digest", "diff", "sound.digest", "x.digest"],
     ] {
-        place.forebay(args).refuses(&saying);
+        sandbox.forebay(args).refuses(&expected);
     }
-    assert_eq!(place.outputs(), ["sound.digest", "sound.digest.checked", "x.digest"]);
+    assert_eq!(sandbox.outputs(), ["sound.digest", "sound.digest.checked", "x.digest"]);
 }
 
 #[test]
-fn truncated_digests() {
-    let (place, bytes) = sound();
+fn a_truncated_digest_is_rejected() {
+    let (sandbox, bytes) = intact();
     let length = bytes.len();
     for keep in [1, 7, 8, 100, length / 2, length - 100, length - 7, length - 1] {
-        fs::write(place.out("x.digest"), &bytes[..keep]).unwrap();
-        all_commands_refuse(&place, &["digest"]);
+        fs::write(sandbox.out("x.digest"), &bytes[..keep]).unwrap();
+        all_commands_refuse(&sandbox, &["digest"]);
     }
-    fs::write(place.out("x.digest"), [&bytes[..], b"more"].concat()).unwrap();
-    all_commands_refuse(&place, &["digest"]);
+    fs::write(sandbox.out("x.digest"), [&bytes[..], b"more"].concat()).unwrap();
+    all_commands_refuse(&sandbox, &["digest"]);
 }
 
 #[test]
-fn foreign_files() {
-    let (place, _) = sound();
+fn another_file_is_not_a_digest() {
+    let (sandbox, _) = intact();
     for content in [&b""[..], b"object,label\na,1\n", b"PK\x03\x04 a zip file", &[0; 10_000]] {
-        fs::write(place.out("x.digest"), content).unwrap();
-        all_commands_refuse(&place, &["not a forebay digest"]);
+        fs::write(sandbox.out("x.digest"), content).unwrap();
+        all_commands_refuse(&sandbox, &["not a forebay digest"]);
     }
-    rewrite(&place, |_| {});
-    all_commands_refuse(&place, &["not a forebay digest", "an Arrow file"]);
+    rewrite(&sandbox, |_| {});
+    all_commands_refuse(&sandbox, &["not a forebay digest", "an Arrow file"]);
 }
 
-/// A later forebay's file must be called that, not damaged, although its checksums mean nothing to us.
+/// A newer format is named as such, not as damage, although its checksums are unknown.
 #[test]
-fn newer_formats() {
-    let (place, _) = sound();
-    rewrite(&place, |metadata| {
+fn a_newer_format_asks_for_a_newer_forebay() {
+    let (sandbox, _) = intact();
+    rewrite(&sandbox, |metadata| {
         metadata.insert("forebay.format".to_owned(), "2".to_owned());
     });
-    all_commands_refuse(&place, &["format 2", "install a newer forebay"]);
+    all_commands_refuse(&sandbox, &["format 2", "install a newer forebay"]);
 }
 
-/// Writes the sound digest's rows as another Arrow file, with other metadata.
-fn rewrite(place: &Place, metadata: impl FnOnce(&mut HashMap<String, String>)) {
-    let reader = FileReader::try_new(File::open(place.out("sound.digest")).unwrap(), None).unwrap();
+/// Writes the rows of the digest as another Arrow file, with other metadata.
+fn rewrite(sandbox: &Sandbox, metadata: impl FnOnce(&mut HashMap<String, String>)) {
+    let reader =
+        FileReader::try_new(File::open(sandbox.out("sound.digest")).unwrap(), None).unwrap();
     let mut changed = HashMap::new();
     metadata(&mut changed);
     let schema = Schema::new_with_metadata(reader.schema().fields().clone(), changed);
-    let file = File::create(place.out("x.digest")).unwrap();
+    let file = File::create(sandbox.out("x.digest")).unwrap();
     let mut writer = FileWriter::try_new(file, &schema).unwrap();
     for batch in reader {
         writer.write(&batch.unwrap()).unwrap();
@@ -76,34 +77,34 @@ fn rewrite(place: &Place, metadata: impl FnOnce(&mut HashMap<String, String>)) {
 }
 
 #[test]
-fn flipped_bits() {
-    let (place, bytes) = sound();
+fn a_flipped_bit_is_found() {
+    let (sandbox, bytes) = intact();
     for step in 0..24 {
         let mut flipped = bytes.clone();
         let at = step * bytes.len() / 24;
         flipped[at] ^= 1 << (step % 8);
-        fs::write(place.out("x.digest"), flipped).unwrap();
-        place.forebay(["digest", "show", "x.digest"]).refuses(&["`x.digest`", "digest"]);
-        place.forebay(["digest", "verify", "x.digest"]).refuses(&["`x.digest`", "digest"]);
+        fs::write(sandbox.out("x.digest"), flipped).unwrap();
+        sandbox.forebay(["digest", "show", "x.digest"]).refuses(&["`x.digest`", "digest"]);
+        sandbox.forebay(["digest", "verify", "x.digest"]).refuses(&["`x.digest`", "digest"]);
     }
 }
 
-/// The memory of an earlier check must not vouch for a file that has changed since.
+/// An earlier check does not count for a file that has changed since.
 #[test]
 fn damage_after_a_check_is_found() {
-    let (place, bytes) = sound();
+    let (sandbox, bytes) = intact();
     let mut flipped = bytes.clone();
     flipped[bytes.len() / 2] ^= 1;
-    fs::write(place.out("sound.digest"), flipped).unwrap();
-    place.forebay(["digest", "show", "sound.digest"]).refuses(&["damaged", "build it again"]);
+    fs::write(sandbox.out("sound.digest"), flipped).unwrap();
+    sandbox.forebay(["digest", "show", "sound.digest"]).refuses(&["damaged", "build it again"]);
 }
 
 #[test]
-fn digests_that_are_not_files() {
-    let place = Place::new();
-    place
+fn a_missing_file_or_a_directory_is_not_a_digest() {
+    let sandbox = Sandbox::new();
+    sandbox
         .forebay(["digest", "show", "none.digest"])
         .refuses(&["there is no file `none.digest`", "forebay digest build"]);
-    place.forebay(["digest", "show", "."]).refuses(&["cannot read `.`", "directory"]);
-    place.forebay(["digest", "diff", ".", "none"]).refuses(&["cannot read `.`"]);
+    sandbox.forebay(["digest", "show", "."]).refuses(&["cannot read `.`", "directory"]);
+    sandbox.forebay(["digest", "diff", ".", "none"]).refuses(&["cannot read `.`"]);
 }

@@ -1,7 +1,7 @@
-//! Several nodes from a list: real processes, killed, stopped and started again at random.
+//! A cluster of several nodes: real processes, killed, stopped and restarted at random.
 //!
-//! Everything that is random follows from a seed: `SEED=n` replays one, `SEEDS=n` runs so many, and with either
-//! there are 32 jobs at once.
+//! All randomness comes from a seed. `SEED=n` replays one seed, `SEEDS=n` runs n seeds; both run 32
+//! jobs in parallel.
 
 use std::{
     env, fs,
@@ -11,32 +11,34 @@ use std::{
     time::{Duration, Instant},
 };
 
-use forebay_client::{Layout, Reader};
+use forebay_client::{ItemMap, Reader};
 use forebay_core::{
     BlobOrdinal, ByteSize, ItemOrdinal, Namespace, NodeName,
-    digest::Digest,
-    manager::{Answer, Report},
-    presence::Known,
-    ring::{Contacts, Ring},
-    sampler::{Plan, Sampler},
+    cluster::ring::{Ring, Seeds},
+    node::presence::KnownPresence,
+    train::{
+        manager::{Report, ReportAnswer},
+        sampler::{EpochPlan, Sampler},
+    },
 };
 use forebay_dev_origin::DevOrigin;
-use forebay_server::{Config, memory_max};
+use forebay_digest::Digest;
+use forebay_node::{Config, memory_max};
 use rustix::process::Signal;
 
-use crate::harness::{Forebay, Place, Running, content, until};
+use crate::harness::{Forebay, Running, Sandbox, content, wait_until};
 
 const KIB: usize = 1 << 10;
-/// What a node may hold.
+/// Capacity of a node.
 const CAPACITY: ByteSize = ByteSize::mib(128);
-/// Nodes are killed so often, and as often stopped, before the last jobs are started.
+/// Number of kills, and of stops, before the last jobs are started.
 const FAULTS: u32 = 3;
-/// What it keeps in memory.
+/// Memory cache of a node.
 const MEMORY: ByteSize = ByteSize::mib(8);
 
-/// A dataset behind an origin, and nodes that share it.
+/// A dataset behind an origin, and the nodes of a cluster.
 struct Cluster {
-    place: Place,
+    sandbox: Sandbox,
     origin: DevOrigin,
     digest: Digest,
     names: Vec<String>,
@@ -45,21 +47,22 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// Nothing runs yet but the origin.
+    /// Only the origin runs.
     fn new(nodes: usize, sizes: &[usize], jobs: usize) -> Self {
-        let place = Place::new();
+        let sandbox = Sandbox::new();
         for (at, size) in sizes.iter().enumerate() {
-            place.write(&format!("item {at:03}.bin"), &content(at as u64, *size));
+            sandbox.write(&format!("item {at:03}.bin"), &content(at as u64, *size));
         }
-        let origin = place.serve(|_| {});
-        place.build_from(&origin, "x.digest", &[]).succeeds();
-        let digest = forebay_digest::open(&place.out("x.digest")).unwrap().digest.clone();
+        let origin = sandbox.serve(|_| {});
+        sandbox.build_from(&origin, "x.digest", &[]).succeeds();
+        let digest = forebay_digest::open(&sandbox.out("x.digest")).unwrap().digest.clone();
         origin.reset_counters();
         let names = (0..nodes).map(|at| format!("n{at}")).collect();
-        // Each job has two: its own, and its agent's. A job that was cut off may come back before the node knows.
+        // Each job has two connections, its own and that of its agent. A job may reconnect before
+        // the node has noticed the end of the old connections.
         let connections = 4 * jobs + 8;
         let nodes = (0..nodes).map(|_| None).collect();
-        let cluster = Self { place, origin, digest, names, nodes, connections };
+        let cluster = Self { sandbox, origin, digest, names, nodes, connections };
         cluster.write_list("nodes.toml", "", |_| "");
         cluster
     }
@@ -71,10 +74,11 @@ impl Cluster {
     }
 
     fn socket(&self, at: usize) -> PathBuf {
-        self.place.path(&format!("run/{at}/node.sock"))
+        self.sandbox.path(&format!("run/{at}/node.sock"))
     }
 
-    /// A list of all nodes, with something more for each.
+    /// Writes a configuration with the list of all nodes: after `head`, and with `more` for each
+    /// node.
     fn write_list(&self, file: &str, head: &str, more: impl Fn(usize) -> &'static str) {
         let node = |(at, name): (usize, &String)| {
             let socket = self.socket(at);
@@ -86,10 +90,11 @@ impl Cluster {
         };
         let nodes: String = self.names.iter().enumerate().map(node).collect();
         let text = format!(
-            "capacity = \"{}B\"\nmemory = \"{}B\"\nconnections = {}\nlease = \"1s\"\n{head}\n{nodes}",
+            "capacity = \"{}B\"\nmemory_cache = \"{}B\"\nmax_connections = {}\n\
+             claim_lease = \"1s\"\n{head}\n{nodes}",
             CAPACITY.0, MEMORY.0, self.connections
         );
-        fs::write(self.place.out(file), text).unwrap();
+        fs::write(self.sandbox.out(file), text).unwrap();
     }
 
     fn start(&mut self, at: usize) {
@@ -100,12 +105,12 @@ impl Cluster {
         let (socket, directory) = (self.socket(at), self.directory(at));
         let args = ["serve", "--config", list, "--name", name, "--socket", path(&socket)];
         let args = args.iter().copied().chain(["--directory", path(&directory)]);
-        let node = self.place.forebay(args).env("FOREBAY_LOG", "error").start();
+        let node = self.sandbox.forebay(args).env("FOREBAY_LOG", "error").start();
         self.nodes[at] = Some(ready(node));
     }
 
     fn directory(&self, at: usize) -> PathBuf {
-        self.place.path(&format!("cache-{at}"))
+        self.sandbox.path(&format!("cache-{at}"))
     }
 
     fn node(&self, at: usize) -> &Running {
@@ -114,11 +119,11 @@ impl Cluster {
 
     fn kill(&mut self, at: usize) {
         self.check_memory(at);
-        // Dropped, it is killed and waited for.
+        // Dropping kills the process and waits for it.
         self.nodes[at] = None;
     }
 
-    fn contacts(&self) -> String {
+    fn seeds(&self) -> String {
         let sockets: Vec<String> =
             (0..self.names.len()).map(|at| path(&self.socket(at)).to_owned()).collect();
         sockets.join(",")
@@ -127,7 +132,7 @@ impl Cluster {
     fn status(&self, at: usize) -> serde_json::Value {
         let args =
             ["status", "--format", "json", "--socket", path(&self.socket(at))].map(str::to_owned);
-        self.place.forebay(args).run().json()
+        self.sandbox.forebay(args).run().json()
     }
 
     fn counter(&self, at: usize, name: &str) -> u64 {
@@ -135,11 +140,11 @@ impl Cluster {
     }
 
     fn ring(&self) -> Ring {
-        let (list, zone) = forebay_server::read_node_list(&self.place.out("nodes.toml")).unwrap();
+        let (list, zone) = forebay_node::read_node_list(&self.sandbox.out("nodes.toml")).unwrap();
         list.ring(zone.as_ref()).unwrap()
     }
 
-    /// Blobs and bytes that each node owns.
+    /// Number and bytes of the blobs that each node owns.
     fn shares(&self) -> Vec<(u64, u64)> {
         let ring = self.ring();
         let mut shares = vec![(0, 0); self.names.len()];
@@ -151,37 +156,37 @@ impl Cluster {
         shares
     }
 
-    /// A job that reads everything so often and proves every byte of it.
-    fn job(&self, seed: u64, epochs: u64, contacts: &str) -> Job {
-        let (agent, socket) = self.agent(&format!("job-{seed}"), contacts);
-        let reader = self.reader(&socket, contacts);
+    /// A job that reads everything `epochs` times and verifies every byte.
+    fn job(&self, seed: u64, epochs: u64, seeds: &str) -> Job {
+        let (agent, socket) = self.agent(&format!("job-{seed}"), seeds);
+        let reader = self.reader(&socket, seeds);
         let read = thread::spawn(move || train(reader, seed, epochs));
         Job { read, _agent: agent }
     }
 
-    fn agent(&self, name: &str, contacts: &str) -> (Running, PathBuf) {
-        let socket = self.place.path(name).join("agent.sock");
-        let args = ["agent", "x.digest", "--socket", path(&socket), "--node", contacts];
-        let agent: Forebay = self.place.forebay(args).reaching(&self.origin);
+    fn agent(&self, name: &str, seeds: &str) -> (Running, PathBuf) {
+        let socket = self.sandbox.path(name).join("agent.sock");
+        let args = ["agent", "x.digest", "--socket", path(&socket), "--node", seeds];
+        let agent: Forebay = self.sandbox.forebay(args).reaching(&self.origin);
         (ready(agent.env("FOREBAY_LOG", "error").start()), socket)
     }
 
-    fn reader(&self, agent: &Path, contacts: &str) -> Reader {
-        let contacts: Contacts = contacts.parse().unwrap();
-        Reader::new(self.digest.clone(), Some(contacts), agent, "test")
+    fn reader(&self, agent: &Path, seeds: &str) -> Reader {
+        let seeds: Seeds = seeds.parse().unwrap();
+        Reader::new(self.digest.clone(), Some(seeds), agent, "test")
     }
 
-    /// Promise 6: a daemon's memory stays below what its configuration says.
+    /// Promise 6: the memory of a node stays below the bound of its configuration.
     fn check_memory(&self, at: usize) {
         let Some(node) = &self.nodes[at] else { return };
-        let config = Config::read(&self.place.out("nodes.toml")).unwrap();
+        let config = Config::read(&self.sandbox.out("nodes.toml")).unwrap();
         let bound = memory_max(&config, CAPACITY, self.digest.summary().blobs);
-        let used = most_memory(node.id());
-        assert!(used <= bound, "node {at} took {used} of {bound}");
+        let used = peak_memory(node.id());
+        assert!(used <= bound, "node {at} used {used} of {bound}");
     }
 }
 
-/// Reads everything and checks it.
+/// Reads and checks all items.
 fn read_all(reader: &mut Reader, sizes: &[usize]) {
     let items: Vec<ItemOrdinal> = (0..sizes.len() as u64).map(ItemOrdinal::new).collect();
     for (at, bytes) in reader.get(&items).unwrap().iter().enumerate() {
@@ -193,19 +198,19 @@ fn path(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// The most memory that a process has had.
-fn most_memory(process: u32) -> ByteSize {
+/// Peak memory of a process.
+fn peak_memory(process: u32) -> ByteSize {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     ByteSize::kib(line.trim().trim_end_matches(" kB").parse().unwrap())
 }
 
-/// Waits for the line that says so.
+/// Waits for the line that a process prints when it is ready.
 fn ready(mut process: Running) -> Running {
     let mut line = String::new();
     let mut stdout = BufReader::new(process.child().stdout.take().unwrap());
     stdout.read_line(&mut line).unwrap();
-    assert!(line.starts_with('{'), "it starts: {line}");
+    assert!(line.starts_with('{'), "the process is ready: {line}");
     process
 }
 
@@ -213,23 +218,23 @@ fn count(counters: &[(String, u64)], name: &str) -> u64 {
     counters.iter().find(|(known, _)| known == name).map_or(0, |(_, value)| *value)
 }
 
-/// Promise 3, for several nodes: of many jobs, whichever of them asks whichever node, each blob is fetched once,
-/// and lies with its owner.
+/// Promise 3 for a cluster: each blob is fetched once and stored on its owner, for any seeds of the
+/// jobs.
 #[test]
-fn every_blob_is_fetched_once_and_lies_with_its_owner() {
+fn every_blob_is_fetched_once_and_stored_on_its_owner() {
     let sizes: Vec<usize> = (0..48).map(|at| 3 * KIB + at * 97).collect();
     for nodes in [1, 3, 5] {
         let cluster = Cluster::started(nodes, &sizes, 3);
-        let contacts = cluster.contacts();
+        let seeds = cluster.seeds();
         let first = path(&cluster.socket(nodes - 1)).to_owned();
-        let jobs = [(1, &contacts), (2, &first), (3, &first)];
-        let jobs = jobs.map(|(seed, contacts)| cluster.job(seed, 2, contacts));
+        let jobs = [(1, &seeds), (2, &first), (3, &first)];
+        let jobs = jobs.map(|(seed, seeds)| cluster.job(seed, 2, seeds));
         for job in jobs {
             job.finish();
         }
         assert_eq!(
             cluster.origin.counters().bytes_sent,
-            cluster.place.data_size(),
+            cluster.sandbox.data_size(),
             "{nodes} nodes"
         );
         for (at, (blobs, _)) in cluster.shares().into_iter().enumerate() {
@@ -237,18 +242,18 @@ fn every_blob_is_fetched_once_and_lies_with_its_owner() {
             cluster.check_memory(at);
         }
         let args = ["evict", "x.digest", "--format", "json", "--socket", &first];
-        let evicted = cluster.place.forebay(args).succeeds().json();
-        assert_eq!(evicted["bytes"], cluster.place.data_size(), "from all of them");
+        let evicted = cluster.sandbox.forebay(args).succeeds().json();
+        assert_eq!(evicted["bytes"], cluster.sandbox.data_size(), "from all nodes");
         for at in 0..nodes {
             assert_eq!(cluster.counter(at, "resident_blobs"), 0, "node {at} of {nodes}");
         }
     }
 }
 
-/// Promises 1, 5 and 6: nodes are killed, stopped and started again at random; every byte is checked, every
-/// job completes, and no daemon takes more memory than it says.
+/// Promises 1, 5 and 6: while nodes are killed, stopped and restarted at random, every byte is
+/// right, every job completes, and no node exceeds its memory.
 #[test]
-fn whatever_becomes_of_nodes_every_job_completes() {
+fn every_job_completes_while_nodes_fail() {
     let number = |name| env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     let (seeds, jobs) = match (number("SEED"), number("SEEDS")) {
         (Some(seed), _) => (seed..seed + 1, 32),
@@ -257,25 +262,25 @@ fn whatever_becomes_of_nodes_every_job_completes() {
     };
     for seed in seeds {
         for nodes in [1, 3, 5] {
-            live_through(nodes, jobs, seed);
+            run_with_faults(nodes, jobs, seed);
         }
     }
 }
 
 /// From 1 KiB to 16 MiB, most of them small.
-fn sizes_of_all_kinds(random: &mut fastrand::Rng) -> Vec<usize> {
+fn mixed_sizes(random: &mut fastrand::Rng) -> Vec<usize> {
     let mut sizes: Vec<usize> = (0..56).map(|_| random.usize(KIB..64 * KIB)).collect();
     sizes.extend([KIB, 500 * KIB, 1024 * KIB, 4096 * KIB, 16 << 20]);
     random.shuffle(&mut sizes);
     sizes
 }
 
-/// So many jobs at once, one after the other, until enough has happened to the nodes.
-fn live_through(nodes: usize, jobs: usize, seed: u64) {
+/// Keeps `jobs` jobs running until there were enough faults.
+fn run_with_faults(nodes: usize, jobs: usize, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
-    let sizes = sizes_of_all_kinds(&mut random);
+    let sizes = mixed_sizes(&mut random);
     let mut cluster = Cluster::started(nodes, &sizes, jobs);
-    let contacts = cluster.contacts();
+    let seeds = cluster.seeds();
     let mut running: Vec<Job> = Vec::new();
     let mut changes: Vec<(Instant, usize, Change)> = Vec::new();
     let (mut started, mut kills, mut stops) = (0, 0, 0);
@@ -286,7 +291,7 @@ fn live_through(nodes: usize, jobs: usize, seed: u64) {
             assert_eq!(index(job.finish()), 2 * sizes.len(), "seed {seed}, {nodes} nodes");
         }
         while running.len() < jobs && (!is_enough || started < jobs as u64) {
-            running.push(cluster.job(started, 2, &contacts));
+            running.push(cluster.job(started, 2, &seeds));
             started += 1;
         }
         if running.is_empty() {
@@ -311,7 +316,7 @@ fn live_through(nodes: usize, jobs: usize, seed: u64) {
         } else {
             cluster.node(at).signal(Signal::STOP);
             stops += 1;
-            // One longer stop than a job has patience is enough to see what it costs.
+            // One stop is longer than the timeout of a job.
             let is_long = stops == 1 && nodes == 3;
             (if is_long { 7000 } else { random.u64(100..1500) }, Change::Continue)
         };
@@ -325,7 +330,7 @@ fn live_through(nodes: usize, jobs: usize, seed: u64) {
     }
 }
 
-/// A job: its agent is a process, and it reads on a thread.
+/// A job: a thread that reads, and the process of its agent.
 struct Job {
     read: thread::JoinHandle<u64>,
     _agent: Running,
@@ -336,25 +341,26 @@ impl Job {
         !self.read.is_finished()
     }
 
-    /// How many items it has read.
+    /// Waits for its end. Returns the number of items read.
     fn finish(self) -> u64 {
-        self.read.join().expect("every item was read, and right")
+        self.read.join().expect("every item was read correctly")
     }
 }
 
-/// Every item once per epoch, in a random order that takes what is cached first; every byte is proved.
+/// Reads every item once per epoch, resident items first, and verifies every byte.
 fn train(mut reader: Reader, seed: u64, epochs: u64) -> u64 {
     let digest = reader.digest().clone();
-    let layout = Layout::new(&digest).unwrap();
-    let mut known = Known::new(u32::try_from(digest.summary().blobs).unwrap());
+    let layout = ItemMap::new(&digest).unwrap();
+    let mut known = KnownPresence::new(u32::try_from(digest.summary().blobs).unwrap());
     let mut times = vec![0; index(digest.summary().items)];
     for epoch in 0..epochs {
-        let mut sampler = Sampler::new(layout.pieces(), Plan::new(seed, epoch, 32)).unwrap();
+        let mut sampler =
+            Sampler::new(layout.half_chunks(), EpochPlan::new(seed, epoch, 32)).unwrap();
         loop {
             reader.presence(&mut known);
             let Some(batch) = sampler.draw(layout.residents(known.bits())) else { break };
             let contents = reader.get(batch.items()).unwrap();
-            sampler.yielded(batch.number()).unwrap();
+            sampler.on_yielded(batch.number()).unwrap();
             for (item, content) in batch.items().iter().zip(&contents) {
                 let blob = digest.blob(digest.item(*item).unwrap().blob).unwrap();
                 assert_eq!(Namespace::public().address(content), blob.address, "item {item}");
@@ -370,48 +376,55 @@ fn index(number: u64) -> usize {
     usize::try_from(number).unwrap()
 }
 
-/// What happens to a node later.
+/// A later change to a node.
 enum Change {
     Start,
     Continue,
 }
 
-/// Promises 3 and 5: a node that dies costs its share of hits only, which are read from the origin, once and
-/// counted; when it is back, without anything, its share is put there again in the background.
+/// Promises 3 and 5: a killed node costs its own share of hits only. That share is read from the
+/// origin once, and counted. After a restart with an empty cache, it is put there again in the
+/// background.
 #[test]
-fn a_lost_share_is_read_once_and_refilled() {
+fn the_share_of_a_lost_node_is_fetched_once_and_refilled() {
     let sizes: Vec<usize> = (0..40).map(|at| 2 * KIB + at * 51).collect();
     let mut cluster = Cluster::started(3, &sizes, 1);
     let shares = cluster.shares();
-    let (agent, socket) = cluster.agent("a", &cluster.contacts());
-    let mut reader = cluster.reader(&socket, &cluster.contacts());
+    let (agent, socket) = cluster.agent("a", &cluster.seeds());
+    let mut reader = cluster.reader(&socket, &cluster.seeds());
     read_all(&mut reader, &sizes);
     for (at, (blobs, _)) in shares.iter().enumerate() {
-        until("everything is there", || cluster.counter(at, "resident_blobs") == *blobs);
+        wait_until("everything is resident", || cluster.counter(at, "resident_blobs") == *blobs);
     }
-    assert_eq!(cluster.origin.counters().bytes_sent, cluster.place.data_size());
+    assert_eq!(cluster.origin.counters().bytes_sent, cluster.sandbox.data_size());
     let before = reader.counts().hits;
     cluster.kill(1);
     fs::remove_dir_all(cluster.directory(1)).unwrap();
     read_all(&mut reader, &sizes);
-    assert_eq!(reader.counts().hits - before, sizes.len() as u64 - shares[1].0, "all others hit");
+    assert_eq!(
+        reader.counts().hits - before,
+        sizes.len() as u64 - shares[1].0,
+        "all other items hit"
+    );
     let counters = reader.agent_stats().unwrap();
     assert_eq!(count(&counters, "agent_fallbacks_ring"), shares[1].0, "{counters:?}");
     assert_eq!(count(&counters, "agent_fallbacks_of_n1"), shares[1].0, "{counters:?}");
-    let mut known = Known::new(u32::try_from(sizes.len()).unwrap());
+    let mut known = KnownPresence::new(u32::try_from(sizes.len()).unwrap());
     reader.presence(&mut known);
     let present = known.bits().iter().map(|bits| u64::from(bits.count_ones())).sum::<u64>();
-    assert_eq!(
-        present,
-        sizes.len() as u64 - shares[1].0,
-        "presence is that of those who are there"
-    );
+    assert_eq!(present, sizes.len() as u64 - shares[1].0, "presence covers the live nodes");
     cluster.start(1);
-    until("the share is there again", || cluster.counter(1, "resident_blobs") == shares[1].0);
-    let expected = cluster.place.data_size() + shares[1].1;
-    assert_eq!(cluster.origin.counters().bytes_sent, expected, "what was read meanwhile was kept");
+    wait_until("the share is resident again", || {
+        cluster.counter(1, "resident_blobs") == shares[1].0
+    });
+    let expected = cluster.sandbox.data_size() + shares[1].1;
+    assert_eq!(
+        cluster.origin.counters().bytes_sent,
+        expected,
+        "fallback reads were kept by the agent"
+    );
     let all = sizes.len() as u64;
-    until("the reader has noticed", || {
+    wait_until("the reader uses the node again", || {
         let before = reader.counts().hits;
         read_all(&mut reader, &sizes);
         reader.counts().hits - before == all
@@ -419,28 +432,29 @@ fn a_lost_share_is_read_once_and_refilled() {
     drop(agent);
 }
 
-/// Somebody else where a node should be costs its share of hits; one with another list is told, and used.
+/// A wrong node at an endpoint costs its share of hits. A node with another list is reported, and
+/// used.
 #[test]
-fn wrong_nodes_and_other_lists_are_noticed() {
+fn wrong_nodes_and_different_lists_are_detected() {
     let sizes = [4 * KIB; 30];
     let mut cluster = Cluster::new(3, &sizes, 1);
-    // The third weighs more in one list than in the others; the second thinks that it is the first.
+    // Node 2 has a higher weight in its own list. Node 1 is configured as node 0.
     cluster.write_list("other.toml", "", |at| if at == 2 { "weight = 2" } else { "" });
-    let swapped = fs::read_to_string(cluster.place.out("nodes.toml")).unwrap();
+    let swapped = fs::read_to_string(cluster.sandbox.out("nodes.toml")).unwrap();
     let swapped = swapped.replace("run/0/", "run/x/").replace("run/1/", "run/0/");
-    fs::write(cluster.place.out("swapped.toml"), swapped.replace("run/x/", "run/1/")).unwrap();
+    fs::write(cluster.sandbox.out("swapped.toml"), swapped.replace("run/x/", "run/1/")).unwrap();
     cluster.start(0);
     cluster.start_as(1, "n0", "swapped.toml");
     cluster.start_as(2, "n2", "other.toml");
-    let contact = path(&cluster.socket(0)).to_owned();
-    let (_agent, socket) = cluster.agent("a", &contact);
-    let mut reader = cluster.reader(&socket, &contact);
+    let seed_endpoint = path(&cluster.socket(0)).to_owned();
+    let (_agent, socket) = cluster.agent("a", &seed_endpoint);
+    let mut reader = cluster.reader(&socket, &seed_endpoint);
     read_all(&mut reader, &sizes);
     let (shares, counters) = (cluster.shares(), reader.agent_stats().unwrap());
     assert!(count(&counters, "agent_ring_wrong") > 0, "{counters:?}");
     assert_eq!(count(&counters, "agent_ring_differs"), 1, "{counters:?}");
     assert_eq!(count(&counters, "agent_fallbacks_of_n1"), shares[1].0);
-    assert_eq!(cluster.counter(1, "puts"), 0, "nobody asks it for anything");
+    assert_eq!(cluster.counter(1, "puts"), 0, "no client uses it");
     assert_eq!(cluster.counter(2, "puts"), shares[2].0);
     let status = cluster.status(0);
     let found: Vec<&str> = status["nodes"]
@@ -449,34 +463,34 @@ fn wrong_nodes_and_other_lists_are_noticed() {
         .iter()
         .map(|node| node["state"].as_str().unwrap())
         .collect();
-    assert_eq!(found, ["well", "wrong", "other list"]);
+    assert_eq!(found, ["healthy", "wrong node", "other list"]);
 }
 
-/// A node that is down or hung costs its share of a warming, and is named.
+/// A node that is down or hung misses its own share of a warming, and is named.
 #[test]
-fn warming_costs_a_node_that_is_away_its_share_only() {
+fn warming_skips_only_the_shares_of_unreachable_nodes() {
     let sizes = [4 * KIB; 40];
     let mut cluster = Cluster::started(3, &sizes, 1);
     let shares = cluster.shares();
     let warm = |cluster: &Cluster, format: &str| {
-        let args = ["warm", "x.digest", "--format", format, "--node", &cluster.contacts()]
-            .map(str::to_owned);
-        let warm = cluster.place.forebay(args).reaching(&cluster.origin);
+        let args =
+            ["warm", "x.digest", "--format", format, "--node", &cluster.seeds()].map(str::to_owned);
+        let warm = cluster.sandbox.forebay(args).reaching(&cluster.origin);
         warm.env("FOREBAY_LOG", "error").run()
     };
-    // The first contact is dead, and another node is hung.
+    // The first seed is down, and another node is hung.
     cluster.kill(0);
     cluster.node(2).signal(Signal::STOP);
     let (code, report) = warm(&cluster, "json").verdict();
     assert_eq!((code, report["resident_blobs"].as_u64()), (1, Some(shares[1].0)), "{report}");
-    let behind = report["behind"].as_array().unwrap();
-    assert_eq!(behind.len(), 2, "{report}");
-    for (behind, node) in behind.iter().zip([0, 2]) {
+    let incomplete = report["incomplete_nodes"].as_array().unwrap();
+    assert_eq!(incomplete.len(), 2, "{report}");
+    for (missing, node) in incomplete.iter().zip([0, 2]) {
         assert_eq!(
-            (&behind["node"], &behind["state"]),
-            (&cluster.names[node].as_str().into(), &"away".into())
+            (&missing["node"], &missing["state"]),
+            (&cluster.names[node].as_str().into(), &"unreachable".into())
         );
-        assert_eq!(behind["blobs"], shares[node].0, "{report}");
+        assert_eq!(missing["blobs"], shares[node].0, "{report}");
     }
     cluster.node(2).signal(Signal::CONT);
     let ran = warm(&cluster, "text");
@@ -488,19 +502,23 @@ fn warming_costs_a_node_that_is_away_its_share_only() {
     cluster.start(0);
     let (code, report) = warm(&cluster, "json").verdict();
     assert_eq!((code, report["resident_blobs"].as_u64()), (0, Some(40)), "{report}");
-    assert_eq!(cluster.origin.counters().bytes_sent, cluster.place.data_size(), "each once");
+    assert_eq!(
+        cluster.origin.counters().bytes_sent,
+        cluster.sandbox.data_size(),
+        "each blob is fetched once"
+    );
     (0..3).for_each(|at| cluster.kill(at));
     let ran = warm(&cluster, "json");
     ran.must_refuse(&["start one with `forebay serve`"]);
 }
 
-/// Quiver 4.9: zones that are apart share nothing.
+/// Quiver 4.9: isolated zones share nothing.
 #[test]
 fn a_job_stays_in_its_zone() {
     let sizes = [4 * KIB; 24];
     let mut cluster = Cluster::new(4, &sizes, 1);
     let zone = |at| if at % 2 == 0 { "zone = \"east\"" } else { "zone = \"west\"" };
-    cluster.write_list("nodes.toml", "zones_apart = true", zone);
+    cluster.write_list("nodes.toml", "isolate_zones = true", zone);
     (0..4).for_each(|at| cluster.start(at));
     cluster.job(1, 1, path(&cluster.socket(3))).finish();
     let puts: Vec<u64> = (0..4).map(|at| cluster.counter(at, "puts")).collect();
@@ -508,40 +526,39 @@ fn a_job_stays_in_its_zone() {
     assert!(puts[1] > 0 && puts[3] > 0, "{puts:?}");
 }
 
-/// The manager of a dataset is where the ring says, and the next one if nobody is there.
+/// The manager of a dataset is the first live node in the order of the ring.
 #[test]
-fn reports_go_to_the_first_in_order_that_answers() {
+fn reports_go_to_the_first_live_node_in_order() {
     let sizes = [4 * KIB; 12];
     let mut cluster = Cluster::started(3, &sizes, 1);
-    let (_agent, socket) = cluster.agent("a", &cluster.contacts());
-    let mut reader = cluster.reader(&socket, &cluster.contacts());
+    let (_agent, socket) = cluster.agent("a", &cluster.seeds());
+    let mut reader = cluster.reader(&socket, &cluster.seeds());
     let order = cluster.ring().order(&cluster.digest.summary().dataset);
-    let report = || Report { is_all: true, epoch_batches: 2, ..Report::default() };
+    let report = || Report { is_full: true, epoch_batches: 2, ..Report::default() };
     for at in order {
         let answer = reader.report(&report()).unwrap();
-        assert!(matches!(answer, Some(Answer::Draw { .. })), "{answer:?}");
+        assert!(matches!(answer, Some(ReportAnswer::Draw { .. })), "{answer:?}");
         assert_eq!(cluster.counter(at, "reports"), 1, "node {at}");
         reader.leave().unwrap();
         cluster.kill(at);
     }
-    assert_eq!(reader.report(&report()).unwrap(), None, "nobody is left");
+    assert_eq!(reader.report(&report()).unwrap(), None, "no node is left");
 }
 
-/// A client may have the list itself, and one node may be all there is.
 #[test]
-fn a_list_of_ones_own_will_do() {
+fn a_client_can_use_a_list_from_a_file() {
     let sizes = [4 * KIB; 12];
     let cluster = Cluster::started(3, &sizes, 1);
-    let list = cluster.place.out("nodes.toml");
-    let agent_socket = cluster.place.path("a/agent.sock");
+    let list = cluster.sandbox.out("nodes.toml");
+    let agent_socket = cluster.sandbox.path("a/agent.sock");
     let args = ["agent", "x.digest", "--socket", path(&agent_socket), "--node-list", path(&list)];
-    let _agent = ready(cluster.place.forebay(args).reaching(&cluster.origin).start());
-    let (nodes, zone) = forebay_server::read_node_list(&list).unwrap();
-    let contacts = Contacts::of_list(nodes, zone).unwrap();
-    let mut reader = Reader::new(cluster.digest.clone(), Some(contacts), &agent_socket, "test");
+    let _agent = ready(cluster.sandbox.forebay(args).reaching(&cluster.origin).start());
+    let (nodes, zone) = forebay_node::read_node_list(&list).unwrap();
+    let seeds = Seeds::of_list(nodes, zone).unwrap();
+    let mut reader = Reader::new(cluster.digest.clone(), Some(seeds), &agent_socket, "test");
     read_all(&mut reader, &sizes);
     for (at, (blobs, _)) in cluster.shares().into_iter().enumerate() {
-        until("it is there", || cluster.counter(at, "puts") == blobs);
+        wait_until("the share is resident", || cluster.counter(at, "puts") == blobs);
     }
 }
 
@@ -552,51 +569,54 @@ fn status_shows_all_nodes() {
     let status = cluster.status(0);
     let nodes = status["nodes"].as_array().unwrap();
     let found: Vec<&str> = nodes.iter().map(|node| node["state"].as_str().unwrap()).collect();
-    assert_eq!(found, ["well", "down", "well"]);
+    assert_eq!(found, ["healthy", "down", "healthy"]);
     assert_eq!(nodes[2]["name"], "n2");
     let socket = cluster.socket(0);
-    let text = cluster.place.forebay(["status", "--socket", path(&socket)]).succeeds().stdout;
+    let text = cluster.sandbox.forebay(["status", "--socket", path(&socket)]).succeeds().stdout;
     let lines: Vec<&str> = text.lines().filter(|line| line.contains("node.sock")).collect();
     assert_eq!(lines.len(), 3, "{text}");
     assert!(lines[1].starts_with("n1") && lines[1].contains("down"), "{text}");
     let name: NodeName = "n2".parse().unwrap();
-    assert_eq!(cluster.ring().place_of(&name), Some(2));
+    assert_eq!(cluster.ring().index_of(&name), Some(2));
 }
 
-/// What a node says of a dataset is said to be one node's.
 #[test]
-fn explaining_says_which_node_was_asked() {
+fn explain_names_the_node_that_answered() {
     let cluster = Cluster::started(3, &[4 * KIB; 12], 1);
     let socket = cluster.socket(1);
     let explain = |format: &str| {
         let args = ["explain", "x.digest", "--format", format, "--node", path(&socket)];
-        cluster.place.forebay(args).succeeds()
+        cluster.sandbox.forebay(args).succeeds()
     };
-    let told = explain("json").json();
-    assert_eq!((&told["node"], &told["nodes"]), (&"n1".into(), &3.into()), "{told}");
-    assert_eq!((&told["blobs"], &told["blobs_here"]), (&12.into(), &0.into()), "{told}");
+    let explained = explain("json").json();
+    assert_eq!((&explained["node"], &explained["nodes"]), (&"n1".into(), &3.into()), "{explained}");
+    assert_eq!(
+        (&explained["blobs"], &explained["blobs_here"]),
+        (&12.into(), &0.into()),
+        "{explained}"
+    );
     let text = explain("text").stdout;
     assert!(text.contains("0 of 12 blobs are on the node `n1`, one of 3"), "{text}");
 }
 
 #[test]
-fn lists_that_make_no_sense_are_refused_with_the_remedy() {
+fn invalid_lists_are_rejected_with_the_remedy() {
     let cluster = Cluster::new(2, &[KIB], 1);
     let node =
         |name: &str, rest: &str| format!("[[nodes]]\nname = \"{name}\"\nendpoint = \"{rest}\n");
-    for (text, saying) in [
+    for (text, expected) in [
         (node("a", "/x\"") + &node("a", "/y\""), "two nodes are called `a`"),
         (node("a", "/x\"") + &node("b", "/x\""), "`a` and `b` have the same endpoint"),
         (node("a", "/x\"\nweight = 0"), "use a number from 0.001"),
         (node("a", "/x\"\nwieght = 1"), "did you mean `weight`?"),
-        (node("b", "/x\""), "there are b"),
+        (node("b", "/x\""), "the list has b"),
         (node("a", "http://x\""), "tls://HOST:PORT"),
-        ("zones_apart = true\n".to_owned() + &node("a", "/x\""), "give every node a `zone`"),
+        ("isolate_zones = true\n".to_owned() + &node("a", "/x\""), "give every node a `zone`"),
     ] {
-        fs::write(cluster.place.out("bad.toml"), text).unwrap();
+        fs::write(cluster.sandbox.out("bad.toml"), text).unwrap();
         let args = ["serve", "--config", "bad.toml", "--name", "a", "--check-config"];
-        cluster.place.forebay(args).refuses(&[saying]);
+        cluster.sandbox.forebay(args).refuses(&[expected]);
     }
     let args = ["serve", "--config", "nodes.toml", "--check-config"];
-    cluster.place.forebay(args).refuses(&["say it with `name`"]);
+    cluster.sandbox.forebay(args).refuses(&["say it with `name`"]);
 }

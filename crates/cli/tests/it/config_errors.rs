@@ -1,5 +1,5 @@
-//! Configurations that contradict themselves, nodes that do not understand each other, and what operators are told
-//! of that: before anything is opened, once, and with the fix.
+//! Configuration errors: contradictions within a file and between nodes. Errors come before any
+//! device is opened, and log lines once per change, with the remedy.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, thread, time::Duration};
 
@@ -9,18 +9,18 @@ use rustix::{
 };
 
 use crate::{
-    harness::{Forebay, Place, Running, until},
-    serving::{Scene, ready},
+    harness::{Forebay, Running, Sandbox, wait_until},
+    node_and_agent::{Setup, ready},
 };
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 /// Two nodes of one list, `a` and `b`.
-struct Pair(Place);
+struct Pair(Sandbox);
 
 impl Pair {
     fn new() -> Self {
-        let pair = Self(Place::new());
+        let pair = Self(Sandbox::new());
         pair.secret("cluster.token", TOKEN);
         pair
     }
@@ -36,7 +36,7 @@ impl Pair {
         self.0.path(&format!("run-{name}/node.sock"))
     }
 
-    /// A configuration of both, with something more.
+    /// Writes a configuration of both nodes, after `head`.
     fn config(&self, file: &str, head: &str) {
         let node = |name: &str| {
             let socket = self.socket(name);
@@ -49,53 +49,52 @@ impl Pair {
     fn serve(&self, name: &str, file: &str, options: &[&str]) -> Forebay {
         let (socket, directory) = (self.socket(name), self.0.path(&format!("cache-{name}")));
         let args = ["serve", "--config", file, "--name", name];
-        let places =
+        let paths =
             ["--socket", socket.to_str().unwrap(), "--directory", directory.to_str().unwrap()];
-        self.0.forebay(args.iter().chain(&places).chain(options))
+        self.0.forebay(args.iter().chain(&paths).chain(options))
     }
 
-    /// It is refused by `--check-config` and by `serve`, before anything is made.
-    fn refused(&self, head: &str, saying: &[&str]) {
+    /// Both `--check-config` and `serve` reject the configuration before any file is made.
+    fn rejects(&self, head: &str, expected: &[&str]) {
         self.config("bad.toml", head);
-        self.serve("a", "bad.toml", &["--check-config"]).refuses(saying);
-        self.serve("a", "bad.toml", &[]).refuses(saying);
-        assert!(!self.0.path("cache-a").exists(), "nothing was opened: {head}");
+        self.serve("a", "bad.toml", &["--check-config"]).refuses(expected);
+        self.serve("a", "bad.toml", &[]).refuses(expected);
+        assert!(!self.0.path("cache-a").exists(), "no device was opened: {head}");
     }
 }
 
-/// What can be known before a node starts is known by then.
 #[test]
 fn every_file_is_read_before_any_device_is_opened() {
     let pair = Pair::new();
     let cluster = "cluster_token = \"cluster.token\"\n";
     pair.config("good.toml", cluster);
     let ran = pair.serve("a", "good.toml", &["--check-config"]).run();
-    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), "the configuration can be used\n"));
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), "the configuration is valid\n"));
     let open = pair.secret("open.token", TOKEN);
     fs::set_permissions(&open, fs::Permissions::from_mode(0o644)).unwrap();
     pair.secret("short.token", "short");
     mknodat(CWD, pair.0.out("pipe.token"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
-    for (file, saying) in [
+    for (file, expected) in [
         ("open.token", "chmod 600"),
         ("short.token", "fewer than 32"),
         ("none.token", "No such file"),
         ("pipe.token", "is not a file"),
     ] {
         let head = format!("cluster_token = \"{file}\"");
-        pair.refused(&head, &["cluster_token", saying]);
+        pair.rejects(&head, &["cluster_token", expected]);
     }
-    let head = format!("{cluster}cluster_authority = \"none.pem\"");
-    pair.refused(&head, &["cluster_authority", "none.pem"]);
+    let head = format!("{cluster}cluster_ca = \"none.pem\"");
+    pair.rejects(&head, &["cluster_ca", "none.pem"]);
     pair.secret("same.token", TOKEN);
     let tenant = "[[tenants]]\nname = \"t\"\ntokens = [\"same.token\"]\nnamespaces = [\"public\"]";
-    pair.refused(&format!("{cluster}{tenant}"), &["`t` has the same token as the cluster"]);
+    pair.rejects(&format!("{cluster}{tenant}"), &["`t` has the same token as the cluster"]);
 }
 
 #[test]
-fn the_doctor_reads_every_file_too() {
+fn the_doctor_reads_every_file() {
     let pair = Pair::new();
     let socket = pair.socket("a");
-    for (token, is_well) in [("cluster.token", true), ("none.token", false)] {
+    for (token, is_valid) in [("cluster.token", true), ("none.token", false)] {
         let head = format!("socket = \"{}\"\ncluster_token = \"{token}\"", socket.display());
         pair.config("nodes.toml", &head);
         let args = ["doctor", "--config", "nodes.toml", "--name", "a", "--format", "json"];
@@ -105,27 +104,27 @@ fn the_doctor_reads_every_file_too() {
             all.find(|one| one["check"] == check).map(|one| one["state"].clone())
         };
         assert_eq!(state("configuration"), Some("ok".into()), "{findings}");
-        assert_eq!(state("secrets"), (!is_well).then(|| "failed".into()), "{findings}");
+        assert_eq!(state("secrets"), (!is_valid).then(|| "failed".into()), "{findings}");
     }
 }
 
 #[test]
-fn contradictions_are_named_with_the_fix() {
+fn contradictions_are_named_with_the_remedy() {
     let pair = Pair::new();
     pair.config("good.toml", "");
-    let elsewhere = pair.0.path("elsewhere.sock");
+    let other = pair.0.path("elsewhere.sock");
     let args = ["serve", "--config", "good.toml", "--name", "a", "--check-config"];
-    let moved = pair.0.forebay(args.iter().chain(&["--socket", elsewhere.to_str().unwrap()]));
+    let moved = pair.0.forebay(args.iter().chain(&["--socket", other.to_str().unwrap()]));
     moved.refuses(&["this node's own endpoint is", "give both the same path"]);
     pair.0.forebay(["serve", "--name", "a"]).refuses(&["`nodes`", "--config"]);
     fs::write(pair.0.out("alone.toml"), "cluster_token = \"cluster.token\"").unwrap();
     pair.0.forebay(["serve", "--config", "alone.toml"]).refuses(&["list them in `nodes`"]);
-    assert!(!pair.0.path("home").exists(), "nothing was made");
+    assert!(!pair.0.path("home").exists(), "no file was made");
 }
 
-/// All nodes have one file, and each says where it listens.
+/// All nodes share one file, and each has its own address as an option.
 #[test]
-fn flags_count_when_a_file_is_checked() {
+fn options_apply_when_a_file_is_checked() {
     let pair = Pair::new();
     let nodes = "[[nodes]]\nname = \"a\"\nendpoint = \"tls://localhost:7\"\n";
     let text = format!("tls_certificate = \"n.pem\"\ntls_key = \"n.key\"\n{nodes}");
@@ -135,52 +134,53 @@ fn flags_count_when_a_file_is_checked() {
         pair.0.forebay(args.iter().chain(options))
     };
     check(&[]).refuses(&["in the configuration `shared.toml`", "`listen`"]);
-    // It gets as far as the certificate.
+    // The next error is the missing certificate.
     check(&["--listen", "127.0.0.1:7"]).refuses(&["cannot read the certificates in `n.pem`"]);
 }
 
-/// How often the log says something.
-fn said(log: &str, what: &str) -> usize {
+/// Number of log lines with a text.
+fn count_lines(log: &str, what: &str) -> usize {
     log.lines().filter(|line| line.contains(what)).count()
 }
 
-fn stopped(node: Running) -> String {
+/// Stops a node and returns its log.
+fn stop(node: Running) -> String {
     node.signal(Signal::TERM);
     node.finish().stderr
 }
 
 #[test]
-fn a_peer_that_cannot_be_reached_is_told_once_for_each_change() {
+fn an_unreachable_peer_is_logged_once_per_change() {
     let pair = Pair::new();
     pair.config("nodes.toml", "cluster_token = \"cluster.token\"");
     let a = ready(pair.serve("a", "nodes.toml", &[]).start());
     let socket = pair.socket("a");
-    let look = |command: &str| {
+    let query = |command: &str| {
         let args = [command, "--format", "json", "--node", socket.to_str().unwrap()];
         pair.0.forebay(args).run().json()
     };
     let peers = || {
-        let findings = look("doctor");
+        let findings = query("doctor");
         let mut all = findings.as_array().unwrap().iter();
         all.find(|one| one["check"] == "peers").cloned().unwrap()
     };
     thread::sleep(Duration::from_millis(1600));
-    let told = peers();
-    assert_eq!(told["state"], "failed", "{told}");
-    assert!(told["found"].as_str().unwrap().contains("`b` is down"), "{told}");
+    let finding = peers();
+    assert_eq!(finding["state"], "failed", "{finding}");
+    assert!(finding["found"].as_str().unwrap().contains("`b` is down"), "{finding}");
     let b = ready(pair.serve("b", "nodes.toml", &[]).start());
-    until("they reach each other", || look("status")["peers_reachable"] == 1);
+    wait_until("they reach each other", || query("status")["peers_reachable"] == 1);
     assert_eq!(peers()["state"], "ok");
-    drop(stopped(b));
+    drop(stop(b));
     thread::sleep(Duration::from_millis(1600));
-    let log = stopped(a);
-    assert_eq!(said(&log, "cannot be reached"), 1, "{log}");
-    assert_eq!((said(&log, "peers: reached"), said(&log, "lost")), (1, 1), "{log}");
-    assert_eq!(said(&log, "WARN"), 2, "{log}");
+    let log = stop(a);
+    assert_eq!(count_lines(&log, "cannot be reached"), 1, "{log}");
+    assert_eq!((count_lines(&log, "peers: reached"), count_lines(&log, "lost")), (1, 1), "{log}");
+    assert_eq!(count_lines(&log, "WARN"), 2, "{log}");
 }
 
 #[test]
-fn another_cluster_token_is_told_once_and_is_no_reach() {
+fn another_cluster_token_is_logged_once_and_the_peer_is_unreachable() {
     let pair = Pair::new();
     pair.secret("other.token", &TOKEN.to_uppercase());
     pair.config("nodes.toml", "cluster_token = \"cluster.token\"");
@@ -188,57 +188,57 @@ fn another_cluster_token_is_told_once_and_is_no_reach() {
     let b = ready(pair.serve("b", "other.toml", &[]).start());
     let a = ready(pair.serve("a", "nodes.toml", &[]).start());
     thread::sleep(Duration::from_secs(3));
-    let (a, b) = (stopped(a), stopped(b));
-    assert_eq!(said(&a, "`cluster_token` differs"), 1, "{a}");
-    assert_eq!((said(&a, "peer="), said(&a, "peers: reached")), (1, 0), "{a}");
-    assert_eq!(said(&b, "peers: reached"), 0, "{b}");
+    let (a, b) = (stop(a), stop(b));
+    assert_eq!(count_lines(&a, "`cluster_token` differs"), 1, "{a}");
+    assert_eq!((count_lines(&a, "peer="), count_lines(&a, "peers: reached")), (1, 0), "{a}");
+    assert_eq!(count_lines(&b, "peers: reached"), 0, "{b}");
 }
 
 #[test]
-fn a_device_that_is_gone_is_told() {
-    let place = Place::new();
-    let socket = place.path("run/node.sock");
+fn a_missing_device_is_logged() {
+    let sandbox = Sandbox::new();
+    let socket = sandbox.path("run/node.sock");
     let serve = || {
         let args = ["serve", "--capacity", "32MiB", "--directory", "../cache", "--socket"];
         let devices = ["--device", "one.flash", "--device", "two.flash"];
-        let node = place.forebay(args.iter().chain(&[socket.to_str().unwrap()]).chain(&devices));
-        stopped(ready(node.start()))
+        let node = sandbox.forebay(args.iter().chain(&[socket.to_str().unwrap()]).chain(&devices));
+        stop(ready(node.start()))
     };
     let log = serve();
-    assert_eq!(said(&log, "WARN"), 0, "{log}");
-    assert_eq!(said(&serve(), "WARN"), 0);
-    fs::remove_file(place.out("two.flash")).unwrap();
+    assert_eq!(count_lines(&log, "WARN"), 0, "{log}");
+    assert_eq!(count_lines(&serve(), "WARN"), 0);
+    fs::remove_file(sandbox.out("two.flash")).unwrap();
     let log = serve();
-    assert_eq!(said(&log, "WARN"), 1, "{log}");
+    assert_eq!(count_lines(&log, "WARN"), 1, "{log}");
     assert!(log.contains("two.flash") && log.contains("is lost; is its disk mounted?"), "{log}");
 }
 
 #[test]
-fn what_cannot_be_meant_in_the_environment_is_refused() {
-    let place = Place::new();
-    place.forebay(["status"]).env("FOREBAY_LOG", "loud").refuses(&["FOREBAY_LOG", "debug"]);
+fn an_invalid_log_level_in_the_environment_is_rejected() {
+    let sandbox = Sandbox::new();
+    sandbox.forebay(["status"]).env("FOREBAY_LOG", "loud").refuses(&["FOREBAY_LOG", "debug"]);
 }
 
-/// Of several that are named, the first that answers is asked.
+/// Of several endpoints, the first that answers is used.
 #[test]
-fn all_commands_take_several_nodes() {
-    let scene = Scene::of(5, 3000, |_| {});
-    let _node = scene.node(&["--capacity", "64MB"]);
-    let nodes = format!("/nowhere/node.sock,{}", scene.node_socket().display());
+fn all_commands_take_several_endpoints() {
+    let setup = Setup::of(5, 3000, |_| {});
+    let _node = setup.node(&["--capacity", "64MB"]);
+    let nodes = format!("/nowhere/node.sock,{}", setup.node_socket().display());
     let run = |args: &[&str]| {
         let rest = ["--format", "json", "--node", &nodes];
         let args = args.iter().chain(&rest);
-        scene.place.forebay(args).reaching(&scene.origin).succeeds().json()
+        setup.sandbox.forebay(args).reaching(&setup.origin).succeeds().json()
     };
-    // The agent's own log says who did not answer.
+    // The agent logs the endpoint that did not answer.
     let warm = ["warm", "x.digest", "--format", "json", "--node", &nodes];
-    let warmed = scene.place.forebay(warm).reaching(&scene.origin).env("FOREBAY_LOG", "error");
+    let warmed = setup.sandbox.forebay(warm).reaching(&setup.origin).env("FOREBAY_LOG", "error");
     assert_eq!(warmed.succeeds().json()["resident_blobs"], 5);
     assert_eq!(run(&["status"])["puts"], 5);
     let explained = run(&["explain", "x.digest"]);
     assert_eq!((&explained["blobs"], &explained["blobs_here"]), (&5.into(), &5.into()));
-    assert_eq!(run(&["evict", "x.digest"])["bytes"], scene.place.data_size());
-    let ran = scene.place.forebay(["status", "--node", "/x/a.sock,/x/b.sock"]).run();
+    assert_eq!(run(&["evict", "x.digest"])["bytes"], setup.sandbox.data_size());
+    let ran = setup.sandbox.forebay(["status", "--node", "/x/a.sock,/x/b.sock"]).run();
     ran.must_refuse(&["start one with `forebay serve`", "/x/a.sock", "/x/b.sock"]);
-    assert_eq!(ran.stderr.matches("os error 2").count(), 2, "each cause once: {ran:?}");
+    assert_eq!(ran.stderr.matches("os error 2").count(), 2, "each cause is named once: {ran:?}");
 }

@@ -1,20 +1,20 @@
-//! `digest show`, for people and for scripts.
+//! `digest show`, as text and as JSON.
 
 use std::{fs, io::Read as _};
 
 use serde_json::json;
 
-use crate::harness::Place;
+use crate::harness::Sandbox;
 
 #[test]
-fn scripts_get_every_figure() {
-    let place = Place::new();
+fn json_has_every_figure() {
+    let sandbox = Sandbox::new();
     for (name, size) in [("a", 10), ("b", 0), ("c", 30), ("d", 50)] {
-        place.write(name, &vec![7; size]);
+        sandbox.write(name, &vec![7; size]);
     }
-    let report = place.build("x.digest", &["--layout", "pack", "--pack-size", "40B"]);
+    let report = sandbox.build("x.digest", &["--layout", "pack", "--pack-size", "40B"]);
     let args = ["digest", "show", "x.digest", "--items", "3", "--format", "json"];
-    let shown = place.forebay(args).succeeds().json();
+    let shown = sandbox.forebay(args).succeeds().json();
     for key in ["dataset", "namespace", "origin", "layout", "chunking", "items", "blobs", "bytes"] {
         assert_eq!(shown[key], report[key], "{key}");
     }
@@ -24,19 +24,19 @@ fn scripts_get_every_figure() {
     );
     assert_eq!(shown["item_length"], json!({"min": 0, "mean": 22, "max": 50}));
     assert_eq!(shown["blob_length"], json!({"min": 40, "mean": 45, "max": 50}));
-    // Items of nothing, too, have a name and a place of their own.
+    // An empty item has a name and an offset.
     let items = shown["first_items"].as_array().unwrap();
-    let places: Vec<_> =
+    let spans: Vec<_> =
         items.iter().map(|item| json!([item["name"], item["offset"], item["length"]])).collect();
-    assert_eq!(json!(places), json!([["a", 0, 10], ["b", 10, 0], ["c", 10, 30]]));
+    assert_eq!(json!(spans), json!([["a", 0, 10], ["b", 10, 0], ["c", 10, 30]]));
     assert_eq!(items[0]["blob"], items[2]["blob"]);
 }
 
 #[test]
-fn people_get_a_page() {
-    let place = Place::with_objects(12, 1000);
-    let report = place.build("x.digest", &[]);
-    let text = place.forebay(["digest", "show", "x.digest"]).succeeds().stdout;
+fn text_has_summary_and_items() {
+    let sandbox = Sandbox::with_objects(12, 1000);
+    let report = sandbox.build("x.digest", &[]);
+    let text = sandbox.forebay(["digest", "show", "x.digest"]).succeeds().stdout;
     assert!(text.contains(&format!("dataset    {}\n", report["dataset"].as_str().unwrap())));
     for part in [
         "layout     files\n",
@@ -47,17 +47,17 @@ fn people_get_a_page() {
     ] {
         assert!(text.contains(part), "`{part}` is not in {text}");
     }
-    let none = place.forebay(["digest", "show", "x.digest", "--items", "0"]).succeeds().stdout;
+    let none = sandbox.forebay(["digest", "show", "x.digest", "--items", "0"]).succeeds().stdout;
     assert!(!none.contains("item 000.bin"), "{none}");
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
-    let place = Place::with_objects(100, 10);
-    place.build("x.digest", &[]);
+fn a_closed_pipe_is_no_error() {
+    let sandbox = Sandbox::with_objects(100, 10);
+    sandbox.build("x.digest", &[]);
     for format in ["text", "json"] {
         let args = ["digest", "show", "x.digest", "--items", "100", "--format", format];
-        let mut running = place.forebay(args).start();
+        let mut running = sandbox.forebay(args).start();
         drop(running.child().stdout.take());
         let mut stderr = String::new();
         running.child().stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
@@ -65,19 +65,19 @@ fn a_reader_that_goes_away_is_no_error() {
     }
 }
 
-/// The full check is remembered beside the file, and forgotten as soon as the file is another.
+/// The result of the full check is stored beside the file, and ignored if the file changes.
 #[test]
 fn a_digest_is_checked_once() {
-    let place = Place::with_objects(10, 10);
-    place.build("x.digest", &[]);
-    let memo = place.out("x.digest.checked");
+    let sandbox = Sandbox::with_objects(10, 10);
+    sandbox.build("x.digest", &[]);
+    let memo = sandbox.out("x.digest.checked");
     fs::remove_file(&memo).unwrap();
-    place.forebay(["digest", "show", "x.digest"]).succeeds();
-    let remembered = fs::read(&memo).unwrap();
-    place.forebay(["digest", "show", "x.digest"]).succeeds();
-    assert_eq!(fs::read(&memo).unwrap(), remembered);
-    let copy = fs::read(place.out("x.digest")).unwrap();
-    fs::write(place.out("x.digest"), copy).unwrap();
-    place.forebay(["digest", "show", "x.digest"]).succeeds();
-    assert_ne!(fs::read(&memo).unwrap(), remembered);
+    sandbox.forebay(["digest", "show", "x.digest"]).succeeds();
+    let stored = fs::read(&memo).unwrap();
+    sandbox.forebay(["digest", "show", "x.digest"]).succeeds();
+    assert_eq!(fs::read(&memo).unwrap(), stored);
+    let copy = fs::read(sandbox.out("x.digest")).unwrap();
+    fs::write(sandbox.out("x.digest"), copy).unwrap();
+    sandbox.forebay(["digest", "show", "x.digest"]).succeeds();
+    assert_ne!(fs::read(&memo).unwrap(), stored);
 }

@@ -1,34 +1,35 @@
-//! `embed sim` and `embed policies`, for people and for scripts.
+//! `forebay embed`: simulations of policies, generated traces, and files of tables.
 
 use std::fs;
 
 use serde_json::Value;
 
-use crate::harness::{Forebay, Place};
+use crate::harness::{Forebay, Sandbox};
 
-/// A hundred requests to two tables: every other one asks for the same two rows.
-fn place() -> Place {
-    let place = Place::new();
+/// A trace of 100 requests to two tables. Every other request is for the same two rows.
+fn with_trace() -> Sandbox {
+    let sandbox = Sandbox::new();
     let lines = (0..100).map(|at| match at % 2 {
         0 => "u,f\n".to_owned(),
         _ => format!("u{at},f{at}\n"),
     });
-    fs::write(place.out("own.csv"), format!("user,film\n{}", lines.collect::<String>())).unwrap();
-    place
+    fs::write(sandbox.out("own.csv"), format!("user,film\n{}", lines.collect::<String>())).unwrap();
+    sandbox
 }
 
-fn sim(place: &Place, options: &[&str]) -> Forebay {
-    place.forebay(["embed", "sim"].iter().chain(options))
+fn sim(sandbox: &Sandbox, options: &[&str]) -> Forebay {
+    sandbox.forebay(["embed", "sim"].iter().chain(options))
 }
 
 fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
+    value.as_u64().unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
 #[test]
-fn figures_for_scripts_add_up() {
+fn figures_in_json_add_up() {
     let options = ["own.csv", "--policy", "lru,group,lru", "--cache", "10%,50%", "--replay"];
-    let report = sim(&place(), &[&options[..], &["--format", "json"]].concat()).succeeds().json();
+    let report =
+        sim(&with_trace(), &[&options[..], &["--format", "json"]].concat()).succeeds().json();
     assert_eq!((number(&report["requests"]), number(&report["keys"])), (100, 200));
     assert_eq!((number(&report["tables"]), number(&report["working_set_rows"])), (2, 102));
     let rows = report["rows"].as_array().unwrap();
@@ -44,31 +45,35 @@ fn figures_for_scripts_add_up() {
         assert!(number(&row["single"]["perfect"]) <= number(&bound["infinite"]["perfect"]));
     }
     assert_eq!(number(&rows[0]["capacity_rows"]), 10);
-    assert_eq!(number(&rows[0]["single"]["perfect"]), 40, "LRU keeps what comes every other time");
+    assert_eq!(
+        number(&rows[0]["single"]["perfect"]),
+        40,
+        "LRU keeps the rows of every other request"
+    );
 }
 
 #[test]
-fn people_get_a_table_and_a_picture() {
-    let place = place();
+fn text_is_a_table_and_a_plot_is_svg() {
+    let sandbox = with_trace();
     let text =
-        sim(&place, &["own.csv", "--plot", "hits.svg", "--requests", "50"]).succeeds().stdout;
+        sim(&sandbox, &["own.csv", "--plot", "hits.svg", "--requests", "50"]).succeeds().stdout;
     for part in ["own: 50 requests, 100 keys in 2 tables", "POLICY", "lru", "ev-lfu", "-- static"] {
         assert!(text.contains(part), "`{part}` is not in {text}");
     }
-    let svg = fs::read_to_string(place.out("hits.svg")).unwrap();
+    let svg = fs::read_to_string(sandbox.out("hits.svg")).unwrap();
     assert!(svg.starts_with("<svg") && svg.contains("group"), "{svg}");
-    let text = sim(&place, &["own.csv", "--policy", "all", "--no-bounds"]).succeeds().stdout;
+    let text = sim(&sandbox, &["own.csv", "--policy", "all", "--no-bounds"]).succeeds().stdout;
     assert!(text.contains("w-tinylfu") && !text.contains("-- static"), "{text}");
-    let text = sim(&place, &["own.csv", "--cost", "--cache", "5%"]).succeeds().stdout;
+    let text = sim(&sandbox, &["own.csv", "--cost", "--cache", "5%"]).succeeds().stdout;
     assert!(text.contains("x LRU") && text.lines().count() == 4, "{text}");
 }
 
 #[test]
-fn the_synthetic_trace_says_so_and_follows_its_seed() {
-    let place = Place::new();
+fn the_synthetic_trace_is_marked_and_follows_its_seed() {
+    let sandbox = Sandbox::new();
     let run = |seed: &str| {
         let options = ["synthetic-criteo", "--requests", "200", "--cache", "5%", "--seed", seed];
-        sim(&place, &options).succeeds().stdout
+        sim(&sandbox, &options).succeeds().stdout
     };
     assert!(run("1").contains("SYNTHETIC"));
     assert_eq!(run("1"), run("1"));
@@ -76,30 +81,30 @@ fn the_synthetic_trace_says_so_and_follows_its_seed() {
 }
 
 #[test]
-fn made_traces_are_listed_and_run_by_themselves_or_together() {
-    let place = Place::new();
-    let listed = place.forebay(["embed", "traces", "--format", "json"]).succeeds().json();
-    let text = place.forebay(["embed", "traces"]).succeeds().stdout;
+fn generated_traces_are_listed_and_run_alone_or_in_groups() {
+    let sandbox = Sandbox::new();
+    let listed = sandbox.forebay(["embed", "traces", "--format", "json"]).succeeds().json();
+    let text = sandbox.forebay(["embed", "traces"]).succeeds().stdout;
     let listed = listed.as_array().unwrap();
     assert!(listed.iter().all(|trace| text.contains(trace["name"].as_str().unwrap())), "{text}");
     let short = ["--requests", "300", "--cache", "5%", "--policy", "lru,group"];
-    let text = sim(&place, &[&["made:shift-all"][..], &short].concat()).succeeds().stdout;
+    let text = sim(&sandbox, &[&["made:shift-all"][..], &short].concat()).succeeds().stdout;
     assert!(text.contains("made:shift-all (SYNTHETIC): 300 requests"), "{text}");
-    let text = sim(&place, &[&["made:all"][..], &short].concat()).succeeds().stdout;
+    let text = sim(&sandbox, &[&["made:all"][..], &short].concat()).succeeds().stdout;
     for trace in listed.iter().filter(|trace| trace["name"] != "synthetic-criteo") {
         assert!(text.contains(trace["name"].as_str().unwrap()), "{trace} is not in {text}");
     }
-    let held_out = sim(&place, &[&["made:held-out"][..], &short].concat()).succeeds().stdout;
+    let held_out = sim(&sandbox, &[&["made:held-out"][..], &short].concat()).succeeds().stdout;
     assert!(held_out.contains("held out: ") && !held_out.contains("tuned on: "), "{held_out}");
 }
 
 #[test]
-fn bundles_and_what_they_gain_are_shown() {
-    let own = place();
-    let place = Place::new();
+fn bundles_and_the_gain_of_prefetching_are_shown() {
+    let own = with_trace();
+    let sandbox = Sandbox::new();
     let options = ["synthetic-criteo", "--requests", "20000", "--cache", "5%", "--policy", "group"];
     let ahead = ["--prefetch", "C3", "--bundles", "--no-bounds"];
-    let text = sim(&place, &[&options[..], &ahead].concat()).succeeds().stdout;
+    let text = sim(&sandbox, &[&options[..], &ahead].concat()).succeeds().stdout;
     for part in ["one request ahead", "and the keys that they imply", "C3 -> C12 -> C21 -> C16"] {
         assert!(text.contains(part), "`{part}` is not in {text}");
     }
@@ -109,25 +114,25 @@ fn bundles_and_what_they_gain_are_shown() {
 
 #[test]
 fn every_policy_is_listed_with_a_line() {
-    let place = place();
-    let text = place.forebay(["embed", "policies"]).succeeds().stdout;
-    let listed = place.forebay(["embed", "policies", "--format", "json"]).succeeds().json();
+    let sandbox = with_trace();
+    let text = sandbox.forebay(["embed", "policies"]).succeeds().stdout;
+    let listed = sandbox.forebay(["embed", "policies", "--format", "json"]).succeeds().json();
     for policy in listed.as_array().unwrap() {
         let [name, about] = ["name", "about"].map(|field| policy[field].as_str().unwrap());
         assert!(text.contains(name) && about.ends_with('.'), "{policy}");
-        sim(&place, &["own.csv", "--policy", name, "--cache", "5%", "--no-bounds"]).succeeds();
+        sim(&sandbox, &["own.csv", "--policy", name, "--cache", "5%", "--no-bounds"]).succeeds();
     }
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_the_way_out() {
-    let place = place();
-    fs::write(place.out("short.csv"), "user,film\n1,2\n3\n").unwrap();
-    fs::write(place.out("twice.csv"), "a\u{1b}[31m,a\u{1b}[31m\n1,2\n").unwrap();
-    fs::write(place.out("bars.csv"), "user;film\n1;2\n").unwrap();
-    fs::write(place.out("odd.trace"), "12345").unwrap();
-    fs::write(place.out("torn.csv.gz"), [0x1f, 0x8b, 8, 0]).unwrap();
-    for (options, saying) in [
+fn invalid_options_are_rejected_with_the_remedy() {
+    let sandbox = with_trace();
+    fs::write(sandbox.out("short.csv"), "user,film\n1,2\n3\n").unwrap();
+    fs::write(sandbox.out("twice.csv"), "a\u{1b}[31m,a\u{1b}[31m\n1,2\n").unwrap();
+    fs::write(sandbox.out("bars.csv"), "user;film\n1;2\n").unwrap();
+    fs::write(sandbox.out("odd.trace"), "12345").unwrap();
+    fs::write(sandbox.out("torn.csv.gz"), [0x1f, 0x8b, 8, 0]).unwrap();
+    for (options, expected) in [
         (&["own.csv", "--policy", "lru,mru"][..], &["no policy `mru`", "there are fifo, lru"][..]),
         (&["own.csv", "--policy", ""], &["no policy ``"]),
         (&["own.csv", "--cache", "5%,120%"], &["`120%` is no cache size", "such as 5%"]),
@@ -146,15 +151,15 @@ fn what_makes_no_sense_is_refused_with_the_way_out() {
         (&["synthetic-criteo", "--trace-format", "csv"], &["--trace-format is for files"]),
         (&["made:zipf", "--trace-format", "csv"], &["--trace-format is for files"]),
         (&["made:nothing"], &["no made trace `nothing`", "shift-all", "held-out"]),
-        (&["made:all", "--replay"], &["--replay is for one trace", "`made:all` are many"]),
+        (&["made:all", "--replay"], &["--replay is for one trace", "`made:all` is several"]),
         (&["made:tuning", "--policy", "lru,arc", "--requests", "50"], &["compare `group`"]),
         (&["bars.csv"], &["bars.csv", "one name with `;` in it", "by commas"]),
         (&["own.csv", "--plot", "-"], &["not to standard output", "name one"]),
         (&["own.csv", "--plot", "."], &["`.` is a directory", "name a file in it"]),
         (&["own.csv", "--plot", "no/x.svg"], &["no directory `no`", "make it first"]),
-        (&["own.csv", "--plot", "own.csv"], &["is what is to be read", "another file"]),
+        (&["own.csv", "--plot", "own.csv"], &["is the file to read", "another file"]),
     ] {
-        sim(&place, options).refuses(saying);
+        sim(&sandbox, options).refuses(expected);
     }
 }
 
@@ -167,10 +172,10 @@ fn model() -> Vec<u8> {
 }
 
 #[test]
-fn a_file_of_tables_is_shown() {
-    let place = place();
-    fs::write(place.out("model.safetensors"), model()).unwrap();
-    let inspect = |options: &[&str]| place.forebay(["embed", "inspect"].iter().chain(options));
+fn a_file_of_tables_is_inspected() {
+    let sandbox = with_trace();
+    fs::write(sandbox.out("model.safetensors"), model()).unwrap();
+    let inspect = |options: &[&str]| sandbox.forebay(["embed", "inspect"].iter().chain(options));
     let text = inspect(&["model.safetensors"]).succeeds().stdout;
     assert!(
         text.contains("2 tables") && text.contains("10 x 4") && text.contains("16 B"),
@@ -182,13 +187,13 @@ fn a_file_of_tables_is_shown() {
     assert_eq!((json["format"].as_str(), tensors.len(), tables), (Some("safetensors"), 3, 2));
     assert_eq!(number(&tensors[1]["offset"]), model().len() as u64 - 16);
 
-    fs::write(place.out("rows"), [0; 120]).unwrap();
+    fs::write(sandbox.out("rows"), [0; 120]).unwrap();
     let rows = ["rows", "--dtype", "float16", "--dimension", "5", "--format", "json"];
     let json = inspect(&rows).succeeds().json();
     assert_eq!(json["tensors"][0]["shape"], serde_json::json!([12, 5]));
 
-    fs::write(place.out("torn.safetensors"), &model()[..300]).unwrap();
-    for (options, saying) in [
+    fs::write(sandbox.out("torn.safetensors"), &model()[..300]).unwrap();
+    for (options, expected) in [
         (&["rows"][..], &["`rows` is neither", "dtype and dimension"][..]),
         (&["rows", "--dtype", "float16"], &["--dimension"]),
         (&["rows", "--dtype", "int8", "--dimension", "5"], &["int8", "float32, float64"]),
@@ -197,19 +202,19 @@ fn a_file_of_tables_is_shown() {
         (&["missing"], &["no file `missing`"]),
         (
             &["model.safetensors", "--dtype", "float32", "--dimension", "2"],
-            &["says itself what its rows are", "leave out dtype"],
+            &["has a header", "leave out dtype"],
         ),
     ] {
-        inspect(options).refuses(saying);
+        inspect(options).refuses(expected);
     }
 }
 
 #[test]
-fn published_claims_are_set_beside_figures_in_their_place() {
-    let place = place();
+fn a_reproduction_replaces_its_section_of_a_page() {
+    let sandbox = with_trace();
     let run = |options: &[&str]| {
         let arguments = ["embed", "reproduce", "own.csv", "--requests", "300"];
-        place.forebay(arguments.iter().chain(options))
+        sandbox.forebay(arguments.iter().chain(options))
     };
     let text = run(&[]).succeeds().stdout;
     for part in ["Figure 5.1", "Experiment 4", "`own` (real, 100 requests, 2 tables)", "| group |"]
@@ -217,18 +222,18 @@ fn published_claims_are_set_beside_figures_in_their_place() {
         assert!(text.contains(part), "`{part}` is not in {text}");
     }
     fs::write(
-        place.out("page.md"),
+        sandbox.out("page.md"),
         "before\n<!-- begin embeddings -->\nold\n<!-- end embeddings -->\nafter\n",
     )
     .unwrap();
     run(&["--page", "page.md"]).succeeds();
-    let page = fs::read_to_string(place.out("page.md")).unwrap();
+    let page = fs::read_to_string(sandbox.out("page.md")).unwrap();
     assert!(page.starts_with("before\n") && page.ends_with("after\n") && !page.contains("\nold\n"));
-    let words = page.lines().filter(|line| !line.starts_with("!["));
-    let words = words.map(|line| format!("{line}\n")).collect::<String>();
-    assert!(words.contains(text.trim()), "the same text: {page}");
+    let lines = page.lines().filter(|line| !line.starts_with("!["));
+    let text_lines = lines.map(|line| format!("{line}\n")).collect::<String>();
+    assert!(text_lines.contains(text.trim()), "the same text: {page}");
     assert!(!text.contains("NaN") && !text.contains("inf,"), "{text}");
-    assert!(place.out("page/evstore-figure-7-3.svg").exists());
-    fs::write(place.out("other.md"), "no place\n").unwrap();
-    run(&["--page", "other.md"]).refuses(&["no place for it", "begin embeddings"]);
+    assert!(sandbox.out("page/evstore-figure-7-3.svg").exists());
+    fs::write(sandbox.out("other.md"), "no place\n").unwrap();
+    run(&["--page", "other.md"]).refuses(&["no section `embeddings`", "begin embeddings"]);
 }

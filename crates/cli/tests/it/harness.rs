@@ -1,4 +1,4 @@
-//! A directory with data and a place for outputs, the binary, and servers for it to talk to.
+//! The harness: a directory with data and outputs, the binary, and servers for it.
 
 use std::{
     collections::BTreeMap,
@@ -6,6 +6,7 @@ use std::{
     fs,
     io::{Read as _, Write as _},
     net::TcpListener,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     thread,
@@ -16,30 +17,39 @@ use forebay_core::{ByteSize, units::ByteRate};
 use forebay_dev_origin::{ACCESS_KEY, Config, DevOrigin, REGION, SECRET_KEY};
 use serde_json::Value;
 
-/// Where the data of every test lies, seen through a dev origin.
+/// URL of the data of every test, through a dev origin.
 pub const URL: &str = "s3://bucket/train";
 
-/// Nothing here takes this long; whoever waits longer waits for nothing.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longer than any condition takes.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The runtime directory of the binary under test, in a [`Sandbox`].
+const RUNTIME: &str = "runtime";
+/// Its directory for temporary files.
+const TEMPORARY: &str = "tmp";
 
 /// A dataset to build from (`root/bucket/train`), and an empty directory to build into (`out`).
-pub struct Place(tempfile::TempDir);
+pub struct Sandbox(tempfile::TempDir);
 
-impl Place {
+impl Sandbox {
     pub fn new() -> Self {
-        let place = Self(tempfile::tempdir().unwrap());
-        fs::create_dir_all(place.data()).unwrap();
-        fs::create_dir(place.out("")).unwrap();
-        place
+        let sandbox = Self(tempfile::tempdir().unwrap());
+        fs::create_dir_all(sandbox.data()).unwrap();
+        fs::create_dir(sandbox.out("")).unwrap();
+        fs::create_dir(sandbox.path(TEMPORARY)).unwrap();
+        let private = fs::Permissions::from_mode(0o700);
+        fs::create_dir(sandbox.path(RUNTIME)).unwrap();
+        fs::set_permissions(sandbox.path(RUNTIME), private).unwrap();
+        sandbox
     }
 
-    /// With so many objects, `item 000.bin` and so on, each of this size but for some bytes.
+    /// With `count` objects, `item 000.bin` and so on, of `size` to `size + 6` bytes.
     pub fn with_objects(count: usize, size: usize) -> Self {
-        let place = Self::new();
+        let sandbox = Self::new();
         for at in 0..count {
-            place.write(&format!("item {at:03}.bin"), &content(at as u64, size + at % 7));
+            sandbox.write(&format!("item {at:03}.bin"), &content(at as u64, size + at % 7));
         }
-        place
+        sandbox
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -60,7 +70,7 @@ impl Place {
         fs::write(path, content).unwrap();
     }
 
-    /// All bytes of the data.
+    /// Total size of the data.
     pub fn data_size(&self) -> u64 {
         tree(&self.data()).values().map(|(content, _)| content.len() as u64).sum()
     }
@@ -75,13 +85,23 @@ impl Place {
         names
     }
 
-    /// The binary, in the output directory, with nothing in its environment that could help it.
+    /// The binary, in the output directory and isolated from the user that runs the tests.
+    ///
+    /// Its environment holds nothing but what is set here. The runtime directory has to exist: the
+    /// binary ignores one that does not and falls back to `/tmp`, where the user's own node
+    /// listens.
     pub fn forebay<Arg: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = Arg>) -> Forebay {
         let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
         command.args(args).current_dir(self.out(""));
-        command.env_clear().env("HOME", self.path("home")).env("PATH", env!("PATH"));
-        // No node of whoever runs the tests is found by accident.
-        command.env("XDG_RUNTIME_DIR", self.path("run"));
+        let home = self.path("home");
+        command
+            .env_clear()
+            .env("PATH", env!("PATH"))
+            .env("XDG_CACHE_HOME", home.join(".cache"))
+            .env("XDG_CONFIG_HOME", home.join(".config"))
+            .env("XDG_RUNTIME_DIR", self.path(RUNTIME))
+            .env("TMPDIR", self.path(TEMPORARY))
+            .env("HOME", home);
         Forebay(command)
     }
 
@@ -107,7 +127,7 @@ impl Place {
     }
 }
 
-/// Content and time of every file under a directory: equal before and after means untouched.
+/// Content and time of every file under a directory, to show that nothing has changed.
 pub fn tree(root: &Path) -> BTreeMap<PathBuf, (Vec<u8>, SystemTime)> {
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(root).unwrap() {
@@ -122,7 +142,7 @@ pub fn tree(root: &Path) -> BTreeMap<PathBuf, (Vec<u8>, SystemTime)> {
     files
 }
 
-/// Bytes that look random but are the same every time.
+/// Pseudorandom bytes of a seed.
 pub fn content(seed: u64, size: usize) -> Vec<u8> {
     let mut bytes = vec![0; size];
     fastrand::Rng::with_seed(seed).fill(&mut bytes);
@@ -133,7 +153,7 @@ pub fn slow(config: &mut Config, bytes_per_s: u64) {
     config.bandwidth = Some(ByteRate(ByteSize(bytes_per_s)));
 }
 
-/// The binary, about to run.
+/// A command that runs the binary.
 pub struct Forebay(pub Command);
 
 impl Forebay {
@@ -142,7 +162,7 @@ impl Forebay {
         self
     }
 
-    /// With the endpoint and the keys of this origin in its environment.
+    /// Adds the endpoint and the keys of this origin to the environment.
     pub fn reaching(self, origin: &DevOrigin) -> Self {
         self.reaching_at(&origin.endpoint())
     }
@@ -154,21 +174,21 @@ impl Forebay {
             .env("AWS_REGION", REGION)
     }
 
-    pub fn run(mut self) -> Ran {
-        Ran::new(&self.0.output().unwrap())
+    pub fn run(mut self) -> RunResult {
+        RunResult::new(&self.0.output().unwrap())
     }
 
-    /// Runs, and must succeed without a word on standard error.
-    pub fn succeeds(self) -> Ran {
+    /// Runs the command, which must succeed and print nothing to standard error.
+    pub fn succeeds(self) -> RunResult {
         let ran = self.run();
         assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
         ran
     }
 
-    /// Runs, and must refuse: exit code 2 and one line that says all of these.
-    pub fn refuses(self, saying: &[&str]) -> Ran {
+    /// Runs the command, which must fail with exit code 2 and one line with all expected texts.
+    pub fn refuses(self, expected: &[&str]) -> RunResult {
         let ran = self.run();
-        ran.must_refuse(saying);
+        ran.must_refuse(expected);
         ran
     }
 
@@ -178,7 +198,7 @@ impl Forebay {
     }
 }
 
-/// The binary, running; killed if the test ends first.
+/// A running process, killed on drop.
 pub struct Running(Option<Child>);
 
 impl Running {
@@ -199,8 +219,8 @@ impl Running {
         self.0.as_mut().unwrap()
     }
 
-    pub fn finish(mut self) -> Ran {
-        Ran::new(&self.0.take().unwrap().wait_with_output().unwrap())
+    pub fn finish(mut self) -> RunResult {
+        RunResult::new(&self.0.take().unwrap().wait_with_output().unwrap())
     }
 }
 
@@ -213,15 +233,15 @@ impl Drop for Running {
     }
 }
 
-/// What came of a run. The code is absent if a signal ended it.
+/// Result of a command. The code is absent after a signal.
 #[derive(Debug)]
-pub struct Ran {
+pub struct RunResult {
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
 }
 
-impl Ran {
+impl RunResult {
     fn new(output: &Output) -> Self {
         Self {
             code: output.status.code(),
@@ -234,40 +254,40 @@ impl Ran {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// The data, and whether all was as it should be (0) or not (1); anything else is a failure.
+    /// The exit code, which must be 0 (yes) or 1 (no), and the data.
     pub fn verdict(&self) -> (i32, Value) {
         assert!(matches!(self.code, Some(0 | 1)) && self.stderr.is_empty(), "{self:?}");
         (self.code.unwrap(), self.json())
     }
 
-    pub fn must_refuse(&self, saying: &[&str]) {
+    pub fn must_refuse(&self, expected: &[&str]) {
         assert_eq!(self.code, Some(2), "{self:?}");
         assert_eq!(self.stdout, "", "{self:?}");
         assert!(self.stderr.starts_with("error: ") && self.stderr.ends_with('\n'), "{self:?}");
         assert_eq!(self.stderr.lines().count(), 1, "{self:?}");
         assert!(!self.stderr.chars().any(|c| c.is_control() && c != '\n'), "{self:?}");
         assert!(!self.stderr.contains("panicked"), "{self:?}");
-        for text in saying {
-            assert!(self.stderr.contains(text), "`{text}` is not said: {self:?}");
+        for text in expected {
+            assert!(self.stderr.contains(text), "`{text}` is missing: {self:?}");
         }
     }
 }
 
-/// Waits until something holds; fails if it never does.
-pub fn until(what: &str, holds: impl FnMut() -> bool) {
-    until_within(PATIENCE, what, holds);
+/// Waits until a condition holds, at most for [`TIMEOUT`].
+pub fn wait_until(what: &str, holds: impl FnMut() -> bool) {
+    wait_until_within(TIMEOUT, what, holds);
 }
 
-/// The same, for what takes long.
-pub fn until_within(patience: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+/// Waits until a condition holds, at most for `timeout`.
+pub fn wait_until_within(timeout: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !holds() {
-        assert!(begun.elapsed() < patience, "waited in vain until {what}");
+        assert!(begun.elapsed() < timeout, "timed out: {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// A server that answers every GET with this body, for what no honest server would send.
+/// A server that answers every GET with this body, for malformed answers.
 pub fn serve_always(body: String) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
@@ -292,7 +312,7 @@ pub fn serve_always(body: String) -> String {
     endpoint
 }
 
-/// A listing of these keys, already escaped for XML, each of an object of one byte.
+/// A listing of objects of one byte. The keys are already escaped for XML.
 pub fn listing(keys: &[&str]) -> String {
     let entry = |key: &&str| {
         format!(
@@ -306,4 +326,12 @@ pub fn listing(keys: &[&str]) -> String {
          <IsTruncated>false</IsTruncated>{contents}</ListBucketResult>",
         keys.len()
     )
+}
+
+/// Tests are isolated: a node of the user that runs them is never found.
+#[test]
+fn the_default_socket_lies_in_the_directory_of_the_test() {
+    let sandbox = Sandbox::new();
+    let socket = sandbox.path(RUNTIME).join("forebay/node.sock");
+    sandbox.forebay(["status"]).refuses(&[socket.to_str().unwrap()]);
 }

@@ -1,27 +1,27 @@
-//! The real binary on real files, sockets and signals, by behaviour.
+//! Integration tests: the real binary on real files, sockets and signals.
 
 mod bad_digests;
 mod bad_origins;
 mod bad_outputs;
-mod building;
-mod claiming;
+mod build_failures;
+mod build_resume;
+mod claims;
+mod cluster;
 mod columns;
-mod comparing;
-mod council;
+mod config_errors;
 mod demo;
+mod digest_build;
+mod digest_diff;
+mod digest_show;
+mod digest_verify;
 mod embed;
 mod harness;
-mod holding_many;
-mod interrupting;
-mod misconfigured;
-mod moving_data;
+mod multi_item_layouts;
 mod namespaces;
-mod operating;
-mod serving;
-mod several;
-mod showing;
+mod node_and_agent;
+mod node_operation;
+mod replication;
 mod sim;
 mod sim_tier;
 mod tenants;
-mod verifying;
-mod warming;
+mod warm_and_doctor;

@@ -1,4 +1,5 @@
-//! Three nodes that share a dataset larger than all of them, jobs that report, and a manager that dies.
+//! Replication of keep sets: three nodes with a dataset larger than their capacity, jobs that
+//! report, and a manager that is killed.
 
 use std::{
     collections::HashMap,
@@ -12,61 +13,66 @@ use std::{
 };
 
 use bytes::Bytes;
-use forebay_client::{Client, ClientError, Handle, Wanted};
+use forebay_client::{Client, ClientError, Handle, ReadInto};
 use forebay_core::{
-    ByteSize, DatasetId, ItemOrdinal, NodeName,
-    chunking::ChunkOrdinal,
-    council::{self, Places, Term},
-    digest::Digest,
-    manager::{Answer, Membership},
-    ring::{Member, NodeList, Ring, Weight},
-    sampler::{Layout, Plan, Sampler},
-    table,
+    BlobOrdinal, ByteSize, DatasetId, HalfChunk, ItemOrdinal, NodeName,
+    cluster::{
+        replication::{self, KeepSet, Term},
+        ring::{Member, NodeList, Ring, Weight},
+    },
+    dataset::blob_table,
+    train::{
+        benefit::BatchTime,
+        job::{HalfChunkSize, JobReporter, ReporterSettings},
+        manager::ReportAnswer,
+        sampler::{EpochPlan, HalfChunkMap, Sampler},
+    },
 };
+use forebay_digest::Digest;
 use forebay_wire::{
     ClaimAnswer, ErrorCode, GetAnswer, HEADER_SIZE, Header, Reply, Request, SentToken,
 };
 use rustix::process::Signal;
 
-use crate::harness::{Place, Running, content};
+use crate::harness::{Running, Sandbox, content};
 
 const OBJECTS: u64 = 1200;
 const SIZE: usize = 32 << 10;
 const BATCH: u32 = 32;
-/// A node that does not answer for so long is not asked for a while.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// A node that does not answer within this time is not used for a [`PAUSE`].
+const TIMEOUT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_secs(1);
-/// Whatever is waited for on a busy machine happens within this.
-const LONG: Duration = Duration::from_mins(2);
+/// Longer than any condition takes on a busy machine.
+const CONDITION_TIMEOUT: Duration = Duration::from_mins(2);
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// Three nodes, each with room for less than a third of the dataset.
+/// Three nodes, each with a capacity of less than a third of the dataset.
 struct Cluster {
-    place: Place,
+    sandbox: Sandbox,
     nodes: Vec<Option<Running>>,
 }
 
 impl Cluster {
     fn new() -> Self {
-        let place = Place::new();
+        let sandbox = Sandbox::new();
         for at in 0..OBJECTS {
-            place.write(&format!("{at:05}"), &object(at));
+            sandbox.write(&format!("{at:05}"), &object(at));
         }
-        place.build("x.digest", &[]);
-        let token = place.path("cluster.token");
+        sandbox.build("x.digest", &[]);
+        let token = sandbox.path("cluster.token");
         fs::write(&token, "0123456789abcdef0123456789abcdef\n").unwrap();
         fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
         let list: String = NAMES
             .iter()
             .map(|name| {
-                let socket = place.path(&format!("{name}/run/node.sock"));
+                let socket = sandbox.path(&format!("{name}/run/node.sock"));
                 format!("[[nodes]]\nname = \"{name}\"\nendpoint = \"{}\"\n", socket.display())
             })
             .collect();
         for name in NAMES {
-            fs::create_dir_all(place.path(name)).unwrap();
+            fs::create_dir_all(sandbox.path(name)).unwrap();
             let [socket, directory] =
-                ["run/node.sock", "cache"].map(|path| place.path(&format!("{name}/{path}")));
+                ["run/node.sock", "cache"].map(|path| sandbox.path(&format!("{name}/{path}")));
             let text = format!(
                 "name = \"{name}\"\nsocket = \"{}\"\ndirectory = \"{}\"\ncapacity = \"12MiB\"\n\
                  region_size = \"1MiB\"\ncluster_token = \"{}\"\n{list}",
@@ -74,38 +80,38 @@ impl Cluster {
                 directory.display(),
                 token.display()
             );
-            fs::write(place.path(&format!("{name}/node.toml")), text).unwrap();
+            fs::write(sandbox.path(&format!("{name}/node.toml")), text).unwrap();
         }
-        let mut cluster = Self { place, nodes: vec![None, None, None] };
+        let mut cluster = Self { sandbox, nodes: vec![None, None, None] };
         (0..NAMES.len()).for_each(|node| cluster.start(node));
         cluster
     }
 
     fn start(&mut self, node: usize) {
-        let config = self.place.path(&format!("{}/node.toml", NAMES[node]));
+        let config = self.sandbox.path(&format!("{}/node.toml", NAMES[node]));
         let mut process =
-            self.place.forebay(["serve", "--config", config.to_str().unwrap()]).start();
+            self.sandbox.forebay(["serve", "--config", config.to_str().unwrap()]).start();
         let mut line = String::new();
         BufReader::new(process.child().stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.starts_with('{'), "it starts: {line}");
+        assert!(line.starts_with('{'), "the node is ready: {line}");
         self.nodes[node] = Some(process);
     }
 
     fn socket(&self, node: usize) -> PathBuf {
-        self.place.path(&format!("{}/run/node.sock", NAMES[node]))
+        self.sandbox.path(&format!("{}/run/node.sock", NAMES[node]))
     }
 
-    /// What a node has counted; nothing, if it does not answer.
+    /// Counters of a node; `None` if it does not answer.
     fn stats(&self, node: usize) -> Option<HashMap<String, u64>> {
-        let mut client = Client::connect(self.socket(node), "test", PATIENCE).ok()?;
+        let mut client = Client::connect(self.socket(node), "test", TIMEOUT).ok()?;
         Some(client.stats().ok()?.into_iter().collect())
     }
 
-    /// The node that manages the dataset, if one of those does.
+    /// The node that manages the dataset, if exactly one of `nodes` does.
     fn manager(&self, nodes: &[usize]) -> Option<usize> {
-        let is_it =
+        let is_manager =
             |node: &&usize| self.stats(**node).is_some_and(|stats| stats["datasets_managed"] == 1);
-        let managers: Vec<&usize> = nodes.iter().filter(is_it).collect();
+        let managers: Vec<&usize> = nodes.iter().filter(is_manager).collect();
         match managers[..] {
             [manager] => Some(*manager),
             _ => None,
@@ -126,13 +132,13 @@ fn object(item: u64) -> Vec<u8> {
     content(item, SIZE)
 }
 
-fn until<T>(what: &str, mut holds: impl FnMut() -> Option<T>) -> T {
+fn wait_until<T>(what: &str, mut holds: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
         if let Some(found) = holds() {
             return found;
         }
-        assert!(begun.elapsed() < LONG, "waited in vain until {what}");
+        assert!(begun.elapsed() < CONDITION_TIMEOUT, "timed out: {what}");
         thread::sleep(Duration::from_millis(50));
     }
 }
@@ -141,7 +147,7 @@ fn index(item: u64) -> usize {
     usize::try_from(item).unwrap()
 }
 
-/// A connection to one node, made again when it is lost.
+/// A connection to one node, which reconnects when it is lost.
 struct Link {
     socket: PathBuf,
     job: String,
@@ -150,17 +156,17 @@ struct Link {
 }
 
 impl Link {
-    /// Asks the node something; nothing, if it does not answer.
-    fn ask<T>(
+    /// Sends a request; `None` if the node does not answer.
+    fn request<T>(
         &mut self,
         digest: &Digest,
-        asks: impl FnOnce(&mut Client, Handle) -> Result<T, ClientError>,
+        send: impl FnOnce(&mut Client, Handle) -> Result<T, ClientError>,
     ) -> Option<Result<T, ClientError>> {
         if self.open.is_none() {
             if self.not_before.is_some_and(|at| Instant::now() < at) {
                 return None;
             }
-            let connected = Client::connect(&self.socket, &self.job, PATIENCE);
+            let connected = Client::connect(&self.socket, &self.job, TIMEOUT);
             let opened = connected.and_then(|mut client| {
                 let handle = client.open(digest)?;
                 Ok((client, handle))
@@ -169,7 +175,7 @@ impl Link {
             self.open = opened.ok();
         }
         let (client, handle) = self.open.as_mut()?;
-        let answer = asks(client, *handle);
+        let answer = send(client, *handle);
         if answer.as_ref().is_err_and(|error| !error.is_refusal()) {
             self.open = None;
             self.not_before = Some(Instant::now() + PAUSE);
@@ -179,16 +185,16 @@ impl Link {
     }
 }
 
-/// A job and its agent in one.
+/// A job and its agent in one process.
 struct Job<'a> {
     digest: &'a Digest,
     links: Vec<Link>,
     owners: Vec<usize>,
     order: Vec<usize>,
     target: usize,
-    layout: Layout,
-    pieces: Vec<u32>,
-    membership: Membership,
+    layout: HalfChunkMap,
+    half_chunks: Vec<HalfChunk>,
+    reporter: JobReporter,
     started: Instant,
     origin: &'a AtomicU64,
 }
@@ -204,15 +210,17 @@ impl<'a> Job<'a> {
         };
         let list = NodeList::new((0..NAMES.len()).map(member).collect(), false).unwrap();
         let ring: Ring = list.ring(None).unwrap();
-        let rows: Vec<table::Row> = table::rows_of(digest).collect::<Result<_, _>>().unwrap();
-        let pieces: Vec<u32> = (0..rows.len())
-            .map(|at| summary.chunking.piece_of((at * SIZE) as u64, ByteSize(summary.bytes)))
+        let rows: Vec<blob_table::BlobRow> =
+            forebay_digest::rows_of(digest).collect::<Result<_, _>>().unwrap();
+        let half_chunks: Vec<HalfChunk> = (0..rows.len())
+            .map(|at| summary.chunking.half_chunk_of((at * SIZE) as u64, ByteSize(summary.bytes)))
             .collect();
-        let of = pieces.iter().map(|piece| ChunkOrdinal(*piece));
-        let layout = Layout::new(summary.dataset, summary.chunking.pieces(), of).unwrap();
-        let mut sizes = vec![(ByteSize(0), 0); summary.chunking.pieces() as usize];
-        for piece in &pieces {
-            let (bytes, items) = &mut sizes[*piece as usize];
+        let of = half_chunks.iter().copied();
+        let layout =
+            HalfChunkMap::new(summary.dataset, summary.chunking.half_chunks(), of).unwrap();
+        let mut sizes = vec![HalfChunkSize::default(); summary.chunking.half_chunks() as usize];
+        for half_chunk in &half_chunks {
+            let HalfChunkSize { bytes, items } = &mut sizes[half_chunk.index()];
             (bytes.0, *items) = (bytes.0 + SIZE as u64, *items + 1);
         }
         let link = |node| Link {
@@ -229,53 +237,57 @@ impl<'a> Job<'a> {
             target: order[0],
             order,
             layout,
-            pieces,
-            membership: Membership::new(number, 1, OBJECTS / u64::from(BATCH), sizes),
+            half_chunks,
+            reporter: JobReporter::new(ReporterSettings {
+                incarnation: number,
+                gpus: 1,
+                epoch_batches: OBJECTS / u64::from(BATCH),
+                half_chunks: sizes,
+            }),
             started: Instant::now(),
             origin,
         }
     }
 
-    /// Which items are resident, each on its owner.
+    /// Whether each item is resident on its owner.
     fn present(&mut self) -> Vec<bool> {
         let bits: Vec<Option<Vec<u8>>> = self
             .links
             .iter_mut()
             .map(|link| {
-                link.ask(self.digest, |client, handle| client.presence(handle, OBJECTS))?.ok()
+                link.request(self.digest, |client, handle| client.presence(handle, OBJECTS))?.ok()
             })
             .collect();
-        let is_there = |(item, owner): (usize, &usize)| {
+        let is_resident = |(item, owner): (usize, &usize)| {
             bits[*owner].as_ref().is_some_and(|bits| bits[item / 8] >> (item % 8) & 1 == 1)
         };
-        self.owners.iter().enumerate().map(is_there).collect()
+        self.owners.iter().enumerate().map(is_resident).collect()
     }
 
     fn report(&mut self, sampler: &Sampler) {
         let present = self.present();
-        let report =
-            self.membership.report(self.started.elapsed(), sampler, |item: ItemOrdinal| {
-                present[index(item.0)]
-            });
+        let report = self
+            .reporter
+            .report(self.started.elapsed(), sampler, |item: ItemOrdinal| present[index(item.0)]);
         let link = &mut self.links[self.target];
-        match link.ask(self.digest, |client, handle| client.report(handle, report)) {
+        match link.request(self.digest, |client, handle| client.report(handle, report)) {
             Some(Ok(answer)) => {
-                if let Answer::Elsewhere(manager) = &answer {
+                if let ReportAnswer::Redirect(manager) = &answer {
                     let is_it = |name: &&str| name.parse::<NodeName>().unwrap() == *manager;
                     self.target = NAMES.iter().position(is_it).unwrap();
                 }
-                self.membership.answered(answer);
+                self.reporter.on_answer(answer);
             }
             Some(Err(error)) => panic!("{error}"),
             None => {
-                self.membership.unanswered();
+                self.reporter.on_no_answer();
                 let at = self.order.iter().position(|node| *node == self.target).unwrap();
                 self.target = self.order[(at + 1) % self.order.len()];
             }
         }
-        // The agent's work: what is needed of what is on its way.
+        // The part of the agent: fetch missing items of loading half-chunks.
         let ahead: Vec<u64> = (0..OBJECTS)
-            .filter(|item| self.membership.loading().contains(&self.pieces[index(*item)]))
+            .filter(|item| self.reporter.loading().contains(&self.half_chunks[index(*item)]))
             .filter(|item| !present[index(*item)])
             .take(2 * BATCH as usize)
             .collect();
@@ -284,31 +296,37 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Reads an item, whoever has it, and checks its bytes.
+    /// Reads an item from its owner or the origin, and checks its bytes.
     fn fetch(&mut self, item: u64, is_needed: bool) {
         let (digest, owner) = (self.digest, self.owners[index(item)]);
         for _ in 0..100 {
             let link = &mut self.links[owner];
-            let claim = |client: &mut Client, handle| client.claim(handle, &[item]);
-            // Promise 5: without the node, the origin.
-            let Some(claimed) = link.ask(digest, claim) else { break };
+            let claim =
+                |client: &mut Client, handle| client.claim(handle, &[BlobOrdinal::new(item)]);
+            // Promise 5: without the node, the item comes from the origin.
+            let Some(claimed) = link.request(digest, claim) else { break };
             match claimed.unwrap()[0] {
                 ClaimAnswer::Granted => {
                     self.origin.fetch_add(1, Relaxed);
                     let bytes = Bytes::from(object(item));
-                    let put = link.ask(digest, |client, handle| client.put(handle, item, &bytes));
+                    let put = link.request(digest, |client, handle| {
+                        client.put(handle, BlobOrdinal::new(item), &bytes)
+                    });
                     if matches!(put, Some(Err(_))) {
-                        // It lost its place meanwhile.
-                        link.ask(digest, |client, handle| client.release(handle, &[item]));
+                        // Its half-chunk has left the keep set.
+                        link.request(digest, |client, handle| {
+                            client.release(handle, &[BlobOrdinal::new(item)])
+                        });
                     }
                     return;
                 }
-                ClaimAnswer::Outside => break,
+                ClaimAnswer::Uncached => break,
                 _ if !is_needed => return,
                 _ => {
                     let mut bytes = vec![0; SIZE];
-                    let got = link.ask(digest, |client, handle| {
-                        let wanted = Wanted { blob: item, offset: 0, into: &mut bytes };
+                    let got = link.request(digest, |client, handle| {
+                        let wanted =
+                            ReadInto { blob: BlobOrdinal::new(item), offset: 0, into: &mut bytes };
                         client.get(handle, Duration::from_millis(500), &mut [wanted])
                     });
                     if let Some(Ok(answers)) = got
@@ -322,57 +340,56 @@ impl<'a> Job<'a> {
         self.origin.fetch_add(u64::from(is_needed), Relaxed);
     }
 
-    /// One epoch: every item once, whatever comes and goes.
+    /// Reads one epoch: every item exactly once.
     fn epoch(&mut self, epoch: u64, seed: u64) {
-        let mut sampler = Sampler::new(&self.layout, Plan::new(seed, epoch, BATCH)).unwrap();
+        let mut sampler = Sampler::new(&self.layout, EpochPlan::new(seed, epoch, BATCH)).unwrap();
         let mut times: HashMap<u64, u32> = HashMap::new();
-        self.membership.begin(epoch);
+        self.reporter.begin_epoch(epoch);
         loop {
-            if self.membership.is_due(self.started.elapsed(), &sampler) {
+            if self.reporter.is_due(self.started.elapsed(), &sampler) {
                 self.report(&sampler);
             }
-            let directions = self.membership.directions(BATCH.into(), &sampler);
-            sampler.open(&directions.held, &directions.rotating).unwrap();
-            sampler.leaving(directions.leaving).unwrap();
-            let (present, is_forced) = (self.present(), self.membership.forces_miss());
-            let is_there = |item: ItemOrdinal| !is_forced && present[index(item.0)];
+            let draw_set = self.reporter.batch_draw_set(BATCH.into(), &sampler);
+            sampler.set_draw_set(&draw_set).unwrap();
+            let (present, is_probe) = (self.present(), self.reporter.take_probe_batch());
+            let is_resident = |item: ItemOrdinal| !is_probe && present[index(item.0)];
             let began = Instant::now();
-            let Some(batch) = sampler.draw(is_there) else { break };
+            let Some(batch) = sampler.draw(is_resident) else { break };
             for item in batch.items() {
                 *times.entry(item.0).or_default() += 1;
                 self.fetch(item.0, true);
             }
             let stalled = began.elapsed();
-            let pieces = batch.items().iter().map(|item| self.pieces[index(item.0)]);
-            let all_there = batch.items().iter().all(|item| present[index(item.0)]);
-            let mode = self.membership.mode(pieces, all_there);
-            let released = sampler.yielded(batch.number()).unwrap();
-            self.membership.released(released);
+            let half_chunks = batch.items().iter().map(|item| self.half_chunks[index(item.0)]);
+            let all_resident = batch.items().iter().all(|item| present[index(item.0)]);
+            let mode = self.reporter.mode(half_chunks, all_resident);
+            let released = sampler.on_yielded(batch.number()).unwrap();
+            self.reporter.on_released(released);
             thread::sleep(Duration::from_millis(5));
             let bytes = batch.items().len() as u64 * SIZE as u64;
-            self.membership.computed(mode, bytes, [began.elapsed(), stalled]);
+            self.reporter.on_computed(mode, bytes, BatchTime { took: began.elapsed(), stalled });
         }
         assert_eq!(times.len() as u64, OBJECTS, "every item (promise 2)");
         assert!(times.values().all(|times| *times == 1), "once");
     }
 }
 
-/// Says that it is over when it is dropped.
-struct Ending<'a>(&'a AtomicBool);
+/// Sets a flag on drop.
+struct SetOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Ending<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Relaxed);
     }
 }
 
-/// The manager's node is killed in mid-rotation: one term wins, and rotation goes on; the node returns and obeys.
-/// Then its successor is stopped for a while, and steps down when it wakes up. Meanwhile every job is given
-/// every item exactly once.
+/// The node of the manager is killed during rotation: one new term wins, and rotation continues.
+/// The node restarts as a follower. Then its successor is stopped, and steps down when it
+/// continues. Every job reads every item exactly once.
 #[test]
-fn a_manager_that_dies_is_replaced_in_mid_rotation() {
+fn a_killed_manager_is_replaced_during_rotation() {
     let mut cluster = Cluster::new();
-    let digest = forebay_digest::open(&cluster.place.out("x.digest")).unwrap().digest.clone();
+    let digest = forebay_digest::open(&cluster.sandbox.out("x.digest")).unwrap().digest.clone();
     let (origin, over) = (AtomicU64::new(0), AtomicBool::new(false));
     let epochs = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -389,73 +406,82 @@ fn a_manager_that_dies_is_replaced_in_mid_rotation() {
                 }
             });
         }
-        // Also if something is wrong here: the jobs end.
-        let _ending = Ending(&over);
+        // Ends the jobs also after a panic.
+        let _ending = SetOnDrop(&over);
         let all = [0, 1, 2];
-        let first = until("somebody manages", || cluster.manager(&all));
+        let first = wait_until("a node manages the dataset", || cluster.manager(&all));
         let loaded = |cluster: &Cluster| cluster.sum("chunks_loaded");
-        until("chunks rotate", || (loaded(&cluster) > 8).then_some(()));
+        wait_until("chunks rotate", || (loaded(&cluster) > 8).then_some(()));
 
         cluster.nodes[first].as_ref().unwrap().signal(Signal::KILL);
         drop(cluster.nodes[first].take());
         let others: Vec<usize> = all.into_iter().filter(|node| *node != first).collect();
-        let second = until("another takes over", || cluster.manager(&others));
+        let second = wait_until("another node takes over", || cluster.manager(&others));
         let before = loaded(&cluster);
-        until("rotation goes on", || (loaded(&cluster) > before + 2).then_some(()));
+        wait_until("rotation continues", || (loaded(&cluster) > before + 2).then_some(()));
         assert!(cluster.stats(second).unwrap()["takeovers"] >= 1);
 
         cluster.start(first);
-        until("it obeys", || {
+        wait_until("the restarted node follows", || {
             let terms = cluster.terms();
             (terms.len() == 3 && terms.iter().all(|term| *term == terms[0] && *term >= 2))
                 .then_some(())
         });
-        assert_eq!(cluster.manager(&all), Some(second), "nobody takes it back");
+        assert_eq!(cluster.manager(&all), Some(second), "the manager does not change");
 
         cluster.nodes[second].as_ref().unwrap().signal(Signal::STOP);
         let others: Vec<usize> = all.into_iter().filter(|node| *node != second).collect();
-        let third = until("another takes over again", || cluster.manager(&others));
+        let third = wait_until("another node takes over again", || cluster.manager(&others));
         cluster.nodes[second].as_ref().unwrap().signal(Signal::CONT);
-        // Refused, or told of its successor before it could say anything.
-        until("it steps down", || (cluster.manager(&all) == Some(third)).then_some(()));
+        // Its orders are rejected, or it hears of its successor first.
+        wait_until("the stopped manager steps down", || {
+            (cluster.manager(&all) == Some(third)).then_some(())
+        });
         let before = loaded(&cluster);
-        until("rotation goes on", || (loaded(&cluster) > before + 2).then_some(()));
+        wait_until("rotation continues", || (loaded(&cluster) > before + 2).then_some(()));
 
-        let mut client = Client::connect(cluster.socket(second), "test", PATIENCE).unwrap();
+        let mut client = Client::connect(cluster.socket(second), "test", TIMEOUT).unwrap();
         let handle = client.open(&digest).unwrap();
-        let said: serde_json::Value =
+        let description: serde_json::Value =
             serde_json::from_slice(&client.explain(handle).unwrap()).unwrap();
-        assert_eq!(said["manager"], NAMES[third], "{said}");
-        assert!(said["term"].as_u64().unwrap() >= 3, "{said}");
-        // Whichever node is asked, it is the manager's word that is shown.
+        assert_eq!(description["manager"], NAMES[third], "{description}");
+        assert!(description["term"].as_u64().unwrap() >= 3, "{description}");
+        // Any node shows the description of the manager.
         let explain = |node: usize| {
             let socket = cluster.socket(node);
             let args =
                 ["explain", "x.digest", "--format", "json", "--node", socket.to_str().unwrap()];
-            cluster.place.forebay(args).succeeds().json()
+            cluster.sandbox.forebay(args).succeeds().json()
         };
-        let told = explain(second);
-        assert_eq!((&told["node"], &told["nodes"]), (&NAMES[second].into(), &3.into()), "{told}");
-        assert_eq!(told["manager"], NAMES[third], "{told}");
-        assert!(!told["jobs"].as_array().unwrap().is_empty(), "the manager knows its jobs: {told}");
+        let explained = explain(second);
+        assert_eq!(
+            (&explained["node"], &explained["nodes"]),
+            (&NAMES[second].into(), &3.into()),
+            "{explained}"
+        );
+        assert_eq!(explained["manager"], NAMES[third], "{explained}");
+        assert!(
+            !explained["jobs"].as_array().unwrap().is_empty(),
+            "the manager has its jobs: {explained}"
+        );
     });
     assert!(epochs.load(Relaxed) >= 3);
 }
 
-/// Promise 4: nobody but those who hold the cluster's token may say what nodes say. To others, also to those who
-/// call themselves a node, there is no such request.
+/// Promise 4: only a holder of the cluster token may send cluster messages. To any other client,
+/// also one with the name of a node, the request is unknown.
 #[test]
-fn strangers_have_no_say() {
+fn cluster_messages_need_the_cluster_token() {
     let cluster = Cluster::new();
-    let mut client = Client::connect(cluster.socket(0), "test", PATIENCE).unwrap();
-    until("the nodes reach each other", || {
+    let mut client = Client::connect(cluster.socket(0), "test", TIMEOUT).unwrap();
+    wait_until("the nodes reach each other", || {
         let stats: HashMap<String, u64> = client.stats().unwrap().into_iter().collect();
-        (stats["peers_named"] == 2 && stats["peers_reachable"] == 2).then_some(())
+        (stats["peers_configured"] == 2 && stats["peers_reachable"] == 2).then_some(())
     });
-    let tell = Request::Council(council::Request::Tell {
+    let tell = Request::Cluster(replication::Request::Replicate {
         dataset: DatasetId::from_bytes([7; 32]),
-        places: Places {
-            term: Term { number: 1 << 40, manager: NAMES[1].parse().unwrap(), life: 1 },
+        keep_set: KeepSet {
+            term: Term { number: 1 << 40, manager: NAMES[1].parse().unwrap(), incarnation: 1 },
             version: 1,
             kept: Vec::new(),
         },
@@ -465,13 +491,15 @@ fn strangers_have_no_say() {
         let job = NAMES[1].to_owned();
         let hello = Request::Hello { version_min: 1, version_max: 1, job, token };
         let mut socket = UnixStream::connect(cluster.socket(0)).unwrap();
-        socket.set_read_timeout(Some(LONG)).unwrap();
+        socket.set_read_timeout(Some(CONDITION_TIMEOUT)).unwrap();
         assert!(matches!(exchange(&mut socket, &hello), Reply::Hello { .. }));
-        let Reply::Error(refusal) = exchange(&mut socket, &tell) else { panic!("it is believed") };
+        let Reply::Error(refusal) = exchange(&mut socket, &tell) else {
+            panic!("the message was accepted")
+        };
         assert_eq!(refusal.code, ErrorCode::Malformed, "{refusal}");
         assert!(refusal.text.contains("the kind 24 is unknown"), "{refusal}");
     }
-    assert_eq!(cluster.terms(), [0, 0, 0], "nobody has obeyed");
+    assert_eq!(cluster.terms(), [0, 0, 0], "no node has followed the order");
 }
 
 fn exchange(socket: &mut UnixStream, request: &Request) -> Reply {

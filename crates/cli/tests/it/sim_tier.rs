@@ -1,12 +1,12 @@
-//! `forebay sim` for a flash tier, for traces, and for power.
+//! `forebay sim` for a flash tier: scenarios, recorded traces and power.
 
 use std::{fs, path::Path};
 
 use serde_json::Value;
 
-use crate::harness::{Forebay, Place};
+use crate::harness::{Forebay, Sandbox};
 
-/// Three jobs, two of which read the same.
+/// Three jobs, two of which read the same partition.
 const SMALL: &str = r#"
 kind = "tier"
 about = "three small jobs"
@@ -39,35 +39,35 @@ name = "far"
 skew = "60%"
 "#;
 
-fn place() -> Place {
-    let place = Place::new();
-    fs::write(place.out("small.toml"), SMALL).unwrap();
-    place
+fn with_scenario() -> Sandbox {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.out("small.toml"), SMALL).unwrap();
+    sandbox
 }
 
-fn sim(place: &Place, options: &[&str]) -> Forebay {
-    place.forebay(["sim"].iter().chain(options))
+fn sim(sandbox: &Sandbox, options: &[&str]) -> Forebay {
+    sandbox.forebay(["sim"].iter().chain(options))
 }
 
 #[test]
-fn a_comparison_shows_the_optimum_beside_every_policy() {
-    let place = place();
+fn a_comparison_shows_every_policy_and_the_optimum() {
+    let sandbox = with_scenario();
     let options = ["compare", "small.toml", "--variant", "far", "--plot", "absorbed.svg"];
-    let text = sim(&place, &options).succeeds().stdout;
+    let text = sim(&sandbox, &options).succeeds().stdout;
     for part in ["small, far, seed 0", "OF OPTIMUM", "-- optimum", "next-use", "hybrid", "100.0%"] {
         assert!(text.contains(part), "`{part}` is not in {text}");
     }
     assert!(!text.contains("near"));
-    let svg = fs::read_to_string(place.out("absorbed.svg")).unwrap();
+    let svg = fs::read_to_string(sandbox.out("absorbed.svg")).unwrap();
     assert!(svg.contains("next-use") && svg.contains("GB/s"));
 }
 
 #[test]
-fn runs_are_told_to_scripts_and_one_seed_gives_one_answer() {
-    let place = place();
+fn the_same_seed_gives_the_same_json() {
+    let sandbox = with_scenario();
     let run = |seed: &str| {
         sim(
-            &place,
+            &sandbox,
             &["run", "small.toml", "--policy", "next-use", "--seed", seed, "--format", "json"],
         )
         .succeeds()
@@ -78,16 +78,16 @@ fn runs_are_told_to_scripts_and_one_seed_gives_one_answer() {
     let [near, far] = &runs["runs"].as_array().unwrap()[..] else { panic!("two variants") };
     assert_eq!((&near["policy"], &near["requests"]), (&Value::from("next-use"), &Value::from(300)));
     let absorbed = |run: &Value| run["flash_hit_bytes"].as_u64().unwrap();
-    assert_eq!(absorbed(near), 100 << 20, "the second job finds all of it");
+    assert_eq!(absorbed(near), 100 << 20, "the second job hits everything");
     assert!(absorbed(far) >= far["optimum_bytes"].as_u64().unwrap() * 9 / 10, "{far}");
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_the_way_out() {
-    let place = place();
-    fs::write(place.out("bad.toml"), SMALL.replace("40MiB", "40")).unwrap();
-    fs::write(place.out("kind.toml"), SMALL.replace("\"tier\"", "\"teir\"")).unwrap();
-    for (options, saying) in [
+fn invalid_options_are_rejected_with_the_remedy() {
+    let sandbox = with_scenario();
+    fs::write(sandbox.out("bad.toml"), SMALL.replace("40MiB", "40")).unwrap();
+    fs::write(sandbox.out("kind.toml"), SMALL.replace("\"tier\"", "\"teir\"")).unwrap();
+    for (options, expected) in [
         (&["run", "bad.toml"][..], &["bad.toml, line 6", "unit is missing"][..]),
         (&["run", "kind.toml"], &["kind.toml, line 2", "there is no kind `teir`", "train, tier"]),
         (&["run", "small.toml", "--policy", "quiver"], &["cannot run under `quiver`", "hybrid"]),
@@ -95,30 +95,31 @@ fn what_makes_no_sense_is_refused_with_the_way_out() {
         (&["run", "small.toml", "--variant", "x"], &["no variant `x`", "near, far"]),
         (&["power", "--flash", "5"], &["--flash", "unit is missing"]),
     ] {
-        sim(&place, options).refuses(saying);
+        sim(&sandbox, options).refuses(expected);
     }
 }
 
 #[test]
 fn power_is_computed_as_in_table_1() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let options = ["power", "--flash", "5PB", "--absorbed", "5TB/s", "--format", "json"];
-    let power = sim(&place, &options).succeeds().json();
+    let power = sim(&sandbox, &options).succeeds().json();
     let figure = |name: &str| (power[name].as_f64().unwrap() * 100.0).round() / 100.0;
     let figures = ["disks_only", "flash_only", "ideal"].map(figure);
     assert!(
         figures.iter().zip([9.92, 6.53, 2.69]).all(|(ours, table)| (ours - table).abs() < 0.005)
     );
-    let text = sim(&place, &["power"]).succeeds().stdout;
+    let text = sim(&sandbox, &["power"]).succeeds().stdout;
     assert!(text.contains("disks alone") && text.contains("It is neutral at"), "{text}");
-    let little = ["power", "--bandwidth", "1GB/s", "--absorbed", "1GB/s"];
-    let text = sim(&place, &little).succeeds().stdout;
-    assert!(text.contains("draws more than the disks that it spares"), "{text}");
-    sim(&place, &["power", "--absorbed", "20TB/s"]).refuses(&["only 10.0 TB/s are read", "lower"]);
-    sim(&place, &["power", "--flash", "0B"]).refuses(&["without flash", "--flash"]);
+    let low = ["power", "--bandwidth", "1GB/s", "--absorbed", "1GB/s"];
+    let text = sim(&sandbox, &low).succeeds().stdout;
+    assert!(text.contains("uses more power than the disks that it replaces"), "{text}");
+    sim(&sandbox, &["power", "--absorbed", "20TB/s"])
+        .refuses(&["--bandwidth is 10.0 TB/s", "lower"]);
+    sim(&sandbox, &["power", "--flash", "0B"]).refuses(&["--flash is 0B"]);
 }
 
-/// Requests in libCacheSim's format.
+/// Requests in the format of libCacheSim.
 fn oracle_general(requests: &[(u32, u64)]) -> Vec<u8> {
     let record = |(time, key): &(u32, u64)| {
         let mut bytes = time.to_le_bytes().to_vec();
@@ -130,34 +131,34 @@ fn oracle_general(requests: &[(u32, u64)]) -> Vec<u8> {
     requests.iter().flat_map(record).collect()
 }
 
-/// The same requests in every format: the same hits.
+/// The same requests have the same hits in every format.
 #[test]
-fn traces_are_replayed_whatever_their_format() {
-    let place = Place::new();
-    // Ten keys in turn, and one in between: LRU of two has the one, and nothing else.
+fn traces_of_every_format_are_replayed() {
+    let sandbox = Sandbox::new();
+    // Ten keys in a cycle, alternating with one key: an LRU cache of two hits that one only.
     let keys: Vec<u64> = (0..200).flat_map(|at| [at % 10, 77]).collect();
     let timed: Vec<(u32, u64)> = keys.iter().map(|key| (5, *key)).collect();
     let csv = |header: &str, line: &dyn Fn(u64) -> String| {
         format!("{header}\n{}", keys.iter().map(|key| line(*key)).collect::<String>())
     };
-    fs::write(place.out("a.oracleGeneral"), oracle_general(&timed)).unwrap();
-    fs::write(place.out("b.csv"), csv("time,key", &|key| format!("5.5,{key}\n"))).unwrap();
-    fs::write(place.out("c.csv"), csv("id", &|key| format!("word-{key}\n"))).unwrap();
+    fs::write(sandbox.out("a.oracleGeneral"), oracle_general(&timed)).unwrap();
+    fs::write(sandbox.out("b.csv"), csv("time,key", &|key| format!("5.5,{key}\n"))).unwrap();
+    fs::write(sandbox.out("c.csv"), csv("id", &|key| format!("word-{key}\n"))).unwrap();
     let words = |width: usize| {
         let bytes = |key: &u64| key.to_be_bytes()[8 - width..].to_vec();
         keys.iter().flat_map(bytes).collect::<Vec<u8>>()
     };
-    fs::write(place.out("d.trace"), words(4)).unwrap();
-    fs::write(place.out("e.bin"), words(8)).unwrap();
+    fs::write(sandbox.out("d.trace"), words(4)).unwrap();
+    fs::write(sandbox.out("e.bin"), words(8)).unwrap();
     let pages = keys.iter().map(|key| format!("{key} 1 0 0\n")).collect::<String>();
-    fs::write(place.out("f.lis"), pages).unwrap();
+    fs::write(sandbox.out("f.lis"), pages).unwrap();
     for file in ["a.oracleGeneral", "b.csv", "c.csv", "d.trace", "e.bin", "f.lis"] {
         let mut options = vec!["trace", file, "--policy", "lru,fifo", "--cache", "20%"];
         options.extend(["--format", "json"]);
         if file == "e.bin" {
             options.extend(["--trace-format", "i64"]);
         }
-        let rows = sim(&place, &options).succeeds().json();
+        let rows = sim(&sandbox, &options).succeeds().json();
         let [lru, fifo] = &rows.as_array().unwrap()[..] else { panic!("two policies") };
         assert_eq!(
             (&lru["capacity"], &lru["hits"]),
@@ -170,16 +171,16 @@ fn traces_are_replayed_whatever_their_format() {
 }
 
 #[test]
-fn traces_that_are_cut_off_or_out_of_order_are_said_to_be() {
-    let place = Place::new();
+fn truncated_or_unordered_traces_are_reported() {
+    let sandbox = Sandbox::new();
     let whole = oracle_general(&[(9, 1), (3, 2), (4, 1)]);
-    fs::write(place.out("cut.oracleGeneral"), &whole[..50]).unwrap();
-    fs::write(place.out("order.oracleGeneral"), &whole).unwrap();
-    fs::write(place.out("time.csv"), "key,time\n1,soon\n").unwrap();
-    fs::write(place.out("header.csv"), "1,2\n3,4\n").unwrap();
-    fs::write(place.out("empty.csv"), "key\n").unwrap();
-    fs::write(place.out("odd.trace"), [1, 2, 3]).unwrap();
-    for (file, saying) in [
+    fs::write(sandbox.out("cut.oracleGeneral"), &whole[..50]).unwrap();
+    fs::write(sandbox.out("order.oracleGeneral"), &whole).unwrap();
+    fs::write(sandbox.out("time.csv"), "key,time\n1,soon\n").unwrap();
+    fs::write(sandbox.out("header.csv"), "1,2\n3,4\n").unwrap();
+    fs::write(sandbox.out("empty.csv"), "key\n").unwrap();
+    fs::write(sandbox.out("odd.trace"), [1, 2, 3]).unwrap();
+    for (file, expected) in [
         ("cut.oracleGeneral", &["50 bytes", "cut off after 2"][..]),
         ("time.csv", &["line 2", "`soon` is no time"]),
         ("header.csv", &["line 1", "no column is called `key`"]),
@@ -189,17 +190,17 @@ fn traces_that_are_cut_off_or_out_of_order_are_said_to_be() {
         (".", &["is a directory"]),
         ("/dev/zero", &["neither a file nor a pipe"]),
     ] {
-        sim(&place, &["trace", file]).refuses(saying);
+        sim(&sandbox, &["trace", file]).refuses(expected);
     }
-    let told = sim(&place, &["trace", "order.oracleGeneral", "--cache", "50%"]).run();
-    assert_eq!(told.code, Some(0));
-    assert!(told.stderr.contains("2 times went back"), "{}", told.stderr);
+    let ran = sim(&sandbox, &["trace", "order.oracleGeneral", "--cache", "50%"]).run();
+    assert_eq!(ran.code, Some(0));
+    assert!(ran.stderr.contains("2 times in the trace went backwards"), "{}", ran.stderr);
 }
 
-/// Keys may be hashes, and far apart: what comes of them is what comes of the same trace with small keys.
+/// Hashed keys give the same result as small keys.
 #[test]
-fn how_keys_are_written_does_not_matter() {
-    let place = Place::new();
+fn the_values_of_keys_do_not_matter() {
+    let sandbox = Sandbox::new();
     let mut random = 1_u64;
     let mut draw = |below: u64| {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -210,22 +211,22 @@ fn how_keys_are_written_does_not_matter() {
     let timed = |key: fn(u64) -> u64| -> Vec<(u32, u64)> {
         keys.iter().zip(0..).map(|(number, at)| (at * 10, key(*number))).collect()
     };
-    fs::write(place.out("small.oracleGeneral"), oracle_general(&timed(|key| key))).unwrap();
+    fs::write(sandbox.out("small.oracleGeneral"), oracle_general(&timed(|key| key))).unwrap();
     let hashed = timed(|key| key.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    fs::write(place.out("hashed.oracleGeneral"), oracle_general(&hashed)).unwrap();
+    fs::write(sandbox.out("hashed.oracleGeneral"), oracle_general(&hashed)).unwrap();
     let [small, hashed] = ["small.oracleGeneral", "hashed.oracleGeneral"].map(|file| {
-        let rows = sim(&place, &["trace", file, "--format", "json"]).succeeds().json();
+        let rows = sim(&sandbox, &["trace", file, "--format", "json"]).succeeds().json();
         let hits = rows.as_array().unwrap().iter().map(|row| row["hits"].as_u64());
         hits.collect::<Vec<_>>()
     });
     assert_eq!(small, hashed);
 }
 
-/// Real traces, where they are.
+/// Runs only where the recorded traces exist.
 #[test]
-fn recorded_traces_come_out_below_the_optimum() {
+fn recorded_traces_have_at_most_the_hits_of_the_optimum() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/traces");
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     for (file, requests) in [("caffeine_web07.trace.xz", 76_118), ("arc_P3.lis.zst", 3_912_296)] {
         let path = folder.join(file);
         if !path.exists() || (file.contains("arc") && std::env::var_os("SEEDS").is_none()) {
@@ -233,7 +234,7 @@ fn recorded_traces_come_out_below_the_optimum() {
         }
         let options =
             ["trace", path.to_str().unwrap(), "--policy", "lru,next-use", "--format", "json"];
-        let rows = sim(&place, &options).succeeds().json();
+        let rows = sim(&sandbox, &options).succeeds().json();
         for row in rows.as_array().unwrap() {
             assert_eq!(row["requests"], requests, "{file}");
             assert!(row["hits"].as_u64() <= row["optimum_hits"].as_u64(), "{row}");

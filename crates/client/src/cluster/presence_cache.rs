@@ -1,59 +1,61 @@
-//! What the nodes held a moment ago, asked for no more often than is paid for by what is drawn.
+//! Presence cache: what the nodes held when they were last asked. The budget of requests grows with
+//! the items drawn.
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use forebay_core::presence::{Known, Thrift};
+use forebay_core::node::presence::{KnownPresence, PresenceBudget};
 
 /// What the nodes of one dataset held when they were last asked.
 #[derive(Debug)]
-pub struct RecentPresence {
-    known: Known,
-    /// The same, for those who look at it while somebody asks; empty without a node.
+pub struct PresenceCache {
+    known: KnownPresence,
+    /// The same bits for readers during a request. Empty without a node.
     bits: Arc<[u8]>,
-    thrift: Thrift,
+    budget: PresenceBudget,
     clock: Instant,
 }
 
-/// A question that is due.
+/// A request for presence that is due.
 #[derive(Debug)]
 pub struct Asking {
-    /// What is known so far: for [`crate::Reader::presence`].
-    pub known: Known,
+    /// The presence known so far, for [`crate::Reader::presence`] to update.
+    pub known: KnownPresence,
     began: Duration,
 }
 
-impl RecentPresence {
-    /// Nothing is known yet of so many blobs.
+impl PresenceCache {
+    /// For a dataset of `blobs` blobs. Nothing is known yet.
     pub fn new(blobs: u64) -> Self {
         // No node opens a dataset with more.
-        let known = Known::new(u32::try_from(blobs).unwrap_or(0));
-        let (bits, thrift) = (Arc::default(), Thrift::new(blobs));
-        Self { known, bits, thrift, clock: Instant::now() }
+        let known = KnownPresence::new(u32::try_from(blobs).unwrap_or(0));
+        let (bits, budget) = (Arc::default(), PresenceBudget::new(blobs));
+        Self { known, bits, budget, clock: Instant::now() }
     }
 
-    /// A bit for each blob, lowest first; nothing before a node has said anything.
+    /// One bit per blob, lowest first. Empty until a node has answered.
     pub fn bits(&self) -> Arc<[u8]> {
         Arc::clone(&self.bits)
     }
 
-    /// Whether it is time to ask again.
+    /// A request, if one is due.
     pub fn asks(&self) -> Option<Asking> {
         let began = self.clock.elapsed();
-        self.thrift.is_due(began).then(|| Asking { known: self.known.clone(), began })
+        self.budget.is_due(began).then(|| Asking { known: self.known.clone(), began })
     }
 
-    /// That was answered, in so many bytes.
+    /// Takes the answer to a request, which took `bytes` bytes.
     pub fn answered(&mut self, Asking { known, began }: Asking, bytes: u64) {
-        self.thrift.asked(began, self.clock.elapsed(), bytes);
+        let now = self.clock.elapsed();
+        self.budget.on_request(now, now.saturating_sub(began), bytes);
         self.bits = if known.version() == 0 { Arc::default() } else { known.bits().into() };
         self.known = known;
     }
 
-    /// So many items were drawn: they pay for the next question.
+    /// Adds to the budget: `items` items were drawn.
     pub fn drew(&mut self, items: usize) {
-        self.thrift.drew(items as u64);
+        self.budget.on_drawn(items as u64);
     }
 }

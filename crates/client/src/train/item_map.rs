@@ -1,109 +1,111 @@
-//! What a job knows of its dataset's pieces, made once for all epochs: the blob and the piece of every item.
+//! The item map of a dataset: the blob and the half-chunk of every item. Made once for all epochs.
 
 use std::sync::Arc;
 
 use forebay_core::{
-    ByteSize, ItemOrdinal,
-    chunking::ChunkOrdinal,
-    digest::{Digest, DigestError},
-    sampler,
+    ByteSize, HalfChunk, ItemOrdinal,
+    train::{
+        job::HalfChunkSize,
+        sampler::{HalfChunkMap, HalfChunkMapError},
+    },
 };
+use forebay_digest::{Digest, DigestError};
 
-/// The pieces of a dataset, and what is in them.
+/// Where the items of a dataset are.
 #[derive(Debug)]
-pub struct Layout {
-    pieces: sampler::Layout,
+pub struct ItemMap {
+    half_chunks: HalfChunkMap,
     digest: Digest,
-    /// The blob and the piece of every item.
-    places: Arc<[(u32, u32)]>,
-    /// Bytes and items of each piece.
-    sizes: Vec<(ByteSize, u64)>,
+    locations: Arc<[Location]>,
+    /// Of each half-chunk.
+    sizes: Vec<HalfChunkSize>,
 }
 
-/// Why nothing can be drawn from a dataset.
+/// Where an item is.
+#[derive(Debug, Clone, Copy)]
+struct Location {
+    /// 4 bytes instead of the 8 of a `BlobOrdinal`: there is one for each item.
+    blob: u32,
+    half_chunk: HalfChunk,
+}
+
+/// Why a dataset has no item map.
 #[derive(Debug, thiserror::Error)]
-pub enum LayoutError {
-    /// Its digest is damaged.
+pub enum ItemMapError {
+    /// The digest is damaged.
     #[error(transparent)]
     Digest(#[from] DigestError),
-    /// It is too large.
+    /// The dataset is too large.
     #[error(transparent)]
-    Layout(#[from] sampler::LayoutError),
+    HalfChunks(#[from] HalfChunkMapError),
 }
 
-impl Layout {
-    /// Looks at every row of a digest.
-    pub fn new(digest: &Digest) -> Result<Self, LayoutError> {
-        let (places, sizes) = places(digest)?;
-        let pieces = u32::try_from(sizes.len()).expect("few pieces");
-        let of_items = places.iter().map(|(_, piece)| ChunkOrdinal(*piece));
-        let pieces = sampler::Layout::new(digest.summary().dataset, pieces, of_items)?;
-        Ok(Self { pieces, digest: digest.clone(), places: places.into(), sizes })
+impl ItemMap {
+    /// Reads every row of a digest.
+    pub fn new(digest: &Digest) -> Result<Self, ItemMapError> {
+        let summary = digest.summary();
+        let mut locations = Vec::with_capacity(usize::try_from(summary.items).unwrap_or(0));
+        let mut sizes = vec![HalfChunkSize::default(); summary.chunking.half_chunks() as usize];
+        for (blob, row) in (0_u32..).zip(digest.blobs()) {
+            let row = row?;
+            let half_chunk = summary.chunking.half_chunk_of(row.start, ByteSize(summary.bytes));
+            let size = &mut sizes[half_chunk.index()];
+            size.bytes.0 = size.bytes.0.saturating_add(row.length);
+            size.items += row.item_count();
+            locations.extend((0..row.item_count()).map(|_| Location { blob, half_chunk }));
+        }
+        let count = u32::try_from(sizes.len()).expect("at most twice the chunks");
+        let of_items = locations.iter().map(|location| location.half_chunk);
+        let half_chunks = HalfChunkMap::new(summary.dataset, count, of_items)?;
+        Ok(Self { half_chunks, digest: digest.clone(), locations: locations.into(), sizes })
     }
 
-    /// The same, with the length of each item: what batches of like length are made by.
-    pub fn with_lengths(&self, lengths: &[f64]) -> Result<Self, sampler::LayoutError> {
-        let pieces = self.pieces.clone().with_lengths(lengths)?;
-        let (digest, places) = (self.digest.clone(), Arc::clone(&self.places));
-        Ok(Self { pieces, digest, places, sizes: self.sizes.clone() })
+    /// The same dataset with the length of each item, for batches of like length.
+    pub fn with_lengths(&self, lengths: &[f64]) -> Result<Self, HalfChunkMapError> {
+        let half_chunks = self.half_chunks.clone().with_lengths(lengths)?;
+        let (digest, locations) = (self.digest.clone(), Arc::clone(&self.locations));
+        Ok(Self { half_chunks, digest, locations, sizes: self.sizes.clone() })
     }
 
-    /// As samplers know it.
-    pub fn pieces(&self) -> &sampler::Layout {
-        &self.pieces
+    /// The part that samplers need.
+    pub fn half_chunks(&self) -> &HalfChunkMap {
+        &self.half_chunks
     }
 
-    /// Bytes and items of each piece.
-    pub fn sizes(&self) -> &[(ByteSize, u64)] {
+    /// Size of each half-chunk.
+    pub fn sizes(&self) -> &[HalfChunkSize] {
         &self.sizes
     }
 
-    /// How large a part of the dataset's bytes these pieces are.
-    pub fn share(&self, pieces: &[usize]) -> f64 {
-        let bytes = |size: &(ByteSize, u64)| size.0.0 as f64;
+    /// Share of the dataset's bytes in these half-chunks.
+    pub fn share(&self, half_chunks: &[HalfChunk]) -> f64 {
+        let bytes = |size: &HalfChunkSize| size.bytes.0 as f64;
         let total: f64 = self.sizes.iter().map(bytes).sum();
-        let those = pieces.iter().filter_map(|piece| self.sizes.get(*piece)).map(bytes);
-        if total > 0.0 { those.sum::<f64>() / total } else { 0.0 }
+        let these = half_chunks.iter().filter_map(|half_chunk| self.sizes.get(half_chunk.index()));
+        if total > 0.0 { these.map(bytes).sum::<f64>() / total } else { 0.0 }
     }
 
-    /// Whether an item's blob was resident when the nodes said this: a bit for each blob, lowest first, or nothing
-    /// at all.
+    /// Whether an item's blob was resident according to `presence`: a bit for each blob, lowest
+    /// first, or nothing at all.
     pub fn residents(&self, presence: &[u8]) -> impl Fn(ItemOrdinal) -> bool {
         move |item| {
-            let (blob, _) = self.place(item);
+            let blob = self.location(item).blob;
             presence.get(blob as usize / 8).is_some_and(|byte| byte >> (blob % 8) & 1 == 1)
         }
     }
 
-    /// The piece of an item.
-    pub fn piece_of(&self, item: ItemOrdinal) -> u32 {
-        self.place(item).1
+    /// The half-chunk of an item.
+    pub fn half_chunk_of(&self, item: ItemOrdinal) -> HalfChunk {
+        self.location(item).half_chunk
     }
 
-    /// How long these items are together.
+    /// Length of these items together, in bytes.
     pub fn bytes_of(&self, items: &[ItemOrdinal]) -> u64 {
         let length = |item: &ItemOrdinal| self.digest.item(*item).map_or(0, |place| place.length);
         items.iter().map(length).sum()
     }
 
-    fn place(&self, item: ItemOrdinal) -> (u32, u32) {
-        self.places[usize::try_from(item.0).expect("an item of the layout")]
+    fn location(&self, item: ItemOrdinal) -> Location {
+        self.locations[usize::try_from(item.0).expect("an item of the dataset")]
     }
-}
-
-type Places = (Vec<(u32, u32)>, Vec<(ByteSize, u64)>);
-
-fn places(digest: &Digest) -> Result<Places, DigestError> {
-    let summary = digest.summary();
-    let mut places = Vec::with_capacity(usize::try_from(summary.items).unwrap_or(0));
-    let mut sizes = vec![(ByteSize(0), 0); summary.chunking.pieces() as usize];
-    for (blob, row) in (0_u32..).zip(digest.blobs()) {
-        let row = row?;
-        let piece = summary.chunking.piece_of(row.start, ByteSize(summary.bytes));
-        let (bytes, items) = &mut sizes[piece as usize];
-        bytes.0 = bytes.0.saturating_add(row.length);
-        *items += row.item_count();
-        places.extend((0..row.item_count()).map(|_| (blob, piece)));
-    }
-    Ok((places, sizes))
 }

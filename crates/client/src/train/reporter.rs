@@ -1,202 +1,169 @@
-//! A job's part in the rotation of its dataset: when it reports, and what it makes of the answers. What it
-//! says, and what follows, is decided in `core::manager`.
+//! Reports of a job to the manager of its dataset: when they are sent, and what becomes of the
+//! answers.
+//!
+//! The content of a report and the meaning of an answer are decided in
+//! `core::train::job::reporter`. Here is what needs a clock and a connection. Without an answer the
+//! job goes on with the last draw set: a lost manager costs hits, and nothing else.
 
 use std::{
+    ops::{Deref, DerefMut},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use forebay_core::{
-    ItemOrdinal,
-    benefit::Mode,
-    chunking::ChunkOrdinal,
-    manager::{Answer, Directions, Membership, Report},
-    sampler::Sampler,
+use forebay_core::train::{
+    job::{JobReporter, ReportTime, ReporterSettings},
+    manager::{DrawSet, Report, ReportAnswer},
+    sampler::{BatchDrawSet, Sampler},
 };
 use forebay_wire::{ErrorCode, Refusal};
 
-use crate::{epoch::Epoch, layout::Layout};
+use crate::train::{
+    item_map::ItemMap,
+    job::{Job, JobRun},
+};
 
-/// The way to the nodes, whatever waits for them.
-pub trait Ask {
-    /// Why there is no way.
+/// The connection to the nodes of a dataset, as [`Job::report`] needs it.
+pub trait ManagerLink {
+    /// Why the connection cannot be used at all.
     type Error;
 
-    /// A bit for each blob that the nodes hold, lowest first, as of a moment ago; nothing without a node.
+    /// A bit for each blob that the nodes hold, lowest first, as of a moment ago; empty without a
+    /// node.
     fn presence(&mut self) -> Result<Arc<[u8]>, Self::Error>;
 
-    /// What the manager of the dataset answers to a report; nothing without a node.
-    fn report(&mut self, report: &Report) -> Result<Option<Result<Answer, Refusal>>, Self::Error>;
+    /// The manager's answer to a report; `None` without a node.
+    fn report(
+        &mut self,
+        report: &Report,
+    ) -> Result<Option<Result<ReportAnswer, Refusal>>, Self::Error>;
 }
 
-/// What became of a report.
+/// Result of [`Job::report`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reported {
-    /// It was not time for one, or nobody answered.
+pub enum ReportOutcome {
+    /// No report was due, or none was answered.
     Nothing,
-    /// It was answered.
+    /// The manager has answered.
     Answered,
-    /// Another process reports under the job's name; this is what it was told.
+    /// Another process reports under the job's name; the text is the node's.
     Fenced(String),
 }
 
-/// How a job takes part, over all epochs of one of its lives.
+/// The reporter of one run of a job, passed on from epoch to epoch.
 #[derive(Debug)]
-pub struct Member {
-    membership: Membership,
+pub(super) struct Reporter {
+    incarnation: u64,
+    content: JobReporter,
     clock: Instant,
-    /// Something was answered in this epoch: there is something to go by.
-    is_answered: bool,
-    /// This node does not want to hear of it. Until the next epoch nothing is reported.
-    is_refused: bool,
-    reports: u64,
-    open: [Vec<u32>; 2],
+    /// The manager has answered in this epoch.
+    pub(super) is_answered: bool,
+    /// The node refused a report: nothing is reported until the next epoch.
+    pub(super) is_refused: bool,
+    /// Reports that were answered.
+    pub(super) answers: u64,
+    /// The draw set of the last answer.
+    pub(super) draw_set: DrawSet,
 }
 
-impl Member {
-    /// A job in one of its lives, a random number.
-    pub fn new(layout: &Layout, life: u64, gpus: u32, epoch_batches: u64) -> Self {
+impl Reporter {
+    pub(super) fn new(run: JobRun, items: &ItemMap) -> Self {
+        let JobRun { incarnation, gpus, epoch_batches } = run;
+        let half_chunks = items.sizes().to_vec();
         Self {
-            membership: Membership::new(life, gpus, epoch_batches, layout.sizes().to_vec()),
+            incarnation,
+            content: JobReporter::new(ReporterSettings {
+                incarnation,
+                gpus,
+                epoch_batches,
+                half_chunks,
+            }),
             clock: Instant::now(),
             is_answered: false,
             is_refused: false,
-            reports: 0,
-            open: Default::default(),
+            answers: 0,
+            draw_set: DrawSet::default(),
         }
     }
 
-    /// The job begins an epoch; every one has a number of its own.
-    pub fn begin(&mut self, epoch: u64) {
-        self.membership.begin(epoch);
+    pub(super) fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    pub(super) fn begin_epoch(&mut self, epoch: u64) {
+        self.content.begin_epoch(epoch);
         (self.is_answered, self.is_refused) = (false, false);
     }
 
-    /// Reports, if it is time to.
-    pub fn report<A: Ask>(
-        &mut self,
-        ask: &mut A,
-        layout: &Layout,
-        epoch: &Epoch,
-    ) -> Result<Reported, A::Error> {
-        let began = self.clock.elapsed();
-        if self.is_refused || !self.membership.is_due(began, epoch.sampler()) {
-            return Ok(Reported::Nothing);
+    pub(super) fn batch_draw_set(&self, sampler: &Sampler) -> BatchDrawSet {
+        self.content.batch_draw_set(sampler.plan().batch.into(), sampler)
+    }
+
+    fn on_answer(&mut self, answer: ReportAnswer) {
+        self.answers += 1;
+        if let ReportAnswer::Draw { draw_set, .. } = &answer {
+            self.is_answered = true;
+            self.draw_set = draw_set.clone();
         }
-        let mut reported = Reported::Nothing;
-        // Whoever is asked to tell all does so at once.
+        self.content.on_answer(answer);
+    }
+}
+
+impl Deref for Reporter {
+    type Target = JobReporter;
+
+    fn deref(&self) -> &JobReporter {
+        &self.content
+    }
+}
+
+impl DerefMut for Reporter {
+    fn deref_mut(&mut self) -> &mut JobReporter {
+        &mut self.content
+    }
+}
+
+impl Job {
+    /// Sends a report, if one is due.
+    pub fn report<L: ManagerLink>(&mut self, link: &mut L) -> Result<ReportOutcome, L::Error> {
+        let Some(reporter) = self.reporter.as_mut().filter(|_| self.is_reporting) else {
+            return Ok(ReportOutcome::Nothing);
+        };
+        let began = reporter.clock.elapsed();
+        if reporter.is_refused || !reporter.is_due(began, &self.sampler) {
+            return Ok(ReportOutcome::Nothing);
+        }
+        let mut outcome = ReportOutcome::Nothing;
+        // A manager that needs a full report gets it at once.
         for _ in 0..2 {
-            let presence = ask.presence()?;
-            let resident = layout.residents(&presence);
-            let report = self.membership.report(self.clock.elapsed(), epoch.sampler(), resident);
-            match ask.report(&report)? {
-                None => self.membership.unanswered(),
+            let presence = link.presence()?;
+            let resident = self.items.residents(&presence);
+            let now = reporter.clock.elapsed();
+            let report = reporter.report(now, &self.sampler, resident);
+            match link.report(&report)? {
+                None => reporter.on_no_answer(),
                 Some(Ok(answer)) => {
-                    reported = Reported::Answered;
-                    let tells_all = answer == Answer::TellAll;
-                    self.answered(answer);
-                    if tells_all {
+                    outcome = ReportOutcome::Answered;
+                    let needs_full = answer == ReportAnswer::FullReportNeeded;
+                    reporter.on_answer(answer);
+                    if needs_full {
                         continue;
                     }
                 }
                 Some(Err(refusal)) if refusal.code == ErrorCode::Fenced => {
-                    return Ok(Reported::Fenced(refusal.text));
+                    self.is_reporting = false;
+                    return Ok(ReportOutcome::Fenced(refusal.text));
                 }
                 Some(Err(_)) => {
-                    self.membership.unanswered();
-                    self.is_refused = true;
+                    reporter.on_no_answer();
+                    reporter.is_refused = true;
                 }
             }
             break;
         }
-        let now = self.clock.elapsed();
-        self.membership.report_took(now, now.saturating_sub(began));
-        Ok(reported)
-    }
-
-    /// Whether the next batch would have to be completed by what is not open, though another piece may be open
-    /// soon.
-    pub fn is_short(&self, epoch: &Epoch) -> bool {
-        self.is_answered && self.membership.is_short(epoch.sampler())
-    }
-
-    /// Whether the next batch is better drawn later, since others are behind; see
-    /// [`Membership::holds_back`].
-    pub fn holds_back(&self, epoch: &Epoch) -> bool {
-        self.is_answered && self.membership.holds_back(epoch.sampler())
-    }
-
-    /// The job has waited for others for so long.
-    pub fn waited(&mut self, took: Duration, epoch: &Epoch) {
-        self.membership.waited(took, epoch.sampler());
-    }
-
-    /// Items of pieces that are on their way which this rank has yet to draw and which are not resident.
-    pub fn needed(
-        &self,
-        layout: &Layout,
-        epoch: &Epoch,
-        presence: &[u8],
-        count: usize,
-    ) -> Vec<ItemOrdinal> {
-        if self.is_refused {
-            return Vec::new();
-        }
-        let resident = layout.residents(presence);
-        let loading = self.membership.loading().iter();
-        let missing =
-            loading.flat_map(|piece| epoch.sampler().missing(ChunkOrdinal(*piece), &resident));
-        missing.take(count).collect()
-    }
-
-    /// Whether the node has said in this epoch what to draw from.
-    pub fn is_answered(&self) -> bool {
-        self.is_answered
-    }
-
-    /// How many reports were answered.
-    pub fn reports(&self) -> u64 {
-        self.reports
-    }
-
-    /// Pieces that are kept for good, and pieces that are there for a while.
-    pub fn open(&self) -> &[Vec<u32>; 2] {
-        &self.open
-    }
-
-    pub(crate) fn directions(&self, sampler: &Sampler) -> Directions {
-        self.membership.directions(sampler.plan().batch.into(), sampler)
-    }
-
-    pub(crate) fn forces_miss(&mut self) -> bool {
-        self.membership.forces_miss()
-    }
-
-    pub(crate) fn mode(
-        &self,
-        pieces: impl IntoIterator<Item = u32>,
-        all_resident: bool,
-    ) -> Option<Mode> {
-        self.membership.mode(pieces, all_resident)
-    }
-
-    pub(crate) fn released(&mut self, pieces: Vec<ChunkOrdinal>) {
-        self.membership.released(pieces);
-    }
-
-    pub(crate) fn computed(&mut self, mode: Option<Mode>, bytes: u64, times: [Duration; 2]) {
-        self.membership.computed(mode, bytes, times);
-    }
-
-    fn answered(&mut self, answer: Answer) {
-        self.reports += 1;
-        if let Answer::Draw { open, .. } = &answer {
-            self.is_answered = true;
-            self.open = [
-                open.held.iter().map(|piece| piece.0).collect(),
-                open.rotating().map(|piece| piece.0).collect(),
-            ];
-        }
-        self.membership.answered(answer);
+        let ended_at = reporter.clock.elapsed();
+        let took = ended_at.saturating_sub(began);
+        reporter.on_report_done(ReportTime { ended_at, took });
+        Ok(outcome)
     }
 }

@@ -1,89 +1,89 @@
-//! What an agent holds in memory because no node keeps it: a pack serves many items, and would otherwise be
-//! fetched for each of them.
+//! The agent's cache: blobs that no node keeps.
 //!
-//! What has been asked for at least once goes first, oldest first; what was fetched ahead and not yet
-//! asked for stays as long as it can, and limits how much more is fetched ahead.
+//! A pack serves many items, and would otherwise be fetched for each of them. Blobs that the job
+//! has read are evicted first, oldest first. Prefetched blobs that it has not read yet stay as long
+//! as possible, and limit further prefetching.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
-use crate::ByteSize;
+use crate::{BlobOrdinal, ByteSize};
 
-/// All of them together, unless somebody says otherwise.
-pub const KEPT_MAX: ByteSize = ByteSize::mib(256);
+/// Default size.
+pub const AGENT_CACHE_SIZE_MAX: ByteSize = ByteSize::mib(256);
 
-/// What is kept.
+/// Blobs in the agent's memory.
 #[derive(Debug)]
-pub struct Kept {
+pub struct AgentCache {
     bytes_max: usize,
-    blobs: BTreeMap<u64, Blob>,
-    /// In the order in which they came. Those asked for are also in `asked`, and skipped here.
-    fresh: VecDeque<u64>,
-    asked: VecDeque<u64>,
+    blobs: BTreeMap<BlobOrdinal, Blob>,
+    /// In order of insertion. A blob that was read is in `read` as well, and is skipped here.
+    unread: VecDeque<BlobOrdinal>,
+    read: VecDeque<BlobOrdinal>,
     bytes: usize,
-    bytes_fresh: usize,
+    bytes_unread: usize,
 }
 
 #[derive(Debug)]
 struct Blob {
     content: Bytes,
-    is_fresh: bool,
+    is_unread: bool,
 }
 
-impl Kept {
-    /// Nothing yet, and never more than so much.
+impl AgentCache {
+    /// An empty cache of at most `max` bytes.
     pub fn new(max: ByteSize) -> Self {
         let bytes_max = usize::try_from(max.0).unwrap_or(usize::MAX);
-        let (blobs, fresh, asked) = Default::default();
-        Self { bytes_max, blobs, fresh, asked, bytes: 0, bytes_fresh: 0 }
+        let (blobs, unread, read) = Default::default();
+        Self { bytes_max, blobs, unread, read, bytes: 0, bytes_unread: 0 }
     }
 
-    /// The bytes of a blob, which has now been asked for.
-    pub fn take_note_of(&mut self, blob: u64) -> Option<Bytes> {
+    /// The bytes of a blob for the job. Marks the blob as read.
+    pub fn read(&mut self, blob: BlobOrdinal) -> Option<Bytes> {
         let kept = self.blobs.get_mut(&blob)?;
-        if kept.is_fresh {
-            kept.is_fresh = false;
-            self.bytes_fresh -= kept.content.len();
-            self.asked.push_back(blob);
+        if kept.is_unread {
+            kept.is_unread = false;
+            self.bytes_unread -= kept.content.len();
+            self.read.push_back(blob);
         }
         Some(kept.content.clone())
     }
 
-    /// The bytes of a blob, if they are here; nobody has asked for them.
-    pub fn content(&self, blob: u64) -> Option<Bytes> {
+    /// The bytes of a blob, without marking it as read.
+    pub fn peek(&self, blob: BlobOrdinal) -> Option<Bytes> {
         self.blobs.get(&blob).map(|kept| kept.content.clone())
     }
 
-    /// Whether more may be fetched ahead: if it fits beside what nobody has asked for yet.
-    pub fn has_room_ahead(&self, length: u64) -> bool {
-        self.bytes_fresh as u64 + length <= self.bytes_max as u64
+    /// Whether a blob of this length may be prefetched: whether it fits beside the unread blobs.
+    pub fn has_prefetch_space(&self, length: u64) -> bool {
+        self.bytes_unread as u64 + length <= self.bytes_max as u64
     }
 
-    /// Keeps a blob; what has to go for it goes.
-    pub fn insert(&mut self, blob: u64, content: Bytes) {
+    /// Inserts a blob, and evicts others to make space.
+    pub fn insert(&mut self, blob: BlobOrdinal, content: Bytes) {
         if content.len() > self.bytes_max || self.blobs.contains_key(&blob) {
             return;
         }
         self.bytes += content.len();
-        self.bytes_fresh += content.len();
-        self.blobs.insert(blob, Blob { content, is_fresh: true });
-        self.fresh.push_back(blob);
+        self.bytes_unread += content.len();
+        self.blobs.insert(blob, Blob { content, is_unread: true });
+        self.unread.push_back(blob);
         while self.bytes > self.bytes_max {
-            let oldest = self.asked.pop_front().or_else(|| self.fresh.pop_front());
-            self.drop(oldest.expect("what has bytes has a place"));
+            let oldest = self.read.pop_front().or_else(|| self.unread.pop_front());
+            self.drop(oldest.expect("every blob is in a queue"));
         }
-        // What was asked for has left gaps.
-        if self.fresh.len() > 2 * self.blobs.len() + 16 {
+        // Blobs that were read leave stale entries behind.
+        if self.unread.len() > 2 * self.blobs.len() + 16 {
             let blobs = &self.blobs;
-            self.fresh.retain(|blob| blobs.get(blob).is_some_and(|kept| kept.is_fresh));
+            self.unread.retain(|blob| blobs.get(blob).is_some_and(|kept| kept.is_unread));
         }
     }
 
-    fn drop(&mut self, blob: u64) {
-        if let Some(Blob { content, is_fresh }) = self.blobs.remove(&blob) {
+    fn drop(&mut self, blob: BlobOrdinal) {
+        if let Some(Blob { content, is_unread }) = self.blobs.remove(&blob) {
             self.bytes -= content.len();
-            self.bytes_fresh -= if is_fresh { content.len() } else { 0 };
+            self.bytes_unread -= if is_unread { content.len() } else { 0 };
         }
     }
 }
@@ -93,24 +93,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_bounded_and_what_was_used_goes_first() {
-        let mut kept = Kept::new(ByteSize(1000));
-        let piece = Bytes::from(vec![0; 250]);
-        for blob in 0..4 {
-            assert!(kept.has_room_ahead(piece.len() as u64));
-            kept.insert(blob, piece.clone());
-            kept.insert(blob, piece.clone());
+    fn memory_is_bounded_and_read_blobs_are_evicted_first() {
+        let mut cache = AgentCache::new(ByteSize(1000));
+        let content = Bytes::from(vec![0; 250]);
+        for blob in (0..4).map(BlobOrdinal::new) {
+            assert!(cache.has_prefetch_space(content.len() as u64));
+            cache.insert(blob, content.clone());
+            cache.insert(blob, content.clone());
         }
-        assert!(!kept.has_room_ahead(1));
-        assert!(kept.take_note_of(2).is_some() && kept.take_note_of(2).is_some());
-        assert!(kept.has_room_ahead(1), "what was used makes room");
-        kept.insert(4, piece.clone());
-        assert!(kept.take_note_of(2).is_none() && kept.take_note_of(0).is_some());
-        for blob in 5..50 {
-            kept.insert(blob, piece.clone());
-            kept.take_note_of(blob);
+        assert!(!cache.has_prefetch_space(1));
+        assert!(
+            cache.read(BlobOrdinal::new(2)).is_some() && cache.read(BlobOrdinal::new(2)).is_some()
+        );
+        assert!(cache.has_prefetch_space(1), "a blob that was read makes space");
+        cache.insert(BlobOrdinal::new(4), content.clone());
+        assert!(
+            cache.read(BlobOrdinal::new(2)).is_none() && cache.read(BlobOrdinal::new(0)).is_some()
+        );
+        for blob in (5..50).map(BlobOrdinal::new) {
+            cache.insert(blob, content.clone());
+            cache.read(blob);
         }
-        assert!(kept.bytes <= 1000 && kept.blobs.len() <= 4);
-        assert!(kept.fresh.len() <= 30 && kept.asked.len() <= 5);
+        assert!(cache.bytes <= 1000 && cache.blobs.len() <= 4);
+        assert!(cache.unread.len() <= 30 && cache.read.len() <= 5);
     }
 }

@@ -1,147 +1,152 @@
-//! How an agent comes by a blob: in which order it asks the node, waits for others, reads the origin, and
-//! what becomes of a claim it was granted (promises 3 and 5).
+//! One fetch of a blob by an agent: claim it at the node, wait for another agent, or read the
+//! origin (promises 3 and 5).
 //!
-//! The answers of the node and of the origin go in, with the time; the next step comes out. Whoever drives
-//! an attempt carries the steps out, and decides nothing.
+//! Results of steps and the time go in; the next step comes out. The agent carries the steps out
+//! and decides nothing.
 //!
-//! A blob that the job waits for is fetched under a claim, or read from the node when somebody else has
-//! fetched it. How long a claim may last is for [`crate::claims`]; here is the waiter's side of the same
-//! promise: it is woken by the node when the blob is there or the claim is free; after as many leases as the longest claim lasts, or as soon as the node is of no help, it is
-//! read from the origin without a claim, and that is counted. A blob that nobody waits for yet is fetched
-//! only if the claim is to be had at once.
+//! A blob that the job waits for (a *demand* fetch) is fetched under a claim, or read from the node
+//! when another agent has fetched it. The node wakes a waiter when the blob is resident or the
+//! claim ends. The wait ends after as many leases as the longest claim lasts
+//! ([`crate::node::claims`]), or as soon as the node fails; then the origin is read without a
+//! claim, and that is counted. A *prefetch* reads the origin only if its claim is granted at once.
 
 use std::time::Duration;
 
-use crate::{
+use crate::node::{
     claims::{Claim, LEASES_MAX},
-    node::Claimed,
+    fetch_table::Claimed,
 };
 
-/// What is left to others before the node is asked again, if it did not let us wait for it.
+/// Pause before the node is asked again when it answered twice without a wait.
 const PAUSE: Duration = Duration::from_millis(20);
-/// So often may a node say that it has a blob, and then not give it.
-const EMPTY_PROMISES_MAX: u32 = 2;
+/// Times that a node may report a blob as present and then not return it.
+const FALSE_PRESENTS_MAX: u32 = 2;
 
-/// Why a blob is wanted.
+/// Why a blob is fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// The job waits for it.
-    Wanted,
-    /// It will be of use later.
-    Ahead,
+    Demand,
+    /// It will be read later.
+    Prefetch,
 }
 
-/// What is known of the node when an attempt begins.
+/// The state of the node when a fetch starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeState {
-    /// There is to be none.
+    /// No node is configured.
     None,
     /// It cannot be reached.
     Unreachable,
-    /// It is there, and its claims live so long without being renewed.
-    Leases(Duration),
+    /// It is connected. Its claims end after this time unless renewed.
+    Connected {
+        /// The node's claim lease.
+        lease: Duration,
+    },
 }
 
-/// What to do next.
+/// The next action of the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Ask the node to be the one who fetches the blob, unless it has come into one's own memory.
+    /// Claim the blob at the node, unless the agent's cache has it by now.
     Claim,
-    /// Ask the node for the bytes, and leave whoever is fetching them so much time.
+    /// Get the bytes from the node, and wait up to this long for another agent's fetch.
     Get(Duration),
-    /// Wait until one of one's own claims has ended, but not longer than this.
-    Room(Duration),
-    /// Do nothing for so long.
+    /// Wait until one of the agent's own claims has ended, at most this long.
+    AwaitClaimSlot(Duration),
+    /// Sleep.
     Pause(Duration),
-    /// Read the origin. This happens at most once.
-    Fetch(Right),
-    /// Hand the bytes to the node.
+    /// Read the origin. At most once per fetch.
+    ReadOrigin(FetchReason),
+    /// Put the bytes to the node.
     Put,
-    /// Keep the bytes in one's own memory.
+    /// Keep the bytes in the agent's cache.
     Keep,
-    /// Give the claim back.
+    /// Release the claim.
     Release,
-    /// That was all.
+    /// The fetch has ended.
     Done(Outcome),
 }
 
-/// By what right the origin is read.
+/// Why the origin is read. All but `Claim` are counted exceptions to promise 3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Right {
+pub enum FetchReason {
     /// The claim was granted.
     Claim,
-    /// The node is of no help: a counted exception to "one fetch".
+    /// The node failed, or a wait timed out.
     Fallback,
-    /// There is no node.
+    /// No node is configured.
     NoNode,
-    /// The node would not keep it: the chunk that it is of has no place in the cache.
-    Outside,
+    /// The node would not keep the blob: its half-chunk is not in the keep-set.
+    Uncached,
 }
 
-/// How an attempt ended.
+/// The result of a fetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// The bytes are here, and the node has them.
+    /// The bytes arrived, and the node has them.
     Bytes,
-    /// The bytes are here and in one's own memory: no node has taken them.
+    /// The bytes arrived and are in the agent's cache: the node did not take them.
     Kept,
-    /// Somebody else has the blob or is fetching it, and nobody here waits for it.
+    /// Prefetch only: the node has the blob, or another agent is fetching it.
     Elsewhere,
-    /// No node will keep it. Whoever fetches it ahead all the same does so as if it were wanted, so that
-    /// all who ask share one fetch.
+    /// Prefetch only: no claim was granted. To prefetch it anyway, the agent starts a demand fetch,
+    /// which all requests share.
     Unclaimed,
     /// The origin failed.
     Failed,
 }
 
-/// What became of a step.
+/// The result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fact {
+pub enum FetchEvent {
     /// The node's answer to a claim.
     Claim(Claimed),
-    /// The bytes are here.
+    /// The bytes arrived.
     Bytes,
-    /// The node has no bytes, and nobody is fetching any.
+    /// The blob is neither resident nor claimed.
     Absent,
-    /// Somebody is still fetching them.
+    /// Another agent is still fetching the blob.
     StillClaimed,
-    /// The node gave no answer, or refused.
+    /// The node did not answer, or refused.
     NodeFailed,
-    /// The origin gave the bytes, and they are right.
+    /// The origin returned the bytes, and they match their address.
     Fetched,
-    /// It did not.
+    /// The origin failed.
     FetchFailed,
-    /// A step that cannot fail is done.
+    /// A step without a result is done.
     Done,
 }
 
-/// One attempt.
+/// The state of one fetch.
 #[derive(Debug)]
-pub struct Attempt {
+pub struct FetchState {
     purpose: Purpose,
     lease: Duration,
     ends_at: Duration,
     step: Step,
     step_at: Duration,
-    /// The node said that it has the blob.
-    is_promised: bool,
-    empty_promises: u32,
-    /// It was sent on at once, without having waited.
-    was_hasty: bool,
+    /// The node reported the blob as present.
+    is_present: bool,
+    false_presents: u32,
+    /// The last wait ended at once.
+    was_immediate: bool,
     is_claimed: bool,
-    /// How it ends, if nothing else happens.
+    /// The result after the claim is released.
     outcome: Outcome,
 }
 
-impl Attempt {
-    /// Begins; [`Attempt::step`] is the first step.
+impl FetchState {
+    /// Starts a fetch; [`FetchState::step`] is its first step.
     pub fn new(now: Duration, purpose: Purpose, node: NodeState) -> Self {
         let (lease, step) = match (node, purpose) {
-            (NodeState::Leases(lease), _) => (lease, Step::Claim),
-            (_, Purpose::Ahead) => (Duration::ZERO, Step::Done(Outcome::Unclaimed)),
-            (NodeState::None, Purpose::Wanted) => (Duration::ZERO, Step::Fetch(Right::NoNode)),
-            (NodeState::Unreachable, Purpose::Wanted) => {
-                (Duration::ZERO, Step::Fetch(Right::Fallback))
+            (NodeState::Connected { lease }, _) => (lease, Step::Claim),
+            (_, Purpose::Prefetch) => (Duration::ZERO, Step::Done(Outcome::Unclaimed)),
+            (NodeState::None, Purpose::Demand) => {
+                (Duration::ZERO, Step::ReadOrigin(FetchReason::NoNode))
+            }
+            (NodeState::Unreachable, Purpose::Demand) => {
+                (Duration::ZERO, Step::ReadOrigin(FetchReason::Fallback))
             }
         };
         Self {
@@ -150,74 +155,80 @@ impl Attempt {
             ends_at: now.saturating_add(lease.saturating_mul(LEASES_MAX)),
             step,
             step_at: now,
-            is_promised: false,
-            empty_promises: 0,
-            was_hasty: false,
+            is_present: false,
+            false_presents: 0,
+            was_immediate: false,
             is_claimed: false,
             outcome: Outcome::Bytes,
         }
     }
 
-    /// What to do now.
+    /// The current step.
     pub fn step(&self) -> Step {
         self.step
     }
 
-    /// What to do after the last step has led to this.
-    pub fn next(&mut self, now: Duration, fact: Fact) -> Step {
-        self.step = self.after(now, fact);
+    /// Takes the result of the current step, and returns the next one.
+    pub fn on_event(&mut self, now: Duration, event: FetchEvent) -> Step {
+        self.step = self.after(now, event);
         self.step_at = now;
         self.step
     }
 
-    fn after(&mut self, now: Duration, fact: Fact) -> Step {
-        match (self.step, fact) {
-            (Step::Claim | Step::Get(_), Fact::Bytes) | (Step::Put, Fact::Done) => {
+    fn after(&mut self, now: Duration, event: FetchEvent) -> Step {
+        match (self.step, event) {
+            (Step::Claim | Step::Get(_), FetchEvent::Bytes) | (Step::Put, FetchEvent::Done) => {
                 Step::Done(Outcome::Bytes)
             }
-            (Step::Claim, Fact::Claim(claimed)) => self.after_claim(now, claimed),
-            (Step::Claim, Fact::NodeFailed) if self.purpose == Purpose::Ahead => {
+            (Step::Claim, FetchEvent::Claim(claimed)) => self.after_claim(now, claimed),
+            (Step::Claim, FetchEvent::NodeFailed) if self.purpose == Purpose::Prefetch => {
                 Step::Done(Outcome::Unclaimed)
             }
-            (Step::Claim | Step::Get(_), Fact::NodeFailed) => Step::Fetch(Right::Fallback),
-            (Step::Get(_), Fact::Absent | Fact::StillClaimed) => {
-                self.empty_promises += u32::from(self.is_promised && fact == Fact::Absent);
-                if self.empty_promises >= EMPTY_PROMISES_MAX {
-                    return Step::Fetch(Right::Fallback);
+            (Step::Claim | Step::Get(_), FetchEvent::NodeFailed) => {
+                Step::ReadOrigin(FetchReason::Fallback)
+            }
+            (Step::Get(_), FetchEvent::Absent | FetchEvent::StillClaimed) => {
+                self.false_presents += u32::from(self.is_present && event == FetchEvent::Absent);
+                if self.false_presents >= FALSE_PRESENTS_MAX {
+                    return Step::ReadOrigin(FetchReason::Fallback);
                 }
                 self.after_waiting(now)
             }
-            (Step::Room(_), Fact::Done) => self.after_waiting(now),
-            (Step::Pause(_), Fact::Done) => self.claim_again(now),
-            (Step::Fetch(Right::Claim), Fact::Fetched) => Step::Put,
-            // What the node does not take is kept before its claim is given back: those who are woken by
-            // that find it.
-            (Step::Fetch(_), Fact::Fetched) | (Step::Put, Fact::NodeFailed) => Step::Keep,
-            (Step::Fetch(_), Fact::FetchFailed) => {
+            (Step::AwaitClaimSlot(_), FetchEvent::Done) => self.after_waiting(now),
+            (Step::Pause(_), FetchEvent::Done) => self.claim_again(now),
+            (Step::ReadOrigin(FetchReason::Claim), FetchEvent::Fetched) => Step::Put,
+            // Bytes that the node does not take are cached before the claim is released: the
+            // waiters that the release wakes find them.
+            (Step::ReadOrigin(_), FetchEvent::Fetched) | (Step::Put, FetchEvent::NodeFailed) => {
+                Step::Keep
+            }
+            (Step::ReadOrigin(_), FetchEvent::FetchFailed) => {
                 self.outcome = Outcome::Failed;
                 self.end()
             }
-            (Step::Keep, Fact::Done) => {
+            (Step::Keep, FetchEvent::Done) => {
                 self.outcome = Outcome::Kept;
                 self.end()
             }
-            (Step::Release, Fact::Done) => Step::Done(self.outcome),
-            (step, fact) => panic!("{step:?} does not lead to {fact:?}"),
+            (Step::Release, FetchEvent::Done) => Step::Done(self.outcome),
+            (step, event) => panic!("{event:?} is no result of {step:?}"),
         }
     }
 
     fn after_claim(&mut self, now: Duration, claimed: Claimed) -> Step {
-        self.is_promised = claimed == Claimed::Present;
+        self.is_present = claimed == Claimed::Present;
         match claimed {
             Claimed::Decided(Claim::Granted) => {
                 self.is_claimed = true;
-                Step::Fetch(Right::Claim)
+                Step::ReadOrigin(FetchReason::Claim)
             }
-            Claimed::Outside if self.purpose == Purpose::Ahead => Step::Done(Outcome::Unclaimed),
-            Claimed::Outside => Step::Fetch(Right::Outside),
-            _ if self.purpose == Purpose::Ahead => Step::Done(Outcome::Elsewhere),
+            Claimed::Uncached if self.purpose == Purpose::Prefetch => {
+                Step::Done(Outcome::Unclaimed)
+            }
+            Claimed::Uncached => Step::ReadOrigin(FetchReason::Uncached),
+            _ if self.purpose == Purpose::Prefetch => Step::Done(Outcome::Elsewhere),
             Claimed::Present | Claimed::Decided(Claim::Held) => Step::Get(self.wait(now)),
-            Claimed::Decided(Claim::TooMany) => Step::Room(self.wait(now)),
+            Claimed::Decided(Claim::TooMany) => Step::AwaitClaimSlot(self.wait(now)),
         }
     }
 
@@ -225,21 +236,21 @@ impl Attempt {
         self.lease.min(self.ends_at.saturating_sub(now))
     }
 
-    /// Whoever has waited claims at once, and so does whoever found that what it wanted to wait for was over.
-    /// But answers that keep coming at once must not lead to a thousand more.
+    /// Claims again at once after a wait, or when the claim had ended before the wait began. Two
+    /// immediate answers in a row lead to a pause, so that the agent does not poll.
     fn after_waiting(&mut self, now: Duration) -> Step {
-        let is_hasty = now.saturating_sub(self.step_at) < PAUSE;
-        if std::mem::replace(&mut self.was_hasty, is_hasty) && is_hasty {
+        let is_immediate = now.saturating_sub(self.step_at) < PAUSE;
+        if std::mem::replace(&mut self.was_immediate, is_immediate) && is_immediate {
             return Step::Pause(PAUSE);
         }
         self.claim_again(now)
     }
 
     fn claim_again(&self, now: Duration) -> Step {
-        if now < self.ends_at { Step::Claim } else { Step::Fetch(Right::Fallback) }
+        if now < self.ends_at { Step::Claim } else { Step::ReadOrigin(FetchReason::Fallback) }
     }
 
-    /// Whatever was claimed and not put is given back.
+    /// Releases a claim that was not fulfilled.
     fn end(&self) -> Step {
         if self.is_claimed { Step::Release } else { Step::Done(self.outcome) }
     }
@@ -252,142 +263,155 @@ mod tests {
     use super::*;
 
     const LEASE: Duration = Duration::from_secs(10);
-    const GRANTED: Fact = Fact::Claim(Claimed::Decided(Claim::Granted));
-    const HELD: Fact = Fact::Claim(Claimed::Decided(Claim::Held));
-    const PRESENT: Fact = Fact::Claim(Claimed::Present);
-    const TOO_MANY: Fact = Fact::Claim(Claimed::Decided(Claim::TooMany));
+    const GRANTED: FetchEvent = FetchEvent::Claim(Claimed::Decided(Claim::Granted));
+    const HELD: FetchEvent = FetchEvent::Claim(Claimed::Decided(Claim::Held));
+    const PRESENT: FetchEvent = FetchEvent::Claim(Claimed::Present);
+    const TOO_MANY: FetchEvent = FetchEvent::Claim(Claimed::Decided(Claim::TooMany));
 
-    fn wanted() -> Attempt {
-        Attempt::new(Duration::ZERO, Purpose::Wanted, NodeState::Leases(LEASE))
+    fn demand() -> FetchState {
+        FetchState::new(Duration::ZERO, Purpose::Demand, NodeState::Connected { lease: LEASE })
     }
 
-    /// Tells facts, each with the second it came in, and returns the last step.
-    fn tell(attempt: &mut Attempt, facts: &[(u64, Fact)]) -> Step {
-        for (second, fact) in facts {
-            attempt.next(Duration::from_secs(*second), *fact);
+    /// Applies events, each at a time in seconds, and returns the last step.
+    fn apply(fetch: &mut FetchState, events: &[(u64, FetchEvent)]) -> Step {
+        for (second, event) in events {
+            fetch.on_event(Duration::from_secs(*second), *event);
         }
-        attempt.step()
+        fetch.step()
     }
 
-    /// Promise 3: a blob that is resident, or claimed by someone who keeps renewing the claim, is not
-    /// fetched again.
+    /// Promise 3: a blob that is resident, or claimed by a live holder, is not fetched again.
     #[test]
-    fn what_somebody_else_fetches_is_waited_for() {
-        let mut attempt = wanted();
-        assert_eq!(attempt.step(), Step::Claim);
-        assert_eq!(tell(&mut attempt, &[(0, HELD)]), Step::Get(LEASE));
-        assert_eq!(tell(&mut attempt, &[(10, Fact::StillClaimed)]), Step::Claim);
-        assert_eq!(tell(&mut attempt, &[(10, PRESENT)]), Step::Get(LEASE));
-        assert_eq!(tell(&mut attempt, &[(11, Fact::Bytes)]), Step::Done(Outcome::Bytes));
+    fn a_claimed_blob_is_waited_for() {
+        let mut fetch = demand();
+        assert_eq!(fetch.step(), Step::Claim);
+        assert_eq!(apply(&mut fetch, &[(0, HELD)]), Step::Get(LEASE));
+        assert_eq!(apply(&mut fetch, &[(10, FetchEvent::StillClaimed)]), Step::Claim);
+        assert_eq!(apply(&mut fetch, &[(10, PRESENT)]), Step::Get(LEASE));
+        assert_eq!(apply(&mut fetch, &[(11, FetchEvent::Bytes)]), Step::Done(Outcome::Bytes));
     }
 
     #[test]
-    fn what_nobody_fetches_is_fetched_and_put() {
-        let mut attempt = wanted();
-        assert_eq!(tell(&mut attempt, &[(0, GRANTED)]), Step::Fetch(Right::Claim));
-        assert_eq!(tell(&mut attempt, &[(5, Fact::Fetched)]), Step::Put);
-        assert_eq!(tell(&mut attempt, &[(6, Fact::Done)]), Step::Done(Outcome::Bytes));
-        let mut failing = wanted();
-        let failed = [(0, GRANTED), (5, Fact::FetchFailed)];
-        assert_eq!(tell(&mut failing, &failed), Step::Release);
-        assert_eq!(tell(&mut failing, &[(5, Fact::Done)]), Step::Done(Outcome::Failed));
+    fn a_granted_claim_is_fetched_and_put() {
+        let mut fetch = demand();
+        assert_eq!(apply(&mut fetch, &[(0, GRANTED)]), Step::ReadOrigin(FetchReason::Claim));
+        assert_eq!(apply(&mut fetch, &[(5, FetchEvent::Fetched)]), Step::Put);
+        assert_eq!(apply(&mut fetch, &[(6, FetchEvent::Done)]), Step::Done(Outcome::Bytes));
+        let mut failing = demand();
+        let failed = [(0, GRANTED), (5, FetchEvent::FetchFailed)];
+        assert_eq!(apply(&mut failing, &failed), Step::Release);
+        assert_eq!(apply(&mut failing, &[(5, FetchEvent::Done)]), Step::Done(Outcome::Failed));
     }
 
-    /// DESIGN 4.5: a job with nothing open reads through, uncached.
+    /// A job with an empty draw set reads past the cache.
     #[test]
-    fn what_the_node_does_not_keep_is_read_through() {
-        let mut attempt = wanted();
-        let outside = Fact::Claim(Claimed::Outside);
-        assert_eq!(tell(&mut attempt, &[(0, outside)]), Step::Fetch(Right::Outside));
-        assert_eq!(tell(&mut attempt, &[(1, Fact::Fetched)]), Step::Keep);
-        assert_eq!(tell(&mut attempt, &[(1, Fact::Done)]), Step::Done(Outcome::Kept));
-        let node = NodeState::Leases(LEASE);
-        let mut ahead = Attempt::new(Duration::ZERO, Purpose::Ahead, node);
-        assert_eq!(tell(&mut ahead, &[(0, outside)]), Step::Done(Outcome::Unclaimed));
+    fn a_blob_that_the_node_does_not_keep_is_read_from_the_origin() {
+        let mut fetch = demand();
+        let uncached = FetchEvent::Claim(Claimed::Uncached);
+        assert_eq!(apply(&mut fetch, &[(0, uncached)]), Step::ReadOrigin(FetchReason::Uncached));
+        assert_eq!(apply(&mut fetch, &[(1, FetchEvent::Fetched)]), Step::Keep);
+        assert_eq!(apply(&mut fetch, &[(1, FetchEvent::Done)]), Step::Done(Outcome::Kept));
+        let node = NodeState::Connected { lease: LEASE };
+        let mut prefetch = FetchState::new(Duration::ZERO, Purpose::Prefetch, node);
+        assert_eq!(apply(&mut prefetch, &[(0, uncached)]), Step::Done(Outcome::Unclaimed));
     }
 
-    /// Those who wait for it look into this memory as soon as the claim is free.
+    /// Waiters look into the agent's cache as soon as the claim is released.
     #[test]
-    fn what_the_node_does_not_take_is_kept_before_the_claim_is_given_back() {
-        let mut attempt = wanted();
-        let refused = [(0, GRANTED), (5, Fact::Fetched), (5, Fact::NodeFailed)];
-        assert_eq!(tell(&mut attempt, &refused), Step::Keep);
-        assert_eq!(tell(&mut attempt, &[(5, Fact::Done)]), Step::Release);
-        assert_eq!(tell(&mut attempt, &[(5, Fact::Done)]), Step::Done(Outcome::Kept));
+    fn refused_bytes_are_cached_before_the_claim_is_released() {
+        let mut fetch = demand();
+        let refused = [(0, GRANTED), (5, FetchEvent::Fetched), (5, FetchEvent::NodeFailed)];
+        assert_eq!(apply(&mut fetch, &refused), Step::Keep);
+        assert_eq!(apply(&mut fetch, &[(5, FetchEvent::Done)]), Step::Release);
+        assert_eq!(apply(&mut fetch, &[(5, FetchEvent::Done)]), Step::Done(Outcome::Kept));
     }
 
-    /// Promise 5: no cache fault fails or hangs a job: past a short deadline it reads the origin. Two
+    /// Promise 5: no cache fault fails or hangs a job; past a deadline it reads the origin. Two
     /// renewals without new bytes, or ten leases, end the wait.
     #[test]
     fn after_ten_leases_the_origin_is_read() {
-        let mut attempt = wanted();
+        let mut fetch = demand();
         for second in (0..90).step_by(10) {
-            let round = [(second, HELD), (second + 10, Fact::StillClaimed)];
-            assert_eq!(tell(&mut attempt, &round), Step::Claim);
+            let round = [(second, HELD), (second + 10, FetchEvent::StillClaimed)];
+            assert_eq!(apply(&mut fetch, &round), Step::Claim);
         }
         let short = Step::Get(Duration::from_secs(5));
-        assert_eq!(tell(&mut attempt, &[(95, HELD)]), short, "no longer than is left");
-        let fallback = Step::Fetch(Right::Fallback);
-        assert_eq!(tell(&mut attempt, &[(100, Fact::StillClaimed)]), fallback);
-        assert_eq!(tell(&mut attempt, &[(101, Fact::Fetched)]), Step::Keep);
-        assert_eq!(tell(&mut attempt, &[(101, Fact::Done)]), Step::Done(Outcome::Kept));
+        assert_eq!(apply(&mut fetch, &[(95, HELD)]), short, "the time that is left");
+        let fallback = Step::ReadOrigin(FetchReason::Fallback);
+        assert_eq!(apply(&mut fetch, &[(100, FetchEvent::StillClaimed)]), fallback);
+        assert_eq!(apply(&mut fetch, &[(101, FetchEvent::Fetched)]), Step::Keep);
+        assert_eq!(apply(&mut fetch, &[(101, FetchEvent::Done)]), Step::Done(Outcome::Kept));
     }
 
     #[test]
-    fn a_node_that_promises_and_does_not_give_is_not_believed_twice() {
-        let mut attempt = wanted();
-        let once = [(0, PRESENT), (0, Fact::Absent)];
-        assert_eq!(tell(&mut attempt, &once), Step::Claim);
-        let twice = [(0, PRESENT), (0, Fact::Absent)];
-        assert_eq!(tell(&mut attempt, &twice), Step::Fetch(Right::Fallback));
+    fn a_node_that_reports_a_blob_twice_without_returning_it_is_bypassed() {
+        let mut fetch = demand();
+        let once = [(0, PRESENT), (0, FetchEvent::Absent)];
+        assert_eq!(apply(&mut fetch, &once), Step::Claim);
+        let twice = [(0, PRESENT), (0, FetchEvent::Absent)];
+        assert_eq!(apply(&mut fetch, &twice), Step::ReadOrigin(FetchReason::Fallback));
     }
 
     #[test]
-    fn too_many_claims_are_waited_for_and_a_dead_node_is_not() {
-        let mut full = wanted();
-        assert_eq!(tell(&mut full, &[(0, TOO_MANY)]), Step::Room(LEASE));
-        assert_eq!(tell(&mut full, &[(3, Fact::Done)]), Step::Claim, "as soon as there is room");
-        let fallback = Step::Fetch(Right::Fallback);
-        assert_eq!(tell(&mut wanted(), &[(0, Fact::NodeFailed)]), fallback);
-        let lost = [(0, HELD), (3, Fact::NodeFailed)];
-        assert_eq!(tell(&mut wanted(), &lost), fallback);
+    fn an_agent_waits_for_a_claim_slot_but_not_for_a_dead_node() {
+        let mut full = demand();
+        assert_eq!(apply(&mut full, &[(0, TOO_MANY)]), Step::AwaitClaimSlot(LEASE));
+        assert_eq!(
+            apply(&mut full, &[(3, FetchEvent::Done)]),
+            Step::Claim,
+            "as soon as a slot is free"
+        );
+        let fallback = Step::ReadOrigin(FetchReason::Fallback);
+        assert_eq!(apply(&mut demand(), &[(0, FetchEvent::NodeFailed)]), fallback);
+        let lost = [(0, HELD), (3, FetchEvent::NodeFailed)];
+        assert_eq!(apply(&mut demand(), &lost), fallback);
     }
 
-    /// A claim may end between two questions: that is no reason to wait. A node that keeps us from waiting is.
+    /// A claim may end between two requests: the agent claims again at once. A second immediate
+    /// answer leads to a pause.
     #[test]
     fn waiters_are_woken_and_do_not_poll() {
-        let mut attempt = wanted();
-        assert_eq!(tell(&mut attempt, &[(0, HELD), (0, Fact::Absent)]), Step::Claim);
-        assert_eq!(tell(&mut attempt, &[(0, HELD), (0, Fact::Absent)]), Step::Pause(PAUSE));
-        assert_eq!(tell(&mut attempt, &[(1, Fact::Done), (1, HELD)]), Step::Get(LEASE));
-        assert_eq!(tell(&mut attempt, &[(4, Fact::Absent)]), Step::Claim, "woken: at once");
+        let mut fetch = demand();
+        assert_eq!(apply(&mut fetch, &[(0, HELD), (0, FetchEvent::Absent)]), Step::Claim);
+        assert_eq!(apply(&mut fetch, &[(0, HELD), (0, FetchEvent::Absent)]), Step::Pause(PAUSE));
+        assert_eq!(apply(&mut fetch, &[(1, FetchEvent::Done), (1, HELD)]), Step::Get(LEASE));
+        assert_eq!(apply(&mut fetch, &[(4, FetchEvent::Absent)]), Step::Claim, "woken: no pause");
     }
 
     #[test]
-    fn what_is_fetched_ahead_waits_for_nobody() {
-        let begin = |node| Attempt::new(Duration::ZERO, Purpose::Ahead, node);
-        for (fact, outcome) in [
+    fn a_prefetch_does_not_wait() {
+        let begin = |node| FetchState::new(Duration::ZERO, Purpose::Prefetch, node);
+        for (event, outcome) in [
             (HELD, Outcome::Elsewhere),
             (PRESENT, Outcome::Elsewhere),
             (TOO_MANY, Outcome::Elsewhere),
-            (Fact::NodeFailed, Outcome::Unclaimed),
+            (FetchEvent::NodeFailed, Outcome::Unclaimed),
         ] {
-            let mut attempt = begin(NodeState::Leases(LEASE));
-            assert_eq!(tell(&mut attempt, &[(0, fact)]), Step::Done(outcome));
+            let mut fetch = begin(NodeState::Connected { lease: LEASE });
+            assert_eq!(apply(&mut fetch, &[(0, event)]), Step::Done(outcome));
         }
         for node in [NodeState::None, NodeState::Unreachable] {
             assert_eq!(begin(node).step(), Step::Done(Outcome::Unclaimed));
         }
     }
 
-    /// All that can become of a step.
-    fn facts(step: Step) -> &'static [Fact] {
+    /// All possible results of a step.
+    fn results(step: Step) -> &'static [FetchEvent] {
         match step {
-            Step::Claim => &[HELD, PRESENT, TOO_MANY, GRANTED, Fact::NodeFailed, Fact::Bytes],
-            Step::Get(_) => &[Fact::StillClaimed, Fact::Absent, Fact::Bytes, Fact::NodeFailed],
-            Step::Fetch(_) => &[Fact::Fetched, Fact::FetchFailed],
-            Step::Put => &[Fact::Done, Fact::NodeFailed],
-            Step::Room(_) | Step::Pause(_) | Step::Keep | Step::Release => &[Fact::Done],
+            Step::Claim => {
+                &[HELD, PRESENT, TOO_MANY, GRANTED, FetchEvent::NodeFailed, FetchEvent::Bytes]
+            }
+            Step::Get(_) => &[
+                FetchEvent::StillClaimed,
+                FetchEvent::Absent,
+                FetchEvent::Bytes,
+                FetchEvent::NodeFailed,
+            ],
+            Step::ReadOrigin(_) => &[FetchEvent::Fetched, FetchEvent::FetchFailed],
+            Step::Put => &[FetchEvent::Done, FetchEvent::NodeFailed],
+            Step::AwaitClaimSlot(_) | Step::Pause(_) | Step::Keep | Step::Release => {
+                &[FetchEvent::Done]
+            }
             Step::Done(_) => &[],
         }
     }
@@ -395,68 +419,71 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
 
-        /// Promises 3 and 5, whatever the node and the origin say and however quickly: it ends by its
-        /// deadline, and reads the origin at most once; a claim that was granted is put or given back, and
-        /// nothing that was fetched is lost before. Answers that lead nowhere are the likelier.
+        /// Promises 3 and 5, for any answers at any times: the fetch ends by its deadline and reads
+        /// the origin at most once; a granted claim is put or released, and fetched bytes are
+        /// cached or put before that. Answers that make no progress are the most frequent.
         #[test]
-        fn every_attempt_ends_well(
+        fn every_fetch_ends_within_its_deadline(
             node in prop::sample::select(vec![
-                NodeState::Leases(Duration::from_millis(100)),
-                NodeState::Leases(LEASE),
+                NodeState::Connected { lease: Duration::from_millis(100) },
+                NodeState::Connected { lease: LEASE },
                 NodeState::Unreachable,
                 NodeState::None,
             ]),
-            purpose in prop::sample::select(vec![Purpose::Wanted, Purpose::Ahead]),
+            purpose in prop::sample::select(vec![Purpose::Demand, Purpose::Prefetch]),
             answers in prop::collection::vec(
                 (prop_oneof![30 => Just(0), 1 => 0..6_usize], 0..=1000_u32), 1..300,
             ),
         ) {
             let mut now = Duration::from_secs(5);
-            let lease = if let NodeState::Leases(lease) = node { lease } else { Duration::ZERO };
+            let lease = match node {
+                NodeState::Connected { lease } => lease,
+                _ => Duration::ZERO,
+            };
             let deadline = now + lease * LEASES_MAX;
             let rounds_max = (lease * LEASES_MAX).as_millis() / PAUSE.as_millis();
-            let mut attempt = Attempt::new(now, purpose, node);
-            let (mut claims, mut fetches, mut is_claimed, mut is_at_hand) = (0, 0, false, false);
+            let mut fetch = FetchState::new(now, purpose, node);
+            let (mut claims, mut fetches, mut is_claimed, mut has_bytes) = (0, 0, false, false);
             for (answer, share) in answers.iter().cycle() {
-                let step = attempt.step();
-                let facts = facts(step);
+                let step = fetch.step();
+                let results = results(step);
                 match step {
                     Step::Done(outcome) => {
-                        prop_assert!(fetches <= 1 && !is_claimed && !is_at_hand);
+                        prop_assert!(fetches <= 1 && !is_claimed && !has_bytes);
                         let left = matches!(outcome, Outcome::Elsewhere | Outcome::Unclaimed);
-                        prop_assert!(!left || purpose == Purpose::Ahead && fetches == 0);
+                        prop_assert!(!left || purpose == Purpose::Prefetch && fetches == 0);
                         break;
                     }
                     Step::Claim => {
                         claims += 1;
-                        prop_assert!(claims <= 2 * rounds_max + 2, "no end to it");
+                        prop_assert!(claims <= 2 * rounds_max + 2, "the fetch does not end");
                     }
-                    // Nothing but the node and the pauses takes any time here.
-                    Step::Get(wait) | Step::Room(wait) => {
+                    // Only waits and pauses take time here.
+                    Step::Get(wait) | Step::AwaitClaimSlot(wait) => {
                         prop_assert!(wait <= lease && now + wait <= deadline);
                         now += wait * *share / 1000;
                     }
                     Step::Pause(pause) => now += pause,
-                    Step::Fetch(right) => {
+                    Step::ReadOrigin(reason) => {
                         fetches += 1;
                         prop_assert!(now <= deadline + PAUSE, "late");
-                        prop_assert_eq!(right == Right::Claim, is_claimed);
+                        prop_assert_eq!(reason == FetchReason::Claim, is_claimed);
                     }
                     Step::Release => {
-                        prop_assert!(is_claimed && !is_at_hand, "others wait for what is here");
+                        prop_assert!(is_claimed && !has_bytes, "waiters would not find the bytes");
                     }
-                    Step::Put | Step::Keep => prop_assert!(is_at_hand),
+                    Step::Put | Step::Keep => prop_assert!(has_bytes),
                 }
-                let fact = facts[answer % facts.len()];
-                match (step, fact) {
+                let event = results[answer % results.len()];
+                match (step, event) {
                     (_, GRANTED) => is_claimed = true,
-                    (_, Fact::Fetched) => is_at_hand = true,
-                    (Step::Put, Fact::Done) => (is_claimed, is_at_hand) = (false, false),
-                    (Step::Keep, _) => is_at_hand = false,
+                    (_, FetchEvent::Fetched) => has_bytes = true,
+                    (Step::Put, FetchEvent::Done) => (is_claimed, has_bytes) = (false, false),
+                    (Step::Keep, _) => has_bytes = false,
                     (Step::Release, _) => is_claimed = false,
                     _ => {}
                 }
-                attempt.next(now, fact);
+                fetch.on_event(now, event);
             }
         }
     }

@@ -1,37 +1,37 @@
-//! How far ahead a loader tells its agent what it will read.
+//! Prefetch window: how many items ahead a loader announces to its agent.
 //!
-//! Far enough that the origin's latency is hidden, but not so far that what is fetched pushes out what
-//! was fetched before and is still unread.
+//! A large window hides the origin's latency. Too large a window makes prefetched blobs evict
+//! others that are still unread.
 
-/// Items that are told of before they are read, if the node is large enough.
+/// Largest window, in items.
 const ITEMS_MAX: u64 = 4096;
-/// What is fetched ahead takes at most one part in so many of the node.
+/// Prefetched blobs take at most one part in this many of the node's capacity.
 const SHARE: u64 = 4;
-/// An agent is told of so many at once, rather than of each.
-const AT_ONCE: usize = 512;
+/// Items per prefetch hint: one message for many items.
+const HINT_ITEMS: usize = 512;
 
-/// How far ahead one epoch looks.
+/// The number of items that a loader announces before it reads them.
 #[derive(Debug, Clone, Copy)]
-pub struct LookAhead {
+pub struct PrefetchWindow {
     items: usize,
 }
 
-impl LookAhead {
-    /// For blobs that are about so long, and a node of that capacity, if there is one.
+impl PrefetchWindow {
+    /// For blobs of about `blob_bytes`, and a node of `node_bytes` if there is one.
     pub fn new(node_bytes: Option<u64>, blob_bytes: u64) -> Self {
         let room = node_bytes.map_or(ITEMS_MAX, |bytes| bytes / SHARE / blob_bytes.max(1));
-        Self { items: usize::try_from(room.clamp(1, ITEMS_MAX)).expect("it is small") }
+        Self { items: usize::try_from(room.clamp(1, ITEMS_MAX)).expect("at most ITEMS_MAX") }
     }
 
-    /// Items that may have been told of and not been read yet.
+    /// The size of the window.
     pub fn items(&self) -> usize {
         self.items
     }
 
-    /// How many more to tell of now, if so many of those told of are unread.
+    /// Number of items to announce now, if `unread` announced items are unread.
     pub fn more(&self, unread: usize) -> usize {
         let more = self.items.saturating_sub(unread);
-        if unread == 0 || more >= AT_ONCE { more } else { 0 }
+        if unread == 0 || more >= HINT_ITEMS { more } else { 0 }
     }
 }
 
@@ -40,28 +40,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_small_node_is_not_overrun() {
-        assert_eq!(LookAhead::new(None, 1000).items(), 4096);
-        assert_eq!(LookAhead::new(Some(1 << 40), 1000).items(), 4096);
-        assert_eq!(LookAhead::new(Some(4_000_000), 1000).items(), 1000);
-        assert_eq!(LookAhead::new(Some(100), 1000).items(), 1, "it has to go on");
-        assert_eq!(LookAhead::new(Some(100), 0).items(), 25, "all items are empty");
+    fn the_window_fits_the_node() {
+        assert_eq!(PrefetchWindow::new(None, 1000).items(), 4096);
+        assert_eq!(PrefetchWindow::new(Some(1 << 40), 1000).items(), 4096);
+        assert_eq!(PrefetchWindow::new(Some(4_000_000), 1000).items(), 1000);
+        assert_eq!(PrefetchWindow::new(Some(100), 1000).items(), 1, "at least one item");
+        assert_eq!(PrefetchWindow::new(Some(100), 0).items(), 25, "empty items");
     }
 
-    /// Whatever the size, a reader is never without, and the agent never told of more than it may be.
+    /// For any size, the reader always has announced items, and hints are few.
     #[test]
-    fn whoever_reads_is_told_of_many_at_once() {
-        for (node, tellings) in [(None, 20), (Some(4_000_000), 20), (Some(400_000), 100)] {
-            let ahead = LookAhead::new(node, 1000);
-            let (mut unread, mut told) = (0, 0);
+    fn items_are_announced_in_large_hints() {
+        for (node, hints_max) in [(None, 20), (Some(4_000_000), 20), (Some(400_000), 100)] {
+            let window = PrefetchWindow::new(node, 1000);
+            let (mut unread, mut hints) = (0, 0);
             for _ in 0..10_000 {
-                let more = ahead.more(unread);
+                let more = window.more(unread);
                 unread += more;
-                told += usize::from(more > 0);
-                assert!((1..=ahead.items()).contains(&unread));
+                hints += usize::from(more > 0);
+                assert!((1..=window.items()).contains(&unread));
                 unread -= 1;
             }
-            assert!(told <= tellings, "told {told} times");
+            assert!(hints <= hints_max, "{hints} hints");
         }
     }
 }

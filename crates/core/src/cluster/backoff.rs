@@ -1,61 +1,88 @@
-//! How much of a job's time a node may cost (promise 5): how long an answer is waited for, and when a node
-//! that failed is tried again.
+//! Backoff: how long a client waits for a node, and when it tries a failed node again (promise 5).
 //!
-//! A node that is gone refuses at once and costs nothing, so it is looked for every second. One that is
-//! there and says nothing, because it was stopped, costs as long as it takes to find that out: whoever is
-//! silent is greeted ([`crate::doubt`]), and one that does not answer is hung. The pause that follows is a
-//! multiple of what the try cost. Of several nodes all may fail, and together they may cost no more: the pauses
-//! are the longer, the more have failed, and nodes that were asked at once are waited for at once.
+//! A node is in one of three states:
 //!
-//! What one connection has found out counts for all of a process: it is written into one [`Book`]. Otherwise a
-//! job that has five of them waits five times for the same node.
+//! - **healthy**: it answers;
+//! - **dead**: it refuses connections, or closes them. That is found out at once and costs nothing,
+//!   so a dead node is retried every second;
+//! - **hung**: it accepts connections and does not answer, not even a ping
+//!   ([`crate::cluster::liveness`]). Each retry costs the time of one ping, so the pause before the
+//!   next one is a multiple of what the last one cost.
+//!
+//! Retries of all failed nodes together cost a process at most 5 % of its time. To keep that bound,
+//! the pauses grow with the number of failed nodes, and nodes that are asked at once share one
+//! timeout.
+//!
+//! All connections of a process share one [`BackoffTable`]. Otherwise a job with five connections
+//! would wait five times for the same node.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::Endpoint;
 
-/// A node that lives, and does not answer this for so long, is as good as gone.
-pub const NODE_PATIENCE: Duration = Duration::from_secs(5);
-/// A node ends a connection whose client has not read for so long, or leaves a frame unfinished.
-pub const STALLED: Duration = Duration::from_mins(2);
-/// So a client does not rely on what it asked for longer ago than this: it asks again.
-pub const ASKED_AHEAD_MAX: Duration = Duration::from_mins(1);
-/// Those that have to be tried before they can be asked may cost one request so much; the others wait for the next.
-const TRIES_PATIENCE: Duration = Duration::from_secs(2);
-/// No failed node is tried again sooner.
+/// Time within which a healthy node answers. After it, the request has failed.
+pub const NODE_TIMEOUT: Duration = Duration::from_secs(5);
+/// A node closes a connection whose client has read nothing for this long, or has left a frame
+/// unfinished for this long.
+pub const STALL_TIMEOUT: Duration = Duration::from_mins(2);
+/// Age after which a client sends a request again instead of relying on its reply. Below
+/// [`STALL_TIMEOUT`], after which the node closes the connection.
+pub const REQUEST_AGE_MAX: Duration = Duration::from_mins(1);
+/// Time that connecting to nodes may take within one request. Nodes that are not tried within it
+/// wait for the next request.
+const RETRIES_TIMEOUT: Duration = Duration::from_secs(2);
+/// Shortest pause before a failed node is tried again.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
-/// All that failed together may cost one part of a process's time in so many. A job waits for two in a row, the
-/// one that draws and a worker, and so for a tenth.
+/// Retries of all failed nodes together cost a process at most one part in this many of its time. A
+/// job waits for two processes in a row, the one that draws and a worker, so for twice that: 10 %.
 const COST_SHARE: u32 = 20;
-/// So often in a row a node that failed is started anew, and after so long without a failure that counts
-/// from the beginning.
-const REVIVALS_MAX: u32 = 5;
-const REVIVALS_FORGOTTEN: Duration = Duration::from_mins(1);
-/// A node that answers others, but not this, is as good as silent in the end.
-const PATIENCES_MAX: u32 = 6;
+/// Restarts of a dead node that are suggested in a row. The count starts again after
+/// [`RESTARTS_WINDOW`] without a failure.
+const RESTARTS_MAX: u32 = 5;
+const RESTARTS_WINDOW: Duration = Duration::from_mins(1);
+/// A node that answers other requests, but not this one, counts as hung after this many timeouts.
+const TIMEOUTS_MAX: u32 = 6;
 
-/// How somebody has failed.
+/// How a node has failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
-    /// It is not there, has hung up, or is of no use: one may start it anew.
-    Gone,
-    /// It is there and says nothing: whoever started another would find its place taken.
+    /// It refuses connections, has closed the connection, or violates the protocol. A restart may
+    /// help.
+    Dead,
+    /// It is connected and does not answer. A restart does not help: the process still holds the
+    /// socket and the devices.
     Hung,
 }
 
-/// When somebody who failed is tried again: a node that is gone or silent, or one that takes nothing.
+/// The time since an event, such as the start of a try or of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Elapsed {
+    /// When the event happened.
+    pub since: Duration,
+    /// The current time, by the same clock.
+    pub now: Duration,
+}
+
+impl Elapsed {
+    fn duration(self) -> Duration {
+        self.now.saturating_sub(self.since)
+    }
+}
+
+/// When a failed node is tried again. Also used for a node that does not accept prefetched blobs.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Retry {
+    /// The last failure and the time of the next try.
     failed: Option<(Failure, Duration)>,
-    /// When this was found out.
-    known_at: Duration,
-    /// How often it was to be started anew, in a row, and when it may be the next time.
-    revivals: u32,
-    revival_due: Duration,
+    /// When the last try ended.
+    updated_at: Duration,
+    /// Restarts suggested in a row, and the earliest time of the next one.
+    restarts: u32,
+    restart_due: Duration,
 }
 
 impl Retry {
-    /// Whether it is time.
+    /// Whether the node may be tried now.
     pub fn is_due(&self, now: Duration) -> bool {
         self.failed.is_none_or(|(_, not_before)| now >= not_before)
     }
@@ -65,122 +92,136 @@ impl Retry {
         self.failed.is_some()
     }
 
-    /// A try that began then has failed now. Says whether the other side should be started anew: a few
-    /// times, at growing intervals; one that keeps dying is left alone.
-    pub fn failed(&mut self, how: Failure, began: Duration, now: Duration) -> bool {
-        self.failed_among(1, how, began, now)
+    /// Records that a try has failed. Returns whether to restart the node: up to `RESTARTS_MAX`
+    /// times, at doubling intervals, so that a node that keeps dying is not restarted for ever.
+    pub fn on_failure(&mut self, failure: Failure, attempt: Elapsed) -> bool {
+        self.on_failure_among(1, failure, attempt)
     }
 
-    /// The same, for one of so many that have failed.
-    fn failed_among(&mut self, failed: u32, how: Failure, began: Duration, now: Duration) -> bool {
-        let costs = COST_SHARE.saturating_mul(failed) - 1;
-        let pause = now.saturating_sub(began).saturating_mul(costs).max(PAUSE_MIN);
-        self.failed = Some((how, now.saturating_add(pause)));
-        self.known_at = now;
-        if how == Failure::Hung {
+    /// The same for one of `failed` failed nodes.
+    fn on_failure_among(&mut self, failed: u32, failure: Failure, attempt: Elapsed) -> bool {
+        let now = attempt.now;
+        let factor = COST_SHARE.saturating_mul(failed) - 1;
+        let pause = attempt.duration().saturating_mul(factor).max(PAUSE_MIN);
+        self.failed = Some((failure, now.saturating_add(pause)));
+        self.updated_at = now;
+        if failure == Failure::Hung {
             return false;
         }
-        if now > self.revival_due + REVIVALS_FORGOTTEN {
-            self.revivals = 0;
+        if now > self.restart_due + RESTARTS_WINDOW {
+            self.restarts = 0;
         }
-        let revive = self.revivals < REVIVALS_MAX && now >= self.revival_due;
-        if revive {
-            self.revival_due = now + PAUSE_MIN * 2_u32.pow(self.revivals);
-            self.revivals += 1;
+        let restart = self.restarts < RESTARTS_MAX && now >= self.restart_due;
+        if restart {
+            self.restart_due = now + PAUSE_MIN * 2_u32.pow(self.restarts);
+            self.restarts += 1;
         }
-        revive
+        restart
     }
 
-    /// A try has succeeded.
-    pub fn succeeded(&mut self, now: Duration) {
-        (self.failed, self.known_at) = (None, now);
+    /// Records that a try has succeeded.
+    pub fn on_success(&mut self, now: Duration) {
+        (self.failed, self.updated_at) = (None, now);
     }
 }
 
-/// What a process knows of the nodes that have ever failed it, whichever connection has found it out.
+/// The retries of all nodes that have ever failed in this process, over all its connections.
 #[derive(Debug, Clone, Default)]
-pub struct Book(BTreeMap<Endpoint, Retry>);
+pub struct BackoffTable(BTreeMap<Endpoint, Retry>);
 
-impl Book {
-    /// Whether it is time to try this one, for a request that was begun then.
-    pub fn is_due(&self, node: &Endpoint, request_began: Duration, now: Duration) -> bool {
-        now.saturating_sub(request_began) < TRIES_PATIENCE
-            && self.0.get(node).is_none_or(|retry| retry.is_due(now))
+impl BackoffTable {
+    /// Whether the node may be tried now, within a request of this age.
+    pub fn is_due(&self, node: &Endpoint, request: Elapsed) -> bool {
+        request.duration() < RETRIES_TIMEOUT
+            && self.0.get(node).is_none_or(|retry| retry.is_due(request.now))
     }
 
-    /// Whether the last try of this one failed. Whoever still has a connection to it had better not use it.
+    /// Whether the last try of this node failed. Connections to it are not used any more.
     pub fn has_failed(&self, node: &Endpoint) -> bool {
         self.0.get(node).is_some_and(Retry::has_failed)
     }
 
-    /// A try of this one that began then has failed now, on a connection of that age. Says whether it should be
-    /// started anew.
-    pub fn failed(
+    /// Records that a try of this node has failed, on a connection that was opened at `opened_at`.
+    /// Returns whether to restart the node.
+    pub fn on_failure(
         &mut self,
         node: &Endpoint,
-        how: Failure,
+        failure: Failure,
         opened_at: Duration,
-        (began, now): (Duration, Duration),
+        attempt: Elapsed,
     ) -> bool {
         let others = self.0.iter().filter(|(at, retry)| *at != node && retry.has_failed());
         let failed = u32::try_from(others.count() + 1).unwrap_or(u32::MAX);
         let retry = self.0.entry(node.clone()).or_default();
-        // It has been reached since: what has ended with its former life is the connection.
-        if how == Failure::Gone && !retry.has_failed() && opened_at < retry.known_at {
+        // The node has been reached since: the connection belonged to its previous run.
+        if failure == Failure::Dead && !retry.has_failed() && opened_at < retry.updated_at {
             return false;
         }
-        retry.failed_among(failed, how, began, now)
+        retry.on_failure_among(failed, failure, attempt)
     }
 
-    /// A try of this one has succeeded.
-    pub fn succeeded(&mut self, node: &Endpoint, now: Duration) {
+    /// Records that a try of this node has succeeded.
+    pub fn on_success(&mut self, node: &Endpoint, now: Duration) {
         if let Some(retry) = self.0.get_mut(node) {
-            retry.succeeded(now);
+            retry.on_success(now);
         }
     }
 
-    /// Takes over what somebody else has found out since.
-    pub fn learn(&mut self, other: &Self) {
+    /// Merges another table: of each node, the newer state stays.
+    pub fn merge(&mut self, other: &Self) {
         for (node, theirs) in &other.0 {
             let ours = self.0.entry(node.clone()).or_default();
-            if theirs.known_at > ours.known_at {
+            if theirs.updated_at > ours.updated_at {
                 *ours = *theirs;
             }
         }
     }
 
-    /// Those that were gone may have been started meanwhile. Nobody starts those that hang.
-    pub fn forget_the_gone(&mut self) {
+    /// Forgets dead nodes, which may have been restarted. Hung nodes stay: a restart would have
+    /// made them dead first.
+    pub fn forget_dead(&mut self) {
         self.0.retain(|_, retry| matches!(retry.failed, Some((Failure::Hung, _))));
     }
 }
 
-/// How much longer the first word of a node is waited for, if it was asked then, together with others that
-/// were waited for first.
-pub fn left_of(patience: Duration, asked_at: Duration, now: Duration) -> Duration {
-    asked_at.saturating_add(patience).saturating_sub(now)
+/// What is left of `timeout` for the first reply of a node, if several nodes were asked at once and
+/// others were waited for first.
+pub fn remaining_timeout(timeout: Duration, asked: Elapsed) -> Duration {
+    asked.since.saturating_add(timeout).saturating_sub(asked.now)
 }
 
-/// Until when the answer to a request is waited for, if nothing more is heard. `wait` is how long the
-/// other side was asked to take; whatever it says to others meanwhile shows that it is alive.
-pub fn answer_by(
-    patience: Duration,
-    asked_at: Duration,
-    wait: Duration,
-    heard_at: Duration,
-) -> Duration {
-    let due_at = asked_at.saturating_add(wait);
-    let last = due_at.saturating_add(patience.saturating_mul(PATIENCES_MAX));
-    due_at.max(heard_at).saturating_add(patience).min(last)
+/// A request that waits for its reply.
+#[derive(Debug, Clone, Copy)]
+pub struct PendingAnswer {
+    /// When it was sent.
+    pub asked_at: Duration,
+    /// How long the node was asked to wait before it replies.
+    pub wait: Duration,
+    /// When anything last arrived on the connection. A reply to another request shows that the node
+    /// is alive.
+    pub heard_at: Duration,
+}
+
+impl PendingAnswer {
+    /// When the request fails, if nothing more arrives.
+    pub fn deadline(self, timeout: Duration) -> Duration {
+        let due_at = self.asked_at.saturating_add(self.wait);
+        let last = due_at.saturating_add(timeout.saturating_mul(TIMEOUTS_MAX));
+        due_at.max(self.heard_at).saturating_add(timeout).min(last)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doubt::GREETING;
+    use crate::cluster::liveness::PING_TIMEOUT;
 
     const fn seconds(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
+    }
+
+    const fn elapsed(since: u64, now: u64) -> Elapsed {
+        Elapsed { since: seconds(since), now: seconds(now) }
     }
 
     fn node(number: usize) -> Endpoint {
@@ -189,49 +230,50 @@ mod tests {
 
     /// Promise 5: no cache fault hangs a job.
     #[test]
-    fn a_silent_node_costs_a_twentieth_of_the_time_and_a_dead_one_nothing() {
+    fn a_hung_node_costs_a_twentieth_of_the_time_and_a_dead_one_nothing() {
         let (mut retry, mut now, mut lost) = (Retry::default(), Duration::ZERO, Duration::ZERO);
         while now < seconds(10_000) {
             if retry.is_due(now) {
-                let began = now;
+                let since = now;
                 now += seconds(5);
                 lost += seconds(5);
-                assert!(!retry.failed(Failure::Hung, began, now), "its place is taken");
+                let restart = retry.on_failure(Failure::Hung, Elapsed { since, now });
+                assert!(!restart, "a hung node still holds its socket");
             }
             now += seconds(1);
         }
         assert!(lost <= now / COST_SHARE + seconds(5), "{lost:?} of {now:?}");
         let mut dead = Retry::default();
-        assert!(dead.failed(Failure::Gone, now, now));
-        assert!(!dead.is_due(now) && dead.is_due(now + seconds(1)), "looked for every second");
-        dead.succeeded(now);
+        assert!(dead.on_failure(Failure::Dead, Elapsed { since: now, now }));
+        assert!(!dead.is_due(now) && dead.is_due(now + seconds(1)), "retried every second");
+        dead.on_success(now);
         assert!(dead.is_due(now));
     }
 
-    /// Promise 5, for several nodes: however many of them are hung, and whenever that happens, they cost a
-    /// process a twentieth of its time, and each what it takes to find out; no single request more than is left
-    /// for tries, and what is under way then.
+    /// Promise 5 for several nodes: hung nodes together cost a process a twentieth of its time,
+    /// plus the time to find each out, whatever their number and whenever they hang. A single
+    /// request costs at most `RETRIES_TIMEOUT` and the try under way, or one `NODE_TIMEOUT`.
     #[test]
     fn hung_nodes_together_cost_what_one_does() {
         const NODES: usize = 5;
         const BATCH: Duration = Duration::from_millis(200);
         for (hung, connected) in [(1, true), (3, true), (5, true), (1, false), (5, false)] {
-            let mut book = Book::default();
-            // Whoever is connected is asked without a try before.
+            let mut table = BackoffTable::default();
+            // A connected node is asked without a try before.
             let mut is_open = [connected; NODES];
             let (mut now, mut lost) = (Duration::ZERO, Duration::ZERO);
             while now < seconds(20_000) {
                 let began = now;
-                // All are asked, those that have to be tried first one after the other.
+                // All nodes are asked; those that have to be tried first, one after the other.
                 let mut asked = Vec::new();
                 for (at, is_open) in is_open.iter_mut().enumerate() {
-                    let try_began = now;
-                    if !*is_open && book.is_due(&node(at), began, now) {
+                    let since = now;
+                    if !*is_open && table.is_due(&node(at), Elapsed { since: began, now }) {
                         if at < hung {
-                            now += GREETING;
-                            book.failed(&node(at), Failure::Hung, now, (try_began, now));
+                            now += PING_TIMEOUT;
+                            table.on_failure(&node(at), Failure::Hung, now, Elapsed { since, now });
                         } else {
-                            book.succeeded(&node(at), now);
+                            table.on_success(&node(at), now);
                             *is_open = true;
                         }
                     }
@@ -239,80 +281,83 @@ mod tests {
                         asked.push(at);
                     }
                 }
-                let asked_at = now;
+                let since = now;
                 for at in asked.into_iter().filter(|at| *at < hung) {
-                    now += left_of(NODE_PATIENCE, asked_at, now);
-                    book.failed(&node(at), Failure::Hung, Duration::ZERO, (asked_at, now));
+                    now += remaining_timeout(NODE_TIMEOUT, Elapsed { since, now });
+                    let attempt = Elapsed { since, now };
+                    table.on_failure(&node(at), Failure::Hung, Duration::ZERO, attempt);
                     is_open[at] = false;
                 }
                 let request = now.saturating_sub(began);
-                assert!(request <= NODE_PATIENCE.max(TRIES_PATIENCE + GREETING), "{request:?}");
+                assert!(request <= NODE_TIMEOUT.max(RETRIES_TIMEOUT + PING_TIMEOUT), "{request:?}");
                 lost += request;
                 now += BATCH;
             }
             let first = if connected { 1 } else { u32::try_from(hung).unwrap() };
-            let allowed = now / COST_SHARE + NODE_PATIENCE * (first + 1);
+            let allowed = now / COST_SHARE + NODE_TIMEOUT * (first + 1);
             assert!(lost <= allowed, "{hung} hung: {lost:?} of {now:?}");
         }
     }
 
-    /// A process has several connections to a node; it waits for one that hangs once, and not once for each.
+    /// A process has several connections to a node. It waits once for a hung node, not once for
+    /// each connection.
     #[test]
-    fn what_one_connection_found_out_counts_for_all() {
-        let (mut one, mut another) = (Book::default(), Book::default());
-        one.failed(&node(0), Failure::Hung, Duration::ZERO, (seconds(10), seconds(11)));
-        another.learn(&one);
-        let due = |book: &Book, now| book.is_due(&node(0), seconds(now), seconds(now));
+    fn a_failure_on_one_connection_counts_for_all() {
+        let (mut one, mut another) = (BackoffTable::default(), BackoffTable::default());
+        one.on_failure(&node(0), Failure::Hung, Duration::ZERO, elapsed(10, 11));
+        another.merge(&one);
+        let due = |table: &BackoffTable, now| table.is_due(&node(0), elapsed(now, now));
         assert!(another.has_failed(&node(0)) && !due(&another, 12));
-        assert!(!another.has_failed(&node(1)), "the others are as they were");
+        assert!(!another.has_failed(&node(1)), "other nodes are unaffected");
         assert!(due(&another, 11 + 19));
-        another.succeeded(&node(0), seconds(30));
-        one.learn(&another);
-        assert!(!one.has_failed(&node(0)), "it is back for all");
-        let mut late = Book::default();
-        late.failed(&node(0), Failure::Hung, Duration::ZERO, (seconds(20), seconds(21)));
-        one.learn(&late);
-        assert!(!one.has_failed(&node(0)), "what is older does not count");
+        another.on_success(&node(0), seconds(30));
+        one.merge(&another);
+        assert!(!one.has_failed(&node(0)), "a success counts for all, too");
+        let mut late = BackoffTable::default();
+        late.on_failure(&node(0), Failure::Hung, Duration::ZERO, elapsed(20, 21));
+        one.merge(&late);
+        assert!(!one.has_failed(&node(0)), "an older failure does not count");
     }
 
-    /// After a node was started anew, each connection to its former life breaks when it is used next.
+    /// After a restart of a node, each connection to its previous run breaks at its next use.
     #[test]
-    fn connections_to_a_former_life_say_nothing_of_this_one() {
-        let mut book = Book::default();
-        assert!(book.failed(&node(0), Failure::Gone, seconds(1), (seconds(10), seconds(10))));
-        book.succeeded(&node(0), seconds(12));
-        assert!(!book.failed(&node(0), Failure::Gone, seconds(2), (seconds(13), seconds(13))));
-        assert!(!book.has_failed(&node(0)));
-        assert!(book.failed(&node(0), Failure::Gone, seconds(12), (seconds(14), seconds(14))));
-        assert!(book.has_failed(&node(0)));
-    }
-
-    /// Whoever may have started a node tries it at once; one that hangs, nobody has started.
-    #[test]
-    fn the_gone_may_be_back_but_the_hung_are_not_forgotten() {
-        let mut book = Book::default();
-        book.failed(&node(0), Failure::Gone, Duration::ZERO, (seconds(10), seconds(10)));
-        book.failed(&node(1), Failure::Hung, Duration::ZERO, (seconds(10), seconds(11)));
-        book.forget_the_gone();
-        assert_eq!([book.has_failed(&node(0)), book.has_failed(&node(1))], [false, true]);
+    fn a_broken_connection_to_a_previous_run_is_no_failure() {
+        let mut table = BackoffTable::default();
+        assert!(table.on_failure(&node(0), Failure::Dead, seconds(1), elapsed(10, 10)));
+        table.on_success(&node(0), seconds(12));
+        assert!(!table.on_failure(&node(0), Failure::Dead, seconds(2), elapsed(13, 13)));
+        assert!(!table.has_failed(&node(0)));
+        assert!(table.on_failure(&node(0), Failure::Dead, seconds(12), elapsed(14, 14)));
+        assert!(table.has_failed(&node(0)));
     }
 
     #[test]
-    fn whoever_is_heard_of_is_alive_but_not_for_ever() {
-        let by = |wait, heard| answer_by(seconds(10), seconds(100), seconds(wait), seconds(heard));
-        assert_eq!(by(0, 90), seconds(110));
-        assert_eq!(by(30, 90), seconds(140), "it was asked to wait");
-        assert_eq!(by(0, 105), seconds(115), "it answers others");
-        assert_eq!(by(0, 1000), seconds(160), "but never this");
+    fn dead_nodes_are_forgotten_and_hung_ones_are_not() {
+        let mut table = BackoffTable::default();
+        table.on_failure(&node(0), Failure::Dead, Duration::ZERO, elapsed(10, 10));
+        table.on_failure(&node(1), Failure::Hung, Duration::ZERO, elapsed(10, 11));
+        table.forget_dead();
+        assert_eq!([table.has_failed(&node(0)), table.has_failed(&node(1))], [false, true]);
     }
 
     #[test]
-    fn revivals_come_at_growing_intervals_and_end() {
+    fn other_replies_extend_the_deadline_up_to_a_limit() {
+        let deadline = |wait, heard| {
+            let (asked_at, wait, heard_at) = (seconds(100), seconds(wait), seconds(heard));
+            PendingAnswer { asked_at, wait, heard_at }.deadline(seconds(10))
+        };
+        assert_eq!(deadline(0, 90), seconds(110));
+        assert_eq!(deadline(30, 90), seconds(140), "the node was asked to wait 30 s");
+        assert_eq!(deadline(0, 105), seconds(115), "it answers other requests");
+        assert_eq!(deadline(0, 1000), seconds(160), "it never answers this one");
+    }
+
+    #[test]
+    fn restarts_come_at_growing_intervals_and_end() {
         let mut retry = Retry::default();
-        let at = |now| seconds(now);
-        let revived: Vec<u64> =
-            (0..200).filter(|now| retry.failed(Failure::Gone, at(*now), at(*now))).collect();
-        assert_eq!(revived[..5], [0, 1, 3, 7, 15]);
-        assert_eq!(revived[5..10], [92, 93, 95, 99, 107], "after a minute it is tried again");
+        let restarts: Vec<u64> =
+            (0..200).filter(|now| retry.on_failure(Failure::Dead, elapsed(*now, *now))).collect();
+        assert_eq!(restarts[..5], [0, 1, 3, 7, 15]);
+        assert_eq!(restarts[5..10], [92, 93, 95, 99, 107], "again after a minute");
     }
 }

@@ -1,46 +1,49 @@
-//! When to doubt that one who is silent still lives.
+//! Liveness: when to ping a silent peer, and how long to wait for its answer.
 //!
-//! An agent may rightly be silent for minutes: the origin is slow, and its own deadlines end that. So may a
-//! node, while somebody fetches what it was asked to wait for. One that is stopped or stuck is silent, too, and
-//! must not hold up a job (promise 5). Silence alone does not tell them apart, but one that lives answers a
-//! greeting at once. So whoever waits greets it now and then.
+//! Silence alone does not show a failure. An agent may be silent for minutes while it reads a slow
+//! origin; its own deadlines end that. A node may be silent while another agent fetches the blob
+//! that it was asked to wait for. A hung process is silent as well, and must not hold up a job
+//! (promise 5). A ping over a second connection tells them apart: a healthy peer answers it at
+//! once.
 //!
-//! A node, an agent, and the node again behind the next agent may hang one after the other under one batch. All
-//! of that together is to be found out within five seconds.
+//! A node, an agent, and the node again behind the next agent may hang one after the other during
+//! one batch. The times below find out all of that within five seconds.
 
 use std::time::Duration;
 
-/// Nobody is doubted sooner,
-const AFTER: Duration = Duration::from_millis(500);
-/// nor more often.
-const EVERY: Duration = Duration::from_secs(2);
-/// Whoever lives answers a greeting within this.
-pub const GREETING: Duration = Duration::from_secs(1);
-/// Whoever lives has most likely answered it by then.
-const GREETING_MIN: Duration = Duration::from_millis(200);
+/// Silence after which a peer is pinged first.
+const FIRST_PING_AFTER: Duration = Duration::from_millis(500);
+/// Interval between pings of a peer that stays silent.
+const PING_INTERVAL: Duration = Duration::from_secs(2);
+/// Time within which a healthy peer answers a ping.
+pub const PING_TIMEOUT: Duration = Duration::from_secs(1);
+/// Shortest timeout of a ping. A healthy peer most likely answers within it.
+const PING_TIMEOUT_MIN: Duration = Duration::from_millis(200);
 
-/// How long the answer to a greeting is waited for. Of several who were asked at once, the last has been silent
-/// for so long already while the others were waited for: they are found out in little more time than one.
-pub fn greeting_after(others: Duration) -> Duration {
-    (AFTER + GREETING).saturating_sub(others).clamp(GREETING_MIN, GREETING)
+/// The timeout of a ping to one of several peers that were asked at once. `waited` is the time
+/// spent on the others: this peer has been silent during it as well, so that several hung peers
+/// take little more time than one.
+pub fn ping_timeout(waited: Duration) -> Duration {
+    (FIRST_PING_AFTER + PING_TIMEOUT).saturating_sub(waited).clamp(PING_TIMEOUT_MIN, PING_TIMEOUT)
 }
 
-/// The doubts about one other side.
+/// The pings of one connection.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Doubt {
-    greeted_at: Option<Duration>,
+pub struct PingSchedule {
+    /// The silence at the last ping.
+    pinged_at: Option<Duration>,
 }
 
-impl Doubt {
-    /// Whether to greet the other side, which has been silent for so long.
-    pub fn arises(&mut self, silent: Duration) -> bool {
-        // Less silence than at the last greeting: it has spoken since.
-        self.greeted_at = self.greeted_at.filter(|at| *at <= silent);
-        let arises = silent >= self.greeted_at.map_or(AFTER, |at| at + EVERY);
-        if arises {
-            self.greeted_at = Some(silent);
+impl PingSchedule {
+    /// Returns whether to ping the peer, which has been silent for `silence`, and records the ping.
+    pub fn take_due(&mut self, silence: Duration) -> bool {
+        // Less silence than at the last ping: the peer has answered since.
+        self.pinged_at = self.pinged_at.filter(|at| *at <= silence);
+        let is_due = silence >= self.pinged_at.map_or(FIRST_PING_AFTER, |at| at + PING_INTERVAL);
+        if is_due {
+            self.pinged_at = Some(silence);
         }
-        arises
+        is_due
     }
 }
 
@@ -49,24 +52,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_silent_are_greeted_soon_and_then_seldom() {
-        let mut doubt = Doubt::default();
-        let greeted = |doubt: &mut Doubt, until: u64| -> Vec<u64> {
-            let silent = (0..until).step_by(100);
-            silent.filter(|silent| doubt.arises(Duration::from_millis(*silent))).collect()
+    fn a_silent_peer_is_pinged_soon_and_then_every_two_seconds() {
+        let mut schedule = PingSchedule::default();
+        let pings = |schedule: &mut PingSchedule, until: u64| -> Vec<u64> {
+            let silence = (0..until).step_by(100);
+            silence.filter(|silence| schedule.take_due(Duration::from_millis(*silence))).collect()
         };
-        assert_eq!(greeted(&mut doubt, 6000), [500, 2500, 4500]);
-        assert_eq!(greeted(&mut doubt, 1000), [500], "it has spoken, and is silent again");
+        assert_eq!(pings(&mut schedule, 6000), [500, 2500, 4500]);
+        assert_eq!(pings(&mut schedule, 1000), [500], "it answered, and is silent again");
     }
 
-    /// Promise 5: five nodes that hang hold up a job little longer than one.
+    /// Promise 5: five hung nodes hold up a job little longer than one.
     #[test]
-    fn those_who_were_asked_at_once_are_doubted_at_once() {
+    fn peers_that_were_asked_at_once_are_found_hung_together() {
         let mut waited = Duration::ZERO;
         for _ in 0..5 {
-            waited = waited.max(AFTER) + greeting_after(waited);
+            waited = waited.max(FIRST_PING_AFTER) + ping_timeout(waited);
         }
         assert!(waited <= Duration::from_millis(2500), "{waited:?}");
-        assert_eq!(greeting_after(Duration::ZERO), GREETING);
+        assert_eq!(ping_timeout(Duration::ZERO), PING_TIMEOUT);
     }
 }

@@ -1,47 +1,53 @@
-//! Chunks: striped partitions of a dataset (Quiver 5.1), the unit of rotation.
+//! Chunking: the striped partition of a dataset into chunks (Quiver 5.1), the unit of rotation.
 //!
-//! A chunk must look like the dataset in small, because for a while batches are drawn from it alone.
-//! Datasets are often sorted (by class, by sequence length), so a contiguous tenth would not do.
-//! Instead the dataset is cut into contiguous partitions, each partition into one **stripe unit** per
-//! chunk, and a chunk is one unit of every partition. A unit itself stays contiguous, and its
-//! neighbours in the same chunk are near, so that batches of like length can be drawn from a few.
+//! A chunk must look like the dataset in small, because for some time batches are drawn from it
+//! alone. Datasets are often sorted (by class, by sequence length), so a contiguous tenth is not a
+//! fair sample. Instead the dataset is cut into contiguous partitions, and each partition into one
+//! **stripe unit** per chunk. A chunk is one unit of every partition. A unit is contiguous, and its
+//! neighbours in the same chunk are near, so that batches of similar length can be drawn from a few
+//! units.
 //!
-//! Quiver has as many partitions as chunks. Ten places of a sorted dataset are too few: of CIFAR-10,
-//! sorted by class, a chunk of ten runs lacks three classes altogether. So there are as many partitions
-//! as the blobs allow. And from partition to partition the stripes move on by one chunk, or a pattern
-//! in the data (an image, its mask, the next image) or in the rounding would always favour the same.
+//! Quiver has equally many partitions and chunks. Ten units of a sorted dataset are too few: of
+//! CIFAR-10, sorted by class, a chunk of ten units lacks three classes. forebay has the largest
+//! number of partitions that leaves a blob in every unit. From partition to partition the stripes
+//! shift by one chunk. Otherwise a pattern in the data (an image, its mask, the next image) or in
+//! the rounding would always favour the same chunk.
 //!
 //! Cuts are by bytes, so that chunks are equally large whatever the sizes of their blobs: a blob
-//! belongs to the unit in which it starts. That makes membership a division, with nothing to store.
+//! belongs to the unit in which it starts. Membership is a division, with nothing to store.
 
 use std::ops::Range;
 
-use crate::units::ByteSize;
+use crate::{HalfChunk, units::ByteSize};
 
-/// A chunk's share of the dataset, unless the user says otherwise (promise 8).
+/// Number of chunks, unless the user chooses another (promise 8).
 const CHUNKS_DEFAULT: u64 = 10;
-/// Above this, a tenth is more than double-buffering needs (Quiver uses 15 GB for all its datasets).
+/// Larger chunks exceed what double-buffering needs (Quiver uses 15 GB for all its datasets).
 const CHUNK_SIZE_MAX: ByteSize = ByteSize::gb(15);
-/// Bounds what a reader has to visit for one chunk, and the memory of anything kept per unit.
+/// Bounds the units that a reader visits for one chunk, and the memory of per-unit state.
 const UNITS_MAX: u64 = 1 << 16;
 
-/// A chunk has two halves, which are what nodes and samplers know: where two chunks do not fit, halves rotate.
-pub const PIECES_PER_CHUNK: u32 = 2;
+/// Half-chunks of a chunk. Nodes and samplers count half-chunks; where two chunks do not fit into
+/// the cache, half-chunks rotate.
+pub const HALF_CHUNKS_PER_CHUNK: u32 = 2;
 
-/// How a dataset is cut; part of its id.
+/// Numbers of chunks and partitions of a dataset; part of its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct Chunking {
     chunks: u32,
     partitions: u32,
 }
 
-/// Which chunk of a dataset.
+/// Position of a chunk in its dataset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChunkOrdinal(pub u32);
 
-/// Why a dataset cannot be cut as asked.
+/// A number of chunks that a dataset cannot have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{chunks} chunks cannot be cut from {blobs} blobs; ask for 1 to {}", (*blobs).clamp(1, UNITS_MAX))]
+#[error(
+    "{chunks} chunks cannot be cut from {blobs} blobs; ask for 1 to {}",
+    (*blobs).clamp(1, UNITS_MAX)
+)]
 pub struct ChunkingError {
     chunks: u64,
     blobs: u64,
@@ -54,7 +60,7 @@ impl Chunking {
         Self::cut(chunks.min(blobs).clamp(1, UNITS_MAX), blobs)
     }
 
-    /// As many chunks as the user wants.
+    /// A number of chunks that the user chooses.
     pub fn into_chunks(chunks: u64, blobs: u64) -> Result<Self, ChunkingError> {
         if chunks == 0 || chunks > blobs.min(UNITS_MAX) {
             return Err(ChunkingError { chunks, blobs });
@@ -62,25 +68,26 @@ impl Chunking {
         Ok(Self::cut(chunks, blobs))
     }
 
-    /// As a digest says it. `None` if no dataset is cut like that.
+    /// The chunking that a digest or a wire message states. `None` if no dataset has such a
+    /// chunking.
     pub fn from_parts(chunks: u32, partitions: u32) -> Option<Self> {
         let units = u64::from(chunks) * u64::from(partitions);
         (1..=UNITS_MAX).contains(&units).then_some(Self { chunks, partitions })
     }
 
-    /// As many partitions as there can be, if every unit is to have a blob.
+    /// The largest number of partitions that leaves a blob in every unit.
     fn cut(chunks: u64, blobs: u64) -> Self {
         let partitions = (blobs.min(UNITS_MAX) / chunks).max(1);
         let narrow = |n: u64| u32::try_from(n).expect("at most UNITS_MAX");
         Self { chunks: narrow(chunks), partitions: narrow(partitions) }
     }
 
-    /// How many chunks there are.
+    /// Number of chunks.
     pub fn chunks(self) -> u32 {
         self.chunks
     }
 
-    /// How many partitions there are, and so how many stripe units make up a chunk.
+    /// Number of partitions, which is also the number of stripe units of a chunk.
     pub fn partitions(self) -> u32 {
         self.partitions
     }
@@ -89,24 +96,24 @@ impl Chunking {
         u64::from(self.chunks) * u64::from(self.partitions)
     }
 
-    /// How many pieces there are.
-    pub fn pieces(self) -> u32 {
-        self.chunks * PIECES_PER_CHUNK
+    /// Number of half-chunks.
+    pub fn half_chunks(self) -> u32 {
+        self.chunks * HALF_CHUNKS_PER_CHUNK
     }
 
     /// The chunk of a blob that begins at byte `start` of a dataset of `total` bytes.
     pub fn chunk_of(self, start: u64, total: ByteSize) -> ChunkOrdinal {
-        self.place_of(start, total).0
+        self.chunk_and_partition(start, total).0
     }
 
-    /// The piece of such a blob: every other stripe unit of a chunk is of the same half.
-    pub fn piece_of(self, start: u64, total: ByteSize) -> u32 {
-        let (chunk, partition) = self.place_of(start, total);
-        chunk.0 * PIECES_PER_CHUNK + partition % PIECES_PER_CHUNK
+    /// The half-chunk of such a blob: every other stripe unit of a chunk is in the same half.
+    pub fn half_chunk_of(self, start: u64, total: ByteSize) -> HalfChunk {
+        let (chunk, partition) = self.chunk_and_partition(start, total);
+        HalfChunk(chunk.0 * HALF_CHUNKS_PER_CHUNK + partition % HALF_CHUNKS_PER_CHUNK)
     }
 
-    /// Chunk and partition of such a blob.
-    fn place_of(self, start: u64, total: ByteSize) -> (ChunkOrdinal, u32) {
+    /// Chunk and partition of a blob that begins at byte `start` of a dataset of `total` bytes.
+    fn chunk_and_partition(self, start: u64, total: ByteSize) -> (ChunkOrdinal, u32) {
         let unit = match total.0 {
             0 => self.units() - 1,
             total => {
@@ -115,13 +122,14 @@ impl Chunking {
                     .min(self.units() - 1)
             }
         };
-        let (partition, place) = (unit / u64::from(self.chunks), unit % u64::from(self.chunks));
-        let chunk = (place + partition) % u64::from(self.chunks);
+        let (partition, stripe) = (unit / u64::from(self.chunks), unit % u64::from(self.chunks));
+        let chunk = (stripe + partition) % u64::from(self.chunks);
         let narrow = |number: u64| u32::try_from(number).expect("below a u32");
         (ChunkOrdinal(narrow(chunk)), narrow(partition))
     }
 
-    /// The stripe units of a chunk, in order: blobs that begin within these bytes of the dataset.
+    /// The stripe units of a chunk, in order, as byte ranges of the dataset. A blob belongs to the
+    /// unit that its first byte lies in.
     pub fn units_of(
         self,
         chunk: ChunkOrdinal,
@@ -130,14 +138,14 @@ impl Chunking {
         assert!(chunk.0 < self.chunks, "chunk {} of {}", chunk.0, self.chunks);
         let chunks = u64::from(self.chunks);
         (0..u64::from(self.partitions)).map(move |partition| {
-            let place = (u64::from(chunk.0) + chunks - partition % chunks) % chunks;
-            let unit = partition * chunks + place;
+            let stripe = (u64::from(chunk.0) + chunks - partition % chunks) % chunks;
+            let unit = partition * chunks + stripe;
             self.unit_start(unit, total)..self.unit_start(unit + 1, total)
         })
     }
 
-    /// The first byte at which a blob of this unit may begin. Empty blobs at the very end begin at
-    /// `total` itself, and belong to the last unit.
+    /// First byte at which a blob of this unit may begin. Empty blobs at the end of the dataset
+    /// begin at `total` and belong to the last unit.
     fn unit_start(self, unit: u64, total: ByteSize) -> u64 {
         if unit == self.units() {
             return u64::MAX;
@@ -187,7 +195,8 @@ mod tests {
         assert!(Chunking::from_parts(1 << 16, 2).is_none());
     }
 
-    /// Sorted by class, unevenly: every chunk has its share of every class, and of every second blob.
+    /// Of a dataset sorted by class, with classes of unequal size, every chunk has its share of
+    /// every class and of every second blob.
     #[test]
     fn chunks_of_a_sorted_dataset_look_like_it() {
         let classes: Vec<usize> =
@@ -214,7 +223,7 @@ mod tests {
         }
     }
 
-    /// Even where a unit has one blob or two, no chunk gets all that is left over.
+    /// With one or two blobs in a unit, the blobs that do not divide evenly are spread over chunks.
     #[test]
     fn rounding_favours_no_chunk() {
         for blobs in [35, 55, 101, 119, 999] {
@@ -229,10 +238,13 @@ mod tests {
     }
 
     proptest! {
-        /// Every blob, and so every item, is in exactly one chunk: the one that `chunk_of` names.
+        /// Every blob, and so every item, is in exactly one chunk: the one that `chunk_of` returns.
         #[test]
         fn every_blob_is_in_exactly_one_chunk(
-            lengths in proptest::collection::vec(prop_oneof![Just(0), 0_u64..50, 0_u64..10_000], 1..600),
+            lengths in proptest::collection::vec(
+                prop_oneof![Just(0), 0_u64..50, 0_u64..10_000],
+                1..600,
+            ),
             chunks in 1_u64..40,
         ) {
             let (starts, total) = starts(&lengths);
@@ -241,16 +253,18 @@ mod tests {
             for start in starts {
                 let holders: Vec<_> = (0..chunking.chunks())
                     .map(ChunkOrdinal)
-                    .filter(|chunk| chunking.units_of(*chunk, total).any(|unit| unit.contains(&start)))
+                    .filter(|chunk| {
+                        chunking.units_of(*chunk, total).any(|unit| unit.contains(&start))
+                    })
                     .collect();
                 prop_assert_eq!(holders, [chunking.chunk_of(start, total)]);
             }
         }
 
-        /// Promise 8 needs chunks that look like the dataset: of every partition, each chunk holds the
-        /// same share, give or take the one blob that straddles a cut at either end.
+        /// Promise 8 needs chunks that look like the dataset: each chunk holds the same share of
+        /// every partition, except for the one blob that straddles a cut at either end.
         #[test]
-        fn each_chunk_holds_the_same_share_of_every_part(
+        fn each_chunk_holds_the_same_share_of_every_partition(
             lengths in proptest::collection::vec(1_u64..10_000, 200..2000),
             chunks in 1_u32..20,
         ) {

@@ -1,24 +1,25 @@
-//! Lists in order of a small score, with the lowest one found in constant time.
+//! Bucket queue: entries ordered by a small integer score, with the lowest found in constant time.
 //!
-//! One list per score and a bitmap above them: finding the next non-empty score reads one word per
-//! 4,096 scores at worst, whatever the number of entries. Whom a search must spare it passes over once, not each time
-//! that it is repeated.
+//! There is one list per score and a two-level bitmap of non-empty lists. Finding the next
+//! non-empty score reads one word per 4,096 scores at worst, whatever the number of entries. A
+//! search passes over a spared entry once, not each time that the search is repeated.
 
-use super::list::{Links, List, Slot};
+use super::slab_list::{Links, List, Slot};
 
 /// Entries by score; within one score from newest to oldest.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Ranked {
+pub(super) struct BucketQueue {
     lists: Vec<List>,
     filled: Vec<u64>,
-    /// Bit `i` says whether `filled[i]` has any bit; 64 x 64 = 4,096 scores a word.
+    /// Bit `i` is set if `filled[i]` has any bit: 64 x 64 = 4,096 scores per word.
     filled_words: Vec<u64>,
-    /// Scores in which somebody was passed over. Those in which all were count as empty for the time being.
+    /// Scores whose lists have entries that were passed over. A list whose entries were all passed
+    /// over counts as empty until [`BucketQueue::reset_passed`].
     passed: Vec<u32>,
 }
 
-impl Ranked {
-    /// Scores beyond this share its list: the lists must not grow for ever in a cache that does.
+impl BucketQueue {
+    /// Higher scores share the list of this one, which bounds the number of lists.
     pub const SCORE_MAX: u32 = (1 << 20) - 1;
 
     pub fn push_newest(&mut self, links: &mut Links, score: u32, slot: Slot) {
@@ -83,8 +84,8 @@ impl Ranked {
         None
     }
 
-    /// The first entry that is not spared, from the lowest score up, in each score from the oldest. Whoever is spared
-    /// must stay so until [`Ranked::look_anew`].
+    /// The first entry that is not spared, from the lowest score up, in each score from the oldest.
+    /// A spared entry must stay spared until [`BucketQueue::reset_passed`].
     #[inline]
     pub fn first_not(&mut self, links: &Links, spared: impl Fn(Slot) -> bool) -> Option<Slot> {
         loop {
@@ -97,7 +98,7 @@ impl Ranked {
         }
     }
 
-    /// Likewise, in one score.
+    /// The oldest entry of one score that is not spared, under the same condition.
     #[inline]
     pub fn oldest_not(
         &mut self,
@@ -114,12 +115,12 @@ impl Ranked {
         found
     }
 
-    /// Others are spared from now on.
+    /// Forgets which entries were passed over, because other entries are spared from now on.
     #[inline]
-    pub fn look_anew(&mut self) {
+    pub fn reset_passed(&mut self) {
         while let Some(score) = self.passed.pop() {
             let list = &mut self.lists[score as usize];
-            list.look_anew();
+            list.reset_passed();
             if list.len() > 0 {
                 self.fill(score as usize);
             }
@@ -157,7 +158,7 @@ mod tests {
     #[test]
     fn the_lowest_score_is_found_like_in_a_sorted_list() {
         let mut random = fastrand::Rng::with_seed(2);
-        let (mut ranked, mut links) = (Ranked::default(), Links::default());
+        let (mut queue, mut links) = (BucketQueue::default(), Links::default());
         let mut model: Vec<(u32, u32)> = Vec::new(); // (score, slot), oldest first within a score
         let mut spared_rest = 0;
         for slot in 0..2000 {
@@ -166,46 +167,46 @@ mod tests {
                 let score =
                     [random.u32(0..70), random.u32(0..20_000), random.u32(..)][random.usize(0..3)];
                 links.prepare(Slot(slot), 1);
-                ranked.push_newest(&mut links, score, Slot(slot));
-                model.push((score.min(Ranked::SCORE_MAX), slot));
+                queue.push_newest(&mut links, score, Slot(slot));
+                model.push((score.min(BucketQueue::SCORE_MAX), slot));
                 model.sort_by_key(|entry| entry.0);
             } else {
                 let (score, slot) = model.remove(random.usize(0..model.len()));
-                ranked.remove(&mut links, score, Slot(slot));
+                queue.remove(&mut links, score, Slot(slot));
             }
-            // Some are spared, and more often than once; meanwhile others come and go, spared or not.
+            // Searches are repeated while entries, spared or not, come and go.
             let spared = |slot: u32| slot % 3 == spared_rest;
             let expected = |model: &[(u32, u32)]| {
                 model.iter().find(|entry| !spared(entry.1)).map(|entry| Slot(entry.1))
             };
             for _ in 0..2 {
-                let found = ranked.first_not(&links, |slot| spared(slot.0));
+                let found = queue.first_not(&links, |slot| spared(slot.0));
                 assert_eq!(found, expected(&model));
             }
             if let Some(Slot(first)) = expected(&model) {
                 let at = model.iter().position(|entry| entry.1 == first).unwrap();
                 let (score, _) = model.remove(at);
-                ranked.remove(&mut links, score, Slot(first));
-                assert_eq!(ranked.first_not(&links, |slot| spared(slot.0)), expected(&model));
+                queue.remove(&mut links, score, Slot(first));
+                assert_eq!(queue.first_not(&links, |slot| spared(slot.0)), expected(&model));
             }
             if let Some(at) = model.iter().position(|entry| spared(entry.1)) {
                 let (score, spared_slot) = model.remove(at);
-                ranked.remove(&mut links, score, Slot(spared_slot));
+                queue.remove(&mut links, score, Slot(spared_slot));
                 let new = 3 * (10_000 + slot) + (spared_rest + 1) % 3;
                 links.prepare(Slot(new), 1);
-                ranked.push_newest(&mut links, score, Slot(new));
+                queue.push_newest(&mut links, score, Slot(new));
                 model.push((score, new));
                 model.sort_by_key(|entry| entry.0);
-                assert_eq!(ranked.first_not(&links, |slot| spared(slot.0)), expected(&model));
+                assert_eq!(queue.first_not(&links, |slot| spared(slot.0)), expected(&model));
             }
-            ranked.look_anew();
+            queue.reset_passed();
             spared_rest = random.u32(0..4);
             let from = random.u32(0..20_000);
             let expected = model.iter().map(|entry| entry.0).find(|score| *score >= from);
-            assert_eq!(ranked.lowest_from(from), expected);
-            assert_eq!(ranked.lowest(), ranked.lowest_from(0));
+            assert_eq!(queue.lowest_from(from), expected);
+            assert_eq!(queue.lowest(), queue.lowest_from(0));
         }
-        let order: Vec<Slot> = ranked.in_order(&links).collect();
+        let order: Vec<Slot> = queue.in_order(&links).collect();
         assert_eq!(order, model.iter().map(|entry| Slot(entry.1)).collect::<Vec<_>>());
     }
 }

@@ -1,14 +1,15 @@
-//! A count-min sketch: how often was a key seen lately, for keys that nobody remembers?
+//! Count-min sketch: approximate recent access counts of all keys, in constant memory.
 //!
-//! Four counters per key, of which the smallest is the estimate; only the smallest ones are raised
-//! (conservative update), and all are halved once enough has been counted, so that the past fades.
+//! Each key has four counters, of which the smallest is the estimate. Only the smallest ones are
+//! incremented (conservative update). All counters are halved every `halve_at` counts, so that old
+//! accesses lose weight.
 
 use super::key::Key;
 
-/// Approximate counts with a fading memory.
+/// Approximate counts with periodic halving.
 #[derive(Debug, Clone)]
-pub(super) struct Sketch {
-    /// Four counters of one key share a block of 64 bytes: one cache miss per key.
+pub(super) struct CountMin {
+    /// The four counters of a key share a block of 64 bytes: one cache miss per key.
     counters: Vec<[u8; BLOCK]>,
     counted: u64,
     halve_at: u64,
@@ -18,8 +19,8 @@ pub(super) struct Sketch {
 const BLOCK: usize = 64;
 const DEPTH: u32 = 4;
 
-impl Sketch {
-    /// For about `keys` different keys at a time; the past is halved every `halve_at` counts.
+impl CountMin {
+    /// A sketch for about `keys` different keys, halved every `halve_at` counts.
     pub fn new(keys: u64, halve_at: u64, count_max: u8) -> Self {
         let blocks = (keys / 8).clamp(1, 1 << 26).next_power_of_two();
         let blocks = usize::try_from(blocks).expect("at most 2^26 blocks");
@@ -31,7 +32,7 @@ impl Sketch {
         }
     }
 
-    fn places(&self, key: Key) -> (usize, [usize; DEPTH as usize]) {
+    fn counter_indices(&self, key: Key) -> (usize, [usize; DEPTH as usize]) {
         let hash = key.mixed();
         let block = (hash >> 32) as usize & (self.counters.len() - 1);
         let within = |row: u32| (row * 16 + (hash as u32 >> (row * 4)) % 16) as usize;
@@ -39,17 +40,17 @@ impl Sketch {
     }
 
     pub fn estimate(&self, key: Key) -> u8 {
-        let (block, places) = self.places(key);
+        let (block, counter_indices) = self.counter_indices(key);
         let counters = &self.counters[block];
-        places.into_iter().map(|place| counters[place]).min().expect("a key has counters")
+        counter_indices.into_iter().map(|index| counters[index]).min().expect("a key has counters")
     }
 
     pub fn count(&mut self, key: Key) {
         let estimate = self.estimate(key);
         if estimate < self.count_max {
-            let (block, places) = self.places(key);
-            for place in places {
-                let counter = &mut self.counters[block][place];
+            let (block, counter_indices) = self.counter_indices(key);
+            for index in counter_indices {
+                let counter = &mut self.counters[block][index];
                 *counter = (*counter).max(estimate + 1);
             }
         }

@@ -1,27 +1,27 @@
-//! What a grouped lookup asks for: rows of tables, named by small, cheap, totally ordered keys.
+//! Keys: a table and a row number in one word, totally ordered and cheap to hash.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::stable::StableMap;
-pub(super) use crate::stable::mix;
+use crate::util::stable_hash::StableMap;
+pub(super) use crate::util::stable_hash::mix;
 
-/// Which embedding table.
+/// Number of an embedding table.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 pub struct TableId(pub u16);
 
-/// One row of one table. Table and row share a word, so that a key hashes and compares as one number.
+/// One row of one table. Both share a 64-bit word, so that a key hashes and compares as one number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(u64);
 
 impl Key {
-    /// How many rows a table can name: 2^48.
+    /// Rows that a table can have at most: 2^48.
     pub const ROWS_MAX: u64 = 1 << 48;
 
-    /// The key of a row, or `None` where the row's number is beyond [`Key::ROWS_MAX`].
+    /// The key of a row, or `None` if `row` is not below [`Key::ROWS_MAX`].
     pub const fn new(table: TableId, row: u64) -> Option<Self> {
         if row < Self::ROWS_MAX { Some(Self((table.0 as u64) << 48 | row)) } else { None }
     }
@@ -36,7 +36,7 @@ impl Key {
         self.0 & (Self::ROWS_MAX - 1)
     }
 
-    /// A well-mixed 64-bit value of this key, the same in every run.
+    /// A 64-bit hash of this key, the same in every run.
     #[inline]
     pub const fn mixed(self) -> u64 {
         mix(self.0)
@@ -49,7 +49,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// A map from keys that iterates and grows alike in every run.
+/// A map from keys whose iteration order is the same in every run.
 pub type KeyMap<V> = StableMap<Key, V>;
 
 #[cfg(test)]
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_gives_back_its_table_and_row_and_refuses_rows_it_cannot_name() {
+    fn a_key_holds_its_table_and_row_and_rejects_rows_out_of_range() {
         let key = Key::new(TableId(7), Key::ROWS_MAX - 1).unwrap();
         assert_eq!((key.table(), key.row()), (TableId(7), Key::ROWS_MAX - 1));
         assert_eq!(Key::new(TableId(7), Key::ROWS_MAX), None);

@@ -1,20 +1,22 @@
-//! Policies by name.
+//! Policy kinds: the names of the policies, and how each is built.
 
 use super::{
-    arc::{Arc, EvArc},
-    car::Car,
-    clock_pro::ClockPro,
-    experts::{Cacheus, LeCaR},
-    frequency::{ByScore, Flushing, ScoreRule},
     group::Group,
-    lirs::Lirs,
+    policies::{
+        arc::{Arc, EvArc},
+        car::Car,
+        clock_pro::ClockPro,
+        frequency::{ByScore, Flushing, ScoreRule},
+        lirs::Lirs,
+        queues::{Clock, Fifo, Lru, Queue, Sieve},
+        regret::{Cacheus, LeCaR},
+        windowed::{S3Fifo, WTinyLfu},
+    },
     policy::{Budget, Policy, Replacement, Requests},
-    queues::{Clock, Fifo, Lru, Queue, Sieve},
-    segmented::{S3Fifo, WTinyLfu},
 };
-use crate::kinds::kinds;
+use crate::util::policy_names::policy_names;
 
-kinds! {
+policy_names! {
     /// First in, first out.
     Fifo = "fifo",
     /// Least recently used.
@@ -31,19 +33,19 @@ kinds! {
     Lirs = "lirs",
     /// LIRS on a clock.
     ClockPro = "clock-pro",
-    /// LRU and LFU, chosen by regret.
+    /// LRU and LFU, weighted by regret.
     LeCaR = "lecar",
-    /// The same with better experts.
+    /// Scan-resistant LRU and churn-resistant LFU, weighted by regret.
     Cacheus = "cacheus",
-    /// A small FIFO before a main one.
+    /// A small FIFO in front of a main one.
     S3Fifo = "s3-fifo",
     /// CLOCK whose survivors stay in place.
     Sieve = "sieve",
-    /// A window before a main part that a sketch guards.
+    /// An LRU window in front of a main part with admission by count-min sketch.
     WTinyLfu = "w-tinylfu",
-    /// The dissertation's: lowest of the highest group scores, knobs of the pseudo-code.
+    /// The dissertation's: evicts the lowest maximum group score; flushing as in the pseudo-code.
     EvLfu = "ev-lfu",
-    /// EV-LFU with the text's flushing knob, 20 %.
+    /// EV-LFU with flushing as in the text, at 20 %.
     EvLfuText = "ev-lfu-text",
     /// Rejected by the dissertation: mean group score.
     EvLfuAverage = "ev-lfu-average",
@@ -57,12 +59,12 @@ kinds! {
     EvArc = "ev-arc",
     /// The dissertation's CAR.
     EvCar = "ev-car",
-    /// Ours: group-effective frequency.
+    /// Group-effective frequency, forebay's own policy.
     Group = "group",
 }
 
 impl PolicyKind {
-    /// A policy of this kind. The same budget, seed and requests give the same decisions, always.
+    /// Builds a policy of this kind. The same budget, seed and requests give the same decisions.
     pub fn build(self, budget: &Budget, seed: u64) -> Box<dyn Policy> {
         fn boxed<R>(replacement: R, budget: &Budget) -> Box<dyn Policy>
         where

@@ -1,15 +1,15 @@
-//! Which tables are kept whole.
+//! Pinned tables: tables that are kept whole in memory.
 //!
-//! A table of a few rows is asked for in every request: its rows would stay under any sensible policy, and
-//! kept whole they cost neither a ranking nor a surprise. And where everything fits there is nothing to decide.
+//! Every request reads a table of a few rows, so its rows would stay under any sensible policy.
+//! Pinned, they need no bookkeeping and are never evicted. Where all tables fit, all are pinned.
 
 use super::{Budget, TableId};
 
-/// Whole tables, smallest first, take at most this share of the capacity.
+/// If not all tables fit, pinned tables, smallest first, take at most 1/64 of the capacity.
 const SHARE_DIVISOR: u64 = 64;
 
-/// The tables to keep whole: all of them if they fit together, else the smallest ones.
-pub fn whole_tables(budget: &Budget) -> Vec<bool> {
+/// Whether each table is pinned: all of them if they fit together, else the smallest ones.
+pub fn pinned_tables(budget: &Budget) -> Vec<bool> {
     let all: u64 = weights(budget).fold(0, |sum, (weight, _)| sum.saturating_add(weight));
     if all <= budget.capacity() {
         return vec![true; budget.tables().len()];
@@ -17,10 +17,10 @@ pub fn whole_tables(budget: &Budget) -> Vec<bool> {
     smallest_tables(budget)
 }
 
-/// The smallest tables that together stay within the share.
+/// Whether each table is among the smallest, which together stay within the share.
 pub(super) fn smallest_tables(budget: &Budget) -> Vec<bool> {
     let mut left = budget.capacity() / SHARE_DIVISOR;
-    let mut whole = vec![false; budget.tables().len()];
+    let mut pinned = vec![false; budget.tables().len()];
     let mut by_weight: Vec<(u64, usize)> = weights(budget).collect();
     by_weight.sort_unstable();
     for (weight, index) in by_weight {
@@ -28,12 +28,12 @@ pub(super) fn smallest_tables(budget: &Budget) -> Vec<bool> {
             break;
         }
         left -= weight;
-        whole[index] = true;
+        pinned[index] = true;
     }
-    whole
+    pinned
 }
 
-/// What each table weighs, with its place.
+/// Weight and index of each table.
 fn weights(budget: &Budget) -> impl Iterator<Item = (u64, usize)> {
     (0..budget.tables().len()).map(|index| {
         let table = TableId(u16::try_from(index).unwrap_or(u16::MAX));
@@ -43,24 +43,22 @@ fn weights(budget: &Budget) -> impl Iterator<Item = (u64, usize)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::{Capacity, TableShape},
-        *,
-    };
+    use super::*;
     use crate::ByteSize;
+    use crate::embeddings::{Capacity, TableShape};
 
-    fn whole(capacity: u64) -> Vec<bool> {
+    fn pinned(capacity: u64) -> Vec<bool> {
         let shape = |rows| TableShape { rows, row_bytes: 4 };
         let tables = [100, 3, 1_000_000, 10].map(shape).to_vec();
-        whole_tables(&Budget::new(tables, Capacity::Bytes(ByteSize(capacity))))
+        pinned_tables(&Budget::new(tables, Capacity::Bytes(ByteSize(capacity))))
     }
 
     #[test]
-    fn the_smallest_are_kept_whole_and_all_of_them_where_they_fit() {
-        assert_eq!(whole(4 * 1_000_113), [true; 4]);
-        assert_eq!(whole(4 * 1_000_113 - 1), [true, true, false, true]);
-        assert_eq!(whole(64 * 4 * 13), [false, true, false, true], "13 rows are a 64th");
-        assert_eq!(whole(64 * 4 * 13 - 1), [false, true, false, false]);
-        assert_eq!(whole(0), [false; 4]);
+    fn the_smallest_tables_are_pinned_and_all_of_them_if_they_fit() {
+        assert_eq!(pinned(4 * 1_000_113), [true; 4]);
+        assert_eq!(pinned(4 * 1_000_113 - 1), [true, true, false, true]);
+        assert_eq!(pinned(64 * 4 * 13), [false, true, false, true], "13 rows are a 64th");
+        assert_eq!(pinned(64 * 4 * 13 - 1), [false, true, false, false]);
+        assert_eq!(pinned(0), [false; 4]);
     }
 }

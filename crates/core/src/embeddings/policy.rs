@@ -1,25 +1,30 @@
-//! The contract between a cache of embedding rows and whoever decides what stays in it.
+//! Policy: the contract between a cache of embedding rows and its replacement policy.
 //!
-//! A lookup of a recommendation model asks for one key per table (or a bag of them) at once, and it is
-//! fast only if *all* of them are resident. So a policy is given whole requests. It first sees which
-//! keys hit, all of them judged by the state before the request, then updates the hits, then decides
-//! about the misses. What the dissertation leaves open is fixed here for every policy alike: a key that
-//! a request hit is never evicted by that same request, and capacity is never exceeded, not even
-//! between two keys.
+//! A request of a recommendation model has one key per table (or a bag of keys), and it is fast
+//! only if *all* of them are resident. A policy is therefore given whole requests:
 //!
-//! Not here: rows and their bytes (`crates/embed`); policies only name keys.
+//! 1. It looks up all keys; hits and misses are judged by the state before the request.
+//! 2. It updates the hits.
+//! 3. It decides about the misses: which to admit, and which residents to evict for them.
+//!
+//! The dissertation leaves two points open; they are the same for every policy here.
+//!
+//! - **Invariant:** a key that a request hit is never evicted by that same request.
+//! - **Invariant:** capacity is never exceeded, not even between two keys of a request.
+//!
+//! Not here: rows and their bytes (`crates/embeddings`). Policies see keys only.
 
 use serde::{Deserialize, Serialize};
 
 use super::{
-    bundles::Implication,
+    entries::Entries,
+    implications::Implication,
     key::{Key, KeyMap, TableId},
-    list::Slot,
-    store::Store,
+    slab_list::Slot,
 };
 use crate::units::ByteSize;
 
-/// What a policy may know about a table beforehand: it is written in the table's header.
+/// Shape of a table, as written in its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableShape {
     /// Rows in the table.
@@ -28,16 +33,16 @@ pub struct TableShape {
     pub row_bytes: u32,
 }
 
-/// How much may be resident.
+/// Limit on the resident rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Capacity {
-    /// So many rows, whatever their tables.
+    /// A number of rows, whatever their tables.
     Rows(u64),
-    /// So many bytes; rows of tables of different dimensions weigh differently.
+    /// A number of bytes; rows of tables of different dimensions weigh differently.
     Bytes(ByteSize),
 }
 
-/// The tables of a model and the room for their rows.
+/// The tables of a model and the capacity for their rows.
 #[derive(Debug, Clone)]
 pub struct Budget {
     tables: Vec<TableShape>,
@@ -45,7 +50,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Room for rows of these tables; the first is `TableId(0)`.
+    /// A capacity for rows of these tables; the first is `TableId(0)`.
     pub fn new(tables: Vec<TableShape>, capacity: Capacity) -> Self {
         Self { tables, capacity }
     }
@@ -63,8 +68,8 @@ impl Budget {
         }
     }
 
-    /// What a row of this table takes of the capacity; `None` for a table that was never declared or
-    /// whose rows are empty: its keys are misses and are not admitted.
+    /// Weight of one row of this table. `None` for an undeclared table or one with empty rows: its
+    /// keys are misses and are not admitted.
     #[inline]
     pub fn weight(&self, table: TableId) -> Option<u32> {
         let shape = self.tables.get(usize::from(table.0))?;
@@ -75,7 +80,7 @@ impl Budget {
         (weight > 0).then_some(weight)
     }
 
-    /// How many rows fit at most: those of the narrowest tables.
+    /// The largest number of rows that fit: those of the narrowest tables.
     pub fn rows_max(&self) -> u64 {
         let ids =
             (0..self.tables.len()).map(|table| TableId(u16::try_from(table).unwrap_or(u16::MAX)));
@@ -85,35 +90,35 @@ impl Budget {
         let mut narrowest_first: Vec<(u64, u64)> = weighted.collect();
         narrowest_first.sort_unstable();
         let (mut left, mut rows) = (self.capacity(), 0);
-        for (weight, there) in narrowest_first {
-            let fitting = (left / weight).min(there);
+        for (weight, table_rows) in narrowest_first {
+            let fitting = (left / weight).min(table_rows);
             left -= fitting * weight;
             rows += fitting;
         }
         rows
     }
 
-    /// What a whole table would take.
+    /// Weight of all rows of a table.
     pub fn table_weight(&self, table: TableId) -> u64 {
         let rows = self.tables.get(usize::from(table.0)).map_or(0, |shape| shape.rows);
         rows.saturating_mul(u64::from(self.weight(table).unwrap_or(0)))
     }
 }
 
-/// What became of one request. Reused from request to request, so that serving one allocates nothing.
+/// Result of one request. Reused from request to request, so that serving one allocates nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// For each key of the request, in its order: was it resident when the request came?
+    /// For each key of the request, in order: whether it was resident before the request.
     pub hits: Vec<bool>,
-    /// Keys that became resident: misses to keep once they are read.
+    /// Misses that became resident, to be kept once their rows are read.
     pub admitted: Vec<Key>,
-    /// Keys that are resident no longer. A large request may evict what it admitted: whoever applies the lists
-    /// takes the admissions first.
+    /// Keys that are no longer resident. A large request may evict what it admitted, so the caller
+    /// applies `admitted` before `evicted`.
     pub evicted: Vec<Key>,
 }
 
 impl Outcome {
-    /// Was every key resident? A request without keys waits for nothing, and so is perfect.
+    /// Whether every key was resident. A request without keys is perfect.
     pub fn perfect(&self) -> bool {
         self.hits.iter().all(|hit| *hit)
     }
@@ -125,130 +130,130 @@ impl Outcome {
     }
 }
 
-/// Decides which rows stay resident.
+/// A replacement policy: decides which rows stay resident.
 pub trait Policy: Send {
-    /// Serves one request and says what became of it.
+    /// Serves one request and writes the result to `outcome`.
     fn request(&mut self, keys: &[Key], outcome: &mut Outcome);
 
-    /// Admits what is missing of these keys before anybody asks for it. For ours nothing counts as asked for; others
-    /// know only misses.
+    /// Admits the missing keys ahead of a request. `group` does not count this as an access; the
+    /// other policies treat it as a miss.
     fn prefetch(&mut self, keys: &[Key], outcome: &mut Outcome);
 
-    /// Adds the keys that these ones imply, as far as the policy has learned which came together. It remembers
-    /// them from the first call on.
+    /// Appends the keys that `keys` imply, from the associations learned so far. Associations are
+    /// recorded from the first call on.
     fn implied(&mut self, keys: &[Key], into: &mut Vec<Key>);
 
-    /// Which tables' keys determine others', as far as the policy has learned that.
+    /// The implications between tables that the policy has learned.
     fn implications(&self) -> Vec<Implication>;
 
-    /// Is this row resident?
+    /// Whether a row is resident.
     fn contains(&self, key: Key) -> bool;
 
-    /// What the residents weigh together, in the unit of the capacity.
+    /// Weight of all residents, in the unit of the capacity.
     fn used(&self) -> u64;
 
-    /// What they may weigh at most.
+    /// Limit on [`Policy::used`].
     fn capacity(&self) -> u64;
 
-    /// Every resident, in no particular order.
+    /// All residents, in no particular order.
     fn residents(&self) -> Vec<Key>;
 }
 
-/// One request, as the policies below see it.
+/// State of the request that a policy is serving.
 #[derive(Debug)]
-pub(super) struct Turn {
-    /// Counts requests, so that an entry can note which one hit it last.
+pub(super) struct RequestState {
+    /// Number of the request, by which an entry notes the request that last hit it.
     pub number: u32,
-    /// How many keys the request has.
     pub keys: u32,
-    /// How many of them hit.
+    /// Keys that hit.
     pub hits: u32,
-    /// What there was room for, or could be, without the rows that it needs itself; less what it has admitted.
+    /// Weight that the request may still admit: the capacity without the rows that it hit, minus
+    /// what it has admitted.
     pub room: u64,
     pub admitted: Vec<Key>,
     pub evicted: Vec<Key>,
 }
 
-impl Turn {
-    /// Whether the request has admitted less than could make way for it. Policies that send rows round ask this first,
-    /// which bounds their rounds: in each they would meet again all those that they may not evict.
+impl RequestState {
+    /// Whether a row of this weight can still be admitted. Policies with a clock hand check this
+    /// first, which bounds the hand's rounds: each round passes all protected rows again.
     pub fn has_room(&self, weight: u32) -> bool {
         u64::from(weight) <= self.room
     }
 
-    /// Nobody was found who could go, so nobody is looked for again.
+    /// Ends the search for victims in this request, after one has found none.
     pub fn give_up(&mut self) {
         self.room = 0;
     }
 
-    /// The dissertation's group score: how many keys of the request hit, scaled to `tables` where the
-    /// request has more keys (bags) or fewer than one per table.
+    /// The dissertation's group score: the number of keys that hit, scaled to `tables` for requests
+    /// with more (bags) or fewer keys than one per table.
     pub fn group_score(&self, tables: u32) -> u32 {
         let scaled = u64::from(self.hits) * u64::from(tables) / u64::from(self.keys.max(1));
         u32::try_from(scaled).expect("no more hits than keys")
     }
 }
 
-/// A policy that judges key by key; [`Requests`] turns it into one that serves whole requests.
+/// A policy that decides key by key; [`Requests`] adapts it to whole requests.
 pub(super) trait Replacement {
-    /// What it notes about each key.
+    /// What the policy stores about each key.
     type Meta;
 
-    fn store(&self) -> &Store<Self::Meta>;
+    fn entries(&self) -> &Entries<Self::Meta>;
 
-    fn store_mut(&mut self) -> &mut Store<Self::Meta>;
+    fn entries_mut(&mut self) -> &mut Entries<Self::Meta>;
 
-    /// A request for these keys begins; it is known how many of them hit.
-    fn begin(&mut self, _: &[Key], _: &Turn) {}
+    /// Starts a request; the number of hits is known.
+    fn begin(&mut self, _: &[Key], _: &RequestState) {}
 
-    /// A resident was asked for.
-    fn hit(&mut self, slot: Slot, turn: &mut Turn);
+    /// Records a hit of a resident.
+    fn hit(&mut self, slot: Slot, request: &mut RequestState);
 
-    /// A key that is not resident was asked for: evict what must go and admit it, or leave it out.
-    fn miss(&mut self, key: Key, weight: u32, turn: &mut Turn);
+    /// Handles a miss: evicts what must go and admits the key, or leaves it out.
+    fn miss(&mut self, key: Key, weight: u32, request: &mut RequestState);
 
-    /// A key that is not resident will be asked for: likewise. Whoever cannot tell that from asking does not.
-    fn prefetch(&mut self, key: Key, weight: u32, turn: &mut Turn) {
-        self.miss(key, weight, turn);
+    /// Handles a missing key of a prefetch. By default the same as a miss.
+    fn prefetch(&mut self, key: Key, weight: u32, request: &mut RequestState) {
+        self.miss(key, weight, request);
     }
 
-    /// The request is over: nobody is protected any more.
+    /// Ends the request: its hits are no longer protected.
     fn end(&mut self) {}
 
-    /// As in [`Policy::implied`].
+    /// See [`Policy::implied`].
     fn implied(&mut self, _: &[Key], _: &mut Vec<Key>) {}
 
-    /// As in [`Policy::implications`].
+    /// See [`Policy::implications`].
     fn implications(&self) -> Vec<Implication> {
         Vec::new()
     }
 }
 
-/// Says that a [`Replacement`] keeps its books in the field `store`, with this note about each key.
-macro_rules! keeps_books {
+/// Implements the accessors of a [`Replacement`] with a field `entries` and this metadata per key.
+macro_rules! impl_entries {
     ($meta:ty) => {
         type Meta = $meta;
 
-        fn store(&self) -> &Store<$meta> {
-            &self.store
+        fn entries(&self) -> &Entries<$meta> {
+            &self.entries
         }
 
-        fn store_mut(&mut self) -> &mut Store<$meta> {
-            &mut self.store
+        fn entries_mut(&mut self) -> &mut Entries<$meta> {
+            &mut self.entries
         }
     };
 }
-pub(super) use keeps_books;
+pub(super) use impl_entries;
 
-/// Keys of a request for which room is kept until the next.
-const KEPT_MAX: usize = 4096;
+/// Capacity of the scratch maps that is kept from one request to the next, in keys.
+const CONSIDERED_CAPACITY_MAX: usize = 4096;
 
-/// Feeds whole requests to a [`Replacement`]: first all hits, then all misses.
+/// Adapter that feeds whole requests to a [`Replacement`]: first all hits, then all misses.
 #[derive(Debug)]
 pub(super) struct Requests<R> {
     replacement: R,
     budget: Budget,
-    turn: Turn,
+    request: RequestState,
     slots: Vec<Option<Slot>>,
     considered: KeyMap<()>,
 }
@@ -256,8 +261,8 @@ pub(super) struct Requests<R> {
 impl<R: Replacement> Requests<R> {
     pub fn new(replacement: R, budget: Budget) -> Self {
         let (admitted, evicted) = (Vec::new(), Vec::new());
-        let turn = Turn { number: 0, keys: 0, hits: 0, room: 0, admitted, evicted };
-        Self { replacement, budget, turn, slots: Vec::new(), considered: KeyMap::default() }
+        let request = RequestState { number: 0, keys: 0, hits: 0, room: 0, admitted, evicted };
+        Self { replacement, budget, request, slots: Vec::new(), considered: KeyMap::default() }
     }
 
     #[cfg(test)]
@@ -267,72 +272,73 @@ impl<R: Replacement> Requests<R> {
 }
 
 impl<R: Replacement> Requests<R> {
-    /// Finds the keys and begins a turn; `outcome` lends it its lists.
+    /// Looks up the keys and starts a request, which borrows the lists of `outcome`.
     fn begin(&mut self, keys: &[Key], outcome: &mut Outcome) {
         outcome.clear();
         self.slots.clear();
-        let store = self.replacement.store();
-        self.slots.extend(keys.iter().map(|key| store.find_resident(*key)));
+        let entries = self.replacement.entries();
+        self.slots.extend(keys.iter().map(|key| entries.find_resident(*key)));
         outcome.hits.extend(self.slots.iter().map(Option::is_some));
 
-        let turn = &mut self.turn;
-        // 0 is what a new entry notes, so no request has that number.
-        turn.number = turn.number.wrapping_add(1).max(1);
-        turn.keys = u32::try_from(keys.len()).expect("a request has fewer than 2^32 keys");
+        let request = &mut self.request;
+        // New entries have `hit_by` 0, so no request has the number 0.
+        request.number = request.number.wrapping_add(1).max(1);
+        request.keys = u32::try_from(keys.len()).expect("a request has fewer than 2^32 keys");
         let hits = self.slots.iter().filter(|slot| slot.is_some()).count();
-        turn.hits = u32::try_from(hits).expect("no more hits than keys");
-        std::mem::swap(&mut turn.admitted, &mut outcome.admitted);
-        std::mem::swap(&mut turn.evicted, &mut outcome.evicted);
+        request.hits = u32::try_from(hits).expect("no more hits than keys");
+        std::mem::swap(&mut request.admitted, &mut outcome.admitted);
+        std::mem::swap(&mut request.evicted, &mut outcome.evicted);
     }
 
-    /// Hands every missing key that could have room to `admit`, each once, and ends the turn.
+    /// Passes each missing key that could fit to `admit` once, and ends the request.
     fn admit(
         &mut self,
         keys: &[Key],
         protected: u64,
         outcome: &mut Outcome,
-        admit: impl Fn(&mut R, Key, u32, &mut Turn),
+        admit: impl Fn(&mut R, Key, u32, &mut RequestState),
     ) {
-        let evictable = self.replacement.store().capacity() - protected;
-        self.turn.room = evictable;
-        // A bag may name a key twice; it is read, and considered, once.
+        let evictable = self.replacement.entries().capacity() - protected;
+        self.request.room = evictable;
+        // A bag may have a key twice; it is read, and considered, once.
         let may_repeat = !keys.is_sorted_by(|a, b| a.table() < b.table());
         for (key, _) in keys.iter().zip(&self.slots).filter(|(_, slot)| slot.is_none()) {
             let Some(weight) = self.budget.weight(key.table()) else { continue };
             let repeated = may_repeat && self.considered.insert(*key, ()).is_some();
             if !repeated && u64::from(weight) <= evictable {
-                admit(&mut self.replacement, *key, weight, &mut self.turn);
+                admit(&mut self.replacement, *key, weight, &mut self.request);
             }
         }
-        self.replacement.store_mut().end_turn();
+        self.replacement.entries_mut().end_request();
         self.replacement.end();
         self.considered.clear();
-        // Clearing a table costs as much as it is large, so one huge bag must not leave a huge one behind.
-        if self.considered.capacity() > KEPT_MAX {
+        // Clearing a map costs time in proportion to its capacity, so a huge bag must not leave a
+        // huge map behind.
+        if self.considered.capacity() > CONSIDERED_CAPACITY_MAX {
             (self.considered, self.slots) = Default::default();
         }
-        std::mem::swap(&mut self.turn.admitted, &mut outcome.admitted);
-        std::mem::swap(&mut self.turn.evicted, &mut outcome.evicted);
+        std::mem::swap(&mut self.request.admitted, &mut outcome.admitted);
+        std::mem::swap(&mut self.request.evicted, &mut outcome.evicted);
     }
 }
 
 impl<R: Replacement + Send> Policy for Requests<R> {
     fn request(&mut self, keys: &[Key], outcome: &mut Outcome) {
         self.begin(keys, outcome);
-        self.replacement.begin(keys, &self.turn);
+        self.replacement.begin(keys, &self.request);
         let mut protected = 0;
         for slot in self.slots.iter().flatten() {
-            protected += self.replacement.store_mut().protect(*slot, &self.turn);
-            self.replacement.hit(*slot, &mut self.turn);
+            protected += self.replacement.entries_mut().protect(*slot, &self.request);
+            self.replacement.hit(*slot, &mut self.request);
         }
         self.admit(keys, protected, outcome, R::miss);
     }
 
     fn prefetch(&mut self, keys: &[Key], outcome: &mut Outcome) {
         self.begin(keys, outcome);
-        let store = self.replacement.store_mut();
+        let entries = self.replacement.entries_mut();
         let slots = self.slots.iter().flatten();
-        let protected = slots.map(|slot| store.protect(*slot, &self.turn)).sum();
+        let protected = slots.map(|slot| entries.protect(*slot, &self.request)).sum();
         self.admit(keys, protected, outcome, R::prefetch);
     }
 
@@ -345,19 +351,19 @@ impl<R: Replacement + Send> Policy for Requests<R> {
     }
 
     fn contains(&self, key: Key) -> bool {
-        self.replacement.store().find_resident(key).is_some()
+        self.replacement.entries().find_resident(key).is_some()
     }
 
     fn used(&self) -> u64 {
-        self.replacement.store().used()
+        self.replacement.entries().used()
     }
 
     fn capacity(&self) -> u64 {
-        self.replacement.store().capacity()
+        self.replacement.entries().capacity()
     }
 
     fn residents(&self) -> Vec<Key> {
-        self.replacement.store().residents().collect()
+        self.replacement.entries().residents().collect()
     }
 }
 
@@ -366,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_rows_fit_as_there_are_of_the_narrowest() {
+    fn rows_max_counts_the_rows_of_the_narrowest_tables() {
         let shape = |rows, row_bytes| TableShape { rows, row_bytes };
         let tables = vec![shape(1000, 100), shape(10, 4), shape(50, 0)];
         let rows = |capacity| Budget::new(tables.clone(), capacity).rows_max();

@@ -1,23 +1,23 @@
-//! What content and datasets are called.
+//! Content addresses of blobs and ids of datasets.
 
 use super::hex_name;
 
 hex_name! {
-    /// A blob's only name: BLAKE3 over its content, keyed with its namespace's key. Same content and
-    /// namespace: same address, whoever owns the copy. Made by [`Namespace`](super::Namespace).
+    /// A blob's only name: BLAKE3 over its content, keyed with its namespace's key. Equal content
+    /// in one namespace has one address. Computed by [`Namespace`](super::Namespace).
     Address, 32, "an address"
 }
 
 hex_name! {
-    /// What all who share a dataset agree on: a hash over its ordered addresses, lengths and
-    /// chunking (see [`digest`](crate::digest)). Where the bytes lie and how they are labelled is not
-    /// part of it, so a mirror of a dataset has the same id.
+    /// A hash over a dataset's ordered addresses, lengths and chunking (see
+    /// [`DatasetIdHasher`](crate::dataset::DatasetIdHasher)). Locations and labels are not part of
+    /// it, so a mirror of a dataset has the same id.
     DatasetId, 32, "a dataset id"
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::names::HexError;
+    use crate::ids::HexError;
 
     use super::*;
 

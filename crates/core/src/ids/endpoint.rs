@@ -1,7 +1,7 @@
-//! Where a node listens: a path, `tcp://host:port` or `tls://host:port`.
+//! Endpoints: where a node listens, as a path, `tcp://host:port` or `tls://host:port`.
 //!
-//! A path is a Unix socket, and the usual case. Whatever looks like a URL of another kind is refused, so that
-//! a slip does not become a file name.
+//! A path names a Unix socket, the usual case. A URL with another scheme is an error, so that a
+//! typing mistake does not become a file name.
 
 use std::{
     fmt,
@@ -10,7 +10,7 @@ use std::{
     str::FromStr,
 };
 
-/// No name of a host is longer.
+/// Longest host name that DNS allows.
 const HOST_LENGTH_MAX: usize = 253;
 
 /// Where a node listens.
@@ -18,23 +18,23 @@ const HOST_LENGTH_MAX: usize = 253;
 pub enum Endpoint {
     /// A Unix socket of this machine.
     Unix(PathBuf),
-    /// TCP, in the clear: for this machine alone.
+    /// Unencrypted TCP, for this machine only.
     Tcp(HostPort),
     /// TLS over TCP.
     Tls(HostPort),
 }
 
-/// A machine and a port on it.
+/// A host and a port.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostPort {
     host: String,
     port: u16,
 }
 
-/// Why a text names no endpoint.
+/// A text that is not an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{}` names no node: give the path of its socket, tcp://HOST:PORT or tls://HOST:PORT",
+    "`{}` is not an endpoint; use the path of a node's socket, tcp://HOST:PORT or tls://HOST:PORT",
     text.escape_debug()
 )]
 pub struct EndpointError {
@@ -42,12 +42,12 @@ pub struct EndpointError {
 }
 
 impl HostPort {
-    /// A name, or an address without brackets.
+    /// A host name, or an IP address without brackets.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// Never nought.
+    /// The port, never 0.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -129,8 +129,8 @@ impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => path.display().fmt(f),
-            Self::Tcp(place) => write!(f, "tcp://{place}"),
-            Self::Tls(place) => write!(f, "tls://{place}"),
+            Self::Tcp(host_port) => write!(f, "tcp://{host_port}"),
+            Self::Tls(host_port) => write!(f, "tls://{host_port}"),
         }
     }
 }
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_is_read_again() {
+    fn endpoints_survive_a_round_trip_through_text() {
         for text in [
             "/run/forebay/node.sock",
             "node.sock",
@@ -152,12 +152,12 @@ mod tests {
             assert_eq!(endpoint.to_string(), text);
             assert_eq!(endpoint.path().is_some(), !text.contains("://"));
         }
-        let loud: Endpoint = "tls://Cache.Example:7".parse().unwrap();
-        assert_eq!(loud.to_string(), "tls://cache.example:7", "names have no case");
+        let mixed_case: Endpoint = "tls://Cache.Example:7".parse().unwrap();
+        assert_eq!(mixed_case.to_string(), "tls://cache.example:7", "host names have no case");
     }
 
     #[test]
-    fn slips_are_not_taken_for_paths() {
+    fn malformed_urls_are_not_taken_for_paths() {
         for text in [
             "",
             "http://host:80",

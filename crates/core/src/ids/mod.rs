@@ -1,38 +1,43 @@
-//! Names, one meaning each: what a thing is called never depends on who asks or where it lies.
+//! Ids and names: one type for each kind of thing that forebay names.
+//!
+//! An id never depends on where a thing is stored or which component asks.
 
 mod address;
-mod given;
+pub mod endpoint;
+mod half_chunk;
+mod names;
 mod namespace;
 mod ordinal;
-mod plain;
+mod plain_name;
 mod token;
 
 pub use address::{Address, DatasetId};
-pub use given::{JobId, NodeName, Zone};
+pub use half_chunk::{HalfChunk, HalfChunkRange};
+pub use names::{JobName, NodeName, Zone};
 pub use namespace::{AddressHasher, Namespace, NamespaceId, NamespaceKeyError};
 pub use ordinal::{BlobOrdinal, ItemOrdinal, Ordinal};
-pub use plain::PlainNameError;
+pub use plain_name::PlainNameError;
 pub use token::{TOKEN_LENGTH_MAX, TOKEN_LENGTH_MIN, Token, TokenError, TokenHash};
 
-/// Why a text is not a name made of hexadecimal digits.
+/// A text that is not an id of hexadecimal digits.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HexError {
     /// Too short or too long.
     #[error("{what} has {expected} hexadecimal digits, not {found}")]
     Length {
-        /// What was being read.
+        /// The kind of id.
         what: &'static str,
-        /// Digits it has.
+        /// Digits that this kind of id has.
         expected: usize,
-        /// Digits (or other bytes) there were.
+        /// Bytes of the text.
         found: usize,
     },
-    /// A character that is no hexadecimal digit.
+    /// A character that is not a hexadecimal digit.
     #[error("{what} has a character at position {position} that is no hexadecimal digit")]
     Digit {
-        /// What was being read.
+        /// The kind of id.
         what: &'static str,
-        /// Where, counted from 0.
+        /// Position of the character, from 0.
         position: usize,
     },
 }
@@ -52,7 +57,7 @@ fn from_hex<const N: usize>(what: &'static str, text: &str) -> Result<[u8; N], H
     Ok(bytes)
 }
 
-/// Defines a fixed-size name that prints, parses and serialises as hexadecimal.
+/// Defines a fixed-size id that prints, parses and serialises as hexadecimal.
 macro_rules! hex_name {
     ($(#[$doc:meta])* $name:ident, $len:literal, $what:literal) => {
         $(#[$doc])*
@@ -60,15 +65,15 @@ macro_rules! hex_name {
         pub struct $name([u8; $len]);
 
         impl $name {
-            /// How many bytes it has.
+            /// Length in bytes.
             pub const LEN: usize = $len;
 
-            /// The name that these bytes spell.
+            /// The id with these bytes.
             pub const fn from_bytes(bytes: [u8; $len]) -> Self {
                 Self(bytes)
             }
 
-            /// The bytes of the name.
+            /// The bytes of the id.
             pub const fn as_bytes(&self) -> &[u8; $len] {
                 &self.0
             }
@@ -87,10 +92,10 @@ macro_rules! hex_name {
         }
 
         impl std::str::FromStr for $name {
-            type Err = crate::names::HexError;
+            type Err = crate::ids::HexError;
 
             fn from_str(text: &str) -> Result<Self, Self::Err> {
-                crate::names::from_hex($what, text).map(Self)
+                crate::ids::from_hex($what, text).map(Self)
             }
         }
 

@@ -1,19 +1,20 @@
-//! What jobs, nodes and zones are called.
+//! Names of jobs, nodes and zones, chosen by users.
 
-use super::plain::plain_name;
+use super::plain_name::plain_name;
 
 plain_name! {
-    /// The name of one training or inference run. A restarted job keeps its name, so that it can be told
-    /// from its neighbours and fence its predecessor.
-    JobId, "a job"
+    /// The name of one training or inference run. A restarted job keeps its name, so that it can
+    /// fence its predecessor.
+    JobName, "a job"
 }
 
 plain_name! {
-    /// The name of one node. A node that moves keeps its name, and with it its share of the ring.
+    /// The name of one node. A node that moves to another machine keeps its name, and with it its
+    /// part of the ring.
     NodeName, "a node"
 }
 
 plain_name! {
-    /// The name of a part of a network: a rack, a room, a region.
+    /// The name of a part of the network, such as a rack or an availability zone.
     Zone, "a zone"
 }

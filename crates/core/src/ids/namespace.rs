@@ -1,14 +1,14 @@
-//! Who may know that a blob is cached: the holders of its namespace's key.
+//! Namespaces: the keys that addresses are computed with.
 //!
-//! Addresses are keyed hashes. In the namespace `public` the key is known to everyone, so equal bytes
-//! meet across users. In any other, only those who hold the key can compute an address, and so nobody
-//! outside can confirm or guess what is cached.
+//! Addresses are keyed hashes. The key of the namespace `public` is published, so all users share
+//! its blobs. In any other namespace only the holders of the key can compute an address. A process
+//! without the key can neither confirm nor guess what is cached.
 
 use std::fmt;
 
 use super::{Address, HexError, hex_name};
 
-/// Domains of BLAKE3's key derivation: fixed for ever, for every address depends on them.
+/// Domains of BLAKE3's key derivation. They never change: every address depends on them.
 const PUBLIC_KEY_CONTEXT: &str = "forebay 2026 public namespace key v1";
 const NAMESPACE_ID_CONTEXT: &str = "forebay 2026 namespace id v1";
 
@@ -16,38 +16,41 @@ const NAMESPACE_ID_CONTEXT: &str = "forebay 2026 namespace id v1";
 const KEY_FILE_HEADER: &str = "forebay namespace key v1";
 
 hex_name! {
-    /// Tells namespaces apart without giving their keys away; safe to store and to print.
+    /// Identifies a namespace without revealing its key. Safe to store and to print.
     NamespaceId, 16, "a namespace id"
 }
 
-/// A set of people who share a cache, and the key that only they hold.
+/// A key for computing addresses. Its holders share cached blobs.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Namespace {
     key: [u8; 32],
 }
 
-/// Why a text is not a namespace key. It never quotes the text, which may well be a key.
+/// A text that is not a namespace key. The message never quotes the text, which may be a key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NamespaceKeyError {
-    /// Not one of our files.
+    /// Not a namespace key file.
     #[error(
-        "this is not a forebay namespace key (its first line should read `{KEY_FILE_HEADER}`); make one with `forebay namespace new FILE`"
+        "this is not a forebay namespace key (its first line should read `{KEY_FILE_HEADER}`); \
+         make one with `forebay namespace new FILE`"
     )]
     Header,
-    /// The right kind of file, the wrong kind of key.
+    /// A key file with a malformed key.
     #[error(
-        "the key is malformed: {0}; restore the file, or make a new one with `forebay namespace new FILE`"
+        "the key is malformed: {0}; restore the file, \
+         or make a new one with `forebay namespace new FILE`"
     )]
     Key(#[from] HexError),
-    /// The key that everybody knows.
+    /// The published key or all zeros.
     #[error(
-        "the key is the public one or all zeros, which protects nothing; make one with `forebay namespace new FILE`"
+        "the key is the public one or all zeros, which protects nothing; \
+         make one with `forebay namespace new FILE`"
     )]
     Known,
 }
 
 impl Namespace {
-    /// The namespace that everyone shares: its key is known.
+    /// The namespace `public`, whose key is published.
     pub fn public() -> Self {
         Self { key: blake3::derive_key(PUBLIC_KEY_CONTEXT, b"") }
     }
@@ -61,7 +64,7 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// Reads the text of a key file (see [`Namespace::to_key_file`]).
+    /// Parses the text of a key file (see [`Namespace::to_key_file`]).
     pub fn from_key_file(text: &str) -> Result<Self, NamespaceKeyError> {
         let mut lines = text.lines();
         if lines.next() != Some(KEY_FILE_HEADER) {
@@ -71,18 +74,18 @@ impl Namespace {
         Self::secret(key)
     }
 
-    /// The text of a key file. The only way in which a key leaves this type.
+    /// The text of a key file. No other method reveals the key.
     pub fn to_key_file(&self) -> String {
         let digits = blake3::Hash::from_bytes(self.key).to_hex();
         format!("{KEY_FILE_HEADER}\n{digits}\n")
     }
 
-    /// Whether everyone knows the key.
+    /// Whether this is the namespace `public`.
     pub fn is_public(&self) -> bool {
         *self == Self::public()
     }
 
-    /// The name under which digests and nodes refer to it.
+    /// The id by which digests and nodes refer to the namespace.
     pub fn id(&self) -> NamespaceId {
         let derived = blake3::derive_key(NAMESPACE_ID_CONTEXT, &self.key);
         NamespaceId::from_bytes(derived[..16].try_into().expect("16 of 32 bytes"))
@@ -93,13 +96,13 @@ impl Namespace {
         Address::from_bytes(*blake3::keyed_hash(&self.key, content).as_bytes())
     }
 
-    /// For content that arrives in pieces.
+    /// Hashes content that arrives in several buffers.
     pub fn hasher(&self) -> AddressHasher {
         AddressHasher(blake3::Hasher::new_keyed(&self.key))
     }
 }
 
-/// Shows whether it is public and its id, never the key.
+/// Shows `public` or the id, never the key.
 impl fmt::Debug for Namespace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_public() {
@@ -110,23 +113,23 @@ impl fmt::Debug for Namespace {
     }
 }
 
-/// Computes an address from pieces.
+/// Computes the address of content that arrives in several buffers.
 #[derive(Clone)]
 pub struct AddressHasher(blake3::Hasher);
 
 impl AddressHasher {
-    /// Adds the next piece of the content.
-    pub fn update(&mut self, piece: &[u8]) {
-        self.0.update(piece);
+    /// Adds the next bytes of the content.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
     }
 
-    /// The address of all pieces so far, in order.
+    /// The address of all bytes so far.
     pub fn finish(&self) -> Address {
         Address::from_bytes(*self.0.finalize().as_bytes())
     }
 }
 
-/// Its state depends on the key, so it shows none of it.
+/// Shows none of the state, which depends on the key.
 impl fmt::Debug for AddressHasher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("AddressHasher(redacted)")
@@ -151,7 +154,7 @@ mod tests {
         assert_eq!(hasher.finish(), secret().address(b"pixels"));
     }
 
-    /// Every digest and every cache depends on these values: a change here would orphan them all.
+    /// Every digest and every cache depends on these values. A change would orphan them all.
     #[test]
     fn public_addresses_never_change() {
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Places in a dataset: dense, counted from nought, in the digest's order.
+//! Ordinals: positions of items and blobs in a dataset, dense, from 0, in the digest's order.
 
 use std::{
     fmt,
@@ -6,7 +6,7 @@ use std::{
     marker::PhantomData,
 };
 
-/// The place of an `Of` in its dataset. An item's ordinal cannot be passed where a blob's is wanted.
+/// Position of an `Of` in its dataset. An item's ordinal cannot be passed in place of a blob's.
 pub struct Ordinal<Of>(pub u64, PhantomData<fn() -> Of>);
 
 /// Marks ordinals of items.
@@ -14,19 +14,19 @@ pub enum Item {}
 /// Marks ordinals of blobs.
 pub enum Blob {}
 
-/// Which item of a dataset.
+/// Position of an item in its dataset.
 pub type ItemOrdinal = Ordinal<Item>;
-/// Which blob of a dataset.
+/// Position of a blob in its dataset.
 pub type BlobOrdinal = Ordinal<Blob>;
 
 impl<Of> Ordinal<Of> {
-    /// The place `index`, counted from nought.
+    /// The position `index`, counted from 0.
     pub const fn new(index: u64) -> Self {
         Self(index, PhantomData)
     }
 }
 
-// Derives would ask the same of the marker, which has no values.
+// Derived implementations would require the same traits of the marker.
 impl<Of> Clone for Ordinal<Of> {
     fn clone(&self) -> Self {
         *self

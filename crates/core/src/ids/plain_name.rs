@@ -1,25 +1,27 @@
-//! Names that people give: to jobs, nodes and zones. They appear in logs, metrics and tables, so they are
-//! short and plain.
+//! Syntax of user-chosen names: of jobs, nodes and zones.
+//!
+//! Names appear in logs, metrics and tables, so they are short and of few characters.
 
-/// Room for a scheduler's or a cloud's own ids, and still one line in a table.
+/// Longest name: enough for a scheduler's or a cloud's own ids, and still one line in a table.
 pub(super) const LEN_MAX: usize = 64;
 
 /// Whether a text is 1 to 64 letters, digits, `.`, `_` or `-`, and begins with a letter or digit.
 pub(super) fn is_plain(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    let begins_well = text.starts_with(|c: char| c.is_ascii_alphanumeric());
-    begins_well && text.len() <= LEN_MAX && text.chars().all(plain)
+    let has_first = text.starts_with(|c: char| c.is_ascii_alphanumeric());
+    has_first && text.len() <= LEN_MAX && text.chars().all(plain)
 }
 
-/// As much of a text as is worth quoting when it cannot be a name.
+/// The first characters of a malformed name, for an error message.
 pub(super) fn quoted(text: &str) -> String {
     text.chars().take(LEN_MAX + 1).collect()
 }
 
-/// Why a text cannot name something.
+/// A text that is not a name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{}` cannot name {what}: use 1 to 64 letters, digits, `.`, `_` or `-`, and begin with a letter or digit",
+    "`{}` cannot name {what}: use 1 to 64 letters, digits, `.`, `_` or `-`, \
+     and begin with a letter or digit",
     text.escape_debug()
 )]
 pub struct PlainNameError {
@@ -33,7 +35,7 @@ impl PlainNameError {
     }
 }
 
-/// Defines a name that people give.
+/// Defines the type of a user-chosen name.
 macro_rules! plain_name {
     ($(#[$doc:meta])* $name:ident, $what:literal) => {
         $(#[$doc])*
@@ -48,13 +50,13 @@ macro_rules! plain_name {
         }
 
         impl std::str::FromStr for $name {
-            type Err = $crate::names::PlainNameError;
+            type Err = $crate::ids::PlainNameError;
 
             fn from_str(text: &str) -> Result<Self, Self::Err> {
-                if $crate::names::plain::is_plain(text) {
+                if $crate::ids::plain_name::is_plain(text) {
                     Ok(Self(text.to_owned()))
                 } else {
-                    Err($crate::names::PlainNameError::new($what, text))
+                    Err($crate::ids::PlainNameError::new($what, text))
                 }
             }
         }
@@ -70,16 +72,16 @@ pub(super) use plain_name;
 
 #[cfg(test)]
 mod tests {
-    use crate::names::{JobId, NodeName, Zone};
+    use crate::ids::{JobName, NodeName, Zone};
 
     #[test]
     fn names_are_plain_and_short() {
         for good in ["a", "resnet50-seed.7_b", "0", &"x".repeat(64)] {
-            assert_eq!(good.parse::<JobId>().unwrap().as_str(), good);
+            assert_eq!(good.parse::<JobName>().unwrap().as_str(), good);
             assert_eq!(good.parse::<NodeName>().unwrap().to_string(), good);
         }
         for bad in ["", "-rf", ".", "a b", "a/b", "a\nb", "ü", &"x".repeat(65)] {
-            assert!(bad.parse::<JobId>().is_err(), "{bad:?}");
+            assert!(bad.parse::<JobName>().is_err(), "{bad:?}");
             assert!(bad.parse::<Zone>().is_err(), "{bad:?}");
         }
         let error = "a\nb".parse::<NodeName>().unwrap_err().to_string();

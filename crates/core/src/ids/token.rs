@@ -1,33 +1,36 @@
-//! Secrets by which somebody is known, and what is kept to know them again.
+//! Tokens: secrets that authenticate a client, and the hashes that a node compares them with.
 
 use std::{fmt, str::FromStr};
 
-/// A secret that says who speaks. It is sent over connections that nobody else can read, and shown nowhere.
+/// A secret that authenticates a client. It is sent over encrypted or local connections only, and
+/// never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
-/// A token cannot be guessed if it is at least so long and random.
+/// Shortest token in bytes. A random token of this length cannot be guessed.
 pub const TOKEN_LENGTH_MIN: usize = 32;
-/// No token is longer, in bytes.
+/// Longest token in bytes.
 pub const TOKEN_LENGTH_MAX: usize = 256;
 
-/// Why a text is no token. Never quotes it.
+/// A text that is not a token. The message never quotes the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// There is nothing.
+    /// No characters but white space.
     #[error("there is no token in it; make one with `openssl rand -hex 32`")]
     Empty,
-    /// It could be guessed.
+    /// Short enough to be guessed.
     #[error(
-        "the token has {0} characters, fewer than {TOKEN_LENGTH_MIN}; make one with `openssl rand -hex 32`"
+        "the token has {0} characters, fewer than {TOKEN_LENGTH_MIN}; \
+         make one with `openssl rand -hex 32`"
     )]
     Short(usize),
     /// Over the limit of the protocol.
     #[error(
-        "the token is longer than {TOKEN_LENGTH_MAX} characters; make one with `openssl rand -hex 32`"
+        "the token is longer than {TOKEN_LENGTH_MAX} characters; \
+         make one with `openssl rand -hex 32`"
     )]
     Long,
-    /// Blanks, several lines, or something that is no text.
+    /// White space inside, several lines, or characters that are not graphic ASCII.
     #[error(
         "a token is one line of letters, digits and signs; make one with `openssl rand -hex 32`"
     )]
@@ -35,7 +38,7 @@ pub enum TokenError {
 }
 
 impl Token {
-    /// The token as it is sent.
+    /// The bytes that are sent.
     pub fn as_bytes(&self) -> &[u8] {
         self.0.as_bytes()
     }
@@ -44,7 +47,7 @@ impl Token {
 impl FromStr for Token {
     type Err = TokenError;
 
-    /// The text of a token file: blanks around it do not count.
+    /// Parses the text of a token file. White space around the token is ignored.
     fn from_str(text: &str) -> Result<Self, TokenError> {
         let text = text.trim_ascii();
         match text.len() {
@@ -63,13 +66,12 @@ impl fmt::Debug for Token {
     }
 }
 
-/// What is kept of a token: enough to know it again, too little to say it. Comparing two takes the same time
-/// wherever they differ.
+/// The hash of a token, which a node stores instead of the token. Comparison takes constant time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct TokenHash(blake3::Hash);
 
 impl TokenHash {
-    /// Of whatever somebody sent as a token.
+    /// The hash of bytes that a client sent as its token.
     pub fn of(token: &[u8]) -> Self {
         Self(blake3::Hasher::new_derive_key("forebay token v1").update(token).finalize())
     }
@@ -86,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_one_long_line_and_never_shown() {
+    fn a_token_is_one_long_line_and_never_printed() {
         let secret = "0123456789abcdef".repeat(4);
         let token: Token = format!(" {secret}\n").parse().unwrap();
         assert_eq!(token.as_bytes(), secret.as_bytes());

@@ -1,12 +1,16 @@
-//! Claims: who fetches a missing blob, so that nobody else has to (promise 3).
+//! Claims: leases on missing blobs, so that each is fetched once (promise 3).
 //!
-//! A job that misses a blob claims it, fetches it and puts it; all others wait for it. A claim is a
-//! lease: its holder renews it and says how far the fetch is. A holder that dies lets it expire; one
-//! that renews but makes no headway loses it after two such renewals; and nobody keeps one longer than
-//! ten leases. So a waiter always gets its bytes or its turn, and a slow fetch that is really moving is
-//! left alone.
+//! A job that misses a blob claims it, fetches it and puts it; the other jobs wait. A claim is a
+//! lease that its holder renews with the number of bytes fetched so far. It ends when
 //!
-//! Claims are on addresses, not on places in a dataset: two datasets that share a blob fetch it once.
+//! - the holder does not renew it within the lease (the holder died),
+//! - two consecutive renewals report no new bytes (the fetch is stuck), or
+//! - ten leases have passed.
+//!
+//! So every waiter gets the bytes or the claim, and a slow fetch that makes progress is not
+//! interrupted.
+//!
+//! Claims are on addresses, not on ordinals: a blob that two datasets share is fetched once.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,25 +20,25 @@ use std::{
 
 use crate::Address;
 
-/// Leases that make sense.
+/// Accepted values of `claim_lease`.
 pub const LEASES: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_mins(10);
-/// Renewals without new bytes that end a claim.
+/// Consecutive renewals without new bytes after which a claim ends.
 const IDLE_RENEWALS_MAX: u32 = 2;
-/// Leases after which a claim ends, whatever its holder says.
+/// Leases after which a claim ends, even if its holder reports progress.
 pub(crate) const LEASES_MAX: u32 = 10;
 
-/// Who holds a claim: one connection of one job.
+/// The holder of a claim: one connection of one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder(pub u64);
 
-/// What became of a claim.
+/// The answer to a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
-    /// Go and fetch it.
+    /// The caller fetches the blob.
     Granted,
-    /// Somebody (perhaps you) is fetching it.
+    /// A holder, perhaps the caller itself, is fetching it.
     Held,
-    /// You hold too many already.
+    /// The caller holds `per_holder_max` claims.
     TooMany,
 }
 
@@ -44,7 +48,7 @@ pub struct Claims {
     lease: Duration,
     per_holder_max: usize,
     leases: BTreeMap<Address, Lease>,
-    /// The same leases by when they end, and by who holds them.
+    /// The same leases, ordered by end and by holder.
     by_end: BTreeSet<(Duration, Address)>,
     by_holder: BTreeSet<(Holder, Address)>,
     held: BTreeMap<Holder, usize>,
@@ -60,9 +64,9 @@ struct Lease {
 }
 
 impl Claims {
-    /// No claims yet. A claim lives for `lease` unless it is renewed.
+    /// An empty table. A claim ends after `lease` unless it is renewed.
     pub fn new(lease: Duration, per_holder_max: usize) -> Self {
-        assert!(lease > Duration::ZERO && per_holder_max > 0, "claims nobody could hold");
+        assert!(lease > Duration::ZERO && per_holder_max > 0, "a lease and a limit above zero");
         Self {
             lease,
             per_holder_max,
@@ -73,32 +77,32 @@ impl Claims {
         }
     }
 
-    /// How long a claim lives without being renewed.
+    /// Time after which a claim ends unless it is renewed.
     pub fn lease(&self) -> Duration {
         self.lease
     }
 
-    /// How many claims there are.
+    /// Number of claims held.
     pub fn len(&self) -> usize {
         self.leases.len()
     }
 
-    /// Whether there are none.
+    /// Whether no claim is held.
     pub fn is_empty(&self) -> bool {
         self.leases.is_empty()
     }
 
-    /// Whether somebody is fetching this blob.
+    /// Whether a claim on this blob is held.
     pub fn is_claimed(&self, address: &Address) -> bool {
         self.leases.contains_key(address)
     }
 
-    /// Whether this holder is.
+    /// Whether `holder` holds the claim on this blob.
     pub fn is_held_by(&self, address: &Address, holder: Holder) -> bool {
         self.leases.get(address).is_some_and(|lease| lease.holder == holder)
     }
 
-    /// Asks to be the one who fetches a blob.
+    /// Claims a blob for `holder`.
     pub fn claim(&mut self, now: Duration, holder: Holder, address: Address) -> Claim {
         if self.is_claimed(&address) {
             return Claim::Held;
@@ -115,8 +119,9 @@ impl Claims {
         Claim::Granted
     }
 
-    /// Keeps a claim alive; `bytes` is how much has been fetched. False: it is no longer yours, and if it
-    /// was until now, waiters may have their turn.
+    /// Renews a claim; `bytes` is the number of bytes fetched so far. Returns false if `holder`
+    /// does not hold the claim, or has just lost it; in the latter case the caller wakes the
+    /// waiters.
     #[must_use = "a lost claim must not be fulfilled"]
     pub fn renew(&mut self, now: Duration, holder: Holder, address: &Address, bytes: u64) -> bool {
         if !self.is_held_by(address, holder) {
@@ -137,17 +142,17 @@ impl Claims {
         true
     }
 
-    /// Gives a claim back. False if it was not this holder's.
+    /// Releases a claim. Returns false if `holder` does not hold it.
     pub fn release(&mut self, holder: Holder, address: &Address) -> bool {
         self.is_held_by(address, holder) && self.remove(address).is_some()
     }
 
-    /// The blob is resident: whoever claimed it need not any more.
+    /// Ends the claim on a blob that is now resident.
     pub fn fulfilled(&mut self, address: &Address) {
         self.remove(address);
     }
 
-    /// The holder is gone. Returns what it had claimed, for waiters to have their turn.
+    /// Ends all claims of a holder that has disconnected, and returns them.
     pub fn abandon(&mut self, holder: Holder) -> Vec<Address> {
         let first = (holder, Address::from_bytes([0; Address::LEN]));
         let last = (holder, Address::from_bytes([0xff; Address::LEN]));
@@ -159,7 +164,7 @@ impl Claims {
         claimed
     }
 
-    /// Ends what has not been renewed in time. Returns it, for waiters to have their turn.
+    /// Ends all claims that were not renewed in time, and returns them.
     pub fn expire(&mut self, now: Duration) -> Vec<Address> {
         let mut expired = Vec::new();
         while let Some((ends_at, address)) = self.by_end.first() {
@@ -173,7 +178,7 @@ impl Claims {
         expired
     }
 
-    /// When [`Claims::expire`] has something to do, if nothing happens until then.
+    /// The earliest time at which [`Claims::expire`] ends a claim.
     pub fn wake_at(&self) -> Option<Duration> {
         self.by_end.first().map(|(ends_at, _)| *ends_at)
     }
@@ -209,9 +214,9 @@ mod tests {
         LEASE.mul_f64(leases)
     }
 
-    /// Promise 3: a blob that is claimed by someone who keeps renewing is not fetched again.
+    /// Promise 3: a blob that is claimed by a live holder is not fetched again.
     #[test]
-    fn a_moving_fetch_is_left_alone_and_a_stuck_one_is_not() {
+    fn a_claim_lasts_while_its_fetch_makes_progress() {
         let mut claims = Claims::new(LEASE, 8);
         assert_eq!(claims.claim(at(0.0), A, blob(1)), Claim::Granted);
         assert_eq!(claims.claim(at(0.1), B, blob(1)), Claim::Held);
@@ -225,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_keeps_a_claim_for_ever() {
+    fn a_claim_ends_after_ten_leases() {
         let mut claims = Claims::new(LEASE, 8);
         claims.claim(at(0.0), A, blob(1));
         let lost = (1..100).find(|step: &u32| {
@@ -235,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_holder_passes_its_claims_on() {
+    fn claims_of_a_dead_holder_end() {
         let mut claims = Claims::new(LEASE, 8);
         claims.claim(at(0.0), A, blob(1));
         claims.claim(at(0.5), A, blob(2));
@@ -252,13 +257,13 @@ mod tests {
 
     /// Promise 5: claims per job are bounded.
     #[test]
-    fn nobody_claims_everything() {
+    fn claims_per_holder_are_bounded() {
         let mut claims = Claims::new(LEASE, 2);
         assert_eq!(claims.claim(at(0.0), A, blob(1)), Claim::Granted);
         assert_eq!(claims.claim(at(0.0), A, blob(2)), Claim::Granted);
         assert_eq!(claims.claim(at(0.0), A, blob(3)), Claim::TooMany);
         assert_eq!(claims.claim(at(0.0), B, blob(3)), Claim::Granted);
-        assert!(!claims.release(B, &blob(1)), "somebody else's");
+        assert!(!claims.release(B, &blob(1)), "the claim of another holder");
         assert!(claims.release(A, &blob(1)));
         assert_eq!(claims.claim(at(0.0), A, blob(4)), Claim::Granted);
     }
@@ -266,11 +271,14 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
 
-        /// Whatever happens in whatever order: one holder per blob, bounded claims per holder, and no
-        /// claim outlives its lease once time has been told.
+        /// For any sequence of calls: one holder per blob, bounded claims per holder, and no claim
+        /// outlives its lease after `expire`.
         #[test]
-        fn the_books_always_balance(
-            steps in proptest::collection::vec((0_u8..6, 0_u64..4, 0_u8..6, 0_u64..2000, 0_u64..5), 0..200),
+        fn all_indexes_agree_after_any_sequence_of_calls(
+            steps in proptest::collection::vec(
+                (0_u8..6, 0_u64..4, 0_u8..6, 0_u64..2000, 0_u64..5),
+                0..200,
+            ),
         ) {
             let mut claims = Claims::new(LEASE, 3);
             let mut now = Duration::ZERO;

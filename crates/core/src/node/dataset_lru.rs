@@ -1,53 +1,54 @@
-//! Which dataset of a node was used last: what makes room when its device is full all the same.
+//! Dataset LRU: which dataset loses a region when a device is full.
 //!
-//! Managers see to it that all that has a place fits. But some of what lies on a device no manager knows (it was
-//! there before a restart, or was brought in by hand), and pieces that share their regions free no room when they
-//! go. So now and then a region has to, and it is to be one of the dataset that was used longest ago. Those that
-//! are in use are all alike.
+//! Managers split the space so that everything kept fits. Two things may still fill a device: blobs
+//! that no manager knows (from before a restart, or put by hand), and half-chunks that share
+//! regions, which free no space when one of them goes. Then a region of the least recently used
+//! dataset is evicted. Datasets in use rank equally.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::DatasetId;
 
-/// A dataset is in use for so long after it was used, unless its job says that it has ended.
+/// A dataset counts as in use for this long after its last use, unless its job has left.
 const IN_USE: Duration = Duration::from_mins(1);
-/// Datasets of which it is remembered. One that was forgotten was not used, as far as anybody knows.
+/// Datasets that are tracked. The least recently used one is dropped beyond that.
 const DATASETS_MAX: usize = 1 << 12;
 
-/// When datasets were used.
+/// The time of last use per dataset.
 #[derive(Debug, Default)]
-pub struct Recency {
-    used: BTreeMap<DatasetId, Used>,
+pub struct DatasetLru {
+    uses: BTreeMap<DatasetId, Use>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Used {
+struct Use {
     at: Duration,
-    is_over: bool,
+    has_ended: bool,
 }
 
-impl Recency {
-    /// Something of a dataset is read or put.
-    pub fn used(&mut self, now: Duration, dataset: DatasetId) {
-        if self.used.len() >= DATASETS_MAX && !self.used.contains_key(&dataset) {
-            let first = self.used.iter().min_by_key(|(_, used)| used.at);
+impl DatasetLru {
+    /// A blob of the dataset was read or put.
+    pub fn on_use(&mut self, now: Duration, dataset: DatasetId) {
+        if self.uses.len() >= DATASETS_MAX && !self.uses.contains_key(&dataset) {
+            let first = self.uses.iter().min_by_key(|(_, used)| used.at);
             let first = first.map(|(dataset, _)| *dataset);
-            first.map(|dataset| self.used.remove(&dataset));
+            first.map(|dataset| self.uses.remove(&dataset));
         }
-        self.used.insert(dataset, Used { at: now, is_over: false });
+        self.uses.insert(dataset, Use { at: now, has_ended: false });
     }
 
-    /// A job that used a dataset has ended; if there are others, they will use it again.
-    pub fn left(&mut self, dataset: &DatasetId) {
-        if let Some(used) = self.used.get_mut(dataset) {
-            used.is_over = true;
+    /// A job of the dataset has left. Other jobs, if any, will use it again.
+    pub fn on_leave(&mut self, dataset: &DatasetId) {
+        if let Some(used) = self.uses.get_mut(dataset) {
+            used.has_ended = true;
         }
     }
 
-    /// When a dataset was last used: the least goes first. Nothing, if it never was.
+    /// The rank of a dataset for eviction, lowest first: its time of last use, or `Duration::MAX`
+    /// while it is in use. `None` if it was never used.
     pub fn last_use(&self, now: Duration, dataset: &DatasetId) -> Option<Duration> {
-        let Used { at, is_over } = *self.used.get(dataset)?;
-        let is_in_use = !is_over && now < at.saturating_add(IN_USE);
+        let Use { at, has_ended } = *self.uses.get(dataset)?;
+        let is_in_use = !has_ended && now < at.saturating_add(IN_USE);
         Some(if is_in_use { Duration::MAX } else { at })
     }
 }
@@ -67,31 +68,31 @@ mod tests {
     }
 
     #[test]
-    fn the_one_that_was_used_longest_ago_goes_first() {
-        let mut recency = Recency::default();
+    fn datasets_are_ranked_by_last_use() {
+        let mut lru = DatasetLru::default();
         for (at, number) in [(0, 1), (1, 2), (2, 3), (3, 1)] {
-            recency.used(s(at), dataset(number));
+            lru.on_use(s(at), dataset(number));
         }
-        let last_use = |recency: &Recency, now, number| recency.last_use(s(now), &dataset(number));
-        assert!((1..4).all(|number| last_use(&recency, 9, number) == Some(Duration::MAX)));
-        recency.left(&dataset(3));
-        assert_eq!(last_use(&recency, 9, 3), Some(s(2)), "its job has ended");
-        assert_eq!(last_use(&recency, 62, 2), Some(s(1)), "nobody has used it for a minute");
-        assert_eq!(last_use(&recency, 62, 1), Some(Duration::MAX));
-        assert_eq!(last_use(&recency, 62, 4), None, "never");
-        recency.used(s(10), dataset(3));
-        assert_eq!(last_use(&recency, 11, 3), Some(Duration::MAX), "there was another");
+        let last_use = |lru: &DatasetLru, now, number| lru.last_use(s(now), &dataset(number));
+        assert!((1..4).all(|number| last_use(&lru, 9, number) == Some(Duration::MAX)));
+        lru.on_leave(&dataset(3));
+        assert_eq!(last_use(&lru, 9, 3), Some(s(2)), "its job has left");
+        assert_eq!(last_use(&lru, 62, 2), Some(s(1)), "not used for a minute");
+        assert_eq!(last_use(&lru, 62, 1), Some(Duration::MAX));
+        assert_eq!(last_use(&lru, 62, 4), None, "never");
+        lru.on_use(s(10), dataset(3));
+        assert_eq!(last_use(&lru, 11, 3), Some(Duration::MAX), "another job uses it");
     }
 
     /// Promise 6.
     #[test]
-    fn no_more_is_remembered_than_may_be() {
-        let mut recency = Recency::default();
+    fn the_number_of_tracked_datasets_is_bounded() {
+        let mut lru = DatasetLru::default();
         for number in 0..5000 {
-            recency.used(s(number.into()), dataset(number));
+            lru.on_use(s(number.into()), dataset(number));
         }
-        assert_eq!(recency.used.len(), DATASETS_MAX);
-        assert_eq!(recency.last_use(s(9000), &dataset(4999)), Some(s(4999)));
-        assert_eq!(recency.last_use(s(9000), &dataset(0)), None);
+        assert_eq!(lru.uses.len(), DATASETS_MAX);
+        assert_eq!(lru.last_use(s(9000), &dataset(4999)), Some(s(4999)));
+        assert_eq!(lru.last_use(s(9000), &dataset(0)), None);
     }
 }

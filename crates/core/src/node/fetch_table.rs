@@ -1,71 +1,73 @@
-//! One node's decisions about blobs: who fetches what is missing, who waits for it, who may write it.
+//! The fetch table of a node: which blobs are claimed, which requests wait for them, which writes
+//! are in progress.
 //!
-//! Facts and the time go in; what to answer and whom to wake come out. The daemon owns one of these behind
-//! a lock and does the reading, writing and waking; `W` is whatever it uses to wake somebody. What is
-//! resident is the flash engine's to know: it is asked while the lock is held, and told of a new blob
-//! before the claim on it ends, so that between claim and presence there is never a gap (promise 3).
+//! Events and the time go in; the answer and the waiters to wake come out. The node owns one table
+//! behind a lock and does the reading, writing and waking; `W` is its handle of a waiter. The flash
+//! engine knows which blobs are resident. It is asked while the lock is held, and stores a new blob
+//! before the claim on it ends, so that a blob is never neither claimed nor resident in between
+//! (promise 3).
 
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     Address,
-    claims::{Claim, Claims, Holder},
+    node::claims::{Claim, Claims, Holder},
 };
 
-/// The state of a node.
+/// Claims, waiters and writes of one node.
 #[derive(Debug)]
-pub struct Node<W> {
+pub struct FetchTable<W> {
     claims: Claims,
     waiting: BTreeMap<Address, BTreeMap<Ticket, W>>,
     next_ticket: Ticket,
-    /// What is being written, and by whom.
+    /// Blobs that are being written, with the writer.
     writing: BTreeMap<Address, Holder>,
 }
 
-/// By what a waiter is known.
+/// Identifies a waiter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(u64);
 
-/// Where a blob stands.
+/// The state of a blob on this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
-    /// It can be read.
+pub enum BlobState {
+    /// It can be read from this node.
     Resident,
-    /// Somebody is fetching it: wait.
+    /// A holder is fetching it.
     Claimed,
-    /// Nobody is: claim it.
+    /// It is neither resident nor claimed.
     Absent,
 }
 
-/// What became of an attempt to claim.
+/// The answer to a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claimed {
-    /// There is no need: it can be read.
+    /// The blob is resident.
     Present,
-    /// There is no use: it would not be kept.
-    Outside,
-    /// As the claims decided.
+    /// The node would not keep the blob: read it without a claim.
+    Uncached,
+    /// The answer of the claim table.
     Decided(Claim),
 }
 
-/// What became of a renewal.
+/// The answer to a renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewal {
-    /// The claim goes on.
+    /// The lease is extended.
     Renewed,
-    /// It ends here: there was no headway, or it has lasted too long.
+    /// The claim ends: no progress, or it has lasted too long.
     Ended,
-    /// It was not, or no longer, the caller's.
+    /// The caller does not hold the claim.
     NotHeld,
 }
 
-/// Somebody else holds the claim, or nobody does.
+/// The caller does not hold the claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the claim is not held (any more)")]
+#[error("the claim is not held, or has ended")]
 pub struct NotClaimed;
 
-impl<W> Node<W> {
-    /// A node of which nobody wants anything yet.
+impl<W> FetchTable<W> {
+    /// An empty table.
     pub fn new(lease: Duration, claims_per_holder_max: usize) -> Self {
         Self {
             claims: Claims::new(lease, claims_per_holder_max),
@@ -75,35 +77,38 @@ impl<W> Node<W> {
         }
     }
 
-    /// How long a claim lives without being renewed.
+    /// Time after which a claim ends unless it is renewed.
     pub fn lease(&self) -> Duration {
         self.claims.lease()
     }
 
-    /// How many claims there are.
+    /// Number of claims held.
     pub fn claims(&self) -> usize {
         self.claims.len()
     }
 
-    /// Where a blob stands.
-    pub fn standing(&self, address: &Address, resident: bool) -> Standing {
+    /// The state of a blob; `resident` is what the flash engine answers.
+    pub fn state(&self, address: &Address, resident: bool) -> BlobState {
         match resident {
-            true => Standing::Resident,
-            false if self.claims.is_claimed(address) => Standing::Claimed,
-            false => Standing::Absent,
+            true => BlobState::Resident,
+            false if self.claims.is_claimed(address) => BlobState::Claimed,
+            false => BlobState::Absent,
         }
     }
 
-    /// Remembers whom to wake when a claimed blob is there, or its claim is over.
+    /// Registers a waiter, to be woken when the claimed blob is resident or its claim ends.
     pub fn wait(&mut self, address: Address, waiter: W) -> Ticket {
-        assert!(self.claims.is_claimed(&address), "nobody would ever wake a waiter for {address}");
+        assert!(
+            self.claims.is_claimed(&address),
+            "a waiter for {address}, which is not claimed, would never be woken"
+        );
         let ticket = self.next_ticket;
         self.next_ticket.0 += 1;
         self.waiting.entry(address).or_default().insert(ticket, waiter);
         ticket
     }
 
-    /// Forgets one who has given up waiting for a blob, and may have been woken meanwhile.
+    /// Removes a waiter that timed out. It may have been woken already.
     pub fn forget(&mut self, address: &Address, ticket: Ticket) {
         if let Some(waiting) = self.waiting.get_mut(address) {
             waiting.remove(&ticket);
@@ -113,7 +118,7 @@ impl<W> Node<W> {
         }
     }
 
-    /// Asks to be the one who fetches a blob.
+    /// Claims a blob for `holder`. `is_kept` is whether the node would keep it.
     pub fn claim(
         &mut self,
         now: Duration,
@@ -125,13 +130,13 @@ impl<W> Node<W> {
         if resident {
             Claimed::Present
         } else if !is_kept && !self.claims.is_claimed(&address) {
-            Claimed::Outside
+            Claimed::Uncached
         } else {
             Claimed::Decided(self.claims.claim(now, holder, address))
         }
     }
 
-    /// Keeps a claim alive. If that fails, `wake` are those who waited for it.
+    /// Renews a claim. If it ends instead, its waiters are added to `wake`.
     #[must_use = "a lost claim must not be fulfilled"]
     pub fn renew(
         &mut self,
@@ -152,16 +157,16 @@ impl<W> Node<W> {
         }
     }
 
-    /// Gives a claim back. False if it was not this holder's.
+    /// Releases a claim. Returns false if `holder` does not hold it.
     pub fn release(&mut self, holder: Holder, address: &Address, wake: &mut Vec<W>) -> bool {
-        let is_its = self.claims.release(holder, address);
-        if is_its {
+        let was_held = self.claims.release(holder, address);
+        if was_held {
             self.wake(address, wake);
         }
-        is_its
+        was_held
     }
 
-    /// A holder is gone, and its claims with it. Returns how many it had.
+    /// Ends the claims of a holder that has disconnected, and returns their number.
     pub fn abandon(&mut self, holder: Holder, wake: &mut Vec<W>) -> usize {
         let abandoned = self.claims.abandon(holder);
         for address in &abandoned {
@@ -170,7 +175,7 @@ impl<W> Node<W> {
         abandoned.len()
     }
 
-    /// Time has passed. Returns how many claims it ended.
+    /// Ends the claims that have expired, and returns their number.
     pub fn expire(&mut self, now: Duration, wake: &mut Vec<W>) -> usize {
         let expired = self.claims.expire(now);
         for address in &expired {
@@ -179,12 +184,12 @@ impl<W> Node<W> {
         expired.len()
     }
 
-    /// When [`Node::expire`] has something to do, if nothing happens until then.
+    /// The earliest time at which [`FetchTable::expire`] ends a claim.
     pub fn wake_at(&self) -> Option<Duration> {
         self.claims.wake_at()
     }
 
-    /// A holder begins to write what it has claimed.
+    /// Starts a write. Only the holder of the claim may write, one write at a time.
     pub fn begin_put(&mut self, holder: Holder, address: Address) -> Result<(), NotClaimed> {
         if !self.claims.is_held_by(&address, holder) || self.writing.contains_key(&address) {
             return Err(NotClaimed);
@@ -193,29 +198,30 @@ impl<W> Node<W> {
         Ok(())
     }
 
-    /// Whether this holder is fetching this blob.
+    /// Whether `holder` holds the claim on this blob.
     pub fn is_claimed_by(&self, holder: Holder, address: &Address) -> bool {
         self.claims.is_held_by(address, holder)
     }
 
-    /// Whether what a holder has begun to write is still wanted: a claim may have been lost meanwhile.
+    /// Whether a write that `holder` started may continue: its claim may have ended since.
     pub fn may_write(&self, holder: Holder, address: &Address) -> bool {
         self.writing.get(address) == Some(&holder) && self.claims.is_held_by(address, holder)
     }
 
-    /// A blob has been written, hashed and believed, and is resident.
+    /// Completes a write: the blob is hashed, verified and resident.
     pub fn finish_put(&mut self, address: &Address, wake: &mut Vec<W>) {
-        self.writing.remove(address).expect("begun before");
+        self.writing.remove(address).expect("a write that was started");
         self.claims.fulfilled(address);
         self.wake(address, wake);
     }
 
-    /// Writing failed, or was wrong, or came too late. The claim stays as it is.
+    /// Ends a write that failed, did not match its address, or lost its claim. The claim is
+    /// unchanged.
     pub fn fail_put(&mut self, address: &Address) {
-        self.writing.remove(address).expect("begun before");
+        self.writing.remove(address).expect("a write that was started");
     }
 
-    /// Nobody fetches it any more: in the order of their coming, those who waited for it.
+    /// Moves the waiters of a blob to `wake`, in order of arrival.
     fn wake(&mut self, address: &Address, wake: &mut Vec<W>) {
         wake.extend(self.waiting.remove(address).into_iter().flat_map(BTreeMap::into_values));
     }
@@ -233,27 +239,27 @@ mod tests {
         Address::from_bytes([index; 32])
     }
 
-    fn node() -> Node<&'static str> {
-        Node::new(LEASE, 8)
+    fn node() -> FetchTable<&'static str> {
+        FetchTable::new(LEASE, 8)
     }
 
-    fn claim(node: &mut Node<&'static str>, holder: Holder, index: u8) -> Claimed {
+    fn claim(node: &mut FetchTable<&'static str>, holder: Holder, index: u8) -> Claimed {
         node.claim(Duration::ZERO, holder, blob(index), false, true)
     }
 
     /// Promise 3: a blob that is resident or claimed is not fetched again.
     #[test]
-    fn one_fetches_and_the_others_are_woken() {
+    fn one_holder_fetches_and_the_waiters_are_woken() {
         let mut node = node();
-        assert_eq!(node.standing(&blob(1), false), Standing::Absent);
+        assert_eq!(node.state(&blob(1), false), BlobState::Absent);
         assert_eq!(claim(&mut node, A, 1), Claimed::Decided(Claim::Granted));
         assert_eq!(claim(&mut node, B, 1), Claimed::Decided(Claim::Held));
         node.wait(blob(1), "b");
         assert_eq!(node.begin_put(B, blob(1)), Err(NotClaimed));
         assert_eq!(node.begin_put(A, blob(1)), Ok(()));
-        assert_eq!(node.standing(&blob(1), false), Standing::Claimed, "not before it is believed");
-        // Resident a moment before its claim ends: never neither.
-        assert_eq!(node.standing(&blob(1), true), Standing::Resident);
+        assert_eq!(node.state(&blob(1), false), BlobState::Claimed, "not before it is verified");
+        // Resident before its claim ends: there is no gap between the two states.
+        assert_eq!(node.state(&blob(1), true), BlobState::Resident);
         let mut woken = vec![];
         node.finish_put(&blob(1), &mut woken);
         assert_eq!(woken, ["b"]);
@@ -261,24 +267,25 @@ mod tests {
         assert_eq!(node.claims(), 0);
     }
 
-    /// What has no place is fetched by each for itself; what somebody began to fetch is waited for.
+    /// A blob that the node does not keep is read without a claim; one that is claimed is waited
+    /// for.
     #[test]
-    fn what_is_not_kept_is_not_claimed() {
+    fn a_blob_that_is_not_kept_is_not_claimed() {
         let mut node = node();
-        let outside = |node: &mut Node<_>, holder, index| {
+        let uncached = |node: &mut FetchTable<_>, holder, index| {
             node.claim(Duration::ZERO, holder, blob(index), false, false)
         };
-        assert_eq!(outside(&mut node, A, 1), Claimed::Outside);
+        assert_eq!(uncached(&mut node, A, 1), Claimed::Uncached);
         assert_eq!(node.claims(), 0);
         claim(&mut node, A, 2);
-        assert_eq!(outside(&mut node, B, 2), Claimed::Decided(Claim::Held));
+        assert_eq!(uncached(&mut node, B, 2), Claimed::Decided(Claim::Held));
         assert_eq!(node.claim(Duration::ZERO, B, blob(3), true, false), Claimed::Present);
     }
 
-    /// Promise 5: whoever waits gets its bytes or its turn.
+    /// Promise 5: a waiter gets the bytes or the claim.
     #[test]
-    fn every_way_of_losing_a_claim_wakes_those_who_wait() {
-        type Loss = fn(&mut Node<&'static str>, &mut Vec<&'static str>);
+    fn the_end_of_a_claim_wakes_its_waiters() {
+        type Loss = fn(&mut FetchTable<&'static str>, &mut Vec<&'static str>);
         let losses: [Loss; 4] = [
             |node, woken| assert!(node.release(A, &blob(1), woken)),
             |node, woken| assert_eq!(node.abandon(A, woken), 1),
@@ -297,20 +304,20 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_that_lost_its_claim_leaves_no_trace() {
+    fn a_writer_that_lost_its_claim_may_not_write() {
         let mut node = node();
         claim(&mut node, A, 1);
         node.begin_put(A, blob(1)).unwrap();
         node.expire(LEASE, &mut vec![]);
         assert!(!node.may_write(A, &blob(1)));
         assert_eq!(claim(&mut node, B, 1), Claimed::Decided(Claim::Granted));
-        assert_eq!(node.begin_put(B, blob(1)), Err(NotClaimed), "the first still writes");
+        assert_eq!(node.begin_put(B, blob(1)), Err(NotClaimed), "the first write has not ended");
         node.fail_put(&blob(1));
         assert_eq!(node.begin_put(B, blob(1)), Ok(()));
     }
 
     #[test]
-    fn who_gives_up_is_forgotten() {
+    fn a_waiter_that_timed_out_is_not_woken() {
         let mut node = node();
         claim(&mut node, A, 1);
         node.wait(blob(1), "patient");

@@ -1,8 +1,8 @@
-//! Connections of which nobody knows who is there.
+//! Connections that have not authenticated: which one is closed when there are too many.
 //!
-//! They have few places. When these are taken, the next one takes that of the one who has been silent the longest
-//! of those who come from where most of them come from: whoever keeps knocking shuts itself out, not others. Whoever
-//! means well says hello at once.
+//! They have a small number of slots. When all are taken, the next connection evicts the oldest one
+//! of the source that has the most. So a source that floods the node evicts its own connections. A
+//! well-behaved client sends its hello at once and is not affected.
 
 use std::{
     cmp::Reverse,
@@ -10,12 +10,12 @@ use std::{
     net::{IpAddr, Ipv6Addr},
 };
 
-/// Where somebody comes from.
+/// The origin of a connection, for counting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
-    /// A machine, or a network of them where each has many addresses.
+    /// An IPv4 address, or the /64 network of an IPv6 address.
     Address(IpAddr),
-    /// A user of this machine.
+    /// A local user.
     User(u32),
 }
 
@@ -29,56 +29,56 @@ impl From<IpAddr> for Source {
     }
 }
 
-/// One of them.
+/// Identifies a connection that has not authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Stranger {
+pub struct PreAuthConnection {
     source: Source,
     number: u64,
 }
 
-/// All of them, by where they come from, oldest first.
+/// All connections that have not authenticated, by source, oldest first.
 #[derive(Debug, Default)]
-pub struct Strangers {
+pub struct PreAuthConnections {
     next: u64,
     count: usize,
     by_source: BTreeMap<Source, BTreeSet<u64>>,
 }
 
-impl Strangers {
-    /// Somebody has come.
-    pub fn enter(&mut self, source: Source) -> Stranger {
+impl PreAuthConnections {
+    /// Registers a new connection.
+    pub fn enter(&mut self, source: Source) -> PreAuthConnection {
         let number = self.next;
         self.next += 1;
         self.count += 1;
         self.by_source.entry(source).or_default().insert(number);
-        Stranger { source, number }
+        PreAuthConnection { source, number }
     }
 
-    /// It is known, or gone. Whether it was there still.
-    pub fn leave(&mut self, Stranger { source, number }: Stranger) -> bool {
-        let Some(its) = self.by_source.get_mut(&source) else { return false };
-        let was_there = its.remove(&number);
-        if its.is_empty() {
+    /// Removes a connection that authenticated or closed. Returns whether it was registered.
+    pub fn leave(&mut self, PreAuthConnection { source, number }: PreAuthConnection) -> bool {
+        let Some(numbers) = self.by_source.get_mut(&source) else { return false };
+        let was_registered = numbers.remove(&number);
+        if numbers.is_empty() {
             self.by_source.remove(&source);
         }
-        self.count -= usize::from(was_there);
-        was_there
+        self.count -= usize::from(was_registered);
+        was_registered
     }
 
-    /// How many there are.
+    /// Number of registered connections.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Who has to go, to make room; it has left.
-    pub fn dismiss(&mut self) -> Option<Stranger> {
-        let oldest = |(source, its): (&Source, &BTreeSet<u64>)| {
-            Some((its.len(), Reverse(*its.first()?), *source))
+    /// Removes and returns the oldest connection of the busiest source.
+    pub fn evict(&mut self) -> Option<PreAuthConnection> {
+        let oldest = |(source, numbers): (&Source, &BTreeSet<u64>)| {
+            Some((numbers.len(), Reverse(*numbers.first()?), *source))
         };
         let (_, Reverse(number), source) = self.by_source.iter().filter_map(oldest).max()?;
-        let stranger = Stranger { source, number };
-        self.leave(stranger);
-        Some(stranger)
+        let connection = PreAuthConnection { source, number };
+        self.leave(connection);
+        Some(connection)
     }
 }
 
@@ -86,22 +86,21 @@ impl Strangers {
 mod tests {
     use super::*;
 
-    /// Whoever keeps knocking shuts itself out, not others.
     #[test]
-    fn the_busiest_source_makes_room_first() {
-        let mut strangers = Strangers::default();
-        let quiet = strangers.enter(IpAddr::from([10, 0, 0, 1]).into());
-        let flood = [(); 3].map(|()| strangers.enter(Source::User(7)));
-        assert_eq!([strangers.dismiss(), strangers.dismiss()], [Some(flood[0]), Some(flood[1])]);
-        assert_eq!(strangers.count(), 2);
-        assert_eq!(strangers.dismiss(), Some(quiet), "one of each is left: the oldest goes");
-        assert!(strangers.leave(flood[2]) && !strangers.leave(quiet));
-        assert_eq!((strangers.count(), strangers.dismiss()), (0, None));
+    fn the_busiest_source_loses_its_oldest_connection() {
+        let mut connections = PreAuthConnections::default();
+        let quiet = connections.enter(IpAddr::from([10, 0, 0, 1]).into());
+        let flood = [(); 3].map(|()| connections.enter(Source::User(7)));
+        assert_eq!([connections.evict(), connections.evict()], [Some(flood[0]), Some(flood[1])]);
+        assert_eq!(connections.count(), 2);
+        assert_eq!(connections.evict(), Some(quiet), "one per source: the oldest is evicted");
+        assert!(connections.leave(flood[2]) && !connections.leave(quiet));
+        assert_eq!((connections.count(), connections.evict()), (0, None));
     }
 
-    /// A machine has as many addresses of its network as it likes.
+    /// One machine can use every address of its IPv6 network.
     #[test]
-    fn a_network_is_one_source() {
+    fn an_ipv6_network_is_one_source() {
         let source = |text: &str| Source::from(text.parse::<IpAddr>().unwrap());
         assert_eq!(source("2001:db8::1"), source("2001:db8::ffff:1"));
         assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));

@@ -1,37 +1,37 @@
-//! Who may begin to write a blob, given what is being written.
+//! Put limits: whether a connection may start another put.
 //!
-//! Writing takes memory until the whole is believed, so there are limits: for a connection, for all of them, and
-//! for a tenant, who must not be able to stop everybody else.
+//! A put buffers its bytes until the whole blob is verified. Limits per connection, per tenant and
+//! in total bound that memory, and keep one tenant from blocking the others.
 
-use crate::claims::Holder;
+use crate::node::{claims::Holder, tenants::TenantId};
 
-/// Blobs that one connection may be writing.
-pub const OF_HOLDER_MAX: usize = 64;
-/// Blobs that all connections together may be writing.
-pub const ALL_MAX: usize = 256;
-/// Of those, and of the memory for them, a tenant may have one part in so many.
-const TENANTS_PART: usize = 2;
+/// Concurrent puts per connection.
+pub const PER_HOLDER_MAX: usize = 64;
+/// Concurrent puts of all connections together.
+pub const TOTAL_MAX: usize = 256;
+/// A tenant may use one part in this many of the puts and of their memory.
+const TENANT_SHARE: usize = 2;
 
-/// A blob that is being written.
+/// A put in progress.
 #[derive(Debug, Clone, Copy)]
-pub struct UnderWay {
-    /// By which connection.
+pub struct PutInProgress {
+    /// The connection.
     pub holder: Holder,
-    /// Of whom; nobody, where there are no tenants.
-    pub tenant: Option<usize>,
-    /// Bytes that it takes for now.
+    /// The tenant, if the node has tenants.
+    pub tenant: Option<TenantId>,
+    /// Bytes buffered.
     pub memory: usize,
 }
 
-/// Whether somebody may begin another, if so much memory is for all of them.
+/// Whether `holder` may start another put, if all puts together may use `memory_max` bytes.
 pub fn may_begin(
-    under_way: impl IntoIterator<Item = UnderWay>,
+    in_progress: impl IntoIterator<Item = PutInProgress>,
     holder: Holder,
-    tenant: Option<usize>,
+    tenant: Option<TenantId>,
     memory_max: usize,
 ) -> bool {
     let (mut all, mut own, mut of_tenant, mut memory) = (0, 0, 0, 0);
-    for put in under_way {
+    for put in in_progress {
         all += 1;
         own += usize::from(put.holder == holder);
         if tenant.is_some() && put.tenant == tenant {
@@ -39,41 +39,46 @@ pub fn may_begin(
             memory += put.memory;
         }
     }
-    own < OF_HOLDER_MAX
-        && all < ALL_MAX
-        && of_tenant < ALL_MAX / TENANTS_PART
-        && memory < memory_max / TENANTS_PART
+    own < PER_HOLDER_MAX
+        && all < TOTAL_MAX
+        && of_tenant < TOTAL_MAX / TENANT_SHARE
+        && memory < memory_max / TENANT_SHARE
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn puts(count: usize, holder: u64, tenant: Option<usize>, memory: usize) -> Vec<UnderWay> {
-        (0..count).map(|_| UnderWay { holder: Holder(holder), tenant, memory }).collect()
+    fn puts(
+        count: usize,
+        holder: u64,
+        tenant: Option<TenantId>,
+        memory: usize,
+    ) -> Vec<PutInProgress> {
+        (0..count).map(|_| PutInProgress { holder: Holder(holder), tenant, memory }).collect()
     }
 
-    fn from_many(count: usize, tenant: Option<usize>) -> Vec<UnderWay> {
+    fn from_many(count: usize, tenant: Option<TenantId>) -> Vec<PutInProgress> {
         (0..count as u64).flat_map(|holder| puts(1, 100 + holder, tenant, 1)).collect()
     }
 
     #[test]
-    fn a_connection_and_all_together_have_their_limits() {
-        let may = |under_way| may_begin(under_way, Holder(1), None, 1000);
-        assert!(may(puts(OF_HOLDER_MAX - 1, 1, None, 0)));
-        assert!(!may(puts(OF_HOLDER_MAX, 1, None, 0)));
-        assert!(may(puts(OF_HOLDER_MAX, 2, None, 0)), "others' are not one's own");
-        assert!(may(from_many(ALL_MAX - 1, None)) && !may(from_many(ALL_MAX, None)));
+    fn puts_are_limited_per_connection_and_in_total() {
+        let may = |in_progress| may_begin(in_progress, Holder(1), None, 1000);
+        assert!(may(puts(PER_HOLDER_MAX - 1, 1, None, 0)));
+        assert!(!may(puts(PER_HOLDER_MAX, 1, None, 0)));
+        assert!(may(puts(PER_HOLDER_MAX, 2, None, 0)), "puts of another connection");
+        assert!(may(from_many(TOTAL_MAX - 1, None)) && !may(from_many(TOTAL_MAX, None)));
     }
 
-    /// No tenant takes more than half of the room, in blobs or in bytes.
+    /// A tenant gets at most half of the puts and half of their memory.
     #[test]
-    fn a_tenant_leaves_room_for_others() {
-        let half = from_many(ALL_MAX / 2, Some(7));
-        assert!(!may_begin(half.clone(), Holder(1), Some(7), 1 << 20));
-        assert!(may_begin(half.clone(), Holder(1), Some(8), 1 << 20));
-        assert!(may_begin(half, Holder(1), None, 1 << 20), "where there are none, nobody is one");
-        assert!(may_begin(puts(2, 2, Some(7), 249), Holder(1), Some(7), 1000));
-        assert!(!may_begin(puts(2, 2, Some(7), 250), Holder(1), Some(7), 1000));
+    fn a_tenant_gets_at_most_half() {
+        let half = from_many(TOTAL_MAX / 2, Some(TenantId(7)));
+        assert!(!may_begin(half.clone(), Holder(1), Some(TenantId(7)), 1 << 20));
+        assert!(may_begin(half.clone(), Holder(1), Some(TenantId(8)), 1 << 20));
+        assert!(may_begin(half, Holder(1), None, 1 << 20), "a node without tenants");
+        assert!(may_begin(puts(2, 2, Some(TenantId(7)), 249), Holder(1), Some(TenantId(7)), 1000));
+        assert!(!may_begin(puts(2, 2, Some(TenantId(7)), 250), Holder(1), Some(TenantId(7)), 1000));
     }
 }

@@ -1,73 +1,72 @@
-//! Which parts of a segment are free, being filled, or the client's.
+//! Slots of a shared-memory region: free, being filled, or held by the client.
 //!
-//! A node places bytes in memory that it shares with one client. A slot is taken for them, filled, given to
-//! the client by telling it where it lies, and comes back when the client lets go. What the client says about
-//! its slots is believed only where it can be true: it can let go of what it was given, once.
+//! The node shares a memory region with one client. To answer a get it allocates a slot, fills it
+//! and sends its offset; the client releases the slot when it has used the bytes. The node trusts a
+//! release only if the client holds that slot.
 
 use std::collections::BTreeMap;
 
 use crate::ByteSize;
 
-/// Slots begin at multiples of this, and take whole ones.
+/// Slots are aligned to this and are multiples of it.
 pub const PAGE: u32 = 4096;
-/// Free runs that are looked at before a segment counts as full: one that a client has cut into thousands of
-/// little runs must not cost the node its time.
-const RUNS_LOOKED_AT: usize = 64;
+/// Free runs that are searched before the region counts as full. A client that fragments its region
+/// into thousands of runs must not cost the node time.
+const RUNS_SEARCHED_MAX: usize = 64;
 
-/// The slots of one segment.
+/// The slots of one shared-memory region.
 #[derive(Debug)]
 pub struct Slots {
     pages: u32,
-    /// Free runs: first page to count. No two of them touch.
+    /// Free runs, first page to page count. Adjacent runs are merged.
     free: BTreeMap<u32, u32>,
-    /// What the client holds: first page to count.
+    /// Slots that the client holds, first page to page count.
     given: BTreeMap<u32, u32>,
-    /// Pages that are being filled.
+    /// Pages of slots that are being filled.
     filling: u32,
 }
 
-/// Part of a segment that is being filled, and nobody else's. It is returned by [`Slots::give`] or
-/// [`Slots::give_back`].
+/// A slot that is being filled. [`Slots::give`] or [`Slots::give_back`] ends it.
 #[derive(Debug, PartialEq, Eq)]
-#[must_use = "dropped, its pages are lost to the segment"]
+#[must_use = "a dropped slot leaks its pages"]
 pub struct Slot {
     first: u32,
     pages: u32,
 }
 
 impl Slot {
-    /// Where it begins, in bytes: also its name.
+    /// Offset in the region, in bytes. It also identifies the slot.
     pub fn offset(&self) -> u32 {
         self.first * PAGE
     }
 
-    /// How much fits, in bytes.
+    /// Size in bytes.
     pub fn size(&self) -> u32 {
         self.pages * PAGE
     }
 }
 
-/// The client let go of what it was not given, or had let go of before.
+/// The client released a slot that it does not hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("nothing was given to you at {0}; let go of every slot once")]
+#[error("you hold no slot at offset {0}; release every slot once")]
 pub struct NotGiven(pub u32);
 
 impl Slots {
-    /// A segment of this size, all of it free. What is not a whole page is left out.
+    /// A free region of this size, rounded down to whole pages.
     pub fn new(size: ByteSize) -> Self {
-        let pages = u32::try_from(size.0).expect("a segment is small") / PAGE;
+        let pages = u32::try_from(size.0).expect("a region is smaller than 4 GiB") / PAGE;
         let free = if pages > 0 { BTreeMap::from([(0, pages)]) } else { BTreeMap::new() };
         Self { pages, free, given: BTreeMap::new(), filling: 0 }
     }
 
-    /// Takes a slot for so many bytes; nothing, if there is no room or nothing to place. The lowest that fits:
-    /// it was used last, most likely, and lies in the processor's caches.
+    /// Allocates the lowest slot that fits `length` bytes: it was probably used last, and is in the
+    /// processor's caches. `None` if no run fits or `length` is 0.
     pub fn take(&mut self, length: u32) -> Option<Slot> {
         let pages = length.div_ceil(PAGE);
         if pages == 0 {
             return None;
         }
-        let mut runs = self.free.iter().take(RUNS_LOOKED_AT);
+        let mut runs = self.free.iter().take(RUNS_SEARCHED_MAX);
         let (first, count) =
             runs.find(|(_, count)| **count >= pages).map(|(first, count)| (*first, *count))?;
         self.free.remove(&first);
@@ -78,38 +77,38 @@ impl Slots {
         Some(Slot { first, pages })
     }
 
-    /// The client is being told of it.
-    #[expect(clippy::needless_pass_by_value, reason = "a slot is used up")]
+    /// Passes a filled slot to the client.
+    #[expect(clippy::needless_pass_by_value, reason = "consumes the slot")]
     pub fn give(&mut self, slot: Slot) {
         let Slot { first, pages } = slot;
         self.filling -= pages;
         let before = self.given.insert(first, pages);
-        assert!(before.is_none(), "a slot is somebody's alone");
+        assert!(before.is_none(), "slots do not overlap");
     }
 
-    /// It was taken in vain.
-    #[expect(clippy::needless_pass_by_value, reason = "a slot is used up")]
+    /// Frees a slot that was not passed to the client.
+    #[expect(clippy::needless_pass_by_value, reason = "consumes the slot")]
     pub fn give_back(&mut self, slot: Slot) {
         let Slot { first, pages } = slot;
         self.filling -= pages;
         self.put(first, pages);
     }
 
-    /// The client lets go of what lies there.
+    /// Frees a slot that the client holds.
     pub fn release(&mut self, offset: u32) -> Result<(), NotGiven> {
-        let is_ours = offset.is_multiple_of(PAGE);
-        let pages = is_ours.then(|| self.given.remove(&(offset / PAGE))).flatten();
+        let is_aligned = offset.is_multiple_of(PAGE);
+        let pages = is_aligned.then(|| self.given.remove(&(offset / PAGE))).flatten();
         self.put(offset / PAGE, pages.ok_or(NotGiven(offset))?);
         Ok(())
     }
 
-    /// What is taken, in bytes.
+    /// Bytes allocated.
     pub fn taken(&self) -> u64 {
         let free: u32 = self.free.values().sum();
         u64::from(self.pages - free) * u64::from(PAGE)
     }
 
-    /// Puts a run back, joined with those that touch it.
+    /// Returns a run to the free list, merged with its neighbours.
     fn put(&mut self, mut first: u32, mut pages: u32) {
         if let Some((before, count)) = self.free.range(..first).next_back()
             && before + count == first
@@ -137,7 +136,7 @@ mod tests {
         Give(Index),
         GiveBack(Index),
         Release(Index),
-        /// Whatever a client may say.
+        /// Any offset that a client may send.
         Wild(u32),
     }
 
@@ -147,7 +146,8 @@ mod tests {
             3 => any::<Index>().prop_map(Act::Give),
             1 => any::<Index>().prop_map(Act::GiveBack),
             3 => any::<Index>().prop_map(Act::Release),
-            1 => prop_oneof![any::<u32>(), (0..70_u32).prop_map(|page| page * PAGE)].prop_map(Act::Wild),
+            1 => prop_oneof![any::<u32>(), (0..70_u32).prop_map(|page| page * PAGE)]
+                .prop_map(Act::Wild),
         ]
     }
 
@@ -156,12 +156,16 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, cases: 500, ..Default::default() })]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            cases: 500,
+            ..Default::default()
+        })]
 
-        /// Slots never overlap and never leave the segment, whatever the client says; and everything is
-        /// returned in the end.
+        /// Slots never overlap and never leave the region, whatever the client sends, and all of
+        /// them are freed in the end.
         #[test]
-        fn slots_are_disjoint_and_all_come_back(acts in vec(act(), 0..200)) {
+        fn slots_are_disjoint_and_all_are_freed(acts in vec(act(), 0..200)) {
             let mut slots = Slots::new(SIZE);
             let (mut filling, mut given): (Vec<Slot>, Vec<(u32, u32)>) = (Vec::new(), Vec::new());
             for act in acts {
@@ -190,7 +194,8 @@ mod tests {
                 let held = filling.iter().map(|slot| (slot.offset(), slot.size()));
                 let mut held: Vec<(u32, u32)> = held.chain(given.iter().copied()).collect();
                 held.sort_unstable();
-                prop_assert!(held.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0), "{:?}", held);
+                let is_disjoint = held.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0);
+                prop_assert!(is_disjoint, "{:?}", held);
                 prop_assert!(held.last().is_none_or(|(at, size)| u64::from(at + size) <= SIZE.0));
                 let sum: u32 = held.iter().map(|(_, size)| size).sum();
                 prop_assert_eq!(slots.taken(), u64::from(sum));
@@ -203,25 +208,29 @@ mod tests {
             }
             prop_assert_eq!((slots.taken(), slots.filling), (0, 0));
             let whole = slots.take(u32::try_from(SIZE.0).unwrap());
-            prop_assert!(whole.is_some(), "in one piece again");
+            prop_assert!(whole.is_some(), "one free run again");
         }
     }
 
     #[test]
-    fn a_client_cannot_let_go_of_what_it_was_not_told_of() {
+    fn a_client_can_release_only_slots_that_it_holds() {
         let mut slots = Slots::new(SIZE);
         let slot = slots.take(1).unwrap();
         let offset = slot.offset();
         assert_eq!(slots.release(offset), Err(NotGiven(offset)), "still being filled");
         slots.give(slot);
-        assert_eq!(slots.release(offset + 1), Err(NotGiven(offset + 1)), "not where it begins");
+        assert_eq!(
+            slots.release(offset + 1),
+            Err(NotGiven(offset + 1)),
+            "not the start of the slot"
+        );
         assert_eq!(slots.release(offset), Ok(()));
     }
 
     #[test]
-    fn nothing_is_placed_where_there_is_no_room() {
+    fn a_full_region_allocates_nothing() {
         let mut slots = Slots::new(SIZE);
-        assert_eq!(slots.take(0), None, "nothing to place");
+        assert_eq!(slots.take(0), None, "no bytes");
         assert_eq!(slots.take(u32::try_from(SIZE.0).unwrap() + 1), None);
         assert_eq!(slots.take(u32::MAX), None);
         let all = slots.take(u32::try_from(SIZE.0).unwrap()).unwrap();
@@ -230,9 +239,9 @@ mod tests {
         assert_eq!(Slots::new(ByteSize(100)).take(1), None, "less than a page");
     }
 
-    /// A segment in little pieces is full for whoever wants more than one of them, and says so quickly.
+    /// The search for a run is bounded.
     #[test]
-    fn a_segment_in_pieces_counts_as_full() {
+    fn a_fragmented_region_counts_as_full() {
         let mut slots = Slots::new(ByteSize::mib(64));
         let all: Vec<Slot> = std::iter::from_fn(|| slots.take(1)).collect();
         for (at, slot) in all.into_iter().enumerate() {

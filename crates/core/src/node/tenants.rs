@@ -1,77 +1,78 @@
-//! Who uses a node, and what is theirs.
+//! Tenants: who may use a node, and which namespaces.
 //!
-//! A tenant is known by a token, by its user id on this machine, or by a name in its certificate. What is its
-//! own is a list of namespaces; everything else it is told nothing about.
+//! A tenant is identified by a token, by its user id on this machine, or by a name in its
+//! certificate. It may use a list of namespaces; about all others it learns nothing.
 
 use std::collections::HashSet;
 
-use crate::{JobId, NamespaceId, names::TokenHash};
+use crate::{JobName, NamespaceId, ids::TokenHash};
 
-/// A node has no more of them: each hello is compared with all.
+/// Maximum number of tenants: each hello is compared with all of them.
 pub const TENANTS_MAX: usize = 1024;
 
-/// One who uses a node.
+/// Identifies a tenant: its index in [`Tenants::all`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TenantId(pub usize);
+
+/// One or more jobs that share an identity and namespaces.
 #[derive(Debug, Clone)]
 pub struct Tenant {
-    /// What it is called in the configuration and in the log.
+    /// Name in the configuration and in the log.
     pub name: String,
-    /// The tokens by which it is known: several while one replaces another.
+    /// Hashes of its tokens: several during a rotation of tokens.
     pub tokens: Vec<TokenHash>,
-    /// Its users on this machine.
+    /// Its local users.
     pub uids: Vec<u32>,
-    /// DNS names of its certificates, in small letters.
+    /// DNS names of its certificates, in lower case.
     pub certificates: Vec<String>,
-    /// What it may use.
+    /// Namespaces that it may use.
     pub namespaces: Vec<NamespaceId>,
 }
 
-/// Why there cannot be such tenants. Never quotes a token.
+/// Why a list of tenants is refused. Never quotes a token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TenantsError {
-    /// Too many.
-    #[error(
-        "there are more than {TENANTS_MAX} tenants; share a tenant among those who trust each other"
-    )]
+    /// More than [`TENANTS_MAX`].
+    #[error("there are more than {TENANTS_MAX} tenants; let jobs that trust each other share one")]
     TooMany,
-    /// It cannot be called that.
+    /// Not a valid name.
     #[error(
-        "`{}` cannot name a tenant: use 1 to 64 letters, digits, `.`, `_` or `-`, and begin with a letter or digit",
+        "`{}` cannot name a tenant: use 1 to 64 letters, digits, `.`, `_` or `-`, and begin with a \
+         letter or digit",
         .0.escape_debug()
     )]
     Name(String),
-    /// The same name twice.
+    /// Two tenants have the same name.
     #[error("there are two tenants `{0}`; give each a name of its own")]
     SameName(String),
-    /// Nobody could tell the two apart.
+    /// Two tenants share an identity.
     #[error("the tenants `{0}` and `{1}` have {2} in common; give each its own")]
     Common(String, String, &'static str),
-    /// Nobody could be it.
-    #[error(
-        "the tenant `{0}` cannot be known by anything; give it `tokens`, `uids` or `certificates`"
-    )]
+    /// The tenant has no identity.
+    #[error("the tenant `{0}` has no identity; give it `tokens`, `uids` or `certificates`")]
     Unknowable(String),
-    /// It could do nothing.
+    /// The tenant has no namespace.
     #[error("the tenant `{0}` has no `namespaces`; give it key files, or \"public\"")]
     Nothing(String),
 }
 
-/// All who use a node.
+/// The tenants of a node. No two share an identity.
 #[derive(Debug, Clone, Default)]
 pub struct Tenants(Vec<Tenant>);
 
-/// What somebody has shown of itself.
+/// What a client presents to be identified.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Shown<'a> {
-    /// What it sent as a token.
+pub struct ClientIdentity<'a> {
+    /// Hash of the token that it sent.
     pub token: Option<TokenHash>,
-    /// The names of its certificate, which has been proved.
+    /// DNS names of its verified certificate.
     pub certificate: &'a [String],
-    /// Its user on this machine.
+    /// Its local user.
     pub uid: Option<u32>,
 }
 
 impl Tenants {
-    /// Those who can be told apart.
+    /// Checks that the tenants can be told apart.
     pub fn new(tenants: Vec<Tenant>) -> Result<Self, TenantsError> {
         if tenants.len() > TENANTS_MAX {
             return Err(TenantsError::TooMany);
@@ -79,7 +80,7 @@ impl Tenants {
         let mut names = HashSet::new();
         for tenant in &tenants {
             let name = || tenant.name.clone();
-            if tenant.name.parse::<JobId>().is_err() {
+            if tenant.name.parse::<JobName>().is_err() {
                 return Err(TenantsError::Name(tenant.name.chars().take(80).collect()));
             }
             if !names.insert(&tenant.name) {
@@ -103,48 +104,49 @@ impl Tenants {
         Ok(Self(tenants))
     }
 
-    /// Whether there are any.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All of them.
+    /// All tenants. A [`TenantId`] is an index into this list.
     pub fn all(&self) -> &[Tenant] {
         &self.0
     }
 
-    /// Who this is, as a place in [`Tenants::all`]. A token speaks for itself: with a wrong one, nothing else counts.
-    /// Then a certificate, then the user. Whoever could be two is nobody.
-    pub fn identify(&self, shown: Shown<'_>) -> Option<usize> {
-        // All are looked at, wherever the right one is.
-        let only = |is_it: &dyn Fn(&Tenant) -> bool| {
+    /// Identifies a client by its token, else by its certificate, else by its user. A token that is
+    /// wrong identifies no tenant, whatever else the client presents. A client that matches two
+    /// tenants is refused.
+    pub fn identify(&self, client: ClientIdentity<'_>) -> Option<TenantId> {
+        // Compares with all tenants, so that the time does not depend on which one matches.
+        let only = |matches: &dyn Fn(&Tenant) -> bool| {
             let mut found = None;
             let mut count = 0;
             for (at, tenant) in self.0.iter().enumerate() {
-                if is_it(tenant) {
-                    (found, count) = (Some(at), count + 1);
+                if matches(tenant) {
+                    (found, count) = (Some(TenantId(at)), count + 1);
                 }
             }
             found.filter(|_| count == 1)
         };
-        if let Some(token) = shown.token {
+        if let Some(token) = client.token {
             return only(&|tenant| {
                 tenant.tokens.iter().filter(|known| **known == token).count() > 0
             });
         }
-        if !shown.certificate.is_empty() {
+        if !client.certificate.is_empty() {
             let has = |tenant: &Tenant| {
-                shown.certificate.iter().any(|name| tenant.certificates.contains(name))
+                client.certificate.iter().any(|name| tenant.certificates.contains(name))
             };
             return only(&has);
         }
-        let uid = shown.uid?;
+        let uid = client.uid?;
         only(&|tenant| tenant.uids.contains(&uid))
     }
 
-    /// Whether others than this one may use a namespace.
-    pub fn is_shared(&self, tenant: usize, namespace: NamespaceId) -> bool {
-        let mut others = self.0.iter().enumerate().filter(|(at, _)| *at != tenant);
+    /// Whether another tenant may use a namespace, too.
+    pub fn is_shared(&self, tenant: TenantId, namespace: NamespaceId) -> bool {
+        let mut others = self.0.iter().enumerate().filter(|(at, _)| *at != tenant.0);
         others.any(|(_, other)| other.namespaces.contains(&namespace))
     }
 }
@@ -176,25 +178,25 @@ mod tests {
         }
     }
 
-    /// Promise 4: whoever is given bytes has proved its identity.
+    /// Promise 4: a client that receives bytes has proved its identity.
     #[test]
-    fn nobody_is_taken_for_another() {
+    fn a_client_is_identified_as_one_tenant_or_none() {
         let mut tenants = vec![tenant("a"), tenant("b"), tenant("c")];
         tenants[1].uids = vec![7, 8];
         let tenants = Tenants::new(tenants).unwrap();
         let by_token = |token: &[u8], uid, certificate: &[&str]| {
             let certificate: Vec<String> = certificate.iter().map(|&name| name.into()).collect();
             let token = (!token.is_empty()).then(|| TokenHash::of(token));
-            tenants.identify(Shown { token, certificate: &certificate, uid })
+            tenants.identify(ClientIdentity { token, certificate: &certificate, uid })
         };
-        assert_eq!(by_token(b"a", None, &[]), Some(0));
-        assert_eq!(by_token(b"c", Some(7), &["b.example"]), Some(2), "the token speaks");
-        assert_eq!(by_token(b"wrong", Some(7), &["b.example"]), None, "and a wrong one, too");
-        assert_eq!(by_token(b"", Some(8), &[]), Some(1));
+        assert_eq!(by_token(b"a", None, &[]), Some(TenantId(0)));
+        assert_eq!(by_token(b"c", Some(7), &["b.example"]), Some(TenantId(2)), "the token decides");
+        assert_eq!(by_token(b"wrong", Some(7), &["b.example"]), None, "a wrong token decides, too");
+        assert_eq!(by_token(b"", Some(8), &[]), Some(TenantId(1)));
         assert_eq!(by_token(b"", Some(9), &[]), None);
-        assert_eq!(by_token(b"", None, &["x.example", "a.example"]), Some(0));
-        assert_eq!(by_token(b"", None, &["a.example", "b.example"]), None, "who of the two?");
-        assert_eq!(by_token(b"", Some(7), &["z.example"]), None, "a stranger's certificate");
+        assert_eq!(by_token(b"", None, &["x.example", "a.example"]), Some(TenantId(0)));
+        assert_eq!(by_token(b"", None, &["a.example", "b.example"]), None, "matches two tenants");
+        assert_eq!(by_token(b"", Some(7), &["z.example"]), None, "an unknown certificate");
         assert_eq!(by_token(b"", None, &[]), None);
     }
 
@@ -230,7 +232,10 @@ mod tests {
         let mut tenants = vec![tenant("a"), tenant("b")];
         tenants[0].namespaces.push(secret);
         let tenants = Tenants::new(tenants).unwrap();
-        assert!(tenants.is_shared(0, Namespace::public().id()) && !tenants.is_shared(0, secret));
-        assert!(tenants.is_shared(1, secret));
+        assert!(
+            tenants.is_shared(TenantId(0), Namespace::public().id())
+                && !tenants.is_shared(TenantId(0), secret)
+        );
+        assert!(tenants.is_shared(TenantId(1), secret));
     }
 }

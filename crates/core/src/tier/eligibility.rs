@@ -1,38 +1,38 @@
-//! Which tables are worth asking the tier for at all (Shift 5.3).
+//! Eligibility: which tables use the tier at all (Shift 5.3).
 //!
-//! The disks that a table needs for its bytes deliver a certain bandwidth anyway. A table whose readers want no
-//! more than that gains nothing from flash, and its requests would only crowd out others.
+//! The disks that hold a table's bytes deliver a certain bandwidth anyway. A table whose readers
+//! need no more than that gains nothing from flash, and its requests would crowd out others.
 
 use std::time::Duration;
 
-use crate::{ByteSize, stable::StableMap, units::ByteRate};
+use crate::{ByteSize, units::ByteRate, util::stable_hash::StableMap};
 
-/// A table, by number.
+/// A warehouse table, by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Table(pub u32);
 
-/// The disks under a table.
+/// The disks of the origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Disks {
-    /// What one holds of a table's own bytes, redundancy taken off.
+    /// Bytes of a table that one disk holds, without redundancy.
     pub capacity: ByteSize,
-    /// What one delivers.
+    /// Bandwidth of one disk.
     pub bandwidth: ByteRate,
 }
 
-/// Demand is forgotten by half in this time.
+/// Half-life of measured demand.
 const HALF_LIFE: Duration = Duration::from_mins(30);
 
 #[derive(Debug, Default)]
 struct Demand {
     stored: u64,
-    /// Bytes read, older ones counting less, and when that was computed.
+    /// Bytes read, decayed to the time `at`.
     bytes: f64,
     at: Duration,
     excluded: bool,
 }
 
-/// Measures what tables are asked for.
+/// Measures the demand for each table.
 #[derive(Debug)]
 pub struct Eligibility {
     disks: Disks,
@@ -40,23 +40,24 @@ pub struct Eligibility {
 }
 
 impl Eligibility {
-    /// No table is known yet, and none that is not known is eligible.
+    /// Without tables. An unknown table is not eligible.
     pub fn new(disks: Disks) -> Self {
         Self { disks, tables: StableMap::default() }
     }
 
-    /// A table has this many bytes.
-    pub fn stored(&mut self, table: Table, bytes: ByteSize) {
+    /// Sets the size of a table.
+    pub fn set_stored(&mut self, table: Table, bytes: ByteSize) {
         self.tables.entry(table).or_default().stored = bytes.0;
     }
 
-    /// A table is not for the tier, whatever its demand: it has not been taken on, or is no training data.
+    /// Excludes a table from the tier whatever its demand, because it has not been onboarded or
+    /// holds no training data.
     pub fn exclude(&mut self, table: Table) {
         self.tables.entry(table).or_default().excluded = true;
     }
 
-    /// Somebody wants bytes of a table. Says whether the tier should be asked for them.
-    pub fn wants(&mut self, now: Duration, table: Table, bytes: u64) -> bool {
+    /// Records a read. Returns whether the table is eligible for the tier.
+    pub fn on_read(&mut self, now: Duration, table: Table, bytes: u64) -> bool {
         let Some(demand) = self.tables.get_mut(&table) else { return false };
         let elapsed = now.saturating_sub(demand.at);
         if !elapsed.is_zero() {
@@ -64,7 +65,7 @@ impl Eligibility {
             demand.at = now;
         }
         demand.bytes += bytes as f64;
-        // In a steady stream of r bytes a second the sum comes to r × half-life / ln 2.
+        // A steady rate r gives a decayed sum of r × half-life / ln 2.
         let rate = demand.bytes * std::f64::consts::LN_2 / HALF_LIFE.as_secs_f64();
         let disks = demand.stored as f64 / self.disks.capacity.0.max(1) as f64;
         !demand.excluded && rate > disks * self.disks.bandwidth.0.0 as f64
@@ -80,33 +81,33 @@ mod tests {
         let disks =
             Disks { capacity: ByteSize::gb(10_000), bandwidth: ByteRate(ByteSize(100_000_000)) };
         let mut eligibility = Eligibility::new(disks);
-        eligibility.stored(Table(1), ByteSize::gb(100_000));
+        eligibility.set_stored(Table(1), ByteSize::gb(100_000));
         eligibility
     }
 
-    /// Reads a table at a rate, for so many minutes; what was said last.
+    /// Reads the table at a constant rate. Returns the last answer.
     fn read(eligibility: &mut Eligibility, from_min: u32, minutes: u32, mb_per_s: u64) -> bool {
         let seconds = from_min * 60..(from_min + minutes) * 60;
-        let mut said = false;
+        let mut eligible = false;
         for second in seconds {
             let now = Duration::from_secs(second.into());
-            said = eligibility.wants(now, Table(1), mb_per_s * 1_000_000);
+            eligible = eligibility.on_read(now, Table(1), mb_per_s * 1_000_000);
         }
-        said
+        eligible
     }
 
     #[test]
-    fn a_table_that_its_own_disks_can_serve_is_left_to_them() {
+    fn a_table_that_its_own_disks_can_serve_is_not_eligible() {
         let mut eligibility = eligibility();
         assert!(!read(&mut eligibility, 0, 600, 900), "ten disks deliver 1 GB/s");
         assert!(read(&mut eligibility, 600, 600, 1100));
-        assert!(!read(&mut eligibility, 1200, 600, 100), "and demand is forgotten");
+        assert!(!read(&mut eligibility, 1200, 600, 100), "old demand has decayed");
     }
 
     #[test]
-    fn what_is_not_known_or_not_taken_on_is_not_asked_for() {
+    fn unknown_and_excluded_tables_are_not_eligible() {
         let mut eligibility = eligibility();
-        assert!(!eligibility.wants(Duration::ZERO, Table(9), u64::MAX));
+        assert!(!eligibility.on_read(Duration::ZERO, Table(9), u64::MAX));
         assert!(read(&mut eligibility, 0, 600, 5000));
         eligibility.exclude(Table(1));
         assert!(!read(&mut eligibility, 600, 600, 5000));

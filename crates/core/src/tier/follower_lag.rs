@@ -1,61 +1,72 @@
-//! Whether others follow a job: read what it brought, and how long after it.
+//! Follower lag: whether other jobs read what a job brought in, and the time until they do.
 //!
-//! Nobody may have said so. But whoever was followed so far will be, at the same distance; and a follower who comes later
-//! than segments stay finds nothing of them, and is no nearer for the segments to come.
+//! Followers need not be announced. A job that was followed so far is expected to be followed with
+//! the same lag. A follower that comes after the segments were evicted finds none of them, so it
+//! does not count.
 
 use std::time::Duration;
 
-/// So many segments that went unread make a verdict,
-const LOST_MIN: f64 = 64.0;
-/// which is that they do not pay, unless this share was read.
-const PAYS: f64 = 0.1;
-/// Then half is forgotten.
-const ENDED_MAX: f64 = 4096.0;
-/// So many segments that were read say when the next ones are.
+/// Unread evictions after which a job may be judged not worth keeping segments for.
+const EVICTED_UNREAD_MIN: f64 = 64.0;
+/// Share of segments that others must read for it to be worth it.
+const WORTHWHILE_SHARE: f64 = 0.1;
+/// Number of outcomes at which all counts are halved, so that old ones count less.
+const OUTCOMES_MAX: f64 = 4096.0;
+/// Reads by followers needed for an estimate of the lag.
 const READ_MIN: f64 = 16.0;
-/// Distances are not always the same.
+/// Factor on the mean lag, because lags vary.
 const MARGIN: f64 = 1.5;
 
-/// What became of the segments that a job brought.
+/// Follower lag of one job.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Followed {
+pub(super) struct FollowerLag {
     read: f64,
-    lost: f64,
-    /// How long after it they were read, in seconds, on average over the last ones.
+    evicted_unread: f64,
+    /// Mean lag of the last 64 reads, in seconds.
     lag: f64,
 }
 
-impl Followed {
-    /// Another job has read one, so long after it.
-    pub fn read(&mut self, lag: Duration) {
+/// Expectation for a job's next segments.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct FollowerEstimate {
+    /// Seconds until a follower reads a segment, at the latest.
+    pub lag: f64,
+    /// Share of segments that followers read.
+    pub share: f64,
+}
+
+impl FollowerLag {
+    /// Another job has read a segment of this one.
+    pub fn on_read(&mut self, lag: Duration) {
         self.read += 1.0;
         self.lag += (lag.as_secs_f64() - self.lag) / self.read.min(64.0);
-        self.forget();
+        self.decay();
     }
 
-    /// One that was kept on the chance has gone unread.
-    pub fn lost(&mut self) {
-        self.lost += 1.0;
-        self.forget();
+    /// A segment without a known reader was evicted unread.
+    pub fn on_evicted_unread(&mut self) {
+        self.evicted_unread += 1.0;
+        self.decay();
     }
 
-    /// Is it worth keeping what nobody is known to read? Until the contrary is seen.
-    pub fn pays(&self) -> bool {
-        self.lost < LOST_MIN || self.share() >= PAYS
+    /// Whether segments without a known reader are worth keeping. True until proven otherwise.
+    pub fn is_worthwhile(&self) -> bool {
+        self.evicted_unread < EVICTED_UNREAD_MIN || self.share() >= WORTHWHILE_SHARE
     }
 
-    /// How many seconds after it others are expected, at the latest, and how many of its segments they read.
-    pub fn expected(&self) -> Option<(f64, f64)> {
-        (self.read >= READ_MIN && self.pays()).then(|| (MARGIN * self.lag, self.share()))
+    /// The estimate, if there are enough reads.
+    pub fn estimate(&self) -> Option<FollowerEstimate> {
+        (self.read >= READ_MIN && self.is_worthwhile())
+            .then(|| FollowerEstimate { lag: MARGIN * self.lag, share: self.share() })
     }
 
     fn share(&self) -> f64 {
-        self.read / (self.read + self.lost).max(1.0)
+        self.read / (self.read + self.evicted_unread).max(1.0)
     }
 
-    fn forget(&mut self) {
-        if self.read + self.lost > ENDED_MAX {
-            (self.read, self.lost) = (self.read / 2.0, self.lost / 2.0);
+    fn decay(&mut self) {
+        if self.read + self.evicted_unread > OUTCOMES_MAX {
+            (self.read, self.evicted_unread) = (self.read / 2.0, self.evicted_unread / 2.0);
         }
     }
 }
@@ -65,29 +76,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_is_believed_to_be_followed_until_the_contrary_is_seen() {
-        let mut followed = Followed::default();
-        assert!(followed.pays() && followed.expected().is_none(), "nothing is known");
-        (0..64).for_each(|_| followed.lost());
-        assert!(!followed.pays());
+    fn a_job_is_worthwhile_until_proven_otherwise() {
+        let mut job = FollowerLag::default();
+        assert!(job.is_worthwhile() && job.estimate().is_none(), "no data yet");
+        (0..64).for_each(|_| job.on_evicted_unread());
+        assert!(!job.is_worthwhile());
         // A tenth is enough.
-        (0..7).for_each(|_| followed.read(Duration::from_secs(10)));
-        assert!(!followed.pays() && followed.expected().is_none());
-        (0..9).for_each(|_| followed.read(Duration::from_secs(10)));
-        assert!(followed.pays());
-        let (lag, share) = followed.expected().unwrap();
+        (0..7).for_each(|_| job.on_read(Duration::from_secs(10)));
+        assert!(!job.is_worthwhile() && job.estimate().is_none());
+        (0..9).for_each(|_| job.on_read(Duration::from_secs(10)));
+        assert!(job.is_worthwhile());
+        let FollowerEstimate { lag, share } = job.estimate().unwrap();
         assert!((lag - 15.0).abs() < 1e-9 && (share - 0.2).abs() < 1e-9, "{lag} {share}");
     }
 
     #[test]
-    fn what_was_long_ago_counts_less() {
-        let mut followed = Followed::default();
-        (0..1_000_000).for_each(|_| followed.lost());
-        assert!(!followed.pays());
-        (0..600).for_each(|_| followed.read(Duration::from_secs(1)));
-        assert!(followed.pays(), "a million were lost before");
-        (0..200).for_each(|_| followed.read(Duration::from_secs(100)));
-        let (lag, _) = followed.expected().unwrap();
-        assert!((100.0..150.5).contains(&lag), "the distance has changed: {lag}");
+    fn old_outcomes_count_less() {
+        let mut job = FollowerLag::default();
+        (0..1_000_000).for_each(|_| job.on_evicted_unread());
+        assert!(!job.is_worthwhile());
+        (0..600).for_each(|_| job.on_read(Duration::from_secs(1)));
+        assert!(job.is_worthwhile(), "a million were evicted unread before");
+        (0..200).for_each(|_| job.on_read(Duration::from_secs(100)));
+        let lag = job.estimate().unwrap().lag;
+        assert!((100.0..150.5).contains(&lag), "the lag has changed: {lag}");
     }
 }

@@ -1,30 +1,31 @@
-//! What was read lately: Shift's request history window (5.1).
+//! History: recent reads per bucket and segment (Shift's request history window, 5.1).
 //!
-//! For each segment one byte says in which five-minute interval it was last seen, and for each bucket
-//! there are two counters per interval: all reads, and the segments last seen then. Sums over the window
-//! give what a bucket's segments are read on average, exactly: [`History::reads_per_segment`].
+//! Each segment has one byte: the five-minute interval in which it was last read. Each bucket has
+//! two counters per interval: all reads, and the segments last read then. Their sums over the
+//! window give the exact mean reads per segment of a bucket: [`History::reads_per_segment`].
 //!
-//! Memory is bounded. When more segments (or, each counting as 64 of them, buckets) were seen than the budget allows, only those with a certain
-//! hash are counted, then half of those, and so on; everything is still a ratio of two counts of the same
-//! sample. With n segments of a bucket in the sample the relative error is about the spread of reads per segment
-//! divided by √n: 3 % at a thousand where reads differ as much as their mean.
+//! Memory is bounded by a budget of segments; a bucket costs as much as 64 of them. When the budget
+//! is exceeded, only a sample chosen by hash is counted, and the sample is halved until it fits.
+//! The result stays a ratio of two counts of the same sample. With n sampled segments in a bucket
+//! the relative error is about the spread of reads per segment divided by √n: 3 % at n = 1,000
+//! where the spread equals the mean.
 //!
-//! In passing each segment gets its **place** in its bucket: how many others were seen before it. Jobs that
-//! share an order read along that trail, whatever it was made of.
+//! Each segment also gets its **trail position** in its bucket: the number of segments of the
+//! bucket first read before it. Jobs that share an order read along that trail.
 
 use std::time::Duration;
 
-use super::words::{Bucket, Segment};
-use crate::stable::{StableMap, mix};
+use super::types::{Bucket, Segment};
+use crate::util::stable_hash::{StableMap, mix};
 
-/// How much is remembered.
+/// Size of the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HistorySettings {
-    /// For how long (6 hours in the paper). At most 120 intervals count.
+    /// Length of the window (6 hours in the paper). At most 120 intervals count.
     pub window: Duration,
-    /// How finely time is told apart.
+    /// Resolution of the window.
     pub interval: Duration,
-    /// How many segments at most, each some 20 bytes.
+    /// Most segments, about 20 bytes each.
     pub segments_max: usize,
 }
 
@@ -35,18 +36,20 @@ impl Default for HistorySettings {
     }
 }
 
-/// Longer ones would tell nothing apart.
+/// Longest interval. A longer one would distinguish nothing in practice.
 const INTERVAL_MAX: Duration = Duration::from_hours(24);
-/// A byte tells 256 intervals apart: what is stale is swept before it could look fresh again.
+/// Most intervals of a window. A stamp is one byte, so it repeats after 256 intervals; stale stamps
+/// are swept before that.
 const INTERVALS_MAX: u32 = 120;
 const SWEEP_EVERY: u32 = 128;
-/// A sample of one in so many (as a power of two) is the smallest.
+/// The smallest sample is one in 2^this.
 const SHIFT_MAX: u32 = 32;
-/// What a bucket's counters take, in segments; and so many buckets are remembered however small the budget is.
+/// Memory of a bucket's counters, in segments.
 const BUCKET_WEIGHT: usize = 64;
+/// Buckets that are counted however small the budget is.
 const BUCKETS_MIN: usize = 1024;
 
-/// The window.
+/// The request history window.
 #[derive(Debug)]
 pub struct History {
     interval: Duration,
@@ -55,47 +58,50 @@ pub struct History {
     buckets_max: usize,
     /// One in 2^shift segments is counted.
     shift: u32,
+    /// The current interval.
     now: u32,
-    kept: usize,
+    segments: usize,
     logs: StableMap<Bucket, Log>,
 }
 
-/// What is known about a segment.
+/// State of a segment.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
-    place: u32,
+    position: u32,
+    /// Lowest byte of the interval of the last read.
     stamp: u8,
 }
 
-/// What is known about a bucket.
+/// State of a bucket.
 #[derive(Debug)]
 struct Log {
     seen: StableMap<u64, Seen>,
-    /// Reads per interval, and segments last seen in it: rings.
+    /// Ring: reads per interval.
     reads: Box<[u32]>,
+    /// Ring: segments last read in the interval.
     fresh: Box<[u32]>,
     read_sum: u64,
     fresh_sum: u64,
-    /// The interval that the rings have been turned to.
+    /// The interval that the rings have advanced to.
     at: u32,
     swept: u32,
-    /// The place of the next segment that was never seen.
-    next_place: u32,
+    /// Trail position of the next new segment.
+    next_position: u32,
 }
 
-/// What a look at the history found.
+/// Result of recording a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sight {
-    /// Its place in its bucket, if it is in the sample.
-    pub place: Option<u32>,
-    /// It was not seen before, as far as is known.
-    pub first: bool,
-    /// How many segments of its bucket have a place: how long the trail is.
-    pub trail: u32,
+pub struct Observation {
+    /// Trail position of the segment, if it is in the sample.
+    pub position: Option<u32>,
+    /// Whether this is the first read of the segment in the window.
+    pub is_first: bool,
+    /// Length of the bucket's trail.
+    pub trail_len: u32,
 }
 
 impl History {
-    /// Nothing was seen yet.
+    /// An empty history.
     pub fn new(settings: &HistorySettings) -> Self {
         let interval = settings.interval.clamp(Duration::from_secs(1), INTERVAL_MAX);
         let intervals = settings.window.as_nanos().div_ceil(interval.as_nanos());
@@ -106,38 +112,38 @@ impl History {
             buckets_max: (settings.segments_max / BUCKET_WEIGHT).max(BUCKETS_MIN),
             shift: 0,
             now: 0,
-            kept: 0,
+            segments: 0,
             logs: StableMap::default(),
         }
     }
 
-    /// A segment is read.
+    /// Records a read.
     #[inline]
-    pub fn note(&mut self, now: Duration, bucket: Bucket, segment: Segment) -> Sight {
-        self.turn_to(now);
+    pub fn record(&mut self, now: Duration, bucket: Bucket, segment: Segment) -> Observation {
+        self.advance(now);
         if !self.samples(segment.0) {
-            let trail = self.trail(bucket);
-            return Sight { place: None, first: false, trail };
+            let trail_len = self.trail_len(bucket);
+            return Observation { position: None, is_first: false, trail_len };
         }
         let (now, intervals, step) = (self.now, self.intervals, 1_u32 << self.shift.min(31));
         let log = self.logs.entry(bucket).or_insert_with(|| Log::new(now, intervals));
-        self.kept -= log.turn_to(now, intervals);
+        self.segments -= log.advance(now, intervals);
         let (stamp, slot) = (stamp_of(now), slot_of(now, intervals));
         log.reads[slot] = log.reads[slot].saturating_add(1);
         log.read_sum += 1;
-        let next_place = log.next_place;
-        let mut first = false;
+        let next_position = log.next_position;
+        let mut is_first = false;
         let seen = log.seen.entry(segment.0).or_insert_with(|| {
-            first = true;
-            Seen { place: next_place, stamp: stamp.wrapping_sub(128) }
+            is_first = true;
+            Seen { position: next_position, stamp: stamp.wrapping_sub(128) }
         });
-        if first {
-            self.kept += 1;
-            log.next_place = next_place.saturating_add(step);
+        if is_first {
+            self.segments += 1;
+            log.next_position = next_position.saturating_add(step);
         }
-        if seen.stamp != stamp || first {
+        if seen.stamp != stamp || is_first {
             let age = u32::from(stamp.wrapping_sub(seen.stamp));
-            if !first && age < intervals {
+            if !is_first && age < intervals {
                 log.fresh[slot_of(now - age, intervals)] -= 1;
                 log.fresh_sum -= 1;
             }
@@ -145,67 +151,67 @@ impl History {
             log.fresh[slot] += 1;
             log.fresh_sum += 1;
         }
-        let (place, trail) = (seen.place, log.next_place);
+        let (position, trail_len) = (seen.position, log.next_position);
         if self.is_over_budget() {
             self.halve();
         }
-        Sight { place: Some(place), first, trail }
+        Observation { position: Some(position), is_first, trail_len }
     }
 
-    /// How often the segments of a bucket were read in the window, on average over those that were
-    /// (Shift's historic priority: total bytes by unique bytes); 0 where none was.
+    /// Mean reads per segment that was read in the window (Shift's historic priority: total bytes
+    /// divided by unique bytes); 0 without reads.
     pub fn reads_per_segment(&mut self, now: Duration, bucket: Bucket) -> f64 {
-        self.turn_to(now);
+        self.advance(now);
         let Some(log) = self.logs.get_mut(&bucket) else { return 0.0 };
-        self.kept -= log.turn_to(self.now, self.intervals);
+        self.segments -= log.advance(self.now, self.intervals);
         if log.fresh_sum == 0 { 0.0 } else { log.read_sum as f64 / log.fresh_sum as f64 }
     }
 
-    /// How many segments of a bucket have a place: how long the trail through it is.
-    pub fn trail(&self, bucket: Bucket) -> u32 {
-        self.logs.get(&bucket).map_or(0, |log| log.next_place)
+    /// Length of a bucket's trail: the number of its segments that have a position.
+    pub fn trail_len(&self, bucket: Bucket) -> u32 {
+        self.logs.get(&bucket).map_or(0, |log| log.next_position)
     }
 
-    /// One in so many segments is counted.
+    /// The history counts one in this number of segments.
     pub fn one_in(&self) -> u64 {
         1 << self.shift
     }
 
-    /// How many buckets are remembered.
+    /// Number of buckets in the history.
     pub fn buckets(&self) -> usize {
         self.logs.len()
     }
 
-    /// How many segments are remembered.
-    pub fn kept(&self) -> usize {
-        self.kept
+    /// Number of segments in the history.
+    pub fn segments(&self) -> usize {
+        self.segments
     }
 
-    /// How long the window is.
+    /// Length of the window.
     pub fn window(&self) -> Duration {
         self.interval * self.intervals
     }
 
-    /// Time may stand still here, but it does not go back.
+    /// Advances to the interval of `now`, never back, and drops buckets that left the window.
     #[inline]
-    fn turn_to(&mut self, now: Duration) {
-        // Most requests fall into the interval of the one before.
+    fn advance(&mut self, now: Duration) {
+        // Fast path: most requests fall into the current interval.
         if now >= self.interval * self.now.saturating_add(1) {
             let interval = now.as_nanos() / self.interval.as_nanos();
             self.now = u32::try_from(interval).unwrap_or(u32::MAX - 1).max(self.now);
             let (now, intervals) = (self.now, self.intervals);
-            let mut forgotten = 0;
+            let mut dropped = 0;
             self.logs.retain(|_, log| {
                 let stays = now - log.at < intervals;
-                forgotten += if stays { 0 } else { log.seen.len() };
+                dropped += if stays { 0 } else { log.seen.len() };
                 stays
             });
-            self.kept -= forgotten;
+            self.segments -= dropped;
         }
     }
 
     fn is_over_budget(&self) -> bool {
-        self.kept > self.segments_max || self.logs.len() > self.buckets_max
+        self.segments > self.segments_max || self.logs.len() > self.buckets_max
     }
 
     #[inline]
@@ -213,16 +219,16 @@ impl History {
         self.shift == 0 || mix(segment) >> (64 - self.shift) == 0
     }
 
-    /// Counts only every second of the segments that were counted so far.
+    /// Halves the sample until it fits the budget.
     fn halve(&mut self) {
         while self.is_over_budget() && self.shift < SHIFT_MAX {
             self.shift += 1;
             let shift = self.shift;
-            self.kept = 0;
+            self.segments = 0;
             for log in self.logs.values_mut() {
                 log.seen.retain(|segment, _| mix(*segment) >> (64 - shift) == 0);
                 log.seen.shrink_to_fit();
-                self.kept += log.seen.len();
+                self.segments += log.seen.len();
                 log.recount(self.intervals);
             }
             self.logs.retain(|_, log| !log.seen.is_empty());
@@ -241,17 +247,17 @@ impl Log {
             fresh_sum: 0,
             at: now,
             swept: now,
-            next_place: 0,
+            next_position: 0,
         }
     }
 
-    /// Forgets what has left the window; returns how many segments are forgotten with it.
+    /// Drops what has left the window. Returns the number of segments dropped.
     #[inline]
-    fn turn_to(&mut self, now: u32, intervals: u32) -> usize {
-        if now == self.at { 0 } else { self.turn(now, intervals) }
+    fn advance(&mut self, now: u32, intervals: u32) -> usize {
+        if now == self.at { 0 } else { self.advance_rings(now, intervals) }
     }
 
-    fn turn(&mut self, now: u32, intervals: u32) -> usize {
+    fn advance_rings(&mut self, now: u32, intervals: u32) -> usize {
         let before = self.seen.len();
         if now - self.at >= intervals {
             *self = Self::new(now, intervals);
@@ -273,8 +279,8 @@ impl Log {
         before - self.seen.len()
     }
 
-    /// Counts again after the sample was halved: which segments were last seen when is known, how
-    /// often the forgotten half was read is not, so reads are halved.
+    /// Recounts after the sample was halved. Last reads are known per segment; reads are not, so
+    /// they are halved.
     fn recount(&mut self, intervals: u32) {
         self.fresh.fill(0);
         let stamp = stamp_of(self.at);
@@ -313,7 +319,7 @@ mod tests {
         History::new(&HistorySettings { window, interval, segments_max })
     }
 
-    /// The simplest possible history: every read with its interval.
+    /// Reference implementation: a list of (interval, bucket, segment).
     fn reference(reads: &[(u32, u32, u64)], now: u32, intervals: u32, bucket: u32) -> f64 {
         let window = reads.iter().filter(|(at, of, _)| *of == bucket && now - at < intervals);
         let mut counts = BTreeMap::new();
@@ -324,9 +330,9 @@ mod tests {
         }
     }
 
-    /// "History: exact and bounded" (DESIGN 4.6), through wrapped bytes, gaps and sweeps.
+    /// The history is exact and bounded through wrapped bytes, gaps and sweeps.
     #[test]
-    fn counts_are_those_of_a_log_of_every_read() {
+    fn counts_match_a_log_of_every_read() {
         let mut random = fastrand::Rng::with_seed(3);
         let mut history = history(60, 5, 1 << 20);
         let (mut reads, mut interval) = (Vec::new(), 0);
@@ -335,7 +341,7 @@ mod tests {
                 interval += if random.u32(..30) == 0 { random.u32(..300) } else { 1 };
             }
             let (bucket, segment) = (random.u32(..3), random.u64(..200));
-            history.note(MINUTE * 5 * interval, Bucket(bucket), Segment(segment));
+            history.record(MINUTE * 5 * interval, Bucket(bucket), Segment(segment));
             reads.push((interval, bucket, segment));
             if step % 500 == 0 {
                 for bucket in 0..3 {
@@ -348,74 +354,76 @@ mod tests {
         }
     }
 
-    /// A byte tells 256 intervals apart: what was seen so long ago is not taken for fresh.
+    /// A stamp repeats after 256 intervals: an old read must not look fresh.
     #[test]
-    fn a_stamp_that_comes_round_again_is_no_stamp_of_today() {
+    fn a_stamp_that_repeats_after_256_intervals_is_not_fresh() {
         let mut history = history(60, 5, 1000);
-        let mut note = |interval: u32, segment| {
-            history.note(MINUTE * 5 * interval, Bucket(1), Segment(segment));
+        let mut record = |interval: u32, segment| {
+            history.record(MINUTE * 5 * interval, Bucket(1), Segment(segment));
         };
-        note(0, 1);
-        (0..=256).for_each(|interval| note(interval, 2));
-        note(256, 1);
+        record(0, 1);
+        (0..=256).for_each(|interval| record(interval, 2));
+        record(256, 1);
         let reads = history.reads_per_segment(MINUTE * 5 * 256, Bucket(1));
         assert!((reads - 6.5).abs() < 1e-9, "13 reads of two segments in 12 intervals: {reads}");
     }
 
-    /// Promise 6 (bounded); the error is the one stated above.
+    /// Promise 6 (bounded), with the error stated in the module head.
     #[test]
-    fn beyond_its_budget_a_sample_speaks_for_all() {
+    fn beyond_the_budget_a_sample_estimates_the_whole() {
         let mut history = history(360, 5, 10_000);
         for round in 0..3_u64 {
             for segment in 0..300_000_u64 {
                 let reads = 1 + u64::from(segment % 4 == 0);
                 if round < reads {
-                    history.note(MINUTE, Bucket(1), Segment(mix(segment)));
+                    history.record(MINUTE, Bucket(1), Segment(mix(segment)));
                 }
-                assert!(history.kept() <= 10_000);
+                assert!(history.segments() <= 10_000);
             }
         }
         assert!(history.one_in() >= 32);
         let reads = history.reads_per_segment(MINUTE, Bucket(1));
         assert!((reads - 1.25).abs() < 0.04, "{reads}");
-        let trail = f64::from(history.trail(Bucket(1))) / 300_000.0;
-        assert!((trail - 1.0).abs() < 0.1, "places are those of all segments: {trail}");
+        let trail = f64::from(history.trail_len(Bucket(1))) / 300_000.0;
+        assert!((trail - 1.0).abs() < 0.1, "positions are scaled to all segments: {trail}");
     }
 
-    /// Promise 6 (bounded), where every segment has a bucket of its own; and what has left the window is forgotten.
+    /// Promise 6 (bounded), where every segment has its own bucket; and what has left the window is
+    /// dropped.
     #[test]
-    fn buckets_are_bounded_too() {
+    fn buckets_are_bounded() {
         let mut history = history(60, 5, 10_000);
         for segment in 0..100_000_u32 {
-            history.note(MINUTE, Bucket(segment), Segment(u64::from(segment)));
-            assert!(history.buckets() <= BUCKETS_MIN, "fewer than the segments would allow");
+            history.record(MINUTE, Bucket(segment), Segment(u64::from(segment)));
+            assert!(history.buckets() <= BUCKETS_MIN, "fewer than the segment budget allows");
         }
         assert!(history.buckets() > BUCKETS_MIN / 4, "a sample remains: {}", history.buckets());
-        history.note(MINUTE * 90, Bucket(7), Segment(7));
+        history.record(MINUTE * 90, Bucket(7), Segment(7));
         assert!(history.buckets() <= 1, "{}", history.buckets());
-        assert!(history.kept() <= 1);
+        assert!(history.segments() <= 1);
     }
 
     /// "A history budget too small for one interval": the sample shrinks until it fits.
     #[test]
-    fn a_budget_of_one_segment_is_kept() {
+    fn a_budget_of_one_segment_is_segments() {
         let mut history = history(60, 5, 1);
         for segment in 0..10_000_u64 {
-            history.note(Duration::ZERO, Bucket(0), Segment(segment));
-            assert!(history.kept() <= 1);
+            history.record(Duration::ZERO, Bucket(0), Segment(segment));
+            assert!(history.segments() <= 1);
         }
     }
 
     #[test]
-    fn places_follow_the_first_reader_and_time_does_not_go_back() {
+    fn positions_follow_the_first_reader_and_time_does_not_go_back() {
         let mut history = history(60, 5, 100);
-        let mut note = |at: u32, segment| history.note(MINUTE * at, Bucket(7), Segment(segment));
-        assert_eq!(note(10, 9), Sight { place: Some(0), first: true, trail: 1 });
-        assert_eq!(note(10, 4), Sight { place: Some(1), first: true, trail: 2 });
-        assert_eq!(note(3, 9), Sight { place: Some(0), first: false, trail: 2 });
+        let mut record =
+            |at: u32, segment| history.record(MINUTE * at, Bucket(7), Segment(segment));
+        assert_eq!(record(10, 9), Observation { position: Some(0), is_first: true, trail_len: 1 });
+        assert_eq!(record(10, 4), Observation { position: Some(1), is_first: true, trail_len: 2 });
+        assert_eq!(record(3, 9), Observation { position: Some(0), is_first: false, trail_len: 2 });
         assert!((history.reads_per_segment(MINUTE * 10, Bucket(7)) - 1.5).abs() < 1e-9);
-        // All of it is older than an hour.
+        // All reads are older than the window of an hour.
         assert!(history.reads_per_segment(MINUTE * 71, Bucket(7)).abs() < 1e-9);
-        assert_eq!((history.kept(), history.trail(Bucket(7))), (0, 0));
+        assert_eq!((history.segments(), history.trail_len(Bucket(7))), (0, 0));
     }
 }

@@ -1,54 +1,58 @@
-//! Facts that cannot be.
+//! Invalid events: announcements that cannot be true and ends of unknown jobs.
 
 use std::time::Duration;
 
-use super::words::{Bucket, Job};
+use super::types::{Bucket, Job};
 
-/// More stages than any job of figure 4 has partitions, by far.
+/// Most stages and most buckets of a specification. Far above the partitions of any job in Shift's
+/// figure 4.
 pub const STAGES_MAX: usize = 1 << 16;
-/// Of jobs that are known at once.
+/// Most jobs that a policy tracks at once.
 pub const JOBS_MAX: usize = 1 << 16;
 
-/// A fact that cannot be. What is known stays as it was.
+/// An event that is rejected. The policy's state stays unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Contradiction {
-    /// It says nothing.
+pub enum InvalidEvent {
+    /// The specification is empty.
     #[error("the specification of job {} names no bucket; leave it out", job.0)]
     Empty {
-        /// Whose.
+        /// The job.
         job: Job,
     },
-    /// A job reads its rows once.
+    /// The specification names a bucket twice, but a job reads its rows once.
     #[error("the specification of job {} names bucket {} twice; name it once", job.0, bucket.0)]
     Repeated {
-        /// Whose.
+        /// The job.
         job: Job,
-        /// What.
+        /// The bucket.
         bucket: Bucket,
     },
-    /// Nobody can read so much.
-    #[error("the specification of job {} has more than {STAGES_MAX} buckets, or more bytes than can be counted", job.0)]
+    /// The specification has too many buckets, or its sizes overflow 64 bits.
+    #[error(
+        "the specification of job {} has more than {STAGES_MAX} buckets or 2^64 bytes; shorten it",
+        job.0
+    )]
     TooLong {
-        /// Whose.
+        /// The job.
         job: Job,
     },
-    /// There is a limit.
-    #[error("{JOBS_MAX} jobs are known already; say which have ended")]
+    /// The policy already tracks [`JOBS_MAX`] jobs.
+    #[error("{JOBS_MAX} jobs are tracked already; report which have ended")]
     TooManyJobs,
-    /// It starts in the past.
-    #[error("job {} is said to start at {starts:?}, and it is {now:?} already; leave `starts` out", job.0)]
+    /// The start time is in the past.
+    #[error("job {} cannot start at {starts:?}: it is {now:?} now; leave `starts` out", job.0)]
     StartsInThePast {
-        /// Which.
+        /// The job.
         job: Job,
-        /// When it was to start.
+        /// The announced start.
         starts: Duration,
-        /// What time it is.
+        /// The current time.
         now: Duration,
     },
-    /// Never announced and never heard of, or forgotten since.
-    #[error("job {} is not known, or was not heard of in time", job.0)]
+    /// The job was never announced or seen, or it has expired.
+    #[error("job {} is unknown or has expired; announce it first", job.0)]
     UnknownJob {
-        /// Which.
+        /// The job.
         job: Job,
     },
 }

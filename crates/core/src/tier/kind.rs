@@ -1,43 +1,43 @@
-//! Policies by name, and what they are given.
+//! Policies by name, and their settings.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use super::{
     Policy,
+    admission_threshold::WriteSettings,
     history::HistorySettings,
     next_use::NextUse,
-    shelves::Eviction,
-    shift::{Admission, Priority, Recent, Shift},
-    threshold::WriteSettings,
-    words::Bucket,
+    shift::{Admission, Priority, RecentSet, Shift},
+    two_tier_lru::Eviction,
+    types::Bucket,
 };
-use crate::{ByteSize, kinds::kinds};
+use crate::{ByteSize, util::policy_names::policy_names};
 
-/// What does not change while a node runs.
+/// Settings of a policy, fixed while a node runs.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Room in memory.
+    /// Capacity in memory.
     pub dram: ByteSize,
-    /// Room on flash.
+    /// Capacity on flash.
     pub flash: ByteSize,
-    /// How long most segments are.
+    /// Usual length of a segment.
     pub segment: ByteSize,
-    /// How writes to flash are held back.
+    /// Limits on flash writes.
     pub writes: WriteSettings,
-    /// How much of the past is remembered.
+    /// Size of the request history.
     pub history: HistorySettings,
-    /// Whether what leaves flash may be written again.
+    /// Whether a segment that leaves flash may be written again.
     pub reinsertion: bool,
-    /// How long a job is believed to live without being heard of.
+    /// Time without a request after which a job expires.
     pub lease: Duration,
-    /// When a job that waits in a queue is expected to start, if nobody says.
+    /// Assumed time until a queued job starts, if its specification does not say.
     pub unknown_start: Duration,
-    /// What [`PolicyKind::Expert`] admits.
+    /// Buckets that [`PolicyKind::Expert`] admits.
     pub expert: BTreeSet<Bucket>,
 }
 
 impl Settings {
-    /// The paper's settings, with so much room.
+    /// The paper's settings with these capacities.
     pub fn new(dram: ByteSize, flash: ByteSize) -> Self {
         Self {
             dram,
@@ -52,35 +52,36 @@ impl Settings {
         }
     }
 
-    /// How many segments of the usual length find room.
+    /// Number of segments of the usual length that fit.
     pub fn segments(&self) -> u64 {
         self.dram.0.saturating_add(self.flash.0) / self.segment.0.max(1)
     }
 }
 
-kinds! {
-    /// Admits all, first in, first out.
+policy_names! {
+    /// Admits all segments, evicts first in, first out.
     Fifo = "fifo",
-    /// Admits all, least recently used first out.
+    /// Admits all segments, evicts the least recently used.
     Lru = "lru",
-    /// `CacheLib`'s: a random share of what leaves memory is kept, so that a write rate is.
+    /// `CacheLib`'s: writes a random share of what leaves memory, tuned to the write limit.
     DynamicRandom = "dynamic-random",
-    /// `CacheLib`'s: what leaves memory is kept the second time.
+    /// `CacheLib`'s: writes a segment when it leaves memory for the second time.
     RejectFirst = "reject-first",
-    /// Shift's yardstick: the buckets that an expert has listed.
+    /// Shift's baseline: admits buckets that an expert has listed.
     Expert = "expert",
-    /// Shift's: buckets by how often their segments were read lately.
+    /// Shift's: admits buckets by recent reads per segment.
     Historic = "historic",
-    /// Shift's: buckets by how many jobs have yet to read them.
+    /// Shift's: admits buckets by the number of jobs that have yet to read them.
     Future = "future",
-    /// Shift's: the larger of both.
+    /// Shift's: admits by the larger of historic and future.
     Hybrid = "hybrid",
-    /// Ours: what is read soonest.
+    /// forebay's: keeps the segments with the earliest next use.
     NextUse = "next-use",
 }
 
 impl PolicyKind {
-    /// A policy of this kind. The same settings, facts and requests give the same decisions, always.
+    /// Builds a policy of this kind. It is deterministic: equal settings, events and requests give
+    /// equal decisions.
     pub fn build(self, settings: &Settings) -> Box<dyn Policy> {
         let shift = |eviction, admission| -> Box<dyn Policy> {
             Box::new(Shift::new(settings, eviction, admission))
@@ -91,9 +92,10 @@ impl PolicyKind {
             Self::Lru => lru(Admission::All),
             Self::DynamicRandom => lru(Admission::dynamic_random()),
             Self::RejectFirst => {
-                // As many as find room twice over: a first time is remembered as long as a hit would last.
+                // Twice the residents in two generations, so that a first sighting is remembered
+                // at least for the residence time of a segment.
                 let each_max = usize::try_from(settings.segments()).unwrap_or(usize::MAX);
-                lru(Admission::RejectFirst(Recent::new(each_max)))
+                lru(Admission::RejectFirst(RecentSet::new(each_max)))
             }
             Self::Expert => lru(Admission::Expert(settings.expert.clone())),
             Self::Historic => lru(Admission::Priority(Priority::Historic)),

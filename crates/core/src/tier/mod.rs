@@ -1,79 +1,82 @@
-//! Which segments a flash tier keeps (Tectonic-Shift, ATC'23, and beyond).
+//! Tier: which segments a flash tier keeps (Tectonic-Shift, ATC'23, and beyond).
 //!
-//! Training jobs scan far more than fits, once, and what they read again they read hours later on
-//! behalf of another job: a general cache is flooded. But jobs say what they will read. Shift's policies admit
-//! buckets by how often they were read lately ([`PolicyKind::Historic`]), by how many jobs have yet to read them ([`PolicyKind::Future`]),
-//! or by the larger of both, and leave eviction to LRU or FIFO. Ours, [`PolicyKind::NextUse`], also knows
-//! *when*: it keeps what is read soonest.
+//! Training jobs scan far more than fits, once. What is read again is read hours later by another
+//! job, so scans flood a general cache. But jobs announce what they will read. Shift's policies
+//! admit buckets by recent reads ([`PolicyKind::Historic`]), by the number of jobs that have yet to
+//! read them ([`PolicyKind::Future`]), or by the larger of both, and leave eviction to LRU or FIFO.
+//! forebay's [`PolicyKind::NextUse`] also estimates *when* a segment is read next and keeps the
+//! segments with the earliest next use.
 //!
-//! There is one contract, [`Policy`]: requests and facts go in with the time, answers come out. Whether a
-//! segment is worth fetching for keeps is decided before the origin is read.
+//! There is one contract, [`Policy`]: requests and job events go in with the time, answers come
+//! out. The decision to keep a segment is made before the origin is read.
 //!
-//! **Time** that goes back stands still here, and is counted. **Facts** that cannot be are errors in the caller's
-//! hands, change nothing, and are counted. What specifications promise and requests refute is set aside.
+//! - **Time** that goes back is replaced by the latest time seen, and counted.
+//! - **Invalid events** are returned as errors, change nothing, and are counted.
+//! - A **specification** that requests contradict is dropped.
 //!
-//! Start at `words.rs`; then `shift.rs` and `next_use/`.
+//! Start at `types.rs`; then `shift.rs` and `next_use/`.
 //!
-//! Not here: bytes and regions (`crates/flash`), who may read what (the gateway).
+//! Not here: bytes and regions (`crates/flash`); authorisation (the gateway).
 
-mod contradiction;
-mod words;
+mod invalid_event;
+mod types;
 
-mod followed;
+mod admission_threshold;
+mod follower_lag;
 mod history;
 mod jobs;
-mod threshold;
 
 mod eligibility;
 mod next_use;
-mod shelves;
 mod shift;
+mod two_tier_lru;
 
 mod kind;
 
 use std::time::Duration;
 
-pub use crate::kinds::PolicyKindError;
-pub use contradiction::{Contradiction, JOBS_MAX, STAGES_MAX};
+pub use crate::util::policy_names::PolicyKindError;
+pub use admission_threshold::{AdmissionThreshold, WriteSettings};
 pub use eligibility::{Disks, Eligibility, Table};
-pub use history::{History, HistorySettings, Sight};
+pub use history::{History, HistorySettings, Observation};
+pub use invalid_event::{InvalidEvent, JOBS_MAX, STAGES_MAX};
 pub use jobs::JobCounters;
 pub use kind::{PolicyKind, Settings};
-pub use threshold::{Threshold, WriteSettings};
-pub use words::{Answer, Bucket, Changes, Fact, Job, Request, Segment, Spec, Stage};
+pub use types::{Answer, Bucket, Changes, Job, JobEvent, Request, Segment, Spec, Stage};
 
-/// Decides which segments stay.
+/// Decides which segments are resident.
 pub trait Policy {
-    /// A segment is wanted: says whether it is there, or is to be kept once it is read, and what changed.
+    /// Handles a read: returns whether the segment is resident or will be kept, and fills in
+    /// `changes`.
     fn request(&mut self, now: Duration, request: &Request, changes: &mut Changes) -> Answer;
 
-    /// Something is known about jobs.
-    fn tell(&mut self, now: Duration, fact: Fact<'_>) -> Result<(), Contradiction>;
+    /// Handles the announcement or the end of a job.
+    fn on_event(&mut self, now: Duration, event: JobEvent<'_>) -> Result<(), InvalidEvent>;
 
-    /// Is this segment resident?
+    /// Whether a segment is resident.
     fn contains(&self, segment: Segment) -> bool;
 
-    /// What is resident in memory and on flash, in bytes.
+    /// Resident bytes in memory and on flash.
     fn used(&self) -> (u64, u64);
 
-    /// What has happened so far that should not have.
+    /// Counts of unusual events so far.
     fn counters(&self) -> Counters;
 }
 
-/// What happened that should not have.
+/// Counts of unusual events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// About jobs and their specifications.
+    /// Jobs and their specifications.
     pub jobs: JobCounters,
-    /// Times that lay before others.
+    /// Calls whose time was before that of an earlier call.
     pub time_went_back: u64,
-    /// Of the history, one in so many segments is counted; 1 until its budget is exhausted.
+    /// The history counts one in this number of segments; 1 until its budget is exhausted.
     pub history_one_in: u64,
-    /// How often LRU was let decide for a while, because it would have done better.
-    pub overruled: u64,
+    /// Times that LRU took over for a while because it would have hit more often.
+    pub lru_takeovers: u64,
 }
 
-/// Time that does not go back.
+/// A clock that never goes back.
 #[derive(Debug, Default)]
 struct Clock {
     now: Duration,
@@ -81,8 +84,9 @@ struct Clock {
 }
 
 impl Clock {
+    /// The later of `now` and the latest time seen.
     #[inline]
-    fn at(&mut self, now: Duration) -> Duration {
+    fn advance(&mut self, now: Duration) -> Duration {
         if now < self.now {
             self.went_back += 1;
         } else {

@@ -1,60 +1,62 @@
-//! Shift's policies (5.1), and those it was compared with: admission before LRU or FIFO.
+//! Shift's policies (5.1) and their baselines: admission in front of LRU or FIFO.
 //!
-//! Shift decides before the origin is read: a bucket is admitted while its priority exceeds the threshold, and
-//! in part when it is just there.
-//! `CacheLib` decides later, when a segment leaves memory: everything is fetched, and then perhaps not kept.
+//! Shift decides before the origin is read. A bucket is admitted while its priority exceeds the
+//! threshold, and in part when it equals it. `CacheLib` decides later: every segment is fetched,
+//! and when it leaves memory it is written to flash or dropped.
 //!
-//! With reinsertion, a segment that is about to leave flash is written again if its bucket's priority exceeds the
-//! threshold by one more.
+//! With reinsertion, a segment that is about to leave flash is written again if its bucket's
+//! priority exceeds the threshold by one more.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use super::{
     Clock, Counters, Policy,
-    contradiction::Contradiction,
-    history::{History, Sight},
+    admission_threshold::AdmissionThreshold,
+    history::{History, Observation},
+    invalid_event::InvalidEvent,
     jobs::Jobs,
     kind::Settings,
-    shelves::{Eviction, Shelves, Tier},
-    threshold::Threshold,
-    words::{Answer, Bucket, Changes, Fact, Request, Segment},
+    two_tier_lru::{Eviction, Tier, TwoTierLru},
+    types::{Answer, Bucket, Changes, JobEvent, Request, Segment},
 };
-use crate::{
-    list::Slot,
-    stable::{StableMap, StableSet, mix},
+use crate::util::{
+    slab_list::Slot,
+    stable_hash::{StableMap, StableSet, mix},
 };
 
-/// How a bucket's priority comes about: how often each of its segments is expected to be read soon.
+/// Source of a bucket's priority, the expected reads of each of its segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Priority {
-    /// As often as it was in the window.
+    /// Mean reads per segment in the history window.
     Historic,
-    /// By as many jobs as have named and not finished it.
+    /// Number of jobs that have announced and not finished it.
     Future,
-    /// Whichever is more.
+    /// The larger of both.
     Hybrid,
 }
 
-/// Who is let in.
+/// Admission rule.
 #[derive(Debug)]
 pub(super) enum Admission {
-    /// Everything.
+    /// Every segment.
     All,
-    /// Buckets of a high priority.
+    /// Buckets whose priority exceeds the threshold.
     Priority(Priority),
     /// Buckets that an expert has listed (Shift 6.2).
     Expert(BTreeSet<Bucket>),
-    /// Everything into memory, and a share of it on to flash so that a write rate is kept.
+    /// Every segment into memory, and a random share of them on to flash, tuned to the write limit.
     DynamicRandom {
-        /// The share.
+        /// The current share.
         share: f64,
-        /// What was written since the share was last tuned, and when that was.
+        /// Bytes written since the share was last tuned.
         written: u64,
+        /// Time of the last tuning.
         since: Duration,
+        /// Number of random draws, to seed the next.
         draws: u64,
     },
-    /// Everything into memory, and on to flash what was there before.
-    RejectFirst(Recent),
+    /// Every segment into memory, and on to flash those that left memory before.
+    RejectFirst(RecentSet),
 }
 
 impl Admission {
@@ -63,44 +65,44 @@ impl Admission {
     }
 }
 
-/// What was seen lately: two generations, the older of which is forgotten when the newer is full.
+/// Recently inserted segments, in two generations. The older is dropped when the newer is full.
 #[derive(Debug)]
-pub(super) struct Recent {
+pub(super) struct RecentSet {
     newer: StableSet<u64>,
     older: StableSet<u64>,
     each_max: usize,
 }
 
-impl Recent {
+impl RecentSet {
     pub fn new(each_max: usize) -> Self {
         Self { newer: StableSet::default(), older: StableSet::default(), each_max: each_max.max(1) }
     }
 
-    /// Was it here before? From now on it was.
-    fn seen(&mut self, segment: Segment) -> bool {
-        let seen = self.newer.contains(&segment.0) || self.older.contains(&segment.0);
+    /// Inserts a segment. Returns whether it was present.
+    fn insert(&mut self, segment: Segment) -> bool {
+        let was_present = self.newer.contains(&segment.0) || self.older.contains(&segment.0);
         if self.newer.len() >= self.each_max {
             self.older = std::mem::take(&mut self.newer);
         }
         self.newer.insert(segment.0);
-        seen
+        was_present
     }
 }
 
-/// An eviction looks at no more candidates for reinsertion.
+/// Most reinsertions per eviction, which bounds the cost of a request.
 const REINSERTIONS_MAX: u32 = 64;
 
-/// Admission, threshold and reinsertion above two queues.
+/// Admission, threshold and reinsertion in front of two queues.
 #[derive(Debug)]
 pub(super) struct Shift {
     clock: Clock,
-    shelves: Shelves,
+    residents: TwoTierLru,
     admission: Admission,
     reinsertion: bool,
-    threshold: Threshold,
+    threshold: AdmissionThreshold,
     history: History,
     jobs: Jobs,
-    /// Priorities, until the next refresh.
+    /// Priorities, cached until the next refresh.
     priorities: StableMap<Bucket, f64>,
 }
 
@@ -108,10 +110,10 @@ impl Shift {
     pub fn new(settings: &Settings, eviction: Eviction, admission: Admission) -> Self {
         Self {
             clock: Clock::default(),
-            shelves: Shelves::new(eviction, settings.dram.0, settings.flash.0),
+            residents: TwoTierLru::new(eviction, settings.dram.0, settings.flash.0),
             admission,
             reinsertion: settings.reinsertion,
-            threshold: Threshold::new(settings.writes, settings.segment),
+            threshold: AdmissionThreshold::new(settings.writes, settings.segment),
             history: History::new(&settings.history),
             jobs: Jobs::new(settings.lease, settings.segment),
             priorities: StableMap::default(),
@@ -139,9 +141,9 @@ impl Shift {
     fn refresh(&mut self, now: Duration) {
         if self.threshold.tick(now) {
             self.jobs.tick(now);
-            // Nothing here has bits.
-            self.jobs.forget_unread(|_| false);
-            self.jobs.reused.clear();
+            // Residents here carry no reader bits, so recycled bits need no clearing.
+            self.jobs.drop_unread_buckets(|_| false);
+            self.jobs.recycled_bits.clear();
             self.priorities.clear();
         }
         if let Admission::DynamicRandom { share, written, since, .. } = &mut self.admission
@@ -149,18 +151,18 @@ impl Shift {
             && now.saturating_sub(*since) >= self.threshold.refresh()
         {
             let rate = *written as f64 / now.saturating_sub(*since).as_secs_f64();
-            let wished = *share * limit.0.0 as f64 / rate.max(1.0);
-            *share = wished.clamp(*share / 4.0, *share * 4.0).clamp(1e-6, 1.0);
+            let tuned = *share * limit.0.0 as f64 / rate.max(1.0);
+            *share = tuned.clamp(*share / 4.0, *share * 4.0).clamp(1e-6, 1.0);
             (*written, *since) = (0, now);
         }
     }
 
-    /// A segment leaves memory: on to flash, or away.
+    /// Moves a segment out of memory: to flash, or out of the tier.
     fn leave_dram(&mut self, now: Duration, slot: Slot, changes: &mut Changes) {
-        let (segment, bytes) = (self.shelves.segment(slot), self.shelves.bytes(slot));
-        let allowed = self.shelves.fits_flash(slot)
+        let (segment, bytes) = (self.residents.segment(slot), self.residents.bytes(slot));
+        let allowed = self.residents.fits_flash(slot)
             && match &mut self.admission {
-                // CacheLib's own ways to hold writes back know no hard limit.
+                // CacheLib's own write limits are soft: no token bucket.
                 Admission::DynamicRandom { share, draws, written, .. } => {
                     *draws += 1;
                     let draw = (mix(segment.0 ^ mix(*draws)) >> 11) as f64 / (1_u64 << 53) as f64;
@@ -168,71 +170,71 @@ impl Shift {
                     *written += if kept { u64::from(bytes) } else { 0 };
                     kept
                 }
-                Admission::RejectFirst(recent) => recent.seen(segment),
-                _ => self.shelves.paid(slot) || self.threshold.try_write(now, bytes),
+                Admission::RejectFirst(recent) => recent.insert(segment),
+                _ => self.residents.is_write_charged(slot) || self.threshold.try_write(now, bytes),
             };
         if !allowed {
-            changes.dropped.push(self.shelves.drop(slot));
+            changes.dropped.push(self.residents.remove(slot));
             return;
         }
         let mut reinsertions = 0;
-        while let Some(oldest) = self.shelves.in_the_way_of(slot) {
-            let bytes = self.shelves.bytes(oldest);
-            let again = self.reinsertion
+        while let Some(oldest) = self.residents.flash_victim_for(slot) {
+            let bytes = self.residents.bytes(oldest);
+            let reinsert = self.reinsertion
                 && reinsertions < REINSERTIONS_MAX
-                && self.priority(now, self.shelves.bucket(oldest)) > self.threshold.value() + 1.0
+                && self.priority(now, self.residents.bucket(oldest)) > self.threshold.value() + 1.0
                 && self.threshold.try_write(now, bytes);
-            if again {
+            if reinsert {
                 reinsertions += 1;
-                changes.written.push((self.shelves.segment(oldest), bytes));
-                self.shelves.renew(oldest);
+                changes.written.push((self.residents.segment(oldest), bytes));
+                self.residents.reinsert(oldest);
             } else {
-                changes.dropped.push(self.shelves.drop(oldest));
+                changes.dropped.push(self.residents.remove(oldest));
             }
         }
         changes.written.push((segment, bytes));
-        self.shelves.store(slot);
+        self.residents.move_to_flash(slot);
     }
 }
 
 impl Policy for Shift {
     fn request(&mut self, now: Duration, request: &Request, changes: &mut Changes) -> Answer {
         changes.clear();
-        let now = self.clock.at(now);
+        let now = self.clock.advance(now);
         self.refresh(now);
         if let Admission::Priority(kind) = self.admission {
-            let sight = match kind {
-                Priority::Future => Sight { place: None, first: false, trail: 0 },
-                _ => self.history.note(now, request.bucket, request.segment),
+            let observed = match kind {
+                Priority::Future => Observation { position: None, is_first: false, trail_len: 0 },
+                _ => self.history.record(now, request.bucket, request.segment),
             };
             if kind != Priority::Historic {
-                self.jobs.note(now, request, sight);
+                self.jobs.on_read(now, request, observed);
             }
         }
-        match self.shelves.touch(request.segment) {
+        match self.residents.touch(request.segment) {
             Some(Tier::Dram) => return Answer::HitDram,
             Some(Tier::Flash) => return Answer::HitFlash,
             None => {}
         }
-        let (admitted, paid) = match &self.admission {
+        let (admitted, write_charged) = match &self.admission {
             Admission::Priority(_) => {
                 let priority = self.priority(now, request.bucket);
-                let paid = self.threshold.admits(priority, request.segment, request.bytes)
+                let admitted = self.threshold.admits(priority, request.segment, request.bytes)
                     && self.threshold.try_write(now, request.bytes);
-                (paid, paid)
+                (admitted, admitted)
             }
             Admission::Expert(listed) => {
-                let paid = listed.contains(&request.bucket)
+                let admitted = listed.contains(&request.bucket)
                     && self.threshold.try_write(now, request.bytes);
-                (paid, paid)
+                (admitted, admitted)
             }
             _ => (true, false),
         };
         if !admitted {
             return Answer::Passed;
         }
-        self.shelves.put(request, paid);
-        while let Some(slot) = self.shelves.overflow() {
+        self.residents.insert(request, write_charged);
+        while let Some(slot) = self.residents.overflow() {
             self.leave_dram(now, slot, changes);
         }
         match self.admission {
@@ -241,25 +243,25 @@ impl Policy for Shift {
         }
     }
 
-    fn tell(&mut self, now: Duration, fact: Fact<'_>) -> Result<(), Contradiction> {
-        let now = self.clock.at(now);
+    fn on_event(&mut self, now: Duration, event: JobEvent<'_>) -> Result<(), InvalidEvent> {
+        let now = self.clock.advance(now);
         if !matches!(self.admission, Admission::Priority(Priority::Future | Priority::Hybrid)) {
-            return Ok(()); // It does not matter to the others who reads.
+            return Ok(()); // The other rules ignore jobs.
         }
-        match fact {
-            Fact::Announced { job, spec } => self.jobs.announce(now, job, spec)?,
-            Fact::Ended { job } => self.jobs.end(job)?,
+        match event {
+            JobEvent::Announced { job, spec } => self.jobs.on_announced(now, job, spec)?,
+            JobEvent::Ended { job } => self.jobs.on_ended(job)?,
         }
         self.priorities.clear();
         Ok(())
     }
 
     fn contains(&self, segment: Segment) -> bool {
-        self.shelves.contains(segment)
+        self.residents.contains(segment)
     }
 
     fn used(&self) -> (u64, u64) {
-        self.shelves.used()
+        self.residents.used()
     }
 
     fn counters(&self) -> Counters {
@@ -267,20 +269,21 @@ impl Policy for Shift {
             jobs: self.jobs.counters,
             time_went_back: self.clock.went_back,
             history_one_in: self.history.one_in(),
-            overruled: 0,
+            lru_takeovers: 0,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{super::jobs::tests::announced_anew, *};
+    use super::*;
     use crate::ByteSize;
+    use crate::tier::jobs::tests::buckets_after_reannouncements;
 
     #[test]
-    fn buckets_that_were_announced_and_never_read_are_forgotten() {
+    fn buckets_that_were_announced_and_never_read_are_dropped() {
         let settings = Settings::new(ByteSize(0), ByteSize(100));
         let policy = Shift::new(&settings, Eviction::Lru, Admission::Priority(Priority::Future));
-        assert!(announced_anew(policy, |policy| &policy.jobs) <= 2);
+        assert!(buckets_after_reannouncements(policy, |policy| &policy.jobs) <= 2);
     }
 }

@@ -1,13 +1,15 @@
-//! Two queues, as in `CacheLib`: what is admitted lies in memory first, and goes to flash when it has to
-//! leave there. Both are LRU or FIFO.
+//! Two-tier LRU: a queue in memory above a queue on flash, as in `CacheLib`.
+//!
+//! Admitted segments enter memory first and move to flash when they leave it. Both queues are LRU
+//! or FIFO.
 
-use super::words::{Bucket, Request, Segment};
-use crate::{
-    list::{Links, List, Slot},
-    stable::StableMap,
+use super::types::{Bucket, Request, Segment};
+use crate::util::{
+    slab_list::{Links, List, Slot},
+    stable_hash::StableMap,
 };
 
-/// In which order segments leave.
+/// Order in which segments leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Eviction {
     /// Least recently used first.
@@ -16,7 +18,7 @@ pub(super) enum Eviction {
     Fifo,
 }
 
-/// Where a segment is.
+/// Where a segment is resident.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tier {
     Dram,
@@ -28,12 +30,13 @@ struct Entry {
     segment: Segment,
     bucket: Bucket,
     tier: Tier,
-    /// Its write to flash has been allowed already.
-    paid: bool,
+    /// Its flash write has already been charged to the write limit.
+    write_charged: bool,
 }
 
+/// The two queues.
 #[derive(Debug)]
-pub(super) struct Shelves {
+pub(super) struct TwoTierLru {
     eviction: Eviction,
     slots: StableMap<u64, Slot>,
     entries: Vec<Entry>,
@@ -45,7 +48,7 @@ pub(super) struct Shelves {
     flash_max: u64,
 }
 
-impl Shelves {
+impl TwoTierLru {
     pub fn new(eviction: Eviction, dram_max: u64, flash_max: u64) -> Self {
         Self {
             eviction,
@@ -64,11 +67,12 @@ impl Shelves {
         self.slots.contains_key(&segment.0)
     }
 
+    /// Resident bytes in memory and on flash.
     pub fn used(&self) -> (u64, u64) {
         (self.dram.weight(), self.flash.weight())
     }
 
-    /// A segment is wanted: where is it?
+    /// Records a read of a resident segment. Returns where it is.
     #[inline]
     pub fn touch(&mut self, segment: Segment) -> Option<Tier> {
         let slot = *self.slots.get(&segment.0)?;
@@ -81,10 +85,11 @@ impl Shelves {
         Some(tier)
     }
 
-    /// Puts a segment into memory; without room even in an empty one it is to go on to flash at once.
-    pub fn put(&mut self, request: &Request, paid: bool) -> Slot {
+    /// Inserts a segment into memory. The caller then empties [`Self::overflow`], which may move
+    /// the same segment on to flash.
+    pub fn insert(&mut self, request: &Request, write_charged: bool) -> Slot {
         let Request { segment, bucket, bytes, .. } = *request;
-        let entry = Entry { segment, bucket, tier: Tier::Dram, paid };
+        let entry = Entry { segment, bucket, tier: Tier::Dram, write_charged };
         let slot = if let Some(slot) = self.free.pop() {
             self.entries[slot.0 as usize] = entry;
             slot
@@ -98,36 +103,37 @@ impl Shelves {
         slot
     }
 
-    /// The next to leave memory, while there is too much in it.
+    /// The next segment to leave memory, while memory is over its limit.
     pub fn overflow(&self) -> Option<Slot> {
         if self.dram.weight() > self.dram_max { self.dram.oldest() } else { None }
     }
 
-    /// Would this segment fit on empty flash?
+    /// Whether the segment would fit on empty flash.
     pub fn fits_flash(&self, slot: Slot) -> bool {
         self.links.weight(slot) <= self.flash_max
     }
 
-    /// The next to leave flash so that this segment finds room.
-    pub fn in_the_way_of(&self, slot: Slot) -> Option<Slot> {
+    /// The next segment to evict from flash before this one fits.
+    pub fn flash_victim_for(&self, slot: Slot) -> Option<Slot> {
         let needed = self.flash.weight() + self.links.weight(slot);
         if needed > self.flash_max { self.flash.oldest() } else { None }
     }
 
     /// Moves a segment from memory to flash.
-    pub fn store(&mut self, slot: Slot) {
+    pub fn move_to_flash(&mut self, slot: Slot) {
         self.dram.remove(&mut self.links, slot);
         self.entries[slot.0 as usize].tier = Tier::Flash;
         self.flash.push_newest(&mut self.links, slot);
     }
 
-    /// Puts a segment on flash to the newest end, as if it were written again.
-    pub fn renew(&mut self, slot: Slot) {
+    /// Moves a flash segment to the newest end, as if it were written again.
+    pub fn reinsert(&mut self, slot: Slot) {
         self.flash.remove(&mut self.links, slot);
         self.flash.push_newest(&mut self.links, slot);
     }
 
-    pub fn drop(&mut self, slot: Slot) -> Segment {
+    /// Removes a segment.
+    pub fn remove(&mut self, slot: Slot) -> Segment {
         let entry = self.entries[slot.0 as usize];
         let list = if entry.tier == Tier::Dram { &mut self.dram } else { &mut self.flash };
         list.remove(&mut self.links, slot);
@@ -144,8 +150,8 @@ impl Shelves {
         self.entries[slot.0 as usize].bucket
     }
 
-    pub fn paid(&self, slot: Slot) -> bool {
-        self.entries[slot.0 as usize].paid
+    pub fn is_write_charged(&self, slot: Slot) -> bool {
+        self.entries[slot.0 as usize].write_charged
     }
 
     pub fn bytes(&self, slot: Slot) -> u32 {

@@ -1,65 +1,66 @@
-//! The words of the tier, and the facts that its policies are told.
+//! Types of the tier: segments, buckets, requests, answers, specifications and job events.
 
 use std::time::Duration;
 
 use crate::{ByteSize, units::ByteRate};
 
-/// One segment (256 KiB) of one version of one object: the unit of caching. The number is a hash, or
-/// whatever else names it alone.
+/// One segment (256 KiB) of one version of one object: the unit of caching. The number is a hash or
+/// any other unique name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Segment(pub u64);
 
-/// A prefix or table partition (or some columns of one): segments that are read together. The unit of
-/// admission (Shift 5.1).
+/// A prefix or table partition, or some columns of one: segments that are read together. The unit
+/// of admission (Shift 5.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bucket(pub u32);
 
-/// One training run, as requests are tagged with it.
+/// One training run, as tagged on requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Job(pub u64);
 
-/// Somebody wants a segment.
+/// A read of one segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// Which.
+    /// The segment.
     pub segment: Segment,
-    /// Where it belongs.
+    /// The bucket that it belongs to.
     pub bucket: Bucket,
-    /// Who wants it, if the request is tagged.
+    /// The job that reads it, if the request is tagged.
     pub job: Option<Job>,
-    /// How long it is.
+    /// Length of the segment.
     pub bytes: u32,
 }
 
-/// What became of a request.
+/// Result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// It was in memory.
+    /// Resident in memory.
     HitDram,
-    /// It was on flash.
+    /// Resident on flash.
     HitFlash,
-    /// It is fetched from the origin and kept.
+    /// Fetched from the origin and kept.
     Kept,
-    /// It is fetched from the origin into memory, but this was decided without asking whether it is worth
-    /// it (`CacheLib`'s way): whether it is kept is decided when it leaves memory.
+    /// Fetched from the origin into memory without an admission decision (as `CacheLib` does).
+    /// Whether it is written to flash is decided when it leaves memory.
     Filled,
-    /// Whoever wants it reads the origin; the tier does nothing.
+    /// Not kept: the caller reads the origin itself.
     Passed,
 }
 
 impl Answer {
-    /// Was it there?
+    /// Whether the segment was resident.
     pub fn is_hit(self) -> bool {
         matches!(self, Self::HitDram | Self::HitFlash)
     }
 }
 
-/// What a request changed. Reused from request to request, so that serving one allocates nothing.
+/// Changes of residency that a request caused. Reused between requests, so that a request allocates
+/// nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Segments that were written to flash, with their lengths; one that is reinserted is written again.
+    /// Segments written to flash, with their lengths. A reinserted segment is written again.
     pub written: Vec<(Segment, u32)>,
-    /// Segments that are resident no longer.
+    /// Segments that are no longer resident.
     pub dropped: Vec<Segment>,
 }
 
@@ -70,40 +71,39 @@ impl Changes {
     }
 }
 
-/// Buckets that a job reads side by side: the columns it wants of one partition.
+/// Buckets that a job reads side by side: the columns that it uses of one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stage {
-    /// Which, and how long each is.
+    /// The buckets, with their sizes.
     pub buckets: Vec<(Bucket, ByteSize)>,
 }
 
-/// What a job says, or its scheduler, about what it will read.
+/// Specification: what a job, or its scheduler, announces that the job will read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
-    /// What it reads, in its order.
+    /// Stages in reading order.
     pub stages: Vec<Stage>,
-    /// How fast it expects to read, until that has been measured.
+    /// Expected read rate, used until one has been measured.
     pub rate: Option<ByteRate>,
-    /// When it starts, if that is known and lies ahead.
+    /// Start time, if it is known and in the future.
     pub starts: Option<Duration>,
-    /// How long it is believed to live without being heard of, once it has started; the
-    /// policy's own lease if it is not said.
+    /// Time without a request after which the started job expires. Default: the policy's lease.
     pub lease: Option<Duration>,
 }
 
-/// What a policy is told beside requests.
+/// The announcement or the end of a job.
 #[derive(Debug, Clone, Copy)]
-pub enum Fact<'a> {
-    /// A job is announced, or announced anew: what was said before is forgotten, what it read is not.
+pub enum JobEvent<'a> {
+    /// A job announces its specification. It replaces an earlier one; reads so far stay recorded.
     Announced {
-        /// Which.
+        /// The job.
         job: Job,
         /// What it will read.
         spec: &'a Spec,
     },
     /// A job has ended.
     Ended {
-        /// Which.
+        /// The job.
         job: Job,
     },
 }

@@ -1,34 +1,34 @@
-//! Policies by name. [`kinds!`] makes the type that chooses one from a list of what each is called and what it is.
+//! Policy names: [`policy_names!`] defines an enum of policies with their names and descriptions.
 
 /// A name that no policy has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no policy `{name}`; there are {there_are}")]
+#[error("there is no policy `{name}`; there are {known}")]
 pub struct PolicyKindError {
     pub(crate) name: String,
-    pub(crate) there_are: String,
+    pub(crate) known: String,
 }
 
-/// Defines the kinds with their names and one line each.
-macro_rules! kinds {
+/// Defines `PolicyKind` from a list of variants, each with a one-line description and a name.
+macro_rules! policy_names {
     ($(#[doc = $about:literal] $kind:ident = $name:literal,)*) => {
-        /// Which policy.
+        /// The choice of a policy.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum PolicyKind {
             $(#[doc = $about] $kind,)*
         }
 
         impl PolicyKind {
-            /// Every kind, the classics first and ours last.
+            /// All policies: those of the literature first, forebay's own last.
             pub const ALL: &[PolicyKind] = &[$(PolicyKind::$kind,)*];
 
-            /// As it is written on a command line.
+            /// The name as written on a command line.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(PolicyKind::$kind => $name,)*
                 }
             }
 
-            /// What it is, in one line.
+            /// A one-line description.
             pub const fn about(self) -> &'static str {
                 let about: &'static str = match self {
                     $(PolicyKind::$kind => $about,)*
@@ -50,17 +50,17 @@ macro_rules! kinds {
         }
 
         impl std::str::FromStr for PolicyKind {
-            type Err = crate::kinds::PolicyKindError;
+            type Err = crate::util::policy_names::PolicyKindError;
 
             fn from_str(text: &str) -> Result<Self, Self::Err> {
                 let wanted = text.trim().to_ascii_lowercase();
                 let found = Self::ALL.iter().copied().find(|kind| kind.name() == wanted);
                 found.ok_or_else(|| {
                     let names: Vec<_> = Self::ALL.iter().map(|kind| kind.name()).collect();
-                    Self::Err { name: text.to_owned(), there_are: names.join(", ") }
+                    Self::Err { name: text.to_owned(), known: names.join(", ") }
                 })
             }
         }
     };
 }
-pub(crate) use kinds;
+pub(crate) use policy_names;

@@ -1,25 +1,26 @@
-//! Doubly linked lists whose nodes are slots of a slab: moving an entry costs two writes, no allocation.
+//! Slab lists: doubly linked lists over the slots of a slab.
 //!
-//! The links live apart from what they link, so an entry may stand in two orders at once (LIRS, `LeCaR`).
+//! Moving an entry costs two writes and no allocation. Links are stored apart from the entries, so
+//! an entry may be in two orders at once (LIRS, `LeCaR`).
 
-/// A place in a slab.
+/// Index of an entry in a slab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Slot(pub u32);
 
 const NONE: u32 = u32::MAX;
 
-/// Counts steps along lists, for tests of what a search costs.
+/// Counts steps along lists, for tests that bound the cost of a search.
 #[cfg(test)]
 pub(crate) mod steps {
     use std::cell::Cell;
 
     thread_local!(static STEPS: Cell<u64> = const { Cell::new(0) });
 
-    pub(super) fn count() {
+    pub(crate) fn count() {
         STEPS.set(STEPS.get() + 1);
     }
 
-    /// How many steps this takes.
+    /// Number of steps that `work` takes.
     pub(crate) fn of(work: impl FnOnce()) -> u64 {
         let before = STEPS.get();
         work();
@@ -34,12 +35,12 @@ struct Link {
     weight: u32,
 }
 
-/// The links of one order; each slot stands in at most one list of it.
+/// The links of one order. Each slot is in at most one list of the order.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Links(Vec<Link>);
 
 impl Links {
-    /// Makes sure that `slot` has a link, and sets what it weighs.
+    /// Gives `slot` a link with no neighbours and this weight.
     #[inline]
     pub fn prepare(&mut self, slot: Slot, weight: u32) {
         let index = slot.0 as usize;
@@ -51,7 +52,7 @@ impl Links {
         }
     }
 
-    /// What a slot weighs.
+    /// The weight of a slot.
     #[inline]
     pub fn weight(&self, slot: Slot) -> u64 {
         u64::from(self.0[slot.0 as usize].weight)
@@ -79,12 +80,12 @@ fn some(index: u32) -> Option<Slot> {
     (index != NONE).then_some(Slot(index))
 }
 
-/// A list from newest to oldest, which knows how many entries it has and what they weigh together.
+/// A list from newest to oldest, with its length and total weight.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct List {
     newest: u32,
     oldest: u32,
-    /// The newest of the entries that [`List::oldest_not`] has passed over.
+    /// The newest of the entries that [`List::oldest_not`] has skipped.
     passed: u32,
     len: u32,
     weight: u64,
@@ -112,8 +113,9 @@ impl List {
         self.weight
     }
 
-    /// The oldest entry that is not spared. Whoever is spared is passed over once, however often one asks: it must stay
-    /// spared, and none that is may come in at the oldest end, until [`List::look_anew`].
+    /// The oldest entry that is not `spared`. Skipped entries are remembered, so repeated calls
+    /// skip each entry once. Until [`List::reset_passed`], a spared entry must stay spared and no
+    /// spared entry may be pushed at the oldest end.
     #[inline]
     pub fn oldest_not(&mut self, links: &Links, spared: impl Fn(Slot) -> bool) -> Option<Slot> {
         let oldest = self.oldest()?;
@@ -130,15 +132,15 @@ impl List {
         next
     }
 
-    /// Whether anybody has been passed over.
+    /// Whether [`List::oldest_not`] has skipped entries since the last [`List::reset_passed`].
     #[inline]
     pub fn has_passed(&self) -> bool {
         self.passed != NONE
     }
 
-    /// Others are spared from now on.
+    /// Forgets which entries were skipped, because other entries are spared from now on.
     #[inline]
-    pub fn look_anew(&mut self) {
+    pub fn reset_passed(&mut self) {
         self.passed = NONE;
     }
 
@@ -170,7 +172,7 @@ impl List {
         self.oldest = slot.0;
     }
 
-    /// Puts `slot` directly behind `newer`, on its older side.
+    /// Inserts `slot` directly on the older side of `newer`.
     pub fn push_behind(&mut self, links: &mut Links, newer: Slot, slot: Slot) {
         let Some(older) = links.older(newer) else { return self.push_oldest(links, slot) };
         let link = &mut links.0[slot.0 as usize];
@@ -183,7 +185,7 @@ impl List {
 
     #[expect(
         clippy::inline_always,
-        reason = "an LRU hit is little else, and a call made it 6 % dearer"
+        reason = "most of the cost of an LRU hit; a call made it 6 % slower"
     )]
     #[inline(always)]
     pub fn remove(&mut self, links: &mut Links, slot: Slot) {

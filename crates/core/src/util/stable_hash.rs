@@ -1,12 +1,14 @@
-//! Hashing that is the same in every run: no decision may depend on a random seed.
+//! Stable hashing: hash maps that behave the same in every run, because no decision may depend on a
+//! random seed.
 //!
-//! Quick rather than guarded: keys here are numbers that we hand out, or hashes already.
+//! The hash is fast and not resistant to chosen keys: keys are numbers that forebay assigns, or
+//! already hashes.
 
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// One folded multiplication: enough for hash tables and sketches, where nobody picks the keys to harm us.
+/// One folded multiplication: enough for hash tables and sketches whose keys no adversary chooses.
 #[inline]
-#[expect(clippy::cast_possible_truncation, reason = "a hash is cut on purpose")]
+#[expect(clippy::cast_possible_truncation, reason = "a hash is truncated on purpose")]
 pub(crate) const fn mix(value: u64) -> u64 {
     let product = (value ^ 0x243f_6a88_85a3_08d3) as u128 * 0x9e37_79b9_7f4a_7c15_u128;
     (product as u64) ^ (product >> 64) as u64
@@ -39,8 +41,8 @@ impl Hasher for StableHasher {
     }
 }
 
-/// A map that iterates and grows alike in every run.
+/// A map with the same iteration order and growth in every run.
 pub type StableMap<K, V> = hashbrown::HashMap<K, V, BuildHasherDefault<StableHasher>>;
 
-/// A set likewise.
+/// A set with the same iteration order and growth in every run.
 pub(crate) type StableSet<K> = hashbrown::HashSet<K, BuildHasherDefault<StableHasher>>;

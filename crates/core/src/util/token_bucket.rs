@@ -1,17 +1,17 @@
-//! A token bucket: so many bytes a second, with a burst, and never more.
+//! Token bucket: a limit on bytes per second, with a burst.
 //!
-//! Time is an argument (since some fixed start), so a shaped server and a simulation share it.
+//! Time is an argument (since a fixed start), so a traffic-shaped server and a simulation share it.
 
 use std::time::Duration;
 
 use crate::units::{ByteRate, ByteSize};
 
-/// Lets bytes pass at a rate; a caller that takes more than is there is told how long to wait.
+/// A rate limit with a burst. A caller that takes more than the bucket holds gets the time to wait.
 #[derive(Debug, Clone)]
 pub struct TokenBucket {
     rate_per_s: u64,
     burst: u64,
-    /// When the bucket will be full again.
+    /// Time at which the bucket will be full again.
     full_at: Duration,
 }
 
@@ -19,20 +19,20 @@ impl TokenBucket {
     /// A bucket that starts full.
     pub fn new(rate: ByteRate, burst: ByteSize) -> Self {
         let rate_per_s = rate.0.0;
-        assert!(rate_per_s > 0, "a rate of nothing would never finish");
+        assert!(rate_per_s > 0, "the rate of a token bucket is zero");
         Self { rate_per_s, burst: burst.0, full_at: Duration::ZERO }
     }
 
-    /// Takes `size` at time `now` and returns how long to wait before using it. Takers queue up: each
-    /// is told to wait until all who came before it are paid for, so the long-run rate is exact.
+    /// Takes `size` at time `now` and returns the time to wait before using it. The wait covers all
+    /// earlier takes, so the long-run rate is exact.
     #[must_use = "the bytes may pass only after this wait"]
     pub fn take(&mut self, now: Duration, size: ByteSize) -> Duration {
         self.full_at = self.full_at.max(now) + self.time_for(size.0);
         self.full_at.saturating_sub(now + self.time_for(self.burst))
     }
 
-    /// Takes `size` if it may pass at once, and nothing otherwise.
-    #[must_use = "without the bytes nothing may pass"]
+    /// Takes `size` and returns true if it may pass at once. Otherwise takes nothing.
+    #[must_use = "the bytes may pass only if this is true"]
     pub fn try_take(&mut self, now: Duration, size: ByteSize) -> bool {
         let full_at = self.full_at.max(now).saturating_add(self.time_for(size.0));
         let passes = full_at <= now.saturating_add(self.time_for(self.burst));
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn who_will_not_wait_takes_what_is_there_or_nothing() {
+    fn try_take_takes_all_or_nothing() {
         let mut bucket = bucket(1000, 300);
         let at = Duration::from_millis;
         assert!(bucket.try_take(at(0), ByteSize(200)));
@@ -86,7 +86,7 @@ mod tests {
     }
 
     proptest! {
-        /// Promise 6 (bounded): whatever is asked and when, no more than burst + rate x time passes.
+        /// Promise 6 (bounded): for any sequence of takes, at most burst + rate x time passes.
         #[test]
         fn never_more_than_the_rate(
             takes in proptest::collection::vec((0_u64..2_000_000_000, 1_u64..10_000), 1..100),

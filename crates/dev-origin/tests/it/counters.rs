@@ -1,4 +1,4 @@
-//! The counters are exact, for the rest of the project takes their word.
+//! Counters are exact, because other tests and benchmarks rely on them.
 
 use forebay_dev_origin::{CounterSnapshot, ObjectCounts};
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -42,27 +42,27 @@ async fn every_byte_of_every_object_is_counted() {
 }
 
 #[tokio::test]
-async fn they_are_told_over_http_and_reset() {
+async fn counters_are_served_over_http_and_reset() {
     let fixture = Fixture::new();
     fixture.write("k", content(100));
     let (store, client) = (fixture.store(), reqwest::Client::new());
     let url = |path: &str| format!("{}/-/{path}", fixture.origin.endpoint());
     store.get(&"k".into()).await.unwrap().bytes().await.unwrap();
 
-    let told = client.get(url("counters")).send().await.unwrap().bytes().await.unwrap();
-    let told: CounterSnapshot = serde_json::from_slice(&told).unwrap();
-    assert_eq!(told, fixture.origin.counters());
-    assert_eq!(told.objects["bucket/k"], ObjectCounts { gets: 1, bytes_sent: 100 });
+    let served = client.get(url("counters")).send().await.unwrap().bytes().await.unwrap();
+    let served: CounterSnapshot = serde_json::from_slice(&served).unwrap();
+    assert_eq!(served, fixture.origin.counters());
+    assert_eq!(served.objects["bucket/k"], ObjectCounts { gets: 1, bytes_sent: 100 });
 
     assert_eq!(client.get(url("health")).send().await.unwrap().status(), 200);
     assert_eq!(client.get(url("counters/reset")).send().await.unwrap().status(), 404);
-    assert_eq!(fixture.origin.counters(), told);
+    assert_eq!(fixture.origin.counters(), served);
     assert_eq!(client.post(url("counters/reset")).send().await.unwrap().status(), 200);
     assert_eq!(fixture.origin.counters(), CounterSnapshot::default());
 }
 
 #[tokio::test]
-async fn an_object_that_is_deleted_is_forgotten_but_not_its_bytes() {
+async fn a_deleted_object_loses_its_counters_but_not_its_bytes() {
     let fixture = Fixture::new();
     fixture.write("k", content(100));
     let store = fixture.store();
@@ -74,7 +74,7 @@ async fn an_object_that_is_deleted_is_forgotten_but_not_its_bytes() {
 }
 
 #[tokio::test]
-async fn a_body_abandoned_early_is_not_counted_whole() {
+async fn an_abandoned_body_is_not_counted_in_full() {
     let fixture = Fixture::new();
     fixture.write("k", content(64 << 20));
     let mut body = fixture.store().get(&"k".into()).await.unwrap().into_stream();

@@ -1,5 +1,5 @@
-//! An origin over a temporary directory, and two ways to talk to it: `object_store`, which signs and
-//! retries as our own client does, and raw requests, which can say what no client would.
+//! An origin over a temporary directory, with two clients: `object_store`, which signs and retries
+//! like forebay's own client, and raw requests, which can be malformed.
 
 use std::{
     fs,
@@ -40,7 +40,7 @@ impl Fixture {
         Self { origin: DevOrigin::start(config).unwrap(), directory }
     }
 
-    /// Where a key's file lies.
+    /// Path of a key's file.
     pub fn path(&self, key: &str) -> PathBuf {
         self.directory.path().join(BUCKET).join(key)
     }
@@ -100,16 +100,16 @@ impl Fixture {
             })
     }
 
-    /// A signed request for the path exactly as written, answered and closed.
+    /// Sends a signed request for the path exactly as written, and reads the answer.
     pub fn raw(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Raw {
         let mut stream = self.send(method, path, headers, body);
         let mut bytes = Vec::new();
-        // A reset is one way for a cut body to end.
+        // A truncated body may end with a reset.
         let _ = stream.read_to_end(&mut bytes);
         Raw::parse(&bytes)
     }
 
-    /// The same, unread.
+    /// Sends a signed request without reading the answer.
     pub fn send(
         &self,
         method: &str,
@@ -133,8 +133,7 @@ impl Fixture {
         stream
     }
 
-    /// AWS Signature Version 4, for a query in canonical form, if any, and a payload that is not
-    /// signed.
+    /// AWS Signature Version 4, for a query in canonical form and an unsigned payload.
     fn sign(&self, method: &str, path: &str) -> Vec<(String, String)> {
         let mut date = Vec::new();
         Timestamp::from(SystemTime::now()).format(TimestampFormat::DateTime, &mut date).unwrap();
@@ -208,7 +207,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
 }
 
-/// What came back, byte for byte.
+/// A raw response.
 #[derive(Debug)]
 pub struct Raw {
     pub status: u16,
@@ -230,7 +229,7 @@ impl Raw {
         lines.find(|(other, _)| *other == name).map(|(_, value)| value)
     }
 
-    /// The S3 error's code, if the body holds one.
+    /// The S3 error code in the body, if any.
     pub fn code(&self) -> String {
         let text = String::from_utf8_lossy(&self.body).into_owned();
         let code = text.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>"));
@@ -238,7 +237,7 @@ impl Raw {
     }
 }
 
-/// Content whose every byte tells its place.
+/// Content whose bytes depend on their position.
 pub fn content(size: usize) -> Vec<u8> {
     (0..size).map(|at| u8::try_from((at / 251 + at) % 251).unwrap()).collect()
 }

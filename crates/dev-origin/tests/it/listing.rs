@@ -1,4 +1,4 @@
-//! Listings through a real client; their order is judged by a model beside the code (`list.rs`).
+//! Listings through a real client. A model beside the code checks their order (`list_page.rs`).
 
 use futures::TryStreamExt as _;
 use object_store::{ObjectStore, path::Path};
@@ -11,7 +11,7 @@ async fn keys(store: &impl ObjectStore, prefix: Option<&Path>) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn thousands_of_keys_come_in_order_over_many_pages() {
+async fn thousands_of_keys_are_listed_in_order_over_many_pages() {
     let fixture = Fixture::new();
     let mut expected: Vec<String> = (0..2500)
         .map(|number| match number % 4 {
@@ -39,7 +39,7 @@ async fn thousands_of_keys_come_in_order_over_many_pages() {
 }
 
 #[tokio::test]
-async fn a_delimiter_rolls_directories_up() {
+async fn a_delimiter_rolls_up_directories() {
     let fixture = Fixture::new();
     for key in ["a/1", "a/b/2", "a.b", "c/3", "c/4", "z"] {
         fixture.write(key, "x");

@@ -1,4 +1,4 @@
-//! A dev origin on real sockets, judged by a real S3 client and by raw HTTP.
+//! A dev origin on real sockets, tested with a real S3 client and with raw HTTP.
 
 mod counters;
 mod harness;

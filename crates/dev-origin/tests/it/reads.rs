@@ -1,4 +1,4 @@
-//! Ranges, preconditions and versions: what a reader is told is true of what it gets.
+//! Ranges, preconditions and versions: the head of a response is true of its body.
 
 use std::{fs, io::Read as _, ops::Range};
 
@@ -33,7 +33,7 @@ async fn ranges_are_served_exactly() {
 }
 
 #[test]
-fn ranges_beyond_the_end_are_named() {
+fn ranges_beyond_the_end_are_errors() {
     let fixture = Fixture::new();
     fixture.write("k", "0123456789");
     fixture.write("empty", "");
@@ -78,7 +78,7 @@ fn preconditions_on_dates_and_their_order() {
     fixture.write("k", "content");
     let now = fixture.raw("GET", "/bucket/k", &[], b"");
     let (modified, etag) = (now.header("last-modified").unwrap(), now.header("etag").unwrap());
-    // The header was lower-cased with the rest of the head; dates are written like this.
+    // The test harness lower-cases the head; dates have capitals.
     let modified = capitalise(modified);
     let (past, future) = ("Thu, 01 Jan 1970 00:00:01 GMT", "Fri, 01 Jan 2100 00:00:00 GMT");
     for method in ["GET", "HEAD"] {
@@ -88,7 +88,7 @@ fn preconditions_on_dates_and_their_order() {
             (vec![("if-modified-since", past)], 200),
             (vec![("if-unmodified-since", past)], 412),
             (vec![("if-unmodified-since", &*modified)], 200),
-            // An ETag that matches makes the date beside it moot.
+            // With a matching ETag the date is ignored.
             (vec![("if-match", etag), ("if-unmodified-since", past)], 200),
             (vec![("if-none-match", "\"x\""), ("if-modified-since", future)], 200),
             (vec![("if-none-match", "*")], 304),
@@ -112,7 +112,7 @@ fn capitalise(date: &str) -> String {
 }
 
 #[tokio::test]
-async fn one_version_has_one_etag_and_another_version_another() {
+async fn every_version_has_its_own_etag() {
     let fixture = Fixture::new();
     let store = fixture.store();
     let key = Path::from("dir/k");
@@ -130,7 +130,7 @@ async fn one_version_has_one_etag_and_another_version_another() {
     }
 }
 
-/// More than the sockets' buffers hold, so that a response is under way while the file changes.
+/// More than the sockets' buffers hold, so that a response is in progress while the file changes.
 const LARGE: usize = 64 << 20;
 
 fn read_while(fixture: &Fixture, change: impl FnOnce()) -> Raw {
@@ -143,7 +143,7 @@ fn read_while(fixture: &Fixture, change: impl FnOnce()) -> Raw {
 }
 
 #[tokio::test]
-async fn a_file_replaced_while_it_is_read_stays_what_it_was() {
+async fn a_response_continues_with_the_old_file_after_a_rename() {
     let fixture = Fixture::new();
     let (old, new) = (content(LARGE), vec![7; LARGE]);
     fixture.write("k", &old);
@@ -151,13 +151,13 @@ async fn a_file_replaced_while_it_is_read_stays_what_it_was() {
     let answer = read_while(&fixture, || {
         fs::rename(fixture.path("new"), fixture.path("k")).unwrap();
     });
-    assert!(answer.body == old, "the old content, whole");
+    assert!(answer.body == old, "all of the old content");
     let now = fixture.store().get(&"k".into()).await.unwrap().bytes().await.unwrap();
-    assert!(now == new, "the new content, whole");
+    assert!(now == new, "all of the new content");
 }
 
 #[test]
-fn a_file_that_shrinks_or_changes_cuts_the_response_short() {
+fn a_file_that_shrinks_or_changes_ends_the_response() {
     let fixture = Fixture::new();
     let old = content(LARGE);
     let changes: [fn(&Fixture); 2] = [
@@ -172,13 +172,13 @@ fn a_file_that_shrinks_or_changes_cuts_the_response_short() {
         let answer = read_while(&fixture, || change(&fixture));
         let received = answer.body.len();
         assert_eq!(answer.header("content-length"), Some(&*LARGE.to_string()));
-        assert!(received < LARGE, "cut short, not padded");
-        assert!(answer.body == old[..received], "and never mixed");
+        assert!(received < LARGE, "truncated, not padded");
+        assert!(answer.body == old[..received], "not mixed");
     }
 }
 
 #[tokio::test]
-async fn odd_keys_are_kept_as_they_are() {
+async fn unusual_keys_are_stored_unchanged() {
     let fixture = Fixture::new();
     let store = fixture.store();
     for key in ["with space", "ünï/çødé", "100%", "a+b", "a%2Fb", "~-_.!*'()", ".hidden/x"] {

@@ -1,4 +1,4 @@
-//! What is not allowed, not there or not sane is named as S3 names it, and touches nothing.
+//! Refused requests get S3's error codes and change nothing.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ async fn wrong_credentials() {
     let fixture = Fixture::new();
     fixture.write("k", "content");
     for (access_key, secret_key, code) in [
-        ("someone", SECRET_KEY, "InvalidAccessKeyId"),
+        ("other", SECRET_KEY, "InvalidAccessKeyId"),
         (forebay_dev_origin::ACCESS_KEY, "guess", "SignatureDoesNotMatch"),
     ] {
         let error = fixture.store_as(access_key, secret_key).get(&"k".into()).await.unwrap_err();
@@ -44,7 +44,7 @@ async fn missing_buckets_and_keys() {
 }
 
 #[test]
-fn hostile_keys_are_refused_and_touch_nothing() {
+fn hostile_keys_are_refused_and_change_nothing() {
     let fixture = Fixture::new();
     fixture.write("k", "content");
     let outside = fixture.path("../outside");

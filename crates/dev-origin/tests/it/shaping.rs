@@ -1,4 +1,4 @@
-//! An origin can be made slow and unreliable, by exactly as much as asked.
+//! Configured bandwidth, latency and fail rate are met exactly.
 
 use std::time::{Duration, Instant};
 
@@ -22,8 +22,8 @@ async fn injected_failures_are_counted_and_retries_get_through() {
     }
     let counters = fixture.origin.counters();
     assert!((40..150).contains(&counters.failures_injected), "{counters:?}");
-    assert_eq!(counters.errors, 0, "what is injected is not an error of ours");
-    // A GET that is cut half-way is resumed by a ranged one, so no byte is sent twice.
+    assert_eq!(counters.errors, 0, "injected failures are not counted as errors");
+    // A truncated GET is resumed by a ranged one, so no byte is sent twice.
     assert_eq!(counters.bytes_sent, 100 * 100_000);
 }
 
@@ -60,8 +60,8 @@ async fn all_bodies_share_the_bandwidth_in_both_directions() {
     store.put(&"c".into(), data.clone().into()).await.unwrap();
     let took = started.elapsed();
     assert_eq!((&*first, &*second), (&*data, &*data));
-    // 750 kB at 2 MB/s are 375 ms, less a burst of 40 kB: how little it may take is certain, how
-    // much depends on the machine.
+    // 750 kB at 2 MB/s take 375 ms, minus a burst of 40 kB. The lower bound is exact, the upper one
+    // depends on the machine.
     assert!(took >= Duration::from_millis(350), "{took:?}");
     assert!(took < Duration::from_secs(5), "{took:?}");
 }
@@ -76,7 +76,7 @@ async fn every_request_waits_for_the_latency() {
         store.head(&"k".into()).await.unwrap();
         assert!(started.elapsed() >= Duration::from_millis(50));
     }
-    // What is the operator's is not the origin's: it answers at once.
+    // Requests of the operator are not delayed.
     let started = Instant::now();
     let health = format!("{}/-/health", fixture.origin.endpoint());
     assert_eq!(reqwest::get(health).await.unwrap().status(), 200);

@@ -1,4 +1,4 @@
-//! A stop lets requests under way finish, and no others begin.
+//! After a stop, requests in progress finish and no new ones start.
 
 use std::{io::Read as _, net::TcpStream, thread, time::Duration};
 
@@ -7,7 +7,7 @@ use forebay_core::units::{ByteRate, ByteSize};
 use crate::harness::{Fixture, Raw, content};
 
 #[test]
-fn a_body_under_way_is_finished() {
+fn a_body_in_progress_is_finished() {
     let fixture = Fixture::with(|config| {
         config.bandwidth = Some(ByteRate(ByteSize(1_000_000)));
     });
@@ -27,7 +27,7 @@ fn a_body_under_way_is_finished() {
 }
 
 #[test]
-fn idle_connections_do_not_hold_it_up() {
+fn idle_connections_do_not_delay_a_stop() {
     let fixture = Fixture::new();
     let _idle = TcpStream::connect(fixture.origin.address()).unwrap();
     thread::sleep(Duration::from_millis(20));

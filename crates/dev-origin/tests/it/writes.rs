@@ -1,4 +1,4 @@
-//! Uploads: whole or not at all, and only if their conditions and checksums hold.
+//! Uploads: complete or not visible, and only if their conditions and checksums hold.
 
 use std::{fs, io::Read as _, io::Write as _, net::Shutdown, thread, time::Duration};
 
@@ -10,7 +10,7 @@ use object_store::{
 use crate::harness::{Fixture, content};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn readers_see_an_object_whole_while_it_is_replaced() {
+async fn readers_see_complete_objects_during_replacement() {
     let fixture = Fixture::new();
     let key = Path::from("k");
     let payload = |byte: u8| PutPayload::from(vec![byte; 1 << 20]);
@@ -31,7 +31,7 @@ async fn readers_see_an_object_whole_while_it_is_replaced() {
         versions += 1;
     }
     writer.await.unwrap();
-    assert!(versions > 1, "nothing was read meanwhile");
+    assert!(versions > 1, "no reads during the writes");
 }
 
 #[tokio::test]
@@ -53,7 +53,7 @@ async fn conditional_writes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_creators_one_wins() {
+async fn one_of_many_concurrent_creators_succeeds() {
     let fixture = Fixture::new();
     let creators = (0..16).map(|_| {
         let store = fixture.store();
@@ -70,7 +70,7 @@ async fn of_many_creators_one_wins() {
 }
 
 #[test]
-fn a_checksum_that_does_not_match_leaves_nothing_behind() {
+fn a_wrong_checksum_leaves_no_file() {
     let fixture = Fixture::new();
     for (name, wrong) in [
         ("content-md5", "1B2M2Y8AsgTpgAmY7PhCfg=="),
@@ -91,7 +91,7 @@ fn a_checksum_that_does_not_match_leaves_nothing_behind() {
 }
 
 #[test]
-fn an_upload_that_breaks_off_leaves_nothing_behind() {
+fn an_interrupted_upload_leaves_no_file() {
     let fixture = Fixture::new();
     let mut stream = fixture.send("PUT", "/bucket/k", &[("content-length", "1000000")], &[7; 1000]);
     stream.shutdown(Shutdown::Write).unwrap();
@@ -114,7 +114,7 @@ async fn multipart_uploads_are_joined_or_aborted() {
     for part in data.chunks(5 << 20) {
         upload.put_part(part.to_vec().into()).await.unwrap();
     }
-    assert!(!fixture.path("dir").exists(), "nothing is visible before it is complete");
+    assert!(!fixture.path("dir").exists(), "not visible before completion");
     upload.complete().await.unwrap();
     assert!(fs::read(fixture.path("dir/large")).unwrap() == data);
     assert_eq!(fixture.files().len(), 1, "the parts are gone");
@@ -156,7 +156,7 @@ fn an_object_cannot_be_a_directory_of_another() {
 }
 
 #[test]
-fn a_body_may_come_byte_by_byte() {
+fn a_body_may_arrive_byte_by_byte() {
     let fixture = Fixture::new();
     let mut stream = fixture.send("PUT", "/bucket/k", &[("content-length", "5")], b"");
     for byte in b"slow!" {

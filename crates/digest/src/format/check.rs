@@ -1,18 +1,18 @@
-//! The full check of a digest: every byte is as it was written, and every row makes sense.
+//! The full check of a digest: checksums of every byte, and consistency of every row.
 //!
-//! It reads the whole file, so it happens once per file; whoever opens digests remembers it.
+//! It reads the whole file, so [`DigestFile`](crate::DigestFile) runs it once per file and records
+//! that it passed.
 
-use super::{
-    DatasetIdHasher, Digest, DigestError, damaged,
-    plan::{Layout, check_name},
-};
+use super::{Digest, DigestError, damaged};
+use crate::plan::{Layout, check_name};
+use forebay_core::dataset::DatasetIdHasher;
 
 impl Digest {
-    /// Proves content, rows, dataset id and the user's columns.
+    /// Verifies content, rows, dataset id and the user's columns.
     pub fn check(&self) -> Result<(), DigestError> {
         self.check_content()?;
         self.check_rows()?;
-        // Decoding one of the user's columns validates them all.
+        // Decoding one of the user's columns validates all of them.
         self.columns().first().map_or(Ok(()), |(name, _)| self.column(name).map(drop))
     }
 
@@ -36,7 +36,7 @@ impl Digest {
         for batch in &self.batches {
             let (mut parts_seen, mut items_seen) = (0, 0);
             for row in batch.first_blob..batch.first_blob + batch.blobs {
-                let blob = self.blob(crate::BlobOrdinal::new(row))?;
+                let blob = self.blob(forebay_core::BlobOrdinal::new(row))?;
                 let row_is = |what: &str| damaged(format!("row {row} {what}"));
                 let (parts, items) = blob.child_ranges();
                 if (parts.start, items.start) != (parts_seen, items_seen) || items.is_empty() {

@@ -1,4 +1,4 @@
-//! The user's own columns: labels, sequence lengths, whatever rides along with an item.
+//! The user's columns: labels, sequence lengths and other values stored with each item.
 
 use std::sync::Arc;
 
@@ -10,37 +10,37 @@ use arrow_schema::DataType;
 
 use super::DigestError;
 
-/// What a column holds.
+/// Type of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ColumnType {
-    /// Yes or no.
+    /// `true` or `false`.
     Bool,
-    /// Whole numbers.
+    /// 64-bit integers.
     Int,
-    /// Numbers.
+    /// 64-bit floating-point numbers.
     Float,
-    /// Anything else.
+    /// UTF-8 text.
     Text,
 }
 
 /// One value of a column.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Value<'a> {
-    /// Nothing was said about this item.
+    /// No value for this item.
     Missing,
-    /// Yes or no.
+    /// `true` or `false`.
     Bool(bool),
-    /// A whole number.
+    /// An integer.
     Int(i64),
-    /// A number.
+    /// A floating-point number.
     Float(f64),
     /// Text.
     Text(&'a str),
 }
 
 impl ColumnType {
-    pub(super) fn data_type(self) -> DataType {
+    pub(crate) fn data_type(self) -> DataType {
         match self {
             Self::Bool => DataType::Boolean,
             Self::Int => DataType::Int64,
@@ -49,21 +49,21 @@ impl ColumnType {
         }
     }
 
-    pub(super) fn from_data_type(data_type: &DataType) -> Option<Self> {
+    pub(crate) fn from_data_type(data_type: &DataType) -> Option<Self> {
         [Self::Bool, Self::Int, Self::Float, Self::Text]
             .into_iter()
             .find(|kind| kind.data_type() == *data_type)
     }
 
-    /// How many buffers a record batch has for such a column: validity, any ends, values.
-    pub(super) fn buffers(self) -> usize {
+    /// Number of buffers of such a column in a record batch: validity, offsets of text, values.
+    pub(crate) fn buffers(self) -> usize {
         match self {
             Self::Bool | Self::Int | Self::Float => 2,
             Self::Text => 3,
         }
     }
 
-    /// How a user's text reads as this type; an empty text is a missing value.
+    /// Parses a user's text as this type. An empty text is a missing value.
     pub fn parse(self, text: &str) -> Option<Value<'_>> {
         if text.is_empty() {
             return Some(Value::Missing);
@@ -74,7 +74,7 @@ impl ColumnType {
                 "false" | "False" => Some(Value::Bool(false)),
                 _ => None,
             },
-            // Only what prints back the same: 007 is a name, not a number.
+            // Only numbers that print back as the same text: 007 is a name.
             Self::Int => {
                 text.parse().ok().filter(|value: &i64| value.to_string() == text).map(Value::Int)
             }
@@ -108,7 +108,7 @@ impl Default for ColumnGuess {
 impl ColumnGuess {
     const NARROW: [ColumnType; 3] = [ColumnType::Bool, ColumnType::Int, ColumnType::Float];
 
-    /// Takes another value of the column into account.
+    /// Adds a value of the column.
     pub fn see(&mut self, text: &str) {
         for (fits, kind) in self.fits.iter_mut().zip(Self::NARROW) {
             *fits = *fits && kind.parse(text).is_some();
@@ -123,7 +123,7 @@ impl ColumnGuess {
 }
 
 /// Collects one column of a record batch.
-pub(super) enum ColumnBuilder {
+pub(crate) enum ColumnBuilder {
     Bool(BooleanBuilder),
     Int(Int64Builder),
     Float(Float64Builder),

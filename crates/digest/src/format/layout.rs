@@ -1,15 +1,15 @@
-//! The Arrow schema of a digest, and where its buffers come in a record batch.
+//! The Arrow schema of a digest, and the positions of its buffers in a record batch.
 //!
-//! One row is one blob; its parts and items are nested lists, the user's columns ride inside the
-//! items. The columns that forebay itself reads come first, so the places of their buffers are fixed
-//! and a reader can find a value by arithmetic.
+//! One row is one blob. Its parts and items are nested lists; the user's columns are fields of the
+//! items. forebay's own columns come first, so the positions of their buffers are fixed and a
+//! reader finds a value by arithmetic.
 
 use std::{collections::HashMap, sync::Arc};
 
 use arrow_schema::{DataType, Field, FieldRef, Fields, Schema};
 
 use super::{ColumnType, DigestError, FORMAT, Summary, damaged};
-use crate::{Address, chunking::Chunking};
+use forebay_core::{Address, dataset::chunking::Chunking};
 
 /// Keys of the schema's metadata.
 mod key {
@@ -25,32 +25,32 @@ mod key {
     pub const BYTES: &str = "forebay.bytes";
 }
 
-/// Keys of the footer's own metadata, known only when all else is written.
+/// Keys of the footer's metadata, which is written last.
 pub mod footer_key {
     /// BLAKE3 over the bodies of all record batches, in order.
     pub const CONTENT: &str = "forebay.content";
-    /// BLAKE3 over everything that says where the content is: schema, batch headers, blocks.
+    /// BLAKE3 over everything that locates the content: schema, batch headers, blocks.
     pub const METADATA: &str = "forebay.metadata";
 }
 
-/// Which field node of a record batch tells a length that we need.
+/// Positions of the field nodes of a record batch whose lengths a reader needs.
 pub mod node {
     pub const BLOBS: usize = 0;
     pub const PARTS: usize = 4;
-    /// The list that nests the items; it and all before the parts have a row for each blob.
+    /// The list of items. It and all nodes before the parts have a row for each blob.
     pub const ITEMS_LIST: usize = 9;
     pub const ITEMS: usize = 10;
-    /// Nodes of our own columns; the user's follow.
+    /// Nodes of forebay's columns; the user's follow.
     pub const COUNT: usize = 13;
 }
 
-/// Which buffer of a record batch holds what. Each field has a validity buffer before its own.
+/// Positions of the buffers of a record batch. Each field has a validity buffer before its data.
 pub mod buffer {
     pub const ADDRESS: usize = 1;
     pub const START: usize = 3;
     pub const LENGTH: usize = 5;
     pub const PARTS: usize = 7;
-    /// The text itself is in the buffer after its ends.
+    /// Offsets of the text, which is in the next buffer.
     pub const OBJECT_ENDS: usize = 10;
     pub const VERSION_ENDS: usize = 13;
     pub const PART_OFFSET: usize = 16;
@@ -58,13 +58,13 @@ pub mod buffer {
     pub const ITEMS: usize = 20;
     pub const ITEM_OFFSET: usize = 23;
     pub const ITEM_LENGTH: usize = 25;
-    /// Buffers of our own columns; the user's follow.
+    /// Buffers of forebay's columns; the user's follow.
     pub const COUNT: usize = 26;
 }
 
-/// The column that nests the items, and in it the user's columns.
+/// Position of the column of items, which contains the user's columns.
 pub const ITEMS_COLUMN: usize = 4;
-/// How many fields of an item are ours.
+/// Number of forebay's fields of an item.
 pub const ITEM_FIELDS: usize = 2;
 
 fn field(name: &str, data_type: DataType) -> Field {
@@ -123,7 +123,7 @@ fn number<T: std::str::FromStr>(text: &str) -> Result<T, DigestError> {
     text.parse().map_err(|_| damaged(format!("`{}` is not a count", text.escape_debug())))
 }
 
-/// Texts of a digest are shown to people, and must not move their cursor about.
+/// Checks that a text has no control characters. Texts of a digest are printed on terminals.
 pub fn one_line(text: &str) -> Result<&str, String> {
     if text.chars().any(char::is_control) {
         return Err(format!("`{}` has a control character", text.escape_debug()));
@@ -131,12 +131,12 @@ pub fn one_line(text: &str) -> Result<&str, String> {
     Ok(text)
 }
 
-/// Takes a schema apart again: what holds for the dataset, and the user's columns.
+/// Parses a schema: the dataset's summary, and the user's columns.
 pub fn read_schema(schema: &Schema) -> Result<(Summary, Vec<(String, ColumnType)>), DigestError> {
     let text = |key: &'static str| {
         schema.metadata.get(key).ok_or_else(|| damaged(format!("its `{key}` is missing")))
     };
-    let shown = |key| one_line(text(key)?).map(str::to_owned).map_err(damaged);
+    let line = |key| one_line(text(key)?).map(str::to_owned).map_err(damaged);
 
     let format = schema
         .metadata
@@ -171,9 +171,9 @@ pub fn read_schema(schema: &Schema) -> Result<(Summary, Vec<(String, ColumnType)
             .ok_or_else(|| damaged("its chunking is impossible"))?;
     let summary = Summary {
         dataset: text(key::DATASET)?.parse().map_err(|error| damaged(format!("{error}")))?,
-        namespace: shown(key::NAMESPACE)?,
-        origin: shown(key::ORIGIN)?,
-        layout: shown(key::LAYOUT)?,
+        namespace: line(key::NAMESPACE)?,
+        origin: line(key::ORIGIN)?,
+        layout: line(key::LAYOUT)?,
         chunking,
         items: number(text(key::ITEMS)?)?,
         blobs: number(text(key::BLOBS)?)?,

@@ -1,109 +1,108 @@
 //! Digests: the table of a dataset.
 //!
-//! A digest says, for every blob, its address, its length and where its bytes lie (its **parts**), and
-//! for every item which bytes of which blob it is, with any columns of the user's own. It is an Arrow
-//! IPC file, so that any tool that reads Arrow can look at it; `docs/digest.md` describes it.
+//! A digest has the address, length and location (its **parts**) of every blob, and for every item
+//! its span in a blob and the user's columns. It is an Arrow IPC file, so that any tool that reads
+//! Arrow can read it; `docs/reference/digest-format.md` describes it.
 //!
-//! `plan` turns a listing into blobs, `write` makes the file, `read` opens one without touching
-//! its rows, and [`Digest::check`] proves every byte of it.
+//! `write` makes the file, `read` opens one without touching its rows, and [`Digest::check`]
+//! verifies every byte of it.
 
 mod check;
 mod columns;
 mod layout;
-pub mod plan;
 mod read;
 #[cfg(test)]
 mod tests;
 mod write;
 
-use crate::{Address, DatasetId, chunking::Chunking};
+use forebay_core::{Address, DatasetId, dataset::chunking::Chunking};
 
 pub use columns::{ColumnGuess, ColumnType, Value};
-pub use read::{BlobView, Digest, ItemPlace, PartView};
-pub use write::{DatasetIdHasher, DigestWriter, Header};
+pub use read::{BlobView, Digest, ItemLocation, PartView};
+pub use write::{DigestWriter, Header};
 
-/// Newest format that is read, and the one that is written.
+/// The format that is written, and the newest that is read.
 pub const FORMAT: u32 = 1;
 
-/// Some bytes of an object, as they were when the digest was built.
+/// A byte range of one version of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
     /// The object's key, relative to the digest's origin.
     pub object: String,
-    /// What the origin called this state of the object (its `ETag`), sent back as `If-Match`.
+    /// The origin's name for this state of the object (its `ETag`), sent back as `If-Match`.
     pub version: String,
     /// First byte within the object.
     pub offset: u64,
-    /// Bytes taken.
+    /// Length in bytes.
     pub length: u64,
 }
 
-/// The place of an item within its blob.
+/// The byte range of an item within its blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ItemSpan {
     /// First byte within the blob.
     pub offset: u64,
-    /// Bytes taken.
+    /// Length in bytes.
     pub length: u64,
 }
 
-/// One row of a digest. The blob's content is its parts, one after the other.
+/// One row of a digest. The content of the blob is the concatenation of its parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blob {
-    /// The blob's name.
+    /// The blob's address.
     pub address: Address,
-    /// Where its bytes lie.
+    /// Where its bytes are stored.
     pub parts: Vec<Part>,
-    /// What they mean.
+    /// The items in it.
     pub items: Vec<ItemSpan>,
 }
 
 impl Blob {
-    /// How long the blob is.
+    /// Length in bytes.
     pub fn length(&self) -> u64 {
         self.parts.iter().map(|part| part.length).sum()
     }
 }
 
-/// What holds for a dataset as a whole.
+/// Metadata of a dataset as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Summary {
-    /// What all who share the dataset agree on.
+    /// The dataset's id.
     pub dataset: DatasetId,
-    /// `public`, or the id of the namespace whose key made the addresses.
+    /// `public`, or the id of the namespace of the addresses.
     pub namespace: String,
-    /// Where the objects lie: a URL without credentials.
+    /// URL of the objects, without credentials.
     pub origin: String,
-    /// How items were found and packed.
+    /// The layout of the build, as text (see [`Layout`](crate::Layout)).
     pub layout: String,
-    /// How the dataset is cut into chunks.
+    /// The dataset's chunking.
     pub chunking: Chunking,
-    /// How many items there are.
+    /// Number of items.
     pub items: u64,
-    /// How many blobs there are.
+    /// Number of blobs.
     pub blobs: u64,
-    /// How long all blobs are together.
+    /// Total length of all blobs.
     pub bytes: u64,
 }
 
-/// Why bytes are not a digest that can be used.
+/// Why bytes are not a usable digest, or why a digest cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum DigestError {
-    /// Some other file.
+    /// A file of another kind.
     #[error("not a forebay digest: {0}")]
     Foreign(&'static str),
-    /// A later forebay wrote it.
+    /// Written by a later forebay.
     #[error(
         "a digest of format {0}, but this forebay reads up to {FORMAT}; install a newer forebay"
     )]
     Newer(String),
-    /// One of ours, but not as it was written.
+    /// A digest whose bytes have changed or contradict each other.
     #[error("a damaged digest ({0}); restore it from a copy or build it again")]
     Damaged(String),
-    /// A row or column that the caller made cannot be written.
+    /// A row or column of the caller that cannot be written.
     #[error("cannot be written as a digest: {0}")]
     Unwritable(String),
-    /// The file it was being written to failed.
+    /// I/O error of the output.
     #[error("write the digest")]
     Io(#[from] std::io::Error),
 }

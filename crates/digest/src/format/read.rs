@@ -1,9 +1,9 @@
-//! Opens a digest without touching its rows.
+//! Reading a digest in place, without touching its rows at open time.
 //!
-//! A digest of ten million items must open in the blink of an eye, and may come from anywhere. So
-//! opening looks at the metadata alone (its checksum, and that every buffer lies within the file and
-//! is as long as its rows need), and rows are read where they are, by arithmetic on bounds-checked
-//! slices. A damaged row is an error when it is read, never a panic or somebody else's bytes.
+//! A digest of ten million items must open in milliseconds, and may come from an untrusted source.
+//! Opening reads the metadata only: its checksum, and that every buffer lies within the file and
+//! has the length that its rows need. Rows are read in place, by arithmetic on bounds-checked
+//! slices. A damaged row is an error when it is read, never a panic or another row's bytes.
 
 use std::ops::Range;
 
@@ -21,45 +21,45 @@ use super::{
     layout::{ITEM_FIELDS, ITEMS_COLUMN, buffer, footer_key, node, read_schema},
     write::{MAGIC, METADATA_CONTEXT, hash_block, metadata_checksum},
 };
-use crate::{
+use forebay_core::{
     Address, BlobOrdinal, ByteSize, ItemOrdinal, Namespace, NamespaceId,
-    chunking::{ChunkOrdinal, Chunking},
+    dataset::chunking::{ChunkOrdinal, Chunking},
 };
 
-/// Where the schema's message begins: after the padded magic.
+/// Offset of the schema's message, after the padded magic.
 const SCHEMA_OFFSET: u64 = 64;
-/// The footer's length and the closing magic.
+/// Bytes of the footer's length and the closing magic.
 const TRAILER: usize = 4 + MAGIC.len();
-/// A message or footer is copied once for alignment; nothing larger is believed.
+/// Largest message or footer, which is copied once for alignment.
 const HEADER_SIZE_MAX: u64 = 64 << 20;
 
 /// An open digest: a view of its bytes.
 #[derive(Debug, Clone)]
 pub struct Digest {
-    pub(super) bytes: Bytes,
-    pub(super) schema: SchemaRef,
+    pub(crate) bytes: Bytes,
+    pub(crate) schema: SchemaRef,
     summary: Summary,
     columns: Vec<(String, ColumnType)>,
     checksum: String,
-    pub(super) content: String,
-    pub(super) batches: Vec<Batch>,
+    pub(crate) content: String,
+    pub(crate) batches: Vec<Batch>,
 }
 
-/// One record batch: the rows it holds, and where the buffers are that we read.
+/// One record batch: the rows in it, and the positions of its buffers.
 #[derive(Debug, Clone)]
-pub(super) struct Batch {
-    pub(super) block: Block,
-    pub(super) body: Range<usize>,
-    pub(super) first_blob: u64,
-    pub(super) first_item: u64,
-    pub(super) blobs: u64,
-    pub(super) parts: u64,
-    pub(super) items: u64,
+pub(crate) struct Batch {
+    pub(crate) block: Block,
+    pub(crate) body: Range<usize>,
+    pub(crate) first_blob: u64,
+    pub(crate) first_item: u64,
+    pub(crate) blobs: u64,
+    pub(crate) parts: u64,
+    pub(crate) items: u64,
     buffers: Vec<Range<usize>>,
 }
 
 impl Digest {
-    /// Looks at the metadata, and believes nothing that does not add up.
+    /// Opens a digest by its metadata, every part of which is checked.
     pub fn open(bytes: Bytes) -> Result<Self, DigestError> {
         if !bytes.starts_with(MAGIC) {
             return Err(DigestError::Foreign("it is no Arrow file"));
@@ -77,7 +77,7 @@ impl Digest {
         let footer = root_as_footer(&footer_bytes)
             .map_err(|_| DigestError::Foreign("its footer is unreadable"))?;
 
-        // The footer's copy first: in another's file, or a later format, the schema may lie elsewhere.
+        // The footer's copy first: in a foreign file or a later format the schema may be elsewhere.
         let schema = footer.schema().ok_or_else(|| damaged("its schema is missing"))?;
         let schema = try_fb_to_schema(schema).map_err(|error| damaged(error.to_string()))?;
         let (summary, columns) = read_schema(&schema)?;
@@ -112,7 +112,7 @@ impl Digest {
             items += batch.items;
             batches.push(batch);
         }
-        // A fuzzer cannot guess a hash, and what follows must hold without it.
+        // A fuzzer cannot guess a hash, and the code below must be safe without it.
         if !cfg!(fuzzing) && metadata_checksum(&hash, &content) != checksum {
             return Err(damaged("its metadata does not match its checksum"));
         }
@@ -122,12 +122,12 @@ impl Digest {
         Ok(Self { schema: schema.into(), bytes, summary, columns, checksum, content, batches })
     }
 
-    /// What holds for the dataset as a whole.
+    /// Metadata of the dataset as a whole.
     pub fn summary(&self) -> &Summary {
         &self.summary
     }
 
-    /// Whose key made the addresses; `None` if the digest's name for it is no name.
+    /// The namespace of the addresses. `None` if the digest's text is not a namespace id.
     pub fn namespace(&self) -> Option<NamespaceId> {
         match self.summary.namespace.as_str() {
             "public" => Some(Namespace::public().id()),
@@ -140,17 +140,17 @@ impl Digest {
         &self.columns
     }
 
-    /// Changes whenever any byte of the digest does.
+    /// A checksum that covers every byte of the digest.
     pub fn checksum(&self) -> &str {
         &self.checksum
     }
 
-    /// How the dataset is cut.
+    /// The dataset's chunking.
     pub fn chunking(&self) -> Chunking {
         self.summary.chunking
     }
 
-    /// A row.
+    /// One row.
     pub fn blob(&self, blob: BlobOrdinal) -> Result<BlobView<'_>, DigestError> {
         assert!(blob.0 < self.summary.blobs, "blob {blob} of {}", self.summary.blobs);
         let at = self.batches.partition_point(|batch| batch.first_blob <= blob.0) - 1;
@@ -162,17 +162,17 @@ impl Digest {
         self.batches.iter().flat_map(|batch| (0..batch.blobs).map(|row| self.row(batch, row)))
     }
 
-    /// Where an item's bytes are.
-    pub fn item(&self, item: ItemOrdinal) -> Result<ItemPlace, DigestError> {
+    /// The location of an item's bytes.
+    pub fn item(&self, item: ItemOrdinal) -> Result<ItemLocation, DigestError> {
         let (blob, row, wanted) = self.row_of(item)?;
         let (offset, length) = row.item_at(wanted)?;
-        Ok(ItemPlace { blob, offset, length })
+        Ok(ItemLocation { blob, offset, length })
     }
 
-    /// The object that an item is of.
+    /// The object that holds an item.
     pub fn object(&self, item: ItemOrdinal) -> Result<&str, DigestError> {
         let (_, row, wanted) = self.row_of(item)?;
-        // Of several parts, each is an item; of one, all items are pieces.
+        // With several parts each is one item. With one part all items are in it.
         let mut parts = row.parts();
         let at = index(wanted - row.items.start).min(parts.len().saturating_sub(1));
         let part = parts.nth(at);
@@ -186,8 +186,8 @@ impl Digest {
         let at = self.batches.partition_point(|batch| batch.first_item <= item.0) - 1;
         let batch = &self.batches[at];
         let wanted = item.0 - batch.first_item;
-        // The list's offsets ascend, so the row is found by bisection; if they do not, what is found
-        // is checked below like any other row.
+        // The list's offsets ascend, so bisection finds the row. If a damaged list does not ascend,
+        // the check below rejects the row that was found.
         let (mut low, mut high) = (0, batch.blobs);
         while low + 1 < high {
             let middle = low.midpoint(high);
@@ -204,7 +204,7 @@ impl Digest {
         Ok((BlobOrdinal::new(batch.first_blob + low), row, wanted))
     }
 
-    /// The blobs of a chunk: one range for each of its stripe units that has any.
+    /// The blobs of a chunk: one range for each of its stripe units that is not empty.
     pub fn chunk(&self, chunk: ChunkOrdinal) -> Vec<Range<u64>> {
         let total = ByteSize(self.summary.bytes);
         let mut ranges = Vec::new();
@@ -233,14 +233,14 @@ impl Digest {
         low
     }
 
-    /// One of the user's columns, a piece for each record batch, fully validated.
+    /// One of the user's columns, fully validated: an array for each record batch.
     pub fn column(&self, name: &str) -> Result<Option<Vec<ArrayRef>>, DigestError> {
         let Some(at) = self.columns.iter().position(|(column, _)| column == name) else {
             return Ok(None);
         };
         let decoder = FileDecoder::new(self.schema.clone(), MetadataVersion::V5)
             .with_projection(vec![ITEMS_COLUMN]);
-        let pieces = self.batches.iter().map(|batch| {
+        let arrays = self.batches.iter().map(|batch| {
             let end = batch.body.end;
             let start = usize::try_from(batch.block.offset()).expect("checked when opened");
             let block = Buffer::from(self.bytes.slice(start..end));
@@ -254,7 +254,7 @@ impl Digest {
             let items = items.ok_or_else(|| damaged("its items are no structures"))?;
             Ok(items.column(ITEM_FIELDS + at).clone())
         });
-        pieces.collect::<Result<_, DigestError>>().map(Some)
+        arrays.collect::<Result<_, DigestError>>().map(Some)
     }
 
     fn row<'a>(&'a self, batch: &'a Batch, row: u64) -> Result<BlobView<'a>, DigestError> {
@@ -282,7 +282,7 @@ impl Digest {
             .ok_or_else(|| damaged("a list leaves the file"))
     }
 
-    /// The range that row `row` of a list (or text) column takes in its child.
+    /// The range of row `row` of a list or text column in the column's child.
     fn range_in(
         &self,
         batch: &Batch,
@@ -305,39 +305,39 @@ impl Digest {
     }
 }
 
-/// Where an item's bytes are.
+/// The location of an item's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ItemPlace {
-    /// The blob that holds them.
+pub struct ItemLocation {
+    /// The blob that holds the item.
     pub blob: BlobOrdinal,
-    /// The first byte within the blob.
+    /// First byte within the blob.
     pub offset: u64,
-    /// How many they are.
+    /// Length in bytes.
     pub length: u64,
 }
 
-/// One row, read where it is.
+/// One row, read in place.
 #[derive(Debug, Clone)]
 pub struct BlobView<'a> {
     digest: &'a Digest,
     batch: &'a Batch,
-    /// The blob's name.
+    /// The blob's address.
     pub address: Address,
-    /// How many bytes of the dataset come before it.
+    /// Total length of all blobs before it.
     pub start: u64,
-    /// How long it is.
+    /// Length in bytes.
     pub length: u64,
     parts: Range<u64>,
-    pub(super) items: Range<u64>,
+    pub(crate) items: Range<u64>,
 }
 
 impl<'a> BlobView<'a> {
-    /// How many items it holds.
+    /// Number of items in the blob.
     pub fn item_count(&self) -> u64 {
         self.items.end - self.items.start
     }
 
-    /// Where its bytes lie.
+    /// Where the blob's bytes are stored.
     pub fn parts(
         &self,
     ) -> impl ExactSizeIterator<Item = Result<PartView<'a>, DigestError>> + use<'a> {
@@ -353,7 +353,7 @@ impl<'a> BlobView<'a> {
         })
     }
 
-    /// Its items: first byte within the blob, and length.
+    /// The items in the blob: first byte within the blob, and length.
     pub fn items(
         &self,
     ) -> impl ExactSizeIterator<Item = Result<(u64, u64), DigestError>> + use<'_, 'a> {
@@ -369,27 +369,27 @@ impl<'a> BlobView<'a> {
         }
     }
 
-    /// The chunk that it belongs to.
+    /// The blob's chunk.
     pub fn chunk(&self) -> ChunkOrdinal {
         let summary = &self.digest.summary;
         summary.chunking.chunk_of(self.start, ByteSize(summary.bytes))
     }
 
-    pub(super) fn child_ranges(&self) -> (Range<u64>, Range<u64>) {
+    pub(crate) fn child_ranges(&self) -> (Range<u64>, Range<u64>) {
         (self.parts.clone(), self.items.clone())
     }
 }
 
-/// Some bytes of an object, read where they are.
+/// A byte range of an object, read in place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartView<'a> {
     /// The object's key, relative to the digest's origin.
     pub object: &'a str,
-    /// What the origin called this state of the object.
+    /// The origin's name for this state of the object.
     pub version: &'a str,
     /// First byte within the object.
     pub offset: u64,
-    /// Bytes taken.
+    /// Length in bytes.
     pub length: u64,
 }
 
@@ -418,13 +418,13 @@ impl Batch {
         if (0..node::COUNT).any(|at| nodes.get(at).null_count() != 0) {
             return Err(damaged("a batch has missing values"));
         }
-        // A row count above this could not fit the file anyway, and 32 bits index a batch's lists.
+        // The lists of a batch are indexed with 32 bits.
         let count = |at: usize| u32::try_from(nodes.get(at).length()).map(u64::from).ok();
         let counts = (count(node::BLOBS), count(node::PARTS), count(node::ITEMS));
         let (Some(blobs @ 1..), Some(parts), Some(items)) = counts else {
             return Err(damaged("a batch has an impossible number of rows"));
         };
-        // We read by the counts above, but the decoder of the user's columns by those of each node.
+        // Rows are read by the counts above; the decoder of the user's columns uses each node's.
         let uneven = (0..nodes.len()).any(|at| {
             let rows = match at {
                 ..node::PARTS | node::ITEMS_LIST => blobs,
@@ -439,7 +439,7 @@ impl Batch {
         }
 
         let body = (|| {
-            // The decoder finds the body by one of these and the header by the other.
+            // The decoder uses both lengths: one for the header, one for the body.
             let header = u64::try_from(block.metaDataLength()).ok()?;
             (header == message.len() as u64 + 8).then_some(())?;
             let start = u64::try_from(block.offset()).ok()?.checked_add(header)?;
@@ -479,7 +479,7 @@ impl Batch {
             });
             at += kind.buffers();
         }
-        // The decoder would panic at half a value.
+        // The decoder panics at half a value.
         let fits = |(at, count, width): &(usize, u64, usize)| {
             let length = buffers[*at].len();
             length as u64 >= count * *width as u64 && length.is_multiple_of(*width)
@@ -492,7 +492,7 @@ impl Batch {
 }
 
 /// The flatbuffer of the message at `offset`, copied so that it is aligned.
-pub(super) fn message_at(bytes: &[u8], offset: u64) -> Result<Vec<u8>, DigestError> {
+pub(crate) fn message_at(bytes: &[u8], offset: u64) -> Result<Vec<u8>, DigestError> {
     let message = (|| {
         let at = usize::try_from(offset).ok()?;
         let marker = u32_at(bytes, at)?;
@@ -510,12 +510,12 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.try_into().expect("4 bytes")))
 }
 
-/// Offsets within a file that is mapped fit the address space.
+/// Offsets within a mapped file fit the address space.
 fn index(offset: u64) -> usize {
     usize::try_from(offset).expect("64-bit addresses")
 }
 
-/// Rows of a batch number less than 2^32, which makes their iterators know their length.
+/// Rows of a batch as 32-bit numbers, whose range is an `ExactSizeIterator`.
 fn narrow(rows: &Range<u64>) -> Range<u32> {
     let narrow = |row| u32::try_from(row).expect("a batch's rows are counted in 32 bits");
     narrow(rows.start)..narrow(rows.end)

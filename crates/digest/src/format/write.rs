@@ -1,7 +1,7 @@
-//! Writes a digest, batch by batch, in little memory.
+//! Writing a digest, batch by batch, in little memory.
 //!
-//! The Arrow crate's own file writer would do, but for one thing: a digest carries checksums over its
-//! metadata and its content in the footer, and so has to see both on their way out.
+//! The file writer of the Arrow crate is not used, because the footer of a digest has checksums
+//! over metadata and content, which must be computed as they are written.
 
 use std::{io::Write, sync::Arc};
 
@@ -26,15 +26,13 @@ use super::{
     columns::ColumnBuilder,
     layout::{element, footer_key, item_fields, one_line, part_fields, schema},
 };
-use crate::{Address, DatasetId, chunking::Chunking};
+use forebay_core::{Address, dataset::DatasetIdHasher};
 
-/// Domains of BLAKE3's key derivation, fixed for the format.
-const DATASET_ID_CONTEXT: &str = "forebay 2026 dataset id v1";
-pub(super) const METADATA_CONTEXT: &str = "forebay 2026 digest metadata v1";
+pub(crate) const METADATA_CONTEXT: &str = "forebay 2026 digest metadata v1";
 
-pub(super) const MAGIC: &[u8; 6] = b"ARROW1";
+pub(crate) const MAGIC: &[u8; 6] = b"ARROW1";
 /// The magic, padded to the alignment of everything that follows.
-pub(super) const PREAMBLE: [u8; 64] = {
+pub(crate) const PREAMBLE: [u8; 64] = {
     let mut bytes = [0; 64];
     let mut i = 0;
     while i < MAGIC.len() {
@@ -43,42 +41,17 @@ pub(super) const PREAMBLE: [u8; 64] = {
     }
     bytes
 };
-pub(super) const END_OF_STREAM: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
+pub(crate) const END_OF_STREAM: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
 
-/// A batch is written when it holds this many blobs or items: a few megabytes.
+/// Blobs or items of a full batch: a few megabytes.
 const BATCH_BLOBS: usize = 1 << 14;
 const BATCH_ITEMS: usize = 1 << 16;
 
-/// Computes a dataset's id from its blobs, in order. Nothing else goes into it, so that a node which is
-/// shown addresses and lengths can compute it, too.
-pub struct DatasetIdHasher(blake3::Hasher);
-
-impl DatasetIdHasher {
-    /// An id over nothing yet.
-    #[expect(clippy::new_without_default, reason = "an id of no rows is not a sensible default")]
-    pub fn new() -> Self {
-        Self(blake3::Hasher::new_derive_key(DATASET_ID_CONTEXT))
-    }
-
-    /// Adds the next blob.
-    pub fn push(&mut self, address: &Address, length: u64) {
-        self.0.update(address.as_bytes());
-        self.0.update(&length.to_le_bytes());
-    }
-
-    /// The id of all rows so far, cut like this.
-    pub fn finish(mut self, chunking: Chunking) -> DatasetId {
-        self.0.update(&chunking.chunks().to_le_bytes());
-        self.0.update(&chunking.partitions().to_le_bytes());
-        DatasetId::from_bytes(*self.0.finalize().as_bytes())
-    }
-}
-
-/// What a digest says before its rows. All of it is known when the rows are: a build keeps them in a
-/// journal first.
+/// Metadata that precedes the rows. It depends on all rows, so a build collects them in a journal
+/// first.
 #[derive(Debug, Clone)]
 pub struct Header {
-    /// What holds for the dataset as a whole.
+    /// Metadata of the dataset as a whole.
     pub summary: Summary,
     /// The user's columns.
     pub columns: Vec<(String, ColumnType)>,
@@ -90,8 +63,8 @@ pub struct DigestWriter<W> {
     header: Header,
     schema: SchemaRef,
     rows: Rows,
-    /// What has been pushed, to be held against the header in the end.
-    seen: (u64, u64, u64),
+    /// Totals of the rows pushed so far, which must match the header in the end.
+    totals: Totals,
     id: DatasetIdHasher,
     position: u64,
     blocks: Vec<Block>,
@@ -101,8 +74,16 @@ pub struct DigestWriter<W> {
     context: IpcWriteContext,
 }
 
+/// Totals of a digest's rows.
+#[derive(Default, PartialEq, Eq)]
+struct Totals {
+    blobs: u64,
+    items: u64,
+    bytes: u64,
+}
+
 impl<W: Write> DigestWriter<W> {
-    /// Begins a digest. Nothing is flushed or synced here: that is the caller's.
+    /// Begins a digest. The caller flushes and syncs the sink.
     pub fn new(sink: W, header: Header) -> Result<Self, DigestError> {
         let Summary { namespace, origin, layout, .. } = &header.summary;
         let names = header.columns.iter().map(|(name, _)| name);
@@ -115,7 +96,7 @@ impl<W: Write> DigestWriter<W> {
             rows: Rows::new(&header.columns),
             header,
             schema,
-            seen: (0, 0, 0),
+            totals: Totals::default(),
             id: DatasetIdHasher::new(),
             position: 0,
             blocks: Vec::new(),
@@ -135,26 +116,28 @@ impl<W: Write> DigestWriter<W> {
         Ok(writer)
     }
 
-    /// Adds a row. `values` holds the user's columns of each of its items.
+    /// Adds a row. `values` has the user's columns of each of its items.
     pub fn push(&mut self, blob: &Blob, values: &[Vec<Value<'_>>]) -> Result<(), DigestError> {
         let length = blob.length();
         self.id.push(&blob.address, length);
-        self.rows.push(self.seen.2, blob, values)?;
-        let (blobs, items, bytes) = self.seen;
-        self.seen = (blobs + 1, items + blob.items.len() as u64, bytes + length);
+        self.rows.push(self.totals.bytes, blob, values)?;
+        self.totals.blobs += 1;
+        self.totals.items += blob.items.len() as u64;
+        self.totals.bytes += length;
         if self.rows.lengths.len() >= BATCH_BLOBS || self.rows.item_lengths.len() >= BATCH_ITEMS {
             self.write_batch()?;
         }
         Ok(())
     }
 
-    /// Writes what is left, and the footer. Returns the sink, neither flushed nor synced.
+    /// Writes the last batch and the footer. Returns the sink, neither flushed nor synced.
     pub fn finish(mut self) -> Result<W, DigestError> {
         if !self.rows.lengths.is_empty() {
             self.write_batch()?;
         }
         let Summary { dataset, chunking, blobs, items, bytes, .. } = self.header.summary;
-        if self.seen != (blobs, items, bytes) || self.id.finish(chunking) != dataset {
+        let header = Totals { blobs, items, bytes };
+        if self.totals != header || self.id.finish(chunking) != dataset {
             return Err(DigestError::Unwritable("its rows are not those of its header".to_owned()));
         }
         self.sink.write_all(&END_OF_STREAM)?;
@@ -175,7 +158,7 @@ impl<W: Write> DigestWriter<W> {
         self.content_hash.update(&message.arrow_data);
         let offset = self.position;
         let (header, body) = self.write_encoded(message)?;
-        let narrow = |n| i64::try_from(n).expect("files are shorter");
+        let narrow = |n| i64::try_from(n).expect("a file is shorter than 2^63 bytes");
         let header = i32::try_from(header).expect("a batch's header is a few hundred bytes");
         self.blocks.push(Block::new(narrow(offset), header, narrow(body)));
         hash_block(&mut self.metadata_hash, &self.blocks[self.blocks.len() - 1]);
@@ -186,7 +169,7 @@ impl<W: Write> DigestWriter<W> {
         let mut padded = message.ipc_message.clone();
         let (header, body) =
             write_message(&mut self.sink, message, &self.options).map_err(arrow)?;
-        // A message's length, as a reader finds it, counts the padding but not its own eight bytes.
+        // The stored length of a message counts the padding but not its own eight bytes.
         padded.resize(header - 8, 0);
         self.metadata_hash.update(&padded);
         self.position += (header + body) as u64;
@@ -194,21 +177,21 @@ impl<W: Write> DigestWriter<W> {
     }
 }
 
-/// Where a batch lies is part of the metadata that is checked.
-pub(super) fn hash_block(hash: &mut blake3::Hasher, block: &Block) {
+/// Adds the position of a batch to the metadata checksum.
+pub(crate) fn hash_block(hash: &mut blake3::Hasher, block: &Block) {
     hash.update(&block.offset().to_le_bytes());
     hash.update(&block.metaDataLength().to_le_bytes());
     hash.update(&block.bodyLength().to_le_bytes());
 }
 
-/// The metadata checksum covers the content's, so that one look at open time vouches for both.
-pub(super) fn metadata_checksum(metadata: &blake3::Hasher, content: &str) -> String {
+/// The metadata checksum. It covers the content checksum, so that it identifies the whole file.
+pub(crate) fn metadata_checksum(metadata: &blake3::Hasher, content: &str) -> String {
     let mut hash = metadata.clone();
     hash.update(content.as_bytes());
     hash.finalize().to_string()
 }
 
-pub(super) fn footer(
+pub(crate) fn footer(
     schema: &Schema,
     blocks: &[Block],
     metadata: &blake3::Hasher,
@@ -235,7 +218,7 @@ pub(super) fn footer(
     builder.finished_data().to_vec()
 }
 
-/// The columns of the batch that is being filled.
+/// The columns of the current batch.
 struct Rows {
     addresses: Vec<u8>,
     starts: Vec<u64>,
@@ -303,7 +286,7 @@ impl Rows {
         Ok(())
     }
 
-    /// Makes the batch, and empties this.
+    /// Takes all rows as a record batch.
     fn take(
         &mut self,
         schema: &SchemaRef,
@@ -348,7 +331,7 @@ impl Rows {
     }
 }
 
-/// Arrow wraps the sink's own failures; take them out again, for they have a remedy.
+/// Converts an Arrow error. I/O errors of the sink are unwrapped, because they have a remedy.
 fn arrow(error: ArrowError) -> DigestError {
     match error {
         ArrowError::IoError(_, source) => DigestError::Io(source),

@@ -1,40 +1,31 @@
-//! From a listing to blobs: which objects, or bytes of them, are cached and moved together.
+//! Build plans: how a listing of objects is cut into blobs.
 //!
-//! The plan is a function of the listing alone, so two people who list the same objects get the same
-//! blobs, and an interrupted build finds its place again.
+//! A plan is a function of the listing alone. Two builds of the same objects get the same blobs,
+//! and an interrupted build resumes where it stopped.
 
 mod records;
 mod samples;
 
 use std::{fmt, str::FromStr};
 
-use super::{ItemSpan, Part};
-use crate::units::ByteSize;
+use super::format::{ItemSpan, Part};
+use forebay_core::dataset::ListedObject;
+use forebay_core::units::ByteSize;
 
-pub use records::{Records, Uneven};
+pub use records::{Records, UnevenRecords};
 pub use samples::{Cut, Samples};
 
-/// One entry of a listing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
-    /// The object's key, relative to the origin.
-    pub object: String,
-    /// How long it is.
-    pub length: u64,
-    /// What the origin calls its present state.
-    pub version: String,
-}
-
-/// How items are found in objects, and packed into blobs.
+/// How objects are cut into items, and items packed into blobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
-    /// One object is one item is one blob.
+    /// One object is one item and one blob.
     Files,
-    /// Small neighbours share a blob of at most this size. Larger objects have one of their own.
+    /// Small neighbouring objects share a blob of at most this size. A larger object is one blob.
     Pack(ByteSize),
-    /// Objects are records of one length.
+    /// Objects are sequences of records of one length.
     Records(Records),
-    /// Objects are tar archives of samples (`WebDataset` shards), which share blobs of at most this size.
+    /// Objects are tar archives of samples (`WebDataset` shards). Samples share blobs of at most
+    /// this size.
     Tar(ByteSize),
 }
 
@@ -45,42 +36,42 @@ impl Layout {
     }
 }
 
-/// A pack of empty objects would never be full; this also bounds a row of the digest.
+/// Most items of a pack. Bounds packs of empty objects, and a row of the digest.
 const PACK_ITEMS_MAX: usize = 8192;
 
-/// A blob whose content has not been read yet, and so has no address.
+/// A blob whose content has not been read yet, so that its address is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BlobPlan {
-    /// Where its bytes lie.
+    /// Where its bytes are stored.
     pub parts: Vec<Part>,
-    /// What they will mean.
+    /// The items in it.
     pub items: Vec<ItemSpan>,
 }
 
 impl BlobPlan {
-    /// How long the blob will be.
+    /// Length in bytes.
     pub fn length(&self) -> u64 {
         self.parts.iter().map(|part| part.length).sum()
     }
 }
 
-/// Turns a listing of whole objects, entry by entry, into blobs.
+/// Plans blobs of whole objects, from the entries of a listing.
 #[derive(Debug)]
 pub struct Planner {
-    /// The size of a pack; none, if every object has a blob of its own.
+    /// Size of a pack; `None` if every object is one blob.
     pack: Option<ByteSize>,
     open: BlobPlan,
     open_length: u64,
 }
 
 impl Planner {
-    /// A planner that has seen nothing yet.
+    /// A planner with packs of at most this size, or with one blob per object.
     pub fn new(pack: Option<ByteSize>) -> Self {
         Self { pack, open: BlobPlan::default(), open_length: 0 }
     }
 
-    /// Takes the next entry; returns the blobs that are thereby complete, in order.
-    pub fn push(&mut self, listed: Listed) -> Vec<BlobPlan> {
+    /// Adds the next entry. Returns the blobs that it completes, in order.
+    pub fn push(&mut self, listed: ListedObject) -> Vec<BlobPlan> {
         let mut complete = Vec::new();
         let pack_size = self.pack.map_or(0, |size| size.0);
         let alone = self.pack.is_none() || listed.length > pack_size;
@@ -89,7 +80,7 @@ impl Planner {
         if alone || full {
             complete.extend(self.finish());
         }
-        let Listed { object, length, version } = listed;
+        let ListedObject { object, length, version } = listed;
         self.open.items.push(ItemSpan { offset: self.open_length, length });
         self.open.parts.push(Part { object, version, offset: 0, length });
         self.open_length += length;
@@ -99,7 +90,7 @@ impl Planner {
         complete
     }
 
-    /// The last blob, if one is still open.
+    /// The last blob, if it is incomplete.
     pub fn finish(&mut self) -> Option<BlobPlan> {
         self.open_length = 0;
         let open = std::mem::take(&mut self.open);
@@ -107,7 +98,7 @@ impl Planner {
     }
 }
 
-/// Whether an object's name can be asked of any origin, and shown on one line.
+/// Checks that an object's name works with every kind of origin and prints on one line.
 pub fn check_name(object: &str) -> Result<(), String> {
     let problem = if object.chars().any(char::is_control) {
         "has a control character in its name"
@@ -132,14 +123,14 @@ impl fmt::Display for Layout {
     }
 }
 
-/// The inverse of printing; digests and journals keep a layout as text.
+/// The inverse of `Display`. Digests and journals store a layout as text.
 impl FromStr for Layout {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut words = text.split(':');
-        let name = words.next().unwrap_or_default();
-        let numbers: Option<Vec<u64>> = words.map(|word| word.parse().ok()).collect();
+        let mut fields = text.split(':');
+        let name = fields.next().unwrap_or_default();
+        let numbers: Option<Vec<u64>> = fields.map(|field| field.parse().ok()).collect();
         let layout = match (name, numbers.as_deref()) {
             ("files", Some([])) => Some(Self::Files),
             ("pack", Some([size])) => Some(Self::Pack(ByteSize(*size))),
@@ -159,8 +150,8 @@ mod tests {
 
     use super::*;
 
-    fn listed(index: usize, length: u64) -> Listed {
-        Listed { object: format!("{index:06}"), length, version: format!("v{index}") }
+    fn listed(index: usize, length: u64) -> ListedObject {
+        ListedObject { object: format!("{index:06}"), length, version: format!("v{index}") }
     }
 
     fn plan(pack: Option<u64>, lengths: &[u64]) -> Vec<BlobPlan> {
@@ -185,13 +176,14 @@ mod tests {
     }
 
     #[test]
-    fn packs_of_empty_objects_are_full_some_day() {
+    fn packs_of_empty_objects_are_bounded() {
         let blobs = plan(Some(10), &vec![0; 8193]);
         assert_eq!(blobs.iter().map(|blob| blob.items.len()).collect::<Vec<_>>(), [8192, 1]);
     }
 
     proptest! {
-        /// Promise 2 (exactly once) begins here: every object is one item of one blob, in order.
+        /// Promise 2 (exactly once) depends on this: every object is one item of one blob, in
+        /// order.
         #[test]
         fn every_object_is_planned_exactly_once(
             lengths in proptest::collection::vec(prop_oneof![Just(0), 0_u64..300], 0..200),
@@ -211,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn layouts_are_read_as_they_are_written() {
+    fn layouts_survive_a_round_trip_through_text() {
         let records = Records::new(3073, 16, ByteSize(1 << 20)).unwrap();
         let tar = Layout::Tar(ByteSize(7));
         for layout in [Layout::Files, Layout::Pack(ByteSize(9)), Layout::Records(records), tar] {

@@ -1,23 +1,25 @@
-//! Objects that are records of one length, one after the other: every record is an item, and a blob is a
-//! run of them.
+//! The layout `records`: objects are sequences of records of one length. Every record is an item,
+//! and a blob is a run of records.
 
-use super::{BlobPlan, ItemSpan, Listed, PACK_ITEMS_MAX, Part};
-use crate::units::ByteSize;
+use super::{BlobPlan, ItemSpan, PACK_ITEMS_MAX, Part};
+use forebay_core::dataset::ListedObject;
+use forebay_core::units::ByteSize;
 
-/// How records lie in their objects.
+/// Lengths of records and headers, and the size of packs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Records {
-    pub(super) record: u64,
-    pub(super) header: u64,
-    pub(super) pack: ByteSize,
+    pub(crate) record: u64,
+    pub(crate) header: u64,
+    pub(crate) pack: ByteSize,
 }
 
-/// An object that is not made of whole records.
+/// An object whose length is not that of a header and whole records.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{object}` is {length} bytes long, which is no header of {header} and whole records of {record} bytes"
+    "`{object}` is {length} bytes long, which is not a header of {header} bytes \
+     and whole records of {record} bytes"
 )]
-pub struct Uneven {
+pub struct UnevenRecords {
     object: String,
     length: u64,
     header: u64,
@@ -25,25 +27,28 @@ pub struct Uneven {
 }
 
 impl Records {
-    /// Records of so many bytes, after a header of so many that every object begins with; as many as fit
-    /// share a blob of at most `pack`. Records of nothing cannot be.
+    /// Records of `record` bytes, after a header of `header` bytes at the start of every object, in
+    /// blobs of at most `pack`. `None` if `record` is 0.
     pub fn new(record: u64, header: u64, pack: ByteSize) -> Option<Self> {
         (record > 0).then_some(Self { record, header, pack })
     }
 
-    /// How long a record is.
+    /// Length of a record.
     pub fn record(self) -> ByteSize {
         ByteSize(self.record)
     }
 
-    /// The blobs of one object, made as they are asked for: an object may have any number of them.
-    pub fn plan(self, listed: Listed) -> Result<impl Iterator<Item = BlobPlan> + Send, Uneven> {
+    /// The blobs of one object, made lazily, because an object may have any number of them.
+    pub fn plan(
+        self,
+        listed: ListedObject,
+    ) -> Result<impl Iterator<Item = BlobPlan> + Send, UnevenRecords> {
         let Self { record, header, pack } = self;
         let content = listed.length.checked_sub(header).filter(|content| content % record == 0);
         let Some(content) = content else {
-            let Listed { object, length, .. } = listed;
+            let ListedObject { object, length, .. } = listed;
             let object = object.escape_debug().to_string();
-            return Err(Uneven { object, length, header, record });
+            return Err(UnevenRecords { object, length, header, record });
         };
         let run = (pack.0 / record).clamp(1, PACK_ITEMS_MAX as u64);
         let records = content / record;
@@ -68,12 +73,12 @@ mod tests {
 
     use super::*;
 
-    fn listed(length: u64) -> Listed {
-        Listed { object: "x.bin".to_owned(), length, version: "v".to_owned() }
+    fn listed(length: u64) -> ListedObject {
+        ListedObject { object: "x.bin".to_owned(), length, version: "v".to_owned() }
     }
 
     #[test]
-    fn what_is_left_over_is_named() {
+    fn objects_with_partial_records_are_refused() {
         let records = Records::new(100, 16, ByteSize(1000)).unwrap();
         for length in [0, 15, 17, 115, 117] {
             let uneven = records.plan(listed(length)).err().unwrap().to_string();
@@ -84,7 +89,8 @@ mod tests {
     }
 
     proptest! {
-        /// Promise 2 begins here: every record is one item, every byte but the header's is in one blob.
+        /// Promise 2 depends on this: every record is one item, and every byte except the header's
+        /// is in one blob.
         #[test]
         fn every_record_is_planned_exactly_once(
             record in 1_u64..200, header in 0_u64..50, records in 0_u64..300, pack in 0_u64..5000,
@@ -96,7 +102,8 @@ mod tests {
                 prop_assert_eq!(blob.parts[0].offset, next);
                 prop_assert!(blob.length() <= pack.max(record));
                 prop_assert_eq!(blob.length(), record * blob.items.len() as u64);
-                prop_assert!(blob.items.iter().zip(0..).all(|(item, at)| item.offset == at * record));
+                let mut items_at = blob.items.iter().zip(0..);
+                prop_assert!(items_at.all(|(item, at)| item.offset == at * record));
                 next += blob.length();
                 items += blob.items.len() as u64;
             }

@@ -1,66 +1,67 @@
-//! Archives of samples: neighbouring members whose names differ only after the first dot are one item
-//! (`000.jpg`, `000.cls`), as in `WebDataset`.
+//! The layout `tar`: archives of samples. Neighbouring members whose names differ only after the
+//! first dot are one item (`000.jpg`, `000.cls`), as in `WebDataset`.
 //!
-//! An item is the stretch of the archive from its first member's header to its last member's end: a small
-//! archive itself, which any tar reader can take apart. So nothing has to be copied or described, and
-//! a blob is one range of one object.
+//! An item is the range of the archive from its first member's header to its last member's end.
+//! That is a small archive itself, which any tar reader can extract. So nothing has to be copied,
+//! and a blob is one range of one object.
 
 use std::ops::Range;
 
 use super::{ItemSpan, PACK_ITEMS_MAX};
-use crate::units::ByteSize;
+use forebay_core::units::ByteSize;
 
-/// A blob: a range of the archive, and the items in it.
+/// A blob of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cut {
-    /// Which bytes of the archive.
+    /// The blob's byte range in the archive.
     pub range: Range<u64>,
-    /// Items within it.
+    /// Items in the blob.
     pub items: Vec<ItemSpan>,
 }
 
-/// The members of one archive, one after the other.
+/// Groups the members of one archive into samples, and samples into blobs.
 #[derive(Debug)]
 pub struct Samples {
     pack: u64,
-    /// The sample that the last member belongs to, and where it lies.
+    /// The sample of the last member, and its byte range.
     open: Option<(String, Range<u64>)>,
     cut: Option<Cut>,
 }
 
 impl Samples {
-    /// Samples share blobs of at most so many bytes; a longer one has a blob of its own.
+    /// Samples share blobs of at most `pack` bytes. A longer sample is one blob.
     pub fn new(pack: ByteSize) -> Self {
         Self { pack: pack.0, open: None, cut: None }
     }
 
-    /// The next file in the archive, and where it lies with its headers and what fills it up. Returns a
-    /// blob that is thereby complete. What has no ending belongs to no sample, and is passed over.
+    /// Adds the next file of the archive, with its byte range including headers and padding.
+    /// Returns the blob that it completes, if any. A file without an extension belongs to no sample
+    /// and is skipped.
     pub fn member(&mut self, name: &str, range: Range<u64>) -> Option<Cut> {
         let key = sample_of(name)?;
-        if let Some((open, lies)) = &mut self.open
+        if let Some((open, open_range)) = &mut self.open
             && open == key
         {
-            lies.end = range.end;
+            open_range.end = range.end;
             return None;
         }
         let before = self.open.replace((key.to_owned(), range));
         before.and_then(|(_, range)| self.add(range))
     }
 
-    /// There are no more; what is left, at most two blobs.
+    /// Ends the archive. Returns the remaining blobs, two at most.
     pub fn finish(mut self) -> impl Iterator<Item = Cut> {
         let last = self.open.take();
         let complete = last.and_then(|(_, range)| self.add(range));
         complete.into_iter().chain(self.cut)
     }
 
-    /// A whole sample.
+    /// Adds a complete sample. Returns the blob that it completes, if any.
     fn add(&mut self, sample: Range<u64>) -> Option<Cut> {
-        let has_room = |cut: &Cut| {
+        let fits = |cut: &Cut| {
             sample.end - cut.range.start <= self.pack && cut.items.len() < PACK_ITEMS_MAX
         };
-        let complete = self.cut.take_if(|cut| !has_room(cut));
+        let complete = self.cut.take_if(|cut| !fits(cut));
         let start = sample.start;
         let cut = self.cut.get_or_insert(Cut { range: start..start, items: Vec::new() });
         let offset = start - cut.range.start;
@@ -70,8 +71,8 @@ impl Samples {
     }
 }
 
-/// A member's sample: its path up to the first dot of its last step. Hidden files, those without an ending
-/// and `WebDataset`'s own (`__…__`) are of none.
+/// The sample of a member: its path up to the first dot of the file name. Hidden files, files
+/// without an extension and `WebDataset`'s own (`__…__`) belong to none.
 fn sample_of(name: &str) -> Option<&str> {
     let step = name.rfind('/').map_or(0, |at| at + 1);
     let dot = name[step..].find('.').filter(|dot| *dot > 0)?;
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn names_tell_what_belongs_together() {
+    fn names_determine_samples() {
         assert_eq!(sample_of("a/b.c/000.seg.png"), Some("a/b.c/000"));
         assert_eq!(sample_of("000.jpg"), Some("000"));
         for none in ["readme", "dir.d/readme", ".hidden", "a/.hidden.png", "__key__.txt", ""] {
@@ -110,18 +111,18 @@ mod tests {
             range: 0..165,
             items: vec![
                 ItemSpan { offset: 0, length: 100 },
-                // What lies between its members is of no harm: a reader passes over it.
+                // A file between its members is included: a reader skips it.
                 ItemSpan { offset: 100, length: 65 },
             ],
         };
         assert_eq!(cuts(1000, &members), [cut]);
-        assert_eq!(cuts(100, &members).len(), 2, "each in a blob of its own");
-        assert_eq!(cuts(1, &members).len(), 2, "also if it is longer than a pack");
+        assert_eq!(cuts(100, &members).len(), 2, "one blob each");
+        assert_eq!(cuts(1, &members).len(), 2, "also if longer than a pack");
         assert_eq!(cuts(1000, &[("readme", 9)]), []);
     }
 
     proptest! {
-        /// Promise 2 begins here: every sample is one item of one blob, in order.
+        /// Promise 2 depends on this: every sample is one item of one blob, in order.
         #[test]
         fn every_sample_is_cut_exactly_once(
             members in proptest::collection::vec((0_u8..4, 1_u64..100), 0..100),

@@ -1,3 +1,5 @@
+//! Catalogues: entries survive a reopen, and damage is reported.
+
 use std::{
     fs,
     os::unix::fs::PermissionsExt as _,
@@ -5,20 +7,20 @@ use std::{
 };
 
 use forebay_core::{Namespace, NamespaceId};
-use forebay_digest::{Catalogue, CatalogueError, Key, Seen};
+use forebay_digest::{Catalogue, CatalogueEntry, CatalogueError, CatalogueKey};
 
 fn public() -> NamespaceId {
     Namespace::public().id()
 }
 
-fn key(number: u64) -> Key {
+fn key(number: u64) -> CatalogueKey {
     *Namespace::public().address(&number.to_le_bytes()).as_bytes()
 }
 
-/// What was seen of an item, the so manyth time.
-fn seen(number: u64, time: u64) -> Seen {
+/// The entry of an item after its `time`th read.
+fn seen(number: u64, time: u64) -> CatalogueEntry {
     let address = Namespace::public().address(&[number, time].map(u64::to_le_bytes).concat());
-    Seen { address, length: 10 + number, index: number, form: 1 }
+    CatalogueEntry { address, length: 10 + number, index: number, form: 1 }
 }
 
 fn place() -> (tempfile::TempDir, PathBuf) {
@@ -32,13 +34,13 @@ fn open(path: &Path) -> Catalogue {
 }
 
 #[test]
-fn what_one_has_seen_others_find() {
+fn entries_of_one_process_are_found_by_others() {
     let (_directory, path) = place();
     let (mut one, mut other) = (open(&path), open(&path));
     assert_eq!(one.id(), other.id());
     one.append(&[(key(1), seen(1, 0)), (key(2), seen(2, 0))]).unwrap();
     assert_eq!((one.find(&key(2)), one.find(&key(3))), (Some(seen(2, 0)), None));
-    assert_eq!(other.find(&key(1)), None, "nothing was read since");
+    assert_eq!(other.find(&key(1)), None, "not refreshed yet");
     other.append(&[(key(2), seen(2, 1))]).unwrap();
     assert_eq!(other.find(&key(1)), Some(seen(1, 0)));
     one.refresh().unwrap();
@@ -46,9 +48,9 @@ fn what_one_has_seen_others_find() {
     assert_eq!((one.len(), open(&path).find(&key(2))), (2, Some(seen(2, 1))));
 }
 
-/// Whoever is killed while it appends leaves a beginning of its bytes behind.
+/// A process that is killed while it appends leaves a prefix of its bytes.
 #[test]
-fn a_catalogue_goes_on_where_it_was_cut_off_at_any_byte() {
+fn a_catalogue_that_is_truncated_at_any_byte_recovers() {
     let (_directory, path) = place();
     let numbers = 0..4;
     let mut whole = open(&path);
@@ -61,10 +63,10 @@ fn a_catalogue_goes_on_where_it_was_cut_off_at_any_byte() {
         fs::write(&path, &bytes[..length]).unwrap();
         let (mut cut, mut other) = (open(&path), open(&path));
         let found = numbers.clone().filter(|number| cut.find(&key(*number)).is_some()).count();
-        assert!(found == last || found == last + 1, "they come back one by one");
+        assert!(found == last || found == last + 1, "one more entry at most per byte");
         last = found;
         cut.append(&[(key(9), seen(9, 0))]).unwrap();
-        // Nor does somebody stumble who has read as far as the tear.
+        // A process that has read up to the torn tail also sees the new entry.
         other.refresh().unwrap();
         for again in [&open(&path), &other] {
             assert_eq!((again.len(), again.find(&key(9))), (found + 1, Some(seen(9, 0))));
@@ -76,11 +78,12 @@ fn a_catalogue_goes_on_where_it_was_cut_off_at_any_byte() {
     assert_eq!(last, 4);
 }
 
-/// Promise 1: what does not match its checksum is a miss, never data.
+/// Promise 1: an entry that does not match its checksum is a miss, never data.
 #[test]
 fn damage_to_any_byte_costs_one_key_at_most() {
     let (_directory, path) = place();
-    let all: Vec<(Key, Seen)> = (0..5).map(|number| (key(number), seen(number, 0))).collect();
+    let all: Vec<(CatalogueKey, CatalogueEntry)> =
+        (0..5).map(|number| (key(number), seen(number, 0))).collect();
     let mut catalogue = open(&path);
     catalogue.append(&all).unwrap();
     let bytes = fs::read(&path).unwrap();
@@ -95,10 +98,10 @@ fn damage_to_any_byte_costs_one_key_at_most() {
         };
         let right = all.iter().filter(|(key, seen)| found.find(key) == Some(*seen)).count();
         let wrong = all.iter().filter(|(key, _)| found.find(key).is_some()).count() - right;
-        // Without its header it begins anew.
+        // With a damaged header the catalogue is empty.
         assert!(wrong == 0 && (right == 4 || right == 0 && at < 68), "byte {at}: {right}");
     }
-    // Damage that comes while it is open is found when it is read.
+    // Damage to an open catalogue is detected when the record is read.
     let mut damaged = bytes.clone();
     damaged[100 + 88] ^= 1;
     fs::write(&path, &damaged).unwrap();
@@ -107,7 +110,7 @@ fn damage_to_any_byte_costs_one_key_at_most() {
 }
 
 #[test]
-fn many_at_once_lose_nothing() {
+fn concurrent_appends_lose_nothing() {
     let (_directory, path) = place();
     std::thread::scope(|scope| {
         for thread in 0..4 {
@@ -136,7 +139,7 @@ fn superseded_records_do_not_pile_up() {
     let after = open(&path);
     assert!(fs::metadata(&path).unwrap().len() < length / 100);
     assert_eq!((after.len(), after.id()), (10, before.id()));
-    // Whoever had it open goes on with the new one.
+    // A process that had the old file open continues with the new one.
     before.append(&[(key(77), seen(77, 0))]).unwrap();
     for catalogue in [&before, &open(&path)] {
         assert!((0..10).all(|number| catalogue.find(&key(number)) == Some(seen(number, 499))));
@@ -144,9 +147,9 @@ fn superseded_records_do_not_pile_up() {
     }
 }
 
-/// Whoever could write a catalogue could say which bytes an item is.
+/// A process that can write a catalogue decides which bytes an item has.
 #[test]
-fn a_catalogue_that_others_can_reach_is_refused() {
+fn a_catalogue_that_other_users_can_access_is_refused() {
     let (_directory, path) = place();
     drop(open(&path));
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
@@ -159,7 +162,7 @@ fn a_catalogue_that_others_can_reach_is_refused() {
 }
 
 #[test]
-fn what_is_no_catalogue_is_left_alone() {
+fn a_file_that_is_not_a_catalogue_is_not_changed() {
     let (directory, path) = place();
     let other = Namespace::secret([7; 32]).unwrap().id();
     drop(Catalogue::open(&path, other).unwrap());
@@ -174,9 +177,10 @@ fn what_is_no_catalogue_is_left_alone() {
     }
 }
 
-/// Promise 5: one that was stopped while it held the lock costs the others a moment, and what they would have said.
+/// Promise 5: a process that was stopped while it held the lock costs others the timeout and their
+/// entries.
 #[test]
-fn a_lock_that_is_never_given_back_is_not_waited_for_for_ever() {
+fn waiting_for_a_lock_times_out() {
     let (_directory, path) = place();
     let mut catalogue = open(&path);
     let stopped = fs::File::open(&path).unwrap();
@@ -189,7 +193,7 @@ fn a_lock_that_is_never_given_back_is_not_waited_for_for_ever() {
 }
 
 #[test]
-fn a_snapshot_is_a_digest_that_proves_itself() {
+fn a_snapshot_is_a_digest_that_passes_the_full_check() {
     let (directory, _) = place();
     let path = directory.path().join("x.digest");
     let rows: Vec<_> = [5, 0, 9, 5].map(|at| (seen(at, 0).address, at)).into();

@@ -1,7 +1,8 @@
+//! Digest files: written atomically, mapped, and refused when damaged.
+
 use std::{fs, path::Path, thread, time::Duration};
 
-use forebay_core::digest::Value;
-use forebay_digest::{FileError, PendingDigest, open, open_unchecked};
+use forebay_digest::{DigestFileError, PendingDigest, Value, open, open_unchecked};
 
 use crate::{header, row};
 
@@ -30,20 +31,23 @@ fn a_digest_appears_whole_or_not_at_all() {
     let mut pending = PendingDigest::create(&path, header(&rows)).unwrap();
     pending.push(&rows[0], &[vec![Value::Int(7)]]).unwrap();
     assert!(!path.exists());
-    assert!(matches!(pending.publish(), Err(FileError::Unwritable { .. })), "two rows are missing");
-    assert!(names(directory.path()).is_empty(), "no half-written file is left");
+    assert!(
+        matches!(pending.publish(), Err(DigestFileError::Unwritable { .. })),
+        "two rows are missing"
+    );
+    assert!(names(directory.path()).is_empty(), "no partial file is left");
     publish(&path, 3);
     assert_eq!(names(directory.path()), ["x.digest", "x.digest.checked"]);
 }
 
 #[test]
-fn a_full_check_is_remembered_for_this_very_file_only() {
+fn a_full_check_is_recorded_for_one_state_of_a_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("x.digest");
     publish(&path, 100);
     assert!(open_unchecked(&path).unwrap().was_checked(), "publishing checks");
 
-    // One flipped bit in a row: opening by metadata cannot see it, the full check must.
+    // Opening by metadata cannot detect a flipped bit in a row; the full check must.
     let mut bytes = fs::read(&path).unwrap();
     let at = bytes.windows(32).position(|window| window == row(50).address.as_bytes()).unwrap();
     bytes[at] ^= 1;
@@ -51,8 +55,8 @@ fn a_full_check_is_remembered_for_this_very_file_only() {
     fs::write(&path, &bytes).unwrap();
     let damaged = open_unchecked(&path).expect("its metadata is intact");
     assert!(!damaged.was_checked(), "another state of the file");
-    assert!(matches!(open(&path), Err(FileError::Digest { .. })));
-    assert!(matches!(open(&path), Err(FileError::Digest { .. })), "and is not forgotten");
+    assert!(matches!(open(&path), Err(DigestFileError::Digest { .. })));
+    assert!(matches!(open(&path), Err(DigestFileError::Digest { .. })), "at every open");
 
     fs::remove_file(directory.path().join("x.digest.checked")).unwrap();
     publish(&path, 100);
@@ -62,7 +66,7 @@ fn a_full_check_is_remembered_for_this_very_file_only() {
 }
 
 #[test]
-fn what_is_no_digest_is_named() {
+fn the_error_says_why_a_file_is_not_a_digest() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("x.digest");
     let message = |path: &Path| open(path).unwrap_err().to_string();

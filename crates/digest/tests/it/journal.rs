@@ -1,7 +1,8 @@
+//! Journals: an interrupted build continues, and damaged rows are dropped.
+
 use std::fs;
 
-use forebay_core::digest::{Blob, plan::BlobPlan};
-use forebay_digest::{Journal, JournalError, JournalHeader};
+use forebay_digest::{Blob, BlobPlan, Journal, JournalError, JournalHeader};
 use proptest::prelude::*;
 
 use crate::row;
@@ -19,14 +20,14 @@ fn plan(blob: &Blob) -> BlobPlan {
     BlobPlan { parts: blob.parts.clone(), items: blob.items.clone() }
 }
 
-/// Runs a build of `rows` against the journal, and says how many rows it did not have to make.
+/// Runs a build of `rows` against the journal. Returns the number of rows that were recalled.
 fn build(digest: &std::path::Path, rows: &[Blob]) -> usize {
     let mut journal = Journal::open(digest, &header(), false).unwrap();
     let mut recalled = 0;
     for row in rows {
         match journal.recall(&plan(row)).unwrap() {
-            Some(known) => {
-                assert_eq!(known, *row);
+            Some(found) => {
+                assert_eq!(found, *row);
                 recalled += 1;
             }
             None => journal.push(row).unwrap(),
@@ -37,7 +38,7 @@ fn build(digest: &std::path::Path, rows: &[Blob]) -> usize {
 }
 
 #[test]
-fn a_build_goes_on_where_it_was_cut_off_at_any_byte() {
+fn a_build_resumes_from_a_journal_that_is_truncated_at_any_byte() {
     let directory = tempfile::tempdir().unwrap();
     let digest = directory.path().join("x.digest");
     let journal = directory.path().join("x.digest.partial");
@@ -48,15 +49,15 @@ fn a_build_goes_on_where_it_was_cut_off_at_any_byte() {
     for length in 0..=whole.len() {
         fs::write(&journal, &whole[..length]).unwrap();
         let recalled = build(&digest, &rows);
-        assert!(recalled == last || recalled == last + 1, "rows come back one by one");
-        assert_eq!(fs::read(&journal).unwrap(), whole, "the same journal in the end");
+        assert!(recalled == last || recalled == last + 1, "one more row at most per byte");
+        assert_eq!(fs::read(&journal).unwrap(), whole, "the same final journal");
         last = recalled;
     }
     assert_eq!(last, rows.len());
 }
 
 #[test]
-fn what_the_origin_changed_is_made_again() {
+fn rows_after_a_change_of_the_origin_are_built_again() {
     let directory = tempfile::tempdir().unwrap();
     let digest = directory.path().join("x.digest");
     let mut rows: Vec<_> = (0..10).map(row).collect();
@@ -66,7 +67,7 @@ fn what_the_origin_changed_is_made_again() {
     rows.remove(8);
     assert_eq!(build(&digest, &rows), 8, "all before the gap");
     rows.truncate(3);
-    assert_eq!(build(&digest, &rows), 3, "and nothing of what is gone");
+    assert_eq!(build(&digest, &rows), 3, "and no row of a removed object");
 }
 
 #[test]
@@ -85,7 +86,7 @@ fn a_journal_belongs_to_one_build() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Promise 1 (never wrong bytes): a journal that was tampered with costs work, nothing else.
+    /// Promise 1 (never wrong bytes): a damaged journal costs work only.
     #[test]
     fn a_damaged_journal_yields_a_prefix_and_never_panics(
         edits in prop::collection::vec((any::<prop::sample::Index>(), any::<[u8; 4]>()), 1..5),

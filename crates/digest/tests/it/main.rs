@@ -1,16 +1,14 @@
-//! Digest files, journals and catalogues on a real disk, by behaviour.
+//! Behaviour of digest files, journals and catalogues on a real disk.
 
 mod catalogue;
 mod files;
 mod journal;
 
-use forebay_core::{
-    ByteSize, Namespace,
-    chunking::Chunking,
-    digest::{Blob, ColumnType, DatasetIdHasher, Header, ItemSpan, Part, Summary},
-};
+use forebay_core::dataset::DatasetIdHasher;
+use forebay_core::{ByteSize, Namespace, dataset::chunking::Chunking};
+use forebay_digest::{Blob, ColumnType, Header, ItemSpan, Part, Summary};
 
-/// A row whose bytes would be its name.
+/// A row whose blob contains the object's name.
 fn row(index: usize) -> Blob {
     let object = format!("dir/{index:05} ü.bin");
     Blob {

@@ -1,8 +1,8 @@
-//! What the bytes of a table file mean: `.npy`, `.safetensors` or bare rows.
+//! Formats of table files: `.npy`, `.safetensors` and bare rows.
 //!
-//! Only headers are looked at, so opening a table of a terabyte costs one small read. Decoders are given
-//! bytes and the file's length and are pure; every size is checked against that length before it is
-//! believed, for a file may come from anywhere.
+//! Only headers are decoded, so opening a table of a terabyte costs one small read. Decoders are
+//! pure functions of bytes and the file's length. Files are untrusted: every size is checked
+//! against that length before it is used.
 
 mod npy;
 mod safetensors;
@@ -14,10 +14,10 @@ pub use self::{
     safetensors::{SAFETENSORS_HEADER_MAX, Tensor, safetensors},
 };
 
-/// The longest row, so that one read always has room for it.
+/// Longest row, so that it always fits into one read.
 pub const ROW_BYTES_MAX: u64 = 1 << 20;
 
-/// What a table's numbers are, always little-endian.
+/// Type of a table's numbers, always little-endian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Dtype {
     /// IEEE single precision.
@@ -31,7 +31,7 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    /// Every one.
+    /// All types.
     pub const ALL: [Dtype; 4] = [Self::F32, Self::F64, Self::F16, Self::Bf16];
 
     /// Bytes of one number.
@@ -43,7 +43,7 @@ impl Dtype {
         }
     }
 
-    /// As people and PyTorch write it.
+    /// The name, as in PyTorch.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "float32",
@@ -75,21 +75,21 @@ impl std::str::FromStr for Dtype {
     }
 }
 
-/// Where a table's rows lie in its file.
+/// Layout of a table: its shape and its position in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Layout {
-    /// What its numbers are.
+    /// Type of the numbers.
     pub dtype: Dtype,
-    /// How many rows it has.
+    /// Number of rows.
     pub rows: u64,
     /// Numbers in a row.
     pub dimension: u32,
-    /// Where the first row begins.
+    /// Offset of the first row.
     pub offset: u64,
 }
 
 impl Layout {
-    /// A table of this shape, whose rows must lie within a file of so many bytes.
+    /// A table of this shape, which must lie within a file of `file` bytes.
     pub fn new(
         dtype: Dtype,
         rows: u64,
@@ -101,7 +101,7 @@ impl Layout {
         if row_bytes == 0 || row_bytes > ROW_BYTES_MAX {
             return Err(FormatError::Dimension { dimension });
         }
-        if rows > forebay_core::embedding::Key::ROWS_MAX {
+        if rows > forebay_core::embeddings::Key::ROWS_MAX {
             return Err(FormatError::Rows { rows });
         }
         let needed = u128::from(offset) + u128::from(rows) * u128::from(row_bytes);
@@ -112,7 +112,7 @@ impl Layout {
         Ok(Self { dtype, rows, dimension, offset })
     }
 
-    /// Rows of this shape that fill a file, behind `offset` bytes of something else.
+    /// Bare rows that fill a file of `file` bytes from `offset` on.
     pub fn raw(dtype: Dtype, dimension: u64, offset: u64, file: u64) -> Result<Self, FormatError> {
         let row_bytes = dimension.saturating_mul(u64::from(dtype.bytes())).max(1);
         let Some(data) = file.checked_sub(offset) else {
@@ -134,54 +134,52 @@ impl Layout {
         self.rows * self.row_bytes() as u64
     }
 
-    /// Whether some bytes belong to both, if both are of one file.
+    /// Whether both share bytes, given that they are in the same file.
     pub(crate) const fn overlaps(&self, other: &Layout) -> bool {
         self.offset < other.offset + other.bytes() && other.offset < self.offset + self.bytes()
     }
 
-    /// Where a row begins.
+    /// Offset of a row.
     pub(crate) const fn row_offset(&self, row: u64) -> u64 {
         self.offset + row * self.row_bytes() as u64
     }
 }
 
-/// Why bytes are no table.
+/// Error of decoding a header. The texts continue the sentence "`file` is …".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "each says what it is about")]
+#[expect(missing_docs, reason = "the error texts document the variants")]
 pub enum FormatError {
     #[error("not {expected}: {problem}")]
     Malformed { expected: &'static str, problem: String },
     #[error("a table of {found}; tables are of float32, float64, float16 or bfloat16")]
     Dtype { found: String },
-    #[error(
-        "stored in the order of Fortran; rows must lie together (numpy.ascontiguousarray before saving)"
-    )]
+    #[error("stored in Fortran order; save it in C order (numpy.ascontiguousarray)")]
     Fortran,
     #[error("an array of shape {shape:?}; a table has two dimensions, rows and columns")]
     Shape { shape: Vec<u64> },
-    #[error("a table whose rows have {dimension} numbers; rows have between 1 B and 1 MiB")]
+    #[error("a table whose rows have {dimension} numbers; a row has 1 B to 1 MiB")]
     Dimension { dimension: u64 },
-    #[error("a table of {rows} rows; more than 2^48 cannot be named")]
+    #[error("a table of {rows} rows; the maximum is 2^48")]
     Rows { rows: u64 },
-    #[error("cut off: its header speaks of {needed} bytes, and the file has {file}; copy it again")]
+    #[error("cut off: its header requires {needed} bytes, and the file has {file}; copy it again")]
     Truncated { needed: u128, file: u64 },
     #[error(
-        "{data} bytes long, which is no multiple of its rows' {row_bytes}; check dtype and dimension"
+        "{data} bytes long, which is no multiple of a row's {row_bytes}; check dtype and dimension"
     )]
     Uneven { data: u64, row_bytes: u64 },
     #[error(
         "{extra} bytes longer than its header says; it was not written by a safetensors library"
     )]
     Longer { extra: u64 },
-    #[error("without a tensor `{}`; it has {}", .name.escape_debug(), listed(.there))]
-    NoTensor { name: String, there: Vec<String> },
-    #[error("of several tables; name one of {}", listed(.there))]
-    Ambiguous { there: Vec<String> },
+    #[error("without a tensor `{}`; it has {}", .name.escape_debug(), listed(.available))]
+    NoTensor { name: String, available: Vec<String> },
+    #[error("a file of several tables; name one of {}", listed(.available))]
+    Ambiguous { available: Vec<String> },
     #[error("without a table: no tensor has two dimensions and a known dtype")]
     NoTable,
 }
 
-/// The first few names.
+/// The first eight names.
 fn listed(names: &[String]) -> String {
     const SHOWN: usize = 8;
     let shown: Vec<String> =
@@ -214,9 +212,10 @@ mod tests {
         ));
     }
 
-    /// Promise 6: bounds before allocating; sizes near the edge of integers are refused, not wrapped.
+    /// Promise 6: sizes are checked before allocating. Sizes near the limits of integers are
+    /// rejected, not wrapped.
     #[test]
-    fn absurd_sizes_are_refused() {
+    fn impossible_sizes_are_rejected() {
         let table =
             |rows, dimension, offset| Layout::new(Dtype::F32, rows, dimension, offset, 1 << 30);
         assert!(matches!(table(u64::MAX, 1, 0), Err(FormatError::Rows { .. })));

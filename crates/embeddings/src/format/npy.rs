@@ -1,7 +1,8 @@
-//! `.npy`: a magic number, a version, and a Python dictionary with three entries.
+//! Decoder of `.npy` headers: a magic number, a version, and a Python dictionary with three
+//! entries.
 //!
-//! The dictionary is read by a small parser of our own: it knows exactly the values that NumPy writes
-//! there, and anything else is refused with its name.
+//! A small parser reads the dictionary. It accepts exactly the values that NumPy writes; an error
+//! names anything else.
 
 use super::{Dtype, FormatError, Layout};
 
@@ -9,16 +10,16 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 /// NumPy's own default limit is 10,000 bytes; a table's dictionary has about a hundred.
 const HEADER_MAX: usize = 64 << 10;
 
-/// What the beginning of a file says.
+/// Result of decoding the start of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Npy {
-    /// So many bytes from the beginning are needed to say more.
+    /// More of the file is needed: this number of bytes from its start.
     Needs(usize),
     /// A table.
     Table(Layout),
 }
 
-/// Decodes the beginning of a `.npy` file of `file` bytes.
+/// Decodes the start of a `.npy` file of `file` bytes.
 pub fn npy(start: &[u8], file: u64) -> Result<Npy, FormatError> {
     let Some((preamble, rest)) = start.split_at_checked(8) else { return needs(8, file) };
     if !preamble.starts_with(MAGIC) {
@@ -41,7 +42,7 @@ pub fn npy(start: &[u8], file: u64) -> Result<Npy, FormatError> {
     let Some(header) = start.get(header_at..header_at + length) else {
         return needs(header_at + length, file);
     };
-    let header = std::str::from_utf8(header).map_err(|_| malformed("its header is no text"))?;
+    let header = std::str::from_utf8(header).map_err(|_| malformed("its header is not UTF-8"))?;
     let Header { descr, fortran_order, shape } = Parser(header).header()?;
     let dtype = match descr {
         "<f4" => Dtype::F32,
@@ -74,7 +75,7 @@ struct Header<'a> {
     shape: Vec<u64>,
 }
 
-/// What is left of the dictionary.
+/// A parser, with the part of the dictionary that it has not read yet.
 struct Parser<'a>(&'a str);
 
 impl<'a> Parser<'a> {
@@ -100,7 +101,7 @@ impl<'a> Parser<'a> {
         }
         self.skip_space();
         if !self.0.is_empty() {
-            return Err(malformed("something follows its header's dictionary"));
+            return Err(malformed("data follows its header's dictionary"));
         }
         let missing = |name| move || malformed(&format!("its header has no `{name}`"));
         Ok(Header {
@@ -126,7 +127,7 @@ impl<'a> Parser<'a> {
             return Ok(());
         }
         let found: String = self.0.chars().take(8).collect();
-        Err(malformed(&format!("its header has `{found}` where `{wanted}` belongs")))
+        Err(malformed(&format!("its header has `{found}` instead of `{wanted}`")))
     }
 
     fn quoted(&mut self) -> Result<&'a str, FormatError> {
@@ -136,8 +137,10 @@ impl<'a> Parser<'a> {
             self.expect('\'')?;
             '\''
         };
-        let (text, rest) =
-            self.0.split_once(quote).ok_or_else(|| malformed("a text in its header has no end"))?;
+        let (text, rest) = self
+            .0
+            .split_once(quote)
+            .ok_or_else(|| malformed("a string in its header is not closed"))?;
         self.0 = rest;
         Ok(text)
     }
@@ -160,7 +163,8 @@ impl<'a> Parser<'a> {
             self.skip_space();
             let end = self.0.find(|c: char| !c.is_ascii_digit()).unwrap_or(self.0.len());
             let (digits, rest) = self.0.split_at(end);
-            let number = digits.parse().map_err(|_| malformed("its shape has no numbers"))?;
+            let number =
+                digits.parse().map_err(|_| malformed("its shape is not made of numbers"))?;
             numbers.push(number);
             self.0 = rest;
             if !self.take(',') {
@@ -176,21 +180,21 @@ impl<'a> Parser<'a> {
 mod tests {
     use super::*;
 
-    /// A header as NumPy writes it: padded with spaces to a multiple of 64.
-    fn written(dictionary: &str) -> Vec<u8> {
+    /// A header in NumPy's form: padded with spaces to a multiple of 64 bytes.
+    fn header(dictionary: &str) -> Vec<u8> {
         let padding = 64 - (10 + dictionary.len() + 1) % 64;
         let header = format!("{dictionary}{}\n", " ".repeat(padding));
         let length = u16::try_from(header.len()).unwrap().to_le_bytes();
         [MAGIC, &[1, 0], &length, header.as_bytes()].concat()
     }
 
-    fn refused(dictionary: &str) -> String {
-        npy(&written(dictionary), 1 << 20).unwrap_err().to_string()
+    fn rejected(dictionary: &str) -> String {
+        npy(&header(dictionary), 1 << 20).unwrap_err().to_string()
     }
 
     #[test]
-    fn a_table_is_found() {
-        let start = written("{'descr': '<f4', 'fortran_order': False, 'shape': (1000, 16), }");
+    fn a_table_is_decoded() {
+        let start = header("{'descr': '<f4', 'fortran_order': False, 'shape': (1000, 16), }");
         let offset = start.len() as u64;
         let file = offset + 64_000;
         let found = Layout { dtype: Dtype::F32, rows: 1000, dimension: 16, offset };
@@ -202,8 +206,8 @@ mod tests {
     }
 
     #[test]
-    fn it_says_how_much_of_the_file_it_needs() {
-        let start = written("{'descr': '<f8', 'fortran_order': False, 'shape': (2, 1), }");
+    fn a_short_start_gives_the_number_of_bytes_needed() {
+        let start = header("{'descr': '<f8', 'fortran_order': False, 'shape': (2, 1), }");
         let file = start.len() as u64 + 16;
         let mut have = 0;
         loop {
@@ -219,8 +223,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_table_is_refused_by_name() {
-        for (dictionary, said) in [
+    fn invalid_headers_are_rejected_with_the_reason() {
+        for (dictionary, expected) in [
             ("{'descr': '>f4', 'fortran_order': False, 'shape': (1, 1), }", "`>f4`"),
             ("{'descr': '<i8', 'fortran_order': False, 'shape': (1, 1), }", "`<i8`"),
             ("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 2), }", "Fortran"),
@@ -228,13 +232,13 @@ mod tests {
             ("{'descr': '<f4', 'fortran_order': False, 'shape': (7, 0), }", "0 numbers"),
             ("{'descr': '<f4', 'fortran_order': False, }", "no `shape`"),
             ("{'descr': '<f4', 'descr': '<f4', }", "two `descr`"),
-            ("{'descr': [('a', '<f4')], 'shape': (1, 1), }", "where `'` belongs"),
-            ("{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 1), }", "no numbers"),
+            ("{'descr': [('a', '<f4')], 'shape': (1, 1), }", "instead of `'`"),
+            ("{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 1), }", "not made of numbers"),
             ("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1)} x", "follows"),
             ("{'object': 1}", "`object`"),
         ] {
-            let text = refused(dictionary);
-            assert!(text.contains(said), "{dictionary}: {text}");
+            let text = rejected(dictionary);
+            assert!(text.contains(expected), "{dictionary}: {text}");
         }
         assert!(npy(b"PK\x03\x04 a zip file", 100).unwrap_err().to_string().contains("magic"));
         assert!(npy(b"\x93NUMPY\x09\x00", 100).unwrap_err().to_string().contains("version, 9"));

@@ -1,6 +1,7 @@
-//! `.safetensors`: a length, a JSON object that places each tensor, and the tensors.
+//! Decoder of `.safetensors` headers: a length, and a JSON object with the position of each tensor.
 //!
-//! The crate of that name wants the whole file in memory or mapped; a header is all that we need.
+//! The crate `safetensors` needs the whole file in memory or mapped; this decoder needs the header
+//! only.
 
 use std::fmt;
 
@@ -11,7 +12,7 @@ use serde::{
 
 use super::{Dtype, FormatError, Layout};
 
-/// The format's own limit.
+/// Longest header, as defined by the format.
 pub const SAFETENSORS_HEADER_MAX: u64 = 100_000_000;
 
 /// One tensor of a file.
@@ -19,11 +20,11 @@ pub const SAFETENSORS_HEADER_MAX: u64 = 100_000_000;
 pub struct Tensor {
     /// Its name.
     pub name: String,
-    /// What its numbers are, in the format's words.
+    /// Type of its numbers, as written in the header.
     pub dtype: String,
     /// Its shape.
     pub shape: Vec<u64>,
-    /// Where its rows lie, if it is a table.
+    /// Its layout, if it is a table.
     pub table: Option<Layout>,
 }
 
@@ -34,7 +35,8 @@ struct Entry {
     data_offsets: (u64, u64),
 }
 
-/// Decodes the JSON header of a file of `file` bytes: what follows the first eight, which are its length.
+/// Decodes the JSON header of a file of `file` bytes: what follows the first eight bytes, which are
+/// its length.
 pub fn safetensors(header: &[u8], file: u64) -> Result<Vec<Tensor>, FormatError> {
     let entries: Entries =
         serde_json::from_slice(header).map_err(|error| malformed(&error.to_string()))?;
@@ -42,14 +44,14 @@ pub fn safetensors(header: &[u8], file: u64) -> Result<Vec<Tensor>, FormatError>
     let data = file
         .checked_sub(data_at)
         .ok_or(FormatError::Truncated { needed: u128::from(data_at), file })?;
-    let mut places = Vec::with_capacity(entries.0.len());
+    let mut ranges = Vec::with_capacity(entries.0.len());
     let mut tensors = Vec::with_capacity(entries.0.len());
     for (name, entry) in entries.0 {
         let Entry { dtype, shape, data_offsets: (start, end) } = entry;
         if start > end {
             return Err(malformed(&format!("`{name}` ends before it begins")));
         }
-        places.push((start, end));
+        ranges.push((start, end));
         if end > data {
             let needed = u128::from(data_at) + u128::from(end);
             return Err(FormatError::Truncated { needed, file });
@@ -59,7 +61,7 @@ pub fn safetensors(header: &[u8], file: u64) -> Result<Vec<Tensor>, FormatError>
                 let numbers = u128::from(rows) * u128::from(dimension);
                 let bytes = numbers.saturating_mul(u128::from(known.bytes()));
                 if bytes != u128::from(end - start) {
-                    let problem = format!("`{name}` has {} bytes for {bytes}", end - start);
+                    let problem = format!("`{name}` has {} bytes and needs {bytes}", end - start);
                     return Err(malformed(&problem));
                 }
                 Layout::new(known, rows, dimension, data_at + start, file).ok()
@@ -68,9 +70,9 @@ pub fn safetensors(header: &[u8], file: u64) -> Result<Vec<Tensor>, FormatError>
         };
         tensors.push(Tensor { name, dtype, shape, table });
     }
-    // Rows of two tensors at once: whoever replaced one would change the other unawares.
-    places.sort_unstable();
-    let mut filled = places.iter().filter(|(start, end)| start < end);
+    // Tensors must not overlap: replacing rows of one would change the other.
+    ranges.sort_unstable();
+    let mut filled = ranges.iter().filter(|(start, end)| start < end);
     let end = filled.try_fold(
         0,
         |before, (start, end)| {
@@ -85,7 +87,7 @@ pub fn safetensors(header: &[u8], file: u64) -> Result<Vec<Tensor>, FormatError>
 }
 
 impl Tensor {
-    /// Whether a table may be of such numbers.
+    /// Whether a table can have such numbers.
     pub(crate) fn is_of_known_dtype(&self) -> bool {
         known(&self.dtype).is_some()
     }
@@ -105,14 +107,14 @@ fn malformed(problem: &str) -> FormatError {
     FormatError::Malformed { expected: "a .safetensors file", problem: problem.to_owned() }
 }
 
-/// The header's entries in their order; a name that comes twice is refused, for who knows which is meant.
+/// The header's entries in order. A repeated name is rejected as ambiguous.
 struct Entries(Vec<(String, Entry)>);
 
 impl<'de> Deserialize<'de> for Entries {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Each;
+        struct EntriesVisitor;
 
-        impl<'de> Visitor<'de> for Each {
+        impl<'de> Visitor<'de> for EntriesVisitor {
             type Value = Entries;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -136,7 +138,7 @@ impl<'de> Deserialize<'de> for Entries {
             }
         }
 
-        deserializer.deserialize_map(Each)
+        deserializer.deserialize_map(EntriesVisitor)
     }
 }
 
@@ -158,36 +160,36 @@ mod tests {
         let tables: Vec<_> = tensors.iter().filter_map(|tensor| tensor.table).collect();
         let offset = 8 + header.len() as u64 + 8;
         assert_eq!(tables, [Layout { dtype: Dtype::F16, rows: 3, dimension: 2, offset }]);
-        assert_eq!(tensors.len(), 3, "the others are listed, too");
+        assert_eq!(tensors.len(), 3, "other tensors are listed too");
     }
 
     #[test]
-    fn a_header_that_does_not_fit_its_file_is_refused() {
+    fn a_header_that_does_not_match_its_file_is_rejected() {
         let table = |start: u64, end: u64| {
             format!(r#"{{"t":{{"dtype":"F32","shape":[2,3],"data_offsets":[{start},{end}]}}}}"#)
         };
         assert!(decode(&table(0, 24), 24).is_ok());
-        let refused = |header: &str, data| decode(header, data).unwrap_err().to_string();
-        assert!(refused(&table(0, 24), 23).contains("cut off"));
-        assert!(refused(&table(0, 24), 30).contains("6 bytes longer"));
-        assert!(refused(&table(0, 20), 20).contains("20 bytes for 24"));
-        assert!(refused(&table(24, 0), 24).contains("ends before"));
-        assert!(refused(&table(u64::MAX - 24, u64::MAX), 24).contains("cut off"));
-        assert!(refused("[1]", 0).contains("an object of tensors"));
-        assert!(refused("{", 0).contains("EOF"));
+        let rejected = |header: &str, data| decode(header, data).unwrap_err().to_string();
+        assert!(rejected(&table(0, 24), 23).contains("cut off"));
+        assert!(rejected(&table(0, 24), 30).contains("6 bytes longer"));
+        assert!(rejected(&table(0, 20), 20).contains("20 bytes and needs 24"));
+        assert!(rejected(&table(24, 0), 24).contains("ends before"));
+        assert!(rejected(&table(u64::MAX - 24, u64::MAX), 24).contains("cut off"));
+        assert!(rejected("[1]", 0).contains("an object of tensors"));
+        assert!(rejected("{", 0).contains("EOF"));
         let twice = r#"{"t":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},
             "t":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#;
-        assert!(refused(twice, 0).contains("two tensors `t`"));
+        assert!(rejected(twice, 0).contains("two tensors `t`"));
         let overlapping = r#"{"a":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},
             "b":{"dtype":"F32","shape":[2,1],"data_offsets":[4,12]}}"#;
-        assert!(refused(overlapping, 12).contains("two tensors overlap at 4"));
+        assert!(rejected(overlapping, 12).contains("two tensors overlap at 4"));
         let empty = r#"{"a":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},
             "b":{"dtype":"F32","shape":[0,1],"data_offsets":[4,4]}}"#;
-        assert!(decode(empty, 8).is_ok(), "what is empty overlaps nothing");
+        assert!(decode(empty, 8).is_ok(), "an empty tensor overlaps nothing");
     }
 
     #[test]
-    fn shapes_near_the_edge_of_integers_do_not_wrap() {
+    fn shapes_near_the_limits_of_integers_do_not_wrap() {
         let huge = u64::MAX;
         let header =
             format!(r#"{{"t":{{"dtype":"F64","shape":[{huge},{huge}],"data_offsets":[0,8]}}}}"#);

@@ -1,8 +1,10 @@
-//! All missing rows of a lookup, in one go: planned as few aligned reads, carried out together.
+//! I/O: reads all missing rows of a lookup in one batch, as few aligned reads.
 //!
-//! The flash engine has a ring, too, but a device there is one file, opened for writing and for us alone,
-//! and its thread sleeps until somebody wakes it. Here one batch reads from many files that belong to
-//! others, the thread that asks waits for all of it, and there is nothing else to do meanwhile.
+//! `plan.rs` joins neighbouring rows into reads; `ring.rs` executes them with `io_uring`.
+//!
+//! Not here: the uring of the flash engine. There, a device is one file for exclusive use, with a
+//! thread of its own that sleeps until it is woken. Here, one batch reads from many files of other
+//! owners, and the calling thread waits for all of it.
 
 mod plan;
 mod ring;
@@ -12,11 +14,12 @@ use std::{io, os::fd::BorrowedFd};
 use memmap2::MmapMut;
 
 use self::{plan::Span, ring::Ring};
-use crate::{error::ReadError, file::Reading};
+use crate::{error::ReadError, file::ReadGuard};
 
-pub(crate) use self::plan::Wanted;
+pub(crate) use self::plan::RowRead;
 
-/// Memory for the reads of one round, and so the most that a thread has in flight. A span always fits.
+/// Memory for the reads of one round, and the limit on bytes in flight per thread. A span always
+/// fits.
 const ROUND_BYTES: usize = 4 << 20;
 /// Reads of one round.
 const ROUND_READS: usize = 512;
@@ -24,23 +27,23 @@ const ROUND_READS: usize = 512;
 /// How rows are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Io {
-    /// By a ring where the system lets us, else one read after the other.
+    /// `io_uring` if it is available, else `pread`.
     #[default]
     Auto,
-    /// By `io_uring`.
+    /// All reads of a round at once, with `io_uring`.
     Uring,
-    /// One read after the other.
+    /// One read after the other, with `pread`.
     Pread,
 }
 
-/// What reading cost.
+/// Cost of a batch of reads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Cost {
     pub reads: u64,
     pub bytes: u64,
 }
 
-/// Memory to read into, and a way to read. One thread at a time uses it.
+/// Memory to read into, and a way to read. Used by one thread at a time.
 #[derive(Debug)]
 pub(crate) enum Reader {
     Ring(Box<Ring>),
@@ -57,17 +60,17 @@ struct Read<'a> {
 }
 
 impl Reader {
-    /// With a ring.
+    /// A reader with a ring.
     pub fn ring() -> io::Result<Self> {
         Ring::new(ROUND_READS, ROUND_BYTES).map(|ring| Self::Ring(Box::new(ring)))
     }
 
-    /// Without one.
+    /// A reader without a ring.
     pub fn pread() -> io::Result<Self> {
         MmapMut::map_anon(ROUND_BYTES).map(Self::Pread)
     }
 
-    /// Whether it may be used here: a fork shares a ring with its parent, and must not touch it.
+    /// Whether this process may use it: a forked process must not use the ring of its parent.
     pub fn is_ours(&self) -> bool {
         match self {
             Self::Ring(ring) => ring.is_ours(),
@@ -75,14 +78,14 @@ impl Reader {
         }
     }
 
-    /// Reads every row to its place in `into`. The rows are put in the order in which they lie on disk.
+    /// Reads every row to its position in `into`. Sorts `rows` by their order on disk.
     pub fn read(
         &mut self,
-        files: &[Reading<'_>],
-        wanted: &mut [Wanted],
+        files: &[ReadGuard<'_>],
+        rows: &mut [RowRead],
         into: &mut [u8],
     ) -> Result<Cost, ReadError> {
-        let spans = plan::plan(wanted);
+        let spans = plan::plan(rows);
         let mut cost = Cost::default();
         let mut rest = &spans[..];
         while !rest.is_empty() {
@@ -98,17 +101,17 @@ impl Reader {
                     read
                 })
                 .collect();
-            let found = self.carry_out(&reads);
+            let found = self.execute(&reads);
             for ((span, read), found) in round.iter().zip(&reads).zip(found) {
                 let file = &files[span.file];
                 let found = found.map_err(|source| file.failed(source))?;
                 let bytes = &self.memory()[read.at..][..found];
-                deliver(span, bytes, wanted, into, file)?;
+                copy_rows(span, bytes, rows, into, file)?;
                 cost.reads += 1;
                 cost.bytes += found as u64;
             }
         }
-        files.iter().try_for_each(Reading::check)?;
+        files.iter().try_for_each(ReadGuard::check)?;
         Ok(cost)
     }
 
@@ -119,8 +122,8 @@ impl Reader {
         }
     }
 
-    /// How many bytes each read found; fewer than it asked for only at a file's end.
-    fn carry_out(&mut self, reads: &[Read<'_>]) -> Vec<io::Result<usize>> {
+    /// Bytes that each read returned; fewer than its length only at the end of a file.
+    fn execute(&mut self, reads: &[Read<'_>]) -> Vec<io::Result<usize>> {
         match self {
             Self::Ring(ring) => ring.read(reads),
             Self::Pread(memory) => reads
@@ -133,7 +136,7 @@ impl Reader {
     }
 }
 
-/// How many of these spans are read together.
+/// Number of these spans that are read in one round.
 fn round_length(spans: &[Span]) -> usize {
     let mut bytes = 0;
     let fits = |span: &&Span| {
@@ -145,18 +148,18 @@ fn round_length(spans: &[Span]) -> usize {
     count
 }
 
-/// Copies the rows of a span to their places.
-fn deliver(
+/// Copies the rows of a span to their positions.
+fn copy_rows(
     span: &Span,
     bytes: &[u8],
-    wanted: &[Wanted],
+    rows: &[RowRead],
     into: &mut [u8],
-    file: &Reading<'_>,
+    file: &ReadGuard<'_>,
 ) -> Result<(), ReadError> {
-    for row in &wanted[span.rows.clone()] {
+    for row in &rows[span.rows.clone()] {
         let at = usize::try_from(row.offset - span.start).expect("inside the span");
         let Some(found) = bytes.get(at..at + row.length) else {
-            // The file knows best what has become of it.
+            // Prefer the error that says how the file has changed.
             file.check()?;
             return Err(file.failed(io::ErrorKind::UnexpectedEof.into()));
         };
@@ -174,7 +177,7 @@ fn read_whole(file: BorrowedFd<'_>, offset: u64, memory: &mut [u8]) -> io::Resul
             rustix::io::pread(file, &mut *rest, offset + found as u64)
         })?;
         found += read;
-        // A direct read ends within a block only where the file does.
+        // A direct read ends within a block only at the end of the file.
         if read == 0 || !(found as u64).is_multiple_of(crate::file::BLOCK) {
             break;
         }

@@ -1,14 +1,14 @@
-//! Which reads fetch a set of rows: whole blocks, neighbours together.
+//! Read planning: joins neighbouring rows into reads of whole blocks.
 
 use std::ops::Range;
 
 use super::ROUND_BYTES;
 use crate::{file::BLOCK, format::ROW_BYTES_MAX};
 
-/// Rows this far apart are read together. On the drives that we measured a read costs as much as
-/// transferring 15 KB, so reading a few blocks too many is cheaper than another read.
+/// Largest gap between rows that are read together. On the drives that we measured, a read costs as
+/// much as transferring 15 KB, so reading two extra blocks is cheaper than another read.
 const GAP_MAX: u64 = 2 * BLOCK;
-/// Reads are not made longer than this by joining, so that a round has several of them in flight.
+/// Longest joined read, so that a round has several reads in flight.
 const JOINED_MAX: u64 = 256 << 10;
 
 const _: () = assert!(ROW_BYTES_MAX + 2 * BLOCK <= ROUND_BYTES as u64, "a row fits into a round");
@@ -16,14 +16,14 @@ const _: () = assert!(JOINED_MAX <= ROUND_BYTES as u64, "joined rows fit into a 
 
 /// A row that is to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Wanted {
-    /// Which of the files at hand.
+pub(crate) struct RowRead {
+    /// Index of its file.
     pub file: usize,
-    /// Where it begins there.
+    /// Offset in the file.
     pub offset: u64,
-    /// How long it is.
+    /// Length in bytes.
     pub length: usize,
-    /// Where to put it.
+    /// Offset in the destination.
     pub to: usize,
 }
 
@@ -33,15 +33,15 @@ pub(super) struct Span {
     pub file: usize,
     pub start: u64,
     pub length: usize,
-    /// Which of the wanted rows, after sorting.
+    /// Indices of its rows, after sorting.
     pub rows: Range<usize>,
 }
 
-/// Sorts the rows by place and cuts them into reads.
-pub(super) fn plan(wanted: &mut [Wanted]) -> Vec<Span> {
-    wanted.sort_unstable();
+/// Sorts the rows by file and offset, and groups them into reads.
+pub(super) fn plan(rows: &mut [RowRead]) -> Vec<Span> {
+    rows.sort_unstable();
     let mut spans: Vec<Span> = Vec::new();
-    for (index, row) in wanted.iter().enumerate() {
+    for (index, row) in rows.iter().enumerate() {
         let start = row.offset / BLOCK * BLOCK;
         let end = (row.offset + row.length as u64).next_multiple_of(BLOCK);
         if let Some(last) = spans.last_mut()
@@ -70,14 +70,17 @@ mod tests {
     proptest! {
         #[test]
         fn every_row_lies_in_its_read_and_reads_are_aligned_and_bounded(
-            rows in prop::collection::vec((0_usize..3, 0_u64..3_000_000, 1_usize..5000), 0..200),
+            positions in prop::collection::vec(
+                (0_usize..3, 0_u64..3_000_000, 1_usize..5000),
+                0..200,
+            ),
         ) {
-            let mut wanted: Vec<Wanted> = rows
+            let mut rows: Vec<RowRead> = positions
                 .into_iter()
                 .enumerate()
-                .map(|(to, (file, offset, length))| Wanted { file, offset, length, to })
+                .map(|(to, (file, offset, length))| RowRead { file, offset, length, to })
                 .collect();
-            let spans = plan(&mut wanted);
+            let spans = plan(&mut rows);
             let mut next = 0;
             for span in &spans {
                 prop_assert_eq!(span.rows.start, next, "every row once, in order");
@@ -85,7 +88,7 @@ mod tests {
                 prop_assert!(span.start.is_multiple_of(BLOCK));
                 prop_assert!((span.length as u64).is_multiple_of(BLOCK));
                 prop_assert!(span.length as u64 <= JOINED_MAX);
-                for row in &wanted[span.rows.clone()] {
+                for row in &rows[span.rows.clone()] {
                     prop_assert_eq!(row.file, span.file);
                     prop_assert!(span.start <= row.offset);
                     let (end, row_end) =
@@ -93,17 +96,16 @@ mod tests {
                     prop_assert!(row_end <= end);
                 }
             }
-            prop_assert_eq!(next, wanted.len());
+            prop_assert_eq!(next, rows.len());
         }
     }
 
     #[test]
-    fn neighbours_are_read_together_and_strangers_are_not() {
-        let row = |file, offset| Wanted { file, offset, length: 144, to: 0 };
+    fn neighbouring_rows_are_read_together_and_distant_ones_are_not() {
+        let row = |file, offset| RowRead { file, offset, length: 144, to: 0 };
         let far = 100 * BLOCK;
-        let mut wanted = [row(1, 0), row(0, far), row(0, 4000), row(0, 300), row(0, far + 144)];
-        let found: Vec<_> =
-            plan(&mut wanted).iter().map(|span| (span.start, span.length)).collect();
+        let mut rows = [row(1, 0), row(0, far), row(0, 4000), row(0, 300), row(0, far + 144)];
+        let found: Vec<_> = plan(&mut rows).iter().map(|span| (span.start, span.length)).collect();
         assert_eq!(found, [(0, 8192), (far, 4096), (0, 4096)], "one row crosses a block");
     }
 }

@@ -1,11 +1,11 @@
-//! Many reads at once by `io_uring`: all are handed to the kernel by one call, which returns when all are
+//! Reads with `io_uring`: one system call submits all reads of a round and returns when all are
 //! done.
 //!
-//! **Memory.** Reads land in memory that the ring owns. [`Ring::read`] returns when the kernel has let go
-//! of it; where that cannot be known (the ring itself failed), the memory is never freed, and the ring is
-//! never used again.
+//! **Invariant:** the kernel writes only to memory that the ring owns, and that is not freed while
+//! it may. [`Ring::read`] returns when the kernel is done with that memory. If that is unknown,
+//! because the ring itself failed, the memory is never freed and the ring never used again.
 
-#![expect(unsafe_code, reason = "the kernel is given pointers, which Rust cannot follow")]
+#![expect(unsafe_code, reason = "the kernel holds pointers, whose lifetimes Rust cannot check")]
 
 use std::{io, mem::ManuallyDrop, os::fd::AsRawFd as _};
 
@@ -19,16 +19,16 @@ use super::{Read, read_whole};
 pub(crate) struct Ring {
     queues: IoUring,
     memory: ManuallyDrop<MmapMut>,
-    /// Reads that the kernel may still be busy with.
+    /// Reads that the kernel has not completed.
     running: usize,
     process: u32,
 }
 
 impl Ring {
-    /// A ring for so many reads at once, into so much memory.
+    /// A ring for `reads` reads at once, into `bytes` bytes of memory.
     pub(super) fn new(reads: usize, bytes: usize) -> io::Result<Self> {
         let entries = u32::try_from(reads).expect("a small number");
-        // Without interrupts to work off completions (Linux 5.19), if that is possible.
+        // Completions without interrupts, where the kernel supports it (Linux 5.19).
         let queues = match IoUring::builder().setup_coop_taskrun().build(entries) {
             Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => {
                 IoUring::new(entries)?
@@ -44,23 +44,22 @@ impl Ring {
     }
 
     pub(super) fn memory(&self) -> &[u8] {
-        assert_eq!(self.running, 0, "nobody looks while the kernel writes");
+        assert_eq!(self.running, 0, "the kernel may still be writing");
         &self.memory
     }
 
-    /// Carries out all of these reads, which do not overlap in memory.
+    /// Executes all of these reads, which do not overlap in memory.
     pub(super) fn read(&mut self, reads: &[Read<'_>]) -> Vec<io::Result<usize>> {
-        assert!(self.is_ours(), "a ring that failed, or another process's, is not used");
+        assert!(self.is_ours(), "the ring has failed or belongs to another process");
         for (number, read) in reads.iter().enumerate() {
-            let place = &mut self.memory[read.at..][..read.length];
+            let target = &mut self.memory[read.at..][..read.length];
             let length = u32::try_from(read.length).expect("a round is smaller");
-            let entry = opcode::Read::new(Fd(read.file.as_raw_fd()), place.as_mut_ptr(), length)
+            let entry = opcode::Read::new(Fd(read.file.as_raw_fd()), target.as_mut_ptr(), length)
                 .offset(read.offset)
                 .build()
                 .user_data(number as u64);
-            // SAFETY: `place` lies in memory that this ring owns, that nobody looks at before `running` is
-            // nought again, and that is not freed before that either; the descriptor is borrowed for
-            // longer than this call.
+            // SAFETY: `target` is in memory that this ring owns, and that is neither read nor freed
+            // before `running` is 0 again. The descriptor is borrowed for longer than this call.
             unsafe { self.queues.submission().push(&entry) }
                 .expect("a round is no longer than the ring");
             self.running += 1;
@@ -82,7 +81,7 @@ impl Ring {
                     .map_err(|_| Errno::from_raw_os_error(-entry.result()).into());
             }
         }
-        // What came short is read again with patience: mostly it is the end of a file.
+        // A short read is repeated with `pread`; it is usually at the end of a file.
         for (read, found) in reads.iter().zip(&mut found) {
             let short = match found {
                 Ok(count) => *count < read.length,
@@ -91,8 +90,8 @@ impl Ring {
                 }
             };
             if short {
-                let place = &mut self.memory[read.at..][..read.length];
-                *found = read_whole(read.file, read.offset, place);
+                let target = &mut self.memory[read.at..][..read.length];
+                *found = read_whole(read.file, read.offset, target);
             }
         }
         found
@@ -102,7 +101,7 @@ impl Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         if self.running == 0 {
-            // SAFETY: it is dropped here and nowhere else, and never used afterwards.
+            // SAFETY: the memory is dropped only here, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.memory) };
         }
     }

@@ -1,5 +1,5 @@
-//! Many threads look up while rows and tables are replaced: no row is ever torn, none is ever older than what
-//! was there when the lookup began.
+//! Concurrent lookups and replacements: no row is torn, and none is older than at the start of its
+//! lookup.
 
 use std::{
     fs,
@@ -7,16 +7,16 @@ use std::{
     thread,
 };
 
-use forebay_core::{ByteSize, embedding::PolicyKind};
-use forebay_embed::{Bags, Io, Options, Pooling, Source, Tables, format::Dtype};
+use forebay_core::{ByteSize, embeddings::PolicyKind};
+use forebay_embeddings::{Bags, Io, Options, Pooling, Source, Tables, format::Dtype};
 
 use crate::seeds;
 
 const ROWS: usize = 3000;
-/// More than a block, so that a row is torn easily.
+/// More than a block per row, so that torn rows would be likely.
 const DIMENSION: usize = 1200;
 
-/// A row full of its number and its version.
+/// A row filled with a number made of its row number and version.
 fn row(row: usize, version: u32) -> Vec<u8> {
     let number = (row * 1000) as f32 + version as f32;
     number.to_le_bytes().repeat(DIMENSION)
@@ -26,9 +26,9 @@ fn table(version: u32) -> Vec<u8> {
     (0..ROWS).flat_map(|number| row(number, version)).collect()
 }
 
-/// "Concurrent lookups with updates never torn."
+/// Lookups concurrent with replacements see no torn row.
 #[test]
-fn no_row_is_torn_or_stale_while_others_replace_it() {
+fn no_row_is_torn_or_stale_during_replacements() {
     for seed in seeds(4) {
         let mut random = fastrand::Rng::with_seed(seed);
         let directory = tempfile::tempdir().unwrap();
@@ -42,7 +42,7 @@ fn no_row_is_torn_or_stale_while_others_replace_it() {
             ..Options::new(ByteSize(memory * (DIMENSION as u64) * 4))
         };
         let tables = Tables::open(std::slice::from_ref(&source), &options).unwrap();
-        // What every row has been at least since the last replacement returned.
+        // The version of each row when its last replacement returned.
         let versions: Vec<AtomicU32> = (0..ROWS).map(|_| AtomicU32::new(0)).collect();
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -52,7 +52,7 @@ fn no_row_is_torn_or_stale_while_others_replace_it() {
                     let mut random = fastrand::Rng::with_seed(seed * 10 + reader);
                     let mut out = vec![0.0; 8 * DIMENSION];
                     while !over.load(SeqCst) {
-                        // Few rows are replaced often, and asked for often.
+                        // Half of the keys are among the 40 rows that are replaced most.
                         let keys: [i64; 8] = std::array::from_fn(|_| {
                             if random.bool() { random.i64(0..40) } else { random.i64(0..3000) }
                         });
@@ -67,7 +67,7 @@ fn no_row_is_torn_or_stale_while_others_replace_it() {
                             let version = row[0] - (key * 1000) as f32;
                             assert!(
                                 (least as f32..1000.0).contains(&version),
-                                "seed {seed}: row {key} is of {version}, and was of {least} before"
+                                "seed {seed}: row {key} has version {version}, before {least}"
                             );
                         }
                     }

@@ -1,9 +1,9 @@
-//! Files that are missing, cut off, changed, replaced or no tables at all.
+//! Files: missing, truncated, changed, replaced, or not tables at all.
 
 use std::{fs, path::Path};
 
 use forebay_core::ByteSize;
-use forebay_embed::{
+use forebay_embeddings::{
     Bags, Contents, Io, LookupError, OpenError, Options, Pooling, ReplaceError, Source, Tables,
     format::{Dtype, FormatError},
     inspect,
@@ -18,7 +18,7 @@ fn open(source: Source) -> Result<Tables, OpenError> {
     Tables::open(&[source], &Options::new(ByteSize::ZERO))
 }
 
-/// One row of a table with rows of four numbers, or the error in words.
+/// The number that fills one row of a table with rows of four numbers.
 fn look(tables: &Tables, key: i64) -> Result<f32, LookupError> {
     let mut out = [0.0; 4];
     tables.lookup(&[Bags::single(&[key])], Pooling::Sum, &mut out)?;
@@ -27,29 +27,29 @@ fn look(tables: &Tables, key: i64) -> Result<f32, LookupError> {
 }
 
 #[test]
-fn what_is_no_table_is_refused_with_its_name_and_a_way_out() {
+fn a_file_that_is_no_table_is_rejected_with_its_name_and_a_remedy() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("table");
-    let refused = |content: &[u8], source: Source| {
+    let rejected = |content: &[u8], source: Source| {
         fs::write(&path, content).unwrap();
         let text = open(source).unwrap_err().to_string();
         assert!(text.contains("table"), "it names the file: {text}");
         text
     };
     let plain = || Source::file(&path);
-    assert!(refused(b"", plain()).contains("say their dtype"));
-    assert!(refused(b"abc", plain()).contains("say their dtype"));
-    assert!(refused(&[0xff; 100], plain()).contains("say their dtype"));
-    assert!(refused(b"\x93NUMPY\x01\x00\xff\xff", plain()).contains("cut off"));
-    assert!(refused(&[7; 10], plain().raw(Dtype::F32, 3)).contains("no multiple"));
+    assert!(rejected(b"", plain()).contains("give their dtype"));
+    assert!(rejected(b"abc", plain()).contains("give their dtype"));
+    assert!(rejected(&[0xff; 100], plain()).contains("give their dtype"));
+    assert!(rejected(b"\x93NUMPY\x01\x00\xff\xff", plain()).contains("cut off"));
+    assert!(rejected(&[7; 10], plain().raw(Dtype::F32, 3)).contains("no multiple"));
     let rows = vec![vec![0; 8]; 3];
     let two = safetensors(&[("a", Dtype::F32, 2, &rows), ("b", Dtype::F32, 2, &rows)]);
-    assert!(refused(&two, plain()).contains("name one of `a`, `b`"));
-    assert!(refused(&two, plain().tensor("c")).contains("without a tensor `c`; it has `a`, `b`"));
-    assert!(refused(&two[..two.len() - 1], plain().tensor("a")).contains("cut off"));
+    assert!(rejected(&two, plain()).contains("name one of `a`, `b`"));
+    assert!(rejected(&two, plain().tensor("c")).contains("without a tensor `c`; it has `a`, `b`"));
+    assert!(rejected(&two[..two.len() - 1], plain().tensor("a")).contains("cut off"));
     let array = npy(Dtype::F32, 2, &rows);
-    assert!(refused(&array, plain().tensor("a")).contains("without a tensor `a`; it has none"));
-    assert!(refused(&array[..array.len() - 1], plain()).contains("cut off"));
+    assert!(rejected(&array, plain().tensor("a")).contains("without a tensor `a`; it has none"));
+    assert!(rejected(&array[..array.len() - 1], plain()).contains("cut off"));
     let text = open(Source::file(directory.path().join("nowhere"))).unwrap_err().to_string();
     assert!(text.contains("there is no file") && text.contains("nowhere"), "{text}");
     let text = open(Source::file(directory.path())).unwrap_err().to_string();
@@ -58,20 +58,20 @@ fn what_is_no_table_is_refused_with_its_name_and_a_way_out() {
     assert!(matches!(none, Err(OpenError::None)));
 }
 
-/// A table to be kept whole in more memory than there is: an error, not the end of the process.
+/// A pinned table larger than the machine's memory is an error and does not end the process.
 #[test]
-fn more_memory_than_there_is_is_refused() {
+fn pinned_tables_larger_than_memory_are_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("sparse");
     fs::File::create(&path).unwrap().set_len(1 << 43).unwrap();
     let source = Source::file(&path).raw(Dtype::F32, 64);
-    let refused = Tables::open(&[source], &Options::new(ByteSize(1 << 44))).unwrap_err();
-    assert!(matches!(refused, OpenError::Memory { .. }), "{refused}");
-    assert!(refused.to_string().contains("give less `memory`"), "{refused}");
+    let rejected = Tables::open(&[source], &Options::new(ByteSize(1 << 44))).unwrap_err();
+    assert!(matches!(rejected, OpenError::Memory { .. }), "{rejected}");
+    assert!(rejected.to_string().contains("give less `memory`"), "{rejected}");
 }
 
 #[test]
-fn a_file_says_what_it_is() {
+fn the_contents_of_a_file_are_decoded() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("table");
     let rows = vec![vec![0; 8]; 3];
@@ -83,11 +83,11 @@ fn a_file_says_what_it_is() {
     fs::write(&path, safetensors(&[("only", Dtype::F32, 2, &rows)])).unwrap();
     let (Contents::Safetensors { tensors }, _) = inspect(&path).unwrap() else { panic!() };
     assert_eq!((tensors.len(), tensors[0].name.as_str()), (1, "only"));
-    assert!(open(Source::file(&path)).is_ok(), "the only table need not be named");
+    assert!(open(Source::file(&path)).is_ok(), "a single table needs no name");
 }
 
 #[test]
-fn several_tables_of_one_file_are_told_apart() {
+fn several_tables_of_one_file_are_distinguished() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
     let full = |number: f32| vec![number.to_le_bytes().repeat(4); 5];
@@ -102,7 +102,7 @@ fn several_tables_of_one_file_are_told_apart() {
 
 /// Promise 1: never wrong bytes.
 #[test]
-fn a_file_that_is_cut_off_or_changed_meanwhile_gives_errors_not_rows() {
+fn a_file_that_is_truncated_or_changed_gives_errors_instead_of_rows() {
     for io in [Io::Auto, Io::Pread] {
         let directory = tempfile::tempdir().unwrap();
         let source = numbered(directory.path(), 4000, 4);
@@ -115,18 +115,18 @@ fn a_file_that_is_cut_off_or_changed_meanwhile_gives_errors_not_rows() {
             let text = look(&tables, key).unwrap_err().to_string();
             assert!(text.contains("cut off") && text.contains("to 40000 bytes"), "{text}");
         }
-        // As long as before, and yet another file.
+        // The same length, but other contents.
         file.set_len(64_000).unwrap();
         let text = look(&tables, 1).unwrap_err().to_string();
-        assert!(text.contains("changed by somebody else"), "{text}");
+        assert!(text.contains("changed by another process"), "{text}");
         tables.replace_table(0, &source).unwrap();
         assert_eq!(look(&tables, 1).unwrap(), 1.0);
-        assert_eq!(look(&tables, 3999).unwrap(), 0.0, "as it is now");
+        assert_eq!(look(&tables, 3999).unwrap(), 0.0, "the new version");
     }
 }
 
 #[test]
-fn a_file_that_was_renamed_over_is_read_as_it_was() {
+fn a_file_that_was_renamed_over_is_read_in_its_old_version() {
     let directory = tempfile::tempdir().unwrap();
     let (old, new) = (numbered(directory.path(), 100, 4), directory.path().join("new"));
     let tables = open(old.clone()).unwrap();
@@ -139,8 +139,8 @@ fn a_file_that_was_renamed_over_is_read_as_it_was() {
     assert_eq!(look(&tables, 50).unwrap(), 9.0);
 }
 
-/// Promise of the docs: "Several tables may be the same rows of one file; `replace_rows` replaces them in all", also when
-/// they came there one by one.
+/// The guide promises: "Several tables may be the same rows of one file; `replace_rows` replaces
+/// them in all". This holds also after tables were moved to the file one by one.
 #[test]
 fn tables_that_were_replaced_by_one_file_share_it() {
     let directory = tempfile::tempdir().unwrap();
@@ -171,7 +171,7 @@ fn tables_that_were_replaced_by_one_file_share_it() {
 }
 
 #[test]
-fn replaced_rows_are_seen_at_once_and_are_in_the_file() {
+fn replaced_rows_are_visible_at_once_and_written_to_the_file() {
     for memory in [0, 1000, 1 << 20] {
         let directory = tempfile::tempdir().unwrap();
         let source = numbered(directory.path(), 300, 4);
@@ -191,7 +191,7 @@ fn replaced_rows_are_seen_at_once_and_are_in_the_file() {
 }
 
 #[test]
-fn replacements_that_do_not_fit_are_refused() {
+fn replacements_of_another_shape_are_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let source = numbered(directory.path(), 10, 4);
     let tables = open(source).unwrap();
@@ -209,7 +209,8 @@ fn replacements_that_do_not_fit_are_refused() {
     assert!(format.to_string().starts_with("`x` is without a table"));
 }
 
-/// Two features may share a table: what is replaced in one is replaced in the other, by whatever name.
+/// Two features may share a table: a replacement in one is visible in the other, under any file
+/// name.
 #[test]
 fn tables_that_share_rows_are_replaced_together() {
     for memory in [0, 6000, 1 << 20] {
@@ -236,6 +237,6 @@ fn tables_that_share_rows_are_replaced_together() {
         other.path = directory.path().join("pipe");
         assert!(std::process::Command::new("mkfifo").arg(&other.path).status().unwrap().success());
         let text = open(other).unwrap_err().to_string();
-        assert!(text.contains("is no file"), "a pipe is not waited for: {text}");
+        assert!(text.contains("is no file"), "opening a pipe does not block: {text}");
     }
 }

@@ -1,10 +1,10 @@
-//! Every row right, memory never exceeded, whatever is asked, in whatever order, with whatever policy.
+//! Lookups: every row is right and memory is never exceeded, for all policies and random requests.
 
-use forebay_core::{ByteSize, embedding::PolicyKind};
-use forebay_embed::{Bags, Io, LookupError, Options, Pooling, Source, Tables, format::Dtype};
+use forebay_core::{ByteSize, embeddings::PolicyKind};
+use forebay_embeddings::{Bags, Io, LookupError, Options, Pooling, Source, Tables, format::Dtype};
 
 use crate::{
-    model::{Asked, Written, pooled},
+    model::{OwnedBags, Written, pooled},
     seeds,
 };
 
@@ -18,9 +18,9 @@ fn options(random: &mut fastrand::Rng, memory: u64) -> Options {
     Options { policy, io, direct: random.bool(), ..Options::new(ByteSize(memory)) }
 }
 
-/// "Capacity in bytes never exceeded; every row right."
+/// The memory limit is never exceeded, and every row is right.
 #[test]
-fn pooled_bags_are_right_to_the_bit_and_memory_is_bounded() {
+fn pooled_bags_match_the_model_bit_for_bit_and_memory_is_bounded() {
     for seed in seeds(60) {
         let mut random = fastrand::Rng::with_seed(seed);
         let directory = tempfile::tempdir().unwrap();
@@ -37,19 +37,19 @@ fn pooled_bags_are_right_to_the_bit_and_memory_is_bounded() {
         let mut expected_keys = 0;
         for _ in 0..30 {
             let samples = random.usize(0..20);
-            let asked: Vec<Asked> = written
+            let requested: Vec<OwnedBags> = written
                 .iter()
-                .map(|table| Asked::random(&mut random, table.rows.len(), samples))
+                .map(|table| OwnedBags::random(&mut random, table.rows.len(), samples))
                 .collect();
             let pooling = [Pooling::Sum, Pooling::Mean, Pooling::Max][random.usize(0..3)];
-            let bags: Vec<Bags<'_>> = asked.iter().map(Asked::bags).collect();
+            let bags: Vec<Bags<'_>> = requested.iter().map(OwnedBags::bags).collect();
             let mut out = vec![7.0; samples * tables.columns()];
             tables.lookup(&bags, pooling, &mut out).unwrap();
             let mut expected = Vec::new();
-            for (table, asked) in written.iter().zip(&asked) {
+            for (table, requested) in written.iter().zip(&requested) {
                 for sample in 0..samples {
-                    expected.extend(pooled(table, asked.rows(sample), pooling));
-                    expected_keys += asked.rows(sample).count() as u64;
+                    expected.extend(pooled(table, requested.rows(sample), pooling));
+                    expected_keys += requested.rows(sample).count() as u64;
                 }
             }
             assert_eq!(bits(&out), bits(&expected), "seed {seed}, {pooling:?}");
@@ -57,13 +57,13 @@ fn pooled_bags_are_right_to_the_bit_and_memory_is_bounded() {
             assert!(stats.resident_bytes <= memory, "seed {seed}: {stats:?}");
             assert_eq!(stats.keys, expected_keys, "seed {seed}");
             assert!(stats.hits <= stats.keys && stats.perfect <= stats.samples, "{stats:?}");
-            assert!(stats.keys - stats.hits >= stats.rows_read || stats.whole_tables > 0);
+            assert!(stats.keys - stats.hits >= stats.rows_read || stats.pinned_tables > 0);
         }
     }
 }
 
 #[test]
-fn gathered_rows_are_the_bytes_of_the_file_in_any_dtype() {
+fn gathered_rows_have_the_bytes_of_the_file_in_any_dtype() {
     for seed in seeds(40) {
         let mut random = fastrand::Rng::with_seed(seed);
         let directory = tempfile::tempdir().unwrap();
@@ -78,16 +78,16 @@ fn gathered_rows_are_the_bytes_of_the_file_in_any_dtype() {
         let tables = Tables::open(&sources, &options(&mut random, memory)).unwrap();
         for _ in 0..20 {
             let samples = random.usize(0..20);
-            let asked: Vec<Asked> = written
+            let requested: Vec<OwnedBags> = written
                 .iter()
-                .map(|table| Asked::random(&mut random, table.rows.len(), samples))
+                .map(|table| OwnedBags::random(&mut random, table.rows.len(), samples))
                 .collect();
-            let bags: Vec<Bags<'_>> = asked.iter().map(Asked::bags).collect();
+            let bags: Vec<Bags<'_>> = requested.iter().map(OwnedBags::bags).collect();
             let mut expected = Vec::new();
-            for (table, asked) in written.iter().zip(&asked) {
-                for key in &asked.keys {
+            for (table, requested) in written.iter().zip(&requested) {
+                for key in &requested.keys {
                     let row = &table.rows[usize::try_from(*key).unwrap()];
-                    let padding = Some(*key) == asked.padding;
+                    let padding = Some(*key) == requested.padding;
                     expected.extend(if padding { vec![3; row.len()] } else { row.clone() });
                 }
             }
@@ -102,7 +102,7 @@ fn gathered_rows_are_the_bytes_of_the_file_in_any_dtype() {
     }
 }
 
-/// One table of `rows` rows of `dimension` numbers, in which each row is full of its own number.
+/// A table of `rows` rows of `dimension` numbers, each row filled with its row number.
 pub fn numbered(directory: &std::path::Path, rows: u16, dimension: usize) -> Source {
     let path = directory.join(format!("numbered-{rows}-{dimension}"));
     let row = |row: u16| f32::from(row).to_le_bytes().repeat(dimension);
@@ -111,7 +111,7 @@ pub fn numbered(directory: &std::path::Path, rows: u16, dimension: usize) -> Sou
 }
 
 #[test]
-fn what_fits_is_read_once_and_block_by_block() {
+fn a_pinned_table_is_read_once_and_block_by_block() {
     let directory = tempfile::tempdir().unwrap();
     let source = numbered(directory.path(), 1024, 16);
     let tables = Tables::open(&[source], &Options::new(ByteSize::kib(64))).unwrap();
@@ -126,7 +126,7 @@ fn what_fits_is_read_once_and_block_by_block() {
     assert_eq!((stats.samples, stats.perfect, stats.hits), (6, 4, 4), "{stats:?}");
 }
 
-/// "All missing rows of a batch in one batch, neighbours coalesced", and each of them once.
+/// All missing rows are read in one batch, each once, and neighbours together.
 #[test]
 fn a_batch_reads_each_missing_row_once_and_neighbours_together() {
     let directory = tempfile::tempdir().unwrap();
@@ -145,9 +145,9 @@ fn a_batch_reads_each_missing_row_once_and_neighbours_together() {
     }
 }
 
-/// "A key that a request hit is never evicted by that same request."
+/// Invariant: a key that a request hit is never evicted by that same request.
 #[test]
-fn what_a_sample_hit_is_still_there_afterwards() {
+fn a_row_that_a_sample_hit_is_still_resident_afterwards() {
     let directory = tempfile::tempdir().unwrap();
     let source = numbered(directory.path(), 5000, 16);
     for &policy in PolicyKind::ALL {
@@ -157,16 +157,16 @@ fn what_a_sample_hit_is_still_there_afterwards() {
         let mut out = [0.0; 16];
         for round in 0..200 {
             let hit = random.i64(0..300);
-            let mut ask = |keys: &[i64]| {
+            let mut look_up = |keys: &[i64]| {
                 tables.lookup(&[Bags::even(keys, 1, keys.len())], Pooling::Sum, &mut out).unwrap();
                 tables.stats()
             };
-            let before = ask(&[hit]);
+            let before = look_up(&[hit]);
             let bag: Vec<i64> =
                 [hit].into_iter().chain((0..50).map(|_| random.i64(0..5000))).collect();
-            let during = ask(&bag);
+            let during = look_up(&bag);
             let was_hit = during.hits > before.hits;
-            let after = ask(&[hit]);
+            let after = look_up(&[hit]);
             assert!(!was_hit || after.hits > during.hits, "{policy}, round {round}");
             if was_hit && during.hits - before.hits == 1 {
                 assert_eq!(after.rows_read, during.rows_read, "{policy}, round {round}");
@@ -175,9 +175,9 @@ fn what_a_sample_hit_is_still_there_afterwards() {
     }
 }
 
-/// A lookup that takes several threads gives what a small one gives.
+/// A lookup with several threads gives the same result as a small one.
 #[test]
-fn large_lookups_are_divided_without_a_seam() {
+fn large_lookups_are_divided_among_threads_correctly() {
     let directory = tempfile::tempdir().unwrap();
     let sources = [numbered(directory.path(), 900, 3), numbered(directory.path(), 60_000, 2)];
     for memory in [ByteSize::kib(64), ByteSize::mib(4)] {
@@ -204,26 +204,26 @@ fn large_lookups_are_divided_without_a_seam() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_before_anything_happens() {
+fn invalid_arguments_are_rejected_before_any_read() {
     let directory = tempfile::tempdir().unwrap();
     let sources = [numbered(directory.path(), 10, 2), numbered(directory.path(), 20, 3)];
     let tables = Tables::open(&sources, &Options::new(ByteSize::mib(1))).unwrap();
     let one = Bags::single(&[1]);
-    let ask = |bags: &[Bags<'_>], length| {
+    let look_up = |bags: &[Bags<'_>], length| {
         let mut out = vec![0.0; length];
         tables.lookup(bags, Pooling::Sum, &mut out).unwrap_err().to_string()
     };
-    assert!(ask(&[one], 5).contains("bags for 1 tables; there are 2"));
-    assert!(ask(&[one, Bags::single(&[1, 2])], 5).contains("2 bags for table 1"));
-    assert!(ask(&[one, Bags::single(&[20])], 5).contains("key 20 at place 0 of table 1"));
-    assert!(ask(&[Bags::single(&[-3]), one], 5).contains("key -3"));
-    assert!(ask(&[one, one], 6).contains("an output of 6; these bags fill 5"));
+    assert!(look_up(&[one], 5).contains("bags for 1 tables; give bags for all 2"));
+    assert!(look_up(&[one, Bags::single(&[1, 2])], 5).contains("2 bags for table 1"));
+    assert!(look_up(&[one, Bags::single(&[20])], 5).contains("key 20 at index 0 of table 1"));
+    assert!(look_up(&[Bags::single(&[-3]), one], 5).contains("key -3"));
+    assert!(look_up(&[one, one], 6).contains("length 6 for bags that need 5"));
     assert_eq!(tables.stats().lookups, 0);
     assert_eq!(tables.stats().rows_read, 0);
 }
 
 #[test]
-fn empty_bags_give_noughts_and_no_samples_give_nothing() {
+fn empty_bags_give_zeros_and_no_samples_give_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let source = numbered(directory.path(), 10, 4);
     let tables = Tables::open(&[source], &Options::new(ByteSize::ZERO)).unwrap();
@@ -233,5 +233,5 @@ fn empty_bags_give_noughts_and_no_samples_give_nothing() {
         assert_eq!(out, [0.0, 0.0, 0.0, 0.0, 3.0, 3.0, 3.0, 3.0]);
         tables.lookup(&[Bags::single(&[])], pooling, &mut []).unwrap();
     }
-    assert_eq!(tables.stats().resident_rows, 0, "there is no memory for any");
+    assert_eq!(tables.stats().resident_rows, 0, "no row fits into memory");
 }

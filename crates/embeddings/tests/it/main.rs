@@ -1,6 +1,6 @@
-//! Tables on real files, judged by a model that has every row in memory.
+//! Integration tests: tables on real files, compared with a model that has every row in memory.
 //!
-//! Everything follows from a seed: `SEED=n` replays one, `SEEDS=n` runs so many.
+//! Every test is seeded: `SEED=n` replays one seed, `SEEDS=n` runs `n` of them.
 
 #![expect(clippy::float_cmp, reason = "rows are copied, or sums of few small numbers")]
 
@@ -10,7 +10,7 @@ mod lookups;
 mod model;
 mod prefetch;
 
-/// The seeds of one test.
+/// The seeds of one test, `count` by default.
 fn seeds(count: u64) -> std::ops::Range<u64> {
     let number = |name| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
     match number("SEED") {

@@ -1,10 +1,10 @@
-//! Tables written in every format, and what a lookup of them has to give.
+//! Model: tables written in every format, and the expected results of their lookups.
 
 use std::{fs, path::Path};
 
-use forebay_embed::{Bags, Pooling, Source, format::Dtype};
+use forebay_embeddings::{Bags, Pooling, Source, format::Dtype};
 
-/// A table as it was written.
+/// A table that was written to a file.
 pub struct Written {
     pub source: Source,
     pub dtype: Dtype,
@@ -14,7 +14,7 @@ pub struct Written {
 }
 
 impl Written {
-    /// A table of random numbers, some of them unusual, in a random format.
+    /// A table of random numbers, with some NaN, infinities and -0, in a random format.
     pub fn random(random: &mut fastrand::Rng, directory: &Path, name: &str, dtype: Dtype) -> Self {
         let dimension = random.usize(1..40);
         let row = |random: &mut fastrand::Rng| {
@@ -61,7 +61,7 @@ pub fn npy(dtype: Dtype, dimension: usize, rows: &[Vec<u8>]) -> Vec<u8> {
         Dtype::F32 => "<f4",
         Dtype::F64 => "<f8",
         Dtype::F16 => "<f2",
-        Dtype::Bf16 => panic!("NumPy has none"),
+        Dtype::Bf16 => panic!("NumPy has no bfloat16"),
     };
     let header = format!(
         "{{'descr': '{descr}', 'fortran_order': False, 'shape': ({}, {dimension}), }}",
@@ -94,15 +94,15 @@ pub fn safetensors(tensors: &[(&str, Dtype, usize, &Vec<Vec<u8>>)]) -> Vec<u8> {
     bytes
 }
 
-/// Bags of one table, owned.
-pub struct Asked {
+/// Bags of one table, owned by the test.
+pub struct OwnedBags {
     pub keys: Vec<i64>,
     pub offsets: Vec<i64>,
     pub padding: Option<i64>,
 }
 
-impl Asked {
-    /// Bags of skewed keys, some of them empty, some keys twice; or one key each.
+impl OwnedBags {
+    /// Bags of 0 to 4 skewed keys, possibly repeated; or of one key each.
     pub fn random(random: &mut fastrand::Rng, rows: usize, samples: usize) -> Self {
         let single = random.bool();
         let (mut keys, mut offsets) = (Vec::new(), vec![0]);
@@ -129,7 +129,7 @@ impl Asked {
     }
 }
 
-/// What a bag of these rows is pooled into, in the plainest way.
+/// The pooled row of a bag of these rows, computed in the simplest way.
 pub fn pooled(table: &Written, rows: impl Iterator<Item = usize>, pooling: Pooling) -> Vec<f32> {
     let rows: Vec<Vec<f32>> = rows.map(|row| table.numbers(row)).collect();
     (0..table.dimension)

@@ -1,11 +1,12 @@
-//! Rows that are fetched before they are asked for: those of keys that are known, and those that they imply.
+//! Prefetches: of known keys and of the keys that they imply.
 
-use forebay_core::{ByteSize, embedding::PolicyKind};
-use forebay_embed::{Bags, Io, Options, Pooling, Source, Tables};
+use forebay_core::{ByteSize, embeddings::PolicyKind};
+use forebay_embeddings::{Bags, Io, Options, Pooling, Source, Tables};
 
 use crate::{lookups::numbered, seeds};
 
-/// A user determines its home; items are drawn by themselves.
+/// Three tables: the key of table 0, a user, implies that of table 1, its home. Items are
+/// independent.
 struct World {
     _directory: tempfile::TempDir,
     tables: Tables,
@@ -31,8 +32,8 @@ impl World {
         user * 7 % 4999
     }
 
-    /// One request, whose rows must be right.
-    fn ask(&mut self, user: i64, item: i64) {
+    /// Looks up one request and checks its rows.
+    fn look_up(&mut self, user: i64, item: i64) {
         let keys = [[user], [Self::home(user)], [item]];
         let mut out = [0.0; 48];
         let bags = keys.each_ref().map(|keys| Bags::single(keys));
@@ -44,7 +45,7 @@ impl World {
 }
 
 #[test]
-fn what_is_known_and_what_it_implies_is_there_when_it_is_asked_for() {
+fn rows_of_known_and_implied_keys_are_resident_at_their_lookup() {
     for io in [Io::Auto, Io::Pread] {
         let mut world = World::new(PolicyKind::Group, io, 500 * 64);
         let mut missed = [0; 2];
@@ -52,7 +53,7 @@ fn what_is_known_and_what_it_implies_is_there_when_it_is_asked_for() {
             let (user, item) = (world.draw(), world.draw());
             world.tables.prefetch(&[(0, &[user]), (2, &[item])]).unwrap();
             let before = world.tables.stats();
-            world.ask(user, item);
+            world.look_up(user, item);
             let after = world.tables.stats();
             missed[usize::from(index >= 15_000)] += after.rows_read - before.rows_read;
             assert!(after.resident_bytes <= after.memory_bytes, "{after:?}");
@@ -61,14 +62,17 @@ fn what_is_known_and_what_it_implies_is_there_when_it_is_asked_for() {
         let learned = world.tables.implications();
         let pairs: Vec<_> = learned.iter().map(|one| (one.from.0, one.to.0)).collect();
         assert_eq!(pairs, [(0, 1)], "{learned:?}");
-        assert!(later * 2 < at_first, "{later} homes were missing later, {at_first} at first");
+        assert!(
+            later * 2 < at_first,
+            "{later} rows missed in the second half, {at_first} in the first"
+        );
         assert!(world.tables.stats().rows_prefetched > 10_000);
     }
 }
 
-/// "Capacity in bytes never exceeded; every row right", with prefetches between lookups, for every policy.
+/// With prefetches between lookups, every row is right and the memory limit is never exceeded.
 #[test]
-fn prefetches_leave_every_row_right_and_memory_bounded() {
+fn rows_are_right_and_memory_is_bounded_with_prefetches() {
     for seed in seeds(1) {
         for &policy in PolicyKind::ALL {
             let memory = [0, 64 * 20, 64 * 800, 1 << 20][usize::try_from(seed).unwrap() % 4 + 1];
@@ -79,7 +83,7 @@ fn prefetches_leave_every_row_right_and_memory_bounded() {
                 let table = world.random.usize(0..3);
                 world.tables.prefetch(&[(table, &known)]).unwrap();
                 let (user, item) = (world.draw(), world.draw());
-                world.ask(user, item);
+                world.look_up(user, item);
                 let stats = world.tables.stats();
                 assert!(stats.resident_bytes <= stats.memory_bytes, "{policy}: {stats:?}");
             }
@@ -88,26 +92,27 @@ fn prefetches_leave_every_row_right_and_memory_bounded() {
 }
 
 #[test]
-fn nothing_is_read_for_what_is_there_or_has_no_room() {
+fn rows_that_are_resident_or_do_not_fit_are_not_read() {
     let world = World::new(PolicyKind::Group, Io::Auto, 64 * 100);
     assert_eq!(world.tables.prefetch(&[(1, &[7, 7, 8])]).unwrap(), 2);
     assert_eq!(world.tables.prefetch(&[(1, &[8, 7])]).unwrap(), 0);
     assert_eq!(world.tables.prefetch(&[]).unwrap(), 0);
     let all: Vec<i64> = (0..4000).collect();
-    assert!(world.tables.prefetch(&[(1, &all)]).unwrap() <= 100, "only what may stay is read");
+    assert!(world.tables.prefetch(&[(1, &all)]).unwrap() <= 100, "only admitted rows are read");
     let none = World::new(PolicyKind::Group, Io::Auto, 0);
     assert_eq!(none.tables.prefetch(&[(0, &[1])]).unwrap(), 0);
-    let whole = World::new(PolicyKind::Group, Io::Auto, 2 << 20);
-    assert_eq!(whole.tables.prefetch(&[(0, &[1])]).unwrap(), 64, "a whole table's block");
-    assert_eq!(whole.tables.prefetch(&[(0, &[2])]).unwrap(), 0);
+    let pinned = World::new(PolicyKind::Group, Io::Auto, 2 << 20);
+    assert_eq!(pinned.tables.prefetch(&[(0, &[1])]).unwrap(), 64, "a block of a pinned table");
+    assert_eq!(pinned.tables.prefetch(&[(0, &[2])]).unwrap(), 0);
 }
 
 #[test]
-fn keys_that_no_table_has_are_refused() {
+fn keys_that_no_table_has_are_rejected() {
     let world = World::new(PolicyKind::Group, Io::Auto, 64 * 100);
-    let refused = |known: &[(usize, &[i64])]| world.tables.prefetch(known).unwrap_err().to_string();
-    assert!(refused(&[(3, &[0])]).contains("there is no table 3; there are 3"));
-    assert!(refused(&[(0, &[1]), (1, &[4999])]).contains("key 4999 at place 0 of table 1"));
-    assert!(refused(&[(0, &[-1])]).contains("key -1"));
-    assert_eq!(world.tables.stats().rows_prefetched, 0, "nothing happened before that");
+    let rejected =
+        |known: &[(usize, &[i64])]| world.tables.prefetch(known).unwrap_err().to_string();
+    assert!(rejected(&[(3, &[0])]).contains("there is no table 3; there are 3"));
+    assert!(rejected(&[(0, &[1]), (1, &[4999])]).contains("key 4999 at index 0 of table 1"));
+    assert!(rejected(&[(0, &[-1])]).contains("key -1"));
+    assert_eq!(world.tables.stats().rows_prefetched, 0, "no row was read before the check");
 }

@@ -1,6 +1,6 @@
-//! An entry: a header that proves whose bytes follow, a checksum for each frame of them, and the bytes.
+//! Entries: a header that identifies the bytes, a checksum for each frame, and the payload.
 //!
-//! With a checksum for each frame, a range can be proved without reading the rest.
+//! With one checksum per frame, a range can be verified without reading the rest.
 
 use std::ops::Range;
 
@@ -11,25 +11,25 @@ use zerocopy::{
 
 use super::{DeviceId, Generation, REGION_SIZE_MAX, UNIT, crc, crc_of_all, round_up};
 
-/// Bytes of a header without its checksums.
+/// Size of a header without the frame checksums.
 pub const HEADER_SIZE: usize = 64;
-/// What has one checksum.
+/// Bytes of payload covered by one checksum.
 pub const FRAME_SIZE: usize = 16 << 10;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"fbEN");
 
-/// Says what an entry is.
+/// Header of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EntryHeader {
-    /// The device it was written to.
+    /// The device that the entry was written to.
     pub device: DeviceId,
-    /// The life of the region it was written to.
+    /// The generation of the region that the entry was written to.
     pub generation: Generation,
-    /// What it is called.
+    /// The entry's key.
     pub key: [u8; 32],
-    /// Bytes of its payload.
+    /// Length of the payload in bytes.
     pub length: u32,
-    /// A word for whoever wrote it; the engine only keeps it.
+    /// The writer's tag. The engine stores it without interpreting it.
     pub tag: u32,
 }
 
@@ -47,34 +47,34 @@ struct Raw {
 
 const _: () = assert!(size_of::<Raw>() == HEADER_SIZE);
 
-/// Where the parts of an entry lie, counted from its beginning.
+/// Offsets of an entry's parts, relative to its beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EntryShape {
     length: u64,
 }
 
 impl EntryShape {
-    /// The shape of an entry with so many bytes of payload.
+    /// Shape of an entry with a payload of `length` bytes.
     pub fn of(length: u64) -> Self {
         Self { length }
     }
 
-    /// How many frames there are.
+    /// Number of frames.
     pub fn frames(self) -> usize {
         usize::try_from(self.length.div_ceil(FRAME_SIZE as u64)).expect("a region fits into memory")
     }
 
-    /// Where the payload begins.
+    /// Offset of the payload.
     pub fn payload(self) -> u64 {
         HEADER_SIZE as u64 + round_up(4 * self.frames() as u64, UNIT as u64)
     }
 
-    /// The whole, in bytes: a multiple of [`UNIT`].
+    /// Size of the whole entry: a multiple of [`UNIT`].
     pub fn size(self) -> u64 {
         round_up(self.payload() + self.length, UNIT as u64)
     }
 
-    /// Where the frames that hold these bytes of the payload lie, counted from the entry's beginning.
+    /// Offsets of the frames that cover a range of the payload.
     pub fn covering(self, range: &Range<u64>) -> Range<u64> {
         let frame = FRAME_SIZE as u64;
         let start = range.start / frame * frame;
@@ -82,8 +82,8 @@ impl EntryShape {
         self.payload() + start..self.payload() + end.max(start)
     }
 
-    /// The shape of an entry of which only the size of the whole is known. Its payload is taken to be as long
-    /// as it can be, which is less than a [`UNIT`] too long; the frames are right in any case, because a
+    /// Shape of an entry whose total size alone is known. The payload is assumed to be as long as
+    /// possible, which is less than one [`UNIT`] too long. The number of frames is exact, because a
     /// frame is a whole number of units.
     pub fn of_size(size: u64) -> Self {
         let unit = UNIT as u64;
@@ -91,7 +91,7 @@ impl EntryShape {
         while shape.size() > size && shape.length > 0 {
             shape.length -= (shape.size() - size).min(shape.length);
         }
-        // A shorter payload may have fewer checksums, which leaves room again.
+        // A shorter payload may need fewer checksums, which leaves room again.
         while Self::of(shape.length + unit).size() <= size {
             shape.length += unit;
         }
@@ -110,7 +110,7 @@ pub fn frame_checksums(payload: &[u8]) -> Vec<u32> {
 }
 
 impl EntryHeader {
-    /// The bytes before the payload.
+    /// Encodes header and frame checksums: everything before the payload.
     pub fn encode(&self, checksums: &[u32]) -> Vec<u8> {
         let shape = EntryShape::of(u64::from(self.length));
         assert_eq!(checksums.len(), shape.frames(), "a checksum for each frame");
@@ -133,7 +133,7 @@ impl EntryHeader {
         head
     }
 
-    /// Reads what stands before a payload. `None` if it is not the whole of a header and its checksums.
+    /// Decodes header and frame checksums. `None` if they are invalid or incomplete.
     pub fn decode(head: &[u8]) -> Option<(Self, &[[u8; 4]])> {
         let header = Self::peek(head)?;
         let shape = EntryShape::of(u64::from(header.length));
@@ -147,7 +147,7 @@ impl EntryHeader {
         Some((header, &checksums[..shape.frames()]))
     }
 
-    /// Reads a header that is not proved yet, to know how much has to be read to prove it.
+    /// Decodes a header without its checksum, to learn how many bytes the checksum covers.
     pub fn peek(head: &[u8]) -> Option<Self> {
         let (raw, _) = Raw::read_from_prefix(head).ok()?;
         let plausible = raw.magic.get() == MAGIC && u64::from(raw.length.get()) < REGION_SIZE_MAX;
@@ -160,8 +160,8 @@ impl EntryHeader {
         })
     }
 
-    /// Whether these whole frames, the first of which has number `first`, are those that were written.
-    pub fn proves(checksums: &[[u8; 4]], first: usize, frames: &[u8]) -> bool {
+    /// Whether these whole frames, beginning with frame `first`, match their checksums.
+    pub fn frames_match(checksums: &[[u8; 4]], first: usize, frames: &[u8]) -> bool {
         let expected = checksums.get(first..).unwrap_or_default();
         frames.len().div_ceil(FRAME_SIZE) <= expected.len()
             && frames

@@ -1,5 +1,5 @@
-//! The bytes on a device, as `docs/flash-format.md` describes them: everything little-endian, everything
-//! with a checksum, every length bounded before it is believed.
+//! The bytes on a device, as `docs/reference/flash-format.md` specifies them. All numbers are
+//! little-endian, all structures have checksums, and all lengths are bounded before use.
 
 mod entry;
 mod region;
@@ -10,56 +10,57 @@ mod tests;
 use crc_fast::{CrcAlgorithm::Crc32Iscsi, Digest, checksum};
 
 pub use entry::{EntryHeader, EntryShape, FRAME_SIZE, HEADER_SIZE, frame_checksums};
-pub use region::{Descriptor, Footer, GROUP_NAME_MAX, RegionHeader, Use};
+pub use region::{Descriptor, Footer, GROUP_NAME_MAX, RegionHeader, RegionUse};
 pub use superblock::{SUPERBLOCK_OFFSETS, Superblock, SuperblockError};
 
-/// What a device reads and writes at once, and what direct I/O is aligned to.
+/// Unit of device I/O, and alignment of direct I/O.
 pub const BLOCK_SIZE: usize = 4096;
-/// What entries are aligned to. A block may hold the end of one entry and the beginning of the next, which
-/// costs a read nothing: header and payload of a whole number of blocks span one block more either way.
+/// Alignment of entries. A block may hold the end of one entry and the beginning of the next. That
+/// costs reads nothing: a header and a payload of whole blocks span one block more than the payload
+/// either way.
 pub const UNIT: usize = 64;
-/// Where the first region begins.
+/// Offset of the first region.
 pub const REGIONS_OFFSET: u64 = 1 << 20;
-/// The smallest region.
+/// Smallest region size.
 pub const REGION_SIZE_MIN: u64 = 1 << 20;
-/// The largest region.
+/// Largest region size.
 pub const REGION_SIZE_MAX: u64 = 64 << 20;
-/// The fewest regions a device may have: some are being filled while others are being read and evicted.
+/// Fewest regions of a device: some are filled while others are read and evicted.
 pub const REGIONS_MIN: u32 = 4;
-/// The most.
+/// Most regions of a device; a location has 24 bits for the region.
 pub const REGIONS_MAX: u32 = 1 << 24;
 
-/// Tells a device from every other; drawn at random when it is formatted.
+/// Random id of a device, drawn when it is formatted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DeviceId(pub u64);
 
-/// One life of a region, different from every other life of any region of the device.
+/// Number of one use of a region. No two uses of any regions of a device share one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Generation(pub u64);
 
-/// The number of a region on its device.
+/// Number of a region on its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RegionId(pub u32);
 
-/// How a device is cut.
+/// Id of a device and the size and number of its regions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
-    /// Which device it is.
+    /// The device's id.
     pub device: DeviceId,
-    /// Bytes of a region: a power of two.
+    /// Bytes per region: a power of two.
     pub region_size: u64,
-    /// How many there are.
+    /// Number of regions.
     pub regions: u32,
 }
 
 impl Geometry {
-    /// Where a region begins.
+    /// Offset of a region on the device.
     pub fn region_offset(&self, RegionId(region): RegionId) -> u64 {
         assert!(region < self.regions, "region {region} of {}", self.regions);
         REGIONS_OFFSET + u64::from(region) * self.region_size
     }
 
-    /// How long the device is at least.
+    /// Bytes of the device that are used.
     pub fn device_size(&self) -> u64 {
         REGIONS_OFFSET + u64::from(self.regions) * self.region_size
     }
@@ -72,12 +73,12 @@ impl Geometry {
     }
 }
 
-/// The next multiple of `unit`, which is a power of two.
+/// Rounds up to a multiple of `unit`, which is a power of two.
 pub const fn round_up(value: u64, unit: u64) -> u64 {
     (value + unit - 1) & !(unit - 1)
 }
 
-/// The multiple of `unit` at or before `value`; `unit` is a power of two.
+/// Rounds down to a multiple of `unit`, which is a power of two.
 pub const fn round_down(value: u64, unit: u64) -> u64 {
     value & !(unit - 1)
 }

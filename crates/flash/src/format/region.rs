@@ -1,5 +1,5 @@
-//! The two ends of a region: a header that says whose it is, written before anything else, and a footer
-//! that lists what is in it, written when it is sealed.
+//! Region header and footer. The header names the region's group and is written before any entry.
+//! The footer lists the entries and is written when the region is sealed.
 
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout,
@@ -8,35 +8,35 @@ use zerocopy::{
 
 use super::{BLOCK_SIZE, DeviceId, Generation, UNIT, crc, round_up};
 
-/// The longest name of a group.
+/// Longest name of a group, in bytes.
 pub const GROUP_NAME_MAX: usize = 255;
 
 const HEADER_MAGIC: u32 = u32::from_le_bytes(*b"fbRG");
 const FOOTER_MAGIC: u32 = u32::from_le_bytes(*b"fbFT");
 
-/// Whose a region is, and since when.
+/// Header of a region: its current use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegionHeader {
-    /// The device it belongs to.
+    /// The device that the region belongs to.
     pub device: DeviceId,
-    /// Its life.
+    /// The generation that the header begins.
     pub generation: Generation,
-    /// What for.
-    pub usage: Use,
+    /// What the region is used for.
+    pub usage: RegionUse,
 }
 
 /// What a region is used for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Use {
-    /// Nothing: whatever was in it is gone for good.
+pub enum RegionUse {
+    /// Free. Earlier contents are gone for good.
     Free,
-    /// It belongs to a group.
+    /// The region belongs to a group.
     Group {
         /// The group's durable name.
         name: Vec<u8>,
-        /// Its lifetime class.
+        /// The group's lifetime class.
         class: u8,
-        /// Whether its keys are ordinals.
+        /// Whether the group's entries are named by ordinals.
         dense: bool,
     },
 }
@@ -59,17 +59,17 @@ struct RawHeader {
 
 const HEADER_SIZE: usize = size_of::<RawHeader>();
 const _: () = assert!(HEADER_SIZE <= BLOCK_SIZE);
-/// What the checksum of a header covers begins here.
+/// Offset of the bytes that the header's checksum covers.
 const HEADER_CHECKED: usize = 8;
 
 impl RegionHeader {
-    /// Writes it to the beginning of a block, and zeros behind it.
+    /// Encodes into the beginning of a block, and zeros the rest.
     pub fn encode(&self, block: &mut [u8]) {
-        let mut raw = RawHeader::read_from_bytes(&[0; HEADER_SIZE]).expect("zeros are fine");
+        let mut raw = RawHeader::read_from_bytes(&[0; HEADER_SIZE]).expect("any bytes are valid");
         raw.magic = HEADER_MAGIC.into();
         raw.generation = self.generation.0.into();
         raw.device = self.device.0.into();
-        if let Use::Group { name, class, dense } = &self.usage {
+        if let RegionUse::Group { name, class, dense } = &self.usage {
             raw.in_use = 1;
             raw.class = *class;
             raw.dense = u8::from(*dense);
@@ -81,7 +81,7 @@ impl RegionHeader {
         block[..HEADER_SIZE].copy_from_slice(raw.as_bytes());
     }
 
-    /// Reads one. `None` if it is not a whole header.
+    /// Decodes a header. `None` if it is invalid.
     pub fn decode(block: &[u8]) -> Option<Self> {
         let (raw, _) = RawHeader::read_from_prefix(block).ok()?;
         let name = raw.name.get(..usize::from(raw.name_length.get()))?;
@@ -92,23 +92,27 @@ impl RegionHeader {
             device: DeviceId(raw.device.get()),
             generation: Generation(raw.generation.get()),
             usage: match raw.in_use {
-                0 => Use::Free,
-                _ => Use::Group { name: name.to_vec(), class: raw.class, dense: raw.dense != 0 },
+                0 => RegionUse::Free,
+                _ => RegionUse::Group {
+                    name: name.to_vec(),
+                    class: raw.class,
+                    dense: raw.dense != 0,
+                },
             },
         })
     }
 }
 
-/// What a sealed region says of one entry.
+/// One entry as listed in a footer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Descriptor {
-    /// What it is called.
+    /// The entry's key.
     pub key: [u8; 32],
-    /// Where it begins, in units from the region's beginning.
+    /// Offset of the entry in the region, in units.
     pub offset: u32,
-    /// Bytes of its payload.
+    /// Length of the payload in bytes.
     pub length: u32,
-    /// Its writer's word.
+    /// The writer's tag.
     pub tag: u32,
 }
 
@@ -125,16 +129,17 @@ struct RawDescriptor {
 const DESCRIPTOR_SIZE: usize = size_of::<RawDescriptor>();
 const _: () = assert!(DESCRIPTOR_SIZE == 48);
 
-/// The table at a region's end. Its last [`UNIT`] says how long it is; the descriptors stand before that.
+/// Table of a sealed region's entries, at the region's end. Its last [`UNIT`] holds the number of
+/// descriptors, which precede it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Footer {
-    /// The device it belongs to.
+    /// The device that the region belongs to.
     pub device: DeviceId,
-    /// The life that it seals.
+    /// The generation that the footer seals.
     pub generation: Generation,
-    /// Whether the group was sealed with this region: nothing comes after it.
+    /// Whether the group ends with this region.
     pub last: bool,
-    /// What is in the region, in the order of writing.
+    /// The region's entries, in the order of writing.
     pub entries: Vec<Descriptor>,
 }
 
@@ -154,14 +159,18 @@ const TRAILER_SIZE: usize = size_of::<RawTrailer>();
 const _: () = assert!(TRAILER_SIZE == UNIT);
 
 impl Footer {
-    /// Bytes of a footer for so many entries: whole blocks, at the region's end.
+    /// Size of a footer with this number of entries, in whole blocks.
     pub fn size(entries: usize) -> u64 {
         round_up((entries * DESCRIPTOR_SIZE + TRAILER_SIZE) as u64, BLOCK_SIZE as u64)
     }
 
-    /// Writes it so that it ends where the buffer ends.
+    /// Encodes so that the footer ends at the end of the buffer.
     pub fn encode(&self, buffer: &mut [u8]) {
-        assert_eq!(buffer.len() as u64, Self::size(self.entries.len()), "exactly its blocks");
+        assert_eq!(
+            buffer.len() as u64,
+            Self::size(self.entries.len()),
+            "the buffer has the footer's size"
+        );
         buffer.fill(0);
         let first = buffer.len() - TRAILER_SIZE - self.entries.len() * DESCRIPTOR_SIZE;
         let end = buffer.len() - TRAILER_SIZE;
@@ -191,17 +200,16 @@ impl Footer {
         buffer[at..].copy_from_slice(&checksum.to_le_bytes());
     }
 
-    /// How many bytes at the end of a region its footer takes, if these are its last bytes and it is the
-    /// footer of this life.
+    /// Size of the footer in the last bytes of a region, if it belongs to this generation.
     pub fn size_at(tail: &[u8], device: DeviceId, generation: Generation) -> Option<u64> {
         let (_, trailer) = RawTrailer::read_from_suffix(tail).ok()?;
-        let ours = trailer.magic.get() == FOOTER_MAGIC
+        let is_match = trailer.magic.get() == FOOTER_MAGIC
             && trailer.generation.get() == generation.0
             && trailer.device.get() == device.0;
-        ours.then(|| Self::size(trailer.count.get() as usize))
+        is_match.then(|| Self::size(trailer.count.get() as usize))
     }
 
-    /// Reads one from the last bytes of a region. `None` if it is damaged or not all of it is there.
+    /// Decodes the footer in the last bytes of a region. `None` if it is invalid or incomplete.
     pub fn decode(tail: &[u8], region_size: u64) -> Option<Self> {
         let (_, trailer) = RawTrailer::read_from_suffix(tail).ok()?;
         let count = trailer.count.get() as usize;
@@ -213,7 +221,7 @@ impl Footer {
         }
         let (descriptors, _) = whole.as_chunks::<DESCRIPTOR_SIZE>();
         let entries = descriptors[..count].iter().map(|raw| {
-            let raw = RawDescriptor::read_from_bytes(raw).expect("exactly one");
+            let raw = RawDescriptor::read_from_bytes(raw).expect("the size of one descriptor");
             let entry = Descriptor {
                 key: raw.key,
                 offset: raw.offset.get(),
@@ -232,12 +240,12 @@ impl Footer {
 }
 
 impl Descriptor {
-    /// Where the entry begins, in bytes from the region's beginning.
+    /// Offset of the entry in the region, in bytes.
     pub fn start(&self) -> u64 {
         u64::from(self.offset) * UNIT as u64
     }
 
-    /// Where it ends.
+    /// Offset of the entry's end.
     pub fn end(&self) -> u64 {
         self.start() + super::EntryShape::of(u64::from(self.length)).size()
     }

@@ -1,5 +1,5 @@
-//! What a device says of itself, twice: the newer of the valid copies counts, so that a torn write of one
-//! never costs the device.
+//! The superblock: a device's identity and geometry, stored twice. The newer valid copy counts, so
+//! a torn write of one copy does not cost the device.
 
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout,
@@ -10,33 +10,34 @@ use super::{
     BLOCK_SIZE, DeviceId, Geometry, REGION_SIZE_MAX, REGION_SIZE_MIN, REGIONS_MAX, REGIONS_MIN, crc,
 };
 
-/// Where the two copies are; they are written in turn.
+/// Offsets of the two copies, which are written alternately.
 pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 512 << 10];
 
 const MAGIC: [u8; 8] = *b"forebay\x1f";
 const VERSION: u32 = 1;
 
-/// What a device says of itself.
+/// Identity and geometry of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Superblock {
-    /// How it is cut.
+    /// Id of the device, size and number of its regions.
     pub geometry: Geometry,
-    /// Whose it is: a node's own random number.
+    /// Id of the owning node, a random number.
     pub owner: [u8; 16],
-    /// How often it has been opened. No generation of one opening is ever seen in another.
+    /// Number of times the device has been opened. It is part of every generation, so that no two
+    /// openings share one.
     pub epoch: u32,
 }
 
-/// Why a block is not a superblock of ours.
+/// Why a block is not a usable superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SuperblockError {
-    /// Nothing but zeros: nothing was ever written here.
+    /// All zeros: never written.
     Blank,
-    /// Something else is here.
+    /// Not a forebay superblock.
     Foreign,
-    /// One of ours that was damaged, or written in part.
+    /// A damaged or torn forebay superblock.
     Damaged,
-    /// One of ours, of a version that is not known yet.
+    /// A forebay superblock of an unsupported version.
     Version(u32),
 }
 
@@ -58,7 +59,7 @@ const SIZE: usize = size_of::<Raw>();
 const _: () = assert!(SIZE == 64);
 
 impl Superblock {
-    /// Writes it to the beginning of a block, and zeros behind it.
+    /// Encodes into the beginning of a block, and zeros the rest.
     pub fn encode(&self, block: &mut [u8]) {
         let Geometry { device, region_size, regions } = self.geometry;
         let mut raw = Raw {
@@ -77,7 +78,7 @@ impl Superblock {
         block[..SIZE].copy_from_slice(raw.as_bytes());
     }
 
-    /// Reads one.
+    /// Decodes a superblock.
     pub fn decode(block: &[u8]) -> Result<Self, SuperblockError> {
         assert!(block.len() >= BLOCK_SIZE, "a superblock is a block");
         if block[..BLOCK_SIZE].iter().all(|byte| *byte == 0) {

@@ -1,5 +1,4 @@
-//! The bytes on a device: they come back as they were written, damage is noticed wherever it is, and
-//! version 1 stays what it is.
+//! Tests of the format: round trips, detection of any damage, and golden bytes of version 1.
 
 use proptest::{collection::vec, prelude::*};
 
@@ -23,11 +22,11 @@ fn superblock() -> impl Strategy<Value = Superblock> {
     )
 }
 
-fn usage() -> impl Strategy<Value = Use> {
+fn usage() -> impl Strategy<Value = RegionUse> {
     let group = (vec(any::<u8>(), 0..=GROUP_NAME_MAX), any::<u8>(), any::<bool>());
     prop_oneof![
-        Just(Use::Free),
-        group.prop_map(|(name, class, dense)| Use::Group { name, class, dense }),
+        Just(RegionUse::Free),
+        group.prop_map(|(name, class, dense)| RegionUse::Group { name, class, dense }),
     ]
 }
 
@@ -39,7 +38,7 @@ fn region_header() -> impl Strategy<Value = RegionHeader> {
     })
 }
 
-/// The header of an entry of so many bytes, and those.
+/// A header and a payload of random length.
 fn entry(lengths: std::ops::Range<usize>) -> impl Strategy<Value = (EntryHeader, Vec<u8>)> {
     let names = (device(), generation(), any::<[u8; 32]>(), any::<u32>());
     (names, lengths, any::<u64>()).prop_map(|((device, generation, key, tag), length, seed)| {
@@ -83,18 +82,18 @@ fn encode_entry(header: &EntryHeader, payload: &[u8]) -> Vec<u8> {
     header.encode(&frame_checksums(payload))
 }
 
-/// Whether these are the bytes of this entry, as a reader finds out who knows what it looks for.
+/// Whether a reader that expects `wanted` accepts these bytes.
 fn is_entry(head: &[u8], payload: &[u8], wanted: &EntryHeader) -> bool {
     EntryHeader::decode(head).is_some_and(|(header, checksums)| {
         header == *wanted
             && payload.len() == header.length as usize
-            && EntryHeader::proves(checksums, 0, payload)
+            && EntryHeader::frames_match(checksums, 0, payload)
     })
 }
 
 proptest! {
     #[test]
-    fn everything_comes_back_as_it_was_written(
+    fn everything_round_trips(
         superblock in superblock(),
         region in region_header(),
         (entry, payload) in entry(0..100_000),
@@ -111,18 +110,21 @@ proptest! {
         let size = Footer::size_at(&tail, footer.device, footer.generation);
         prop_assert_eq!(size, Some(tail.len() as u64));
         let longer = [vec![7; BLOCK_SIZE], tail.clone()].concat();
-        prop_assert_eq!(Footer::decode(&longer, REGION), Some(footer.clone()), "before it is anything");
+        prop_assert_eq!(Footer::decode(&longer, REGION), Some(footer.clone()), "prefix ignored");
         prop_assert_eq!(Footer::decode(&tail, REGION), Some(footer));
     }
 
-    /// Decoders see whatever a disk holds.
+    /// Decoders see arbitrary bytes from disks.
     #[test]
-    fn no_bytes_make_a_decoder_panic(mut bytes in vec(any::<u8>(), 0..2 * BLOCK_SIZE), at in 0_usize..5) {
+    fn no_bytes_make_a_decoder_panic(
+        mut bytes in vec(any::<u8>(), 0..2 * BLOCK_SIZE),
+        at in 0_usize..5,
+    ) {
         let magics: [&[u8]; 5] = [b"forebay\x1f", b"fbRG", b"fbEN", b"fbFT", b""];
         let magic = magics[at];
-        let places = [0, bytes.len().saturating_sub(UNIT)];
-        for place in places {
-            if let Some(into) = bytes.get_mut(place..place + magic.len()) {
+        let offsets = [0, bytes.len().saturating_sub(UNIT)];
+        for offset in offsets {
+            if let Some(into) = bytes.get_mut(offset..offset + magic.len()) {
                 into.copy_from_slice(magic);
             }
         }
@@ -136,7 +138,7 @@ proptest! {
         let _ = EntryHeader::peek(&bytes);
     }
 
-    /// Two writes of a block, of which the disk carried out the one in part and the other not at all.
+    /// A block of which the disk has written the first sectors only.
     #[test]
     fn a_torn_write_is_the_old_the_new_or_nothing(
         old in (superblock(), region_header(), footer()),
@@ -162,7 +164,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_cut_short_is_refused((entry, payload) in entry(0..40_000), footer in footer()) {
+    fn truncated_bytes_are_rejected((entry, payload) in entry(0..40_000), footer in footer()) {
         let head = encode_entry(&entry, &payload);
         for end in 0..head.len() {
             prop_assert!(EntryHeader::decode(&head[..end]).is_none());
@@ -180,15 +182,15 @@ proptest! {
             let block = encode_region(&RegionHeader {
                 device: footer.device,
                 generation: footer.generation,
-                usage: Use::Free,
+                usage: RegionUse::Free,
             });
             prop_assert_eq!(RegionHeader::decode(&block[..end]).is_some(), end >= 292);
         }
     }
 
-    /// A range is proved by the frames around it, and by no others.
+    /// Frames verify against their own checksums only.
     #[test]
-    fn frames_prove_a_range(
+    fn frames_verify_a_range(
         (entry, payload) in entry(1..100_000),
         (from, to) in any::<(prop::sample::Index, prop::sample::Index)>(),
     ) {
@@ -200,19 +202,20 @@ proptest! {
         let covering = shape.covering(&range);
         let (start, end) = (covering.start - shape.payload(), covering.end - shape.payload());
         prop_assert!(start <= range.start && range.end <= end && end <= payload.len() as u64);
-        prop_assert!(range.start - start < FRAME_SIZE as u64 && end - range.end < FRAME_SIZE as u64);
+        let frame = FRAME_SIZE as u64;
+        prop_assert!(range.start - start < frame && end - range.end < frame);
         let frames = &payload[usize::try_from(start).unwrap()..usize::try_from(end).unwrap()];
         let first = usize::try_from(start).unwrap() / FRAME_SIZE;
-        prop_assert!(EntryHeader::proves(checksums, first, frames));
+        prop_assert!(EntryHeader::frames_match(checksums, first, frames));
         let other = if first == 0 { checksums.len() } else { first - 1 };
-        prop_assert!(!EntryHeader::proves(checksums, other, frames), "they are not those of {}", other);
+        prop_assert!(!EntryHeader::frames_match(checksums, other, frames), "frame {}", other);
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
-    /// A single byte that differs, wherever it is: the bytes are refused, or mean what they meant.
+    /// With one byte changed anywhere, the bytes are rejected or decode to the same value.
     #[test]
     fn a_changed_byte_never_changes_the_meaning(
         superblock in superblock(),
@@ -235,7 +238,7 @@ proptest! {
         let last_frame = payload.len().saturating_sub(1) / FRAME_SIZE;
         let (_, checksums) = EntryHeader::decode(&head).unwrap();
         every_change(payload[last_frame * FRAME_SIZE..].to_vec(), change, |bytes| {
-            EntryHeader::proves(checksums, last_frame, bytes)
+            EntryHeader::frames_match(checksums, last_frame, bytes)
         })?;
     }
 }
@@ -254,10 +257,9 @@ fn every_change(
     Ok(())
 }
 
-/// From the size of an entry alone it is known how many frames it has, and where its payload begins; all
-/// lengths around a whole number of frames are tried.
+/// Tries all lengths around each whole number of frames.
 #[test]
-fn the_size_of_an_entry_tells_its_frames() {
+fn the_size_of_an_entry_determines_its_frames() {
     let (frame, unit) = (FRAME_SIZE as u64, UNIT as u64);
     for frames in 0..=REGION_SIZE_MAX / frame {
         for length in (frames * frame).saturating_sub(unit + 1)..frames * frame + unit + 2 {
@@ -270,7 +272,7 @@ fn the_size_of_an_entry_tells_its_frames() {
     }
 }
 
-/// The longest entry fits into a region with its header and its footer, and leaves no room to speak of.
+/// The longest entry fits into a region with header and footer; one unit more does not.
 #[test]
 fn the_longest_entry_just_fits() {
     for bits in 20..=26 {
@@ -286,9 +288,9 @@ fn the_longest_entry_just_fits() {
     }
 }
 
-/// What is well written and still impossible.
+/// Values that are out of range although their checksum is right.
 #[test]
-fn impossible_values_are_refused_though_their_checksum_is_right() {
+fn values_out_of_range_are_rejected_despite_a_valid_checksum() {
     let geometry = Geometry { device: DeviceId(1), region_size: 1 << 20, regions: 4 };
     let good = Superblock { geometry, owner: [1; 16], epoch: 1 };
     for (region_size, regions) in
@@ -315,7 +317,7 @@ fn impossible_values_are_refused_though_their_checksum_is_right() {
         assert_eq!(Footer::decode(&tail, REGION), None, "{impossible:?}");
     }
 
-    // A count that would need more memory than there is; nobody reads so far.
+    // A count for which there is not enough memory. The reader rejects it by size.
     let mut tail = encode_footer(&Footer {
         device: DeviceId(1),
         generation: Generation(1),
@@ -328,7 +330,8 @@ fn impossible_values_are_refused_though_their_checksum_is_right() {
     assert!(Footer::size_at(&tail, DeviceId(1), Generation(1)).is_some_and(|size| size > REGION));
 }
 
-/// Version 1, made by another program from `docs/flash-format.md`. If these change, the version must.
+/// Version 1, generated by another program from `docs/reference/flash-format.md`. If these bytes
+/// change, the version must change.
 mod golden {
     use super::*;
 
@@ -384,11 +387,11 @@ mod golden {
     #[test]
     fn region_header() {
         let name = b"imagenet/0041".to_vec();
-        let usage = Use::Group { name, class: 2, dense: true };
+        let usage = RegionUse::Group { name, class: 2, dense: true };
         let header = RegionHeader { device: DEVICE, generation: GENERATION, usage };
         assert_eq!(encode_region(&header), in_a_block(REGION_HEADER));
         assert_eq!(RegionHeader::decode(&in_a_block(REGION_HEADER)), Some(header.clone()));
-        let free = RegionHeader { usage: Use::Free, ..header };
+        let free = RegionHeader { usage: RegionUse::Free, ..header };
         assert_eq!(encode_region(&free), in_a_block(FREE_REGION));
         assert_eq!(RegionHeader::decode(&in_a_block(FREE_REGION)), Some(free));
     }

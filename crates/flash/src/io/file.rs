@@ -1,7 +1,7 @@
-//! What holds a device: a file, made and reserved in advance, or a block device. It is ours alone while it
-//! is open, and it is read and written past the page cache.
+//! Device files: a file whose space is reserved in advance, or a block device. It is locked while
+//! it is open, and uses direct I/O.
 //!
-//! Opening never changes a file that has anything in it: whoever opened it has to recognise it first.
+//! Opening never changes a file that has contents. The caller identifies it first.
 
 use std::{
     io,
@@ -16,9 +16,9 @@ use rustix::{
     io::Errno,
 };
 
-use crate::layout::{BLOCK_SIZE, REGIONS_OFFSET};
+use crate::format::{BLOCK_SIZE, REGIONS_OFFSET};
 
-/// Between its ends, so many blocks of a drive are looked at before it is taken for blank.
+/// Blocks of a block device, spread evenly, that are checked before it counts as blank.
 const SAMPLES: u64 = 1024;
 
 /// An open device.
@@ -29,7 +29,7 @@ pub struct DeviceFile {
     kind: Kind,
     size: u64,
     created: bool,
-    /// Whether it has been logged that space cannot be given back.
+    /// Whether a failed discard has been logged.
     discard_failed: AtomicBool,
 }
 
@@ -41,92 +41,102 @@ enum Kind {
 
 /// Why a device cannot be opened.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each says what it is about")]
-pub enum OpenError {
+#[expect(missing_docs, reason = "the messages describe the variants")]
+pub enum DeviceFileError {
     #[error(
-        "{} is in use, by another process or as a file system that is mounted: stop that, or use another",
+        "{} is in use, by another process or as a mounted file system: stop that process, unmount \
+         it, or use another device",
         path.display()
     )]
     Locked { path: PathBuf },
     #[error(
-        "{} cannot be written: run as its owner, make it and its directory writable, or, if it is a drive \
-         that is read-only, use another",
+        "{} cannot be written: run as its owner, make it and its directory writable, or, if it is \
+         a read-only drive, use another",
         path.display()
     )]
     NotWritable { path: PathBuf },
     #[error(
-        "{} is neither a file nor a block device: name one of these, or a file that is not there yet",
+        "{} is neither a file nor a block device: name one of these, or a file to create",
         path.display()
     )]
     NotAFile { path: PathBuf },
-    #[error("there is no directory {}: make it, or name another", path.display())]
+    #[error("there is no directory {}: create it, or name another", path.display())]
     NoDirectory { path: PathBuf },
     #[error(
-        "there is no device {}: look for its name in /dev/disk/by-id, or wait until it is there",
+        "there is no device {}: look up its name in /dev/disk/by-id, or wait until it appears",
         path.display()
     )]
     NoDevice { path: PathBuf },
     #[error(
-        "the file system of {} offers no direct I/O: put the device on ext4 or XFS, or use a block device",
+        "the file system of {} has no direct I/O: put the file on ext4 or XFS, or use a block \
+         device",
         path.display()
     )]
     NoDirectIo { path: PathBuf },
     #[error(
-        "the file system of {} cannot reserve space: put the device on ext4 or XFS, or use a block device",
+        "the file system of {} cannot reserve space: put the file on ext4 or XFS, or use a block \
+         device",
         path.display()
     )]
-    NoReserving { path: PathBuf },
+    NoReservation { path: PathBuf },
     #[error(
-        "{} reads and writes {block_size} bytes at once, more than the {BLOCK_SIZE} of the engine: format \
-         the drive with smaller blocks, or use another",
+        "{} has blocks of {block_size} bytes, more than {BLOCK_SIZE}: format the drive with \
+         smaller blocks, or use another",
         path.display()
     )]
     BlocksTooLarge { path: PathBuf, block_size: u32 },
     #[error(
-        "{} has {size}, less than the {asked} that it was to take: set a smaller capacity, or none, which \
-         means all of it",
+        "{} has {size}, less than the requested {requested}: set a smaller capacity, or none to \
+         use all of it",
         path.display()
     )]
-    TooSmall { path: PathBuf, size: ByteSize, asked: ByteSize },
+    TooSmall { path: PathBuf, size: ByteSize, requested: ByteSize },
     #[error(
-        "{free} are free for {}, too little for {asked}: make room there, or ask for less",
+        "{free} are free for {}, less than the requested {requested}: free space, or set a \
+         smaller capacity",
         path.display()
     )]
-    NoSpace { path: PathBuf, free: ByteSize, asked: ByteSize },
+    NoSpace { path: PathBuf, free: ByteSize, requested: ByteSize },
     #[error(
-        "io_uring is not available ({source}): choose threads, or let the system or its container allow it"
+        "io_uring is not available ({source}): use `threads` or `auto`, or allow it in the \
+         system or container"
     )]
-    NoRing { source: io::Error },
+    NoUring { source: io::Error },
     #[error("cannot {what} {}", path.display())]
     Failed { path: PathBuf, what: &'static str, source: io::Error },
 }
 
 impl DeviceFile {
-    /// Opens a file or a block device for one user. A file that is not there, or that is empty, is made
-    /// `size` long with all its space reserved; a block device must be at least so long. Any other file is
-    /// left as it is.
-    pub fn open(path: &Path, size: u64) -> Result<Self, OpenError> {
-        let at = At(path);
+    /// Opens a file or a block device exclusively. A missing or empty file is created with `size`
+    /// bytes, all reserved. A block device must have at least `size` bytes. Any other file stays
+    /// unchanged.
+    pub fn open(path: &Path, size: u64) -> Result<Self, DeviceFileError> {
+        let at = DevicePath(path);
         loop {
             let kind = at.kind()?;
             let file = at.open(kind)?;
             at.lock(&file)?;
-            // Between opening and locking, its maker may have failed and removed it.
-            if !at.is_still(&file)? {
+            // Its creator may have failed and removed it between the opening and the lock.
+            if !at.is_same_file(&file)? {
                 continue;
             }
-            // Holds the lock until it is decided whether the file stays.
-            let held = file.try_clone().map_err(at.failed("open"))?;
+            // Keeps the lock until it is decided whether the file stays.
+            let lock = file.try_clone().map_err(at.failed("open"))?;
             let opened = Self::prepare(at, file, kind.unwrap_or(Kind::File), size);
             if opened.is_err() && kind.is_none() {
                 let _ = std::fs::remove_file(path);
             }
-            drop(held);
+            drop(lock);
             return opened;
         }
     }
 
-    fn prepare(at: At<'_>, file: OwnedFd, kind: Kind, size: u64) -> Result<Self, OpenError> {
+    fn prepare(
+        at: DevicePath<'_>,
+        file: OwnedFd,
+        kind: Kind,
+        size: u64,
+    ) -> Result<Self, DeviceFileError> {
         at.make_direct(&file, kind)?;
         let found = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(at.failed("measure"))?;
         let mut opened = Self {
@@ -141,45 +151,46 @@ impl DeviceFile {
             opened.resize(size)?;
         }
         if opened.created {
-            // It may have been there, empty, for everybody to read.
+            // An existing empty file may be readable by others.
             let owner_only = Mode::RUSR | Mode::WUSR;
-            rustix::fs::fchmod(&opened.file, owner_only).map_err(at.failed("close to others"))?;
+            rustix::fs::fchmod(&opened.file, owner_only)
+                .map_err(at.failed("set the permissions of"))?;
             at.make_durable(&opened.file)?;
         }
         at.try_direct_read(&opened.file)?;
         Ok(opened)
     }
 
-    /// How long it is.
+    /// Size in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Whether there was nothing before it was opened.
+    /// Whether this opening created the file.
     pub fn created(&self) -> bool {
         self.created
     }
 
-    /// Where it is.
+    /// Path of the device.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Makes a file so long, with all its space reserved; a block device must be at least so long already.
-    /// If that fails, it is as long as before.
-    pub fn resize(&mut self, size: u64) -> Result<(), OpenError> {
-        let at = At(&self.path);
+    /// Gives a file this size, with all its space reserved. A block device must have at least this
+    /// size. On an error, the size stays the same.
+    pub fn resize(&mut self, size: u64) -> Result<(), DeviceFileError> {
+        let at = DevicePath(&self.path);
         match self.kind {
             Kind::Block if self.size < size => {
                 let path = self.path.clone();
-                let (size, asked) = (ByteSize(self.size), ByteSize(size));
-                return Err(OpenError::TooSmall { path, size, asked });
+                let (size, requested) = (ByteSize(self.size), ByteSize(size));
+                return Err(DeviceFileError::TooSmall { path, size, requested });
             }
             Kind::Block => {}
             Kind::File if size < self.size => {
                 rustix::fs::ftruncate(&self.file, size).map_err(at.failed("shorten"))?;
                 self.size = size;
-                // Its space may never have been reserved, if somebody else made it.
+                // A file that another program created may be sparse.
                 at.reserve(&self.file, size)?;
             }
             Kind::File => {
@@ -192,17 +203,17 @@ impl DeviceFile {
         Ok(())
     }
 
-    /// Cuts off what nobody needs any more; while it is in use, too.
-    pub fn shorten(&self, size: u64) -> Result<(), OpenError> {
+    /// Shortens a file while it is in use.
+    pub fn shorten(&self, size: u64) -> Result<(), DeviceFileError> {
         if self.kind == Kind::File {
-            let at = At(&self.path);
+            let at = DevicePath(&self.path);
             rustix::fs::ftruncate(&self.file, size).map_err(at.failed("shorten"))?;
         }
         Ok(())
     }
 
-    /// Whether nothing was ever written here: a file without data; a block device on which there are only
-    /// zeros where everybody begins and ends, and at many places in between.
+    /// Whether the device was never written. A file must have no data. A block device must have
+    /// only zeros in its first and last MiB and in sampled blocks between them.
     pub fn is_blank(&self) -> io::Result<bool> {
         match self.kind {
             Kind::File => match rustix::fs::seek(&self.file, SeekFrom::Data(0)) {
@@ -225,9 +236,9 @@ impl DeviceFile {
         }
     }
 
-    /// One block, before there is a disk to ask.
+    /// Reads one block, before there is a disk.
     pub fn read_block(&self, offset: u64) -> io::Result<Vec<u8>> {
-        let mut memory = Aligned::new();
+        let mut memory = AlignedBlock::new();
         let read = rustix::io::pread(&self.file, memory.block(), offset)?;
         if read != BLOCK_SIZE {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -235,9 +246,9 @@ impl DeviceFile {
         Ok(memory.block().to_vec())
     }
 
-    /// Writes some blocks, and waits until they are durable.
+    /// Writes blocks and makes them durable.
     pub fn write_blocks(&self, blocks: &[(u64, &[u8])]) -> io::Result<()> {
-        let mut memory = Aligned::new();
+        let mut memory = AlignedBlock::new();
         for (offset, bytes) in blocks {
             memory.block().copy_from_slice(bytes);
             if rustix::io::pwrite(&self.file, memory.block(), *offset)? != BLOCK_SIZE {
@@ -247,8 +258,8 @@ impl DeviceFile {
         Ok(rustix::fs::fdatasync(&self.file)?)
     }
 
-    /// Gives the space below these bytes back, so that the flash need not keep them; a file reserves it
-    /// again. It is a favour to the drive: where it is not possible, that is logged once and nothing more.
+    /// Discards bytes, so that the drive need not keep them; a file reserves the space again.
+    /// Failures are logged once and otherwise ignored, since a discard is only a hint.
     pub(super) fn discard(&self, offset: u64, length: u64) {
         let (punch, reserve) =
             (FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, FallocateFlags::KEEP_SIZE);
@@ -261,7 +272,7 @@ impl DeviceFile {
             && !self.discard_failed.swap(true, Relaxed)
         {
             let path = self.path.display();
-            tracing::warn!(%path, %error, "freed space cannot be discarded; said once");
+            tracing::warn!(%path, %error, "discard failed; further failures are not logged");
         }
     }
 }
@@ -272,77 +283,78 @@ impl AsFd for DeviceFile {
     }
 }
 
-/// A place where a device is, or shall be.
+/// Path of a device that may not exist yet.
 #[derive(Clone, Copy)]
-struct At<'a>(&'a Path);
+struct DevicePath<'a>(&'a Path);
 
-impl At<'_> {
-    /// What is there, without touching it: merely opening some devices does something.
-    fn kind(self) -> Result<Option<Kind>, OpenError> {
+impl DevicePath<'_> {
+    /// Uses `stat`, because opening some devices has side effects.
+    fn kind(self) -> Result<Option<Kind>, DeviceFileError> {
         match rustix::fs::stat(self.0) {
             Ok(stat) => match FileType::from_raw_mode(stat.st_mode) {
                 FileType::RegularFile => Ok(Some(Kind::File)),
                 FileType::BlockDevice => Ok(Some(Kind::Block)),
-                _ => Err(OpenError::NotAFile { path: self.0.to_owned() }),
+                _ => Err(DeviceFileError::NotAFile { path: self.0.to_owned() }),
             },
-            // A drive that is missing must not become a file in memory.
+            // A missing drive must not become a file in devtmpfs.
             Err(Errno::NOENT) if self.0.starts_with("/dev") && !self.0.starts_with("/dev/shm") => {
-                Err(OpenError::NoDevice { path: self.0.to_owned() })
+                Err(DeviceFileError::NoDevice { path: self.0.to_owned() })
             }
             Err(Errno::NOENT) => Ok(None),
-            Err(Errno::ACCESS) => Err(OpenError::NotWritable { path: self.0.to_owned() }),
-            Err(error) => Err(self.failed("look at")(error)),
+            Err(Errno::ACCESS) => Err(DeviceFileError::NotWritable { path: self.0.to_owned() }),
+            Err(error) => Err(self.failed("stat")(error)),
         }
     }
 
-    fn open(self, kind: Option<Kind>) -> Result<OwnedFd, OpenError> {
+    fn open(self, kind: Option<Kind>) -> Result<OwnedFd, DeviceFileError> {
         let flags = OFlags::RDWR
             | OFlags::CLOEXEC
             | match kind {
                 None => OFlags::CREATE,
                 Some(Kind::File) => OFlags::empty(),
-                // A block device that is mounted, or in another such use, refuses.
+                // Fails if the block device is mounted or otherwise in use.
                 Some(Kind::Block) => OFlags::EXCL,
             };
         let path = self.0.to_owned();
         rustix::fs::open(self.0, flags, Mode::RUSR | Mode::WUSR).map_err(|error| match error {
-            Errno::ACCESS | Errno::PERM | Errno::ROFS => OpenError::NotWritable { path },
-            Errno::BUSY => OpenError::Locked { path },
-            Errno::NOENT => OpenError::NoDirectory { path: directory(self.0).to_owned() },
+            Errno::ACCESS | Errno::PERM | Errno::ROFS => DeviceFileError::NotWritable { path },
+            Errno::BUSY => DeviceFileError::Locked { path },
+            Errno::NOENT => DeviceFileError::NoDirectory { path: directory(self.0).to_owned() },
             other => self.failed("open")(other),
         })
     }
 
-    /// The lock ends with the process, however that ends.
-    fn lock(self, file: &OwnedFd) -> Result<(), OpenError> {
+    /// The kernel releases the lock when the process ends for any reason.
+    fn lock(self, file: &OwnedFd) -> Result<(), DeviceFileError> {
         rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
             match error {
-                Errno::WOULDBLOCK => OpenError::Locked { path: self.0.to_owned() },
+                Errno::WOULDBLOCK => DeviceFileError::Locked { path: self.0.to_owned() },
                 other => self.failed("lock")(other),
             }
         })
     }
 
-    fn is_still(self, file: &OwnedFd) -> Result<bool, OpenError> {
-        let ours = rustix::fs::fstat(file).map_err(self.failed("look at"))?;
+    fn is_same_file(self, file: &OwnedFd) -> Result<bool, DeviceFileError> {
+        let opened = rustix::fs::fstat(file).map_err(self.failed("stat"))?;
         Ok(rustix::fs::stat(self.0)
-            .is_ok_and(|there| (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)))
+            .is_ok_and(|named| (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)))
     }
 
-    /// Asked for after opening: a file system that refuses must not leave a file behind.
-    fn make_direct(self, file: &OwnedFd, kind: Kind) -> Result<(), OpenError> {
-        let no_direct_io = || OpenError::NoDirectIo { path: self.0.to_owned() };
+    /// Sets `O_DIRECT` after the file is open: with a file system that rejects it, `open` would
+    /// leave a new file behind.
+    fn make_direct(self, file: &OwnedFd, kind: Kind) -> Result<(), DeviceFileError> {
+        let no_direct_io = || DeviceFileError::NoDirectIo { path: self.0.to_owned() };
         let flags = rustix::fs::fcntl_getfl(file).map_err(self.failed("open"))?;
         rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT).map_err(|_| no_direct_io())?;
         let block_size = match kind {
             Kind::Block => {
-                rustix::fs::ioctl_blksszget(file).map_err(self.failed("ask for the blocks of"))?
+                rustix::fs::ioctl_blksszget(file).map_err(self.failed("read the block size of"))?
             }
             Kind::File => {
                 let known = StatxFlags::DIOALIGN;
                 match rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, known) {
                     Ok(stat) if stat.stx_mask & known.bits() != 0 => {
-                        // Some file systems take the flag and go through the page cache all the same.
+                        // Some file systems accept the flag but use the page cache.
                         if stat.stx_dio_offset_align == 0 {
                             return Err(no_direct_io());
                         }
@@ -353,41 +365,42 @@ impl At<'_> {
             }
         };
         if block_size as usize > BLOCK_SIZE {
-            return Err(OpenError::BlocksTooLarge { path: self.0.to_owned(), block_size });
+            return Err(DeviceFileError::BlocksTooLarge { path: self.0.to_owned(), block_size });
         }
         Ok(())
     }
 
-    /// The last doubt about direct I/O. Other errors are for whoever reads.
-    fn try_direct_read(self, file: &OwnedFd) -> Result<(), OpenError> {
-        match rustix::io::pread(file, Aligned::new().block(), 0) {
-            Err(Errno::INVAL) => Err(OpenError::NoDirectIo { path: self.0.to_owned() }),
+    /// The last check of direct I/O. Other errors are left to the first real read.
+    fn try_direct_read(self, file: &OwnedFd) -> Result<(), DeviceFileError> {
+        match rustix::io::pread(file, AlignedBlock::new().block(), 0) {
+            Err(Errno::INVAL) => Err(DeviceFileError::NoDirectIo { path: self.0.to_owned() }),
             _ => Ok(()),
         }
     }
 
-    /// Looks before it asks: a file system must not be filled only to find that it is too small.
-    fn reserve(self, file: &OwnedFd, size: u64) -> Result<(), OpenError> {
-        let held = rustix::fs::fstat(file).map_err(self.failed("look at"))?.st_blocks;
-        let held = u64::try_from(held).unwrap_or(0) * 512;
-        let system = rustix::fs::fstatvfs(file).map_err(self.failed("look at"))?;
+    /// Compares with the free space first, so that a file system is not filled only to find that it
+    /// is too small.
+    fn reserve(self, file: &OwnedFd, size: u64) -> Result<(), DeviceFileError> {
+        let reserved = rustix::fs::fstat(file).map_err(self.failed("stat"))?.st_blocks;
+        let reserved = u64::try_from(reserved).unwrap_or(0) * 512;
+        let system = rustix::fs::fstatvfs(file).map_err(self.failed("stat"))?;
         let free = system.f_bavail.saturating_mul(system.f_frsize);
-        let no_space = || OpenError::NoSpace {
+        let no_space = || DeviceFileError::NoSpace {
             path: self.0.to_owned(),
             free: ByteSize(free),
-            asked: ByteSize(size),
+            requested: ByteSize(size),
         };
-        if size.saturating_sub(held) > free {
+        if size.saturating_sub(reserved) > free {
             return Err(no_space());
         }
         rustix::fs::fallocate(file, FallocateFlags::empty(), 0, size).map_err(|error| match error {
             Errno::NOSPC | Errno::DQUOT => no_space(),
-            Errno::OPNOTSUPP => OpenError::NoReserving { path: self.0.to_owned() },
+            Errno::OPNOTSUPP => DeviceFileError::NoReservation { path: self.0.to_owned() },
             other => self.failed("reserve space for")(other),
         })
     }
 
-    fn make_durable(self, file: &OwnedFd) -> Result<(), OpenError> {
+    fn make_durable(self, file: &OwnedFd) -> Result<(), DeviceFileError> {
         rustix::fs::fsync(file).map_err(self.failed("sync"))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         rustix::fs::open(directory(self.0), flags, Mode::empty())
@@ -395,15 +408,15 @@ impl At<'_> {
             .map_err(self.failed("sync the directory of"))
     }
 
-    fn failed<E: Into<io::Error>>(self, what: &'static str) -> impl FnOnce(E) -> OpenError {
-        move |error| OpenError::Failed { path: self.0.to_owned(), what, source: error.into() }
+    fn failed<E: Into<io::Error>>(self, what: &'static str) -> impl FnOnce(E) -> DeviceFileError {
+        move |error| DeviceFileError::Failed { path: self.0.to_owned(), what, source: error.into() }
     }
 }
 
 /// Memory for one block.
-struct Aligned(Vec<u8>);
+struct AlignedBlock(Vec<u8>);
 
-impl Aligned {
+impl AlignedBlock {
     fn new() -> Self {
         Self(vec![0; 2 * BLOCK_SIZE])
     }
@@ -422,12 +435,12 @@ fn directory(path: &Path) -> &Path {
     }
 }
 
-/// Tells a block device that nobody wants these bytes.
-#[expect(unsafe_code, reason = "this request is not among those that rustix knows")]
+/// Discards bytes of a block device.
+#[expect(unsafe_code, reason = "rustix has no BLKDISCARD")]
 fn discard_blocks(device: BorrowedFd<'_>, offset: u64, length: u64) -> rustix::io::Result<()> {
     const BLKDISCARD: rustix::ioctl::Opcode = rustix::ioctl::opcode::none(0x12, 119);
-    // SAFETY: BLKDISCARD reads two 64-bit numbers, offset and length, through its pointer; it writes
-    // nothing to memory, and on anything but a block device it is refused.
+    // SAFETY: BLKDISCARD reads two 64-bit numbers, offset and length, through its pointer. It
+    // writes nothing to memory, and fails on anything but a block device.
     unsafe {
         let request = rustix::ioctl::Setter::<BLKDISCARD, [u64; 2]>::new([offset, length]);
         rustix::ioctl::ioctl(device, request)

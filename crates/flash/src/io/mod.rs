@@ -1,12 +1,11 @@
-//! What the engine asks of a device, and how it is carried out: by a ring, by threads, or by a simulated
-//! disk. A command owns its memory until it has been completed, so nothing is ever freed under a device.
+//! Device I/O: commands, completions, and the disks that run them: `io_uring`, threads, or a
+//! simulated disk. A command owns its memory until it has completed, so no buffer is released while
+//! a device may use it.
 
-#[cfg(test)]
-mod contract;
 mod file;
-#[cfg(test)]
-mod opening;
 pub mod sim;
+#[cfg(test)]
+mod tests;
 mod threads;
 mod uring;
 
@@ -16,61 +15,60 @@ use rustix::io::Errno;
 
 use self::{threads::Threads, uring::Uring};
 use crate::{
-    arena::{Arena, Buffer, View},
-    layout::BLOCK_SIZE,
+    buffers::{Buffer, BufferPool, View},
+    format::BLOCK_SIZE,
 };
 
-pub use self::file::{DeviceFile, OpenError};
+pub use self::file::{DeviceFile, DeviceFileError};
 
-/// Tells commands apart.
+/// Number of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IoId(pub u64);
 
-/// Something to be done on a device. Offsets, lengths and addresses are multiples of a block.
+/// A command for a device. Offsets, lengths and addresses are multiples of a block.
 #[derive(Debug)]
-pub enum Command {
-    /// Fills the first bytes of a buffer.
+pub enum IoCommand {
+    /// Reads into the first bytes of a buffer.
     Read {
-        /// Its number.
+        /// The command's number.
         id: IoId,
-        /// Where.
+        /// Offset on the device.
         offset: u64,
-        /// Where to.
+        /// The buffer to fill.
         buffer: Buffer,
-        /// How many.
+        /// Bytes to read.
         length: usize,
     },
     /// Writes the whole view.
     Write {
-        /// Its number.
+        /// The command's number.
         id: IoId,
-        /// Where.
+        /// Offset on the device.
         offset: u64,
-        /// What.
+        /// The bytes to write.
         bytes: View,
     },
-    /// Makes durable every write that was completed before this was submitted.
+    /// Makes durable all writes that completed before this command was submitted.
     Sync {
-        /// Its number.
+        /// The command's number.
         id: IoId,
     },
-    /// Tells the device that nobody wants these bytes any more; what is read from there afterwards is
-    /// anything.
+    /// Discards bytes. Later reads of this range return arbitrary bytes.
     Discard {
-        /// Its number.
+        /// The command's number.
         id: IoId,
-        /// From where.
+        /// Offset on the device.
         offset: u64,
-        /// How much.
+        /// Bytes to discard.
         length: u64,
     },
 }
 
-impl Command {
+impl IoCommand {
     fn assert_aligned(&self) {
         let (offset, length, address) = match self {
             Self::Read { offset, buffer, length, .. } => {
-                assert!(*length <= buffer.len(), "inside the buffer");
+                assert!(*length <= buffer.len(), "the read fits into the buffer");
                 (*offset, *length as u64, buffer.as_ptr())
             }
             Self::Write { offset, bytes, .. } => (*offset, bytes.len() as u64, bytes.as_ptr()),
@@ -78,36 +76,36 @@ impl Command {
             Self::Sync { .. } => return,
         };
         let parts = offset | length | address as u64;
-        assert!(parts.is_multiple_of(BLOCK_SIZE as u64), "direct I/O is in whole blocks: {self:?}");
+        assert!(parts.is_multiple_of(BLOCK_SIZE as u64), "direct I/O uses whole blocks: {self:?}");
     }
 }
 
-/// A command has been carried out, or has failed.
+/// The end of a command.
 #[derive(Debug)]
 pub struct Completion {
-    /// The number of the command.
+    /// The command's number.
     pub id: IoId,
-    /// A read's buffer, also if it failed.
+    /// The buffer of a read, even if it failed.
     pub buffer: Option<Buffer>,
-    /// How it went.
-    pub result: Result<(), Fault>,
+    /// The command's result.
+    pub result: Result<(), IoFault>,
 }
 
-/// What can be wrong with a device.
+/// Why a command failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
-    /// There is no space under the file.
-    #[error("no space is left under the device")]
+pub enum IoFault {
+    /// The file system is full.
+    #[error("the file system of the device is full")]
     NoSpace,
-    /// Fewer bytes were read or written than asked for.
-    #[error("the device read or wrote fewer bytes than it was asked for")]
+    /// Fewer bytes were read or written than requested.
+    #[error("the device read or wrote fewer bytes than requested")]
     Short,
-    /// Anything else, with the system's number for it.
-    #[error("the device failed (error {0})")]
+    /// Another error, with its `errno`.
+    #[error("the device failed (errno {0})")]
     Failed(i32),
 }
 
-impl From<Errno> for Fault {
+impl From<Errno> for IoFault {
     fn from(error: Errno) -> Self {
         match error {
             Errno::NOSPC | Errno::DQUOT => Self::NoSpace,
@@ -116,58 +114,60 @@ impl From<Errno> for Fault {
     }
 }
 
-/// Wakes whoever waits in [`Disk::wait`], from any thread.
+/// Ends a [`Disk::wait`] from any thread.
 pub type Waker = Arc<dyn Fn() + Send + Sync>;
 
-/// Carries commands out, in any order, many at a time.
+/// Runs commands, in any order and in parallel.
 pub trait Disk: Send {
-    /// Takes all of these over, to be begun in the next [`Disk::wait`] at the latest; the list is empty
-    /// afterwards.
-    fn submit(&mut self, commands: &mut Vec<Command>);
+    /// Takes over all commands, which leaves the list empty. They start in the next [`Disk::wait`]
+    /// at the latest.
+    fn submit(&mut self, commands: &mut Vec<IoCommand>);
 
-    /// Adds what has been completed; if that is nothing, waits until something is, or the time is over, or
-    /// the waker is used, or was since the last wait. It may also return earlier.
+    /// Appends completions to `done`. If there are none, waits for one, for the timeout, or for a
+    /// use of the waker since the last wait. May return early.
     fn wait(&mut self, timeout: Option<Duration>, done: &mut Vec<Completion>);
 
-    /// Wakes whoever waits.
+    /// The waker of this disk.
     fn waker(&self) -> Waker;
 }
 
-/// How commands are carried out.
+/// How commands are run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Backend {
-    /// By a ring if that works here, else by threads.
+    /// `io_uring` if it works here, else threads.
     #[default]
     Auto,
-    /// By `io_uring`.
+    /// `io_uring`.
     Uring,
-    /// By threads that read and write.
+    /// Threads with blocking reads and writes.
     Threads,
 }
 
-/// A disk on this device. The arenas are all those whose buffers it will be given. It stays with the thread
-/// that first waits for it.
+/// A disk on this device. `pools` are all pools whose buffers it will be given. The disk belongs to
+/// the thread that first waits on it.
 pub fn open_disk(
     file: &Arc<DeviceFile>,
     backend: Backend,
-    arenas: &[Arc<Arena>],
-) -> Result<Box<dyn Disk>, OpenError> {
+    pools: &[Arc<BufferPool>],
+) -> Result<Box<dyn Disk>, DeviceFileError> {
     let device = file.path().display();
-    let ring = match backend {
-        Backend::Threads => Err(std::io::Error::other("threads were asked for")),
+    let uring = match backend {
+        Backend::Threads => Err(std::io::Error::other("threads are configured")),
         Backend::Auto | Backend::Uring => {
-            Uring::probe(file).and_then(|()| Uring::start(file, arenas))
+            Uring::probe(file).and_then(|()| Uring::start(file, pools))
         }
     };
-    match ring {
-        Ok(ring) => {
+    match uring {
+        Ok(uring) => {
             tracing::info!(%device, "I/O by io_uring");
-            return Ok(Box::new(ring));
+            return Ok(Box::new(uring));
         }
-        Err(source) if backend == Backend::Uring => return Err(OpenError::NoRing { source }),
+        Err(source) if backend == Backend::Uring => {
+            return Err(DeviceFileError::NoUring { source });
+        }
         Err(reason) => tracing::info!(%device, %reason, "I/O by threads"),
     }
-    let threads = Threads::start(Arc::clone(file)).map_err(|source| OpenError::Failed {
+    let threads = Threads::start(Arc::clone(file)).map_err(|source| DeviceFileError::Failed {
         path: file.path().to_owned(),
         what: "start threads for",
         source,

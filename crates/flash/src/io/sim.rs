@@ -1,53 +1,53 @@
-//! A disk that is not there: one seed decides the order in which it completes commands, what it loses when
-//! the power goes, and which lies it tells. The engine runs on it as on any other.
+//! A simulated disk. One seed decides the order of completions, what a power failure loses, and
+//! which faults occur.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use fastrand::Rng;
 
-use super::{Command, Completion, Disk, Fault, IoId, Waker};
-use crate::{arena::Buffer, layout::BLOCK_SIZE};
+use super::{Completion, Disk, IoCommand, IoFault, IoId, Waker};
+use crate::{buffers::Buffer, format::BLOCK_SIZE};
 
-/// What a disk writes in one go, whatever happens.
+/// Bytes that a disk writes atomically.
 const SECTOR: usize = 512;
 
 type Block = [u8; BLOCK_SIZE];
 
-/// How often things go wrong, in a thousand.
+/// Rates of faults, per thousand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Faults {
+pub struct FaultRates {
     /// A command fails.
     pub failed: u32,
     /// A write finds no space.
     pub no_space: u32,
-    /// A command does less than it was asked for, and says so.
+    /// A command transfers fewer bytes and reports it.
     pub short: u32,
-    /// A write is said to have been done, and was not.
+    /// A write is reported as done but is lost.
     pub lost: u32,
-    /// A write lands somewhere else.
+    /// A write goes to another offset.
     pub misdirected: u32,
-    /// A bit is not what it was.
+    /// A bit of a read is flipped.
     pub flipped: u32,
 }
 
-/// The disk.
+/// A simulated disk.
 pub struct SimDisk {
     random: Rng,
     size: u64,
-    faults: Faults,
+    faults: FaultRates,
     /// What a read sees.
     current: BTreeMap<u64, Arc<Block>>,
-    /// What is left when the power goes.
+    /// What a power failure leaves.
     durable: BTreeMap<u64, Arc<Block>>,
-    /// Blocks that were written and not synced, in that order.
+    /// Unsynced blocks, in the order of writing.
     unsynced: Vec<(u64, Arc<Block>)>,
     pending: Vec<Pending>,
     completed: u64,
 }
 
 struct Pending {
-    command: Command,
-    /// How many unsynced blocks there were when it was submitted.
+    command: IoCommand,
+    /// Number of unsynced blocks when the command was submitted.
     unsynced: usize,
 }
 
@@ -57,7 +57,7 @@ impl SimDisk {
         Self {
             random: Rng::with_seed(seed),
             size,
-            faults: Faults::default(),
+            faults: FaultRates::default(),
             current: BTreeMap::new(),
             durable: BTreeMap::new(),
             unsynced: Vec::new(),
@@ -66,37 +66,37 @@ impl SimDisk {
         }
     }
 
-    /// From now on things go wrong so often.
-    pub fn set_faults(&mut self, faults: Faults) {
+    /// Sets the fault rates.
+    pub fn set_fault_rates(&mut self, faults: FaultRates) {
         self.faults = faults;
     }
 
-    /// How many commands it has completed.
+    /// Number of completed commands.
     pub fn completed(&self) -> u64 {
         self.completed
     }
 
-    /// How long it is.
+    /// Size in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Whether nothing is left to be done.
+    /// Whether no command is pending.
     pub fn is_idle(&self) -> bool {
         self.pending.is_empty()
     }
 
-    /// The commands that have not been completed.
-    pub fn pending(&self) -> impl Iterator<Item = &Command> {
+    /// The pending commands.
+    pub fn pending(&self) -> impl Iterator<Item = &IoCommand> {
         self.pending.iter().map(|pending| &pending.command)
     }
 
-    /// A block as it would be found after a crash at this moment, if nothing unsynced had survived.
+    /// A block as a crash would leave it now, if no unsynced write survived.
     pub fn durable_block(&self, offset: u64) -> Vec<u8> {
         self.durable.get(&(offset / BLOCK_SIZE as u64)).map_or(vec![0; BLOCK_SIZE], |b| b.to_vec())
     }
 
-    /// Writes past all commands, durably: what whoever formats the disk does.
+    /// Writes durably, without a command, as formatting does.
     pub fn put(&mut self, offset: u64, bytes: &[u8]) {
         let unsynced = self.unsynced.len();
         self.store(offset, bytes);
@@ -105,18 +105,18 @@ impl SimDisk {
         }
     }
 
-    /// Reads past all commands.
+    /// Reads without a command.
     pub fn get(&self, offset: u64) -> Vec<u8> {
         self.block(offset / BLOCK_SIZE as u64).to_vec()
     }
 
-    /// The disk after the power went: of what was not synced, any sectors of any writes are there, in any
-    /// order; of what was, all.
+    /// The disk after a power failure. Synced writes are complete. Of the others, any subset of
+    /// sectors has been written, in any order.
     #[must_use]
     pub fn crash(mut self) -> Self {
         let mut doubtful = std::mem::take(&mut self.unsynced);
         for pending in std::mem::take(&mut self.pending) {
-            if let Command::Write { offset, bytes, .. } = pending.command {
+            if let IoCommand::Write { offset, bytes, .. } = pending.command {
                 doubtful.extend(blocks(offset, &bytes));
             }
         }
@@ -139,18 +139,17 @@ impl SimDisk {
         self
     }
 
-    /// The disk after its user was killed: what was completed is there, what was not, or not even begun, is
-    /// not.
+    /// The disk after its process was killed. Completed writes are there, pending ones are not.
     #[must_use]
-    pub fn killed(mut self) -> Self {
+    pub fn kill(mut self) -> Self {
         self.pending.clear();
         self
     }
 
-    /// Another length: what lies beyond is gone.
+    /// The disk with another size. Blocks beyond it are lost.
     #[must_use]
     pub fn resized(mut self, size: u64) -> Self {
-        assert!(self.is_idle(), "nobody uses it");
+        assert!(self.is_idle(), "no command is pending");
         self.size = size;
         self.current.retain(|block, _| block * (BLOCK_SIZE as u64) < size);
         self.durable.retain(|block, _| block * (BLOCK_SIZE as u64) < size);
@@ -172,31 +171,31 @@ impl SimDisk {
         in_a_thousand > 0 && self.random.u32(..1000) < in_a_thousand
     }
 
-    fn fault(&mut self, is_write: bool) -> Option<Fault> {
+    fn fault(&mut self, is_write: bool) -> Option<IoFault> {
         if self.happens(self.faults.failed) {
-            Some(Fault::Failed(5))
+            Some(IoFault::Failed(5))
         } else if self.happens(self.faults.short) {
-            Some(Fault::Short)
+            Some(IoFault::Short)
         } else if is_write && self.happens(self.faults.no_space) {
-            Some(Fault::NoSpace)
+            Some(IoFault::NoSpace)
         } else {
             None
         }
     }
 
-    fn carry_out(&mut self, Pending { command, unsynced }: Pending) -> Completion {
+    fn execute(&mut self, Pending { command, unsynced }: Pending) -> Completion {
         self.completed += 1;
         match command {
-            Command::Read { id, offset, mut buffer, length } => {
+            IoCommand::Read { id, offset, mut buffer, length } => {
                 let fault = self.fault(false);
                 self.read(offset, &mut buffer, length);
                 let result = fault.map_or(Ok(()), Err);
                 Completion { id, buffer: Some(buffer), result }
             }
-            Command::Write { id, offset, bytes } => {
+            IoCommand::Write { id, offset, bytes } => {
                 let fault = self.fault(true);
                 if fault.is_some() {
-                    // Some of it may be there all the same.
+                    // A failed write may have written some blocks.
                     let some = self.random.usize(..=bytes.len() / BLOCK_SIZE) * BLOCK_SIZE;
                     self.store(offset, &bytes[..some]);
                 } else if self.happens(self.faults.misdirected) {
@@ -208,7 +207,7 @@ impl SimDisk {
                 }
                 done(id, fault)
             }
-            Command::Sync { id } => {
+            IoCommand::Sync { id } => {
                 let fault = self.fault(true);
                 if fault.is_none() {
                     for (at, block) in self.unsynced.drain(..unsynced.min(self.unsynced.len())) {
@@ -217,7 +216,7 @@ impl SimDisk {
                 }
                 done(id, fault)
             }
-            Command::Discard { id, offset, length } => {
+            IoCommand::Discard { id, offset, length } => {
                 let (first, last) =
                     (offset / BLOCK_SIZE as u64, (offset + length) / BLOCK_SIZE as u64);
                 let kept = |at: u64| !(first..last).contains(&at);
@@ -240,7 +239,7 @@ impl SimDisk {
     }
 }
 
-fn done(id: IoId, fault: Option<Fault>) -> Completion {
+fn done(id: IoId, fault: Option<IoFault>) -> Completion {
     Completion { id, buffer: None, result: fault.map_or(Ok(()), Err) }
 }
 
@@ -252,16 +251,16 @@ fn blocks(offset: u64, bytes: &[u8]) -> Vec<(u64, Arc<Block>)> {
 }
 
 impl Disk for SimDisk {
-    fn submit(&mut self, commands: &mut Vec<Command>) {
+    fn submit(&mut self, commands: &mut Vec<IoCommand>) {
         for command in commands.drain(..) {
             let (offset, length) = match &command {
-                Command::Read { offset, buffer, length, .. } => {
-                    assert!(*length <= buffer.len(), "inside the buffer");
+                IoCommand::Read { offset, buffer, length, .. } => {
+                    assert!(*length <= buffer.len(), "the read fits into the buffer");
                     (*offset, *length as u64)
                 }
-                Command::Write { offset, bytes, .. } => (*offset, bytes.len() as u64),
-                Command::Discard { offset, length, .. } => (*offset, *length),
-                Command::Sync { .. } => (0, 0),
+                IoCommand::Write { offset, bytes, .. } => (*offset, bytes.len() as u64),
+                IoCommand::Discard { offset, length, .. } => (*offset, *length),
+                IoCommand::Sync { .. } => (0, 0),
             };
             assert!(offset + length <= self.size, "promise 6: never beyond the device");
             assert!(
@@ -274,14 +273,14 @@ impl Disk for SimDisk {
         }
     }
 
-    /// Completes one command, whichever.
+    /// Completes one pending command, chosen at random.
     fn wait(&mut self, _timeout: Option<Duration>, done: &mut Vec<Completion>) {
         if self.pending.is_empty() {
             return;
         }
         let next = self.random.usize(..self.pending.len());
         let pending = self.pending.swap_remove(next);
-        let completion = self.carry_out(pending);
+        let completion = self.execute(pending);
         done.push(completion);
     }
 

@@ -1,5 +1,5 @@
-//! A [`Disk`] of threads that read and write one command at a time: for where `io_uring` is forbidden. The
-//! ring uses one such thread, too, for what it cannot do itself.
+//! The threads backend: a [`Disk`] of threads with blocking I/O, for systems that forbid
+//! `io_uring`. The `io_uring` backend uses one such thread for discards.
 
 use std::{
     collections::VecDeque,
@@ -15,12 +15,12 @@ use rustix::{
     io::{Errno, pread, pwrite, retry_on_intr},
 };
 
-use super::{Command, Completion, DeviceFile, Disk, Fault, Waker};
+use super::{Completion, DeviceFile, Disk, IoCommand, IoFault, Waker};
 
-/// As many as keep a drive busy; each sleeps most of the time.
+/// Enough to keep a drive busy; most of them sleep.
 const THREADS: usize = 16;
 
-/// The threads, and what is to be done and has been done.
+/// The threads, their queue and their completions.
 pub(super) struct Threads {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -28,20 +28,20 @@ pub(super) struct Threads {
 
 struct Shared {
     file: Arc<DeviceFile>,
-    todo: Mutex<Todo>,
-    /// There is something to be done, or it is over.
-    arrived: Condvar,
+    queue: Mutex<Queue>,
+    /// The queue has a command, or the threads are to stop.
+    queue_changed: Condvar,
     done: Mutex<Done>,
-    /// Something has been done, or the waker was used.
-    changed: Condvar,
-    /// Told of each completion, too.
+    /// There is a completion, or the waker was used.
+    done_changed: Condvar,
+    /// Called after each completion.
     listener: Option<Waker>,
 }
 
 #[derive(Default)]
-struct Todo {
-    commands: VecDeque<Command>,
-    over: bool,
+struct Queue {
+    commands: VecDeque<IoCommand>,
+    stopping: bool,
 }
 
 #[derive(Default)]
@@ -55,7 +55,7 @@ impl Threads {
         Self::start_with(file, THREADS, None)
     }
 
-    /// So many threads, which tell the listener of each completion.
+    /// Starts `count` threads that call `listener` after each completion.
     pub(super) fn start_with(
         file: Arc<DeviceFile>,
         count: usize,
@@ -63,13 +63,13 @@ impl Threads {
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             file,
-            todo: Mutex::default(),
-            arrived: Condvar::new(),
+            queue: Mutex::default(),
+            queue_changed: Condvar::new(),
             done: Mutex::default(),
-            changed: Condvar::new(),
+            done_changed: Condvar::new(),
             listener,
         });
-        // From here on, a failure ends those that have been started.
+        // From here on, an error stops the threads that have been started.
         let mut started = Self { shared, threads: Vec::new() };
         for number in 0..count {
             let shared = Arc::clone(&started.shared);
@@ -79,19 +79,19 @@ impl Threads {
         Ok(started)
     }
 
-    /// Adds what has been completed.
+    /// Moves the completions into `done`.
     pub(super) fn take(&self, done: &mut Vec<Completion>) {
         done.append(&mut self.shared.done.lock().completions);
     }
 }
 
 impl Disk for Threads {
-    fn submit(&mut self, commands: &mut Vec<Command>) {
+    fn submit(&mut self, commands: &mut Vec<IoCommand>) {
         let count = commands.len();
-        commands.iter().for_each(Command::assert_aligned);
-        self.shared.todo.lock().commands.extend(commands.drain(..));
+        commands.iter().for_each(IoCommand::assert_aligned);
+        self.shared.queue.lock().commands.extend(commands.drain(..));
         for _ in 0..count.min(self.threads.len()) {
-            self.shared.arrived.notify_one();
+            self.shared.queue_changed.notify_one();
         }
     }
 
@@ -100,9 +100,9 @@ impl Disk for Threads {
         let mut state = self.shared.done.lock();
         while state.completions.is_empty() && !state.woken {
             match deadline {
-                None => self.shared.changed.wait(&mut state),
+                None => self.shared.done_changed.wait(&mut state),
                 Some(deadline) => {
-                    if self.shared.changed.wait_until(&mut state, deadline).timed_out() {
+                    if self.shared.done_changed.wait_until(&mut state, deadline).timed_out() {
                         break;
                     }
                 }
@@ -116,19 +116,19 @@ impl Disk for Threads {
         let shared = Arc::clone(&self.shared);
         Arc::new(move || {
             shared.done.lock().woken = true;
-            shared.changed.notify_all();
+            shared.done_changed.notify_all();
         })
     }
 }
 
 impl Drop for Threads {
-    /// What has begun is finished; what has not, is not begun any more.
+    /// Finishes the running commands and drops the queued ones.
     fn drop(&mut self) {
-        let mut todo = self.shared.todo.lock();
-        todo.over = true;
-        todo.commands.clear();
-        drop(todo);
-        self.shared.arrived.notify_all();
+        let mut queue = self.shared.queue.lock();
+        queue.stopping = true;
+        queue.commands.clear();
+        drop(queue);
+        self.shared.queue_changed.notify_all();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -138,44 +138,44 @@ impl Drop for Threads {
 impl Shared {
     fn work(&self) {
         while let Some(command) = self.next() {
-            let completion = self.carry_out(command);
+            let completion = self.execute(command);
             self.done.lock().completions.push(completion);
-            self.changed.notify_all();
+            self.done_changed.notify_all();
             if let Some(listener) = &self.listener {
                 listener();
             }
         }
     }
 
-    fn next(&self) -> Option<Command> {
-        let mut todo = self.todo.lock();
+    fn next(&self) -> Option<IoCommand> {
+        let mut queue = self.queue.lock();
         loop {
-            if todo.over {
+            if queue.stopping {
                 return None;
             }
-            if let Some(command) = todo.commands.pop_front() {
+            if let Some(command) = queue.commands.pop_front() {
                 return Some(command);
             }
-            self.arrived.wait(&mut todo);
+            self.queue_changed.wait(&mut queue);
         }
     }
 
-    fn carry_out(&self, command: Command) -> Completion {
+    fn execute(&self, command: IoCommand) -> Completion {
         let file = &self.file;
         match command {
-            Command::Read { id, offset, mut buffer, length } => {
+            IoCommand::Read { id, offset, mut buffer, length } => {
                 let read = retry_on_intr(|| pread(file, &mut buffer[..length], offset));
                 Completion { id, buffer: Some(buffer), result: whole(read, length) }
             }
-            Command::Write { id, offset, bytes } => {
+            IoCommand::Write { id, offset, bytes } => {
                 let written = retry_on_intr(|| pwrite(file, &bytes, offset));
                 Completion { id, buffer: None, result: whole(written, bytes.len()) }
             }
-            Command::Sync { id } => {
-                let result = retry_on_intr(|| fdatasync(file)).map_err(Fault::from);
+            IoCommand::Sync { id } => {
+                let result = retry_on_intr(|| fdatasync(file)).map_err(IoFault::from);
                 Completion { id, buffer: None, result }
             }
-            Command::Discard { id, offset, length } => {
+            IoCommand::Discard { id, offset, length } => {
                 file.discard(offset, length);
                 Completion { id, buffer: None, result: Ok(()) }
             }
@@ -183,6 +183,6 @@ impl Shared {
     }
 }
 
-fn whole(result: Result<usize, Errno>, asked: usize) -> Result<(), Fault> {
-    if result? == asked { Ok(()) } else { Err(Fault::Short) }
+fn whole(result: Result<usize, Errno>, requested: usize) -> Result<(), IoFault> {
+    if result? == requested { Ok(()) } else { Err(IoFault::Short) }
 }

@@ -1,17 +1,18 @@
-//! A [`Disk`] on `io_uring`: direct I/O with registered files and memory, one system call for a whole round
-//! of commands and completions.
+//! The `io_uring` backend: a [`Disk`] with direct I/O, registered files and registered memory. One
+//! system call submits a batch of commands and collects completions.
 //!
-//! **Memory.** A command is kept in `running` from before the kernel sees it until its completion has been
-//! read, and with it its buffer. A ring that is dropped waits for what is running; where it cannot (it has
-//! been moved to another thread), it leaks those buffers rather than free them under the kernel.
+//! **Memory.** A command and its buffer stay in `in_flight` from before the kernel sees the command
+//! until its completion has been read. Dropping the disk waits for the running commands. Where that
+//! is impossible (the disk has been moved to another thread), the buffers are leaked rather than
+//! released while the kernel may write to them.
 //!
-//! **Waking.** The waker writes to an eventfd that the ring polls, but only if somebody is parked: see
-//! [`Signal`].
+//! **Waking.** The waker writes to an eventfd that the uring polls, but only if the thread is
+//! parked: see [`Signal`].
 //!
-//! **Threads.** The kernel is told that one thread uses the ring, which is cheaper. It is the one that first
-//! waits.
+//! **Threads.** The uring is created for a single thread, which is cheaper: the one that waits
+//! first.
 
-#![expect(unsafe_code, reason = "the kernel is given pointers, which Rust cannot follow")]
+#![expect(unsafe_code, reason = "the kernel gets pointers, which the compiler cannot check")]
 
 use std::{
     collections::VecDeque,
@@ -34,76 +35,76 @@ use rustix::{
     io::Errno,
 };
 
-use super::{Command, Completion, DeviceFile, Disk, Fault, IoId, Waker, threads::Threads};
-use crate::{arena::Arena, layout::BLOCK_SIZE};
+use super::{Completion, DeviceFile, Disk, IoCommand, IoFault, IoId, Waker, threads::Threads};
+use crate::{buffers::BufferPool, format::BLOCK_SIZE};
 
-/// How many commands the kernel holds at once, and one more for the waker's poll.
+/// Size of the submission queue: 255 commands and the poll of the eventfd.
 const ENTRIES: u32 = 256;
-/// The longest piece of memory that can be registered as one.
+/// Longest range of memory that the kernel registers as one buffer.
 const REGISTERED_MAX: usize = 1 << 30;
-/// Longer than anybody waits, and short enough for the kernel.
+/// Upper bound of timeouts: longer than any real one, and accepted by the kernel.
 const TIMEOUT_MAX: Duration = Duration::from_secs(1 << 30);
 
-/// The files that are registered.
+/// Registered files.
 const DEVICE: Fixed = Fixed(0);
 const EVENTS: Fixed = Fixed(1);
-/// Marks the completions of the waker's poll.
+/// Marks completions of the eventfd poll.
 const WAKE: u64 = u64::MAX;
 
-/// A device behind a ring.
+/// A device with its uring.
 pub(super) struct Uring {
-    ring: IoUring,
-    /// Whether the ring has been given to the thread that uses it.
-    begun: bool,
+    inner: IoUring,
+    /// Whether the uring has been enabled by the thread that uses it.
+    enabled: bool,
     /// Whether the eventfd is being polled.
-    listening: bool,
+    polling: bool,
     signal: Arc<Signal>,
-    /// Addresses of the registered pieces of memory.
+    /// Addresses of the registered memory ranges.
     registered: Vec<Range<usize>>,
-    running: Running,
-    /// What there was no room for yet, in order.
-    backlog: VecDeque<Command>,
-    /// Gives space back: the kernel has no asynchronous way to do that for all kinds of devices.
+    in_flight: InFlight,
+    /// Commands that wait for room in the submission queue, in order.
+    backlog: VecDeque<IoCommand>,
+    /// Runs discards, which not all kinds of devices support asynchronously.
     discards: Threads,
-    /// How many it has not done yet.
+    /// Discards in progress.
     discarding: usize,
-    /// The registered memory stays mapped.
-    _arenas: Vec<Arc<Arena>>,
+    /// Keeps the registered memory mapped.
+    _pools: Vec<Arc<BufferPool>>,
 }
 
 impl Uring {
-    /// A ring for this device, with the arenas registered if the system lets us.
-    pub(super) fn start(file: &Arc<DeviceFile>, arenas: &[Arc<Arena>]) -> io::Result<Self> {
-        let ring = build()?;
-        let params = ring.params();
+    /// Starts a uring for this device. Registers the pools if the system permits it.
+    pub(super) fn start(file: &Arc<DeviceFile>, pools: &[Arc<BufferPool>]) -> io::Result<Self> {
+        let uring = build()?;
+        let params = uring.params();
         if !params.is_feature_ext_arg() || !params.is_feature_nodrop() {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "this Linux is too old"));
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel is too old"));
         }
         let signal = Arc::new(Signal::new()?);
         let files = [file.as_fd().as_raw_fd(), signal.events.as_raw_fd()];
-        ring.submitter().register_files(&files)?;
-        let registered = register(&ring, arenas);
+        uring.submitter().register_files(&files)?;
+        let registered = register(&uring, pools);
         let discards = Threads::start_with(Arc::clone(file), 1, Some(signal.waker()))?;
         Ok(Self {
-            ring,
-            begun: false,
-            listening: false,
+            inner: uring,
+            enabled: false,
+            polling: false,
             signal,
             registered,
-            running: Running::new(),
+            in_flight: InFlight::new(),
             backlog: VecDeque::new(),
             discards,
             discarding: 0,
-            _arenas: arenas.to_vec(),
+            _pools: pools.to_vec(),
         })
     }
 
-    /// Tries everything that a ring must be able to do here, on a ring of its own.
+    /// Tries all required operations on a separate uring.
     pub(super) fn probe(file: &Arc<DeviceFile>) -> io::Result<()> {
-        let arena = Arena::new(BLOCK_SIZE)?;
-        let buffer = arena.take(BLOCK_SIZE).expect("nobody else uses it");
-        let mut ring = Self::start(file, &[arena])?;
-        ring.submit(&mut vec![Command::Read {
+        let pool = BufferPool::new(BLOCK_SIZE)?;
+        let buffer = pool.take(BLOCK_SIZE).expect("the pool is new");
+        let mut uring = Self::start(file, &[pool])?;
+        uring.submit(&mut vec![IoCommand::Read {
             id: IoId(0),
             offset: 0,
             buffer,
@@ -111,16 +112,20 @@ impl Uring {
         }]);
         let mut done = Vec::new();
         while done.is_empty() {
-            ring.try_wait(None, &mut done)?;
+            uring.try_wait(None, &mut done)?;
         }
         if let Err(fault) = done[0].result {
             return Err(io::Error::other(fault));
         }
-        // Signalled as if somebody were parked, and still listening afterwards.
-        ring.signal.ring();
-        ring.enter(1, Some(Duration::from_secs(10)))?;
-        ring.reap(&mut done);
-        if ring.listening { Ok(()) } else { Err(io::Error::other("it cannot poll repeatedly")) }
+        // The eventfd is written as if the thread were parked; the poll must stay armed.
+        uring.signal.notify();
+        uring.enter(1, Some(Duration::from_secs(10)))?;
+        uring.reap(&mut done);
+        if uring.polling {
+            Ok(())
+        } else {
+            Err(io::Error::other("multishot poll is not supported"))
+        }
     }
 
     fn try_wait(
@@ -128,7 +133,7 @@ impl Uring {
         timeout: Option<Duration>,
         done: &mut Vec<Completion>,
     ) -> io::Result<()> {
-        self.begin()?;
+        self.enable()?;
         let before = done.len();
         self.reap(done);
         if done.len() == before && self.signal.park() {
@@ -138,45 +143,45 @@ impl Uring {
             self.reap(done);
         } else {
             self.signal.unpark();
-            let queue = self.ring.submission();
+            let queue = self.inner.submission();
             if !queue.is_empty() || queue.taskrun() {
                 drop(queue);
                 self.enter(0, None)?;
                 self.reap(done);
             }
         }
-        self.start_waiting();
+        self.start_backlog();
         Ok(())
     }
 
-    /// Makes this thread the ring's, and listens to the waker.
-    fn begin(&mut self) -> io::Result<()> {
-        if !self.begun {
-            self.ring.submitter().register_enable_rings()?;
-            self.begun = true;
+    /// Binds the uring to this thread and polls the eventfd.
+    fn enable(&mut self) -> io::Result<()> {
+        if !self.enabled {
+            self.inner.submitter().register_enable_rings()?;
+            self.enabled = true;
         }
-        if !self.listening {
+        if !self.polling {
             let flags = u32::from(PollFlags::IN.bits());
             self.push(&opcode::PollAdd::new(EVENTS, flags).multi(true).build().user_data(WAKE));
-            self.listening = true;
+            self.polling = true;
         }
         Ok(())
     }
 
-    /// Tells the kernel of new commands, and waits for so many completions.
-    fn enter(&self, wanted: usize, timeout: Option<Duration>) -> io::Result<()> {
-        let submitter = self.ring.submitter();
+    /// Submits the new commands, and waits for this number of completions.
+    fn enter(&self, completions: usize, timeout: Option<Duration>) -> io::Result<()> {
+        let submitter = self.inner.submitter();
         let entered = match timeout {
-            None => submitter.submit_and_wait(wanted),
+            None => submitter.submit_and_wait(completions),
             Some(timeout) => {
                 let timespec = Timespec::from(timeout.min(TIMEOUT_MAX));
-                submitter.submit_with_args(wanted, &SubmitArgs::new().timespec(&timespec))
+                submitter.submit_with_args(completions, &SubmitArgs::new().timespec(&timespec))
             }
         };
         match entered {
             Ok(_) => Ok(()),
             Err(error) => match Errno::from_io_error(&error) {
-                // The time is over, a signal came, or the kernel has to be asked again.
+                // Timeout, signal, or the kernel asks for a retry.
                 Some(Errno::TIME | Errno::INTR | Errno::AGAIN | Errno::BUSY) => Ok(()),
                 _ => Err(error),
             },
@@ -184,11 +189,11 @@ impl Uring {
     }
 
     fn reap(&mut self, done: &mut Vec<Completion>) {
-        for entry in self.ring.completion() {
+        for entry in self.inner.completion() {
             if entry.user_data() == WAKE {
-                self.listening = cqueue::more(entry.flags());
+                self.polling = cqueue::more(entry.flags());
             } else {
-                let command = self.running.remove(entry.user_data());
+                let command = self.in_flight.remove(entry.user_data());
                 done.push(complete(command, entry.result()));
             }
         }
@@ -199,41 +204,42 @@ impl Uring {
         }
     }
 
-    /// Begins what there is room for.
-    fn start_waiting(&mut self) {
-        while !self.running.is_full()
+    /// Starts the commands for which there is room.
+    fn start_backlog(&mut self) {
+        while !self.in_flight.is_full()
             && let Some(command) = self.backlog.pop_front()
         {
-            let (number, command) = self.running.insert(command);
+            let (number, command) = self.in_flight.insert(command);
             let entry = entry(command, &self.registered).user_data(number);
             self.push(&entry);
         }
     }
 
     fn push(&mut self, entry: &squeue::Entry) {
-        // SAFETY: the memory that a command's entry points to is owned by the command, which is in
-        // `running` until its completion has been read; the poll points to nothing. Files are registered.
-        let pushed = unsafe { self.ring.submission().push(entry) };
-        pushed.expect("the ring has room for all that is running, and the poll");
+        // SAFETY: the memory that an entry points to is owned by its command, which is in
+        // `in_flight` until its completion has been read. The poll points to nothing. Files are
+        // registered.
+        let pushed = unsafe { self.inner.submission().push(entry) };
+        pushed.expect("the queue has room for all commands in flight and the poll");
     }
 }
 
 impl Disk for Uring {
-    fn submit(&mut self, commands: &mut Vec<Command>) {
+    fn submit(&mut self, commands: &mut Vec<IoCommand>) {
         for command in commands.drain(..) {
             command.assert_aligned();
-            if matches!(command, Command::Discard { .. }) {
+            if matches!(command, IoCommand::Discard { .. }) {
                 self.discards.submit(&mut vec![command]);
                 self.discarding += 1;
             } else {
                 self.backlog.push_back(command);
             }
         }
-        self.start_waiting();
+        self.start_backlog();
     }
 
     fn wait(&mut self, timeout: Option<Duration>, done: &mut Vec<Completion>) {
-        self.try_wait(timeout, done).expect("a ring that worked when it was tried goes on working");
+        self.try_wait(timeout, done).expect("io_uring worked when it was probed");
     }
 
     fn waker(&self) -> Waker {
@@ -242,13 +248,13 @@ impl Disk for Uring {
 }
 
 impl Drop for Uring {
-    /// What has begun is finished; what has not, is not begun any more.
+    /// Finishes the running commands and drops the queued ones.
     fn drop(&mut self) {
         self.backlog.clear();
         let mut done = Vec::new();
-        while self.begun && !self.running.is_empty() {
+        while self.enabled && !self.in_flight.is_empty() {
             if self.enter(1, None).is_err() {
-                std::mem::take(&mut self.running.commands).into_iter().for_each(std::mem::forget);
+                std::mem::take(&mut self.in_flight.commands).into_iter().for_each(std::mem::forget);
                 return;
             }
             self.reap(&mut done);
@@ -257,67 +263,67 @@ impl Drop for Uring {
     }
 }
 
-/// A ring that nobody uses yet, with the cheapest of the modes that this kernel has.
+/// A disabled uring in the cheapest mode that this kernel supports.
 fn build() -> io::Result<IoUring> {
     let modes: [fn(&mut Builder); 4] = [
         |builder| {
-            // Linux 6.1: completions are worked off only when we ask for them.
+            // Linux 6.1: completion work runs only when this thread asks for it.
             builder.setup_single_issuer().setup_coop_taskrun().setup_defer_taskrun();
             builder.setup_taskrun_flag().setup_submit_all();
         },
         |builder| {
-            // Linux 6.0
+            // Linux 6.0.
             builder.setup_single_issuer().setup_coop_taskrun();
             builder.setup_taskrun_flag().setup_submit_all();
         },
         |builder| {
-            // Linux 5.19: no interrupts to work off completions.
+            // Linux 5.19: no interrupts for completion work.
             builder.setup_coop_taskrun().setup_taskrun_flag().setup_submit_all();
         },
         |_| {},
     ];
-    let mut refused = io::Error::from(Errno::INVAL);
+    let mut last_error = io::Error::from(Errno::INVAL);
     for mode in modes {
         let mut builder = IoUring::builder();
         builder.setup_r_disabled().dontfork();
         mode(&mut builder);
         match builder.build(ENTRIES) {
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => refused = error,
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => last_error = error,
             other => return other,
         }
     }
-    Err(refused)
+    Err(last_error)
 }
 
-/// Spares the kernel to look the memory up for every command. It may be refused, by a limit on locked
-/// memory for one; then all goes on without.
-fn register(ring: &IoUring, arenas: &[Arc<Arena>]) -> Vec<Range<usize>> {
-    let pieces = arenas.iter().flat_map(|arena| {
-        let start = arena.base() as usize;
-        let end = start + arena.size();
+/// Registers the pools, which saves the kernel a page lookup per command. A limit on locked memory
+/// may prevent it; I/O then works without it.
+fn register(uring: &IoUring, pools: &[Arc<BufferPool>]) -> Vec<Range<usize>> {
+    let staged_writes = pools.iter().flat_map(|pool| {
+        let start = pool.base() as usize;
+        let end = start + pool.size();
         (start..end).step_by(REGISTERED_MAX).map(move |at| at..end.min(at + REGISTERED_MAX))
     });
-    let pieces: Vec<Range<usize>> = pieces.collect();
-    let vectors: Vec<libc::iovec> = pieces
+    let staged_writes: Vec<Range<usize>> = staged_writes.collect();
+    let vectors: Vec<libc::iovec> = staged_writes
         .iter()
-        .map(|piece| libc::iovec { iov_base: piece.start as *mut _, iov_len: piece.len() })
+        .map(|range| libc::iovec { iov_base: range.start as *mut _, iov_len: range.len() })
         .collect();
-    // SAFETY: the pieces lie in the arenas, which the ring keeps for as long as it lives; nobody touches
-    // their bytes but through buffers, and commands own those.
-    match unsafe { ring.submitter().register_buffers(&vectors) } {
-        Ok(()) => pieces,
+    // SAFETY: the ranges lie in the pools, which the uring keeps alive. Their bytes are accessed
+    // only through buffers, which commands own.
+    match unsafe { uring.submitter().register_buffers(&vectors) } {
+        Ok(()) => staged_writes,
         Err(error) => {
-            tracing::info!(%error, "memory is not registered: raise the limit on locked memory");
+            tracing::info!(%error, "buffers not registered: raise the limit on locked memory");
             Vec::new()
         }
     }
 }
 
-/// What the kernel is told of a command.
-fn entry(command: &mut Command, registered: &[Range<usize>]) -> squeue::Entry {
+/// The submission queue entry of a command.
+fn entry(command: &mut IoCommand, registered: &[Range<usize>]) -> squeue::Entry {
     match command {
-        Command::Read { offset, buffer, length: asked, .. } => {
-            let (start, length) = (buffer.as_mut_ptr(), length(&buffer[..*asked]));
+        IoCommand::Read { offset, buffer, length: requested, .. } => {
+            let (start, length) = (buffer.as_mut_ptr(), length(&buffer[..*requested]));
             match index(registered, start, length) {
                 Some(index) => {
                     opcode::ReadFixed::new(DEVICE, start, length, index).offset(*offset).build()
@@ -325,7 +331,7 @@ fn entry(command: &mut Command, registered: &[Range<usize>]) -> squeue::Entry {
                 None => opcode::Read::new(DEVICE, start, length).offset(*offset).build(),
             }
         }
-        Command::Write { offset, bytes, .. } => {
+        IoCommand::Write { offset, bytes, .. } => {
             let (start, length) = (bytes.as_ptr(), length(bytes));
             match index(registered, start, length) {
                 Some(index) => {
@@ -334,50 +340,51 @@ fn entry(command: &mut Command, registered: &[Range<usize>]) -> squeue::Entry {
                 None => opcode::Write::new(DEVICE, start, length).offset(*offset).build(),
             }
         }
-        Command::Sync { .. } => opcode::Fsync::new(DEVICE).flags(FsyncFlags::DATASYNC).build(),
-        Command::Discard { .. } => unreachable!("a thread does that"),
+        IoCommand::Sync { .. } => opcode::Fsync::new(DEVICE).flags(FsyncFlags::DATASYNC).build(),
+        IoCommand::Discard { .. } => unreachable!("discards run on a thread"),
     }
 }
 
 fn length(bytes: &[u8]) -> u32 {
-    u32::try_from(bytes.len()).expect("a region is shorter")
+    u32::try_from(bytes.len()).expect("a region has less than 4 GiB")
 }
 
-/// Which registered piece holds these bytes; none, if they lie across two.
+/// Index of the registered range with these bytes; `None` if they span two.
 fn index(registered: &[Range<usize>], start: *const u8, length: u32) -> Option<u16> {
     let (start, end) = (start as usize, start as usize + length as usize);
-    let index = registered.iter().position(|piece| piece.start <= start && end <= piece.end)?;
+    let index = registered.iter().position(|range| range.start <= start && end <= range.end)?;
     u16::try_from(index).ok()
 }
 
-fn complete(command: Command, result: i32) -> Completion {
-    let result = u32::try_from(result).map_err(|_| Fault::from(Errno::from_raw_os_error(-result)));
-    let whole = |asked: u32| match result {
-        Ok(count) if count == asked => Ok(()),
-        Ok(_) => Err(Fault::Short),
+fn complete(command: IoCommand, result: i32) -> Completion {
+    let result =
+        u32::try_from(result).map_err(|_| IoFault::from(Errno::from_raw_os_error(-result)));
+    let whole = |requested: u32| match result {
+        Ok(count) if count == requested => Ok(()),
+        Ok(_) => Err(IoFault::Short),
         Err(fault) => Err(fault),
     };
     match command {
-        Command::Read { id, buffer, length: asked, .. } => {
-            let result = whole(length(&buffer[..asked]));
+        IoCommand::Read { id, buffer, length: requested, .. } => {
+            let result = whole(length(&buffer[..requested]));
             Completion { id, buffer: Some(buffer), result }
         }
-        Command::Write { id, bytes, .. } => {
+        IoCommand::Write { id, bytes, .. } => {
             Completion { id, buffer: None, result: whole(length(&bytes)) }
         }
-        Command::Sync { id } | Command::Discard { id, .. } => {
+        IoCommand::Sync { id } | IoCommand::Discard { id, .. } => {
             Completion { id, buffer: None, result: result.map(|_| ()) }
         }
     }
 }
 
-/// The commands that the kernel may know of, by number.
-struct Running {
-    commands: Vec<Option<Command>>,
+/// Commands that the kernel may know, by number.
+struct InFlight {
+    commands: Vec<Option<IoCommand>>,
     free: Vec<usize>,
 }
 
-impl Running {
+impl InFlight {
     fn new() -> Self {
         let count = ENTRIES as usize - 1;
         Self { commands: (0..count).map(|_| None).collect(), free: (0..count).rev().collect() }
@@ -391,34 +398,35 @@ impl Running {
         self.free.len() == self.commands.len()
     }
 
-    fn insert(&mut self, command: Command) -> (u64, &mut Command) {
-        let number = self.free.pop().expect("not full");
+    fn insert(&mut self, command: IoCommand) -> (u64, &mut IoCommand) {
+        let number = self.free.pop().expect("the table is not full");
         (number as u64, self.commands[number].insert(command))
     }
 
-    fn remove(&mut self, number: u64) -> Command {
-        let number = usize::try_from(number).expect("one of ours");
+    fn remove(&mut self, number: u64) -> IoCommand {
+        let number = usize::try_from(number).expect("a number from `insert`");
         let command = self.commands[number].take().expect("a command completes once");
         self.free.push(number);
         command
     }
 }
 
-/// Ends a wait from another thread, at the cost of one atomic operation unless there is a wait to end.
+/// Ends a wait from another thread. Costs one atomic operation if the waiting thread is not parked.
 ///
-/// Whoever wakes first does what it wakes for (it leaves a message), then swaps in `WOKEN`, and writes to
-/// the eventfd only if it swapped out `PARKED`. The waiting thread changes `AWAKE` to `PARKED`, enters the
-/// kernel, swaps in `AWAKE` when it is back, and looks for messages. No wake-up is lost:
+/// The waking thread first leaves its message, then swaps in `WOKEN`, and writes to the eventfd
+/// only if it swapped out `PARKED`. The waiting thread changes `AWAKE` to `PARKED`, enters the
+/// kernel, swaps in `AWAKE` on return, and looks for messages. No wake-up is lost:
 ///
-/// - The swap comes before `PARKED`: then that change fails, and there is no wait.
-/// - It comes after `PARKED`: then the eventfd is written, before the kernel is entered or after. The ring
-///   polls the eventfd since before `PARKED`, so there will be a completion either way, and the wait ends.
-/// - It comes while nobody waits: `WOKEN` stays, until a wait begins and sees it, or ends and looks for
-///   messages after it took it away.
+/// - The swap comes before `PARKED`. Then the change to `PARKED` fails, and there is no wait.
+/// - The swap comes after `PARKED`. Then the eventfd is written, before or after the thread enters
+///   the kernel. The uring has polled the eventfd since before `PARKED`, so there is a completion
+///   either way, and the wait ends.
+/// - The swap comes outside a wait. Then `WOKEN` stays until a wait begins and sees it, or until a
+///   wait ends, which swaps it out and then looks for messages.
 ///
-/// The eventfd is never read: the ring polls it repeatedly and hears of every write, and a poll that had to
-/// be begun anew sees at once that it had been written to. A wait that had already ended by itself leaves
-/// one completion behind, which ends a later wait early; no harm in that.
+/// The eventfd is never read. The multishot poll reports every write, and a poll that is armed
+/// again reports earlier writes at once. A wait that ended by itself may leave one completion
+/// behind, which harmlessly ends a later wait early.
 struct Signal {
     state: AtomicU8,
     events: OwnedFd,
@@ -438,17 +446,17 @@ impl Signal {
         let signal = Arc::clone(self);
         Arc::new(move || {
             if signal.state.swap(WOKEN, SeqCst) == PARKED {
-                signal.ring();
+                signal.notify();
             }
         })
     }
 
-    fn ring(&self) {
-        // It can fail only if it is full, and then it has been written to.
+    fn notify(&self) {
+        // A write fails only if the counter is full, and then the eventfd is readable.
         let _ = rustix::io::write(&self.events, &1_u64.to_ne_bytes());
     }
 
-    /// Whether to park: nobody has used the waker since the last wait.
+    /// Whether to park: the waker has not been used since the last wait.
     fn park(&self) -> bool {
         self.state.compare_exchange(AWAKE, PARKED, SeqCst, SeqCst).is_ok()
     }
@@ -463,7 +471,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_across_two_registered_pieces_is_in_none() {
+    fn memory_across_two_registered_ranges_is_in_neither() {
         let registered = [0x1000..0x5000, 0x5000..0x9000];
         let find = |start: usize, length| index(&registered, start as *const u8, length);
         assert_eq!(find(0x1000, 0x4000), Some(0));
@@ -473,25 +481,25 @@ mod tests {
         assert_eq!(find(0x0, 0x1000), None);
     }
 
-    /// Trap: "use-after-free when a read is cancelled". Only the ring's own thread can wait for what is
-    /// running; dropped elsewhere, it keeps that memory for ever.
+    /// Trap: "use-after-free when a read is cancelled". Only the uring's own thread can wait for
+    /// running commands. Dropped elsewhere, it leaks their memory.
     #[test]
-    fn dropped_by_another_thread_it_gives_nothing_back_that_may_be_written_to() {
+    fn dropped_by_another_thread_it_releases_no_buffer_in_use() {
         let directory = tempfile::tempdir().unwrap();
         let file = DeviceFile::open(&directory.path().join("device"), 1 << 20).unwrap();
-        let arena = Arena::new(1 << 20).unwrap();
-        let Ok(mut ring) = Uring::start(&Arc::new(file), &[Arc::clone(&arena)]) else { return };
-        let buffer = arena.take(1 << 20).unwrap();
-        ring.submit(&mut vec![Command::Read {
+        let pool = BufferPool::new(1 << 20).unwrap();
+        let Ok(mut uring) = Uring::start(&Arc::new(file), &[Arc::clone(&pool)]) else { return };
+        let buffer = pool.take(1 << 20).unwrap();
+        uring.submit(&mut vec![IoCommand::Read {
             id: IoId(0),
             offset: 0,
             buffer,
             length: BLOCK_SIZE,
         }]);
-        ring.begin().unwrap();
-        ring.enter(0, None).unwrap();
-        let bound_to_a_thread = ring.ring.params().is_setup_single_issuer();
-        std::thread::spawn(move || drop(ring)).join().unwrap();
-        assert_eq!(arena.take(1 << 20).is_none(), bound_to_a_thread);
+        uring.enable().unwrap();
+        uring.enter(0, None).unwrap();
+        let bound_to_a_thread = uring.inner.params().is_setup_single_issuer();
+        std::thread::spawn(move || drop(uring)).join().unwrap();
+        assert_eq!(pool.take(1 << 20).is_none(), bound_to_a_thread);
     }
 }

@@ -1,21 +1,21 @@
-//! Finding the entries of a region that was not sealed: from its first block on, each is proved whole, up
-//! to the first that is not.
+//! The scan of an unsealed region: finds its entries, from the first block to the first invalid
+//! entry. Each entry is verified whole.
 
-use crate::layout::{
+use crate::format::{
     BLOCK_SIZE, Descriptor, DeviceId, EntryHeader, EntryShape, FRAME_SIZE, Generation, HEADER_SIZE,
     UNIT, round_up,
 };
 
-/// Reads a region's bytes in order, in pieces of any length.
+/// A scan, which reads a region's bytes in order, in slices of any length.
 #[derive(Debug)]
 pub struct Scan {
     device: DeviceId,
     generation: Generation,
-    /// Where in the region the next entry begins.
+    /// Offset of the next entry in the region.
     entry: u64,
     step: Step,
-    /// What has been fed and is needed whole.
-    carry: Vec<u8>,
+    /// Bytes of the current step.
+    buffered: Vec<u8>,
     entries: Vec<Descriptor>,
 }
 
@@ -25,39 +25,39 @@ enum Step {
     Checksums(EntryHeader),
     Frame { header: EntryHeader, checksums: Vec<[u8; 4]>, number: usize },
     Skip(usize),
-    Over,
+    End,
 }
 
 impl Scan {
-    /// Where the first bytes to be fed lie in the region.
+    /// Offset in the region of the first byte to feed.
     pub const START: u64 = BLOCK_SIZE as u64;
 
-    /// Looks for entries of this life of a region.
+    /// A scan for entries of this generation.
     pub fn new(device: DeviceId, generation: Generation) -> Self {
-        let (carry, entries) = (Vec::new(), Vec::new());
-        Self { device, generation, entry: Self::START, step: Step::Header, carry, entries }
+        let (buffered, entries) = (Vec::new(), Vec::new());
+        Self { device, generation, entry: Self::START, step: Step::Header, buffered, entries }
     }
 
-    /// What has been found.
+    /// The entries found.
     pub fn into_entries(self) -> Vec<Descriptor> {
         self.entries
     }
 
-    /// Takes the next bytes. False if there is nothing more to be found.
+    /// Feeds the next bytes. False if no more entries can follow.
     pub fn feed(&mut self, mut bytes: &[u8]) -> bool {
         loop {
-            let Some(need) = self.need() else { return false };
-            let some = (need - self.carry.len()).min(bytes.len());
-            self.carry.extend_from_slice(&bytes[..some]);
+            let Some(need) = self.bytes_needed() else { return false };
+            let some = (need - self.buffered.len()).min(bytes.len());
+            self.buffered.extend_from_slice(&bytes[..some]);
             bytes = &bytes[some..];
-            if self.carry.len() < need {
+            if self.buffered.len() < need {
                 return true;
             }
             self.step = self.next();
         }
     }
 
-    fn need(&self) -> Option<usize> {
+    fn bytes_needed(&self) -> Option<usize> {
         Some(match &self.step {
             Step::Header => HEADER_SIZE,
             Step::Checksums(header) => shape(header).payload().try_into().expect("in memory"),
@@ -65,21 +65,22 @@ impl Scan {
                 (header.length as usize - number * FRAME_SIZE).min(FRAME_SIZE)
             }
             Step::Skip(length) => *length,
-            Step::Over => return None,
+            Step::End => return None,
         })
     }
 
     fn next(&mut self) -> Step {
-        match std::mem::replace(&mut self.step, Step::Over) {
+        match std::mem::replace(&mut self.step, Step::End) {
             Step::Header => {
-                let header = EntryHeader::peek(&self.carry);
-                let ours = |header: &EntryHeader| {
+                let header = EntryHeader::peek(&self.buffered);
+                let is_match = |header: &EntryHeader| {
                     header.device == self.device && header.generation == self.generation
                 };
-                match header.filter(ours) {
+                match header.filter(is_match) {
                     Some(header) => Step::Checksums(header),
-                    None if self.entry.is_multiple_of(BLOCK_SIZE as u64) => Step::Over,
-                    // A piece was written before it was full: the next one begins with a block.
+                    None if self.entry.is_multiple_of(BLOCK_SIZE as u64) => Step::End,
+                    // A write was padded before it was full: the next entry begins at the next
+                    // block.
                     None => {
                         let next = round_up(self.entry, BLOCK_SIZE as u64);
                         let skip = next - self.entry - HEADER_SIZE as u64;
@@ -88,26 +89,26 @@ impl Scan {
                     }
                 }
             }
-            Step::Checksums(_) => match EntryHeader::decode(&self.carry) {
-                None => Step::Over,
+            Step::Checksums(_) => match EntryHeader::decode(&self.buffered) {
+                None => Step::End,
                 Some((header, checksums)) => {
                     let checksums = checksums.to_vec();
-                    self.carry.clear();
+                    self.buffered.clear();
                     self.frame(header, checksums, 0)
                 }
             },
             Step::Frame { header, checksums, number } => {
-                if !EntryHeader::proves(&checksums, number, &self.carry) {
-                    return Step::Over;
+                if !EntryHeader::frames_match(&checksums, number, &self.buffered) {
+                    return Step::End;
                 }
-                self.carry.clear();
+                self.buffered.clear();
                 self.frame(header, checksums, number + 1)
             }
             Step::Skip(_) => {
-                self.carry.clear();
+                self.buffered.clear();
                 Step::Header
             }
-            Step::Over => Step::Over,
+            Step::End => Step::End,
         }
     }
 
@@ -127,7 +128,7 @@ impl Scan {
     }
 
     fn skip(&mut self, length: u64) -> Step {
-        self.carry.clear();
+        self.buffered.clear();
         Step::Skip(usize::try_from(length).expect("less than a block"))
     }
 }

@@ -1,31 +1,32 @@
-//! What goes when there is no room: an order that somebody hands in, region by region.
+//! Eviction policies: the choice of the region that makes room. The engine takes one from its
+//! caller.
 
-use crate::layout::{Generation, RegionId};
+use crate::format::{Generation, RegionId};
 
-/// A region that may go.
+/// A region that may be evicted.
 #[derive(Debug, Clone, Copy)]
 pub struct Candidate<'a> {
-    /// Which.
+    /// The region.
     pub region: RegionId,
-    /// Its life; a greater one began later.
+    /// Its generation; a later one is greater.
     pub generation: Generation,
     /// The name of its group.
     pub group: &'a [u8],
     /// The lifetime class of its group.
     pub class: u8,
-    /// Entries in it.
+    /// Number of its entries.
     pub entries: u64,
-    /// Bytes of their payloads.
+    /// Payload bytes of its entries.
     pub bytes: u64,
 }
 
-/// Decides which region goes.
+/// An eviction policy.
 pub trait Eviction: Send {
-    /// Picks one of the candidates, or none: then nothing is written.
+    /// Chooses one of the candidates. With `None`, the append fails for lack of space.
     fn victim(&mut self, candidates: &mut dyn Iterator<Item = Candidate<'_>>) -> Option<RegionId>;
 }
 
-/// The region that was begun first goes first.
+/// Evicts the region that was begun first.
 #[derive(Debug, Default)]
 pub struct OldestFirst;
 

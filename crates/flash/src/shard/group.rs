@@ -1,129 +1,131 @@
-//! The life of groups: filling, sealed, marked, draining, gone.
+//! Groups and their states: filling, sealed, marked, draining, gone.
 
 use std::time::Duration;
 
-use super::{Answer, Outcome, Refusal, Region, RegionState, Shard, region::Former};
+use super::{
+    Region, RegionState, RequestError, RequestResult, Shard, ShardAnswer, region::HeaderOwner,
+};
 use crate::{
-    index::{GroupId, Key},
-    layout::{GROUP_NAME_MAX, RegionId},
+    format::{GROUP_NAME_MAX, RegionId},
+    index::{EntryKey, GroupId},
 };
 
-/// So many groups may be known that have nothing on the device.
+/// Groups without regions that may be kept beside one group per region.
 const EMPTY_MAX: usize = 4096;
 
-/// An ordered set of regions with one durable name.
+/// An ordered set of regions with one durable name, on one device.
 #[derive(Debug)]
-pub struct Group<T> {
+pub struct ShardGroup<T> {
     pub(super) id: GroupId,
     pub(super) name: Vec<u8>,
     pub(super) class: u8,
     pub(super) dense: bool,
-    /// What the keys of its ordinals begin with.
+    /// First bytes of the keys of its ordinals.
     pub(super) prefix: [u8; 24],
-    pub(super) life: Life,
-    /// The region that takes its entries.
+    pub(super) state: GroupState,
+    /// The region that is being filled.
     pub(super) open: Option<RegionId>,
-    /// All of them, in the order in which they were begun.
+    /// All its regions, in the order in which they were begun.
     pub(super) regions: Vec<RegionId>,
     pub(super) pins: u32,
     pub(super) leases: u32,
-    /// Who waits until all of it is durable.
-    pub(super) sealers: Vec<T>,
+    /// Seal requests that wait until all its regions are durable.
+    pub(super) seal_waiters: Vec<T>,
 }
 
-/// Where in its life a group is.
+/// State of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Life {
-    /// It takes entries.
+pub enum GroupState {
+    /// Accepts entries.
     Filling,
-    /// It takes no more.
+    /// Accepts no entries.
     Sealed,
-    /// It takes no new readers either.
+    /// Accepts no entries and no new readers.
     Marked,
-    /// Nothing of it can be found any more; its name is not free yet.
+    /// Not readable; its name is not free yet.
     Draining,
 }
 
-/// What a group is held for.
+/// What protects a group from eviction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hold {
-    /// It must stay.
+pub enum GuardKind {
+    /// A pin: the group stays.
     Pin,
-    /// Somebody reads it, and goes on when it is marked.
+    /// A reader's lease: the group stays, and remains readable to the reader when it is marked.
     Lease,
 }
 
-/// What can be told of a group.
+/// Description of a group on one device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GroupFacts {
+pub struct GroupInfo {
     /// Its number while the device is open.
     pub id: GroupId,
     /// Its durable name.
     pub name: Vec<u8>,
     /// Its lifetime class.
     pub class: u8,
-    /// Whether its keys are ordinals.
+    /// Whether its entries are named by ordinals.
     pub dense: bool,
-    /// Where in its life it is.
-    pub life: Life,
-    /// How many regions it has.
+    /// Its state.
+    pub state: GroupState,
+    /// Number of its regions.
     pub regions: usize,
-    /// How many entries are in them.
+    /// Number of its entries.
     pub entries: u64,
-    /// Bytes of their payloads.
+    /// Payload bytes of its entries.
     pub bytes: u64,
     /// Whether it is pinned.
     pub pinned: bool,
-    /// How many leases there are.
+    /// Number of leases.
     pub leases: u32,
 }
 
-/// A group that goes as soon as its leases end, or at a time.
+/// A group that is drained when its leases end, at `forced_at` at the latest.
 #[derive(Debug)]
-pub struct Draining {
+pub struct ScheduledDrain {
     pub(super) group: GroupId,
     pub(super) forced_at: Duration,
     drain: u32,
 }
 
-/// A request that waits until all regions of a group are free for good.
+/// A free request that waits until no header on the device names its group.
 #[derive(Debug)]
 pub struct Drain<T> {
     token: T,
     group: GroupId,
-    left: usize,
+    regions_left: usize,
     durable: bool,
 }
 
-impl<T> Group<T> {
+impl<T> ShardGroup<T> {
     pub(super) fn new(id: GroupId, name: Vec<u8>, class: u8, dense: bool) -> Self {
         let mut prefix = [0; 24];
         prefix.copy_from_slice(&blake3::hash(&name).as_bytes()[..24]);
-        let (open, regions, sealers) = (None, Vec::new(), Vec::new());
-        let (life, pins, leases) = (Life::Filling, 0, 0);
-        Self { id, name, class, dense, prefix, life, open, regions, pins, leases, sealers }
+        let (open, regions, seal_waiters) = (None, Vec::new(), Vec::new());
+        let (state, pins, leases) = (GroupState::Filling, 0, 0);
+        Self { id, name, class, dense, prefix, state, open, regions, pins, leases, seal_waiters }
     }
 
-    /// The key on the device of one of its ordinals.
-    pub(super) fn key_of(&self, ordinal: u64) -> Key {
+    /// The key of an ordinal on the device.
+    pub(super) fn key_of(&self, ordinal: u64) -> EntryKey {
         let mut key = [0; 32];
         key[..24].copy_from_slice(&self.prefix);
         key[24..].copy_from_slice(&ordinal.to_le_bytes());
-        Key(key)
+        EntryKey(key)
     }
 
-    /// The ordinal in a key on the device, if it is one of its own.
+    /// The ordinal in a key on the device, if the key belongs to this group.
     pub(super) fn ordinal_of(&self, key: &[u8; 32]) -> Option<u64> {
-        let (prefix, ordinal) = key.split_last_chunk::<8>().expect("longer");
+        let (prefix, ordinal) = key.split_last_chunk::<8>().expect("a key has 32 bytes");
         (prefix == self.prefix).then(|| u64::from_le_bytes(*ordinal))
     }
 
     pub(super) fn may_lose_regions(&self) -> bool {
-        self.pins == 0 && self.leases == 0 && self.life != Life::Draining
+        self.pins == 0 && self.leases == 0 && self.state != GroupState::Draining
     }
 
     fn is_empty(&self) -> bool {
-        self.regions.is_empty() && self.sealers.is_empty() && self.may_lose_regions()
+        self.regions.is_empty() && self.seal_waiters.is_empty() && self.may_lose_regions()
     }
 }
 
@@ -133,23 +135,23 @@ impl<T> Shard<T> {
         name: Vec<u8>,
         class: u8,
         dense: bool,
-    ) -> Result<GroupId, Refusal> {
+    ) -> Result<GroupId, RequestError> {
         if let Some(known) = self.names.get(&name).map(|id| &self.groups[id]) {
-            return match known.life {
-                Life::Draining => Err(Refusal::Closed),
-                _ if known.dense != dense => Err(Refusal::Group),
+            return match known.state {
+                GroupState::Draining => Err(RequestError::Closed),
+                _ if known.dense != dense => Err(RequestError::InvalidGroup),
                 _ => Ok(known.id),
             };
         }
         if name.len() > GROUP_NAME_MAX {
-            return Err(Refusal::Group);
+            return Err(RequestError::InvalidGroup);
         }
         self.forget_empty_groups();
         Ok(self.add_group(name, class, dense))
     }
 
-    /// Promise 6: there can be any number of names, and each would stay. Whoever still uses a group that is
-    /// forgotten here is told that it is gone, and opens it again.
+    /// Promise 6: bounds the number of empty groups. A caller that still uses one gets `Gone`, and
+    /// opens it again.
     fn forget_empty_groups(&mut self) {
         let Self { groups, names, regions, index, .. } = self;
         if groups.len() < EMPTY_MAX + regions.len() {
@@ -161,38 +163,39 @@ impl<T> Shard<T> {
         }
         drop(index);
         names.retain(|_, id| groups.contains_key(id));
-        self.forget_formers();
+        self.forget_header_owners();
     }
 
-    /// A header may name a group that will have another number.
-    fn forget_formers(&mut self) {
+    /// A header may name a group that has been removed. If the group is opened again, it gets
+    /// another number.
+    fn forget_header_owners(&mut self) {
         let Self { groups, regions, .. } = self;
         for region in regions {
-            if let Former::Group(group) = region.former
+            if let HeaderOwner::Group(group) = region.header_owner
                 && !groups.contains_key(&group)
             {
-                region.former = Former::Unknown;
+                region.header_owner = HeaderOwner::Unknown;
             }
         }
     }
 
-    /// Makes a group that is not there yet.
+    /// Adds a group that does not exist yet.
     pub(crate) fn add_group(&mut self, name: Vec<u8>, class: u8, dense: bool) -> GroupId {
         let id = GroupId(self.groups_opened);
         self.groups_opened += 1;
         self.names.insert(name.clone(), id);
-        self.groups.insert(id, Group::new(id, name, class, dense));
+        self.groups.insert(id, ShardGroup::new(id, name, class, dense));
         id
     }
 
-    pub(super) fn facts(&self, group: &Group<T>) -> GroupFacts {
+    pub(super) fn group_info(&self, group: &ShardGroup<T>) -> GroupInfo {
         let regions = group.regions.iter().map(|id| &self.regions[id.0 as usize]);
-        GroupFacts {
+        GroupInfo {
             id: group.id,
             name: group.name.clone(),
             class: group.class,
             dense: group.dense,
-            life: group.life,
+            state: group.state,
             regions: group.regions.len(),
             entries: regions.clone().map(|region| region.entries).sum(),
             bytes: regions.map(|region| region.bytes).sum(),
@@ -201,143 +204,147 @@ impl<T> Shard<T> {
         }
     }
 
-    /// Answers those who wait until a group is durable, if it is, or if it never will be.
-    pub(super) fn answer_sealers(&mut self, id: GroupId, failed: Option<&Refusal>) {
+    /// Answers the seal requests of a group if all its regions are durable, or with an error.
+    pub(super) fn answer_seals(&mut self, id: GroupId, failed: Option<&RequestError>) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let durable =
             |id: &RegionId| matches!(self.regions[id.0 as usize].state, RegionState::Sealed);
         if failed.is_some() || group.regions.iter().all(durable) {
-            let outcome = || failed.cloned().map_or(Ok(Answer::Done), Err);
-            self.answers.extend(group.sealers.drain(..).map(|token| (token, outcome())));
+            let outcome = || failed.cloned().map_or(Ok(ShardAnswer::Done), Err);
+            self.answers.extend(group.seal_waiters.drain(..).map(|token| (token, outcome())));
         }
     }
 
-    /// Answers those for whom everything has been sealed that was being filled when they asked.
-    pub(super) fn answer_flushers(&mut self) {
-        let Self { flushers, regions, answers, .. } = self;
-        let done = flushers.extract_if(.., |(_, waits)| {
-            waits.retain(|(id, generation)| {
+    /// Answers the flush requests whose regions have all been sealed or given up.
+    pub(super) fn answer_flushes(&mut self) {
+        let Self { pending_flushes, regions, answers, .. } = self;
+        let done = pending_flushes.extract_if(.., |(_, awaited)| {
+            awaited.retain(|(id, generation)| {
                 let region = &regions[id.0 as usize];
                 region.generation == *generation && region.is_sealing()
             });
-            waits.is_empty()
+            awaited.is_empty()
         });
-        answers.extend(done.map(|(token, _)| (token, Ok(Answer::Done))));
+        answers.extend(done.map(|(token, _)| (token, Ok(ShardAnswer::Done))));
     }
 
-    pub(super) fn mark_group(&mut self, id: GroupId) -> Outcome {
-        let group = self.groups.get_mut(&id).ok_or(Refusal::Gone)?;
-        if group.life != Life::Draining {
-            group.life = Life::Marked;
+    pub(super) fn mark_group(&mut self, id: GroupId) -> RequestResult {
+        let group = self.groups.get_mut(&id).ok_or(RequestError::Gone)?;
+        if group.state != GroupState::Draining {
+            group.state = GroupState::Marked;
         }
-        Ok(Answer::Done)
+        Ok(ShardAnswer::Done)
     }
 
-    pub(super) fn hold(&mut self, id: GroupId, hold: Hold) -> Outcome {
-        let group = self.groups.get_mut(&id).ok_or(Refusal::Gone)?;
-        match (hold, group.life) {
-            (_, Life::Draining) => return Err(Refusal::Gone),
-            (Hold::Lease, Life::Marked) => return Err(Refusal::Closed),
-            // It would go all the same, when its leases end.
-            (Hold::Pin, _) if self.draining.iter().any(|draining| draining.group == id) => {
-                return Err(Refusal::Closed);
+    pub(super) fn acquire_guard(&mut self, id: GroupId, guard: GuardKind) -> RequestResult {
+        let group = self.groups.get_mut(&id).ok_or(RequestError::Gone)?;
+        match (guard, group.state) {
+            (_, GroupState::Draining) => return Err(RequestError::Gone),
+            (GuardKind::Lease, GroupState::Marked) => return Err(RequestError::Closed),
+            // The group is freed anyway when its leases end.
+            (GuardKind::Pin, _)
+                if self.scheduled_drains.iter().any(|scheduled| scheduled.group == id) =>
+            {
+                return Err(RequestError::Closed);
             }
-            (Hold::Lease, _) => group.leases += 1,
-            (Hold::Pin, _) => group.pins += 1,
+            (GuardKind::Lease, _) => group.leases += 1,
+            (GuardKind::Pin, _) => group.pins += 1,
         }
-        Ok(Answer::Done)
+        Ok(ShardAnswer::Done)
     }
 
-    pub(super) fn let_go(&mut self, id: GroupId, hold: Hold) {
+    pub(super) fn release_guard(&mut self, id: GroupId, guard: GuardKind) {
         let Some(group) = self.groups.get_mut(&id) else { return };
-        match hold {
-            Hold::Lease => group.leases = group.leases.saturating_sub(1),
-            Hold::Pin => group.pins = group.pins.saturating_sub(1),
+        match guard {
+            GuardKind::Lease => group.leases = group.leases.saturating_sub(1),
+            GuardKind::Pin => group.pins = group.pins.saturating_sub(1),
         }
-        self.force_drains();
+        self.start_due_drains();
     }
 
-    pub(super) fn free_group(&mut self, token: T, id: GroupId, patience: Duration) {
-        let refusal = match self.groups.get_mut(&id) {
-            None => Some(Refusal::Gone),
-            Some(group) if group.life == Life::Draining => Some(Refusal::Gone),
-            Some(group) if group.pins > 0 => Some(Refusal::Pinned),
+    pub(super) fn free_group(&mut self, token: T, id: GroupId, lease_timeout: Duration) {
+        let error = match self.groups.get_mut(&id) {
+            None => Some(RequestError::Gone),
+            Some(group) if group.state == GroupState::Draining => Some(RequestError::Gone),
+            Some(group) if group.pins > 0 => Some(RequestError::Pinned),
             Some(group) => {
-                group.life = Life::Marked;
+                group.state = GroupState::Marked;
                 None
             }
         };
-        if let Some(refusal) = refusal {
-            return self.answers.push((token, Err(refusal)));
+        if let Some(error) = error {
+            return self.answers.push((token, Err(error)));
         }
         let drain = self.drains_begun;
         self.drains_begun += 1;
-        self.drains.insert(drain, Drain { token, group: id, left: 0, durable: true });
-        self.draining.push(Draining {
+        self.drains.insert(drain, Drain { token, group: id, regions_left: 0, durable: true });
+        self.scheduled_drains.push(ScheduledDrain {
             group: id,
-            forced_at: self.now.saturating_add(patience),
+            forced_at: self.now.saturating_add(lease_timeout),
             drain,
         });
-        self.force_drains();
+        self.start_due_drains();
     }
 
-    /// Drains what nobody leases any more, and what has been leased for too long.
-    pub(super) fn force_drains(&mut self) {
+    /// Drains the groups whose leases have ended or timed out.
+    pub(super) fn start_due_drains(&mut self) {
         let Self { groups, now, .. } = self;
-        let due = |draining: &mut Draining| {
-            let leases = groups.get(&draining.group).map_or(0, |group| group.leases);
-            leases == 0 || draining.forced_at <= *now
+        let due = |scheduled: &mut ScheduledDrain| {
+            let leases = groups.get(&scheduled.group).map_or(0, |group| group.leases);
+            leases == 0 || scheduled.forced_at <= *now
         };
-        let due: Vec<_> = self.draining.extract_if(.., due).collect();
-        for Draining { group, drain, .. } in due {
-            self.drain(group, drain);
+        let due: Vec<_> = self.scheduled_drains.extract_if(.., due).collect();
+        for ScheduledDrain { group, drain, .. } in due {
+            self.start_drain(group, drain);
         }
     }
 
-    fn drain(&mut self, id: GroupId, drain: u32) {
-        let waiting = self.drains.get_mut(&drain).expect("until it is answered");
-        let group = self.groups.get_mut(&id).filter(|group| group.life != Life::Draining);
+    fn start_drain(&mut self, id: GroupId, drain: u32) {
+        let waiting = self.drains.get_mut(&drain).expect("kept until it is answered");
+        let group = self.groups.get_mut(&id).filter(|group| group.state != GroupState::Draining);
         let Some(group) = group else {
-            // Two asked for it.
+            // Another request has freed it already.
             let waiting = self.drains.remove(&drain).expect("just seen");
-            return self.answers.push((waiting.token, Err(Refusal::Gone)));
+            return self.answers.push((waiting.token, Err(RequestError::Gone)));
         };
-        group.life = Life::Draining;
+        group.state = GroupState::Draining;
         let regions = group.regions.clone();
-        let former = |region: &Region| match region.former {
-            Former::Nobody => false,
-            Former::Group(group) => group == id,
-            Former::Unknown => true,
+        let may_name_group = |region: &Region| match region.header_owner {
+            HeaderOwner::None => false,
+            HeaderOwner::Group(group) => group == id,
+            HeaderOwner::Unknown => true,
         };
         let all = (0..).map(RegionId).zip(&self.regions);
         let named: Vec<RegionId> =
-            all.filter(|(_, region)| former(region)).map(|(at, _)| at).collect();
-        let sealers = std::mem::take(&mut group.sealers);
-        self.answers.extend(sealers.into_iter().map(|token| (token, Err(Refusal::Gone))));
-        // One more, so that it is not over before all have begun.
-        waiting.left = regions.len() + named.len() + 1;
+            all.filter(|(_, region)| may_name_group(region)).map(|(at, _)| at).collect();
+        let seal_waiters = std::mem::take(&mut group.seal_waiters);
+        self.answers.extend(seal_waiters.into_iter().map(|token| (token, Err(RequestError::Gone))));
+        // Counts one more than the regions, so that the drain cannot end before all of them have
+        // begun.
+        waiting.regions_left = regions.len() + named.len() + 1;
         self.index.write().remove_group(id);
         for region in named {
-            self.unname(region, drain);
+            self.clear_header(region, drain);
         }
         for region in regions {
-            self.leave(region, Some(drain));
+            self.free_region(region, Some(drain));
         }
-        self.drained(drain, true);
+        self.on_region_drained(drain, true);
     }
 
-    /// One region less.
-    pub(super) fn drained(&mut self, id: u32, durable: bool) {
-        let drain = self.drains.get_mut(&id).expect("until it is answered");
-        drain.left -= 1;
+    /// One region less to wait for.
+    pub(super) fn on_region_drained(&mut self, id: u32, durable: bool) {
+        let drain = self.drains.get_mut(&id).expect("kept until it is answered");
+        drain.regions_left -= 1;
         drain.durable &= durable;
-        if drain.left > 0 {
+        if drain.regions_left > 0 {
             return;
         }
         let Drain { token, group, durable, .. } = self.drains.remove(&id).expect("just seen");
-        let group = self.groups.remove(&group).expect("until it is drained");
+        let group = self.groups.remove(&group).expect("kept until it is drained");
         self.names.remove(&group.name);
-        self.forget_formers();
-        self.answers.push((token, if durable { Ok(Answer::Done) } else { Err(Refusal::Failed) }));
+        self.forget_header_owners();
+        self.answers
+            .push((token, if durable { Ok(ShardAnswer::Done) } else { Err(RequestError::Failed) }));
     }
 }

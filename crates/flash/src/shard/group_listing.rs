@@ -1,26 +1,29 @@
-//! What is in a group: read from the footers of its regions, because keys are not kept in memory.
+//! Group listings: a group's entries, read from the footers of its regions, since the index does
+//! not store whole keys.
 
-use super::{Answer, Outcome, Purpose, Refusal, RegionState, Shard, health::Direction};
+use super::{
+    Purpose, RegionState, RequestError, RequestResult, Shard, ShardAnswer, health::Direction,
+};
 use crate::{
-    arena::Buffer,
+    buffers::Buffer,
+    format::{Descriptor, Footer, Generation, RegionId},
     index::GroupId,
-    io::{Command, Fault},
-    layout::{Descriptor, Footer, Generation, RegionId},
+    io::{IoCommand, IoFault},
 };
 
-/// A listing under way.
+/// A listing in progress.
 #[derive(Debug)]
 pub struct Listing<T> {
     token: T,
-    /// Still to be read, the next one last.
+    /// Regions still to be read, the next one last.
     regions: Vec<(RegionId, Generation)>,
     entries: Vec<Descriptor>,
     is_reading: bool,
 }
 
-/// Who reads a footer.
+/// What a footer is read for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TailReader {
+pub enum FooterReader {
     /// The first listing.
     Listing,
     /// The scrubber.
@@ -30,7 +33,7 @@ pub enum TailReader {
 impl<T> Shard<T> {
     pub(super) fn list(&mut self, token: T, group: GroupId) {
         let Some(group) = self.groups.get(&group) else {
-            return self.answers.push((token, Err(Refusal::Gone)));
+            return self.answers.push((token, Err(RequestError::Gone)));
         };
         let regions = group.regions.iter().rev();
         let regions = regions.map(|id| (*id, self.regions[id.0 as usize].generation)).collect();
@@ -44,7 +47,7 @@ impl<T> Shard<T> {
             }
             let Some((id, generation)) = listing.regions.pop() else {
                 let listing = self.listings.pop_front().expect("just seen");
-                self.answers.push((listing.token, Ok(Answer::Entries(listing.entries))));
+                self.answers.push((listing.token, Ok(ShardAnswer::Entries(listing.entries))));
                 continue;
             };
             let region = &self.regions[id.0 as usize];
@@ -54,7 +57,7 @@ impl<T> Shard<T> {
             if let Some(open) = region.open() {
                 listing.entries.extend(&open.descriptors);
             } else if matches!(region.state, RegionState::Sealed) {
-                let is_reading = self.read_tail(id, TailReader::Listing);
+                let is_reading = self.read_footer(id, FooterReader::Listing);
                 let listing = self.listings.front_mut().expect("just seen");
                 listing.is_reading = is_reading;
                 if !is_reading {
@@ -66,24 +69,25 @@ impl<T> Shard<T> {
     }
 
     /// Reads the footer of a sealed region. False if there is no memory for it now.
-    pub(super) fn read_tail(&mut self, id: RegionId, reader: TailReader) -> bool {
-        let size = Footer::size(usize::try_from(self.region(id).written).expect("in memory"));
+    pub(super) fn read_footer(&mut self, id: RegionId, reader: FooterReader) -> bool {
+        let size =
+            Footer::size(usize::try_from(self.region(id).footer_entries).expect("in memory"));
         let length = usize::try_from(size).expect("in memory");
-        let Some(buffer) = self.memory.reading.take(length) else { return false };
+        let Some(buffer) = self.pools.read.take(length) else { return false };
         self.region(id).readers += 1;
         let geometry = self.geometry();
         let offset = geometry.region_offset(id) + geometry.region_size - size;
-        let io = self.begin(Purpose::Tail(id, reader));
-        self.commands.push(Command::Read { id: io, offset, buffer, length });
+        let io = self.begin(Purpose::ReadFooter(id, reader));
+        self.commands.push(IoCommand::Read { id: io, offset, buffer, length });
         true
     }
 
-    pub(super) fn tail_read(
+    pub(super) fn on_footer_read(
         &mut self,
         id: RegionId,
-        reader: TailReader,
+        reader: FooterReader,
         buffer: Option<Buffer>,
-        result: Result<(), Fault>,
+        result: Result<(), IoFault>,
     ) {
         let region_size = self.geometry().region_size;
         let device = self.geometry().device;
@@ -96,24 +100,24 @@ impl<T> Shard<T> {
             footer.filter(|footer| footer.generation == generation && footer.device == device);
         drop(buffer);
         match reader {
-            TailReader::Listing => {
-                let listing = self.listings.front_mut().expect("it was reading");
+            FooterReader::Listing => {
+                let listing = self.listings.front_mut().expect("kept while its footer is read");
                 listing.is_reading = false;
                 if let Some(footer) = footer {
                     listing.entries.extend(footer.entries);
                 } else {
                     let listing = self.listings.pop_front().expect("just seen");
-                    let outcome: Outcome = Err(Refusal::Failed);
+                    let outcome: RequestResult = Err(RequestError::Failed);
                     self.answers.push((listing.token, outcome));
                 }
             }
-            TailReader::Scrub => self.tail_scrubbed(id, footer),
+            FooterReader::Scrub => self.on_scrub_footer(id, footer),
         }
-        self.try_leave(id);
+        self.try_finish_free(id);
     }
 
-    /// Whether the device may be read for purposes of our own.
+    /// Whether the device is healthy enough for background reads.
     pub(super) fn may_read(&self) -> bool {
-        self.health.is_well(Direction::Read)
+        self.health.is_healthy(Direction::Read)
     }
 }

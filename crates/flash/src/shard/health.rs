@@ -1,55 +1,56 @@
-//! Is the device well? Some failures in a row say no, for reading or for writing; then nothing more is
-//! asked of it than a probe now and then, until one succeeds (promise 5).
+//! Device health, for reading and for writing. After three failures in a row, a direction is
+//! unhealthy: the shard rejects requests and sends only probes, with exponential backoff, until one
+//! succeeds (promise 5).
 
 use std::time::Duration;
 
 use super::{Purpose, Shard};
 use crate::{
-    io::Command,
-    layout::{BLOCK_SIZE, SUPERBLOCK_OFFSETS},
+    format::{BLOCK_SIZE, SUPERBLOCK_OFFSETS},
+    io::IoCommand,
 };
 
-/// Failures in a row that are too many.
+/// Failures in a row that make a direction unhealthy.
 const FAILURES_MAX: u32 = 3;
-/// The first probe comes after this, the next after twice as much, and so on.
+/// Delay before the first probe; each failed probe doubles it.
 const PAUSE_MIN: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// What a device is asked for.
+/// Direction of I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// To give.
+    /// Reading.
     Read,
-    /// To take.
+    /// Writing.
     Write,
 }
 
-/// What is known of a device.
+/// Health of a device.
 #[derive(Debug, Default)]
 pub struct Health {
-    read: Side,
-    write: Side,
+    read: DirectionHealth,
+    write: DirectionHealth,
 }
 
 #[derive(Debug, Default)]
-struct Side {
+struct DirectionHealth {
     failures: u32,
-    /// When it is tried again, if it is not well.
+    /// Time of the next probe and the delay before it; `None` if healthy.
     probe: Option<(Duration, Duration)>,
     probing: bool,
 }
 
 impl Health {
-    /// Whether it may be used.
-    pub fn is_well(&self, direction: Direction) -> bool {
+    /// Whether the direction is healthy.
+    pub fn is_healthy(&self, direction: Direction) -> bool {
         self.side(direction).probe.is_none()
     }
 
-    /// Something went well, or wrong. True if that changed the verdict.
-    pub fn observe(&mut self, direction: Direction, well: bool, now: Duration) -> bool {
+    /// Records a success or a failure. Returns whether the health changed.
+    pub fn record(&mut self, direction: Direction, healthy: bool, now: Duration) -> bool {
         let side = self.side_mut(direction);
         side.probing = false;
-        if well {
+        if healthy {
             side.failures = 0;
             return side.probe.take().is_some();
         }
@@ -68,13 +69,13 @@ impl Health {
         }
     }
 
-    /// When to try again.
+    /// Time of the next probe.
     pub fn probe_at(&self) -> Option<Duration> {
         let waiting = [&self.read, &self.write].into_iter().filter(|side| !side.probing);
         waiting.filter_map(|side| side.probe.map(|(at, _)| at)).min()
     }
 
-    fn due(&mut self, now: Duration) -> Option<Direction> {
+    fn take_due_probe(&mut self, now: Duration) -> Option<Direction> {
         [Direction::Read, Direction::Write].into_iter().find(|direction| {
             let side = self.side_mut(*direction);
             let due = !side.probing && side.probe.is_some_and(|(at, _)| at <= now);
@@ -83,14 +84,14 @@ impl Health {
         })
     }
 
-    fn side(&self, direction: Direction) -> &Side {
+    fn side(&self, direction: Direction) -> &DirectionHealth {
         match direction {
             Direction::Read => &self.read,
             Direction::Write => &self.write,
         }
     }
 
-    fn side_mut(&mut self, direction: Direction) -> &mut Side {
+    fn side_mut(&mut self, direction: Direction) -> &mut DirectionHealth {
         match direction {
             Direction::Read => &mut self.read,
             Direction::Write => &mut self.write,
@@ -99,24 +100,25 @@ impl Health {
 }
 
 impl<T> Shard<T> {
-    /// Something went well, or wrong.
-    pub(super) fn observe(&mut self, direction: Direction, well: bool) {
-        if self.health.observe(direction, well, self.now) {
+    /// Records a success or a failure, and logs a change of health.
+    pub(super) fn record(&mut self, direction: Direction, healthy: bool) {
+        if self.health.record(direction, healthy, self.now) {
             let device = &self.settings.name;
-            tracing::warn!(device, ?direction, well, "the state of a device changed");
-            self.index.write().set_readable(self.health.is_well(Direction::Read));
+            tracing::warn!(device, ?direction, healthy, "device health changed");
+            self.index.write().set_readable(self.health.is_healthy(Direction::Read));
         }
     }
 
-    /// Tries a device that is not well. What is written is what stands there already.
+    /// Probes unhealthy directions. A write probe rewrites the superblock with its current
+    /// contents.
     pub(super) fn probe(&mut self) {
-        while let Some(direction) = self.health.due(self.now) {
+        while let Some(direction) = self.health.take_due_probe(self.now) {
             let memory = match direction {
-                Direction::Read => &self.memory.reading,
-                Direction::Write => &self.memory.staging,
+                Direction::Read => &self.pools.read,
+                Direction::Write => &self.pools.staging,
             };
             let Some(mut buffer) = memory.take(BLOCK_SIZE) else {
-                self.observe(direction, false);
+                self.record(direction, false);
                 continue;
             };
             // The copy that this opening wrote.
@@ -124,7 +126,7 @@ impl<T> Shard<T> {
             match direction {
                 Direction::Read => {
                     let id = self.begin(Purpose::Probe(direction));
-                    self.commands.push(Command::Read { id, offset, buffer, length: BLOCK_SIZE });
+                    self.commands.push(IoCommand::Read { id, offset, buffer, length: BLOCK_SIZE });
                 }
                 Direction::Write => {
                     self.superblock.encode(&mut buffer);
@@ -140,21 +142,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn some_failures_in_a_row_are_too_many_and_one_success_is_enough() {
+    fn three_failures_in_a_row_are_unhealthy_and_one_success_is_healthy() {
         let mut health = Health::default();
         let at = Duration::from_secs;
-        assert!(!health.observe(Direction::Read, false, at(1)));
-        assert!(!health.observe(Direction::Read, false, at(1)));
-        assert!(!health.observe(Direction::Read, true, at(1)));
+        assert!(!health.record(Direction::Read, false, at(1)));
+        assert!(!health.record(Direction::Read, false, at(1)));
+        assert!(!health.record(Direction::Read, true, at(1)));
         for _ in 0..2 {
-            assert!(!health.observe(Direction::Read, false, at(2)));
+            assert!(!health.record(Direction::Read, false, at(2)));
         }
-        assert!(health.observe(Direction::Read, false, at(2)));
-        assert!(!health.is_well(Direction::Read) && health.is_well(Direction::Write));
-        assert_eq!((health.due(at(2)), health.probe_at()), (None, Some(at(2) + PAUSE_MIN)));
-        assert_eq!((health.due(at(3)), health.probe_at()), (Some(Direction::Read), None));
-        assert!(!health.observe(Direction::Read, false, at(3)));
-        assert_eq!(health.probe_at(), Some(at(3) + 2 * PAUSE_MIN), "later and later");
-        assert!(health.observe(Direction::Read, true, at(9)) && health.is_well(Direction::Read));
+        assert!(health.record(Direction::Read, false, at(2)));
+        assert!(!health.is_healthy(Direction::Read) && health.is_healthy(Direction::Write));
+        assert_eq!(
+            (health.take_due_probe(at(2)), health.probe_at()),
+            (None, Some(at(2) + PAUSE_MIN))
+        );
+        assert_eq!(
+            (health.take_due_probe(at(3)), health.probe_at()),
+            (Some(Direction::Read), None)
+        );
+        assert!(!health.record(Direction::Read, false, at(3)));
+        assert_eq!(health.probe_at(), Some(at(3) + 2 * PAUSE_MIN), "the delay doubles");
+        assert!(health.record(Direction::Read, true, at(9)) && health.is_healthy(Direction::Read));
     }
 }

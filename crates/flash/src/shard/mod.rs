@@ -1,26 +1,34 @@
-//! The engine of one device, without the device: requests and completions and the time go in, commands and
-//! answers come out. Whatever carries the commands out, a ring, threads or a simulated disk under a seed,
-//! runs this very code.
+//! The shard: the engine of one device, without I/O. Requests, completions and the time go in;
+//! commands and answers come out. The same code runs on `io_uring`, on threads, and on a simulated
+//! disk under a seed.
 //!
-//! The life of a region: free; filling, as the open region of one group; sealing, until its footer is
-//! durable; sealed; leaving, until nobody reads or writes it any more; free again, or in quarantine. Its
-//! header, with a generation that no region ever had, is durable before its first entry is written, and
-//! its entries are durable before its footer is written.
+//! States of a region:
+//!
+//! 1. free;
+//! 2. filling, as the open region of one group;
+//! 3. sealing, until its footer is durable;
+//! 4. sealed;
+//! 5. freeing, until its last read and write have ended; then free again, or quarantined.
+//!
+//! **Invariant:** a region's header, with a generation that was never used before, is durable
+//! before its first entry is written.
+//!
+//! **Invariant:** a region's entries are durable before its footer is written.
 
 mod append;
-mod fetched;
-mod filling;
+mod eviction;
+mod from_recovery;
 mod group;
+mod group_listing;
 mod health;
-mod leaving;
-mod listing;
 mod read;
-mod recovered;
 mod region;
+mod region_fill;
+mod region_free;
 mod request;
 mod scrub;
 mod sync;
-mod victims;
+mod verified_read;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -31,128 +39,131 @@ use std::{
 use parking_lot::RwLock;
 
 use crate::{
-    arena::{Arena, View},
+    buffers::{BufferPool, View},
+    format::{Generation, Geometry, RegionId, Superblock},
     index::{GroupId, Index},
-    io::{Command, Completion, Fault, IoId},
-    layout::{Generation, Geometry, RegionId, Superblock},
+    io::{Completion, IoCommand, IoFault, IoId},
 };
 
 use self::{
-    append::Queued,
-    group::{Drain, Draining},
+    append::QueuedRequest,
+    group::{Drain, ScheduledDrain},
+    group_listing::{FooterReader, Listing},
     health::{Direction, Health},
-    listing::{Listing, TailReader},
-    read::{Reading, Wanting},
+    read::{ActiveRead, PendingRead},
     scrub::Scrub,
-    sync::Syncs,
+    sync::SyncQueue,
 };
 
 pub use self::{
-    fetched::{Fetched, Mismatch, Proved},
-    group::{Group, GroupFacts, Hold, Life},
-    region::{Open, Region, RegionState},
-    request::{Answer, Counters, Name, Outcome, Refusal, Request, Settings},
-    victims::{Candidate, Eviction, OldestFirst},
+    eviction::{Candidate, Eviction, OldestFirst},
+    group::{GroupInfo, GroupState, GuardKind, ShardGroup},
+    region::{OpenRegion, Region, RegionState},
+    request::{
+        Counters, EntryName, RequestError, RequestResult, Settings, ShardAnswer, ShardRequest,
+    },
+    verified_read::{Mismatch, UnverifiedRead, VerifiedRead},
 };
 
-/// The engine of one device. `T` is whatever tells its caller's requests apart.
+/// The engine of one device. `T` is the caller's token for a request.
 pub struct Shard<T> {
     settings: Settings,
     superblock: Superblock,
     now: Duration,
-    /// Lives begun since the device was opened.
-    lives: u32,
+    /// Generations begun since the device was opened.
+    generations_begun: u32,
     regions: Vec<Region>,
     free: VecDeque<RegionId>,
-    /// Sealing regions whose footers are to be written.
+    /// Sealing regions whose footers have yet to be written.
     footers: VecDeque<RegionId>,
-    /// Regions given up for good whose headers do not say so yet, for want of memory.
-    unfreed: Vec<RegionId>,
+    /// Regions whose free header could not be written for lack of memory.
+    pending_free_headers: Vec<RegionId>,
     quarantined: Vec<(Duration, RegionId)>,
-    groups: BTreeMap<GroupId, Group<T>>,
+    groups: BTreeMap<GroupId, ShardGroup<T>>,
     names: BTreeMap<Vec<u8>, GroupId>,
     groups_opened: u32,
-    draining: Vec<Draining>,
+    scheduled_drains: Vec<ScheduledDrain>,
     drains: BTreeMap<u32, Drain<T>>,
     drains_begun: u32,
-    /// Who waits, and for which regions to be sealed.
-    flushers: Vec<(T, Vec<(RegionId, Generation)>)>,
+    /// Flush requests, with the regions that each waits for.
+    pending_flushes: Vec<(T, Vec<(RegionId, Generation)>)>,
     index: Arc<RwLock<Index>>,
-    memory: Memory,
+    pools: BufferPools,
     eviction: Box<dyn Eviction>,
 
     running: BTreeMap<IoId, Purpose>,
     commands_begun: u64,
-    syncs: Syncs,
-    /// In the order in which they came.
-    queue: VecDeque<Queued<T>>,
-    /// Payloads in that queue.
+    syncs: SyncQueue,
+    /// Appends, seals and flushes in the order of arrival.
+    queue: VecDeque<QueuedRequest<T>>,
+    /// Bytes of the appends in `queue`, with the overhead that each counts for.
     queue_bytes: u64,
-    /// Appends ever begun, to tell which group was used last.
+    /// Appends begun so far, to find the group that has been idle longest.
     appends_begun: u64,
-    /// When something in memory will have waited for long enough.
+    /// Time at which staged bytes have waited for `flush_after`.
     flush_at: Option<Duration>,
-    readings: BTreeMap<u64, Reading<T>>,
-    readings_begun: u64,
-    /// Reads that found no memory.
-    wanting: VecDeque<Wanting<T>>,
+    active_reads: BTreeMap<u64, ActiveRead<T>>,
+    reads_begun: u64,
+    /// Reads that wait for memory.
+    pending_reads: VecDeque<PendingRead<T>>,
     listings: VecDeque<Listing<T>>,
     health: Health,
     scrub: Scrub,
     counters: Counters,
 
-    commands: Vec<Command>,
-    answers: Vec<(T, Outcome)>,
+    commands: Vec<IoCommand>,
+    answers: Vec<(T, RequestResult)>,
 }
 
-/// Memory for I/O, apart for each direction, so that readers who hold on to what they read never keep
-/// anybody from writing.
+/// Memory for I/O. Each direction has its own pool, so that callers that keep read buffers cannot
+/// block writes.
 #[derive(Debug, Clone)]
-pub struct Memory {
-    /// What is being written.
-    pub staging: Arc<Arena>,
-    /// What has been read.
-    pub reading: Arc<Arena>,
+pub struct BufferPools {
+    /// Bytes on their way to the device.
+    pub staging: Arc<BufferPool>,
+    /// Bytes read from the device.
+    pub read: Arc<BufferPool>,
 }
 
-impl Memory {
-    /// A longer footer might never find room.
+impl BufferPools {
+    /// Size limit of a footer: an eighth of the smaller pool, so that there is always room for it
+    /// eventually.
     pub(crate) fn footer_max(&self) -> u64 {
-        self.staging.size().min(self.reading.size()) as u64 / 8
+        self.staging.size().min(self.read.size()) as u64 / 8
     }
 }
 
-/// Why a command was given.
+/// What a command is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Purpose {
-    /// A part of a reading.
+    /// A part of an active read.
     Read {
-        reading: u64,
+        read: u64,
         offset: u64,
     },
     /// The header of a region that begins to be filled.
     Header(RegionId),
-    /// The bytes of a region from here on.
+    /// Staged bytes of a region, at this offset.
     Data(RegionId, u64),
     /// The footer of a region.
     Footer(RegionId),
     /// The header that says that a region is free.
-    Freeing(RegionId),
-    /// The tail of a region, for a listing or the scrubber.
-    Tail(RegionId, TailReader),
+    FreeHeader(RegionId),
+    /// A footer read for a listing or for the scrubber.
+    ReadFooter(RegionId, FooterReader),
     Sync,
-    /// A region's bytes.
+    /// The contents of a freed region.
     Discard(RegionId),
-    /// Is the device well again?
+    /// Whether an unhealthy device has recovered.
     Probe(Direction),
 }
 
 impl<T> Shard<T> {
-    /// An engine for a device on which these regions were found (see `recovery`).
+    /// A shard on which all regions are free. Recovery adds the rest.
     pub(crate) fn new(
         settings: Settings,
         superblock: Superblock,
-        memory: Memory,
+        pools: BufferPools,
         eviction: Box<dyn Eviction>,
     ) -> Self {
         let regions = superblock.geometry.regions;
@@ -161,32 +172,32 @@ impl<T> Shard<T> {
             settings,
             superblock,
             now: Duration::ZERO,
-            lives: 0,
+            generations_begun: 0,
             regions: (0..regions).map(|_| Region::free()).collect(),
             free: (0..regions).map(RegionId).collect(),
             footers: VecDeque::new(),
-            unfreed: Vec::new(),
+            pending_free_headers: Vec::new(),
             quarantined: Vec::new(),
             groups: BTreeMap::new(),
             names: BTreeMap::new(),
             groups_opened: 0,
-            draining: Vec::new(),
+            scheduled_drains: Vec::new(),
             drains: BTreeMap::new(),
             drains_begun: 0,
-            flushers: Vec::new(),
+            pending_flushes: Vec::new(),
             index: Arc::default(),
-            memory,
+            pools,
             eviction,
             running: BTreeMap::new(),
             commands_begun: 0,
-            syncs: Syncs::default(),
+            syncs: SyncQueue::default(),
             queue: VecDeque::new(),
             queue_bytes: 0,
             appends_begun: 0,
             flush_at: None,
-            readings: BTreeMap::new(),
-            readings_begun: 0,
-            wanting: VecDeque::new(),
+            active_reads: BTreeMap::new(),
+            reads_begun: 0,
+            pending_reads: VecDeque::new(),
             listings: VecDeque::new(),
             health: Health::default(),
             counters: Counters::default(),
@@ -195,21 +206,21 @@ impl<T> Shard<T> {
         }
     }
 
-    /// How the device is cut.
+    /// The device's geometry.
     pub fn geometry(&self) -> Geometry {
         self.superblock.geometry
     }
 
-    /// Where everything is; others may look, only the shard changes it.
+    /// The index. Only the shard writes to it.
     pub fn index(&self) -> Arc<RwLock<Index>> {
         Arc::clone(&self.index)
     }
 
-    /// What has been counted. Costs next to nothing.
+    /// Counters and gauges. Cheap.
     pub fn counters(&self) -> Counters {
         let directions = [Direction::Read, Direction::Write];
         Counters {
-            well: directions.into_iter().all(|direction| self.health.is_well(direction)),
+            healthy: directions.into_iter().all(|direction| self.health.is_healthy(direction)),
             regions_free: self.free.len() as u64,
             entry_length_max: self.entry_length_max(),
             regions_quarantined: self.quarantined.len() as u64,
@@ -217,97 +228,101 @@ impl<T> Shard<T> {
         }
     }
 
-    /// Memory that knowing where everything is takes.
+    /// Memory of the index and of the regions' fingerprint lists.
     pub fn index_memory(&self) -> u64 {
         let lows = self.regions.iter().map(|region| region.lows.capacity() * size_of::<u32>());
         (self.index.read().memory() + lows.sum::<usize>()) as u64
     }
 
-    /// Takes what is to be done and what is to be answered.
-    pub fn take(&mut self, commands: &mut Vec<Command>, answers: &mut Vec<(T, Outcome)>) {
+    /// Moves the pending commands and answers into these lists.
+    pub fn take(&mut self, commands: &mut Vec<IoCommand>, answers: &mut Vec<(T, RequestResult)>) {
         commands.append(&mut self.commands);
         answers.append(&mut self.answers);
     }
 
-    /// Whether nothing is under way.
+    /// Whether nothing is running or queued.
     pub fn is_idle(&self) -> bool {
         self.running.is_empty() && self.commands.is_empty() && self.queue.is_empty()
     }
 
-    /// Takes a request. Its answer may be there at once, or come later.
-    pub fn submit(&mut self, token: T, request: Request) {
+    /// Accepts a request. It is answered now or later.
+    pub fn submit(&mut self, token: T, request: ShardRequest) {
         match request {
-            Request::Open { name, class, dense } => {
-                let outcome = self.open_group(name, class, dense).map(Answer::Group);
+            ShardRequest::Open { name, class, dense } => {
+                let outcome = self.open_group(name, class, dense).map(ShardAnswer::Group);
                 self.answers.push((token, outcome));
             }
-            Request::Append { group, name, tag, payload, checksums } => {
+            ShardRequest::Append { group, name, tag, payload, checksums } => {
                 self.append(token, group, name, tag, payload, checksums);
             }
-            Request::Read { name, range, leased } => self.read(token, name, range, leased),
-            // Behind the appends that came before.
-            Request::Seal { group } => self.queue.push_back(Queued::Seal(token, group)),
-            Request::Flush => self.queue.push_back(Queued::Flush(token)),
-            Request::Mark { group } => {
+            ShardRequest::Read { name, range, leased } => self.read(token, name, range, leased),
+            // After the appends before it.
+            ShardRequest::Seal { group } => self.queue.push_back(QueuedRequest::Seal(token, group)),
+            ShardRequest::Flush => self.queue.push_back(QueuedRequest::Flush(token)),
+            ShardRequest::Mark { group } => {
                 let outcome = self.mark_group(group);
                 self.answers.push((token, outcome));
             }
-            Request::Free { group, patience } => self.free_group(token, group, patience),
-            Request::Hold { group, hold } => {
-                let outcome = self.hold(group, hold);
+            ShardRequest::Free { group, lease_timeout } => {
+                self.free_group(token, group, lease_timeout);
+            }
+            ShardRequest::Acquire { group, guard } => {
+                let outcome = self.acquire_guard(group, guard);
                 self.answers.push((token, outcome));
             }
-            Request::LetGo { group, hold } => {
-                self.let_go(group, hold);
-                self.answers.push((token, Ok(Answer::Done)));
+            ShardRequest::Release { group, guard } => {
+                self.release_guard(group, guard);
+                self.answers.push((token, Ok(ShardAnswer::Done)));
             }
-            Request::Groups => {
-                let facts = self.groups.values().map(|group| self.facts(group)).collect();
-                self.answers.push((token, Ok(Answer::Groups(facts))));
+            ShardRequest::Groups => {
+                let infos = self.groups.values().map(|group| self.group_info(group)).collect();
+                self.answers.push((token, Ok(ShardAnswer::Groups(infos))));
             }
-            Request::IndexMemory => {
+            ShardRequest::IndexMemory => {
                 let memory = self.index_memory();
-                self.answers.push((token, Ok(Answer::Memory(memory))));
+                self.answers.push((token, Ok(ShardAnswer::Memory(memory))));
             }
-            Request::Entries { group } => self.list(token, group),
-            Request::Forget { key } => {
+            ShardRequest::Entries { group } => self.list(token, group),
+            ShardRequest::Forget { key } => {
                 self.forget(&key);
-                self.answers.push((token, Ok(Answer::Done)));
+                self.answers.push((token, Ok(ShardAnswer::Done)));
             }
-            Request::Damaged { name, location, generation } => {
-                self.damaged(&name, location, generation);
-                self.answers.push((token, Ok(Answer::Done)));
+            ShardRequest::ReportDamage { name, location, generation } => {
+                self.on_damage_reported(&name, location, generation);
+                self.answers.push((token, Ok(ShardAnswer::Done)));
             }
         }
         self.pump();
     }
 
-    /// A command has been carried out, or has failed.
-    pub fn completed(&mut self, completion: Completion) {
+    /// A command has completed or failed.
+    pub fn on_completion(&mut self, completion: Completion) {
         let Completion { id, buffer, result } = completion;
         let purpose = self.running.remove(&id).expect("every command completes once");
-        self.judge(purpose, result);
+        self.record_completion(purpose, result);
         match purpose {
-            Purpose::Read { reading, offset } => self.part_read(reading, offset, buffer, result),
-            Purpose::Header(region) => self.header_written(region, result),
-            Purpose::Data(region, offset) => self.data_written(region, offset, result),
-            Purpose::Footer(region) => self.footer_written(region, result),
-            Purpose::Freeing(region) => self.freeing_written(region, result),
-            Purpose::Tail(region, reader) => self.tail_read(region, reader, buffer, result),
-            Purpose::Sync => self.synced(result),
-            Purpose::Discard(region) => self.discarded(region),
+            Purpose::Read { read, offset } => self.on_part_read(read, offset, buffer, result),
+            Purpose::Header(region) => self.on_header_written(region, result),
+            Purpose::Data(region, offset) => self.on_data_written(region, offset, result),
+            Purpose::Footer(region) => self.on_footer_written(region, result),
+            Purpose::FreeHeader(region) => self.on_free_header_written(region, result),
+            Purpose::ReadFooter(region, reader) => {
+                self.on_footer_read(region, reader, buffer, result);
+            }
+            Purpose::Sync => self.on_synced(result),
+            Purpose::Discard(region) => self.on_discarded(region),
             Purpose::Probe(_) => {}
         }
         self.pump();
     }
 
-    /// Time has passed, or memory has come back.
+    /// Time has passed, or memory has been released.
     pub fn advance(&mut self, now: Duration) {
         assert!(now >= self.now, "time does not run backwards");
         self.now = now;
         self.time_out_reads();
         self.time_out_appends();
-        self.force_drains();
+        self.start_due_drains();
         self.end_quarantines();
         self.probe();
         self.scrub();
@@ -315,16 +330,16 @@ impl<T> Shard<T> {
         self.pump();
     }
 
-    /// When [`Shard::advance`] has something to do, if nothing happens until then.
+    /// Time of the next [`Shard::advance`], if no request or completion comes earlier.
     pub fn wake_at(&self) -> Option<Duration> {
-        // All reads have equally long, so the first of them is over first; some are over for their readers.
-        let mut readings = self.readings.values();
+        // All reads have the same timeout, so the first one with a reader is due first.
+        let mut active_reads = self.active_reads.values();
         let others = [
-            readings.find(|reading| reading.is_awaited()).map(|reading| reading.deadline),
+            active_reads.find(|active| active.is_awaited()).map(|active| active.deadline),
             self.append_deadline(),
-            self.wanting.front().map(|wanting| wanting.deadline),
+            self.pending_reads.front().map(|pending| pending.deadline),
             self.quarantined.first().map(|(until, _)| *until),
-            self.draining.iter().map(|draining| draining.forced_at).min(),
+            self.scheduled_drains.iter().map(|scheduled| scheduled.forced_at).min(),
             self.health.probe_at(),
             self.flush_at,
             self.scrub.wake_at(),
@@ -332,9 +347,9 @@ impl<T> Shard<T> {
         others.into_iter().flatten().min()
     }
 
-    /// Goes on with whatever waited for memory, for a region, or for its turn.
+    /// Continues everything that waited for memory, for a region, or for a queue.
     fn pump(&mut self) {
-        self.pump_unfreed();
+        self.pump_free_headers();
         self.pump_regions();
         self.pump_queue();
         self.pump_reads();
@@ -352,26 +367,27 @@ impl<T> Shard<T> {
     fn write(&mut self, purpose: Purpose, offset: u64, bytes: View) {
         self.counters.device_bytes_written += bytes.len() as u64;
         let id = self.begin(purpose);
-        self.commands.push(Command::Write { id, offset, bytes });
+        self.commands.push(IoCommand::Write { id, offset, bytes });
     }
 
-    /// A life that no region of this device ever had.
+    /// A generation that no region of this device has had.
     fn next_generation(&mut self) -> Generation {
-        self.lives = self.lives.checked_add(1).expect("a run begins fewer lives");
-        Generation(u64::from(self.superblock.epoch) << 32 | u64::from(self.lives))
+        self.generations_begun =
+            self.generations_begun.checked_add(1).expect("fewer than 2^32 generations per run");
+        Generation(u64::from(self.superblock.epoch) << 32 | u64::from(self.generations_begun))
     }
 
-    /// Draws the conclusions for the device from how a command went.
-    fn judge(&mut self, purpose: Purpose, result: Result<(), Fault>) {
+    /// Updates the device's health with a command's result.
+    fn record_completion(&mut self, purpose: Purpose, result: Result<(), IoFault>) {
         let direction = match purpose {
-            Purpose::Read { .. } | Purpose::Tail(..) => Direction::Read,
+            Purpose::Read { .. } | Purpose::ReadFooter(..) => Direction::Read,
             Purpose::Probe(direction) => direction,
             Purpose::Discard(_) => return,
             _ => Direction::Write,
         };
         if result.is_err() {
-            self.counters.faults += 1;
+            self.counters.commands_failed += 1;
         }
-        self.observe(direction, result.is_ok());
+        self.record(direction, result.is_ok());
     }
 }

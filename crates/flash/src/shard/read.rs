@@ -1,140 +1,162 @@
-//! From a name to bytes: one read where header and range are near each other, else two at once. What is
-//! still in memory is copied from there.
+//! Reads: from an entry's name to its bytes.
+//!
+//! If the entry's header and the range are close together, one device read covers both; otherwise
+//! there are two, in parallel. Staged bytes are copied from memory.
 
 use std::{ops::Range, time::Duration};
 
 use super::{
-    Answer, Fetched, Life, Mismatch, Name, Outcome, Purpose, Refusal, RegionState, Shard,
-    fetched::Part,
+    EntryName, GroupState, Mismatch, Purpose, RegionState, RequestError, RequestResult, Shard,
+    ShardAnswer, UnverifiedRead,
     health::Direction,
-    region::{Open, Stage},
+    region::{OpenRegion, WriteState},
+    verified_read::Part,
 };
 use crate::{
-    arena::Buffer,
-    index::{Key, Location},
-    io::{Command, Fault},
-    layout::{BLOCK_SIZE, EntryShape, Generation, round_down, round_up},
+    buffers::Buffer,
+    format::{BLOCK_SIZE, EntryShape, Generation, round_down, round_up},
+    index::{EntryKey, Location},
+    io::{IoCommand, IoFault},
 };
 
-/// Up to so much is read for nothing rather than reading twice.
+/// Longest gap that is read along, rather than issuing two reads.
 const GAP_MAX: u64 = 32 << 10;
 
-/// A read that has not begun.
+/// A read that waits for memory.
 #[derive(Debug)]
-pub struct Wanting<T> {
-    reader: Reader<T>,
-    name: Name,
+pub struct PendingRead<T> {
+    reader: ReadPurpose<T>,
+    name: EntryName,
     range: Option<Range<u64>>,
     location: Location,
     generation: Generation,
     pub(super) deadline: Duration,
 }
 
-/// Who reads.
+/// What a read is for.
 #[derive(Debug)]
-pub enum Reader<T> {
-    /// Somebody who is to be answered.
+pub enum ReadPurpose<T> {
+    /// A request.
     Caller(T),
     /// The scrubber.
     Scrub,
 }
 
-/// A read under way.
+/// A read in progress.
 #[derive(Debug)]
-pub struct Reading<T> {
-    /// Nobody, once it took too long.
-    reader: Option<Reader<T>>,
-    fetched: Fetched,
+pub struct ActiveRead<T> {
+    /// `None` after a timeout.
+    reader: Option<ReadPurpose<T>>,
+    unverified: UnverifiedRead,
     /// Parts that are still being read.
-    missing: usize,
+    parts_pending: usize,
     failed: bool,
     pub(super) deadline: Duration,
 }
 
-impl<T> Reading<T> {
+impl<T> ActiveRead<T> {
     pub(super) fn is_awaited(&self) -> bool {
         self.reader.is_some()
     }
 }
 
 impl<T> Shard<T> {
-    pub(super) fn read(&mut self, token: T, name: Name, range: Option<Range<u64>>, leased: bool) {
+    pub(super) fn read(
+        &mut self,
+        token: T,
+        name: EntryName,
+        range: Option<Range<u64>>,
+        leased: bool,
+    ) {
         let location = self.locate(&name);
-        let open_to = |location: &Location| {
+        let is_readable = |location: &Location| {
             let group = self.regions[location.region().0 as usize].group;
-            let life = group.and_then(|group| self.groups.get(&group)).map(|group| group.life);
-            match life {
-                Some(Life::Filling | Life::Sealed) => true,
-                Some(Life::Marked) => leased,
-                Some(Life::Draining) | None => false,
+            let state = group.and_then(|group| self.groups.get(&group)).map(|group| group.state);
+            match state {
+                Some(GroupState::Filling | GroupState::Sealed) => true,
+                Some(GroupState::Marked) => leased,
+                Some(GroupState::Draining) | None => false,
             }
         };
-        let Some(location) = location.filter(open_to) else {
-            return self.answers.push((token, Ok(Answer::Read(None))));
+        let Some(location) = location.filter(is_readable) else {
+            return self.answers.push((token, Ok(ShardAnswer::Read(None))));
         };
-        if !self.health.is_well(Direction::Read) {
-            return self.answers.push((token, Err(Refusal::Unstable)));
+        if !self.health.is_healthy(Direction::Read) {
+            return self.answers.push((token, Err(RequestError::Unhealthy)));
         }
-        self.want(Reader::Caller(token), name, range, location);
+        self.enqueue_read(ReadPurpose::Caller(token), name, range, location);
     }
 
-    pub(super) fn want(
+    pub(super) fn enqueue_read(
         &mut self,
-        reader: Reader<T>,
-        name: Name,
+        reader: ReadPurpose<T>,
+        name: EntryName,
         range: Option<Range<u64>>,
         location: Location,
     ) {
         let generation = self.region(location.region()).generation;
         let deadline = self.now.saturating_add(self.settings.read_deadline);
-        self.wanting.push_back(Wanting { reader, name, range, location, generation, deadline });
+        self.pending_reads.push_back(PendingRead {
+            reader,
+            name,
+            range,
+            location,
+            generation,
+            deadline,
+        });
     }
 
-    /// Begins the reads for which there is memory.
+    /// Starts the reads for which there is memory.
     pub(super) fn pump_reads(&mut self) {
-        while let Some(wanting) = self.wanting.front() {
-            let region = &self.regions[wanting.location.region().0 as usize];
-            let gone = region.generation != wanting.generation
-                || matches!(region.state, RegionState::Leaving { .. } | RegionState::Free);
+        while let Some(pending) = self.pending_reads.front() {
+            let region = &self.regions[pending.location.region().0 as usize];
+            let gone = region.generation != pending.generation
+                || matches!(region.state, RegionState::Freeing { .. } | RegionState::Free);
             if gone {
-                let wanting = self.wanting.pop_front().expect("just seen");
-                self.read_ended(wanting.reader, Ok(Answer::Read(None)));
+                let pending = self.pending_reads.pop_front().expect("just seen");
+                self.answer_read(pending.reader, Ok(ShardAnswer::Read(None)));
                 continue;
             }
-            let Some(parts) = parts_of(wanting) else {
-                let wanting = self.wanting.pop_front().expect("just seen");
-                self.read_ended(wanting.reader, Err(Refusal::Range));
+            let Some(parts) = parts_of(pending) else {
+                let pending = self.pending_reads.pop_front().expect("just seen");
+                self.answer_read(pending.reader, Err(RequestError::Range));
                 continue;
             };
-            let arena = &self.memory.reading;
+            let pool = &self.pools.read;
             let length =
                 |part: &Range<u64>| usize::try_from(part.end - part.start).expect("in memory");
-            if parts.iter().map(length).sum::<usize>() > arena.size() / 2 {
-                let wanting = self.wanting.pop_front().expect("just seen");
-                self.read_ended(wanting.reader, Err(Refusal::Range));
+            if parts.iter().map(length).sum::<usize>() > pool.size() / 2 {
+                let pending = self.pending_reads.pop_front().expect("just seen");
+                self.answer_read(pending.reader, Err(RequestError::Range));
                 continue;
             }
-            // All or nothing: a part that is given back would wake us, for nothing.
-            let Some(mut rest) = arena.take(parts.iter().map(length).sum()) else { return };
+            // One allocation for all parts: releasing a part because another one failed would wake
+            // the shard again.
+            let Some(mut rest) = pool.take(parts.iter().map(length).sum()) else { return };
             let mut buffers = Vec::with_capacity(parts.len());
             for part in &parts[1..] {
                 let after = rest.len() - length(part);
                 buffers.insert(0, rest.split_off(after));
             }
             buffers.insert(0, rest);
-            let wanting = self.wanting.pop_front().expect("just seen");
-            self.begin_reading(wanting, parts, buffers);
+            let pending = self.pending_reads.pop_front().expect("just seen");
+            self.begin_read(pending, parts, buffers);
         }
     }
 
-    fn begin_reading(&mut self, wanting: Wanting<T>, parts: Vec<Range<u64>>, buffers: Vec<Buffer>) {
-        let Wanting { reader, name, range, location, generation, deadline } = wanting;
-        let id = self.readings_begun;
-        self.readings_begun += 1;
+    fn begin_read(
+        &mut self,
+        pending: PendingRead<T>,
+        parts: Vec<Range<u64>>,
+        buffers: Vec<Buffer>,
+    ) {
+        let PendingRead { reader, name, range, location, generation, deadline } = pending;
+        let id = self.reads_begun;
+        self.reads_begun += 1;
         let region_id = location.region();
         let start = self.geometry().region_offset(region_id);
         let key = self.key_of(&name);
-        let mut fetched = Fetched {
+        let mut unverified = UnverifiedRead {
             name,
             location,
             generation,
@@ -143,10 +165,10 @@ impl<T> Shard<T> {
             range,
             parts: Vec::with_capacity(parts.len()),
         };
-        let mut missing = 0;
+        let mut parts_pending = 0;
         for (part, mut buffer) in parts.into_iter().zip(buffers) {
             let open = self.regions[region_id.0 as usize].open();
-            // The pieces begin at blocks, so what is in memory and what is not meet at one.
+            // Staged writes begin at block boundaries, so memory and device meet at one.
             let split =
                 open.map_or(part.end, |open| open.staged_from().clamp(part.start, part.end));
             let on_device = usize::try_from(split - part.start).expect("in memory");
@@ -154,134 +176,141 @@ impl<T> Shard<T> {
                 copy_staged(open, split, &mut buffer[on_device..]);
             }
             if on_device == 0 {
-                fetched.parts.push(Part { offset: part.start, bytes: buffer.freeze() });
+                unverified.parts.push(Part { offset: part.start, bytes: buffer.freeze() });
                 continue;
             }
-            let purpose = Purpose::Read { reading: id, offset: part.start };
-            missing += 1;
+            let purpose = Purpose::Read { read: id, offset: part.start };
+            parts_pending += 1;
             let id = self.begin(purpose);
             let offset = start + part.start;
-            self.commands.push(Command::Read { id, offset, buffer, length: on_device });
+            self.commands.push(IoCommand::Read { id, offset, buffer, length: on_device });
         }
-        let reading = Reading { reader: Some(reader), fetched, missing, failed: false, deadline };
+        let active =
+            ActiveRead { reader: Some(reader), unverified, parts_pending, failed: false, deadline };
         self.region(region_id).readers += 1;
-        self.readings.insert(id, reading);
-        self.end_reading(id);
+        self.active_reads.insert(id, active);
+        self.answer_if_complete(id);
     }
 
-    pub(super) fn part_read(
+    pub(super) fn on_part_read(
         &mut self,
         id: u64,
         offset: u64,
         buffer: Option<Buffer>,
-        result: Result<(), Fault>,
+        result: Result<(), IoFault>,
     ) {
-        let reading = self.readings.get_mut(&id).expect("until all parts are there");
-        reading.missing -= 1;
-        reading.failed |= result.is_err();
+        let active = self.active_reads.get_mut(&id).expect("kept until its last part is read");
+        active.parts_pending -= 1;
+        active.failed |= result.is_err();
         let bytes = buffer.expect("a read gives its buffer back").freeze();
-        reading.fetched.parts.push(Part { offset, bytes });
-        self.end_reading(id);
+        active.unverified.parts.push(Part { offset, bytes });
+        self.answer_if_complete(id);
     }
 
-    /// Answers a read whose parts are all there.
-    fn end_reading(&mut self, id: u64) {
-        if self.readings[&id].missing > 0 {
+    /// Answers a read when all its parts have been read.
+    fn answer_if_complete(&mut self, id: u64) {
+        if self.active_reads[&id].parts_pending > 0 {
             return;
         }
-        let reading = self.readings.remove(&id).expect("just seen");
-        let region = reading.fetched.location.region();
+        let active = self.active_reads.remove(&id).expect("just seen");
+        let region = active.unverified.location.region();
         self.region(region).readers -= 1;
-        if let Some(reader) = reading.reader {
-            let outcome = if reading.failed {
-                Err(Refusal::Failed)
+        if let Some(reader) = active.reader {
+            let outcome = if active.failed {
+                Err(RequestError::Failed)
             } else {
-                Ok(Answer::Read(Some(reading.fetched)))
+                Ok(ShardAnswer::Read(Some(active.unverified)))
             };
-            self.read_ended(reader, outcome);
+            self.answer_read(reader, outcome);
         }
-        self.try_leave(region);
+        self.try_finish_free(region);
     }
 
-    fn read_ended(&mut self, reader: Reader<T>, outcome: Outcome) {
+    fn answer_read(&mut self, reader: ReadPurpose<T>, outcome: RequestResult) {
         match reader {
-            Reader::Caller(token) => self.answers.push((token, outcome)),
-            Reader::Scrub => self.scrubbed(outcome),
+            ReadPurpose::Caller(token) => self.answers.push((token, outcome)),
+            ReadPurpose::Scrub => self.on_scrub_read(outcome),
         }
     }
 
     /// Promise 5: no cache fault hangs a job.
     pub(super) fn time_out_reads(&mut self) {
         let mut late = Vec::new();
-        for reading in self.readings.values_mut().take_while(|reading| reading.deadline <= self.now)
+        for active in
+            self.active_reads.values_mut().take_while(|active| active.deadline <= self.now)
         {
-            late.extend(reading.reader.take());
+            late.extend(active.reader.take());
         }
         let device_is_slow = !late.is_empty();
-        while self.wanting.front().is_some_and(|wanting| wanting.deadline <= self.now) {
-            late.push(self.wanting.pop_front().expect("just seen").reader);
+        while self.pending_reads.front().is_some_and(|pending| pending.deadline <= self.now) {
+            late.push(self.pending_reads.pop_front().expect("just seen").reader);
         }
         if device_is_slow {
-            self.observe(Direction::Read, false);
+            self.record(Direction::Read, false);
         }
         for reader in late {
             self.counters.reads_timed_out += 1;
-            self.read_ended(reader, Err(Refusal::TimedOut));
+            self.answer_read(reader, Err(RequestError::TimedOut));
         }
     }
 
-    /// The name of an entry as it stands on the device.
-    fn key_of(&self, name: &Name) -> Key {
+    /// An entry's key on the device.
+    fn key_of(&self, name: &EntryName) -> EntryKey {
         match name {
-            Name::Key(key) => *key,
-            Name::Ordinal(group, ordinal) => {
-                self.groups.get(group).map_or(Key([0; 32]), |group| group.key_of(*ordinal))
+            EntryName::Key(key) => *key,
+            EntryName::Ordinal(group, ordinal) => {
+                self.groups.get(group).map_or(EntryKey([0; 32]), |group| group.key_of(*ordinal))
             }
         }
     }
 
-    pub(super) fn forget(&mut self, key: &Key) {
+    pub(super) fn forget(&mut self, key: &EntryKey) {
         let mut index = self.index.write();
         let Some(location) = index.find(key) else { return };
         index.remove(key, location);
         drop(index);
-        self.uncount(location);
-        self.leave_if_dead(location.region());
+        self.subtract_entry(location);
+        self.free_if_empty(location.region());
     }
 
-    /// An entry is not what was written.
-    pub(super) fn damaged(&mut self, name: &Name, location: Location, generation: Generation) {
+    /// A reader has found that an entry is damaged.
+    pub(super) fn on_damage_reported(
+        &mut self,
+        name: &EntryName,
+        location: Location,
+        generation: Generation,
+    ) {
         let region = location.region();
         if self.region(region).generation != generation {
             return;
         }
         let mut index = self.index.write();
         let was_there = match name {
-            Name::Key(key) => index.remove(key, location),
-            Name::Ordinal(group, ordinal) => index.remove_ordinal(*group, *ordinal, location),
+            EntryName::Key(key) => index.remove(key, location),
+            EntryName::Ordinal(group, ordinal) => index.remove_ordinal(*group, *ordinal, location),
         };
         drop(index);
         if was_there {
-            self.entry_damaged(region);
-            self.uncount(location);
-            self.leave_if_dead(region);
+            self.count_damaged_entry(region);
+            self.subtract_entry(location);
+            self.free_if_empty(region);
         }
     }
 
-    /// Proves what was read, and draws the conclusions. For those who do not prove it elsewhere.
-    pub fn prove(&mut self, fetched: &Fetched) -> Option<super::Proved> {
-        let proved = fetched.prove();
-        if proved.as_ref().is_err_and(|mismatch| *mismatch == Mismatch::Damaged) {
-            self.damaged(&fetched.name, fetched.location, fetched.generation);
+    /// Verifies a read and handles damage. For callers that do not verify elsewhere.
+    pub fn verify(&mut self, unverified: &UnverifiedRead) -> Option<super::VerifiedRead> {
+        let verified = unverified.verify();
+        if verified.as_ref().is_err_and(|mismatch| *mismatch == Mismatch::Damaged) {
+            self.on_damage_reported(&unverified.name, unverified.location, unverified.generation);
         }
-        proved.ok()
+        verified.ok()
     }
 }
 
-/// The blocks of the region that have to be read; none if the range is not in the entry.
-fn parts_of<T>(wanting: &Wanting<T>) -> Option<Vec<Range<u64>>> {
-    let (start, shape) = (wanting.location.offset(), EntryShape::of_size(wanting.location.size()));
-    let range = wanting.range.clone().unwrap_or(0..shape.length());
+/// The block ranges of the region to read; `None` if the range exceeds the entry.
+fn parts_of<T>(pending: &PendingRead<T>) -> Option<Vec<Range<u64>>> {
+    let (start, shape) = (pending.location.offset(), EntryShape::of_size(pending.location.size()));
+    let range = pending.range.clone().unwrap_or(0..shape.length());
     if range.start > range.end || range.end > shape.length() {
         return None;
     }
@@ -297,14 +326,14 @@ fn parts_of<T>(wanting: &Wanting<T>) -> Option<Vec<Range<u64>>> {
     })
 }
 
-/// Copies what is in memory of a region, from an offset on, as far as there is any.
-fn copy_staged(open: &Open, from: u64, into: &mut [u8]) {
-    for piece in &open.pieces {
-        let bytes: &[u8] = match &piece.stage {
-            Stage::Filling(buffer, filled) => &buffer[..*filled],
-            Stage::Ready(view) | Stage::Writing(view) | Stage::Written(view) => view,
+/// Copies a region's staged bytes from offset `from` on.
+fn copy_staged(open: &OpenRegion, from: u64, into: &mut [u8]) {
+    for staged in &open.staged_writes {
+        let bytes: &[u8] = match &staged.state {
+            WriteState::Filling(buffer, filled) => &buffer[..*filled],
+            WriteState::Ready(view) | WriteState::Writing(view) | WriteState::Written(view) => view,
         };
-        let (start, end) = (piece.offset, piece.offset + bytes.len() as u64);
+        let (start, end) = (staged.offset, staged.offset + bytes.len() as u64);
         let (first, last) = (start.max(from), end.min(from + into.len() as u64));
         if first < last {
             let at = |offset: u64, base: u64| usize::try_from(offset - base).expect("in memory");

@@ -1,155 +1,155 @@
-//! What is known of a region.
+//! Regions: a shard's record of each region of the device.
 
 use std::{collections::VecDeque, time::Duration};
 
 use crate::{
-    arena::{Buffer, View},
+    buffers::{Buffer, View},
+    format::{BLOCK_SIZE, Descriptor, Generation, round_up},
     index::GroupId,
-    layout::{BLOCK_SIZE, Descriptor, Generation, round_up},
 };
 
 /// A region.
 #[derive(Debug)]
 pub struct Region {
-    /// Its life.
+    /// Number of its current use.
     pub generation: Generation,
-    /// Whose it is.
+    /// The group that owns it.
     pub group: Option<GroupId>,
-    /// Where in its life it is.
+    /// Its state.
     pub state: RegionState,
-    /// Whose its header on the device may still say it is.
-    pub former: Former,
-    /// Reads under way.
+    /// The group that its header on the device may still name.
+    pub header_owner: HeaderOwner,
+    /// Reads in progress.
     pub readers: u32,
-    /// Writes under way.
+    /// Writes in progress.
     pub writes: u32,
-    /// Halves of the fingerprints that were written to it (see `index`).
+    /// Lower fingerprint halves of the keys that were written to it (see `index`).
     pub lows: Vec<u32>,
-    /// Entries in it.
+    /// Entries that are indexed.
     pub entries: u64,
-    /// Bytes of their payloads.
+    /// Payload bytes of these entries.
     pub bytes: u64,
-    /// Entries that its footer lists.
-    pub written: u64,
-    /// How many of them turned out to be damaged.
+    /// Entries listed in its footer.
+    pub footer_entries: u64,
+    /// Damaged entries found so far.
     pub damaged: u32,
-    /// Who else waits until it is free for good.
-    pub also: Vec<u32>,
+    /// Further drains that wait until it is durably free.
+    pub more_drains: Vec<u32>,
 }
 
-/// What a crash would bring back. Nobody minds, unless that group has been freed meanwhile: so whoever frees
-/// a group waits until no header names it any more.
+/// The group that a crash would restore to this region. That is harmless unless the group has been
+/// freed, so freeing a group waits until no header names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Former {
-    /// Nothing.
-    Nobody,
-    /// A part of this group.
+pub enum HeaderOwner {
+    /// No group.
+    None,
+    /// This group.
     Group(GroupId),
-    /// Anything: its header could not be read.
+    /// Any group: the header could not be read.
     Unknown,
 }
 
-/// Where in its life a region is.
+/// State of a region.
 #[derive(Debug)]
 pub enum RegionState {
-    /// Nobody's.
+    /// Owned by no group.
     Free,
-    /// It takes entries.
-    Filling(Box<Open>),
-    /// It takes no more; its footer is not durable yet.
-    Sealing(Box<Open>),
-    /// All of it is durable.
+    /// Accepts entries.
+    Filling(Box<OpenRegion>),
+    /// Accepts no entries; its footer is not durable yet.
+    Sealing(Box<OpenRegion>),
+    /// Durable and immutable.
     Sealed,
-    /// It is given up; reads and writes that were under way end.
-    Leaving {
-        /// The request that waits until it is free for good.
+    /// Given up; waits for reads and writes in progress.
+    Freeing {
+        /// The drain that waits until the region is durably free.
         drain: Option<u32>,
     },
-    /// It is not trusted.
+    /// Not used for a while, because of damage.
     Quarantined {
-        /// For so long.
+        /// End of the quarantine.
         until: Duration,
     },
 }
 
-/// What a region has in memory while it is not sealed.
+/// In-memory state of a region that is not sealed.
 #[derive(Debug)]
-pub struct Open {
-    /// Where the next entry begins.
+pub struct OpenRegion {
+    /// Offset of the next entry.
     pub fill: u64,
-    /// What is in it.
+    /// The region's entries.
     pub descriptors: Vec<Descriptor>,
-    /// Whether its header is durable, so that entries may be written.
+    /// Whether the header is durable, so that entries may be written.
     pub header_is_durable: bool,
-    /// Who waits for that, because the header before it named a group that is being freed.
-    pub awaited: Vec<u32>,
-    /// What is not written yet: without gaps, and the last of them ends where the next entry begins.
-    pub pieces: VecDeque<Piece>,
-    /// Whether nothing of its group comes after it.
+    /// Drains that wait for that, because the previous header names their group.
+    pub header_waiters: Vec<u32>,
+    /// Bytes that are not written yet, without gaps. The last write ends at `fill`.
+    pub staged_writes: VecDeque<StagedWrite>,
+    /// Whether the group ends with this region.
     pub last: bool,
-    /// Whether the sync of its entries has been asked for.
-    pub syncing: bool,
-    /// When it was last appended to, counted in appends.
-    pub used: u64,
-    /// Since when bytes wait in a piece that is not full.
-    pub waits_since: Duration,
+    /// Whether the sync of its entries has been requested.
+    pub sync_requested: bool,
+    /// Number of the last append to it.
+    pub last_append: u64,
+    /// Time since which a partly filled write waits.
+    pub waiting_since: Duration,
 }
 
-/// Some bytes of a region on their way to the device.
+/// Bytes of a region on their way to the device.
 #[derive(Debug)]
-pub struct Piece {
-    /// Where in the region.
+pub struct StagedWrite {
+    /// Offset in the region.
     pub offset: u64,
-    /// The bytes.
-    pub stage: Stage,
+    /// The bytes and their state.
+    pub state: WriteState,
 }
 
-/// How far a piece is.
+/// State of a staged write.
 #[derive(Debug)]
-pub enum Stage {
-    /// So many of its bytes are there.
+pub enum WriteState {
+    /// Partly filled; the number is the bytes filled.
     Filling(Buffer, usize),
-    /// It can be written.
+    /// Ready to be written.
     Ready(View),
-    /// It is being written.
+    /// Being written.
     Writing(View),
-    /// It has been; kept for as long as one before it has not.
+    /// Written; kept until all writes before it are written too.
     Written(View),
 }
 
 impl Region {
-    /// Whether its footer is on its way.
+    /// Whether its footer is not durable yet.
     pub(super) fn is_sealing(&self) -> bool {
         matches!(self.state, RegionState::Sealing(_))
     }
 
-    /// One that is nobody's.
+    /// A free region.
     pub fn free() -> Self {
         Self {
             generation: Generation::default(),
             group: None,
-            former: Former::Nobody,
+            header_owner: HeaderOwner::None,
             state: RegionState::Free,
             readers: 0,
             writes: 0,
             lows: Vec::new(),
             entries: 0,
             bytes: 0,
-            written: 0,
+            footer_entries: 0,
             damaged: 0,
-            also: Vec::new(),
+            more_drains: Vec::new(),
         }
     }
 
-    /// What it has in memory, if it is not sealed yet.
-    pub fn open(&self) -> Option<&Open> {
+    /// Its in-memory state, if it is not sealed.
+    pub fn open(&self) -> Option<&OpenRegion> {
         match &self.state {
             RegionState::Filling(open) | RegionState::Sealing(open) => Some(open),
             _ => None,
         }
     }
 
-    pub(super) fn open_mut(&mut self) -> Option<&mut Open> {
+    pub(super) fn open_mut(&mut self) -> Option<&mut OpenRegion> {
         match &mut self.state {
             RegionState::Filling(open) | RegionState::Sealing(open) => Some(open),
             _ => None,
@@ -157,37 +157,37 @@ impl Region {
     }
 }
 
-impl Default for Open {
-    /// What a region has when it begins.
+impl Default for OpenRegion {
+    /// State of a new region.
     fn default() -> Self {
         Self {
             fill: BLOCK_SIZE as u64,
             descriptors: Vec::new(),
             header_is_durable: false,
-            awaited: Vec::new(),
-            pieces: VecDeque::new(),
+            header_waiters: Vec::new(),
+            staged_writes: VecDeque::new(),
             last: false,
-            syncing: false,
-            used: 0,
-            waits_since: Duration::ZERO,
+            sync_requested: false,
+            last_append: 0,
+            waiting_since: Duration::ZERO,
         }
     }
 }
 
-impl Open {
-    /// Where the bytes begin that are in memory only, or also.
+impl OpenRegion {
+    /// Offset from which all bytes are in memory.
     pub fn staged_from(&self) -> u64 {
-        self.pieces.front().map_or(self.fill, |piece| piece.offset)
+        self.staged_writes.front().map_or(self.fill, |staged| staged.offset)
     }
 
-    /// Makes what is in the last piece ready to be written, up to the end of its block.
+    /// Makes the last, partly filled write ready, padded to a whole block.
     pub fn flush(&mut self) {
-        let filling = |piece: &Piece| matches!(piece.stage, Stage::Filling(..));
-        if !self.pieces.back().is_some_and(filling) {
+        let filling = |staged: &StagedWrite| matches!(staged.state, WriteState::Filling(..));
+        if !self.staged_writes.back().is_some_and(filling) {
             return;
         }
-        let Some(Piece { offset, stage: Stage::Filling(mut buffer, filled) }) =
-            self.pieces.pop_back()
+        let Some(StagedWrite { offset, state: WriteState::Filling(mut buffer, filled) }) =
+            self.staged_writes.pop_back()
         else {
             unreachable!("just seen")
         };
@@ -195,8 +195,8 @@ impl Open {
         if end > 0 {
             buffer[filled..end].fill(0);
             self.fill = offset + end as u64;
-            let stage = Stage::Ready(buffer.freeze().slice(0..end));
-            self.pieces.push_back(Piece { offset, stage });
+            let state = WriteState::Ready(buffer.freeze().slice(0..end));
+            self.staged_writes.push_back(StagedWrite { offset, state });
         }
     }
 }

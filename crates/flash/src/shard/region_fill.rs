@@ -1,14 +1,15 @@
-//! How a region comes to be sealed: taken, given a header, filled piece by piece, closed, given a footer.
+//! Filling of regions, from allocation to sealing: header, entries, footer, each made durable
+//! before the next.
 
 use super::{
-    Candidate, Purpose, Refusal, Region, RegionState, Shard,
-    region::{Former, Piece, Stage},
-    sync::Durable,
+    Candidate, Purpose, Region, RegionState, RequestError, Shard,
+    region::{HeaderOwner, StagedWrite, WriteState},
+    sync::SyncTarget,
 };
 use crate::{
+    format::{BLOCK_SIZE, Footer, RegionHeader, RegionId, RegionUse},
     index::GroupId,
-    io::Fault,
-    layout::{BLOCK_SIZE, Footer, RegionHeader, RegionId, Use},
+    io::IoFault,
 };
 
 impl<T> Shard<T> {
@@ -16,14 +17,14 @@ impl<T> Shard<T> {
         &mut self.regions[region as usize]
     }
 
-    /// A region to fill, if need be by evicting one. `Ok(None)` if one will be free soon.
-    pub(super) fn take_region(&mut self) -> Result<Option<RegionId>, Refusal> {
+    /// A region to fill; evicts one if necessary. `Ok(None)` if one will be free soon.
+    pub(super) fn take_region(&mut self) -> Result<Option<RegionId>, RequestError> {
         if let Some(region) = self.free.pop_front() {
             return Ok(Some(region));
         }
-        // What is on its way out, or will be a candidate, is waited for rather than evicting more.
-        let leaving = |region: &Region| matches!(region.state, RegionState::Leaving { .. });
-        if self.regions.iter().any(leaving) {
+        // Regions that are being freed or sealed are waited for, rather than evicting more.
+        let freeing = |region: &Region| matches!(region.state, RegionState::Freeing { .. });
+        if self.regions.iter().any(freeing) {
             return Ok(None);
         }
         let Self { groups, regions, eviction, .. } = self;
@@ -31,7 +32,7 @@ impl<T> Shard<T> {
             let group = groups.get(&region.group?)?;
             (matches!(region.state, RegionState::Sealed) && group.may_lose_regions()).then(|| {
                 Candidate {
-                    region: RegionId(u32::try_from(at).expect("REGIONS_MAX")),
+                    region: RegionId(u32::try_from(at).expect("at most REGIONS_MAX")),
                     generation: region.generation,
                     group: &group.name,
                     class: group.class,
@@ -43,30 +44,32 @@ impl<T> Shard<T> {
         let Some(victim) = eviction.victim(&mut candidates) else {
             let sealing = |region: &Region| matches!(region.state, RegionState::Sealing(_));
             let soon = self.regions.iter().any(sealing);
-            return if soon { Ok(None) } else { Err(Refusal::NoSpace) };
+            return if soon { Ok(None) } else { Err(RequestError::NoSpace) };
         };
         self.counters.regions_evicted += 1;
-        self.leave(victim, None);
+        self.free_region(victim, None);
         Ok(self.free.pop_front())
     }
 
-    /// Begins a new life of a region, for a group.
+    /// Begins a new generation of a region, for a group. False if there is no memory for the
+    /// header.
     pub(super) fn begin_region(&mut self, id: RegionId, group: GroupId) -> bool {
-        let Some(mut block) = self.memory.staging.take(BLOCK_SIZE) else {
+        let Some(mut block) = self.pools.staging.take(BLOCK_SIZE) else {
             self.free.push_front(id);
             return false;
         };
         let generation = self.next_generation();
-        let owner = self.groups.get_mut(&group).expect("asked for a region");
+        let owner = self.groups.get_mut(&group).expect("the caller's group exists");
         owner.open = Some(id);
         owner.regions.push(id);
-        let usage = Use::Group { name: owner.name.clone(), class: owner.class, dense: owner.dense };
+        let usage =
+            RegionUse::Group { name: owner.name.clone(), class: owner.class, dense: owner.dense };
         let device = self.superblock.geometry.device;
         RegionHeader { device, generation, usage }.encode(&mut block);
         *self.region(id) = Region {
             generation,
             group: Some(group),
-            former: self.region(id).former,
+            header_owner: self.region(id).header_owner,
             state: RegionState::Filling(Box::default()),
             writes: 1,
             ..Region::free()
@@ -76,77 +79,84 @@ impl<T> Shard<T> {
         true
     }
 
-    pub(super) fn header_written(&mut self, id: RegionId, result: Result<(), Fault>) {
+    pub(super) fn on_header_written(&mut self, id: RegionId, result: Result<(), IoFault>) {
         self.region(id).writes -= 1;
         match (result, self.region(id).open().is_some()) {
-            (Ok(()), true) => self.make_durable(Durable::Header, id),
+            (Ok(()), true) => self.request_sync(SyncTarget::Header, id),
             (Err(_), true) => self.lose_region(id),
-            (_, false) => self.try_leave(id),
+            (_, false) => self.try_finish_free(id),
         }
     }
 
-    pub(super) fn header_durable(&mut self, id: RegionId) {
+    pub(super) fn on_header_durable(&mut self, id: RegionId) {
         let region = self.region(id);
         if let Some(open) = region.open_mut() {
             open.header_is_durable = true;
-            let awaited = std::mem::take(&mut open.awaited);
-            region.former = Former::Nobody;
-            self.write_pieces(id);
-            for drain in awaited {
-                self.drained(drain, true);
+            let waiters = std::mem::take(&mut open.header_waiters);
+            region.header_owner = HeaderOwner::None;
+            self.write_staged(id);
+            for drain in waiters {
+                self.on_region_drained(drain, true);
             }
         }
     }
 
-    /// Writes what is ready; a sealing region goes on when all is written.
-    pub(super) fn write_pieces(&mut self, id: RegionId) {
+    /// Writes what is ready. A sealing region then requests its sync.
+    pub(super) fn write_staged(&mut self, id: RegionId) {
         let start = self.geometry().region_offset(id);
         let region = self.region(id);
         let Some(open) = region.open_mut().filter(|open| open.header_is_durable) else { return };
         let mut ready = Vec::new();
-        for piece in &mut open.pieces {
-            if let Stage::Ready(bytes) = &piece.stage {
+        for staged in &mut open.staged_writes {
+            if let WriteState::Ready(bytes) = &staged.state {
                 let bytes = bytes.clone();
-                piece.stage = Stage::Writing(bytes.clone());
-                ready.push((piece.offset, bytes));
+                staged.state = WriteState::Writing(bytes.clone());
+                ready.push((staged.offset, bytes));
             }
         }
-        region.writes += u32::try_from(ready.len()).expect("few pieces");
+        region.writes += u32::try_from(ready.len()).expect("few writes");
         for (offset, bytes) in ready {
             self.write(Purpose::Data(id, offset), start + offset, bytes);
         }
         let region = self.region(id);
         if let RegionState::Sealing(open) = &mut region.state
-            && open.pieces.is_empty()
-            && !open.syncing
+            && open.staged_writes.is_empty()
+            && !open.sync_requested
         {
-            open.syncing = true;
-            self.make_durable(Durable::Entries, id);
+            open.sync_requested = true;
+            self.request_sync(SyncTarget::Entries, id);
         }
     }
 
-    pub(super) fn data_written(&mut self, id: RegionId, offset: u64, result: Result<(), Fault>) {
+    pub(super) fn on_data_written(
+        &mut self,
+        id: RegionId,
+        offset: u64,
+        result: Result<(), IoFault>,
+    ) {
         let region = self.region(id);
         region.writes -= 1;
-        let Some(open) = region.open_mut() else { return self.try_leave(id) };
+        let Some(open) = region.open_mut() else { return self.try_finish_free(id) };
         if result.is_err() {
             return self.lose_region(id);
         }
-        let piece = open.pieces.iter_mut().find(|piece| piece.offset == offset);
-        let piece = piece.expect("kept until it is written");
-        if let Stage::Writing(bytes) = &piece.stage {
-            piece.stage = Stage::Written(bytes.clone());
+        let staged = open.staged_writes.iter_mut().find(|staged| staged.offset == offset);
+        let staged = staged.expect("kept until it is written");
+        if let WriteState::Writing(bytes) = &staged.state {
+            staged.state = WriteState::Written(bytes.clone());
         }
-        while let Some(Piece { stage: Stage::Written(_), .. }) = open.pieces.front() {
-            open.pieces.pop_front();
+        while let Some(StagedWrite { state: WriteState::Written(_), .. }) =
+            open.staged_writes.front()
+        {
+            open.staged_writes.pop_front();
         }
-        self.write_pieces(id);
+        self.write_staged(id);
     }
 
-    /// No more entries: what is there is written, then the footer.
+    /// Ends the filling of a region: writes the staged bytes, then the footer.
     pub(super) fn close_region(&mut self, id: RegionId, last: bool) {
         let region = self.region(id);
-        let group = region.group.expect("a filling region is some group's");
+        let group = region.group.expect("a filling region belongs to a group");
         let RegionState::Filling(mut open) =
             std::mem::replace(&mut region.state, RegionState::Free)
         else {
@@ -158,10 +168,10 @@ impl<T> Shard<T> {
         if let Some(group) = self.groups.get_mut(&group) {
             group.open = None;
         }
-        self.write_pieces(id);
+        self.write_staged(id);
     }
 
-    pub(super) fn entries_durable(&mut self, id: RegionId) {
+    pub(super) fn on_entries_durable(&mut self, id: RegionId) {
         if matches!(self.region(id).state, RegionState::Sealing(_)) {
             self.footers.push_back(id);
         }
@@ -176,7 +186,7 @@ impl<T> Shard<T> {
             };
             let size = Footer::size(open.descriptors.len());
             let length = usize::try_from(size).expect("fits into memory");
-            let Some(mut buffer) = self.memory.staging.take(length) else { return };
+            let Some(mut buffer) = self.pools.staging.take(length) else { return };
             self.footers.pop_front();
             let geometry = self.geometry();
             let region = self.region(id);
@@ -188,32 +198,32 @@ impl<T> Shard<T> {
                 entries: open.descriptors.clone(),
             };
             footer.encode(&mut buffer);
-            region.written = footer.entries.len() as u64;
+            region.footer_entries = footer.entries.len() as u64;
             region.writes += 1;
             let offset = geometry.region_offset(id) + geometry.region_size - size;
             self.write(Purpose::Footer(id), offset, buffer.freeze());
         }
     }
 
-    pub(super) fn footer_written(&mut self, id: RegionId, result: Result<(), Fault>) {
+    pub(super) fn on_footer_written(&mut self, id: RegionId, result: Result<(), IoFault>) {
         let region = self.region(id);
         region.writes -= 1;
         match (result, region.open().is_some()) {
-            (Ok(()), true) => self.make_durable(Durable::Footer, id),
+            (Ok(()), true) => self.request_sync(SyncTarget::Footer, id),
             (Err(_), true) => self.lose_region(id),
-            (_, false) => self.try_leave(id),
+            (_, false) => self.try_finish_free(id),
         }
     }
 
-    pub(super) fn footer_durable(&mut self, id: RegionId) {
+    pub(super) fn on_footer_durable(&mut self, id: RegionId) {
         let region = self.region(id);
         if matches!(region.state, RegionState::Sealing(_)) {
             region.state = RegionState::Sealed;
-            let group = region.group.expect("a sealed region is some group's");
-            self.answer_sealers(group, None);
-            self.answer_flushers();
-            // All of it may have been forgotten meanwhile.
-            self.leave_if_dead(id);
+            let group = region.group.expect("a sealed region belongs to a group");
+            self.answer_seals(group, None);
+            self.answer_flushes();
+            // All its entries may have been removed meanwhile.
+            self.free_if_empty(id);
         }
     }
 }

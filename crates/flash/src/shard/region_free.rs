@@ -1,36 +1,39 @@
-//! How a region comes to be free again: given up, read and written to the end, and, where that has been
-//! promised, made to say so.
+//! Freeing of regions: after a region is given up, reads and writes in progress end, and, for a
+//! freed group, a header that says "free" is made durable.
 
-use super::{Group, Life, Purpose, Refusal, RegionState, Shard, region::Former, sync::Durable};
+use super::{
+    GroupState, Purpose, RegionState, RequestError, Shard, ShardGroup, region::HeaderOwner,
+    sync::SyncTarget,
+};
 use crate::{
+    format::{BLOCK_SIZE, EntryShape, RegionHeader, RegionId, RegionUse},
     index::Location,
-    io::{Command, Fault},
-    layout::{BLOCK_SIZE, EntryShape, RegionHeader, RegionId, Use},
+    io::{IoCommand, IoFault},
 };
 
-/// Damaged entries after which a region is not trusted for a while.
+/// Damaged entries after which a region is quarantined.
 pub(super) const DAMAGED_MAX: u32 = 3;
 
 impl<T> Shard<T> {
-    /// Gives a region up: nothing in it is found from now on.
-    pub(super) fn leave(&mut self, id: RegionId, drain: Option<u32>) {
+    /// Gives a region up and removes its entries from the index.
+    pub(super) fn free_region(&mut self, id: RegionId, drain: Option<u32>) {
         let RegionId(at) = id;
         let region = &mut self.regions[at as usize];
-        if matches!(region.state, RegionState::Free | RegionState::Leaving { .. }) {
+        if matches!(region.state, RegionState::Free | RegionState::Freeing { .. }) {
             return;
         }
-        let open = std::mem::replace(&mut region.state, RegionState::Leaving { drain });
+        let open = std::mem::replace(&mut region.state, RegionState::Freeing { drain });
         self.counters.entries -= std::mem::take(&mut region.entries);
         self.counters.bytes -= std::mem::take(&mut region.bytes);
         let lows = std::mem::take(&mut region.lows);
         let group = region.group.take();
-        let mut awaited = Vec::new();
+        let mut waiters = Vec::new();
         match open {
-            // Its own header is not durable: what a crash brings back is still what was there before.
+            // Its own header is not durable, so a crash restores the previous contents.
             RegionState::Filling(open) | RegionState::Sealing(open) if !open.header_is_durable => {
-                awaited = open.awaited;
+                waiters = open.header_waiters;
             }
-            _ => region.former = group.map_or(region.former, Former::Group),
+            _ => region.header_owner = group.map_or(region.header_owner, HeaderOwner::Group),
         }
         let mut index = self.index.write();
         index.remove_region(id, &lows);
@@ -43,18 +46,19 @@ impl<T> Shard<T> {
         }
         drop(index);
         self.footers.retain(|other| *other != id);
-        self.answer_flushers();
-        for drain in awaited {
-            self.unname(id, drain);
+        self.answer_flushes();
+        for drain in waiters {
+            self.clear_header(id, drain);
         }
-        self.try_leave(id);
+        self.try_finish_free(id);
     }
 
-    /// What lies at this place is not found any more, and does not count. Its length is known to a unit.
-    pub(crate) fn uncount(&mut self, location: Location) {
+    /// Subtracts an entry that is no longer indexed from the counts. Its length is known to within
+    /// one unit.
+    pub(crate) fn subtract_entry(&mut self, location: Location) {
         let region = self.region(location.region());
         let bytes = match region.entries {
-            // It was given up meanwhile.
+            // The region has been given up meanwhile.
             0 => return,
             1 => region.bytes,
             _ => EntryShape::of_size(location.size()).length().min(region.bytes),
@@ -65,140 +69,140 @@ impl<T> Shard<T> {
         self.counters.bytes -= bytes;
     }
 
-    /// A region in which nothing is found any more takes no room.
-    pub(super) fn leave_if_dead(&mut self, id: RegionId) {
+    /// Frees a sealed region without indexed entries.
+    pub(super) fn free_if_empty(&mut self, id: RegionId) {
         let region = &self.regions[id.0 as usize];
-        let is_dead = region.entries == 0 && matches!(region.state, RegionState::Sealed);
+        let is_empty = region.entries == 0 && matches!(region.state, RegionState::Sealed);
         let group = region.group.and_then(|group| self.groups.get(&group));
-        let may_go = |group: &Group<T>| {
-            group.life == Life::Filling && !group.dense && group.may_lose_regions()
+        let may_be_freed = |group: &ShardGroup<T>| {
+            group.state == GroupState::Filling && !group.dense && group.may_lose_regions()
         };
-        if is_dead && group.is_some_and(may_go) {
-            self.leave(id, None);
+        if is_empty && group.is_some_and(may_be_freed) {
+            self.free_region(id, None);
         }
     }
 
-    /// Sees to it that a region that is nobody's does not say that it is somebody's.
-    pub(super) fn unname(&mut self, id: RegionId, waiting: u32) {
+    /// Makes the header of an unowned region name no group.
+    pub(super) fn clear_header(&mut self, id: RegionId, waiting: u32) {
         self.free.retain(|free| *free != id);
         let region = self.region(id);
         match &mut region.state {
-            RegionState::Filling(open) | RegionState::Sealing(open) => open.awaited.push(waiting),
-            // One header is enough for all who wait.
-            RegionState::Leaving { drain: Some(_) } => region.also.push(waiting),
-            RegionState::Leaving { drain } => *drain = Some(waiting),
-            RegionState::Free | RegionState::Quarantined { .. } => {
-                region.state = RegionState::Leaving { drain: Some(waiting) };
-                self.quarantined.retain(|(_, other)| *other != id);
-                self.try_leave(id);
+            RegionState::Filling(open) | RegionState::Sealing(open) => {
+                open.header_waiters.push(waiting);
             }
-            RegionState::Sealed => unreachable!("a sealed region is what its header says"),
+            // One header write serves all drains.
+            RegionState::Freeing { drain: Some(_) } => region.more_drains.push(waiting),
+            RegionState::Freeing { drain } => *drain = Some(waiting),
+            RegionState::Free | RegionState::Quarantined { .. } => {
+                region.state = RegionState::Freeing { drain: Some(waiting) };
+                self.quarantined.retain(|(_, other)| *other != id);
+                self.try_finish_free(id);
+            }
+            RegionState::Sealed => unreachable!("a sealed region's header names its owner"),
         }
     }
 
-    /// A region that nobody reads or writes any more can be used again.
-    pub(super) fn try_leave(&mut self, id: RegionId) {
+    /// Finishes freeing a region once its last read and write have ended.
+    pub(super) fn try_finish_free(&mut self, id: RegionId) {
         let region = self.region(id);
-        let RegionState::Leaving { drain } = region.state else { return };
+        let RegionState::Freeing { drain } = region.state else { return };
         if region.readers > 0 || region.writes > 0 {
             return;
         }
         match drain {
-            // Its old header must not bring it back.
-            Some(_) => self.write_freed(id),
-            None => self.set_free(id),
+            // The old header must not restore it.
+            Some(_) => self.write_free_header(id),
+            None => self.finish_free(id),
         }
     }
 
-    pub(super) fn set_free(&mut self, id: RegionId) {
+    pub(super) fn finish_free(&mut self, id: RegionId) {
         let until = self.now.saturating_add(self.settings.quarantine);
         let region = self.region(id);
         if region.damaged >= DAMAGED_MAX {
             region.state = RegionState::Quarantined { until };
             self.quarantined.push((until, id));
-            tracing::warn!(
-                region = id.0,
-                "a region is not used for a while: much in it was damaged"
-            );
+            tracing::warn!(region = id.0, "damaged region quarantined");
         } else {
             region.state = RegionState::Free;
             self.free.push_back(id);
         }
     }
 
-    fn write_freed(&mut self, id: RegionId) {
-        // Without memory it stays as it is, and is tried again.
-        let Some(mut block) = self.memory.staging.take(BLOCK_SIZE) else {
-            self.unfreed.push(id);
+    fn write_free_header(&mut self, id: RegionId) {
+        // Without memory, `pump_free_headers` tries again.
+        let Some(mut block) = self.pools.staging.take(BLOCK_SIZE) else {
+            self.pending_free_headers.push(id);
             return;
         };
         let generation = self.next_generation();
         let geometry = self.geometry();
-        RegionHeader { device: geometry.device, generation, usage: Use::Free }.encode(&mut block);
+        RegionHeader { device: geometry.device, generation, usage: RegionUse::Free }
+            .encode(&mut block);
         let region = self.region(id);
         region.generation = generation;
         region.writes += 1;
-        self.write(Purpose::Freeing(id), geometry.region_offset(id), block.freeze());
+        self.write(Purpose::FreeHeader(id), geometry.region_offset(id), block.freeze());
     }
 
-    pub(super) fn pump_unfreed(&mut self) {
-        for id in std::mem::take(&mut self.unfreed) {
-            self.write_freed(id);
+    pub(super) fn pump_free_headers(&mut self) {
+        for id in std::mem::take(&mut self.pending_free_headers) {
+            self.write_free_header(id);
         }
     }
 
-    pub(super) fn freeing_written(&mut self, id: RegionId, result: Result<(), Fault>) {
+    pub(super) fn on_free_header_written(&mut self, id: RegionId, result: Result<(), IoFault>) {
         self.region(id).writes -= 1;
         match result {
-            Ok(()) => self.make_durable(Durable::Freed, id),
-            Err(_) => self.freed(id, result),
+            Ok(()) => self.request_sync(SyncTarget::FreeHeader, id),
+            Err(_) => self.on_header_cleared(id, result),
         }
     }
 
-    /// The header says that the region is free, or could not be made to say so.
-    pub(super) fn freed(&mut self, id: RegionId, result: Result<(), Fault>) {
-        let RegionState::Leaving { drain: Some(drain) } = self.region(id).state else { return };
-        let also = std::mem::take(&mut self.region(id).also);
+    /// The free header is durable, or could not be written.
+    pub(super) fn on_header_cleared(&mut self, id: RegionId, result: Result<(), IoFault>) {
+        let RegionState::Freeing { drain: Some(drain) } = self.region(id).state else { return };
+        let more = std::mem::take(&mut self.region(id).more_drains);
         if result.is_ok() {
-            self.region(id).former = Former::Nobody;
+            self.region(id).header_owner = HeaderOwner::None;
         }
         if self.settings.discard && result.is_ok() {
             self.discard(id);
         } else {
-            self.set_free(id);
+            self.finish_free(id);
         }
-        for drain in also.into_iter().chain([drain]) {
-            self.drained(drain, result.is_ok());
+        for drain in more.into_iter().chain([drain]) {
+            self.on_region_drained(drain, result.is_ok());
         }
     }
 
-    /// It is not to be filled before the device has forgotten it.
+    /// Discards a region's contents. The region is not filled before the discard has completed.
     fn discard(&mut self, region: RegionId) {
-        self.region(region).state = RegionState::Leaving { drain: None };
+        self.region(region).state = RegionState::Freeing { drain: None };
         self.region(region).writes += 1;
         let geometry = self.geometry();
         let offset = geometry.region_offset(region) + BLOCK_SIZE as u64;
         let length = geometry.region_size - BLOCK_SIZE as u64;
         let id = self.begin(Purpose::Discard(region));
-        self.commands.push(Command::Discard { id, offset, length });
+        self.commands.push(IoCommand::Discard { id, offset, length });
     }
 
-    pub(super) fn discarded(&mut self, id: RegionId) {
+    pub(super) fn on_discarded(&mut self, id: RegionId) {
         self.region(id).writes -= 1;
-        self.try_leave(id);
+        self.try_finish_free(id);
     }
 
-    /// The device failed under a region that was being written: its content is given up.
+    /// Gives up a region whose write failed.
     pub(super) fn lose_region(&mut self, id: RegionId) {
         let region = self.region(id);
         if region.open().is_none() {
-            return self.try_leave(id);
+            return self.try_finish_free(id);
         }
         let group = region.group;
         self.counters.regions_lost += 1;
-        self.leave(id, None);
+        self.free_region(id, None);
         if let Some(group) = group {
-            self.answer_sealers(group, Some(&Refusal::Failed));
+            self.answer_seals(group, Some(&RequestError::Failed));
         }
     }
 
@@ -207,18 +211,19 @@ impl<T> Shard<T> {
         let ended: Vec<_> = self.quarantined.extract_if(.., |(until, _)| *until <= now).collect();
         for (_, id) in ended {
             self.region(id).damaged = 0;
-            self.set_free(id);
+            self.finish_free(id);
         }
     }
 
-    /// An entry is not what was written. It is a miss from now on; a region with many such is given up.
-    pub(super) fn entry_damaged(&mut self, id: RegionId) {
+    /// Counts a damaged entry, which is a miss from now on. A region with [`DAMAGED_MAX`] of them
+    /// is given up.
+    pub(super) fn count_damaged_entry(&mut self, id: RegionId) {
         self.counters.entries_damaged += 1;
         let region = self.region(id);
         region.damaged += 1;
         if region.damaged >= DAMAGED_MAX && matches!(region.state, RegionState::Sealed) {
             self.counters.regions_lost += 1;
-            self.leave(id, None);
+            self.free_region(id, None);
         }
     }
 }

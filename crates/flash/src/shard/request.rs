@@ -1,213 +1,215 @@
-//! What can be asked of a shard, and what it answers.
+//! Requests to a shard and their answers, settings and counters.
 
 use std::{ops::Range, time::Duration};
 
 use bytes::Bytes;
 use forebay_core::{ByteSize, units::ByteRate};
 
-use super::{Fetched, GroupFacts, group::Hold};
+use super::{GroupInfo, UnverifiedRead, group::GuardKind};
 use crate::{
-    index::{GroupId, Key, Location, ORDINALS_MAX},
-    layout::{Descriptor, Generation},
+    format::{Descriptor, Generation},
+    index::{EntryKey, GroupId, Location, ORDINALS_MAX},
 };
 
-/// What is to be done.
+/// A request to a shard.
 #[derive(Debug)]
-pub enum Request {
-    /// Opens a group by its durable name, or makes it.
+pub enum ShardRequest {
+    /// Opens a group by its durable name, or creates it.
     Open {
-        /// Its name.
+        /// The group's name.
         name: Vec<u8>,
-        /// Its lifetime class; kept as it was if the group is there.
+        /// The group's lifetime class; an existing group keeps its own.
         class: u8,
-        /// Whether its keys are ordinals.
+        /// Whether the group's entries are named by ordinals.
         dense: bool,
     },
-    /// Writes an entry. Answered when it is staged and can be read.
+    /// Appends an entry. Answered when it is staged and readable.
     Append {
-        /// The group it joins.
+        /// The group.
         group: GroupId,
-        /// What it is called.
-        name: Name,
-        /// A word for its writer.
+        /// The entry's name.
+        name: EntryName,
+        /// The writer's tag.
         tag: u32,
-        /// Its bytes.
+        /// The entry's bytes.
         payload: Bytes,
-        /// The checksums of their frames.
+        /// The checksums of the payload's frames.
         checksums: Vec<u32>,
     },
-    /// Reads some bytes of an entry, or all.
+    /// Reads an entry, or a byte range of it.
     Read {
-        /// Which.
-        name: Name,
-        /// Which bytes.
+        /// The entry.
+        name: EntryName,
+        /// The range; `None` for the whole entry.
         range: Option<Range<u64>>,
-        /// Whether the reader holds a lease, so that marking does not stop it.
+        /// Whether the reader has a lease, with which it can read a marked group.
         leased: bool,
     },
-    /// Ends a group. Answered when everything in it is durable.
+    /// Seals a group. Answered when all its entries are durable.
     Seal {
-        /// Which.
+        /// The group.
         group: GroupId,
     },
-    /// Seals what is being filled, so that a restart finds it at once. The groups go on in other regions.
+    /// Seals all regions that are being filled, so that a restart need not scan them. Their groups
+    /// continue in other regions.
     Flush,
-    /// No new readers from now on.
+    /// Marks a group: it accepts no new readers.
     Mark {
-        /// Which group.
+        /// The group.
         group: GroupId,
     },
-    /// Gives a group's space back, once its leases have ended or patience has. Answered when it is durable.
+    /// Frees a group when its leases have ended or timed out. Answered when that is durable.
     Free {
-        /// Which.
+        /// The group.
         group: GroupId,
-        /// How long leases are waited for.
-        patience: Duration,
+        /// Longest wait for leases.
+        lease_timeout: Duration,
     },
-    /// Keeps a group from being evicted.
-    Hold {
-        /// Which.
+    /// Pins or leases a group.
+    Acquire {
+        /// The group.
         group: GroupId,
-        /// For what.
-        hold: Hold,
+        /// Pin or lease.
+        guard: GuardKind,
     },
-    /// Ends a hold.
-    LetGo {
-        /// Which group.
+    /// Releases a pin or a lease.
+    Release {
+        /// The group.
         group: GroupId,
-        /// What it was held for.
-        hold: Hold,
+        /// Pin or lease.
+        guard: GuardKind,
     },
     /// Lists the groups.
     Groups,
-    /// Tells how much memory the index takes.
+    /// Returns the memory of the index.
     IndexMemory,
-    /// Lists the entries of a group, in the order in which they were written.
+    /// Lists the entries of a group, in the order of writing.
     Entries {
-        /// Which.
+        /// The group.
         group: GroupId,
     },
-    /// Forgets a key until it is written again, or the device is opened again.
+    /// Removes a key from the index until it is written again or the device is reopened.
     Forget {
-        /// Which.
-        key: Key,
+        /// The key.
+        key: EntryKey,
     },
-    /// Somebody found that an entry is not what was written.
-    Damaged {
-        /// Which.
-        name: Name,
-        /// Where it was read.
+    /// Reports that an entry failed verification.
+    ReportDamage {
+        /// The entry.
+        name: EntryName,
+        /// Location that was read.
         location: Location,
-        /// In which life of its region.
+        /// Generation of the region when it was read.
         generation: Generation,
     },
 }
 
-/// How an entry is called.
+/// Name of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Name {
-    /// By a key, in whatever group it is.
-    Key(Key),
-    /// By its number in a dense group.
+pub enum EntryName {
+    /// A key, unique across groups.
+    Key(EntryKey),
+    /// A dense group and an ordinal in it.
     Ordinal(GroupId, u64),
 }
 
-/// What was done.
+/// The answer to a request.
 #[derive(Debug)]
-pub enum Answer {
-    /// It is done.
+pub enum ShardAnswer {
+    /// Done.
     Done,
-    /// The group.
+    /// The group's id.
     Group(GroupId),
-    /// The bytes, still to be proved; or nothing is there.
-    Read(Option<Fetched>),
+    /// Bytes that the caller has to verify; `None` for a miss.
+    Read(Option<UnverifiedRead>),
     /// The groups.
-    Groups(Vec<GroupFacts>),
+    Groups(Vec<GroupInfo>),
     /// The entries.
     Entries(Vec<Descriptor>),
-    /// So many bytes.
+    /// Bytes of memory.
     Memory(u64),
 }
 
-/// How a request ended.
-pub type Outcome = Result<Answer, Refusal>;
+/// Result of a request.
+pub type RequestResult = Result<ShardAnswer, RequestError>;
 
-/// Why something was not done.
+/// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// It cannot be in one entry.
-    #[error("an entry of {length} bytes is longer than this device takes ({max} bytes)")]
+pub enum RequestError {
+    /// The payload is longer than one entry can hold.
+    #[error("the entry has {length} bytes, but this device accepts at most {max}")]
     TooLong {
-        /// Bytes of the payload.
+        /// Length of the payload.
         length: u64,
-        /// The most there may be.
+        /// The longest possible payload.
         max: u64,
     },
-    /// An ordinal beyond the limit, or a key in a dense group, or the other way round.
-    #[error("a group of ordinals takes ordinals below {ORDINALS_MAX}, any other takes keys")]
-    Naming,
-    /// A group's name is too long, or the group is there and of the other kind.
-    #[error("the group's name is too long, or the group is of another kind")]
-    Group,
-    /// No group has this number (any more).
+    /// An ordinal beyond the limit, a key in a dense group, or an ordinal in a keyed group.
+    #[error("wrong entry name: dense groups use ordinals below {ORDINALS_MAX}, others use keys")]
+    InvalidName,
+    /// The group's name is too long, or a group of this name has the other kind of names.
+    #[error("the group name is too long, or is in use by a group of another kind")]
+    InvalidGroup,
+    /// No group has this id, or it is being freed.
     #[error("the group is gone")]
     Gone,
-    /// A sealed group takes no entries, a marked one no leases.
-    #[error("the group has been sealed or marked")]
+    /// A sealed group accepts no entries, a marked one no leases.
+    #[error("the group is sealed, marked or being freed")]
     Closed,
-    /// A pinned group is not freed.
+    /// A pinned group cannot be freed.
     #[error("the group is pinned")]
     Pinned,
-    /// Nothing may be evicted for it.
-    #[error("the device is full, and nothing on it may be evicted")]
+    /// No region may be evicted.
+    #[error("the device is full and no region may be evicted")]
     NoSpace,
-    /// Too much waits to be written already.
-    #[error("too much waits to be written already")]
+    /// The append queue is full.
+    #[error("the append queue is full: try again later")]
     Busy,
-    /// The device failed a short time ago; it is tried again now and then.
-    #[error("the device is not well")]
-    Unstable,
-    /// It took too long.
-    #[error("the device took too long")]
+    /// The device failed recently, and is being probed.
+    #[error("the device is not healthy")]
+    Unhealthy,
+    /// The device did not answer in time.
+    #[error("the device did not answer in time")]
     TimedOut,
-    /// The device failed while it was being done.
-    #[error("the device failed while it was being done")]
+    /// The device failed during the request.
+    #[error("the device failed during the request")]
     Failed,
-    /// The bytes asked for are not in the entry, or more than are read at once.
-    #[error("the range is not inside the entry, or too long to be read at once")]
+    /// The range exceeds the entry, or half of the read buffers.
+    #[error("the range exceeds the entry or the read buffers")]
     Range,
 }
 
-/// How a shard works.
+/// Settings of a shard.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// What is written at once.
-    pub piece_size: usize,
-    /// Regions that may be filling at a time; beyond that the one that was idle longest is sealed.
+    /// Size of a data write.
+    pub write_size: usize,
+    /// Regions that may be filling at a time. Beyond that, the one that has been idle longest is
+    /// sealed.
     pub filling_max: usize,
-    /// Payload that may wait to be staged.
+    /// Payload bytes that may wait to be staged.
     pub queue_bytes_max: u64,
-    /// What has waited for so long is written, even if a piece is not full: from then on a kill costs
-    /// nothing of it.
+    /// Time after which a partly filled write is written anyway. From then on, its entries survive
+    /// a kill of the process.
     pub flush_after: Duration,
-    /// A read that takes longer has failed.
+    /// Timeout of a read.
     pub read_deadline: Duration,
-    /// An append that has not begun by then is refused.
+    /// Timeout of an append whose copy has not begun.
     pub append_deadline: Duration,
-    /// How much the scrubber reads, if it is to run.
+    /// Rate of the scrubber; `None` turns it off.
     pub scrub_rate: Option<ByteRate>,
-    /// How long a region in which much was damaged stays unused.
+    /// Time for which a damaged region is not used.
     pub quarantine: Duration,
-    /// What the log calls the device.
+    /// Name of the device in the log.
     pub name: String,
-    /// Whether freed space is made known to the device, if it is a drive and not a file.
+    /// Whether freed regions are discarded.
     pub discard: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            piece_size: 256 << 10,
+            write_size: 256 << 10,
             filling_max: 64,
             queue_bytes_max: 256 << 20,
             flush_after: Duration::from_millis(500),
@@ -221,37 +223,38 @@ impl Default for Settings {
     }
 }
 
-/// What a shard has counted since it was opened, and what is there now.
+/// Counters since the device was opened, and current gauges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// Entries that are there and can be found.
+    /// Entries that are indexed.
     pub entries: u64,
-    /// Bytes of their payloads; of one that was forgotten or replaced, less than a unit too many are taken off.
+    /// Payload bytes of these entries. Each removed entry may be subtracted with up to one unit too
+    /// many.
     pub bytes: u64,
-    /// Whether it can be read and written, as far as is known.
-    pub well: bool,
+    /// Whether the device can be read and written.
+    pub healthy: bool,
     /// Regions that are free.
     pub regions_free: u64,
-    /// The longest entry.
+    /// The longest possible payload.
     pub entry_length_max: u64,
-    /// Regions that are not used for a while.
+    /// Regions that are quarantined.
     pub regions_quarantined: u64,
     /// Payload bytes appended.
     pub inserted_bytes: u64,
-    /// Bytes written to the device, for whatever purpose.
+    /// Bytes written to the device in total.
     pub device_bytes_written: u64,
     /// Regions evicted to make room.
     pub regions_evicted: u64,
-    /// Regions whose content was given up because the device failed.
+    /// Regions given up because the device failed or damaged their entries.
     pub regions_lost: u64,
-    /// Entries that were not what was written.
+    /// Entries that failed verification.
     pub entries_damaged: u64,
-    /// Footers that could not be read again.
+    /// Footers of sealed regions that the scrubber could not read.
     pub footers_damaged: u64,
-    /// Bytes that the scrubber has proved.
+    /// Bytes that the scrubber has verified.
     pub scrubbed_bytes: u64,
     /// Commands that failed.
-    pub faults: u64,
-    /// Reads that took too long.
+    pub commands_failed: u64,
+    /// Reads that timed out.
     pub reads_timed_out: u64,
 }

@@ -1,23 +1,27 @@
-//! Reading everything again, slowly, so that damage is found before somebody needs what was damaged.
+//! The scrubber: rereads all entries at a bounded rate, so that damage is found before a client
+//! needs the entry.
 
 use std::{ops::Range, time::Duration};
 
-use forebay_core::{ByteSize, rate::TokenBucket, units::ByteRate};
+use forebay_core::{ByteSize, units::ByteRate, util::token_bucket::TokenBucket};
 
-use super::{Answer, Name, Outcome, RegionState, Shard, listing::TailReader, read::Reader};
+use super::{
+    EntryName, RegionState, RequestResult, Shard, ShardAnswer, group_listing::FooterReader,
+    read::ReadPurpose,
+};
 use crate::{
-    index::{Key, Location},
-    layout::{Descriptor, EntryShape, Footer, RegionId},
+    format::{Descriptor, EntryShape, Footer, RegionId},
+    index::{EntryKey, Location},
 };
 
-/// What is read at once.
+/// Bytes per read.
 const WINDOW: u64 = 1 << 20;
-/// A pass over everything begins no sooner after the last.
-const PASS: Duration = Duration::from_hours(24);
-/// How soon it is tried again when there is nothing to do, or the device has other worries.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Least time between the beginnings of two passes.
+const PASS_INTERVAL: Duration = Duration::from_hours(24);
+/// Delay when the device is unhealthy or there is no memory.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// Where the scrubber is.
+/// Position of the scrubber.
 #[derive(Debug)]
 pub struct Scrub {
     bucket: Option<TokenBucket>,
@@ -26,7 +30,8 @@ pub struct Scrub {
     resume_at: Duration,
     is_reading: bool,
     region: Option<RegionId>,
-    /// Still to be read, the next one last, and how much of that has been.
+    /// Entries of the region still to be read, the next one last; and the bytes of that one already
+    /// read.
     entries: Vec<Descriptor>,
     done: u64,
 }
@@ -36,8 +41,8 @@ impl Scrub {
         Self {
             bucket: rate.map(|rate| TokenBucket::new(rate, ByteSize(WINDOW))),
             next: 0,
-            pass_began: PAUSE,
-            resume_at: PAUSE,
+            pass_began: RETRY_DELAY,
+            resume_at: RETRY_DELAY,
             is_reading: false,
             region: None,
             entries: Vec::new(),
@@ -51,13 +56,13 @@ impl Scrub {
 }
 
 impl<T> Shard<T> {
-    /// Reads the next window, if it is time for it.
+    /// Reads the next window if it is due.
     pub(super) fn scrub(&mut self) {
         if self.scrub.bucket.is_none() || self.scrub.is_reading || self.scrub.resume_at > self.now {
             return;
         }
         if !self.may_read() {
-            self.scrub.resume_at = self.now + PAUSE;
+            self.scrub.resume_at = self.now + RETRY_DELAY;
             return;
         }
         let current = self.scrub.entries.last().copied().zip(self.scrub.region);
@@ -73,26 +78,26 @@ impl<T> Shard<T> {
             let id = RegionId(self.scrub.next);
             self.scrub.next += 1;
             if matches!(self.region(id).state, RegionState::Sealed) {
-                self.scrub.is_reading = self.read_tail(id, TailReader::Scrub);
+                self.scrub.is_reading = self.read_footer(id, FooterReader::Scrub);
                 if !self.scrub.is_reading {
                     self.scrub.next -= 1;
-                    self.scrub.resume_at = self.now + PAUSE;
+                    self.scrub.resume_at = self.now + RETRY_DELAY;
                 }
                 return;
             }
         }
         self.scrub.next = 0;
-        self.scrub.resume_at = self.now.max(self.scrub.pass_began + PASS);
+        self.scrub.resume_at = self.now.max(self.scrub.pass_began + PASS_INTERVAL);
         self.scrub.pass_began = self.scrub.resume_at;
     }
 
-    pub(super) fn tail_scrubbed(&mut self, id: RegionId, footer: Option<Footer>) {
+    pub(super) fn on_scrub_footer(&mut self, id: RegionId, footer: Option<Footer>) {
         self.scrub.is_reading = false;
         self.scrub.done = 0;
         self.scrub.region = Some(id);
         match footer {
             Some(footer) => self.scrub.entries = footer.entries.into_iter().rev().collect(),
-            // A sealed region without its footer is nothing that a restart could find.
+            // A restart has to scan a sealed region without a valid footer.
             None if matches!(self.region(id).state, RegionState::Sealed) => {
                 self.counters.footers_damaged += 1;
             }
@@ -103,7 +108,7 @@ impl<T> Shard<T> {
     fn scrub_entry(&mut self, entry: Descriptor, region: RegionId) {
         let location =
             Location::new(region, entry.start(), EntryShape::of(u64::from(entry.length)).size());
-        // Evicted, or written again elsewhere: nobody would be given it.
+        // Evicted or replaced: no reader can reach it.
         let Some(name) = self.name_at(&entry, location) else {
             self.scrub.entries.pop();
             self.scrub.done = 0;
@@ -117,32 +122,32 @@ impl<T> Shard<T> {
             self.scrub.entries.pop();
             self.scrub.done = 0;
         }
-        let bucket = self.scrub.bucket.as_mut().expect("it runs");
+        let bucket = self.scrub.bucket.as_mut().expect("the scrubber is on");
         self.scrub.resume_at = self.now + bucket.take(self.now, size);
         self.scrub.is_reading = true;
-        self.want(Reader::Scrub, name, Some(range), location);
+        self.enqueue_read(ReadPurpose::Scrub, name, Some(range), location);
     }
 
-    /// The name under which this very entry would be found.
-    fn name_at(&self, entry: &Descriptor, location: Location) -> Option<Name> {
+    /// The name under which this entry is indexed, if it still is.
+    fn name_at(&self, entry: &Descriptor, location: Location) -> Option<EntryName> {
         let group = self.groups.get(&self.regions[location.region().0 as usize].group?)?;
         let index = self.index.read();
         if group.dense {
             let ordinal = group.ordinal_of(&entry.key)?;
             (index.find_ordinal(group.id, ordinal)? == location)
-                .then_some(Name::Ordinal(group.id, ordinal))
+                .then_some(EntryName::Ordinal(group.id, ordinal))
         } else {
-            let key = Key(entry.key);
-            (index.find(&key)? == location).then_some(Name::Key(key))
+            let key = EntryKey(entry.key);
+            (index.find(&key)? == location).then_some(EntryName::Key(key))
         }
     }
 
-    pub(super) fn scrubbed(&mut self, outcome: Outcome) {
+    pub(super) fn on_scrub_read(&mut self, outcome: RequestResult) {
         self.scrub.is_reading = false;
-        if let Ok(Answer::Read(Some(fetched))) = outcome
-            && let Some(proved) = self.prove(&fetched)
+        if let Ok(ShardAnswer::Read(Some(unverified))) = outcome
+            && let Some(verified) = self.verify(&unverified)
         {
-            self.counters.scrubbed_bytes += proved.bytes.len() as u64;
+            self.counters.scrubbed_bytes += verified.bytes.len() as u64;
         }
     }
 }

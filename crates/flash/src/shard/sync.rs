@@ -1,37 +1,46 @@
-//! One sync at a time, for all who wait for one: what is durable is what was written before it began.
+//! Syncs: one at a time, shared by all regions that wait for one. A sync makes durable what was
+//! written before it began.
 
 use super::{Purpose, Shard};
 use crate::{
-    io::{Command, Fault},
-    layout::{Generation, RegionId},
+    format::{Generation, RegionId},
+    io::{IoCommand, IoFault},
 };
 
-/// What becomes durable.
+/// What a sync makes durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Durable {
-    /// A region's header: entries may be written.
+pub enum SyncTarget {
+    /// A region's header, so that entries may be written.
     Header,
-    /// Its entries: the footer may be written.
+    /// A region's entries, so that the footer may be written.
     Entries,
-    /// Its footer: it is sealed.
+    /// A region's footer, which seals it.
     Footer,
-    /// The header that says it is free.
-    Freed,
+    /// The header that says that a region is free.
+    FreeHeader,
 }
 
-/// Who waits for which sync.
+/// A region that waits for a sync.
+#[derive(Debug, Clone, Copy)]
+struct SyncWaiter {
+    target: SyncTarget,
+    region: RegionId,
+    generation: Generation,
+}
+
+/// Regions covered by the running sync, and those that wait for the next.
 #[derive(Debug, Default)]
-pub struct Syncs {
+pub struct SyncQueue {
     is_running: bool,
-    covered: Vec<(Durable, RegionId, Generation)>,
-    waiting: Vec<(Durable, RegionId, Generation)>,
+    covered: Vec<SyncWaiter>,
+    waiting: Vec<SyncWaiter>,
 }
 
 impl<T> Shard<T> {
-    /// Asks for a sync that begins from now on.
-    pub(super) fn make_durable(&mut self, what: Durable, region: RegionId) {
+    /// Requests a sync that begins after this call.
+    pub(super) fn request_sync(&mut self, target: SyncTarget, region: RegionId) {
         let generation = self.regions[region.0 as usize].generation;
-        self.syncs.waiting.push((what, region, generation));
+        self.syncs.waiting.push(SyncWaiter { target, region, generation });
     }
 
     pub(super) fn pump_syncs(&mut self) {
@@ -39,23 +48,23 @@ impl<T> Shard<T> {
             self.syncs.is_running = true;
             self.syncs.covered = std::mem::take(&mut self.syncs.waiting);
             let id = self.begin(Purpose::Sync);
-            self.commands.push(Command::Sync { id });
+            self.commands.push(IoCommand::Sync { id });
         }
     }
 
-    pub(super) fn synced(&mut self, result: Result<(), Fault>) {
+    pub(super) fn on_synced(&mut self, result: Result<(), IoFault>) {
         self.syncs.is_running = false;
-        for (what, id, generation) in std::mem::take(&mut self.syncs.covered) {
-            // Given up meanwhile: nobody waits for it.
-            if self.regions[id.0 as usize].generation != generation {
+        for SyncWaiter { target, region, generation } in std::mem::take(&mut self.syncs.covered) {
+            // The region has been given up meanwhile.
+            if self.regions[region.0 as usize].generation != generation {
                 continue;
             }
-            match what {
-                Durable::Freed => self.freed(id, result),
-                _ if result.is_err() => self.lose_region(id),
-                Durable::Header => self.header_durable(id),
-                Durable::Entries => self.entries_durable(id),
-                Durable::Footer => self.footer_durable(id),
+            match target {
+                SyncTarget::FreeHeader => self.on_header_cleared(region, result),
+                _ if result.is_err() => self.lose_region(region),
+                SyncTarget::Header => self.on_header_durable(region),
+                SyncTarget::Entries => self.on_entries_durable(region),
+                SyncTarget::Footer => self.on_footer_durable(region),
             }
         }
     }

@@ -1,68 +1,68 @@
-//! What was read, and the proof that it is what was written (promise 1). Proving costs more than anything
-//! else a read does, so whoever wants the bytes does it, not the thread that owns the device.
+//! Verification of reads: the check that bytes are what was written (promise 1). Checksums are the
+//! largest cost of a read, so the caller verifies on its own thread, not on the device's.
 
 use std::ops::Range;
 
-use super::Name;
+use super::EntryName;
 use crate::{
-    arena::View,
-    index::{Key, Location},
-    layout::{DeviceId, EntryHeader, EntryShape, FRAME_SIZE, Generation},
+    buffers::View,
+    format::{DeviceId, EntryHeader, EntryShape, FRAME_SIZE, Generation},
+    index::{EntryKey, Location},
 };
 
-/// Bytes that are not proved yet.
+/// A completed read that has not been verified.
 #[derive(Debug)]
-pub struct Fetched {
-    /// What they are said to be.
-    pub name: Name,
-    /// Where they were read.
+pub struct UnverifiedRead {
+    /// The requested entry.
+    pub name: EntryName,
+    /// Location that was read.
     pub location: Location,
-    /// In which life of the region.
+    /// Generation of the region when the read began.
     pub generation: Generation,
     pub(super) device: DeviceId,
-    pub(super) key: Key,
+    pub(super) key: EntryKey,
     pub(super) range: Option<Range<u64>>,
     pub(super) parts: Vec<Part>,
 }
 
-/// Some bytes of a region.
+/// Bytes of a region.
 #[derive(Debug)]
 pub(super) struct Part {
-    /// Where in the region they begin.
+    /// Offset in the region.
     pub offset: u64,
     pub bytes: View,
 }
 
-/// Bytes that are what was written under this name.
+/// A verified read: the bytes that were written under this name.
 #[derive(Debug, Clone)]
-pub struct Proved {
-    /// The bytes that were asked for.
+pub struct VerifiedRead {
+    /// The requested bytes.
     pub bytes: View,
-    /// How long the whole entry is.
+    /// Length of the whole payload.
     pub length: u32,
-    /// The word of its writer.
+    /// The writer's tag.
     pub tag: u32,
 }
 
-/// Why bytes are not given out.
+/// Why a read failed verification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mismatch {
-    /// They are not what was written here.
+    /// The bytes differ from what was written.
     Damaged,
-    /// They are another key's that shares its place in the index.
+    /// The bytes belong to another key with the same fingerprint.
     OtherKey,
-    /// The entry is shorter.
+    /// The range exceeds the entry.
     Range,
 }
 
-impl Fetched {
-    /// Which bytes of the entry were asked for, if not all.
+impl UnverifiedRead {
+    /// The requested range; `None` for the whole entry.
     pub fn range(&self) -> Option<Range<u64>> {
         self.range.clone()
     }
 
-    /// Checks everything there is to check.
-    pub fn prove(&self) -> Result<Proved, Mismatch> {
+    /// Checks device, generation, key, size and frame checksums.
+    pub fn verify(&self) -> Result<VerifiedRead, Mismatch> {
         let start = self.location.offset();
         let head = self.bytes_from(start).ok_or(Mismatch::Damaged)?;
         let (header, checksums) = EntryHeader::decode(&head).ok_or(Mismatch::Damaged)?;
@@ -75,8 +75,8 @@ impl Fetched {
         }
         if header.key != self.key.0 {
             return Err(match self.name {
-                Name::Key(_) => Mismatch::OtherKey,
-                Name::Ordinal(..) => Mismatch::Damaged,
+                EntryName::Key(_) => Mismatch::OtherKey,
+                EntryName::Ordinal(..) => Mismatch::Damaged,
             });
         }
         let whole = 0..u64::from(header.length);
@@ -92,14 +92,14 @@ impl Fetched {
         }
         let frames = frames.slice(0..length);
         let first = usize::try_from(range.start).expect("in memory") / FRAME_SIZE;
-        if !EntryHeader::proves(checksums, first, &frames) {
+        if !EntryHeader::frames_match(checksums, first, &frames) {
             return Err(Mismatch::Damaged);
         }
         let skip = usize::try_from(range.start).expect("in memory") % FRAME_SIZE;
         let wanted = usize::try_from(range.end - range.start).expect("in memory");
         let bytes =
             if wanted == 0 { frames.slice(0..0) } else { frames.slice(skip..skip + wanted) };
-        Ok(Proved { bytes, length: header.length, tag: header.tag })
+        Ok(VerifiedRead { bytes, length: header.length, tag: header.tag })
     }
 
     fn bytes_from(&self, offset: u64) -> Option<View> {

@@ -1,12 +1,14 @@
-//! Anything in any order on a disk that lies: never a wrong byte, never a request without an answer.
+//! Random requests on a faulty disk: never a wrong byte, never a request without an answer.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use fastrand::Rng;
 use forebay_flash::{
     index::GroupId,
-    io::sim::Faults,
-    shard::{Answer, Fetched, Hold, Name, Outcome, Request, Settings},
+    io::sim::FaultRates,
+    shard::{
+        EntryName, GuardKind, RequestResult, Settings, ShardAnswer, ShardRequest, UnverifiedRead,
+    },
 };
 
 use crate::world::{World, append, content, key, seeds, settings};
@@ -14,14 +16,14 @@ use crate::world::{World, append, content, key, seeds, settings};
 const KEYS: u64 = 40;
 const ORDINALS: u64 = 20;
 
-/// What an entry is, told from its first bytes: which incarnation of which dense group wrote it.
-fn payload(name: &Name, incarnation: u64) -> bytes::Bytes {
+/// Payload of an entry. For dense groups it depends on how many times the group has been freed.
+fn payload(name: &EntryName, times_freed: u64) -> bytes::Bytes {
     let (seed, length) = match name {
-        Name::Key(key) => {
-            let seed = u64::from_le_bytes(key.0[..8].try_into().expect("eight"));
+        EntryName::Key(key) => {
+            let seed = u64::from_le_bytes(key.0[..8].try_into().expect("eight bytes"));
             (seed, seed % 60_000)
         }
-        Name::Ordinal(_, ordinal) => (ordinal + 1000 * incarnation, 500 + ordinal * 3000),
+        EntryName::Ordinal(_, ordinal) => (ordinal + 1000 * times_freed, 500 + ordinal * 3000),
     };
     content(seed, usize::try_from(length).expect("short"))
 }
@@ -29,16 +31,16 @@ fn payload(name: &Name, incarnation: u64) -> bytes::Bytes {
 struct Chaos {
     world: World,
     random: Rng,
-    /// How often each dense group has been freed.
-    incarnations: BTreeMap<&'static str, u64>,
-    asked: BTreeMap<u64, Asked>,
+    /// How many times each dense group has been freed.
+    freed_counts: BTreeMap<&'static str, u64>,
+    pending: BTreeMap<u64, Pending>,
 }
 
 #[derive(Debug)]
-enum Asked {
-    Read(&'static str, Name, u64),
+enum Pending {
+    Read(&'static str, EntryName, u64),
     Free(&'static str),
-    #[expect(dead_code, reason = "printed when nobody answers")]
+    #[expect(dead_code, reason = "printed if there is no answer")]
     Other(&'static str),
 }
 
@@ -54,18 +56,18 @@ impl Chaos {
     }
 
     fn open(&mut self, name: &str, dense: bool) -> Option<GroupId> {
-        let token = self.world.begin(Request::Open { name: name.into(), class: 3, dense });
+        let token = self.world.begin(ShardRequest::Open { name: name.into(), class: 3, dense });
         let outcome = self.answer_now(token);
-        // A group that could be opened again is another one now, and its content as well.
-        self.look_at_answers();
+        // If a freed group can be opened again, its new contents differ.
+        self.check_answers();
         match outcome {
-            Ok(Answer::Group(group)) => Some(group),
+            Ok(ShardAnswer::Group(group)) => Some(group),
             _ => None,
         }
     }
 
-    /// Of a request that is answered at once.
-    fn answer_now(&mut self, token: u64) -> Outcome {
+    /// The outcome of a request that is answered at once.
+    fn answer_now(&mut self, token: u64) -> RequestResult {
         while !self.world.answers.contains_key(&token) {
             self.world.step();
         }
@@ -76,165 +78,177 @@ impl Chaos {
         match self.random.u8(..20) {
             0..7 => {
                 let keyed = self.random.bool();
-                let (name, group, incarnation) = if keyed {
+                let (name, group, times_freed) = if keyed {
                     let group = self.keyed();
-                    (Name::Key(key(self.random.u64(..KEYS))), group, 0)
+                    (EntryName::Key(key(self.random.u64(..KEYS))), group, 0)
                 } else {
                     let (name, group) = self.dense();
                     let Some(id) = group else { return };
                     let ordinal = self.random.u64(..ORDINALS);
                     (
-                        Name::Ordinal(id, ordinal),
+                        EntryName::Ordinal(id, ordinal),
                         group,
-                        self.incarnations.get(name).copied().unwrap_or(0),
+                        self.freed_counts.get(name).copied().unwrap_or(0),
                     )
                 };
                 let Some(group) = group else { return };
-                let token = self.world.begin(append(group, name, &payload(&name, incarnation)));
-                self.asked.insert(token, Asked::Other("append"));
+                let token = self.world.begin(append(group, name, &payload(&name, times_freed)));
+                self.pending.insert(token, Pending::Other("append"));
             }
             7..13 => {
-                let (of, name, incarnation) = if self.random.bool() {
-                    ("", Name::Key(key(self.random.u64(..KEYS))), 0)
+                let (of, name, times_freed) = if self.random.bool() {
+                    ("", EntryName::Key(key(self.random.u64(..KEYS))), 0)
                 } else {
                     let (name, group) = self.dense();
                     let Some(group) = group else { return };
                     let ordinal = self.random.u64(..ORDINALS);
-                    let incarnation = self.incarnations.get(name).copied().unwrap_or(0);
-                    (name, Name::Ordinal(group, ordinal), incarnation)
+                    let times_freed = self.freed_counts.get(name).copied().unwrap_or(0);
+                    (name, EntryName::Ordinal(group, ordinal), times_freed)
                 };
-                let length = payload(&name, incarnation).len() as u64;
+                let length = payload(&name, times_freed).len() as u64;
                 let range = self.random.bool().then(|| {
                     let start = self.random.u64(..=length);
                     start..self.random.u64(start..=length)
                 });
                 let leased = self.random.bool();
-                let token = self.world.begin(Request::Read { name, range, leased });
-                self.asked.insert(token, Asked::Read(of, name, incarnation));
+                let token = self.world.begin(ShardRequest::Read { name, range, leased });
+                self.pending.insert(token, Pending::Read(of, name, times_freed));
             }
-            13 => self.on_some_group(|group| Request::Seal { group }),
-            14 => self.on_some_group(|group| Request::Mark { group }),
+            13 => self.on_some_group(|group| ShardRequest::Seal { group }),
+            14 => self.on_some_group(|group| ShardRequest::Mark { group }),
             15 => {
                 let (name, group) = self.dense();
                 let Some(group) = group else { return };
-                let patience = Duration::from_millis(self.random.u64(..50));
-                let token = self.world.begin(Request::Free { group, patience });
-                self.asked.insert(token, Asked::Free(name));
+                let lease_timeout = Duration::from_millis(self.random.u64(..50));
+                let token = self.world.begin(ShardRequest::Free { group, lease_timeout });
+                self.pending.insert(token, Pending::Free(name));
             }
             16 => {
-                let hold = if self.random.bool() { Hold::Pin } else { Hold::Lease };
+                let guard = if self.random.bool() { GuardKind::Pin } else { GuardKind::Lease };
                 let on = self.random.u8(..3) == 0;
                 self.on_some_group(|group| {
-                    if on { Request::Hold { group, hold } } else { Request::LetGo { group, hold } }
+                    if on {
+                        ShardRequest::Acquire { group, guard }
+                    } else {
+                        ShardRequest::Release { group, guard }
+                    }
                 });
             }
-            17 => self.on_some_group(|group| Request::Entries { group }),
+            17 => self.on_some_group(|group| ShardRequest::Entries { group }),
             18 => {
-                let token = self.world.begin(Request::Flush);
-                self.asked.insert(token, Asked::Other("flush"));
+                let token = self.world.begin(ShardRequest::Flush);
+                self.pending.insert(token, Pending::Other("flush"));
             }
             _ => self.world.advance(Duration::from_millis(self.random.u64(..200))),
         }
     }
 
-    fn on_some_group(&mut self, request: impl FnOnce(GroupId) -> Request) {
+    fn on_some_group(&mut self, request: impl FnOnce(GroupId) -> ShardRequest) {
         let group = if self.random.bool() { self.keyed() } else { self.dense().1 };
         if let Some(group) = group {
             let token = self.world.begin(request(group));
-            self.asked.insert(token, Asked::Other("on a group"));
+            self.pending.insert(token, Pending::Other("on a group"));
         }
     }
 
-    fn look_at_answers(&mut self) {
+    fn check_answers(&mut self) {
         for (token, outcome) in std::mem::take(&mut self.world.answers) {
-            match (self.asked.remove(&token).expect("asked once"), outcome) {
-                (Asked::Read(of, name, incarnation), Ok(Answer::Read(Some(fetched)))) => {
-                    self.prove(of, &name, incarnation, &fetched);
+            match (self.pending.remove(&token).expect("a pending request"), outcome) {
+                (Pending::Read(of, name, times_freed), Ok(ShardAnswer::Read(Some(unverified)))) => {
+                    self.verify(of, &name, times_freed, &unverified);
                 }
-                // Only what was answered is promised; until then, either may be found.
-                (Asked::Free(name), Ok(_)) => *self.incarnations.entry(name).or_default() += 1,
+                // Only an answered free is guaranteed. Before the answer, old or new contents may
+                // be found.
+                (Pending::Free(name), Ok(_)) => *self.freed_counts.entry(name).or_default() += 1,
                 _ => {}
             }
         }
     }
 
-    fn prove(&mut self, of: &str, name: &Name, incarnation: u64, fetched: &Fetched) {
-        let range = fetched.range();
-        let Some(proved) = self.world.shard.prove(fetched) else { return };
-        let newest = self.incarnations.get(of).copied().unwrap_or(0);
-        // A disk that loses what it was told to write may bring back what was freed.
-        let oldest = if self.world.honest { incarnation } else { 0 };
-        let right = (oldest..=newest).any(|incarnation| {
-            let whole = payload(name, incarnation);
+    fn verify(
+        &mut self,
+        of: &str,
+        name: &EntryName,
+        times_freed: u64,
+        unverified: &UnverifiedRead,
+    ) {
+        let range = unverified.range();
+        let Some(verified) = self.world.shard.verify(unverified) else { return };
+        let newest = self.freed_counts.get(of).copied().unwrap_or(0);
+        // A disk that loses writes may bring back freed entries.
+        let oldest = if self.world.disk_is_reliable { times_freed } else { 0 };
+        let right = (oldest..=newest).any(|times_freed| {
+            let whole = payload(name, times_freed);
             let range = range.clone().unwrap_or(0..whole.len() as u64);
             let range = usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap();
-            whole.get(range) == Some(&proved.bytes[..])
+            whole.get(range) == Some(&verified.bytes[..])
         });
         assert!(right, "promise 1: wrong bytes for {name:?}");
     }
 }
 
-fn run(seed: u64, faults: Faults) {
+fn run(seed: u64, faults: FaultRates) {
     let mut random = Rng::with_seed(seed);
-    // Files have nothing discarded.
+    // Files are not discarded, so both settings occur.
     let settings = Settings { discard: random.bool(), ..settings() };
     let mut world = World::new(seed, random.u32(4..12), settings);
-    world.honest = faults == Faults::default();
-    world.disk.set_faults(faults);
-    let mut chaos = Chaos { world, random, incarnations: BTreeMap::new(), asked: BTreeMap::new() };
+    world.disk_is_reliable = faults == FaultRates::default();
+    world.disk.set_fault_rates(faults);
+    let mut chaos =
+        Chaos { world, random, freed_counts: BTreeMap::new(), pending: BTreeMap::new() };
     for _ in 0..chaos.random.u32(20..150) {
         chaos.act();
         for _ in 0..chaos.random.u32(..6) {
             chaos.world.step();
         }
-        chaos.look_at_answers();
+        chaos.check_answers();
         if chaos.random.u32(..60) == 0 {
-            chaos.world.disk.set_faults(Faults::default());
+            chaos.world.disk.set_fault_rates(FaultRates::default());
             chaos.world = chaos.world.crashed();
-            chaos.world.disk.set_faults(faults);
-            // Nobody is left to wait for what was asked before.
-            chaos.asked.clear();
+            chaos.world.disk.set_fault_rates(faults);
+            // The requests before the crash have no answer.
+            chaos.pending.clear();
         }
     }
-    chaos.world.disk.set_faults(Faults::default());
+    chaos.world.disk.set_fault_rates(FaultRates::default());
     for _ in 0..1000 {
         chaos.world.settle();
-        chaos.look_at_answers();
-        if chaos.asked.is_empty() {
+        chaos.check_answers();
+        if chaos.pending.is_empty() {
             return;
         }
         chaos.world.advance(Duration::from_secs(10));
     }
-    panic!("promise 5: with seed {seed}, nobody answers {:?}", chaos.asked);
+    panic!("promise 5: with seed {seed}, no answer to {:?}", chaos.pending);
 }
 
 #[test]
-fn on_a_disk_that_keeps_its_word() {
+fn on_a_disk_without_faults() {
     for seed in seeds(600) {
-        run(seed, Faults::default());
+        run(seed, FaultRates::default());
     }
 }
 
 #[test]
 fn on_a_disk_that_fails() {
-    let faults = Faults { failed: 20, no_space: 5, short: 5, ..Faults::default() };
+    let faults = FaultRates { failed: 20, no_space: 5, short: 5, ..FaultRates::default() };
     for seed in seeds(600) {
         run(seed, faults);
     }
 }
 
 #[test]
-fn on_a_disk_that_lies() {
-    let faults = Faults { lost: 20, misdirected: 20, flipped: 30, ..Faults::default() };
+fn on_a_disk_that_corrupts() {
+    let faults = FaultRates { lost: 20, misdirected: 20, flipped: 30, ..FaultRates::default() };
     for seed in seeds(600) {
         run(seed, faults);
     }
 }
 
 #[test]
-fn on_a_disk_that_does_all_of_it() {
+fn on_a_disk_with_all_faults() {
     let faults =
-        Faults { failed: 10, no_space: 5, short: 5, lost: 10, misdirected: 10, flipped: 10 };
+        FaultRates { failed: 10, no_space: 5, short: 5, lost: 10, misdirected: 10, flipped: 10 };
     for seed in seeds(600) {
         run(seed, faults);
     }

@@ -1,5 +1,5 @@
-//! The engine on real files, with a ring and with threads: what was written is what is read, also after a
-//! restart, with more or fewer devices, and on larger or smaller ones.
+//! The engine on real files, with `io_uring` and with threads: reads return what was written, also
+//! after a restart, with more or fewer devices, and with larger or smaller ones.
 
 use std::{
     collections::BTreeSet,
@@ -13,9 +13,9 @@ use std::{
 use bytes::Bytes;
 use forebay_core::ByteSize;
 use forebay_flash::{
-    Config, DeviceConfig, DeviceError, Flash, FlashError, Group, Proved, Refusal,
-    io::{Backend, OpenError},
-    shard::{Life, Settings},
+    DeviceConfig, DeviceError, Flash, FlashConfig, FlashError, Group, RequestError, VerifiedRead,
+    io::{Backend, DeviceFileError},
+    shard::{GroupState, Settings},
 };
 use futures::{
     FutureExt as _, StreamExt as _,
@@ -26,30 +26,30 @@ use tempfile::TempDir;
 
 use crate::world::{content, key};
 
-/// Drives one future to its end.
+/// Runs a future to its end.
 pub fn wait<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(future)
 }
 
-/// Some devices in a directory of their own.
-pub struct Place {
+/// Devices in a directory of their own.
+pub struct TestDevices {
     directory: TempDir,
-    pub config: Config,
+    pub config: FlashConfig,
 }
 
-impl Place {
-    /// Devices of so many MiB, with regions of one.
+impl TestDevices {
+    /// Devices of these sizes in MiB, with regions of 1 MiB.
     pub fn new(backend: Backend, sizes: &[u64]) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let mut config = Config::new(Vec::new());
+        let mut config = FlashConfig::new(Vec::new());
         config.backend = backend;
-        config.staging = ByteSize::mib(4);
-        config.reading = ByteSize::mib(4);
-        config.settings = Settings { piece_size: 64 << 10, scrub_rate: None, ..config.settings };
-        let mut place = Self { directory, config };
-        place.config.devices = (0..).zip(sizes).map(|(at, size)| place.device(at, *size)).collect();
-        place
+        config.staging_buffers = ByteSize::mib(4);
+        config.read_buffers = ByteSize::mib(4);
+        config.settings = Settings { write_size: 64 << 10, scrub_rate: None, ..config.settings };
+        let mut setup = Self { directory, config };
+        setup.config.devices = (0..).zip(sizes).map(|(at, size)| setup.device(at, *size)).collect();
+        setup
     }
 
     pub fn path(&self, device: usize) -> PathBuf {
@@ -70,11 +70,11 @@ impl Place {
     }
 }
 
-/// Runs a test once for each way of I/O that works here.
-fn on_both(test: impl Fn(Backend)) {
+/// Runs a test with each backend that works here.
+fn on_each_backend(test: impl Fn(Backend)) {
     test(Backend::Threads);
-    match Flash::open(&Place::new(Backend::Uring, &[5]).config) {
-        Err(FlashError::Device(DeviceError::Open(OpenError::NoRing { .. }))) => {}
+    match Flash::open(&TestDevices::new(Backend::Uring, &[5]).config) {
+        Err(FlashError::Device(DeviceError::Open(DeviceFileError::NoUring { .. }))) => {}
         Err(error) => panic!("{error}"),
         Ok(flash) => {
             drop(flash);
@@ -89,7 +89,7 @@ async fn append(group: &Group, numbers: Range<u64>, length: usize) {
     }
 }
 
-/// Which of these are there; what is there is right.
+/// The entries that are there; their bytes must be right.
 async fn present(flash: &Flash, numbers: Range<u64>, length: usize) -> BTreeSet<u64> {
     let mut present = BTreeSet::new();
     for number in numbers {
@@ -107,13 +107,13 @@ fn range(numbers: Range<u64>) -> BTreeSet<u64> {
 
 const LENGTHS: [usize; 9] = [0, 1, 64, 4095, 4096, 16_384, 16_385, 131_072, 700_000];
 
-/// Whole, in ranges and in batches.
+/// Reads whole entries, ranges and batches.
 async fn read_everything(flash: &Flash, dense: &Group) {
     let mut wanted = vec![(key(1 << 40), None)];
     let mut expected = vec![None];
     for (number, length) in (0..).zip(LENGTHS) {
         let bytes = content(number, length);
-        let same = |found: Option<Proved>| {
+        let same = |found: Option<VerifiedRead>| {
             let found = found.expect("it was written");
             assert_eq!((found.length as usize, found.tag), (length, 3));
             found.bytes
@@ -132,16 +132,16 @@ async fn read_everything(flash: &Flash, dense: &Group) {
     }
     let read = flash.read_batch(&wanted).await;
     let read = read.into_iter().map(|one| one.unwrap().map(|found| found.bytes.to_vec()));
-    assert!(read.eq(expected), "a batch, in its order");
+    assert!(read.eq(expected), "answers are in the order of the requests");
     assert!(dense.read_ordinal(1000, None).await.unwrap().is_none(), "a miss is not an error");
     assert!(!flash.contains(&key(1 << 40)) && flash.contains(&key(0)));
 }
 
 #[test]
-fn what_was_written_is_read_whole_in_ranges_and_in_batches() {
-    on_both(|backend| {
-        let place = Place::new(backend, &[8, 8]);
-        let flash = place.open();
+fn entries_are_read_whole_in_ranges_and_in_batches() {
+    on_each_backend(|backend| {
+        let setup = TestDevices::new(backend, &[8, 8]);
+        let flash = setup.open();
         wait(async {
             let group = flash.group(b"by key", 1, false).await.unwrap();
             let dense = flash.group(b"by number", 1, true).await.unwrap();
@@ -152,16 +152,19 @@ fn what_was_written_is_read_whole_in_ranges_and_in_batches() {
             read_everything(&flash, &dense).await;
             dense.seal().await.unwrap();
             let late = dense.append_ordinal(90, 3, Bytes::new()).await;
-            assert_eq!(late, Err(Refusal::Closed));
+            assert_eq!(late, Err(RequestError::Closed));
             read_everything(&flash, &dense).await;
             flash.flush().await.unwrap();
             read_everything(&flash, &dense).await;
         });
         drop(flash);
-        let flash = place.open();
-        let found = flash.found();
+        let flash = setup.open();
+        let found = flash.recovery_reports();
         assert_eq!(found.iter().map(|found| found.entries).sum::<u64>(), 18);
-        assert!(found.iter().all(|found| found.scanned == 0 && found.sealed >= 2), "{found:?}");
+        assert!(
+            found.iter().all(|found| found.regions_scanned == 0 && found.regions_sealed >= 2),
+            "{found:?}"
+        );
         wait(async {
             let dense = flash.group(b"by number", 1, true).await.unwrap();
             read_everything(&flash, &dense).await;
@@ -169,20 +172,20 @@ fn what_was_written_is_read_whole_in_ranges_and_in_batches() {
             let groups = flash.groups().await.unwrap();
             assert_eq!(groups.len(), 4, "two on each device");
             for group in groups {
-                let life = if group.dense { Life::Sealed } else { Life::Filling };
-                assert_eq!(group.life, life, "{group:?}");
+                let state = if group.dense { GroupState::Sealed } else { GroupState::Filling };
+                assert_eq!(group.state, state, "{group:?}");
             }
         });
     });
 }
 
-/// Long entries lie differently in their blocks, each a little further on than the one before.
+/// Successive long entries begin at different offsets in their blocks.
 #[test]
-fn long_entries_are_read_wherever_they_lie() {
-    on_both(|backend| {
-        let mut place = Place::new(backend, &[80]);
-        place.config.devices[0].region_size = Some(ByteSize::mib(16));
-        let flash = place.open();
+fn long_entries_are_read_at_any_offset() {
+    on_each_backend(|backend| {
+        let mut setup = TestDevices::new(backend, &[80]);
+        setup.config.devices[0].region_size = Some(ByteSize::mib(16));
+        let flash = setup.open();
         wait(async {
             for (name, length) in [("MiB", 1 << 20), ("half", 512 << 10), ("odd", 1_048_000)] {
                 let group = flash.group(name.as_bytes(), 1, false).await.unwrap();
@@ -194,12 +197,12 @@ fn long_entries_are_read_wherever_they_lie() {
     });
 }
 
-/// Promise 7: what was sealed is there after a restart. What was not may be; if it is, it is right.
+/// Promise 7: sealed entries are there after a restart. Others may be; their bytes must be right.
 #[test]
-fn a_restart_without_a_flush_keeps_what_was_sealed() {
-    on_both(|backend| {
-        let place = Place::new(backend, &[16]);
-        let flash = place.open();
+fn a_restart_without_a_flush_keeps_sealed_groups() {
+    on_each_backend(|backend| {
+        let setup = TestDevices::new(backend, &[16]);
+        let flash = setup.open();
         wait(async {
             let sealed = flash.group(b"sealed", 1, false).await.unwrap();
             append(&sealed, 0..30, 100_000).await;
@@ -208,27 +211,30 @@ fn a_restart_without_a_flush_keeps_what_was_sealed() {
             append(&open, 100..130, 100_000).await;
         });
         drop(flash);
-        let flash = place.open();
-        let found = flash.found()[0];
-        assert!(found.scanned <= 4 && found.entries >= 30, "{found:?}");
+        let flash = setup.open();
+        let found = flash.recovery_reports()[0];
+        assert!(found.regions_scanned <= 4 && found.entries >= 30, "{found:?}");
         wait(async {
             assert_eq!(present(&flash, 0..30, 100_000).await, range(0..30));
             let kept = present(&flash, 100..130, 100_000).await;
             assert_eq!(kept.len() as u64, found.entries - 30);
             let open = flash.group(b"open", 1, false).await.unwrap();
             append(&open, 100..130, 100_000).await;
-            assert_eq!(present(&flash, 100..130, 100_000).await, range(100..130), "it goes on");
+            assert_eq!(
+                present(&flash, 100..130, 100_000).await,
+                range(100..130),
+                "the group accepts entries again"
+            );
         });
     });
 }
 
-/// Requests can be dropped at any time without harm: each memory that they had comes back, or soon nobody
-/// could read or write any more. Here they take twenty times as much as there is.
+/// Dropped requests release their memory. These use twenty times as much as there is.
 #[test]
-fn requests_dropped_at_any_time_do_no_harm() {
-    on_both(|backend| {
-        let place = Place::new(backend, &[16, 16]);
-        let flash = place.open();
+fn dropped_requests_release_their_memory() {
+    on_each_backend(|backend| {
+        let setup = TestDevices::new(backend, &[16, 16]);
+        let flash = setup.open();
         let mut random = fastrand::Rng::with_seed(5);
         wait(async {
             let group = flash.group(b"a", 1, false).await.unwrap();
@@ -252,7 +258,7 @@ fn requests_dropped_at_any_time_do_no_harm() {
                             if random.bool() {
                                 poll_immediate(reads.next()).await;
                             } else {
-                                reads.next().await.expect("eight").unwrap();
+                                reads.next().await.expect("eight reads").unwrap();
                             }
                         }
                     }
@@ -261,7 +267,10 @@ fn requests_dropped_at_any_time_do_no_harm() {
             let all: Vec<_> = (0..60).map(|number| (key(number), None)).collect();
             for some in all.chunks(20) {
                 let read = flash.read_batch(some).await;
-                assert!(read.iter().all(|one| matches!(one, Ok(Some(_)))), "all memory is back");
+                assert!(
+                    read.iter().all(|one| matches!(one, Ok(Some(_)))),
+                    "all memory is released"
+                );
             }
             assert_eq!(present(&flash, 0..60, 100_000).await, range(0..60));
             for round in 0..800 {
@@ -274,45 +283,50 @@ fn requests_dropped_at_any_time_do_no_harm() {
     });
 }
 
-/// Promise 6: whoever holds on to what it read has the memory; others wait for it, and go on with it.
+/// Promise 6: kept reads occupy the read buffers. Further reads wait, and continue when one is
+/// released.
 #[test]
-fn readers_wait_for_memory_that_others_hold() {
-    on_both(|backend| {
-        let mut place = Place::new(backend, &[16]);
-        place.config.settings.read_deadline = Duration::from_millis(100);
-        let flash = place.open();
+fn reads_wait_for_memory_that_other_reads_occupy() {
+    on_each_backend(|backend| {
+        let mut setup = TestDevices::new(backend, &[16]);
+        setup.config.settings.read_deadline = Duration::from_millis(100);
+        let flash = setup.open();
         wait(async {
             let group = flash.group(b"a", 1, false).await.unwrap();
             append(&group, 0..20, 500_000).await;
             flash.flush().await.unwrap();
-            let mut held = Vec::new();
-            let refusal = loop {
-                match flash.read(key(held.len() as u64), None).await {
-                    Ok(found) => held.push(found.unwrap()),
-                    Err(refusal) => break refusal,
+            let mut kept_reads = Vec::new();
+            let error = loop {
+                match flash.read(key(kept_reads.len() as u64), None).await {
+                    Ok(found) => kept_reads.push(found.unwrap()),
+                    Err(error) => break error,
                 }
             };
-            assert_eq!(refusal, Refusal::TimedOut);
-            assert!((7..=8).contains(&held.len()), "{} of 500 kB in 4 MiB", held.len());
+            assert_eq!(error, RequestError::TimedOut);
+            assert!((7..=8).contains(&kept_reads.len()), "{} of 500 kB in 4 MiB", kept_reads.len());
             append(&group, 20..22, 500_000).await;
-            for (number, held) in (0..).zip(&held) {
-                assert_eq!(&*held.bytes, &content(number, 500_000)[..], "nobody else's yet");
+            for (number, kept) in (0..).zip(&kept_reads) {
+                assert_eq!(
+                    &*kept.bytes,
+                    &content(number, 500_000)[..],
+                    "kept buffers are not reused"
+                );
             }
             let mut next = Box::pin(flash.read(key(19), None));
             assert!(poll_immediate(&mut next).await.is_none());
-            held.pop();
-            assert!(next.await.unwrap().is_some(), "it was told");
+            kept_reads.pop();
+            assert!(next.await.unwrap().is_some(), "the release woke it");
         });
     });
 }
 
-/// A read that begins after a long pause has as much time as any other.
+/// A read after a long pause has its full timeout.
 #[test]
 fn a_pause_is_not_counted_against_the_next_read() {
-    on_both(|backend| {
-        let mut place = Place::new(backend, &[6]);
-        place.config.settings.read_deadline = Duration::from_millis(400);
-        let flash = place.open();
+    on_each_backend(|backend| {
+        let mut setup = TestDevices::new(backend, &[6]);
+        setup.config.settings.read_deadline = Duration::from_millis(400);
+        let flash = setup.open();
         wait(async {
             let group = flash.group(b"a", 1, false).await.unwrap();
             append(&group, 0..9, 100_000).await;
@@ -323,12 +337,12 @@ fn a_pause_is_not_counted_against_the_next_read() {
     });
 }
 
-/// Many tasks at once, in a process with threads.
+/// Several threads with many tasks each.
 #[test]
-fn many_read_and_write_at_once() {
-    on_both(|backend| {
-        let place = Place::new(backend, &[16, 16]);
-        let flash = place.open();
+fn several_threads_read_and_write_at_once() {
+    on_each_backend(|backend| {
+        let setup = TestDevices::new(backend, &[16, 16]);
+        let flash = setup.open();
         std::thread::scope(|scope| {
             for thread in 0..4_u64 {
                 let flash = &flash;
@@ -347,16 +361,16 @@ fn many_read_and_write_at_once() {
         });
         let counters = flash.counters();
         assert_eq!(counters.iter().map(|device| device.entries).sum::<u64>(), 160);
-        assert!(counters.iter().all(|device| device.entries > 40), "both have their share");
+        assert!(counters.iter().all(|device| device.entries > 40), "both devices are used");
     });
 }
 
-/// A lost device costs its own entries, and no more; and what is put on a new one is found as well.
+/// A lost device costs only its own entries, and entries on a new device are found.
 #[test]
-fn a_lost_device_costs_only_what_was_on_it() {
-    on_both(|backend| {
-        let mut place = Place::new(backend, &[8, 8, 8]);
-        let flash = place.open();
+fn a_lost_device_costs_only_its_own_entries() {
+    on_each_backend(|backend| {
+        let mut setup = TestDevices::new(backend, &[8, 8, 8]);
+        let flash = setup.open();
         let on_each = wait(async {
             let group = flash.group(b"a", 1, false).await.unwrap();
             append(&group, 0..60, 50_000).await;
@@ -366,9 +380,9 @@ fn a_lost_device_costs_only_what_was_on_it() {
         });
         drop(flash);
         assert!(on_each.iter().all(|entries| *entries > 5), "{on_each:?}");
-        // Replaced by a new one, as it were: the file is gone.
-        fs::remove_file(place.path(1)).unwrap();
-        let flash = place.open();
+        // The device is replaced by an empty one.
+        fs::remove_file(setup.path(1)).unwrap();
+        let flash = setup.open();
         let left = wait(present(&flash, 0..60, 50_000));
         assert_eq!(left.len() as u64, on_each[0] + on_each[2]);
         wait(async {
@@ -379,13 +393,13 @@ fn a_lost_device_costs_only_what_was_on_it() {
             group.seal().await.unwrap();
         });
         drop(flash);
-        // In another order, and with another number of them.
-        place.config.devices = vec![place.device(2, 8), place.device(0, 8), place.device(1, 8)];
-        let flash = place.open();
+        // The order and then the number of devices change.
+        setup.config.devices = vec![setup.device(2, 8), setup.device(0, 8), setup.device(1, 8)];
+        let flash = setup.open();
         assert_eq!(wait(present(&flash, 0..60, 50_000)), range(0..60));
         drop(flash);
-        place.config.devices.push(place.device(3, 8));
-        let flash = place.open();
+        setup.config.devices.push(setup.device(3, 8));
+        let flash = setup.open();
         assert_eq!(wait(present(&flash, 0..60, 50_000)), range(0..60));
         wait(async {
             let group = flash.group(b"c", 1, false).await.unwrap();
@@ -393,8 +407,8 @@ fn a_lost_device_costs_only_what_was_on_it() {
             group.seal().await.unwrap();
         });
         drop(flash);
-        place.config.devices = vec![place.device(3, 8)];
-        let flash = place.open();
+        setup.config.devices = vec![setup.device(3, 8)];
+        let flash = setup.open();
         assert!(wait(present(&flash, 0..60, 50_000)).is_empty());
         assert!(wait(present(&flash, 100..160, 50_000)).len() > 5);
     });
@@ -417,16 +431,16 @@ impl Drop for LoopDevice {
     }
 }
 
-/// Promise 5: a drive that fails does not keep the others from being used.
+/// Promise 5: a failed drive does not affect the others.
 #[test]
 fn a_drive_that_cannot_be_read_is_left_out() {
-    let mut place = Place::new(Backend::Threads, &[8]);
-    let below = place.path(9);
+    let mut setup = TestDevices::new(Backend::Threads, &[8]);
+    let below = setup.path(9);
     fs::File::create(&below).unwrap().set_len(8 << 20).unwrap();
-    // Without the right to make one there is nothing to be seen here.
+    // Skipped without the permission to create loop devices.
     let Some(drive) = LoopDevice::on(&below) else { return };
-    place.config.devices.push(DeviceConfig { path: drive.0.clone(), ..place.device(1, 8) });
-    let flash = place.open();
+    setup.config.devices.push(DeviceConfig { path: drive.0.clone(), ..setup.device(1, 8) });
+    let flash = setup.open();
     let on_each = wait(async {
         let group = flash.group(b"a", 1, false).await.unwrap();
         append(&group, 0..60, 50_000).await;
@@ -437,34 +451,34 @@ fn a_drive_that_cannot_be_read_is_left_out() {
     drop(flash);
     assert!(on_each.iter().all(|entries| *entries > 5), "{on_each:?}");
     fs::File::options().write(true).open(&below).unwrap().set_len(0).unwrap();
-    let flash = place.open();
+    let flash = setup.open();
     assert_eq!(wait(present(&flash, 0..60, 50_000)).len() as u64, on_each[0]);
     drop(flash);
-    place.config.devices.remove(0);
-    let Err(error) = Flash::open(&place.config) else { panic!("there is no other") };
+    setup.config.devices.remove(0);
+    let Err(error) = Flash::open(&setup.config) else { panic!("no device can open") };
     let text = error.to_string();
     assert!(matches!(error, FlashError::AllFailed(_)), "{text}");
     assert!(text.contains(drive.0.to_str().unwrap()), "{text}");
 }
 
-/// The capacity is what the configuration says, whatever it was before. What lies beyond it goes.
+/// The capacity follows the configuration. Entries beyond it are lost.
 #[test]
 fn a_device_grows_and_shrinks_between_runs() {
-    on_both(|backend| {
-        let mut place = Place::new(backend, &[6]);
+    on_each_backend(|backend| {
+        let mut setup = TestDevices::new(backend, &[6]);
         let mut next = 0;
         let mut sealed = BTreeSet::new();
         let mut known = 5;
         for size in [6, 17, 12, 6, 9, 64, 5, 6] {
-            place.config.devices = vec![place.device(0, size)];
-            let flash = place.open();
-            let length = fs::metadata(place.path(0)).unwrap().len();
-            assert_eq!(length, size << 20, "not a byte more than asked for");
+            setup.config.devices = vec![setup.device(0, size)];
+            let flash = setup.open();
+            let length = fs::metadata(setup.path(0)).unwrap().len();
+            assert_eq!(length, size << 20, "the file has the configured size");
             wait(async {
                 let there = present(&flash, 0..next, 100_000).await;
-                assert!(there.is_subset(&sealed), "nothing comes back");
+                assert!(there.is_subset(&sealed), "no lost entry comes back");
                 if size >= known {
-                    assert_eq!(there, sealed, "nothing is lost in growing");
+                    assert_eq!(there, sealed, "growing loses nothing");
                 }
                 let name = format!("at {size}, {next}");
                 let group = flash.group(name.as_bytes(), 1, false).await.unwrap();

@@ -1,8 +1,8 @@
-//! A process that fills and reads devices is killed, again and again, and started again on other devices, of
-//! other sizes, with other I/O. What was durable and fits is there; what was freed is not; and nobody, in
-//! any run, is ever given a wrong byte (promises 1 and 7).
+//! A process that fills and reads devices is killed repeatedly, and restarted with other devices,
+//! sizes and I/O backends. What was durable and still fits is there, what was freed is not, and no
+//! read in any run returns a wrong byte (promises 1 and 7).
 //!
-//! The process is this test program, run again with a test that is ignored otherwise.
+//! The process is this test program, run with an otherwise ignored test.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +14,7 @@ use std::{
 
 use bytes::Bytes;
 use forebay_core::ByteSize;
-use forebay_flash::{Config, DeviceConfig, Flash, Group, io::Backend, shard::Settings};
+use forebay_flash::{DeviceConfig, Flash, FlashConfig, Group, io::Backend, shard::Settings};
 
 use crate::{
     devices::wait,
@@ -22,29 +22,29 @@ use crate::{
 };
 
 const KILLS: u64 = 20;
-/// How the child is told what to do.
+/// Environment variable with the child's plan.
 const PLAN: &str = "FOREBAY_TEST_KILLED";
-/// Entries of one kept group.
+/// Entries per kept group.
 const KEPT: u64 = 12;
-/// Kept groups that are there at a time. With one that is begun and three that churn, they never have all
-/// regions of the smallest device.
+/// Kept groups at a time. Together with one that is being filled and three churn groups, they never
+/// need all regions of the smallest device.
 const KEPT_GROUPS: usize = 3;
 
-/// How the engine shall be in one run.
+/// Configuration of the engine in one run.
 #[derive(Clone)]
 struct Plan {
     directory: PathBuf,
     seed: u64,
     uring: bool,
     region_mib: u64,
-    /// MiB of each device.
+    /// Size of each device in MiB.
     devices: Vec<u64>,
 }
 
 impl Plan {
     fn parse(text: &str) -> Self {
         let mut words = text.split('|');
-        let mut next = || words.next().expect("all of them");
+        let mut next = || words.next().expect("all fields are there");
         let directory = PathBuf::from(next());
         let mut number = || next().parse().expect("a number");
         let (seed, uring, region_mib, count) = (number(), number() == 1, number(), number());
@@ -67,54 +67,54 @@ impl Plan {
             region_size: Some(ByteSize::mib(self.region_mib)),
             owner: [7; 16],
         };
-        let mut config = Config::new(self.devices.iter().enumerate().map(device).collect());
-        // Where there is no ring, threads are tried twice.
+        let mut config = FlashConfig::new(self.devices.iter().enumerate().map(device).collect());
+        // Where `io_uring` does not work, threads run in both cases.
         config.backend = if self.uring { Backend::Auto } else { Backend::Threads };
-        config.staging = ByteSize::mib(4);
-        config.reading = ByteSize::mib(8);
-        config.settings = Settings { piece_size: 128 << 10, ..config.settings };
-        Flash::open(&config).expect("it opens, whatever happened before")
+        config.staging_buffers = ByteSize::mib(4);
+        config.read_buffers = ByteSize::mib(8);
+        config.settings = Settings { write_size: 128 << 10, ..config.settings };
+        Flash::open(&config).expect("the engine opens after any kill")
     }
 
-    /// Whether everything that is durable under `before` has its place here.
+    /// Whether everything that is durable under `before` fits here too.
     fn keeps(&self, before: &Self) -> bool {
         self.devices.len() >= before.devices.len()
             && self.devices.iter().zip(&before.devices).all(|(now, before)| now >= before)
     }
 }
 
-/// The bytes of an entry, and their number, are a function of its own number.
+/// The bytes and the length of an entry, as functions of its number.
 fn bytes_of(number: u64) -> Bytes {
-    content(number, usize::try_from(number * 7919 % 90_000).expect("small"))
+    content(number, usize::try_from(number * 7919 % 90_000).expect("less than 90,000"))
 }
 
-/// Whether it is there; if it is, it is right.
+/// Whether an entry is there. If it is, its bytes must be right.
 async fn check(flash: &Flash, number: u64, range: bool) -> bool {
     let bytes = bytes_of(number);
     let part = bytes.len() / 3..bytes.len() - bytes.len() / 5;
-    let asked = range.then_some(part.start as u64..part.end as u64);
+    let wanted_range = range.then_some(part.start as u64..part.end as u64);
     let expected = if range { &bytes[part] } else { &bytes[..] };
-    match flash.read(key(number), asked).await {
+    match flash.read(key(number), wanted_range).await {
         Ok(None) => false,
         Ok(Some(found)) => {
             assert!(&*found.bytes == expected, "WRONG BYTES of {number}");
             true
         }
-        Err(refusal) => panic!("reading {number}: {refusal}"),
+        Err(error) => panic!("reading {number}: {error}"),
     }
 }
 
-/// What the parent knows from what its children said before they died.
+/// What the children have reported before they were killed.
 #[derive(Default)]
-struct Ledger {
-    /// By group.
+struct Reports {
+    /// Durable entries by group.
     durable: BTreeMap<u64, Vec<u64>>,
     freed: BTreeSet<u64>,
     begun: u64,
 }
 
-impl Ledger {
-    fn hear(&mut self, line: &str) {
+impl Reports {
+    fn on_line(&mut self, line: &str) {
         let mut words = line.split(' ');
         let (Some(word), Some(Ok(number))) = (words.next(), words.next().map(str::parse)) else {
             return;
@@ -139,15 +139,15 @@ fn group_name(group: u64) -> String {
 }
 
 #[test]
-fn killed_at_any_moment_it_serves_what_was_durable_and_never_a_wrong_byte() {
+fn a_killed_process_keeps_durable_entries_and_never_reads_a_wrong_byte() {
     let directory = tempfile::tempdir().unwrap();
     let seed = std::env::var("SEED").map_or(1, |seed| seed.parse().expect("a number"));
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut ledger = Ledger::default();
-    let (mut before, mut heard) = (None::<Plan>, 0);
+    let mut reports = Reports::default();
+    let (mut before, mut lines_read) = (None::<Plan>, 0);
     let (mut kept, mut served) = (0, 0);
     for kill in 0..KILLS {
-        // Half the time nothing but the I/O changes, so that everything must be there.
+        // In half of the runs only the backend changes, so all entries must be there.
         let devices = match &before {
             Some(before) if random.bool() => before.devices.clone(),
             _ => (0..random.usize(1..4)).map(|_| random.u64(48..80)).collect(),
@@ -159,68 +159,69 @@ fn killed_at_any_moment_it_serves_what_was_durable_and_never_a_wrong_byte() {
             region_mib: 1 << random.u8(..3),
             devices,
         };
-        let nothing_goes = before.as_ref().is_none_or(|before| plan.keeps(before));
+        let all_fit = before.as_ref().is_none_or(|before| plan.keeps(before));
         let flash = plan.open();
         wait(async {
-            for entries in ledger.durable.values_mut() {
+            for entries in reports.durable.values_mut() {
                 let mut there = Vec::new();
                 for number in entries.iter().copied() {
                     let found = check(&flash, number, random.bool()).await;
-                    assert!(found || !nothing_goes, "{number} was durable (kill {kill})");
+                    assert!(found || !all_fit, "{number} was durable (kill {kill})");
                     there.extend(found.then_some(number));
                 }
-                (kept, served) = (kept + usize::from(nothing_goes), served + there.len());
+                (kept, served) = (kept + usize::from(all_fit), served + there.len());
                 *entries = there;
             }
-            for number in &ledger.freed {
+            for number in &reports.freed {
                 let found = check(&flash, *number, false).await;
-                assert!(!found, "{number} was freed for good (kill {kill})");
+                assert!(!found, "{number} was freed (kill {kill})");
             }
         });
         drop(flash);
         if before.is_some_and(|before| before.devices.len() > plan.devices.len()) {
-            // What is on a device that is away is neither there nor freed.
-            ledger = Ledger { begun: ledger.begun, ..Ledger::default() };
+            // Entries on an absent device are neither there nor freed.
+            reports = Reports { begun: reports.begun, ..Reports::default() };
             let others = plan.devices.len()..3;
             for device in others {
                 let _ = std::fs::remove_file(directory.path().join(format!("device {device}")));
             }
         }
-        heard += run_and_kill(&plan, &mut ledger, &mut random);
+        lines_read += run_and_kill(&plan, &mut reports, &mut random);
         before = Some(plan);
     }
-    assert!(heard > 100, "{heard} reports");
-    assert!(kept > 10 && served > 100, "{kept} groups had to be there, {served} entries were");
+    assert!(lines_read > 100, "{lines_read} reports");
+    assert!(kept > 10 && served > 100, "{kept} groups must be there, {served} entries are");
 }
 
-/// Runs a child until it has said something, or not even that; returns how much.
-fn run_and_kill(plan: &Plan, ledger: &mut Ledger, random: &mut fastrand::Rng) -> usize {
+/// Runs a child until it has reported a random number of lines, possibly none, and kills it.
+/// Returns the number of lines.
+fn run_and_kill(plan: &Plan, reports: &mut Reports, random: &mut fastrand::Rng) -> usize {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "killed::child", "--ignored", "--nocapture"])
-        .env(PLAN, format!("{}#{}", plan.to_text(), ledger.begun))
+        .args(["--exact", "kill_and_restart::child", "--ignored", "--nocapture"])
+        .env(PLAN, format!("{}#{}", plan.to_text(), reports.begun))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let wanted = if random.u8(..5) == 0 { 0 } else { random.usize(1..60) };
-    let mut heard = 0;
-    while heard < wanted
+    let lines_wanted = if random.u8(..5) == 0 { 0 } else { random.usize(1..60) };
+    let mut lines_read = 0;
+    while lines_read < lines_wanted
         && let Some(Ok(line)) = lines.next()
     {
-        ledger.hear(&line);
-        heard += 1;
+        reports.on_line(&line);
+        lines_read += 1;
     }
-    // As soon as it has said something, or not in step with that.
+    // Right after a report, or at a random time.
     if random.bool() {
         std::thread::sleep(Duration::from_micros(random.u64(..30_000)));
     }
     kill(&mut child);
     for line in lines.map_while(Result::ok) {
-        ledger.hear(&line);
-        heard += 1;
+        reports.on_line(&line);
+        lines_read += 1;
     }
-    heard
+    lines_read
 }
 
 fn kill(child: &mut Child) {
@@ -228,46 +229,46 @@ fn kill(child: &mut Child) {
     child.kill().unwrap();
     child.wait().unwrap();
     if ended.is_some() {
-        let mut said = String::new();
-        std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut said).unwrap();
-        panic!("the child ended by itself: {said}");
+        let mut stderr = String::new();
+        std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut stderr).unwrap();
+        panic!("the child ended by itself: {stderr}");
     }
 }
 
-fn say(word: &str, number: u64) {
-    // Whole lines only, past the capture of the test harness.
+fn report(word: &str, number: u64) {
+    // Whole lines, written past the capture of the test harness.
     let _ = std::io::stdout().lock().write_all(format!("{word} {number}\n").as_bytes());
 }
 
 /// Run by the test above.
 #[test]
-#[ignore = "it is a part of another test, which kills it"]
+#[ignore = "child process of another test, which kills it"]
 fn child() {
     let Ok(text) = std::env::var(PLAN) else { return };
-    let (plan, begun) = text.split_once('#').expect("both");
+    let (plan, begun) = text.split_once('#').expect("a plan and a number");
     let (plan, begun) = (Plan::parse(plan), begun.parse::<u64>().expect("a number"));
     let flash = plan.open();
     wait(load(&flash, plan.seed, begun));
 }
 
-/// Fills, seals, frees and reads for ever.
+/// Fills, seals, frees and reads until it is killed.
 async fn load(flash: &Flash, seed: u64, begun: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut groups = kept_groups(flash).await;
-    // Held before anything can be evicted for the sake of others.
+    // Pinned before other groups can evict them.
     let mut pins = BTreeMap::new();
     for (number, group) in &groups {
         pins.insert(*number, group.pin().unwrap());
     }
     for next in begun + 1.. {
         while groups.len() > KEPT_GROUPS {
-            let (oldest, group) = groups.pop_first().expect("some");
-            say("freeing", oldest);
+            let (oldest, group) = groups.pop_first().expect("not empty");
+            report("freeing", oldest);
             drop(pins.remove(&oldest));
             group.free(Duration::ZERO).await.unwrap();
-            say("freed", oldest);
+            report("freed", oldest);
         }
-        say("begun", next);
+        report("begun", next);
         let group = flash.group(group_name(next).as_bytes(), 1, false).await.unwrap();
         pins.insert(next, group.pin().unwrap());
         for number in entries_of(next) {
@@ -279,7 +280,7 @@ async fn load(flash: &Flash, seed: u64, begun: u64) {
         } else {
             flash.flush().await.unwrap();
         }
-        say("durable", next);
+        report("durable", next);
         groups.insert(next, group);
         for number in entries_of(next) {
             assert!(check(flash, number, random.bool()).await, "{number} is pinned");
@@ -287,7 +288,7 @@ async fn load(flash: &Flash, seed: u64, begun: u64) {
     }
 }
 
-/// Entries that come and go by themselves, and reads.
+/// Entries that are evicted over time, and reads.
 async fn churn(flash: &Flash, random: &mut fastrand::Rng) {
     const FIRST: u64 = 1 << 32;
     let name = format!("churn {}", random.u8(..3));
@@ -299,7 +300,7 @@ async fn churn(flash: &Flash, random: &mut fastrand::Rng) {
     }
 }
 
-/// The kept groups that are still there, by number.
+/// The kept groups on the devices, by number.
 async fn kept_groups(flash: &Flash) -> BTreeMap<u64, Group> {
     let mut groups = BTreeMap::new();
     for facts in flash.groups().await.unwrap() {
@@ -312,11 +313,10 @@ async fn kept_groups(flash: &Flash) -> BTreeMap<u64, Group> {
     groups
 }
 
-/// What is told is what is heard.
 #[test]
-fn a_plan_can_be_told() {
+fn a_plan_round_trips() {
     let (directory, devices) = (Path::new("/a b/c").to_owned(), vec![30, 4]);
     let plan = Plan { directory, seed: 7, uring: true, region_mib: 2, devices };
-    let told = Plan::parse(&plan.to_text());
-    assert_eq!(told.to_text(), plan.to_text());
+    let parsed = Plan::parse(&plan.to_text());
+    assert_eq!(parsed.to_text(), plan.to_text());
 }

@@ -1,12 +1,13 @@
-//! The engine by behaviour. Most of it runs on the simulated disk, where one seed decides everything:
-//! `SEED=n` replays one, `SEEDS=n` runs so many. `devices`, `openings` and `killed` use real files.
+//! Tests of the engine's behaviour. Most run on the simulated disk, where one seed decides
+//! everything: `SEED=n` replays one seed, `SEEDS=n` runs the seeds 0 to n - 1. `devices`,
+//! `device_open_errors` and `kill_and_restart` use real files.
 
 mod chaos;
 mod crashes;
+mod device_open_errors;
 mod devices;
-mod edges;
-mod killed;
-mod lives;
-mod openings;
-mod reading;
+mod group_lifecycle;
+mod kill_and_restart;
+mod limits;
+mod reads;
 mod world;

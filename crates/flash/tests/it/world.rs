@@ -1,4 +1,4 @@
-//! An engine on a simulated disk, and an auditor between them who knows what may never happen.
+//! A shard on a simulated disk, with checks of every write in between.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,20 +8,23 @@ use std::{
 
 use bytes::Bytes;
 use forebay_flash::{
-    arena::Arena,
-    index::{GroupId, Key},
-    io::{Command, Completion, Disk as _, sim::SimDisk},
-    layout::{
+    buffers::BufferPool,
+    format::{
         BLOCK_SIZE, DeviceId, Geometry, RegionHeader, RegionId, SUPERBLOCK_OFFSETS, Superblock,
         frame_checksums,
     },
-    recovery::{Found, Recovery},
-    shard::{Answer, Memory, Name, OldestFirst, Outcome, Proved, Request, Settings, Shard},
+    index::{EntryKey, GroupId},
+    io::{Completion, Disk as _, IoCommand, sim::SimDisk},
+    recovery::{Recovery, RecoveryReport},
+    shard::{
+        BufferPools, EntryName, OldestFirst, RequestResult, Settings, Shard, ShardAnswer,
+        ShardRequest, VerifiedRead,
+    },
 };
 
 pub const REGION_SIZE: u64 = 1 << 20;
 
-/// Which seeds to run.
+/// The seeds to run.
 pub fn seeds(count: u64) -> Range<u64> {
     let number = |name| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
     match number("SEED") {
@@ -34,28 +37,28 @@ pub struct World {
     pub disk: SimDisk,
     pub shard: Shard<u64>,
     pub now: Duration,
-    pub answers: BTreeMap<u64, Outcome>,
-    pub found: Found,
-    /// Whether the disk keeps its word, so that the auditor may rely on what it reads.
-    pub honest: bool,
+    pub answers: BTreeMap<u64, RequestResult>,
+    pub found: RecoveryReport,
+    /// Whether the disk has no faults, so that the checks may rely on its contents.
+    pub disk_is_reliable: bool,
     settings: Settings,
-    memory: Memory,
+    pools: BufferPools,
     tokens: u64,
-    /// Blocks of each region that were written in this life.
+    /// Blocks of each region that were written in its current generation.
     written: BTreeMap<RegionId, BTreeSet<u64>>,
 }
 
 pub fn settings() -> Settings {
-    Settings { piece_size: 4 * BLOCK_SIZE, filling_max: 4, scrub_rate: None, ..Settings::default() }
+    Settings { write_size: 4 * BLOCK_SIZE, filling_max: 4, scrub_rate: None, ..Settings::default() }
 }
 
-pub fn key(number: u64) -> Key {
+pub fn key(number: u64) -> EntryKey {
     let mut key = [0; 32];
     fastrand::Rng::with_seed(number).fill(&mut key);
-    Key(key)
+    EntryKey(key)
 }
 
-/// The bytes of an entry are a function of what it is.
+/// The bytes of an entry, as a function of a seed.
 pub fn content(seed: u64, length: usize) -> Bytes {
     let mut bytes = vec![0; length];
     fastrand::Rng::with_seed(seed).fill(&mut bytes);
@@ -80,11 +83,11 @@ impl World {
         Self::open(disk, regions, settings)
     }
 
-    /// Opens what is on a disk.
+    /// Opens the device on a disk.
     pub fn open(mut disk: SimDisk, regions: u32, settings: Settings) -> Self {
-        let memory = Memory {
-            staging: Arena::new(32 * settings.piece_size).unwrap(),
-            reading: Arena::new(4 << 20).unwrap(),
+        let pools = BufferPools {
+            staging: BufferPool::new(32 * settings.write_size).unwrap(),
+            read: BufferPool::new(4 << 20).unwrap(),
         };
         let mut superblock = superblock_on(&disk);
         let regions_before = superblock.geometry.regions;
@@ -92,23 +95,34 @@ impl World {
         superblock.epoch += 1;
         let eviction = Box::new(OldestFirst);
         let recovery =
-            Recovery::new(settings.clone(), superblock, regions_before, memory.clone(), eviction);
-        let (shard, found) = recovery.carry_out(&mut disk).expect("the disk is well");
+            Recovery::new(settings.clone(), superblock, regions_before, pools.clone(), eviction);
+        let (shard, found) = recovery.run(&mut disk).expect("the disk has no faults");
         let (answers, written) = (BTreeMap::new(), BTreeMap::new());
-        let (now, honest, tokens) = (Duration::ZERO, true, 0);
-        Self { disk, shard, now, answers, found, honest, settings, memory, tokens, written }
+        let (now, disk_is_reliable, tokens) = (Duration::ZERO, true, 0);
+        Self {
+            disk,
+            shard,
+            now,
+            answers,
+            found,
+            disk_is_reliable,
+            settings,
+            pools,
+            tokens,
+            written,
+        }
     }
 
-    /// The power goes and comes back.
+    /// The world after a power failure and a restart.
     pub fn crashed(self) -> Self {
-        let (honest, settings) = (self.honest, self.settings.clone());
+        let (disk_is_reliable, settings) = (self.disk_is_reliable, self.settings.clone());
         let regions = self.shard.geometry().regions;
         let mut world = Self::open(self.disk.crash(), regions, settings);
-        world.honest = honest;
+        world.disk_is_reliable = disk_is_reliable;
         world
     }
 
-    /// Opened again with another number of regions, on a device that does not forget what lies beyond.
+    /// The world reopened with another number of regions, on a device that keeps what lies beyond.
     pub fn resized(self, regions: u32) -> Self {
         let geometry = Geometry { regions, ..self.shard.geometry() };
         let disk = self.disk.crash();
@@ -116,14 +130,14 @@ impl World {
         Self::open(disk.resized(size), regions, self.settings)
     }
 
-    /// Begins a request.
-    pub fn begin(&mut self, request: Request) -> u64 {
+    /// Submits a request.
+    pub fn begin(&mut self, request: ShardRequest) -> u64 {
         self.tokens += 1;
         self.shard.submit(self.tokens, request);
         self.tokens
     }
 
-    /// Carries one command out. False if there was none.
+    /// Runs one command. False if there was none.
     pub fn step(&mut self) -> bool {
         let (mut commands, mut answers) = (Vec::new(), Vec::new());
         self.shard.take(&mut commands, &mut answers);
@@ -137,11 +151,11 @@ impl World {
         let mut done: Vec<Completion> = Vec::new();
         self.disk.wait(None, &mut done);
         let idle = done.is_empty();
-        done.drain(..).for_each(|completion| self.shard.completed(completion));
+        done.drain(..).for_each(|completion| self.shard.on_completion(completion));
         !idle
     }
 
-    /// Goes on until nothing is under way.
+    /// Runs until no command is left.
     pub fn settle(&mut self) {
         while self.step() {}
     }
@@ -151,20 +165,20 @@ impl World {
         self.shard.advance(self.now);
     }
 
-    /// Does a request and waits for its answer.
-    pub fn ask(&mut self, request: Request) -> Outcome {
+    /// Submits a request and waits for its answer.
+    pub fn request(&mut self, request: ShardRequest) -> RequestResult {
         let token = self.begin(request);
         self.wait_for(token)
     }
 
-    pub fn wait_for(&mut self, token: u64) -> Outcome {
+    pub fn wait_for(&mut self, token: u64) -> RequestResult {
         loop {
             let busy = self.step();
             if let Some(outcome) = self.answers.remove(&token) {
                 return outcome;
             }
             if !busy {
-                let wake = self.shard.wake_at().expect("nobody would ever answer");
+                let wake = self.shard.wake_at().expect("the request is never answered");
                 let now = self.now.max(wake);
                 self.advance(now.checked_sub(self.now).unwrap());
             }
@@ -172,41 +186,43 @@ impl World {
     }
 
     pub fn group(&mut self, name: &str, dense: bool) -> GroupId {
-        let open = Request::Open { name: name.into(), class: 1, dense };
-        match self.ask(open) {
-            Ok(Answer::Group(group)) => group,
+        let open = ShardRequest::Open { name: name.into(), class: 1, dense };
+        match self.request(open) {
+            Ok(ShardAnswer::Group(group)) => group,
             other => panic!("{other:?}"),
         }
     }
 
-    pub fn append(&mut self, group: GroupId, name: Name, payload: &Bytes) -> Outcome {
-        self.ask(append(group, name, payload))
+    pub fn append(&mut self, group: GroupId, name: EntryName, payload: &Bytes) -> RequestResult {
+        self.request(append(group, name, payload))
     }
 
-    /// Reads and proves.
-    pub fn read(&mut self, name: Name, range: Option<Range<u64>>) -> Option<Proved> {
-        match self.ask(Request::Read { name, range, leased: false }) {
-            Ok(Answer::Read(fetched)) => fetched.and_then(|fetched| self.shard.prove(&fetched)),
+    /// Reads and verifies.
+    pub fn read(&mut self, name: EntryName, range: Option<Range<u64>>) -> Option<VerifiedRead> {
+        match self.request(ShardRequest::Read { name, range, leased: false }) {
+            Ok(ShardAnswer::Read(unverified)) => {
+                unverified.and_then(|unverified| self.shard.verify(&unverified))
+            }
             Ok(other) => panic!("{other:?}"),
             Err(_) => None,
         }
     }
 
-    pub fn bytes(&mut self, name: Name) -> Option<Vec<u8>> {
-        self.read(name, None).map(|proved| proved.bytes.to_vec())
+    pub fn bytes(&mut self, name: EntryName) -> Option<Vec<u8>> {
+        self.read(name, None).map(|verified| verified.bytes.to_vec())
     }
 
-    pub fn memory(&self) -> &Memory {
-        &self.memory
+    pub fn pools(&self) -> &BufferPools {
+        &self.pools
     }
 
-    /// Looks at a command before it is carried out.
-    fn audit(&mut self, command: &Command) {
-        let Command::Write { offset, bytes, .. } = command else { return };
+    /// Checks the order of writes before a command runs.
+    fn audit(&mut self, command: &IoCommand) {
+        let IoCommand::Write { offset, bytes, .. } = command else { return };
         let geometry = self.shard.geometry();
         let overlaps = |from: u64, length: u64| {
             self.disk.pending().any(|other| match other {
-                Command::Read { offset, length: read, .. } => {
+                IoCommand::Read { offset, length: read, .. } => {
                     *offset < from + length && from < offset + *read as u64
                 }
                 _ => false,
@@ -219,35 +235,39 @@ impl World {
         let Some(region) = region else { return };
         let start = geometry.region_offset(region);
         if *offset == start {
-            assert!(!overlaps(start, geometry.region_size), "a region is reused under a reader");
+            assert!(!overlaps(start, geometry.region_size), "a region is reused while it is read");
             self.written.insert(region, BTreeSet::new());
             return;
         }
-        assert!(!overlaps(*offset, bytes.len() as u64), "written under a reader");
+        assert!(!overlaps(*offset, bytes.len() as u64), "blocks are written while they are read");
         let first = offset / BLOCK_SIZE as u64;
         let written = self.written.entry(region).or_default();
-        if self.honest {
+        if self.disk_is_reliable {
             let header = |block: &[u8]| RegionHeader::decode(block).map(|header| header.generation);
             let durable = header(&self.disk.durable_block(start));
-            assert!(durable.is_some(), "an entry before its region's header is durable");
-            assert_eq!(durable, header(&self.disk.get(start)), "an entry before its header");
+            assert!(durable.is_some(), "an entry is written before its region's header is durable");
+            assert_eq!(
+                durable,
+                header(&self.disk.get(start)),
+                "an entry is written before its region's header"
+            );
             let is_footer = offset + bytes.len() as u64 == start + geometry.region_size;
             for block in written.iter().filter(|_| is_footer) {
                 let at = block * BLOCK_SIZE as u64;
                 assert_eq!(
                     self.disk.durable_block(at),
                     self.disk.get(at),
-                    "a footer before what it lists is durable"
+                    "a footer is written before its entries are durable"
                 );
             }
         }
         for block in first..first + (bytes.len() / BLOCK_SIZE) as u64 {
-            assert!(written.insert(block), "a block is written twice in one life");
+            assert!(written.insert(block), "a block is written twice in one generation");
         }
     }
 }
 
-pub fn append(group: GroupId, name: Name, payload: &Bytes) -> Request {
+pub fn append(group: GroupId, name: EntryName, payload: &Bytes) -> ShardRequest {
     let checksums = frame_checksums(payload);
-    Request::Append { group, name, tag: 9, payload: payload.clone(), checksums }
+    ShardRequest::Append { group, name, tag: 9, payload: payload.clone(), checksums }
 }

@@ -1,18 +1,22 @@
-//! Connections to the other nodes of the ring, one to each, as jobs connect to a node.
+//! Peers: one connection to each other node of the cluster, with the same handshake as a job's.
 //!
-//! What is sent may be lost: the council says it again. So nothing is kept for a node that cannot be reached, and
-//! what was meant for it before is dropped when it is back. Answers say what they are about, so that they
-//! need not be matched with what was asked. A node that is greeted every second and says nothing is given up, and
-//! its connection with it.
+//! Messages may be lost, because replication repeats them. So no messages are queued for a peer
+//! that is dead or hung, and those queued before are dropped when it answers again. Replies name
+//! their subject and are not matched to requests. Replication pings every peer each second: a peer
+//! that is silent for [`NODE_TIMEOUT`] is hung, and its connection is closed.
 
 use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
+use forebay_auth::{Credentials, Files, read_token_file};
 use forebay_core::{
-    Endpoint, NodeName, council::Request as Said, names::TokenHash, patience::NODE_PATIENCE,
-    ring::Membership,
+    Endpoint, NodeName,
+    cluster::{
+        backoff::NODE_TIMEOUT, replication::Request as ClusterRequest, ring::RingMembership,
+    },
+    ids::TokenHash,
 };
-use forebay_identity::{Credentials, Files, read_token_file};
+use forebay_transport::{Incoming, Outgoing};
 use forebay_wire::{ErrorCode, HEADER_SIZE, Header, Refusal, Reply, Request, SentToken, VERSIONS};
 use parking_lot::Mutex;
 use tokio::{
@@ -22,44 +26,42 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{Config, Incoming, Outgoing, dial, node::NodeService};
+use crate::{Config, requests::service::NodeService};
 
-/// Requests that wait to be written to one node; what does not fit is lost.
-const WAITING_MAX: usize = 4096;
-/// A node that cannot be reached is tried again after this.
-const AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// Requests queued for one peer. Further ones are dropped.
+const QUEUE_LENGTH_MAX: usize = 4096;
+/// Time after which a dead or hung peer is tried again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The other nodes.
+/// The other nodes of the cluster.
 #[derive(Default)]
 pub(crate) struct Peers {
     all: BTreeMap<NodeName, Peer>,
     credentials: Credentials,
     token: Option<TokenHash>,
-    /// What this node is called.
-    me: String,
+    /// Name of this node.
+    own_name: String,
 }
 
 struct Peer {
     endpoint: Endpoint,
-    requests: mpsc::Sender<Said>,
-    /// Until somebody carries them.
-    outgoing: Mutex<Option<mpsc::Receiver<Said>>>,
+    requests: mpsc::Sender<ClusterRequest>,
+    /// Taken by the task of the connection.
+    queue: Mutex<Option<mpsc::Receiver<ClusterRequest>>>,
 }
 
 impl Peers {
-    /// Those of the ring, if they know each other by a token.
-    pub fn load(config: &Config, membership: Option<&Membership>) -> anyhow::Result<Self> {
+    /// The peers of a configuration. Without `cluster_token` there are none.
+    pub fn load(config: &Config, membership: Option<&RingMembership>) -> anyhow::Result<Self> {
         let Some(membership) = membership else { return Ok(Self::default()) };
         let Some(path) = &config.cluster_token else {
-            tracing::warn!(
-                "without `cluster_token` this node manages its part of every dataset by itself"
-            );
+            tracing::warn!("no `cluster_token`: this node manages its part of every dataset alone");
             return Ok(Self::default());
         };
         let token = read_token_file(path).context("`cluster_token`")?;
         let files = Files {
             token: Some(path.clone()),
-            authority: config.cluster_authority.clone(),
+            authority: config.cluster_ca.clone(),
             ..Files::default()
         };
         let credentials = Credentials::read(&files).context("connect to the other nodes")?;
@@ -69,113 +71,117 @@ impl Peers {
                 continue;
             }
             let endpoint = member.endpoint.clone();
-            let (requests, outgoing) = mpsc::channel(WAITING_MAX);
-            let outgoing = Mutex::new(Some(outgoing));
-            all.insert(member.name.clone(), Peer { endpoint, requests, outgoing });
+            let (requests, queue) = mpsc::channel(QUEUE_LENGTH_MAX);
+            let queue = Mutex::new(Some(queue));
+            all.insert(member.name.clone(), Peer { endpoint, requests, queue });
         }
-        let me = membership.name().to_string();
-        Ok(Self { all, credentials, token: Some(TokenHash::of(token.as_bytes())), me })
+        let own_name = membership.name().to_string();
+        Ok(Self { all, credentials, token: Some(TokenHash::of(token.as_bytes())), own_name })
     }
 
-    /// What they are called.
+    /// Names of the peers.
     pub fn names(&self) -> impl Iterator<Item = &NodeName> {
         self.all.keys()
     }
 
-    /// Which of them says hello, if its token is the cluster's.
+    /// The peer that a hello is from: the name is a peer's, and the token is the cluster's.
     pub fn identify(&self, name: &str, token: &[u8]) -> Option<NodeName> {
         let name = name.parse().ok()?;
-        (self.all.contains_key(&name) && self.is_their_token(token)).then_some(name)
+        (self.all.contains_key(&name) && self.is_cluster_token(token)).then_some(name)
     }
 
     /// Whether a token is the cluster's.
-    pub fn is_their_token(&self, token: &[u8]) -> bool {
+    pub fn is_cluster_token(&self, token: &[u8]) -> bool {
         self.token == Some(TokenHash::of(token))
     }
 
-    /// Sends a request, or loses it.
-    pub fn send(&self, peer: &NodeName, request: Said) {
+    /// Queues a request, or drops it if the queue is full.
+    pub fn send(&self, peer: &NodeName, request: ClusterRequest) {
         if let Some(peer) = self.all.get(peer) {
             let _ = peer.requests.try_send(request);
         }
     }
 
-    /// Stays in touch with all of them, for ever.
-    pub async fn keep_in_touch(node: Arc<NodeService>) {
+    /// Keeps the connections to all peers. Does not return.
+    pub async fn run(node: Arc<NodeService>) {
         let mut tasks = JoinSet::new();
-        for (name, peer) in &node.managing.peers().all {
-            let outgoing = peer.outgoing.lock().take();
-            if let Some(outgoing) = outgoing {
+        for (name, peer) in &node.managers.peers().all {
+            let queue = peer.queue.lock().take();
+            if let Some(queue) = queue {
                 let (node, name) = (Arc::clone(&node), name.clone());
-                tasks.spawn(carry(node, name, peer.endpoint.clone(), outgoing));
+                tasks.spawn(run_connection(node, name, peer.endpoint.clone(), queue));
             }
         }
         while tasks.join_next().await.is_some() {}
-        // There is nobody, or nobody any more.
+        // There are no peers.
         std::future::pending::<()>().await;
     }
 }
 
-async fn carry(
+/// Connects to a peer again and again, and exchanges messages while it is healthy.
+async fn run_connection(
     node: Arc<NodeService>,
     name: NodeName,
     endpoint: Endpoint,
-    mut outgoing: mpsc::Receiver<Said>,
+    mut queue: mpsc::Receiver<ClusterRequest>,
 ) {
-    let mut standing = Standing::default();
+    let mut health_log = HealthLog::default();
     loop {
-        let peers = node.managing.peers();
-        let ended = match connect(&endpoint, &peers.credentials, &peers.me).await {
+        let peers = node.managers.peers();
+        let ended = match connect(&endpoint, &peers.credentials, &peers.own_name).await {
             Ok((reader, writer)) => {
-                while outgoing.try_recv().is_ok() {}
+                while queue.try_recv().is_ok() {}
                 tokio::select! {
-                    ended = listen(&node, &name, reader, &mut standing) => ended,
-                    ended = speak(&mut outgoing, writer) => ended,
+                    ended = read_replies(&node, &name, reader, &mut health_log) => ended,
+                    ended = write_requests(&mut queue, writer) => ended,
                 }
             }
             Err(error) => Err(error),
         };
         if let Err(error) = ended {
-            standing.failed(&name, &error);
+            health_log.on_failure(&name, &error);
         }
-        tokio::time::sleep(AGAIN_AFTER).await;
+        tokio::time::sleep(RETRY_INTERVAL).await;
     }
 }
 
-/// How it stands with one node, so that the log says it once for each change.
+/// Logs changes of one peer's health, each once.
 #[derive(Default)]
-struct Standing {
-    /// Nothing is known at first.
-    is_reached: Option<bool>,
+struct HealthLog {
+    /// `None` before the first result.
+    is_healthy: Option<bool>,
 }
 
-impl Standing {
-    /// It has answered as nodes answer each other.
-    fn answered(&mut self, name: &NodeName) {
-        if self.is_reached.replace(true) != Some(true) {
+impl HealthLog {
+    /// The peer has sent a cluster reply.
+    fn on_reply(&mut self, name: &NodeName) {
+        if self.is_healthy.replace(true) != Some(true) {
             tracing::info!(peer = %name, "reached");
         }
     }
 
-    fn failed(&mut self, name: &NodeName, error: &io::Error) {
-        let cause = in_words(error);
-        let told = match self.is_reached.replace(false) {
+    /// The peer is dead or hung, or rejects this node.
+    fn on_failure(&mut self, name: &NodeName, error: &io::Error) {
+        let cause = cause_of(error);
+        let message = match self.is_healthy.replace(false) {
             Some(false) => return tracing::debug!(peer = %name, cause, "still cannot be reached"),
-            Some(true) => "lost; its share is read from the origin meanwhile",
-            None => "cannot be reached; see that it runs (`forebay status`)",
+            Some(true) => "lost; its share of the blobs is read from the origin",
+            None => "cannot be reached; check that it runs (`forebay status`)",
         };
-        tracing::warn!(peer = %name, cause, "{told}");
+        tracing::warn!(peer = %name, cause, "{message}");
     }
 }
 
-/// Why a node does not answer, with what to do about it.
-fn in_words(error: &io::Error) -> String {
+/// The cause of a failure and its remedy.
+fn cause_of(error: &io::Error) -> String {
     match error.get_ref().and_then(|error| error.downcast_ref::<Refusal>()) {
-        // It takes us for a job, or for nobody.
+        // The peer takes this node for a job, or rejects it.
         Some(Refusal { code: ErrorCode::Malformed | ErrorCode::Identity, .. }) => {
-            "its `cluster_token` differs from ours, or its `nodes` do not have us; give all nodes the same".to_owned()
+            "its `cluster_token` differs from this node's, or its `nodes` lack this node; give all \
+             nodes the same"
+                .to_owned()
         }
-        _ if error.kind() == io::ErrorKind::UnexpectedEof => "it hung up".to_owned(),
+        _ if error.kind() == io::ErrorKind::UnexpectedEof => "it closed the connection".to_owned(),
         _ => error.to_string(),
     }
 }
@@ -183,32 +189,33 @@ fn in_words(error: &io::Error) -> String {
 async fn connect(
     endpoint: &Endpoint,
     credentials: &Credentials,
-    me: &str,
+    own_name: &str,
 ) -> io::Result<(Incoming, Outgoing)> {
-    let (mut reader, mut writer) = dial(endpoint, credentials, NODE_PATIENCE).await?;
+    let (mut reader, mut writer) =
+        forebay_transport::connect(endpoint, credentials, NODE_TIMEOUT).await?;
     let (version_min, version_max) = VERSIONS;
     let token = SentToken(credentials.token().to_vec());
-    let hello = Request::Hello { version_min, version_max, job: me.to_owned(), token };
+    let hello = Request::Hello { version_min, version_max, job: own_name.to_owned(), token };
     write(&mut writer, &hello).await?;
-    match timeout(NODE_PATIENCE, read(&mut reader)).await?? {
+    match timeout(NODE_TIMEOUT, read(&mut reader)).await?? {
         Reply::Hello { .. } => Ok((reader, writer)),
         Reply::Error(refusal) => Err(io::Error::other(refusal)),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }
 
-/// Takes answers until none comes.
-async fn listen(
+/// Passes replies to the managers until the peer is silent for [`NODE_TIMEOUT`].
+async fn read_replies(
     node: &Arc<NodeService>,
     name: &NodeName,
     mut reader: Incoming,
-    standing: &mut Standing,
+    health_log: &mut HealthLog,
 ) -> io::Result<()> {
     loop {
-        match timeout(NODE_PATIENCE, read(&mut reader)).await?? {
-            Reply::Council { capacity, reply } => {
-                standing.answered(name);
-                node.answered(name, capacity, reply);
+        match timeout(NODE_TIMEOUT, read(&mut reader)).await?? {
+            Reply::Cluster { capacity, reply } => {
+                health_log.on_reply(name);
+                node.on_cluster_reply(name, capacity, reply);
             }
             Reply::Error(refusal) => return Err(io::Error::other(refusal)),
             _ => return Err(io::ErrorKind::InvalidData.into()),
@@ -216,10 +223,13 @@ async fn listen(
     }
 }
 
-/// Writes what there is to say until it cannot be written.
-async fn speak(outgoing: &mut mpsc::Receiver<Said>, mut writer: Outgoing) -> io::Result<()> {
-    while let Some(said) = outgoing.recv().await {
-        timeout(NODE_PATIENCE, write(&mut writer, &Request::Council(said))).await??;
+/// Writes queued requests until a write fails.
+async fn write_requests(
+    queue: &mut mpsc::Receiver<ClusterRequest>,
+    mut writer: Outgoing,
+) -> io::Result<()> {
+    while let Some(request) = queue.recv().await {
+        timeout(NODE_TIMEOUT, write(&mut writer, &Request::Cluster(request))).await??;
     }
     Ok(())
 }
@@ -234,7 +244,7 @@ async fn read(reader: &mut Incoming) -> io::Result<Reply> {
     reader.read_exact(&mut header).await?;
     let header = Header::decode(&header).map_err(io::Error::other)?;
     let mut body = Vec::new();
-    // Space is taken as bytes arrive, not when they are announced.
+    // Memory grows as bytes arrive, not by the announced size.
     reader.take(header.body_size as u64).read_to_end(&mut body).await?;
     Reply::decode(&header, &body.into()).map_err(io::Error::other)
 }
@@ -244,13 +254,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_is_said_with_the_fix() {
+    fn failures_are_logged_with_the_remedy() {
         let refused = |code| io::Error::other(Refusal { code, text: "no".to_owned() });
         for code in [ErrorCode::Malformed, ErrorCode::Identity] {
-            assert!(in_words(&refused(code)).contains("`cluster_token` differs"));
+            assert!(cause_of(&refused(code)).contains("`cluster_token` differs"));
         }
-        assert_eq!(in_words(&refused(ErrorCode::Stopping)), "no");
-        let hung_up = io::Error::new(io::ErrorKind::UnexpectedEof, "see https://example.org");
-        assert_eq!(in_words(&hung_up), "it hung up");
+        assert_eq!(cause_of(&refused(ErrorCode::Stopping)), "no");
+        let closed = io::Error::new(io::ErrorKind::UnexpectedEof, "see https://example.org");
+        assert_eq!(cause_of(&closed), "it closed the connection");
     }
 }

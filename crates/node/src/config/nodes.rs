@@ -1,4 +1,4 @@
-//! The list of nodes, as people write it.
+//! The configuration of the cluster: the key `nodes`, and the node list of a client.
 //!
 //! ```toml
 //! name = "a"
@@ -13,49 +13,48 @@
 //! weight = 2.5
 //! ```
 //!
-//! All nodes have the same list, and each says which of them it is. A client may have the list as well; then it
-//! says at most where it stands.
+//! All nodes have the same list, and each has its own `name`. A client's list may have a `zone`,
+//! and needs no `name`.
 
 use std::path::Path;
 
 use anyhow::{Context as _, bail, ensure};
 use forebay_core::{
     NodeName, Zone,
-    ring::{Member, Membership, NODES_MAX, NodeList, Weight},
+    cluster::ring::{Member, NODES_MAX, NodeList, RingMembership, Weight},
 };
 
 use crate::config::unknown_key;
 
 const KEYS: [&str; 4] = ["name", "endpoint", "weight", "zone"];
 
-/// Understands the value of `nodes`.
+/// Parses the value of `nodes`.
 pub(crate) fn members(value: &toml::Value) -> anyhow::Result<Vec<Member>> {
     let list = value.as_array().context("should be a list of tables, each under [[nodes]]")?;
-    ensure!(list.len() <= NODES_MAX, "there are {} nodes; {NODES_MAX} are allowed", list.len());
-    let one = |(at, value): (usize, &toml::Value)| {
-        member(value).with_context(|| format!("the {} of them", ordinal(at + 1)))
+    ensure!(list.len() <= NODES_MAX, "{} nodes; at most {NODES_MAX} are allowed", list.len());
+    let parse = |(at, value): (usize, &toml::Value)| {
+        member(value).with_context(|| format!("the {} node", ordinal(at + 1)))
     };
-    list.iter().enumerate().map(one).collect()
+    list.iter().enumerate().map(parse).collect()
 }
 
-/// Who a node is, and among whom; nothing, if there is no list.
+/// The node's place in the cluster, or `None` without a list.
 pub(crate) fn membership(
     name: Option<&NodeName>,
     nodes: &[Member],
-    zones_apart: bool,
-) -> anyhow::Result<Option<Membership>> {
+    isolate_zones: bool,
+) -> anyhow::Result<Option<RingMembership>> {
     if nodes.is_empty() {
-        ensure!(!zones_apart, "`zones_apart` needs `nodes`, each with a `zone`");
+        ensure!(!isolate_zones, "`isolate_zones` needs `nodes`, each with a `zone`");
         return Ok(None);
     }
-    let name =
-        name.context("there are `nodes`, but not which of them this is; say it with `name`")?;
-    let list = NodeList::new(nodes.to_vec(), zones_apart).context("`nodes`")?;
-    Ok(Some(Membership::new(name.clone(), list).context("`name`")?))
+    let name = name.context("there are `nodes`, but no name of this one; say it with `name`")?;
+    let list = NodeList::new(nodes.to_vec(), isolate_zones).context("`nodes`")?;
+    Ok(Some(RingMembership::new(name.clone(), list).context("`name`")?))
 }
 
-/// Reads the list that a client has: the same file that nodes have, or only its list. Also which zone the client
-/// is in, as far as the file says.
+/// Reads a client's node list: the configuration file of a node, or one with the list only. Also
+/// returns the client's zone, if the file has one.
 pub fn read_node_list(path: &Path) -> anyhow::Result<(NodeList, Option<Zone>)> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read `{shown}`"))?;
@@ -64,7 +63,7 @@ pub fn read_node_list(path: &Path) -> anyhow::Result<(NodeList, Option<Zone>)> {
 
 fn parse_node_list(text: &str) -> anyhow::Result<(NodeList, Option<Zone>)> {
     let mut table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
-        anyhow::anyhow!("{}", error.message().lines().next().unwrap_or("it is no TOML"))
+        anyhow::anyhow!("{}", error.message().lines().next().unwrap_or("not valid TOML"))
     })?;
     let zone = match table.remove("zone") {
         Some(zone) => Some(zone.as_str().context("`zone` should be a text in quotes")?.parse()?),
@@ -72,12 +71,12 @@ fn parse_node_list(text: &str) -> anyhow::Result<(NodeList, Option<Zone>)> {
     };
     let config = crate::Config::from_table(&table)?;
     ensure!(!config.nodes.is_empty(), "there are no nodes; add some under [[nodes]]");
-    let list = NodeList::new(config.nodes, config.zones_apart).context("`nodes`")?;
+    let list = NodeList::new(config.nodes, config.isolate_zones).context("`nodes`")?;
     let own = config.name.as_ref().and_then(|name| list.member(name));
     let zone = zone.or_else(|| own.and_then(|member| member.zone.clone()));
     ensure!(
         list.ring(zone.as_ref()).is_some(),
-        "zones are apart, and no node is in this client's zone; say which it is with `zone = \"...\"`"
+        "zones are isolated, and no node is in this client's zone; set it with `zone = \"...\"`"
     );
     Ok((list, zone))
 }
@@ -93,7 +92,7 @@ fn member(value: &toml::Value) -> anyhow::Result<Member> {
         }
         None => Ok(None),
     };
-    let name: NodeName = text("name")?.context("it has no `name`")?.parse()?;
+    let name: NodeName = text("name")?.context("has no `name`")?.parse()?;
     let endpoint = text("endpoint")?.with_context(|| format!("`{name}` has no `endpoint`"))?;
     let endpoint = endpoint.parse().with_context(|| format!("the `endpoint` of `{name}`"))?;
     let weight = match table.get("weight") {
@@ -106,7 +105,7 @@ fn member(value: &toml::Value) -> anyhow::Result<Member> {
     Ok(Member { name, endpoint, weight, zone })
 }
 
-/// For people: 1st, 2nd, 3rd, 4th.
+/// 1st, 2nd, 3rd, 4th.
 fn ordinal(number: usize) -> String {
     let suffix = match (number % 10, number % 100) {
         (_, 11..=13) => "th",
@@ -135,62 +134,63 @@ mod tests {
         zone = \"west\"";
 
     #[test]
-    fn a_list_says_who_shares_the_work() {
+    fn a_list_with_a_name_is_a_membership() {
         let config = Config::parse(&format!("name = \"b\"\n{TWO}")).unwrap();
         let membership = config.membership().unwrap().unwrap();
         assert_eq!(membership.name().as_str(), "b");
         assert_eq!(membership.list().members()[1].weight.to_string(), "2.5");
         assert_eq!(membership.ring().members().len(), 2);
-        let apart = Config::parse(&format!("name = \"b\"\nzones_apart = true\n{TWO}")).unwrap();
-        assert_eq!(apart.membership().unwrap().unwrap().ring().members().len(), 1);
+        let isolated =
+            Config::parse(&format!("name = \"b\"\nisolate_zones = true\n{TWO}")).unwrap();
+        assert_eq!(isolated.membership().unwrap().unwrap().ring().members().len(), 1);
         assert!(Config::parse("name = \"alone\"").unwrap().membership().unwrap().is_none());
     }
 
     #[test]
-    fn mistakes_are_named_with_the_fix() {
-        let complaint = |text: &str| {
+    fn mistakes_are_named_with_the_remedy() {
+        let error = |text: &str| {
             let checked = Config::parse(text).and_then(|config| config.check());
             format!("{:#}", checked.unwrap_err())
         };
         let node = |rest: &str| format!("name = \"a\"\n[[nodes]]\nname = \"a\"\n{rest}");
-        let with = |rest: &str| complaint(&node(&format!("endpoint = \"/run/a.sock\"\n{rest}")));
-        assert!(complaint(TWO).contains("say it with `name`"));
-        assert!(complaint(&format!("name = \"c\"\n{TWO}")).contains("there are a, b"));
-        assert!(complaint(&node("")).contains("`a` has no `endpoint`"));
+        let with = |rest: &str| error(&node(&format!("endpoint = \"/run/a.sock\"\n{rest}")));
+        assert!(error(TWO).contains("say it with `name`"));
+        assert!(error(&format!("name = \"c\"\n{TWO}")).contains("the list has a, b"));
+        assert!(error(&node("")).contains("`a` has no `endpoint`"));
         for weight in ["0", "-1", "nan", "inf", "1e9"] {
             let text = with(&format!("weight = {weight}"));
             assert!(text.contains("use a number from 0.001"), "{text}");
         }
         assert!(with("weight = \"much\"").contains("should be a number"));
-        assert!(with("colour = 1").contains("there are name, endpoint, weight, zone"));
+        assert!(with("colour = 1").contains("the keys are name, endpoint, weight, zone"));
         assert!(with("zome = \"x\"").contains("did you mean `zone`?"));
         assert!(with("zone = \"a b\"").contains("cannot name a zone"));
-        assert!(with("[[nodes]]\nendpoint = \"x\"").contains("the 2nd of them: it has no `name`"));
+        assert!(with("[[nodes]]\nendpoint = \"x\"").contains("the 2nd node: has no `name`"));
         assert!(
             with("[[nodes]]\nname = \"a\"\nendpoint = \"x\"")
                 .contains("give each a name of its own")
         );
         let same = with("[[nodes]]\nname = \"b\"\nendpoint = \"/run/a.sock\"");
         assert!(same.contains("`a` and `b` have the same endpoint"), "{same}");
-        assert!(complaint("zones_apart = true").contains("needs `nodes`"));
-        assert!(complaint("nodes = 5").contains("[[nodes]]"));
-        assert!(complaint("nodes = [5]").contains("the 1st of them: should be a table"));
+        assert!(error("isolate_zones = true").contains("needs `nodes`"));
+        assert!(error("nodes = 5").contains("[[nodes]]"));
+        assert!(error("nodes = [5]").contains("the 1st node: should be a table"));
         let many = "{ name = \"x\", endpoint = \"y\" },".repeat(NODES_MAX + 1);
-        assert!(complaint(&format!("nodes = [{many}]")).contains("1024 are allowed"));
+        assert!(error(&format!("nodes = [{many}]")).contains("at most 1024 are allowed"));
         let unzoned =
-            node("endpoint = \"/run/a.sock\"").replacen('\n', "\nzones_apart = true\n", 1);
-        assert!(complaint(&unzoned).contains("give every node a `zone`"));
+            node("endpoint = \"/run/a.sock\"").replacen('\n', "\nisolate_zones = true\n", 1);
+        assert!(error(&unzoned).contains("give every node a `zone`"));
     }
 
     #[test]
     fn a_client_may_have_the_list() {
         let (list, zone) = parse_node_list(TWO).unwrap();
         assert_eq!((list.members().len(), zone), (2, None));
-        let apart = format!("zones_apart = true\n{TWO}");
-        assert!(parse_node_list(&apart).unwrap_err().to_string().contains("say which it is"));
-        let (list, zone) = parse_node_list(&format!("zone = \"west\"\n{apart}")).unwrap();
+        let isolated = format!("isolate_zones = true\n{TWO}");
+        assert!(parse_node_list(&isolated).unwrap_err().to_string().contains("set it with `zone"));
+        let (list, zone) = parse_node_list(&format!("zone = \"west\"\n{isolated}")).unwrap();
         assert_eq!(list.ring(zone.as_ref()).unwrap().members()[0].name.as_str(), "b");
-        let (_, zone) = parse_node_list(&format!("name = \"a\"\n{apart}")).unwrap();
+        let (_, zone) = parse_node_list(&format!("name = \"a\"\n{isolated}")).unwrap();
         assert_eq!(zone.unwrap().as_str(), "east");
         assert!(parse_node_list("").unwrap_err().to_string().contains("[[nodes]]"));
         assert!(parse_node_list("nodes = [").is_err());

@@ -1,13 +1,14 @@
-//! The configuration while the node runs: what can be taken up is, the rest waits for a restart.
+//! Reload: changes the configuration of a running node. Live keys are applied; the others need a
+//! restart.
 
 use std::sync::Arc;
 
 use forebay_core::Namespace;
 use parking_lot::RwLock;
 
-use crate::{Config, node::NodeService};
+use crate::{Config, requests::service::NodeService};
 
-/// The configuration of a running node, and the way to change it.
+/// The configuration of a running node.
 #[derive(Clone)]
 pub struct Reloads {
     node: Arc<NodeService>,
@@ -19,25 +20,25 @@ impl Reloads {
         Self { node, config: Arc::new(RwLock::new(Arc::new(config))) }
     }
 
-    /// As it is now.
+    /// The current configuration.
     pub fn now(&self) -> Arc<Config> {
         Arc::clone(&self.config.read())
     }
 
-    /// Takes up what can be of a configuration that was checked. Returns the keys that only a restart would
-    /// change.
-    pub fn take_up(&self, new: &Config, namespaces: Vec<Namespace>) -> Vec<&'static str> {
-        let (taken, rest) = self.now().taking_up(new);
-        self.node.blobs.hot().resize(taken.memory);
-        self.node.serve_namespaces(namespaces);
-        self.node.access.share(taken.connections);
-        *self.config.write() = Arc::new(taken);
+    /// Applies the live keys of a checked configuration. Returns the changed keys that need a
+    /// restart.
+    pub fn apply(&self, new: &Config, namespaces: Vec<Namespace>) -> Vec<&'static str> {
+        let (applied, restart) = self.now().reloaded_with(new);
+        self.node.blobs.memory_cache().resize(applied.memory_cache_size());
+        self.node.set_namespaces(namespaces);
+        self.node.access.set_max_connections(applied.max_connections);
+        *self.config.write() = Arc::new(applied);
         self.node.counters.reloads.one();
-        rest
+        restart
     }
 
-    /// A new configuration could not be used.
-    pub fn refused(&self) {
+    /// A new configuration was invalid.
+    pub fn on_invalid(&self) {
         self.node.counters.reloads_refused.one();
     }
 }

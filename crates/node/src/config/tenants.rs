@@ -1,38 +1,41 @@
-//! Tenants, as a configuration names them: by files, users and certificates.
+//! The configuration of tenants: the key `tenants`.
 
 use std::path::PathBuf;
 
 use anyhow::Context as _;
 
-use crate::config::{paths, unknown_key};
+use crate::config::{unknown_key, value::paths};
 
-/// One who uses a node.
+/// A tenant in the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TenantConfig {
-    /// What it is called in the log.
+    /// Its name, for the log.
     pub name: String,
-    /// Files with the tokens by which it is known: several while one replaces another.
+    /// Files with its tokens. Several are useful while one replaces another.
     pub tokens: Vec<PathBuf>,
-    /// Its users on this machine.
+    /// Its user ids on this machine.
     pub uids: Vec<u32>,
     /// DNS names of its certificates.
     pub certificates: Vec<String>,
-    /// Key files of the namespaces that it may use, or `public`.
+    /// Key files of its namespaces, or `public`.
     pub namespaces: Vec<PathBuf>,
 }
 
 const KEYS: [&str; 5] = ["name", "tokens", "uids", "certificates", "namespaces"];
 
 impl TenantConfig {
-    /// Understands the value of `tenants`.
+    /// Parses the value of `tenants`.
     pub(crate) fn all(value: &toml::Value) -> anyhow::Result<Vec<Self>> {
-        let list = value.as_array().context("should be a list, of [[tenants]]")?;
+        let list =
+            value.as_array().context("should be a list of tables, each under [[tenants]]")?;
         list.iter().map(Self::one).collect()
     }
 
     fn one(value: &toml::Value) -> anyhow::Result<Self> {
         let mut tenant = Self::default();
-        for (key, value) in value.as_table().context("should be a list, of [[tenants]]")? {
+        for (key, value) in
+            value.as_table().context("should be a list of tables, each under [[tenants]]")?
+        {
             tenant.set(key, value).with_context(|| format!("`{key}`"))?;
         }
         Ok(tenant)
@@ -45,7 +48,8 @@ impl TenantConfig {
             "uids" => {
                 let uid = |uid: &toml::Value| u32::try_from(uid.as_integer()?).ok();
                 let uids = value.as_array().and_then(|list| list.iter().map(uid).collect());
-                self.uids = uids.context("should be a list of numbers; `id -u NAME` tells one")?;
+                self.uids =
+                    uids.context("should be a list of user ids; `id -u NAME` prints one")?;
             }
             "certificates" => {
                 let name = |name: &toml::Value| name.as_str().map(str::to_ascii_lowercase);

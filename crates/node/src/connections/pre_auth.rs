@@ -1,40 +1,41 @@
-//! The connections of strangers: who has to go is decided in `core::strangers`, and ended here.
+//! Pre-auth connections and the tasks that serve them. `core::node::pre_auth` chooses the one to
+//! evict; this module aborts its task.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use forebay_core::strangers::{self, Source};
+use forebay_core::node::pre_auth::{self, Source};
 use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 
-/// All of them.
+/// All pre-auth connections of a node.
 #[derive(Clone, Default)]
-pub(crate) struct Strangers(Arc<Mutex<Waiting>>);
+pub(crate) struct PreAuthConnections(Arc<Mutex<Registry>>);
 
 #[derive(Default)]
-struct Waiting {
-    all: strangers::Strangers,
-    /// Who serves each; nobody for a moment when it has just come.
-    tasks: BTreeMap<strangers::Stranger, Option<AbortHandle>>,
+struct Registry {
+    all: pre_auth::PreAuthConnections,
+    /// The task that serves each connection; `None` until it is spawned.
+    tasks: BTreeMap<pre_auth::PreAuthConnection, Option<AbortHandle>>,
 }
 
-/// One of them; dropped when it is known, or gone.
-pub(crate) struct Stranger {
-    strangers: Strangers,
-    who: strangers::Stranger,
+/// Registers one pre-auth connection. Dropped when the client has authenticated or disconnected.
+pub(crate) struct PreAuthGuard {
+    connections: PreAuthConnections,
+    id: pre_auth::PreAuthConnection,
 }
 
-impl Strangers {
-    pub fn enter(&self, source: Source) -> Stranger {
-        let mut waiting = self.0.lock();
-        let who = waiting.all.enter(source);
-        waiting.tasks.insert(who, None);
-        Stranger { strangers: self.clone(), who }
+impl PreAuthConnections {
+    pub fn enter(&self, source: Source) -> PreAuthGuard {
+        let mut registry = self.0.lock();
+        let id = registry.all.enter(source);
+        registry.tasks.insert(id, None);
+        PreAuthGuard { connections: self.clone(), id }
     }
 
-    /// The task that serves one, unless it is known or gone by now.
-    pub fn served_by(&self, who: strangers::Stranger, task: AbortHandle) {
-        if let Some(place) = self.0.lock().tasks.get_mut(&who) {
-            *place = Some(task);
+    /// Sets the task that serves a connection, unless its guard was dropped meanwhile.
+    pub fn set_task(&self, id: pre_auth::PreAuthConnection, task: AbortHandle) {
+        if let Some(slot) = self.0.lock().tasks.get_mut(&id) {
+            *slot = Some(task);
         }
     }
 
@@ -42,26 +43,26 @@ impl Strangers {
         self.0.lock().all.count()
     }
 
-    /// Ends one, to make room. Whether there was one.
-    pub fn dismiss_one(&self) -> bool {
-        let mut waiting = self.0.lock();
-        let task = waiting.all.dismiss().and_then(|who| waiting.tasks.remove(&who)).flatten();
-        drop(waiting);
+    /// Aborts one connection. Returns whether there was one.
+    pub fn evict_one(&self) -> bool {
+        let mut registry = self.0.lock();
+        let task = registry.all.evict().and_then(|id| registry.tasks.remove(&id)).flatten();
+        drop(registry);
         task.map(|task| task.abort()).is_some()
     }
 }
 
-impl Stranger {
-    /// By what it is known.
-    pub fn who(&self) -> strangers::Stranger {
-        self.who
+impl PreAuthGuard {
+    /// The id of the connection.
+    pub fn id(&self) -> pre_auth::PreAuthConnection {
+        self.id
     }
 }
 
-impl Drop for Stranger {
+impl Drop for PreAuthGuard {
     fn drop(&mut self) {
-        let mut waiting = self.strangers.0.lock();
-        waiting.all.leave(self.who);
-        waiting.tasks.remove(&self.who);
+        let mut registry = self.connections.0.lock();
+        registry.all.leave(self.id);
+        registry.tasks.remove(&self.id);
     }
 }

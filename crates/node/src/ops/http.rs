@@ -1,4 +1,4 @@
-//! `/metrics`, `/livez` and `/readyz`, on loopback.
+//! HTTP endpoints `/metrics`, `/livez` and `/readyz`, on loopback.
 
 use std::{collections::VecDeque, convert::Infallible, sync::Arc, time::Duration};
 
@@ -14,21 +14,21 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{counters, health::Health};
+use crate::ops::{health::Health, metrics};
 
-/// Anyone on this machine can connect here, and must not use up the node's descriptors. The next one takes the
-/// place of the oldest, so that nobody keeps others from asking whether the node lives.
+/// Concurrent connections. Every process of the machine can connect, and must not exhaust the
+/// node's file descriptors. The next connection closes the oldest, so that idle ones do not block
+/// probes.
 const CONNECTIONS_MAX: usize = 32;
+/// Longest life of a connection.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// No connection is kept longer.
-const CONNECTION_MAX: Duration = Duration::from_secs(30);
-
-/// Serves until it is dropped.
+/// Serves until the future is dropped.
 pub(crate) async fn serve(listener: TcpListener, health: Arc<Health>) {
     let (mut connections, mut oldest) = (JoinSet::new(), VecDeque::new());
     loop {
         let Ok((socket, _)) = listener.accept().await else {
-            // Out of descriptors, most likely: wait for some to be returned.
+            // Most likely out of file descriptors: wait until some are free.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
@@ -47,32 +47,33 @@ pub(crate) async fn serve(listener: TcpListener, health: Arc<Health>) {
         oldest.push_back(connections.spawn(async move {
             let mut server = http1::Builder::new();
             server.timer(TokioTimer::new()).max_buf_size(16 << 10).keep_alive(true);
-            let _ = timeout(CONNECTION_MAX, server.serve_connection(TokioIo::new(socket), service))
-                .await;
+            let _ =
+                timeout(CONNECTION_TIMEOUT, server.serve_connection(TokioIo::new(socket), service))
+                    .await;
         }));
     }
 }
 
 fn answer(request: &Request<Incoming>, health: &Health) -> Response<Full<Bytes>> {
-    let not_now = |why: &str| (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n"));
+    let unavailable = |why: &str| (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n"));
     let (status, text) = match (request.method(), request.uri().path()) {
         (&Method::GET, "/metrics") => match health.node() {
             Some(node) => (
                 StatusCode::OK,
-                counters::exposition(&node.gauges(), node.counters(), &node.flash_counters()),
+                metrics::exposition(&node.gauges(), node.counters(), &node.flash_counters()),
             ),
-            None => not_now("recovering"),
+            None => unavailable("recovering"),
         },
-        // The process answers: that is all it says.
+        // Alive means that the process answers.
         (&Method::GET, "/livez") => (StatusCode::OK, "ok\n".to_owned()),
-        (&Method::GET, "/readyz") => match health.unready() {
-            Some(why) => not_now(why),
+        (&Method::GET, "/readyz") => match health.unready_reason() {
+            Some(why) => unavailable(why),
             None => (StatusCode::OK, "ok\n".to_owned()),
         },
         (&Method::GET, _) => {
-            (StatusCode::NOT_FOUND, "there are /metrics, /livez and /readyz\n".to_owned())
+            (StatusCode::NOT_FOUND, "not found; use /metrics, /livez or /readyz\n".to_owned())
         }
-        _ => (StatusCode::METHOD_NOT_ALLOWED, "only GET\n".to_owned()),
+        _ => (StatusCode::METHOD_NOT_ALLOWED, "method not allowed; use GET\n".to_owned()),
     };
     let mut response = Response::new(Full::new(Bytes::from(text)));
     *response.status_mut() = status;

@@ -1,6 +1,8 @@
-//! How much memory there is for this process: the machine's, or what its control group is left.
+//! Memory limit: the memory of the machine, or the limit of the process's control group if that is
+//! lower.
 //!
-//! In a container the machine's own figure is of no use: whoever takes a share of that is killed.
+//! In a container the machine's memory says nothing: a process that uses a share of it may be
+//! killed.
 
 use std::{
     fs,
@@ -9,16 +11,16 @@ use std::{
 
 use forebay_core::ByteSize;
 
-/// Where control groups of both versions are.
+/// Mount point of control groups, of both versions.
 const GROUPS: &str = "/sys/fs/cgroup";
 
-/// What this process may use, if the system says so.
+/// Memory that this process may use, if the system reports it.
 pub(crate) fn memory() -> Option<ByteSize> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| total(&text));
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let limits = limit_files(&groups, Path::new(GROUPS));
     let limits = limits.iter().filter_map(|file| {
-        // A group without a limit says "max", or a number beyond all memory.
+        // A group without a limit has "max", or a number beyond any memory.
         fs::read_to_string(file).ok()?.trim().parse().ok().map(ByteSize)
     });
     machine.into_iter().chain(limits).min()
@@ -30,7 +32,7 @@ fn total(meminfo: &str) -> Option<ByteSize> {
     line.trim().strip_suffix("kB")?.trim().parse().ok().map(ByteSize::kib)
 }
 
-/// The limits of the groups that `/proc/self/cgroup` names, and of all groups around them.
+/// Limit files of the groups in `/proc/self/cgroup` and of all their ancestors.
 fn limit_files(own: &str, groups: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in own.lines() {
@@ -58,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_of_both_versions_are_looked_for() {
+    fn limit_files_of_both_versions_are_found() {
         let own = "5:cpu,cpuacct:/jobs\n4:memory:/jobs/one\n0::/user.slice/two\nnonsense\n";
         let found = limit_files(own, Path::new("/g"));
         let expected = [
@@ -73,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machine_says_how_much_it_has() {
+    fn the_total_memory_is_parsed() {
         assert_eq!(total("MemTotal:       16 kB\nMemFree: 1 kB\n"), Some(ByteSize::kib(16)));
         assert_eq!(total("MemFree: 1 kB\n"), None);
         assert!(memory().is_some_and(|memory| memory > ByteSize::mib(64)), "this is Linux");

@@ -1,214 +1,128 @@
-//! What a node and an agent count, each with its name, its unit and its meaning in one place.
+//! Metrics: counters and gauges of a node, each with name and help text in one place.
 //!
-//! The wire's `stats`, `forebay status`, `/metrics` and the page `docs/metrics.md` all show these. A name says
-//! its unit (`_bytes`, `_seconds`) where it has one; on `/metrics` it begins with `forebay_`, and what only grows
-//! ends in `_total`.
+//! The wire's `stats`, `forebay status`, `/metrics` and the page `docs/reference/metrics.md` show
+//! them. A name ends with its unit (`_bytes`, `_seconds`) if it has one. On `/metrics`, names begin
+//! with `forebay_` and counters end with `_total`.
 
-use std::{
-    fmt::Write as _,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::fmt::Write as _;
 
-use forebay_core::manager::Overview;
+use forebay_core::{ByteSize, agent::free_space::FreeSpace, train::manager::Overview};
 use forebay_flash::shard::Counters as Flash;
+use forebay_transport::counters::Row;
 
-use crate::blobs::PIECE;
+use crate::store::long_blob::PART_LENGTH_MAX;
 
-/// Name, meaning and value.
-type Row = (&'static str, &'static str, u64);
-
-/// Defines counters, once.
-macro_rules! counters {
-    ($(#[doc = $what:literal])+ $all:ident; $($(#[doc = $help:literal])+ $name:ident,)+) => {
-        $(#[doc = $what])+
-        #[derive(Debug, Default)]
-        pub struct $all {
-            $($(#[doc = $help])+ pub $name: Counter,)+
-        }
-
-        impl $all {
-            /// Name, meaning and value of each.
-            fn all(&self) -> Vec<Row> {
-                vec![$((stringify!($name), concat!($($help),+).trim_ascii(), self.$name.get())),+]
-            }
-        }
-    };
-}
-
-counters! {
-    /// Everything of a node that only grows.
+forebay_transport::counters! {
+    /// The counters of a node.
     Counters;
     /// Ranges answered with bytes.
     hits,
-    /// Bytes of those.
+    /// Bytes of hits.
     hit_bytes,
     /// Ranges answered with a miss.
     misses,
-    /// Ranges that somebody was still fetching when the wait was over.
-    waits_in_vain,
-    /// Ranges that waited for somebody's fetch.
+    /// Ranges whose blob was still claimed when the wait timed out, or that could not wait.
+    wait_timeouts,
+    /// Ranges that waited for a claimed blob.
     waits,
-    /// Claims granted: each is one fetch from the origin.
+    /// Claims granted. Each is one fetch from the origin.
     claims_granted,
-    /// Claims that ended because the blob was stored.
+    /// Claims that ended because the blob was put.
     claims_fulfilled,
-    /// Claims that ended because their holder did not renew them, or made no headway.
+    /// Claims that ended because the holder did not renew them, or made no progress.
     claims_expired,
-    /// Claims that ended because their holder's connection did.
+    /// Claims that ended because the holder disconnected.
     claims_abandoned,
-    /// Claims that their holder gave back: its fetch failed, or the node did not take the blob.
+    /// Claims released by the holder, because its fetch failed or the node did not store the blob.
     claims_released,
-    /// Claims not granted because the blob would not be kept.
-    claims_outside,
-    /// Mini-batches that jobs were told to read from the origin, to measure what they gain.
+    /// Claims not granted because the node would not keep the blob.
+    claims_uncached,
+    /// Mini-batches that jobs had to read from the origin, to measure the benefit of the cache.
     probe_batches,
     /// Blobs stored.
     puts,
-    /// Bytes of those.
+    /// Bytes of stored blobs.
     put_bytes,
-    /// Puts that did not hash to their address.
-    puts_poisoned,
-    /// Puts for which there was no space.
-    puts_without_space,
-    /// Puts that the device failed.
+    /// Puts whose bytes did not hash to the address.
+    put_hash_mismatches,
+    /// Puts refused because there was no space.
+    put_no_space,
+    /// Puts that failed because a device failed.
     puts_failed,
-    /// Reads that the device failed.
+    /// Reads that failed because a device failed.
     reads_failed,
     /// Connections accepted.
     connections,
-    /// Connections refused, for there were too many.
+    /// Connections refused because `max_connections` were open.
     connections_refused,
-    /// Connections of those whom the node does not know, and of tenants who had too many.
-    strangers_refused,
-    /// Challenges answered wrongly, and tables that were not what they said.
+    /// Clients rejected at hello: unknown, or of a tenant with too many connections.
+    preauth_rejected,
+    /// Wrong proofs of possession, and uploaded tables that did not match their dataset.
     proofs_refused,
-    /// Bytes of hits that were placed in segments.
-    placed_bytes,
-    /// Segments lent to clients of this machine.
-    segments_lent,
-    /// Segments not lent, because there was no memory left for them.
-    segments_refused,
-    /// Segments taken from clients that let go of what they did not hold.
-    segments_lost,
+    /// Bytes of hits placed in shm regions.
+    shm_hit_bytes,
+    /// Shm regions granted to clients of this machine.
+    shm_regions_granted,
+    /// Shm regions refused because `shared_memory` was used up.
+    shm_regions_refused,
+    /// Shm regions revoked from clients that released slots they did not hold.
+    shm_regions_revoked,
     /// Reports of jobs.
     reports,
-    /// Reports that could not be, and those of jobs that were started again elsewhere.
+    /// Reports refused: invalid, or of a fenced process.
     reports_refused,
-    /// Chunks, or halves of them, that were given a place.
+    /// Chunks and half-chunks added to keep sets.
     chunks_loaded,
-    /// Those that lost it.
+    /// Chunks and half-chunks removed from keep sets.
     chunks_evicted,
     /// Datasets that this node began to manage.
     takeovers,
-    /// Datasets that this node manages no more because another node does, in a newer term.
-    stepped_down,
-    /// Orders of other nodes that were refused because a newer term is known.
-    orders_refused,
-    /// Times that the configuration was read again and taken up.
+    /// Datasets that this node ceased to manage because of a newer term.
+    leadership_lost,
+    /// Keep sets of other nodes rejected because their term was older.
+    stale_orders_rejected,
+    /// Reloads of the configuration that were applied.
     reloads,
-    /// Times that it was read again and could not be used: the node runs on with the last good one.
+    /// Reloads rejected because the configuration was invalid. The last valid one stays.
     reloads_refused,
 }
 
-counters! {
-    /// Everything that an agent counts. `stats` has the names with `agent_` before them.
-    AgentCounters;
-    /// Ranges that the job was given.
-    gets,
-    /// Blobs read from the origin, by whatever right.
-    origin_fetches,
-    /// Bytes read from the origin.
-    origin_bytes,
-    /// Blobs read without a claim because the node could not be reached, or a wait was over.
-    fallbacks,
-    /// Bytes of those.
-    fallback_bytes,
-    /// Those among them that one of several nodes is to blame for.
-    fallbacks_ring,
-    /// Blobs read without a claim because the node would not keep them.
-    outside,
-    /// Bytes of those.
-    outside_bytes,
-    /// Blobs read past the cache because the job was told to, to measure what it gains.
-    probes,
-    /// Bytes of those.
-    probe_bytes,
-    /// Times that a node had another list of nodes than the one that is used.
-    ring_differs,
-    /// Times that somebody else was found where a node should be.
-    ring_wrong,
-    /// Times that the list of nodes changed.
-    ring_changes,
-    /// Blobs that the node did not take.
-    puts_refused,
-    /// Bytes of those.
-    puts_refused_bytes,
-}
-
-impl AgentCounters {
-    /// For the wire: names and values.
-    pub fn pairs(&self) -> Vec<(String, u64)> {
-        self.all().into_iter().map(|(name, _, value)| (format!("agent_{name}"), value)).collect()
-    }
-}
-
-/// One number that only grows.
-#[derive(Debug, Default)]
-pub struct Counter(AtomicU64);
-
-impl Counter {
-    /// One more.
-    pub fn one(&self) {
-        self.add(1);
-    }
-
-    /// So many more.
-    pub fn add(&self, more: u64) {
-        self.0.fetch_add(more, Relaxed);
-    }
-
-    /// How many there have been.
-    pub fn get(&self) -> u64 {
-        self.0.load(Relaxed)
-    }
-}
-
-/// What a node has now.
+/// The gauges of a node.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Gauges {
-    /// Whether it serves: `/readyz` says the same.
+    /// Whether the node serves. Same as `/readyz`.
     pub is_ready: bool,
-    /// Most bytes that may be resident.
+    /// Most bytes of blobs on flash.
     pub capacity_bytes: u64,
-    /// Bytes resident.
+    /// Bytes of resident blobs.
     pub resident_bytes: u64,
-    /// Blobs resident, and pieces of those that are too long for one entry.
+    /// Resident blobs; each part of a long blob counts.
     pub resident_blobs: u64,
-    /// Devices that the node is to use.
-    pub devices_named: u64,
-    /// Those that can be read and written.
-    pub devices_well: u64,
-    /// Most bytes of blobs that may be in memory.
+    /// Configured devices.
+    pub devices_configured: u64,
+    /// Devices that can be read and written.
+    pub devices_healthy: u64,
+    /// Size of the memory cache.
     pub memory_capacity_bytes: u64,
-    /// Bytes of blobs in memory.
+    /// Bytes in the memory cache.
     pub memory_bytes: u64,
-    /// Ranges answered from memory since the start.
+    /// Ranges answered from the memory cache, since the start.
     pub memory_hits: u64,
-    /// Bytes of segments that clients of this machine may still hold.
-    pub segment_bytes: u64,
+    /// Bytes of shm regions that clients may still map.
+    pub shm_bytes: u64,
     /// Claims held.
     pub claims_held: u64,
-    /// Connections open.
+    /// Open connections.
     pub connections_open: u64,
-    /// Datasets that somebody has open.
+    /// Open datasets.
     pub datasets_open: u64,
-    /// Other nodes of the ring,
-    pub peers_named: u64,
-    /// and those that have answered lately.
+    /// Other nodes of the cluster.
+    pub peers_configured: u64,
+    /// Other nodes that have answered recently.
     pub peers_reachable: u64,
-    /// The highest term that this node obeys.
+    /// Highest term that this node follows.
     pub manager_term: u64,
-    /// What the managers have decided.
+    /// Summary of the managers on this node.
     pub managed: Overview,
     /// Seconds since the start.
     pub uptime_seconds: u64,
@@ -216,115 +130,142 @@ pub struct Gauges {
 
 impl Gauges {
     fn all(&self) -> Vec<Row> {
-        let Overview { datasets, jobs, held, rotating, loading } = self.managed;
+        let Overview { datasets, jobs, pinned, rotating, loading } = self.managed;
+        let ready = u64::from(self.is_ready);
         vec![
-            ("ready", "1 if the node serves, 0 if it is stopping or no device is well.", {
-                u64::from(self.is_ready)
-            }),
-            ("capacity_bytes", "Most bytes that may be resident.", self.capacity_bytes),
-            ("resident_bytes", "Bytes resident.", self.resident_bytes),
-            ("resident_blobs", "Blobs resident.", self.resident_blobs),
-            ("devices_named", "Devices that the node is to use.", self.devices_named),
-            ("devices_well", "Devices that can be read and written.", self.devices_well),
-            ("memory_capacity_bytes", "Most bytes of blobs that may be in memory.", {
-                self.memory_capacity_bytes
-            }),
-            ("memory_bytes", "Bytes of blobs in memory.", self.memory_bytes),
+            ("ready", "1 if the node serves, 0 if it is stopping or has no healthy device.", ready),
+            ("capacity_bytes", "Most bytes of blobs on flash.", self.capacity_bytes),
+            ("resident_bytes", "Bytes of resident blobs.", self.resident_bytes),
             (
-                "segment_bytes",
-                "Bytes of segments that clients of this machine may still hold.",
-                self.segment_bytes,
+                "resident_blobs",
+                "Resident blobs; each part of a long blob counts.",
+                self.resident_blobs,
             ),
+            ("devices_configured", "Configured devices.", self.devices_configured),
+            ("devices_healthy", "Devices that can be read and written.", self.devices_healthy),
+            ("memory_capacity_bytes", "Size of the memory cache.", self.memory_capacity_bytes),
+            ("memory_bytes", "Bytes in the memory cache.", self.memory_bytes),
+            ("shm_bytes", "Bytes of shm regions that clients may still map.", self.shm_bytes),
             ("claims_held", "Claims held.", self.claims_held),
-            ("connections_open", "Connections open.", self.connections_open),
-            ("datasets_open", "Datasets that somebody has open.", self.datasets_open),
-            ("peers_named", "Other nodes of the ring.", self.peers_named),
-            ("peers_reachable", "Those that have answered lately.", self.peers_reachable),
-            ("manager_term", "The highest term that this node obeys.", self.manager_term),
+            ("connections_open", "Open connections.", self.connections_open),
+            ("datasets_open", "Open datasets.", self.datasets_open),
+            ("peers_configured", "Other nodes of the cluster.", self.peers_configured),
+            ("peers_reachable", "Other nodes that have answered recently.", self.peers_reachable),
+            ("manager_term", "Highest term that this node follows.", self.manager_term),
             ("datasets_managed", "Datasets that this node manages.", datasets),
-            ("jobs", "Jobs that report.", jobs),
-            ("pieces_held", "Half chunks that stay for good.", held),
-            ("pieces_rotating", "Half chunks that stay for a while.", rotating),
-            ("pieces_loading", "Half chunks that have a place and are not all here.", loading),
+            ("jobs", "Jobs that report to this node.", jobs),
+            ("half_chunks_pinned", "Pinned half-chunks of managed datasets.", pinned),
+            ("half_chunks_rotating", "Rotating half-chunks of managed datasets.", rotating),
+            (
+                "half_chunks_loading",
+                "Half-chunks in a keep set that are not completely resident.",
+                loading,
+            ),
             ("uptime_seconds", "Seconds since the start.", self.uptime_seconds),
         ]
     }
 }
 
-/// What all devices together have counted, and have now.
-fn of_flash(devices: &[Flash]) -> (Vec<Row>, [Row; 4]) {
+/// The longest part of a blob that every device can store as one entry.
+fn part_bytes(devices: &[Flash]) -> u64 {
+    devices.iter().map(|device| device.entry_length_max).min().unwrap_or(0).min(PART_LENGTH_MAX)
+}
+
+/// Empty regions on the healthy device that has the fewest.
+fn regions_free_min(devices: &[Flash]) -> u64 {
+    let healthy = devices.iter().filter(|device| device.healthy);
+    healthy.map(|device| device.regions_free).min().unwrap_or(0)
+}
+
+/// The space that agents may prefetch into.
+pub fn free_space(capacity: ByteSize, devices: &[Flash], claims: u64) -> FreeSpace {
+    let resident = devices.iter().map(|device| device.bytes).sum();
+    FreeSpace {
+        bytes: capacity.0.saturating_sub(resident),
+        regions: regions_free_min(devices),
+        regions_evicted: devices.iter().map(|device| device.regions_evicted).sum(),
+        part_bytes: part_bytes(devices),
+        claims,
+    }
+}
+
+/// Counters and gauges of all devices together.
+fn flash_rows(devices: &[Flash]) -> (Vec<Row>, [Row; 4]) {
     let sum = |part: fn(&Flash) -> u64| devices.iter().map(part).sum::<u64>();
-    let well = || devices.iter().filter(|device| device.well);
-    let part = devices.iter().map(|device| device.entry_length_max).min().unwrap_or(0).min(PIECE);
-    let counted = vec![
+    let part = part_bytes(devices);
+    let counters = vec![
         ("flash_inserted_bytes", "Bytes of blobs written.", sum(|d| d.inserted_bytes)),
         (
             "flash_device_written_bytes",
-            "Bytes written to the devices, for whatever purpose.",
+            "Bytes written to devices, metadata included.",
             sum(|d| d.device_bytes_written),
         ),
         (
             "flash_regions_evicted",
-            "Regions evicted to make room, each with all that was in it.",
+            "Regions evicted to free space, with all their entries.",
             sum(|d| d.regions_evicted),
         ),
         (
             "flash_regions_lost",
-            "Regions given up because a device failed, or much in them was damaged.",
+            "Regions lost because a device failed or many of their entries were damaged.",
             sum(|d| d.regions_lost),
         ),
         (
             "flash_entries_damaged",
-            "Entries that were not what was written: misses, never handed out.",
+            "Entries whose checksum did not match. They are misses.",
             sum(|d| d.entries_damaged),
         ),
-        ("flash_scrubbed_bytes", "Bytes that the scrubber has proved.", sum(|d| d.scrubbed_bytes)),
-        ("flash_faults", "Commands that a device failed.", sum(|d| d.faults)),
-        ("flash_reads_timed_out", "Reads that took too long.", sum(|d| d.reads_timed_out)),
+        ("flash_scrubbed_bytes", "Bytes verified by the scrubber.", sum(|d| d.scrubbed_bytes)),
+        ("flash_faults", "I/O commands that failed.", sum(|d| d.commands_failed)),
+        ("flash_reads_timed_out", "Reads that timed out.", sum(|d| d.reads_timed_out)),
     ];
-    let now = [
-        ("flash_regions_free", "Regions with nothing in them.", sum(|d| d.regions_free)),
+    let gauges = [
+        ("flash_regions_free", "Empty regions.", sum(|d| d.regions_free)),
         (
             "flash_regions_free_min",
-            "Those on the device that has the fewest of them, among devices that are well.",
-            well().map(|device| device.regions_free).min().unwrap_or(0),
+            "Empty regions on the healthy device that has the fewest.",
+            regions_free_min(devices),
         ),
-        ("flash_part_bytes", "A longer blob is cut into parts of this length.", part),
+        (
+            "flash_part_bytes",
+            "Part length of long blobs. Shorter blobs are stored as one entry.",
+            part,
+        ),
         (
             "flash_regions_quarantined",
-            "Regions that are not used for a while, because much in them was damaged.",
+            "Regions not in use for a while because many of their entries were damaged.",
             sum(|d| d.regions_quarantined),
         ),
     ];
-    (counted, now)
+    (counters, gauges)
 }
 
-/// All that a node has now, and all that it has counted.
-fn of_node(gauges: &Gauges, counters: &Counters, devices: &[Flash]) -> [Vec<Row>; 2] {
-    let (flash, free) = of_flash(devices);
-    let memory = ("memory_hits", "Ranges answered from memory.", gauges.memory_hits);
-    let counted = counters.all().into_iter().chain([memory]).chain(flash);
-    [gauges.all().into_iter().chain(free).collect(), counted.collect()]
+/// All gauges and all counters of a node.
+fn node_rows(gauges: &Gauges, counters: &Counters, devices: &[Flash]) -> [Vec<Row>; 2] {
+    let (flash_counters, flash_gauges) = flash_rows(devices);
+    let memory = ("memory_hits", "Ranges answered from the memory cache.", gauges.memory_hits);
+    let counters = counters.all().into_iter().chain([memory]).chain(flash_counters);
+    [gauges.all().into_iter().chain(flash_gauges).collect(), counters.collect()]
 }
 
-/// For the wire: names and values.
+/// Names and values, for the wire.
 pub fn pairs(gauges: &Gauges, counters: &Counters, devices: &[Flash]) -> Vec<(String, u64)> {
-    let all = of_node(gauges, counters, devices).into_iter().flatten();
+    let all = node_rows(gauges, counters, devices).into_iter().flatten();
     all.map(|(name, _, value)| (name.to_owned(), value)).collect()
 }
 
-/// For Prometheus.
+/// The text of `/metrics`, for Prometheus.
 pub fn exposition(gauges: &Gauges, counters: &Counters, devices: &[Flash]) -> String {
-    let [now, counted] = of_node(gauges, counters, devices);
+    let [gauge_rows, counter_rows] = node_rows(gauges, counters, devices);
     let mut text = String::new();
     let mut metric = |name: &str, suffix: &str, kind: &str, help: &str, value: u64| {
         let name = format!("forebay_{name}{suffix}");
         let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
     };
-    for (name, help, value) in now {
+    for (name, help, value) in gauge_rows {
         metric(name, "", "gauge", help, value);
     }
-    for (name, help, value) in counted {
+    for (name, help, value) in counter_rows {
         metric(name, "_total", "counter", help, value);
     }
     text
@@ -333,42 +274,43 @@ pub fn exposition(gauges: &Gauges, counters: &Counters, devices: &[Flash]) -> St
 const PAGE_HEAD: &str = "\
 # Metrics
 
-This page is written by `forebay dev metrics`; a test fails when it is stale.
+Generated by `forebay dev reference metrics`; a test fails when it is stale.
 
-A node serves `/metrics` for Prometheus where `metrics` in its [configuration](node.md) says. `forebay status --format json`
-and the wire's *stats* have the same numbers, without `forebay_` and `_total`. Agents have no server of their own: they tell
-theirs to whoever is connected to them, and the Python loader's `stats()` shows them.
+A node serves `/metrics` for Prometheus at the address in `metrics` of its
+[configuration](config.md). `forebay status --format json` and the wire's *stats* have the same
+numbers, without `forebay_` and `_total`. Agents have no server of their own: they answer *stats* on
+their socket, and the Python loader's `stats()` shows the numbers.
 
 ## One fetch, and its exceptions
 
-A blob that is resident, or claimed by someone who keeps renewing the claim, is not fetched again. Every exception is
+A resident blob, or one whose claim is held and renewed, is not fetched again. Every exception is
 counted:
 
 | exception | on the node | on the agent |
 |---|---|---|
 | a holder died, stalled or failed | `claims_expired`, `claims_abandoned`, `claims_released` | |
-| a deadline was over, or the node could not be reached | `waits_in_vain` | `agent_fallbacks` |
-| a read outside the chunks that have a place | `claims_outside` | `agent_outside` |
+| a wait timed out, or the node could not be reached | `wait_timeouts` | `agent_fallbacks` |
+| an uncached read: the node does not keep the blob | `claims_uncached` | `agent_uncached` |
 | a probe | `probe_batches` | `agent_probes` |
-| the list of nodes changed, or one of several nodes was of no help | | `agent_ring_changes`, `agent_fallbacks_ring` |
+| the list of nodes changed, or one of several nodes did not answer | | `agent_ring_changes`, `agent_fallbacks_ring` |
 
-Every claim that was granted has come to an end that was counted, or is held: `claims_granted` is
-`claims_fulfilled`, `claims_expired`, `claims_abandoned`, `claims_released` and `claims_held` together.
+Every granted claim ends in one counted way or is still held: `claims_granted` is the sum of
+`claims_fulfilled`, `claims_expired`, `claims_abandoned`, `claims_released` and `claims_held`.
 ";
 
-/// The reference page.
-pub fn page() -> String {
-    let [now, counted] = of_node(&Gauges::default(), &Counters::default(), &[]);
+/// The page `docs/reference/metrics.md`.
+pub fn page(agent: Vec<Row>) -> String {
+    let [gauge_rows, counter_rows] = node_rows(&Gauges::default(), &Counters::default(), &[]);
     let mut page = PAGE_HEAD.to_owned();
     let mut section = |title: &str, prefix: &str, suffix: &str, rows: Vec<Row>| {
-        let _ = writeln!(page, "\n## {title}\n\n| name | |\n|---|---|");
+        let _ = writeln!(page, "\n## {title}\n\n| name | meaning |\n|---|---|");
         for (name, help, _) in rows {
             let _ = writeln!(page, "| `{prefix}{name}{suffix}` | {} |", help.trim_end_matches('.'));
         }
     };
-    section("What a node has now (gauges)", "forebay_", "", now);
-    section("What a node has counted (counters)", "forebay_", "_total", counted);
-    section("What an agent has counted", "agent_", "", AgentCounters::default().all());
+    section("Gauges of a node", "forebay_", "", gauge_rows);
+    section("Counters of a node", "forebay_", "_total", counter_rows);
+    section("Counters of an agent", "agent_", "", agent);
     page
 }
 
@@ -378,25 +320,28 @@ mod tests {
 
     use super::*;
 
-    /// What Prometheus' own linter asks for: units at the end and whole, no name twice, help for all.
+    /// Rules of Prometheus' linter: base units at the end of names, no name twice, help for all.
     #[test]
-    fn names_say_their_units() {
+    fn names_follow_the_rules_of_prometheus() {
         let text = exposition(&Gauges::default(), &Counters::default(), &[]);
         let mut names = BTreeSet::new();
         for line in text.lines() {
-            let Some(told) = line.strip_prefix("# TYPE ") else { continue };
-            let (name, kind) = told.split_once(' ').unwrap();
+            let Some(line) = line.strip_prefix("# TYPE ") else { continue };
+            let (name, kind) = line.split_once(' ').unwrap();
             assert!(names.insert(name.to_owned()), "{name} twice");
             assert_eq!(kind == "counter", name.ends_with("_total"), "{name} is a {kind}");
             let bare = name.trim_end_matches("_total");
             for unit in ["bytes", "seconds"] {
                 let parts: Vec<&str> = bare.split('_').collect();
                 let at = parts.iter().position(|part| *part == unit);
-                assert!(at.is_none_or(|at| at + 1 == parts.len()), "{name}: the unit comes last");
+                assert!(
+                    at.is_none_or(|at| at + 1 == parts.len()),
+                    "{name}: the unit must come last"
+                );
             }
             assert!(!["_ms", "_kb", "_mb", "_gb"].iter().any(|bad| bare.ends_with(bad)), "{name}");
             assert!(text.contains(&format!("# HELP {name} ")), "{name}");
-            assert!(page().contains(&format!("`{name}`")), "{name} is on the page");
+            assert!(page(Vec::new()).contains(&format!("`{name}`")), "{name} is on the page");
         }
         assert!(names.len() > 40);
     }

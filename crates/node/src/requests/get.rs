@@ -1,19 +1,22 @@
-//! Gets: what is resident is read and sent, what somebody is fetching is waited for.
+//! Gets: resident ranges are read and sent; ranges of claimed blobs wait for the put.
 //!
-//! A reader that takes its time must hold up nobody else: nothing is read before there is room for it on
-//! the way to whoever asked: in its segment, or else in the queue of its socket. And waiting for somebody's
-//! fetch is not counted against the gets under way: what ends the wait may be a later request on the same
-//! connection. What lies in memory is answered at once, without a task of its own.
+//! A slow client must not delay the others. So nothing is read from a device before there is space
+//! for the answer: in the client's shm region, or in the reply queue of its connection. Ranges in
+//! the memory cache are answered at once, without a task.
+//!
+//! Waits do not count as ranges in flight, because the request that ends a wait may be a later one
+//! on the same connection.
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use forebay_core::{
-    node::Standing,
-    table::{Row, Table},
+    dataset::blob_table::{BlobRow, BlobTable},
+    node::fetch_table::BlobState,
 };
-use forebay_segment::{Place, Segment};
-use forebay_wire::{BlobRange, ErrorCode, GetAnswer, Placed, Reply};
+use forebay_shm::{ShmRegion, SlotRange, SlotWriter};
+use forebay_transport::session::{Replies, ReplySpace};
+use forebay_wire::{BlobRange, ErrorCode, GetAnswer, Reply, ShmRange};
 use futures::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 use tokio::{
     sync::{OwnedSemaphorePermit, oneshot},
@@ -22,68 +25,67 @@ use tokio::{
 };
 
 use crate::{
-    blobs::Read,
-    node::{NodeService, Refused, row_of},
-    session::{Replies, Room},
+    requests::service::{NodeService, Refused, row_of},
+    store::blob_store::Read,
 };
 
-/// Reads that one get has under way.
+/// Concurrent reads of one get.
 const READS_MAX: usize = 32;
-/// Bytes that are copied into a segment before others have a turn: a fifth of a millisecond.
-const COPIED_AT_ONCE: usize = 2 << 20;
+/// Bytes that are copied into a shm region before the task yields: 0.2 ms.
+const COPY_BYTES_MAX: usize = 2 << 20;
+/// Ranges of one get that are looked up in the memory cache before a task is spawned.
+const MEMORY_LOOKUPS_MAX: u32 = 1024;
 
-/// Ranges that are looked for in memory before others have a turn.
-const LOOKED_FOR_AT_ONCE: u32 = 1024;
-
-/// Where the answers to a get go.
-pub(crate) struct Asker {
+/// The destination of the answers to a get.
+pub(crate) struct GetContext {
     pub replies: Replies,
-    /// Where bytes are to be placed, if there is room.
-    pub segment: Option<Arc<Segment>>,
+    /// The client's shm region, for a `get_shm`.
+    pub shm: Option<Arc<ShmRegion>>,
 }
 
-impl Asker {
-    fn place(&self, wanted: &Wanted) -> Option<Place> {
-        let length = u32::try_from(wanted.length()).expect("a range of a frame");
-        self.segment.as_ref()?.place(length)
+impl GetContext {
+    /// A slot for a range, if the shm region has space.
+    fn take_slot(&self, range: &RequestedRange) -> Option<SlotWriter> {
+        let length = u32::try_from(range.length()).expect("a range of a frame");
+        self.shm.as_ref()?.take_slot(length)
     }
 
-    /// Says where bytes were placed.
-    async fn tell(&self, places: Vec<Placed>) {
-        if !places.is_empty() {
-            self.replies.send(&Reply::Placed { places }).await;
+    /// Sends the positions of ranges in the shm region.
+    async fn send_shm_ranges(&self, ranges: Vec<ShmRange>) {
+        if !ranges.is_empty() {
+            self.replies.send(&Reply::GetShm { ranges }).await;
         }
     }
 }
 
-/// Where a range is read to.
-enum Goal {
-    Segment(Place),
-    Socket(Room),
+/// The destination of one range.
+enum Destination {
+    Shm(SlotWriter),
+    Socket(ReplySpace),
 }
 
-/// What became of a range that was resident.
+/// The result of reading a range that was resident.
 enum Outcome {
-    Placed(Placed),
-    Payload(Reply, Room),
-    /// It was not, after all.
-    Without(Reply),
+    Shm(ShmRange),
+    Payload(Reply, ReplySpace),
+    /// The read failed, or the blob was evicted meanwhile.
+    Miss(Reply),
 }
 
-/// One range of a get, known to lie within its blob.
-struct Wanted {
+/// One range of a get. It lies within its blob.
+struct RequestedRange {
     index: u32,
-    row: Row,
+    row: BlobRow,
     range: Range<u64>,
 }
 
-impl Wanted {
-    fn new(table: &Table, index: usize, range: BlobRange) -> Result<Self, Refused> {
+impl RequestedRange {
+    fn new(table: &BlobTable, index: usize, range: BlobRange) -> Result<Self, Refused> {
         let row = row_of(table, range.blob)?;
         let end = range.offset.checked_add(u64::from(range.length));
-        let end = end
-            .filter(|end| *end <= row.length)
-            .ok_or_else(|| (ErrorCode::Malformed, format!("a range leaves blob {}", range.blob)))?;
+        let end = end.filter(|end| *end <= row.length).ok_or_else(|| {
+            (ErrorCode::Malformed, format!("a range exceeds the end of blob {}", range.blob))
+        })?;
         let index = u32::try_from(index).expect("batches are bounded");
         Ok(Self { index, row, range: range.offset..end })
     }
@@ -94,202 +96,213 @@ impl Wanted {
 }
 
 impl NodeService {
-    /// Answers a get. What takes long is answered later, from a task of its own; `turn` is returned when nothing
-    /// is left but waiting.
+    /// Answers a get. Ranges that are not in memory are answered from a task, which holds `permit`
+    /// until only waits are left.
     pub(crate) async fn get(
         self: &Arc<Self>,
-        table: &Table,
+        table: &BlobTable,
         wait: Duration,
         ranges: &[BlobRange],
-        asker: Asker,
-        turn: OwnedSemaphorePermit,
+        context: GetContext,
+        permit: OwnedSemaphorePermit,
     ) -> Result<(), Refused> {
-        let checked: Result<Vec<Wanted>, Refused> =
-            ranges.iter().enumerate().map(|(at, range)| Wanted::new(table, at, *range)).collect();
-        self.blobs.used(table.dataset());
-        let rest = self.answer_from_memory(checked?, &asker).await;
+        let ranges: Result<Vec<RequestedRange>, Refused> = ranges
+            .iter()
+            .enumerate()
+            .map(|(at, range)| RequestedRange::new(table, at, *range))
+            .collect();
+        self.blobs.on_use(table.dataset());
+        let rest = self.answer_from_memory(ranges?, &context).await;
         if !rest.is_empty() {
-            tokio::spawn(Arc::clone(self).get_rest(rest, wait, asker, turn));
+            tokio::spawn(Arc::clone(self).get_rest(rest, wait, context, permit));
         }
         Ok(())
     }
 
-    /// Answers what lies in memory and can be told now. Returns the rest.
-    async fn answer_from_memory(&self, wanted: Vec<Wanted>, asker: &Asker) -> Vec<Wanted> {
-        let (mut rest, mut places, mut copied) = (Vec::new(), Vec::new(), 0);
-        for wanted in wanted {
-            // What the device has lost is missed, wherever else it may lie.
+    /// Answers the ranges that are in memory, as far as there is space for the answers. Returns the
+    /// rest.
+    async fn answer_from_memory(
+        &self,
+        ranges: Vec<RequestedRange>,
+        context: &GetContext,
+    ) -> Vec<RequestedRange> {
+        let (mut rest, mut shm_ranges, mut copied) = (Vec::new(), Vec::new(), 0);
+        for range in ranges {
+            // A blob that the device has lost is a miss, even if it is still in memory.
             let is_resident =
-                wanted.index < LOOKED_FOR_AT_ONCE && self.blobs.contains(&wanted.row.address);
-            let in_memory = || self.blobs.in_memory(&wanted.row, &wanted.range);
+                range.index < MEMORY_LOOKUPS_MAX && self.blobs.contains(&range.row.address);
+            let in_memory = || self.blobs.in_memory(&range.row, &range.range);
             let Some(bytes) = is_resident.then(in_memory).flatten() else {
-                rest.push(wanted);
+                rest.push(range);
                 continue;
             };
-            let index = wanted.index;
-            if copied + bytes.len() <= COPIED_AT_ONCE
-                && let Some(mut place) = asker.place(&wanted)
+            let index = range.index;
+            if copied + bytes.len() <= COPY_BYTES_MAX
+                && let Some(mut slot) = context.take_slot(&range)
             {
-                place.write(0, &bytes);
+                slot.write(0, &bytes);
                 copied += bytes.len();
-                places.push(self.placed(index, place));
-            } else if asker.segment.is_none()
-                && let Some(room) = asker.replies.try_room_for(bytes.len())
+                shm_ranges.push(self.grant_slot(index, slot));
+            } else if context.shm.is_none()
+                && let Some(space) = context.replies.try_reserve(bytes.len())
             {
                 self.count_hit(bytes.len());
                 let reply = Reply::Get { index, answer: GetAnswer::Hit, payload: bytes };
-                asker.replies.send_payload(&reply, room);
+                context.replies.send_payload(&reply, space);
             } else {
-                rest.push(wanted);
+                rest.push(range);
             }
         }
-        asker.tell(places).await;
+        context.send_shm_ranges(shm_ranges).await;
         rest
     }
 
     async fn get_rest(
         self: Arc<Self>,
-        wanted: Vec<Wanted>,
+        ranges: Vec<RequestedRange>,
         wait: Duration,
-        asker: Asker,
-        turn: OwnedSemaphorePermit,
+        context: GetContext,
+        permit: OwnedSemaphorePermit,
     ) {
-        let _under_way = self.begin_get();
-        let replies = &asker.replies;
+        let _in_flight = self.count_get();
+        let replies = &context.replies;
         let deadline = Instant::now() + wait;
         let (mut ready, mut waiting) = (Vec::new(), FuturesUnordered::new());
         {
-            let mut state = self.state.lock();
-            for wanted in wanted {
-                let standing = self.standing(&state, &wanted.row);
-                let may_wait = standing == Standing::Claimed && !wait.is_zero();
-                let Some(place) = may_wait.then(|| replies.begin_wait()).flatten() else {
-                    ready.push((standing, wanted));
+            let mut fetches = self.fetch_table.lock();
+            for range in ranges {
+                let state = self.blob_state(&fetches, &range.row);
+                let may_wait = state == BlobState::Claimed && !wait.is_zero();
+                let Some(wait_permit) = may_wait.then(|| replies.begin_wait()).flatten() else {
+                    ready.push((state, range));
                     continue;
                 };
                 let (waker, mut woken) = oneshot::channel();
-                let ticket = state.wait(wanted.row.address, waker);
+                let ticket = fetches.wait(range.row.address, waker);
                 self.counters.waits.one();
                 waiting.push(async move {
                     let in_time = tokio::select! {
                         woken = timeout_at(deadline, &mut woken) => woken.is_ok(),
-                        () = replies.gone() => false,
+                        () = replies.disconnected() => false,
                     };
-                    (in_time, wanted, ticket, place)
+                    (in_time, range, ticket, wait_permit)
                 });
             }
         }
-        self.answer(ready, &asker).await;
-        drop(turn);
-        // A claim that ends without its blob is a miss for those who waited: whoever asks next claims it.
-        // Nor is a wait over before its answer has left for whoever asked, or slow readers would pile them up.
-        while let Some((in_time, wanted, ticket, place)) = waiting.next().await {
-            let standing = {
-                let mut state = self.state.lock();
+        self.answer(ready, &context).await;
+        drop(permit);
+        // A claim that ends without a put is a miss for its waiters; the next request claims the
+        // blob. The permit of a wait is held until its answer is queued: otherwise a client that
+        // does not read could accumulate answers.
+        while let Some((in_time, range, ticket, wait_permit)) = waiting.next().await {
+            let state = {
+                let mut fetches = self.fetch_table.lock();
                 if in_time {
-                    self.standing(&state, &wanted.row)
+                    self.blob_state(&fetches, &range.row)
                 } else {
-                    state.forget(&wanted.row.address, ticket);
-                    Standing::Claimed
+                    fetches.forget(&range.row.address, ticket);
+                    BlobState::Claimed
                 }
             };
-            self.answer(vec![(standing, wanted)], &asker).await;
-            drop(place);
+            self.answer(vec![(state, range)], &context).await;
+            drop(wait_permit);
         }
     }
 
-    /// Answers what need not wait any more.
-    async fn answer(&self, ready: Vec<(Standing, Wanted)>, asker: &Asker) {
-        let replies = &asker.replies;
+    /// Answers ranges that do not wait.
+    async fn answer(&self, answerable: Vec<(BlobState, RequestedRange)>, context: &GetContext) {
+        let replies = &context.replies;
         let mut resident = Vec::new();
-        for (standing, wanted) in ready {
-            let answer = match standing {
-                Standing::Resident => {
-                    resident.push(wanted);
+        for (state, range) in answerable {
+            let answer = match state {
+                BlobState::Resident => {
+                    resident.push(range);
                     continue;
                 }
-                Standing::Absent => GetAnswer::Miss,
-                Standing::Claimed => GetAnswer::Claimed,
+                BlobState::Absent => GetAnswer::Miss,
+                BlobState::Claimed => GetAnswer::Claimed,
             };
-            replies.send(&self.without_bytes(answer, wanted.index)).await;
+            replies.send(&self.reply_without_bytes(answer, range.index)).await;
         }
         let mut next = resident.into_iter().peekable();
-        let mut reading = FuturesUnordered::new();
+        let mut pending = FuturesUnordered::new();
         loop {
-            while reading.len() < READS_MAX
-                && let Some(place) = next.peek().and_then(|wanted| asker.place(wanted))
+            while pending.len() < READS_MAX
+                && let Some(slot) = next.peek().and_then(|range| context.take_slot(range))
             {
-                reading.push(self.read(next.next().expect("just seen"), Goal::Segment(place)));
+                pending.push(self.read(next.next().expect("peeked"), Destination::Shm(slot)));
             }
-            let length = next.peek().map(Wanted::length).filter(|_| reading.len() < READS_MAX);
+            let length = next.peek().map(RequestedRange::length);
+            let length = length.filter(|_| pending.len() < READS_MAX);
             tokio::select! {
-                // What has been read makes room by being sent.
-                Some(first) = reading.next() => {
-                    let (mut places, mut copied) = (Vec::new(), 0);
+                // Sending an answer frees space for the next.
+                Some(first) = pending.next() => {
+                    let (mut shm_ranges, mut copied) = (Vec::new(), 0);
                     let mut done = Some(first);
                     while let Some(outcome) = done {
                         match outcome {
-                            Outcome::Placed(place) => {
-                                copied += place.length as usize;
-                                places.push(place);
+                            Outcome::Shm(range) => {
+                                copied += range.length as usize;
+                                shm_ranges.push(range);
                             }
-                            Outcome::Payload(reply, room) => replies.send_payload(&reply, room),
-                            Outcome::Without(reply) => replies.send(&reply).await,
+                            Outcome::Payload(reply, space) => replies.send_payload(&reply, space),
+                            Outcome::Miss(reply) => replies.send(&reply).await,
                         }
-                        let may_go_on = copied < COPIED_AT_ONCE;
-                        done = may_go_on.then(|| reading.next().now_or_never().flatten()).flatten();
+                        let may_go_on = copied < COPY_BYTES_MAX;
+                        done = may_go_on.then(|| pending.next().now_or_never().flatten()).flatten();
                     }
-                    asker.tell(places).await;
-                    if copied >= COPIED_AT_ONCE {
+                    context.send_shm_ranges(shm_ranges).await;
+                    if copied >= COPY_BYTES_MAX {
                         yield_now().await;
                     }
                 }
-                room = replies.room_for(length.unwrap_or(0)), if length.is_some() => {
-                    // Nobody is left to read it.
-                    let Some(room) = room else { return };
-                    reading.push(self.read(next.next().expect("just seen"), Goal::Socket(room)));
+                space = replies.reserve(length.unwrap_or(0)), if length.is_some() => {
+                    // The connection has ended.
+                    let Some(space) = space else { return };
+                    let range = next.next().expect("peeked");
+                    pending.push(self.read(range, Destination::Socket(space)));
                 }
                 else => return,
             }
         }
     }
 
-    /// Reads a range of a resident blob. Whatever is wrong with it is a miss.
-    async fn read(&self, wanted: Wanted, goal: Goal) -> Outcome {
-        let Wanted { index, row, range } = wanted;
+    /// Reads a range of a resident blob. Any failure is a miss.
+    async fn read(&self, range: RequestedRange, destination: Destination) -> Outcome {
+        let RequestedRange { index, row, range } = range;
         match self.blobs.read(row, range).await {
-            Read::Hit(payload) => match goal {
-                Goal::Segment(mut place) => {
-                    for (piece, bytes) in payload.chunks(COPIED_AT_ONCE).enumerate() {
-                        if piece > 0 {
+            Read::Hit(payload) => match destination {
+                Destination::Shm(mut slot) => {
+                    for (at, bytes) in payload.chunks(COPY_BYTES_MAX).enumerate() {
+                        if at > 0 {
                             yield_now().await;
                         }
-                        place.write(piece * COPIED_AT_ONCE, bytes);
+                        slot.write(at * COPY_BYTES_MAX, bytes);
                     }
-                    Outcome::Placed(self.placed(index, place))
+                    Outcome::Shm(self.grant_slot(index, slot))
                 }
-                Goal::Socket(room) => {
+                Destination::Socket(space) => {
                     self.count_hit(payload.len());
-                    Outcome::Payload(Reply::Get { index, answer: GetAnswer::Hit, payload }, room)
+                    Outcome::Payload(Reply::Get { index, answer: GetAnswer::Hit, payload }, space)
                 }
             },
-            // Whoever uploads a table with wrong lengths must not cost others their blobs.
+            // With a wrong length, the client's table is wrong. The blob stays, for the others.
             Read::Gone | Read::OtherLength => {
-                Outcome::Without(self.without_bytes(GetAnswer::Miss, index))
+                Outcome::Miss(self.reply_without_bytes(GetAnswer::Miss, index))
             }
             Read::Failed => {
                 self.counters.reads_failed.one();
-                Outcome::Without(self.without_bytes(GetAnswer::Miss, index))
+                Outcome::Miss(self.reply_without_bytes(GetAnswer::Miss, index))
             }
         }
     }
 
-    /// A place that was filled is the client's from now on.
-    fn placed(&self, index: u32, place: Place) -> Placed {
-        let (offset, length) = place.give();
+    /// Passes a filled slot to the client, which holds it from now on.
+    fn grant_slot(&self, index: u32, slot: SlotWriter) -> ShmRange {
+        let SlotRange { offset, length } = slot.grant();
         self.count_hit(length as usize);
-        self.counters.placed_bytes.add(length.into());
-        Placed { index, offset, length }
+        self.counters.shm_hit_bytes.add(length.into());
+        ShmRange { index, offset, length }
     }
 
     fn count_hit(&self, length: usize) {
@@ -297,9 +310,9 @@ impl NodeService {
         self.counters.hit_bytes.add(length as u64);
     }
 
-    fn without_bytes(&self, answer: GetAnswer, index: u32) -> Reply {
+    fn reply_without_bytes(&self, answer: GetAnswer, index: u32) -> Reply {
         match answer {
-            GetAnswer::Claimed => self.counters.waits_in_vain.one(),
+            GetAnswer::Claimed => self.counters.wait_timeouts.one(),
             _ => self.counters.misses.one(),
         }
         Reply::Get { index, answer, payload: Bytes::new() }

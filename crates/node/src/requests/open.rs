@@ -1,5 +1,5 @@
-//! Opening a dataset: a challenge to those who say they hold its table, an upload from the first
-//! (promise 4). Whether a dataset or a namespace is unknown or forbidden looks alike.
+//! Opening datasets: the first client uploads the blob table, the others prove that they hold it
+//! (promise 4). An unknown dataset or namespace and a forbidden one are refused alike.
 
 use std::{
     collections::HashMap,
@@ -11,93 +11,102 @@ use std::{
 
 use forebay_core::{
     DatasetId, NamespaceId,
-    table::{Bound, Row, Table, Upload, proofs_match},
+    dataset::{
+        blob_table::{BlobRow, BlobTable, Upload},
+        possession::{NamespaceBinding, proofs_match},
+    },
 };
-use forebay_wire::{BlobLength, ErrorCode, ShowAnswer};
+use forebay_transport::session::fresh_nonce;
+use forebay_wire::{BlobLength, ErrorCode, OpenAnswer};
 use parking_lot::Mutex;
 
-use crate::{
-    access::Guest,
-    node::{NodeService, Refused},
-    session::fresh_nonce,
+use crate::requests::{
+    access::Identity,
+    service::{NodeService, Refused},
 };
 
-/// Challenges of one connection that may be open.
+/// Open challenges of one connection.
 const CHALLENGES_MAX: usize = 16;
-/// Rows of all tables together, whole or not: 40 bytes each.
+/// Rows of all tables together, complete or not. A row takes 40 bytes.
 const ROWS_MAX: u64 = 1 << 26;
 
-/// What one connection has under way.
+/// Challenges and upload of one connection.
 #[derive(Default)]
-pub(crate) struct Opening {
-    /// With the table itself: whoever is asked to prove that it holds it need not fear that the last of
-    /// the others closes it meanwhile.
-    challenges: HashMap<DatasetId, ([u8; 32], Arc<Table>)>,
-    upload: Option<Uploading>,
+pub(crate) struct PendingOpens {
+    challenges: HashMap<DatasetId, Challenge>,
+    upload: Option<PendingUpload>,
 }
 
-struct Uploading {
+struct Challenge {
+    nonce: [u8; 32],
+    /// Kept alive here: the other clients may close the dataset before the proof arrives.
+    table: Arc<BlobTable>,
+}
+
+struct PendingUpload {
     dataset: DatasetId,
     upload: Box<Upload>,
-    rows: RowsTaken,
+    rows: ReservedRows,
 }
 
-/// Tables that somebody has open, and room for more.
+/// Tables of the open datasets. They share a limit of rows with the uploads in progress.
 #[derive(Default)]
-pub(crate) struct Tables {
-    open: Mutex<HashMap<DatasetId, Weak<Table>>>,
-    /// Rows of tables that are being uploaded.
-    uploading: Arc<AtomicU64>,
+pub(crate) struct OpenTables {
+    open: Mutex<HashMap<DatasetId, Weak<BlobTable>>>,
+    /// Rows of uploads in progress and of selections.
+    reserved: Arc<AtomicU64>,
 }
 
-/// Blobs that a connection has picked, and the room for their rows.
-pub(crate) struct Picked {
-    pub table: Arc<Table>,
-    _rows: RowsTaken,
+/// The blobs that a connection has selected by address.
+pub(crate) struct Selection {
+    pub table: Arc<BlobTable>,
+    _rows: ReservedRows,
 }
 
-/// Rows that an upload has taken room for, until it is over.
-struct RowsTaken {
-    uploading: Arc<AtomicU64>,
+/// Rows that are reserved until this is dropped.
+struct ReservedRows {
+    reserved: Arc<AtomicU64>,
     rows: u64,
 }
 
-impl Drop for RowsTaken {
+impl Drop for ReservedRows {
     fn drop(&mut self) {
-        self.uploading.fetch_sub(self.rows, Relaxed);
+        self.reserved.fetch_sub(self.rows, Relaxed);
     }
 }
 
-impl Tables {
-    /// How many there are.
-    pub fn open(&self) -> u64 {
+impl OpenTables {
+    /// Number of open datasets.
+    pub fn count(&self) -> u64 {
         self.open.lock().values().filter(|table| table.strong_count() > 0).count() as u64
     }
 
-    /// The table of a dataset that somebody has open.
-    pub fn get(&self, dataset: &DatasetId) -> Option<Arc<Table>> {
+    /// The table of a dataset, if it is open.
+    pub fn get(&self, dataset: &DatasetId) -> Option<Arc<BlobTable>> {
         self.open.lock().get(dataset).and_then(Weak::upgrade)
     }
 
-    fn begin(&self) -> RowsTaken {
-        RowsTaken { uploading: Arc::clone(&self.uploading), rows: 0 }
+    /// An empty reservation.
+    fn reservation(&self) -> ReservedRows {
+        ReservedRows { reserved: Arc::clone(&self.reserved), rows: 0 }
     }
 
-    /// Takes room for so many rows more, if there is so much: all open tables and all uploads share it.
-    fn take(&self, taken: &mut RowsTaken, more: u64) -> bool {
+    /// Adds `more` rows to a reservation, unless [`ROWS_MAX`] would be exceeded. Returns whether it
+    /// did.
+    fn reserve(&self, reservation: &mut ReservedRows, more: u64) -> bool {
         let tables = self.open.lock();
-        let rows = |table: Arc<Table>| table.rows().len() as u64;
+        let rows = |table: Arc<BlobTable>| table.rows().len() as u64;
         let open: u64 = tables.values().filter_map(Weak::upgrade).map(rows).sum();
-        let has_room = open + self.uploading.load(Relaxed) + more <= ROWS_MAX;
-        if has_room {
-            self.uploading.fetch_add(more, Relaxed);
-            taken.rows += more;
+        let fits = open + self.reserved.load(Relaxed) + more <= ROWS_MAX;
+        if fits {
+            self.reserved.fetch_add(more, Relaxed);
+            reservation.rows += more;
         }
-        has_room
+        fits
     }
 
-    /// Keeps a table for as long as somebody has it open.
-    fn keep(&self, table: Table) -> Arc<Table> {
+    /// Registers a table for as long as a client has it open. Returns the registered one.
+    fn register(&self, table: BlobTable) -> Arc<BlobTable> {
         let mut tables = self.open.lock();
         tables.retain(|_, table| table.strong_count() > 0);
         let dataset = table.dataset();
@@ -110,37 +119,60 @@ impl Tables {
     }
 }
 
-impl Opening {
-    /// Tells what has to be done.
-    pub fn show(
-        &mut self,
+impl Selection {
+    /// Selects blobs by address. A client that knows the address of a blob in its namespace could
+    /// also upload a table that contains it, so no proof is needed.
+    pub fn new(
         node: &NodeService,
-        guest: &Guest,
+        identity: &Identity,
         namespace: NamespaceId,
-        dataset: DatasetId,
-    ) -> Result<ShowAnswer, Refused> {
-        if !node.access.allows(guest, &namespace) {
+        blobs: &[BlobLength],
+    ) -> Result<Self, Refused> {
+        if !node.access.allows(identity, &namespace) {
             return Err(unknown());
         }
-        let known = node.tables.get(&Bound::to(namespace).dataset(&dataset));
-        let Some(table) = known else { return Ok(ShowAnswer::Upload) };
+        let mut rows = node.tables.reservation();
+        if !node.tables.reserve(&mut rows, blobs.len() as u64) {
+            return Err(too_large());
+        }
+        let table = BlobTable::by_address(namespace, &rows_of(blobs));
+        let table = table.map_err(|problem| (ErrorCode::Malformed, problem.to_string()))?;
+        Ok(Self { table: Arc::new(table), _rows: rows })
+    }
+}
+
+impl PendingOpens {
+    /// What the client must do to open a dataset.
+    pub fn open(
+        &mut self,
+        node: &NodeService,
+        identity: &Identity,
+        namespace: NamespaceId,
+        dataset: DatasetId,
+    ) -> Result<OpenAnswer, Refused> {
+        if !node.access.allows(identity, &namespace) {
+            return Err(unknown());
+        }
+        let known = node.tables.get(&NamespaceBinding::new(namespace).dataset(&dataset));
+        let Some(table) = known else { return Ok(OpenAnswer::Upload) };
         if self.challenges.len() >= CHALLENGES_MAX {
             self.challenges.clear();
         }
-        let nonce = fresh_nonce()
-            .ok_or_else(|| (ErrorCode::Failed, "the node has no randomness".to_owned()))?;
-        self.challenges.insert(dataset, (nonce, table));
-        Ok(ShowAnswer::Prove { nonce })
+        let nonce = fresh_nonce().ok_or_else(|| {
+            (ErrorCode::Failed, "cannot read random bytes from the kernel".to_owned())
+        })?;
+        self.challenges.insert(dataset, Challenge { nonce, table });
+        Ok(OpenAnswer::Prove { nonce })
     }
 
-    /// Checks the answer to a challenge, each of which is good for one try.
+    /// Checks the proof for a challenge. Each challenge can be answered once.
     pub async fn prove(
         &mut self,
         node: &NodeService,
         dataset: DatasetId,
         proof: [u8; 32],
-    ) -> Result<Arc<Table>, Refused> {
-        let (nonce, table) = self.challenges.remove(&dataset).ok_or_else(unknown)?;
+    ) -> Result<Arc<BlobTable>, Refused> {
+        let Challenge { nonce, table } = self.challenges.remove(&dataset).ok_or_else(unknown)?;
         let expected = Arc::clone(&table);
         let expected = tokio::task::spawn_blocking(move || expected.proof(&nonce)).await;
         if !proofs_match(&expected.expect("hashing does not panic"), &proof) {
@@ -150,48 +182,32 @@ impl Opening {
         Ok(table)
     }
 
-    /// Blobs by their addresses. To know the address of a blob of one's namespace is as good as to hold a table that
-    /// has it: anybody could upload one.
-    pub fn pick(
-        node: &NodeService,
-        guest: &Guest,
-        namespace: NamespaceId,
-        blobs: &[BlobLength],
-    ) -> Result<Picked, Refused> {
-        if !node.access.allows(guest, &namespace) {
-            return Err(unknown());
-        }
-        let mut rows = node.tables.begin();
-        if !node.tables.take(&mut rows, blobs.len() as u64) {
-            return Err(too_large());
-        }
-        let table = Table::picked(namespace, &rows_of(blobs));
-        let table = table.map_err(|problem| (ErrorCode::Malformed, problem.to_string()))?;
-        Ok(Picked { table: Arc::new(table), _rows: rows })
-    }
-
-    /// Takes a page. Returns the table if it is complete, else where the next page begins.
+    /// Stores a page. Returns the table if it is complete, else the ordinal at which the next page
+    /// begins.
     pub fn upload(
         &mut self,
         node: &NodeService,
-        guest: &Guest,
+        identity: &Identity,
         dataset: DatasetId,
         new: impl FnOnce() -> Option<Upload>,
         first: u64,
         page: &[BlobLength],
-    ) -> Result<Result<Arc<Table>, u64>, Refused> {
+    ) -> Result<Result<Arc<BlobTable>, u64>, Refused> {
         let begun = self.upload.take().filter(|begun| begun.dataset == dataset && first > 0);
         let mut begun = if let Some(begun) = begun {
             begun
         } else {
-            let upload = new()
-                .ok_or_else(|| (ErrorCode::Malformed, "no dataset is cut like that".to_owned()))?;
-            Uploading { dataset, upload: Box::new(upload), rows: node.tables.begin() }
+            let invalid = || {
+                let text = "the numbers of chunks, partitions and blobs are not valid".to_owned();
+                (ErrorCode::Malformed, text)
+            };
+            let upload = Box::new(new().ok_or_else(invalid)?);
+            PendingUpload { dataset, upload, rows: node.tables.reservation() }
         };
-        if !node.access.allows(guest, &begun.upload.namespace()) {
+        if !node.access.allows(identity, &begun.upload.namespace()) {
             return Err(unknown());
         }
-        if !node.tables.take(&mut begun.rows, page.len() as u64) {
+        if !node.tables.reserve(&mut begun.rows, page.len() as u64) {
             return Err(too_large());
         }
         match begun.upload.page(first, &rows_of(page)) {
@@ -200,7 +216,7 @@ impl Opening {
                 self.upload = Some(begun);
                 Ok(Err(next))
             }
-            Ok(Some(table)) => Ok(Ok(node.tables.keep(table))),
+            Ok(Some(table)) => Ok(Ok(node.tables.register(table))),
             Err(problem) => {
                 node.counters.proofs_refused.one();
                 Err((ErrorCode::Malformed, problem.to_string()))
@@ -209,18 +225,20 @@ impl Opening {
     }
 }
 
-fn rows_of(page: &[BlobLength]) -> Vec<Row> {
-    page.iter().map(|row| Row { address: row.address, length: row.length }).collect()
+fn rows_of(page: &[BlobLength]) -> Vec<BlobRow> {
+    page.iter().map(|row| BlobRow { address: row.address, length: row.length }).collect()
 }
 
 fn too_large() -> Refused {
-    let text = "the tables of all open datasets would be too large for this node";
-    (ErrorCode::TooMuch, text.to_owned())
+    let text =
+        format!("the tables of all open datasets exceed the node's limit of {ROWS_MAX} rows");
+    (ErrorCode::TooMuch, text)
 }
 
 fn unknown() -> Refused {
-    let text = "this node knows no such dataset or namespace, or not from you; if the digest is of a \
-                private namespace, give the node its key (`namespaces` in its configuration), to you if it has tenants";
+    let text = "this node has no such dataset or namespace, or you may not use it; if the digest \
+                is of a private namespace, give the node its key (`namespaces` in its \
+                configuration, or of your tenant)";
     (ErrorCode::Unknown, text.to_owned())
 }
 
@@ -228,18 +246,18 @@ fn unknown() -> Refused {
 mod tests {
     use super::*;
 
-    /// Promise 6: many uploads that none of them finishes take no more than one would.
+    /// Promise 6: unfinished uploads together are limited to the rows of one table.
     #[test]
-    fn unfinished_uploads_share_the_room_for_tables() {
-        let tables = Tables::default();
-        let mut uploads: Vec<RowsTaken> = (0..4).map(|_| tables.begin()).collect();
+    fn unfinished_uploads_share_the_limit_of_rows() {
+        let tables = OpenTables::default();
+        let mut uploads: Vec<ReservedRows> = (0..4).map(|_| tables.reservation()).collect();
         for upload in &mut uploads {
-            assert!(tables.take(upload, ROWS_MAX / 4));
+            assert!(tables.reserve(upload, ROWS_MAX / 4));
         }
-        assert!(!tables.take(&mut uploads[0], 1), "all of it is taken");
+        assert!(!tables.reserve(&mut uploads[0], 1), "the limit is reached");
         uploads.pop();
-        assert!(tables.take(&mut uploads[0], ROWS_MAX / 4), "given back with the upload");
+        assert!(tables.reserve(&mut uploads[0], ROWS_MAX / 4), "a dropped upload frees its rows");
         drop(uploads);
-        assert_eq!(tables.uploading.load(Relaxed), 0);
+        assert_eq!(tables.reserved.load(Relaxed), 0);
     }
 }

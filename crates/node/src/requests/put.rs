@@ -1,206 +1,222 @@
-//! Taking blobs in: hashed as the pieces come, and believed only when the whole is right (promise 4).
+//! Puts: a blob arrives in parts, is hashed as they come, and is stored only if the whole hashes to
+//! its address (promise 4).
 
 use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 use forebay_core::{
     Address, BlobOrdinal,
-    claims::Holder,
-    names::AddressHasher,
-    node::{NotClaimed, Standing},
-    puts::{self, UnderWay},
-    table::{Row, Table},
+    dataset::blob_table::{BlobRow, BlobTable},
+    ids::AddressHasher,
+    node::{
+        claims::Holder,
+        fetch_table::{BlobState, NotClaimed},
+        put_limits::{self, PutInProgress},
+        tenants::TenantId,
+    },
 };
-use forebay_flash::Refusal;
+use forebay_flash::RequestError;
 use forebay_wire::{ErrorCode, PutAnswer};
 use parking_lot::Mutex;
 
 use crate::{
-    blobs::{INCOMING, Incoming},
-    node::{NodeService, Refused, row_of, wake_all},
+    requests::{
+        claims::wake_all,
+        service::{NodeService, Refused, row_of},
+    },
+    store::blob_write::{BlobWrite, WRITE_BUFFERS},
 };
 
-/// What is being written, between its pieces. The node has them, not the connections: a put whose claim
-/// was lost is ended by whoever notices, even if nothing more is ever heard from its writer.
+/// Puts that are not complete. The node owns them, not the connections: a put whose claim is lost
+/// is ended even if its client is silent.
 #[derive(Default)]
-pub(crate) struct Puts(Mutex<HashMap<Address, Put>>);
+pub(crate) struct PutsInProgress(Mutex<HashMap<Address, PartialPut>>);
 
-struct Put {
-    holder: Holder,
-    tenant: Option<usize>,
-    incoming: Incoming,
+/// The client of a put.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PutOwner {
+    pub holder: Holder,
+    pub tenant: Option<TenantId>,
+}
+
+struct PartialPut {
+    owner: PutOwner,
+    write: BlobWrite,
     hasher: AddressHasher,
+    /// Offset of the next bytes.
     next: u64,
 }
 
-impl Puts {
-    /// Takes what this holder has begun.
-    fn take(&self, holder: Holder, address: &Address) -> Option<Put> {
+impl PutsInProgress {
+    /// Removes and returns the put of this holder.
+    fn take(&self, holder: Holder, address: &Address) -> Option<PartialPut> {
         let mut puts = self.0.lock();
-        puts.get(address).is_some_and(|put| put.holder == holder).then(|| puts.remove(address))?
+        let is_holders = puts.get(address).is_some_and(|put| put.owner.holder == holder);
+        is_holders.then(|| puts.remove(address))?
     }
 
-    fn has_room_for(&self, holder: Holder, tenant: Option<usize>) -> bool {
+    /// Whether the limits allow the client another put.
+    fn may_begin(&self, PutOwner { holder, tenant }: PutOwner) -> bool {
         let puts = self.0.lock();
-        let under_way = puts.values().map(|put| UnderWay {
-            holder: put.holder,
-            tenant: put.tenant,
-            memory: put.incoming.memory(),
+        let in_progress = puts.values().map(|put| PutInProgress {
+            holder: put.owner.holder,
+            tenant: put.owner.tenant,
+            memory: put.write.memory(),
         });
-        puts::may_begin(under_way, holder, tenant, INCOMING)
+        put_limits::may_begin(in_progress, holder, tenant, WRITE_BUFFERS)
     }
 }
 
 impl NodeService {
-    /// Takes the next piece of a claimed blob.
+    /// Handles the next bytes of a claimed blob.
     pub(crate) async fn put(
         self: &Arc<Self>,
-        (holder, tenant): (Holder, Option<usize>),
-        table: &Table,
-        blob: u64,
+        owner: PutOwner,
+        table: &BlobTable,
+        blob: BlobOrdinal,
         offset: u64,
         payload: Bytes,
     ) -> Result<PutAnswer, Refused> {
         let row = row_of(table, blob)?;
-        let address = row.address;
+        let (holder, address) = (owner.holder, row.address);
         let mut put = match (offset, self.puts.take(holder, &address)) {
-            (0, None) => self.begin_put((holder, tenant), table, blob, row)?,
+            (0, None) => self.begin_put(owner, table, blob, row)?,
             (_, Some(put)) if put.next == offset => put,
             (_, begun) => {
                 if begun.is_some() {
                     drop(begun);
-                    self.state.lock().fail_put(&address);
-                } else if !self.state.lock().is_claimed_by(holder, &address) {
+                    self.fetch_table.lock().fail_put(&address);
+                } else if !self.fetch_table.lock().is_claimed_by(holder, &address) {
                     return Err(not_claimed());
                 }
-                return Err(malformed("the pieces of a blob come in order, each once"));
+                return Err(malformed("the bytes of a blob must come in order, each once"));
             }
         };
         let end = offset.checked_add(payload.len() as u64).filter(|end| *end <= row.length);
         let Some(end) = end.filter(|_| !payload.is_empty() || row.length == 0) else {
             drop(put);
-            self.state.lock().fail_put(&address);
-            return Err(malformed("a piece is empty, or longer than its blob"));
+            self.fetch_table.lock().fail_put(&address);
+            return Err(malformed("the payload of a put is empty, or exceeds the end of the blob"));
         };
         put.hasher.update(&payload);
         put.next = end;
-        if let Err(refusal) = put.incoming.take(&self.blobs, payload).await {
-            self.state.lock().fail_put(&address);
-            return Err(self.not_written(&refusal));
+        if let Err(refusal) = put.write.append(&self.blobs, payload).await {
+            self.fetch_table.lock().fail_put(&address);
+            return Err(self.write_error(&refusal));
         }
         if end < row.length {
             self.puts.0.lock().insert(address, put);
             // The claim may have been lost meanwhile.
             self.end_lost_puts();
-            if !self.state.lock().may_write(holder, &address) {
+            if !self.fetch_table.lock().may_write(holder, &address) {
                 return Err(not_claimed());
             }
             return Ok(PutAnswer::More);
         }
-        let Put { incoming, hasher, .. } = put;
+        let PartialPut { write, hasher, .. } = put;
         if !table.is_at(&row, &hasher.finish()) {
-            self.state.lock().fail_put(&address);
-            self.counters.puts_poisoned.one();
-            tracing::warn!(connection = holder.0, "a put did not hash to its address");
+            self.fetch_table.lock().fail_put(&address);
+            self.counters.put_hash_mismatches.one();
+            tracing::warn!(connection = holder.0, "hash mismatch of a put");
             return Err((ErrorCode::WrongBytes, "the bytes do not hash to the address".to_owned()));
         }
-        if !self.managing.keeps(table, blob) {
-            // What has gone must not come back piece by piece.
-            self.state.lock().fail_put(&address);
+        if !self.managers.keeps(table, blob) {
+            // Its half-chunk was freed during the put.
+            self.fetch_table.lock().fail_put(&address);
             return Err(not_kept());
         }
-        if let Err(refusal) = incoming.finish(&self.blobs).await {
-            self.state.lock().fail_put(&address);
-            return Err(self.not_written(&refusal));
+        if let Err(refusal) = write.finish(&self.blobs).await {
+            self.fetch_table.lock().fail_put(&address);
+            return Err(self.write_error(&refusal));
         }
         let mut wake = Vec::new();
         {
-            let mut state = self.state.lock();
-            // A claim that was lost in the last moment was counted then.
-            if state.standing(&address, false) == Standing::Claimed {
+            let mut fetches = self.fetch_table.lock();
+            // A claim that was lost during the write was counted as lost.
+            if fetches.state(&address, false) == BlobState::Claimed {
                 self.counters.claims_fulfilled.one();
             }
-            state.finish_put(&address, &mut wake);
+            fetches.finish_put(&address, &mut wake);
         }
         wake_all(wake);
         self.counters.puts.one();
         self.counters.put_bytes.add(row.length);
-        self.arrived(table, blob, row.length);
+        self.on_put(table, blob, row.length);
         Ok(PutAnswer::Stored)
     }
 
     fn begin_put(
         self: &Arc<Self>,
-        (holder, tenant): (Holder, Option<usize>),
-        table: &Table,
-        blob: u64,
-        row: Row,
-    ) -> Result<Put, Refused> {
-        let too_many = || (ErrorCode::TooMuch, "too many blobs are being put already".to_owned());
-        if !self.puts.has_room_for(holder, tenant) {
+        owner: PutOwner,
+        table: &BlobTable,
+        blob: BlobOrdinal,
+        row: BlobRow,
+    ) -> Result<PartialPut, Refused> {
+        let too_many = || (ErrorCode::TooMuch, "too many puts in progress; try again".to_owned());
+        if !self.puts.may_begin(owner) {
             return Err(too_many());
         }
-        if !self.managing.keeps(table, blob) {
-            // It has lost its place since it was claimed.
+        if !self.managers.keeps(table, blob) {
+            // Its half-chunk has left the keep set since the claim.
             return Err(not_kept());
         }
-        // It was served when the dataset was opened, and may have gone from the configuration since.
+        // A reload may have removed the namespace since the dataset was opened.
         let namespace = self.access.namespace(&table.namespace());
-        let gone = || (ErrorCode::Unknown, "the namespace is not served any more".to_owned());
-        let hasher = namespace.ok_or_else(gone)?.hasher();
+        let removed = || (ErrorCode::Unknown, "the node serves the namespace no longer".to_owned());
+        let hasher = namespace.ok_or_else(removed)?.hasher();
         if row.length > self.blobs.capacity().0 / 2 {
-            self.counters.puts_without_space.one();
-            let text = "the blob is longer than half of what this node may hold".to_owned();
+            self.counters.put_no_space.one();
+            let text = "the blob is longer than half of the node's capacity".to_owned();
             return Err((ErrorCode::NoSpace, text));
         }
-        let begun = self.state.lock().begin_put(holder, row.address);
+        let begun = self.fetch_table.lock().begin_put(owner.holder, row.address);
         begun.map_err(|NotClaimed| not_claimed())?;
-        let refused = match self.blobs.begin(table, BlobOrdinal::new(blob), row) {
-            Ok(Some(incoming)) => return Ok(Put { holder, tenant, incoming, hasher, next: 0 }),
+        let refused = match self.blobs.begin_write(table, blob, row) {
+            Ok(Some(write)) => return Ok(PartialPut { owner, write, hasher, next: 0 }),
             Ok(None) => too_many(),
-            Err(refusal) => self.not_written(&refusal),
+            Err(refusal) => self.write_error(&refusal),
         };
-        self.state.lock().fail_put(&row.address);
+        self.fetch_table.lock().fail_put(&row.address);
         Err(refused)
     }
 
-    fn not_written(&self, refusal: &Refusal) -> Refused {
+    fn write_error(&self, refusal: &RequestError) -> Refused {
         match refusal {
-            Refusal::NoSpace | Refusal::TooLong { .. } => {
-                self.counters.puts_without_space.one();
+            RequestError::NoSpace | RequestError::TooLong { .. } => {
+                self.counters.put_no_space.one();
                 (ErrorCode::NoSpace, refusal.to_string())
             }
-            Refusal::Busy => (ErrorCode::TooMuch, refusal.to_string()),
-            // It is being freed.
-            Refusal::Closed | Refusal::Gone => not_kept(),
+            RequestError::Busy => (ErrorCode::TooMuch, refusal.to_string()),
+            // The group is being freed.
+            RequestError::Closed | RequestError::Gone => not_kept(),
             _ => {
                 self.counters.puts_failed.one();
-                tracing::warn!(%refusal, "a blob cannot be written");
-                (ErrorCode::Failed, "the node's device failed; its log says how".to_owned())
+                tracing::warn!(%refusal, "write of a blob failed");
+                (ErrorCode::Failed, "the node's device failed; its log has the cause".to_owned())
             }
         }
     }
 
-    /// Ends puts whose claims were lost, so that their memory is free again: they leave no trace.
+    /// Ends puts whose claims were lost, and frees their memory.
     pub(crate) fn end_lost_puts(&self) {
-        let lost: Vec<(Address, Put)> = {
-            let (mut puts, state) = (self.puts.0.lock(), self.state.lock());
-            puts.extract_if(|address, put| !state.may_write(put.holder, address)).collect()
+        let lost: Vec<(Address, PartialPut)> = {
+            let (mut puts, fetches) = (self.puts.0.lock(), self.fetch_table.lock());
+            puts.extract_if(|address, put| !fetches.may_write(put.owner.holder, address)).collect()
         };
-        // First its memory, then the right to write another.
+        // The memory first, then the right to write the blob.
         for (address, put) in lost {
             drop(put);
-            self.state.lock().fail_put(&address);
+            self.fetch_table.lock().fail_put(&address);
         }
     }
 }
 
 fn not_kept() -> Refused {
-    (ErrorCode::NoSpace, "the blob is not kept any more".to_owned())
+    (ErrorCode::NoSpace, "the node does not keep the blob any more".to_owned())
 }
 
 fn not_claimed() -> Refused {
-    (ErrorCode::NotClaimed, "the claim is not held (any more)".to_owned())
+    (ErrorCode::NotClaimed, "the claim is not held, or not any more".to_owned())
 }
 
 fn malformed(text: &str) -> Refused {

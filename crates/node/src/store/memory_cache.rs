@@ -1,36 +1,37 @@
-//! What is hot, in memory: blobs that were just put, and those that are read again.
+//! Memory cache: blobs in DRAM that were just put or are read repeatedly.
 //!
-//! Jobs that go through a dataset together read a blob shortly after each other: the first has just put it,
-//! the others need not wait for the device. While there is room, whatever is read is kept as well; then only what is
-//! read again soon ([`Doorkeeper`]): of a dataset that is larger than the memory, any part is as good as another. Blobs never change, so nothing here is ever wrong; what must not be
-//! found any more is removed.
+//! Jobs that read a dataset together read a blob shortly after each other: the first job has put
+//! it, and the others get it without reading the device. While there is space, every blob that is
+//! read is admitted. In a full cache the [`Doorkeeper`] admits only blobs that are read again soon:
+//! of a dataset larger than the cache, any part is as good as another. Blobs are immutable, so
+//! entries are never stale; a blob that must not be found is removed.
 
 use bytes::Bytes;
-use forebay_core::{Address, ByteSize, doorkeeper::Doorkeeper, table::Row};
+use forebay_core::{Address, ByteSize, dataset::blob_table::BlobRow, node::doorkeeper::Doorkeeper};
+use forebay_transport::Counter;
 use parking_lot::RwLock;
 use quick_cache::{Weighter, sync::Cache};
 
-use crate::counters::Counter;
-
-/// Longer blobs are as fast from the device.
+/// Longest blob in the cache. Longer ones are read from the device as fast.
 const LENGTH_MAX: u64 = 1 << 20;
-/// What a blob takes beside its bytes.
+/// Memory per blob beside its bytes.
 const OVERHEAD: u64 = 128;
-/// What a blob is expected to take.
+/// Expected length of a blob.
 const LENGTH_EXPECTED: u64 = 64 << 10;
-/// There is room as long as so many parts of eight are filled: the cache is in shards, some of which are full before.
-const ROOMY_EIGHTHS: u64 = 7;
+/// Below this many eighths of its capacity the cache counts as not full. It is sharded, and some
+/// shards are full earlier.
+const FULL_EIGHTHS: u64 = 7;
 
-/// Blobs in memory.
-pub(crate) struct Hot {
-    /// None, if there is to be no memory for it.
-    shelf: RwLock<Option<Shelf>>,
+/// The memory cache of a node.
+pub(crate) struct MemoryCache {
+    /// `None` if its size is 0.
+    cache: RwLock<Option<AdmissionCache>>,
     hits: Counter,
 }
 
-struct Shelf {
+struct AdmissionCache {
     blobs: Cache<Address, Bytes, ByLength>,
-    door: Doorkeeper,
+    doorkeeper: Doorkeeper,
 }
 
 #[derive(Clone)]
@@ -42,92 +43,93 @@ impl Weighter<Address, Bytes> for ByLength {
     }
 }
 
-impl Hot {
-    /// Room for so much.
+impl MemoryCache {
+    /// A cache of `memory` bytes.
     pub fn new(memory: ByteSize) -> Self {
-        Self { shelf: RwLock::new(Shelf::new(memory)), hits: Counter::default() }
+        Self { cache: RwLock::new(AdmissionCache::new(memory)), hits: Counter::default() }
     }
 
-    /// From now on there is room for so much. What is here stays, as far as it fits.
+    /// Changes the size. Blobs that do not fit are evicted.
     pub fn resize(&self, memory: ByteSize) {
-        let mut place = self.shelf.write();
-        match &mut *place {
-            Some(there) if memory.0 > 0 => {
-                there.blobs.set_capacity(memory.0);
-                there.door = Doorkeeper::new(memory, expected(memory));
+        let mut cache = self.cache.write();
+        match &mut *cache {
+            Some(cache) if memory.0 > 0 => {
+                cache.blobs.set_capacity(memory.0);
+                cache.doorkeeper = Doorkeeper::new(memory, expected_blobs(memory));
             }
-            place => *place = Shelf::new(memory),
+            cache => *cache = AdmissionCache::new(memory),
         }
     }
 
-    /// Room for how much.
+    /// Size in bytes.
     pub fn capacity(&self) -> u64 {
-        self.shelf.read().as_ref().map_or(0, |shelf| shelf.blobs.capacity())
+        self.cache.read().as_ref().map_or(0, |cache| cache.blobs.capacity())
     }
 
-    /// Ranges that were answered from here.
+    /// Ranges that were answered from the cache.
     pub fn hits(&self) -> u64 {
         self.hits.get()
     }
 
-    /// A whole blob, if it is here.
-    pub fn get(&self, row: &Row) -> Option<Bytes> {
-        let place = self.shelf.read();
-        let Shelf { blobs, door } = place.as_ref()?;
+    /// A blob, if it is in the cache with this length.
+    pub fn get(&self, row: &BlobRow) -> Option<Bytes> {
+        let cache = self.cache.read();
+        let AdmissionCache { blobs, doorkeeper } = cache.as_ref()?;
         let bytes = blobs.get(&row.address)?;
         (bytes.len() as u64 == row.length).then(|| {
             self.hits.one();
-            door.found(row.length);
+            doorkeeper.on_hit(row.length);
             bytes
         })
     }
 
     /// A blob was put.
-    pub fn put(&self, address: Address, bytes: &Bytes) {
-        if let Some(shelf) = &*self.shelf.read()
+    pub fn on_put(&self, address: Address, bytes: &Bytes) {
+        if let Some(cache) = &*self.cache.read()
             && bytes.len() as u64 <= LENGTH_MAX
         {
-            shelf.blobs.insert(address, bytes.clone());
+            cache.blobs.insert(address, bytes.clone());
         }
     }
 
-    /// A whole blob was read from the device, into memory that belongs to the device.
-    pub fn read(&self, address: Address, bytes: &[u8]) {
-        if let Some(shelf) = &*self.shelf.read()
+    /// A whole blob was read from the device. If it is admitted it is copied, because the buffer
+    /// belongs to the device.
+    pub fn on_read(&self, address: Address, bytes: &[u8]) {
+        if let Some(cache) = &*self.cache.read()
             && bytes.len() as u64 <= LENGTH_MAX
-            && (shelf.door.knows(&address, bytes.len() as u64) || shelf.is_roomy())
+            && (cache.doorkeeper.admits(&address, bytes.len() as u64) || cache.has_space())
         {
-            shelf.blobs.insert(address, Bytes::copy_from_slice(bytes));
+            cache.blobs.insert(address, Bytes::copy_from_slice(bytes));
         }
     }
 
-    /// A blob must not be found any more.
+    /// Removes a blob.
     pub fn remove(&self, address: &Address) {
-        if let Some(shelf) = &*self.shelf.read() {
-            shelf.blobs.remove(address);
+        if let Some(cache) = &*self.cache.read() {
+            cache.blobs.remove(address);
         }
     }
 
-    /// How much is here.
+    /// Bytes in use.
     pub fn bytes(&self) -> u64 {
-        self.shelf.read().as_ref().map_or(0, |shelf| shelf.blobs.weight())
+        self.cache.read().as_ref().map_or(0, |cache| cache.blobs.weight())
     }
 }
 
-impl Shelf {
+impl AdmissionCache {
     fn new(memory: ByteSize) -> Option<Self> {
-        let count = expected(memory);
+        let count = expected_blobs(memory);
         let blobs = (memory.0 > 0).then(|| Cache::with_weighter(count, memory.0, ByLength))?;
-        Some(Self { blobs, door: Doorkeeper::new(memory, count) })
+        Some(Self { blobs, doorkeeper: Doorkeeper::new(memory, count) })
     }
 
-    fn is_roomy(&self) -> bool {
-        self.blobs.weight() < self.blobs.capacity() / 8 * ROOMY_EIGHTHS
+    fn has_space(&self) -> bool {
+        self.blobs.weight() < self.blobs.capacity() / 8 * FULL_EIGHTHS
     }
 }
 
-/// About so many blobs find a place there.
-fn expected(memory: ByteSize) -> usize {
+/// Expected number of blobs in a cache of this size.
+fn expected_blobs(memory: ByteSize) -> usize {
     usize::try_from(memory.0 / LENGTH_EXPECTED).unwrap_or(usize::MAX)
 }
 
@@ -135,48 +137,48 @@ fn expected(memory: ByteSize) -> usize {
 mod tests {
     use super::*;
 
-    fn row(number: u8, length: u64) -> Row {
-        Row { address: Address::from_bytes([number; 32]), length }
+    fn row(number: u8, length: u64) -> BlobRow {
+        BlobRow { address: Address::from_bytes([number; 32]), length }
     }
 
-    fn numbered(number: u64, length: u64) -> Row {
+    fn numbered(number: u64, length: u64) -> BlobRow {
         let address = Address::from_bytes(*blake3::hash(&number.to_le_bytes()).as_bytes());
-        Row { address, length }
+        BlobRow { address, length }
     }
 
     #[test]
-    fn what_is_put_or_read_is_found() {
-        let hot = Hot::new(ByteSize::mib(64));
+    fn a_blob_that_was_put_or_read_is_found() {
+        let cache = MemoryCache::new(ByteSize::mib(64));
         let bytes = Bytes::from(vec![1; 1000]);
-        hot.put(row(1, 1000).address, &bytes);
-        assert_eq!(hot.get(&row(1, 1000)), Some(bytes.clone()));
-        assert_eq!(hot.get(&row(1, 999)), None, "of another length: the caller's table is wrong");
-        hot.read(row(2, 1000).address, &bytes);
-        assert_eq!(hot.get(&row(2, 1000)), Some(bytes), "there is room");
-        hot.remove(&row(2, 1000).address);
-        assert_eq!((hot.get(&row(2, 1000)), hot.hits()), (None, 2));
+        cache.on_put(row(1, 1000).address, &bytes);
+        assert_eq!(cache.get(&row(1, 1000)), Some(bytes.clone()));
+        assert_eq!(cache.get(&row(1, 999)), None, "another length: the client's table is wrong");
+        cache.on_read(row(2, 1000).address, &bytes);
+        assert_eq!(cache.get(&row(2, 1000)), Some(bytes), "the cache is not full");
+        cache.remove(&row(2, 1000).address);
+        assert_eq!((cache.get(&row(2, 1000)), cache.hits()), (None, 2));
     }
 
-    /// Epoch after epoch of a dataset of twice the memory: whoever came first stays, since nobody is better; and what
-    /// is read by several jobs at a time is kept, whoever was there before.
+    /// Several epochs of a dataset of twice the size: the first blobs stay, because no other is
+    /// better. Blobs that several jobs read at the same time replace them.
     #[test]
-    fn a_full_memory_is_not_turned_over_by_what_is_read_once() {
+    fn reads_once_per_epoch_do_not_replace_the_blobs_of_a_full_cache() {
         let memory = ByteSize::mib(64);
-        keeps_what_it_has(&Hot::new(memory), memory);
-        let resized = Hot::new(ByteSize::mib(1 << 10));
+        check_admission(&MemoryCache::new(memory), memory);
+        let resized = MemoryCache::new(ByteSize::mib(1 << 10));
         resized.resize(memory);
-        keeps_what_it_has(&resized, memory);
+        check_admission(&resized, memory);
     }
 
-    fn keeps_what_it_has(hot: &Hot, memory: ByteSize) {
+    fn check_admission(cache: &MemoryCache, memory: ByteSize) {
         let length = 100_000;
         let blobs = 2 * memory.0 / length;
         let bytes = Bytes::from(vec![1; 100_000]);
         let read = |number| {
             let row = numbered(number, length);
-            let found = hot.get(&row).is_some();
+            let found = cache.get(&row).is_some();
             if !found {
-                hot.read(row.address, &bytes);
+                cache.on_read(row.address, &bytes);
             }
             found
         };
@@ -184,34 +186,39 @@ mod tests {
         assert_eq!(epoch(), 0);
         for _ in 0..5 {
             let hits = epoch();
-            assert!(hits > blobs / 8 * 3, "{hits} of {blobs}, of which half has room");
+            assert!(hits > blobs / 8 * 3, "{hits} hits of {blobs} blobs; half of them fit");
         }
         let shared: Vec<u64> = (0..blobs).filter(|number| !read(*number)).collect();
-        let twice = |number: &u64| [(); 3].map(|()| read(*number));
-        let kept = shared.iter().filter(|number| twice(number) == [false, false, true]).count();
-        assert!(kept > shared.len() / 2, "{kept} of {} that were read again soon", shared.len());
+        let three_reads = |number: &u64| [(); 3].map(|()| read(*number));
+        let kept =
+            shared.iter().filter(|number| three_reads(number) == [false, false, true]).count();
+        assert!(
+            kept > shared.len() / 2,
+            "{kept} of {} blobs that were read again soon",
+            shared.len()
+        );
     }
 
-    /// Promise 6: no more memory than was said.
+    /// Promise 6: the size is not exceeded.
     #[test]
-    fn it_keeps_to_its_memory() {
-        let (memory, none) = (ByteSize::mib(64), Hot::new(ByteSize(0)));
-        let hot = Hot::new(memory);
+    fn the_size_is_a_limit() {
+        let (memory, none) = (ByteSize::mib(64), MemoryCache::new(ByteSize(0)));
+        let cache = MemoryCache::new(memory);
         for number in 0..2000_u64 {
             let bytes = Bytes::from(vec![0; 100_000]);
-            let Row { address, .. } = numbered(number, 100_000);
-            hot.put(address, &bytes);
-            none.put(address, &bytes);
-            assert!(hot.bytes() <= memory.0);
+            let BlobRow { address, .. } = numbered(number, 100_000);
+            cache.on_put(address, &bytes);
+            none.on_put(address, &bytes);
+            assert!(cache.bytes() <= memory.0);
         }
-        assert!(hot.bytes() > memory.0 / 2);
+        assert!(cache.bytes() > memory.0 / 2);
         assert_eq!(none.bytes(), 0);
-        hot.resize(ByteSize::mib(8));
-        assert!(hot.bytes() <= 8 << 20, "less, and what does not fit is gone");
-        hot.resize(ByteSize(0));
-        assert_eq!((hot.bytes(), hot.capacity()), (0, 0));
-        hot.resize(memory);
-        hot.put(row(1, 2 << 20).address, &Bytes::from(vec![0; 2 << 20]));
-        assert_eq!(hot.get(&row(1, 2 << 20)), None, "too long");
+        cache.resize(ByteSize::mib(8));
+        assert!(cache.bytes() <= 8 << 20, "blobs that do not fit are evicted");
+        cache.resize(ByteSize(0));
+        assert_eq!((cache.bytes(), cache.capacity()), (0, 0));
+        cache.resize(memory);
+        cache.on_put(row(1, 2 << 20).address, &Bytes::from(vec![0; 2 << 20]));
+        assert_eq!(cache.get(&row(1, 2 << 20)), None, "too long");
     }
 }

@@ -1,128 +1,129 @@
-//! Segments: memory that the node shares with clients of its machine, within a limit for all of them.
+//! Shm regions: memory that the node shares with clients of its machine, up to `shared_memory` in
+//! total.
 //!
-//! What a segment takes counts until both sides have let go: a client that hangs up and keeps its mapping
-//! keeps its share of the limit, and nothing else of the node's.
+//! A region counts until both sides have unmapped it. A client that closes its connection and keeps
+//! its mapping keeps its share of the limit, and nothing else of the node's.
 
 use std::{os::fd::OwnedFd, sync::Arc};
 
-use forebay_core::{ByteSize, slots::PAGE};
-use forebay_segment::{Remains, SIZE_MAX, SIZE_MIN, Segment};
+use forebay_core::{ByteSize, node::shm_slots::PAGE};
+use forebay_shm::{DetachedRegion, SIZE_MAX, SIZE_MIN, ShmRegion};
 use forebay_wire::ErrorCode;
 use parking_lot::Mutex;
 
-use crate::{counters::Counters, node::Refused};
+use crate::{ops::metrics::Counters, requests::service::Refused};
 
-/// All segments of a node.
-pub(crate) struct Segments {
+/// All shm regions of a node.
+pub(crate) struct ShmRegions {
     limit: u64,
-    lent: Mutex<Lent>,
+    usage: Mutex<Usage>,
 }
 
 #[derive(Default)]
-struct Lent {
-    /// Bytes of all segments that somebody may still hold.
+struct Usage {
+    /// Bytes of all regions that a client may still map.
     bytes: u64,
-    /// Those that the node has left, with their sizes.
-    left: Vec<(Remains, u64)>,
+    /// Regions that the node has unmapped, with their sizes.
+    detached: Vec<(DetachedRegion, u64)>,
 }
 
-impl Lent {
-    /// Takes note of those whom their clients have left, too.
-    fn look(&mut self) {
+impl Usage {
+    /// Subtracts the regions that their clients have unmapped as well.
+    fn update(&mut self) {
         let bytes = &mut self.bytes;
-        self.left.retain(|(remains, size)| {
-            let is_gone = remains.is_gone();
-            *bytes -= if is_gone { *size } else { 0 };
-            !is_gone
+        self.detached.retain(|(region, size)| {
+            let is_free = region.is_free();
+            *bytes -= if is_free { *size } else { 0 };
+            !is_free
         });
     }
 }
 
-impl Segments {
-    /// So much for all of them together.
+impl ShmRegions {
+    /// Regions of at most `limit` bytes together.
     pub fn new(limit: ByteSize) -> Arc<Self> {
-        Arc::new(Self { limit: limit.0, lent: Mutex::default() })
+        Arc::new(Self { limit: limit.0, usage: Mutex::default() })
     }
 
-    /// Bytes of all segments that somebody may still hold.
+    /// Bytes of all regions that a client may still map.
     pub fn bytes(&self) -> u64 {
-        let mut lent = self.lent.lock();
-        lent.look();
-        lent.bytes
+        let mut usage = self.usage.lock();
+        usage.update();
+        usage.bytes
     }
 
-    /// Makes a segment of this size, or of the largest that there is; nothing, if that is too little, or there is
-    /// no memory left for it. Takes as long as it takes to touch that memory.
-    pub fn make(self: &Arc<Self>, size: u64) -> Option<(Arc<Segment>, OwnedFd)> {
+    /// Creates a region of this size, or of the largest size. `None` if the size is too small, or
+    /// the limit is reached. Blocks while the memory is touched.
+    pub fn create(self: &Arc<Self>, size: u64) -> Option<(Arc<ShmRegion>, OwnedFd)> {
         let size = size.min(SIZE_MAX as u64) / u64::from(PAGE) * u64::from(PAGE);
         {
-            let mut lent = self.lent.lock();
-            lent.look();
-            if size < SIZE_MIN as u64 || lent.bytes + size > self.limit {
+            let mut usage = self.usage.lock();
+            usage.update();
+            if size < SIZE_MIN as u64 || usage.bytes + size > self.limit {
                 return None;
             }
-            lent.bytes += size;
+            usage.bytes += size;
         }
-        let all = Arc::clone(self);
-        let on_leaving = move |remains| {
-            let mut lent = all.lent.lock();
-            lent.left.push((remains, size));
-            lent.look();
+        let regions = Arc::clone(self);
+        let on_detached = move |region| {
+            let mut usage = regions.usage.lock();
+            usage.detached.push((region, size));
+            usage.update();
         };
-        let made = Segment::new(usize::try_from(size).expect("at most SIZE_MAX"), on_leaving);
-        match made {
-            Ok(made) => Some(made),
+        let created = ShmRegion::new(usize::try_from(size).expect("at most SIZE_MAX"), on_detached);
+        match created {
+            Ok(created) => Some(created),
             Err(error) => {
-                tracing::warn!(%error, "cannot make a segment; its client goes on over the socket");
-                self.lent.lock().bytes -= size;
+                tracing::warn!(%error, "shm region not created; its client uses the socket");
+                self.usage.lock().bytes -= size;
                 None
             }
         }
     }
 }
 
-/// What a connection has of them.
+/// The shm region of a connection.
 #[derive(Default)]
-pub(crate) enum Own {
-    /// It has not asked yet.
+pub(crate) enum ShmGrant {
+    /// Not requested yet.
     #[default]
-    Unasked,
-    /// One.
-    Lent(Arc<Segment>),
-    /// None: it was told no, or has misbehaved.
-    Without,
+    NotRequested,
+    /// Granted.
+    Granted(Arc<ShmRegion>),
+    /// Refused, or revoked after a violation.
+    Denied,
 }
 
-impl Own {
-    /// It asks, which it may do once.
-    pub fn ask(&mut self) -> Result<(), Refused> {
-        match self {
-            Self::Unasked => {
-                *self = Self::Without;
-                Ok(())
-            }
-            _ => Err((ErrorCode::Malformed, "a connection asks for a segment once".to_owned())),
+impl ShmGrant {
+    /// The client requests a region, which it may do once.
+    pub fn on_request(&mut self) -> Result<(), Refused> {
+        if !matches!(self, Self::NotRequested) {
+            let text = "a connection may request one shm region".to_owned();
+            return Err((ErrorCode::Malformed, text));
         }
+        *self = Self::Denied;
+        Ok(())
     }
 
-    /// Lets go of slots; what is left is where bytes may be placed. Whoever lets go of what it does not hold
-    /// loses its segment.
+    /// The client releases slots. Returns the region, if it has one. A client that releases a slot
+    /// that it does not hold loses its region.
     pub fn release(
         &mut self,
         released: &[u32],
         counters: &Counters,
-    ) -> Result<Option<Arc<Segment>>, Refused> {
-        let Self::Lent(segment) = self else {
+    ) -> Result<Option<Arc<ShmRegion>>, Refused> {
+        let Self::Granted(region) = self else {
             if released.is_empty() {
                 return Ok(None);
             }
-            return Err((ErrorCode::Malformed, "you have no segment to let go of".to_owned()));
+            let text = "slots released without a shm region".to_owned();
+            return Err((ErrorCode::Malformed, text));
         };
-        match segment.release(released) {
-            Ok(()) => Ok(Some(Arc::clone(segment))),
+        match region.release(released) {
+            Ok(()) => Ok(Some(Arc::clone(region))),
             Err(problem) => {
-                *self = Self::Without;
-                counters.segments_lost.one();
+                *self = Self::Denied;
+                counters.shm_regions_revoked.one();
                 Err((ErrorCode::Malformed, problem.to_string()))
             }
         }

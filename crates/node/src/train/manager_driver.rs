@@ -1,9 +1,14 @@
-//! The managers of this node's datasets at work: jobs report, `core::council` and `core::manager` decide, pieces
-//! are freed.
+//! Manager driver: runs the managers of this node's datasets and the replication of their keep
+//! sets.
 //!
-//! A dataset of which no job has reported is not managed: whatever is put is kept, and what was used longest ago goes
-//! when room is needed. As soon as a job reports, to whichever node, only what its manager has given a place is kept, on all
-//! nodes. Connections to the others are in `peers.rs`.
+//! `core::cluster::replication` and `core::train::manager` decide. The driver passes them reports,
+//! cluster messages and the time, sends their messages, and frees half-chunks that are not kept.
+//!
+//! A dataset without a report has no manager: every blob that is put is kept, until its dataset is
+//! the least recently used one of a full device. After the first report, to any node, all nodes
+//! keep only the half-chunks of the manager's keep set.
+//!
+//! Not here: the connections to other nodes (`cluster::peers`).
 
 use std::{
     collections::HashMap,
@@ -12,17 +17,22 @@ use std::{
 };
 
 use forebay_core::{
-    BlobOrdinal, ByteSize, DatasetId, NodeName,
-    council::{
-        ASK_WITHIN, Council, Counters as Counted, Effects, Free, Handling, Places, Readiness,
-        Request, Settings,
+    BlobOrdinal, ByteSize, DatasetId, HalfChunk, NodeName,
+    cluster::{
+        replication::{
+            Counters as ReplicationCounters, Effects, Free, Handling, KeepSet, Readiness,
+            Replicator, Request, Settings, TAKEOVER_TIMEOUT,
+        },
+        ring::{Key, RingMembership},
     },
-    manager::{Answer, Overview, Refusal, Report, Rule},
-    placement::Placement,
-    ring::{Key, Membership},
-    table::Table,
+    dataset::blob_table::BlobTable,
+    train::{
+        manager::{Overview, PlacementRule, Report, ReportAnswer, ReportRefusal},
+        placement::Placement,
+    },
     units::ByteRate,
 };
+use forebay_transport::session::Replies;
 use forebay_wire::{ErrorCode, Reply};
 use parking_lot::Mutex;
 use tokio::{
@@ -31,52 +41,61 @@ use tokio::{
 };
 
 use crate::{
-    access::Guest,
-    node::{NodeService, Refused},
-    peers::Peers,
-    session::Replies,
+    cluster::peers::Peers,
+    requests::{
+        access::Identity,
+        service::{NodeService, Refused},
+    },
 };
 
-/// A job is believed to live for so long without a word.
-const LEASE: Duration = Duration::from_mins(1);
-/// How fast chunks are expected to be loaded, until that has been measured.
-const LOAD_RATE: ByteRate = ByteRate(ByteSize::mib(256));
-/// Regions that are not full, and what nobody manages, need some room as well: one part in so many.
-const SPARE: u64 = 10;
-/// Whoever reports while the others are being asked waits so long at most; then it is asked to report again.
-const PREPARED_WITHIN: Duration = ASK_WITHIN.saturating_mul(2);
-
-/// Nobody is woken sooner than after this.
+/// Time after which a job that does not report counts as ended.
+const JOB_LEASE: Duration = Duration::from_mins(1);
+/// Expected rate of loading chunks, until it has been measured.
+const LOAD_RATE_DEFAULT: ByteRate = ByteRate(ByteSize::mib(256));
+/// One part in this many of the capacity is not managed: it is for regions that are not full, and
+/// for blobs without a manager.
+const SPARE_SHARE: u64 = 10;
+/// Longest wait of a report for a takeover. After it the job is asked for a full report.
+const PREPARE_TIMEOUT: Duration = TAKEOVER_TIMEOUT.saturating_mul(2);
+/// Shortest time between two ticks of the managers.
 const TICK_MIN: Duration = Duration::from_millis(5);
 
-/// All that a node manages.
-pub(crate) struct Managing {
-    council: Mutex<Council>,
-    /// Of datasets that are managed here: what their pieces consist of.
-    tables: Mutex<HashMap<DatasetId, Arc<Table>>>,
-    /// What can be kept, for datasets that are managed.
+/// The managers of a node, and the state for driving them.
+pub(crate) struct ManagerDriver {
+    replicator: Mutex<Replicator>,
+    /// Blob tables of the datasets that are managed here.
+    tables: Mutex<HashMap<DatasetId, Arc<BlobTable>>>,
+    /// Bytes for managed datasets.
     space: ByteSize,
-    /// What the council had counted when it was last looked at.
-    counted: Mutex<Counted>,
-    /// There may be an earlier deadline.
-    changed: Notify,
-    /// Somebody was heard of whom a takeover waited for.
-    heard: Notify,
-    /// Whoever looks at the pieces of a dataset, or frees some, does so alone: what one term frees, a later one
-    /// must not have been told to keep meanwhile.
-    turns: Mutex<HashMap<DatasetId, Weak<TaskMutex<()>>>>,
+    /// The replicator's counters at the last update of the metrics.
+    counted: Mutex<ReplicationCounters>,
+    /// The replicator's next deadline may be earlier than before.
+    deadline_changed: Notify,
+    /// A peer has answered, or another step of a takeover is done.
+    takeover_progress: Notify,
+    /// Held while the half-chunks of a dataset are listed or freed. Without it, an order of an old
+    /// term could free half-chunks that a newer term keeps.
+    dataset_locks: Mutex<HashMap<DatasetId, Weak<TaskMutex<()>>>>,
     peers: Peers,
 }
 
-impl Managing {
-    /// Among others, if there are any that it can be in touch with.
+/// Gauges of the cluster, as this node sees it.
+pub(crate) struct ClusterGauges {
+    pub peers_configured: u64,
+    pub peers_reachable: u64,
+    /// The highest term that this node follows.
+    pub manager_term: u64,
+}
+
+impl ManagerDriver {
+    /// A driver for a node of this capacity. `peers` is empty for a single node.
     pub fn new(
         capacity: ByteSize,
-        life: u64,
-        membership: Option<&Membership>,
+        incarnation: u64,
+        membership: Option<&RingMembership>,
         peers: Peers,
     ) -> Self {
-        let space = ByteSize(capacity.0 - capacity.0 / SPARE);
+        let space = ByteSize(capacity.0 - capacity.0 / SPARE_SHARE);
         let alone: NodeName = "node".parse().expect("a name");
         let me = membership.map_or(alone, |membership| membership.name().clone());
         let names: Vec<NodeName> = peers.names().cloned().collect();
@@ -90,30 +109,31 @@ impl Managing {
         };
         let settings = Settings {
             me,
-            life,
+            incarnation,
             peers: names,
             placement_order,
-            rule: Rule::Knapsack(Placement::default()),
+            rule: PlacementRule::Knapsack(Placement::default()),
             capacity: space,
-            lease: LEASE,
-            load_rate: LOAD_RATE,
+            lease: JOB_LEASE,
+            load_rate: LOAD_RATE_DEFAULT,
         };
         Self {
-            council: Mutex::new(Council::new(Duration::ZERO, settings)),
+            replicator: Mutex::new(Replicator::new(Duration::ZERO, settings)),
             tables: Mutex::default(),
             space,
             counted: Mutex::default(),
-            changed: Notify::new(),
-            heard: Notify::new(),
-            turns: Mutex::default(),
+            deadline_changed: Notify::new(),
+            takeover_progress: Notify::new(),
+            dataset_locks: Mutex::default(),
             peers,
         }
     }
 
-    /// Whether a blob would be kept.
-    pub fn keeps(&self, table: &Table, blob: u64) -> bool {
-        let piece = table.piece_of(BlobOrdinal::new(blob));
-        piece.is_none_or(|piece| self.council.lock().keeps(&table.dataset(), piece))
+    /// Whether the node would keep a blob.
+    pub fn keeps(&self, table: &BlobTable, blob: BlobOrdinal) -> bool {
+        let half_chunk = table.half_chunk_of(blob);
+        half_chunk
+            .is_none_or(|half_chunk| self.replicator.lock().keeps(&table.dataset(), half_chunk))
     }
 
     /// The connections to other nodes.
@@ -121,271 +141,293 @@ impl Managing {
         &self.peers
     }
 
-    /// Other nodes, those that answer, datasets that are managed here, and the highest term.
-    pub fn gauges(&self, now: Duration) -> [u64; 3] {
-        let council = self.council.lock();
-        let reachable = council.reachable(now).count();
-        let term = council.obeying().number_max();
-        [self.peers.names().count() as u64, reachable as u64, term]
-    }
-
-    /// What the managers here have decided.
-    pub fn overview(&self) -> Overview {
-        self.council.lock().managers().overview()
-    }
-
-    fn turn(&self, dataset: DatasetId) -> Arc<TaskMutex<()>> {
-        let mut turns = self.turns.lock();
-        turns.retain(|_, turn| turn.strong_count() > 0);
-        if let Some(turn) = turns.get(&dataset).and_then(Weak::upgrade) {
-            return turn;
+    /// Gauges of the cluster.
+    pub fn cluster_gauges(&self, now: Duration) -> ClusterGauges {
+        let replicator = self.replicator.lock();
+        ClusterGauges {
+            peers_configured: self.peers.names().count() as u64,
+            peers_reachable: replicator.reachable(now).count() as u64,
+            manager_term: replicator.follower().number_max(),
         }
-        let turn = Arc::new(TaskMutex::new(()));
-        turns.insert(dataset, Arc::downgrade(&turn));
-        turn
+    }
+
+    /// Summary of the managers' decisions.
+    pub fn overview(&self) -> Overview {
+        self.replicator.lock().managers().overview()
+    }
+
+    fn dataset_lock(&self, dataset: DatasetId) -> Arc<TaskMutex<()>> {
+        let mut dataset_locks = self.dataset_locks.lock();
+        dataset_locks.retain(|_, lock| lock.strong_count() > 0);
+        if let Some(lock) = dataset_locks.get(&dataset).and_then(Weak::upgrade) {
+            return lock;
+        }
+        let lock = Arc::new(TaskMutex::new(()));
+        dataset_locks.insert(dataset, Arc::downgrade(&lock));
+        lock
     }
 }
 
 impl NodeService {
-    /// A job says how it gets on.
+    /// Handles a job's report. Waits for a takeover, if this node is to manage the dataset.
     pub(crate) async fn report(
         self: &Arc<Self>,
-        table: &Arc<Table>,
+        table: &Arc<BlobTable>,
         job: &str,
         report: &Report,
     ) -> Result<Reply, Refused> {
         let dataset = table.dataset();
-        let until = Instant::now() + PREPARED_WITHIN;
+        let until = Instant::now() + PREPARE_TIMEOUT;
         loop {
-            let heard = self.managing.heard.notified();
-            let mut heard = std::pin::pin!(heard);
-            heard.as_mut().enable();
-            let readiness =
-                self.council(|council, now| council.prepare(now, dataset, || table.piece_sizes()));
+            let progress = self.managers.takeover_progress.notified();
+            let mut progress = std::pin::pin!(progress);
+            progress.as_mut().enable();
+            let readiness = self.with_replicator(|replicator, now| {
+                replicator.prepare(now, dataset, || table.half_chunk_sizes())
+            });
             match readiness {
                 Readiness::Ready => {
-                    let answer =
-                        self.council(|council, now| council.report(now, dataset, job, report));
+                    let answer = self.with_replicator(|replicator, now| {
+                        replicator.report(now, dataset, job, report)
+                    });
                     let answer = answer.map_err(|refusal| self.refuse(&refusal))?;
                     self.counters.reports.one();
-                    if let Answer::Draw { forced, .. } = &answer {
-                        self.counters.probe_batches.add(u64::from(*forced));
+                    if let ReportAnswer::Draw { probe_batches, .. } = &answer {
+                        self.counters.probe_batches.add(u64::from(*probe_batches));
                     }
                     return Ok(Reply::Report(answer));
                 }
-                Readiness::Elsewhere(node) => return Ok(Reply::Report(Answer::Elsewhere(node))),
-                Readiness::TooMany => return Err(self.refuse(&Refusal::TooManyDatasets)),
+                Readiness::Elsewhere(node) => {
+                    return Ok(Reply::Report(ReportAnswer::Redirect(node)));
+                }
+                Readiness::TooMany => return Err(self.refuse(&ReportRefusal::TooManyDatasets)),
                 Readiness::Waiting => {
-                    let mut tables = self.managing.tables.lock();
+                    let mut tables = self.managers.tables.lock();
                     tables.insert(dataset, Arc::clone(table));
                 }
             }
-            if timeout_at(until, heard).await.is_err() {
-                return Ok(Reply::Report(Answer::TellAll));
+            if timeout_at(until, progress).await.is_err() {
+                return Ok(Reply::Report(ReportAnswer::FullReportNeeded));
             }
         }
     }
 
-    /// A job reads a dataset no more.
-    pub(crate) fn leave(self: &Arc<Self>, table: &Table, job: &str) -> Result<Reply, Refused> {
-        let left = self.council(|council, now| council.left(now, table.dataset(), job));
+    /// A job has left a dataset.
+    pub(crate) fn leave(self: &Arc<Self>, table: &BlobTable, job: &str) -> Result<Reply, Refused> {
+        let left =
+            self.with_replicator(|replicator, now| replicator.left(now, table.dataset(), job));
         left.map_err(|refusal| self.refuse(&refusal))?;
-        self.blobs.left(&table.dataset());
+        self.blobs.on_leave(&table.dataset());
         Ok(Reply::Left)
     }
 
-    /// How a dataset stands, and why.
-    pub(crate) fn explain(&self, guest: &Guest, table: &Table) -> Reply {
-        let pieces = table.chunking().pieces();
-        let described = self.managing.council.lock().describe(&table.dataset(), pieces);
-        let described = described.map(|described| self.access.seen_by(guest, described));
-        let json = serde_json::to_vec(&described).expect("numbers, names and words");
+    /// The state of a dataset and the reasons for it, without other tenants' jobs.
+    pub(crate) fn explain(&self, identity: &Identity, table: &BlobTable) -> Reply {
+        let half_chunks = table.chunking().half_chunks();
+        let explanation = self.managers.replicator.lock().explain(&table.dataset(), half_chunks);
+        let explanation = explanation.map(|all| self.access.redact_for(identity, all));
+        let json = serde_json::to_vec(&explanation).expect("plain data");
         Reply::Explain { json: json.into() }
     }
 
-    /// Nothing of a dataset is kept any more, and nobody manages it until a job reports.
-    pub(crate) async fn evict_all(&self, table: &Table) -> Result<Reply, Refused> {
-        self.managing.council.lock().forget(&table.dataset());
-        self.managing.tables.lock().remove(&table.dataset());
+    /// Evicts a dataset. It has no manager until a job reports again.
+    pub(crate) async fn evict_all(&self, table: &BlobTable) -> Result<Reply, Refused> {
+        self.managers.replicator.lock().forget(&table.dataset());
+        self.managers.tables.lock().remove(&table.dataset());
         let bytes = self.blobs.free_all(table).await.map_err(|refusal| {
-            tracing::warn!(%refusal, "a dataset could not be evicted");
-            (ErrorCode::Failed, "the node's device failed; its log says how".to_owned())
+            tracing::warn!(%refusal, "eviction of a dataset failed");
+            (ErrorCode::Failed, "the node's device failed; its log has the cause".to_owned())
         })?;
         Ok(Reply::Evicted { bytes })
     }
 
-    /// A blob has been put.
-    pub(crate) fn arrived(self: &Arc<Self>, table: &Table, blob: u64, bytes: u64) {
-        let Some(piece) = table.piece_of(BlobOrdinal::new(blob)) else { return };
-        let arrived = self
-            .council(|council, now| council.arrived(now, table.dataset(), piece, ByteSize(bytes)));
-        complain(arrived);
+    /// A blob was put.
+    pub(crate) fn on_put(self: &Arc<Self>, table: &BlobTable, blob: BlobOrdinal, bytes: u64) {
+        let Some(half_chunk) = table.half_chunk_of(blob) else { return };
+        log_refusal(self.with_replicator(|replicator, now| {
+            replicator.arrived(now, table.dataset(), half_chunk, ByteSize(bytes))
+        }));
     }
 
-    /// Wakes the council when it has something to do, for ever.
-    pub(crate) async fn manage(self: Arc<Self>) {
+    /// Ticks the replicator at its deadlines. Does not return.
+    pub(crate) async fn drive_managers(self: Arc<Self>) {
         loop {
-            let changed = self.managing.changed.notified();
-            let deadline = self.managing.council.lock().next_deadline();
+            let deadline_changed = self.managers.deadline_changed.notified();
+            let deadline = self.managers.replicator.lock().next_deadline();
             match deadline.map(|at| at.saturating_sub(self.now())) {
-                Some(wait) => drop(timeout(wait.max(TICK_MIN), changed).await),
-                None => changed.await,
+                Some(wait) => drop(timeout(wait.max(TICK_MIN), deadline_changed).await),
+                None => deadline_changed.await,
             }
-            complain(self.consult(Council::tick));
-            self.managing.heard.notify_waiters();
-            let (council, mut tables) = (self.managing.council.lock(), self.managing.tables.lock());
-            tables.retain(|dataset, _| council.cares_for(dataset));
+            log_refusal(self.with_replicator_unnotified(Replicator::tick));
+            self.managers.takeover_progress.notify_waiters();
+            let (replicator, mut tables) =
+                (self.managers.replicator.lock(), self.managers.tables.lock());
+            tables.retain(|dataset, _| replicator.manages_or_takes_over(dataset));
         }
     }
 
-    /// Another node has answered.
-    pub(crate) fn answered(
+    /// A peer has answered.
+    pub(crate) fn on_cluster_reply(
         self: &Arc<Self>,
         from: &NodeName,
         capacity: ByteSize,
-        reply: forebay_core::council::Reply,
+        reply: forebay_core::cluster::replication::Reply,
     ) {
-        complain(self.council(|council, now| council.on_reply(now, from, capacity, reply)));
-        self.managing.heard.notify_waiters();
+        log_refusal(
+            self.with_replicator(|replicator, now| replicator.on_reply(now, from, capacity, reply)),
+        );
+        self.managers.takeover_progress.notify_waiters();
     }
 
-    /// Another node has something to say.
-    pub(crate) async fn counsel(
+    /// A peer has sent a request. `_permit` counts it as in flight.
+    pub(crate) async fn on_cluster_request(
         self: Arc<Self>,
         from: NodeName,
         request: Request,
         replies: Replies,
-        _turn: OwnedSemaphorePermit,
+        _permit: OwnedSemaphorePermit,
     ) {
         let dataset = match &request {
-            Request::Ask { dataset } | Request::Tell { dataset, .. } => Some(*dataset),
-            Request::Greet | Request::Wish { .. } => None,
+            Request::Query { dataset } | Request::Replicate { dataset, .. } => Some(*dataset),
+            Request::Ping | Request::SpaceRequest { .. } => None,
         };
-        let turn = dataset.map(|dataset| self.managing.turn(dataset));
-        let _alone = match &turn {
-            Some(turn) => Some(turn.lock().await),
+        let lock = dataset.map(|dataset| self.managers.dataset_lock(dataset));
+        let _guard = match &lock {
+            Some(lock) => Some(lock.lock().await),
             None => None,
         };
-        let handling = self.council(|council, now| council.on_request(now, &from, request));
+        let handling =
+            self.with_replicator(|replicator, now| replicator.on_request(now, &from, request));
         let reply = match handling {
             Handling::Reply(reply) => reply,
             Handling::Find(dataset) => {
-                let found = self.pieces_here(dataset).await;
-                self.managing.council.lock().answer_ask(self.now(), dataset, found)
+                let found = self.half_chunks_here(dataset).await;
+                self.managers.replicator.lock().query_reply(self.now(), dataset, found)
             }
-            Handling::Free(dataset, places, free) => {
-                self.free_pieces(dataset, &places, free).await;
-                self.managing.council.lock().answer_tell(dataset, places)
+            Handling::Free(dataset, keep_set, free) => {
+                self.free_half_chunks(dataset, &keep_set, free).await;
+                self.managers.replicator.lock().replicate_reply(dataset, keep_set)
             }
         };
-        let capacity = self.managing.space;
-        replies.send(&Reply::Council { capacity, reply }).await;
+        let capacity = self.managers.space;
+        replies.send(&Reply::Cluster { capacity, reply }).await;
     }
 
-    /// Asks or tells the council something, and has done what follows from that.
-    fn council<T>(self: &Arc<Self>, asks: impl FnOnce(&mut Council, Duration) -> T) -> T {
-        let answer = self.consult(asks);
-        self.managing.changed.notify_one();
+    /// Runs an action on the replicator, applies its effects, and wakes the driver in case the
+    /// deadline has changed.
+    fn with_replicator<T>(
+        self: &Arc<Self>,
+        action: impl FnOnce(&mut Replicator, Duration) -> T,
+    ) -> T {
+        let answer = self.with_replicator_unnotified(action);
+        self.managers.deadline_changed.notify_one();
         answer
     }
 
-    /// The same, for whoever looks at the deadline anyway.
-    fn consult<T>(self: &Arc<Self>, asks: impl FnOnce(&mut Council, Duration) -> T) -> T {
+    /// Like [`Self::with_replicator`], without waking the driver.
+    fn with_replicator_unnotified<T>(
+        self: &Arc<Self>,
+        action: impl FnOnce(&mut Replicator, Duration) -> T,
+    ) -> T {
         let (answer, effects) = {
-            let mut council = self.managing.council.lock();
-            let answer = asks(&mut council, self.now());
-            self.count(council.counters());
-            (answer, council.effects())
+            let mut replicator = self.managers.replicator.lock();
+            let answer = action(&mut replicator, self.now());
+            self.count(replicator.counters());
+            (answer, replicator.effects())
         };
-        self.carry_out(effects);
+        self.apply(effects);
         answer
     }
 
-    fn carry_out(self: &Arc<Self>, Effects { send, find, free }: Effects) {
+    fn apply(self: &Arc<Self>, Effects { send, find, free }: Effects) {
         for (peer, request) in send {
-            self.managing.peers.send(&peer, request);
+            self.managers.peers.send(&peer, request);
         }
         for dataset in find {
             let node = Arc::clone(self);
             tokio::spawn(async move {
-                let turn = node.managing.turn(dataset);
-                let _alone = turn.lock().await;
-                let found = node.pieces_here(dataset).await;
-                node.council(|council, now| council.found(now, dataset, &found));
-                node.managing.heard.notify_waiters();
+                let lock = node.managers.dataset_lock(dataset);
+                let _guard = lock.lock().await;
+                let found = node.half_chunks_here(dataset).await;
+                node.with_replicator(|replicator, now| replicator.found(now, dataset, &found));
+                node.managers.takeover_progress.notify_waiters();
             });
         }
-        for (dataset, places, free) in free {
+        for (dataset, keep_set, free) in free {
             let node = Arc::clone(self);
             tokio::spawn(async move {
-                let turn = node.managing.turn(dataset);
-                let _alone = turn.lock().await;
-                node.free_pieces(dataset, &places, free).await;
-                node.council(|council, now| council.freed(now, dataset, &places));
+                let lock = node.managers.dataset_lock(dataset);
+                let _guard = lock.lock().await;
+                node.free_half_chunks(dataset, &keep_set, free).await;
+                node.with_replicator(|replicator, now| replicator.freed(now, dataset, &keep_set));
             });
         }
     }
 
-    /// What the council has counted since, everybody sees.
-    fn count(&self, counted: Counted) {
-        let before = std::mem::replace(&mut *self.managing.counted.lock(), counted);
+    /// Adds the replicator's new counts to the node's metrics.
+    fn count(&self, counted: ReplicationCounters) {
+        let before = std::mem::replace(&mut *self.managers.counted.lock(), counted);
         let all = &self.counters;
         for (counter, now, before) in [
             (&all.chunks_loaded, counted.chunks_loaded, before.chunks_loaded),
             (&all.chunks_evicted, counted.chunks_evicted, before.chunks_evicted),
             (&all.takeovers, counted.takeovers, before.takeovers),
-            (&all.stepped_down, counted.stepped_down, before.stepped_down),
-            (&all.orders_refused, counted.orders_refused, before.orders_refused),
+            (&all.leadership_lost, counted.leadership_lost, before.leadership_lost),
+            (
+                &all.stale_orders_rejected,
+                counted.stale_orders_rejected,
+                before.stale_orders_rejected,
+            ),
         ] {
             counter.add(now - before);
         }
     }
 
-    fn table_of(&self, dataset: DatasetId) -> Option<Arc<Table>> {
-        let managed = self.managing.tables.lock().get(&dataset).cloned();
+    fn table_of(&self, dataset: DatasetId) -> Option<Arc<BlobTable>> {
+        let managed = self.managers.tables.lock().get(&dataset).cloned();
         managed.or_else(|| self.tables.get(&dataset))
     }
 
-    async fn pieces_here(&self, dataset: DatasetId) -> Vec<u32> {
-        self.blobs.pieces_of(dataset, self.table_of(dataset).as_deref()).await
+    async fn half_chunks_here(&self, dataset: DatasetId) -> Vec<HalfChunk> {
+        self.blobs.half_chunks_of(dataset, self.table_of(dataset).as_deref()).await
     }
 
-    /// Frees what has no place. Whoever does so has its turn.
-    async fn free_pieces(&self, dataset: DatasetId, places: &Places, free: Free) {
+    /// Frees half-chunks that are not in the keep set. The caller holds the dataset's lock.
+    async fn free_half_chunks(&self, dataset: DatasetId, keep_set: &KeepSet, free: Free) {
         let table = self.table_of(dataset);
-        let pieces = match free {
-            Free::These(pieces) => pieces,
+        let half_chunks = match free {
+            Free::These(half_chunks) => half_chunks,
             Free::AllOthers => {
-                let mut here = self.blobs.pieces_of(dataset, table.as_deref()).await;
-                here.retain(|piece| places.kept.binary_search(piece).is_err());
+                let mut here = self.blobs.half_chunks_of(dataset, table.as_deref()).await;
+                here.retain(|half_chunk| keep_set.kept.binary_search(half_chunk).is_err());
                 here
             }
         };
-        for piece in pieces {
-            // It may have been given a place again while this waited for its turn.
-            if self.managing.council.lock().keeps(&dataset, piece) {
+        for half_chunk in half_chunks {
+            // A newer keep set may have it again.
+            if self.managers.replicator.lock().keeps(&dataset, half_chunk) {
                 continue;
             }
-            if let Err(refusal) = self.blobs.free(dataset, table.as_deref(), piece).await {
-                // It is not found any more; its space comes back with its regions.
-                tracing::warn!(%refusal, "a piece could not be freed");
+            if let Err(refusal) = self.blobs.free(dataset, table.as_deref(), half_chunk).await {
+                // Its blobs are not found any more; the space is free when the regions are evicted.
+                tracing::warn!(%refusal, "half-chunk not freed");
             }
         }
     }
 
-    fn refuse(&self, refusal: &Refusal) -> Refused {
+    fn refuse(&self, refusal: &ReportRefusal) -> Refused {
         self.counters.reports_refused.one();
         let code = match refusal {
-            Refusal::Fenced => ErrorCode::Fenced,
-            Refusal::TooManyDatasets | Refusal::TooManyJobs => ErrorCode::TooMuch,
-            Refusal::Contradiction(_) => ErrorCode::Malformed,
+            ReportRefusal::Fenced => ErrorCode::Fenced,
+            ReportRefusal::TooManyDatasets | ReportRefusal::TooManyJobs => ErrorCode::TooMuch,
+            ReportRefusal::InvalidEvent(_) => ErrorCode::Malformed,
         };
         (code, refusal.to_string())
     }
 }
 
-fn complain(outcome: Result<(), Refusal>) {
+fn log_refusal(outcome: Result<(), ReportRefusal>) {
     if let Err(refusal) = outcome {
-        tracing::error!(%refusal, "the managers are told nonsense");
+        tracing::error!(%refusal, "event refused by the managers");
     }
 }

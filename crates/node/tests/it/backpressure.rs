@@ -1,27 +1,28 @@
-//! Clients that take their time, take too much, or take and never give: nobody else pays for it
+//! Backpressure: clients that are slow, take too much, or never finish do not affect others
 //! (promises 5 and 6).
 
 use std::{thread, time::Duration};
 
+use forebay_core::dataset::DatasetIdHasher;
 use forebay_core::{
-    Address, ByteSize, DatasetId, Namespace, chunking::Chunking, digest::DatasetIdHasher,
+    Address, BlobOrdinal, ByteSize, DatasetId, Namespace, dataset::chunking::Chunking,
 };
 use forebay_wire::{
     BlobLength, BlobRange, ClaimAnswer, ErrorCode, GetAnswer, PutAnswer, Refusal, Reply, Request,
 };
 
-use crate::harness::{Data, PATIENCE, Raw, TestNode, get, put};
+use crate::harness::{Data, Raw, TIMEOUT, TestNode, get, put};
 
 const NOW: Duration = Duration::ZERO;
 const AN_HOUR_MS: u32 = 3_600_000;
 
 fn range(blob: u64, length: u32) -> BlobRange {
-    BlobRange { blob, offset: 0, length }
+    BlobRange { blob: BlobOrdinal::new(blob), offset: 0, length }
 }
 
-/// Promise 5: a job whose process was stopped in the middle of a batch hangs no other.
+/// Promise 5: a job that is stopped in the middle of a batch does not hang others.
 #[test]
-fn a_client_that_never_reads_holds_up_nobody_else() {
+fn a_client_that_never_reads_does_not_delay_others() {
     let node = TestNode::start(ByteSize::mib(8));
     let data = Data::new(&[100; 10]);
     let (mut client, handle) = node.open(&data);
@@ -30,79 +31,82 @@ fn a_client_that_never_reads_holds_up_nobody_else() {
     for _ in 0..32 {
         stalled.send(&Request::Get { handle: 0, wait_ms: 0, ranges: vec![range(1, 100); 1000] });
     }
-    // By now it has been given all that can wait for it, and more than the socket takes.
+    // Wait until its queue and the socket are full.
     let mut before = u64::MAX;
     while before != node.service.counters().hits.get() || before < 257 {
         before = node.service.counters().hits.get();
         thread::sleep(Duration::from_millis(100));
     }
-    assert!(before < 32_000, "it is held up: {before}");
+    assert!(before < 32_000, "{before} hits: it is not limited");
     for blob in 2..10 {
         put(&mut client, handle, &data, blob);
         assert_eq!(get(&mut client, handle, &data, blob, NOW).unwrap(), data.blobs[blob]);
     }
-    // And when it reads again, it gets the rest.
+    // When it reads again, it gets the rest.
     let hits = (0..32_000).filter(|_| {
-        let reply = stalled.reply().expect("an answer").1;
+        let reply = stalled.reply().expect("a reply").1;
         matches!(reply, Reply::Get { answer: GetAnswer::Hit, .. })
     });
     assert_eq!(hits.count(), 32_000);
 }
 
-/// What ends a wait may come over the very connection that waits: an agent waits for others' fetches, and
-/// puts its own.
+/// The request that ends a wait may come over the connection that waits: an agent waits for the
+/// fetches of others and puts its own blobs.
 #[test]
-fn whoever_waits_may_still_speak() {
-    let node = TestNode::start_with(|config| config.lease = Duration::from_mins(5), Vec::new());
+fn a_connection_that_waits_can_send_requests() {
+    let node =
+        TestNode::start_with(|config| config.claim_lease = Duration::from_mins(5), Vec::new());
     let data = Data::new(&[100; 300]);
     let (mut other, handle) = node.open(&data);
-    let theirs: Vec<u64> = (0..200).collect();
-    assert_eq!(other.claim(handle, &theirs).unwrap(), [ClaimAnswer::Granted; 200]);
+    let claimed_by_other: Vec<BlobOrdinal> = (0..200).map(BlobOrdinal::new).collect();
+    assert_eq!(other.claim(handle, &claimed_by_other).unwrap(), [ClaimAnswer::Granted; 200]);
     let mut agent = Raw::open(&node, &data);
-    for blob in theirs {
-        let ranges = vec![range(blob, 100)];
+    for blob in claimed_by_other {
+        let ranges = vec![range(blob.0, 100)];
         agent.send(&Request::Get { handle: 0, wait_ms: AN_HOUR_MS, ranges });
     }
-    let claimed = agent.ask(&Request::Claim { handle: 0, blobs: vec![250] });
+    let claimed = agent.call(&Request::Claim { handle: 0, blobs: vec![BlobOrdinal::new(250)] });
     assert_eq!(claimed, Reply::Claim { answers: vec![ClaimAnswer::Granted] });
     let payload = data.blobs[250].clone();
-    let put = agent.ask(&Request::Put { handle: 0, blob: 250, offset: 0, payload });
+    let put =
+        agent.call(&Request::Put { handle: 0, blob: BlobOrdinal::new(250), offset: 0, payload });
     assert_eq!(put, Reply::Put(PutAnswer::Stored));
-    // Too many waits are no error: for those, the wait is over.
+    // Waits beyond the limit are answered at once, and are no error.
     let ranges = vec![range(1, 100); 10_000];
     agent.send(&Request::Get { handle: 0, wait_ms: AN_HOUR_MS, ranges });
-    let (_, reply) = agent.reply().expect("an answer");
+    let (_, reply) = agent.reply().expect("a reply");
     assert!(matches!(reply, Reply::Get { answer: GetAnswer::Claimed, .. }), "{reply:?}");
 }
 
-/// Promise 6: connections are bounded, whether they say anything or not, and those turned away are told.
+/// Promise 6: connections are limited, with or without a hello, and a rejected one gets the reason.
 #[test]
-fn too_many_connections_are_turned_away_with_a_word() {
-    let node = TestNode::start_with(|config| config.connections = 3, Vec::new());
+fn connections_beyond_the_limit_are_refused_with_a_reason() {
+    let node = TestNode::start_with(|config| config.max_connections = 3, Vec::new());
     let data = Data::new(&[100; 10]);
-    let silent = [Raw::silent(&node), Raw::silent(&node)];
+    let silent = [Raw::without_hello(&node), Raw::without_hello(&node)];
     let last = Raw::hello(&node);
-    let (_, reply) = Raw::silent(&node).reply().expect("a word");
+    let (_, reply) = Raw::without_hello(&node).reply().expect("a refusal");
     assert!(
-        matches!(&reply, Reply::Error(Refusal { code: ErrorCode::TooMuch, text }) if text.contains("connections")),
+        matches!(&reply, Reply::Error(Refusal { code: ErrorCode::TooMuch, text })
+            if text.contains("connections")),
         "{reply:?}"
     );
     assert_eq!(node.service.counters().connections_refused.get(), 1);
     drop((silent, last));
-    node.wait_for_connections(0);
+    node.wait_until_connections(0);
     until_accepted(&node, &data);
 }
 
-/// A place is free as soon as its owner has gone, whatever it was waiting for.
+/// A connection stops counting when its client disconnects, even during a wait.
 #[test]
-fn who_leaves_in_the_middle_of_a_wait_leaves_its_place() {
+fn a_client_that_disconnects_during_a_wait_frees_its_connection() {
     let node = TestNode::start_with(
-        |config| (config.connections, config.lease) = (2, Duration::from_mins(5)),
+        |config| (config.max_connections, config.claim_lease) = (2, Duration::from_mins(5)),
         Vec::new(),
     );
     let data = Data::new(&[100; 10]);
     let (mut holder, handle) = node.open(&data);
-    holder.claim(handle, &[1]).unwrap();
+    holder.claim(handle, &[BlobOrdinal::new(1)]).unwrap();
     let mut waiter = Raw::open(&node, &data);
     waiter.send(&Request::Get { handle: 0, wait_ms: AN_HOUR_MS, ranges: vec![range(1, 100)] });
     while node.service.counters().waits.get() == 0 {
@@ -112,56 +116,59 @@ fn who_leaves_in_the_middle_of_a_wait_leaves_its_place() {
     until_accepted(&node, &data);
 }
 
-/// The node notices in its own time that somebody has gone.
+/// Connects again and again, until the node has noticed that another client disconnected.
 fn until_accepted(node: &TestNode, data: &Data) {
-    let connect = || forebay_client::Client::connect(&node.config.socket, "x", PATIENCE);
+    let connect = || forebay_client::Client::connect(&node.config.socket, "x", TIMEOUT);
     let connected = (0..1000).find_map(|_| {
         thread::sleep(Duration::from_millis(10));
         connect().ok()
     });
-    connected.expect("there is a place again").open(&data.digest).unwrap();
+    connected.expect("the node accepts a connection again").open(&data.digest).unwrap();
 }
 
-/// Promise 6: whoever claims, begins to put and falls silent holds nothing once its claim is lost.
+/// Promise 6: a client that claims, begins a put and is then silent holds nothing after its claim
+/// expires.
 #[test]
 fn a_put_that_is_never_finished_ends_with_its_claim() {
     let node = TestNode::start_with(
         |config| {
-            (config.capacity, config.lease) = (Some(ByteSize::mib(8)), Duration::from_secs(1));
+            (config.capacity, config.claim_lease) =
+                (Some(ByteSize::mib(8)), Duration::from_secs(1));
         },
         Vec::new(),
     );
     let data = Data::new(&[600_000, 600_000]);
     let mut silent = Raw::open(&node, &data);
-    silent.ask(&Request::Claim { handle: 0, blobs: vec![0] });
-    let piece = |offset: usize| {
+    silent.call(&Request::Claim { handle: 0, blobs: vec![BlobOrdinal::new(0)] });
+    let part = |offset: usize| {
         let payload = data.blobs[0].slice(offset..offset + 300_000);
-        Request::Put { handle: 0, blob: 0, offset: offset as u64, payload }
+        Request::Put { handle: 0, blob: BlobOrdinal::new(0), offset: offset as u64, payload }
     };
-    assert_eq!(silent.ask(&piece(0)), Reply::Put(PutAnswer::More));
+    assert_eq!(silent.call(&part(0)), Reply::Put(PutAnswer::More));
     let (mut client, handle) = node.open(&data);
     while node.service.counters().claims_expired.get() == 0 {
         thread::yield_now();
     }
     let stored = (0..1000).find(|_| {
-        let granted = client.claim(handle, &[0]).unwrap() == [ClaimAnswer::Granted];
-        granted && client.put(handle, 0, &data.blobs[0]).is_ok() || {
-            client.release(handle, &[0]).unwrap();
+        let granted =
+            client.claim(handle, &[BlobOrdinal::new(0)]).unwrap() == [ClaimAnswer::Granted];
+        granted && client.put(handle, BlobOrdinal::new(0), &data.blobs[0]).is_ok() || {
+            client.release(handle, &[BlobOrdinal::new(0)]).unwrap();
             thread::sleep(Duration::from_millis(10));
             false
         }
     });
-    assert!(stored.is_some(), "somebody else may put it");
-    let late = silent.ask(&piece(300_000));
+    assert!(stored.is_some(), "another client can put it");
+    let late = silent.call(&part(300_000));
     assert!(
         matches!(&late, Reply::Error(refusal) if refusal.code == ErrorCode::NotClaimed),
         "{late:?}"
     );
 }
 
-/// Promise 6: a table that lies about lengths is refused, and costs nobody anything.
+/// Promise 6: a table with impossible lengths is refused.
 #[test]
-fn lengths_that_cannot_be_are_refused() {
+fn impossible_lengths_are_refused() {
     let node = TestNode::start(ByteSize::mib(8));
     let row = BlobLength { address: Address::from_bytes([7; 32]), length: u64::MAX };
     let chunking = Chunking::for_dataset(ByteSize(1), 1);
@@ -178,12 +185,13 @@ fn lengths_that_cannot_be_are_refused() {
         page: vec![row],
     };
     let mut raw = Raw::hello(&node);
-    let reply = raw.ask(&upload);
+    let reply = raw.call(&upload);
     if reply == (Reply::Open { handle: 0 }) {
-        raw.ask(&Request::Claim { handle: 0, blobs: vec![0] });
+        raw.call(&Request::Claim { handle: 0, blobs: vec![BlobOrdinal::new(0)] });
         let payload = bytes::Bytes::from_static(b"x");
-        let put = raw.ask(&Request::Put { handle: 0, blob: 0, offset: 0, payload });
-        panic!("it was opened, and a put was answered with {put:?}");
+        let put =
+            raw.call(&Request::Put { handle: 0, blob: BlobOrdinal::new(0), offset: 0, payload });
+        panic!("the table was accepted, and a put answered with {put:?}");
     }
     assert!(
         matches!(&reply, Reply::Error(refusal) if refusal.code == ErrorCode::Malformed),
@@ -191,38 +199,39 @@ fn lengths_that_cannot_be_are_refused() {
     );
 }
 
-/// Whoever is refused holds nothing that it does not know of.
+/// A refused request grants none of its claims.
 #[test]
 fn a_refused_claim_holds_nothing() {
     let node = TestNode::start(ByteSize::mib(8));
     let data = Data::new(&[100; 10]);
     let (mut client, handle) = node.open(&data);
-    assert!(client.claim(handle, &[1, 2, 99]).is_err());
+    assert!(client.claim(handle, &[1, 2, 99].map(BlobOrdinal::new)).is_err());
     assert_eq!(node.service.gauges().claims_held, 0);
 }
 
-/// Promise 6: "slow readers cannot make memory grow". Waits that are over count until their answers have left.
+/// Promise 6: "slow readers cannot make memory grow". A wait counts until its answer is sent.
 #[test]
-fn waits_that_nobody_hears_the_end_of_do_not_pile_up() {
+fn unread_answers_of_waits_do_not_accumulate() {
     const GETS: usize = 100_000;
-    let node = TestNode::start_with(|config| config.lease = Duration::from_mins(5), Vec::new());
+    let node =
+        TestNode::start_with(|config| config.claim_lease = Duration::from_mins(5), Vec::new());
     let data = Data::new(&[100; 4]);
     let (mut holder, handle) = node.open(&data);
-    holder.claim(handle, &[1]).unwrap();
-    let mut deaf = Raw::open(&node, &data);
+    holder.claim(handle, &[BlobOrdinal::new(1)]).unwrap();
+    let mut stalled = Raw::open(&node, &data);
     let get = Request::Get { handle: 0, wait_ms: 1, ranges: vec![range(1, 100)] };
-    let said = get.encode(7).to_bytes().repeat(GETS);
+    let requests = get.encode(7).to_bytes().repeat(GETS);
     thread::scope(|scope| {
-        let speaking = scope.spawn(|| deaf.send_bytes(&said));
+        let sender = scope.spawn(|| stalled.send_bytes(&requests));
         let (mut before, mut still) = (0, 0);
-        while still < 10 && !speaking.is_finished() {
+        while still < 10 && !sender.is_finished() {
             thread::sleep(Duration::from_millis(100));
             let waits = node.service.counters().waits.get();
             still = if waits == before && waits > 0 { still + 1 } else { 0 };
             before = waits;
         }
-        // As many as may wait, and those whose answers the queue and the socket hold.
-        assert!(before < 20_000, "{before} waits were begun, and none was heard of");
+        // The limit of waits, and the answers in the queue and the socket.
+        assert!(before < 20_000, "{before} waits began, and no answer was read");
         drop(node);
     });
 }

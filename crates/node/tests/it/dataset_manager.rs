@@ -1,4 +1,4 @@
-//! Jobs that report to the managers of a node, and share a cache that is smaller than their dataset.
+//! Dataset manager: jobs report to a node and share a cache that is smaller than their dataset.
 
 use std::{
     collections::HashMap,
@@ -9,26 +9,30 @@ use std::{
 
 use forebay_client::{Client, ClientError, Handle};
 use forebay_core::{
-    ByteSize, ItemOrdinal, Namespace,
-    chunking::{ChunkOrdinal, Chunking},
-    manager::{Answer, Description, Membership, Piece, Report},
-    sampler::{Layout, Plan, Sampler},
+    BlobOrdinal, ByteSize, HalfChunk, ItemOrdinal, Namespace,
+    dataset::chunking::Chunking,
+    train::{
+        benefit::BatchTime,
+        job::{HalfChunkSize, JobReporter, ReporterSettings},
+        manager::{Explanation, HalfChunkBytes, HalfChunkState, Report, ReportAnswer},
+        sampler::{EpochPlan, HalfChunkMap, Sampler},
+    },
 };
 use forebay_wire::{ClaimAnswer, ErrorCode, GetAnswer};
 
-use crate::harness::{Data, PATIENCE, TestNode, get, put};
+use crate::harness::{Data, TIMEOUT, TestNode, get, put};
 
 const ITEM: usize = 32 << 10;
 const BATCH: u32 = 32;
 
-/// Ten chunks of 6 MiB, each of two pieces of 3 MiB.
+/// Ten chunks of 6 MiB, each of two half-chunks of 3 MiB.
 fn data() -> Data {
     Data::new(&[ITEM; 1920])
 }
 
-/// A node with room for about five of them.
+/// A node with space for about five chunks.
 fn node() -> TestNode {
-    let change = |config: &mut forebay_server::Config| {
+    let change = |config: &mut forebay_node::Config| {
         config.capacity = Some(ByteSize::mib(42));
         config.region_size = Some(ByteSize::mib(1));
     };
@@ -39,38 +43,49 @@ fn index(item: ItemOrdinal) -> usize {
     usize::try_from(item.0).unwrap()
 }
 
-/// A job and its agent in one: draws, fetches what is missing, reports.
+/// A job and its agent: draws, fetches missing blobs, reports.
 struct Job<'a> {
     data: &'a Data,
     client: Client,
     handle: Handle,
-    layout: Layout,
-    pieces: Vec<u32>,
-    membership: Membership,
+    layout: HalfChunkMap,
+    half_chunks: Vec<HalfChunk>,
+    reporter: JobReporter,
     started: Instant,
     origin: &'a AtomicU64,
-    outside: u64,
+    uncached: u64,
 }
 
 impl<'a> Job<'a> {
-    fn new(node: &TestNode, data: &'a Data, name: &str, life: u64, origin: &'a AtomicU64) -> Self {
-        let mut client = Client::connect(&node.config.socket, name, PATIENCE).unwrap();
+    fn new(
+        node: &TestNode,
+        data: &'a Data,
+        name: &str,
+        incarnation: u64,
+        origin: &'a AtomicU64,
+    ) -> Self {
+        let mut client = Client::connect(&node.config.socket, name, TIMEOUT).unwrap();
         let handle = client.open(&data.digest).unwrap();
         let summary = data.digest.summary();
         let chunking: Chunking = summary.chunking;
-        let pieces: Vec<u32> = (0..data.blobs.len())
-            .map(|item| chunking.piece_of((item * ITEM) as u64, ByteSize(summary.bytes)))
+        let half_chunks: Vec<HalfChunk> = (0..data.blobs.len())
+            .map(|item| chunking.half_chunk_of((item * ITEM) as u64, ByteSize(summary.bytes)))
             .collect();
-        let of = pieces.iter().map(|piece| ChunkOrdinal(*piece));
-        let layout = Layout::new(summary.dataset, chunking.pieces(), of).unwrap();
-        let mut sizes = vec![(ByteSize(0), 0); chunking.pieces() as usize];
-        for piece in &pieces {
-            let (bytes, items) = &mut sizes[*piece as usize];
+        let of = half_chunks.iter().copied();
+        let layout = HalfChunkMap::new(summary.dataset, chunking.half_chunks(), of).unwrap();
+        let mut sizes = vec![HalfChunkSize::default(); chunking.half_chunks() as usize];
+        for half_chunk in &half_chunks {
+            let HalfChunkSize { bytes, items } = &mut sizes[half_chunk.index()];
             (bytes.0, *items) = (bytes.0 + ITEM as u64, *items + 1);
         }
-        let membership = Membership::new(life, 1, 60, sizes);
+        let reporter = JobReporter::new(ReporterSettings {
+            incarnation,
+            gpus: 1,
+            epoch_batches: 60,
+            half_chunks: sizes,
+        });
         let started = Instant::now();
-        Self { data, client, handle, layout, pieces, membership, started, origin, outside: 0 }
+        Self { data, client, handle, layout, half_chunks, reporter, started, origin, uncached: 0 }
     }
 
     fn present(&mut self) -> impl Fn(ItemOrdinal) -> bool + use<> {
@@ -80,18 +95,18 @@ impl<'a> Job<'a> {
 
     fn report(&mut self, sampler: &Sampler) {
         let present = self.present();
-        let report = self.membership.report(self.started.elapsed(), sampler, present);
+        let report = self.reporter.report(self.started.elapsed(), sampler, present);
         match self.client.report(self.handle, report) {
-            Ok(answer) => self.membership.answered(answer),
+            Ok(answer) => self.reporter.on_answer(answer),
             Err(error) => panic!("{error}"),
         }
-        if self.membership.is_due(Duration::MAX, sampler) && self.membership.loading().is_empty() {
+        if self.reporter.is_due(Duration::MAX, sampler) && self.reporter.loading().is_empty() {
             return;
         }
-        // The agent's work: what is needed of what is on its way.
+        // The work of the agent: fetch missing blobs of the half-chunks that are loading.
         let present = self.present();
-        let ahead: Vec<usize> = (0..self.pieces.len())
-            .filter(|item| self.membership.loading().contains(&self.pieces[*item]))
+        let ahead: Vec<usize> = (0..self.half_chunks.len())
+            .filter(|item| self.reporter.loading().contains(&self.half_chunks[*item]))
             .filter(|item| !present(ItemOrdinal::new(*item as u64)))
             .take(2 * BATCH as usize)
             .collect();
@@ -100,27 +115,29 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Reads an item, whoever has it, and checks its bytes.
+    /// Reads an item from the node or the origin, and checks its bytes.
     fn fetch(&mut self, item: usize, is_needed: bool) {
         loop {
-            match self.client.claim(self.handle, &[item as u64]).unwrap()[0] {
+            match self.client.claim(self.handle, &[BlobOrdinal::new(item as u64)]).unwrap()[0] {
                 ClaimAnswer::Granted => {
                     self.origin.fetch_add(1, Relaxed);
                     let content = &self.data.blobs[item];
-                    match self.client.put(self.handle, item as u64, content) {
+                    match self.client.put(self.handle, BlobOrdinal::new(item as u64), content) {
                         Ok(()) => return,
-                        // It lost its place meanwhile.
+                        // Its half-chunk left the keep set meanwhile.
                         Err(ClientError::Refused(refusal)) => {
                             assert_eq!(refusal.code, ErrorCode::NoSpace, "{refusal}");
-                            self.client.release(self.handle, &[item as u64]).unwrap();
+                            self.client
+                                .release(self.handle, &[BlobOrdinal::new(item as u64)])
+                                .unwrap();
                             return;
                         }
                         Err(error) => panic!("{error}"),
                     }
                 }
-                ClaimAnswer::Outside => {
+                ClaimAnswer::Uncached => {
                     if is_needed {
-                        self.outside += 1;
+                        self.uncached += 1;
                         self.origin.fetch_add(1, Relaxed);
                     }
                     return;
@@ -139,44 +156,43 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// One epoch: every item once, whatever comes and goes.
+    /// One epoch. Every item is read once.
     fn epoch(&mut self, epoch: u64, seed: u64) {
-        let plan = Plan::new(seed, epoch, BATCH);
+        let plan = EpochPlan::new(seed, epoch, BATCH);
         let mut sampler = Sampler::new(&self.layout, plan).unwrap();
         let mut times: HashMap<u64, u32> = HashMap::new();
-        self.membership.begin(epoch);
+        self.reporter.begin_epoch(epoch);
         loop {
-            if self.membership.is_due(self.started.elapsed(), &sampler) {
+            if self.reporter.is_due(self.started.elapsed(), &sampler) {
                 self.report(&sampler);
             }
-            let directions = self.membership.directions(BATCH.into(), &sampler);
-            sampler.open(&directions.held, &directions.rotating).unwrap();
-            sampler.leaving(directions.leaving).unwrap();
-            let (present, is_forced) = (self.present(), self.membership.forces_miss());
+            let draw_set = self.reporter.batch_draw_set(BATCH.into(), &sampler);
+            sampler.set_draw_set(&draw_set).unwrap();
+            let (present, is_probe) = (self.present(), self.reporter.take_probe_batch());
             let began = Instant::now();
-            let Some(batch) = sampler.draw(|item| !is_forced && present(item)) else { break };
+            let Some(batch) = sampler.draw(|item| !is_probe && present(item)) else { break };
             for item in batch.items() {
                 *times.entry(item.0).or_default() += 1;
                 self.fetch(index(*item), true);
             }
             let stalled = began.elapsed();
-            let pieces = batch.items().iter().map(|item| self.pieces[index(*item)]);
+            let half_chunks = batch.items().iter().map(|item| self.half_chunks[index(*item)]);
             let mode =
-                self.membership.mode(pieces, batch.items().iter().all(|item| present(*item)));
-            let released = sampler.yielded(batch.number()).unwrap();
-            self.membership.released(released);
-            // Every job computes as fast.
+                self.reporter.mode(half_chunks, batch.items().iter().all(|item| present(*item)));
+            let released = sampler.on_yielded(batch.number()).unwrap();
+            self.reporter.on_released(released);
+            // All jobs compute at the same speed.
             thread::sleep(Duration::from_millis(1));
             let bytes = batch.items().len() as u64 * ITEM as u64;
-            self.membership.computed(mode, bytes, [began.elapsed(), stalled]);
+            self.reporter.on_computed(mode, bytes, BatchTime { took: began.elapsed(), stalled });
         }
         assert_eq!(times.len(), self.data.blobs.len(), "every item (promise 2)");
         assert!(times.values().all(|times| *times == 1), "once");
     }
 }
 
-/// Several jobs go through a dataset together: what is fetched is fetched for all of them, every job reads
-/// every item once, and no more is resident than may be.
+/// Several jobs read a dataset together: they share fetches, every job reads every item once, and
+/// the capacity is not exceeded.
 #[test]
 fn jobs_share_a_small_cache() {
     let (node, data) = (node(), data());
@@ -198,126 +214,132 @@ fn jobs_share_a_small_cache() {
     let fetched = origin.load(Relaxed);
     let counters = node.service.counters();
     let (loaded, evicted) = (counters.chunks_loaded.get(), counters.chunks_evicted.get());
-    assert!(loaded > 5 && evicted > 0, "more come than fit: {loaded} came, {evicted} went");
-    // Apart, they would fetch all of it each in every epoch; how much less it is depends on how busy the
-    // machine is.
-    let apart = jobs * epochs * items;
-    assert!(fetched < apart * 8 / 10, "{fetched} of {apart}");
+    assert!(loaded > 5 && evicted > 0, "{loaded} half-chunks loaded, {evicted} evicted");
+    // Without sharing, each job would fetch everything in every epoch. The savings depend on the
+    // load of the machine.
+    let unshared = jobs * epochs * items;
+    assert!(fetched < unshared * 8 / 10, "{fetched} of {unshared}");
     assert!(node.service.gauges().resident_bytes <= node.service.gauges().capacity_bytes);
 }
 
-/// Datasets of 10 MiB that have nothing in common; pieces are smaller than regions, or as large.
+/// Datasets of 10 MiB without common blobs. Half-chunks are at most as large as regions.
 fn datasets(count: usize) -> Vec<Data> {
     let all =
         (0..count).map(|number| Data::from(&Namespace::public(), 1000 * number, &[ITEM; 320]));
     all.collect()
 }
 
-/// A job reads a dataset once. Returns how many items it had to fetch.
-fn one_job(node: &TestNode, data: &Data, life: u64) -> u64 {
+/// Runs a job for one epoch. Returns the number of items that it fetched.
+fn run_job(node: &TestNode, data: &Data, incarnation: u64) -> u64 {
     let origin = AtomicU64::new(0);
-    let mut job = Job::new(node, data, &format!("job {life}"), life, &origin);
-    job.epoch(0, life);
+    let mut job = Job::new(node, data, &format!("job {incarnation}"), incarnation, &origin);
+    job.epoch(0, incarnation);
     job.client.leave(job.handle).unwrap();
     origin.load(Relaxed)
 }
 
 fn why(node: &TestNode, data: &Data) -> String {
     let (mut client, handle) = node.open(data);
-    let said = client.explain(handle).unwrap();
-    serde_json::from_slice::<Option<Description>>(&said).unwrap().unwrap().why
+    let json = client.explain(handle).unwrap();
+    serde_json::from_slice::<Option<Explanation>>(&json).unwrap().unwrap().why
 }
 
-/// "What is cached stays until others need the room": datasets that are read one after the other are fetched once, if
-/// there is room for all, also after a restart; and what is said to be resident is what can be served.
+/// Datasets that are read one after the other are fetched once if there is space for all, also
+/// after a restart. The gauges match what is served.
 #[test]
-fn idle_datasets_stay_while_there_is_room() {
+fn idle_datasets_stay_while_there_is_space() {
     let (mut node, datasets) = (node(), datasets(3));
-    for (life, (number, fetches)) in
+    for (job, (number, fetches)) in
         [(0, 320), (0, 0), (1, 320), (2, 320), (0, 0), (1, 0), (2, 0), (0, 0)]
             .into_iter()
             .enumerate()
     {
-        if life == 6 {
+        if job == 6 {
             node = node.restarted(|_| {});
         }
-        let fetched = one_job(&node, &datasets[number], life as u64);
-        assert_eq!(fetched, fetches, "job {life}, which reads dataset {number}");
-        if life == 5 {
+        let fetched = run_job(&node, &datasets[number], job as u64);
+        assert_eq!(fetched, fetches, "job {job}, which reads dataset {number}");
+        if job == 5 {
             let why = why(&node, &datasets[0]);
-            let said = "what is cached stays until others need the room: no job reads it";
-            assert_eq!(why, said);
+            let reason = "what is cached stays until others need the room: no job reads it";
+            assert_eq!(why, reason);
         }
     }
     let gauges = node.service.gauges();
     assert_eq!((gauges.resident_bytes, gauges.resident_blobs), (960 * ITEM as u64, 960));
 }
 
-/// Where there is not room for all, the dataset that was read longest ago makes room, and no other; of what it has
-/// lost, nothing is counted.
+/// Without space for all datasets, only the least recently used one is evicted. Evicted blobs are
+/// not counted as resident.
 #[test]
-fn the_least_recently_read_makes_room() {
+fn the_least_recently_used_dataset_is_evicted() {
     let (node, datasets) = (node(), datasets(4));
-    for (life, number) in [0, 1, 2, 0, 3].into_iter().enumerate() {
-        one_job(&node, &datasets[number], life as u64);
+    for (job, number) in [0, 1, 2, 0, 3].into_iter().enumerate() {
+        run_job(&node, &datasets[number], job as u64);
     }
-    for (life, number) in (10..).zip([0, 2, 3]) {
-        assert_eq!(one_job(&node, &datasets[number], life), 0, "dataset {number} was read later");
+    for (job, number) in (10..).zip([0, 2, 3]) {
+        assert_eq!(run_job(&node, &datasets[number], job), 0, "dataset {number} was read later");
     }
     let present = |data: &Data| {
         let (mut client, handle) = node.open(data);
         let bits = client.presence(handle, data.blobs.len() as u64).unwrap();
         bits.iter().map(|byte| u64::from(byte.count_ones())).sum::<u64>()
     };
-    let there: u64 = datasets.iter().map(present).sum();
-    assert!((960..1280).contains(&there), "{there} items are there");
+    let resident: u64 = datasets.iter().map(present).sum();
+    assert!((960..1280).contains(&resident), "{resident} items are resident");
     let gauges = node.service.gauges();
-    assert_eq!(gauges.resident_blobs, there, "and so many are said to be");
-    let fetched = one_job(&node, &datasets[1], 20);
-    assert_eq!(fetched, 1280 - there, "what was lost is fetched again");
+    assert_eq!(gauges.resident_blobs, resident, "the gauge has the same number");
+    let fetched = run_job(&node, &datasets[1], 20);
+    assert_eq!(fetched, 1280 - resident, "evicted items are fetched again");
 }
 
-/// A job that was started again is told apart from its former life, which may still be about.
+/// A job that was started again is distinguished from its old process, which may still run.
 #[test]
-fn a_former_life_is_fenced() {
+fn the_old_incarnation_of_a_job_is_fenced() {
     let (node, data) = (node(), Data::new(&[ITEM; 40]));
-    let report = |life| Report { life, is_all: true, epoch_batches: 2, ..Report::default() };
+    let report =
+        |incarnation| Report { incarnation, is_full: true, epoch_batches: 2, ..Report::default() };
     let open = || {
-        let mut client = Client::connect(&node.config.socket, "job", PATIENCE).unwrap();
+        let mut client = Client::connect(&node.config.socket, "job", TIMEOUT).unwrap();
         let handle = client.open(&data.digest).unwrap();
         (client, handle)
     };
     let ((mut old, handle), (mut new, _)) = (open(), open());
-    assert!(matches!(old.report(handle, report(1)), Ok(Answer::Draw { .. })));
-    assert!(matches!(new.report(handle, report(2)), Ok(Answer::Draw { .. })));
+    assert!(matches!(old.report(handle, report(1)), Ok(ReportAnswer::Draw { .. })));
+    assert!(matches!(new.report(handle, report(2)), Ok(ReportAnswer::Draw { .. })));
     let Err(ClientError::Refused(refusal)) = old.report(handle, report(1)) else {
-        panic!("the former life is believed")
+        panic!("the old incarnation is accepted")
     };
     assert_eq!(refusal.code, ErrorCode::Fenced);
-    assert!(matches!(new.report(handle, report(2)), Ok(Answer::Draw { .. })));
+    assert!(matches!(new.report(handle, report(2)), Ok(ReportAnswer::Draw { .. })));
     assert_eq!(node.service.counters().reports_refused.get(), 1);
 }
 
-/// Reports that cannot be are refused, and the node goes on.
+/// Invalid reports are refused, and the node continues to serve.
 #[test]
-fn nonsense_in_reports_is_refused() {
+fn invalid_reports_are_refused() {
     let (node, data) = (node(), Data::new(&[ITEM; 40]));
     let (mut client, handle) = node.open(&data);
-    let all = Report { is_all: true, ..Report::default() };
-    for nonsense in [
-        Report { unread: vec![(u32::MAX, ByteSize(0))], ..all.clone() },
-        Report { unread: vec![(0, ByteSize(u64::MAX))], ..all.clone() },
-        Report { released: vec![1 << 20], ..all.clone() },
+    let all = Report { is_full: true, ..Report::default() };
+    let unread = |half_chunk, bytes| HalfChunkBytes {
+        half_chunk: HalfChunk(half_chunk),
+        bytes: ByteSize(bytes),
+    };
+    for invalid in [
+        Report { unread: vec![unread(u32::MAX, 0)], ..all.clone() },
+        Report { unread: vec![unread(0, u64::MAX)], ..all.clone() },
+        Report { released: vec![HalfChunk(1 << 20)], ..all.clone() },
     ] {
-        let Err(ClientError::Refused(refusal)) = client.report(handle, nonsense) else {
-            panic!("nonsense is believed")
+        let Err(ClientError::Refused(refusal)) = client.report(handle, invalid) else {
+            panic!("an invalid report is accepted")
         };
         assert_eq!(refusal.code, ErrorCode::Malformed, "{refusal}");
     }
-    assert!(matches!(client.report(handle, all), Ok(Answer::Draw { .. })));
+    assert!(matches!(client.report(handle, all), Ok(ReportAnswer::Draw { .. })));
 }
 
-/// What was evicted is gone for good when the node says so: from the device, from memory, and after a restart.
+/// After the reply, an evicted dataset is gone from the device and from memory, also after a
+/// restart.
 #[test]
 fn an_evicted_dataset_does_not_come_back() {
     let (node, data, other) = (node(), data(), Data::new(&[1000; 30]));
@@ -325,69 +347,72 @@ fn an_evicted_dataset_does_not_come_back() {
     for blob in 0..300 {
         put(&mut client, handle, &data, blob);
     }
-    let (mut neighbour, theirs) = node.open(&other);
-    put(&mut neighbour, theirs, &other, 7);
+    let (mut other_client, theirs) = node.open(&other);
+    put(&mut other_client, theirs, &other, 7);
     assert_eq!(client.evict(handle).unwrap(), 300 * ITEM as u64);
     let is_gone = |client: &mut Client, handle, blob| {
         get(client, handle, &data, blob, Duration::ZERO) == Err(GetAnswer::Miss)
     };
     assert!((0..300).all(|blob| is_gone(&mut client, handle, blob)));
     put(&mut client, handle, &data, 5);
-    drop((client, neighbour));
+    drop((client, other_client));
     let node = node.restarted(|_| {});
     let (mut client, handle) = node.open(&data);
     assert!((0..300).all(|blob| blob == 5 || is_gone(&mut client, handle, blob)));
-    let (mut neighbour, theirs) = node.open(&other);
-    let kept = get(&mut neighbour, theirs, &other, 7, Duration::ZERO).unwrap();
-    assert_eq!(kept, other.blobs[7], "somebody else's stays");
+    let (mut other_client, theirs) = node.open(&other);
+    let kept = get(&mut other_client, theirs, &other, 7, Duration::ZERO).unwrap();
+    assert_eq!(kept, other.blobs[7], "another dataset's blob stays");
 }
 
-/// Promise 7: what a node finds when it is started again keeps its place, as far as there is room, when the first
-/// job reports.
+/// Promise 7: blobs from before a restart are kept when the first job reports, as far as there is
+/// space.
 #[test]
-fn what_is_found_after_a_restart_is_kept() {
+fn blobs_from_before_a_restart_are_kept() {
     let (node, data) = (node(), data());
     let (mut client, handle) = node.open(&data);
     (0..300).for_each(|blob| put(&mut client, handle, &data, blob));
     drop(client);
     let node = node.restarted(|_| {});
     let (mut client, handle) = node.open(&data);
-    let report = Report { is_all: true, gpus: 1, epoch_batches: 60, ..Report::default() };
-    assert!(matches!(client.report(handle, report), Ok(Answer::Draw { .. })));
+    let report = Report { is_full: true, gpus: 1, epoch_batches: 60, ..Report::default() };
+    assert!(matches!(client.report(handle, report), Ok(ReportAnswer::Draw { .. })));
     let hits =
         (0..300).filter(|blob| get(&mut client, handle, &data, *blob, Duration::ZERO).is_ok());
     let hits = hits.count();
-    assert!(hits >= 100, "{hits} of 300, of chunks that two thirds have room for");
+    assert!(hits >= 100, "{hits} of 300 hits; two thirds of the chunks fit");
     assert_eq!(node.service.counters().takeovers.get(), 1);
     assert_eq!(node.service.gauges().manager_term, 1);
 }
 
-/// How a dataset stands is told to those who have proved that they hold it, as JSON.
+/// `explain` describes a dataset to a client that has opened it, as JSON.
 #[test]
 fn a_dataset_is_explained() {
     let (node, data) = (node(), data());
     let (mut client, handle) = node.open(&data);
-    let described = |client: &mut Client| -> Option<Description> {
+    let explain = |client: &mut Client| -> Option<Explanation> {
         serde_json::from_slice(&client.explain(handle).unwrap()).unwrap()
     };
-    assert_eq!(described(&mut client), None, "no job reports");
-    let report = Report { is_all: true, gpus: 2, epoch_batches: 60, ..Report::default() };
+    assert_eq!(explain(&mut client), None, "no job reports");
+    let report = Report { is_full: true, gpus: 2, epoch_batches: 60, ..Report::default() };
     client.report(handle, report).unwrap();
-    let said = described(&mut client).unwrap();
-    assert!(said.why.contains("job test is not measured yet"), "{}", said.why);
-    assert_eq!((said.pieces.len(), said.jobs.len(), said.jobs[0].gpus), (20, 1, 2));
-    assert!(said.pieces.iter().any(|piece| *piece != Piece::Absent));
-    assert_eq!((said.manager.as_str(), said.term), ("node", 1), "one node alone");
+    let explanation = explain(&mut client).unwrap();
+    assert!(explanation.why.contains("job test is not measured yet"), "{}", explanation.why);
+    assert_eq!(
+        (explanation.half_chunks.len(), explanation.jobs.len(), explanation.jobs[0].gpus),
+        (20, 1, 2)
+    );
+    assert!(explanation.half_chunks.iter().any(|half_chunk| *half_chunk != HalfChunkState::Absent));
+    assert_eq!((explanation.manager.as_str(), explanation.term), ("node", 1), "a single node");
     client.evict(handle).unwrap();
-    assert_eq!(described(&mut client), None);
-    // The job is asked to tell all, and goes on.
+    assert_eq!(explain(&mut client), None);
+    // The job is asked for a full report.
     let drawn = Report { epoch_batches: 60, ..Report::default() };
-    assert_eq!(client.report(handle, drawn).unwrap(), Answer::TellAll);
+    assert_eq!(client.report(handle, drawn).unwrap(), ReportAnswer::FullReportNeeded);
 }
 
-/// What was just put, and what is read again, comes from memory, and is what was put.
+/// Blobs that were just put or are read again come from the memory cache.
 #[test]
-fn what_is_hot_is_read_from_memory() {
+fn hot_blobs_are_read_from_memory() {
     let (node, data) = (node(), Data::new(&[ITEM; 40]));
     let (mut client, handle) = node.open(&data);
     (0..40).for_each(|blob| put(&mut client, handle, &data, blob));
@@ -401,7 +426,8 @@ fn what_is_hot_is_read_from_memory() {
     assert_eq!(gauges.memory_hits, 120);
     assert!(gauges.memory_bytes >= 40 * ITEM as u64 && gauges.memory_bytes <= 256 << 20);
     drop(client);
-    // After a restart memory is empty: while there is room, what is read comes in, and is there when it is read again.
+    // After a restart the memory cache is empty. While it is not full, every blob that is read is
+    // admitted.
     let node = node.restarted(|_| {});
     let (mut client, handle) = node.open(&data);
     let mut read_all = || {

@@ -1,4 +1,4 @@
-//! A node on threads of its own, and a dataset whose bytes are a function of blob and offset.
+//! Harness: a node on its own threads, a raw connection, and a dataset with computed content.
 
 use std::{
     io::{Read, Write},
@@ -11,20 +11,19 @@ use std::{
 };
 
 use bytes::Bytes;
-use forebay_client::{Client, Handle, Next, Opening, Wanted};
-use forebay_core::{
-    ByteSize, Namespace,
-    chunking::Chunking,
-    digest::{Blob, DatasetIdHasher, Digest, DigestWriter, Header, ItemSpan, Part, Summary},
-};
-use forebay_server::{Config, NodeService, Server};
+use forebay_client::{Client, Handle, Next, Opening, ReadInto};
+use forebay_core::dataset::DatasetIdHasher;
+use forebay_core::{BlobOrdinal, ByteSize, Namespace, dataset::chunking::Chunking};
+use forebay_digest::{Blob, Digest, DigestWriter, Header, ItemSpan, Part, Summary};
+use forebay_node::{Config, NodeService, Server};
 use forebay_wire::{GetAnswer, HEADER_SIZE, Reply, Request, SentToken};
 use tokio::sync::oneshot;
 use tokio_rustls::rustls::{ClientConnection, StreamOwned};
 
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest wait of a test for a node.
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A node; stopped when dropped.
+/// A running node. It is stopped when dropped.
 pub struct TestNode {
     pub directory: tempfile::TempDir,
     pub config: Config,
@@ -46,7 +45,7 @@ impl TestNode {
             socket: directory.path().join("run/node.sock"),
             directory: directory.path().join("cache"),
             capacity: Some(ByteSize::mib(64)),
-            lease: Duration::from_secs(2),
+            claim_lease: Duration::from_secs(2),
             ..Config::default()
         };
         change(&mut config);
@@ -61,7 +60,7 @@ impl TestNode {
             move || {
                 let runtime = tokio::runtime::Builder::new_multi_thread()
                     .worker_threads(2)
-                    // Few, so that it shows when one is held up.
+                    // Few, so that a blocked one is noticed.
                     .max_blocking_threads(4)
                     .enable_all()
                     .build()
@@ -78,19 +77,19 @@ impl TestNode {
         Self { directory, config, service, metrics, listen, stop: Some(stop), thread: Some(thread) }
     }
 
-    /// Stops it and starts it again on the same directory.
+    /// Stops the node and starts it again on the same directory.
     pub fn restarted(mut self, change: impl FnOnce(&mut Config)) -> Self {
         self.finish();
         change(&mut self.config);
         let directory = std::mem::replace(&mut self.directory, tempfile::tempdir().unwrap());
         let config = self.config.clone();
-        // The service, too, holds on to the directory.
+        // The service holds the directory as well.
         drop(self);
         Self::run(directory, config, Vec::new())
     }
 
     pub fn client(&self) -> Client {
-        Client::connect(&self.config.socket, "test", PATIENCE).unwrap()
+        Client::connect(&self.config.socket, "test", TIMEOUT).unwrap()
     }
 
     pub fn open(&self, data: &Data) -> (Client, Handle) {
@@ -99,14 +98,14 @@ impl TestNode {
         (client, handle)
     }
 
-    /// Waits until the node has noticed that all but so many connections are gone.
-    pub fn wait_for_connections(&self, left: u64) {
-        while self.service.gauges().connections_open > left {
+    /// Waits until at most `count` connections are open.
+    pub fn wait_until_connections(&self, count: u64) {
+        while self.service.gauges().connections_open > count {
             thread::yield_now();
         }
     }
 
-    /// What lies on its device.
+    /// The path of its device.
     pub fn device(&self) -> PathBuf {
         self.config.directory.join("cache.flash")
     }
@@ -125,13 +124,13 @@ impl Drop for TestNode {
     }
 }
 
-/// A connection that speaks frame by frame, for what the client would never do.
+/// A connection that sends single frames, also such as the client never sends.
 pub struct Raw {
     socket: Box<dyn Socket>,
     last_id: u64,
 }
 
-/// Whatever can be read and written; a descriptor can be passed over a Unix socket.
+/// A socket of any kind. File descriptors can be passed over a Unix socket.
 pub trait Socket: Read + Write + Send {
     fn unix(&self) -> Option<&UnixStream> {
         None
@@ -146,22 +145,23 @@ impl Socket for TcpStream {}
 impl<T: Read + Write + Send> Socket for StreamOwned<ClientConnection, T> {}
 
 impl Raw {
-    /// Connects and says nothing.
-    pub fn silent(node: &TestNode) -> Self {
+    /// Connects without a hello.
+    pub fn without_hello(node: &TestNode) -> Self {
         let socket = UnixStream::connect(&node.config.socket).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        socket.set_write_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+        socket.set_write_timeout(Some(TIMEOUT)).unwrap();
         Self::over(socket)
     }
 
-    /// Over a socket of any kind; nothing has been said.
+    /// A connection over an open socket.
     pub fn over(socket: impl Socket + 'static) -> Self {
         Self { socket: Box::new(socket), last_id: 0 }
     }
 
+    /// Connects and sends a hello.
     pub fn hello(node: &TestNode) -> Self {
-        let mut raw = Self::silent(node);
-        raw.ask(&Request::Hello {
+        let mut raw = Self::without_hello(node);
+        raw.call(&Request::Hello {
             version_min: 1,
             version_max: 1,
             job: "x".to_owned(),
@@ -170,7 +170,7 @@ impl Raw {
         raw
     }
 
-    /// With a dataset open, as handle 0.
+    /// Connects and opens a dataset, as handle 0.
     pub fn open(node: &TestNode, data: &Data) -> Self {
         let mut raw = Self::hello(node);
         raw.open_first(data);
@@ -181,18 +181,19 @@ impl Raw {
     pub fn open_first(&mut self, data: &Data) {
         let (mut opening, mut request) = Opening::begin(&data.digest).unwrap();
         loop {
-            match opening.reply(self.ask(&request)).unwrap() {
+            match opening.reply(self.call(&request)).unwrap() {
                 Next::Ask(next) => request = next,
                 Next::Open(handle) => return assert_eq!(handle, Handle(0)),
             }
         }
     }
 
-    /// Sends whatever it is; that nobody takes it is no mistake.
+    /// Sends bytes. Ignores errors: the node may have closed the connection.
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         let _ = self.socket.write_all(bytes).and_then(|()| self.socket.flush());
     }
 
+    /// Sends a request and returns its id.
     pub fn send(&mut self, request: &Request) -> u64 {
         self.last_id += 1;
         self.socket.write_all(&request.encode(self.last_id).to_bytes()).unwrap();
@@ -200,28 +201,28 @@ impl Raw {
         self.last_id
     }
 
-    /// Asks for a segment; the reply, and the descriptor beside it.
-    pub fn ask_for_segment(&mut self, size: u64) -> (Reply, Option<OwnedFd>) {
-        self.send(&Request::Segment { size });
+    /// Requests a shm region. Returns the reply and the file descriptor.
+    pub fn request_shm(&mut self, size: u64) -> (Reply, Option<OwnedFd>) {
+        self.send(&Request::ShmMap { size });
         let mut header = [0; HEADER_SIZE];
         let (read, descriptor) =
-            forebay_segment::receive(self.socket.unix().expect("a Unix socket"), &mut header)
+            forebay_shm::receive_with_fd(self.socket.unix().expect("a Unix socket"), &mut header)
                 .unwrap();
         self.socket.read_exact(&mut header[read..]).unwrap();
         (read_body(&mut self.socket, &header).1, descriptor)
     }
 
-    /// The next reply with its id; nothing, if the connection has ended.
+    /// The next reply with its id, or `None` at the end of the connection.
     pub fn reply(&mut self) -> Option<(u64, Reply)> {
         read_reply(&mut self.socket)
     }
 
-    /// The answer to a request, whatever else comes before it.
-    pub fn ask(&mut self, request: &Request) -> Reply {
-        let asked = self.send(request);
+    /// Sends a request and returns its reply. Skips other replies.
+    pub fn call(&mut self, request: &Request) -> Reply {
+        let sent = self.send(request);
         loop {
-            let (id, reply) = self.reply().expect("an answer");
-            if id == asked {
+            let (id, reply) = self.reply().expect("a reply");
+            if id == sent {
                 return reply;
             }
         }
@@ -256,10 +257,11 @@ impl Data {
         Self::from(namespace, 0, lengths)
     }
 
-    /// One that has nothing in common with those whose blobs have other numbers.
+    /// A dataset whose blobs have the numbers from `first`. Blobs with other numbers have other
+    /// content.
     pub fn from(namespace: &Namespace, first: usize, lengths: &[usize]) -> Self {
         let content = |blob: usize, length: usize| -> Bytes {
-            // No two of them are alike.
+            // Every blob has its own content.
             let number = blob.to_le_bytes().into_iter();
             let rest =
                 (8..length).map(|at| u8::try_from((at * 7 + blob * 13 + at / 255) % 256).unwrap());
@@ -315,12 +317,12 @@ fn row(namespace: &Namespace, index: usize, content: &Bytes) -> Blob {
 
 /// Claims and puts a blob.
 pub fn put(client: &mut Client, handle: Handle, data: &Data, blob: usize) {
-    let granted = client.claim(handle, &[blob as u64]).unwrap();
+    let granted = client.claim(handle, &[BlobOrdinal::new(blob as u64)]).unwrap();
     assert_eq!(granted, [forebay_wire::ClaimAnswer::Granted], "blob {blob}");
-    client.put(handle, blob as u64, &data.blobs[blob]).unwrap();
+    client.put(handle, BlobOrdinal::new(blob as u64), &data.blobs[blob]).unwrap();
 }
 
-/// Asks for a whole blob: its bytes, or what was said instead.
+/// Reads a whole blob: its bytes, or the answer without bytes.
 pub fn get(
     client: &mut Client,
     handle: Handle,
@@ -329,7 +331,7 @@ pub fn get(
     wait: Duration,
 ) -> Result<Vec<u8>, GetAnswer> {
     let mut bytes = vec![0; data.blobs[blob].len()];
-    let wanted = Wanted { blob: blob as u64, offset: 0, into: &mut bytes };
+    let wanted = ReadInto { blob: BlobOrdinal::new(blob as u64), offset: 0, into: &mut bytes };
     match client.get(handle, wait, &mut [wanted]).unwrap()[0] {
         GetAnswer::Hit => Ok(bytes),
         other => Err(other),

@@ -1,4 +1,4 @@
-//! Bad input on the socket: a typed refusal for the program, words for the person, nothing lost.
+//! Invalid input on the socket: a refusal with a code and a text, and no effect on the node.
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
@@ -6,22 +6,23 @@ use std::{
     time::Duration,
 };
 
-use forebay_client::{Client, ClientError, Wanted};
-use forebay_core::{ByteSize, table::proof_of};
-use forebay_server::{Config, Server};
+use forebay_client::{Client, ClientError, ReadInto};
+use forebay_core::{BlobOrdinal, ByteSize};
+use forebay_digest::proof_of;
+use forebay_node::{Config, Server};
 use forebay_wire::{
-    BODY_SIZE_MAX, ErrorCode, Header, Refusal, Reply, Request, SentToken, ShowAnswer,
+    BODY_SIZE_MAX, ErrorCode, Header, OpenAnswer, Refusal, Reply, Request, SentToken,
 };
 
-use crate::harness::{Data, PATIENCE, Raw, TestNode, get, put, read_reply};
+use crate::harness::{Data, Raw, TIMEOUT, TestNode, get, put, read_reply};
 
-/// Sends bytes and reads one reply, and whether the connection was closed after it.
-fn say(node: &TestNode, bytes: &[u8]) -> (Option<Reply>, bool) {
+/// Sends bytes. Returns one reply, and whether the connection was closed after it.
+fn send(node: &TestNode, bytes: &[u8]) -> (Option<Reply>, bool) {
     let mut socket = UnixStream::connect(&node.config.socket).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     socket.write_all(bytes).unwrap();
     let reply = read_reply(&mut socket).map(|(_, reply)| reply);
-    // Closed with something unread, a socket is reset.
+    // A socket that is closed with unread data is reset.
     let closed = socket
         .read_to_end(&mut Vec::new())
         .map_or_else(|error| error.kind() == ErrorKind::ConnectionReset, |_| true);
@@ -36,7 +37,7 @@ fn code(reply: Option<Reply>) -> ErrorCode {
 }
 
 #[test]
-fn nonsense_is_refused_and_the_node_goes_on() {
+fn malformed_input_is_refused_and_the_node_continues() {
     let node = TestNode::start(ByteSize::mib(8));
     let hello = |version_min, version_max| {
         Request::Hello {
@@ -48,20 +49,20 @@ fn nonsense_is_refused_and_the_node_goes_on() {
         .encode(1)
         .to_bytes()
     };
-    let (reply, closed) = say(&node, &hello(7, 9));
+    let (reply, closed) = send(&node, &hello(7, 9));
     assert!(
         matches!(&reply, Some(Reply::Error(refusal)) if refusal.text.contains("versions 7 to 9"))
     );
     assert!(code(reply) == ErrorCode::Version && closed);
-    let (reply, closed) = say(&node, b"GET / HTTP/1.1\r\nHost: somewhere\r\n\r\n");
+    let (reply, closed) = send(&node, b"GET / HTTP/1.1\r\nHost: somewhere\r\n\r\n");
     assert!(code(reply) == ErrorCode::Malformed && closed);
     let mut over = Header { kind: 1, id: 1, body_size: BODY_SIZE_MAX }.encode();
     over[..4].copy_from_slice(&u32::MAX.to_le_bytes());
-    let (reply, closed) = say(&node, &over);
+    let (reply, closed) = send(&node, &over);
     assert!(code(reply) == ErrorCode::Malformed && closed, "a frame over the limit");
-    let (reply, closed) = say(&node, &Request::Stats.encode(1).to_bytes());
+    let (reply, closed) = send(&node, &Request::Stats.encode(1).to_bytes());
     assert!(code(reply) == ErrorCode::Malformed && closed, "no hello");
-    let (reply, closed) = say(&node, &[hello(1, 1), hello(1, 1)].concat());
+    let (reply, closed) = send(&node, &[hello(1, 1), hello(1, 1)].concat());
     assert!(matches!(reply, Some(Reply::Hello { .. })) && closed, "hello twice");
 
     let mut random = fastrand::Rng::with_seed(3);
@@ -74,28 +75,28 @@ fn nonsense_is_refused_and_the_node_goes_on() {
     let data = Data::new(&[1000; 10]);
     let (mut client, handle) = node.open(&data);
     put(&mut client, handle, &data, 1);
-    assert_eq!(get(&mut client, handle, &data, 1, PATIENCE).unwrap(), data.blobs[1]);
+    assert_eq!(get(&mut client, handle, &data, 1, TIMEOUT).unwrap(), data.blobs[1]);
 }
 
 #[test]
-fn wrong_bytes_are_never_believed() {
+fn wrong_bytes_are_never_stored() {
     let node = TestNode::start(ByteSize::mib(8));
     let data = Data::new(&[1000; 10]);
     let (mut client, handle) = node.open(&data);
-    client.claim(handle, &[1]).unwrap();
-    let refused = client.put(handle, 1, &data.blobs[2]).unwrap_err();
+    client.claim(handle, &[BlobOrdinal::new(1)]).unwrap();
+    let refused = client.put(handle, BlobOrdinal::new(1), &data.blobs[2]).unwrap_err();
     assert!(
         matches!(&refused, ClientError::Refused(refusal) if refusal.code == ErrorCode::WrongBytes)
     );
-    let short = client.put(handle, 1, &data.blobs[1].slice(..999));
-    assert!(short.is_err(), "cut short");
-    assert_eq!(node.service.counters().puts_poisoned.get(), 1);
+    let short = client.put(handle, BlobOrdinal::new(1), &data.blobs[1].slice(..999));
+    assert!(short.is_err(), "truncated");
+    assert_eq!(node.service.counters().put_hash_mismatches.get(), 1);
     assert_eq!(node.service.gauges().resident_bytes, 0);
     drop(client);
-    node.wait_for_connections(0);
+    node.wait_until_connections(0);
     let (mut client, handle) = node.open(&data);
     put(&mut client, handle, &data, 1);
-    let refused = client.put(handle, 3, &data.blobs[3]).unwrap_err();
+    let refused = client.put(handle, BlobOrdinal::new(3), &data.blobs[3]).unwrap_err();
     assert!(
         matches!(&refused, ClientError::Refused(refusal) if refusal.code == ErrorCode::NotClaimed)
     );
@@ -107,31 +108,33 @@ fn ranges_and_ordinals_outside_the_dataset_are_refused() {
     let data = Data::new(&[1000; 10]);
     let (mut client, handle) = node.open(&data);
     let mut refused = |blob, offset, length| {
-        let wanted = Wanted { blob, offset, into: &mut vec![0; length] };
-        let refusal = client.get(handle, PATIENCE, &mut [wanted]).unwrap_err();
-        assert!(
-            matches!(&refusal, ClientError::Refused(refusal) if refusal.code == ErrorCode::Malformed)
-        );
+        let wanted = ReadInto { blob, offset, into: &mut vec![0; length] };
+        let refusal = client.get(handle, TIMEOUT, &mut [wanted]).unwrap_err();
+        assert!(matches!(&refusal, ClientError::Refused(refusal)
+                if refusal.code == ErrorCode::Malformed));
     };
-    refused(10, 0, 1);
-    refused(0, 0, 1001);
-    refused(0, u64::MAX, 2);
-    assert!(client.claim(handle, &[10]).is_err() && client.presence(handle, 11).is_err());
-    assert!(client.claim(forebay_client::Handle(3), &[0]).is_err(), "not opened");
+    refused(BlobOrdinal::new(10), 0, 1);
+    refused(BlobOrdinal::new(0), 0, 1001);
+    refused(BlobOrdinal::new(0), u64::MAX, 2);
+    assert!(
+        client.claim(handle, &[BlobOrdinal::new(10)]).is_err()
+            && client.presence(handle, 11).is_err()
+    );
+    assert!(client.claim(forebay_client::Handle(3), &[BlobOrdinal::new(0)]).is_err(), "not opened");
     assert!(client.stats().is_ok(), "a refusal leaves the connection usable");
 }
 
 #[test]
-fn a_socket_is_taken_over_from_the_dead_but_not_from_the_living() {
+fn a_socket_is_replaced_only_if_its_process_is_dead() {
     let node = TestNode::start(ByteSize::mib(8));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let bind = |config: &Config| runtime.block_on(Server::bind(config, Vec::new())).map(drop);
-    let complaint = format!("{:#}", bind(&node.config).unwrap_err());
-    assert!(complaint.contains("another forebay listens"), "{complaint}");
+    let error = format!("{:#}", bind(&node.config).unwrap_err());
+    assert!(error.contains("another forebay listens"), "{error}");
     let elsewhere =
         Config { socket: node.directory.path().join("run/other.sock"), ..node.config.clone() };
-    let complaint = format!("{:#}", bind(&elsewhere).unwrap_err());
-    assert!(complaint.contains("is in use, by another process"), "{complaint}");
+    let error = format!("{:#}", bind(&elsewhere).unwrap_err());
+    assert!(error.contains("is in use, by another process"), "{error}");
 
     let stale = node.directory.path().join("stale/node.sock");
     std::fs::create_dir(stale.parent().unwrap()).unwrap();
@@ -141,16 +144,16 @@ fn a_socket_is_taken_over_from_the_dead_but_not_from_the_living() {
         directory: node.directory.path().join("other"),
         ..node.config.clone()
     };
-    assert!(bind(&config).is_ok(), "what a dead process left is replaced");
+    assert!(bind(&config).is_ok(), "the socket of a dead process is replaced");
     std::fs::set_permissions(stale.parent().unwrap(), PermissionsExt::from_mode(0o777)).unwrap();
-    let complaint = format!("{:#}", bind(&config).unwrap_err());
-    assert!(complaint.contains("others may write"), "{complaint}");
-    let nobody = Client::connect(&stale, "x", Duration::from_secs(1)).unwrap_err();
-    assert!(nobody.to_string().contains("nobody answers at"), "{nobody}");
+    let error = format!("{:#}", bind(&config).unwrap_err());
+    assert!(error.contains("others may write"), "{error}");
+    let refused = Client::connect(&stale, "x", Duration::from_secs(1)).unwrap_err();
+    assert!(refused.to_string().contains("no process listens at"), "{refused}");
 }
 
-/// Promise 4: whoever is given bytes has proved that it holds the digest; each challenge is good for one
-/// try, and a wrong answer looks like a dataset that is not there.
+/// Promise 4: a client that receives bytes has proved that it holds the digest. A challenge can be
+/// answered once, and a wrong proof is refused like an unknown dataset.
 #[test]
 fn a_wrong_proof_opens_nothing() {
     let node = TestNode::start(ByteSize::mib(8));
@@ -159,36 +162,38 @@ fn a_wrong_proof_opens_nothing() {
     let dataset = data.digest.summary().dataset;
     let namespace = data.digest.namespace().unwrap();
     let mut raw = Raw::hello(&node);
-    let mut ask = |request: Request| raw.ask(&request);
-    let Reply::Show(ShowAnswer::Prove { nonce }) = ask(Request::Show { namespace, dataset }) else {
-        panic!("the node knows the dataset, and asks for a proof");
+    let mut call = |request: Request| raw.call(&request);
+    let Reply::OpenAnswer(OpenAnswer::Prove { nonce }) = call(Request::Open { namespace, dataset })
+    else {
+        panic!("the node has the dataset, and must ask for a proof");
     };
     let right = proof_of(&data.digest, &nonce).unwrap();
     let mut wrong = right;
     wrong[31] ^= 1;
-    assert_eq!(code(Some(ask(Request::Prove { dataset, proof: wrong }))), ErrorCode::Unknown);
-    let late = ask(Request::Prove { dataset, proof: right });
-    assert_eq!(code(Some(late)), ErrorCode::Unknown, "one try");
+    assert_eq!(code(Some(call(Request::Prove { dataset, proof: wrong }))), ErrorCode::Unknown);
+    let late = call(Request::Prove { dataset, proof: right });
+    assert_eq!(code(Some(late)), ErrorCode::Unknown, "a challenge can be answered once");
     let blind = Request::Get { handle: 0, wait_ms: 0, ranges: Vec::new() };
-    assert_eq!(code(Some(ask(blind))), ErrorCode::Unknown, "nothing is open");
+    assert_eq!(code(Some(call(blind))), ErrorCode::Unknown, "nothing is open");
     assert_eq!(node.service.counters().proofs_refused.get(), 1);
 }
 
-/// Between a challenge and its answer, the last who had the dataset open may leave.
+/// The last client that has the dataset open may disconnect between a challenge and its proof.
 #[test]
-fn a_challenge_outlives_those_who_held_the_table() {
+fn a_challenge_outlives_the_other_clients_of_a_dataset() {
     let node = TestNode::start(ByteSize::mib(8));
     let data = Data::new(&[1000; 10]);
     let holder = node.open(&data);
     let dataset = data.digest.summary().dataset;
     let namespace = data.digest.namespace().unwrap();
     let mut raw = Raw::hello(&node);
-    let mut ask = |request: Request| raw.ask(&request);
-    let Reply::Show(ShowAnswer::Prove { nonce }) = ask(Request::Show { namespace, dataset }) else {
-        panic!("the node knows the dataset, and asks for a proof");
+    let mut call = |request: Request| raw.call(&request);
+    let Reply::OpenAnswer(OpenAnswer::Prove { nonce }) = call(Request::Open { namespace, dataset })
+    else {
+        panic!("the node has the dataset, and must ask for a proof");
     };
     drop(holder);
-    node.wait_for_connections(1);
+    node.wait_until_connections(1);
     let proof = proof_of(&data.digest, &nonce).unwrap();
-    assert!(matches!(ask(Request::Prove { dataset, proof }), Reply::Open { .. }));
+    assert!(matches!(call(Request::Prove { dataset, proof }), Reply::Open { .. }));
 }

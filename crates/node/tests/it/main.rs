@@ -1,18 +1,18 @@
-//! A node over a real socket and a real directory, spoken to by the real client.
+//! Integration tests: a node with a real socket and a real directory, used through the real client.
 
-mod authority;
+mod backpressure;
 mod certificates;
+mod claims;
+mod dataset_manager;
 mod harness;
 mod hostile;
-mod managing;
-mod neighbours;
-mod opening;
-mod picking;
+mod information_leaks;
+mod open_dataset;
+mod pre_auth_limits;
 mod presence;
-mod pressure;
-mod segments;
-mod sharing;
-mod silence;
-mod storing;
-mod strangers;
-mod town;
+mod select_by_address;
+mod shared_memory;
+mod storage;
+mod tenant_isolation;
+mod test_ca;
+mod two_tenants;

@@ -1,7 +1,7 @@
-//! Those who connect and say nothing, or say it slowly, and those who take all they can.
+//! Pre-auth limits: connections without a hello, with a slow one, and a tenant that takes too many.
 //!
-//! Promise 6 (bounded): "open files each have a stated limit that holds under any load"; and promise 4: nobody who is
-//! not known is served at all.
+//! Promise 6 (bounded): "open files each have a stated limit that holds under any load". Promise 4:
+//! only authenticated clients are served.
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
@@ -13,14 +13,14 @@ use std::{
 use forebay_wire::ErrorCode;
 
 use crate::{
-    harness::{Data, PATIENCE, get, put},
-    town::{OURS, THEIRS, Town, Way, code},
+    harness::{Data, TIMEOUT, get, put},
+    two_tenants::{OURS, THEIRS, TenantSetup, Transport, code},
 };
 
-/// How the first bytes of a TLS connection look.
+/// The first bytes of a TLS handshake.
 const HANDSHAKE: [u8; 9] = [0x16, 0x03, 0x01, 0x02, 0x00, 0x01, 0x00, 0x01, 0xfc];
 
-/// Waits until the other side has closed; whether it did in time.
+/// Whether the node closes the connection in time.
 fn is_closed(socket: &mut TcpStream, within: Duration) -> bool {
     socket.set_read_timeout(Some(within)).unwrap();
     let mut bytes = [0; 64];
@@ -34,16 +34,16 @@ fn is_closed(socket: &mut TcpStream, within: Duration) -> bool {
 }
 
 #[test]
-fn the_silent_make_room_for_those_who_speak() {
-    for way in [Way::Clear, Way::Tls] {
-        let town = Town::with(way, |config| config.connections = 16);
-        let data = Data::of(&town.namespace(OURS), &[1000; 4]);
-        let mut first = town.connect(&town.by_token(OURS), "first").unwrap();
+fn silent_connections_are_evicted_by_new_ones() {
+    for transport in [Transport::Cleartext, Transport::Tls] {
+        let setup = TenantSetup::with(transport, |config| config.max_connections = 16);
+        let data = Data::of(&setup.namespace(OURS), &[1000; 4]);
+        let mut first = setup.connect(&setup.by_token(OURS), "first").unwrap();
         let handle = first.open(&data.digest).unwrap();
         put(&mut first, handle, &data, 0);
         let mut silent = Vec::new();
         for number in 0..60 {
-            let mut socket = TcpStream::connect(town.node.listen.unwrap()).unwrap();
+            let mut socket = TcpStream::connect(setup.node.listen.unwrap()).unwrap();
             match number % 3 {
                 0 => {}
                 1 => drop(socket.write_all(&HANDSHAKE[..number % 9])),
@@ -51,47 +51,47 @@ fn the_silent_make_room_for_those_who_speak() {
             }
             silent.push(socket);
             if number % 10 == 0 {
-                let mut honest = town.connect(&town.by_token(OURS), "honest").unwrap();
+                let mut honest = setup.connect(&setup.by_token(OURS), "honest").unwrap();
                 let handle = honest.open(&data.digest).unwrap();
-                get(&mut honest, handle, &data, 0, PATIENCE).unwrap();
+                get(&mut honest, handle, &data, 0, TIMEOUT).unwrap();
             }
         }
-        get(&mut first, handle, &data, 0, PATIENCE).unwrap();
-        // At most eight of them have a place.
+        get(&mut first, handle, &data, 0, TIMEOUT).unwrap();
+        // At most eight pre-auth connections are open.
         for socket in &mut silent[..50] {
-            assert!(is_closed(socket, PATIENCE), "{way:?}");
+            assert!(is_closed(socket, TIMEOUT), "{transport:?}");
         }
         drop(silent);
-        town.node.wait_for_connections(1);
+        setup.node.wait_until_connections(1);
     }
 }
 
-/// The one test that waits for a deadline: twenty seconds.
+/// The only test that waits for a timeout: 20 s.
 #[test]
-fn whoever_does_not_finish_a_greeting_is_disconnected() {
-    let waiting: Vec<_> = [Way::Clear, Way::Tls]
+fn a_connection_without_a_complete_hello_is_closed() {
+    let waiting: Vec<_> = [Transport::Cleartext, Transport::Tls]
         .into_iter()
-        .flat_map(|way| [&[][..], &HANDSHAKE[..]].map(|begun| (way, begun)))
-        .map(|(way, begun)| {
+        .flat_map(|transport| [&[][..], &HANDSHAKE[..]].map(|begun| (transport, begun)))
+        .map(|(transport, begun)| {
             thread::spawn(move || {
-                let town = Town::new(way);
-                let mut socket = TcpStream::connect(town.node.listen.unwrap()).unwrap();
-                // As a frame, it makes no sense, and is ended at once.
+                let setup = TenantSetup::new(transport);
+                let mut socket = TcpStream::connect(setup.node.listen.unwrap()).unwrap();
+                // Longer bytes would be a malformed frame, which is refused at once.
                 socket
-                    .write_all(if way == Way::Clear {
+                    .write_all(if transport == Transport::Cleartext {
                         &[0; 5][..begun.len().min(5)]
                     } else {
                         begun
                     })
                     .unwrap();
-                assert!(is_closed(&mut socket, 3 * PATIENCE), "{way:?} {begun:?}");
+                assert!(is_closed(&mut socket, 3 * TIMEOUT), "{transport:?} {begun:?}");
             })
         })
         .collect();
-    let town = Town::new(Way::Tls);
-    let mut shaken = town.silent();
-    shaken.send_bytes(&[]);
-    assert!(shaken.reply().is_none(), "hands were shaken, and nothing was said");
+    let setup = TenantSetup::new(Transport::Tls);
+    let mut connected = setup.without_hello();
+    connected.send_bytes(&[]);
+    assert!(connected.reply().is_none(), "closed after the handshake, without a hello");
     for thread in waiting {
         thread.join().unwrap();
     }
@@ -99,22 +99,22 @@ fn whoever_does_not_finish_a_greeting_is_disconnected() {
 
 #[test]
 fn a_tenant_cannot_take_all_connections() {
-    for way in [Way::Clear, Way::Tls] {
-        let town = Town::with(way, |config| config.connections = 16);
-        let greedy = town.by_token(THEIRS);
-        let mut held: Vec<_> = (0..8).map(|_| town.connect(&greedy, "greedy").unwrap()).collect();
+    for transport in [Transport::Cleartext, Transport::Tls] {
+        let setup = TenantSetup::with(transport, |config| config.max_connections = 16);
+        let greedy = setup.by_token(THEIRS);
+        let mut held: Vec<_> = (0..8).map(|_| setup.connect(&greedy, "greedy").unwrap()).collect();
         for _ in 0..10 {
-            let refused = town.connect(&greedy, "greedy").unwrap_err();
+            let refused = setup.connect(&greedy, "greedy").unwrap_err();
             assert_eq!(code(&refused), ErrorCode::TooMuch);
         }
         let honest: Vec<_> =
-            (0..3).map(|_| town.connect(&town.by_token(OURS), "honest").unwrap()).collect();
+            (0..3).map(|_| setup.connect(&setup.by_token(OURS), "honest").unwrap()).collect();
         held.pop();
         let again = (0..1000).find_map(|_| {
             thread::sleep(Duration::from_millis(10));
-            town.connect(&greedy, "greedy").ok()
+            setup.connect(&greedy, "greedy").ok()
         });
-        assert!(again.is_some(), "a place is free again");
+        assert!(again.is_some(), "the tenant can connect again");
         drop(honest);
     }
 }

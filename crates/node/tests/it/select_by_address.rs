@@ -1,4 +1,4 @@
-//! Blobs by their addresses, whatever dataset they are of.
+//! Select by address: blobs that are named by address instead of by dataset.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::SeqCst},
@@ -7,21 +7,23 @@ use std::{
 };
 
 use bytes::Bytes;
-use forebay_client::{Client, ClientError, Handle, Pick, Picks, Right, Settled, Wanted};
-use forebay_core::{Address, ByteSize, Namespace, ring::Contacts};
+use forebay_client::{
+    BlobRef, BlobsByAddress, Client, ClientError, Handle, ReadInto, ReadReason, Resolution,
+};
+use forebay_core::{Address, BlobOrdinal, ByteSize, Namespace, cluster::ring::Seeds};
 use forebay_wire::{
-    BlobLength, BlobRange, ClaimAnswer, ErrorCode, GetAnswer, PICKED, Reply, Request,
+    BlobLength, BlobRange, ClaimAnswer, ErrorCode, GetAnswer, Reply, Request, SELECTED_HANDLE,
 };
 
-use crate::harness::{Data, PATIENCE, Raw, TestNode, get, put};
+use crate::harness::{Data, Raw, TIMEOUT, TestNode, get, put};
 
 fn named(content: &[u8]) -> BlobLength {
     BlobLength { address: Namespace::public().address(content), length: content.len() as u64 }
 }
 
-fn pick(content: &[u8]) -> Pick {
+fn pick(content: &[u8]) -> BlobRef {
     let BlobLength { address, length } = named(content);
-    Pick { address, length, ordinal: 0 }
+    BlobRef { address, length, ordinal: BlobOrdinal::new(0) }
 }
 
 fn public() -> forebay_core::NamespaceId {
@@ -30,7 +32,7 @@ fn public() -> forebay_core::NamespaceId {
 
 fn read(client: &mut Client, handle: Handle, length: usize) -> Result<Vec<u8>, GetAnswer> {
     let mut bytes = vec![0; length];
-    let wanted = Wanted { blob: 0, offset: 0, into: &mut bytes };
+    let wanted = ReadInto { blob: BlobOrdinal::new(0), offset: 0, into: &mut bytes };
     match client.get(handle, Duration::ZERO, &mut [wanted]).unwrap()[0] {
         GetAnswer::Hit => Ok(bytes),
         other => Err(other),
@@ -44,102 +46,115 @@ fn code(reply: Reply) -> ErrorCode {
     }
 }
 
-fn picks(node: &TestNode) -> Picks {
-    Picks::new(Some(Contacts::from(node.config.socket.clone())), Namespace::public(), None, "job")
+fn picks(node: &TestNode) -> BlobsByAddress {
+    BlobsByAddress::new(
+        Some(Seeds::from(node.config.socket.clone())),
+        Namespace::public(),
+        None,
+        "job",
+    )
 }
 
 #[test]
-fn a_blob_is_the_same_by_its_address_and_by_its_place_in_a_dataset() {
+fn a_blob_is_the_same_by_address_and_by_ordinal() {
     let node = TestNode::start(ByteSize::mib(8));
     let data = Data::new(&[1000; 40]);
     let (mut client, handle) = node.open(&data);
     put(&mut client, handle, &data, 7);
     let mut other = node.client();
-    let picked = other.pick(public(), &[named(&data.blobs[7])]).unwrap();
-    assert_eq!(picked, Handle(PICKED));
+    let picked = other.select_by_address(public(), &[named(&data.blobs[7])]).unwrap();
+    assert_eq!(picked, Handle(SELECTED_HANDLE));
     assert_eq!(read(&mut other, picked, 1000).unwrap(), data.blobs[7]);
-    other.pick(public(), &[named(&data.blobs[8])]).unwrap();
+    other.select_by_address(public(), &[named(&data.blobs[8])]).unwrap();
     assert_eq!(read(&mut other, picked, 1000), Err(GetAnswer::Miss));
     put(&mut client, handle, &data, 8);
     assert_eq!(read(&mut other, picked, 1000).unwrap(), data.blobs[8]);
 
-    other.pick(public(), &[named(&data.blobs[9])]).unwrap();
-    assert_eq!(client.claim(handle, &[9]).unwrap(), [ClaimAnswer::Granted]);
-    assert_eq!(other.claim(picked, &[0]).unwrap(), [ClaimAnswer::Held], "a claim is on an address");
-    client.release(handle, &[9]).unwrap();
-    assert_eq!(other.claim(picked, &[0]).unwrap(), [ClaimAnswer::Granted]);
-    // What is picked next does not cost what was claimed before.
-    other.pick(public(), &[named(b"something else")]).unwrap();
-    assert_eq!(client.claim(handle, &[9]).unwrap(), [ClaimAnswer::Held]);
-    other.pick(public(), &[named(&data.blobs[9])]).unwrap();
-    other.put(picked, 0, &data.blobs[9]).unwrap();
-    assert_eq!(get(&mut client, handle, &data, 9, PATIENCE).unwrap(), data.blobs[9]);
+    other.select_by_address(public(), &[named(&data.blobs[9])]).unwrap();
+    assert_eq!(client.claim(handle, &[BlobOrdinal::new(9)]).unwrap(), [ClaimAnswer::Granted]);
+    assert_eq!(
+        other.claim(picked, &[BlobOrdinal::new(0)]).unwrap(),
+        [ClaimAnswer::Held],
+        "a claim is on an address"
+    );
+    client.release(handle, &[BlobOrdinal::new(9)]).unwrap();
+    assert_eq!(other.claim(picked, &[BlobOrdinal::new(0)]).unwrap(), [ClaimAnswer::Granted]);
+    // A new selection does not end claims of the previous one.
+    other.select_by_address(public(), &[named(b"something else")]).unwrap();
+    assert_eq!(client.claim(handle, &[BlobOrdinal::new(9)]).unwrap(), [ClaimAnswer::Held]);
+    other.select_by_address(public(), &[named(&data.blobs[9])]).unwrap();
+    other.put(picked, BlobOrdinal::new(0), &data.blobs[9]).unwrap();
+    assert_eq!(get(&mut client, handle, &data, 9, TIMEOUT).unwrap(), data.blobs[9]);
     assert_eq!(node.service.gauges().claims_held, 0);
 }
 
-/// Promise 4: an insert is hashed by the node before it is believed; what is not there and what is not yours look
-/// alike.
+/// Promise 4: a put is hashed by the node before it is stored. An unknown namespace and a forbidden
+/// one are refused alike.
 #[test]
-fn whoever_picks_is_believed_no_more_than_others() {
+fn selected_blobs_are_verified_and_authorised() {
     let node = TestNode::start(ByteSize::mib(8));
     let mut client = node.client();
-    let picked = client.pick(public(), &[named(b"right")]).unwrap();
-    assert_eq!(client.claim(picked, &[0]).unwrap(), [ClaimAnswer::Granted]);
-    let refused = client.put(picked, 0, &Bytes::from_static(b"wrong")).unwrap_err();
+    let picked = client.select_by_address(public(), &[named(b"right")]).unwrap();
+    assert_eq!(client.claim(picked, &[BlobOrdinal::new(0)]).unwrap(), [ClaimAnswer::Granted]);
+    let refused =
+        client.put(picked, BlobOrdinal::new(0), &Bytes::from_static(b"wrong")).unwrap_err();
     let of = |refused: &ClientError| match refused {
         ClientError::Refused(refusal) => refusal.code,
         other => panic!("{other}"),
     };
     assert_eq!(of(&refused), ErrorCode::WrongBytes);
-    assert_eq!(read(&mut client, picked, 5), Err(GetAnswer::Claimed), "and still to be fetched");
+    assert_eq!(read(&mut client, picked, 5), Err(GetAnswer::Claimed), "the claim is still held");
 
     let secret = Namespace::secret([7; 32]).unwrap();
-    let refused = client.pick(secret.id(), &[]).unwrap_err();
+    let refused = client.select_by_address(secret.id(), &[]).unwrap_err();
     let data = Data::of(&secret, &[10; 4]);
     let shown = client.open(&data.digest).unwrap_err();
     assert_eq!(refused.to_string(), shown.to_string());
     let too_long = BlobLength { address: Address::from_bytes([1; 32]), length: 1 << 60 };
-    assert_eq!(of(&client.pick(public(), &[too_long]).unwrap_err()), ErrorCode::Malformed);
+    assert_eq!(
+        of(&client.select_by_address(public(), &[too_long]).unwrap_err()),
+        ErrorCode::Malformed
+    );
 }
 
-/// What is picked is no dataset: nobody manages it, and nobody evicts in one go what others have put there.
+/// A selection is not a dataset: it has no manager and cannot be evicted.
 #[test]
-fn what_is_picked_is_read_and_written_and_nothing_else() {
+fn a_selection_can_only_be_read_and_written() {
     let node = TestNode::start(ByteSize::mib(8));
     let mut raw = Raw::hello(&node);
-    let ranges = vec![BlobRange { blob: 0, offset: 0, length: 5 }];
-    let get = Request::Get { handle: PICKED, wait_ms: 0, ranges };
-    assert_eq!(code(raw.ask(&get)), ErrorCode::Unknown, "nothing was picked");
+    let ranges = vec![BlobRange { blob: BlobOrdinal::new(0), offset: 0, length: 5 }];
+    let get = Request::Get { handle: SELECTED_HANDLE, wait_ms: 0, ranges };
+    assert_eq!(code(raw.call(&get)), ErrorCode::Unknown, "nothing is selected");
     let blobs = vec![named(b"right")];
     assert_eq!(
-        raw.ask(&Request::Pick { namespace: public(), blobs }),
-        Reply::Open { handle: PICKED }
+        raw.call(&Request::SelectByAddress { namespace: public(), blobs }),
+        Reply::Open { handle: SELECTED_HANDLE }
     );
-    let handle = PICKED;
+    let handle = SELECTED_HANDLE;
     for request in [
         Request::Presence { handle, first: 0, count: 1, since: 0 },
-        Request::Report { handle, report: forebay_core::manager::Report::default() },
+        Request::Report { handle, report: forebay_core::train::manager::Report::default() },
         Request::Leave { handle },
         Request::Explain { handle },
         Request::Evict { handle },
     ] {
-        assert_eq!(code(raw.ask(&request)), ErrorCode::Unknown, "{request:?}");
+        assert_eq!(code(raw.call(&request)), ErrorCode::Unknown, "{request:?}");
     }
-    let beyond = Request::Claim { handle, blobs: vec![1] };
-    assert_eq!(code(raw.ask(&beyond)), ErrorCode::Malformed);
-    let right = Request::Claim { handle, blobs: vec![0] };
-    assert_eq!(raw.ask(&right), Reply::Claim { answers: vec![ClaimAnswer::Granted] });
+    let beyond = Request::Claim { handle, blobs: vec![BlobOrdinal::new(1)] };
+    assert_eq!(code(raw.call(&beyond)), ErrorCode::Malformed);
+    let right = Request::Claim { handle, blobs: vec![BlobOrdinal::new(0)] };
+    assert_eq!(raw.call(&right), Reply::Claim { answers: vec![ClaimAnswer::Granted] });
 }
 
-/// Why blobs are picked, and not shown as small datasets: those have regions of their own.
+/// The reason for selections: small datasets would each have regions of their own.
 #[test]
-fn what_is_put_one_by_one_shares_regions() {
+fn selected_blobs_share_regions() {
     let node = TestNode::start(ByteSize::mib(16));
     let mut picks = picks(&node);
     for number in 0..200_u32 {
         let content = Bytes::from(number.to_le_bytes().repeat(1000));
         let wanted = pick(&content);
-        assert_eq!(picks.claim(&[wanted]), [Right::Claim]);
+        assert_eq!(picks.claim(&[wanted]), [ReadReason::Claim]);
         assert!(picks.put(&wanted, &content));
     }
     let flash = &node.service.flash_counters()[0];
@@ -152,7 +167,7 @@ fn what_is_put_one_by_one_shares_regions() {
 
 /// Promise 3: a blob that is resident or claimed is not fetched again.
 #[test]
-fn those_who_pick_read_every_blob_once_between_them() {
+fn several_clients_fetch_every_selected_blob_once() {
     let node = TestNode::start(ByteSize::mib(64));
     let contents: Vec<Bytes> =
         (0..60_u8).map(|number| Bytes::from(vec![number; 20_000 + usize::from(number)])).collect();
@@ -167,13 +182,13 @@ fn those_who_pick_read_every_blob_once_between_them() {
                         continue;
                     }
                     let right = match picks.claim(&[wanted])[0] {
-                        Right::Others => picks.settle(&wanted),
-                        right => Settled::Read(right),
+                        ReadReason::OtherJob => picks.resolve(&wanted),
+                        right => Resolution::Read(right),
                     };
                     match right {
-                        Settled::Bytes(bytes) => assert_eq!(bytes, **content),
-                        Settled::Read(right) => {
-                            assert_eq!(right, Right::Claim);
+                        Resolution::Bytes(bytes) => assert_eq!(bytes, **content),
+                        Resolution::Read(right) => {
+                            assert_eq!(right, ReadReason::Claim);
                             fetched.fetch_add(1, SeqCst);
                             assert!(picks.put(&wanted, content));
                         }
@@ -187,35 +202,39 @@ fn those_who_pick_read_every_blob_once_between_them() {
 }
 
 #[test]
-fn whoever_waits_has_its_turn_when_the_other_gives_up() {
+fn a_waiter_gets_the_claim_that_its_holder_releases() {
     let node = TestNode::start(ByteSize::mib(8));
     let (mut one, mut other, wanted) = (picks(&node), picks(&node), pick(b"wanted"));
-    assert_eq!(one.claim(&[wanted]), [Right::Claim]);
-    assert_eq!(other.claim(&[wanted]), [Right::Others]);
+    assert_eq!(one.claim(&[wanted]), [ReadReason::Claim]);
+    assert_eq!(other.claim(&[wanted]), [ReadReason::OtherJob]);
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| other.settle(&wanted));
+        let waiter = scope.spawn(|| other.resolve(&wanted));
         while node.service.counters().waits.get() == 0 {
             thread::yield_now();
         }
         one.release(&[wanted]);
-        assert_eq!(waiter.join().unwrap(), Settled::Read(Right::Claim));
+        assert_eq!(waiter.join().unwrap(), Resolution::Read(ReadReason::Claim));
     });
     assert!(other.put(&wanted, &Bytes::from_static(b"wanted")));
-    assert_eq!(one.settle(&wanted), Settled::Bytes(b"wanted".to_vec()), "it is there");
+    assert_eq!(one.resolve(&wanted), Resolution::Bytes(b"wanted".to_vec()), "it is resident");
 }
 
-/// With a digest, its manager's word counts; what is not in it is nobody's.
+/// With a digest, blobs are read through the dataset. A blob that is not in it is not claimed.
 #[test]
-fn blobs_of_a_digest_are_picked_by_their_ordinals() {
+fn blobs_of_a_digest_are_read_through_the_dataset() {
     let node = TestNode::start(ByteSize::mib(8));
     let data = Data::new(&[1000; 10]);
-    let contacts = Contacts::from(node.config.socket.clone());
+    let contacts = Seeds::from(node.config.socket.clone());
     let digest = Some(data.digest.clone());
-    let mut picks = Picks::new(Some(contacts), Namespace::public(), digest, "job");
-    let wanted = |blob: usize| Pick { ordinal: blob as u64, ..pick(&data.blobs[blob]) };
-    assert_eq!(picks.claim(&[wanted(3), pick(b"elsewhere")]), [Right::Claim, Right::Alone]);
+    let mut picks = BlobsByAddress::new(Some(contacts), Namespace::public(), digest, "job");
+    let wanted =
+        |blob: usize| BlobRef { ordinal: BlobOrdinal::new(blob as u64), ..pick(&data.blobs[blob]) };
+    assert_eq!(
+        picks.claim(&[wanted(3), pick(b"elsewhere")]),
+        [ReadReason::Claim, ReadReason::NoNode]
+    );
     assert!(picks.put(&wanted(3), &data.blobs[3]));
-    let moved = Pick { ordinal: 4, ..wanted(3) };
+    let moved = BlobRef { ordinal: BlobOrdinal::new(4), ..wanted(3) };
     assert_eq!(
         picks.get(&[moved, wanted(3), wanted(4)]),
         [None, Some(data.blobs[3].to_vec()), None]
@@ -223,16 +242,16 @@ fn blobs_of_a_digest_are_picked_by_their_ordinals() {
     assert_eq!(node.service.gauges().datasets_open, 1);
 }
 
-/// Promise 5: without a node everything is missing, and nothing is waited for.
+/// Promise 5: without a node every blob is a miss, at once.
 #[test]
-fn without_a_node_all_is_missing() {
-    let nowhere = Contacts::from(std::path::PathBuf::from("/nowhere/node.sock"));
+fn without_a_node_every_blob_is_a_miss() {
+    let nowhere = Seeds::from(std::path::PathBuf::from("/nowhere/node.sock"));
     for contacts in [None, Some(nowhere)] {
-        let mut picks = Picks::new(contacts, Namespace::public(), None, "job");
+        let mut picks = BlobsByAddress::new(contacts, Namespace::public(), None, "job");
         let wanted = pick(b"wanted");
         assert_eq!(picks.get(&[wanted]), [None]);
-        assert_eq!(picks.claim(&[wanted]), [Right::Alone]);
-        assert_eq!(picks.settle(&wanted), Settled::Read(Right::Alone));
+        assert_eq!(picks.claim(&[wanted]), [ReadReason::NoNode]);
+        assert_eq!(picks.resolve(&wanted), Resolution::Read(ReadReason::NoNode));
         assert!(!picks.put(&wanted, &Bytes::from_static(b"wanted")));
         picks.release(&[wanted]);
         assert_eq!(picks.node_stats(), None);

@@ -1,4 +1,4 @@
-//! What is stored, for how long, and how much of it (promises 1, 6 and 7).
+//! Storage: restarts, capacity, damage and eviction (promises 1, 6 and 7).
 
 use std::{
     fs,
@@ -7,18 +7,18 @@ use std::{
     time::Duration,
 };
 
-use forebay_client::{ClientError, Wanted};
-use forebay_core::ByteSize;
-use forebay_server::{Config, Server};
+use forebay_client::{ClientError, ReadInto};
+use forebay_core::{BlobOrdinal, ByteSize};
+use forebay_node::{Config, Server};
 use forebay_wire::{ErrorCode, GetAnswer};
 
-use crate::harness::{Data, PATIENCE, TestNode, get, put};
+use crate::harness::{Data, TIMEOUT, TestNode, get, put};
 
 const NOW: Duration = Duration::ZERO;
 
 /// Promise 7: after a stop, every entry is served again.
 #[test]
-fn a_restart_is_warm_and_a_smaller_one_keeps_to_its_size() {
+fn a_restart_keeps_all_blobs_and_applies_a_new_capacity() {
     let node = TestNode::start(ByteSize::mib(8));
     let data = Data::new(&[100_000; 20]);
     let (mut client, handle) = node.open(&data);
@@ -31,15 +31,15 @@ fn a_restart_is_warm_and_a_smaller_one_keeps_to_its_size() {
     }
     drop(client);
     let node = node.restarted(|config| config.capacity = Some(ByteSize::mib(12)));
-    assert_eq!(node.service.gauges().resident_blobs, 20, "grown, nothing goes");
+    assert_eq!(node.service.gauges().resident_blobs, 20, "growing loses nothing");
     let node = node.restarted(|config| config.capacity = Some(ByteSize::mib(8)));
     assert!(fs::metadata(node.device()).unwrap().len() <= 8 << 20);
     assert!(node.service.gauges().capacity_bytes <= 8 << 20);
 }
 
-/// Promise 7: after a kill, too, every sealed entry is served again; and what was half-written is nothing.
+/// Promise 7: after a kill every sealed entry is served again, and no partial write is.
 #[test]
-fn a_copy_of_the_device_taken_at_any_moment_serves_nothing_wrong() {
+fn a_copy_of_the_device_at_any_moment_serves_correct_bytes() {
     let node = TestNode::start(ByteSize::mib(8));
     let data = Data::new(&[300_000; 12]);
     let (mut client, handle) = node.open(&data);
@@ -65,9 +65,10 @@ fn a_copy_of_the_device_taken_at_any_moment_serves_nothing_wrong() {
     }
 }
 
-/// Promise 6: the capacity holds, on the disk as well as in the books; what came first goes first.
+/// Promise 6: the capacity is a limit, on disk and in the gauges. The oldest blobs are evicted
+/// first.
 #[test]
-fn the_oldest_goes_when_there_is_no_room() {
+fn the_oldest_blobs_are_evicted_when_the_node_is_full() {
     let node = TestNode::start(ByteSize::mib(8));
     let data = Data::new(&[100_000; 120]);
     let (mut client, handle) = node.open(&data);
@@ -79,7 +80,7 @@ fn the_oldest_goes_when_there_is_no_room() {
     let resident: Vec<usize> =
         (0..120).filter(|blob| presence[blob / 8] >> (blob % 8) & 1 == 1).collect();
     assert!(resident.len() >= 50, "{resident:?}");
-    // Of the older half, a region that is still being written or looked at may be passed over.
+    // A region that is being written or read may be skipped, so the older half is not exact.
     assert!((70..120).all(|blob| resident.contains(&blob)), "{resident:?}");
     assert_eq!(resident.len() as u64, node.service.gauges().resident_blobs);
     assert_eq!(get(&mut client, handle, &data, 0, NOW), Err(GetAnswer::Miss));
@@ -88,22 +89,26 @@ fn the_oldest_goes_when_there_is_no_room() {
 }
 
 #[test]
-fn what_is_larger_than_the_node_is_refused_and_nothing_goes_for_it() {
+fn a_blob_that_is_too_large_is_refused_and_evicts_nothing() {
     let node = TestNode::start(ByteSize::mib(8));
     let data = Data::new(&[1000, 5_000_000, 0]);
     let (mut client, handle) = node.open(&data);
     put(&mut client, handle, &data, 0);
-    client.claim(handle, &[1]).unwrap();
-    match client.put(handle, 1, &data.blobs[1]) {
+    client.claim(handle, &[BlobOrdinal::new(1)]).unwrap();
+    match client.put(handle, BlobOrdinal::new(1), &data.blobs[1]) {
         Err(ClientError::Refused(refusal)) => assert_eq!(refusal.code, ErrorCode::NoSpace),
         other => panic!("{other:?}"),
     }
     put(&mut client, handle, &data, 2);
     assert_eq!(get(&mut client, handle, &data, 0, NOW).unwrap(), data.blobs[0]);
-    assert_eq!(get(&mut client, handle, &data, 2, NOW).unwrap(), data.blobs[2], "empty, but there");
+    assert_eq!(
+        get(&mut client, handle, &data, 2, NOW).unwrap(),
+        data.blobs[2],
+        "an empty blob is resident"
+    );
 }
 
-/// Promise 1: what does not match its checksum is a miss and a counted event, never data.
+/// Promise 1: an entry whose checksum does not match is a miss and is counted.
 #[test]
 fn a_damaged_blob_is_a_miss_and_can_be_put_again() {
     let node = TestNode::start(ByteSize::mib(8));
@@ -111,7 +116,7 @@ fn a_damaged_blob_is_a_miss_and_can_be_put_again() {
     let (mut client, handle) = node.open(&data);
     put(&mut client, handle, &data, 1);
     drop(client);
-    // Found by its content, damaged on the disk, while nobody looks.
+    // Flip a bit of the blob on disk while the node is stopped.
     let node = node.restarted(|config| {
         let device = config.directory.join("cache.flash");
         let mut bytes = fs::read(&device).unwrap();
@@ -129,7 +134,7 @@ fn a_damaged_blob_is_a_miss_and_can_be_put_again() {
     assert_eq!(get(&mut client, handle, &data, 1, NOW).unwrap(), data.blobs[1]);
 }
 
-/// A device that belongs to another node is not touched.
+/// A device of another node is not opened.
 #[test]
 fn a_device_of_another_node_is_refused() {
     let node = TestNode::start(ByteSize::mib(8));
@@ -146,21 +151,21 @@ fn a_device_of_another_node_is_refused() {
     assert!(format!("{refused:#}").contains("belongs to another forebay node"), "{refused:#}");
 }
 
-/// Larger blobs than a frame travel in pieces, and any range of them can be read.
+/// A blob that is longer than a frame is put in parts, and any range of it can be read.
 #[test]
-fn a_large_blob_comes_in_pieces() {
+fn a_long_blob_is_put_and_read_in_parts() {
     let node = TestNode::start(ByteSize::mib(128));
     let data = Data::new(&[40 << 20]);
     let (mut client, handle) = node.open(&data);
     put(&mut client, handle, &data, 0);
     let ranges = [(0, 16 << 20), (17 << 20, 5), ((40 << 20) - 65_537, 65_537), (65_535, 2)];
     let mut buffers = ranges.map(|(_, length)| vec![0; length]);
-    let mut wanted: Vec<Wanted<'_>> = ranges
+    let mut wanted: Vec<ReadInto<'_>> = ranges
         .iter()
         .zip(&mut buffers)
-        .map(|((offset, _), into)| Wanted { blob: 0, offset: *offset, into })
+        .map(|((offset, _), into)| ReadInto { blob: BlobOrdinal::new(0), offset: *offset, into })
         .collect();
-    assert_eq!(client.get(handle, PATIENCE, &mut wanted).unwrap(), [GetAnswer::Hit; 4]);
+    assert_eq!(client.get(handle, TIMEOUT, &mut wanted).unwrap(), [GetAnswer::Hit; 4]);
     for ((offset, length), bytes) in ranges.iter().zip(&buffers) {
         let start = usize::try_from(*offset).unwrap();
         assert!(data.blobs[0][start..start + length] == bytes[..], "{offset}");
@@ -195,10 +200,10 @@ fn metrics_can_be_scraped() {
     assert!(fetch("/livez").contains("200 OK") && fetch("/nothing").contains("404"));
 }
 
-/// What another dataset has put is the other's: evicting one with the same blobs leaves it alone, now and after a
-/// restart. What one has put itself is gone for good.
+/// Evicting a dataset leaves blobs that were put for another dataset, also after a restart. Its own
+/// blobs are gone.
 #[test]
-fn each_dataset_evicts_what_was_put_for_it() {
+fn eviction_removes_only_blobs_put_for_the_dataset() {
     let node = TestNode::start(ByteSize::mib(8));
     let (all, some) = (Data::new(&[50_000; 10]), Data::new(&[50_000; 5]));
     let (mut client, handle) = node.open(&all);
@@ -217,9 +222,10 @@ fn each_dataset_evicts_what_was_put_for_it() {
     assert!((0..5).all(|blob| get(&mut client, handle, &some, blob, NOW).is_err()));
 }
 
-/// Anyone on the machine can connect to where the metrics are; nobody keeps others from asking.
+/// Every process of the machine can connect to the metrics port, and idle connections do not block
+/// others.
 #[test]
-fn silent_readers_do_not_silence_the_probes() {
+fn idle_connections_do_not_block_health_probes() {
     let node = TestNode::start_with(
         |config| config.metrics = Some("127.0.0.1:0".parse().unwrap()),
         Vec::new(),
@@ -227,7 +233,7 @@ fn silent_readers_do_not_silence_the_probes() {
     let silent: Vec<TcpStream> =
         (0..100).map(|_| TcpStream::connect(node.metrics.unwrap()).unwrap()).collect();
     let mut socket = TcpStream::connect(node.metrics.unwrap()).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     socket.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     socket.read_to_string(&mut answer).unwrap();

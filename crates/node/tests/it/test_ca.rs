@@ -1,4 +1,4 @@
-//! Certificates, made when they are needed.
+//! Test CA: signs certificates for the tests.
 
 use std::{
     fs,
@@ -11,18 +11,18 @@ use rcgen::{
     KeyPair, date_time_ymd,
 };
 
-/// Who signs.
+/// A certificate authority.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     directory: PathBuf,
     name: String,
 }
 
-/// From when to when, in years.
+/// First and last year of validity.
 pub type Years = (i32, i32);
-pub const NOW: Years = (2000, 4000);
-pub const OVER: Years = (1990, 2001);
-pub const TO_COME: Years = (3990, 4000);
+pub const VALID: Years = (2000, 4000);
+pub const EXPIRED: Years = (1990, 2001);
+pub const NOT_YET_VALID: Years = (3990, 4000);
 
 impl Authority {
     pub fn new(directory: &Path, name: &str) -> Self {
@@ -35,12 +35,12 @@ impl Authority {
         authority
     }
 
-    /// The file with its own certificate.
+    /// The file with the CA's own certificate.
     pub fn path(&self) -> PathBuf {
         self.directory.join(format!("{}.pem", self.name))
     }
 
-    /// A certificate for these names and its key, in two files.
+    /// Signs a certificate for these names. Returns the files of certificate and key.
     pub fn sign(&self, file: &str, names: &[&str], (from, to): Years) -> (PathBuf, PathBuf) {
         self.sign_as(file, names, |params| {
             params.not_before = date_time_ymd(from, 1, 1);
@@ -48,7 +48,7 @@ impl Authority {
         })
     }
 
-    /// One that no node can show.
+    /// Signs a certificate that is valid for clients only.
     pub fn sign_for_clients(&self, file: &str, names: &[&str]) -> (PathBuf, PathBuf) {
         self.sign_as(file, names, |params| {
             params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
@@ -74,7 +74,7 @@ impl Authority {
     }
 }
 
-/// Writes a file that nobody else can read.
+/// Writes a file that only its owner can read.
 pub fn private(path: &Path, content: &str) {
     fs::write(path, content).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();

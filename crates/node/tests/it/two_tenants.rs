@@ -1,45 +1,46 @@
-//! A node with two tenants, who do not trust each other.
+//! Harness: a node with two tenants that do not trust each other.
 
 use std::{net::TcpStream, path::PathBuf, sync::Arc};
 
+use forebay_auth::{Credentials, Files, create_key_file};
 use forebay_client::{Client, ClientError};
 use forebay_core::{Endpoint, Namespace};
-use forebay_identity::{Credentials, Files, create_key_file};
-use forebay_server::{Config, TenantConfig};
+use forebay_node::{Config, TenantConfig};
 use forebay_wire::{ErrorCode, Refusal, Reply, Request, SentToken};
 use tokio_rustls::rustls::{ClientConnection, StreamOwned, pki_types::ServerName};
 
 use crate::{
-    authority::{Authority, NOW, private},
-    harness::{PATIENCE, Raw, TestNode},
+    harness::{Raw, TIMEOUT, TestNode},
+    test_ca::{Authority, VALID, private},
 };
 
-/// How the node is reached.
+/// The transport of the test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// On this machine: clients over its Unix socket, since they send no token over TCP; bare connections over that.
-    Clear,
+pub enum Transport {
+    /// Raw connections over TCP, and clients over the Unix socket, because a client sends no token
+    /// over cleartext TCP.
+    Cleartext,
     Tls,
 }
 
-/// Two tenants, `ours` and `theirs`, each with a token, a certificate and a namespace of its own; both use the
-/// public one.
-pub struct Town {
+/// A node with the tenants `ours` and `theirs`. Each has a token, a certificate and a private
+/// namespace; both may use the public one.
+pub struct TenantSetup {
     pub node: TestNode,
     pub authority: Authority,
-    pub way: Way,
+    pub transport: Transport,
     pub files: tempfile::TempDir,
 }
 
 pub const OURS: &str = "ours";
 pub const THEIRS: &str = "theirs";
 
-impl Town {
-    pub fn new(way: Way) -> Self {
-        Self::with(way, |_| {})
+impl TenantSetup {
+    pub fn new(transport: Transport) -> Self {
+        Self::with(transport, |_| {})
     }
 
-    pub fn with(way: Way, change: impl FnOnce(&mut Config)) -> Self {
+    pub fn with(transport: Transport, change: impl FnOnce(&mut Config)) -> Self {
         let files = tempfile::tempdir().unwrap();
         let authority = Authority::new(files.path(), "authority");
         let mut tenants = Vec::new();
@@ -47,7 +48,7 @@ impl Town {
             let path = |end: &str| files.path().join(format!("{name}.{end}"));
             private(&path("token"), &token_of(name));
             create_key_file(&path("namespace")).unwrap();
-            let by_name = (way == Way::Tls).then(|| format!("{name}.example"));
+            let by_name = (transport == Transport::Tls).then(|| format!("{name}.example"));
             tenants.push(TenantConfig {
                 name: name.to_owned(),
                 tokens: vec![path("token")],
@@ -55,42 +56,42 @@ impl Town {
                 certificates: by_name.into_iter().collect(),
                 namespaces: vec![path("namespace"), PathBuf::from("public")],
             });
-            authority.sign(name, &[&format!("{name}.example")], NOW);
+            authority.sign(name, &[&format!("{name}.example")], VALID);
         }
-        let (certificate, key) = authority.sign("node", &["localhost", "127.0.0.1"], NOW);
+        let (certificate, key) = authority.sign("node", &["localhost", "127.0.0.1"], VALID);
         let node = TestNode::start_with(
             |config| {
                 config.listen = Some("127.0.0.1:0".parse().unwrap());
                 config.tenants = tenants;
-                if way == Way::Tls {
+                if transport == Transport::Tls {
                     config.tls_certificate = Some(certificate);
                     config.tls_key = Some(key);
-                    config.tls_clients = Some(authority.path());
+                    config.tls_client_ca = Some(authority.path());
                 }
                 change(config);
             },
             Vec::new(),
         );
-        Self { node, authority, way, files }
+        Self { node, authority, transport, files }
     }
 
     pub fn endpoint(&self) -> Endpoint {
-        match self.way {
-            Way::Clear => self.node.config.socket.as_path().into(),
-            Way::Tls => format!("tls://{}", self.node.listen.unwrap()).parse().unwrap(),
+        match self.transport {
+            Transport::Cleartext => self.node.config.socket.as_path().into(),
+            Transport::Tls => format!("tls://{}", self.node.listen.unwrap()).parse().unwrap(),
         }
     }
 
     pub fn namespace(&self, of: &str) -> Namespace {
-        forebay_identity::read_key_file(&self.files.path().join(format!("{of}.namespace"))).unwrap()
+        forebay_auth::read_key_file(&self.files.path().join(format!("{of}.namespace"))).unwrap()
     }
 
-    /// Known by a token.
+    /// Credentials with a tenant's token.
     pub fn by_token(&self, of: &str) -> Credentials {
         self.credentials(Some(self.files.path().join(format!("{of}.token"))), None)
     }
 
-    /// Known by a certificate.
+    /// Credentials with a tenant's certificate.
     pub fn by_certificate(&self, of: &str) -> Credentials {
         let path = |end| self.files.path().join(format!("{of}.{end}"));
         self.credentials(None, Some((path("pem"), path("key"))))
@@ -107,15 +108,15 @@ impl Town {
     }
 
     pub fn connect(&self, credentials: &Credentials, job: &str) -> Result<Client, ClientError> {
-        Client::connect_as(credentials, self.endpoint(), job, PATIENCE)
+        Client::connect_as(credentials, self.endpoint(), job, TIMEOUT)
     }
 
-    /// A bare connection of somebody who can shake hands and has said nothing.
-    pub fn silent(&self) -> Raw {
+    /// A raw connection without a hello, after the TLS handshake if any.
+    pub fn without_hello(&self) -> Raw {
         let socket = TcpStream::connect(self.node.listen.unwrap()).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        socket.set_write_timeout(Some(PATIENCE)).unwrap();
-        if self.way == Way::Clear {
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+        socket.set_write_timeout(Some(TIMEOUT)).unwrap();
+        if self.transport == Transport::Cleartext {
             return Raw::over(socket);
         }
         let credentials = self.credentials(None, None);
@@ -124,16 +125,16 @@ impl Town {
         Raw::over(StreamOwned::new(tls, socket))
     }
 
-    /// The same, after a hello with this tenant's token.
+    /// A raw connection after a hello with this tenant's token.
     pub fn raw(&self, of: &str) -> Raw {
         self.raw_as("raw", &token_of(of))
     }
 
-    /// The same, after a hello with this name and token.
+    /// A raw connection after a hello with this name and token.
     pub fn raw_as(&self, job: &str, token: &str) -> Raw {
-        let mut raw = self.silent();
-        let greeted = raw.ask(&hello(job, token.as_bytes()));
-        assert!(matches!(greeted, Reply::Hello { .. }), "{greeted:?}");
+        let mut raw = self.without_hello();
+        let reply = raw.call(&hello(job, token.as_bytes()));
+        assert!(matches!(reply, Reply::Hello { .. }), "{reply:?}");
         raw
     }
 }
@@ -143,15 +144,15 @@ pub fn hello(job: &str, token: &[u8]) -> Request {
     Request::Hello { version_min: 1, version_max: 1, job: job.to_owned(), token }
 }
 
-/// Long, and easy to search for.
+/// A token that is long and easy to search for.
 pub fn token_of(name: &str) -> String {
     format!("token-of-{name}-").repeat(4)
 }
 
-/// Both ways, one after the other.
-pub fn on_both_ways(test: impl Fn(&Town)) {
-    for way in [Way::Clear, Way::Tls] {
-        test(&Town::new(way));
+/// Runs a test with each transport.
+pub fn on_each_transport(test: impl Fn(&TenantSetup)) {
+    for transport in [Transport::Cleartext, Transport::Tls] {
+        test(&TenantSetup::new(transport));
     }
 }
 

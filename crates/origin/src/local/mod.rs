@@ -1,8 +1,8 @@
-//! A directory as an origin.
+//! Local directories as origins.
 //!
-//! Not through `object_store`: its walk has no order, keeps every name, and reads through a thread
-//! hop per range. Here the walk is sorted and streams, and whoever reads many small files can do so on
-//! a blocking thread of its own ([`LocalTree::reader`]), where a file costs five system calls.
+//! `object_store` is not used: its walk is unsorted and holds every name in memory, and each range
+//! is read on another thread. This walk is sorted and streams. A caller that reads many small files
+//! does so on its own blocking thread ([`LocalTree::reader`]), with five system calls per file.
 
 mod walk;
 
@@ -16,7 +16,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use forebay_core::digest::plan::Listed;
+use forebay_core::dataset::ListedObject;
 use futures::Stream;
 use rustix::{
     fs::{CWD, Mode, OFlags, Stat, fstat, openat, stat},
@@ -51,7 +51,7 @@ impl LocalTree {
         Location::Local(self.root.clone()).url()
     }
 
-    /// Whether a file at this path is, or would be, part of the data.
+    /// Whether a file at this path is, or would be, an object of this origin.
     pub fn would_hold(&self, path: &Path) -> bool {
         if let Some(only) = &self.only {
             let identity = |path: &Path| stat(path).ok().map(|stat| (stat.st_dev, stat.st_ino));
@@ -63,7 +63,7 @@ impl LocalTree {
         directory.is_ok_and(|directory| directory.starts_with(&self.root))
     }
 
-    pub(crate) fn list(&self) -> impl Stream<Item = Result<Listed, OriginError>> + use<> {
+    pub(crate) fn list(&self) -> impl Stream<Item = Result<ListedObject, OriginError>> + use<> {
         walk::listing(self.root.clone(), self.only.clone())
     }
 
@@ -84,14 +84,14 @@ impl LocalTree {
         read.await.expect("reading does not panic")
     }
 
-    /// For reading many objects on the calling thread, which may block.
+    /// A reader of many objects on the calling thread, which may block.
     pub fn reader(&self) -> LocalReader<'_> {
         LocalReader { root: &self.root, directory: None }
     }
 }
 
-/// Opens objects, best in the order of their keys: it keeps the directory of the last one open, which
-/// saves walking down the path again for each of its neighbours.
+/// Opens objects, fastest in the order of their keys: it keeps the directory of the last object
+/// open, so that neighbours need no path lookup.
 pub struct LocalReader<'a> {
     root: &'a Path,
     directory: Option<(String, OwnedFd)>,
@@ -102,7 +102,7 @@ impl LocalReader<'_> {
     pub fn open<'o>(&mut self, object: &'o str) -> Result<LocalObject<'o>, OriginError> {
         let failed = |error: Errno| match error {
             Errno::NOENT | Errno::NOTDIR => OriginError::Vanished { object: object.to_owned() },
-            // A socket has taken its place.
+            // The file was replaced by a socket.
             Errno::NXIO => OriginError::Changed { object: object.to_owned() },
             error => io_error(&self.root.join(object), error.into()),
         };
@@ -115,7 +115,7 @@ impl LocalReader<'_> {
                 (folder.to_owned(), opened.map_err(failed)?)
             }
         };
-        // Without waiting: a pipe may have taken the file's place.
+        // Without blocking: the file may have been replaced by a pipe.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let opened = openat(&directory.1, name, flags, Mode::empty());
         let file = opened.map_err(failed)?.into();
@@ -131,10 +131,10 @@ pub struct LocalObject<'a> {
 }
 
 impl LocalObject<'_> {
-    /// Fills the buffer. What was read counts only once [`LocalObject::confirm`] has said so.
+    /// Fills the buffer. The bytes are valid only after [`LocalObject::confirm`] has succeeded.
     pub fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> Result<(), OriginError> {
         self.file.read_exact_at(buffer, offset).map_err(|error| match error.kind() {
-            // Shorter than it was, or a directory or pipe by now.
+            // The file is shorter now, or was replaced by a directory or pipe.
             io::ErrorKind::UnexpectedEof
             | io::ErrorKind::IsADirectory
             | io::ErrorKind::NotSeekable => self.changed(),
@@ -142,8 +142,8 @@ impl LocalObject<'_> {
         })
     }
 
-    /// Whether all that was read is of this version. Asked last, for then it covers every write that
-    /// came before, whether it preceded our reads or fell between them.
+    /// Checks that all bytes read are of this version. Called after the last read, so that it
+    /// detects every write before or between the reads.
     pub fn confirm(&self, version: &str) -> Result<(), OriginError> {
         let found =
             fstat(&self.file).map_err(|error| io_error(Path::new(self.object), error.into()))?;
@@ -158,8 +158,8 @@ impl LocalObject<'_> {
     }
 }
 
-/// What stands in for an `ETag`: the file's identity, its times and its length. Both times, because
-/// tools that write in place like to restore the time of modification, but none can restore the other.
+/// The version of a file, in place of an `ETag`: its inode, times and length. Both times, because
+/// tools that write in place may restore the modification time, but cannot restore the change time.
 fn version_of(stat: &Stat) -> String {
     let nanos = |seconds: i64, nanos| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
     let modified = nanos(stat.st_mtime, stat.st_mtime_nsec);
@@ -172,6 +172,6 @@ fn io_error(path: &Path, source: io::Error) -> OriginError {
 }
 
 fn not_utf8(path: &Path) -> OriginError {
-    let shown = path.display().to_string();
-    OriginError::Name { problem: format!("`{}`, whose name is not UTF-8", shown.escape_debug()) }
+    let path = path.display().to_string();
+    OriginError::Name { problem: format!("`{}`, whose name is not UTF-8", path.escape_debug()) }
 }

@@ -1,7 +1,7 @@
-//! Walks a directory in the order that its keys have as texts, and streams what it finds.
+//! The walk of a directory, which streams its files in the byte order of their keys.
 //!
-//! `a.b` comes before `a/b`, so a directory is sorted as if its name ended in a slash. Only the names of
-//! the directories on the way down are in memory.
+//! `a.b` comes before `a/b`, so a directory is sorted as if its name ended in a slash. Memory holds
+//! the entries of the directories from the root to the current one only.
 
 use std::{
     ffi::{CStr, OsStr},
@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use forebay_core::digest::plan::Listed;
+use forebay_core::dataset::ListedObject;
 use futures::Stream;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, statat};
 use tokio::sync::mpsc;
@@ -20,19 +20,20 @@ use tokio::sync::mpsc;
 use super::{io_error, not_utf8, version_of};
 use crate::OriginError;
 
-/// Entries that the walk may be ahead of its reader, in groups.
+/// Entries per message to the reader.
 const GROUP: usize = 256;
+/// Groups that the walk may be ahead of its reader.
 const GROUPS_AHEAD: usize = 16;
-/// Deeper than any sane tree: a loop of links.
+/// Deepest directory. Only a loop of links is deeper.
 const DEPTH_MAX: usize = 128;
 
-type Group = Vec<Result<Listed, OriginError>>;
+type Group = Vec<Result<ListedObject, OriginError>>;
 
 /// All files below `root`, or `only` one of them.
 pub fn listing(
     root: PathBuf,
     only: Option<String>,
-) -> impl Stream<Item = Result<Listed, OriginError>> + use<> {
+) -> impl Stream<Item = Result<ListedObject, OriginError>> + use<> {
     let (sender, mut receiver) = mpsc::channel(GROUPS_AHEAD);
     tokio::task::spawn_blocking(move || {
         let mut walk = Walk { root: &root, sender, group: Vec::with_capacity(GROUP) };
@@ -47,8 +48,8 @@ pub fn listing(
 
 /// Why a walk ends early.
 enum Stop {
-    /// Nobody listens any more.
-    Unheard,
+    /// The reader has dropped the stream.
+    Cancelled,
     Error(OriginError),
 }
 
@@ -110,15 +111,20 @@ impl Walk<'_> {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => stat,
             // Sockets, pipes, devices.
             Ok(_) => return Ok(()),
-            // A link to nothing: whoever reads it is told so, and whoever leaves it out is not.
+            // A dangling link is an error when it is read, not when it is listed: it may be
+            // excluded.
             Err(rustix::io::Errno::NOENT) => {
-                self.group.push(Ok(Listed { object, length: 0, version: "missing".to_owned() }));
+                self.group.push(Ok(ListedObject {
+                    object,
+                    length: 0,
+                    version: "missing".to_owned(),
+                }));
                 return Ok(());
             }
             Err(error) => return Err(self.failed(&object, error)),
         };
         let length = u64::try_from(stat.st_size).unwrap_or(0);
-        self.group.push(Ok(Listed { object, length, version: version_of(&stat) }));
+        self.group.push(Ok(ListedObject { object, length, version: version_of(&stat) }));
         if self.group.len() == GROUP { self.flush() } else { Ok(()) }
     }
 
@@ -133,11 +139,11 @@ impl Walk<'_> {
 
     fn flush(&mut self) -> Result<(), Stop> {
         let group = std::mem::replace(&mut self.group, Vec::with_capacity(GROUP));
-        self.sender.blocking_send(group).map_err(|_| Stop::Unheard)
+        self.sender.blocking_send(group).map_err(|_| Stop::Cancelled)
     }
 }
 
-/// A link to a directory is a directory; a dangling one is nothing.
+/// Whether an entry is a directory or a link to one.
 fn is_directory(directory: &OwnedFd, name: &CStr, kind: FileType) -> bool {
     match kind {
         FileType::Directory => true,

@@ -1,4 +1,4 @@
-//! A tree of files with a dev origin over it, and a small server that answers as it is told.
+//! A directory served by a dev origin, and a small HTTP server with scripted answers.
 
 use std::{
     fs,
@@ -9,12 +9,12 @@ use std::{
     thread,
 };
 
-use forebay_core::digest::plan::Listed;
+use forebay_core::dataset::ListedObject;
 use forebay_dev_origin::{ACCESS_KEY, Config, DevOrigin, SECRET_KEY};
 use forebay_origin::{Credentials, Options, Origin, OriginError};
 use futures::StreamExt as _;
 
-/// Files in a bucket, to be reached as they are or over S3.
+/// Files in a bucket, read from the directory or over S3.
 pub struct Fixture {
     pub server: DevOrigin,
     directory: tempfile::TempDir,
@@ -55,13 +55,13 @@ impl Fixture {
         Origin::new(self.path("").to_str().unwrap(), &Options::default()).unwrap()
     }
 
-    /// Both ways to reach the same objects, by name.
+    /// The same objects as a local and as an S3 origin, with names.
     pub fn both(&self) -> [(&'static str, Origin); 2] {
         [("local", self.local()), ("s3", self.remote())]
     }
 }
 
-/// How to reach an S3 server with a dev origin's keys.
+/// Options for an S3 server with a dev origin's keys.
 pub fn options(endpoint: &str) -> Options {
     Options {
         endpoint: Some(endpoint.to_owned()),
@@ -74,7 +74,7 @@ pub fn options(endpoint: &str) -> Options {
 }
 
 /// The listing up to its end or its first error.
-pub async fn listed(origin: &Origin) -> Result<Vec<Listed>, OriginError> {
+pub async fn listed(origin: &Origin) -> Result<Vec<ListedObject>, OriginError> {
     let mut all = Vec::new();
     let mut listing = origin.list();
     while let Some(entry) = listing.next().await {
@@ -87,14 +87,14 @@ pub async fn names(origin: &Origin) -> Vec<String> {
     listed(origin).await.unwrap().into_iter().map(|listed| listed.object).collect()
 }
 
-/// The one object of an origin that has one.
-pub async fn only(origin: &Origin) -> Listed {
+/// The object of an origin with exactly one.
+pub async fn only(origin: &Origin) -> ListedObject {
     let mut all = listed(origin).await.unwrap();
     assert_eq!(all.len(), 1, "{all:?}");
     all.remove(0)
 }
 
-/// A request, as far as a test cares.
+/// A request.
 pub struct Request {
     pub method: String,
     /// Path and query, still encoded.
@@ -108,7 +108,7 @@ impl Request {
         lines.find(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
     }
 
-    /// The bytes asked for, of an object of this length.
+    /// The requested range of an object of this length.
     pub fn range(&self, length: usize) -> Option<std::ops::Range<usize>> {
         let (start, end) = self.header("range")?.strip_prefix("bytes=")?.split_once('-')?;
         Some(start.parse().ok()?..(end.parse::<usize>().ok()? + 1).min(length))
@@ -124,7 +124,7 @@ impl Answer {
     }
 }
 
-/// Answers every request, on a thread of its own, and returns where; runs until the process ends.
+/// Starts a server with these answers and returns its endpoint. It runs until the process ends.
 pub fn serve(answer: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
@@ -145,11 +145,11 @@ fn serve_one(mut stream: TcpStream, answer: &dyn Fn(&Request) -> Answer) -> Opti
         head.push(byte[0]);
     }
     let head = String::from_utf8(head).ok()?;
-    let mut words = head.split(' ').map(str::to_owned);
-    let (method, target) = (words.next()?, words.next()?);
+    let mut fields = head.split(' ').map(str::to_owned);
+    let (method, target) = (fields.next()?, fields.next()?);
     let request = Request { method, target, head };
     let Answer(status, headers, body) = answer(&request);
-    let mut lines = vec![format!("HTTP/1.1 {status} Whatever"), "Connection: close".to_owned()];
+    let mut lines = vec![format!("HTTP/1.1 {status} Status"), "Connection: close".to_owned()];
     lines.push(format!("Content-Length: {}", body.len()));
     lines.extend(headers.into_iter().map(|(name, value)| format!("{name}: {value}")));
     stream.write_all((lines.join("\r\n") + "\r\n\r\n").as_bytes()).ok()?;
@@ -159,7 +159,7 @@ fn serve_one(mut stream: TcpStream, answer: &dyn Fn(&Request) -> Answer) -> Opti
     Some(())
 }
 
-/// An answer with an object's content, whole or in part, as web servers give it.
+/// An answer with an object's content, or with the requested range of it.
 pub fn object(
     request: &Request,
     content: &[u8],
@@ -168,8 +168,8 @@ pub fn object(
     match request.range(content.len()) {
         Some(range) => {
             let last = range.end - 1;
-            let told = format!("bytes {}-{last}/{}", range.start, content.len());
-            headers.push(("Content-Range", told));
+            let content_range = format!("bytes {}-{last}/{}", range.start, content.len());
+            headers.push(("Content-Range", content_range));
             Answer(206, headers, content[range].to_vec())
         }
         None => Answer(200, headers, content.to_vec()),

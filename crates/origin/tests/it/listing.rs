@@ -1,4 +1,4 @@
-//! Listings: one canonical order, whatever the store; data only.
+//! Listings: one canonical order for every store, objects only.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn order_is_that_of_the_keys_bytes() {
+async fn listings_are_in_the_byte_order_of_keys() {
     let fixture = Fixture::new();
     let mut keys = vec!["a.b", "a/b", "a/b.c/d", "a/b/c", "a0", "a b", "A", "é", "z", "日本/x"];
     keys.retain(|key| *key != "a/b"); // `a/b/c` makes it a directory
@@ -25,10 +25,10 @@ async fn order_is_that_of_the_keys_bytes() {
     }
 }
 
-/// More than a page of S3 (1000 keys) and more than a group of the local walk; names whose order
-/// depends on how a slash compares.
+/// More than a page of S3 (1000 keys) and a group of the local walk, with names whose order depends
+/// on how a slash compares.
 #[tokio::test]
-async fn long_listings_come_whole_and_in_order() {
+async fn long_listings_are_complete_and_in_order() {
     let fixture = Fixture::new();
     let mut random = fastrand::Rng::with_seed(5);
     let mut keys: Vec<String> = (0..2300)
@@ -75,7 +75,7 @@ fn page(keys: &[&str]) -> Answer {
     Answer(200, Vec::new(), body.into_bytes())
 }
 
-/// A bucket that lists these keys, and has an object for each that is no marker.
+/// A bucket that lists these keys, and has an object for each except directory markers.
 fn bucket(keys: &'static [&str]) -> Origin {
     let endpoint = serve(move |request| match request.method.as_str() {
         "HEAD" if keys.iter().any(|key| request.target == format!("/bucket/{key}")) => {
@@ -87,9 +87,9 @@ fn bucket(keys: &'static [&str]) -> Origin {
     Origin::new("s3://bucket/p", &options(&endpoint)).unwrap()
 }
 
-/// Consoles and tools make empty objects for directories. They are no data; empty files are.
+/// Consoles and tools create empty objects for directories. They are not data; empty files are.
 #[tokio::test]
-async fn markers_of_directories_are_skipped() {
+async fn directory_markers_are_skipped() {
     let keys = &["p/", "p/a.b", "p/a/", "p/a/b", "p/a/c/", "p/a/c/d", "p/e", "p/empty/", "p/f"];
     assert_eq!(names(&bucket(keys)).await, ["a.b", "a/b", "a/c/d", "e", "f"]);
     assert_eq!(names(&bucket(&["p/a", "p/a/b"])).await, ["a", "a/b"], "both are objects");
@@ -97,7 +97,7 @@ async fn markers_of_directories_are_skipped() {
 }
 
 #[tokio::test]
-async fn a_store_with_an_order_of_its_own_is_noticed_and_sorted() {
+async fn an_unsorted_store_is_detected_and_sorted() {
     let origin = bucket(&["p/b", "p/a", "p/c", "p/c"]);
     assert!(matches!(listed(&origin).await, Err(OriginError::Unsorted)));
     let sorted = origin.list_sorted().await.unwrap();
@@ -105,7 +105,7 @@ async fn a_store_with_an_order_of_its_own_is_noticed_and_sorted() {
 }
 
 #[tokio::test]
-async fn names_that_no_client_can_ask_for_are_named() {
+async fn keys_that_no_client_can_request_are_errors() {
     for keys in [&["p/../x"][..], &["p/."], &["p//x"], &["p/a&#10;b"], &["p/a&#0;b"]] {
         let keys: &'static [&str] = keys;
         let error = listed(&bucket(keys)).await.unwrap_err();
@@ -116,7 +116,7 @@ async fn names_that_no_client_can_ask_for_are_named() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_missing_and_what_is_refused_is_denied() {
+async fn missing_and_denied_are_distinguished() {
     let fixture = Fixture::new();
     let locate = async |url: &str, options| Origin::locate(url, &options).await.map(|_| ());
     let missing = locate("s3://no-such-bucket/x", fixture.options()).await;
@@ -143,7 +143,7 @@ async fn what_is_not_there_is_missing_and_what_is_refused_is_denied() {
 }
 
 #[tokio::test]
-async fn an_empty_place_lists_nothing() {
+async fn an_empty_prefix_lists_nothing() {
     let fixture = Fixture::new();
     fs::create_dir_all(fixture.path("empty/er")).unwrap();
     for (kind, origin) in fixture.both() {
@@ -154,7 +154,7 @@ async fn an_empty_place_lists_nothing() {
 }
 
 #[tokio::test]
-async fn one_object_is_a_place_with_one_key() {
+async fn the_url_of_one_object_lists_one_key() {
     let fixture = Fixture::new();
     for key in ["dir/x.bin", "dir/x.bin.old", "dir/~50% #1.bin", "top"] {
         fixture.write(key, key);

@@ -1,4 +1,4 @@
-//! Directories: links, oddities, and files that change under us.
+//! Directories: links, special files, and files that change during a read.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use forebay_origin::{Origin, OriginError};
 use crate::harness::{Fixture, listed, names, only};
 
 #[tokio::test]
-async fn links_are_followed_and_dangling_ones_named() {
+async fn links_are_followed_and_dangling_links_are_errors() {
     let fixture = Fixture::new();
     fixture.write("real/x", b"x");
     fixture.write("y", b"yy");
@@ -50,9 +50,9 @@ async fn only_files_are_data() {
     assert_eq!(names(&fixture.local()).await, ["x"]);
 }
 
-/// What was handed over before a change was noticed must not count: the pieces may be of two states.
+/// Bytes read before a change must not be used: they may mix two versions.
 #[tokio::test]
-async fn a_file_that_changes_while_it_is_read_is_named() {
+async fn a_file_that_changes_during_a_read_is_an_error() {
     let fixture = Fixture::new();
     let origin = fixture.local();
     let Origin::Local(tree) = &origin else { panic!("not local") };
@@ -76,7 +76,7 @@ async fn a_file_that_changes_while_it_is_read_is_named() {
 }
 
 #[tokio::test]
-async fn a_file_that_was_replaced_is_another() {
+async fn a_replaced_file_has_another_version() {
     let fixture = Fixture::new();
     fixture.write("x", b"first");
     let origin = fixture.local();

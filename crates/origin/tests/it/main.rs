@@ -1,8 +1,8 @@
-//! Origins of every kind, on real files and sockets, by behaviour.
+//! Behaviour of every kind of origin, on real files and sockets.
 
 mod harness;
 mod listing;
 mod local_files;
-mod patience;
 mod reading;
+mod timeouts;
 mod web_servers;

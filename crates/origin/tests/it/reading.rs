@@ -1,4 +1,4 @@
-//! Reads: exactly the bytes that were asked for, of exactly the version that was listed.
+//! Reads: exactly the requested bytes of exactly the listed version.
 
 use std::{fs, time::Duration};
 
@@ -25,21 +25,21 @@ async fn ranges_are_read_exactly() {
             let slice = usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap();
             assert!(read == all[slice], "{kind}: {range:?}");
         }
-        // Fewer bytes than were listed: it is another object now.
+        // Fewer bytes than listed: the object has changed.
         let short = origin.read("x", &version, 2_999_000..3_000_001).await;
         assert!(matches!(short, Err(OriginError::Changed { .. })), "{kind}: {short:?}");
     }
 }
 
 #[tokio::test]
-async fn a_changed_object_is_named_and_never_read() {
+async fn a_changed_object_is_an_error_and_never_read() {
     for rewritten in [b"other".as_slice(), b"same length", b"much longer than it was"] {
         let fixture = Fixture::new();
         fixture.write("x", b"first state");
         for (kind, origin) in fixture.both() {
             fixture.write("x", b"first state");
             let version = only(&origin).await.version;
-            // Some file systems tell times apart only by their clock's tick.
+            // Some file systems have coarse timestamps.
             tokio::time::sleep(Duration::from_millis(15)).await;
             fixture.write("x", rewritten);
             match origin.read("x", &version, 0..5).await {
@@ -49,7 +49,7 @@ async fn a_changed_object_is_named_and_never_read() {
             assert_eq!(
                 origin.read("x", &any_version(rewritten.len() as u64), 0..5).await.unwrap(),
                 rewritten[..5],
-                "{kind}: as it is"
+                "{kind}: any version"
             );
             let longer = origin.read("x", &any_version(5 + rewritten.len() as u64), 0..5).await;
             assert!(matches!(longer, Err(OriginError::Changed { .. })), "{kind}: {longer:?}");
@@ -58,7 +58,7 @@ async fn a_changed_object_is_named_and_never_read() {
 }
 
 #[tokio::test]
-async fn a_vanished_object_is_named() {
+async fn a_vanished_object_is_an_error() {
     let fixture = Fixture::new();
     for (kind, origin) in fixture.both() {
         fixture.write("x y", b"here");
@@ -71,9 +71,9 @@ async fn a_vanished_object_is_named() {
     }
 }
 
-/// A server that answers 200 and sends whatever it has now is found out by its `ETag`.
+/// A server that ignores `If-Match` is detected by the `ETag` of its answer.
 #[tokio::test]
-async fn a_store_that_ignores_conditions_is_found_out() {
+async fn a_store_that_ignores_conditions_is_detected() {
     let endpoint = serve(|request| {
         object(request, b"second state", vec![("ETag", "\"2\"".to_owned()), modified(1)])
     });
@@ -83,9 +83,9 @@ async fn a_store_that_ignores_conditions_is_found_out() {
     assert!(matches!(read, Err(OriginError::Changed { .. })), "{read:?}");
 }
 
-/// As Azure does, and some servers of S3.
+/// Azure and some S3 servers list tags without quotes.
 #[tokio::test]
-async fn tags_that_are_listed_without_quotes_are_the_same_tags() {
+async fn tags_listed_without_quotes_match_quoted_tags() {
     let endpoint = serve(|request| {
         if request.target.contains("list-type=2") {
             let listing = "<ListBucketResult><Contents><Key>x</Key><Size>7</Size><ETag>1</ETag>\
@@ -101,13 +101,13 @@ async fn tags_that_are_listed_without_quotes_are_the_same_tags() {
     assert_eq!(origin.read("x", &found.version, 0..7).await.unwrap(), "content");
 }
 
-/// A date of last change, in the form of HTTP.
+/// A `Last-Modified` header.
 pub fn modified(second: u8) -> (&'static str, String) {
     ("Last-Modified", format!("Thu, 01 Jan 2026 00:00:{second:02} GMT"))
 }
 
 #[tokio::test]
-async fn failures_on_the_way_are_retried() {
+async fn transient_failures_are_retried() {
     let fixture = Fixture::with(|config| {
         config.fail_rate = 0.3;
         config.seed = 8;
@@ -127,9 +127,9 @@ async fn failures_on_the_way_are_retried() {
     assert!(fixture.server.counters().failures_injected > 5);
 }
 
-/// Public objects can often be read by those who may not list.
+/// Public objects can often be read where listing is denied.
 #[tokio::test]
-async fn who_may_not_list_may_still_read_one_object() {
+async fn one_object_is_readable_where_listing_is_denied() {
     let endpoint = serve(|request| {
         if request.target.contains("list-type=2") {
             let denied = b"<Error><Code>AccessDenied</Code><Message>No</Message></Error>".to_vec();

@@ -1,4 +1,4 @@
-//! How long an origin is waited for, and how much is asked of it at once.
+//! Deadlines, and limits on concurrent requests and bytes.
 
 use std::{
     net::TcpListener,
@@ -19,7 +19,7 @@ use crate::{
     reading::modified,
 };
 
-/// "How long one request may take, with all its retries."
+/// `Options::deadline`: "Longest time of one request with all its retries."
 #[tokio::test]
 async fn the_deadline_holds_for_every_request() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -50,11 +50,11 @@ async fn a_server_that_only_fails_is_given_up_at_the_deadline() {
     let outcome = Origin::locate("s3://bucket", &options).await;
     assert!(matches!(outcome, Err(OriginError::Deadline { .. } | OriginError::Unavailable { .. })));
     assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
-    assert!(fixture.server.counters().failures_injected > 1, "it was asked again");
+    assert!(fixture.server.counters().failures_injected > 1, "the request was retried");
 }
 
 #[tokio::test]
-async fn a_body_that_trickles_is_given_up_at_the_deadline() {
+async fn a_slow_body_is_given_up_at_the_deadline() {
     let fixture = Fixture::with(|config| config.bandwidth = Some(ByteRate(ByteSize(10_000))));
     fixture.write("x", vec![7; 100_000]);
     let options = Options { deadline: Duration::from_millis(500), ..fixture.options() };
@@ -66,8 +66,8 @@ async fn a_body_that_trickles_is_given_up_at_the_deadline() {
     assert!(begun.elapsed() < Duration::from_secs(2));
 }
 
-/// Counts how many requests are under way at once.
-fn counting() -> (String, Arc<AtomicUsize>) {
+/// A server that records its largest number of concurrent requests.
+fn peak_server() -> (String, Arc<AtomicUsize>) {
     let (now, most) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
     let peak = Arc::clone(&most);
     let endpoint = serve(move |request| {
@@ -81,8 +81,8 @@ fn counting() -> (String, Arc<AtomicUsize>) {
 
 /// Promise 6: bytes in flight and requests have a stated limit.
 #[tokio::test]
-async fn no_more_requests_are_under_way_than_allowed() {
-    let (endpoint, most) = counting();
+async fn concurrent_requests_are_limited() {
+    let (endpoint, most) = peak_server();
     let options = Options { requests_max: 3, ..options(&endpoint) };
     let origin = Origin::new("s3://bucket", &options).unwrap();
     let names: Vec<_> = (0..24).map(|at| format!("x{at}")).collect();
@@ -93,14 +93,14 @@ async fn no_more_requests_are_under_way_than_allowed() {
 }
 
 #[tokio::test]
-async fn no_more_bytes_are_under_way_than_allowed() {
-    let (endpoint, most) = counting();
+async fn bytes_in_flight_are_limited() {
+    let (endpoint, most) = peak_server();
     let origin = Origin::new("s3://bucket", &options(&endpoint)).unwrap();
     let names: Vec<_> = (0..30).map(|at| format!("x{at}")).collect();
-    let pieces = names.iter().map(|name| origin.read(name, "\"1\"", 0..forebay_origin::PIECE));
-    for read in join_all(pieces).await {
+    let reads = names.iter().map(|name| origin.read(name, "\"1\"", 0..forebay_origin::PIECE));
+    for read in join_all(reads).await {
         assert_eq!(read.unwrap().len() as u64, forebay_origin::PIECE);
     }
     let most = most.load(Ordering::SeqCst);
-    assert!((2..=16).contains(&most), "sixteen full pieces at most, not {most}");
+    assert!((2..=16).contains(&most), "sixteen reads of full size at most, not {most}");
 }

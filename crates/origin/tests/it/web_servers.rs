@@ -1,4 +1,4 @@
-//! Single objects on plain web servers, which list nothing and promise little.
+//! Single objects on plain web servers, which cannot list.
 
 use forebay_origin::{Options, Origin, OriginError};
 
@@ -9,7 +9,7 @@ use crate::{
 
 const CONTENT: &[u8] = b"first state of the object";
 
-/// Serves one object at this target; nothing else is there, and nothing can be listed.
+/// A server with one object, which cannot list.
 fn web(
     target: &'static str,
     answer: impl Fn(&Request) -> Answer + Send + Sync + 'static,
@@ -27,7 +27,7 @@ async fn locate(url: &str) -> Result<Origin, OriginError> {
 }
 
 #[tokio::test]
-async fn one_object_is_found_by_its_address() {
+async fn one_object_is_found_by_its_url() {
     for (target, name) in [
         ("/data/x.bin", "x.bin"),
         ("/x.bin", "x.bin"),
@@ -42,29 +42,30 @@ async fn one_object_is_found_by_its_address() {
         assert_eq!((&*found.object, found.length), (name, CONTENT.len() as u64));
         assert_eq!(origin.url(), url.rsplit_once('/').unwrap().0);
         assert_eq!(origin.read(name, &found.version, 0..5).await.unwrap(), "first");
-        // A digest keeps the parent's address; the object must be found from there, too.
+        // A digest stores the parent's URL; the object must be readable from there.
         let again = Origin::new(&origin.url(), &Options::default()).unwrap();
         assert_eq!(again.read(name, &found.version, 6..11).await.unwrap(), "state");
     }
 }
 
 #[tokio::test]
-async fn a_change_is_noticed_by_condition_tag_or_date() {
+async fn a_change_is_detected_by_condition_tag_or_date() {
     let tag = |value: &str| ("ETag", format!("\"{value}\""));
     // Honours If-Match.
-    let honest = web("/x", move |request| match request.header("if-match") {
+    let conditional = web("/x", move |request| match request.header("if-match") {
         Some(wanted) if wanted != "\"2\"" => Answer::status(412),
         _ => object(request, CONTENT, vec![tag("2"), modified(1)]),
     });
-    // Ignores it, but tells another tag.
-    let ignorant = web("/x", move |request| object(request, CONTENT, vec![tag("2"), modified(1)]));
-    for url in [honest, ignorant] {
+    // Ignores If-Match, but sends another tag.
+    let unconditional =
+        web("/x", move |request| object(request, CONTENT, vec![tag("2"), modified(1)]));
+    for url in [conditional, unconditional] {
         let origin = locate(&url).await.unwrap();
         assert_eq!(only(&origin).await.version, "\"2\"");
         let read = origin.read("x", "\"1\"", 0..5).await;
         assert!(matches!(read, Err(OriginError::Changed { .. })), "{read:?}");
     }
-    // Has no tags; only a date tells.
+    // Has dates but no tags.
     let dated = web("/x", |request| match request.method.as_str() {
         "HEAD" => object(request, CONTENT, vec![modified(1)]),
         _ => object(request, CONTENT, vec![modified(2)]),
@@ -76,7 +77,7 @@ async fn a_change_is_noticed_by_condition_tag_or_date() {
 }
 
 #[tokio::test]
-async fn servers_that_cannot_do_ranges_never_give_wrong_bytes() {
+async fn servers_without_ranges_never_cause_wrong_bytes() {
     let url = web("/x", |_| {
         Answer(200, vec![("ETag", "\"1\"".to_owned()), modified(1)], CONTENT.to_vec())
     });
@@ -86,7 +87,7 @@ async fn servers_that_cannot_do_ranges_never_give_wrong_bytes() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_named() {
+async fn a_missing_object_and_an_unlistable_server_are_errors() {
     let url = web("/x", |request| object(request, CONTENT, vec![modified(1)]));
     let missing = locate(&url.replace("/x", "/y")).await.unwrap_err();
     assert!(matches!(missing, OriginError::Missing { .. }), "{missing}");

@@ -1,15 +1,15 @@
-//! What no policy can beat, and what the best choice made once in hindsight reaches.
+//! Bounds: perfect hits that no policy can exceed, and those of the best fixed set of rows.
 //!
-//! - **Infinite cache:** a request can be perfect only if each of its keys was asked for before.
-//! - **Per-table Belady:** give every table the whole cache for itself and let it look into the future
-//!   (MIN with bypass). A perfect hit needs a hit in every table, so no policy has more perfect hits than
-//!   the table with the fewest.
-//! - **Static:** the best fixed set of rows that greedy peeling finds, knowing the whole trace. It is no
-//!   bound: a policy that adapts may beat it.
+//! - **Infinite cache:** a request can be perfect only if each of its keys was requested before.
+//! - **Per-table Belady:** every table gets the whole cache and the future accesses (MIN with
+//!   bypass). A perfect hit needs a hit in every table, so no policy has more perfect hits than the
+//!   table with the fewest.
+//! - **Static:** the best fixed set of rows that greedy peeling finds with the whole trace known.
+//!   It is no bound: an adaptive policy may have more.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-use forebay_core::embedding::{Key, TableId};
+use forebay_core::embeddings::{Key, TableId};
 use serde::Serialize;
 
 use super::{
@@ -18,14 +18,14 @@ use super::{
 };
 use crate::belady::{Belady, next_uses};
 
-/// Bounds at one cache size; counted over the same requests as the single pass.
+/// Bounds at one cache size, over the same requests as the single pass.
 #[derive(Debug, Clone, Serialize)]
 pub struct Bounds {
     /// The cache size.
     pub share: CacheShare,
-    /// With room for everything.
+    /// With an infinite cache.
     pub infinite: Tally,
-    /// Perfect hits that no policy can exceed, by the most demanding table alone.
+    /// Perfect hits of the table with the fewest under Belady.
     pub table_belady_perfect: u64,
     /// The best static set found by peeling.
     pub fixed: Tally,
@@ -50,7 +50,7 @@ pub(super) fn all(trace: &Trace, shares: &[CacheShare]) -> Vec<Bounds> {
         .collect()
 }
 
-/// Dense numbers for all keys of a trace: its builder numbers the rows of each table from nought.
+/// Dense numbers for all keys of a trace. Its builder numbers the rows of each table from 0.
 struct Numbering {
     first: Vec<usize>,
     count: usize,
@@ -68,7 +68,8 @@ impl Numbering {
     }
 
     fn number(&self, key: Key) -> usize {
-        self.first[usize::from(key.table().0)] + usize::try_from(key.row()).expect("rows fit")
+        self.first[usize::from(key.table().0)]
+            + usize::try_from(key.row()).expect("the trace is in memory")
     }
 }
 
@@ -83,14 +84,14 @@ fn infinite(trace: &Trace, numbering: &Numbering) -> Tally {
             seen[numbering.number(*key)] = true;
         }
         if index >= warm_up(trace) {
-            tally.note(&hits);
+            tally.record(&hits);
         }
     }
     tally
 }
 
-/// The fixed sets, one per capacity, and how they do. Rows are peeled off one by one, always the one
-/// that the fewest still-perfect requests need; what is left when a capacity is reached is its set.
+/// Tallies of the best fixed set per capacity. Rows are removed one by one, always the one that the
+/// fewest still-perfect requests need. The rows left at a capacity are its set.
 fn peel(trace: &Trace, numbering: &Numbering, capacities: &[u64]) -> Vec<Tally> {
     let counted = warm_up(trace)..trace.len();
     let mut needed_by = vec![Vec::new(); numbering.count];
@@ -106,7 +107,7 @@ fn peel(trace: &Trace, numbering: &Numbering, capacities: &[u64]) -> Vec<Tally> 
     let mut need: Vec<usize> = needed_by.iter().map(Vec::len).collect();
     let mut kept = vec![true; numbering.count];
     let mut perfect = vec![true; trace.len()];
-    let mut spared_by: Vec<Option<u32>> = vec![None; numbering.count];
+    let mut reduced_by: Vec<Option<u32>> = vec![None; numbering.count];
     let mut queue: BinaryHeap<_> =
         need.iter().enumerate().map(|(key, need)| Reverse((*need, key))).collect();
     let mut left = numbering.count as u64;
@@ -114,11 +115,11 @@ fn peel(trace: &Trace, numbering: &Numbering, capacities: &[u64]) -> Vec<Tally> 
     let mut sets: Vec<(usize, u64)> = capacities.iter().copied().enumerate().collect();
     sets.sort_by_key(|(_, capacity)| Reverse(*capacity));
     let mut tallies = vec![Tally::default(); capacities.len()];
-    for (place, capacity) in sets {
+    for (index, capacity) in sets {
         while left > capacity {
             let Reverse((known_need, key)) = queue.pop().expect("keys are left");
             if !kept[key] || known_need != need[key] {
-                continue; // an older estimate; a newer one is in the queue
+                continue; // outdated; a newer entry is in the queue
             }
             kept[key] = false;
             left -= 1;
@@ -126,8 +127,8 @@ fn peel(trace: &Trace, numbering: &Numbering, capacities: &[u64]) -> Vec<Tally> 
                 if std::mem::replace(&mut perfect[request as usize], false) {
                     for other in trace.request(request as usize) {
                         let other = numbering.number(*other);
-                        // A bag may name a key twice; the request needs it once.
-                        let is_new = spared_by[other].replace(request) != Some(request);
+                        // A bag may contain a key twice; the request needs it once.
+                        let is_new = reduced_by[other].replace(request) != Some(request);
                         if kept[other] && is_new {
                             need[other] -= 1;
                             queue.push(Reverse((need[other], other)));
@@ -137,22 +138,22 @@ fn peel(trace: &Trace, numbering: &Numbering, capacities: &[u64]) -> Vec<Tally> 
             }
         }
         let mut hits = Vec::new();
-        for index in counted.clone() {
+        for request in counted.clone() {
             hits.clear();
-            hits.extend(trace.request(index).iter().map(|key| kept[numbering.number(*key)]));
-            tallies[place].note(&hits);
+            hits.extend(trace.request(request).iter().map(|key| kept[numbering.number(*key)]));
+            tallies[index].record(&hits);
         }
     }
     tallies
 }
 
-/// Per capacity, the perfect requests of the table with the fewest under MIN.
+/// Per capacity, the fewest perfect requests of any table under MIN.
 fn table_belady(trace: &Trace, capacities: &[u64]) -> Vec<u64> {
     let mut fewest = vec![u64::MAX; capacities.len()];
     for (index, table) in trace.tables().iter().enumerate() {
-        let table_id = TableId(u16::try_from(index).expect("tables are counted in 16 bits"));
+        let table_id = TableId(u16::try_from(index).expect("table ids are 16-bit"));
         for (fewest, &capacity) in fewest.iter_mut().zip(capacities) {
-            // With room for the whole table, the infinite cache says it all.
+            // If the whole table fits, the bound of the infinite cache applies.
             if table.rows > capacity {
                 *fewest = (*fewest).min(belady(trace, table_id, capacity));
             }
@@ -161,7 +162,7 @@ fn table_belady(trace: &Trace, capacities: &[u64]) -> Vec<u64> {
     fewest
 }
 
-/// Requests whose keys of one table all hit, when that table has the cache for itself.
+/// Requests whose keys of one table all hit when that table has the whole cache.
 fn belady(trace: &Trace, table: TableId, capacity: u64) -> u64 {
     let (requests, rows): (Vec<usize>, Vec<u32>) = trace
         .requests()

@@ -1,6 +1,6 @@
-//! Comma-separated values as grouped lookups: a column is a table, a line a request.
+//! Comma-separated values as grouped lookups: a column is a table, a line is a request.
 //!
-//! An empty cell (or `NA`) asks its table for nothing; a cell with bars, `Comedy|Drama`, asks for a bag.
+//! An empty cell (or `NA`) is no lookup. A cell with bars, such as `Comedy|Drama`, is a bag.
 
 use std::{collections::HashSet, path::Path};
 
@@ -9,16 +9,16 @@ use super::{
     trace::{Trace, TraceBuilder},
 };
 
-/// How to read a file of columns.
+/// Layout of a file of columns.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout<'a> {
-    /// Names of the columns where the file has no header line.
+    /// Column names, if the file has no header line.
     pub header: Option<&'a [&'a str]>,
-    /// Which columns become tables; none named: all of them.
+    /// Columns that become tables; all if empty.
     pub tables: &'a [&'a str],
 }
 
-/// Reads columns out of unpacked bytes; `path` is for messages.
+/// Parses uncompressed bytes; `path` is for errors.
 pub(super) fn parse(
     path: &Path,
     name: &str,
@@ -40,21 +40,23 @@ pub(super) fn parse(
             .collect(),
     };
     if header.iter().all(String::is_empty) {
-        return Err(content("it has no header line that names its tables".to_owned()));
+        return Err(content(
+            "there is no header line with the names of the tables; add one".to_owned(),
+        ));
     }
     if let [only] = &header[..]
         && let Some(separator) = [';', '\t'].into_iter().find(|other| only.contains(*other))
     {
         let separator = separator.escape_debug();
         return Err(content(format!(
-            "its header is one name with `{separator}` in it; separate columns by commas"
+            "the header is one name with `{separator}` in it; separate columns by commas"
         )));
     }
     let mut seen = HashSet::new();
     if let Some(twice) = header.iter().find(|name| !seen.insert(*name)) {
         let twice = twice.escape_debug();
         return Err(content(format!(
-            "two columns are named `{twice}`; a table needs a name of its own"
+            "two columns are named `{twice}`; give each table a name of its own"
         )));
     }
     let columns: Vec<usize> = if layout.tables.is_empty() {
@@ -71,7 +73,10 @@ pub(super) fn parse(
         layout.tables.iter().map(find).collect::<Result<_, _>>()?
     };
     if columns.len() >= usize::from(u16::MAX) {
-        return Err(content(format!("{} columns are too many tables", columns.len())));
+        return Err(content(format!(
+            "there are {} columns; at most 65534 can be tables",
+            columns.len()
+        )));
     }
 
     let mut builder = TraceBuilder::new(name);
@@ -93,11 +98,7 @@ pub(super) fn parse(
             return Err(TraceError::Line {
                 path: path.to_owned(),
                 line,
-                problem: format!(
-                    "it has {} values, but there are {} columns",
-                    record.len(),
-                    header.len()
-                ),
+                problem: format!("there are {} values, but {} columns", record.len(), header.len()),
             });
         }
         for (table, column) in columns.iter().enumerate() {
@@ -112,7 +113,7 @@ pub(super) fn parse(
     }
     let trace = builder.build();
     if trace.is_empty() {
-        return Err(content("it has no requests".to_owned()));
+        return Err(content("there are no requests; add lines below the header".to_owned()));
     }
     Ok(trace)
 }

@@ -1,67 +1,67 @@
-//! Many traces at once: on each, how does our policy do beside the best of the others?
+//! Comparison of the policy `group` with the best other policy on many traces.
 
 use std::fmt::Write as _;
 
-use forebay_core::embedding::PolicyKind;
+use forebay_core::embeddings::PolicyKind;
 use serde::Serialize;
 
 use super::{report::Report, run::CacheShare};
 
-/// The policy that is judged.
+/// The compared policy.
 const OURS: PolicyKind = PolicyKind::Group;
-/// What it shall have of the best other's perfect hits, on every trace and at every size.
+/// Target ratio to the best other's perfect hits, on every trace and at every size.
 const TARGET: f64 = 0.98;
-/// Where nobody has one perfect hit in so many requests, a handful of them decides, and there is nothing to compare.
+/// With fewer than one perfect hit in this number of requests a ratio is chance, and is left out.
 const REQUESTS_PER_HIT_MAX: u64 = 1000;
 
-/// Our policy and the best other, on one trace at one size.
+/// `group` and the best other policy, on one trace at one size.
 #[derive(Debug, Clone, Serialize)]
 pub struct Cell {
-    /// The size.
+    /// Cache size.
     pub share: CacheShare,
-    /// Requests that count.
+    /// Counted requests.
     pub requests: u64,
-    /// Our perfect hits.
+    /// Perfect hits of `group`.
     pub ours: u64,
-    /// The most perfect hits of the others.
+    /// Perfect hits of the best other policy.
     pub others: u64,
-    /// Who has them.
+    /// The best other policy.
     pub best_other: PolicyKind,
 }
 
 impl Cell {
-    /// Ours ÷ the best other's, unless nobody has any to speak of.
+    /// Ratio to the best other policy, if there are enough perfect hits.
     pub fn ratio(&self) -> Option<f64> {
-        let some = self.ours.max(self.others) * REQUESTS_PER_HIT_MAX >= self.requests;
-        (some && self.requests > 0).then(|| self.ours as f64 / self.others.max(1) as f64)
+        let enough = self.ours.max(self.others) * REQUESTS_PER_HIT_MAX >= self.requests;
+        (enough && self.requests > 0).then(|| self.ours as f64 / self.others.max(1) as f64)
     }
 }
 
-/// One trace.
+/// Comparison on one trace.
 #[derive(Debug, Clone, Serialize)]
 pub struct Line {
-    /// The trace.
+    /// Name of the trace.
     pub trace: String,
-    /// Was it looked at only to report?
+    /// Whether the trace is held out.
     pub held_out: bool,
-    /// A cell for each size.
+    /// A cell per size.
     pub cells: Vec<Cell>,
 }
 
-/// Our policy beside the best other, trace by trace.
+/// Comparisons on several traces.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Comparison {
-    /// The traces, in their order.
+    /// A line per trace.
     pub lines: Vec<Line>,
 }
 
 impl Comparison {
-    /// Adds a trace; `false` if the report has not both our policy and another one.
+    /// Adds a trace. Returns `false` if the report lacks `group` or another policy.
     pub fn add(&mut self, report: &Report, held_out: bool) -> bool {
         let cell = |share: CacheShare| {
             let ours = report.row(OURS, share)?.single;
             let others = report.rows.iter().filter(|row| row.policy != OURS && row.share == share);
-            // The first of equals.
+            // Of equals, the first.
             let best = others.rev().max_by_key(|row| row.single.perfect)?;
             Some(Cell {
                 share,
@@ -78,10 +78,12 @@ impl Comparison {
         added
     }
 
-    /// A table: traces down, sizes across; and what is missed, of those tuned on and of those held out.
+    /// Table with a line per trace and a column per size, and the number of cells below the target
+    /// for tuning and held-out traces.
     pub fn text(&self) -> String {
         let mut text = format!(
-            "perfect hits, {OURS} ÷ the best other; below {TARGET} is marked *, and where nobody has one in {REQUESTS_PER_HIT_MAX}, there is nothing to compare\n"
+            "perfect hits, {OURS} ÷ the best other policy; * marks ratios below {TARGET}; - means \
+             fewer than one perfect hit in {REQUESTS_PER_HIT_MAX} requests\n"
         );
         let _ = write!(text, "{:<32}", "TRACE");
         for cell in self.lines.first().map_or(&[][..], |line| &line.cells) {
@@ -109,12 +111,13 @@ impl Comparison {
                 lines.flat_map(|line| &line.cells).filter_map(Cell::ratio).collect();
             if !ratios.is_empty() {
                 let missed = ratios.iter().filter(|ratio| **ratio < TARGET).count();
-                let short: f64 = ratios.iter().map(|ratio| (1.0 - ratio).max(0.0)).sum();
+                let shortfall: f64 = ratios.iter().map(|ratio| (1.0 - ratio).max(0.0)).sum();
                 let _ = writeln!(
                     text,
-                    "{name}: {missed} of {} cells below {TARGET}, {:.2} points short of the best on average",
+                    "{name}: {missed} of {} cells below {TARGET}, {:.2} points below the best on \
+                     average",
                     ratios.len(),
-                    short / ratios.len() as f64 * 100.0
+                    shortfall / ratios.len() as f64 * 100.0
                 );
             }
         }

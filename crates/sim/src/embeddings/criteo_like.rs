@@ -1,9 +1,10 @@
-//! A synthetic trace after what is publicly known of Criteo-Kaggle, whose rows may not be passed on.
+//! A synthetic trace with the published properties of Criteo-Kaggle, whose rows may not be
+//! redistributed.
 //!
-//! Known: the cardinalities of its 26 tables, that half of the rows of a small sample repeat a key of
-//! the largest one, and which tables' keys determine others'. Everything else here is invented: keys
-//! are drawn by Zipf's law, independently from request to request, so there is no drift, no session and
-//! no daily rhythm. Its results say how policies do under stationary popularity, no more.
+//! Published: the cardinalities of its 26 tables, that half of the rows of a small sample repeat a
+//! key of the largest table, and which tables' keys determine others'. Everything else is invented:
+//! keys are drawn by Zipf's law, independently per request, so there is no drift, no session and no
+//! daily rhythm. Results show policies under stationary popularity only.
 
 use super::trace::{Trace, TraceBuilder};
 
@@ -13,13 +14,13 @@ const CARDINALITIES: [u64; 26] = [
     14_992, 5_461_306, 10, 5_652, 2_173, 4, 7_046_547, 18, 15, 286_181, 105, 142_572,
 ];
 
-/// `(from, to)`: the key of table C`from` determines that of C`to`. In an order that can be followed.
+/// `(from, to)`: the key of table C`from` determines that of C`to`. In topological order.
 const IMPLIED: [(usize, usize); 10] = [
     (3, 12),
     (12, 21),
     (21, 16),
     (16, 4),
-    (4, 24), // the chain of the giants
+    (4, 24), // the chain of the largest tables
     (7, 13),
     (15, 18),
     (15, 14),
@@ -27,21 +28,21 @@ const IMPLIED: [(usize, usize); 10] = [
     (11, 13),
 ];
 
-/// Exponent of the popularity. With it, a sample of 14,624 requests repeats C3 in about as many of them
-/// (7,230) as the real one does.
+/// Exponent of the popularity. With it, about 7,230 of 14,624 requests repeat a key of C3, as in
+/// the real sample.
 const ZIPF: f64 = 1.09;
 
-/// A generator of requests like Criteo's.
+/// Parameters of the trace.
 #[derive(Debug, Clone, Copy)]
 pub struct Criteo {
-    /// How many requests.
+    /// Number of requests.
     pub requests: usize,
-    /// Decides all of them.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
 impl Criteo {
-    /// The trace; its name says that it is synthetic.
+    /// Generates the trace, named `synthetic-criteo`.
     pub fn generate(self) -> Trace {
         let mut random = fastrand::Rng::with_seed(self.seed);
         let mut builder = TraceBuilder::new("synthetic-criteo");
@@ -56,7 +57,8 @@ impl Criteo {
             }
             for (from, to) in IMPLIED {
                 if (from, to) == (11, 13) {
-                    // C7 and C11 both determine C13: C11 is drawn among the keys that agree with C7.
+                    // C7 and C11 both determine C13: C11 is drawn among the keys that agree with
+                    // C7.
                     let [c11, c13] = [11, 13].map(|table: usize| CARDINALITIES[table - 1]);
                     let drawn = keys[10] / c13 * c13 + keys[12];
                     keys[10] = if drawn < c11 { drawn } else { keys[12] };
@@ -73,7 +75,7 @@ impl Criteo {
     }
 }
 
-/// A fixed function from the keys of one table to those of another, without any structure.
+/// A fixed pseudo-random function from the keys of one table to those of another.
 fn image(key: u64, table: usize, rows: u64) -> u64 {
     let mixed = (key + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (table as u64) << 56;
     let mixed = (mixed ^ (mixed >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

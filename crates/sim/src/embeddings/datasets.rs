@@ -1,4 +1,4 @@
-//! The trace formats we read, and the columns that make grouped lookups of well-known data sets.
+//! Trace formats, and the columns of well-known data sets that make grouped lookups.
 
 use std::{path::Path, str::FromStr};
 
@@ -11,16 +11,17 @@ use super::{
     trace::{Trace, TraceBuilder},
 };
 
-/// What a trace file contains.
+/// Format of a trace file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// One column per table, with a header line.
     Columns,
-    /// `nycflights13`: what is known of a flight when it is scheduled.
+    /// `nycflights13`: the features of a scheduled flight.
     Flights,
-    /// KDD Cup 1999: 41 fields of a connection, each a table.
+    /// KDD Cup 1999: 41 fields of a connection, one table each.
     Kdd99,
-    /// `MovieLens` ratings in the order of time; films' genres, a bag, from `movies.csv` beside them.
+    /// `MovieLens` ratings in time order, with the genres of films as a bag from `movies.csv` in
+    /// the same directory.
     MovieLens,
     /// Big-endian 32-bit keys, one per request.
     Numbers32,
@@ -30,7 +31,8 @@ pub enum Format {
     Pages,
 }
 
-/// A scheduled flight. What is measured later (delays, times in the air) is no feature of a request.
+/// Columns of a scheduled flight. Later measurements (delays, air times) are no features of a
+/// request.
 const FLIGHT_TABLES: &[&str] = &[
     "month",
     "day",
@@ -101,7 +103,7 @@ impl Format {
         Self::Pages,
     ];
 
-    /// As it is written on a command line.
+    /// Its name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Columns => "csv",
@@ -114,7 +116,7 @@ impl Format {
         }
     }
 
-    /// What a file of this name probably contains.
+    /// The format that a file name suggests.
     pub fn of(path: &Path) -> Self {
         let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
         match name.as_str() {
@@ -141,7 +143,7 @@ impl FromStr for Format {
     }
 }
 
-/// Reads a trace whose format its name tells.
+/// Reads a trace. The file name decides the format.
 pub fn load(path: &Path) -> Result<Trace, TraceError> {
     load_as(path, Format::of(path))
 }
@@ -151,7 +153,7 @@ pub fn load_as(path: &Path, format: Format) -> Result<Trace, TraceError> {
     parse_as(path, file::read(path)?, format)
 }
 
-/// Understands the bytes of such a file, packed or not; `path` is for messages, and for what lies beside it.
+/// Parses the bytes of a file, compressed or not; `path` is for errors and for files beside it.
 pub fn parse_as(path: &Path, packed: Vec<u8>, format: Format) -> Result<Trace, TraceError> {
     let bytes = file::unpacked(path, packed)?;
     let columns = |name: &str, layout| columns::parse(path, name, &bytes, layout);
@@ -174,7 +176,7 @@ fn stem(path: &Path) -> String {
     name.split('.').next().unwrap_or_default().to_owned()
 }
 
-/// One rating: who, what, when.
+/// One rating: time, user and film.
 type Rating = (u64, Box<[u8]>, Box<[u8]>);
 
 fn parse_ratings(path: &Path, bytes: &[u8]) -> Result<Trace, TraceError> {
@@ -201,7 +203,7 @@ fn parse_ratings(path: &Path, bytes: &[u8]) -> Result<Trace, TraceError> {
     }
     let trace = builder.build();
     if trace.is_empty() {
-        let problem = "it has no ratings".to_owned();
+        let problem = "there are no ratings; add lines below the header".to_owned();
         return Err(TraceError::Content { path: path.to_owned(), problem });
     }
     Ok(trace)
@@ -210,7 +212,7 @@ fn parse_ratings(path: &Path, bytes: &[u8]) -> Result<Trace, TraceError> {
 /// Genres by film.
 type Genres = HashMap<Box<[u8]>, Box<[u8]>>;
 
-/// Genres by film, from the file beside the ratings; without one, ratings have no genres.
+/// Genres by film, from a file beside the ratings; empty without one.
 fn films_beside(ratings: &Path) -> Result<Genres, TraceError> {
     let folder = ratings.parent().unwrap_or(Path::new(""));
     let candidates = ["mls_movies.csv", "movies.csv"].map(|name| folder.join(name));
@@ -225,7 +227,7 @@ fn films_beside(ratings: &Path) -> Result<Genres, TraceError> {
     Ok(films.into_iter().collect())
 }
 
-/// The lines after the header, each made into something by `parse`.
+/// Parses the lines after the header.
 fn rows<T>(
     path: &Path,
     bytes: &[u8],

@@ -1,4 +1,4 @@
-//! Trace files as they come: plain, or packed by gzip, zip, xz or zstd, told apart by their first bytes.
+//! Trace files: plain, or compressed by gzip, zip, xz or zstd, detected by their first bytes.
 
 use std::{
     fs,
@@ -7,68 +7,66 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Why a trace cannot be read.
+/// Error of reading a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// The file cannot be read at all.
+    /// The file cannot be read.
     #[error("read {path}")]
     Io {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system error.
         source: io::Error,
     },
-    /// The packed file is damaged, or packed in a way we do not know.
+    /// The compressed file is damaged, or its compression is not supported.
     #[error("unpack {path}: {problem}")]
     Unpack {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
-    /// A line is not what the format says.
+    /// A line does not match the format.
     #[error("{path}, line {line}: {problem}")]
     Line {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Which line, counted from 1.
+        /// The line, counted from 1.
         line: u64,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
-    /// The file as a whole is not what the format says.
+    /// The file does not match the format.
     #[error("{path}: {problem}")]
     Content {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
 }
 
-/// No trace is longer: one that would unpack to more is refused before it has taken all memory.
+/// Longest trace. One that would unpack to more is rejected before it exhausts memory.
 const UNPACKED_SIZE_MAX: usize = if cfg!(fuzzing) { 1 << 20 } else { 16 << 30 };
 
-/// The content of a file, as it lies there.
+/// The bytes of a file.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, TraceError> {
     let io = |source| TraceError::Io { path: path.to_owned(), source };
     let content = |problem: String| TraceError::Content { path: path.to_owned(), problem };
     let kind = fs::metadata(path).map_err(io)?.file_type();
     if !kind.is_file() && !kind.is_fifo() {
-        return Err(content("it is neither a file nor a pipe; name one".to_owned()));
+        return Err(content("neither a file nor a pipe; name one".to_owned()));
     }
     let mut bytes = Vec::new();
     let file = fs::File::open(path).map_err(io)?;
     file.take(UNPACKED_SIZE_MAX as u64 + 1).read_to_end(&mut bytes).map_err(io)?;
     if bytes.len() > UNPACKED_SIZE_MAX {
-        return Err(content(format!(
-            "it has more than {UNPACKED_SIZE_MAX} bytes; cut it in parts"
-        )));
+        return Err(content(format!("more than {UNPACKED_SIZE_MAX} bytes; split the file")));
     }
     Ok(bytes)
 }
 
-/// The content, unpacked; `path` is for messages.
+/// The uncompressed content; `path` is for errors.
 pub(crate) fn unpacked(path: &Path, packed: Vec<u8>) -> Result<Vec<u8>, TraceError> {
     unpack(packed, UNPACKED_SIZE_MAX)
         .map_err(|problem| TraceError::Unpack { path: path.to_owned(), problem })
@@ -101,7 +99,7 @@ fn unpack(packed: Vec<u8>, size_max: usize) -> Result<Vec<u8>, String> {
     Ok(bytes.bytes)
 }
 
-/// Bytes, up to a limit.
+/// A buffer with a size limit.
 struct Bounded {
     bytes: Vec<u8>,
     size_max: usize,
@@ -110,7 +108,10 @@ struct Bounded {
 impl io::Write for Bounded {
     fn write(&mut self, more: &[u8]) -> io::Result<usize> {
         if self.bytes.len() + more.len() > self.size_max {
-            return Err(io::Error::other(format!("it unpacks to over {} bytes", self.size_max)));
+            return Err(io::Error::other(format!(
+                "it unpacks to over {} bytes; split the file",
+                self.size_max
+            )));
         }
         self.bytes.extend_from_slice(more);
         Ok(more.len())
@@ -127,9 +128,9 @@ mod tests {
 
     use super::*;
 
-    /// Promise 6: a kilobyte must not become a gigabyte.
+    /// Promise 6 (bounded): a small file must not unpack to more than the limit.
     #[test]
-    fn what_unpacks_to_too_much_is_refused() {
+    fn unpacked_size_is_limited() {
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
         let text = vec![b'1'; 100_000];
         gzip.write_all(&text).unwrap();

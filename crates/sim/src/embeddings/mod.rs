@@ -1,10 +1,10 @@
-//! Grouped traces: lookups of many keys at once, and how often a policy has *all* of them.
+//! Embedding simulator: policies on traces of grouped lookups, and their perfect hits.
 //!
 //! ```no_run
-//! use forebay_core::embedding::PolicyKind;
-//! use forebay_sim::grouped::{self, CacheShare, Simulation};
+//! use forebay_core::embeddings::PolicyKind;
+//! use forebay_sim::embeddings::{self, CacheShare, Simulation};
 //!
-//! let trace = grouped::load("flights.csv".as_ref())?;
+//! let trace = embeddings::load("flights.csv".as_ref())?;
 //! let mut simulation = Simulation::new(vec![PolicyKind::Lru, "ev-lfu".parse()?]);
 //! simulation.shares = vec!["5%".parse::<CacheShare>()?];
 //! let report = simulation.run(&trace);
@@ -21,9 +21,9 @@
 mod trace;
 
 mod columns;
+mod criteo_like;
 mod datasets;
 mod file;
-mod made;
 mod single;
 mod synthetic;
 
@@ -39,11 +39,11 @@ mod tests;
 
 pub use bounds::Bounds;
 pub use compare::{Cell, Comparison, Line};
+pub use criteo_like::Criteo;
 pub use datasets::{Format, load, load_as, parse_as};
 pub use file::TraceError;
 pub(crate) use file::{read, unpacked};
-pub use made::Made;
 pub use report::{Bundle, Prefetched, Report};
 pub use run::{CacheShare, CacheShareError, Cost, Simulation, Tally};
-pub use synthetic::Criteo;
+pub use synthetic::Made;
 pub use trace::{Table, Trace, TraceBuilder};

@@ -1,4 +1,4 @@
-//! Perfect hits over cache size, as a picture.
+//! Picture of perfect hits over cache size.
 
 use super::report::Report;
 use crate::svg::{Anchor, Svg, colour};
@@ -11,7 +11,8 @@ const TOP: f64 = 40.0;
 const BOTTOM: f64 = 50.0;
 
 impl Report {
-    /// The picture, as SVG: one line per policy, sizes in even steps from the least, the infinite cache dashed.
+    /// SVG with one line per policy. Sizes are in even steps from the smallest; the infinite cache
+    /// is dashed.
     pub fn svg(&self) -> String {
         let mut shares = self.shares();
         shares.sort_by(|one, other| one.share().total_cmp(&other.share()));
@@ -44,9 +45,9 @@ impl Report {
         }
         for (index, policy) in policies.iter().enumerate() {
             let colour = colour(index, policies.len());
-            let points = shares.iter().enumerate().filter_map(|(place, share)| {
+            let points = shares.iter().enumerate().filter_map(|(step, share)| {
                 let row = self.row(*policy, *share)?;
-                Some((x(place), y(row.single.perfect_rate())))
+                Some((x(step), y(row.single.perfect_rate())))
             });
             let points: Vec<(f64, f64)> = points.collect();
             svg.curve(points.iter().copied(), &colour);

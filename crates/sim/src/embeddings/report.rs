@@ -1,8 +1,8 @@
-//! Results for people and for scripts.
+//! Reports: results as text and as JSON.
 
 use std::fmt::Write as _;
 
-use forebay_core::embedding::PolicyKind;
+use forebay_core::embeddings::PolicyKind;
 use serde::Serialize;
 
 use super::{
@@ -11,65 +11,65 @@ use super::{
     trace::Trace,
 };
 
-/// One policy at one size.
+/// Result of one policy at one size.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
-    /// Which policy.
+    /// The policy.
     pub policy: PolicyKind,
-    /// The cache size as a share.
+    /// Cache size as a share.
     pub share: CacheShare,
-    /// The same in rows.
+    /// Cache size in rows.
     pub capacity_rows: u64,
-    /// One pass, the first fifth not counted.
+    /// One pass without the first fifth.
     pub single: Tally,
     /// A second pass over the same trace, all of it counted.
     pub replay: Option<Tally>,
-    /// The same pass, with some keys known one request earlier.
+    /// One pass with some keys known one request early.
     pub prefetch: Option<Prefetched>,
-    /// What the policy has learned about the tables in one pass.
+    /// Bundles that the policy has learned in one pass.
     pub bundles: Vec<Bundle>,
-    /// What a decision took, on this machine, in this run.
+    /// Time per decision, on this machine in this run.
     pub nanos_per_key: f64,
 }
 
-/// What it gains to know some keys one request earlier.
+/// Hits when some keys are known one request early.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Prefetched {
-    /// Their rows are fetched ahead.
+    /// With their rows prefetched.
     pub known: Tally,
-    /// So are those that they imply.
+    /// With implied rows prefetched as well.
     pub bundles: Tally,
 }
 
-/// One table's key determines another's.
+/// A dependency: the key of one table determines that of another.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Bundle {
-    /// The table whose key is known.
+    /// The determining table.
     pub from: String,
-    /// The table whose key follows.
+    /// The determined table.
     pub to: String,
-    /// How often it is the expected one.
+    /// Share of requests in which the key is the expected one.
     pub confidence: f64,
 }
 
-/// What a simulation found out.
+/// Results of a simulation.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// The trace.
+    /// Name of the trace.
     pub trace: String,
-    /// Was it generated?
+    /// Whether the trace was generated.
     pub synthetic: bool,
-    /// Its tables, requests, keys, and different keys.
+    /// Number of tables.
     pub tables: usize,
-    /// How many requests it has.
+    /// Number of requests.
     pub requests: usize,
-    /// How many keys they have together.
+    /// Number of keys of all requests.
     pub keys: usize,
-    /// How many different ones: the working set.
+    /// Distinct rows: the working set.
     pub working_set_rows: u64,
-    /// Every policy at every size.
+    /// A row per policy and size.
     pub rows: Vec<Row>,
-    /// Bounds at every size, if asked for.
+    /// Bounds at every size, if requested.
     pub bounds: Vec<Bounds>,
 }
 
@@ -87,12 +87,12 @@ impl Report {
         }
     }
 
-    /// The row of a policy at a size.
+    /// Row of a policy and a size.
     pub fn row(&self, policy: PolicyKind, share: CacheShare) -> Option<&Row> {
         self.rows.iter().find(|row| row.policy == policy && row.share == share)
     }
 
-    /// The sizes, in their order.
+    /// The sizes in order of appearance.
     pub fn shares(&self) -> Vec<CacheShare> {
         let mut shares: Vec<CacheShare> = Vec::new();
         for row in &self.rows {
@@ -103,7 +103,7 @@ impl Report {
         shares
     }
 
-    /// The policies, in their order.
+    /// The policies in order of appearance.
     pub fn policies(&self) -> Vec<PolicyKind> {
         let mut policies = Vec::new();
         for row in &self.rows {
@@ -114,7 +114,7 @@ impl Report {
         policies
     }
 
-    /// A table: policies down, sizes across; perfect and individual hits in percent.
+    /// Table of perfect and individual hits in percent: a line per policy, a column per size.
     pub fn text(&self) -> String {
         let mut text = String::new();
         let kind = if self.synthetic { " (SYNTHETIC)" } else { "" };
@@ -126,38 +126,43 @@ impl Report {
         self.section(&mut text, "perfect hits / individual hits, %, single pass", |row| {
             Some(row.single)
         });
-        // They are of one pass.
+        // Bounds are for the single pass.
         if !self.bounds.is_empty() {
             self.bounds_section(&mut text);
         }
         if self.rows.iter().any(|row| row.replay.is_some()) {
-            self.section(&mut text, "the same, replayed after the whole trace as warm-up", |row| {
-                row.replay
-            });
+            self.section(
+                &mut text,
+                "second pass, after the whole trace as warm-up (replayed)",
+                |row| row.replay,
+            );
         }
         if self.rows.iter().any(|row| row.prefetch.is_some()) {
-            self.section(&mut text, "the same pass, known keys fetched one request ahead", |row| {
+            self.section(&mut text, "single pass, known keys fetched one request ahead", |row| {
                 row.prefetch.map(|prefetch| prefetch.known)
             });
-            self.section(&mut text, "and the keys that they imply", |row| {
-                row.prefetch.map(|prefetch| prefetch.bundles)
-            });
+            self.section(
+                &mut text,
+                "single pass, known keys and the keys that they imply fetched ahead",
+                |row| row.prefetch.map(|prefetch| prefetch.bundles),
+            );
         }
         text
     }
 
-    /// Which tables' keys determine others', as each policy that learns it has learned it: a chain a line.
+    /// Bundles that each policy has learned, one chain per line.
     pub fn bundles_text(&self) -> String {
         let mut text = String::new();
         for row in self.rows.iter().filter(|row| !row.bundles.is_empty()) {
-            let _ = writeln!(text, "\nbundles, as learned by {} at {}", row.policy, row.share);
+            let _ = writeln!(text, "\nbundles learned by {} at {}", row.policy, row.share);
             for chain in chains(&row.bundles) {
                 let _ = writeln!(text, "{chain}");
             }
         }
         if text.is_empty() {
             text.push_str(
-                "\nno bundles: no table's key determines another's, or no policy here learns it\n",
+                "\nno bundles: no table's key determines another's, or no policy here learns \
+                 them\n",
             );
         }
         text
@@ -198,7 +203,7 @@ impl Report {
     }
 }
 
-/// Dependencies one after the other, each told once, with the least confidence on the way.
+/// Chains of dependencies, each dependency once, with the lowest confidence of the chain.
 fn chains(bundles: &[Bundle]) -> Vec<String> {
     let mut left: Vec<&Bundle> = bundles.iter().collect();
     let mut chains = Vec::new();
@@ -213,11 +218,11 @@ fn chains(bundles: &[Bundle]) -> Vec<String> {
         }
         chains.push(format!("{chain} ({:.1} %)", confidence * 100.0));
     }
-    // What is left goes round in a circle.
-    let circle = |bundle: &&Bundle| {
+    // What is left forms cycles.
+    let cycle = |bundle: &&Bundle| {
         format!("{} -> {} ({:.1} %)", bundle.from, bundle.to, bundle.confidence * 100.0)
     };
-    chains.extend(left.iter().map(circle));
+    chains.extend(left.iter().map(cycle));
     chains
 }
 

@@ -1,12 +1,11 @@
-//! EVStore's published claims about its cache beside what its policies, and ours, do on traces that anyone can
-//! have.
+//! EVStore's published claims beside results of its policies and of `group` on public traces.
 //!
-//! Makes one section of `docs/reproductions.md`. The dissertation's figures are pictures without numbers, so what
-//! is set beside ours are the claims of its text; sentences with figures in them are computed.
+//! Writes one section of `docs/results/reproductions.md`. The dissertation's figures are pictures
+//! without numbers, so the claims of its text are compared. Figures in sentences are computed.
 
 use std::fmt::Write as _;
 
-use forebay_core::embedding::{PolicyKind, TableId};
+use forebay_core::embeddings::{PolicyKind, TableId};
 
 use super::{
     report::{Report, Row},
@@ -15,16 +14,16 @@ use super::{
 };
 use crate::Section;
 
-/// The dissertation's default size.
+/// The dissertation's default cache size.
 const DEFAULT: f64 = 0.05;
-/// Figure 5.1's sizes.
+/// Sizes of figure 5.1.
 const FIGURE_5_1: [f64; 6] = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2];
-/// Figure 7.3's, from end to end.
+/// Sizes over the range of figure 7.3.
 const FIGURE_7_3: [f64; 9] = [0.0005, 0.002, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.9];
-/// Figure 7.4's.
+/// Numbers of tables in figure 7.4.
 const TABLES: [u16; 5] = [5, 10, 15, 20, 26];
 
-/// The representatives of figures 7.3 to 7.5, and ours.
+/// The policies of figures 7.3 to 7.5, and `group`.
 const FEW: [PolicyKind; 5] = [
     PolicyKind::Lru,
     PolicyKind::ClockPro,
@@ -32,7 +31,7 @@ const FEW: [PolicyKind; 5] = [
     PolicyKind::EvLfu,
     PolicyKind::Group,
 ];
-/// The classics that it compares with; `ClockLIRS` is not among ours.
+/// The dissertation's classic policies; `ClockLIRS` is not implemented here.
 const CLASSICS: [PolicyKind; 9] = [
     PolicyKind::Lru,
     PolicyKind::Clock,
@@ -46,19 +45,20 @@ const CLASSICS: [PolicyKind; 9] = [
 ];
 const EV: [PolicyKind; 3] = [PolicyKind::EvCar, PolicyKind::EvArc, PolicyKind::EvLfu];
 
-/// Runs a simulation, perhaps with somebody watching.
+/// Runs a simulation, with or without a progress display.
 pub type Run<'a> = dyn FnMut(&Simulation, &Trace) -> Report + 'a;
 
-/// Experiments 1 to 4. The first trace stands for Criteo-Kaggle; all of them are the datasets of experiment 4.
+/// Experiments 1 to 4. The first trace stands for Criteo-Kaggle; all traces are the datasets of
+/// experiment 4.
 pub fn embeddings(traces: &[Trace], run: &mut Run<'_>) -> Section {
     let mut section = Section::default();
     let criteo = &traces[0];
     let _ = write!(
         section.text,
-        "Criteo-Kaggle's rows may not be passed on. In its place stands {}, which has its tables' sizes and \
-         dependencies, and nothing else of it: keys are drawn independently, without drift. Hits are counted twice: in one \
-         pass, the first fifth of it uncounted; and the dissertation's way, all of a second pass over the same trace, which \
-         forgives whoever learns slowly.\n\n",
+        "Criteo-Kaggle's rows may not be redistributed. {} takes its place: it has the sizes and \
+         dependencies of its tables and nothing else, with independent keys and no drift. Hits are \
+         counted in two ways: in one pass without its first fifth; and, as in the dissertation, in \
+         all of a second pass over the same trace, which favours policies that learn slowly.\n\n",
         described(criteo)
     );
     figure_5_1(criteo, run, &mut section);
@@ -66,6 +66,7 @@ pub fn embeddings(traces: &[Trace], run: &mut Run<'_>) -> Section {
     experiment_2(criteo, run, &mut section);
     experiment_3(criteo, run, &mut section);
     experiment_4(traces, run, &mut section);
+    section.wrap();
     section
 }
 
@@ -98,7 +99,7 @@ fn command(names: &[PolicyKind], shares: &[f64]) -> String {
     )
 }
 
-/// A heading, with the command that gives the same figures.
+/// Writes a heading with the command that gives the same figures.
 fn begin(section: &mut Section, title: &str, policies: &[PolicyKind], shares: &[f64]) {
     let _ = write!(section.text, "### {title}\n\n`{}`\n\n", command(policies, shares));
 }
@@ -118,21 +119,21 @@ fn percent(share: f64) -> String {
     format!("{:.2}", share * 100.0)
 }
 
-/// Perfect hits of one pass, and of a second one.
+/// Perfect hits of the first and of the second pass.
 fn twice(row: &Row) -> String {
     format!("{} / {}", percent(row.single.perfect_rate()), percent(replayed(row).perfect_rate()))
 }
 
 fn replayed(row: &Row) -> Tally {
-    row.replay.expect("asked for")
+    row.replay.expect("requested")
 }
 
-/// What a policy has at a size.
+/// Row of a policy and a size.
 fn row(report: &Report, policy: PolicyKind, share: f64) -> &Row {
-    report.row(policy, CacheShare::new(share)).expect("asked for")
+    report.row(policy, CacheShare::new(share)).expect("requested")
 }
 
-/// The difference to the best of some others, in points: in one pass, and in a second one.
+/// Difference to the best of other policies, in points: in the first and in the second pass.
 fn ahead(report: &Report, policy: PolicyKind, others: &[PolicyKind], share: f64) -> (f64, f64) {
     let best = |rate: &dyn Fn(&Row) -> f64| {
         let others = others.iter().map(|other| rate(row(report, *other, share)));
@@ -151,8 +152,9 @@ fn figure_5_1(criteo: &Trace, run: &mut Run<'_>, section: &mut Section) {
     ];
     begin(section, "Figure 5.1: individual and perfect hits", &policies, &FIGURE_5_1);
     section.text.push_str(
-        "Published: with caches of 0.5 to 20 %, 60 to 90 % of individual lookups hit, but only 1 to 50 % of requests are \
-         perfect. Here, individual / perfect hits in percent, one pass:\n\n",
+        "Published: with caches of 0.5 to 20 %, 60 to 90 % of individual lookups hit, but only 1 \
+         to 50 % of requests are perfect. Here, individual / perfect hits in percent, one \
+         pass:\n\n",
     );
     let report = simulate(&policies, &FIGURE_5_1, criteo, run);
     header(section, FIGURE_5_1.map(|share| CacheShare::new(share).to_string()));
@@ -170,7 +172,8 @@ fn figure_5_1(criteo: &Trace, run: &mut Run<'_>, section: &mut Section) {
     let (individual, perfect) = (rates(&Tally::hit_rate), rates(&Tally::perfect_rate));
     let _ = write!(
         section.text,
-        "\nSo it is here, too: {:.0} to {:.0} % of lookups, and {:.1} to {:.0} % of requests.\n\n",
+        "\nHere as well: {:.0} to {:.0} % of lookups hit, and {:.1} to {:.0} % of requests are \
+         perfect.\n\n",
         individual.0, individual.1, perfect.0, perfect.1
     );
 }
@@ -179,8 +182,9 @@ fn experiment_1(criteo: &Trace, run: &mut Run<'_>, section: &mut Section) {
     let policies = [&CLASSICS[..], &EV, &[PolicyKind::Group]].concat();
     begin(section, "Experiment 1 (figures 7.1 and 7.2): all policies", &policies, &[DEFAULT]);
     section.text.push_str(
-        "Published: with a cache of 5 %, EV-CAR, EV-ARC and EV-LFU have the most perfect hits, up to 18 % more; EV-CAR and \
-         EV-ARC without losing individual hits, EV-LFU at their expense. Here, in percent:\n\n",
+        "Published: with a cache of 5 %, EV-CAR, EV-ARC and EV-LFU have the most perfect hits, up \
+         to 18 % more. EV-CAR and EV-ARC lose no individual hits, EV-LFU does. Here, in \
+         percent:\n\n",
     );
     let report = simulate(&policies, &[DEFAULT], criteo, run);
     let columns = ["perfect", "individual", "perfect, second pass", "individual, second pass"];
@@ -192,7 +196,8 @@ fn experiment_1(criteo: &Trace, run: &mut Run<'_>, section: &mut Section) {
         line(section, policy.name(), cells.concat());
     }
     section.text.push_str(
-        "\nPerfect hits beyond the best classic's, in points, one pass and second pass: ",
+        "\nDifference in perfect hits to the best classic policy, in points, one pass and second \
+         pass: ",
     );
     let differences = EV.iter().chain(&[PolicyKind::Group]).map(|policy| {
         let (once, again) = ahead(&report, *policy, &CLASSICS, DEFAULT);
@@ -204,8 +209,8 @@ fn experiment_1(criteo: &Trace, run: &mut Run<'_>, section: &mut Section) {
 fn experiment_2(criteo: &Trace, run: &mut Run<'_>, section: &mut Section) {
     begin(section, "Experiment 2 (figure 7.3): cache sizes", &FEW, &FIGURE_7_3);
     section.text.push_str(
-        "Published: EV-LFU is ahead at every size, by up to 35 % of LRU and up to 10 % of Cacheus and CLOCK-Pro. Here, \
-         perfect hits in percent, one pass / second pass:\n\n",
+        "Published: EV-LFU is ahead at every size, by up to 35 % of LRU and up to 10 % of Cacheus \
+         and CLOCK-Pro. Here, perfect hits in percent, one pass / second pass:\n\n",
     );
     let report = simulate(&FEW, &FIGURE_7_3, criteo, run);
     header(section, FIGURE_7_3.map(|share| CacheShare::new(share).to_string()));
@@ -229,9 +234,10 @@ fn experiment_2(criteo: &Trace, run: &mut Run<'_>, section: &mut Section) {
         (most(PolicyKind::EvLfu, &[PolicyKind::Lru]), most(PolicyKind::EvLfu, &adaptive));
     let _ = write!(
         section.text,
-        "EV-LFU is ahead of LRU by up to {:.1} points ({:.1} in the second pass), and of the better of Cacheus and CLOCK-Pro \
-         by up to {:.1} ({:.1}), but behind them by up to {:.1} where the cache is small or large. In one pass, ours is never more than \
-         {:.1} points behind the best of the others.\n\n",
+        "EV-LFU is ahead of LRU by up to {:.1} points ({:.1} in the second pass), and of the \
+         better of Cacheus and CLOCK-Pro by up to {:.1} ({:.1}). It is behind them by up to {:.1} \
+         where the cache is small or large. In one pass, group is at most {:.1} points behind the \
+         best of the others.\n\n",
         lru.0,
         lru.1,
         better.0,
@@ -244,8 +250,9 @@ fn experiment_2(criteo: &Trace, run: &mut Run<'_>, section: &mut Section) {
 fn experiment_3(criteo: &Trace, run: &mut Run<'_>, section: &mut Section) {
     begin(section, "Experiment 3 (figure 7.4): number of tables", &FEW, &[DEFAULT]);
     section.text.push_str(
-        "Published: with more tables EV-LFU gains, and classics struggle. Which tables were taken is not said; here they are \
-         the first ones, with a cache of 5 % of their rows. Perfect hits in percent, one pass / second pass:\n\n",
+        "Published: with more tables EV-LFU gains, and classic policies lose. The dissertation \
+         does not say which tables were used; here they are the first ones, with a cache of 5 % of \
+         their rows. Perfect hits in percent, one pass / second pass:\n\n",
     );
     let reports = TABLES.map(|count| {
         let tables: Vec<TableId> = (0..count).map(TableId).collect();
@@ -264,8 +271,9 @@ fn experiment_3(criteo: &Trace, run: &mut Run<'_>, section: &mut Section) {
     let ratios: Vec<String> = reports.iter().map(ratio).collect();
     let _ = write!(
         section.text,
-        "\nEvery policy has fewer perfect hits with more tables: each is one more that may miss. What grows is EV-LFU's \
-         lead, {} times LRU's hits from the fewest tables to the most.\n\n",
+        "\nEvery policy has fewer perfect hits with more tables, because each table may miss. The \
+         lead of EV-LFU grows: {} times LRU's perfect hits, from the fewest tables to the \
+         most.\n\n",
         ratios.join(", ")
     );
 }
@@ -273,8 +281,9 @@ fn experiment_3(criteo: &Trace, run: &mut Run<'_>, section: &mut Section) {
 fn experiment_4(traces: &[Trace], run: &mut Run<'_>, section: &mut Section) {
     begin(section, "Experiment 4 (figure 7.5): datasets", &FEW, &[DEFAULT]);
     section.text.push_str(
-        "Published: EV-LFU is best on Avazu, Criteo-Kaggle and Criteo-Terabyte. None of them may be passed on; here are other \
-         ones. Perfect hits in percent, one pass / second pass:\n\n",
+        "Published: EV-LFU is best on Avazu, Criteo-Kaggle and Criteo-Terabyte. None of these may \
+         be redistributed; other traces are used here. Perfect hits in percent, one pass / second \
+         pass:\n\n",
     );
     let reports: Vec<Report> =
         traces.iter().map(|trace| simulate(&FEW, &[DEFAULT], trace, run)).collect();
@@ -289,14 +298,14 @@ fn experiment_4(traces: &[Trace], run: &mut Run<'_>, section: &mut Section) {
     let best = |report: &Report| {
         let rate = |policy: &PolicyKind| row(report, *policy, DEFAULT).single.perfect_rate();
         let best = FEW.into_iter().max_by(|a, b| rate(a).total_cmp(&rate(b)));
-        let best = best.filter(|best| rate(best) > 0.0).map_or("nobody", PolicyKind::name);
+        let best = best.filter(|best| rate(best) > 0.0).map_or("no policy", PolicyKind::name);
         format!("{best} on {}", report.trace)
     };
     let best: Vec<String> = reports.iter().map(best).collect();
     let _ = write!(
         section.text,
-        "\nMost perfect hits in one pass: {}. Where popularity drifts, a count that only grows keeps what was popular \
-         once; that is why EV-LFU does not win everywhere here.\n",
+        "\nMost perfect hits in one pass: {}. Where popularity drifts, a count that only grows \
+         keeps keys that were popular once, so EV-LFU does not win everywhere here.\n",
         best.join(", ")
     );
 }

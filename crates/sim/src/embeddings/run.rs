@@ -1,8 +1,8 @@
-//! Policies on traces: who has all keys of a request, how often, and at what cost.
+//! Simulation of policies on traces: perfect hits, individual hits and cost.
 
 use std::{fmt, str::FromStr, time::Instant};
 
-use forebay_core::embedding::{
+use forebay_core::embeddings::{
     Budget, Capacity, Implication, Key, Outcome, Policy, PolicyKind, TableId,
 };
 use serde::Serialize;
@@ -21,7 +21,7 @@ const WARM_UP_DIVISOR: usize = 5;
 pub struct CacheShare(f64);
 
 impl CacheShare {
-    /// The sizes of our tables: 1, 2, 5, 10 and 20 %.
+    /// Default sizes: 1, 2, 5, 10 and 20 %.
     pub const DEFAULT: [CacheShare; 5] =
         [CacheShare(0.01), CacheShare(0.02), CacheShare(0.05), CacheShare(0.1), CacheShare(0.2)];
 
@@ -34,7 +34,7 @@ impl CacheShare {
         self.0
     }
 
-    /// Rows of this share of the trace, at least one.
+    /// Number of rows for a trace, at least one.
     pub fn rows(self, trace: &Trace) -> u64 {
         self.of(trace.rows())
     }
@@ -52,10 +52,10 @@ impl fmt::Display for CacheShare {
     }
 }
 
-/// A text that is no cache size.
+/// An invalid cache size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no cache size: write a share of the working set above 0 and up to 100, such as 5%"
+    "`{0}` is no cache size; write a share of the working set above 0% and up to 100%, such as 5%"
 )]
 pub struct CacheShareError(String);
 
@@ -70,7 +70,7 @@ impl FromStr for CacheShare {
     }
 }
 
-/// What was counted.
+/// Counts of a pass.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Tally {
     /// Requests.
@@ -84,7 +84,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Share of requests that were perfect.
+    /// Share of perfect hits.
     pub fn perfect_rate(&self) -> f64 {
         self.perfect as f64 / self.requests.max(1) as f64
     }
@@ -94,7 +94,7 @@ impl Tally {
         self.hits as f64 / self.keys.max(1) as f64
     }
 
-    pub(super) fn note(&mut self, hits: &[bool]) {
+    pub(super) fn record(&mut self, hits: &[bool]) {
         let hit_count = hits.iter().filter(|hit| **hit).count();
         self.requests += 1;
         self.keys += hits.len() as u64;
@@ -103,36 +103,36 @@ impl Tally {
     }
 }
 
-/// What a policy's decisions cost beside LRU's.
+/// Cost of a policy's decisions, relative to LRU's.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Cost {
-    /// Which policy.
+    /// The policy.
     pub policy: PolicyKind,
-    /// Nanoseconds per key, the median of the runs.
+    /// Median nanoseconds per key.
     pub nanos_per_key: f64,
-    /// Its cost divided by LRU's in the adjacent run, the median.
+    /// Median ratio to LRU's cost in the adjacent run.
     pub against_lru: f64,
 }
 
-/// Which policies, at which sizes, and how.
+/// Parameters of a simulation.
 #[derive(Debug, Clone)]
 pub struct Simulation {
-    /// The policies to compare.
+    /// Policies to compare.
     pub policies: Vec<PolicyKind>,
-    /// The cache sizes.
+    /// Cache sizes.
     pub shares: Vec<CacheShare>,
-    /// Decides whatever the policies leave to chance.
+    /// Seed of random choices of the policies.
     pub seed: u64,
-    /// Also the dissertation's way: the whole trace as warm-up, then all of it again.
+    /// Whether to add the dissertation's method: the whole trace as warm-up, then a counted pass.
     pub replay: bool,
-    /// Also what it gains to know the keys of these tables one request before the others.
+    /// Tables whose keys are known one request early, to measure prefetching.
     pub prefetch: Vec<TableId>,
-    /// Also what no policy, and what no static choice, can beat.
+    /// Whether to compute bounds.
     pub bounds: bool,
 }
 
 impl Simulation {
-    /// These policies at the default sizes, with bounds, without replay.
+    /// A simulation at the default sizes, with bounds, without replay.
     pub fn new(policies: Vec<PolicyKind>) -> Self {
         Self {
             policies,
@@ -149,7 +149,7 @@ impl Simulation {
         self.run_watched(trace, &mut |_| {})
     }
 
-    /// Likewise, and says now and then which share of it is done.
+    /// Runs every policy at every size; `watch` is called with the share that is done.
     pub fn run_watched(&self, trace: &Trace, watch: &mut dyn FnMut(f64)) -> Report {
         let runs = self.shares.len() * self.policies.len();
         let steps = (runs + usize::from(self.bounds)).max(1) as f64;
@@ -162,7 +162,7 @@ impl Simulation {
                 let single = single_pass(&mut *built, trace);
                 let nanos = started.elapsed().as_nanos() as f64;
                 let replay = self.replay.then(|| replayed(&mut *built, trace));
-                let bundles = named(&built.implications(), trace);
+                let bundles = bundles_of(&built.implications(), trace);
                 let prefetch = (!self.prefetch.is_empty()).then(|| {
                     let [known, bundles] = [false, true].map(|with_bundles| {
                         let mut built = self.build(policy, share, trace);
@@ -189,7 +189,7 @@ impl Simulation {
         Report::new(trace, rows, bounds)
     }
 
-    /// What the policies cost, each run next to a run of LRU, so that a noisy machine harms both.
+    /// Cost of the policies. Each run is next to a run of LRU, so that noise affects both.
     pub fn cost(&self, trace: &Trace, share: CacheShare, pairs: usize) -> Vec<Cost> {
         let nanos = |policy| {
             let mut built = self.build(policy, share, trace);
@@ -212,7 +212,7 @@ impl Simulation {
     }
 }
 
-/// How many requests warm up.
+/// Number of warm-up requests.
 pub(super) fn warm_up(trace: &Trace) -> usize {
     trace.len() / WARM_UP_DIVISOR
 }
@@ -224,14 +224,14 @@ fn single_pass(policy: &mut dyn Policy, trace: &Trace) -> Tally {
     for (index, request) in trace.requests().enumerate() {
         policy.request(request, &mut outcome);
         if index >= warm_up {
-            tally.note(&outcome.hits);
+            tally.record(&outcome.hits);
         }
     }
     tally
 }
 
-/// Likewise, but before each request the next one's keys of some tables are known, and fetched ahead; with bundles,
-/// so are the keys that they imply.
+/// A single pass in which the next request's keys of some tables are prefetched; with bundles, the
+/// keys that they imply as well.
 fn prefetched(
     policy: &mut dyn Policy,
     trace: &Trace,
@@ -255,14 +255,14 @@ fn prefetched(
         }
         policy.request(request, &mut outcome);
         if index >= warm_up {
-            tally.note(&outcome.hits);
+            tally.record(&outcome.hits);
         }
     }
     tally
 }
 
-/// What was learned, in the trace's words.
-fn named(learned: &[Implication], trace: &Trace) -> Vec<Bundle> {
+/// Implications with the table names of the trace.
+fn bundles_of(learned: &[Implication], trace: &Trace) -> Vec<Bundle> {
     let name = |table: TableId| trace.tables()[usize::from(table.0)].name.clone();
     let bundle = |one: &Implication| Bundle {
         from: name(one.from),
@@ -272,13 +272,13 @@ fn named(learned: &[Implication], trace: &Trace) -> Vec<Bundle> {
     learned.iter().map(bundle).collect()
 }
 
-/// A pass over the trace by a policy that has just seen all of it.
+/// A second pass over the trace, all of it counted.
 fn replayed(policy: &mut dyn Policy, trace: &Trace) -> Tally {
     let mut tally = Tally::default();
     let mut outcome = Outcome::default();
     for request in trace.requests() {
         policy.request(request, &mut outcome);
-        tally.note(&outcome.hits);
+        tally.record(&outcome.hits);
     }
     tally
 }

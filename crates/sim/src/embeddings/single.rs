@@ -1,7 +1,7 @@
-//! Traces of single keys: the block, page and web traces that caches are usually judged by.
+//! Single-key traces: block, page and web traces as used to compare general caches.
 //!
-//! One table, one key per request: every hit is perfect. They serve to check our classics against
-//! others' implementations.
+//! One table and one key per request, so every hit is perfect. They serve to check the classic
+//! policies against other implementations.
 
 use std::path::Path;
 
@@ -44,7 +44,7 @@ pub(super) fn parse_pages(path: &Path, name: &str, bytes: &[u8]) -> Result<Trace
             line: index as u64 + 1,
             problem: format!("{problem}; a line is `start count ignored ignored`"),
         };
-        let text = std::str::from_utf8(line).map_err(|_| error("it is no text"))?;
+        let text = std::str::from_utf8(line).map_err(|_| error("the line is not UTF-8"))?;
         let mut fields = text.split_ascii_whitespace();
         let mut number = |what: &str| {
             let field = fields.next().ok_or_else(|| error(&format!("the {what} is missing")))?;
@@ -54,7 +54,7 @@ pub(super) fn parse_pages(path: &Path, name: &str, bytes: &[u8]) -> Result<Trace
         };
         let (start, count) = (number("start")?, number("count")?);
         if count > 1 << 20 {
-            return Err(error(&format!("a count of {count} pages is not plausible")));
+            return Err(error(&format!("a count of {count} pages is above the limit of 1048576")));
         }
         for page in start..start.saturating_add(count) {
             builder.key(table, &page.to_le_bytes());
@@ -63,7 +63,7 @@ pub(super) fn parse_pages(path: &Path, name: &str, bytes: &[u8]) -> Result<Trace
     }
     let trace = builder.build();
     if trace.is_empty() {
-        let problem = "it has no requests".to_owned();
+        let problem = "there are no requests; add lines".to_owned();
         return Err(TraceError::Content { path: path.to_owned(), problem });
     }
     Ok(trace)

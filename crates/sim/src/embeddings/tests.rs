@@ -1,8 +1,8 @@
-//! Traces, bounds and runs, on data made here: a plain checkout has no other.
+//! Traces, bounds and runs on generated data; a plain checkout has no other.
 
 use std::{io::Write as _, path::Path};
 
-use forebay_core::embedding::{Key, PolicyKind, TableId};
+use forebay_core::embeddings::{Key, PolicyKind, TableId};
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn key(table: u16, row: u64) -> Key {
     Key::new(TableId(table), row).unwrap()
 }
 
-/// Random requests with a few favourites, so that policies differ.
+/// Random requests with a few popular keys, so that policies differ.
 fn skewed(requests: usize, tables: usize, seed: u64) -> Trace {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut builder = TraceBuilder::new("skewed");
@@ -35,23 +35,23 @@ fn skewed(requests: usize, tables: usize, seed: u64) -> Trace {
 }
 
 #[test]
-fn a_column_is_a_table_a_line_a_request_and_bars_make_bags() {
+fn columns_are_tables_lines_are_requests_and_bars_make_bags() {
     let (_folder, path) = file("own.csv", b"user,genres\n7,Comedy|Drama\n7,\n8,NA\n8,Drama\n");
     let trace = load(&path).unwrap();
     let requests: Vec<&[Key]> = trace.requests().collect();
     assert_eq!(requests[0], [key(0, 0), key(1, 0), key(1, 1)]);
-    assert_eq!(requests[1], [key(0, 0)], "an empty cell asks for nothing");
-    assert_eq!(requests[2], [key(0, 1)], "nor does NA");
+    assert_eq!(requests[1], [key(0, 0)], "an empty cell is no lookup");
+    assert_eq!(requests[2], [key(0, 1)], "NA is no lookup");
     assert_eq!(requests[3], [key(0, 1), key(1, 1)]);
     assert_eq!((trace.rows(), trace.name()), (4, "own"));
 }
 
 #[test]
-fn what_is_malformed_is_named_with_its_line() {
+fn errors_name_the_file_and_the_line() {
     for (name, content, expected) in [
-        ("a.csv", "user,film\n1,2\n3\n", "line 3: it has 1 values, but there are 2 columns"),
+        ("a.csv", "user,film\n1,2\n3\n", "line 3: there are 1 values, but 2 columns"),
         ("b.csv", "", "no header line"),
-        ("c.csv", "user,film\n", "it has no requests"),
+        ("c.csv", "user,film\n", "there are no requests"),
         ("d.csv", "user,user\n1,1\n", "two columns are named `user`"),
         ("nycflights.csv", "year,month\n2013,1\n", "there is no column `day`"),
         (
@@ -63,7 +63,7 @@ fn what_is_malformed_is_named_with_its_line() {
         ("x.lis", "5 two 0 0\n", "line 1: the count `two` is no number"),
         ("x.lis", "5\n", "line 1: the count is missing"),
         ("x.trace", "12345", "5 bytes are no whole number of 4-byte keys"),
-        ("kddcup.csv", "1,2,3\n", "line 1: it has 3 values, but there are 42 columns"),
+        ("kddcup.csv", "1,2,3\n", "line 1: there are 3 values, but 42 columns"),
     ] {
         let (_folder, path) = file(name, content.as_bytes());
         let error = load(&path).unwrap_err().to_string();
@@ -75,7 +75,7 @@ fn what_is_malformed_is_named_with_its_line() {
 }
 
 #[test]
-fn no_bytes_make_a_loader_panic() {
+fn random_bytes_never_panic() {
     let mut random = fastrand::Rng::with_seed(11);
     let magics: [&[u8]; 5] = [
         &[],
@@ -94,7 +94,7 @@ fn no_bytes_make_a_loader_panic() {
 }
 
 #[test]
-fn packed_files_are_unpacked() {
+fn compressed_files_are_unpacked() {
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     gzip.write_all(b"a,b\n1,2\n").unwrap();
     let (_folder, path) = file("own.csv.gz", &gzip.finish().unwrap());
@@ -112,10 +112,14 @@ fn pages_and_numbers_are_single_keys() {
 }
 
 #[test]
-fn the_synthetic_trace_says_so_and_keeps_the_known_chains() {
+fn the_criteo_trace_is_marked_synthetic_and_has_the_published_chains() {
     let trace = Criteo { requests: 14_624, seed: 3 }.generate();
     assert!(trace.synthetic() && trace.name().contains("synthetic"));
-    assert_eq!(trace, Criteo { requests: 14_624, seed: 3 }.generate(), "one seed, one trace");
+    assert_eq!(
+        trace,
+        Criteo { requests: 14_624, seed: 3 }.generate(),
+        "a seed determines the trace"
+    );
     for (from, to) in [
         (3, 12),
         (12, 21),
@@ -165,8 +169,8 @@ fn no_policy_beats_the_bounds() {
 }
 
 #[test]
-fn peeling_finds_the_best_static_set_of_a_trace_that_has_an_obvious_one() {
-    // Two keys always come together; the others never come back.
+fn peeling_finds_an_obvious_best_static_set() {
+    // Two keys always come together; the others never return.
     let mut builder = TraceBuilder::new("obvious");
     let [a, b] = ["a", "b"].map(|name| builder.table(name));
     for index in 0..1000_u64 {
@@ -183,7 +187,7 @@ fn peeling_finds_the_best_static_set_of_a_trace_that_has_an_obvious_one() {
 }
 
 #[test]
-fn ours_keeps_what_comes_in_company() {
+fn group_keeps_keys_that_come_together() {
     let trace = skewed(20_000, 6, 2);
     let mut simulation = Simulation::new(vec![PolicyKind::Lru, PolicyKind::Group]);
     simulation.bounds = false;
@@ -195,7 +199,7 @@ fn ours_keeps_what_comes_in_company() {
 }
 
 #[test]
-fn a_bag_may_name_a_key_twice() {
+fn a_bag_may_contain_a_key_twice() {
     let mut builder = TraceBuilder::new("twice");
     builder.table("bags");
     for request in 0..50_u32 {
@@ -209,16 +213,16 @@ fn a_bag_may_name_a_key_twice() {
 }
 
 #[test]
-fn sizes_are_drawn_from_the_least_however_they_were_named() {
+fn the_picture_sorts_sizes() {
     let mut simulation = Simulation::new(vec![PolicyKind::Lru]);
     simulation.shares = ["20%", "1%", "5%"].map(|share| share.parse().unwrap()).to_vec();
     let svg = simulation.run(&skewed(500, 2, 4)).svg();
-    let place = |text: &str| svg.find(text).unwrap();
-    assert!(place(">1%<") < place(">5%<") && place(">5%<") < place(">20%<"), "{svg}");
+    let position = |text: &str| svg.find(text).unwrap();
+    assert!(position(">1%<") < position(">5%<") && position(">5%<") < position(">20%<"), "{svg}");
 }
 
 #[test]
-fn results_are_for_people_scripts_and_eyes() {
+fn reports_have_text_json_and_a_picture() {
     let trace = skewed(500, 2, 4);
     let mut simulation = Simulation::new(vec![PolicyKind::Lru, PolicyKind::Group]);
     simulation.replay = true;
@@ -234,11 +238,7 @@ fn results_are_for_people_scripts_and_eyes() {
     assert!(
         svg.starts_with("<svg") && svg.contains("</svg>") && svg.matches("<polyline").count() == 2
     );
-    assert_eq!(
-        svg.matches("<circle").count(),
-        2 * simulation.shares.len(),
-        "one size is seen, too"
-    );
+    assert_eq!(svg.matches("<circle").count(), 2 * simulation.shares.len(), "a dot per size");
     let costs = simulation.cost(&trace, "5%".parse().unwrap(), 1);
     assert!(costs.iter().all(|cost| cost.nanos_per_key > 0.0 && cost.against_lru > 0.0));
 }
@@ -255,7 +255,7 @@ fn cache_sizes_are_shares_in_percent() {
 }
 
 #[test]
-fn fewer_tables_make_a_narrower_trace() {
+fn a_trace_can_be_reduced_to_some_tables() {
     let trace = skewed(100, 4, 5);
     let narrow = trace.with_tables(&[TableId(3), TableId(1)]);
     assert_eq!((narrow.len(), narrow.key_count()), (100, 200));
@@ -264,7 +264,7 @@ fn fewer_tables_make_a_narrower_trace() {
 }
 
 #[test]
-fn the_first_requests_are_a_trace_of_their_own() {
+fn a_trace_can_be_cut_to_its_first_requests() {
     let whole = skewed(100, 2, 6);
     assert_eq!(whole.clone().first(1000), whole);
     let short = whole.clone().first(10);
@@ -274,7 +274,7 @@ fn the_first_requests_are_a_trace_of_their_own() {
     assert!(whole.first(0).is_empty());
 }
 
-/// Traces come from anywhere: whatever is done to the bytes, packed or not, they are refused or read.
+/// Randomly edited traces, compressed or not, either parse or give an error.
 #[test]
 fn mutated_traces_never_panic() {
     let text = b"user,genres\n7,Comedy|Drama\n7,\n8,NA\n8,Drama\n1,\"quoted, twice\"\n";
@@ -283,11 +283,11 @@ fn mutated_traces_never_panic() {
     let mut xz = Vec::new();
     lzma_rs::xz_compress(&mut &text[..], &mut xz).unwrap();
     let pages = b"12 3 0 0\n18446744073709551615 1048576 0 0\n".to_vec();
-    let sound = [text.to_vec(), gzip.finish().unwrap(), xz, pages];
+    let valid = [text.to_vec(), gzip.finish().unwrap(), xz, pages];
     let mut random = fastrand::Rng::with_seed(11);
     let mut read = 0;
     for _ in 0..4000 {
-        let mut bytes = random.choice(&sound).unwrap().clone();
+        let mut bytes = random.choice(&valid).unwrap().clone();
         for _ in 0..random.usize(0..4) {
             let at = random.usize(..bytes.len());
             match random.u8(..4) {
@@ -300,95 +300,99 @@ fn mutated_traces_never_panic() {
         let format = *random.choice(Format::ALL).unwrap();
         read += usize::from(parse_as(Path::new("nowhere/trace"), bytes, format).is_ok());
     }
-    assert!((100..3900).contains(&read), "some can be read, some cannot: {read}");
+    assert!((100..3900).contains(&read), "some are valid, some are not: {read}");
 }
 
-/// "On the synthetic trace it finds the chain C3 → C12 → C21 → C16 → C4 → C24", and knowing C3 early is worth more with it.
+/// Target: on the synthetic trace `group` finds the chain C3 → C12 → C21 → C16 → C4 → C24, which
+/// makes it more useful to know C3 early.
 #[test]
-fn the_chain_is_learned_and_what_it_implies_is_fetched_ahead() {
+fn the_chain_is_learned_and_implied_keys_are_prefetched() {
     let trace = Criteo { requests: 30_000, seed: 1 }.generate();
     let mut simulation = Simulation::new(vec![PolicyKind::Lru, PolicyKind::Group]);
     simulation.shares = vec!["5%".parse().unwrap()];
     simulation.bounds = false;
     simulation.prefetch = vec![TableId(2)];
     let report = simulation.run(&trace);
-    let told = report.bundles_text();
-    assert!(told.contains("C3 -> C12 -> C21 -> C16 -> C4 -> C24"), "{told}");
+    let text = report.bundles_text();
+    assert!(text.contains("C3 -> C12 -> C21 -> C16 -> C4 -> C24"), "{text}");
     let row = report.row(PolicyKind::Group, simulation.shares[0]).unwrap();
     let prefetch = row.prefetch.unwrap();
     let perfect = [row.single, prefetch.known, prefetch.bundles].map(|tally| tally.perfect);
-    // Requests need rows of twenty other tables besides, so that this is not worth more.
+    // Requests also need rows of twenty other tables, which limits the gain.
     let more = |than: u64| perfect[2] > than + than / 20;
     assert!(more(perfect[0]) && more(perfect[1]), "{perfect:?}");
     let lru = report.row(PolicyKind::Lru, simulation.shares[0]).unwrap();
-    assert!(lru.bundles.is_empty(), "it learns none");
+    assert!(lru.bundles.is_empty(), "LRU learns none");
     let prefetch = lru.prefetch.unwrap();
     assert_eq!(prefetch.known, prefetch.bundles);
     assert!(report.text().contains("fetched one request ahead"));
 }
 
 #[test]
-fn made_traces_say_so_and_each_is_its_own() {
+fn synthetic_traces_are_marked_distinct_and_reproducible() {
     let mut all = Vec::new();
     for made in Made::ALL {
         let trace = made.generate(8000, 1);
         assert!(trace.synthetic() && trace.name() == format!("made:{}", made.name));
-        assert_eq!(trace, made.generate(8000, 1), "{}: one seed, one trace", made.name);
+        assert_eq!(trace, made.generate(8000, 1), "{}: a seed determines the trace", made.name);
         let longer = made.generate(9000, 1);
         assert!(
             trace.requests().zip(longer.requests()).all(|(one, other)| one == other),
-            "{}: a shorter one is the beginning",
+            "{}: a shorter trace is a prefix",
             made.name
         );
         assert!(trace.tables().iter().all(|table| table.rows > 0), "{}: all tables", made.name);
         assert!((8_000..=50_000).contains(&made.requests()), "{}", made.name);
         all.push(trace.requests().map(<[Key]>::to_vec).collect::<Vec<_>>());
     }
-    assert!((1..all.len()).all(|at| !all[..at].contains(&all[at])), "no two are alike");
+    assert!((1..all.len()).all(|at| !all[..at].contains(&all[at])), "no two are equal");
     assert_eq!(Made::ALL.iter().filter(|made| made.held_out()).count(), Made::ALL.len() / 2);
     let error = "nothing".parse::<Made>().unwrap_err();
     assert!(error.contains("`nothing`") && error.contains("shift-all"), "{error}");
 }
 
-/// How many different keys of a table requests of a made trace ask for.
-fn different(name: &str, table: u16, requests: std::ops::Range<usize>) -> Vec<Key> {
+/// Distinct keys of a table in a range of requests of a synthetic trace.
+fn distinct_keys(name: &str, table: u16, requests: std::ops::Range<usize>) -> Vec<Key> {
     let trace = name.parse::<Made>().unwrap().generate(requests.end, 1);
-    let asked = requests.flat_map(|at| trace.request(at).to_vec());
-    let mut keys: Vec<Key> = asked.filter(|key| key.table() == TableId(table)).collect();
+    let requested = requests.flat_map(|at| trace.request(at).to_vec());
+    let mut keys: Vec<Key> = requested.filter(|key| key.table() == TableId(table)).collect();
     keys.sort_unstable();
     keys.dedup();
     keys
 }
 
 #[test]
-fn made_traces_ask_for_what_they_say() {
+fn synthetic_traces_have_their_patterns() {
     let common = |one: &[Key], other: &[Key]| one.iter().filter(|key| other.contains(key)).count();
-    // Favourites shift: nobody is left; half of them do: some are.
-    let [before, after] = [0..8000, 8000..16_000].map(|when| different("shift-all", 0, when));
+    // Popular keys shift: none stays. Half of them shift: some stay.
+    let [before, after] = [0..8000, 8000..16_000].map(|when| distinct_keys("shift-all", 0, when));
     assert!(before.len() > 1000 && common(&before, &after) == 0);
-    let [before, after] = [0..6000, 6000..12_000].map(|when| different("shift-half", 0, when));
+    let [before, after] = [0..6000, 6000..12_000].map(|when| distinct_keys("shift-half", 0, when));
     assert!((before.len() / 4..before.len() * 3 / 4).contains(&common(&before, &after)));
-    // A loop is a loop, an epoch asks for everybody once.
-    assert_eq!(different("loop-tables", 1, 0..1400), different("loop-tables", 1, 1400..2800));
-    assert_eq!(different("epochs", 0, 3000..6000).len(), 3000);
-    // Companions come together, day and night are different and come back.
+    // A loop repeats, and an epoch has each key once.
+    assert_eq!(
+        distinct_keys("loop-tables", 1, 0..1400),
+        distinct_keys("loop-tables", 1, 1400..2800)
+    );
+    assert_eq!(distinct_keys("epochs", 0, 3000..6000).len(), 3000);
+    // Companions come together. Day and night differ, and day returns.
     let trace = "companions-shift".parse::<Made>().unwrap().generate(7000, 1);
-    let mut company = std::collections::HashMap::new();
+    let mut companions = std::collections::HashMap::new();
     for request in trace.requests() {
-        assert_eq!(*company.entry(request[0]).or_insert(request[1]), request[1]);
+        assert_eq!(*companions.entry(request[0]).or_insert(request[1]), request[1]);
     }
     let [day, night, next] =
-        [0..5000, 5000..10_000, 10_000..15_000].map(|when| different("day-and-night", 0, when));
+        [0..5000, 5000..10_000, 10_000..15_000].map(|when| distinct_keys("day-and-night", 0, when));
     assert!(common(&day, &night) == 0 && common(&day, &next) > day.len() / 2);
-    // New items are new, and recency prefers what was seen last.
-    let [old, new] = [0..1000, 40_000..41_000].map(|when| different("new-items", 0, when));
+    // New items are new, and recency prefers the last keys.
+    let [old, new] = [0..1000, 40_000..41_000].map(|when| distinct_keys("new-items", 0, when));
     assert_eq!(common(&old, &new), 0);
-    let soon = different("recency", 0, 20_000..20_200);
-    assert!(common(&soon, &different("recency", 0, 20_200..20_400)) > 20);
+    let soon = distinct_keys("recency", 0, 20_000..20_200);
+    assert!(common(&soon, &distinct_keys("recency", 0, 20_200..20_400)) > 20);
 }
 
 #[test]
-fn ours_is_compared_with_the_best_other() {
+fn group_is_compared_with_the_best_other_policy() {
     let trace = skewed(5000, 2, 4);
     let mut comparison = Comparison::default();
     let run = |policies: &[PolicyKind]| {
@@ -396,7 +400,7 @@ fn ours_is_compared_with_the_best_other() {
         simulation.bounds = false;
         simulation.run(&trace)
     };
-    assert!(!comparison.add(&run(&[PolicyKind::Group]), false), "with nobody it is not compared");
+    assert!(!comparison.add(&run(&[PolicyKind::Group]), false), "there is no other policy");
     let report = run(&[PolicyKind::Fifo, PolicyKind::Lru, PolicyKind::Group]);
     assert!(comparison.add(&report, false) && comparison.add(&report, true));
     let cell = &comparison.lines[0].cells[4];
@@ -410,9 +414,10 @@ fn ours_is_compared_with_the_best_other() {
     assert!(text.contains("(held out)") && text.contains("tuned on: 0 of 5 cells"), "{text}");
 }
 
-/// When companions shift together, all keys of a request miss at first: newcomers count all the same.
+/// When companions shift together, all keys of a request miss at first. `group` must still admit
+/// them.
 #[test]
-fn ours_follows_when_companions_shift_together() {
+fn group_adapts_when_companions_shift_together() {
     let trace = "companions-shift".parse::<Made>().unwrap().generate(50_000, 1);
     let mut simulation = Simulation::new(vec![PolicyKind::Lru, PolicyKind::Group]);
     simulation.bounds = false;

@@ -1,37 +1,37 @@
-//! A grouped trace in memory: requests, each a few keys, one after the other in one flat array.
+//! A grouped trace in memory: the keys of all requests in one flat array.
 
-use forebay_core::embedding::{Key, TableId, TableShape};
+use forebay_core::embeddings::{Key, TableId, TableShape};
 use hashbrown::HashMap;
 
 /// One table of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
-    /// The column it came from.
+    /// Name of its column.
     pub name: String,
-    /// How many different keys the trace asks it for.
+    /// Distinct keys in the trace.
     pub rows: u64,
     /// Bytes of one row.
     pub row_bytes: u32,
 }
 
-/// Requests in the order of time.
+/// Requests in time order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Trace {
     name: String,
     synthetic: bool,
     tables: Vec<Table>,
     keys: Vec<Key>,
-    /// Where each request ends in `keys`.
+    /// End of each request in `keys`.
     ends: Vec<usize>,
 }
 
 impl Trace {
-    /// What it is called in tables and pictures; synthetic traces say that they are.
+    /// Name in tables and pictures. Names of synthetic traces say so.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Was it generated?
+    /// Whether it was generated.
     pub fn synthetic(&self) -> bool {
         self.synthetic
     }
@@ -41,28 +41,28 @@ impl Trace {
         &self.tables
     }
 
-    /// The shapes of its tables, as a policy wants them.
+    /// Shapes of its tables.
     pub fn shapes(&self) -> Vec<TableShape> {
         let shape = |table: &Table| TableShape { rows: table.rows, row_bytes: table.row_bytes };
         self.tables.iter().map(shape).collect()
     }
 
-    /// How many different keys it asks for: the working set that cache sizes are a share of.
+    /// Distinct rows: the working set, of which cache sizes are a share.
     pub fn rows(&self) -> u64 {
         self.tables.iter().map(|table| table.rows).sum()
     }
 
-    /// How many requests it has.
+    /// Number of requests.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Has it none?
+    /// Whether it has no requests.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// How many keys its requests have together.
+    /// Number of keys of all requests.
     pub fn key_count(&self) -> usize {
         self.keys.len()
     }
@@ -78,7 +78,7 @@ impl Trace {
         (0..self.len()).map(|index| self.request(index))
     }
 
-    /// Only the first requests; the working set shrinks with them.
+    /// The first `requests` requests, with a smaller working set.
     #[must_use]
     pub fn first(mut self, requests: usize) -> Trace {
         self.ends.truncate(requests);
@@ -86,7 +86,7 @@ impl Trace {
         for table in &mut self.tables {
             table.rows = 0;
         }
-        // Rows are numbered in the order of their first appearance.
+        // Rows are numbered in order of first appearance.
         for key in &self.keys {
             let rows = &mut self.tables[usize::from(key.table().0)].rows;
             *rows = (*rows).max(key.row() + 1);
@@ -94,7 +94,7 @@ impl Trace {
         self
     }
 
-    /// The same requests with only some of the tables, in the given order (figure 7.4 of the dissertation).
+    /// The same requests with these tables only, in this order (figure 7.4 of the dissertation).
     #[must_use]
     pub fn with_tables(&self, tables: &[TableId]) -> Trace {
         let mut builder = TraceBuilder::new(self.name.clone());
@@ -114,14 +114,14 @@ impl Trace {
     }
 }
 
-/// Row bytes where a trace does not say: dimension 36 in single precision, as in the dissertation.
+/// Bytes of a row: dimension 36 in single precision, as in the dissertation.
 const ROW_BYTES: u32 = 4 * 36;
 
-/// Collects requests; values of a table are numbered in the order in which they first appear.
+/// Builds a trace. Values of a table are numbered in order of first appearance.
 #[derive(Debug, Default)]
 pub struct TraceBuilder {
     name: String,
-    /// Mark a generated trace as such.
+    /// Whether the trace is generated.
     pub synthetic: bool,
     names: Vec<String>,
     numbers: Vec<HashMap<Vec<u8>, u64>>,
@@ -135,7 +135,7 @@ impl TraceBuilder {
         Self { name: name.into(), ..Self::default() }
     }
 
-    /// Adds a table; the index is what [`TraceBuilder::key`] wants.
+    /// Adds a table. Returns its index for [`TraceBuilder::key`].
     pub fn table(&mut self, name: &str) -> usize {
         assert!(self.names.len() < usize::from(u16::MAX), "table ids are 16-bit");
         self.names.push(name.to_owned());
@@ -143,12 +143,12 @@ impl TraceBuilder {
         self.names.len() - 1
     }
 
-    /// Adds a key to the current request: the row of `table` that stands for this value.
+    /// Adds the row of a value to the current request.
     pub fn key(&mut self, table: usize, value: &[u8]) {
         let numbers = &mut self.numbers[table];
         let next = numbers.len() as u64;
         let row = *numbers.entry_ref(value).or_insert(next);
-        let table = TableId(u16::try_from(table).expect("tables are counted in 16 bits"));
+        let table = TableId(u16::try_from(table).expect("table ids are 16-bit"));
         self.keys.push(Key::new(table, row).expect("fewer than 2^48 different values"));
     }
 
@@ -157,7 +157,7 @@ impl TraceBuilder {
         self.ends.push(self.keys.len());
     }
 
-    /// The trace.
+    /// Builds the trace.
     pub fn build(self) -> Trace {
         let sized = |(name, numbers): (String, HashMap<Vec<u8>, u64>)| Table {
             name,

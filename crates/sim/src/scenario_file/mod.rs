@@ -1,25 +1,25 @@
-//! Scenarios as people write them: what all kinds of them have in common.
+//! Scenario files: what all kinds of scenarios have in common.
 //!
-//! A scenario is a TOML file. Whatever is wrong in one is refused with its line and the remedy.
+//! A scenario is a TOML file. An error in one names the line and the remedy.
 
 mod error;
 mod values;
 
 pub use error::ScenarioError;
-pub(crate) use error::{Source, Words};
-pub(crate) use values::{Capacity, Share, Text, Written};
+pub(crate) use error::{Hints, Source};
+pub(crate) use values::{Capacity, FromText, Share, Text};
 
-/// Which simulator a scenario is for: what its `kind` says, or training jobs. `file` is how errors call it.
+/// The kind of a scenario: its `kind`, or training jobs. `file` is its name in errors.
 pub fn kind(text: &str, file: &str) -> Result<Kind, ScenarioError> {
     #[derive(serde::Deserialize)]
     struct Head {
         kind: Option<toml::Spanned<String>>,
     }
-    // Whatever else is wrong, the reader of training jobs says with its line.
+    // A file that does not parse is treated as `train`, whose reader reports the line.
     let Ok(Head { kind: Some(kind) }) = toml::from_str(text) else { return Ok(Kind::Train) };
-    let source = Source { file, text, words: Words::default() };
-    let problem = |said| source.refuse(&kind.span(), format!("`kind`: {said}"));
-    Kind::read(kind.get_ref()).map_err(problem)
+    let source = Source { file, text, hints: Hints::default() };
+    let error = |problem| source.error_at(&kind.span(), format!("`kind`: {problem}"));
+    Kind::from_text(kind.get_ref()).map_err(error)
 }
 
 /// A kind of scenario.
@@ -32,7 +32,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As it is written in a file.
+    /// Its name in a file.
     pub fn name(self) -> &'static str {
         match self {
             Self::Train => "train",
@@ -41,10 +41,10 @@ impl Kind {
     }
 }
 
-impl Written for Kind {
+impl FromText for Kind {
     const EXPECTED: &'static str = "the kind of scenario, in quotes: \"train\" or \"tier\"";
 
-    fn read(text: &str) -> Result<Self, String> {
+    fn from_text(text: &str) -> Result<Self, String> {
         let kinds = [Self::Train, Self::Tier];
         let found = kinds.into_iter().find(|kind| kind.name() == text);
         found.ok_or_else(|| format!("there is no kind `{text}`; there are train, tier"))

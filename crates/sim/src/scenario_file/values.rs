@@ -1,4 +1,4 @@
-//! Sizes, rates and times as people write them in a scenario: always with a unit.
+//! Values of scenario files: sizes, rates, times and shares, each with a unit.
 
 use std::{fmt, marker::PhantomData, time::Duration};
 
@@ -8,25 +8,25 @@ use forebay_core::{
 };
 use serde::{Deserialize, Deserializer, de};
 
-/// Simulations of more than a year are slips of the pen.
+/// Longest time. A simulation of more than a year is a typing error.
 const TIME_MAX: Duration = Duration::from_hours(366 * 24);
 
 /// A value that is written as text.
-pub(crate) trait Written: Sized {
-    /// What should have been there.
+pub(crate) trait FromText: Sized {
+    /// Description of a valid value.
     const EXPECTED: &'static str;
 
-    fn read(text: &str) -> Result<Self, String>;
+    fn from_text(text: &str) -> Result<Self, String>;
 }
 
-/// A size, a rate, a time or a share that was written as text.
+/// A value that was parsed from text.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Text<T>(pub T);
 
-impl<'de, T: Written> Deserialize<'de> for Text<T> {
+impl<'de, T: FromText> Deserialize<'de> for Text<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Visitor<T>(PhantomData<T>);
-        impl<T: Written> de::Visitor<'_> for Visitor<T> {
+        impl<T: FromText> de::Visitor<'_> for Visitor<T> {
             type Value = Text<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -34,14 +34,14 @@ impl<'de, T: Written> Deserialize<'de> for Text<T> {
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Text<T>, E> {
-                T::read(text).map(Text).map_err(E::custom)
+                T::from_text(text).map(Text).map_err(E::custom)
             }
         }
         deserializer.deserialize_any(Visitor(PhantomData))
     }
 }
 
-/// Which units there are, for whoever has tried another.
+/// Units of sizes and rates, appended to an error about an unknown unit.
 const UNITS: &str = "units are B, kB, MB, GB, TB and PB, or KiB to PiB, and fractions have a point";
 
 fn with_units(error: &impl ToString) -> String {
@@ -49,26 +49,26 @@ fn with_units(error: &impl ToString) -> String {
     if error.contains("unit is unknown") { format!("{error}; {UNITS}") } else { error }
 }
 
-impl Written for ByteSize {
+impl FromText for ByteSize {
     const EXPECTED: &'static str = "a size with its unit, in quotes, such as \"15GB\"";
 
-    fn read(text: &str) -> Result<Self, String> {
+    fn from_text(text: &str) -> Result<Self, String> {
         text.parse::<Self>().map_err(|error| with_units(&error))
     }
 }
 
-impl Written for ByteRate {
+impl FromText for ByteRate {
     const EXPECTED: &'static str = "a rate with its unit, in quotes, such as \"100MB/s\"";
 
-    fn read(text: &str) -> Result<Self, String> {
+    fn from_text(text: &str) -> Result<Self, String> {
         text.parse::<Self>().map_err(|error| with_units(&error))
     }
 }
 
-impl Written for Duration {
+impl FromText for Duration {
     const EXPECTED: &'static str = "a time with its unit, in quotes, such as \"20ms\"";
 
-    fn read(text: &str) -> Result<Self, String> {
+    fn from_text(text: &str) -> Result<Self, String> {
         let time = parse_duration(text)?;
         if time > TIME_MAX {
             return Err(format!("`{text}` is more than a year; write a shorter time"));
@@ -77,33 +77,33 @@ impl Written for Duration {
     }
 }
 
-/// How large the cache is: in bytes, or as a share of all datasets that are read.
+/// Size of the cache: in bytes, or as a share of all datasets that are read.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Capacity {
     Bytes(ByteSize),
     Share(f64),
 }
 
-impl Written for Capacity {
+impl FromText for Capacity {
     const EXPECTED: &'static str =
         "a size or a share of the datasets, in quotes, such as \"100GB\" or \"20%\"";
 
-    fn read(text: &str) -> Result<Self, String> {
+    fn from_text(text: &str) -> Result<Self, String> {
         if text.trim().ends_with('%') {
-            return Share::read(text).map(|share| Self::Share(share.0));
+            return Share::from_text(text).map(|share| Self::Share(share.0));
         }
-        ByteSize::read(text).map(Self::Bytes)
+        ByteSize::from_text(text).map(Self::Bytes)
     }
 }
 
-/// A part of something.
+/// A share, from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Share(pub f64);
 
-impl Written for Share {
+impl FromText for Share {
     const EXPECTED: &'static str = "a share, in quotes, such as \"20%\"";
 
-    fn read(text: &str) -> Result<Self, String> {
+    fn from_text(text: &str) -> Result<Self, String> {
         let percent =
             text.trim().strip_suffix('%').and_then(|text| text.trim().parse::<f64>().ok());
         match percent {

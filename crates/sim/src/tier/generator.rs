@@ -1,11 +1,14 @@
-//! Days of jobs as Shift characterises them (3.2.1): tables, partitions and columns of uneven popularity, read
-//! by jobs that know nothing of each other.
+//! Generator: days of independent jobs as Shift characterises them (3.2.1).
 //!
-//! The figures are not published as numbers. What their text says is kept: a few tables get most of the
-//! traffic, with a long tail (figure 3); most jobs read a few partitions, and most bytes are read by those that read twenty
-//! or more (4a); much of it from the newest day, the rest from a few ranges of days that many jobs share (4b);
-//! three quarters of a partition's bytes are read at all, and half of them get nearly all reads (5a); jobs come at any time and
-//! run for hours to days, each reading its rows once (5b).
+//! The paper's figures are not published as numbers. The generator keeps to their text:
+//!
+//! - Figure 3: a few tables get most of the traffic, with a long tail.
+//! - Figure 4a: most jobs read a few partitions; most bytes are read by jobs that read 20 or more.
+//! - Figure 4b: much is read from the newest day, the rest from a few ranges of days that many jobs
+//!   share.
+//! - Figure 5a: three quarters of a partition's bytes are read at all, and half of them get nearly
+//!   all reads.
+//! - Figure 5b: jobs start at any time, run for hours to days, and read their rows once.
 
 use std::time::Duration;
 
@@ -13,41 +16,46 @@ use forebay_core::{ByteSize, units::ByteRate};
 
 use super::workload::{Announced, Order, Part, Reader};
 
-/// How many groups the columns of a partition fall into.
+/// Column groups of a partition.
 pub(super) const COLUMNS: u32 = 8;
-/// How likely a job wants each group: half of the bytes nearly always, a quarter never (figure 5a).
-const WANTED: [f64; COLUMNS as usize] = [1.0, 1.0, 0.95, 0.9, 0.12, 0.05, 0.0, 0.0];
-/// Popularity of the n-th table is n^-this (figure 3: a power law with a long tail).
+/// Probability that a job reads each group: half of the bytes nearly always, a quarter never
+/// (figure 5a).
+const READ_PROBABILITY: [f64; COLUMNS as usize] = [1.0, 1.0, 0.95, 0.9, 0.12, 0.05, 0.0, 0.0];
+/// The popularity of the n-th table is n^-this (figure 3: a power law with a long tail).
 const TABLE_EXPONENT: f64 = 1.3;
-/// Of jobs that read only a few partitions, and how many those are (figure 4a).
+/// Share of jobs that read few partitions (figure 4a).
 const SMALL_JOBS: f64 = 0.7;
+/// Most partitions of such a job.
 const SMALL_MAX: u32 = 5;
+/// Partitions of the other jobs.
 const LARGE: std::ops::Range<u32> = 20..40;
-/// Of jobs that end with the newest day (figure 4b); the others share one of a few ranges.
+/// Share of jobs whose range ends with the newest day (figure 4b).
 const NEWEST: f64 = 0.4;
+/// Ranges of days per table that the other jobs share.
 const RANGES: u32 = 3;
 
-/// What to generate.
+/// Parameters of the generator.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plan {
     pub tables: u32,
     pub days: u32,
     pub partition: ByteSize,
     pub jobs: u32,
+    /// Time over which jobs start.
     pub over: Duration,
     pub rate: ByteRate,
 }
 
-/// Parts and jobs; the tables are numbered from the most popular on.
+/// Generates parts and jobs. Tables are numbered by popularity, most popular first.
 pub(super) fn generate(plan: &Plan, segment: ByteSize, seed: u64) -> (Vec<Part>, Vec<Reader>) {
     let mut random = fastrand::Rng::with_seed(seed ^ 0x5417);
     let segments = plan.partition.0 / u64::from(COLUMNS) / segment.0;
-    let segments = u32::try_from(segments).expect("checked");
+    let segments = u32::try_from(segments).expect("checked before");
     let mut parts = Vec::new();
     for table in 0..plan.tables {
         for day in 0..plan.days {
             for column in 0..COLUMNS {
-                let first = u32::try_from(parts.len()).expect("checked") * segments;
+                let first = u32::try_from(parts.len()).expect("checked before") * segments;
                 let name = format!("table-{}-day-{}-columns-{}", table + 1, day + 1, column + 1);
                 parts.push(Part { name, segments, first, table });
             }
@@ -56,7 +64,7 @@ pub(super) fn generate(plan: &Plan, segment: ByteSize, seed: u64) -> (Vec<Part>,
     let weights: Vec<f64> =
         (1..=plan.tables).map(|rank| f64::from(rank).powf(-TABLE_EXPONENT)).collect();
     let all: f64 = weights.iter().sum();
-    // Ranges of days that many jobs of a table share, by the day they end on.
+    // Last days of the shared ranges of each table.
     let shared: Vec<u32> = (0..plan.tables * RANGES).map(|_| random.u32(1..=plan.days)).collect();
     let mut jobs: Vec<Reader> = (0..plan.jobs)
         .map(|_| {
@@ -65,7 +73,7 @@ pub(super) fn generate(plan: &Plan, segment: ByteSize, seed: u64) -> (Vec<Part>,
                 drawn -= weight;
                 drawn < 0.0
             });
-            let table = u32::try_from(table.unwrap_or(0)).expect("few tables");
+            let table = u32::try_from(table.unwrap_or(0)).expect("at most 1000 tables");
             let length = if random.f64() < SMALL_JOBS {
                 random.u32(1..=SMALL_MAX)
             } else {
@@ -77,14 +85,15 @@ pub(super) fn generate(plan: &Plan, segment: ByteSize, seed: u64) -> (Vec<Part>,
                 shared[(table * RANGES + random.u32(..RANGES)) as usize]
             };
             let begins = ends.saturating_sub(length);
-            let wanted: Vec<u32> =
-                (0..COLUMNS).filter(|column| random.f64() < WANTED[*column as usize]).collect();
+            let columns: Vec<u32> = (0..COLUMNS)
+                .filter(|column| random.f64() < READ_PROBABILITY[*column as usize])
+                .collect();
             let part = |day: u32, column: u32| (table * plan.days + day) * COLUMNS + column;
             let stages = (begins..ends)
-                .map(|day| wanted.iter().map(|column| part(day, *column)).collect())
+                .map(|day| columns.iter().map(|column| part(day, *column)).collect())
                 .collect();
             let starts = plan.over.mul_f64(random.f64());
-            // From half to twice as fast as the mean.
+            // From half to twice the mean rate.
             let rate = plan.rate.0.0 as f64 * (random.f64() * 2.0 - 1.0).exp2();
             Reader {
                 name: String::new(),

@@ -1,7 +1,8 @@
-//! Jobs that read tables through a flash tier: what it absorbs under each policy, beside the optimum.
+//! Tier simulator: jobs that read tables through a flash tier, and what each policy absorbs.
 //!
-//! Segments, buckets, nodes with memory and flash, and readers are simulated; everything that decides is the
-//! core's. Start at `workload.rs` (what is read), then `run.rs`.
+//! Segments, buckets, nodes and readers are simulated. All decisions are made by the policies of
+//! `forebay_core::tier`. The optimum is Belady's. Start at `workload.rs` (what is read), then
+//! `run.rs`.
 //!
 //! ```
 //! use forebay_core::tier::PolicyKind;
@@ -25,7 +26,7 @@
 //! let scenario = Scenario::parse(text, "two.toml", "two")?;
 //! let setup = &scenario.setups[0];
 //! let outcome = simulate(&scenario, setup, PolicyKind::NextUse, optimum(setup), &mut |_| {});
-//! // The second job finds all that the first one read.
+//! // The second job hits all segments that the first one read.
 //! assert_eq!(outcome.absorbed(), 1 << 30);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

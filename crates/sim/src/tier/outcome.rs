@@ -1,64 +1,64 @@
-//! What a simulation found out, for tables, pictures and scripts.
+//! Outcomes: the counts of a simulation, for tables, pictures and scripts.
 
 use forebay_core::tier::{Answer, Counters, PolicyKind};
 use serde::Serialize;
 
-/// One setup under one policy.
+/// Outcome of one setup under one policy.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outcome {
-    /// The scenario.
+    /// Name of the scenario.
     pub scenario: String,
-    /// Which variant of it.
+    /// Name of the variant.
     pub variant: Option<String>,
-    /// Under which policy.
+    /// The policy.
     pub policy: PolicyKind,
-    /// What decided everything else.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// When it was over, in simulated seconds.
+    /// Simulated duration.
     pub seconds: f64,
-    /// Segments that were asked for.
+    /// Requested segments.
     pub requests: u64,
-    /// Their bytes,
+    /// Requested bytes.
     pub read_bytes: u64,
-    /// of which so many came from memory
+    /// Bytes served from memory.
     pub dram_hit_bytes: u64,
-    /// and so many from flash.
+    /// Bytes served from flash.
     pub flash_hit_bytes: u64,
-    /// What the tier fetched from the origin.
+    /// Bytes that the tier fetched from the origin.
     pub fill_bytes: u64,
-    /// What readers had to fetch from the origin themselves.
+    /// Bytes that readers fetched from the origin themselves.
     pub passed_bytes: u64,
-    /// What was written to flash.
+    /// Bytes written to flash.
     pub written_bytes: u64,
-    /// The most that was written to flash in any ten seconds, in bytes a second.
+    /// Highest write rate over ten seconds, in bytes per second.
     pub write_rate_max: f64,
-    /// What would have been absorbed at best: by Belady's MIN with bypass, knowing everything.
+    /// Bytes that Belady's MIN with bypass absorbs.
     pub optimum_bytes: u64,
-    /// Absorbed bytes, in equal steps of time.
+    /// Absorbed bytes per step of time.
     pub absorbed_over_time: Vec<u64>,
-    /// How long such a step is, in seconds.
+    /// Length of a step.
     pub step_seconds: f64,
-    /// What happened that should not have.
+    /// Counters of unusual events that are not zero, by name.
     pub events: Vec<(&'static str, u64)>,
 }
 
 impl Outcome {
-    /// Bytes answered by the tier, minus those that it fetched for that: what the origin was spared.
+    /// Absorbed bytes: bytes answered by the tier minus bytes that it fetched for them.
     pub fn absorbed(&self) -> u64 {
         self.dram_hit_bytes + self.flash_hit_bytes
     }
 
-    /// The same as a share of the optimum.
+    /// Absorbed bytes as a share of the optimum.
     pub fn of_optimum(&self) -> f64 {
         ratio(self.absorbed() as f64, self.optimum_bytes as f64)
     }
 
-    /// The share of all bytes that were there.
+    /// Share of requested bytes that hit.
     pub fn hit_rate(&self) -> f64 {
         ratio(self.absorbed() as f64, self.read_bytes as f64)
     }
 
-    /// What was written to flash in a second, on average.
+    /// Mean flash write rate, in bytes per second.
     pub fn write_rate(&self) -> f64 {
         ratio(self.written_bytes as f64, self.seconds)
     }
@@ -75,24 +75,24 @@ impl Outcome {
     }
 }
 
-/// Nothing of nothing is all of it.
-pub(super) fn ratio(of: f64, by: f64) -> f64 {
-    if by > 0.0 { of / by } else { 1.0 }
+/// A quotient; 1 if the divisor is 0.
+pub(super) fn ratio(value: f64, divisor: f64) -> f64 {
+    if divisor > 0.0 { value / divisor } else { 1.0 }
 }
 
-/// Counters with the names under which scripts see them, those that are not nought.
-pub(super) fn named(counters: &[Counters]) -> Vec<(&'static str, u64)> {
+/// Counters that are not zero, by their names in JSON.
+pub(super) fn nonzero_counters(counters: &[Counters]) -> Vec<(&'static str, u64)> {
     let sum = |of: fn(&Counters) -> u64| counters.iter().map(of).sum::<u64>();
     let all = [
         ("jobs_inferred", sum(|c| c.jobs.inferred)),
         ("requests_untagged", sum(|c| c.jobs.untagged)),
-        ("reads_unnamed", sum(|c| c.jobs.unnamed_reads)),
+        ("reads_unannounced", sum(|c| c.jobs.unannounced_reads)),
         ("specifications_refuted", sum(|c| c.jobs.refuted)),
         ("jobs_expired", sum(|c| c.jobs.expired)),
-        ("readers_crowded", sum(|c| c.jobs.crowded)),
-        ("contradictions", sum(|c| c.jobs.contradictions)),
+        ("readers_untracked", sum(|c| c.jobs.untracked)),
+        ("invalid_events", sum(|c| c.jobs.invalid_events)),
         ("time_went_back", sum(|c| c.time_went_back)),
-        ("lru_overruled", sum(|c| c.overruled)),
+        ("lru_takeovers", sum(|c| c.lru_takeovers)),
         ("history_one_in", counters.iter().map(|c| c.history_one_in).max().unwrap_or(1)),
     ];
     all.into_iter().filter(|(name, count)| *count > u64::from(*name == "history_one_in")).collect()

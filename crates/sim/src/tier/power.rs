@@ -1,64 +1,68 @@
-//! What storage costs in power (Shift 3.1, table 1), and when a flash tier pays for itself.
+//! Power model: the power of storage (Shift 3.1, table 1), and when a flash tier saves power.
 //!
-//! Units of power are those of the table: what the disks draw that just hold 100 PB. Disks are bought for
-//! bytes or for bandwidth, whichever needs more of them.
+//! The unit of power is that of the table: the power of disks that hold 100 PB. Disks are bought
+//! for bytes or for bandwidth, whichever needs more of them.
 //!
-//! Table 1 has 1.88 for 10 TB/s of flash and 2.69 = 1.00 + 1.69 for both together: of the 10 TB/s a 9.92nd comes
-//! from the disks that are there anyway, and 1.88 × (1 − 1/9.92) is 1.69.
+//! Table 1 has 1.88 for 10 TB/s of flash and 2.69 = 1.00 + 1.69 for both together. Of the 10 TB/s,
+//! 1/9.92 comes from the disks that hold the bytes, and 1.88 × (1 − 1/9.92) is 1.69.
 
 use serde::Serialize;
 
-/// For 100 PB of storage, and for 10 TB/s.
+/// Storage of table 1.
 const STORAGE: f64 = 100e15;
+/// Bandwidth of table 1.
 const BANDWIDTH: f64 = 10e12;
+/// Power of disks that deliver [`BANDWIDTH`].
 const DISKS_FOR_BANDWIDTH: f64 = 9.92;
+/// Power of flash that holds [`STORAGE`].
 const FLASH_FOR_STORAGE: f64 = 6.53;
+/// Power of flash that delivers [`BANDWIDTH`].
 const FLASH_FOR_BANDWIDTH: f64 = 1.88;
 
-/// What has to be stored and delivered, and the tier in front of it.
+/// Demand on storage, and the tier in front of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Demand {
-    /// Bytes to store.
+    /// Stored bytes.
     pub storage: f64,
-    /// Bytes a second to deliver.
+    /// Delivered bytes per second.
     pub bandwidth: f64,
     /// Bytes of flash in the tier.
     pub flash: f64,
-    /// Bytes a second that the tier absorbs.
+    /// Bytes per second that the tier absorbs.
     pub absorbed: f64,
 }
 
-/// What it takes.
+/// Power of the alternatives.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Power {
-    /// With disks alone.
+    /// Disks alone.
     pub disks_only: f64,
-    /// With flash alone.
+    /// Flash alone.
     pub flash_only: f64,
-    /// With disks for the bytes and just as much flash as the bandwidth needs.
+    /// Disks for the bytes, and flash for the rest of the bandwidth.
     pub ideal: f64,
-    /// With this tier: its disks,
+    /// With this tier: the disks.
     pub disks: f64,
-    /// and its flash.
+    /// With this tier: the flash.
     pub flash: f64,
-    /// What the tier saves, as a share of disks alone; less than nothing if it costs more.
+    /// Share of `disks_only` that the tier saves; negative if it needs more power.
     pub saved: f64,
-    /// What it would have to absorb to cost as much as it saves, in bytes a second; nothing less than all there is
-    /// may be enough.
+    /// Bytes per second that the tier must absorb to save as much power as it draws. May exceed the
+    /// bandwidth.
     pub neutral_absorbed: f64,
 }
 
-/// What disks draw that hold and deliver so much.
+/// Power of disks for this demand.
 fn disks(storage: f64, bandwidth: f64) -> f64 {
     (storage / STORAGE).max(bandwidth / BANDWIDTH * DISKS_FOR_BANDWIDTH)
 }
 
-/// What flash draws that holds and delivers so much.
+/// Power of flash for this demand.
 fn flash(storage: f64, bandwidth: f64) -> f64 {
     (storage / STORAGE * FLASH_FOR_STORAGE).max(bandwidth / BANDWIDTH * FLASH_FOR_BANDWIDTH)
 }
 
-/// Adds it up.
+/// Computes the power of the alternatives for a demand.
 pub fn power(demand: Demand) -> Power {
     let Demand { storage, bandwidth, flash: capacity, absorbed } = demand;
     let disks_only = disks(storage, bandwidth);
@@ -73,7 +77,7 @@ pub fn power(demand: Demand) -> Power {
         disks: behind,
         flash: tier,
         saved: 1.0 - (behind + tier) / disks_only,
-        // What flash of this capacity draws, in bandwidth of disks.
+        // Bandwidth of the disks that draw as much as flash of this capacity.
         neutral_absorbed: flash(capacity, 0.0) / DISKS_FOR_BANDWIDTH * BANDWIDTH,
     }
 }
@@ -87,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn table_1_comes_out() {
+    fn table_1_is_reproduced() {
         let table =
             |storage, bandwidth| power(Demand { storage, bandwidth, flash: 0.0, absorbed: 0.0 });
         let (both, bytes, io) = (table(100e15, 10e12), table(100e15, 0.0), table(0.0, 10e12));
@@ -99,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_neutral_point_nothing_is_saved_and_nothing_lost() {
+    fn at_the_neutral_point_nothing_is_saved() {
         let demand = Demand { storage: 100e15, bandwidth: 10e12, flash: 5e15, absorbed: 0.0 };
         let neutral = power(demand).neutral_absorbed;
         assert!(power(Demand { absorbed: neutral, ..demand }).saved.abs() < 1e-9);

@@ -1,4 +1,6 @@
-//! What Tectonic-Shift published, beside what its policies and ours do here.
+//! Tectonic-Shift's published results beside those of its policies and of `next-use` here.
+//!
+//! Writes one section of `docs/results/reproductions.md`.
 
 use std::fmt::Write as _;
 
@@ -9,39 +11,40 @@ use super::{
     plot,
     power::{Demand, power},
     scenario::{Scenario, Setup},
-    targets::{self, Seen},
+    targets::{self, SetupRuns},
 };
 use crate::Section;
 
 /// Simulates one setup under several policies.
 pub type Run<'a> = dyn FnMut(&Scenario, &Setup, &[PolicyKind]) -> Vec<Outcome> + 'a;
 
-/// Everything about the tier.
+/// The section on the tier.
 pub fn tier(run: &mut Run<'_>) -> Section {
     let mut section = Section::default();
-    let mut seen = Vec::new();
-    figure_8(run, &mut section, &mut seen);
-    figure_9(run, &mut section, &mut seen);
+    let mut setups = Vec::new();
+    figure_8(run, &mut section, &mut setups);
+    figure_9(run, &mut section, &mut setups);
     table_4(run, &mut section);
-    other_orders(run, &mut section, &mut seen);
-    figure_10(run, &mut section, &mut seen);
-    targets::table(&mut section, &seen);
+    other_orders(run, &mut section, &mut setups);
+    figure_10(run, &mut section, &mut setups);
+    targets::table(&mut section, &setups);
+    section.wrap();
     section
 }
 
-/// A scenario of ours, and a heading with the command that gives the same figures.
+/// Loads built-in scenarios, and writes a heading with the command that gives the same figures.
 fn begin(section: &mut Section, title: &str, names: &[&str], command: &str) -> Vec<Scenario> {
     let files: Vec<String> = names.iter().map(|name| format!("`scenarios/{name}.toml`")).collect();
     let _ = write!(section.text, "### {title}\n\n{}, `{command}`\n\n", files.join(", "));
     let found = names.iter().map(|name| Scenario::built_in(name, None));
-    found.map(|scenario| scenario.expect("a scenario of ours")).collect()
+    found.map(|scenario| scenario.expect("a built-in scenario")).collect()
 }
 
 fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
-/// As a multiple of what another absorbs, unless that is next to nothing.
+/// Absorbed bytes as a multiple of another run's; a dash if that is below 0.5 % of the optimum.
 fn times(ours: &Outcome, theirs: &Outcome) -> String {
     if theirs.of_optimum() < 0.005 {
         return "–".to_owned();
@@ -53,14 +56,14 @@ fn variant(setup: &Setup) -> &str {
     setup.variant.as_deref().unwrap_or("")
 }
 
-/// Published multiples of LRU: FIFO, historic, future, hybrid.
+/// Published multiples of LRU for FIFO, historic, future and hybrid.
 const FIGURE_8: [(&str, &str, [f64; 4]); 3] = [
     ("shift-synchronized", "Synchronized", [1.01, 2.01, 2.27, 2.32]),
     ("shift-pipelined", "Pipelined", [1.86, 0.80, 5.84, 0.99]),
     ("shift-sequential", "Sequential", [1.06, 1.71, 1.74, 1.69]),
 ];
 
-fn figure_8(run: &mut Run<'_>, section: &mut Section, seen: &mut Vec<Seen>) {
+fn figure_8(run: &mut Run<'_>, section: &mut Section, setups: &mut Vec<SetupRuns>) {
     const POLICIES: [PolicyKind; 6] = [
         PolicyKind::Lru,
         PolicyKind::Fifo,
@@ -71,21 +74,25 @@ fn figure_8(run: &mut Run<'_>, section: &mut Section, seen: &mut Vec<Seen>) {
     ];
     let names = FIGURE_8.map(|(name, ..)| name);
     let command = "forebay sim compare shift-synchronized";
-    let title = "Figure 8: what is absorbed, beside LRU";
+    let title = "Figure 8: absorbed bytes relative to LRU";
     let scenarios = begin(section, title, &names, command);
     section.text.push_str(
-        "Multiples of what LRU absorbs, in parentheses the share of the optimum (Belady's MIN with bypass). How far apart jobs \
-         started is not published; each line is one skew, the share of a job's duration within which jobs that are launched \
-         together start. – stands for a multiple of nothing. The last columns: what next-use writes to flash, beside LRU's writes; and its share of \
-         the optimum when rates change by up to 20 % every five minutes.\n\n\
-         | | LRU | FIFO | historic | future | hybrid | **next-use** | its writes | rates ±20 % |\n\
+        "Multiples of the bytes that LRU absorbs; in parentheses the share of the optimum \
+         (Belady's MIN with bypass). – stands for a multiple of nothing. The paper does not say \
+         how far apart jobs started. Each row is one skew: the share of a job's duration within \
+         which jobs that are launched together start. The last columns: flash writes of next-use \
+         relative to LRU's, and its share of the optimum when rates change by up to 20 % every \
+         five minutes.\n\n\
+         | | LRU | FIFO | historic | future | hybrid | **next-use** | writes of next-use | rates \
+         ±20 % |\n\
          |---|---|---|---|---|---|---|---|---|\n",
     );
     for (scenario, (_, workload, published)) in scenarios.iter().zip(FIGURE_8) {
         let [fifo, historic, future, hybrid] = published;
         let _ = writeln!(
             section.text,
-            "| **{workload}**, published | 1 | {fifo:.2} | {historic:.2} | {future:.2} | {hybrid:.2} | | | |"
+            "| **{workload}**, published | 1 | {fifo:.2} | {historic:.2} | {future:.2} | \
+             {hybrid:.2} | | | |"
         );
         for setup in &scenario.setups {
             let runs = run(scenario, setup, &POLICIES);
@@ -100,24 +107,31 @@ fn figure_8(run: &mut Run<'_>, section: &mut Section, seen: &mut Vec<Seen>) {
             }
             let writes = ratio(ours.written_bytes as f64, lru.written_bytes as f64);
             let _ = writeln!(section.text, " {writes:.2} | {} |", percent(uneven[0].of_optimum()));
-            seen.extend([runs, uneven].map(|runs| Seen { runs, limit: None }));
+            setups.extend([runs, uneven].map(|runs| SetupRuns { runs, limit: None }));
         }
     }
     section.text.push_str(
-        "\n**Where the published ratios come out, and where not.** LRU falls from all to nothing between two neighbouring skews: it keeps a segment for as \
-         long as the cache takes to be rewritten, and hits if the next job comes within that time, always or never, as long as all jobs keep to \
-         one pace. So any ratio from 1 upwards lies somewhere in this range, and the published 2 to 2.3 (Synchronized) is not one that a \
-         single skew shows. What does come out: that future and hybrid are ahead of historic on Synchronized, since that rejects until the \
-         window has filled; that on Pipelined future is far ahead (5.84 published, here from 3.5 at a skew of 30 % upwards) while hybrid and historic do not \
-         better than LRU, since they admit by history what nobody will read; and that on Sequential the three are alike, between 1.7 and 2, and \
-         FIFO a little better than LRU. What does not: FIFO's 1.86 and historic's 0.80 on Pipelined, which are 1.00 here.\n\n\
-         What was not published: beyond a skew at which what several jobs share no longer fits, the paper's policies absorb next to nothing as well. \
-         They admit all of a popular bucket, and LRU evicts it before the next job comes. next-use keeps as much of \
-         it as fits until that was read.\n\n",
+        "\n**Which published ratios are reproduced.** LRU drops from all to nothing between two \
+         neighbouring skews. It keeps a segment for the time in which the cache is rewritten once, \
+         and hits if the next job comes within that time: always or never, while all jobs have the \
+         same rate. So every ratio from 1 upwards occurs somewhere in this range, and the \
+         published 2 to 2.3 (Synchronized) is not that of a single skew.\n\n\
+         Reproduced:\n\n\
+         - On Synchronized, future and hybrid are ahead of historic, which rejects until its \
+         window has filled.\n\
+         - On Pipelined, future is far ahead (5.84 published, here from 3.5 at a skew of 30 % \
+         upwards). Hybrid and historic are no better than LRU, because they admit by history what \
+         is not read again.\n\
+         - On Sequential the three are alike, between 1.7 and 2, and FIFO is a little better than \
+         LRU.\n\n\
+         Not reproduced: FIFO's 1.86 and historic's 0.80 on Pipelined, which are 1.00 here.\n\n\
+         Not published: beyond the skew at which shared data no longer fits, the paper's policies \
+         absorb next to nothing either. They admit all of a popular bucket, and LRU evicts it \
+         before the next job comes. next-use keeps the part that fits until it was read.\n\n",
     );
 }
 
-/// Published multiples of Dynamic: absorbed, written.
+/// Published multiples of Dynamic: absorbed and written.
 const FIGURE_9: [(PolicyKind, &str, f64, Option<f64>); 6] = [
     (PolicyKind::DynamicRandom, "Dynamic", 1.0, Some(1.0)),
     (PolicyKind::RejectFirst, "Reject First", 1.51, Some(3.78)),
@@ -127,14 +141,15 @@ const FIGURE_9: [(PolicyKind, &str, f64, Option<f64>); 6] = [
     (PolicyKind::Hybrid, "hybrid", 2.99, Some(1.0)),
 ];
 
-fn figure_9(run: &mut Run<'_>, section: &mut Section, seen: &mut Vec<Seen>) {
+fn figure_9(run: &mut Run<'_>, section: &mut Section, setups: &mut Vec<SetupRuns>) {
     let names = ["shift-write-limit"];
     let command = "forebay sim compare shift-write-limit";
-    let title = "Figure 9: under a write limit of 100 MB/s a node";
+    let title = "Figure 9: a write limit of 100 MB/s per node";
     let scenarios = begin(section, title, &names, command);
     section.text.push_str(
-        "Multiples of CacheLib's dynamic-random, for each skew: (a) absorbed, (b) written to flash, (c) read from the origin by the cache. \
-         \"Admit All\" is LRU without the limit (the scenario without `write_limit`).\n\n\
+        "Multiples of CacheLib's dynamic-random for each skew: (a) absorbed, (b) written to flash, \
+         (c) read from the origin by the cache. \"Admit All\" is LRU without the limit (the \
+         scenario without `write_limit`).\n\n\
          | | (a) published |",
     );
     let scenario = &scenarios[0];
@@ -165,19 +180,19 @@ fn figure_9(run: &mut Run<'_>, section: &mut Section, seen: &mut Vec<Seen>) {
         ((*name).to_owned(), format!("{absorbed:.2}"), written)
     });
     let ours = ("**next-use**".to_owned(), String::new(), String::new());
-    for (place, (name, absorbed, written)) in published.chain([ours]).enumerate() {
+    for (index, (name, absorbed, written)) in published.chain([ours]).enumerate() {
         let _ = write!(section.text, "| {name} | {absorbed} |");
         for of_setup in &runs {
-            let _ = write!(section.text, " {} |", times(&of_setup[place], &of_setup[0]));
+            let _ = write!(section.text, " {} |", times(&of_setup[index], &of_setup[0]));
         }
         let _ = write!(section.text, " {written} |");
         for of_setup in &runs {
-            let (one, dynamic) = (&of_setup[place], &of_setup[0]);
+            let (one, dynamic) = (&of_setup[index], &of_setup[0]);
             let written = ratio(one.written_bytes as f64, dynamic.written_bytes as f64);
             let _ = write!(section.text, " {written:.2} |");
         }
         for of_setup in &runs {
-            let (one, dynamic) = (&of_setup[place], &of_setup[0]);
+            let (one, dynamic) = (&of_setup[index], &of_setup[0]);
             let filled = ratio(one.fill_bytes as f64, dynamic.fill_bytes as f64);
             let _ = write!(section.text, " {filled:.2} |");
         }
@@ -189,25 +204,29 @@ fn figure_9(run: &mut Run<'_>, section: &mut Section, seen: &mut Vec<Seen>) {
         .collect();
     let _ = write!(
         section.text,
-        "\nThe published multiples of historic, future and hybrid come out at skews of 2 and 10 %: about three times what Dynamic absorbs, and \
-         historic somewhat less, with the same writes and, as published, a small part of its origin reads. Reject First and Admit All depend on the \
-         skew alone: the published values lie between those at 2 and at 10 %. next-use spends its writes on what most jobs have yet to read, and keeps in \
-         memory what is due within seconds. It writes {} MB/s of the 600 allowed: as much as it may until the first of the jobs that share has \
-         ended, and less at 30 %, where the cache is full of what is due sooner.\n\n",
+        "\nThe published multiples of historic, future and hybrid are reproduced at skews of 2 and \
+         10 %: about three times what Dynamic absorbs, historic somewhat less, with the same \
+         writes and, as published, a small part of its origin reads. Reject First and Admit All \
+         depend on the skew alone; the published values lie between those at 2 and at 10 %. \
+         next-use writes what most jobs have yet to read, and keeps in memory what is read within \
+         seconds. It writes {} MB/s of the 600 allowed. It uses the whole limit until the first of \
+         the jobs that share data has ended. It writes less at 30 %, where the cache is full of \
+         segments with an earlier next use.\n\n",
         rates.join(", ")
     );
     let limit = |setup: &Setup| setup.writes.limit.map(|rate| rate.0.0 as f64);
     let limits = scenario.setups.iter().map(limit);
-    seen.extend(runs.into_iter().zip(limits).map(|(runs, limit)| Seen { runs, limit }));
+    setups.extend(runs.into_iter().zip(limits).map(|(runs, limit)| SetupRuns { runs, limit }));
 }
 
 fn table_4(run: &mut Run<'_>, section: &mut Section) {
     let names = ["shift-reinsertion"];
     let command = "forebay sim run shift-reinsertion";
-    let title = "Table 4: reinsertion, under hybrid";
+    let title = "Table 4: reinsertion under hybrid";
     let scenarios = begin(section, title, &names, command);
     section.text.push_str(
-        "Published: a hit rate of 1.03, origin reads by the cache of 0.82 and writes at the limit (6 GB/s), from about 0.3 of it.\n\n\
+        "Published, relative to no reinsertion: a hit rate of 1.03, origin reads by the cache of \
+         0.82, and writes at the limit (6 GB/s) instead of about 0.3 of it.\n\n\
          | | hits | origin reads | writes without | writes with |\n|---|---|---|---|---|\n",
     );
     for pair in scenarios[0].setups.chunks(2) {
@@ -225,14 +244,15 @@ fn table_4(run: &mut Run<'_>, section: &mut Section) {
         );
     }
     section.text.push_str(
-        "\nThat reinsertions cause reinsertions until the limit is reached comes out as published. Whether they help depends on the skew: \
-         where everything that is shared fits they change nothing; a little beyond that they take room from what is yet to be read; further \
-         beyond they are what keeps anything at all. The published 0.82 lies between. next-use has no use for it: what is due stays \
-         without being written again.\n\n",
+        "\nReinsertions cause more reinsertions until the write limit is reached, as published. \
+         Whether they help depends on the skew. Where all shared data fits, they change nothing. A \
+         little beyond that they take space from segments that are yet to be read. Further beyond, \
+         nothing else keeps any segment long enough. The published 0.82 lies between. next-use \
+         does not need reinsertion: it keeps segments until their next use.\n\n",
     );
 }
 
-fn other_orders(run: &mut Run<'_>, section: &mut Section, seen: &mut Vec<Seen>) {
+fn other_orders(run: &mut Run<'_>, section: &mut Section, setups: &mut Vec<SetupRuns>) {
     const POLICIES: [PolicyKind; 6] = [
         PolicyKind::Lru,
         PolicyKind::RejectFirst,
@@ -246,8 +266,9 @@ fn other_orders(run: &mut Run<'_>, section: &mut Section, seen: &mut Vec<Seen>) 
     let title = "Other orders, uneven jobs, false specifications";
     let scenarios = begin(section, title, &names, command);
     section.text.push_str(
-        "Not in the paper. Shares of the optimum.\n\n\
-         | | LRU | reject-first | historic | future | hybrid | **next-use** | its writes, of LRU's |\n\
+        "Not in the paper. Shares of the optimum; the last column is relative to LRU's writes.\n\n\
+         | | LRU | reject-first | historic | future | hybrid | **next-use** | writes of next-use \
+         |\n\
          |---|---|---|---|---|---|---|---|\n",
     );
     for scenario in &scenarios {
@@ -261,19 +282,20 @@ fn other_orders(run: &mut Run<'_>, section: &mut Section, seen: &mut Vec<Seen>) 
             let (lru, ours) = (&runs[0], &runs[POLICIES.len() - 1]);
             let writes = ratio(ours.written_bytes as f64, lru.written_bytes as f64);
             let _ = writeln!(section.text, " {writes:.2} |");
-            seen.push(Seen { runs, limit: None });
+            setups.push(SetupRuns { runs, limit: None });
         }
     }
     section.text.push_str(
-        "\nThe optimum knows every order in advance, which nobody can of a full shuffle. Where nothing is announced, next-use goes by who \
-         reads along, and how far behind: jobs that followed another so far are expected to go on.\n\n",
+        "\nThe optimum has every order in advance, which is impossible for a full shuffle. Where \
+         nothing is announced, next-use uses the jobs that read along and their lag: a job that \
+         was followed so far is expected to be followed.\n\n",
     );
 }
 
-fn figure_10(run: &mut Run<'_>, section: &mut Section, seen: &mut Vec<Seen>) {
+fn figure_10(run: &mut Run<'_>, section: &mut Section, setups: &mut Vec<SetupRuns>) {
     let names = ["shift-week"];
     let command = "forebay sim compare shift-week --policies lru,expert,hybrid,next-use";
-    let title = "Figure 10: days of many jobs, and the power-neutral line";
+    let title = "Figure 10: days of many jobs, and the power-neutral rate";
     let scenarios = begin(section, title, &names, command);
     let setup = &scenarios[0].setups[0];
     let policies = [PolicyKind::Lru, PolicyKind::Expert, PolicyKind::Hybrid, PolicyKind::NextUse];
@@ -283,10 +305,13 @@ fn figure_10(run: &mut Run<'_>, section: &mut Section, seen: &mut Vec<Seen>) {
     let neutral = power(demand(0.0)).neutral_absorbed;
     let _ = write!(
         section.text,
-        "A production trace is published as a picture: beside the line at which flash draws as much power as the disks that it spares \
-         (`forebay sim power`), the expert's list reaches 0.21, and hybrid enough to save 29 %. Here jobs are generated after section \
-         3.2.1. {:.0} TB of flash are neutral at {:.2} GB/s. What is saved counts disks that are bought for bandwidth, as the paper's are.\n\n\
-         | | absorbed | of the neutral line | of the optimum | power saved | written |\n|---|---|---|---|---|---|\n",
+        "The paper shows a production trace as a picture. Relative to the rate at which flash \
+         draws as much power as the disks that it replaces (`forebay sim power`), the expert's \
+         list reaches 0.21, and hybrid saves 29 %. Here jobs are generated after section 3.2.1. \
+         {:.0} TB of flash are power-neutral at {:.2} GB/s. Savings count disks that are bought \
+         for bandwidth, as in the paper.\n\n\
+         | | absorbed | relative to neutral | share of optimum | power saved | written \
+         |\n|---|---|---|---|---|---|\n",
         flash / 1e12,
         neutral / 1e9,
     );
@@ -305,11 +330,14 @@ fn figure_10(run: &mut Run<'_>, section: &mut Section, seen: &mut Vec<Seen>) {
             outcome.write_rate() / 1e9,
         );
     }
-    section.pictures.push(("figure-10.svg", plot::over_time(&runs, Some((neutral, "neutral")))));
-    seen.push(Seen { runs, limit: setup.writes.limit.map(|rate| rate.0.0 as f64) });
+    section
+        .pictures
+        .push(("figure-10.svg", plot::over_time(&runs, Some((neutral, "power-neutral")))));
+    setups.push(SetupRuns { runs, limit: setup.writes.limit.map(|rate| rate.0.0 as f64) });
     section.text.push_str(
         "\n![absorbed over time](reproductions/figure-10.svg)\n\n\
-         The order is the published one, and so is the side of the line on which expert and hybrid lie; the distances are not: how much production jobs \
-         share, and what the expert's list was, is not published.\n\n",
+         The order of the policies is the published one, and expert and hybrid lie on the \
+         published side of the neutral rate. The distances differ: how much production jobs share \
+         and what the expert listed is not published.\n\n",
     );
 }

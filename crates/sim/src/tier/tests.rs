@@ -1,13 +1,13 @@
-//! What the policies make of the workloads: the targets, and what no policy may do.
+//! Targets and invariants of the policies on the built-in scenarios.
 //!
-//! Segments are larger here than in the scenarios, so that all of it takes seconds. `forebay sim compare` shows the same at full
-//! length.
+//! Segments are larger here than in the scenarios, so that the tests take seconds. `forebay sim
+//! compare` runs the scenarios at full length.
 
 use forebay_core::{ByteSize, tier::PolicyKind};
 
 use super::*;
 
-/// A scenario of ours with coarser segments and other lines.
+/// A built-in scenario with larger segments and replaced lines.
 fn coarse(name: &str, change: &[(&str, &str)]) -> Scenario {
     let found = BUILT_IN.iter().find(|built_in| built_in.name == name).unwrap();
     let mut text = found.text.replace("segment = \"64MiB\"", "segment = \"512MiB\"");
@@ -22,8 +22,8 @@ fn run(scenario: &Scenario, setup: &Setup, policy: PolicyKind) -> Outcome {
     simulate(scenario, setup, policy, optimum(setup), &mut |_| {})
 }
 
-/// "next-use on Synchronized, Pipelined and Sequential: ≥ 95 % of the optimum where the jobs' order is shared
-/// (skew 0-30 %, rates ±20 %)"; "flash writes at most 0.4 of LRU's".
+/// Target: next-use on Synchronized, Pipelined and Sequential reaches ≥ 95 % of the optimum where
+/// the jobs' order is shared (skew 0-30 %, rates ±20 %), with at most 0.4 of LRU's flash writes.
 #[test]
 fn where_the_order_is_shared_next_use_is_close_to_the_optimum() {
     for name in ["shift-synchronized", "shift-pipelined", "shift-sequential"] {
@@ -32,18 +32,19 @@ fn where_the_order_is_shared_next_use_is_close_to_the_optimum() {
             for setup in &scenario.setups {
                 let ours = run(&scenario, setup, PolicyKind::NextUse);
                 let lru = run(&scenario, setup, PolicyKind::Lru);
-                let said = format!("{name} {:?} {vary}: {:.3}", setup.variant, ours.of_optimum());
-                assert!(ours.of_optimum() >= 0.95, "{said}");
+                let context =
+                    format!("{name} {:?} {vary}: {:.3}", setup.variant, ours.of_optimum());
+                assert!(ours.of_optimum() >= 0.95, "{context}");
                 let writes = ours.written_bytes as f64 / lru.written_bytes as f64;
-                assert!(writes <= 0.4, "{said}, {writes:.2} of LRU's writes");
+                assert!(writes <= 0.4, "{context}, {writes:.2} of LRU's writes");
             }
         }
     }
 }
 
-/// "≥ 80 % under a shuffle window of 10 %."
+/// Target: ≥ 80 % of the optimum under a shuffle window of 10 %.
 #[test]
-fn under_a_shuffle_window_it_is_still_near() {
+fn under_a_shuffle_window_next_use_reaches_80_percent() {
     let scenario = coarse("shift-shuffled", &[]);
     let windows = scenario
         .setups
@@ -56,10 +57,10 @@ fn under_a_shuffle_window_it_is_still_near() {
     }
 }
 
-/// "Shuffle fully (then by which segments still have readers)", and "are not announced". There is no figure for these; what is
-/// reached should not be lost again.
+/// Full shuffles and jobs without announcements. There is no target; the bounds are what was
+/// reached before.
 #[test]
-fn what_nobody_can_foresee_is_absorbed_in_large_part() {
+fn unpredictable_reads_are_absorbed_in_large_part() {
     for (name, variant, least) in
         [("shift-shuffled", "full", 0.75), ("shift-uneven", "nothing-announced", 0.72)]
     {
@@ -70,9 +71,9 @@ fn what_nobody_can_foresee_is_absorbed_in_large_part() {
     }
 }
 
-/// "Flash writes at most 0.4 of LRU's", where nothing that is said is true as well.
+/// Target: at most 0.4 of LRU's flash writes, with false specifications as well.
 #[test]
-fn false_specifications_are_not_written_for() {
+fn false_specifications_cause_few_writes() {
     let scenario = coarse("shift-false", &[]);
     for setup in &scenario.setups {
         let [ours, lru] = [PolicyKind::NextUse, PolicyKind::Lru]
@@ -81,10 +82,10 @@ fn false_specifications_are_not_written_for() {
     }
 }
 
-/// "On every built-in scenario at least the best of the paper's policies and of LRU", where specifications are true; "within 10 % of
-/// LRU when specifications are false".
+/// Target: on every built-in scenario at least as much as the best of the paper's policies and LRU,
+/// where specifications are true; within 10 % of LRU where they are false.
 #[test]
-fn no_policy_of_the_paper_absorbs_more() {
+fn no_other_policy_absorbs_more() {
     for built_in in BUILT_IN.iter().filter(|built_in| built_in.name != "shift-week") {
         let scenario = coarse(built_in.name, &[]);
         let least = if built_in.name == "shift-false" { 0.9 } else { 0.999 };
@@ -107,34 +108,36 @@ fn no_policy_of_the_paper_absorbs_more() {
     }
 }
 
-/// "Under a write limit, within 2 % of it": never more, and hardly less while there is something to write and room for it.
+/// Target: within 2 % of a write limit. Never more, and hardly less while there is something to
+/// write and space for it.
 #[test]
 fn a_write_limit_is_kept_and_used() {
     let scenario = coarse("shift-write-limit", &[("\"512MiB\"", "\"64MiB\"")]);
     let own = [PolicyKind::Historic, PolicyKind::Future, PolicyKind::Hybrid, PolicyKind::NextUse];
     for setup in &scenario.setups {
         let limit = setup.writes.limit.unwrap().0.0 as f64;
-        // Nobody has anything new to read after the first job has ended.
+        // After the first job has ended there is nothing new to read.
         let first = setup.workload.duration(&setup.workload.jobs[0]).as_secs_f64();
         for policy in own {
             let outcome = run(&scenario, setup, policy);
             let rate = outcome.write_rate() / limit;
-            let said = format!("{policy} {:?}: {rate:.3} of the limit", setup.variant);
-            assert!(rate <= 1.02, "{said}");
-            // At 30 % all room is taken by what is due sooner.
-            let roomy = setup.variant.as_deref() != Some("skew-30");
-            assert!(!roomy || rate >= 0.98 * first / outcome.seconds, "{said}");
+            let context = format!("{policy} {:?}: {rate:.3} of the limit", setup.variant);
+            assert!(rate <= 1.02, "{context}");
+            // At 30 % all space is taken by segments with an earlier next use.
+            let has_space = setup.variant.as_deref() != Some("skew-30");
+            assert!(!has_space || rate >= 0.98 * first / outcome.seconds, "{context}");
         }
     }
 }
 
-/// No policy beats the optimum: random scenarios of jobs that share partitions, in any order.
+/// Random scenarios of jobs that share partitions, in any order.
 #[test]
-fn nothing_beats_the_optimum() {
+fn no_policy_beats_the_optimum() {
     let mut random = fastrand::Rng::with_seed(1);
     for round in 0..30 {
         let mut text = format!(
-            "kind = \"tier\"\nabout = \"random\"\nseed = {round}\nsegment = \"1MiB\"\nskew = \"{}%\"\nvary = \"{}%\"\n\
+            "kind = \"tier\"\nabout = \"random\"\nseed = {round}\nsegment = \"1MiB\"\nskew = \
+             \"{}%\"\nvary = \"{}%\"\n\
              tier = {{ flash = \"{}MiB\", dram = \"{}MiB\", nodes = 1 }}\n\
              [[partition]]\nname = \"p\"\ncount = 5\nsize = \"{}MiB\"\ncolumns = {}\n",
             random.u32(..100),
@@ -152,7 +155,8 @@ fn nothing_beats_the_optimum() {
             let order = ["sequence", "reverse", "parts", "shuffle", "shuffle 20%"];
             let announced = ["queued", "launch", "start", "never"];
             text.push_str(&format!(
-                "[[job]]\nname = \"j{job}\"\nreads = [{}]\nrate = \"{}kB/s\"\norder = \"{}\"\nannounced = \"{}\"\nreaders = {}\n",
+                "[[job]]\nname = \"j{job}\"\nreads = [{}]\nrate = \"{}kB/s\"\norder = \
+                 \"{}\"\nannounced = \"{}\"\nreaders = {}\n",
                 reads.join(", "),
                 random.u32(500..3000),
                 random.choice(order).unwrap(),
@@ -166,15 +170,15 @@ fn nothing_beats_the_optimum() {
             let outcome = run(&scenario, setup, *policy);
             assert!(outcome.of_optimum() <= 1.0, "{policy} in\n{text}");
             let sources = outcome.absorbed() + outcome.fill_bytes + outcome.passed_bytes;
-            assert_eq!(sources, outcome.read_bytes, "every byte comes from somewhere");
-            assert!(outcome.written_bytes <= outcome.fill_bytes, "nothing is written unfetched");
+            assert_eq!(sources, outcome.read_bytes, "every byte has a source");
+            assert!(outcome.written_bytes <= outcome.fill_bytes, "only fetched bytes are written");
         }
     }
 }
 
-/// Six nodes that know only their share of the requests do as well as one that knows all.
+/// Six nodes that each see a share of the requests absorb as much as one that sees all.
 #[test]
-fn several_nodes_do_as_well_as_one() {
+fn six_nodes_absorb_as_much_as_one() {
     let absorbed = |nodes: &str| {
         let scenario =
             coarse("shift-synchronized", &[("[tier]", &format!("[tier]\nnodes = {nodes}"))]);
@@ -187,7 +191,7 @@ fn several_nodes_do_as_well_as_one() {
 }
 
 #[test]
-fn one_seed_one_answer() {
+fn a_seed_determines_the_outcome() {
     let run_seeded = |seed| {
         let scenario = Scenario::parse_seeded(
             &BUILT_IN

@@ -1,10 +1,13 @@
-//! Policies on recorded traces: block, page, web and object traces that nobody announced.
+//! Recorded traces: the policies on block, page, web and object traces, without specifications.
 //!
-//! Objects count as equally large, and the cache as so many of them: that is how caches are usually compared, and how
-//! ours are checked against others' implementations. Every request is counted, without a warm-up.
+//! All objects have the same size, and the size of the cache is a number of objects. This is how
+//! caches are usually compared, and how these policies are checked against other implementations.
+//! Every request counts; there is no warm-up.
 //!
-//! Traces know no buckets and no jobs. Objects that were first asked for one after the other make a bucket, 256 at a
-//! time (keys may be hashes, so neighbours among them mean nothing); nobody is tagged. Where the trace has no times, a millisecond passes with every request. Times that go back are counted, and stand still.
+//! Traces have no buckets and no jobs. Requests are untagged, and 256 objects that were first
+//! requested one after the other make a bucket. (Keys may be hashes, so neighbouring keys mean
+//! nothing.) In a trace without times, 1 ms passes per request. A time that goes back is counted
+//! and replaced by the time before.
 
 use std::{
     path::Path,
@@ -20,54 +23,54 @@ use serde::Serialize;
 
 use crate::{
     belady,
-    grouped::{CacheShare, Format, TraceError, parse_as, read, unpacked},
+    embeddings::{CacheShare, Format, TraceError, parse_as, read, unpacked},
 };
 
-/// Objects that make a bucket.
+/// Objects per bucket.
 const BUCKET: u32 = 256;
-/// How long an object is: any length will do.
+/// Length of an object. Any length will do.
 const OBJECT: u32 = 1;
 
-/// Requests in the order of time.
+/// The requests of a trace in time order.
 #[derive(Debug, Clone, Default)]
 pub struct Requests {
-    /// What it is called.
+    /// Name of the trace.
     pub name: String,
-    /// Objects by dense numbers, with the times of their requests.
+    /// Time and object number of each request.
     all: Vec<(Duration, u32)>,
     objects: usize,
-    /// Times that lay before others.
+    /// Requests whose time was before that of an earlier one.
     pub went_back: u64,
 }
 
-/// One policy with one size.
+/// Result of one policy with one cache size.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TraceRow {
-    /// Which policy.
+    /// The policy.
     pub policy: PolicyKind,
-    /// The cache as a share of the objects, and how many that are.
+    /// Cache size as a share of the objects.
     pub share: CacheShare,
-    /// The same in objects.
+    /// Cache size in objects.
     pub capacity: u64,
-    /// Requests that hit.
+    /// Hits.
     pub hits: u64,
-    /// Of so many.
+    /// All requests.
     pub requests: u64,
-    /// Those that would have at best.
+    /// Hits of the optimum.
     pub optimum_hits: u64,
-    /// Objects that were written.
+    /// Written objects.
     pub writes: u64,
-    /// How many requests it decided in a second, on this machine, in this run, in millions.
+    /// Millions of requests decided per second, on this machine in this run.
     pub million_per_second: f64,
 }
 
 impl TraceRow {
-    /// The share that hit.
+    /// Share of requests that hit.
     pub fn hit_rate(&self) -> f64 {
         self.hits as f64 / self.requests.max(1) as f64
     }
 
-    /// The hits as a share of the optimum's.
+    /// Hits as a share of the optimum's.
     pub fn of_optimum(&self) -> f64 {
         super::outcome::ratio(self.hits as f64, self.optimum_hits as f64)
     }
@@ -98,12 +101,13 @@ impl Builder {
 }
 
 impl Requests {
-    /// Reads a trace whose format its name tells, or this one.
+    /// Reads a trace. Without a format, the file name decides.
     pub fn load(path: &Path, format: Option<TraceFormat>) -> Result<Self, TraceError> {
         Self::parse(path, read(path)?, format.unwrap_or_else(|| TraceFormat::of(path)))
     }
 
-    /// Understands the bytes of such a file, packed or not; `path` is for its name and for messages.
+    /// Parses the bytes of a file, compressed or not; `path` gives the name of the trace and of the
+    /// file in errors.
     pub fn parse(path: &Path, packed: Vec<u8>, format: TraceFormat) -> Result<Self, TraceError> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let name = name.split('.').next().unwrap_or_default();
@@ -116,38 +120,38 @@ impl Requests {
         }
     }
 
-    /// How many requests.
+    /// Number of requests.
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Are there none?
+    /// Whether there are no requests.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// How many objects.
+    /// Number of objects.
     pub fn objects(&self) -> usize {
         self.objects
     }
 
-    /// How many objects a share of them is, at least one.
+    /// Number of objects in a share of them, at least one.
     pub fn capacity(&self, share: CacheShare) -> u64 {
         share.of(self.objects() as u64)
     }
 
-    /// Hits at best, with so much room.
+    /// Hits of the optimum with this cache size.
     pub fn optimum(&self, share: CacheShare) -> u64 {
         let keys: Vec<u32> = self.all.iter().map(|(_, number)| *number).collect();
         belady::hits(&keys, self.capacity(share))
     }
 
-    /// Replays all requests.
+    /// Replays all requests under a policy.
     pub fn replay(&self, policy: PolicyKind, share: CacheShare, optimum_hits: u64) -> TraceRow {
         let capacity = self.capacity(share);
         let mut settings = Settings::new(ByteSize::ZERO, ByteSize(capacity * u64::from(OBJECT)));
         settings.segment = ByteSize(u64::from(OBJECT));
-        let mut decides = policy.build(&settings);
+        let mut instance = policy.build(&settings);
         let mut changes = Changes::default();
         let (mut hits, mut writes) = (0, 0);
         let started = Instant::now();
@@ -158,7 +162,7 @@ impl Requests {
                 job: None,
                 bytes: OBJECT,
             };
-            hits += u64::from(decides.request(*at, &request, &mut changes).is_hit());
+            hits += u64::from(instance.request(*at, &request, &mut changes).is_hit());
             writes += changes.written.len() as u64;
         }
         let millions = self.len() as f64 / 1e6;
@@ -175,12 +179,14 @@ impl Requests {
     }
 }
 
-/// What a trace file contains.
+/// Format of a trace file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TraceFormat {
-    /// libCacheSim's: 24 bytes for each request, little-endian: time (u32 seconds), key (u64), size (u32), next request (i64).
+    /// libCacheSim's: 24 bytes per request, little-endian: time (u32 seconds), key (u64), size
+    /// (u32), next request (i64).
     OracleGeneral,
-    /// A header line, and in it a column `key` (or `id`, `obj_id`, `object`), perhaps one `time` (in seconds).
+    /// A header line with a column `key` (or `id`, `obj_id`, `object`), and optionally `time` in
+    /// seconds.
     Csv,
     /// Big-endian 32-bit keys.
     Numbers32,
@@ -200,14 +206,14 @@ impl TraceFormat {
         ("pages", Self::Pages),
     ];
 
-    /// As it is written on a command line.
+    /// Its name on the command line.
     pub fn name(self) -> &'static str {
         let (name, _) =
-            Self::ALL.iter().find(|(_, format)| *format == self).expect("all are named");
+            Self::ALL.iter().find(|(_, format)| *format == self).expect("every format is listed");
         name
     }
 
-    /// What a file of this name probably contains.
+    /// The format that a file name suggests.
     pub fn of(path: &Path) -> Self {
         let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
         if name.contains("oraclegeneral") {
@@ -231,7 +237,8 @@ fn oracle_general(path: &Path, name: &str, bytes: &[u8]) -> Result<Requests, Tra
     if bytes.is_empty() || !bytes.len().is_multiple_of(RECORD) {
         let whole = bytes.len() / RECORD;
         let problem = format!(
-            "{} bytes are no whole number of {RECORD}-byte records; it was cut off after {whole}, or is of another format (--trace-format)",
+            "{} bytes are no whole number of {RECORD}-byte records; the file was cut off after \
+             {whole} records, or has another format (--trace-format)",
             bytes.len()
         );
         return Err(content(path, problem));
@@ -261,7 +268,7 @@ fn csv(path: &Path, name: &str, bytes: &[u8]) -> Result<Requests, TraceError> {
     };
     let time_column = column(&["time", "timestamp"]);
     let mut builder = Builder::new(name);
-    let mut words: HashMap<Box<[u8]>, u64> = HashMap::new();
+    let mut names: HashMap<Box<[u8]>, u64> = HashMap::new();
     for record in reader.byte_records() {
         let line = builder.trace.len() as u64 + 2;
         let record = record.map_err(|error| at_line(line, error.to_string()))?;
@@ -274,26 +281,29 @@ fn csv(path: &Path, name: &str, bytes: &[u8]) -> Result<Requests, TraceError> {
                 Some(time.ok_or_else(|| {
                     at_line(
                         line,
-                        format!("`{}` is no time in seconds", text(column).escape_debug()),
+                        format!(
+                            "`{}` is no time; write seconds, such as 1.5",
+                            text(column).escape_debug()
+                        ),
                     )
                 })?)
             }
             None => None,
         };
-        // Keys that are no numbers are numbered as they come.
+        // Keys that are not numbers are numbered in order of appearance.
         let key = text(key_column).parse::<u64>().unwrap_or_else(|_| {
-            let next = words.len() as u64;
-            *words.entry(record[key_column].into()).or_insert(next)
+            let next = names.len() as u64;
+            *names.entry(record[key_column].into()).or_insert(next)
         });
         builder.request(time, key);
     }
     if builder.trace.is_empty() {
-        return Err(content(path, "it has no requests".to_owned()));
+        return Err(content(path, "there are no requests; add lines below the header".to_owned()));
     }
     Ok(builder.trace)
 }
 
-/// The formats that other simulations read, too.
+/// The formats shared with the embedding simulator.
 fn single(
     path: &Path,
     name: &str,

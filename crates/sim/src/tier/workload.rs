@@ -1,7 +1,7 @@
-//! What jobs read, in which order and when.
+//! Workload: what jobs read, in which order and when.
 //!
-//! Readers are not held up by the tier: they read at their own rate whether they hit or miss, as those of the
-//! paper's evaluation did. So every policy, and the optimum, is given the very same requests.
+//! The tier does not slow readers down. They read at their own rate whether they hit or miss, as in
+//! the paper's evaluation. So every policy and the optimum get the same requests.
 
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
@@ -11,30 +11,30 @@ use forebay_core::{
     units::ByteRate,
 };
 
-/// Readers are handed so many segments at a time.
+/// Segments that a reader takes at a time.
 const SPLIT: usize = 16;
-/// How often the rates of jobs change.
-const RATE_LASTS: Duration = Duration::from_mins(5);
+/// Time after which the rate of a job changes.
+const RATE_PERIOD: Duration = Duration::from_mins(5);
 
-/// In which order a job reads a stage.
+/// Order in which a job reads a stage.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Order {
-    /// From the beginning to the end; its readers take turns.
+    /// From the beginning to the end; readers take splits in turn.
     Sequence,
     /// From the end to the beginning.
     Reverse,
-    /// Each reader takes a part of its own, from beginning to end.
+    /// Each reader reads its own part from beginning to end.
     Parts,
-    /// Within a window of this share of the stage at random; 1 is any order at all.
+    /// At random within a window of this share of the stage; 1 is a full shuffle.
     Shuffle(f64),
 }
 
-/// When a job's specification is known.
+/// When a job announces its specification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Announced {
-    /// From the very beginning, while the job still waits in the queue.
+    /// At the start of the simulation, while the job is queued.
     Queued,
-    /// When the jobs that it is launched with are.
+    /// When its wave is launched.
     Launch,
     /// When it starts.
     Start,
@@ -42,72 +42,72 @@ pub enum Announced {
     Never,
 }
 
-/// Some columns of a partition, or all: what a policy calls a bucket.
+/// All or some columns of a partition: a bucket of the policy.
 #[derive(Debug, Clone)]
 pub struct Part {
-    /// What it is called.
+    /// Name of the partition.
     pub name: String,
-    /// How many segments it has.
+    /// Number of segments.
     pub segments: u32,
-    /// The first of them, counted over all parts.
+    /// Number of its first segment, over all parts.
     pub first: u32,
-    /// The table that it belongs to.
+    /// Its table.
     pub table: u32,
 }
 
-/// A job.
+/// A simulated job.
 #[derive(Debug, Clone)]
 pub struct Reader {
     /// Its name.
     pub name: String,
-    /// What it reads, stage by stage: parts side by side.
+    /// What it reads: stages of parts that are read side by side.
     pub stages: Vec<Vec<u32>>,
-    /// What it says that it reads, if that is something else.
+    /// What it announces, if that differs from what it reads.
     pub says: Option<Vec<Vec<u32>>>,
-    /// When it is launched, and how much later it starts.
+    /// Launch of its wave.
     pub launched: Duration,
-    /// The beginning.
+    /// Its first read.
     pub starts: Duration,
-    /// What all its readers read together.
+    /// Rate of all its readers together.
     pub rate: ByteRate,
-    /// How many read at once.
+    /// Number of parallel readers.
     pub readers: u32,
-    /// In which order.
+    /// Reading order.
     pub order: Order,
-    /// When it is known.
+    /// When it announces its specification.
     pub announced: Announced,
-    /// It stops after this share of what it wanted to read.
+    /// Share of its stages after which it stops.
     pub stops_after: f64,
 }
 
-/// Everything that is read.
+/// All parts and jobs of a setup.
 #[derive(Debug, Clone)]
 pub struct Workload {
-    /// How long a segment is.
+    /// Length of a segment.
     pub segment: ByteSize,
-    /// What there is to read.
+    /// All parts.
     pub parts: Vec<Part>,
-    /// Who reads.
+    /// All jobs.
     pub jobs: Vec<Reader>,
-    /// How much rates change, up and down.
+    /// Share by which rates vary, up and down.
     pub vary: f64,
-    /// Decides what is left to chance.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
-/// What happens.
+/// An event of the simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// A job is announced.
+    /// The job of this index announces its specification.
     Announced(usize),
-    /// A segment is read.
+    /// A read of one segment.
     Read(Request),
-    /// A job has read its last.
+    /// The job of this index has ended.
     Ended(usize),
 }
 
 impl Workload {
-    /// All events in the order of time.
+    /// All events in time order.
     pub fn events(&self) -> Events<'_> {
         let mut queue = BinaryHeap::new();
         for (index, job) in self.jobs.iter().enumerate() {
@@ -128,30 +128,30 @@ impl Workload {
         Events { workload: self, queue, progress }
     }
 
-    /// How long a job takes, at its mean rate.
+    /// Duration of a job at its mean rate.
     pub fn duration(&self, job: &Reader) -> Duration {
         let bytes = self.segments_of(job) as f64 * self.segment.0 as f64;
         Duration::from_secs_f64(bytes / job.rate.0.0 as f64)
     }
 
-    /// How many segments a job reads.
+    /// Number of segments that a job reads.
     pub fn segments_of(&self, job: &Reader) -> u64 {
         let parts = job.stages.iter().flatten();
         let all = parts.map(|part| u64::from(self.parts[*part as usize].segments)).sum::<u64>();
         share(all, job.stops_after)
     }
 
-    /// How many segments there are.
+    /// Number of segments of all parts.
     pub fn segments(&self) -> u64 {
         self.parts.iter().map(|part| u64::from(part.segments)).sum()
     }
 
-    /// How many reads there will be.
+    /// Number of reads of all jobs.
     pub fn reads(&self) -> u64 {
         self.jobs.iter().map(|job| self.segments_of(job)).sum()
     }
 
-    /// What a job says about itself, to one of so many nodes.
+    /// Specification of a job as announced to each of `nodes` nodes.
     pub fn spec(&self, job: usize, nodes: u32) -> Spec {
         let reader = &self.jobs[job];
         let stages = reader.says.as_ref().unwrap_or(&reader.stages);
@@ -170,7 +170,7 @@ impl Workload {
         }
     }
 
-    /// The segments of a stage, in the order in which a job reads them: part, and number in it.
+    /// Segments of a stage in reading order: part, and number in the part.
     fn order(&self, job: usize, stage: usize) -> Vec<(u32, u32)> {
         let reader = &self.jobs[job];
         let parts = &reader.stages[stage];
@@ -214,11 +214,11 @@ impl Workload {
         }
     }
 
-    /// How long a segment takes a job, at this moment.
+    /// Nanoseconds per segment of a job at this time.
     fn interval(&self, job: usize, now: u64) -> u64 {
         let rate = self.jobs[job].rate.0.0 as f64;
         let factor = if self.vary > 0.0 {
-            let period = now / nanos(RATE_LASTS);
+            let period = now / nanos(RATE_PERIOD);
             let mut random = fastrand::Rng::with_seed(self.seed ^ (job as u64) << 32 ^ period);
             1.0 + self.vary * (2.0 * random.f64() - 1.0)
         } else {
@@ -228,18 +228,18 @@ impl Workload {
     }
 }
 
-/// Parts of different lengths, evenly mixed.
+/// Interleaves parts of different lengths evenly.
 fn side_by_side(parts: impl Iterator<Item = (u32, u32)>) -> Vec<(u32, u32)> {
     let mut placed: Vec<(f64, u32, u32)> = Vec::new();
     for (part, segments) in parts {
-        let place = |at: u32| ((f64::from(at) + 0.5) / f64::from(segments), part, at);
-        placed.extend((0..segments).map(place));
+        let relative = |at: u32| ((f64::from(at) + 0.5) / f64::from(segments), part, at);
+        placed.extend((0..segments).map(relative));
     }
     placed.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)));
     placed.into_iter().map(|(_, part, at)| (part, at)).collect()
 }
 
-/// Readers that are handed splits in turn, and read them side by side.
+/// Hands splits to readers in turn, which read them side by side.
 fn take_turns(segments: &[(u32, u32)], readers: usize) -> Vec<(u32, u32)> {
     let mut taken = Vec::with_capacity(segments.len());
     for round in segments.chunks(SPLIT * readers) {
@@ -257,7 +257,7 @@ enum Step {
     Read,
 }
 
-/// How far a job is.
+/// Progress of a job.
 #[derive(Debug, Default)]
 struct Progress {
     stage: usize,
@@ -266,7 +266,7 @@ struct Progress {
     order: Vec<(u32, u32)>,
 }
 
-/// Events one by one.
+/// Iterator over the events of a workload.
 #[derive(Debug)]
 pub struct Events<'a> {
     workload: &'a Workload,
@@ -304,7 +304,7 @@ impl Iterator for Events<'_> {
             segment: Segment(u64::from(workload.parts[*part as usize].first + number)),
             bucket: Bucket(*part),
             job: Some(Job(job as u64)),
-            bytes: u32::try_from(workload.segment.0).expect("segments are short"),
+            bytes: u32::try_from(workload.segment.0).expect("a segment is at most 1 GiB"),
         };
         top.0.0 = now.saturating_add(workload.interval(job, now));
         Some((at, Event::Read(request)))
@@ -312,7 +312,7 @@ impl Iterator for Events<'_> {
 }
 
 fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).expect("scenarios are shorter than a year")
+    u64::try_from(time.as_nanos()).expect("a scenario is at most a year long")
 }
 
 #[expect(
@@ -324,7 +324,7 @@ fn whole(value: f64) -> u64 {
     value as u64
 }
 
-/// A share of a count.
+/// A share of a count, rounded.
 pub(super) fn share(of: u64, share: f64) -> u64 {
     whole((of as f64 * share).round())
 }

@@ -1,4 +1,4 @@
-//! A set of items, a bit each.
+//! Bit sets of items.
 
 #[derive(Debug, Clone)]
 pub(super) struct Bits {
@@ -7,9 +7,10 @@ pub(super) struct Bits {
 }
 
 impl Bits {
-    /// None of so many items.
+    /// The empty set of `items` items.
     pub fn new(items: u64) -> Self {
-        let words = usize::try_from(items.div_ceil(64)).expect("scenarios are checked");
+        let words =
+            usize::try_from(items.div_ceil(64)).expect("scenarios limit the number of items");
         Self { words: vec![0; words], count: 0 }
     }
 
@@ -17,7 +18,7 @@ impl Bits {
         self.words[item as usize / 64] >> (item % 64) & 1 == 1
     }
 
-    /// Adds an item. False if it was there.
+    /// Adds an item. Returns whether it is new.
     pub fn insert(&mut self, item: u32) -> bool {
         let word = &mut self.words[item as usize / 64];
         let is_new = *word >> (item % 64) & 1 == 0;
@@ -26,12 +27,12 @@ impl Bits {
         is_new
     }
 
-    /// Takes an item out. False if it was not there.
+    /// Removes an item. Returns whether it was present.
     pub fn remove(&mut self, item: u32) -> bool {
-        let was_there = self.contains(item);
+        let was_present = self.contains(item);
         self.words[item as usize / 64] &= !(1 << (item % 64));
-        self.count -= u64::from(was_there);
-        was_there
+        self.count -= u64::from(was_present);
+        was_present
     }
 
     pub fn count(&self) -> u64 {

@@ -1,20 +1,20 @@
-//! What no policy can beat with so much cache: how fast jobs could be if every byte crossed the origin's links
-//! only once. (`hit`, which has all data cached, can.)
+//! Bounds: the speed that no policy can exceed with a given cache, except `hit`, which has all data
+//! cached.
 //!
-//! While a job reads a whole epoch, all that is not cached has to be fetched at least once, by all jobs
-//! of the dataset together; and a mini-batch takes at least as long as its computation. With a share c of
-//! a dataset cached, an epoch thus takes at least (1 - c) of its bytes divided by what the jobs' links to
-//! the origin carry together. The space is split between datasets in the best of all ways.
+//! While a job reads an epoch, the jobs of the dataset together must fetch everything that is not
+//! cached at least once. A mini-batch takes at least as long as its computation. So with a share c
+//! of a dataset cached, an epoch takes at least (1 - c) of its bytes divided by the rate of all its
+//! jobs' links to the origin. The space is split optimally between datasets.
 
 use std::time::Duration;
 
 use super::{outcome::Outcome, scenario::Setup};
 
-/// The space is split in steps of this share. Every dataset is given a step for nothing, so that what comes
-/// out is no less than the best split.
+/// Steps in which the space is split. Every dataset gets one step for free, so that the result is
+/// not below the optimal split.
 const STEPS: usize = 400;
 
-/// At least so long a mini-batch of each job takes, in seconds, if these shares of the datasets are cached.
+/// Shortest mini-batch of each job in seconds, if these shares of the datasets are cached.
 fn batch_seconds(setup: &Setup, cached: &dyn Fn(usize) -> f64) -> Vec<f64> {
     let origin = setup.origin.bandwidth.0.0;
     let links = |dataset: usize| -> f64 {
@@ -32,20 +32,20 @@ fn batch_seconds(setup: &Setup, cached: &dyn Fn(usize) -> f64) -> Vec<f64> {
     seconds.collect()
 }
 
-/// How fast jobs can be at best beside a run of the same setup, on average over all jobs that did anything
-/// there; nothing if none did.
+/// Highest mean speed-up over a run of the same setup, over all jobs that computed anything there;
+/// `None` if none did.
 pub fn speed_up(setup: &Setup, baseline: &Outcome) -> Option<f64> {
     let counted = baseline.jobs.iter().filter(|job| job.batch_seconds.is_some()).count();
     let step = setup.capacity.0 as f64 / STEPS as f64;
     let mut best = vec![0.0_f64; STEPS + 1];
-    for (place, dataset) in setup.datasets.iter().enumerate() {
-        // What the jobs of this dataset gain with so many steps.
+    for (index, dataset) in setup.datasets.iter().enumerate() {
+        // Gains of the jobs of this dataset, by number of steps.
         let gains: Vec<f64> = (0..=STEPS)
             .map(|steps| {
                 let share = (steps + 1) as f64 * step / dataset.size().0 as f64;
                 let seconds = batch_seconds(setup, &|_| share.min(1.0));
                 let jobs = setup.jobs.iter().zip(&baseline.jobs).zip(seconds);
-                let of_dataset = jobs.filter(|((job, _), _)| job.dataset == place);
+                let of_dataset = jobs.filter(|((job, _), _)| job.dataset == index);
                 of_dataset
                     .filter_map(|((_, base), seconds)| Some(base.batch_seconds? / seconds))
                     .sum()
@@ -60,7 +60,7 @@ pub fn speed_up(setup: &Setup, baseline: &Outcome) -> Option<f64> {
     (counted > 0).then(|| best[STEPS] / counted as f64)
 }
 
-/// How long a mini-batch takes at least, in seconds, on average over the jobs of a setup with one dataset.
+/// Shortest mini-batch in seconds, on average over the jobs of a setup with one dataset.
 pub fn mean_batch_seconds(setup: &Setup) -> f64 {
     let share = |dataset: usize| setup.capacity.0 as f64 / setup.datasets[dataset].size().0 as f64;
     let seconds = batch_seconds(setup, &share);

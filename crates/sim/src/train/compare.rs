@@ -1,4 +1,4 @@
-//! The same scenario under several policies.
+//! Comparison of policies on a scenario.
 
 use serde::Serialize;
 
@@ -7,32 +7,32 @@ use super::{bounds, outcome::Outcome, policy::Policy, scenario::Scenario};
 /// Every variant of a scenario under every policy.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
-    /// The scenario.
+    /// Name of the scenario.
     pub scenario: String,
-    /// The policies, the one to compare with first.
+    /// The policies; the first is the baseline.
     pub policies: Vec<Policy>,
-    /// All runs: policies within variants.
+    /// All runs: variants, and policies within a variant.
     pub runs: Vec<Outcome>,
-    /// How fast the jobs of each run were beside the first policy; nothing where nothing was counted.
+    /// Speed-up of each run over the baseline; `None` if nothing was counted.
     pub speed_ups: Vec<Option<f64>>,
-    /// What no policy but `hit` can beat.
+    /// Bound of each variant.
     pub bounds: Vec<Bound>,
 }
 
-/// What no policy but `hit`, which has all data cached, can beat in one variant.
+/// Speed-up that no policy can exceed in one variant, except `hit`, which has all data cached.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Bound {
-    /// The variant.
+    /// Name of the variant.
     pub variant: Option<String>,
-    /// How fast the jobs could be beside the first policy; nothing if they did nothing there.
+    /// Speed-up over the baseline; `None` if no job computed anything there.
     pub speed_up: Option<f64>,
 }
 
 impl Comparison {
-    /// Of these runs of a scenario: all its setups in order, each under all policies in order.
+    /// Compares runs of all setups in order, each under all policies in order.
     pub fn new(scenario: &Scenario, policies: Vec<Policy>, runs: Vec<Outcome>) -> Self {
-        let firsts = scenario.setups.iter().zip(runs.chunks(policies.len().max(1)));
-        let bounds = firsts.map(|(setup, runs)| Bound {
+        let setups = scenario.setups.iter().zip(runs.chunks(policies.len().max(1)));
+        let bounds = setups.map(|(setup, runs)| Bound {
             variant: setup.variant.clone(),
             speed_up: bounds::speed_up(setup, &runs[0]),
         });
@@ -54,7 +54,7 @@ impl Comparison {
         variants
     }
 
-    /// The runs of a variant in the order of the policies, each with how fast it was beside the first.
+    /// The runs of a variant in the order of the policies, with their speed-ups.
     pub fn of_variant(
         &self,
         variant: &Option<String>,
@@ -63,7 +63,7 @@ impl Comparison {
         runs.filter(move |(run, _)| run.variant == *variant)
     }
 
-    /// What no policy but `hit` can beat in a variant.
+    /// Bound of a variant.
     pub fn bound(&self, variant: &Option<String>) -> Option<f64> {
         self.bounds.iter().find(|bound| bound.variant == *variant)?.speed_up
     }

@@ -1,13 +1,15 @@
-//! One job in the simulated cluster: its epochs, its mini-batches, what it waits for, what it has read.
+//! A simulated job: its epochs, its mini-batches, and what it has read and waits for.
 
 use std::{collections::VecDeque, sync::Arc};
 
 use forebay_core::{
-    ItemOrdinal,
-    benefit::Mode,
-    chunking::ChunkOrdinal,
-    manager::Directions,
-    sampler::{Batch, Layout, Plan, Sampler, State as Checkpoint},
+    HalfChunk, ItemOrdinal,
+    train::{
+        benefit::Mode,
+        sampler::{
+            Batch, BatchDrawSet, EpochPlan, HalfChunkMap, Sampler, SamplerState as Checkpoint,
+        },
+    },
 };
 
 use super::{
@@ -18,22 +20,22 @@ use super::{
     time::Nanos,
 };
 
-/// A job and all that belongs to it.
+/// State of a simulated job.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct SimJob {
     pub dataset: usize,
     pub pipeline: Pipeline,
     pub epoch: Epoch,
-    /// What mini-batches lack, in the order in which they will be computed.
+    /// Items that mini-batches lack, in the order of computation.
     pub wanted: VecDeque<Wanted>,
-    /// What its link to the origin carries now.
-    pub fetching: Option<Fetching>,
-    /// Where the items of mini-batches under way come from, first drawn first.
+    /// Current transfer on its link to the origin.
+    pub fetching: Option<OriginFetch>,
+    /// Modes of the mini-batches in flight, in the order of drawing.
     pub modes: VecDeque<Option<Mode>>,
-    /// When its GPUs were last done.
+    /// End of the last computation.
     pub last_computed: Option<Nanos>,
-    /// Changes when the job dies, so that nothing of its former life disturbs the next.
-    pub life: u32,
+    /// Changes when the job is killed, so that events of the old incarnation are ignored.
+    pub incarnation: u32,
     pub state: State,
     pub counts: Counts,
     end: End,
@@ -45,16 +47,16 @@ pub(super) struct Running {
 pub(super) struct Wanted {
     pub batch: BatchNumber,
     pub items: Vec<u32>,
-    /// How many of them have been asked for.
-    pub asked: usize,
-    /// Whether a probe wants them from the origin, come what may.
+    /// Number of items that have been requested.
+    pub requested: usize,
+    /// Whether a probe fetches them from the origin in any case.
     pub is_probe: bool,
 }
 
-/// Items on their way.
+/// Items in flight from the origin.
 #[derive(Debug)]
-pub(super) struct Fetching {
-    /// Who waits for them; nobody, if they are fetched ahead.
+pub(super) struct OriginFetch {
+    /// The mini-batch that waits for them; `None` if they are fetched ahead.
     pub batch: Option<BatchNumber>,
     pub items: Vec<u32>,
     pub is_probe: bool,
@@ -62,27 +64,27 @@ pub(super) struct Fetching {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// It has not arrived yet, or has been killed.
+    /// Not started yet, or killed.
     Away,
     Training,
     Done,
 }
 
-/// What is counted from the very beginning.
+/// Counts since the start of the simulation.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counts {
     pub batches: u64,
     pub epochs: u64,
     pub busy: Nanos,
     pub reads: Reads,
-    /// When it started for the first time.
+    /// First start.
     pub began: Option<Nanos>,
     pub ended: Option<Nanos>,
 }
 
-impl Running {
-    pub fn new(job: &Job, layout: &Arc<Layout>, seed: u64) -> Self {
-        let plan = Plan::new(seed, 0, job.batch);
+impl SimJob {
+    pub fn new(job: &Job, layout: &Arc<HalfChunkMap>, seed: u64) -> Self {
+        let plan = EpochPlan::new(seed, 0, job.batch);
         Self {
             dataset: job.dataset,
             pipeline: Pipeline::new(
@@ -96,7 +98,7 @@ impl Running {
             fetching: None,
             modes: VecDeque::new(),
             last_computed: None,
-            life: 0,
+            incarnation: 0,
             state: State::Away,
             counts: Counts::default(),
             end: job.end,
@@ -104,15 +106,15 @@ impl Running {
         }
     }
 
-    /// Whether another mini-batch can be drawn at once.
-    pub fn may_draw(&self) -> bool {
+    /// Whether another mini-batch can be drawn now.
+    pub fn can_draw(&self) -> bool {
         let is_needed = match self.end {
             End::Batches(batches) => self.batches_drawn < batches,
             End::Epochs(_) | End::Never => true,
         };
         is_needed
             && self.state == State::Training
-            && self.pipeline.wants_batch()
+            && self.pipeline.has_capacity()
             && self.epoch.left() > 0
     }
 
@@ -121,7 +123,7 @@ impl Running {
         self.epoch.draw(resident)
     }
 
-    /// Whether it has computed all that it came for.
+    /// Whether it has computed all its mini-batches.
     pub fn is_done(&self) -> bool {
         match self.end {
             End::Batches(batches) => self.counts.batches >= batches,
@@ -130,58 +132,59 @@ impl Running {
         }
     }
 
-    /// Whether the epoch is over and another wanted.
-    pub fn wants_epoch(&self) -> bool {
+    /// Whether the epoch is over and another follows.
+    pub fn needs_epoch(&self) -> bool {
         let is_last =
             matches!(self.end, End::Epochs(epochs) if self.counts.epochs >= epochs.into());
         self.epoch.is_over() && !is_last && !self.is_done()
     }
 
-    /// Time in which the GPUs have computed what was not lost.
+    /// Time that the GPUs have spent on mini-batches that were not lost.
     pub fn busy(&self, now: Nanos) -> Nanos {
         self.counts.busy + self.pipeline.unfinished(now)
     }
 
-    /// It was killed: what the GPUs had not computed is drawn again when it comes back.
-    pub fn die(&mut self) {
-        self.batches_drawn -= self.epoch.die();
+    /// Kills the job. Mini-batches that the GPUs had not computed are drawn again after a restart.
+    pub fn kill(&mut self) {
+        self.batches_drawn -= self.epoch.restore();
         self.pipeline.clear();
         self.wanted.clear();
         self.fetching = None;
         self.modes.clear();
         self.last_computed = None;
-        self.life += 1;
+        self.incarnation += 1;
         self.state = State::Away;
     }
 }
 
-/// One pass over the dataset, by the core's sampler. Watches over it, too: no item comes twice, and none
-/// is left out (promise 2).
+/// One pass over the dataset by the core's sampler. Asserts that each item is drawn exactly once
+/// (promise 2).
 #[derive(Debug)]
 pub(super) struct Epoch {
-    layout: Arc<Layout>,
-    plan: Plan,
+    layout: Arc<HalfChunkMap>,
+    plan: EpochPlan,
     sampler: Sampler,
-    /// What was drawn, and what of it was yielded.
+    /// Drawn items.
     drawn: Bits,
+    /// Yielded items.
     yielded: Bits,
-    under_way: VecDeque<Batch>,
+    in_flight: VecDeque<Batch>,
 }
 
 impl Epoch {
-    fn new(layout: &Arc<Layout>, plan: Plan) -> Self {
+    fn new(layout: &Arc<HalfChunkMap>, plan: EpochPlan) -> Self {
         let items = layout.items();
         Self {
             layout: Arc::clone(layout),
             plan,
-            sampler: Sampler::new(layout, plan).expect("a plan for one rank"),
+            sampler: Sampler::new(layout, plan).expect("the plan is for one rank"),
             drawn: Bits::new(items),
             yielded: Bits::new(items),
-            under_way: VecDeque::new(),
+            in_flight: VecDeque::new(),
         }
     }
 
-    /// Items that are still to be drawn.
+    /// Number of items not drawn yet.
     pub fn left(&self) -> u64 {
         self.layout.items() - self.drawn.count()
     }
@@ -194,60 +197,58 @@ impl Epoch {
         self.drawn.contains(item)
     }
 
-    /// Items of a chunk that are still to be drawn.
-    pub fn unread(&self, chunk: ChunkOrdinal) -> u64 {
-        self.sampler.unread(chunk)
+    /// Number of items of a half-chunk not drawn yet.
+    pub fn unread(&self, half_chunk: HalfChunk) -> u64 {
+        self.sampler.unread(half_chunk)
     }
 
-    /// Which chunks batches are drawn from, and which of them before the others.
-    pub fn open(&mut self, directions: &Directions) {
-        let Directions { held, rotating, leaving } = directions;
-        self.sampler.open(held, rotating).expect("chunks of this dataset, each once");
-        self.sampler.leaving(*leaving).expect("one of those that rotate");
+    /// Sets the half-chunks to draw from, and which of them first.
+    pub fn set_draw_set(&mut self, draw_set: &BatchDrawSet) {
+        self.sampler.set_draw_set(draw_set).expect("half-chunks of this dataset, each once");
     }
 
     fn draw(&mut self, resident: impl Fn(u32) -> bool) -> Batch {
-        let batch = self.sampler.draw(|item| resident(number(item))).expect("some are left");
+        let batch = self.sampler.draw(|item| resident(number(item))).expect("items are left");
         for item in batch.items() {
             assert!(self.drawn.insert(number(*item)), "item {item} was drawn twice (promise 2)");
         }
-        self.under_way.push_back(batch.clone());
+        self.in_flight.push_back(batch.clone());
         batch
     }
 
-    /// The GPUs have computed the next mini-batch: a checkpoint has it. Returns the chunks that it leaves
-    /// without unread items.
-    pub fn yield_next(&mut self) -> Vec<ChunkOrdinal> {
-        let batch =
-            self.under_way.pop_front().expect("a mini-batch was computed that was not drawn");
+    /// Yields the next mini-batch after its computation, as if it were in a checkpoint. Returns the
+    /// half-chunks without unread items left.
+    pub fn yield_next(&mut self) -> Vec<HalfChunk> {
+        let batch = self.in_flight.pop_front().expect("a computed mini-batch was drawn");
         for item in batch.items() {
             self.yielded.insert(number(*item));
         }
-        self.sampler.yielded(batch.number()).expect("mini-batches are computed in order")
+        self.sampler.on_yielded(batch.number()).expect("mini-batches are computed in order")
     }
 
-    /// Everything is unread again.
+    /// Begins the next epoch, with all items unread.
     pub fn begin_next(&mut self) {
         assert!(self.is_over(), "an epoch ended with unread items (promise 2)");
         self.plan.epoch += 1;
-        self.sampler = Sampler::new(&self.layout, self.plan).expect("as before");
+        self.sampler = Sampler::new(&self.layout, self.plan).expect("the plan is for one rank");
         self.drawn.clear();
         self.yielded.clear();
     }
 
-    /// What was drawn and not yielded is lost. Returns how many mini-batches that is.
-    fn die(&mut self) -> u64 {
+    /// Restores the sampler from its checkpoint. Returns the number of drawn mini-batches that are
+    /// lost.
+    fn restore(&mut self) -> u64 {
         let checkpoint: Checkpoint = self.sampler.state();
         self.sampler =
-            Sampler::resume(&self.layout, &checkpoint).expect("a checkpoint of this very epoch");
+            Sampler::resume(&self.layout, &checkpoint).expect("a checkpoint of this epoch");
         self.drawn = self.yielded.clone();
-        let lost = self.under_way.len() as u64;
-        self.under_way.clear();
+        let lost = self.in_flight.len() as u64;
+        self.in_flight.clear();
         lost
     }
 }
 
-/// Items as the simulator numbers them.
+/// Number of an item in the simulator.
 pub(super) fn number(item: ItemOrdinal) -> u32 {
-    u32::try_from(item.0).expect("scenarios are checked")
+    u32::try_from(item.0).expect("scenarios limit the number of items")
 }

@@ -1,23 +1,23 @@
-//! Bandwidth that jobs share: the origin's, or that of all flash together.
+//! Links: bandwidth of the origin, or of all flash, shared by jobs.
 //!
-//! Every job has a link of its own with a limit of its own, and all links share one capacity, fairly:
-//! nobody gets more than it can use, and what one cannot use the others share. A link carries one
-//! transfer after the other, so a rate only changes when a link falls idle or wakes up. Between such
-//! moments bytes flow evenly, and nothing needs to be simulated.
+//! Every job has its own link with its own limit, and all links share one capacity by max-min
+//! fairness: no link gets more than it can use, and the others share the rest. A link carries one
+//! transfer after the other, so rates change only when a link becomes idle or busy. Between such
+//! times bytes flow evenly, and nothing needs to be simulated.
 
 use std::collections::VecDeque;
 
 use super::time::Nanos;
 
-/// A byte's worth of progress: rates are bytes per second, times are nanoseconds.
+/// Parts of a byte, since rates are in bytes per second and times in nanoseconds.
 const PARTS: u128 = 1_000_000_000;
 
-/// Links with a capacity in common. `T` says what a transfer is for.
+/// Links with a common capacity. `T` is the tag of a transfer.
 #[derive(Debug)]
 pub(super) struct Links<T> {
     capacity: u64,
     all: Vec<Link<T>>,
-    /// Busy links by their limits, smallest first: the order in which capacity is shared out.
+    /// Busy links by their limits, smallest first: the order of max-min sharing.
     busy: Vec<usize>,
     now: Nanos,
     carried: u64,
@@ -27,7 +27,7 @@ pub(super) struct Links<T> {
 struct Link<T> {
     limit: u64,
     rate: u64,
-    /// What the transfer at the front still lacks, in parts of a byte.
+    /// Rest of the first transfer, in parts of a byte.
     left: u128,
     waiting: VecDeque<Transfer<T>>,
 }
@@ -35,7 +35,7 @@ struct Link<T> {
 #[derive(Debug)]
 struct Transfer<T> {
     bytes: u64,
-    what: T,
+    tag: T,
 }
 
 impl<T> Links<T> {
@@ -43,7 +43,10 @@ impl<T> Links<T> {
     pub fn new(capacity: u64, limits: impl IntoIterator<Item = u64>) -> Self {
         let link = |limit| Link { limit, rate: 0, left: 0, waiting: VecDeque::new() };
         let all: Vec<_> = limits.into_iter().map(link).collect();
-        assert!(capacity > 0 && all.iter().all(|link| link.limit > 0), "bytes must flow");
+        assert!(
+            capacity > 0 && all.iter().all(|link| link.limit > 0),
+            "capacities and limits are positive"
+        );
         Self { capacity, all, busy: Vec::new(), now: Nanos(0), carried: 0 }
     }
 
@@ -52,58 +55,58 @@ impl<T> Links<T> {
         self.carried
     }
 
-    /// Sends bytes over a link, after all that is under way there.
-    pub fn send(&mut self, now: Nanos, link: usize, bytes: u64, what: T) {
+    /// Sends bytes over a link, after its earlier transfers.
+    pub fn send(&mut self, now: Nanos, link: usize, bytes: u64, tag: T) {
         assert!(bytes > 0, "an empty transfer");
         self.advance(now);
         let at = &mut self.all[link];
-        at.waiting.push_back(Transfer { bytes, what });
+        at.waiting.push_back(Transfer { bytes, tag });
         if at.waiting.len() == 1 {
             at.left = u128::from(bytes) * PARTS;
             let limit = at.limit;
-            let place = self.busy.partition_point(|other| self.all[*other].limit <= limit);
-            self.busy.insert(place, link);
-            self.share_out();
+            let position = self.busy.partition_point(|other| self.all[*other].limit <= limit);
+            self.busy.insert(position, link);
+            self.update_rates();
         }
     }
 
-    /// Changes what all links get together.
+    /// Changes the common capacity.
     pub fn set_capacity(&mut self, now: Nanos, capacity: u64) {
-        assert!(capacity > 0, "bytes must flow");
+        assert!(capacity > 0, "capacities and limits are positive");
         self.advance(now);
         self.capacity = capacity;
-        self.share_out();
+        self.update_rates();
     }
 
-    /// Drops all that is under way on a link, and returns what it was for.
+    /// Drops all transfers of a link. Returns their tags.
     pub fn clear(&mut self, now: Nanos, link: usize) -> Vec<T> {
         self.advance(now);
-        let dropped = self.all[link].waiting.drain(..).map(|transfer| transfer.what).collect();
+        let dropped = self.all[link].waiting.drain(..).map(|transfer| transfer.tag).collect();
         self.busy.retain(|other| *other != link);
-        self.share_out();
+        self.update_rates();
         dropped
     }
 
-    /// When the next transfer arrives, if nothing changes until then.
+    /// Time of the next arrival, if nothing changes before.
     pub fn next_arrival(&self) -> Option<Nanos> {
         self.busy.iter().map(|link| self.now + self.all[*link].ends_in()).min()
     }
 
-    /// Takes one transfer that has arrived by now.
+    /// Takes one transfer that has arrived.
     pub fn arrived(&mut self, now: Nanos) -> Option<(usize, T)> {
         self.advance(now);
-        let place = self.busy.iter().position(|link| self.all[*link].left == 0)?;
-        let link = self.busy[place];
+        let position = self.busy.iter().position(|link| self.all[*link].left == 0)?;
+        let link = self.busy[position];
         let at = &mut self.all[link];
         let transfer = at.waiting.pop_front().expect("a busy link has a transfer");
         self.carried = self.carried.saturating_add(transfer.bytes);
         if let Some(next) = at.waiting.front() {
             at.left = u128::from(next.bytes) * PARTS;
         } else {
-            self.busy.remove(place);
-            self.share_out();
+            self.busy.remove(position);
+            self.update_rates();
         }
-        Some((link, transfer.what))
+        Some((link, transfer.tag))
     }
 
     fn advance(&mut self, now: Nanos) {
@@ -118,13 +121,14 @@ impl<T> Links<T> {
         }
     }
 
-    /// Fair shares: whoever can use less than an equal share of what is left gets all it can use.
-    fn share_out(&mut self) {
+    /// Max-min fairness: a link that can use less than an equal share of the rest gets all it can
+    /// use.
+    fn update_rates(&mut self) {
         let mut left = self.capacity;
         let mut sharers = self.busy.len() as u64;
         for link in &self.busy {
             let at = &mut self.all[*link];
-            // A byte per second is less than fair where there are more links than bytes.
+            // At least a byte per second, even if there are more links than bytes.
             at.rate = at.limit.min(left / sharers).max(1);
             left = left.saturating_sub(at.rate);
             sharers -= 1;
@@ -147,12 +151,12 @@ mod tests {
         Nanos(seconds * 1_000_000_000)
     }
 
-    /// Everything that arrives, and when.
+    /// All arrivals with their times.
     fn run(links: &mut Links<&'static str>) -> Vec<(Nanos, &'static str)> {
         let mut arrivals = Vec::new();
         while let Some(at) = links.next_arrival() {
-            while let Some((_, what)) = links.arrived(at) {
-                arrivals.push((at, what));
+            while let Some((_, tag)) = links.arrived(at) {
+                arrivals.push((at, tag));
             }
         }
         arrivals
@@ -169,9 +173,9 @@ mod tests {
         assert_eq!(links.carried(), 3400);
     }
 
-    /// Max-min: 100 for the slow one, the rest in halves, and its share back when it is done.
+    /// Max-min: 100 for the slow link, the rest in halves, and its share back when it is done.
     #[test]
-    fn what_one_cannot_use_the_others_share() {
+    fn links_share_what_another_cannot_use() {
         let mut links = Links::new(1000, [600, 100, 5000]);
         links.send(seconds(0), 0, 900, "half");
         links.send(seconds(0), 1, 200, "slow");

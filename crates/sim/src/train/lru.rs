@@ -1,16 +1,17 @@
-//! A general cache, for comparison: whatever is read comes in, whatever was read longest ago goes.
+//! LRU cache of items, the baseline: every item that is read is kept, and the least recently read
+//! one is evicted.
 //!
-//! Items are numbered across all datasets, so the list is two arrays and costs no search.
+//! Items are numbered across all datasets, so the list is two arrays without a search.
 
 /// No item.
-const NOBODY: u32 = u32::MAX;
+const NONE: u32 = u32::MAX;
 
-/// Items by when they were last read.
+/// Items ordered by their last read.
 #[derive(Debug)]
 pub(super) struct Lru {
     newer: Vec<u32>,
     older: Vec<u32>,
-    /// How long each item is; nought while it is away.
+    /// Length of each item; 0 if it is not resident.
     lengths: Vec<u64>,
     newest: u32,
     oldest: u32,
@@ -19,33 +20,33 @@ pub(super) struct Lru {
 }
 
 impl Lru {
-    /// An empty cache of `capacity` bytes for so many items.
+    /// An empty cache of `capacity` bytes for `items` items.
     pub fn new(items: usize, capacity: u64) -> Self {
-        assert!(items < NOBODY as usize, "items are numbered with 32 bits");
+        assert!(items < NONE as usize, "items are numbered with 32 bits");
         Self {
-            newer: vec![NOBODY; items],
-            older: vec![NOBODY; items],
+            newer: vec![NONE; items],
+            older: vec![NONE; items],
             lengths: vec![0; items],
-            newest: NOBODY,
-            oldest: NOBODY,
+            newest: NONE,
+            oldest: NONE,
             used: 0,
             capacity,
         }
     }
 
-    /// Reads an item; false if it is not there.
+    /// Reads an item. Returns whether it is resident.
     pub fn read(&mut self, item: u32) -> bool {
-        let there = self.lengths[item as usize] > 0;
-        if there {
+        let is_resident = self.lengths[item as usize] > 0;
+        if is_resident {
             self.unlink(item);
             self.link(item);
         }
-        there
+        is_resident
     }
 
-    /// Keeps an item that was fetched, if it fits at all. False if it was there already.
-    pub fn keep(&mut self, item: u32, bytes: u64) -> bool {
-        assert!(bytes > 0, "an item without a byte");
+    /// Inserts a fetched item, if it fits at all. Returns `false` if it was resident already.
+    pub fn insert(&mut self, item: u32, bytes: u64) -> bool {
+        assert!(bytes > 0, "an empty item");
         if self.read(item) {
             return false;
         }
@@ -53,7 +54,7 @@ impl Lru {
             return true;
         }
         while self.used > self.capacity - bytes {
-            self.drop_item(self.oldest);
+            self.remove(self.oldest);
         }
         self.lengths[item as usize] = bytes;
         self.used += bytes;
@@ -61,25 +62,25 @@ impl Lru {
         true
     }
 
-    /// Drops an item, if it is there.
-    pub fn drop_item(&mut self, item: u32) {
+    /// Removes an item, if it is resident.
+    pub fn remove(&mut self, item: u32) {
         if self.lengths[item as usize] > 0 {
             self.unlink(item);
             self.used -= std::mem::take(&mut self.lengths[item as usize]);
         }
     }
 
-    /// How many items there are, here or away.
+    /// Number of items, resident or not.
     pub fn items(&self) -> u32 {
-        u32::try_from(self.lengths.len()).expect("fewer than NOBODY")
+        u32::try_from(self.lengths.len()).expect("fewer than 2^32 items")
     }
 
     fn link(&mut self, item: u32) {
         let second = self.newest;
         self.older[item as usize] = second;
-        self.newer[item as usize] = NOBODY;
+        self.newer[item as usize] = NONE;
         match second {
-            NOBODY => self.oldest = item,
+            NONE => self.oldest = item,
             second => self.newer[second as usize] = item,
         }
         self.newest = item;
@@ -88,11 +89,11 @@ impl Lru {
     fn unlink(&mut self, item: u32) {
         let (newer, older) = (self.newer[item as usize], self.older[item as usize]);
         match newer {
-            NOBODY => self.newest = older,
+            NONE => self.newest = older,
             newer => self.older[newer as usize] = older,
         }
         match older {
-            NOBODY => self.oldest = newer,
+            NONE => self.oldest = newer,
             older => self.newer[older as usize] = newer,
         }
     }
@@ -102,32 +103,32 @@ impl Lru {
 mod tests {
     use super::*;
 
-    /// Against a list that is searched and shifted.
+    /// Compares with a list that is searched and shifted.
     #[test]
-    fn like_the_plainest_list() {
+    fn it_behaves_like_a_plain_list() {
         let mut random = fastrand::Rng::with_seed(3);
         let mut lru = Lru::new(50, 100);
         let mut plain: Vec<(u32, u64)> = Vec::new();
         for _ in 0..20_000 {
             let item = random.u32(..50);
-            let place = plain.iter().position(|(known, _)| *known == item);
+            let index = plain.iter().position(|(known, _)| *known == item);
             match random.u8(..10) {
                 0 => {
-                    lru.drop_item(item);
-                    place.map(|place| plain.remove(place));
+                    lru.remove(item);
+                    index.map(|index| plain.remove(index));
                 }
                 1..5 => {
-                    assert_eq!(lru.read(item), place.is_some());
-                    if let Some(place) = place {
-                        let entry = plain.remove(place);
+                    assert_eq!(lru.read(item), index.is_some());
+                    if let Some(index) = index {
+                        let entry = plain.remove(index);
                         plain.push(entry);
                     }
                 }
                 _ => {
-                    let bytes = place.map_or_else(|| random.u64(1..20), |place| plain[place].1);
-                    assert_eq!(lru.keep(item, bytes), place.is_none());
-                    if let Some(place) = place {
-                        plain.remove(place);
+                    let bytes = index.map_or_else(|| random.u64(1..20), |index| plain[index].1);
+                    assert_eq!(lru.insert(item, bytes), index.is_none());
+                    if let Some(index) = index {
+                        plain.remove(index);
                     }
                     plain.push((item, bytes));
                     while plain.iter().map(|(_, bytes)| bytes).sum::<u64>() > 100 {
@@ -140,8 +141,8 @@ mod tests {
     }
 
     #[test]
-    fn what_never_fits_is_not_kept() {
+    fn an_item_larger_than_the_cache_is_not_kept() {
         let mut lru = Lru::new(1, 10);
-        assert!(lru.keep(0, 11) && !lru.read(0) && lru.used == 0);
+        assert!(lru.insert(0, 11) && !lru.read(0) && lru.used == 0);
     }
 }

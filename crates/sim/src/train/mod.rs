@@ -1,6 +1,7 @@
-//! Training jobs on a simulated cluster: how long they wait, what they read, what a policy makes of it.
+//! Train simulator: training jobs on a simulated cluster, with their speed and origin bytes.
 //!
-//! An origin, nodes with flash and jobs with GPUs are simulated; everything that decides is the core's.
+//! The origin, nodes with flash and jobs with GPUs are simulated. All decisions are made by
+//! `forebay_core::train`. Start at `world.rs`, the event loop.
 //!
 //! ```
 //! use forebay_sim::train::{Policy, Scenario, simulate};
@@ -22,7 +23,7 @@
 //! "#;
 //! let scenario = Scenario::parse(text, "photos.toml", "photos")?;
 //! let outcome = simulate(&scenario, &scenario.setups[0], Policy::None, 0, &mut |_| {});
-//! // Ten megabytes a mini-batch: 100 ms at the origin's rate, however short the computation.
+//! // 10 MB per mini-batch: 100 ms at the origin's rate, however short the computation.
 //! assert!((outcome.jobs[0].batch_seconds.unwrap() - 0.1).abs() < 0.001);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

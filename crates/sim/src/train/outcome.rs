@@ -1,65 +1,65 @@
-//! What a simulation found out, for tables, pictures and scripts.
+//! Outcomes: the results of a simulation, for tables, pictures and scripts.
 
 use serde::Serialize;
 
 use super::policy::Policy;
 
-/// One setup under one policy.
+/// Outcome of one setup under one policy.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outcome {
-    /// The scenario.
+    /// Name of the scenario.
     pub scenario: String,
-    /// Which variant of it.
+    /// Name of the variant.
     pub variant: Option<String>,
-    /// Under which policy.
+    /// The policy.
     pub policy: Policy,
-    /// What decided everything else.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// When it was over, in simulated seconds.
+    /// Simulated duration.
     pub seconds: f64,
-    /// Every job.
+    /// All jobs.
     pub jobs: Vec<JobOutcome>,
-    /// Every dataset.
+    /// All datasets.
     pub datasets: Vec<DatasetOutcome>,
-    /// Bytes of cache.
+    /// Size of the cache.
     pub capacity_bytes: u64,
-    /// When counting began, in simulated seconds.
+    /// Simulated time at which counting began.
     pub warm_up_seconds: f64,
     /// Items that jobs read after the warm-up.
     pub item_reads: u64,
-    /// Items that jobs read, the warm-up included: what was simulated.
+    /// Items that jobs read, including the warm-up.
     pub item_reads_in_all: u64,
-    /// Bytes that the origin delivered after the warm-up, whatever became of them.
+    /// Bytes that the origin delivered after the warm-up, kept or not.
     pub origin_bytes: u64,
     /// Bytes that flash delivered after the warm-up.
     pub flash_bytes: u64,
-    /// What went wrong, as it happened.
+    /// Faults in time order.
     pub faults: Vec<Incident>,
-    /// Which chunk was resident when.
+    /// Residency of chunks over time.
     pub residency: Vec<Residency>,
-    /// Mini-batches of all jobs together, in equal steps of time.
+    /// Mini-batches of all jobs per step of time.
     pub progress: Progress,
-    /// The stages of twenty mini-batches of the first job.
+    /// Stages of 20 mini-batches of the first job.
     pub stages: Vec<StageTimes>,
-    /// What placement decided, in its own words.
+    /// Decisions of placement, with reasons.
     pub decisions: Vec<Decision>,
 }
 
-/// Something that went wrong.
+/// A fault.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Incident {
-    /// When.
+    /// Simulated time.
     pub seconds: f64,
-    /// What.
+    /// Description.
     pub text: String,
 }
 
-/// What one job did after the warm-up.
+/// Outcome of one job after the warm-up.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct JobOutcome {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// It and its twins.
+    /// Name of the `[[job]]` table that it comes from.
     pub group: String,
     /// GPUs that it occupied.
     pub gpus: u32,
@@ -67,34 +67,35 @@ pub struct JobOutcome {
     pub batches: u64,
     /// Epochs that it finished.
     pub epochs: u64,
-    /// From when it started, or was first counted, to its end.
+    /// Time from its start, or the end of the warm-up, to its end.
     pub seconds: f64,
-    /// The share of that time in which its GPUs computed what was not lost.
+    /// Share of that time in which its GPUs computed mini-batches that were not lost.
     pub gpu_busy: f64,
-    /// What a mini-batch took, those at both ends counted in part; nothing if none was computed.
+    /// Mean time of a mini-batch, with partial ones at both ends; `None` if none was computed.
     pub batch_seconds: Option<f64>,
-    /// The share of its items that did not come from the origin for the mini-batch that wanted them.
+    /// Share of its items that were not fetched from the origin for the mini-batch that needed
+    /// them.
     pub hit_share: f64,
-    /// Where its items came from.
+    /// Sources of its items.
     pub reads: Reads,
 }
 
-/// Where items came from.
+/// Sources of items.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Reads {
-    /// All of them: hits, waited and misses. What a job lost when it was killed it reads, and counts, again.
+    /// All items: hits, waited and misses. Items lost by a killed job are read and counted again.
     pub items: u64,
-    /// From flash, where they were when the mini-batch was drawn.
+    /// From flash, resident when the mini-batch was drawn.
     pub hits: u64,
-    /// From flash, once somebody, or an idle link, had fetched them.
+    /// From flash, after another job or an idle link had fetched them.
     pub waited: u64,
-    /// Fetched from the origin for the mini-batch that wanted them.
+    /// Fetched from the origin for the mini-batch that needed them.
     pub misses: u64,
-    /// Of what was fetched, ahead or not, what was there already when it came: fetched in vain.
+    /// Fetched items, ahead or not, that were resident already when they arrived.
     pub duplicates: u64,
-    /// Of what was fetched, what belonged to no resident chunk and was not kept.
+    /// Fetched items of no resident chunk, which were not kept.
     pub outside: u64,
-    /// Of the misses, what a probe forced.
+    /// Misses that a probe forced.
     pub probes: u64,
 }
 
@@ -114,12 +115,12 @@ impl Reads {
         self.items += items;
     }
 
-    /// The share that was not fetched from the origin for the mini-batch that wanted it.
+    /// Share that was not fetched from the origin for the mini-batch that needed it.
     pub fn hit_rate(&self) -> f64 {
         (self.hits + self.waited) as f64 / self.items.max(1) as f64
     }
 
-    /// These and others.
+    /// Sum with others.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -133,7 +134,7 @@ impl Reads {
         }
     }
 
-    /// What has been added since.
+    /// Difference to an earlier state.
     #[must_use]
     pub(super) fn since(self, earlier: Self) -> Self {
         Self {
@@ -148,113 +149,113 @@ impl Reads {
     }
 }
 
-/// What became of a dataset.
+/// Outcome of a dataset.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DatasetOutcome {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its bytes.
+    /// Size.
     pub bytes: u64,
-    /// How many chunks it is cut into.
+    /// Number of chunks.
     pub chunks: u32,
-    /// Bytes of the largest.
+    /// Size of the largest chunk.
     pub chunk_bytes: u64,
-    /// What the origin delivered of it after the warm-up.
+    /// Bytes that the origin delivered after the warm-up.
     pub origin_bytes: u64,
-    /// What of that idle links fetched ahead, before a mini-batch wanted it: no job's miss.
+    /// Part of `origin_bytes` that idle links fetched ahead; no job's miss.
     pub ahead_bytes: u64,
-    /// What jobs read of it after the warm-up.
+    /// Bytes that jobs read after the warm-up.
     pub read_bytes: u64,
 }
 
-/// A chunk in the cache.
+/// Residency of a chunk.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Residency {
-    /// Of which dataset.
+    /// Name of the dataset.
     pub dataset: String,
-    /// Which.
+    /// Number of the chunk.
     pub chunk: u32,
-    /// From when on it was being filled.
+    /// Start of loading.
     pub from_seconds: f64,
-    /// Until it was evicted, or the end.
+    /// Eviction, or end of the simulation.
     pub to_seconds: f64,
 }
 
 /// Mini-batches over time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Progress {
-    /// How long a step is.
+    /// Length of a step.
     pub step_seconds: f64,
-    /// Mini-batches that were computed in each.
+    /// Mini-batches computed in each step.
     pub batches: Vec<u64>,
 }
 
-/// When the stages of a mini-batch began, and when the last ended, in seconds.
+/// Starts of the stages of a mini-batch, and the end of the last, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct StageTimes {
-    /// Its place in the job.
+    /// Number of the mini-batch in the job.
     pub batch: u64,
-    /// Its items were chosen, and reading began.
+    /// Items drawn, reading begins.
     pub read_from: f64,
-    /// All were there, and preparing began.
+    /// All items read, transformation begins.
     pub transform_from: f64,
-    /// It was prepared, and waited for the GPUs.
+    /// Transformed, waits for the GPUs.
     pub ready_from: f64,
-    /// The GPUs took it.
+    /// Computation begins.
     pub compute_from: f64,
-    /// They were done.
+    /// Computation ends.
     pub compute_to: f64,
 }
 
-/// What placement decided when.
+/// A decision of placement.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Decision {
-    /// When.
+    /// Simulated time.
     pub seconds: f64,
-    /// About which dataset.
+    /// Name of the dataset.
     pub dataset: String,
-    /// What, and why.
+    /// Decision and reason.
     pub text: String,
 }
 
 impl Outcome {
-    /// What all jobs read together.
+    /// Reads of all jobs.
     pub fn reads(&self) -> Reads {
         self.jobs.iter().fold(Reads::default(), |sum, job| sum.and(job.reads))
     }
 
-    /// What held for the longest time about a dataset.
+    /// The decision about a dataset that was in force for longest.
     pub fn decision(&self, dataset: &str) -> Option<&Decision> {
-        let said: Vec<&Decision> =
-            self.decisions.iter().filter(|said| said.dataset == dataset).collect();
-        let ends = said.iter().skip(1).map(|next| next.seconds).chain([self.seconds]);
-        let longest = said.iter().zip(ends).max_by(|(one, one_end), (other, other_end)| {
+        let decisions: Vec<&Decision> =
+            self.decisions.iter().filter(|decision| decision.dataset == dataset).collect();
+        let ends = decisions.iter().skip(1).map(|next| next.seconds).chain([self.seconds]);
+        let longest = decisions.iter().zip(ends).max_by(|(one, one_end), (other, other_end)| {
             (one_end - one.seconds).total_cmp(&(other_end - other.seconds))
         });
-        longest.map(|(said, _)| *said)
+        longest.map(|(decision, _)| *decision)
     }
 
-    /// How fast the jobs of this run were beside those of another, on average (Quiver's cluster
-    /// throughput). Jobs that did nothing in one of them do not count; nothing if that is all.
+    /// Mean speed-up of the jobs over those of another run (Quiver's cluster throughput). Jobs that
+    /// computed nothing in one of the runs do not count; `None` if none counts.
     pub fn speed_up(&self, baseline: &Self) -> Option<f64> {
         let pairs = self.jobs.iter().zip(&baseline.jobs);
         mean(pairs.filter_map(|(job, base)| Some(base.batch_seconds? / job.batch_seconds?)))
     }
 
-    /// Whether a dataset was never cached because a chunk of it is larger than all of the cache.
+    /// Whether a dataset was never cached because a chunk is larger than the cache.
     pub fn has_no_room_for(&self, dataset: &DatasetOutcome) -> bool {
         let is_chunked = matches!(self.policy, Policy::Quiver | Policy::Forebay);
         is_chunked && dataset.chunk_bytes > self.capacity_bytes
     }
 
-    /// What the origin delivered for each byte that jobs read; nothing if they read nothing.
+    /// Bytes that the origin delivered per byte that jobs read; `None` if they read nothing.
     pub fn origin_share(&self) -> Option<f64> {
         let read = self.datasets.iter().map(|dataset| dataset.read_bytes as f64).sum::<f64>();
         (read > 0.0).then(|| self.origin_bytes as f64 / read)
     }
 }
 
-/// The mean, of any at all.
+/// The mean; `None` without values.
 pub(super) fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (sum, count) = values.fold((0.0, 0_u32), |(sum, count), value| (sum + value, count + 1));
     (count > 0).then(|| sum / f64::from(count))

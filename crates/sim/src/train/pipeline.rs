@@ -1,17 +1,17 @@
-//! One job's mini-batches under way: read, prepared, computed, in that order.
+//! Pipeline of one job: its mini-batches in flight, which are read, transformed and computed.
 //!
-//! Workers read and prepare several at once, each one at a time, as PyTorch's do; the GPUs take them one
-//! by one, in the order in which they were drawn. So a mini-batch takes as long as the slowest stage, if
-//! there are workers enough, and as the sum of all stages if nothing is done ahead.
+//! Workers read and transform one mini-batch each, as PyTorch's do. The GPUs compute mini-batches
+//! one by one in the order in which they were drawn. So with enough workers a mini-batch takes as
+//! long as its slowest stage, and without prefetching as long as all stages together.
 
 use std::collections::VecDeque;
 
 use super::time::Nanos;
 
-/// A mini-batch, by its place in the job.
+/// Number of a mini-batch in its job.
 pub(super) type BatchNumber = u64;
 
-/// When each stage of a mini-batch began, and when the last ended.
+/// Start of each stage of a mini-batch, and the end of the last.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Stages {
     pub drawn: Nanos,
@@ -27,8 +27,8 @@ pub(super) struct Pipeline {
     depth: usize,
     compute: Nanos,
     transform: Nanos,
-    /// From the one on the GPUs, or next to be, to the one drawn last.
-    under_way: VecDeque<Batch>,
+    /// From the one on the GPUs, or next on them, to the last drawn.
+    in_flight: VecDeque<Batch>,
     first: BatchNumber,
     busy_workers: u32,
     computing: bool,
@@ -36,8 +36,8 @@ pub(super) struct Pipeline {
 
 #[derive(Debug)]
 struct Batch {
-    /// Items that it waits for.
-    lacks: u32,
+    /// Items that have not arrived.
+    missing: u32,
     prepared: bool,
     stages: Stages,
 }
@@ -49,55 +49,56 @@ impl Pipeline {
             depth: depth as usize,
             compute,
             transform,
-            under_way: VecDeque::new(),
+            in_flight: VecDeque::new(),
             first: 0,
             busy_workers: 0,
             computing: false,
         }
     }
 
-    /// Whether a worker is free, and the next mini-batch not too far ahead.
-    pub fn wants_batch(&self) -> bool {
-        self.busy_workers < self.workers && self.under_way.len() < self.depth
+    /// Whether a worker is free and the depth allows another mini-batch.
+    pub fn has_capacity(&self) -> bool {
+        self.busy_workers < self.workers && self.in_flight.len() < self.depth
     }
 
-    /// Whether all that was drawn has been computed.
+    /// Whether all drawn mini-batches have been computed.
     pub fn is_empty(&self) -> bool {
-        self.under_way.is_empty()
+        self.in_flight.is_empty()
     }
 
-    /// A mini-batch of so many items was drawn.
-    pub fn draw(&mut self, now: Nanos, items: u32) -> BatchNumber {
-        assert!(self.wants_batch() && items > 0, "a mini-batch out of turn, or empty");
+    /// A mini-batch of `items` items was drawn.
+    pub fn on_drawn(&mut self, now: Nanos, items: u32) -> BatchNumber {
+        assert!(self.has_capacity() && items > 0, "a mini-batch beyond the depth, or empty");
         let stages = Stages { drawn: now, ..Stages::default() };
-        self.under_way.push_back(Batch { lacks: items, prepared: false, stages });
+        self.in_flight.push_back(Batch { missing: items, prepared: false, stages });
         self.busy_workers += 1;
-        self.first + self.under_way.len() as u64 - 1
+        self.first + self.in_flight.len() as u64 - 1
     }
 
-    /// So many of its items have arrived. If these were the last: when the mini-batch is prepared.
-    pub fn read(&mut self, now: Nanos, batch: BatchNumber, items: u32) -> Option<Nanos> {
+    /// `items` items of a mini-batch have arrived. If these were the last, returns when the
+    /// transformation ends.
+    pub fn on_read(&mut self, now: Nanos, batch: BatchNumber, items: u32) -> Option<Nanos> {
         let transform = self.transform;
         let at = self.batch(batch);
-        at.lacks = at.lacks.checked_sub(items).expect("no item arrives twice");
-        if at.lacks > 0 {
+        at.missing = at.missing.checked_sub(items).expect("no item arrives twice");
+        if at.missing > 0 {
             return None;
         }
         at.stages.read = now;
         Some(now + transform)
     }
 
-    /// A mini-batch is prepared, and its worker free.
-    pub fn prepare(&mut self, now: Nanos, batch: BatchNumber) {
+    /// A mini-batch is transformed, and its worker is free.
+    pub fn on_prepared(&mut self, now: Nanos, batch: BatchNumber) {
         let at = self.batch(batch);
         at.stages.prepared = now;
         at.prepared = true;
         self.busy_workers -= 1;
     }
 
-    /// If the GPUs are free and the next mini-batch is prepared: they take it, and are done then.
+    /// Starts the next mini-batch, if the GPUs are free and it is transformed. Returns its end.
     pub fn compute(&mut self, now: Nanos) -> Option<Nanos> {
-        let next = self.under_way.front_mut()?;
+        let next = self.in_flight.front_mut()?;
         if self.computing || !next.prepared {
             return None;
         }
@@ -106,31 +107,31 @@ impl Pipeline {
         Some(now + self.compute)
     }
 
-    /// How long the GPUs have been computing the mini-batch that they have not finished.
+    /// Time that the GPUs have spent on the unfinished mini-batch.
     pub fn unfinished(&self, now: Nanos) -> Nanos {
-        let computed = self.under_way.front().filter(|_| self.computing);
+        let computed = self.in_flight.front().filter(|_| self.computing);
         computed.map_or(Nanos(0), |batch| now - batch.stages.taken)
     }
 
-    /// The GPUs are done with a mini-batch.
-    pub fn finish(&mut self, now: Nanos) -> Stages {
+    /// The GPUs have finished a mini-batch.
+    pub fn on_computed(&mut self, now: Nanos) -> Stages {
         assert!(self.computing, "the GPUs were idle");
-        let done = self.under_way.pop_front().expect("what is computed is under way");
+        let done = self.in_flight.pop_front().expect("a computed mini-batch is in flight");
         self.first += 1;
         self.computing = false;
         Stages { computed: now, ..done.stages }
     }
 
-    /// The job was killed: all that was under way is lost.
+    /// Drops all mini-batches in flight, when the job is killed.
     pub fn clear(&mut self) {
-        self.first += self.under_way.len() as u64;
-        self.under_way.clear();
+        self.first += self.in_flight.len() as u64;
+        self.in_flight.clear();
         self.busy_workers = 0;
         self.computing = false;
     }
 
     fn batch(&mut self, batch: BatchNumber) -> &mut Batch {
-        let place = batch.checked_sub(self.first).and_then(|place| usize::try_from(place).ok());
-        place.and_then(|place| self.under_way.get_mut(place)).expect("the mini-batch is under way")
+        let index = batch.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
+        index.and_then(|index| self.in_flight.get_mut(index)).expect("the mini-batch is in flight")
     }
 }

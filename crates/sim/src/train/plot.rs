@@ -1,4 +1,4 @@
-//! Pictures of a simulation: chunks over time, stages of mini-batches, speed-ups side by side.
+//! Pictures of a simulation: chunks over time, stages of mini-batches, speed-ups.
 
 use super::{
     compare::Comparison,
@@ -11,12 +11,12 @@ const TRANSFORM: &str = "#e3c16f";
 const COMPUTE: &str = "#5f9e6e";
 const FAULT: &str = "#b03030";
 const BOUND: &str = "#333333";
-/// So far are the entries of a legend from each other.
+/// Distance between the entries of a legend.
 const LEGEND_STEP: f64 = 90.0;
-/// So many faults are named beside their lines; more would cover each other.
+/// Most faults with a label; more would overlap.
 const NAMED_FAULTS: usize = 10;
 
-/// When something went wrong.
+/// Draws a line for each fault.
 fn faults(panel: &Panel, svg: &mut Svg, outcome: &Outcome) {
     for fault in outcome.faults.iter().filter(|fault| fault.seconds <= panel.x_max) {
         let x = panel.x(fault.seconds);
@@ -24,7 +24,7 @@ fn faults(panel: &Panel, svg: &mut Svg, outcome: &Outcome) {
     }
 }
 
-/// And what it was, beside the lines of the first few.
+/// Labels the lines of the first faults.
 fn name_faults(panel: &Panel, svg: &mut Svg, outcome: &Outcome) {
     let within = outcome.faults.iter().filter(|fault| fault.seconds <= panel.x_max);
     for (at, fault) in within.take(NAMED_FAULTS).enumerate() {
@@ -36,7 +36,7 @@ fn name_faults(panel: &Panel, svg: &mut Svg, outcome: &Outcome) {
     }
 }
 
-/// Everything that runs of one scenario have to show, one below the other.
+/// All panels of the runs of a scenario, one below the other.
 pub fn runs(outcomes: &[Outcome]) -> String {
     let charts = outcomes.iter().filter(|outcome| !outcome.stages.is_empty()).count();
     let panels = outcomes.iter().map(panels_over_time).sum::<usize>() + charts;
@@ -53,7 +53,7 @@ pub fn runs(outcomes: &[Outcome]) -> String {
     svg.finish()
 }
 
-/// Only what happens over time: mini-batches, and chunks that come and go.
+/// Panels over time: mini-batches, and residency of chunks.
 pub fn over_time(outcome: &Outcome) -> String {
     let height = TOP + panels_over_time(outcome) as f64 * (PANEL + GAP);
     let mut svg = Svg::new(WIDTH, height, &outcome.scenario);
@@ -61,7 +61,7 @@ pub fn over_time(outcome: &Outcome) -> String {
     svg.finish()
 }
 
-/// Only the stages of mini-batches.
+/// Panel of the stages of mini-batches.
 pub fn stages_alone(outcome: &Outcome) -> String {
     let mut svg = Svg::new(WIDTH, TOP + PANEL + GAP, &outcome.scenario);
     stages(&mut svg, TOP + 10.0, outcome);
@@ -72,7 +72,7 @@ fn panels_over_time(outcome: &Outcome) -> usize {
     1 + chunked_datasets(outcome).len()
 }
 
-/// Returns where the next panel begins.
+/// Draws the panels over time. Returns the top of the next panel.
 fn draw_over_time(svg: &mut Svg, mut top: f64, outcome: &Outcome) -> f64 {
     progress(svg, top, outcome);
     top += PANEL + GAP;
@@ -83,13 +83,13 @@ fn draw_over_time(svg: &mut Svg, mut top: f64, outcome: &Outcome) -> f64 {
     top
 }
 
-/// The datasets of which chunks came and went.
+/// Datasets with residency records.
 fn chunked_datasets(outcome: &Outcome) -> Vec<&str> {
     let names = outcome.datasets.iter().map(|dataset| &*dataset.name);
     names.filter(|name| outcome.residency.iter().any(|chunk| chunk.dataset == *name)).collect()
 }
 
-fn named(outcome: &Outcome) -> String {
+fn title(outcome: &Outcome) -> String {
     let variant = outcome.variant.as_ref().map_or(String::new(), |name| format!("{name}, "));
     format!("{variant}{}", outcome.policy)
 }
@@ -107,12 +107,12 @@ fn progress(svg: &mut Svg, top: f64, outcome: &Outcome) {
     let panel = Panel { top, x_max, y_max };
     panel.axes(
         svg,
-        &format!("{}: mini-batches of all jobs together, summed up", named(outcome)),
+        &format!("{}: mini-batches of all jobs, cumulative", title(outcome)),
         "seconds",
         1.0,
     );
     let point = |(at, sum): (usize, &u64)| {
-        // The last step is cut short by the end.
+        // The last step ends with the simulation.
         (panel.x((step * at as f64).min(x_max)), panel.y(*sum as f64))
     };
     svg.curve(sums.iter().enumerate().map(point), COMPUTE);
@@ -120,14 +120,14 @@ fn progress(svg: &mut Svg, top: f64, outcome: &Outcome) {
     name_faults(&panel, svg, outcome);
 }
 
-/// When which chunk was resident: a line for each stay, as in Quiver's figure 7 but lying.
+/// Residency of chunks: a bar for each stay, as in Quiver's figure 7 with the axes swapped.
 fn residency(svg: &mut Svg, top: f64, outcome: &Outcome, dataset: &str) {
     let stays = || outcome.residency.iter().filter(|stay| stay.dataset == dataset);
     let chunks = f64::from(stays().map(|stay| stay.chunk + 1).max().unwrap_or(1));
     let panel = Panel { top, x_max: outcome.seconds.max(1e-3), y_max: chunks };
     panel.axes(
         svg,
-        &format!("{}: chunks of {dataset} in the cache, by number", named(outcome)),
+        &format!("{}: chunks of {dataset} in the cache, by number", title(outcome)),
         "seconds",
         1.0,
     );
@@ -137,7 +137,7 @@ fn residency(svg: &mut Svg, top: f64, outcome: &Outcome, dataset: &str) {
     faults(&panel, svg, outcome);
 }
 
-/// A chunk, or a share of it, was resident for a while. The panel counts chunks upwards.
+/// Draws the residency of a chunk, or of a share of it. Chunks are numbered upwards.
 pub fn draw_stay(svg: &mut Svg, panel: &Panel, chunk: u32, (from, to): (f64, f64), share: f64) {
     let (from, to) = (panel.x(from), panel.x(to));
     let y = panel.y(f64::from(chunk) + 0.75);
@@ -150,7 +150,7 @@ pub fn draw_stay(svg: &mut Svg, panel: &Panel, chunk: u32, (from, to): (f64, f64
     }
 }
 
-/// Where mini-batches spent their time, as in Quiver's figures 4 and 5.
+/// Stages of mini-batches, as in Quiver's figures 4 and 5.
 fn stages(svg: &mut Svg, top: f64, outcome: &Outcome) {
     let rows = &outcome.stages;
     let start = rows.iter().map(|row| row.read_from).fold(f64::MAX, f64::min);
@@ -159,7 +159,7 @@ fn stages(svg: &mut Svg, top: f64, outcome: &Outcome) {
     let job = outcome.jobs.first().map_or("", |job| &*job.name);
     panel.axes(
         svg,
-        &format!("{}: {} mini-batches of {job}", named(outcome), rows.len()),
+        &format!("{}: {} mini-batches of {job}", title(outcome), rows.len()),
         "seconds",
         1.0,
     );
@@ -183,7 +183,7 @@ fn spans(row: &StageTimes) -> [(f64, f64, &'static str); 3] {
     ]
 }
 
-/// Speed-ups over the first policy, side by side, as in Quiver's figure 6, below what none can beat.
+/// Speed-ups over the first policy, as in Quiver's figure 6, with the bound.
 pub fn comparison(comparison: &Comparison) -> String {
     let variants = comparison.variants();
     let policies = &comparison.policies;
@@ -195,8 +195,8 @@ pub fn comparison(comparison: &Comparison) -> String {
     let panel = Panel { top: TOP + 10.0, x_max: variants.len() as f64, y_max: highest };
     panel.heights(&mut svg, 0.0);
     let width = (WIDTH - LEFT - RIGHT) / variants.len() as f64 / (policies.len() + 1) as f64;
-    for (place, variant) in variants.iter().enumerate() {
-        let left = panel.x(place as f64) + width / 2.0;
+    for (column, variant) in variants.iter().enumerate() {
+        let left = panel.x(column as f64) + width / 2.0;
         for (index, (_, speed)) in comparison.of_variant(variant).enumerate() {
             let x = left + width * index as f64;
             let y = panel.y(speed.unwrap_or(0.0));

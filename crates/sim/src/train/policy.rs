@@ -1,26 +1,26 @@
-//! The policies that a scenario can run under.
+//! Policies of training scenarios.
 
 use std::{fmt, str::FromStr};
 
 use serde::Serialize;
 
-/// What stands between jobs and the origin, and who decides what it keeps.
+/// The cache between jobs and the origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Policy {
-    /// Nothing: every item comes from the origin.
+    /// No cache: every item comes from the origin.
     None,
-    /// A general cache: the least recently used item goes first, and jobs keep to their order.
+    /// A general cache that evicts the least recently used item; jobs keep to their order.
     Lru,
-    /// Everything is there from the beginning: the least that storage can cost.
+    /// Everything is cached from the start: the fastest that storage can be.
     Hit,
     /// Quiver as published: Algorithm 1, two rotating chunks, the greedy rule.
     Quiver,
-    /// Ours: claims, held chunks, rotation by need, a knapsack on the GPU time saved.
+    /// forebay: claims, pinned chunks, rotation by need, a knapsack on the GPU time saved.
     Forebay,
 }
 
-/// A name that no policy has.
+/// An unknown policy name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no policy `{name}`; there are {}", Policy::ALL.map(Policy::name).join(", "))]
 pub struct PolicyError {
@@ -28,10 +28,10 @@ pub struct PolicyError {
 }
 
 impl Policy {
-    /// All of them, from the least to the most.
+    /// All policies.
     pub const ALL: [Self; 5] = [Self::None, Self::Lru, Self::Hit, Self::Quiver, Self::Forebay];
 
-    /// What it is called.
+    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",

@@ -1,7 +1,7 @@
-//! Writes down what happens, from the end of the warm-up on, and makes an outcome of it.
+//! Recorder: counts from the end of the warm-up on, and builds the outcome.
 
 use super::{
-    job::{Counts, Running},
+    job::{Counts, SimJob},
     outcome::{DatasetOutcome, Incident, JobOutcome, Outcome, Progress, StageTimes},
     pipeline::Stages,
     policy::Policy,
@@ -9,9 +9,9 @@ use super::{
     time::Nanos,
 };
 
-/// Progress is kept in so many steps, at least.
+/// Fewest steps of progress; at most twice this number.
 const STEPS: usize = 200;
-/// As many as in Quiver's figures 4 and 5.
+/// Mini-batches whose stages are recorded, as in Quiver's figures 4 and 5.
 const STAGES: usize = 20;
 
 #[derive(Debug)]
@@ -20,9 +20,9 @@ pub(super) struct Recorder {
     at_warm_up: Vec<Counts>,
     carried_at_warm_up: [u64; 2],
     incidents: Vec<Incident>,
-    /// Items that the origin delivered of each dataset, and how many of them ahead.
+    /// Per dataset: items that the origin delivered, and those of them fetched ahead.
     fetched: Vec<(u64, u64)>,
-    /// Mini-batches in each step; when there are too many steps, they become twice as long.
+    /// Mini-batches per step. With too many steps, the length of a step is doubled.
     progress: Vec<u64>,
     step: Nanos,
     stages: Vec<StageTimes>,
@@ -42,38 +42,38 @@ impl Recorder {
         }
     }
 
-    /// From now on it counts; so many bytes have come from the origin and from flash before.
-    pub fn warmed_up(&mut self, now: Nanos, jobs: &[Running], carried: [u64; 2]) {
+    /// Starts counting; `carried` are the bytes from the origin and from flash so far.
+    pub fn on_warmed_up(&mut self, now: Nanos, jobs: &[SimJob], carried: [u64; 2]) {
         let counts = jobs.iter().map(|job| Counts { busy: job.busy(now), ..job.counts });
         self.at_warm_up = counts.collect();
         self.carried_at_warm_up = carried;
         self.fetched.fill((0, 0));
     }
 
-    /// Something went wrong.
-    pub fn note(&mut self, now: Nanos, text: String) {
+    /// Records a fault.
+    pub fn on_fault(&mut self, now: Nanos, text: String) {
         self.incidents.push(Incident { seconds: now.seconds(), text });
     }
 
-    /// The origin delivered so many items.
-    pub fn fetched(&mut self, dataset: usize, items: u64, is_ahead: bool) {
+    /// The origin delivered `items` items.
+    pub fn on_fetched(&mut self, dataset: usize, items: u64, is_ahead: bool) {
         let (all, ahead) = &mut self.fetched[dataset];
         *all += items;
         *ahead += if is_ahead { items } else { 0 };
     }
 
     /// A job has computed a mini-batch.
-    pub fn computed(&mut self, job: usize, number: u64, stages: Stages) {
-        let mut place = step_of(stages.computed, self.step);
-        while place >= 2 * STEPS {
+    pub fn on_computed(&mut self, job: usize, number: u64, stages: Stages) {
+        let mut step = step_of(stages.computed, self.step);
+        while step >= 2 * STEPS {
             self.step = self.step + self.step;
             self.progress = self.progress.chunks(2).map(|pair| pair.iter().sum()).collect();
-            place = step_of(stages.computed, self.step);
+            step = step_of(stages.computed, self.step);
         }
-        if self.progress.len() <= place {
-            self.progress.resize(place + 1, 0);
+        if self.progress.len() <= step {
+            self.progress.resize(step + 1, 0);
         }
-        self.progress[place] += 1;
+        self.progress[step] += 1;
         if job == 0 && stages.drawn >= self.warm_up && self.stages.len() < STAGES {
             self.stages.push(StageTimes {
                 batch: number,
@@ -86,11 +86,11 @@ impl Recorder {
         }
     }
 
-    /// All that was written down; the rest is for others to say.
-    pub fn finish(self, setup: &Setup, now: Nanos, jobs: &[Running], carried: [u64; 2]) -> Outcome {
+    /// The outcome, without the fields that the recorder does not know.
+    pub fn finish(self, setup: &Setup, now: Nanos, jobs: &[SimJob], carried: [u64; 2]) -> Outcome {
         let outcomes = setup.jobs.iter().zip(jobs).zip(&self.at_warm_up);
         let outcomes =
-            outcomes.map(|((said, running), before)| self.job(now, said, running, *before));
+            outcomes.map(|((job, running), before)| self.job(now, job, running, *before));
         let outcomes: Vec<JobOutcome> = outcomes.collect();
         let datasets = setup.datasets.iter().zip(&self.fetched).enumerate();
         let datasets = datasets.map(|(at, (dataset, (fetched, ahead)))| {
@@ -132,17 +132,17 @@ impl Recorder {
         }
     }
 
-    fn job(&self, now: Nanos, said: &Job, running: &Running, before: Counts) -> JobOutcome {
+    fn job(&self, now: Nanos, job: &Job, running: &SimJob, before: Counts) -> JobOutcome {
         let counts = running.counts;
         let ended = counts.ended.unwrap_or(now);
         let began = counts.began.unwrap_or(now).max(self.warm_up);
         let seconds = Nanos(ended.0.saturating_sub(began.0)).seconds();
         let busy = Nanos(running.busy(now).0.saturating_sub(before.busy.0)).seconds();
-        let batches = busy / Nanos::from(said.compute).seconds();
+        let batches = busy / Nanos::from(job.compute).seconds();
         JobOutcome {
-            name: said.name.clone(),
-            group: said.group.clone(),
-            gpus: said.gpus,
+            name: job.name.clone(),
+            group: job.group.clone(),
+            gpus: job.gpus,
             batches: counts.batches - before.batches,
             epochs: counts.epochs - before.epochs,
             seconds,
@@ -154,6 +154,6 @@ impl Recorder {
     }
 }
 
-fn step_of(moment: Nanos, step: Nanos) -> usize {
-    usize::try_from(moment.0 / step.0).expect("a few steps")
+fn step_of(time: Nanos, step: Nanos) -> usize {
+    usize::try_from(time.0 / step.0).expect("fewer than 2^64 steps")
 }

@@ -1,7 +1,7 @@
-//! Quiver's published figures beside what its policies, and ours, do in the simulator.
+//! Quiver's published figures beside those of its policies and of forebay's in the simulator.
 //!
-//! Makes one section of `docs/reproductions.md`; sentences about differences are beside the figures that
-//! they explain, and figures in them are computed, so that they cannot grow old unnoticed.
+//! Writes one section of `docs/results/reproductions.md`. Figures in sentences are computed, so
+//! that they cannot become stale.
 
 use std::fmt::Write as _;
 
@@ -19,10 +19,10 @@ use crate::Section;
 /// Simulates one setup under one policy.
 pub type Run<'a> = dyn FnMut(&Scenario, &Setup, Policy) -> Outcome + 'a;
 
-/// What is reproduced, by names for the command line.
+/// Parts of the section, by their names on the command line.
 pub const PARTS: [&str; 5] = ["one-job", "table-3", "figures-4-5", "figure-6", "figure-7"];
 
-/// Everything about training, or one part of it.
+/// The section on training, or one part of it.
 pub fn train(part: Option<&str>, run: &mut Run<'_>) -> Section {
     let mut section = Section::default();
     let makers = [one_job, table_3, figures_4_and_5, figure_6, figure_7];
@@ -31,16 +31,18 @@ pub fn train(part: Option<&str>, run: &mut Run<'_>) -> Section {
             make(run, &mut section);
         }
     }
+    section.wrap();
     section
 }
 
-/// A scenario of ours, and a heading with the commands: one prints this part, the other more about its runs.
+/// Loads a built-in scenario, and writes a heading with two commands: one prints this part, the
+/// other the details of its runs.
 fn begin(section: &mut Section, part: &str, [title, name, more]: [&str; 3]) -> Scenario {
-    let scenario = Scenario::built_in(name).expect("a scenario of ours");
+    let scenario = Scenario::built_in(name).expect("a built-in scenario");
     let _ = write!(
         section.text,
-        "### {title}\n\n`scenarios/{name}.toml`, seed {}. `forebay sim reproduce {part}` prints this; \
-         `forebay sim {more}` shows its runs.\n\n",
+        "### {title}\n\n`scenarios/{name}.toml`, seed {}. `forebay sim reproduce {part}` prints \
+         this; `forebay sim {more}` shows its runs.\n\n",
         scenario.seed
     );
     scenario
@@ -54,9 +56,10 @@ fn one_job(run: &mut Run<'_>, section: &mut Section) {
     let more = "compare one-job --policies none,lru,forebay";
     let scenario = begin(section, "one-job", ["One job alone", "one-job", more]);
     section.text.push_str(
-        "No order of reading gets more than the cached share c of an epoch from the cache. LRU gets \
-         c + (1 − c)·ln(1 − c) of a random order.\n\n\
-         | c | LRU, by theory | LRU | ours | bound | ours: origin bytes an epoch, of (1 − c) |\n\
+        "No reading order gets more than the cached share c of an epoch from the cache. Under a \
+         random order, LRU gets c + (1 − c)·ln(1 − c).\n\n\
+         | c | LRU, in theory | LRU | forebay | bound | forebay: origin bytes per epoch, relative \
+         to (1 − c) |\n\
          |---|---|---|---|---|---|\n",
     );
     for setup in &scenario.setups {
@@ -93,13 +96,14 @@ fn table_3(run: &mut Run<'_>, section: &mut Section) {
     let title = "Table 3: seven jobs of one model";
     let scenario = begin(section, "table-3", [title, "quiver-table3", more]);
     section.text.push_str(
-        "Seconds for 7000 mini-batches. Misses and hits calibrate the model (the file says how); the \
-         co-operative times are what the policies make of it, with a cache of a fifth of the dataset.\n\n\
-         | | | published | the paper's policy | ours | bound |\n|---|---|---|---|---|---|\n",
+        "Seconds for 7000 mini-batches. Misses and hits calibrate the model (see the file). The \
+         co-operative times are results of the policies, with a cache of a fifth of the \
+         dataset.\n\n\
+         | | | published | the paper's policy | forebay | bound |\n|---|---|---|---|---|---|\n",
     );
     let mut ratios = Vec::new();
     for (setup, (model, [miss, hit, shared])) in scenario.setups.iter().zip(TABLE_3) {
-        assert_eq!(setup.variant.as_deref(), Some(model), "the variants are those of the table");
+        assert_eq!(setup.variant.as_deref(), Some(model), "the variants match the table");
         let mut of = |policy| seconds(&run(&scenario, setup, policy));
         let [none, all, quiver, ours] =
             [Policy::None, Policy::Hit, Policy::Quiver, Policy::Forebay].map(&mut of);
@@ -114,24 +118,26 @@ fn table_3(run: &mut Run<'_>, section: &mut Section) {
     }
     let _ = write!(
         section.text,
-        "\nThe published co-operative times are longer than those that the published policy needs here, by \
-         factors of {}. Of ResNet50: seven machines fetch 1.2 GB/s together, as their misses show; jobs that share \
-         every fetch need only 0.67 GB/s to be as fast as with hits, and were measured at 0.4 GB/s. So what was \
-         fetched does not explain the difference. What their system spent on lookups, on inserting and on waiting \
-         is not simulated, and not published. What the simulated policy loses, it loses whenever jobs turn to the next \
-         chunk, of which nothing is there: Algorithm 1 fetches nothing ahead. Had the next chunk been loaded in the \
-         background, as the text says elsewhere, even that would be gone.\n\n",
+        "\nThe published co-operative times are longer than those of the published policy here, by \
+         factors of {}. Fetching does not explain the difference. For ResNet50, seven machines \
+         fetch 1.2 GB/s together, as their misses show. Jobs that share every fetch need only 0.67 \
+         GB/s to be as fast as with hits, and were measured at 0.4 GB/s. The cost of lookups, \
+         inserts and waits in the paper's system is not published and not simulated. The simulated \
+         policy loses time whenever jobs move to the next chunk, of which nothing is cached: \
+         Algorithm 1 does not prefetch. Loading the next chunk in the background, as the text says \
+         elsewhere, would remove even that.\n\n",
         ratios.join(", ")
     );
 }
 
 fn figures_4_and_5(run: &mut Run<'_>, section: &mut Section) {
     let more = "run quiver-figure4-5 --policy none --plot stages.svg`, and with `--policy hit";
-    let title = "Figures 4 and 5: where a mini-batch spends its time";
+    let title = "Figures 4 and 5: stages of a mini-batch";
     let scenario = begin(section, "figures-4-5", [title, "quiver-figure4-5", more]);
     section.text.push_str(
-        "Published are the pictures: with remote reads the GPUs are idle most of the time, with hits hardly ever.\n\n\
-         | | ms/mini-batch | GPUs busy | reading one takes | preparing one |\n|---|---|---|---|---|\n",
+        "The paper shows pictures: with remote reads the GPUs are idle most of the time, with hits \
+         hardly ever.\n\n\
+         | | ms/mini-batch | GPUs busy | reading | transforming |\n|---|---|---|---|---|\n",
     );
     for (policy, what, file) in
         [(Policy::None, "remote reads", "figure-4.svg"), (Policy::Hit, "hits", "figure-5.svg")]
@@ -154,12 +160,13 @@ fn figures_4_and_5(run: &mut Run<'_>, section: &mut Section) {
     section.text.push_str(
         "\n![stages with remote reads](reproductions/figure-4.svg)\n\
          ![stages with hits](reproductions/figure-5.svg)\n\n\
-         Reading includes waiting for the job's own link behind earlier mini-batches. What preparing takes is not \
-         published; 500 ms on eight workers are an assumption that does not matter for the speed.\n\n",
+         Reading includes waiting for the job's link behind earlier mini-batches. The paper does \
+         not say how long transforming takes. 500 ms on eight workers are an assumption that does \
+         not affect the speed.\n\n",
     );
 }
 
-/// Published multiples of the throughput without a cache: Quiver's, and LRU's.
+/// Published multiples of the throughput without a cache, for Quiver and LRU.
 const FIGURE_6: [(&str, &str, &str); 3] =
     [("100GB", "about 1.6", "–"), ("200GB", "–", "–"), ("700GB", "2.32", "2.2")];
 
@@ -169,13 +176,14 @@ fn figure_6(run: &mut Run<'_>, section: &mut Section) {
     let scenario = begin(section, "figure-6", [title, "quiver-figure6", more]);
     section.text.push_str(
         "Speed as a multiple of that without a cache, on average over the twelve jobs.\n\n\
-         | cache | LRU, published | LRU | Quiver, published | the paper's policy | ours | bound |\n\
+         | cache | LRU, published | LRU | Quiver, published | the paper's policy | forebay | bound \
+         |\n\
          |---|---|---|---|---|---|---|\n",
     );
-    let mut said = String::new();
+    let mut decisions = String::new();
     let mut speeds = Vec::new();
     for (setup, (size, published, published_lru)) in scenario.setups.iter().zip(FIGURE_6) {
-        assert_eq!(setup.variant.as_deref(), Some(size), "the variants are those of the figure");
+        assert_eq!(setup.variant.as_deref(), Some(size), "the variants match the figure");
         let none = run(&scenario, setup, Policy::None);
         let [lru, quiver, ours] = [Policy::Lru, Policy::Quiver, Policy::Forebay]
             .map(|policy| run(&scenario, setup, policy));
@@ -184,11 +192,12 @@ fn figure_6(run: &mut Run<'_>, section: &mut Section) {
         let [lru_speed, quiver_speed, our_speed] = [&lru, &quiver, &ours].map(speed);
         let _ = writeln!(
             section.text,
-            "| {size} | {published_lru} | {lru_speed:.2} | {published} | {quiver_speed:.2} | {our_speed:.2} | {bound:.2} |",
+            "| {size} | {published_lru} | {lru_speed:.2} | {published} | {quiver_speed:.2} | \
+             {our_speed:.2} | {bound:.2} |",
         );
         speeds.push([lru_speed, quiver_speed, our_speed, bound]);
         for outcome in [&quiver, &ours] {
-            let _ = writeln!(said, "- {size}, {}:\n{}", outcome.policy, shares(outcome));
+            let _ = writeln!(decisions, "- {size}, {}:\n{}", outcome.policy, shares(outcome));
         }
     }
     let [[_, quiver_100, ..], _, [lru_700, quiver_700, ours_700, bound_700]] = speeds[..] else {
@@ -196,29 +205,33 @@ fn figure_6(run: &mut Run<'_>, section: &mut Section) {
     };
     let _ = write!(
         section.text,
-        "\nWhat the datasets got, and why, in the words of the policy; of twins the first:\n\n{said}\n\
-         - **100 GB.** Quiver's policy makes {quiver_100:.2} of it here, published is about 1.6. It is faster here \
-         than published in table 3, too, and for the same reason: the mean of that table's published gains is 1.74 with \
-         seven jobs to share each fetch, and here there are four.\n\
-         - **200 GB.** Published is all of ImageNet and two chunks of 15 GB of each of the others: 154 + 4 × 15 = 214 GB. \
-         Even with LibriSpeech in chunks of a tenth it would be 202 GB. By the printed rule all of ImageNet does \
-         not fit beside the chunks that come first, so it is LibriSpeech that is held whole here.\n\
-         - **700 GB.** Published is that ImageNet and OpenImages are cached whole, here ImageNet and LibriSpeech are: by \
-         the printed ratio of benefit to cost LibriSpeech comes before OpenImages, which then does not fit.\n\
-         - **LRU at 700 GB** makes {lru_700:.2} of it here, 2.2 published; the bound is {bound_700:.2}. So it is \
-         {} than ours ({ours_700:.2}) and Quiver's ({quiver_700:.2}) there: the tenth that misses hides behind \
-         computing, and LRU neither probes nor rotates. Ours reads up to a hundredth of an epoch past the cache \
-         to measure what its jobs gain; that is what it pays for knowing.\n\n",
+        "\nShares of the datasets, with the reasons that the policy gives (of identical jobs, the \
+         first):\n\n{decisions}\n\
+         - **100 GB.** Quiver's policy reaches {quiver_100:.2} here; about 1.6 is published. It is \
+         faster here than published in table 3, too, for the same reason: the mean of that table's \
+         published gains is 1.74 with seven jobs per fetch, and here there are four.\n\
+         - **200 GB.** Published: all of ImageNet, and two chunks of 15 GB of each of the others, \
+         which is 154 + 4 × 15 = 214 GB. Even with LibriSpeech in chunks of a tenth it would be \
+         202 GB. By the printed rule all of ImageNet does not fit beside the chunks that come \
+         first, so LibriSpeech is pinned whole here.\n\
+         - **700 GB.** Published: ImageNet and OpenImages are cached whole. Here ImageNet and \
+         LibriSpeech are. By the printed ratio of benefit to cost LibriSpeech comes before \
+         OpenImages, which then does not fit.\n\
+         - **LRU at 700 GB** reaches {lru_700:.2} here; 2.2 is published, and the bound is \
+         {bound_700:.2}. It is {} than forebay ({ours_700:.2}) and Quiver ({quiver_700:.2}) there: \
+         the tenth of reads that misses is hidden by computation, and LRU neither probes nor \
+         rotates. forebay reads up to 1 % of an epoch past the cache to measure the benefit of its \
+         jobs.\n\n",
         if lru_700 > ours_700 && lru_700 > quiver_700 { "faster" } else { "no faster" },
     );
 }
 
-/// What each dataset got, and why, as a list. Twins differ by chance alone: the first speaks for all.
+/// Share and reason of each dataset, as a list. Of identical jobs only the first is shown.
 fn shares(outcome: &Outcome) -> String {
     let mut list = String::new();
     for dataset in &outcome.datasets {
-        let Some(said) = outcome.decision(&dataset.name) else { continue };
-        let text = said.text.split(", job ").next().unwrap_or_default();
+        let Some(decision) = outcome.decision(&dataset.name) else { continue };
+        let text = decision.text.split(", job ").next().unwrap_or_default();
         let _ = writeln!(list, "  - {}: {text}", dataset.name);
     }
     list.trim_end().to_owned()
@@ -226,12 +239,14 @@ fn shares(outcome: &Outcome) -> String {
 
 fn figure_7(run: &mut Run<'_>, section: &mut Section) {
     let more = "run quiver-figure7 --plot rotation.svg`, and with `--policy forebay";
-    let title = "Figure 7: rotation, and newcomers after 15 minutes";
+    let title = "Figure 7: rotation, with three more jobs after 15 minutes";
     let scenario = begin(section, "figure-7", [title, "quiver-figure7", more]);
     section.text.push_str(
-        "Published: never more than two of the ten chunks at once; mini-batches of all jobs together come faster \
-         when three jobs join the four; the newcomers begin with the chunks that are there.\n\n\
-         | | chunks at once, at most | mini-batches/s before | after | chunks loaded | origin bytes |\n\
+        "Published: at most two of the ten chunks are cached at once; all jobs together compute \
+         more mini-batches when three jobs join the four; the new jobs begin with the cached \
+         chunks.\n\n\
+         | | chunks at once, at most | mini-batches/s before | after | chunks loaded | origin \
+         bytes |\n\
          |---|---|---|---|---|---|\n",
     );
     let mut per_job = Vec::new();
@@ -252,7 +267,7 @@ fn figure_7(run: &mut Run<'_>, section: &mut Section) {
             "| {} | {} | {before:.1} | {after:.1} | {} | {} |",
             match policy {
                 Policy::Quiver => "the paper's policy",
-                _ => "ours",
+                _ => "forebay",
             },
             chunks_at_once(&outcome),
             outcome.residency.len(),
@@ -265,23 +280,24 @@ fn figure_7(run: &mut Run<'_>, section: &mut Section) {
     let (ours_before, ours_after, ours_bytes) = ours;
     let _ = write!(
         section.text,
-        "\nEach job alone: {theirs_before:.2} mini-batches a second before and {theirs_after:.2} after under the paper's \
-         policy. That is the published effect: with more jobs to share the fetches, the jobs that were there \
-         are faster, too. Under ours it is {ours_before:.2} and {ours_after:.2}: the GPUs were the limit (10.84) before, \
-         and nothing is left to gain. Ours reads more from the origin in the same time because it does more: \
-         {} for each mini-batch, {} under the paper's policy.\n\n\
+        "\nPer job: {theirs_before:.2} mini-batches per second before and {theirs_after:.2} after, \
+         under the paper's policy. This is the published effect: with more jobs to share fetches, \
+         the first jobs become faster as well. Under forebay it is {ours_before:.2} and \
+         {ours_after:.2}: the GPUs were the limit (10.84) before, and nothing is left to gain. \
+         forebay reads more from the origin in the same time because it computes more: {} per \
+         mini-batch, against {} under the paper's policy.\n\n\
          ![chunks under the paper's policy](reproductions/figure-7.svg)\n\
-         ![chunks under ours](reproductions/figure-7-ours.svg)\n\n",
+         ![chunks under forebay](reproductions/figure-7-ours.svg)\n\n",
         ByteSize(ours_bytes),
         ByteSize(their_bytes),
     );
 }
 
-/// The most chunks that were resident at the same time.
+/// Most chunks that were resident at the same time.
 pub(super) fn chunks_at_once(outcome: &Outcome) -> usize {
-    let at = |moment: f64| {
+    let at = |time: f64| {
         let stays = outcome.residency.iter();
-        stays.filter(|stay| stay.from_seconds <= moment && moment < stay.to_seconds).count()
+        stays.filter(|stay| stay.from_seconds <= time && time < stay.to_seconds).count()
     };
     outcome.residency.iter().map(|stay| at(stay.from_seconds)).max().unwrap_or(0)
 }

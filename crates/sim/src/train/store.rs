@@ -1,31 +1,31 @@
-//! What is resident, under every policy: the one thing that jobs see of a cache.
+//! Store: the resident items under each policy, as jobs see them.
 
-use forebay_core::sampler::Layout;
+use forebay_core::train::sampler::HalfChunkMap;
 
 use super::{lru::Lru, manager::Manager, policy::Policy, scenario::Setup, time::Nanos};
 
-/// Everything that is kept, and who decides about it.
+/// The cache under one policy.
 #[derive(Debug)]
 pub(super) enum Store {
-    /// Nothing is.
+    /// No item is resident.
     Nothing,
-    /// Everything is.
+    /// Every item is resident.
     Everything,
-    /// Whatever was read last is.
-    Recent(Recent),
-    /// Chunks are, as a manager says.
+    /// The most recently read items are resident.
+    Recent(RecentItems),
+    /// The chunks that the manager chooses are resident.
     Chunks(Box<Manager>),
 }
 
-/// What became of an item that was fetched.
+/// Result of fetching an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fetched {
-    /// It is resident now.
+    /// It is now resident.
     Kept,
-    /// It was already: somebody else has fetched it as well.
+    /// It was resident already: another job has fetched it as well.
     Duplicate,
     /// It is not kept.
-    Outside,
+    Uncached,
 }
 
 impl Store {
@@ -33,22 +33,22 @@ impl Store {
         match policy {
             Policy::None => Self::Nothing,
             Policy::Hit => Self::Everything,
-            Policy::Lru => Self::Recent(Recent::new(setup)),
+            Policy::Lru => Self::Recent(RecentItems::new(setup)),
             Policy::Quiver | Policy::Forebay => {
                 Self::Chunks(Box::new(Manager::new(setup, policy, seed)))
             }
         }
     }
 
-    /// How samplers see a dataset.
-    pub fn layout(&self, setup: &Setup, dataset: usize) -> Layout {
+    /// Layout of a dataset for samplers.
+    pub fn layout(&self, setup: &Setup, dataset: usize) -> HalfChunkMap {
         match self {
             Self::Chunks(manager) => manager.layout(dataset),
             _ => setup.datasets[dataset].layout(),
         }
     }
 
-    /// Who decides about chunks, if anybody does.
+    /// The manager, if the policy has one.
     pub fn manager(&mut self) -> Option<&mut Manager> {
         match self {
             Self::Chunks(manager) => Some(manager),
@@ -56,43 +56,43 @@ impl Store {
         }
     }
 
-    /// Reads an item, if it is resident.
+    /// Reads an item. Returns whether it is resident.
     pub fn read(&mut self, dataset: usize, item: u32) -> bool {
         match self {
             Self::Nothing => false,
             Self::Everything => true,
             Self::Recent(recent) => recent.read(dataset, item),
-            Self::Chunks(manager) => manager.shelves[dataset].is_resident(item),
+            Self::Chunks(manager) => manager.datasets[dataset].is_resident(item),
         }
     }
 
-    /// Whether somebody is fetching an item for all.
+    /// Whether a job is fetching an item under a claim.
     pub fn is_claimed(&self, dataset: usize, item: u32) -> bool {
         match self {
             Self::Chunks(manager) => {
-                manager.has_claims() && manager.shelves[dataset].is_in_flight(item)
+                manager.has_claims() && manager.datasets[dataset].is_in_flight(item)
             }
             _ => false,
         }
     }
 
-    /// An item has come from the origin.
-    pub fn fetched(&mut self, now: Nanos, dataset: usize, item: u32) -> Fetched {
+    /// Handles an item that has arrived from the origin.
+    pub fn on_fetched(&mut self, now: Nanos, dataset: usize, item: u32) -> Fetched {
         match self {
-            Self::Nothing => Fetched::Outside,
-            Self::Everything => unreachable!("nothing is ever fetched"),
-            Self::Recent(recent) => recent.fetched(dataset, item),
-            Self::Chunks(manager) => manager.shelves[dataset].fetched(now, item),
+            Self::Nothing => Fetched::Uncached,
+            Self::Everything => unreachable!("every item is resident"),
+            Self::Recent(recent) => recent.on_fetched(dataset, item),
+            Self::Chunks(manager) => manager.datasets[dataset].on_fetched(now, item),
         }
     }
 
-    /// One of `nodes` nodes has lost what it held.
+    /// Drops the items of one of `nodes` nodes.
     pub fn lose_node(&mut self, node: u32, nodes: u32) {
         match self {
             Self::Nothing | Self::Everything => {}
             Self::Recent(recent) => recent.lose_node(node, nodes),
             Self::Chunks(manager) => {
-                manager.shelves.iter_mut().for_each(|shelf| shelf.lose_node(node, nodes));
+                manager.datasets.iter_mut().for_each(|dataset| dataset.lose_node(node, nodes));
             }
         }
     }
@@ -100,15 +100,15 @@ impl Store {
 
 /// One LRU list over the items of all datasets.
 #[derive(Debug)]
-pub(super) struct Recent {
+pub(super) struct RecentItems {
     lru: Lru,
-    /// Where the items of each dataset begin, and how long they are.
+    /// First item number and item length of each dataset.
     datasets: Vec<(u32, u64)>,
 }
 
-impl Recent {
+impl RecentItems {
     fn new(setup: &Setup) -> Self {
-        let narrow = |n: u64| u32::try_from(n).expect("scenarios are checked");
+        let narrow = |n: u64| u32::try_from(n).expect("scenarios limit the number of items");
         let mut items = 0;
         let datasets = setup.datasets.iter().map(|dataset| {
             items += dataset.items;
@@ -122,21 +122,21 @@ impl Recent {
         self.lru.read(self.datasets[dataset].0 + item)
     }
 
-    fn fetched(&mut self, dataset: usize, item: u32) -> Fetched {
+    fn on_fetched(&mut self, dataset: usize, item: u32) -> Fetched {
         let (first, bytes) = self.datasets[dataset];
-        if self.lru.keep(first + item, bytes) { Fetched::Kept } else { Fetched::Duplicate }
+        if self.lru.insert(first + item, bytes) { Fetched::Kept } else { Fetched::Duplicate }
     }
 
     fn lose_node(&mut self, node: u32, nodes: u32) {
         for item in 0..self.lru.items() {
             if is_on(item, node, nodes) {
-                self.lru.drop_item(item);
+                self.lru.remove(item);
             }
         }
     }
 }
 
-/// Items are spread evenly, in no order that a sampler or a chunk would know.
+/// Whether an item is on a node. Items are spread evenly, independently of chunks and samplers.
 pub(super) fn is_on(item: u32, node: u32, nodes: u32) -> bool {
     let spread = u64::from(item).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     spread % u64::from(nodes) == u64::from(node)

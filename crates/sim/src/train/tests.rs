@@ -1,8 +1,8 @@
-//! Whole simulations, small enough to know the answer.
+//! Whole simulations that are small enough for the result to be known.
 
 use super::*;
 
-/// One job on a dataset of 10 kB items, with these lines of its own.
+/// A scenario of one job on a dataset of 10 kB items, with additional lines.
 fn one_job(origin: &str, cache: &str, job: &str) -> String {
     format!(
         "about = \"a test\"\n[origin]\n{origin}\n[cache]\nread_bandwidth = \"1GB/s\"\n{cache}\n\
@@ -18,14 +18,14 @@ fn run(text: &str, policy: Policy, seed: u64) -> Outcome {
 }
 
 fn batch_ms(outcome: &Outcome) -> f64 {
-    outcome.jobs[0].batch_seconds.expect("it computed something") * 1e3
+    outcome.jobs[0].batch_seconds.expect("a mini-batch was computed") * 1e3
 }
 
 fn close(value: f64, expected: f64, share: f64) {
     assert!((value / expected - 1.0).abs() <= share, "{value} is not {expected}");
 }
 
-/// A megabyte a mini-batch, a hundred of them, and what the slowest stage makes of it.
+/// 100 mini-batches of 1 MB.
 #[test]
 fn a_mini_batch_takes_as_long_as_its_slowest_stage() {
     let fast = "bandwidth = \"1GB/s\"";
@@ -37,10 +37,10 @@ fn a_mini_batch_takes_as_long_as_its_slowest_stage() {
         // 50 ms to read.
         (slow, "compute = \"30ms\"", Policy::None, 50.0),
         (slow, "compute = \"30ms\"", Policy::Hit, 30.0),
-        // Preparing: 240 ms, by eight workers or by four.
+        // 240 ms to transform, by eight workers or by four.
         (fast, "compute = \"20ms\"\ntransform = \"240ms\"\nworkers = 8", Policy::Hit, 30.1),
         (fast, "compute = \"20ms\"\ntransform = \"240ms\"\nworkers = 4", Policy::Hit, 60.2),
-        // Nothing ahead: the sum.
+        // No prefetching: the sum.
         (slow, "compute = \"30ms\"\ntransform = \"20ms\"\ndepth = 1", Policy::None, 100.0),
         (fast, "compute = \"30ms\"\ntransform = \"20ms\"\ndepth = 1", Policy::Hit, 51.0),
     ] {
@@ -48,7 +48,7 @@ fn a_mini_batch_takes_as_long_as_its_slowest_stage() {
             one_job(origin, "capacity = \"100%\"", &format!("batch = 100\nepochs = 1\n{job}"));
         let outcome = run(&text, policy, 1);
         assert_eq!((outcome.jobs[0].batches, outcome.jobs[0].epochs), (100, 1));
-        // The first and the last fill and drain the pipeline.
+        // The first and the last mini-batches fill and drain the pipeline.
         let stages = 0.3 / 0.03 / 100.0;
         close(batch_ms(&outcome), expected, stages);
         let busy = outcome.jobs[0].gpu_busy;
@@ -56,9 +56,9 @@ fn a_mini_batch_takes_as_long_as_its_slowest_stage() {
     }
 }
 
-/// Latency and the limit of a connection: eight connections, each 10 kB in 1 ms + 1 ms.
+/// Latency and limit of a connection: eight connections, each 10 kB in 1 ms + 1 ms.
 #[test]
-fn connections_are_limited_one_by_one_and_together() {
+fn connections_have_limits_each_and_together() {
     let job = "batch = 100\nepochs = 1\ncompute = \"1ms\"\nconnections = 8";
     for (bandwidth, expected) in [("1GB/s", 25.0), ("20MB/s", 50.0)] {
         let origin =
@@ -79,7 +79,7 @@ fn jobs_share_the_origin_fairly() {
     assert_eq!(outcome.origin_bytes, 400_000_000);
 }
 
-/// Everything that jobs were given came from somewhere, and nothing was fetched for nobody.
+/// Every item has a source, and everything fetched is accounted for.
 #[test]
 fn bytes_are_conserved() {
     let job = "count = 3\nbatch = 128\nepochs = 3\ncompute = \"3ms\"";
@@ -88,7 +88,7 @@ fn bytes_are_conserved() {
             let text = one_job("bandwidth = \"100MB/s\"", "capacity = \"30%\"\nnodes = 2", job);
             let outcome = run(&text, policy, seed);
             let reads = outcome.reads();
-            assert_eq!(reads.items, 3 * 3 * 10_000, "{policy}: every item, every epoch, every job");
+            assert_eq!(reads.items, 3 * 3 * 10_000, "{policy}: every item, epoch and job");
             assert_eq!(outcome.item_reads, reads.items);
             assert_eq!(reads.items, reads.hits + reads.waited + reads.misses, "{policy}");
             let ahead: u64 = outcome.datasets.iter().map(|dataset| dataset.ahead_bytes).sum();
@@ -100,19 +100,20 @@ fn bytes_are_conserved() {
 }
 
 #[test]
-fn one_seed_decides_everything() {
+fn a_seed_determines_the_outcome() {
     let job = "count = 3\nbatch = 128\nepochs = 2\ncompute = \"3ms\"";
     let text = one_job("bandwidth = \"100MB/s\"", "capacity = \"30%\"\nnodes = 3", job)
-        + "[[fault]]\nat = \"1s\"\nnode = 2\n[[fault]]\nat = \"2s\"\njob = \"trainer-2\"\nfor = \"1s\"\n";
+        + "[[fault]]\nat = \"1s\"\nnode = 2\n"
+        + "[[fault]]\nat = \"2s\"\njob = \"trainer-2\"\nfor = \"1s\"\n";
     for policy in Policy::ALL {
         assert_eq!(run(&text, policy, 5), run(&text, policy, 5), "{policy}");
     }
     assert_ne!(run(&text, Policy::Lru, 5), run(&text, Policy::Lru, 6));
 }
 
-/// Promise 2, which every job asserts for itself: here only that it gets that far.
+/// Promise 2 (exactly once) is asserted inside every job; here the jobs only have to finish.
 #[test]
-fn killed_jobs_come_back_and_finish_their_epochs() {
+fn killed_jobs_restart_and_finish_their_epochs() {
     for policy in Policy::ALL {
         for seed in 0..5 {
             let job = "count = 3\nbatch = 100\nepochs = 2\ncompute = \"10ms\"";
@@ -128,24 +129,24 @@ fn killed_jobs_come_back_and_finish_their_epochs() {
 }
 
 #[test]
-fn a_slow_origin_delays_and_a_lost_node_costs_warmth_only() {
+fn a_slow_origin_costs_time_and_a_lost_node_costs_warmth_only() {
     let job = "batch = 100\nepochs = 2\ncompute = \"1ms\"";
     let whole = one_job("bandwidth = \"100MB/s\"", "capacity = \"100%\"\nnodes = 2", job);
     let seconds = |faults: &str| run(&(whole.clone() + faults), Policy::Lru, 1).seconds;
     let undisturbed = seconds("");
-    // A second of the first epoch, at a tenth of the rate.
+    // Half a second of the first epoch at a tenth of the rate.
     close(
         seconds("[[fault]]\nat = \"0s\"\norigin = \"10MB/s\"\nfor = \"500ms\"\n") - undisturbed,
         0.45,
         0.05,
     );
-    // Half of what had been read is read again.
+    // Half of the items read so far are fetched again.
     close(seconds("[[fault]]\nat = \"1s\"\nnode = 1\n") - undisturbed, 0.4, 0.2);
 }
 
-/// What a general cache gets of one job's random order: c + (1 - c) ln(1 - c).
+/// Hit rate of LRU under one job's random order: c + (1 - c) ln(1 - c).
 #[test]
-fn lru_thrashes_as_theory_says() {
+fn lru_matches_the_theory_for_a_random_order() {
     for share in [0.1_f64, 0.2, 0.5, 0.9] {
         let cache = format!("capacity = \"{}%\"", share * 100.0);
         let job = "batch = 50\nepochs = 11\ncompute = \"1ms\"\ndepth = 1";
@@ -157,16 +158,16 @@ fn lru_thrashes_as_theory_says() {
     }
 }
 
-/// One job alone: no order of reading gets more than the cached share from the cache, and ours does get
-/// that much, within two in a hundred; the origin gives the rest of an epoch, and next to nothing twice. What a
-/// probe forces it to give does not count.
+/// One job alone: no reading order gets more than the cached share from the cache, and forebay gets
+/// that share within 2 %. The origin delivers the rest of an epoch and next to nothing twice,
+/// probes aside.
 #[test]
-fn one_job_gets_what_the_cache_holds() {
+fn one_job_hits_the_cached_share() {
     for share in [0.1_f64, 0.2, 0.5, 0.9] {
         let cache = format!("capacity = \"{}%\"", share * 100.0);
         let job = "batch = 50\nepochs = 11\ncompute = \"5ms\"";
         let text = one_job("bandwidth = \"100MB/s\"", &cache, job);
-        // An epoch takes at most 1 s; what is counted begins with a whole one, more or less.
+        // An epoch takes at most 1 s; the warm-up is about one epoch.
         let text = text.replacen("about", "warm_up = \"1.2s\"\nabout", 1);
         let outcome = run(&text, Policy::Forebay, 2);
         let reads = outcome.reads();
@@ -180,66 +181,75 @@ fn one_job_gets_what_the_cache_holds() {
     }
 }
 
-/// Figure 7 in small: four jobs, three newcomers, room for two of ten chunks.
+/// A small figure 7: four jobs, three that join later, space for two of ten chunks.
 fn rotating(policy: Policy) -> Outcome {
-    let text = "about = \"figure 7 in small\"\nduration = \"60s\"\n\
+    let text = "about = \"a small figure 7\"\nduration = \"60s\"\n\
         origin = { bandwidth = \"1GB/s\", per_connection = \"5MB/s\" }\n\
         cache = { capacity = \"20%\", read_bandwidth = \"1GB/s\", nodes = 4 }\n\
         [[dataset]]\nname = \"photos\"\nsize = \"500MB\"\nitems = 50_000\n\
-        [[job]]\nname = \"first\"\ncount = 4\ndataset = \"photos\"\nbatch = 64\ncompute = \"8ms\"\n\
-        [[job]]\nname = \"late\"\ncount = 3\ndataset = \"photos\"\nbatch = 64\ncompute = \"8ms\"\nstarts = \"20s\"\n";
+        [[job]]\nname = \"first\"\ncount = 4\ndataset = \"photos\"\nbatch = 64\ncompute = \
+        \"8ms\"\n\
+        [[job]]\nname = \"late\"\ncount = 3\ndataset = \"photos\"\nbatch = 64\ncompute = \
+        \"8ms\"\nstarts = \"20s\"\n";
     run(text, policy, 4)
 }
 
 #[test]
-fn never_more_than_two_chunks_rotate() {
+fn at_most_two_chunks_rotate() {
     for policy in [Policy::Quiver, Policy::Forebay] {
         let outcome = rotating(policy);
         assert_eq!(reproduce::chunks_at_once(&outcome), 2, "{policy}");
-        // Six epochs and more: every chunk comes again and again.
+        // More than six epochs, so every chunk is loaded several times.
         for chunk in 0..10 {
             let stays = outcome.residency.iter().filter(|stay| stay.chunk == chunk).count();
-            assert!(stays >= 3, "{policy}: chunk {chunk} came {stays} times");
+            assert!(stays >= 3, "{policy}: chunk {chunk} was loaded {stays} times");
         }
     }
 }
 
-/// Origin bytes for each turn of the fastest job, of J jobs that rotate at equal rates: what is not held.
+/// Origin bytes per turn of the fastest job, for jobs that rotate at equal rates: one dataset at
+/// most.
 #[test]
-fn jobs_that_rotate_share_their_fetches() {
+fn rotating_jobs_share_their_fetches() {
     for (policy, most) in [(Policy::None, 7.0), (Policy::Quiver, 1.3), (Policy::Forebay, 1.1)] {
         let outcome = rotating(policy);
         let items = outcome.jobs.iter().map(|job| job.reads.items).max().unwrap();
         let turns = items as f64 / 50_000.0;
         let probes: u64 = outcome.jobs.iter().map(|job| job.reads.probes * 10_000).sum();
         let fetched = (outcome.origin_bytes - probes) as f64 / turns / 500e6;
-        assert!(fetched <= most, "{policy}: {fetched} of the dataset in a turn");
+        assert!(fetched <= most, "{policy}: {fetched} of the dataset per turn");
     }
 }
 
-/// Figure 6 in small, a twentieth of everything but the GPUs: by the knapsack the cluster is at least as
-/// fast as by the greedy rule, whatever the cache.
+/// A small figure 6, a twentieth of everything but the GPUs: with the knapsack the cluster is at
+/// least as fast as with the greedy rule, for every cache size.
 #[test]
 fn the_knapsack_is_never_worse_than_the_greedy_rule() {
     let job = |name: &str, dataset: &str, batch: u32, compute: &str| {
         format!(
-            "[[job]]\nname = \"{name}\"\ndataset = \"{dataset}\"\ncount = 4\ngpus = 4\nbatch = {batch}\n\
+            "[[job]]\nname = \"{name}\"\ndataset = \"{dataset}\"\ncount = 4\ngpus = 4\nbatch = \
+             {batch}\n\
              compute = \"{compute}\"\nworkers = 8\n"
         )
     };
     let dataset = |name: &str, size: &str, items: u32, chunks: u32| {
         format!(
-            "[[dataset]]\nname = \"{name}\"\nsize = \"{size}\"\nitems = {items}\nchunks = {chunks}\n"
+            "[[dataset]]\nname = \"{name}\"\nsize = \"{size}\"\nitems = {items}\nchunks = \
+             {chunks}\n"
         )
     };
-    // Nightly runs try all three sizes; a third of the figure's time shows it as well.
+    // Nightly runs use all three sizes; otherwise one is enough.
     let sizes: &[&str] =
         if std::env::var_os("SEEDS").is_some() { &["5GB", "10GB", "35GB"] } else { &["10GB"] };
     for size in sizes {
         let text = [
-            "about = \"figure 6 in small\"\nwarm_up = \"60s\"\nduration = \"90s\"\n".to_owned(),
-            "origin = { bandwidth = \"6GB/s\", per_connection = \"26.18MB/s\", latency = \"1ms\" }\n".to_owned(),
-            format!("cache = {{ capacity = \"{size}\", read_bandwidth = \"2GB/s\", nodes = 12 }}\n"),
+            "about = \"a small figure 6\"\nwarm_up = \"60s\"\nduration = \"90s\"\n".to_owned(),
+            "origin = { bandwidth = \"6GB/s\", per_connection = \"26.18MB/s\", latency = \"1ms\" \
+             }\n"
+            .to_owned(),
+            format!(
+                "cache = {{ capacity = \"{size}\", read_bandwidth = \"2GB/s\", nodes = 12 }}\n"
+            ),
             dataset("imagenet", "7.7GB", 64_000, 10),
             dataset("openimages", "26.5GB", 87_000, 35),
             dataset("librispeech", "4.5GB", 14_000, 10),
@@ -251,17 +261,17 @@ fn the_knapsack_is_never_worse_than_the_greedy_rule() {
         let [none, quiver, ours] =
             [Policy::None, Policy::Quiver, Policy::Forebay].map(|policy| run(&text, policy, 1));
         let [quiver, ours] = [quiver, ours].map(|outcome| outcome.speed_up(&none).unwrap());
-        assert!(ours >= quiver && quiver > 1.2, "{size}: {ours} by ours, {quiver} by theirs");
+        assert!(ours >= quiver && quiver > 1.2, "{size}: forebay {ours}, Quiver {quiver}");
         let scenario = Scenario::parse(&text, "test.toml", "test").unwrap();
         let bound = bounds::speed_up(&scenario.setups[0], &none).unwrap();
-        assert!(ours <= bound * 1.005, "{size}: {ours} is more than can be, {bound}");
+        assert!(ours <= bound * 1.005, "{size}: {ours} is above the bound {bound}");
     }
 }
 
-/// What the GPUs had not finished when the job was killed is drawn again: no mini-batch is missing at the end,
-/// and nobody waits for one for ever.
+/// Mini-batches that the GPUs had not finished when the job was killed are drawn again: none is
+/// missing at the end.
 #[test]
-fn a_killed_job_computes_all_that_it_came_for() {
+fn a_killed_job_computes_all_its_mini_batches() {
     for policy in Policy::ALL {
         for (end, batches) in [("epochs = 1", 100), ("batches = 130", 130)] {
             // In the first, in the middle, and in the last mini-batch.
@@ -277,13 +287,15 @@ fn a_killed_job_computes_all_that_it_came_for() {
     }
 }
 
-/// Two datasets, of which the cache holds one tenth, and a job for each; `fault` may end the first.
+/// Two datasets, of which the cache holds one tenth, and a job for each; `fault` may kill the
+/// first.
 fn two_datasets(fault: &str) -> String {
     let dataset =
         |name: &str| format!("[[dataset]]\nname = \"{name}\"\nsize = \"100GB\"\nitems = 100_000\n");
-    let job = |name: &str, of: &str, gpus: u32| {
+    let job = |name: &str, dataset: &str, gpus: u32| {
         format!(
-            "[[job]]\nname = \"{name}\"\ndataset = \"{of}\"\ngpus = {gpus}\nbatch = 100\ncompute = \"100ms\"\n"
+            "[[job]]\nname = \"{name}\"\ndataset = \"{dataset}\"\ngpus = {gpus}\nbatch = \
+             100\ncompute = \"100ms\"\n"
         )
     };
     let start = "about = \"a test\"\nduration = \"30min\"\norigin = { bandwidth = \"200MB/s\" }\n\
@@ -292,43 +304,43 @@ fn two_datasets(fault: &str) -> String {
     [start, &dataset("first"), &dataset("second"), &jobs.concat(), fault].concat()
 }
 
-/// A job that was killed for good is missed when its lease ends, and its space goes to those who live.
+/// A killed job that does not return loses its space to live jobs when its lease ends.
 #[test]
-fn the_dead_leave_their_space() {
+fn a_dead_job_loses_its_space() {
     for policy in [Policy::Quiver, Policy::Forebay] {
         let alive = run(&two_datasets(""), policy, 1);
         let fault = "[[fault]]\nat = \"1min\"\njob = \"large\"\n";
         let killed = run(&two_datasets(fault), policy, 1);
         let [before, after] = [&alive, &killed].map(|outcome| outcome.jobs[1].hit_share);
-        // By the paper, one job alone has no hits in two chunks.
+        // Under the paper's policy, one job alone has no hits in two chunks.
         let gains = policy == Policy::Forebay;
         assert!(before < 0.01 && (after > 0.05) == gains, "{policy}: {before}, then {after}");
         let second = |outcome: &Outcome| {
             let stays = outcome.residency.iter().filter(|stay| stay.dataset == "second");
             stays.map(|stay| stay.from_seconds).fold(f64::MAX, f64::min)
         };
-        // The lease is ten minutes; space is looked at twice a minute.
+        // The lease is ten minutes; space is split twice a minute.
         assert!((600.0..=700.0).contains(&second(&killed)), "{policy}: {}", second(&killed));
     }
 }
 
-/// A job that waits for longer than a lease lasts says all the time that it lives.
+/// A job that waits for longer than its lease keeps renewing it.
 #[test]
-fn who_waits_is_not_dead() {
+fn a_waiting_job_keeps_its_lease() {
     let job = "batch = 100\nepochs = 3\ncompute = \"10ms\"";
     let text = one_job("bandwidth = \"100MB/s\"", "capacity = \"20%\"", job)
         + "[[fault]]\nat = \"500ms\"\norigin = \"1B/s\"\nfor = \"15min\"\n";
     for policy in [Policy::Quiver, Policy::Forebay] {
         let outcome = run(&text, policy, 1);
         assert_eq!(outcome.jobs[0].epochs, 3, "{policy}");
-        let lost = |said: &&Decision| said.text.contains("no job reads it");
+        let lost = |decision: &&Decision| decision.text.contains("no job reads it");
         assert_eq!(outcome.decisions.iter().find(lost), None, "{policy}");
     }
 }
 
-/// "What is cached stays until others need the room": jobs on two datasets, one after the other, twice.
+/// Cached data stays until others need the space: jobs on two datasets, one after the other, twice.
 #[test]
-fn the_next_job_finds_what_the_last_one_left() {
+fn the_next_job_hits_what_the_last_one_left() {
     let job = |name: &str, dataset: &str, starts: u32| {
         format!(
             "[[job]]\nname = \"{name}\"\ndataset = \"{dataset}\"\nbatch = 100\nepochs = 1\n\
@@ -352,9 +364,9 @@ fn the_next_job_finds_what_the_last_one_left() {
     assert!(fetched("150MB") < 400_000_000, "half of one stays");
 }
 
-/// Of two reasons to be slow the worse one counts, until it is over.
+/// Of two overlapping slow-downs the slower one counts.
 #[test]
-fn slow_origins_may_overlap() {
+fn slow_downs_of_the_origin_may_overlap() {
     let job = "batch = 100\nepochs = 1\ncompute = \"1ms\"";
     let fault = |at: &str, rate: &str, lasting: &str| {
         format!("[[fault]]\nat = \"{at}\"\norigin = \"{rate}\"\nfor = \"{lasting}\"\n")
@@ -363,13 +375,13 @@ fn slow_origins_may_overlap() {
         + &fault("100ms", "1MB/s", "10s")
         + &fault("200ms", "2MB/s", "1s");
     let late = text.clone() + &fault("1min", "1MB/s", "1s");
-    let told = run(&late, Policy::None, 1).faults;
-    assert!(told.last().unwrap().text.contains("all jobs had ended"), "{told:?}");
-    // A tenth of it before, a tenth during the ten seconds, the rest after.
+    let faults = run(&late, Policy::None, 1).faults;
+    assert!(faults.last().unwrap().text.contains("all jobs have ended"), "{faults:?}");
+    // A tenth of the dataset before, a tenth during the ten seconds, the rest after.
     close(run(&text, Policy::None, 1).seconds, 10.9, 0.01);
 }
 
-/// Whatever the warm-up cuts off and whoever is killed: what is counted adds up, and is a number.
+/// Counts add up with a warm-up and killed jobs, and are finite.
 #[test]
 fn counts_add_up_from_the_warm_up_on() {
     let job = "count = 3\nbatch = 100\nepochs = 3\ncompute = \"10ms\"";
@@ -388,7 +400,7 @@ fn counts_add_up_from_the_warm_up_on() {
         assert!(warm.origin_bytes <= all.origin_bytes, "{policy}");
         let of_datasets: u64 = warm.datasets.iter().map(|dataset| dataset.origin_bytes).sum();
         assert_eq!(warm.origin_bytes, of_datasets, "{policy}");
-        // A warm-up that outlasts everything leaves nothing, not a division by it.
+        // A warm-up that outlasts the run leaves nothing, without a division by zero.
         let late = run(&whole.replacen("about", "warm_up = \"1000min\"\nabout", 1), policy, 1);
         assert_eq!((late.item_reads, late.origin_bytes, late.flash_bytes), (0, 0, 0), "{policy}");
         assert!(late.jobs.iter().all(|job| job.batch_seconds.is_none() && job.gpu_busy == 0.0));
@@ -396,23 +408,24 @@ fn counts_add_up_from_the_warm_up_on() {
     }
 }
 
-/// A job that ended before anything was counted says nothing about the others' speed.
+/// A job that ended before the warm-up did is left out of the speed-up.
 #[test]
-fn who_did_nothing_does_not_count() {
+fn jobs_without_mini_batches_do_not_count() {
     let text = one_job(
         "bandwidth = \"100MB/s\"",
         "capacity = \"30%\"",
         "batch = 100\nepochs = 1\ncompute = \"10ms\"",
-    ) + "[[job]]\nname = \"other\"\ndataset = \"photos\"\nbatch = 100\nepochs = 9\ncompute = \"10ms\"\n";
+    ) + "[[job]]\nname = \"other\"\ndataset = \"photos\"\nbatch = 100\nepochs = 9\n\
+         compute = \"10ms\"\n";
     let text = text.replacen("about", "warm_up = \"5s\"\nabout", 1);
     let [none, hit] = [Policy::None, Policy::Hit].map(|policy| run(&text, policy, 1));
     assert_eq!(none.jobs[0].batch_seconds, None);
     close(hit.speed_up(&none).unwrap(), 1.0, 0.05);
 }
 
-/// Mini-batches that the window cuts in two count in part: nobody is faster than its GPUs.
+/// Mini-batches at the edges of the counted time count in part, so no job is faster than its GPUs.
 #[test]
-fn nobody_beats_the_bound() {
+fn no_policy_beats_the_bound() {
     let job = "count = 3\nbatch = 100\ncompute = \"92.3ms\"";
     let text = one_job("bandwidth = \"100MB/s\"", "capacity = \"100%\"", job).replacen(
         "about",
@@ -428,13 +441,14 @@ fn nobody_beats_the_bound() {
     }
 }
 
-/// Items larger than four gigabytes, and as many bytes as a scenario may have.
+/// Items larger than 4 GB, and the largest sizes of a scenario.
 #[test]
 fn items_may_be_large() {
     let text = "about = \"a test\"\norigin = { bandwidth = \"1000PB/s\" }\n\
         cache = { capacity = \"1000PB\", read_bandwidth = \"1000PB/s\", nodes = 10_000 }\n\
         [[dataset]]\nname = \"films\"\nsize = \"1000PB\"\nitems = 1000\n\
-        [[job]]\nname = \"trainer\"\ncount = 3\ndataset = \"films\"\nbatch = 100\ncompute = \"1s\"\nepochs = 30\n";
+        [[job]]\nname = \"trainer\"\ncount = 3\ndataset = \"films\"\nbatch = 100\ncompute = \
+        \"1s\"\nepochs = 30\n";
     for policy in Policy::ALL {
         let outcome = run(text, policy, 1);
         assert!(outcome.jobs.iter().all(|job| job.epochs == 30), "{policy}");

@@ -1,11 +1,11 @@
-//! Simulated time: whole nanoseconds since the beginning, so that the same seed gives the same run.
+//! Simulated time: whole nanoseconds since the start, so that a seed determines a run.
 
 use std::{
     ops::{Add, Sub},
     time::Duration,
 };
 
-/// A moment, or a span between two.
+/// A point in time, or a span between two.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Nanos(pub u64);
 
@@ -16,7 +16,7 @@ impl Nanos {
         self.0 as f64 / 1e9
     }
 
-    /// As the state machines of the core want it.
+    /// As a [`Duration`], which the core uses.
     pub fn duration(self) -> Duration {
         Duration::from_nanos(self.0)
     }
@@ -24,7 +24,7 @@ impl Nanos {
 
 impl From<Duration> for Nanos {
     fn from(time: Duration) -> Self {
-        Self(u64::try_from(time.as_nanos()).expect("scenarios are shorter than a year"))
+        Self(u64::try_from(time.as_nanos()).expect("a scenario is at most a year long"))
     }
 }
 
@@ -40,6 +40,6 @@ impl Sub for Nanos {
     type Output = Self;
 
     fn sub(self, earlier: Self) -> Self {
-        Self(self.0.checked_sub(earlier.0).expect("time does not run backwards"))
+        Self(self.0.checked_sub(earlier.0).expect("time does not go back"))
     }
 }

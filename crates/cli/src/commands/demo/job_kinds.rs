@@ -1,26 +1,25 @@
-//! Three kinds of jobs, from one that mostly waits for data to one that mostly computes, as Quiver's table 3
-//! has them (FAST'20).
+//! Three kinds of jobs, from I/O-bound to compute-bound, as in table 3 of Quiver (FAST'20).
 //!
-//! What makes a kind is how long it computes on a mini-batch, compared with how long the origin takes to send
-//! one when all jobs want theirs at once. That ratio is Quiver's: its jobs became so much faster when all of
-//! their data was cached. How much of that a cache of a fifth gives is for the demonstration to find out.
+//! A kind is the ratio of two times: the computation on a mini-batch, and the transfer of a
+//! mini-batch from the origin while all jobs read. The ratios are Quiver's: the speed-up of its
+//! jobs with all data cached. The demo measures how much of that a smaller cache gives.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// One kind of job, and what Quiver's table 3 says of it.
+/// A kind of job, with its figures from table 3 of Quiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kind {
-    /// For people.
+    /// Name in texts.
     pub name: &'static str,
-    /// For scripts, and in names of jobs.
+    /// Name in JSON and in the names of jobs.
     pub key: &'static str,
-    /// The model that Quiver's authors trained.
+    /// Model of Quiver's job.
     pub model: &'static str,
-    /// How much faster Quiver made it, in hundredths: with all of the data in the cache,
+    /// Quiver's speed-up with all data cached, in hundredths.
     hit: u16,
-    /// and with a cache that is cold, or holds a tenth or a fifth (misses are shared).
+    /// Quiver's speed-up with shared misses, in hundredths: a cold cache, or one of 10 % or 20 %.
     cooperative: u16,
 }
 
@@ -37,31 +36,31 @@ pub const KINDS: [Kind; 3] = [
     },
 ];
 
-/// What Quiver's table 3 says of a kind.
+/// The figures of a kind in table 3 of Quiver.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Published {
-    /// Quiver's model.
+    /// Model of Quiver's job.
     pub model: &'static str,
-    /// The speed-up when everything is cached.
+    /// Speed-up with all data cached.
     pub hit: f64,
-    /// The speed-up when misses are shared.
+    /// Speed-up with shared misses.
     pub cooperative: f64,
 }
 
 impl Kind {
-    /// What Quiver's table 3 says of it.
+    /// Its figures in table 3 of Quiver.
     pub fn published(self) -> Published {
         let times = |hundredths: u16| f64::from(hundredths) / 100.0;
         Published { model: self.model, hit: times(self.hit), cooperative: times(self.cooperative) }
     }
 
-    /// How long it computes on a mini-batch, if the origin takes so long to send one to each job.
+    /// Computation time of a mini-batch, if the origin sends one to each job in `fair_share`.
     pub fn compute(self, fair_share: Duration) -> Duration {
         fair_share * 100 / u32::from(self.hit)
     }
 }
 
-/// The kind of each of so many jobs, in turn: of seven, three are I/O-bound.
+/// The kind of a job. Kinds alternate: of seven jobs, three are I/O-bound.
 pub fn of_job(index: usize) -> Kind {
     KINDS[index % KINDS.len()]
 }
@@ -70,7 +69,7 @@ pub fn of_job(index: usize) -> Kind {
 mod tests {
     use super::*;
 
-    /// Quiver's figure 3 has seven jobs.
+    /// Figure 3 of Quiver has seven jobs.
     #[test]
     fn of_seven_jobs_three_are_io_bound() {
         let count = |kind| (0..7).filter(|index| of_job(*index) == kind).count();
@@ -78,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn computing_takes_what_makes_hits_as_fast_as_published() {
+    fn computation_times_follow_the_published_speed_ups() {
         let fair = Duration::from_millis(388);
         assert_eq!(KINDS[0].compute(fair), Duration::from_millis(100));
         assert!(KINDS[2].compute(fair) > Duration::from_millis(290));

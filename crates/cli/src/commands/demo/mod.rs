@@ -1,21 +1,21 @@
-//! `forebay demo`: the product on data it makes itself, or on the user's own, with nothing else installed.
+//! `forebay demo`: jobs with and without forebay, on synthetic data or the user's own.
 //!
-//! A dataset behind a slow, unreliable origin, and seven jobs of three kinds that read all of it several times,
-//! each in a random order of its own: first straight from the origin, then through a cache of a fifth of the
-//! dataset, which they share. Everything is real: processes, sockets, the origin's counters; only what jobs
-//! compute is simulated, by time.
+//! A dataset lies behind a slow, unreliable origin. Seven jobs of three kinds read all of it
+//! several times, each in its own random order: first directly from the origin, then through a
+//! shared cache of 20 % of the dataset. Processes, sockets and the counters of the origin are real.
+//! Only the computation of the jobs is simulated, by sleeping.
 
 mod cache;
 mod dataset;
 pub mod job;
-mod kinds;
-mod phase;
+mod job_kinds;
 mod plot;
 mod processes;
 mod report;
-mod room;
+mod residency_log;
+mod run;
 mod source;
-mod watch;
+mod workdir;
 
 use std::{
     path::{Path, PathBuf},
@@ -29,43 +29,50 @@ use forebay_core::{ByteSize, units::parse_duration};
 
 use self::{
     cache::Cache,
-    kinds::KINDS,
-    phase::{Phase, Stage},
+    job_kinds::KINDS,
     processes::Processes,
-    report::Report,
-    room::Room,
+    report::DemoReport,
+    run::{Experiment, Phase},
+    workdir::Workdir,
 };
 use crate::{
     output::{self, Format, Verdict},
-    stop::{self, Interrupted},
+    signals::{self, Interrupted},
 };
 
-/// How to run the demonstration.
+/// Compare jobs that read a slow origin directly with jobs that share a small cache.
+///
+/// Seven jobs of three kinds read a dataset several times, each in its own random order. Only their
+/// computation is simulated.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    source: source::Args,
-    /// How much of the dataset the cache has room for.
+    source: source::SourceArgs,
+    /// Size the cache for this share of the dataset.
     #[arg(long, value_name = "SHARE", default_value = "20%", value_parser = parse_share)]
     cache: f64,
-    /// How many jobs read at once: I/O-bound, in between and compute-bound in turn.
-    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u64).range(1..=16))]
+    /// Run this number of jobs: I/O-bound, in between and compute-bound, alternating.
+    #[arg(long, value_name = "N", default_value_t = 7,
+          value_parser = clap::value_parser!(u64).range(1..=16))]
     jobs: u64,
-    /// How often each job reads everything.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=100))]
+    /// Read the dataset this number of times per job.
+    #[arg(long, value_name = "N", default_value_t = 2,
+          value_parser = clap::value_parser!(u64).range(1..=100))]
     epochs: u64,
-    /// How long a mini-batch is computed on, for each of the three kinds, with commas in between. By default so
-    /// long that with all data at hand they would be as much faster as Quiver's were.
-    #[arg(long, value_name = "TIME,TIME,TIME", value_delimiter = ',', value_parser = parse_duration)]
+    /// Compute on a mini-batch for these times, one per kind of job, separated by commas.
+    ///
+    /// [default: times that give the published speed-ups of Quiver if all data is cached]
+    #[arg(long, value_name = "TIME,TIME,TIME", value_delimiter = ',',
+          value_parser = parse_duration)]
     compute: Vec<Duration>,
-    /// Items of a mini-batch [default: 16, or fewer if there are few].
+    /// Use mini-batches of this number of items [default: 16, fewer for small datasets].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     batch: Option<u32>,
-    /// Draw how far every job was and which chunks were in the cache, as SVG.
+    /// Write a plot of the progress of jobs and of the cached chunks to this SVG file.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// How to report.
+    /// Print the result in this format.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
@@ -74,19 +81,19 @@ const EXAMPLES: &str = "\
 Examples:
   forebay demo
   forebay demo --plot demo.svg
-  forebay demo --data ./images                        your own files, served as slowly
-  forebay demo --data s3://bucket/train --epochs 3    your own bucket, as it is
+  forebay demo --data ./images                        your own files, from the slow origin
+  forebay demo --data s3://bucket/train --epochs 3    your own bucket, at its own speed
   forebay demo --cache 50% --jobs 4 --latency 50ms --format json | jq .total.speedup
 
-Nothing is kept: all of it happens in a directory for temporary files, which is removed, also after Ctrl-C; if the
-demonstration is killed, by the next one.";
+The demo works in a temporary directory, which it removes at the end and after Ctrl-C. If it is
+killed, the next demo removes the directory.";
 
-/// Items of a mini-batch,
+/// Largest default number of items in a mini-batch.
 const BATCH: u64 = 16;
-/// but an epoch has so many of them, if it can.
+/// Default number of mini-batches in an epoch, if there are enough items.
 const EPOCH_BATCHES: u64 = 128;
 
-/// "20%" or "0.2".
+/// Parses a share such as `20%` or `0.2`.
 fn parse_share(text: &str) -> Result<f64, String> {
     let (number, of) = match text.strip_suffix('%') {
         Some(percent) => (percent.trim(), 100.0),
@@ -94,50 +101,51 @@ fn parse_share(text: &str) -> Result<f64, String> {
     };
     let share = number.parse::<f64>().ok().map(|number| number / of);
     let share = share.filter(|share| *share > 0.0 && *share <= 1.0);
-    share.ok_or_else(|| "a share is above 0% and up to 100%, such as 20%".to_owned())
+    share.ok_or_else(|| "a share is more than 0% and at most 100%, such as 20%".to_owned())
 }
 
 pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     if let Some(plot) = &args.plot {
-        output::check_plot(plot, Path::new(""))?;
+        output::check_plot_path(plot, Path::new(""))?;
     }
     ensure!(
         args.compute.is_empty() || args.compute.len() == KINDS.len(),
-        "--compute takes {} times, one for each kind, such as 50ms,100ms,200ms",
+        "--compute takes {} times, one per kind of job, such as 50ms,100ms,200ms",
         KINDS.len()
     );
-    let asked = stop::asked()?;
-    let room = Room::new().context("make room for the demonstration")?;
+    let stop = signals::stop_requested()?;
+    let workdir = Workdir::new().context("make a temporary directory")?;
     let processes = Arc::<Processes>::default();
     let outcome = {
-        let mut showing = pin!(show(&args, room.path(), Arc::clone(&processes)));
+        let mut demo = pin!(compare(&args, workdir.path(), Arc::clone(&processes)));
         tokio::select! {
             biased;
-            outcome = &mut showing => outcome,
-            () = asked => {
+            outcome = &mut demo => outcome,
+            () = stop => {
                 processes.end_all();
-                // What it does now is to notice that.
-                let _ = showing.await;
+                // It ends with an error, because its processes have ended.
+                let _ = demo.await;
                 Err(Interrupted("").into())
             }
         }
     };
     processes.end_all();
-    room.remove()?;
+    workdir.remove()?;
     match outcome {
         Err(error) if error.is::<Interrupted>() => {
-            Err(Interrupted("interrupted; nothing is left behind").into())
+            Err(Interrupted("interrupted; the temporary directory is removed").into())
         }
         outcome => outcome.map(|()| Verdict::Yes),
     }
 }
 
-async fn show(args: &Args, directory: &Path, processes: Arc<Processes>) -> anyhow::Result<()> {
+/// Runs the jobs directly and through forebay, and reports.
+async fn compare(args: &Args, directory: &Path, processes: Arc<Processes>) -> anyhow::Result<()> {
     let source = args.source.prepare(directory)?;
     let digest_file = directory.join("train.digest");
     let built = source.build_digest(digest_file.clone()).await.context("build the digest")?;
     let summary = &built.summary;
-    ensure!(summary.items > 0, "there are no files in {}; give 100 or more", source.shown);
+    ensure!(summary.items > 0, "there are no files in {}; use 100 files or more", source.shown);
     let digest = forebay_digest::open(&digest_file)?.digest.clone();
     let cache = Cache::new(args.cache, &digest)?;
     let batch =
@@ -151,15 +159,16 @@ async fn show(args: &Args, directory: &Path, processes: Arc<Processes>) -> anyho
         _ => std::array::from_fn(|kind| args.compute[kind]),
     };
     output::note(&format!(
-        "built its digest in {:.1} s: {} items, {}, in {} chunks; straight, {} jobs will take about {:.0} s",
+        "built the digest in {:.1} s: {} items, {}, {} chunks; direct reads of {} jobs will take \
+         about {:.0} s",
         built.seconds,
         summary.items,
         ByteSize(summary.bytes),
-        cache.of,
+        cache.dataset_chunks,
         args.jobs,
         summary.bytes as f64 * (args.jobs * args.epochs) as f64 / source.rate(&built)
     ));
-    let stage = Arc::new(Stage {
+    let experiment = Arc::new(Experiment {
         processes,
         source,
         directory: directory.to_owned(),
@@ -171,30 +180,30 @@ async fn show(args: &Args, directory: &Path, processes: Arc<Processes>) -> anyho
         batch: u32::try_from(batch)?,
         compute,
     });
-    let straight = blocking(&stage, Stage::straight).await?;
-    let through = blocking(&stage, Stage::through_forebay).await?;
-    let report = Report::new(&stage, &straight, &through);
+    let direct = blocking(&experiment, Experiment::run_direct).await?;
+    let cached = blocking(&experiment, Experiment::run_cached).await?;
+    let report = DemoReport::new(&experiment, &direct, &cached);
     if let Some(plot) = &args.plot {
-        std::fs::write(plot, plot::draw(&stage, &straight, &through))
+        std::fs::write(plot, plot::draw(&experiment, &direct, &cached))
             .with_context(|| format!("write `{}`", plot.display()))?;
     }
     match args.format {
         Format::Json => output::json(&report),
-        Format::Text => output::data(&report.for_people()),
+        Format::Text => output::data(&report.to_text()),
     }
 }
 
-/// How long the origin takes to send a mini-batch to each job.
+/// Time in which the origin sends a mini-batch to each job.
 fn fair_share(args: &Args, batch_bytes: u64, rate: f64) -> Duration {
     let seconds = (args.jobs * batch_bytes) as f64 / rate.max(1.0);
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
-/// Jobs are waited for on a thread of their own, so that a Ctrl-C is heard meanwhile.
+/// Runs a phase on a blocking thread, so that Ctrl-C is handled meanwhile.
 async fn blocking(
-    stage: &Arc<Stage>,
-    act: impl FnOnce(&Stage) -> anyhow::Result<Phase> + Send + 'static,
+    experiment: &Arc<Experiment>,
+    run: impl FnOnce(&Experiment) -> anyhow::Result<Phase> + Send + 'static,
 ) -> anyhow::Result<Phase> {
-    let stage = Arc::clone(stage);
-    tokio::task::spawn_blocking(move || act(&stage)).await?
+    let experiment = Arc::clone(experiment);
+    tokio::task::spawn_blocking(move || run(&experiment)).await?
 }

@@ -1,7 +1,7 @@
-//! The processes of the demonstration: all of them are started here, and ended here, whatever happens.
+//! The processes of the demo: started and ended here, also after an error.
 //!
-//! A Ctrl-C reaches this process alone, which then ends the others; they are in groups of their own. Should
-//! this one be killed outright, they notice that and leave by themselves.
+//! Child processes have their own process groups, so Ctrl-C reaches this process alone, which ends
+//! the others. If this process is killed, the children notice and exit by themselves.
 
 use std::{
     collections::BTreeMap,
@@ -14,18 +14,18 @@ use std::{
 use anyhow::{Context as _, ensure};
 use parking_lot::Mutex;
 
-/// All that run.
+/// The running processes.
 #[derive(Debug, Default)]
 pub struct Processes(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     running: BTreeMap<u32, Child>,
-    /// Nothing is started any more.
+    /// No more processes are started.
     is_over: bool,
 }
 
-/// This program, once more, with nothing in its environment that would make it another.
+/// A command that runs this program without `FOREBAY_*` variables.
 pub fn this_program() -> anyhow::Result<Command> {
     let mut command = Command::new(env::current_exe().context("find this program")?);
     for (name, _) in env::vars_os() {
@@ -38,28 +38,28 @@ pub fn this_program() -> anyhow::Result<Command> {
 }
 
 impl Processes {
-    /// Starts a process. Returns its number, and what it says.
+    /// Starts a process. Returns its id and its standard output.
     pub fn start(&self, command: &mut Command) -> anyhow::Result<(u32, BufReader<ChildStdout>)> {
         let mut state = self.0.lock();
-        ensure!(!state.is_over, "the demonstration is over");
+        ensure!(!state.is_over, "the demo has ended");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
         let mut child = command.spawn()?;
-        let said = BufReader::new(child.stdout.take().context("listen to a process")?);
+        let stdout = BufReader::new(child.stdout.take().context("open the pipe of a process")?);
         let id = child.id();
         state.running.insert(id, child);
-        Ok((id, said))
+        Ok((id, stdout))
     }
 
-    /// The same for one that says a line when it is ready; it is waited for.
+    /// Starts a server, and waits for the line that it prints when it is ready.
     pub fn start_server(&self, command: &mut Command) -> anyhow::Result<u32> {
-        let (id, mut said) = self.start(command)?;
+        let (id, mut stdout) = self.start(command)?;
         let mut line = String::new();
-        said.read_line(&mut line)?;
-        ensure!(!line.is_empty(), "it did not start");
+        stdout.read_line(&mut line)?;
+        ensure!(!line.is_empty(), "the process ended before it was ready");
         Ok(id)
     }
 
-    /// Waits for a process to end; says how it did, or nothing if it was ended here.
+    /// Waits for the end of a process; `None` if [`Self::end`] has ended it.
     pub fn wait(&self, id: u32) -> anyhow::Result<Option<ExitStatus>> {
         let child = self.0.lock().running.remove(&id);
         Ok(child.map(|mut child| child.wait()).transpose()?)
@@ -72,7 +72,7 @@ impl Processes {
         }
     }
 
-    /// Ends all, and starts none any more.
+    /// Ends all processes, and starts no more.
     pub fn end_all(&self) {
         let mut state = self.0.lock();
         state.is_over = true;
@@ -86,7 +86,7 @@ impl Drop for Processes {
     }
 }
 
-/// Kills first and then waits, so that nobody waits for one after the other.
+/// Kills all processes before it waits for the first, so that they end in parallel.
 fn end(children: impl IntoIterator<Item = Child>) {
     let mut children: Vec<Child> = children.into_iter().collect();
     for child in &mut children {

@@ -1,19 +1,19 @@
-//! What came of it, by kind and in all: for people as one table beside Quiver's, for scripts as JSON.
+//! The result of the demo, per kind of job and in total: as a table with Quiver's figures, or JSON.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
 use super::{
-    kinds::{KINDS, Kind, Published},
-    phase::{Phase, Ran, Stage},
-    watch::{Residency, Stay},
+    job_kinds::{KINDS, Kind, Published},
+    residency_log::{Residency, Stay},
+    run::{Experiment, FinishedJob, Phase},
 };
 use crate::output;
 
-/// Everything, for scripts.
+/// The result of the demo.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct DemoReport {
     data: String,
     dataset_items: u64,
     dataset_bytes: u64,
@@ -24,14 +24,14 @@ pub struct Report {
     batch_items: u32,
     kinds: Vec<KindReport>,
     total: Compared,
-    /// How often the fastest of the jobs that were running went through the dataset: what a perfect rotation
-    /// would have read, if it held nothing.
+    /// Epochs of the fastest running job: the datasets that a perfect rotation without pinned
+    /// chunks reads from the origin.
     turns: f64,
-    /// Straight from the origin, and through forebay.
+    /// Directly from the origin, and through forebay.
     phases: [PhaseReport; 2],
-    /// When which chunk was on the node, more than half of it.
+    /// Times in which more than half of a chunk was resident.
     residency: Vec<Stay>,
-    /// What the node has counted.
+    /// Counters of the node.
     node: BTreeMap<String, u64>,
 }
 
@@ -39,7 +39,7 @@ pub struct Report {
 struct CacheReport {
     chunks: u32,
     capacity_bytes: u64,
-    /// The most that was on the node at once.
+    /// Peak of the resident bytes.
     resident_bytes_max: u64,
 }
 
@@ -49,25 +49,25 @@ struct KindReport {
     #[serde(skip)]
     name: &'static str,
     jobs: u64,
-    /// How long they compute on a mini-batch.
+    /// Computation time of a mini-batch.
     compute_seconds: f64,
     #[serde(flatten)]
     compared: Compared,
     quiver: Published,
 }
 
-/// Both ways of reading, side by side.
+/// Direct reads compared with reads through forebay.
 #[derive(Debug, Serialize)]
 struct Compared {
-    /// The mean of the jobs; when the last one ended is in `phases`.
-    straight_seconds: f64,
+    /// Mean over the jobs. `phases` has the end of the last job.
+    direct_seconds: f64,
     forebay_seconds: f64,
     speedup: f64,
-    straight_origin_bytes: u64,
+    direct_origin_bytes: u64,
     forebay_origin_bytes: u64,
-    /// Of the items that were read through forebay, how many the node had.
+    /// Share of items read through forebay that were hits.
     hit_share: f64,
-    /// Time that jobs, with a GPU each, were sooner done.
+    /// Time saved by all jobs, with one GPU each.
     gpu_seconds_saved: f64,
 }
 
@@ -93,42 +93,41 @@ struct JobReport {
     stall_seconds: f64,
     compute_seconds: f64,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    counted: BTreeMap<String, u64>,
+    counters: BTreeMap<String, u64>,
 }
 
-impl Report {
-    pub fn new(stage: &Stage, straight: &Phase, through: &Phase) -> Self {
-        let summary = stage.digest.summary();
-        let phases = [straight, through];
-        let kinds = KINDS.iter().zip(&stage.compute).filter_map(|(kind, compute)| {
-            let [straight, through] = phases.map(|phase| of_kind(phase, *kind));
-            let (jobs, seconds) =
-                (straight.len(), [mean_seconds(&straight), mean_seconds(&through)]);
-            let bytes = [&straight, &through].map(|jobs| sum(jobs, |job| job.told.origin_bytes));
+impl DemoReport {
+    pub fn new(experiment: &Experiment, direct: &Phase, cached: &Phase) -> Self {
+        let summary = experiment.digest.summary();
+        let phases = [direct, cached];
+        let kinds = KINDS.iter().zip(&experiment.compute).filter_map(|(kind, compute)| {
+            let [direct, cached] = phases.map(|phase| of_kind(phase, *kind));
+            let (jobs, seconds) = (direct.len(), [mean_seconds(&direct), mean_seconds(&cached)]);
+            let bytes = [&direct, &cached].map(|jobs| sum(jobs, |job| job.progress.origin_bytes));
             (jobs > 0).then(|| KindReport {
                 kind: kind.key,
                 name: kind.name,
                 jobs: jobs as u64,
                 compute_seconds: compute.as_secs_f64(),
-                compared: Compared::new(seconds, bytes, &straight, &through),
+                compared: Compared::new(seconds, bytes, &direct, &cached),
                 quiver: kind.published(),
             })
         });
         let all = phases.map(|phase| phase.jobs.iter().collect::<Vec<_>>());
-        let residency = through.residency.as_ref();
+        let residency = cached.residency.as_ref();
         Self {
-            data: stage.source.shown.clone(),
+            data: experiment.source.shown.clone(),
             dataset_items: summary.items,
             dataset_bytes: summary.bytes,
-            chunks: stage.cache.of,
+            chunks: experiment.cache.dataset_chunks,
             cache: CacheReport {
-                chunks: stage.cache.chunks,
-                capacity_bytes: stage.cache.capacity.0,
+                chunks: experiment.cache.chunks,
+                capacity_bytes: experiment.cache.capacity.0,
                 resident_bytes_max: residency.map_or(0, |residency| residency.bytes_max),
             },
-            jobs: stage.jobs as u64,
-            epochs: stage.epochs,
-            batch_items: stage.batch,
+            jobs: experiment.jobs as u64,
+            epochs: experiment.epochs,
+            batch_items: experiment.batch,
             kinds: kinds.collect(),
             total: Compared::new(
                 [mean_seconds(&all[0]), mean_seconds(&all[1])],
@@ -136,18 +135,18 @@ impl Report {
                 &all[0],
                 &all[1],
             ),
-            turns: turns(&through.jobs) / summary.items.max(1) as f64,
+            turns: fastest_reads(&cached.jobs) / summary.items.max(1) as f64,
             phases: phases.map(PhaseReport::new),
             residency: residency.map(Residency::stays).unwrap_or_default(),
             node: residency.map(|residency| residency.node.clone()).unwrap_or_default(),
         }
     }
 
-    pub fn for_people(&self) -> String {
+    pub fn to_text(&self) -> String {
         let header = [
             "JOBS",
             "BATCH",
-            "STRAIGHT",
+            "DIRECT",
             "FOREBAY",
             "SPEED-UP",
             "(QUIVER)",
@@ -166,23 +165,25 @@ impl Report {
         rows.push(total);
         let share = |bytes: u64| bytes as f64 / self.dataset_bytes.max(1) as f64;
         format!(
-            "{jobs}, {epochs}, every item exactly once per epoch, every byte checked.\n\
-             The cache holds {held} of {chunks} chunks; at most {most} % of the data were there at once.\n\n\
+            "{jobs}, {epochs}, every item exactly once per epoch, every byte verified.\n\
+             The cache holds {cached} of {chunks} chunks; at most {peak} % of the data were \
+             resident.\n\n\
              {table}\n\
-             Times are means of the jobs; a mini-batch (BATCH) of {batch} items is computed on for so long, which is \
-             simulated.\n\
-             The origin SENT {straight:.1} x the dataset straight, and {fetched:.1} x through FOREBAY; jobs that share every \
-             read, and\ncache nothing else, take {turns:.1} x. GPU-S are seconds of GPUs saved.\n\
-             In brackets is what Quiver's table 3 has for {models}:\n\
-             its speed-up with shared misses, and with all data cached.\n",
+             Times are means over the jobs. BATCH is the simulated computation on {batch} items.\n\
+             The origin SENT {direct:.1} x the dataset to direct readers, and {fetched:.1} x \
+             through FOREBAY.\n\
+             Sharing every read without caching would take {turns:.1} x. GPU-S is the GPU time \
+             saved, in seconds.\n\
+             In brackets: the speed-ups in table 3 of Quiver for {models},\n\
+             with shared misses and with all data cached.\n",
             jobs = output::count(self.jobs, "job"),
             epochs = format_args!("{} each", output::count(self.epochs, "epoch")),
-            held = self.cache.chunks,
+            cached = self.cache.chunks,
             chunks = self.chunks,
-            most = format_args!("{:.0}", share(self.cache.resident_bytes_max) * 100.0),
+            peak = format_args!("{:.0}", share(self.cache.resident_bytes_max) * 100.0),
             table = output::table(&header, &rows),
             fetched = share(self.total.forebay_origin_bytes),
-            straight = share(self.total.straight_origin_bytes),
+            direct = share(self.total.direct_origin_bytes),
             turns = self.turns,
             batch = self.batch_items,
             models = self.kinds.iter().map(|kind| kind.quiver.model).collect::<Vec<_>>().join(", "),
@@ -206,47 +207,53 @@ impl Report {
             format!("{datasets:.2} x")
         };
         [
-            origin(compared.straight_origin_bytes),
+            origin(compared.direct_origin_bytes),
             origin(compared.forebay_origin_bytes),
             format!("{:.1} %", compared.hit_share * 100.0),
-            // Adding nought takes the sign from a nought.
+            // Adding 0.0 turns -0 into 0.
             format!("{:.0}", compared.gpu_seconds_saved.round() + 0.0),
         ]
     }
 }
 
 impl Compared {
-    fn new(seconds: [f64; 2], bytes: [u64; 2], straight: &[&Ran], through: &[&Ran]) -> Self {
-        let [straight_seconds, forebay_seconds] = seconds;
-        let [straight_origin_bytes, forebay_origin_bytes] = bytes;
-        let busy = |jobs: &[&Ran]| jobs.iter().map(|job| job.seconds).sum::<f64>();
-        let items = sum(through, |job| job.told.items).max(1);
+    fn new(
+        seconds: [f64; 2],
+        bytes: [u64; 2],
+        direct: &[&FinishedJob],
+        cached: &[&FinishedJob],
+    ) -> Self {
+        let [direct_seconds, forebay_seconds] = seconds;
+        let [direct_origin_bytes, forebay_origin_bytes] = bytes;
+        let total = |jobs: &[&FinishedJob]| jobs.iter().map(|job| job.seconds).sum::<f64>();
+        let items = sum(cached, |job| job.progress.items).max(1);
         Self {
-            straight_seconds,
+            direct_seconds,
             forebay_seconds,
-            speedup: straight_seconds / forebay_seconds,
-            straight_origin_bytes,
+            speedup: direct_seconds / forebay_seconds,
+            direct_origin_bytes,
             forebay_origin_bytes,
-            hit_share: sum(through, |job| job.told.hits) as f64 / items as f64,
-            gpu_seconds_saved: busy(straight) - busy(through),
+            hit_share: sum(cached, |job| job.progress.hits) as f64 / items as f64,
+            gpu_seconds_saved: total(direct) - total(cached),
         }
     }
 }
 
 impl PhaseReport {
     fn new(phase: &Phase) -> Self {
-        let jobs = phase.jobs.iter().map(|Ran { name, kind, seconds, told, .. }| JobReport {
-            name: name.clone(),
-            kind: kind.key,
-            seconds: *seconds,
-            items: told.items,
-            bytes: told.bytes,
-            hit_share: told.hits as f64 / told.items.max(1) as f64,
-            origin_bytes: told.origin_bytes,
-            stall_seconds: told.stall_seconds,
-            compute_seconds: told.compute_seconds,
-            counted: told.counted.clone(),
-        });
+        let jobs =
+            phase.jobs.iter().map(|FinishedJob { name, kind, seconds, progress, .. }| JobReport {
+                name: name.clone(),
+                kind: kind.key,
+                seconds: *seconds,
+                items: progress.items,
+                bytes: progress.bytes,
+                hit_share: progress.hits as f64 / progress.items.max(1) as f64,
+                origin_bytes: progress.origin_bytes,
+                stall_seconds: progress.stall_seconds,
+                compute_seconds: progress.compute_seconds,
+                counters: progress.counters.clone(),
+            });
         Self {
             name: phase.name,
             seconds: phase.seconds,
@@ -258,21 +265,21 @@ impl PhaseReport {
     }
 }
 
-fn of_kind(phase: &Phase, kind: Kind) -> Vec<&Ran> {
+fn of_kind(phase: &Phase, kind: Kind) -> Vec<&FinishedJob> {
     phase.jobs.iter().filter(|job| job.kind == kind).collect()
 }
 
-fn mean_seconds(jobs: &[&Ran]) -> f64 {
+fn mean_seconds(jobs: &[&FinishedJob]) -> f64 {
     jobs.iter().map(|job| job.seconds).sum::<f64>() / jobs.len().max(1) as f64
 }
 
-fn sum(jobs: &[&Ran], of: impl Fn(&Ran) -> u64) -> u64 {
+fn sum(jobs: &[&FinishedJob], of: impl Fn(&FinishedJob) -> u64) -> u64 {
     jobs.iter().map(|job| of(job)).sum()
 }
 
-/// Items that the fastest read, from one job's end to the next one's.
-fn turns(jobs: &[Ran]) -> f64 {
-    let read_by = |job: &Ran, at: f64| {
+/// Items read by the fastest job in each interval between two ends of jobs.
+fn fastest_reads(jobs: &[FinishedJob]) -> f64 {
+    let read_until = |job: &FinishedJob, at: f64| {
         job.timeline
             .iter()
             .take_while(|(seconds, _)| *seconds <= at)
@@ -283,7 +290,7 @@ fn turns(jobs: &[Ran]) -> f64 {
     ends.sort_by(f64::total_cmp);
     let (mut read, mut before) = (0, 0.0);
     for end in ends {
-        let fastest = jobs.iter().map(|job| read_by(job, end) - read_by(job, before)).max();
+        let fastest = jobs.iter().map(|job| read_until(job, end) - read_until(job, before)).max();
         read += fastest.unwrap_or(0);
         before = end;
     }
@@ -292,7 +299,7 @@ fn turns(jobs: &[Ran]) -> f64 {
 
 fn times(compared: &Compared) -> [String; 3] {
     [
-        format!("{:.1} s", compared.straight_seconds),
+        format!("{:.1} s", compared.direct_seconds),
         format!("{:.1} s", compared.forebay_seconds),
         format!("{:.2} x", compared.speedup),
     ]
@@ -301,19 +308,19 @@ fn times(compared: &Compared) -> [String; 3] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::job::Told;
+    use crate::commands::demo::job::Progress;
 
-    fn ran(timeline: &[(f64, u64)]) -> Ran {
-        let (kind, told) = (KINDS[0], Told::default());
+    fn job(timeline: &[(f64, u64)]) -> FinishedJob {
+        let (kind, progress) = (KINDS[0], Progress::default());
         let seconds = timeline.last().unwrap().0;
-        Ran { name: String::new(), kind, seconds, told, timeline: timeline.to_vec() }
+        FinishedJob { name: String::new(), kind, seconds, progress, timeline: timeline.to_vec() }
     }
 
     #[test]
-    fn turns_are_those_of_the_fastest_at_a_time() {
-        // While the first runs, it is the fastest; then the second reads the half that it has left.
-        let first = ran(&[(0.0, 0), (1.0, 50), (2.0, 100)]);
-        let second = ran(&[(0.0, 0), (2.0, 50), (4.0, 100)]);
-        assert!((turns(&[first, second]) - 150.0).abs() < 1e-9);
+    fn the_fastest_running_job_counts() {
+        // The first job is the fastest while it runs. Then the second reads its remaining half.
+        let first = job(&[(0.0, 0), (1.0, 50), (2.0, 100)]);
+        let second = job(&[(0.0, 0), (2.0, 50), (4.0, 100)]);
+        assert!((fastest_reads(&[first, second]) - 150.0).abs() < 1e-9);
     }
 }

@@ -1,4 +1,4 @@
-//! All jobs at once, each in a process of its own, and what became of them.
+//! A phase of the demo: runs all jobs in parallel, each as a process.
 
 use std::{
     io::BufRead as _,
@@ -12,26 +12,27 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use forebay_core::{ByteSize, digest::Digest};
+use forebay_core::ByteSize;
+use forebay_digest::Digest;
 use indicatif::{MultiProgress, ProgressBar};
 
 use super::{
     cache::Cache,
-    job::Told,
-    kinds::{self, Kind},
+    job::Progress,
+    job_kinds::{self, Kind},
     processes::{Processes, this_program},
+    residency_log::{Residency, ResidencyLog},
     source::Source,
-    watch::{Residency, Watch},
 };
 use crate::output;
 
-/// How often something else than the jobs is looked at.
+/// Interval at which the node and the origin are polled.
 const TICK: Duration = Duration::from_millis(20);
-/// A job's timeline has at most so many points; then every other is forgotten.
+/// Largest number of points in the timeline of a job. Beyond it, every other point is dropped.
 const POINTS_MAX: usize = 2000;
 
-/// What both ways of reading have in common.
-pub struct Stage {
+/// The setup of both phases.
+pub struct Experiment {
     pub processes: Arc<Processes>,
     pub source: Source,
     pub directory: PathBuf,
@@ -41,46 +42,48 @@ pub struct Stage {
     pub jobs: usize,
     pub epochs: u64,
     pub batch: u32,
-    /// How long each kind computes on a mini-batch.
-    pub compute: [Duration; kinds::KINDS.len()],
+    /// Computation time of a mini-batch, per kind of job.
+    pub compute: [Duration; job_kinds::KINDS.len()],
 }
 
-/// What one way of reading took.
+/// Result of a phase.
 pub struct Phase {
     pub name: &'static str,
-    /// From the first job's start to the last job's end.
+    /// From the start of the first job to the end of the last.
     pub seconds: f64,
-    pub jobs: Vec<Ran>,
-    /// As our origin counted, if it is ours; otherwise as jobs and agents did.
+    pub jobs: Vec<FinishedJob>,
+    /// Counted by the built-in origin, or else by jobs and agents.
     pub origin_bytes: u64,
-    /// Requests, and failures on purpose that nobody noticed; only our own origin tells.
+    /// Requests and injected failures, counted by the built-in origin.
     pub origin: Option<[u64; 2]>,
-    /// What the node kept, if there was one.
+    /// Residency on the node, if there was one.
     pub residency: Option<Residency>,
 }
 
-/// A job, and what became of it.
-pub struct Ran {
+/// A job that has ended.
+pub struct FinishedJob {
     pub name: String,
     pub kind: Kind,
-    /// From the start of all to its end.
+    /// From the start of the phase to the end of the job.
     pub seconds: f64,
-    pub told: Told,
-    /// How many items it had read, and when.
+    pub progress: Progress,
+    /// Seconds and items read.
     pub timeline: Vec<(f64, u64)>,
 }
 
-impl Stage {
+impl Experiment {
     /// Items that each job reads.
     pub fn items_each(&self) -> u64 {
         self.digest.summary().items * self.epochs
     }
 
-    pub fn straight(&self) -> anyhow::Result<Phase> {
-        self.phase("straight from the origin", None)
+    /// All jobs read from the origin.
+    pub fn run_direct(&self) -> anyhow::Result<Phase> {
+        self.phase("directly from the origin", None)
     }
 
-    pub fn through_forebay(&self) -> anyhow::Result<Phase> {
+    /// All jobs read through one node.
+    pub fn run_cached(&self) -> anyhow::Result<Phase> {
         let socket = self.directory.join("node/node.sock");
         let mut command = this_program()?;
         command.arg("serve").arg("--socket").arg(&socket);
@@ -93,9 +96,9 @@ impl Stage {
     }
 
     fn phase(&self, name: &'static str, node: Option<&Path>) -> anyhow::Result<Phase> {
-        let watch = node.map(|node| Watch::new(node, &self.digest)).transpose()?;
+        let log = node.map(|node| ResidencyLog::new(node, &self.digest)).transpose()?;
         self.source.reset_counters();
-        let bars = output::several_bars();
+        let bars = output::bar_group();
         let status = bars.add(output::status_line());
         let (began, is_over) = (Instant::now(), AtomicBool::new(false));
         let (jobs, residency) = thread::scope(|scope| {
@@ -105,49 +108,49 @@ impl Stage {
                     scope.spawn(move || self.job(index, node, began, &bar))
                 })
                 .collect();
-            let watching = scope.spawn(|| self.watch(name, watch, began, &status, &is_over));
-            let jobs: Vec<anyhow::Result<Ran>> = jobs
+            let polling = scope.spawn(|| self.poll(name, log, began, &status, &is_over));
+            let jobs: Vec<anyhow::Result<FinishedJob>> = jobs
                 .into_iter()
-                .map(|job| job.join().expect("jobs are watched without panic"))
+                .map(|job| job.join().expect("the thread of a job does not panic"))
                 .collect();
             is_over.store(true, Ordering::Relaxed);
-            (jobs, watching.join().expect("looking does not panic"))
+            (jobs, polling.join().expect("polling does not panic"))
         });
         let seconds = began.elapsed().as_secs_f64();
         let _ = bars.clear();
         let jobs = jobs.into_iter().collect::<anyhow::Result<Vec<_>>>().context(name)?;
-        let items: u64 = jobs.iter().map(|job| job.told.items).sum();
+        let items: u64 = jobs.iter().map(|job| job.progress.items).sum();
         ensure!(
             items == self.items_each() * self.jobs as u64,
-            "{name}, the jobs read {items} items: please report this as a bug"
+            "{name}, the jobs read {items} items; please report this bug"
         );
-        let by_jobs = jobs.iter().map(|job| job.told.origin_bytes).sum();
-        let counted = self.source.counted();
+        let by_jobs = jobs.iter().map(|job| job.progress.origin_bytes).sum();
+        let counters = self.source.counters();
         Ok(Phase {
             name,
             seconds,
-            origin_bytes: counted.map_or(by_jobs, |[bytes, ..]| bytes),
-            origin: counted.map(|[_, requests, failures]| [requests, failures]),
+            origin_bytes: counters.map_or(by_jobs, |[bytes, ..]| bytes),
+            origin: counters.map(|[_, requests, failures]| [requests, failures]),
             jobs,
             residency,
         })
     }
 
-    /// Looks at the node and at the origin until the jobs have ended.
-    fn watch(
+    /// Polls the node and the origin until the jobs have ended.
+    fn poll(
         &self,
         name: &str,
-        mut watch: Option<Watch>,
+        mut log: Option<ResidencyLog>,
         began: Instant,
         status: &ProgressBar,
         is_over: &AtomicBool,
     ) -> Option<Residency> {
         let total = self.digest.summary().bytes as f64;
         while !is_over.load(Ordering::Relaxed) {
-            if let Some(watch) = &mut watch {
-                watch.look(began);
+            if let Some(log) = &mut log {
+                log.sample(began);
             }
-            if let Some([bytes, ..]) = self.source.counted() {
+            if let Some([bytes, ..]) = self.source.counters() {
                 let datasets = bytes as f64 / total;
                 let origin =
                     format!("the origin sent {} ({datasets:.2} x the data)", ByteSize(bytes));
@@ -155,11 +158,11 @@ impl Stage {
             }
             thread::sleep(TICK);
         }
-        watch.map(Watch::end)
+        log.map(ResidencyLog::finish)
     }
 
     fn bar(&self, bars: &MultiProgress, status: &ProgressBar, index: usize) -> ProgressBar {
-        bars.insert_before(status, output::item_bar(&name_of(index), self.items_each()))
+        bars.insert_before(status, output::item_bar(&job_name(index), self.items_each()))
     }
 
     fn job(
@@ -168,9 +171,9 @@ impl Stage {
         node: Option<&Path>,
         began: Instant,
         bar: &ProgressBar,
-    ) -> anyhow::Result<Ran> {
-        let name = name_of(index);
-        let compute = self.compute[index % kinds::KINDS.len()];
+    ) -> anyhow::Result<FinishedJob> {
+        let name = job_name(index);
+        let compute = self.compute[index % job_kinds::KINDS.len()];
         let mut command = this_program()?;
         command.arg("demo-job").arg("--digest").arg(&self.digest_file);
         command.args(["--name", &name, "--seed", &(index * 1000).to_string()]);
@@ -186,12 +189,12 @@ impl Stage {
             }
             None => None,
         };
-        let (job, said) = self.processes.start(&mut command).context("start a job")?;
-        let (mut told, mut timeline) = (Told::default(), vec![(0.0, 0)]);
-        for line in said.lines() {
-            told = serde_json::from_str(&line?).context("understand a job")?;
-            bar.set_position(told.items);
-            note(&mut timeline, began.elapsed().as_secs_f64(), told.items);
+        let (job, stdout) = self.processes.start(&mut command).context("start a job")?;
+        let (mut progress, mut timeline) = (Progress::default(), vec![(0.0, 0)]);
+        for line in stdout.lines() {
+            progress = serde_json::from_str(&line?).context("parse the progress of a job")?;
+            bar.set_position(progress.items);
+            add_point(&mut timeline, began.elapsed().as_secs_f64(), progress.items);
         }
         let seconds = began.elapsed().as_secs_f64();
         let ended = self.processes.wait(job)?;
@@ -199,7 +202,7 @@ impl Stage {
             self.processes.end(agent);
         }
         ensure!(ended.is_some_and(|ended| ended.success()), "the job {name} failed");
-        Ok(Ran { name, kind: kinds::of_job(index), seconds, told, timeline })
+        Ok(FinishedJob { name, kind: job_kinds::of_job(index), seconds, progress, timeline })
     }
 
     fn start_agent(&self, name: &str, node: &Path, socket: &Path) -> anyhow::Result<u32> {
@@ -213,18 +216,18 @@ impl Stage {
     }
 }
 
-/// The last point is always kept.
-fn note(timeline: &mut Vec<(f64, u64)>, seconds: f64, items: u64) {
+/// Adds a point to a timeline.
+fn add_point(timeline: &mut Vec<(f64, u64)>, seconds: f64, items: u64) {
     if timeline.len() >= POINTS_MAX {
-        let mut keeps = false;
+        let mut is_kept = false;
         timeline.retain(|_| {
-            keeps = !keeps;
-            keeps
+            is_kept = !is_kept;
+            is_kept
         });
     }
     timeline.push((seconds, items));
 }
 
-fn name_of(index: usize) -> String {
-    format!("{}-{}", kinds::of_job(index).key, index / kinds::KINDS.len() + 1)
+fn job_name(index: usize) -> String {
+    format!("{}-{}", job_kinds::of_job(index).key, index / job_kinds::KINDS.len() + 1)
 }

@@ -1,7 +1,8 @@
-//! Where the data comes from: made here, the user's own directory, or wherever the user's URL says.
+//! The source of the demo's data: synthetic data, a directory, or a URL.
 //!
-//! What lies on this machine is served over S3 by the built-in origin, slowly and not quite reliably; that one
-//! counts. A URL is read as it is, with what the environment says; there the jobs and their agents count.
+//! Local data is served over S3 by the built-in origin, slowly and with failures; that origin
+//! counts the bytes. A URL is read directly with the credentials of the environment; the jobs and
+//! their agents count the bytes.
 
 use std::{
     os::unix::fs::symlink,
@@ -12,16 +13,18 @@ use std::{
 use anyhow::{Context as _, bail, ensure};
 use forebay_core::{
     ByteSize, Namespace,
-    digest::plan::Layout,
     units::{ByteRate, parse_duration},
 };
 use forebay_dev_origin::{ACCESS_KEY, Config, DevOrigin, REGION};
+use forebay_digest::Layout;
 use forebay_origin::{Credentials, Options};
 
 use super::dataset;
 use crate::{
-    dev,
-    digest::build::{self, Report, Spec},
+    commands::{
+        dev,
+        digest::build::{self, BuildReport, Spec},
+    },
     output,
 };
 
@@ -31,21 +34,23 @@ const SEED: u64 = 20;
 /// What to read, and how slowly.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Data")]
-pub struct Args {
-    /// Read this instead of data that is made: a directory, whose files are the items, or a URL. A directory is
-    /// served over S3 as slowly as made data is; a URL is read as it is, with the credentials of the environment.
+pub struct SourceArgs {
+    /// Read this directory, whose files are the items, or this URL.
+    ///
+    /// A directory is served over S3 at the speed of synthetic data. A URL is read at its own
+    /// speed, with the credentials of the environment [default: synthetic data].
     #[arg(long, value_name = "DIR|URL")]
     data: Option<String>,
-    /// How much data to make [default: 200MiB].
+    /// Generate this size of synthetic data [default: 200MiB].
     #[arg(long, value_name = "SIZE", conflicts_with = "data")]
     size: Option<ByteSize>,
-    /// What the origin can send [default: 80MB/s].
+    /// Limit the origin to this rate [default: 80MB/s].
     #[arg(long, value_name = "RATE")]
     bandwidth: Option<ByteRate>,
-    /// How long the origin lets every request wait [default: 10ms].
+    /// Delay every request to the origin by this time [default: 10ms].
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     latency: Option<Duration>,
-    /// The share of requests that the origin fails on purpose [default: 0.005].
+    /// Fail this share of requests to the origin, from 0 to 1 [default: 0.005].
     #[arg(long, value_name = "SHARE", value_parser = dev::parse_share)]
     fail_rate: Option<f64>,
 }
@@ -55,21 +60,21 @@ const BANDWIDTH: ByteRate = ByteRate(ByteSize(80_000_000));
 const LATENCY: Duration = Duration::from_millis(10);
 const FAIL_RATE: f64 = 0.005;
 
-/// Where the data is.
+/// The data of the demo.
 #[derive(Debug)]
 pub struct Source {
     pub url: String,
-    /// What was said of it.
+    /// Description for messages.
     pub shown: String,
     options: Options,
-    /// The origin, if it is ours.
+    /// The built-in origin, for local data.
     pub origin: Option<DevOrigin>,
     pub latency: Duration,
     bandwidth: Option<ByteRate>,
 }
 
-impl Args {
-    /// Makes the data, or finds it, and has it served.
+impl SourceArgs {
+    /// Writes or finds the data, and starts the origin.
     pub fn prepare(&self, directory: &Path) -> anyhow::Result<Source> {
         let is_url = self.data.as_ref().is_some_and(|data| data.contains("://"));
         if let (true, Some(url)) = (is_url, &self.data) {
@@ -77,7 +82,8 @@ impl Args {
                 [self.bandwidth.is_some(), self.latency.is_some(), self.fail_rate.is_some()];
             ensure!(
                 !shapes.contains(&true),
-                "--bandwidth, --latency and --fail-rate are for data that is served here; `{url}` is read as it is"
+                "--bandwidth, --latency and --fail-rate are for local data, and `{url}` is remote; \
+                 leave them out"
             );
             return Ok(Source {
                 url: url.clone(),
@@ -93,19 +99,24 @@ impl Args {
         std::fs::create_dir_all(&bucket)?;
         let shown = if let Some(data) = &self.data {
             symlink(directory_of_items(data)?, bucket.join("train"))
-                .context("lead the origin to the data")?;
+                .context("link the data into the origin")?;
             format!("`{data}`")
         } else {
-            let made = dataset::make(&bucket.join("train"), self.size.unwrap_or(SIZE))
-                .context("make a dataset in the directory for temporary files")?;
-            output::note(&format!("made {} objects, {}", made.objects, ByteSize(made.bytes)));
-            "data made here".to_owned()
+            let written = dataset::write(&bucket.join("train"), self.size.unwrap_or(SIZE))
+                .context("write a dataset into the temporary directory")?;
+            output::note(&format!(
+                "generated {} objects, {}",
+                written.objects,
+                ByteSize(written.bytes)
+            ));
+            "synthetic data".to_owned()
         };
         self.serve(&root, shown)
     }
 
     fn serve(&self, root: &Path, shown: String) -> anyhow::Result<Source> {
-        // The built-in origin takes writes, and these may be the user's own files: nobody else knows this secret.
+        // The built-in origin accepts writes, and the files may be the user's own, so its secret
+        // key is random.
         let credentials =
             Credentials { access_key: ACCESS_KEY.to_owned(), secret_key: dev::secret()? };
         let (bandwidth, latency) =
@@ -121,7 +132,7 @@ impl Args {
             ..Config::new(root)
         })?;
         output::note(&format!(
-            "serving {shown} over S3 at {bandwidth}, {} ms a request, {} % of them failing",
+            "serving {shown} over S3 at {bandwidth}, {} ms per request, {} % of requests fail",
             latency.as_millis(),
             fail_rate * 100.0
         ));
@@ -140,21 +151,21 @@ impl Args {
     }
 }
 
-/// The directory of the user's own data.
+/// The directory of --data.
 fn directory_of_items(data: &str) -> anyhow::Result<PathBuf> {
     let path = Path::new(data);
     if path.is_file() {
-        bail!("`{data}` is a file; --data takes the directory that the items lie in, or a URL");
+        bail!("`{data}` is a file; --data takes a directory of items, or a URL");
     }
     ensure!(
         path.is_dir(),
-        "there is no directory `{data}`; name one, or a URL such as s3://bucket/train"
+        "there is no directory `{data}`; use another one, or a URL such as s3://bucket/train"
     );
     path.canonicalize().with_context(|| format!("find `{data}`"))
 }
 
 impl Source {
-    /// How processes reach it: what the environment has to say besides.
+    /// Environment variables for processes that read the data.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         let (Some(endpoint), Some(credentials)) =
             (&self.options.endpoint, &self.options.credentials)
@@ -169,8 +180,8 @@ impl Source {
         ]
     }
 
-    /// The table of it.
-    pub async fn build_digest(&self, output: PathBuf) -> anyhow::Result<Report> {
+    /// Builds the digest of the data.
+    pub async fn build_digest(&self, output: PathBuf) -> anyhow::Result<BuildReport> {
         let spec = Spec {
             url: self.url.clone(),
             options: self.options.clone(),
@@ -188,21 +199,21 @@ impl Source {
         report
     }
 
-    /// What it can send in a second: as it was told, or as it was seen while the digest was built.
-    pub fn rate(&self, built: &Report) -> f64 {
+    /// Bytes per second: the limit of the origin, or the rate while the digest was built.
+    pub fn rate(&self, built: &BuildReport) -> f64 {
         match self.bandwidth {
             Some(rate) => rate.0.0 as f64,
             None => built.bytes_read as f64 / built.seconds.max(1e-3),
         }
     }
 
-    /// Bytes, requests and failures on purpose that our origin counted; nothing if it is somebody else's.
-    pub fn counted(&self) -> Option<[u64; 3]> {
-        let counted = self.origin.as_ref()?.counters();
-        Some([counted.bytes_sent, counted.requests_total(), counted.failures_injected])
+    /// Bytes, requests and injected failures of the built-in origin; `None` for a URL.
+    pub fn counters(&self) -> Option<[u64; 3]> {
+        let counters = self.origin.as_ref()?.counters();
+        Some([counters.bytes_sent, counters.requests_total(), counters.failures_injected])
     }
 
-    /// Begins to count anew.
+    /// Sets the counters of the built-in origin to 0.
     pub fn reset_counters(&self) {
         if let Some(origin) = &self.origin {
             origin.reset_counters();

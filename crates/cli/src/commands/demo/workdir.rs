@@ -1,7 +1,8 @@
-//! The directory in which a demonstration happens.
+//! The temporary directory of a demo.
 //!
-//! It is removed at the end. One that is killed outright cannot do that, so the next removes what it left: whoever
-//! lives holds a lock in its directory, which ends with the process.
+//! The demo removes it at the end. If the demo is killed, the next one removes the directory. A
+//! live demo holds a lock on a file in its directory, which the kernel releases at the end of the
+//! process.
 
 use std::{
     env,
@@ -19,16 +20,16 @@ use tempfile::TempDir;
 const PREFIX: &str = "forebay-demo-";
 const LOCK: &str = "lock";
 
-/// Room for one demonstration.
+/// The directory of one demo.
 #[derive(Debug)]
-pub struct Room {
+pub struct Workdir {
     directory: TempDir,
     _lock: File,
 }
 
-impl Room {
+impl Workdir {
     pub fn new() -> io::Result<Self> {
-        sweep();
+        remove_stale();
         let directory = tempfile::Builder::new().prefix(PREFIX).tempdir()?;
         let lock = File::create(directory.path().join(LOCK))?;
         lock.try_lock()?;
@@ -39,7 +40,7 @@ impl Room {
         self.directory.path()
     }
 
-    /// Something may still be on its way into the directory, for a moment.
+    /// Removes the directory. Retries, because ending processes may still write to it.
     pub fn remove(self) -> anyhow::Result<()> {
         const ATTEMPTS: u32 = 20;
         let path = self.directory.keep();
@@ -51,22 +52,22 @@ impl Room {
                 _ => return Ok(()),
             }
         }
-        bail!("`{}` could not be removed; please do", path.display())
+        bail!("cannot remove the directory `{}`; remove it by hand", path.display())
     }
 }
 
-/// Removes the directories of this user's demonstrations that were killed.
-fn sweep() {
+/// Removes the directories of this user's demos that were killed.
+fn remove_stale() {
     let user = rustix::process::geteuid().as_raw();
     for entry in fs::read_dir(env::temp_dir()).into_iter().flatten().flatten() {
         let is_ours = entry.file_name().to_string_lossy().starts_with(PREFIX)
             && entry.metadata().is_ok_and(|about| about.is_dir() && about.uid() == user);
-        // One without a lock is just being made.
+        // A directory without a lock file is just being made.
         if is_ours
             && let Ok(lock) = File::open(entry.path().join(LOCK))
             && lock.try_lock().is_ok()
         {
-            // What cannot be removed is left to the next.
+            // A failure is left to the next demo.
             let _ = fs::remove_dir_all(entry.path());
         }
     }

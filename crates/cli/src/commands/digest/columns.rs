@@ -1,11 +1,11 @@
-//! The user's columns, from a CSV file: the first names the object, the others ride along.
+//! Columns of a digest from a CSV file, whose first column names the object.
 
 use std::{collections::HashMap, path::Path};
 
 use anyhow::{Context as _, bail, ensure};
-use forebay_core::digest::{ColumnGuess, ColumnType, Value};
+use forebay_digest::{ColumnGuess, ColumnType, Value};
 
-/// Columns by object. Held in memory, so it costs about as much as the file.
+/// Columns by object, in memory: about the size of the file.
 #[derive(Debug, Default)]
 pub struct Columns {
     /// Names and types.
@@ -25,13 +25,14 @@ impl Columns {
         let names: Vec<String> = reader.headers()?.iter().skip(1).map(str::to_owned).collect();
         ensure!(
             !names.is_empty(),
-            "there is no column besides the first, which names the object; add one, such as `object,label`"
+            "there is no column besides the first, which names the object; add one, such as \
+             `object,label`"
         );
         for (at, name) in names.iter().enumerate() {
             ensure!(!name.is_empty(), "column {} has no name; give it one", at + 2);
             ensure!(
                 !name.chars().any(char::is_control),
-                "the column name `{}` has a control character in it; choose another",
+                "the column name `{}` has a control character; choose another",
                 name.escape_debug()
             );
             ensure!(
@@ -42,7 +43,8 @@ impl Columns {
         let mut guesses = vec![ColumnGuess::default(); names.len()];
         let mut rows = HashMap::new();
         for record in reader.into_records() {
-            let record = record.context("every line needs as many fields as the first")?;
+            let record =
+                record.context("every line needs the number of fields of the first line")?;
             let line = record.position().map_or(0, csv::Position::line);
             let mut fields = record.iter();
             let object = fields.next().unwrap_or_default();
@@ -61,7 +63,7 @@ impl Columns {
         Ok(Self { kinds, rows })
     }
 
-    /// The values of an object; missing ones if the file says nothing about it.
+    /// The values of an object; all missing if it is not in the file.
     pub fn values(&self, object: &str) -> Vec<Value<'_>> {
         match self.rows.get(object) {
             Some(row) => {
@@ -72,12 +74,12 @@ impl Columns {
         }
     }
 
-    /// Whether the file says anything about this object.
-    pub fn knows(&self, object: &str) -> bool {
+    /// Whether the file has a row for this object.
+    pub fn contains(&self, object: &str) -> bool {
         self.rows.contains_key(object)
     }
 
-    /// How many objects the file speaks of.
+    /// Number of objects in the file.
     pub fn len(&self) -> usize {
         self.rows.len()
     }

@@ -1,22 +1,27 @@
 //! `forebay digest diff`: how two digests differ, object by object.
 //!
-//! Both are in the order of their keys, so one walk over both, side by side, finds everything in
-//! little memory. An object that holds many blobs is walked part by part, and told of once. Content is compared by address. In a pack the address covers all of its objects; there
-//! lengths and versions tell, as far as they can: between namespaces, or between a pack here and another
-//! origin there, some objects cannot be compared, and that is what is said.
+//! Both digests are sorted by key, so one merge finds all differences in little memory. An object
+//! of several blobs is compared part by part, and reported once.
+//!
+//! Content is compared by address. The address of a pack covers several objects, so there lengths
+//! and versions are compared. Between namespaces, or between packs of different origins, some
+//! objects cannot be compared and count as unknown.
 
 use std::{cmp::Ordering, collections::HashSet, fmt::Write as _, iter::Peekable, path::PathBuf};
 
-use forebay_core::{
-    Address,
-    digest::{Digest, DigestError, PartView, plan::Layout},
-};
+use forebay_core::Address;
+use forebay_digest::{Digest, DigestError, Layout, PartView};
 use serde::Serialize;
 
 use crate::output::{self, Format, Verdict};
 
-/// A report for people names so many objects of each kind, and counts the rest.
+/// Objects of each kind that the text names. The rest is counted.
 const NAMED_MAX: usize = 20;
+
+pub const EXAMPLES: &str = "\
+Examples:
+  forebay digest diff old.digest new.digest
+  forebay digest diff old.digest new.digest --format json | jq .changed";
 
 /// What to compare.
 #[derive(Debug, clap::Args)]
@@ -25,22 +30,22 @@ pub struct Args {
     a: PathBuf,
     /// The newer digest.
     b: PathBuf,
-    /// How to report.
+    /// Print the result in this format.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
 
 #[derive(Debug, Default, Serialize)]
 struct Difference {
-    /// Whether all who share one share the other.
+    /// Whether both have the same dataset id.
     same_dataset: bool,
-    /// What differs in the digests as a whole.
+    /// Properties of the digests that differ.
     facts: Vec<Fact>,
     added: Vec<String>,
     removed: Vec<String>,
     changed: Vec<String>,
     unchanged: u64,
-    /// Objects of which neither can be said.
+    /// Objects that cannot be compared.
     unknown: u64,
 }
 
@@ -62,19 +67,19 @@ pub fn run(args: &Args) -> anyhow::Result<Verdict> {
 }
 
 impl Difference {
-    /// An object of which some parts came or went, and others are in both, has changed; none is named twice.
-    /// `met` are those of which some parts are in both.
-    fn tell_once(&mut self, met: &HashSet<String>) {
+    /// Names each object once. An object with some parts in both digests (`in_both`) and some in
+    /// one of them has changed.
+    fn merge_parts(&mut self, in_both: &HashSet<String>) {
         for names in [&mut self.added, &mut self.removed, &mut self.changed] {
             names.dedup();
         }
         let removed: HashSet<&String> = self.removed.iter().collect();
-        let in_both = |name: &&String| removed.contains(name) || met.contains(*name);
-        let came = self.added.iter().filter(in_both);
-        let went = self.removed.iter().filter(|name| met.contains(*name));
-        let both: Vec<String> = came.chain(went).cloned().collect();
-        if !both.is_empty() {
-            self.changed.extend(both);
+        let added = self.added.iter();
+        let added = added.filter(|name| removed.contains(name) || in_both.contains(*name));
+        let removed = self.removed.iter().filter(|name| in_both.contains(*name));
+        let changed: Vec<String> = added.chain(removed).cloned().collect();
+        if !changed.is_empty() {
+            self.changed.extend(changed);
             self.changed.sort_unstable();
             self.changed.dedup();
         }
@@ -85,27 +90,30 @@ impl Difference {
     }
 }
 
-/// A part of an object, and what tells whether it is the same elsewhere.
+/// A part of an object, with the address of its blob.
 struct Object<'a> {
     part: PartView<'a>,
     blob: Address,
-    alone: bool,
+    /// Whether the blob has no other part.
+    is_only_part: bool,
 }
 
 impl Object<'_> {
-    /// Whether the content is the same, if that can be told.
+    /// Whether the content is the same; `None` if it cannot be compared.
     fn same_content(&self, other: &Self, comparable: Comparable) -> Option<bool> {
         if self.part.length != other.part.length {
             return Some(false);
         }
-        if comparable.addresses && (self.blob == other.blob || self.alone && other.alone) {
+        if comparable.addresses
+            && (self.blob == other.blob || self.is_only_part && other.is_only_part)
+        {
             return Some(self.blob == other.blob);
         }
         comparable.versions.then_some(self.part.version == other.part.version)
     }
 }
 
-/// What means the same in both digests.
+/// What can be compared between the digests.
 #[derive(Clone, Copy)]
 struct Comparable {
     addresses: bool,
@@ -118,7 +126,7 @@ fn objects(digest: &Digest) -> impl Iterator<Item = Result<Object<'_>, DigestErr
             Ok(blob) => {
                 let (address, count) = (blob.address, blob.parts().len());
                 let parts = blob.parts().map(move |part| {
-                    part.map(|part| Object { part, blob: address, alone: count == 1 })
+                    part.map(|part| Object { part, blob: address, is_only_part: count == 1 })
                 });
                 (Some(parts), None)
             }
@@ -155,13 +163,13 @@ fn compare(a: &Digest, b: &Digest) -> Result<Difference, DigestError> {
         versions: of_a.origin == of_b.origin,
     };
     let is_whole = |layout: &str| layout.parse().is_ok_and(Layout::takes_whole_objects);
-    let holds_many = !is_whole(&of_a.layout) || !is_whole(&of_b.layout);
-    let mut met = HashSet::new();
+    let has_parts = !is_whole(&of_a.layout) || !is_whole(&of_b.layout);
+    let mut in_both = HashSet::new();
     let (mut left, mut right) = (objects(a).peekable(), objects(b).peekable());
     loop {
         let order = match (peek(&mut left)?, peek(&mut right)?) {
             (None, None) => {
-                difference.tell_once(&met);
+                difference.merge_parts(&in_both);
                 return Ok(difference);
             }
             (Some(_), None) => Ordering::Less,
@@ -180,8 +188,8 @@ fn compare(a: &Digest, b: &Digest) -> Result<Difference, DigestError> {
                 if let (Some(left), Some(right)) =
                     (left.next().transpose()?, right.next().transpose()?)
                 {
-                    if holds_many && !met.contains(right.part.object) {
-                        met.insert(name(&right));
+                    if has_parts && !in_both.contains(right.part.object) {
+                        in_both.insert(name(&right));
                     }
                     match left.same_content(&right, comparable) {
                         Some(true) => difference.unchanged += 1,
@@ -230,7 +238,7 @@ fn describe(difference: &Difference) -> String {
         difference.unchanged,
         match difference.unknown {
             0 => String::new(),
-            unknown => format!(", {unknown} that cannot be compared"),
+            unknown => format!(", {unknown} not comparable"),
         },
         if difference.same_dataset { "the same dataset" } else { "another dataset" }
     );

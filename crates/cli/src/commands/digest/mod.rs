@@ -1,4 +1,4 @@
-//! `forebay digest`: build and inspect the tables of datasets.
+//! `forebay digest`: builds, shows, verifies and compares digests.
 
 pub mod build;
 mod columns;
@@ -9,20 +9,22 @@ pub mod verify;
 
 use crate::output::Verdict;
 
-/// Build and inspect digests.
+/// Build, show, verify and compare digests.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// List and hash the objects under a URL, and write the digest of the dataset.
     ///
-    /// An interrupted build goes on where it was when the same command is run again.
+    /// Run the same command again to resume an interrupted build.
     #[command(after_help = build::EXAMPLES)]
     Build(build::Args),
-    /// Show what a digest says.
+    /// Show the summary and the first items of a digest.
+    #[command(after_help = show::EXAMPLES)]
     Show(show::Args),
-    /// Check a digest, and that the origin still holds what it says. Exit code 1 if it does not.
+    /// Check a digest against its origin. Exit code 1 if the origin has changed.
     #[command(after_help = verify::EXAMPLES)]
     Verify(verify::Args),
-    /// Say how two digests differ. Exit code 0 if they hold the same dataset, 1 if not.
+    /// Compare two digests. Exit code 0 if they describe the same dataset, 1 if not.
+    #[command(after_help = diff::EXAMPLES)]
     Diff(diff::Args),
 }
 

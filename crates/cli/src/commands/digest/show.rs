@@ -1,4 +1,4 @@
-//! `forebay digest show`: what a digest says, for people and for scripts.
+//! `forebay digest show`: the summary and the first items of a digest.
 
 use std::{fmt::Write as _, path::PathBuf};
 
@@ -6,23 +6,26 @@ use anyhow::Context as _;
 use arrow_array::{
     Array as _, ArrayRef, BooleanArray, Float64Array, Int64Array, StringArray, cast::AsArray as _,
 };
-use forebay_core::{
-    ByteSize,
-    digest::{BlobView, Digest, Summary, plan::Layout},
-};
+use forebay_core::ByteSize;
+use forebay_digest::{BlobView, Digest, Layout, Summary};
 use serde::Serialize;
 
 use crate::output::{self, Format, Verdict};
+
+pub const EXAMPLES: &str = "\
+Examples:
+  forebay digest show train.digest
+  forebay digest show train.digest --items 20 --format json | jq .first_items";
 
 /// What to show.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The digest.
     file: PathBuf,
-    /// How many items to show.
+    /// Show this number of items.
     #[arg(long, value_name = "N", default_value_t = 5)]
     items: u64,
-    /// How to report.
+    /// Print the result in this format.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
@@ -48,7 +51,7 @@ struct Lengths {
 struct Column {
     name: String,
     #[serde(rename = "type")]
-    kind: forebay_core::digest::ColumnType,
+    kind: forebay_digest::ColumnType,
 }
 
 #[derive(Debug, Serialize)]
@@ -62,7 +65,7 @@ struct Item {
 
 pub fn run(args: &Args) -> anyhow::Result<Verdict> {
     let file = forebay_digest::open(&args.file)?;
-    let shown = look(&file.digest, args.items)?;
+    let shown = inspect(&file.digest, args.items)?;
     match args.format {
         Format::Json => output::json(&shown)?,
         Format::Text => output::data(&describe(&shown))?,
@@ -70,8 +73,8 @@ pub fn run(args: &Args) -> anyhow::Result<Verdict> {
     Ok(Verdict::Yes)
 }
 
-fn look(digest: &Digest, items: u64) -> anyhow::Result<Shown> {
-    let (mut item_length, mut blob_length) = (Tally::default(), Tally::default());
+fn inspect(digest: &Digest, items: u64) -> anyhow::Result<Shown> {
+    let (mut item_length, mut blob_length) = (LengthStats::default(), LengthStats::default());
     for blob in digest.blobs() {
         let blob = blob?;
         blob_length.add(blob.length);
@@ -90,14 +93,14 @@ fn look(digest: &Digest, items: u64) -> anyhow::Result<Shown> {
 }
 
 #[derive(Default)]
-struct Tally {
+struct LengthStats {
     count: u64,
     sum: u128,
     min: Option<u64>,
     max: u64,
 }
 
-impl Tally {
+impl LengthStats {
     fn add(&mut self, length: u64) {
         self.count += 1;
         self.sum += u128::from(length);
@@ -139,35 +142,35 @@ fn first_items(digest: &Digest, count: u64) -> anyhow::Result<Vec<Item>> {
     Ok(items)
 }
 
-/// What to call an item: its object, or its place in one that holds many.
+/// The name of an item: its object, or object and offset if the object has several items.
 fn name_of(blob: &BlobView<'_>, at: usize, offset: u64) -> anyhow::Result<String> {
     if blob.parts().len() == blob.items().len() && blob.parts().len() > 1 {
-        let part = blob.parts().nth(at).context("as many parts as items")??;
+        let part = blob.parts().nth(at).context("a pack has one part per item")??;
         return Ok(part.object.to_owned());
     }
     let part = blob.parts().next().context("a blob with items has parts")??;
     let whole = blob.items().len() == 1 && part.offset == 0;
-    let place = if whole { String::new() } else { format!("@{}", part.offset + offset) };
-    Ok(format!("{}{place}", part.object))
+    let suffix = if whole { String::new() } else { format!("@{}", part.offset + offset) };
+    Ok(format!("{}{suffix}", part.object))
 }
 
-fn value(pieces: &[ArrayRef], ordinal: u64) -> serde_json::Value {
+fn value(arrays: &[ArrayRef], ordinal: u64) -> serde_json::Value {
     let mut at = usize::try_from(ordinal).unwrap_or(usize::MAX);
-    for piece in pieces {
-        if at >= piece.len() {
-            at -= piece.len();
+    for array in arrays {
+        if at >= array.len() {
+            at -= array.len();
             continue;
         }
-        if piece.is_null(at) {
+        if array.is_null(at) {
             break;
         }
-        return if let Some(bools) = piece.as_boolean_opt() {
+        return if let Some(bools) = array.as_boolean_opt() {
             BooleanArray::value(bools, at).into()
-        } else if let Some(ints) = piece.as_any().downcast_ref::<Int64Array>() {
+        } else if let Some(ints) = array.as_any().downcast_ref::<Int64Array>() {
             ints.value(at).into()
-        } else if let Some(floats) = piece.as_any().downcast_ref::<Float64Array>() {
+        } else if let Some(floats) = array.as_any().downcast_ref::<Float64Array>() {
             floats.value(at).into()
-        } else if let Some(texts) = piece.as_any().downcast_ref::<StringArray>() {
+        } else if let Some(texts) = array.as_any().downcast_ref::<StringArray>() {
             texts.value(at).into()
         } else {
             serde_json::Value::Null
@@ -176,7 +179,7 @@ fn value(pieces: &[ArrayRef], ordinal: u64) -> serde_json::Value {
     serde_json::Value::Null
 }
 
-/// A value as people write it: texts without quotes, nothing for what is missing.
+/// A value in a table: strings without quotes, `-` for a missing value.
 fn cell(value: &serde_json::Value) -> String {
     match value {
         serde_json::Value::Null => "-".to_owned(),
@@ -185,7 +188,7 @@ fn cell(value: &serde_json::Value) -> String {
     }
 }
 
-/// A layout as people say it.
+/// A layout in words.
 fn layout_name(layout: &str) -> String {
     match layout.parse() {
         Ok(Layout::Pack(size)) => format!("pack, up to {size}"),
@@ -209,7 +212,7 @@ fn describe(shown: &Shown) -> String {
     let mut text = format!(
         "dataset    {dataset}\norigin     {origin}\nlayout     {}\nnamespace  {namespace}\n\
          items      {items} ({})\nblobs      {blobs} ({})\nbytes      {}\n\
-         chunks     {} (in each of {} partitions, a stripe unit)\ncolumns    {}\n",
+         chunks     {} (a stripe unit from each of {} partitions)\ncolumns    {}\n",
         layout_name(layout),
         lengths(&shown.item_length),
         lengths(&shown.blob_length),

@@ -1,4 +1,4 @@
-//! `forebay digest verify`: is the digest sound, and does the origin still hold what it says?
+//! `forebay digest verify`: whether a digest is intact and agrees with its origin.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -8,13 +8,8 @@ use std::{
 };
 
 use anyhow::ensure;
-use forebay_core::{
-    BlobOrdinal, ByteSize, Namespace,
-    digest::{
-        Digest, DigestError, Part, PartView,
-        plan::{BlobPlan, Layout},
-    },
-};
+use forebay_core::{BlobOrdinal, ByteSize, Namespace};
+use forebay_digest::{BlobPlan, Digest, DigestError, Layout, Part, PartView};
 use forebay_origin::{Options, Origin, OriginError, any_version, any_version_from};
 use futures::StreamExt as _;
 use indicatif::ProgressBar;
@@ -22,21 +17,21 @@ use serde::Serialize;
 
 use super::{build::rate, hash};
 use crate::{
+    args::origin::{OriginAccess, namespace, namespace_name},
     output::{self, Format, Verdict},
-    reach::{Reach, namespace, namespace_name},
-    stop::{self, Interrupted},
+    signals::{self, Interrupted},
 };
 
 pub const EXAMPLES: &str = "\
 Examples:
-  forebay digest verify train.digest                  read everything again
-  forebay digest verify train.digest --sample 1000    read a thousand blobs, chosen at random
-  forebay digest verify train.digest --sample 0       check the file alone
+  forebay digest verify train.digest                  read all blobs
+  forebay digest verify train.digest --sample 1000    read 1,000 random blobs
+  forebay digest verify train.digest --sample 0       check the file only
   forebay digest verify train.digest --listing        compare names and versions, read nothing
 
-Objects that have come to the origin since are looked for with --listing only.";
+Only --listing finds objects that were added after the build.";
 
-/// A report names so many objects of each kind, and counts the rest.
+/// Objects of each kind that the text names. The rest is counted.
 const NAMED_MAX: usize = 20;
 
 /// What to verify.
@@ -44,48 +39,49 @@ const NAMED_MAX: usize = 20;
 pub struct Args {
     /// The digest.
     file: PathBuf,
-    /// Read only so many blobs, chosen at random; 0 checks the file alone.
+    /// Read only this number of random blobs [default: all]; 0 checks the file only.
     #[arg(long, value_name = "N")]
     sample: Option<u64>,
-    /// Compare what the origin lists instead of reading it: a request for every thousand objects. Objects
-    /// that were left out with --exclude count as new.
+    /// Compare a listing of the origin instead of reading: one request per 1,000 objects.
+    ///
+    /// Objects that the build excluded count as added.
     #[arg(long, conflicts_with_all = ["sample", "origin"])]
     listing: bool,
-    /// Decides which blobs are sampled.
+    /// Choose the random blobs with this seed.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Look for the objects there, instead of where the digest was built.
+    /// Read the data from this URL instead of the origin in the digest.
     #[arg(long, value_name = "URL")]
     origin: Option<String>,
-    /// Key file of the digest's namespace.
+    /// Use this namespace key, if the digest has a private namespace.
     #[arg(long, value_name = "FILE")]
     namespace: Option<PathBuf>,
-    /// How to report.
+    /// Print the result in this format.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
     #[command(flatten)]
-    reach: Reach,
+    access: OriginAccess,
 }
 
-/// What was found.
+/// Result of a verification.
 #[derive(Debug, Default, Serialize)]
-pub struct Report {
+pub struct VerifyReport {
     /// Blobs that were read.
     pub blobs_checked: u64,
     /// Their bytes.
     pub bytes_checked: u64,
-    /// Objects whose content is another. In a pack, all of its objects are suspects.
+    /// Objects with other content. Of a changed pack, all objects are named.
     pub changed: Vec<String>,
-    /// Objects that are gone.
+    /// Objects that no longer exist.
     pub vanished: Vec<String>,
-    /// Objects that are new; only a listing tells.
+    /// New objects; only found by a listing.
     pub added: Vec<String>,
-    /// How many blobs were written again with the same content: fine, but reads that insist on the
-    /// version in the digest will be refused.
+    /// Blobs that were written again with the same content. Their bytes are right, but conditional
+    /// reads of the version in the digest fail.
     pub rewritten: u64,
-    /// How long it took.
+    /// Duration.
     pub seconds: f64,
-    /// Whether the origin holds what the digest says.
+    /// Whether the origin agrees with the digest.
     pub sound: bool,
 }
 
@@ -95,9 +91,9 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     let digest = &file.digest;
     let summary = digest.summary();
     let report = if args.sample == Some(0) {
-        Report { sound: true, ..Report::default() }
+        VerifyReport { sound: true, ..VerifyReport::default() }
     } else if args.listing {
-        compare(digest, &args.reach.options()).await?
+        compare(digest, &args.access.options()).await?
     } else {
         let namespace = namespace(args.namespace.as_ref())?;
         let remedy = match (summary.namespace.as_str(), &args.namespace) {
@@ -107,16 +103,16 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         };
         ensure!(
             namespace_name(&namespace) == summary.namespace,
-            "the digest is of namespace {}, but the key is of {}; {remedy}",
+            "the digest has the namespace {}, but the key has {}; {remedy}",
             summary.namespace,
             namespace_name(&namespace)
         );
         let url = args.origin.as_ref().unwrap_or(&summary.origin);
         let blobs = Chosen::new(summary.blobs, args.sample, args.seed);
-        let (options, progress) = (args.reach.options(), output::progress("verifying"));
-        let asked = stop::asked()?;
+        let (options, progress) = (args.access.options(), output::progress("verifying"));
+        let stop = signals::stop_requested()?;
         let report = tokio::select! {
-            () = asked => Err(Interrupted("stopped before everything was verified").into()),
+            () = stop => Err(Interrupted("interrupted before everything was verified").into()),
             report = verify(digest, &namespace, url, &options, &blobs, &progress) => report,
         };
         progress.finish_and_clear();
@@ -132,9 +128,9 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
 /// Which blobs to read.
 #[derive(Debug, Clone)]
 pub enum Chosen {
-    /// All of so many.
+    /// All blobs of a dataset of this number of blobs.
     All(u64),
-    /// These, in order.
+    /// These blobs, in order.
     Sample(Vec<u64>),
 }
 
@@ -143,7 +139,7 @@ impl Chosen {
         let Some(sample) = sample.filter(|sample| *sample < blobs) else {
             return Self::All(blobs);
         };
-        // Floyd's way to draw without repetition.
+        // Floyd's algorithm for sampling without replacement.
         let mut random = fastrand::Rng::with_seed(seed);
         let mut chosen = BTreeSet::new();
         for top in blobs - sample..blobs {
@@ -162,7 +158,7 @@ impl Chosen {
     }
 }
 
-/// Reads these blobs again and compares.
+/// Reads blobs and compares their addresses with the digest.
 pub async fn verify(
     digest: &Digest,
     namespace: &Namespace,
@@ -170,33 +166,33 @@ pub async fn verify(
     options: &Options,
     blobs: &Chosen,
     progress: &ProgressBar,
-) -> anyhow::Result<Report> {
+) -> anyhow::Result<VerifyReport> {
     let started = Instant::now();
     let origin = Origin::new(url, options)?;
-    // Versions mean something only where the digest was built.
-    let elsewhere = url != digest.summary().origin;
+    // Versions are those of the origin in the digest.
+    let is_mirror = url != digest.summary().origin;
     let layout = digest.summary().layout.parse().map_err(anyhow::Error::msg)?;
     let plans = blobs.iter().map(|blob| {
         let plan = plan(digest, blob)?;
-        Ok(if elsewhere { without_versions(&plan, layout) } else { plan })
+        Ok(if is_mirror { without_versions(&plan, layout) } else { plan })
     });
     let rows = hash::hashed::<DigestError>(&origin, namespace, futures::stream::iter(plans));
     // Rows come in the order of their plans.
     let mut rows = std::pin::pin!(rows.zip(futures::stream::iter(blobs.iter())));
-    let mut report = Report::default();
+    let mut report = VerifyReport::default();
     while let Some(((plan, address), blob)) = rows.next().await {
-        let wanted = digest.blob(blob)?.address;
+        let expected = digest.blob(blob)?.address;
         let mut address = address?;
         if matches!(address, Err(OriginError::Changed { .. })) {
-            // Another version; it may still hold the same bytes.
+            // Another version may have the same bytes.
             let unconditional = without_versions(&plan, layout);
             let again = futures::stream::once(async { Ok::<_, DigestError>(unconditional) });
             let again = hash::hashed(&origin, namespace, again).collect::<Vec<_>>().await.remove(0);
             address = again.1?;
-            report.rewritten += u64::from(matches!(address, Ok(address) if address == wanted));
+            report.rewritten += u64::from(matches!(address, Ok(address) if address == expected));
         }
         match address {
-            Ok(address) if address == wanted => {}
+            Ok(address) if address == expected => {}
             Ok(_) => report.changed.extend(plan.parts.iter().map(|part| part.object.clone())),
             Err(OriginError::Changed { object }) => report.changed.push(object),
             Err(OriginError::Vanished { object }) => report.vanished.push(object),
@@ -206,7 +202,7 @@ pub async fn verify(
         report.bytes_checked += plan.length();
         progress.inc(plan.length());
     }
-    // An object may hold many blobs.
+    // An object may have several blobs.
     report.changed.dedup();
     report.vanished.dedup();
     report.seconds = started.elapsed().as_secs_f64();
@@ -214,27 +210,27 @@ pub async fn verify(
     Ok(report)
 }
 
-/// Compares what the origin lists with what the digest says.
-pub async fn compare(digest: &Digest, options: &Options) -> anyhow::Result<Report> {
+/// Compares a listing of the origin with the digest.
+pub async fn compare(digest: &Digest, options: &Options) -> anyhow::Result<VerifyReport> {
     let started = Instant::now();
-    let mut known = HashMap::new();
+    let mut versions = HashMap::new();
     for blob in digest.blobs() {
         for part in blob?.parts() {
             let part = part?;
-            known.insert(part.object, part.version);
+            versions.insert(part.object, part.version);
         }
     }
-    let mut report = Report::default();
+    let mut report = VerifyReport::default();
     let mut listing = Origin::new(&digest.summary().origin, options)?.list();
     while let Some(listed) = listing.next().await {
         let listed = listed?;
-        match known.remove(listed.object.as_str()) {
+        match versions.remove(listed.object.as_str()) {
             Some(version) if version == listed.version => {}
             Some(_) => report.changed.push(listed.object),
             None => report.added.push(listed.object),
         }
     }
-    report.vanished = known.into_keys().map(str::to_owned).collect();
+    report.vanished = versions.into_keys().map(str::to_owned).collect();
     report.vanished.sort_unstable();
     report.seconds = started.elapsed().as_secs_f64();
     report.sound = [&report.changed, &report.vanished, &report.added].iter().all(|o| o.is_empty());
@@ -264,9 +260,9 @@ fn without_versions(plan: &BlobPlan, layout: Layout) -> BlobPlan {
     plan
 }
 
-fn describe(report: &Report, file_only: bool, listing: bool) -> String {
+fn describe(report: &VerifyReport, file_only: bool, listing: bool) -> String {
     if file_only {
-        return "the digest is sound; the origin was not read\n".to_owned();
+        return "the digest is intact; the origin was not read\n".to_owned();
     }
     let mut text = String::new();
     if !listing {
@@ -292,14 +288,15 @@ fn describe(report: &Report, file_only: bool, listing: bool) -> String {
     if report.rewritten > 0 {
         let _ = writeln!(
             text,
-            "{} blobs were written again with the same content; build the digest again to learn their versions",
+            "{} blobs were written again with the same content; build the digest again to update \
+             their versions",
             report.rewritten
         );
     }
     text.push_str(if report.sound {
-        "the digest is sound, and the origin holds what it says\n"
+        "the digest is intact and agrees with the origin\n"
     } else {
-        "the origin no longer holds what the digest says; build it again\n"
+        "the origin has changed; build the digest again\n"
     });
     text
 }

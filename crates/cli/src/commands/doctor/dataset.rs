@@ -1,27 +1,29 @@
-//! A dataset: whether its digest can be read, and its origin be reached with what this user has.
+//! Checks of a dataset: its digest, its origin with the credentials of this user, and the clock.
 
 use std::{
     path::Path,
     time::{Duration, SystemTime},
 };
 
-use forebay_core::{BlobOrdinal, digest::Digest};
+use forebay_core::BlobOrdinal;
+use forebay_digest::Digest;
 use forebay_origin::{Options, Origin, OriginError, clock};
 
 use super::{Finding, failed, ok, warning};
 use crate::{
-    digest::verify,
+    commands::digest::verify,
     output::{self, count},
 };
 
-/// S3 refuses signatures that are older or newer than a quarter of an hour; before that it is time to look.
+/// S3 rejects signatures that differ by more than 15 minutes from its clock. A warning comes
+/// before.
 const SKEW_MAX: Duration = Duration::from_mins(15);
-const SKEW_WORRYING: Duration = Duration::from_mins(2);
-/// Listing more objects than this takes longer than one waits for a doctor.
+const SKEW_WARNING: Duration = Duration::from_mins(2);
+/// Largest number of blobs whose objects are listed. A longer listing takes too long here.
 const LISTED_MAX: u64 = 200_000;
 
-/// All that can be seen without fetching more than a byte and a listing.
-pub async fn look(path: &Path, options: &Options) -> Vec<Finding> {
+/// Runs all checks. They read one byte and a listing from the origin.
+pub async fn check(path: &Path, options: &Options) -> Vec<Finding> {
     let file = match forebay_digest::open(path) {
         Ok(file) => file,
         Err(error) => {
@@ -33,53 +35,51 @@ pub async fn look(path: &Path, options: &Options) -> Vec<Finding> {
     let summary = digest.summary();
     let found = format!("{} in {}", count(summary.items, "item"), count(summary.blobs, "blob"));
     let mut findings = vec![ok("digest", found)];
-    match reach(digest, options).await {
+    match read_byte(digest, options).await {
         Ok(()) => {
-            findings.push(ok("origin", format!("`{}` can be read", summary.origin)));
+            findings.push(ok("origin", format!("`{}` is readable", summary.origin)));
             if summary.blobs <= LISTED_MAX {
                 findings.push(objects(digest, options).await);
             }
         }
         Err(error) => {
-            let remedy = "the message names it; `forebay digest verify` looks at every object";
+            let remedy = "the message names it; `forebay digest verify` checks every object";
             findings.push(failed("origin", output::one_line(&error.into()), remedy));
         }
     }
-    if let Ok(Some(there)) = clock(&summary.origin, options).await {
-        findings.push(compare(there, SystemTime::now()));
+    if let Ok(Some(origin)) = clock(&summary.origin, options).await {
+        findings.push(compare_clocks(origin, SystemTime::now()));
     }
     findings
 }
 
-/// Whether the origin lists what the digest says.
+/// Whether the listing of the origin agrees with the digest.
 async fn objects(digest: &Digest, options: &Options) -> Finding {
     const AREA: &str = "objects";
     let remedy =
-        "`forebay digest verify --listing` names them; `forebay digest build` takes them in";
+        "list them with `forebay digest verify --listing`; update with `forebay digest build`";
     match verify::compare(digest, options).await {
-        Ok(report) if report.sound => ok(AREA, "as they were when the digest was built".to_owned()),
+        Ok(report) if report.sound => ok(AREA, "unchanged since the digest was built".to_owned()),
         Ok(report) => {
-            let of = [
+            let changes = [
                 (&report.changed, "changed"),
                 (&report.vanished, "vanished"),
                 (&report.added, "added"),
             ];
-            let told = of.iter().filter(|(objects, _)| !objects.is_empty());
-            let told: Vec<_> =
-                told.map(|(objects, how)| format!("{} {how}", objects.len())).collect();
-            let found = format!("{} since the digest was built", told.join(", "));
-            // What has come since does no harm to those who read the rest.
-            let unread = report.changed.len() + report.vanished.len();
-            if unread > 0 { failed(AREA, found, remedy) } else { warning(AREA, found, remedy) }
+            let changes = changes.iter().filter(|(objects, _)| !objects.is_empty());
+            let changes: Vec<_> =
+                changes.map(|(objects, how)| format!("{} {how}", objects.len())).collect();
+            let found = format!("{} since the digest was built", changes.join(", "));
+            // Added objects are not in the digest, so they break no reads.
+            let unreadable = report.changed.len() + report.vanished.len();
+            if unreadable > 0 { failed(AREA, found, remedy) } else { warning(AREA, found, remedy) }
         }
-        Err(error) => {
-            warning(AREA, output::one_line(&error), "they could not be listed; the rest was read")
-        }
+        Err(error) => warning(AREA, output::one_line(&error), "allow listing; reading works"),
     }
 }
 
 /// Reads one byte of the first blob that has any.
-async fn reach(digest: &Digest, options: &Options) -> Result<(), OriginError> {
+async fn read_byte(digest: &Digest, options: &Options) -> Result<(), OriginError> {
     let origin = Origin::new(&digest.summary().origin, options)?;
     for blob in 0..digest.summary().blobs {
         let Ok(row) = digest.blob(BlobOrdinal::new(blob)) else { continue };
@@ -92,13 +92,13 @@ async fn reach(digest: &Digest, options: &Options) -> Result<(), OriginError> {
     Ok(())
 }
 
-fn compare(there: SystemTime, here: SystemTime) -> Finding {
-    let apart = here.duration_since(there).unwrap_or_else(|early| early.duration());
-    let found = format!("{} s from the origin's", apart.as_secs());
-    let remedy = "set the clock (timedatectl, chronyc); S3 refuses signatures beyond 15 min";
-    match apart {
-        apart if apart >= SKEW_MAX => failed("clock", found, remedy),
-        apart if apart >= SKEW_WORRYING => warning("clock", found, remedy),
+fn compare_clocks(origin: SystemTime, local: SystemTime) -> Finding {
+    let skew = local.duration_since(origin).unwrap_or_else(|early| early.duration());
+    let found = format!("{} s from the clock of the origin", skew.as_secs());
+    let remedy = "set the clock (timedatectl, chronyc); S3 rejects a skew of 15 min or more";
+    match skew {
+        skew if skew >= SKEW_MAX => failed("clock", found, remedy),
+        skew if skew >= SKEW_WARNING => warning("clock", found, remedy),
         _ => ok("clock", found),
     }
 }
@@ -106,14 +106,14 @@ fn compare(there: SystemTime, here: SystemTime) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::State;
+    use crate::commands::doctor::State;
 
     #[test]
-    fn clocks_are_compared_both_ways() {
+    fn skew_counts_in_both_directions() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
         let state = |seconds: i64| {
-            let apart = Duration::from_secs(seconds.unsigned_abs());
-            compare(if seconds < 0 { now - apart } else { now + apart }, now).state
+            let skew = Duration::from_secs(seconds.unsigned_abs());
+            compare_clocks(if seconds < 0 { now - skew } else { now + skew }, now).state
         };
         assert_eq!([0, 60, -60].map(state), [State::Ok; 3]);
         assert_eq!([200, -200].map(state), [State::Warning; 2]);

@@ -1,4 +1,4 @@
-//! The machine: what a node needs of it.
+//! Checks of the machine: kernel, `io_uring`, direct I/O, space, memory, open files and sockets.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
 
 use forebay_core::ByteSize;
 use forebay_flash::{io::Backend, size_of};
-use forebay_server::Config;
+use forebay_node::Config;
 use rustix::{
     fs::{Mode, OFlags},
     io::Errno,
@@ -18,18 +18,18 @@ use rustix::{
 
 use super::{Finding, failed, ok, warning};
 
-/// The oldest kernel on which the ring is known to work well.
+/// The oldest kernel on which `io_uring` is known to work well.
 const KERNEL_MIN: (u32, u32) = (5, 15);
-/// What a node takes beside `memory`: blobs on their way in and out, and memory for I/O.
-const MEMORY_BESIDE: ByteSize = ByteSize::mib(1024);
-/// Descriptors that a node needs beside its connections.
-const FILES_BESIDE: u64 = 64;
-/// The longest name that a Unix socket can have.
-const SOCKET_NAME_MAX: usize = 107;
+/// Memory of a node besides its memory cache: blobs in transfer, and buffers for I/O.
+const OTHER_MEMORY: ByteSize = ByteSize::mib(1024);
+/// Descriptors of a node besides its connections.
+const OTHER_FILES: u64 = 64;
+/// The longest path that a Unix socket can have.
+const SOCKET_PATH_MAX: usize = 107;
 
-/// All of it, with the sockets at which the node is looked for. A node that runs has its space already.
-pub fn look(config: &Config, sockets: &[PathBuf], is_running: bool) -> Vec<Finding> {
-    let mut findings = vec![kernel(), ring(config.io), direct_io(config)];
+/// Runs all checks, also on the sockets of the node. A running node has its space already.
+pub fn check(config: &Config, sockets: &[PathBuf], is_running: bool) -> Vec<Finding> {
+    let mut findings = vec![kernel(), uring(config.io), direct_io(config)];
     findings.extend(space(config, is_running));
     findings.extend([memory(config), files(config)]);
     findings.extend(sockets.iter().map(|path| socket(path)));
@@ -43,21 +43,21 @@ fn kernel() -> Finding {
     match (numbers.next().flatten(), numbers.next().flatten()) {
         (Some(major), Some(minor)) if (major, minor) < KERNEL_MIN => {
             let (major, minor) = KERNEL_MIN;
-            let remedy = format!("use {major}.{minor} or newer, or say `io = \"threads\"`");
+            let remedy = format!("use {major}.{minor} or newer, or set `io = \"threads\"`");
             warning("kernel", release, remedy)
         }
         _ => ok("kernel", release),
     }
 }
 
-fn ring(backend: Backend) -> Finding {
+fn uring(backend: Backend) -> Finding {
     if backend == Backend::Threads {
-        return ok("io_uring", "not asked for: `io` is \"threads\"");
+        return ok("io_uring", "not used: `io` is \"threads\"");
     }
     match io_uring::IoUring::new(8) {
         Ok(_) => ok("io_uring", "allowed"),
         Err(error) => {
-            let remedy = "allow it in the container's seccomp profile, and look at \
+            let remedy = "allow it in the seccomp profile of the container, and check \
                           /proc/sys/kernel/io_uring_disabled";
             let found = format!("not allowed ({error})");
             match backend {
@@ -75,16 +75,20 @@ fn direct_io(config: &Config) -> Finding {
     match rustix::fs::open(&directory, flags, Mode::RUSR | Mode::WUSR) {
         Ok(_) => ok("direct I/O", format!("works in `{shown}`")),
         Err(Errno::INVAL) => {
-            let found = format!("the file system of `{shown}` has none");
-            failed("direct I/O", found, "put `directory` or `devices` on ext4, xfs or a drive")
+            let found = format!("not supported by the file system of `{shown}`");
+            failed(
+                "direct I/O",
+                found,
+                "put `directory` or `devices` on ext4, xfs or a block device",
+            )
         }
-        // Files without a name are what it cannot make; that says nothing of direct I/O.
+        // The file system has no unnamed files, which says nothing about direct I/O.
         Err(Errno::OPNOTSUPP | Errno::ISDIR) => {
-            ok("direct I/O", format!("could not be tried in `{shown}`"))
+            ok("direct I/O", format!("not tested in `{shown}`"))
         }
         Err(error) => {
             let found = format!("cannot write to `{shown}` ({error})");
-            failed("direct I/O", found, "name another `directory`, or change its rights")
+            failed("direct I/O", found, "name another `directory`, or change its permissions")
         }
     }
 }
@@ -93,14 +97,14 @@ fn space(config: &Config, is_running: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     for device in &config.devices {
         let shown = device.display();
-        // Block devices and files alike; a file that is not there yet is made.
+        // Block devices and files alike. The node makes a missing file.
         match fs::OpenOptions::new().read(true).write(true).open(device) {
-            Ok(_) => findings.push(ok("device", format!("`{shown}` can be written"))),
+            Ok(_) => findings.push(ok("device", format!("`{shown}` is writable"))),
             Err(error)
                 if error.kind() == ErrorKind::NotFound
                     && !shown.to_string().starts_with("/dev/") => {}
             Err(error) => {
-                let remedy = "check its name, and that this user may write to it";
+                let remedy = "check its path and its permissions";
                 findings.push(failed("device", format!("`{shown}`: {error}"), remedy));
             }
         }
@@ -113,10 +117,10 @@ fn space(config: &Config, is_running: bool) -> Vec<Finding> {
     let free = ByteSize(space.f_bavail.saturating_mul(space.f_frsize));
     let reserved = size_of(&config.directory.join("cache.flash"));
     findings.push(match (config.capacity, reserved) {
-        (None, Some(reserved)) => ok("space", format!("{reserved} are reserved, {free} free")),
+        (None, Some(reserved)) => ok("space", format!("{reserved} reserved, {free} free")),
         (Some(wanted), reserved) if wanted.0 > free.0 + reserved.map_or(0, |size| size.0) => {
-            let found = format!("`capacity` is {wanted}, but only {free} are free");
-            let remedy = "make room, give less, or put `directory` on another disk";
+            let found = format!("`capacity` is {wanted}, but {free} are free");
+            let remedy = "free some space, lower `capacity`, or put `directory` on another disk";
             if is_running {
                 warning("space", found, remedy)
             } else {
@@ -129,18 +133,18 @@ fn space(config: &Config, is_running: bool) -> Vec<Finding> {
 }
 
 fn memory(config: &Config) -> Finding {
-    let needed = ByteSize(config.memory.0 + MEMORY_BESIDE.0);
-    let Some((limit, whose)) = memory_limit() else {
-        return ok("memory", format!("up to {needed}; there is no limit to compare with"));
+    let needed = ByteSize(config.memory_cache_size().0 + OTHER_MEMORY.0);
+    let Some((limit, source)) = memory_limit() else {
+        return ok("memory", format!("up to {needed}; no limit is known"));
     };
     if needed > limit {
-        let found = format!("{whose} has {limit}; a busy node takes up to {needed}");
-        return warning("memory", found, "raise the limit, or give less `memory`");
+        let found = format!("{source} has {limit}; a busy node uses up to {needed}");
+        return warning("memory", found, "raise the limit, or lower `memory_cache`");
     }
-    ok("memory", format!("up to {needed} of {limit} ({whose})"))
+    ok("memory", format!("up to {needed} of {limit} ({source})"))
 }
 
-/// The least that limits this process, and what it is.
+/// The lowest memory limit of this process, and its source.
 fn memory_limit() -> Option<(ByteSize, &'static str)> {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let root = Path::new("/sys/fs/cgroup");
@@ -155,7 +159,7 @@ fn memory_limit() -> Option<(ByteSize, &'static str)> {
             }
             _ => continue,
         };
-        // A container sees its own group at the root.
+        // A container has its own group at the root.
         let own = root.join(path.trim_start_matches('/'));
         for directory in own.ancestors().take_while(|directory| directory.starts_with(&root)) {
             let limit = fs::read_to_string(directory.join(name)).ok();
@@ -175,16 +179,16 @@ fn memory_limit() -> Option<(ByteSize, &'static str)> {
 }
 
 fn files(config: &Config) -> Finding {
-    // The node raises its own limit as far as it may.
+    // The node raises its own limit to the maximum.
     let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
-    let needed = config.connections as u64 + FILES_BESIDE;
+    let needed = config.max_connections as u64 + OTHER_FILES;
     if needed > limit {
         let found =
-            format!("at most {limit} may be open, but `connections` is {}", config.connections);
+            format!("the limit is {limit}, but `max_connections` is {}", config.max_connections);
         return warning(
             "open files",
             found,
-            format!("raise the limit (ulimit -Hn {needed}), or give less"),
+            format!("raise the limit (ulimit -Hn {needed}), or lower `max_connections`"),
         );
     }
     ok("open files", format!("{needed} of {limit}"))
@@ -192,36 +196,36 @@ fn files(config: &Config) -> Finding {
 
 fn socket(path: &Path) -> Finding {
     let shown = path.display();
-    if path.as_os_str().len() > SOCKET_NAME_MAX {
-        let found = format!("`{shown}` is longer than {SOCKET_NAME_MAX} bytes");
-        return failed("socket", found, "name a shorter one with `socket` or $FOREBAY_SOCKET");
+    if path.as_os_str().len() > SOCKET_PATH_MAX {
+        let found = format!("`{shown}` is longer than {SOCKET_PATH_MAX} bytes");
+        return failed("socket", found, "name a shorter path with `socket` or $FOREBAY_SOCKET");
     }
     let directory = path.parent().map(Path::to_owned).unwrap_or_default();
     match fs::metadata(&directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            ok("socket", format!("`{shown}`; its directory is made when a node starts"))
+            ok("socket", format!("`{shown}`; the node makes its directory"))
         }
         Err(error) => {
             let found = format!("`{}`: {error}", directory.display());
             failed("socket", found, "name a socket in a directory of your own")
         }
         Ok(metadata) => {
-            let mine = metadata.uid() == rustix::process::geteuid().as_raw();
-            if mine && metadata.mode() & 0o022 == 0 {
+            let is_mine = metadata.uid() == rustix::process::geteuid().as_raw();
+            if is_mine && metadata.mode() & 0o022 == 0 {
                 return ok("socket", format!("`{shown}`"));
             }
-            let found = format!("others may write to `{}`", directory.display());
+            let found = format!("other users can write to `{}`", directory.display());
             let remedy = format!("chmod 700 `{}`, or name another `socket`", directory.display());
             failed("socket", found, remedy)
         }
     }
 }
 
-/// The directory, or the nearest above it that is there.
+/// The directory, or its nearest ancestor that exists.
 fn nearest(directory: &Path) -> PathBuf {
-    let there = directory.ancestors().find(|directory| directory.is_dir());
-    match there {
-        Some(there) if !there.as_os_str().is_empty() => there.to_owned(),
+    let existing = directory.ancestors().find(|directory| directory.is_dir());
+    match existing {
+        Some(existing) if !existing.as_os_str().is_empty() => existing.to_owned(),
         _ => PathBuf::from("."),
     }
 }

@@ -1,4 +1,4 @@
-//! `forebay doctor`: what commonly goes wrong, looked at one by one, each with its remedy.
+//! `forebay doctor`: checks for common problems, each with its remedy.
 
 mod dataset;
 mod machine;
@@ -7,37 +7,37 @@ mod node;
 use std::path::{Path, PathBuf};
 
 use forebay_core::NodeName;
-use forebay_server::Config;
+use forebay_node::Config;
 use serde::Serialize;
 
 use crate::{
-    contact::NodeArg,
+    args::{node::NodeArg, origin::OriginAccess},
     output::{self, Format, Verdict},
-    reach::Reach,
 };
 
-/// Check this machine, the node and, if one is named, a dataset: what is well, what is not, and the remedy.
+/// Check the machine, the node and, with --digest, a dataset. Name a remedy for each problem.
 ///
-/// Nothing is changed. Exit code 0: all is well; 1: there are warnings; 2: something will not work.
+/// The command changes nothing. Exit codes: 0 if all checks pass, 1 after warnings, 2 after a
+/// failure.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The node's configuration file; by default the defaults.
+    /// Check this configuration file of the node [default: the default settings].
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Which node of the configuration's list this is, if the file does not say.
+    /// Be the node of this name in the list of the configuration.
     #[arg(long, value_name = "NAME")]
     name: Option<NodeName>,
     #[command(flatten)]
     node: NodeArg,
-    /// Also look whether this digest can be used, and its origin be reached.
+    /// Also check this digest and its origin.
     #[arg(long, value_name = "FILE")]
     digest: Option<PathBuf>,
-    /// For people or for scripts.
+    /// Print the result in this format.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
     #[command(flatten)]
-    reach: Reach,
+    access: OriginAccess,
 }
 
 const EXAMPLES: &str = "\
@@ -47,19 +47,19 @@ Examples:
   forebay doctor --node tls://a.example:7440
   forebay doctor --format json | jq '.[] | select(.state != \"ok\")'";
 
-/// How something stands.
+/// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum State {
-    /// It is well.
+    /// No problem.
     Ok,
-    /// It works, but not as well as it could, or not for long.
+    /// It works, but badly or not for long.
     Warning,
-    /// It will not work.
+    /// It does not work.
     Failed,
 }
 
-/// What was found of one thing.
+/// One check and its result.
 #[derive(Debug, Serialize)]
 struct Finding {
     check: &'static str,
@@ -83,19 +83,19 @@ fn failed(check: &'static str, found: impl Into<String>, remedy: impl Into<Strin
 }
 
 pub async fn run(args: Args) -> anyhow::Result<Verdict> {
-    let (config, mut findings) = configuration(args.config.as_deref(), args.name);
+    let (config, mut findings) = check_config(args.config.as_deref(), args.name);
     let contacts = args.node.named().cloned().unwrap_or_else(|| config.socket.clone().into());
-    let (on_node, is_running) = tokio::task::block_in_place(|| node::look(&contacts));
+    let (node_findings, is_running) = tokio::task::block_in_place(|| node::check(&contacts));
     let sockets: Vec<PathBuf> =
         contacts.endpoints().iter().filter_map(|one| one.path().map(Into::into)).collect();
-    findings.extend(machine::look(&config, &sockets, is_running));
-    findings.extend(on_node);
+    findings.extend(machine::check(&config, &sockets, is_running));
+    findings.extend(node_findings);
     if let Some(digest) = &args.digest {
-        findings.extend(dataset::look(digest, &args.reach.options()).await);
+        findings.extend(dataset::check(digest, &args.access.options()).await);
     }
     match args.format {
         Format::Json => output::json(&findings)?,
-        Format::Text => output::data(&for_people(&findings))?,
+        Format::Text => output::data(&to_text(&findings))?,
     }
     let worst = findings.iter().map(|finding| finding.state).max();
     Ok(match worst.unwrap_or(State::Ok) {
@@ -105,33 +105,33 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     })
 }
 
-/// What the file says, as far as it can be used, and how that stands: all that keeps a node from starting.
-fn configuration(file: Option<&Path>, name: Option<NodeName>) -> (Config, Vec<Finding>) {
+/// Reads and checks a configuration file: everything that keeps a node from starting.
+fn check_config(file: Option<&Path>, name: Option<NodeName>) -> (Config, Vec<Finding>) {
     let Some(file) = file else {
-        return (Config::default(), vec![ok("configuration", "the defaults")]);
+        return (Config::default(), vec![ok("configuration", "default settings")]);
     };
-    let mend = "mend the file; `forebay serve --show-config` prints one to begin with";
+    let remedy = "correct the file; `forebay serve --print-config` prints a template";
     let config = match Config::read(file) {
         Ok(config) => Config { name: name.or(config.name.clone()), ..config },
         Err(error) => {
-            let unusable = failed("configuration", output::one_line(&error), mend);
+            let unusable = failed("configuration", output::one_line(&error), remedy);
             return (Config::default(), vec![unusable]);
         }
     };
     let mut findings = vec![match config.check() {
-        Ok(()) => ok("configuration", "can be used"),
-        Err(error) => failed("configuration", output::one_line(&error), mend),
+        Ok(()) => ok("configuration", "valid"),
+        Err(error) => failed("configuration", output::one_line(&error), remedy),
     }];
     if let Err(error) = config.check_files() {
-        let remedy = "replace or mend the file; docs/security.md says how they are made";
+        let remedy = "replace or correct the file; docs/guide/security.md shows how to make it";
         findings.push(failed("secrets", output::one_line(&error), remedy));
     }
-    let remedy = "correct one of the two, unless it is meant";
-    findings.extend(config.doubts().into_iter().map(|doubt| warning("nodes", doubt, remedy)));
+    let remedy = "correct one of the two, unless this is intended";
+    findings.extend(config.warnings().into_iter().map(|found| warning("nodes", found, remedy)));
     (config, findings)
 }
 
-fn for_people(findings: &[Finding]) -> String {
+fn to_text(findings: &[Finding]) -> String {
     let line = |finding: &Finding| {
         let state = match finding.state {
             State::Ok => "ok",
@@ -150,8 +150,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finding_is_a_line_and_its_remedy_another() {
-        let text = for_people(&[ok("kernel", "6.1"), failed("space", "none", "make some")]);
+    fn a_finding_and_its_remedy_are_one_line_each() {
+        let text = to_text(&[ok("kernel", "6.1"), failed("space", "none", "make some")]);
         assert_eq!(
             text,
             "ok       kernel           6.1\nfailed   space            none\n\

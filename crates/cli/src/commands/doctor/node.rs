@@ -1,27 +1,28 @@
-//! The node: whether it answers, and how it is.
+//! Checks of the node: whether it answers, its devices, its faults and its peers.
 
 use std::collections::BTreeMap;
 
+use forebay_auth::Credentials;
+use forebay_auth::TrustError;
 use forebay_client::{Client, ClientError};
-use forebay_core::ring::{Contacts, Membership};
-use forebay_identity::Credentials;
+use forebay_core::cluster::ring::{RingMembership, Seeds};
 use forebay_wire::ErrorCode;
 
 use super::{Finding, failed, ok, warning};
-use crate::{contact, members, output::count};
+use crate::{args::node, commands::cluster_status, output::count};
 
-/// What a node says of itself, and whether there is one. Of several that are named, the first that answers.
-pub fn look(contacts: &Contacts) -> (Vec<Finding>, bool) {
+/// Checks the first endpoint that answers. Also returns whether one does.
+pub fn check(contacts: &Seeds) -> (Vec<Finding>, bool) {
     let mut findings = Vec::new();
     for endpoint in contacts.endpoints() {
-        match contact::connect(endpoint) {
-            Ok(Ok(mut client)) => match ask(&mut client) {
+        match node::connect(endpoint) {
+            Ok(Ok(mut client)) => match query(&mut client) {
                 Ok(found) => return (found, true),
-                Err(error) => findings.push(not_well(&error)),
+                Err(error) => findings.push(unreachable_node(&error)),
             },
-            Ok(Err(error)) => findings.push(not_well(&error)),
+            Ok(Err(error)) => findings.push(unreachable_node(&error)),
             Err(error) => {
-                let remedy = "mend what the environment names";
+                let remedy = "correct the environment variable";
                 findings.push(failed("node", format!("{error:#}"), remedy));
             }
         }
@@ -29,23 +30,25 @@ pub fn look(contacts: &Contacts) -> (Vec<Finding>, bool) {
     (findings, false)
 }
 
-fn not_well(error: &ClientError) -> Finding {
-    let remedy = contact::remedy(error).unwrap_or(match error {
+fn unreachable_node(error: &ClientError) -> Finding {
+    let remedy = node::remedy(error).unwrap_or(match error {
         ClientError::Refused(refusal) => match refusal.code {
-            ErrorCode::TooMuch => "close some connections, or raise `connections`",
+            ErrorCode::TooMuch => "close some connections, or raise `max_connections`",
             ErrorCode::Identity => "set FOREBAY_TOKEN_FILE or FOREBAY_TLS_CERTIFICATE",
-            _ => "install the same forebay on both sides",
+            _ => "install the same version of forebay on both sides",
         },
-        ClientError::Stranger { .. } => {
-            "set FOREBAY_NODE_UID if you trust that user, or name your own with --node"
+        ClientError::Untrusted { cause: TrustError::ForeignSocket { .. }, .. } => {
+            "set FOREBAY_NODE_UID if you trust that user, or name your own node with --node"
         }
-        ClientError::NoAuthority | ClientError::Tls(_) => "docs/security.md says what is needed",
-        _ => "name another one with --node",
+        ClientError::Untrusted { cause: TrustError::NoCa, .. } | ClientError::Tls(_) => {
+            "docs/guide/security.md lists what is needed"
+        }
+        _ => "name another node with --node",
     });
     failed("node", error.to_string(), remedy)
 }
 
-fn ask(client: &mut Client) -> Result<Vec<Finding>, ClientError> {
+fn query(client: &mut Client) -> Result<Vec<Finding>, ClientError> {
     let counters: BTreeMap<String, u64> = client.stats()?.into_iter().collect();
     let ring = client.ring()?;
     let mut found = findings(&counters);
@@ -53,29 +56,30 @@ fn ask(client: &mut Client) -> Result<Vec<Finding>, ClientError> {
     Ok(found)
 }
 
-/// How the node stands with the others that share its work.
-fn peers(own: &Membership, counters: &BTreeMap<String, u64>) -> Finding {
+/// Whether the node and the other nodes of its cluster reach each other.
+fn peers(own: &RingMembership, counters: &BTreeMap<String, u64>) -> Finding {
     let value = |name: &str| counters.get(name).copied().unwrap_or(0);
     let others = own.ring().members().len() as u64 - 1;
-    let (named, reachable) = (value("peers_named"), value("peers_reachable"));
-    if named < others {
-        let found = format!("it does not speak to the {} of its list", count(others, "other node"));
-        return warning("peers", found, "give all of them the same `cluster_token`");
+    let (configured, reachable) = (value("peers_configured"), value("peers_reachable"));
+    if configured < others {
+        let found =
+            format!("it does not connect to the {} of its list", count(others, "other node"));
+        return warning("peers", found, "give all nodes the same `cluster_token`");
     }
-    let mut found = format!("{reachable} of {} answer this node", count(named, "other node"));
-    let standings = Credentials::from_environment().map(|who| members::look(own, &who));
-    let away: Vec<String> =
-        standings.iter().flatten().filter_map(members::Standing::complaint).collect();
-    if reachable == named && away.is_empty() {
+    let mut found = format!("{reachable} of {} answer this node", count(configured, "other node"));
+    let nodes = Credentials::from_environment().map(|keys| cluster_status::query(own, &keys));
+    let problems: Vec<String> =
+        nodes.iter().flatten().filter_map(cluster_status::NodeStatus::problem).collect();
+    if reachable == configured && problems.is_empty() {
         return ok("peers", found);
     }
-    if !away.is_empty() {
-        found = format!("{found}; from here, {}", away.join("; "));
+    if !problems.is_empty() {
+        found = format!("{found}; from this machine, {}", problems.join("; "));
     }
-    let remedy = "see that they run, and have the same `nodes`, `cluster_token` and `cluster_authority`; this node's \
-                  log says why one cannot be reached";
+    let remedy = "check that they run with the same `nodes`, `cluster_token` and `cluster_ca`; \
+                  the log of the node has the reason";
     match reachable {
-        0 if named > 0 => failed("peers", found, remedy),
+        0 if configured > 0 => failed("peers", found, remedy),
         _ => warning("peers", found, remedy),
     }
 }
@@ -83,15 +87,15 @@ fn peers(own: &Membership, counters: &BTreeMap<String, u64>) -> Finding {
 fn findings(counters: &BTreeMap<String, u64>) -> Vec<Finding> {
     let value = |name: &str| counters.get(name).copied().unwrap_or(0);
     let up = value("uptime_seconds");
-    let mut findings = vec![ok("node", format!("answers in our protocol, up {up} s"))];
-    let (well, named) = (value("devices_well"), value("devices_named"));
-    let of_all = format!("{well} of {} well", count(named, "device"));
-    findings.push(match well {
-        0 => failed("devices", of_all, "the node's log says what failed; replace it, and restart"),
-        well if well < named => {
-            warning("devices", of_all, "the node's log says which; replace it, and restart")
+    let mut findings = vec![ok("node", format!("answers, up {up} s"))];
+    let (healthy, configured) = (value("devices_healthy"), value("devices_configured"));
+    let found = format!("{healthy} of {} healthy", count(configured, "device"));
+    findings.push(match healthy {
+        0 => failed("devices", found, "see the log of the node; replace the devices, and restart"),
+        healthy if healthy < configured => {
+            warning("devices", found, "see the log of the node; replace the device, and restart")
         }
-        _ => ok("devices", of_all),
+        _ => ok("devices", found),
     });
     let faults = [
         ("flash_entries_damaged", "damaged entries"),
@@ -99,27 +103,27 @@ fn findings(counters: &BTreeMap<String, u64>) -> Vec<Finding> {
         ("puts_failed", "failed writes"),
         ("flash_reads_timed_out", "slow reads"),
     ];
-    let seen: Vec<String> = faults
+    let faults: Vec<String> = faults
         .iter()
         .filter(|(name, _)| value(name) > 0)
         .map(|(name, what)| format!("{} {what}", value(name)))
         .collect();
-    if !seen.is_empty() {
-        let remedy = "nothing wrong was handed out; look at the drive (smartctl, dmesg)";
-        findings.push(warning("faults", seen.join(", "), remedy));
+    if !faults.is_empty() {
+        let remedy = "check the drive (smartctl, dmesg); damaged entries are never served";
+        findings.push(warning("faults", faults.join(", "), remedy));
     }
     if value("connections_refused") > 0 {
         let found = format!("{} refused", count(value("connections_refused"), "connection"));
-        findings.push(warning("connections", found, "raise `connections`; SIGHUP takes it up"));
+        findings.push(warning("connections", found, "raise `max_connections`; SIGHUP applies it"));
     }
     if value("reloads_refused") > 0 {
-        let found = format!("refused {}", count(value("reloads_refused"), "time"));
-        let remedy = "the node runs on with the last good one; its log says what is wrong";
+        let found = format!("rejected {}", count(value("reloads_refused"), "time"));
+        let remedy = "correct the configuration; the log of the node has the error";
         findings.push(warning("reload", found, remedy));
     }
-    if value("puts_poisoned") > 0 {
-        let found = format!("{} did not hash to their address", value("puts_poisoned"));
-        let remedy = "a client is broken or hostile; the node's log says which connection";
+    if value("put_hash_mismatches") > 0 {
+        let found = format!("{} with a wrong hash", value("put_hash_mismatches"));
+        let remedy = "find the faulty client; the log of the node names its connection";
         findings.push(warning("puts", found, remedy));
     }
     findings
@@ -128,18 +132,18 @@ fn findings(counters: &BTreeMap<String, u64>) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::State;
+    use crate::commands::doctor::State;
 
     #[test]
-    fn what_is_counted_is_judged() {
-        let judged = |pairs: &[(&str, u64)]| {
+    fn counters_decide_the_state() {
+        let worst = |pairs: &[(&str, u64)]| {
             let counters = pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
             findings(&counters).iter().map(|finding| finding.state).max().unwrap()
         };
-        let well = [("devices_named", 2), ("devices_well", 2)];
-        assert_eq!(judged(&well), State::Ok);
-        assert_eq!(judged(&[well[0], ("devices_well", 1)]), State::Warning);
-        assert_eq!(judged(&[well[0], ("devices_well", 0)]), State::Failed);
-        assert_eq!(judged(&[well[0], well[1], ("reloads_refused", 1)]), State::Warning);
+        let healthy = [("devices_configured", 2), ("devices_healthy", 2)];
+        assert_eq!(worst(&healthy), State::Ok);
+        assert_eq!(worst(&[healthy[0], ("devices_healthy", 1)]), State::Warning);
+        assert_eq!(worst(&[healthy[0], ("devices_healthy", 0)]), State::Failed);
+        assert_eq!(worst(&[healthy[0], healthy[1], ("reloads_refused", 1)]), State::Warning);
     }
 }

@@ -1,9 +1,9 @@
-//! `forebay embed inspect`: the tables in a file, from its header alone.
+//! `forebay embed inspect`: the tables of a file, read from its header.
 
 use std::path::PathBuf;
 
 use forebay_core::ByteSize;
-use forebay_embed::{
+use forebay_embeddings::{
     Contents, Source,
     format::{Dtype, Layout},
 };
@@ -11,18 +11,23 @@ use serde::Serialize;
 
 use crate::output::{self, Format, Verdict};
 
-/// What to look at.
+pub const EXAMPLES: &str = "\
+Examples:
+  forebay embed inspect model.safetensors
+  forebay embed inspect rows.bin --dtype float16 --dimension 64";
+
+/// What to inspect.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A .safetensors, a .npy or a file of nothing but rows.
+    /// A .safetensors file, a .npy file, or a file of bare rows.
     file: PathBuf,
-    /// For bare rows: what their numbers are (float32, float64, float16 or bfloat16).
+    /// Read bare rows of this type: float32, float64, float16 or bfloat16.
     #[arg(long, value_name = "NAME", requires = "dimension")]
     dtype: Option<Dtype>,
-    /// For bare rows: how many numbers a row has.
+    /// Read bare rows of this number of values.
     #[arg(long, value_name = "N", requires = "dtype")]
     dimension: Option<u64>,
-    /// How to report.
+    /// Print the result in this format.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
@@ -39,7 +44,7 @@ struct Inspection {
     name: Option<String>,
     dtype: String,
     shape: Vec<u64>,
-    /// Whether it can be looked up.
+    /// Whether it is a table.
     table: bool,
     bytes: Option<u64>,
     row_bytes: Option<u32>,
@@ -72,11 +77,11 @@ pub fn run(args: &Args) -> anyhow::Result<Verdict> {
 fn inspect(args: &Args) -> anyhow::Result<Inspected> {
     if let (Some(dtype), Some(dimension)) = (args.dtype, args.dimension) {
         let (layout, bytes) =
-            forebay_embed::inspect_rows(&Source::file(&args.file).raw(dtype, dimension))?;
+            forebay_embeddings::inspect_rows(&Source::file(&args.file).raw(dtype, dimension))?;
         let tensors = vec![Inspection::table(None, &layout)];
         return Ok(Inspected { format: "rows", bytes, tensors });
     }
-    let (contents, bytes) = forebay_embed::inspect(&args.file)?;
+    let (contents, bytes) = forebay_embeddings::inspect(&args.file)?;
     Ok(match contents {
         Contents::Npy { table } => {
             Inspected { format: "npy", bytes, tensors: vec![Inspection::table(None, &table)] }

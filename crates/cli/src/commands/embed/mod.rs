@@ -1,7 +1,7 @@
-//! `forebay embed`: which embedding rows stay in memory, simulated on traces; and what table files hold.
+//! `forebay embed`: simulates policies for embedding rows on traces, and inspects files of tables.
 
 mod inspect;
-mod made;
+mod synthetic;
 
 use std::{
     fs,
@@ -11,50 +11,58 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow, bail};
-use forebay_core::embedding::{PolicyKind, PolicyKindError, TableId};
-use forebay_sim::grouped::{self, CacheShare, Cost, Criteo, Report, Simulation, Trace, TraceError};
+use forebay_core::embeddings::{PolicyKind, PolicyKindError, TableId};
+use forebay_sim::embeddings::{
+    self, CacheShare, Cost, Criteo, Report, Simulation, Trace, TraceError,
+};
 use serde::Serialize;
 
 use crate::{
+    generated_page::GeneratedPage,
     output::{self, Format, Verdict},
-    page::Page,
 };
 
-/// The trace that needs no file.
+/// The name of the synthetic Criteo trace.
 const SYNTHETIC: &str = "synthetic-criteo";
 
-/// How long the synthetic trace is unless told otherwise.
+/// Default length of the synthetic trace.
 const SYNTHETIC_REQUESTS: u64 = 200_000;
 
-/// Requests are kept in memory; the keys alone of so many synthetic ones take 4 GB.
+/// Largest number of requests. They are kept in memory: the keys of 20 million take 4 GB.
 const REQUESTS_MAX: u64 = 20_000_000;
 
-/// Costs are the median of so many pairs.
+/// Pairs of runs whose median is the cost.
 const COST_PAIRS: usize = 5;
 
-/// Which embedding rows stay in memory.
+/// Compare policies for embedding rows on traces, and inspect files of tables.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Run policies on a trace, and count the requests all of whose rows were in memory.
+    /// Run policies on a trace, and count perfect hits: requests with all rows in memory.
     ///
-    /// TRACE is a file of columns (CSV with a header line: a column is a table, a line a request, a
-    /// cell with bars such as `Comedy|Drama` several rows, an empty one none), a file of another
-    /// format that we know, plain or packed, `synthetic-criteo`, or a made one (`forebay embed traces` lists
-    /// these). Cells of the report are perfect and individual hits; the first fifth of the trace warms up and is
-    /// not counted. Of many made ones (`made:all`, `made:tuning`, `made:held-out`) it is told how our policy does
-    /// beside the best other.
+    /// TRACE is a CSV file, a file in another known format, plain or compressed, or a generated
+    /// trace (`forebay embed traces` lists them). In a CSV file with a header, a column is a table
+    /// and a line is a request. A cell such as `Comedy|Drama` names several rows, an empty cell
+    /// none.
+    ///
+    /// The report shows perfect and individual hits. The first fifth of the trace is the warm-up
+    /// and is not counted. For `made:all`, `made:tuning` and `made:held-out` it compares the policy
+    /// `group` with the best other policy on many generated traces.
     #[command(after_help = EXAMPLES)]
     Sim(SimArgs),
     /// List the policies.
+    #[command(after_help = "Examples:\n  forebay embed policies")]
     Policies(PoliciesArgs),
-    /// List the traces that need no file.
-    Traces(made::Args),
-    /// Run what is published about EVStore's cache, and set it beside the published claims.
+    /// List the generated traces.
+    #[command(after_help = "Examples:\n  forebay embed traces")]
+    Traces(synthetic::Args),
+    /// Reproduce the claims about EVStore's cache, and compare with the published ones.
     ///
-    /// Takes some minutes. Prints a section in Markdown, or puts it into a page that has a place for it,
-    /// with the pictures beside it.
+    /// Takes a few minutes. Prints Markdown, or replaces a section of a page and writes the plots
+    /// beside it.
+    #[command(after_help = REPRODUCE_EXAMPLES)]
     Reproduce(ReproduceArgs),
-    /// Show the tables in a file, from its header alone.
+    /// Show the tables of a file, read from its header.
+    #[command(after_help = inspect::EXAMPLES)]
     Inspect(inspect::Args),
 }
 
@@ -67,76 +75,87 @@ Examples:
   forebay embed sim synthetic-criteo --policy group --bundles --prefetch C3
   forebay embed sim made:all --policy all";
 
+const REPRODUCE_EXAMPLES: &str = "\
+Examples:
+  forebay embed reproduce
+  forebay embed reproduce lookups.csv --page docs/results/reproductions.md";
+
 /// What to simulate.
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct SimArgs {
-    /// A file, `synthetic-criteo`, or `made:` with a name.
+    /// A file, `synthetic-criteo`, or `made:NAME`.
     trace: PathBuf,
-    /// Names of policies, or `all` (`forebay embed policies` lists them).
+    /// Use these policies, separated by commas, or `all` (`forebay embed policies` lists them).
     #[arg(long, value_name = "NAMES", default_value = "lru,ev-lfu,group")]
     policy: Policies,
-    /// Cache sizes, as shares of the rows that the trace asks for.
+    /// Use these cache sizes, as shares of the working set of the trace.
     #[arg(long, value_name = "SHARES", value_delimiter = ',', default_value = "1%,2%,5%,10%,20%")]
     cache: Vec<CacheShare>,
-    /// What the file contains, where its name does not tell: csv, nycflights, kdd99, movielens, u32,
-    /// i64 or pages.
+    /// Read the file in this format [default: by the name of the file].
+    ///
+    /// Formats: csv, nycflights, kdd99, movielens, u32, i64, pages.
     #[arg(long, value_name = "NAME")]
-    trace_format: Option<grouped::Format>,
-    /// Only so many requests, from the first [default: all of a file, 200000 synthetic ones, up to 50000 made ones].
+    trace_format: Option<embeddings::Format>,
+    /// Use only the first N requests.
+    ///
+    /// [default: all of a file, 200000 of `synthetic-criteo`, up to 50000 of `made:NAME`]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=REQUESTS_MAX))]
     requests: Option<u64>,
-    /// Also go through the trace a second time, and count all of it.
+    /// Also run the trace a second time, and count all of it.
     #[arg(long)]
     replay: bool,
-    /// The keys of these tables are known one request before the others: what does it gain to fetch their rows
-    /// ahead, and those of the keys that they imply?
+    /// Simulate prefetching for these tables, whose keys are known one request in advance.
+    ///
+    /// Their rows, and the rows of keys that they imply, are fetched ahead.
     #[arg(long, value_name = "TABLES", value_delimiter = ',')]
     prefetch: Vec<String>,
-    /// Also show which tables' keys determine others', as `group` learned it.
+    /// Also show the implications between tables that `group` has learned.
     #[arg(long)]
     bundles: bool,
-    /// Leave out the bounds, which take a while to find out: an infinite cache, which no policy beats; Belady's choice
-    /// for each table by itself; and the best fixed set of rows, which is there from the start and never changes.
+    /// Leave out the bounds, which take long to compute.
+    ///
+    /// They are an infinite cache, Belady's choice for each table alone, and the best fixed set of
+    /// rows.
     #[arg(long)]
     no_bounds: bool,
-    /// Measure what decisions cost beside LRU's, instead of counting hits.
+    /// Measure the time of decisions compared with LRU, instead of counting hits.
     #[arg(long, conflicts_with_all = ["replay", "no_bounds", "plot", "prefetch", "bundles"])]
     cost: bool,
-    /// Draw perfect hits over cache sizes.
+    /// Write a plot of perfect hits over cache sizes to this file.
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
-    /// Decides synthetic and made traces, and what policies leave to chance.
+    /// Use this random seed, for generated traces and for policies.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// How to report.
+    /// Print the result in this format.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
 
-/// How to list.
+/// Options of `embed policies`.
 #[derive(Debug, clap::Args)]
 pub struct PoliciesArgs {
-    /// How to report.
+    /// Print the result in this format.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
 
-/// What to run, and where to put it.
+/// What to reproduce, and where to write it.
 #[derive(Debug, clap::Args)]
 pub struct ReproduceArgs {
-    /// Traces to run beside the synthetic one.
+    /// Also use these traces.
     traces: Vec<PathBuf>,
-    /// How long the synthetic one is.
-    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=REQUESTS_MAX))]
+    /// Use this number of requests of `synthetic-criteo`.
+    #[arg(long, value_name = "N", default_value_t = 100_000,
+          value_parser = clap::value_parser!(u64).range(1..=REQUESTS_MAX))]
     requests: u64,
-    /// A page with the lines `<!-- begin embeddings … -->` and `<!-- end embeddings -->`, between which it
-    /// is put.
+    /// Replace the section `<!-- begin embeddings … -->` to `<!-- end embeddings -->` of this page.
     #[arg(long, value_name = "FILE.md")]
     page: Option<PathBuf>,
 }
 
-/// Policies as they are named on the command line.
+/// Policies of the command line.
 #[derive(Debug, Clone)]
 struct Policies(Vec<PolicyKind>);
 
@@ -155,7 +174,7 @@ pub fn run(command: Command) -> anyhow::Result<Verdict> {
     match command {
         Command::Sim(args) => simulate(&args),
         Command::Policies(args) => list(&args),
-        Command::Traces(args) => made::list(&args),
+        Command::Traces(args) => synthetic::list(&args),
         Command::Reproduce(args) => reproduce(&args),
         Command::Inspect(args) => inspect::run(&args),
     }
@@ -163,59 +182,59 @@ pub fn run(command: Command) -> anyhow::Result<Verdict> {
 
 fn simulate(args: &SimArgs) -> anyhow::Result<Verdict> {
     if let Some(plot) = &args.plot {
-        output::check_plot(plot, &args.trace)?;
+        output::check_plot_path(plot, &args.trace)?;
     }
-    if let Some(many) = made::many(&args.trace) {
-        return made::compare(&many, args);
+    if let Some(group) = synthetic::find_group(&args.trace) {
+        return synthetic::compare(&group, args);
     }
     let trace = load(args)?;
     let mut simulation = simulation(args);
     simulation.replay = args.replay;
     simulation.bounds = !args.no_bounds;
-    simulation.prefetch = named(&once(&args.prefetch), &trace)?;
+    simulation.prefetch = find_tables(&distinct(&args.prefetch), &trace)?;
     if args.cost {
         return report_costs(&simulation, &trace, args.format);
     }
-    let report = watched(&simulation, &trace);
+    let report = run_with_bar(&simulation, &trace);
     match args.format {
         Format::Json => output::json(&report)?,
         Format::Text if args.bundles => output::data(&(report.text() + &report.bundles_text()))?,
         Format::Text => output::data(&report.text())?,
     }
-    // Last: a picture that cannot be written takes nothing else with it.
+    // Last, so that a failed write loses no result.
     if let Some(plot) = &args.plot {
         fs::write(plot, report.svg()).with_context(|| format!("write `{}`", plot.display()))?;
     }
     Ok(Verdict::Yes)
 }
 
-/// The policies at the sizes that are asked for.
+/// The requested policies at the requested sizes.
 fn simulation(args: &SimArgs) -> Simulation {
-    let mut simulation = Simulation::new(once(&args.policy.0));
-    simulation.shares = once(&args.cache);
+    let mut simulation = Simulation::new(distinct(&args.policy.0));
+    simulation.shares = distinct(&args.cache);
     simulation.seed = args.seed;
     simulation
 }
 
-/// The trace's tables of these names.
-fn named(names: &[String], trace: &Trace) -> anyhow::Result<Vec<TableId>> {
+/// Finds tables of the trace by name.
+fn find_tables(names: &[String], trace: &Trace) -> anyhow::Result<Vec<TableId>> {
     let find = |name: &String| {
-        let place = trace.tables().iter().position(|table| table.name == name.trim());
-        let id = place.and_then(|place| u16::try_from(place).ok());
+        let position = trace.tables().iter().position(|table| table.name == name.trim());
+        let id = position.and_then(|position| u16::try_from(position).ok());
         id.map(TableId).ok_or_else(|| {
-            let there: Vec<&str> = trace.tables().iter().map(|table| &*table.name).collect();
+            let known: Vec<&str> = trace.tables().iter().map(|table| &*table.name).collect();
             anyhow!(
                 "the trace has no table `{}`; it has {}",
                 name.escape_debug(),
-                there.join(", ").escape_debug()
+                known.join(", ").escape_debug()
             )
         })
     };
     names.iter().map(find).collect()
 }
 
-/// Runs a simulation with a bar for whoever is watching.
-fn watched(simulation: &Simulation, trace: &Trace) -> Report {
+/// Runs a simulation with a progress bar.
+fn run_with_bar(simulation: &Simulation, trace: &Trace) -> Report {
     let bar = output::share_bar(trace.name());
     let report = simulation.run_watched(trace, &mut |share| output::set_share(&bar, share));
     bar.finish_and_clear();
@@ -223,29 +242,30 @@ fn watched(simulation: &Simulation, trace: &Trace) -> Report {
 }
 
 fn reproduce(args: &ReproduceArgs) -> anyhow::Result<Verdict> {
-    // A page without a place should be refused before, not after.
-    let page = args.page.as_deref().map(|path| Page::read(path, "embeddings")).transpose()?;
+    // A page without the section is an error before the long computation.
+    let page =
+        args.page.as_deref().map(|path| GeneratedPage::read(path, "embeddings")).transpose()?;
     let requests = count(args.requests);
     let mut traces = vec![Criteo { requests, seed: 1 }.generate()];
     for path in &args.traces {
-        traces.push(grouped::load(path)?);
+        traces.push(embeddings::load(path)?);
     }
-    let section = grouped::reproduce::embeddings(&traces, &mut |simulation, trace| {
-        watched(simulation, trace)
+    let section = embeddings::reproduce::embeddings(&traces, &mut |simulation, trace| {
+        run_with_bar(simulation, trace)
     });
     match page {
-        // Pictures go beside a page.
+        // Without a page there are no plots.
         None => {
-            let words = section.text.lines().filter(|line| !line.starts_with("!["));
-            output::data(&words.map(|line| format!("{line}\n")).collect::<String>())?;
+            let lines = section.text.lines().filter(|line| !line.starts_with("!["));
+            output::data(&lines.map(|line| format!("{line}\n")).collect::<String>())?;
         }
         Some(page) => page.write(&section)?,
     }
     Ok(Verdict::Yes)
 }
 
-/// Each value once, in the order in which they were first named.
-fn once<T: PartialEq + Clone>(values: &[T]) -> Vec<T> {
+/// Each value once, in the order of its first occurrence.
+fn distinct<T: PartialEq + Clone>(values: &[T]) -> Vec<T> {
     let mut kept = Vec::new();
     for value in values {
         if !kept.contains(value) {
@@ -260,23 +280,27 @@ fn count(requests: u64) -> usize {
 }
 
 fn load(args: &SimArgs) -> anyhow::Result<Trace> {
-    let made = made::one(&args.trace)?;
-    if args.trace_format.is_some() && (made.is_some() || args.trace == Path::new(SYNTHETIC)) {
+    let generated = synthetic::find(&args.trace)?;
+    if args.trace_format.is_some() && (generated.is_some() || args.trace == Path::new(SYNTHETIC)) {
         let name = args.trace.display();
-        bail!("--trace-format is for files; `{name}` is made here (a file: ./{name})");
+        bail!("--trace-format is for files, and `{name}` is generated; for a file, use ./{name}");
     }
-    if let Some(made) = made {
-        let requests = args.requests.map_or_else(|| made.requests(), count);
-        return Ok(made.generate(requests, made::seed(args)));
+    if let Some(generated) = generated {
+        let requests = args.requests.map_or_else(|| generated.requests(), count);
+        return Ok(generated.generate(requests, synthetic::seed(args)));
     }
     if args.trace == Path::new(SYNTHETIC) {
         let requests = count(args.requests.unwrap_or(SYNTHETIC_REQUESTS));
-        return Ok(Criteo { requests, seed: made::seed(args) }.generate());
+        return Ok(Criteo { requests, seed: synthetic::seed(args) }.generate());
     }
-    let format = args.trace_format.unwrap_or_else(|| grouped::Format::of(&args.trace));
-    let trace = grouped::load_as(&args.trace, format).map_err(|error| match &error {
+    let format = args.trace_format.unwrap_or_else(|| embeddings::Format::of(&args.trace));
+    let trace = embeddings::load_as(&args.trace, format).map_err(|error| match &error {
         TraceError::Io { path, source } if source.kind() == ErrorKind::NotFound => {
-            anyhow!("there is no file `{}`; a trace is a file, or `{SYNTHETIC}`, or a made one (`forebay embed traces`)", path.display())
+            anyhow!(
+                "there is no file `{}`; use a file, or `{SYNTHETIC}`, or another generated trace \
+                 (`forebay embed traces`)",
+                path.display()
+            )
         }
         TraceError::Line { .. } | TraceError::Content { .. } => {
             anyhow!("{error} (read as {}; --trace-format names another format)", format.name())
@@ -289,7 +313,7 @@ fn load(args: &SimArgs) -> anyhow::Result<Trace> {
     })
 }
 
-/// What a policy costs at a size.
+/// The cost of a policy at a cache size.
 #[derive(Debug, Serialize)]
 struct CostAt {
     share: CacheShare,
@@ -321,20 +345,20 @@ fn report_costs(simulation: &Simulation, trace: &Trace, format: Format) -> anyho
     Ok(Verdict::Yes)
 }
 
-/// A policy, for scripts.
+/// A policy of `embed policies`.
 #[derive(Debug, Serialize)]
-struct Listed {
+struct ListedPolicy {
     name: &'static str,
     about: &'static str,
 }
 
 fn list(args: &PoliciesArgs) -> anyhow::Result<Verdict> {
     let listed = PolicyKind::ALL.iter();
-    let listed = listed.map(|kind| Listed { name: kind.name(), about: kind.about() });
+    let listed = listed.map(|kind| ListedPolicy { name: kind.name(), about: kind.about() });
     match args.format {
         Format::Json => output::json(&listed.collect::<Vec<_>>())?,
         Format::Text => {
-            let lines = listed.map(|Listed { name, about }| format!("{name:<20}{about}\n"));
+            let lines = listed.map(|ListedPolicy { name, about }| format!("{name:<20}{about}\n"));
             output::data(&lines.collect::<String>())?;
         }
     }

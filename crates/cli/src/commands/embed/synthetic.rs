@@ -1,50 +1,50 @@
-//! Traces that are made here: their names, and our policy beside the others on many of them at once.
+//! Generated traces: their names, and the comparison of policies on many of them.
 
 use std::path::Path;
 
 use anyhow::{anyhow, bail};
-use forebay_sim::grouped::{Comparison, Made};
+use forebay_sim::embeddings::{Comparison, Made};
 use serde::Serialize;
 
-use super::{SYNTHETIC, SimArgs, count, simulation, watched};
+use super::{SYNTHETIC, SimArgs, count, run_with_bar, simulation};
 use crate::output::{self, Format, Verdict};
 
-/// What the names of made traces begin with.
+/// Prefix of the names of generated traces.
 const PREFIX: &str = "made:";
 
-/// How to list.
+/// Options of `embed traces`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// How to report.
+    /// Print the result in this format.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
 
-/// The made trace of this name, if it is one.
-pub fn one(trace: &Path) -> anyhow::Result<Option<Made>> {
+/// The generated trace of this name; `None` without the prefix.
+pub fn find(trace: &Path) -> anyhow::Result<Option<Made>> {
     let name = trace.to_str().and_then(|name| name.strip_prefix(PREFIX));
     name.map(str::parse)
         .transpose()
-        .map_err(|error: String| anyhow!("{error}; or all of them at once: all, tuning, held-out"))
+        .map_err(|error: String| anyhow!("{error}; or several traces: all, tuning, held-out"))
 }
 
-/// The made traces, if it is the name of many.
-pub fn many(trace: &Path) -> Option<Vec<Made>> {
-    let wanted: fn(&Made) -> bool = match trace.to_str()?.strip_prefix(PREFIX)? {
+/// The generated traces of a group; `None` unless it is the name of a group.
+pub fn find_group(trace: &Path) -> Option<Vec<Made>> {
+    let is_in_group: fn(&Made) -> bool = match trace.to_str()?.strip_prefix(PREFIX)? {
         "all" => |_| true,
         "tuning" => |made| !made.held_out(),
         "held-out" => Made::held_out,
         _ => return None,
     };
-    Some(Made::ALL.iter().copied().filter(wanted).collect())
+    Some(Made::ALL.iter().copied().filter(is_in_group).collect())
 }
 
-/// What decides a made trace: the published figures are of trace 1 and policies seeded with 0.
+/// Seed of a generated trace. Published figures use trace seed 1 and policy seed 0.
 pub fn seed(args: &SimArgs) -> u64 {
     args.seed.wrapping_add(1)
 }
 
-/// Runs the policies on all of these traces, and sets ours beside the best other.
+/// Runs the policies on these traces, and compares `group` with the best other policy.
 pub fn compare(traces: &[Made], args: &SimArgs) -> anyhow::Result<Verdict> {
     let others = [
         ("--cost", args.cost),
@@ -55,16 +55,16 @@ pub fn compare(traces: &[Made], args: &SimArgs) -> anyhow::Result<Verdict> {
         ("--trace-format", args.trace_format.is_some()),
     ];
     if let Some((flag, _)) = others.iter().find(|(_, given)| *given) {
-        bail!("{flag} is for one trace; `{}` are many", args.trace.display());
+        bail!("{flag} is for one trace, and `{}` is several", args.trace.display());
     }
     let mut simulation = simulation(args);
     simulation.bounds = false;
     let mut comparison = Comparison::default();
     for made in traces {
         let requests = args.requests.map_or_else(|| made.requests(), count);
-        let report = watched(&simulation, &made.generate(requests, seed(args)));
+        let report = run_with_bar(&simulation, &made.generate(requests, seed(args)));
         if !comparison.add(&report, made.held_out()) {
-            bail!("many traces are to compare `group` with others: name it, and at least one more");
+            bail!("several traces compare `group` with other policies; name `group` and one more");
         }
     }
     match args.format {
@@ -74,30 +74,30 @@ pub fn compare(traces: &[Made], args: &SimArgs) -> anyhow::Result<Verdict> {
     Ok(Verdict::Yes)
 }
 
-/// A trace, for scripts.
+/// A trace of `embed traces`.
 #[derive(Debug, Serialize)]
-struct Listed {
+struct ListedTrace {
     name: String,
     about: &'static str,
     held_out: bool,
 }
 
 pub fn list(args: &Args) -> anyhow::Result<Verdict> {
-    let criteo = Listed {
+    let criteo = ListedTrace {
         name: SYNTHETIC.to_owned(),
-        about: "26 tables after what is known of Criteo-Kaggle",
+        about: "26 tables with the published statistics of Criteo-Kaggle",
         held_out: false,
     };
-    let made = Made::ALL.iter().map(|made| Listed {
+    let made = Made::ALL.iter().map(|made| ListedTrace {
         name: format!("{PREFIX}{}", made.name),
         about: made.about,
         held_out: made.held_out(),
     });
-    let listed: Vec<Listed> = std::iter::once(criteo).chain(made).collect();
+    let listed: Vec<ListedTrace> = std::iter::once(criteo).chain(made).collect();
     match args.format {
         Format::Json => output::json(&listed)?,
         Format::Text => {
-            let line = |Listed { name, about, held_out }: &Listed| {
+            let line = |ListedTrace { name, about, held_out }: &ListedTrace| {
                 let held_out = if *held_out { " (held out from tuning)" } else { "" };
                 format!("{name:<28}{about}{held_out}\n")
             };

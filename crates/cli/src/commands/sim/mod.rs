@@ -1,4 +1,4 @@
-//! `forebay sim`: jobs and caches, simulated under several policies.
+//! `forebay sim`: simulates jobs and caches under several policies.
 
 mod power;
 mod tables;
@@ -24,44 +24,46 @@ use forebay_sim::{
 use serde::Serialize;
 
 use crate::{
+    generated_page::GeneratedPage,
     output::{self, Format, Verdict},
-    page::Page,
-    stop,
+    signals,
 };
 
-/// Scenarios are short; whatever is longer is something else.
+/// Largest size of a scenario file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Changes when scripts have to.
+/// Version of the JSON format.
 const JSON_FORMAT: u32 = 1;
 
-/// Jobs and caches, simulated.
+/// Simulate jobs and caches under several policies.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// List the scenarios that are part of this binary.
     #[command(after_help = LIST_EXAMPLES)]
     List(ListArgs),
-    /// Run a scenario, and say how fast its jobs were and what they read.
+    /// Run a scenario, and print the speed and the reads of its jobs.
     ///
-    /// One seed decides everything, so the same command gives the same answer. What decides in the
-    /// simulation is the loader's sampler and the node's manager, the very code. `docs/scenarios.md` says how
-    /// to write a scenario, and what the columns mean.
+    /// A seed decides everything, so the same command gives the same result. The simulation runs
+    /// the real sampler of the loader and the real manager of the node.
+    /// `docs/reference/scenarios.md` describes the format of scenarios and the columns of the
+    /// result.
     #[command(after_help = RUN_EXAMPLES)]
     Run(RunArgs),
-    /// Run a scenario under several policies, side by side.
+    /// Run a scenario under several policies, and compare them.
     ///
-    /// `none` has no cache and `hit` has everything cached: what can be gained lies between them. The bound is
-    /// what no policy but `hit` can beat.
+    /// `none` has no cache and `hit` has everything cached, so possible gains lie between them. The
+    /// bound is the speed that no policy but `hit` can exceed.
     #[command(after_help = COMPARE_EXAMPLES)]
     Compare(CompareArgs),
-    /// Run what is published about Quiver and Tectonic-Shift, and set it beside the published figures.
+    /// Reproduce the figures of Quiver and Tectonic-Shift, and compare with the published ones.
     ///
-    /// Takes some minutes. Prints a section in Markdown, or puts it into a page that has a place for it,
-    /// with the pictures beside it.
+    /// Takes a few minutes. Prints Markdown, or replaces a section of a page and writes the plots
+    /// beside it.
     #[command(after_help = REPRODUCE_EXAMPLES)]
     Reproduce(ReproduceArgs),
     /// Replay a recorded trace through a flash tier.
     ///
-    /// Objects count as equally large. Beside each policy stands the optimum: Belady's MIN with bypass.
+    /// All objects count as equally large. Each policy is compared with the optimum, Belady's MIN
+    /// with bypass.
     #[command(after_help = trace::EXAMPLES)]
     Trace(trace::TraceArgs),
     /// Compute whether a flash tier saves power, as in table 1 of Tectonic-Shift.
@@ -71,10 +73,10 @@ pub enum Command {
 
 pub const EXAMPLES: &str = "\
 Examples:
-  forebay sim list                                     scenarios to begin with
+  forebay sim list                                     built-in scenarios
   forebay sim run one-job --variant 20-percent
   forebay sim compare one-job --policies none,lru,forebay
-  forebay sim run mine.toml --plot chunks.svg          docs/scenarios.md says how to write one";
+  forebay sim run mine.toml --plot chunks.svg          see docs/reference/scenarios.md";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -97,24 +99,26 @@ Examples:
 const REPRODUCE_EXAMPLES: &str = "\
 Examples:
   forebay sim reproduce figure-7
-  forebay sim reproduce --page docs/reproductions.md
-  forebay sim reproduce tier --page docs/reproductions.md";
+  forebay sim reproduce --page docs/results/reproductions.md
+  forebay sim reproduce tier --page docs/results/reproductions.md";
 
-/// What to run again, and where to put it.
+/// What to reproduce, and where to write it.
 #[derive(Debug, clap::Args)]
 pub struct ReproduceArgs {
-    /// Only this: `train` (Quiver), `tier` (Tectonic-Shift), or one part of the first, printed [default: both].
+    /// Reproduce only `train` (Quiver), `tier` (Tectonic-Shift) or one part of `train`.
+    ///
+    /// A part is printed [default: `train` and `tier`].
     #[arg(value_name = "WHAT", value_parser = PossibleValuesParser::new(parts()))]
     what: Option<String>,
-    /// A page with lines such as `<!-- begin train … -->` and `<!-- end train -->`, between which it is put.
+    /// Replace sections of this page, such as `<!-- begin train … -->` to `<!-- end train -->`.
     #[arg(long, value_name = "FILE.md")]
     page: Option<PathBuf>,
 }
 
-/// How to list.
+/// Options of `sim list`.
 #[derive(Debug, clap::Args)]
 pub struct ListArgs {
-    /// How to report.
+    /// Print the result in this format.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
@@ -122,7 +126,7 @@ pub struct ListArgs {
 /// What to run.
 #[derive(Debug, clap::Args)]
 pub struct RunArgs {
-    /// What decides about the cache [default: what the scenario says].
+    /// Use this cache policy [default: that of the scenario].
     #[arg(long, value_name = "NAME", value_parser = policy_names())]
     policy: Option<String>,
     #[command(flatten)]
@@ -132,42 +136,43 @@ pub struct RunArgs {
 /// What to compare.
 #[derive(Debug, clap::Args)]
 pub struct CompareArgs {
-    /// The policies, with commas between them; speeds are multiples of the first one's [default: all of this
-    /// kind of scenario].
+    /// Compare these policies, separated by commas [default: all for this kind of scenario].
+    ///
+    /// Speeds are relative to the first policy.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = policy_names())]
     policies: Vec<String>,
     #[command(flatten)]
     common: CommonArgs,
-    /// Policies without commas between them, to be refused with the remedy.
+    /// Policies that are not separated by commas, for an error with the remedy.
     #[arg(hide = true, value_name = "NOTHING")]
-    beyond: Vec<String>,
+    extra: Vec<String>,
 }
 
-/// What running and comparing have in common.
+/// Options of `sim run` and `sim compare`.
 #[derive(Debug, clap::Args)]
 struct CommonArgs {
-    /// The name of a scenario (`forebay sim list`), or a file.
+    /// The name of a built-in scenario (`forebay sim list`), or a file.
     scenario: PathBuf,
-    /// Only this variant of the scenario.
+    /// Run only this variant of the scenario [default: all].
     #[arg(long, value_name = "NAME")]
     variant: Option<String>,
-    /// Decides everything that is left to chance [default: what the scenario says].
+    /// Use this random seed [default: that of the scenario].
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Draw a picture.
+    /// Write a plot to this file.
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
-    /// How to report.
+    /// Print the result in this format.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
 
-/// What can be reproduced.
+/// Names of what can be reproduced.
 fn parts() -> Vec<&'static str> {
     [Kind::Train.name(), Kind::Tier.name()].into_iter().chain(reproduce::PARTS).collect()
 }
 
-/// Of all kinds of scenario; whether one fits is seen when the scenario is known.
+/// Policies of all kinds of scenarios. The kind is known only after the scenario is loaded.
 fn policy_names() -> PossibleValuesParser {
     let mut names: Vec<&str> = Policy::ALL.map(Policy::name).to_vec();
     names.extend(PolicyKind::ALL.iter().map(|kind| kind.name()));
@@ -176,7 +181,7 @@ fn policy_names() -> PossibleValuesParser {
     PossibleValuesParser::new(names)
 }
 
-/// A policy of this kind of scenario, or what there is instead.
+/// Parses a policy of the kind of the scenario. The error lists the policies of that kind.
 fn policy<P: FromStr<Err: std::error::Error + Send + Sync + 'static>>(
     name: &str,
     scenario: &str,
@@ -184,7 +189,7 @@ fn policy<P: FromStr<Err: std::error::Error + Send + Sync + 'static>>(
     name.parse().with_context(|| format!("`{scenario}` cannot run under `{name}`"))
 }
 
-/// The policies that are named, each once; all of them if none is.
+/// Parses policies; `all` if there are none. A policy that is named twice is an error.
 fn policies<P: Copy + PartialEq + FromStr<Err: std::error::Error + Send + Sync + 'static>>(
     names: &[String],
     scenario: &str,
@@ -194,7 +199,7 @@ fn policies<P: Copy + PartialEq + FromStr<Err: std::error::Error + Send + Sync +
     for name in names {
         let policy = policy(name, scenario)?;
         if policies.contains(&policy) {
-            bail!("--policies: `{name}` is there twice; leave one out");
+            bail!("--policies: `{name}` is named twice; remove one");
         }
         policies.push(policy);
     }
@@ -202,11 +207,11 @@ fn policies<P: Copy + PartialEq + FromStr<Err: std::error::Error + Send + Sync +
 }
 
 pub fn run(command: Command) -> anyhow::Result<Verdict> {
-    // A simulation has nothing to tidy up.
-    let asked = stop::asked()?;
+    // A simulation has no state to clean up, so an interrupt exits at once.
+    let stop = signals::stop_requested()?;
     tokio::spawn(async move {
-        asked.await;
-        output::end_interrupted();
+        stop.await;
+        output::exit_interrupted();
     });
     match command {
         Command::List(args) => list(&args),
@@ -218,9 +223,9 @@ pub fn run(command: Command) -> anyhow::Result<Verdict> {
     }
 }
 
-/// A scenario, for scripts.
+/// A scenario of `sim list`.
 #[derive(Debug, Serialize)]
-struct Listed {
+struct ListedScenario {
     name: String,
     kind: &'static str,
     about: String,
@@ -228,12 +233,12 @@ struct Listed {
     variants: Vec<String>,
 }
 
-/// What scripts are told, and in which version of its format.
+/// A result with the version of its format.
 #[derive(Debug, Serialize)]
-struct Told<T> {
+struct Versioned<T> {
     format: u32,
     #[serde(flatten)]
-    what: T,
+    result: T,
 }
 
 #[derive(Debug, Serialize)]
@@ -243,7 +248,7 @@ struct Runs<'a, T> {
 
 fn list(args: &ListArgs) -> anyhow::Result<Verdict> {
     let train = BUILT_IN.iter().filter_map(|built_in| Scenario::built_in(built_in.name));
-    let train = train.map(|scenario| Listed {
+    let train = train.map(|scenario| ListedScenario {
         variants: scenario.setups.iter().filter_map(|setup| setup.variant.clone()).collect(),
         name: scenario.name,
         kind: Kind::Train.name(),
@@ -252,19 +257,19 @@ fn list(args: &ListArgs) -> anyhow::Result<Verdict> {
     });
     let tier = tiers::BUILT_IN.iter();
     let tier = tier.filter_map(|built_in| tiers::Scenario::built_in(built_in.name, None));
-    let tier = tier.map(|scenario| Listed {
+    let tier = tier.map(|scenario| ListedScenario {
         variants: scenario.setups.iter().filter_map(|setup| setup.variant.clone()).collect(),
         name: scenario.name,
         kind: Kind::Tier.name(),
         about: scenario.about,
         policy: scenario.policy.to_string(),
     });
-    let listed: Vec<Listed> = train.chain(tier).collect();
+    let listed: Vec<ListedScenario> = train.chain(tier).collect();
     match args.format {
         Format::Json => output::json(&listed)?,
         Format::Text => {
             let width = listed.iter().map(|listed| listed.name.len()).max().unwrap_or(0) + 2;
-            let line = |Listed { name, about, variants, .. }: &Listed| {
+            let line = |ListedScenario { name, about, variants, .. }: &ListedScenario| {
                 let variants = match variants.join(", ") {
                     none if none.is_empty() => none,
                     some => format!("{:width$}variants: {some}\n", ""),
@@ -301,9 +306,12 @@ fn run_one(args: &RunArgs) -> anyhow::Result<Verdict> {
 
 fn compare(args: &CompareArgs) -> anyhow::Result<Verdict> {
     let common = &args.common;
-    if let Some(beyond) = args.beyond.first() {
+    if let Some(extra) = args.extra.first() {
         let policies = args.policies.join(",");
-        bail!("what is `{beyond}`? Put commas between policies: --policies {policies},{beyond}");
+        bail!(
+            "unexpected argument `{extra}`; separate policies by commas: --policies \
+             {policies},{extra}"
+        );
     }
     match prepare(common)? {
         Loaded::Train(scenario) => {
@@ -330,7 +338,7 @@ fn show_tier(
     show(args, &tier_plot::over_time(&outcomes, None), &Runs { runs: &outcomes }, &text)
 }
 
-/// Writes the picture if one is wanted, and prints the rest.
+/// Writes the plot, if one is requested, and prints the result.
 fn show(
     args: &CommonArgs,
     svg: &str,
@@ -339,42 +347,42 @@ fn show(
 ) -> anyhow::Result<Verdict> {
     if let Some(path) = &args.plot {
         fs::write(path, svg).with_context(|| format!("write `{}`", path.display()))?;
-        output::aside(&format!("the picture is in `{}`", path.display()));
+        output::aside(&format!("the plot is in `{}`", path.display()));
     }
     match args.format {
-        Format::Json => output::json(&Told { format: JSON_FORMAT, what: data })?,
+        Format::Json => output::json(&Versioned { format: JSON_FORMAT, result: data })?,
         Format::Text => output::data(text)?,
     }
     Ok(Verdict::Yes)
 }
 
-/// A scenario of one kind or the other.
+/// A scenario of either kind.
 enum Loaded {
     Train(Scenario),
     Tier(tiers::Scenario),
 }
 
-/// The scenario, with only the variants that were asked for, once it is clear that all can be written.
+/// Checks the path of the plot, and loads the scenario with the requested variants.
 fn prepare(args: &CommonArgs) -> anyhow::Result<Loaded> {
     if let Some(plot) = &args.plot {
-        output::check_plot(plot, &args.scenario)?;
+        output::check_plot_path(plot, &args.scenario)?;
     }
     let mut loaded = load(&args.scenario, args.seed)?;
     if let Some(wanted) = &args.variant {
         match &mut loaded {
             Loaded::Train(Scenario { name, setups, .. }) => {
-                only(name, wanted, setups, |setup| setup.variant.as_deref())?;
+                select_variant(name, wanted, setups, |setup| setup.variant.as_deref())?;
             }
             Loaded::Tier(tiers::Scenario { name, setups, .. }) => {
-                only(name, wanted, setups, |setup| setup.variant.as_deref())?;
+                select_variant(name, wanted, setups, |setup| setup.variant.as_deref())?;
             }
         }
     }
     Ok(loaded)
 }
 
-/// Leaves only the variant that is wanted.
-fn only<S>(
+/// Removes all other variants.
+fn select_variant<S>(
     scenario: &str,
     wanted: &str,
     setups: &mut Vec<S>,
@@ -382,10 +390,10 @@ fn only<S>(
 ) -> anyhow::Result<()> {
     let names: Vec<&str> = setups.iter().filter_map(&variant).collect();
     if names.is_empty() {
-        bail!("--variant: `{scenario}` has none; leave it out");
+        bail!("--variant: `{scenario}` has no variants; leave out --variant");
     }
     if !names.contains(&wanted) {
-        bail!("--variant: there is no variant `{wanted}`; there are {}", names.join(", "));
+        bail!("--variant: there is no variant `{wanted}`; use {}", names.join(", "));
     }
     setups.retain(|setup| variant(setup) == Some(wanted));
     Ok(())
@@ -402,12 +410,12 @@ fn load(path: &Path, seed: Option<u64>) -> anyhow::Result<Loaded> {
     let Ok(facts) = fs::metadata(path) else {
         let near = path.with_extension("toml");
         if near.is_file() {
-            bail!("there is no scenario and no file `{shown}`; is it `{}`?", near.display());
+            bail!("there is no scenario and no file `{shown}`; did you mean `{}`?", near.display());
         }
         let train = BUILT_IN.iter().map(|built_in| built_in.name);
         let tier = tiers::BUILT_IN.iter().map(|built_in| built_in.name);
         let known = train.chain(tier).collect::<Vec<_>>().join(", ");
-        bail!("there is no scenario and no file `{shown}`; there are {known}");
+        bail!("there is no scenario and no file `{shown}`; use a file, or one of {known}");
     };
     if facts.is_dir() {
         bail!("`{shown}` is a directory; name a scenario in it");
@@ -418,11 +426,11 @@ fn load(path: &Path, seed: Option<u64>) -> anyhow::Result<Loaded> {
         .read_to_end(&mut bytes)
         .with_context(|| format!("cannot read `{shown}`"))?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
-        bail!("`{shown}` is too long for a scenario; docs/scenarios.md says how to write one");
+        bail!("`{shown}` is too long for a scenario (1 MiB); see docs/reference/scenarios.md");
     }
     let Ok(text) = String::from_utf8(bytes) else {
         bail!(
-            "`{shown}` is no text, let alone a scenario; docs/scenarios.md says how to write one"
+            "`{shown}` is not UTF-8 text, so it is not a scenario; see docs/reference/scenarios.md"
         );
     };
     let name = path.file_stem().map_or(shown.clone(), |name| name.to_string_lossy().into_owned());
@@ -435,15 +443,15 @@ fn load(path: &Path, seed: Option<u64>) -> anyhow::Result<Loaded> {
 fn reproduce(args: &ReproduceArgs) -> anyhow::Result<Verdict> {
     let part = args.what.as_deref().filter(|what| reproduce::PARTS.contains(what));
     if part.is_some() && args.page.is_some() {
-        bail!("a part is printed, not put into a page; name `train`, or leave out --page");
+        bail!("a part of `train` cannot be written to a page; use `train`, or leave out --page");
     }
-    let named = |kind: &Kind| match args.what.as_deref() {
+    let is_selected = |kind: &Kind| match args.what.as_deref() {
         Some(_) if part.is_some() => *kind == Kind::Train,
         what => what.is_none_or(|name| name == kind.name()),
     };
-    let kinds: Vec<Kind> = [Kind::Train, Kind::Tier].into_iter().filter(named).collect();
-    // A page without a place should be refused before, not after.
-    let find = |kind: Kind| args.page.as_deref().map(|path| Page::read(path, kind.name()));
+    let kinds: Vec<Kind> = [Kind::Train, Kind::Tier].into_iter().filter(is_selected).collect();
+    // A page without the section is an error before the long computation.
+    let find = |kind: Kind| args.page.as_deref().map(|path| GeneratedPage::read(path, kind.name()));
     for kind in &kinds {
         find(*kind).transpose()?;
     }
@@ -452,16 +460,17 @@ fn reproduce(args: &ReproduceArgs) -> anyhow::Result<Verdict> {
         let mut section = match kind {
             Kind::Train => reproduce::train(part, &mut |scenario, setup, policy| {
                 runs += 1;
-                watched(&format!("run {runs}"), scenario, setup, policy, scenario.seed)
+                simulate_with_bar(&format!("run {runs}"), scenario, setup, policy, scenario.seed)
             }),
-            Kind::Tier => tiers::reproduce::tier(&mut tier::of_setup),
+            Kind::Tier => tiers::reproduce::tier(&mut tier::simulate_setup),
         };
-        let made = format!(
-            "Made on {} by forebay {}. Time is simulated: another machine gives the same figures.\n\n",
+        let note = format!(
+            "Generated on {} by forebay {}. Time is simulated: every machine gives the same \
+             figures.\n\n",
             today(),
             env!("CARGO_PKG_VERSION")
         );
-        section.text.insert_str(0, &made);
+        section.text.insert_str(0, &note);
         match find(kind).transpose()? {
             None => output::data(&section.text)?,
             Some(page) => page.write(&section)?,
@@ -482,7 +491,7 @@ fn simulate_all(scenario: &Scenario, policies: &[Policy], seed: Option<u64>) -> 
     let started = Instant::now();
     let all = scenario.setups.len() * policies.len();
     let runs = pairs.zip(1..).map(|((setup, policy), number)| {
-        watched(&format!("{number} of {all}"), scenario, setup, policy, seed)
+        simulate_with_bar(&format!("{number} of {all}"), scenario, setup, policy, seed)
     });
     let outcomes: Vec<Outcome> = runs.collect();
     let reads: u64 = outcomes.iter().map(|outcome| outcome.item_reads_in_all).sum();
@@ -493,8 +502,14 @@ fn simulate_all(scenario: &Scenario, policies: &[Policy], seed: Option<u64>) -> 
     outcomes
 }
 
-/// Simulates, with a bar for whoever is watching that says which run this is.
-fn watched(which: &str, scenario: &Scenario, setup: &Setup, policy: Policy, seed: u64) -> Outcome {
+/// Simulates with a progress bar.
+fn simulate_with_bar(
+    which: &str,
+    scenario: &Scenario,
+    setup: &Setup,
+    policy: Policy,
+    seed: u64,
+) -> Outcome {
     let variant = setup.variant.as_ref().map_or(String::new(), |name| format!(" {name}"));
     let bar = output::share_bar(&format!("{which}: {}{variant} {policy}", scenario.name));
     let outcome = simulate(scenario, setup, policy, seed, &mut |share| {

@@ -1,4 +1,4 @@
-//! `forebay sim power`: whether a flash tier saves power.
+//! `forebay sim power`: the power of a flash tier, as in table 1 of Tectonic-Shift.
 
 use anyhow::ensure;
 use forebay_core::{ByteSize, units::ByteRate};
@@ -6,22 +6,22 @@ use forebay_sim::tier::{Demand, power};
 
 use crate::output::{self, Format, Verdict};
 
-/// What has to be stored and delivered.
+/// Demand of storage and bandwidth.
 #[derive(Debug, clap::Args)]
 pub struct PowerArgs {
-    /// What is stored.
+    /// Store this size.
     #[arg(long, value_name = "SIZE", default_value = "100PB")]
     storage: ByteSize,
-    /// What is read.
+    /// Read at this rate.
     #[arg(long, value_name = "RATE", default_value = "10TB/s")]
     bandwidth: ByteRate,
-    /// The flash of the tier.
+    /// Use this size of flash.
     #[arg(long, value_name = "SIZE", default_value = "5PB")]
     flash: ByteSize,
-    /// What the tier absorbs.
+    /// Absorb this rate in the tier.
     #[arg(long, value_name = "RATE", default_value = "4TB/s")]
     absorbed: ByteRate,
-    /// How to report.
+    /// Print the result in this format.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
@@ -33,9 +33,12 @@ Examples:
 
 pub fn run(args: &PowerArgs) -> anyhow::Result<Verdict> {
     let (read, absorbed, flash) = (args.bandwidth, args.absorbed, args.flash);
-    ensure!(absorbed <= read, "--absorbed is {absorbed}, and only {read} are read; lower it");
-    ensure!(flash.0 > 0, "without flash there is no tier; name its size with --flash");
-    ensure!(args.storage.0 > 0, "--storage is nothing; name what is stored");
+    ensure!(
+        absorbed <= read,
+        "--absorbed is {absorbed}, but --bandwidth is {read}; lower --absorbed"
+    );
+    ensure!(flash.0 > 0, "--flash is 0B; use the size of the tier, such as 5PB");
+    ensure!(args.storage.0 > 0, "--storage is 0B; use the stored size, such as 100PB");
     let power = power(Demand {
         storage: args.storage.0 as f64,
         bandwidth: args.bandwidth.0.0 as f64,
@@ -59,16 +62,15 @@ pub fn run(args: &PowerArgs) -> anyhow::Result<Verdict> {
             let neutral = if share <= 1.0 {
                 let rate = power.neutral_absorbed / 1e9;
                 format!(
-                    "It is neutral at {rate:.2} GB/s absorbed, {:.0} % of what is read.",
+                    "It is neutral at {rate:.2} GB/s absorbed, {:.0} % of the reads.",
                     share * 100.0
                 )
             } else {
-                "Whatever it absorbs, its flash draws more than the disks that it spares."
-                    .to_owned()
+                "At any rate, its flash uses more power than the disks that it replaces.".to_owned()
             };
             output::data(&format!(
-                "{}\nOf disks alone the tier {change} {:.0} %. {neutral}\n\
-                 1.00 is what the disks draw that just hold 100 PB (Tectonic-Shift, table 1).\n",
+                "{}\nCompared with disks alone, the tier {change} {:.0} % of power. {neutral}\n\
+                 1.00 is the power of disks that just hold 100 PB (Tectonic-Shift, table 1).\n",
                 output::table(&["STORAGE", "POWER"], &rows),
                 power.saved.abs() * 100.0,
             ))?;

@@ -1,16 +1,15 @@
-//! Simulations as tables: twins in one line, since they differ by chance alone.
+//! Results of train simulations as tables. Jobs of one kind share a row.
 
 use forebay_core::ByteSize;
 use forebay_sim::train::{Comparison, JobOutcome, Outcome, Policy, Reads};
 
 use crate::output;
 
-/// What is shown where nothing was counted.
+/// Shown in place of a missing value.
 const NOTHING: &str = "-";
-const NOTHING_COUNTED: &str =
-    "nothing was counted; is `warm_up` too long, or `duration` too short?\n";
+const NOTHING_COUNTED: &str = "no batch was counted; shorten `warm_up`, or lengthen `duration`\n";
 
-/// Jobs that differ by number only.
+/// Jobs of one kind, which differ only in their number.
 struct Group<'a> {
     jobs: Vec<&'a JobOutcome>,
 }
@@ -24,7 +23,7 @@ impl Group<'_> {
         }
     }
 
-    /// The mean, over those of whom there is something to say.
+    /// The mean over the jobs that have a value.
     fn mean(&self, of: impl Fn(&JobOutcome) -> Option<f64>) -> Option<f64> {
         let known: Vec<f64> = self.jobs.iter().filter_map(|job| of(job)).collect();
         (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
@@ -66,7 +65,7 @@ fn times(factor: Option<f64>) -> String {
     factor.map_or(NOTHING.to_owned(), |factor| format!("{factor:.2}x"))
 }
 
-/// One block for every run.
+/// A block of text per run.
 pub fn runs(outcomes: &[Outcome]) -> String {
     outcomes.iter().map(run).collect::<Vec<_>>().join("\n")
 }
@@ -93,7 +92,7 @@ fn run(outcome: &Outcome) -> String {
         .collect();
     let counted = match outcome.warm_up_seconds {
         none if none <= 0.0 => String::new(),
-        warm_up => format!(", counted from {warm_up:.0} s on"),
+        warm_up => format!(", counted after {warm_up:.0} s"),
     };
     let mut text = format!(
         "{} under {}, seed {}: {:.0} s simulated{counted}: {} items read, {} from the origin\n",
@@ -109,14 +108,14 @@ fn run(outcome: &Outcome) -> String {
     if has_nothing(outcome) {
         text.push_str(NOTHING_COUNTED);
     }
-    // How it came about is in the JSON.
+    // The JSON has the details of decisions.
     for dataset in &outcome.datasets {
         if let Some(decision) = outcome.decision(&dataset.name) {
             text.push_str(&format!("{}: {}\n", dataset.name, decision.text));
         }
         if outcome.has_no_room_for(dataset) {
             let [chunk, capacity] = [dataset.chunk_bytes, outcome.capacity_bytes].map(ByteSize);
-            let remedy = "more `chunks` would be smaller";
+            let remedy = "use more `chunks`";
             text.push_str(&format!(
                 "{}: a chunk is {chunk}, the cache {capacity}; {remedy}\n",
                 dataset.name
@@ -133,14 +132,14 @@ fn has_nothing(outcome: &Outcome) -> bool {
     outcome.jobs.iter().all(|job| job.batch_seconds.is_none())
 }
 
-/// What came from the origin, and how much that is for each byte that was read.
+/// Bytes from the origin, and their share of the bytes read.
 fn origin(outcome: &Outcome) -> String {
     let bytes = ByteSize(outcome.origin_bytes);
     let share = outcome.origin_share().map(percent);
-    share.map_or(bytes.to_string(), |share| format!("{bytes} ({share} of what was read)"))
+    share.map_or(bytes.to_string(), |share| format!("{bytes} ({share} of the reads)"))
 }
 
-/// One block for every variant: a policy in a line.
+/// A block of text per variant, with a row per policy.
 pub fn comparison(comparison: &Comparison) -> String {
     let mut blocks = Vec::new();
     for variant in comparison.variants() {
@@ -174,7 +173,8 @@ pub fn comparison(comparison: &Comparison) -> String {
     }
     if comparison.policies.contains(&Policy::Hit) {
         blocks.push(
-            "hit: everything is cached, whatever the capacity; only to compare with\n".to_owned(),
+            "hit: everything is cached, regardless of the capacity; for comparison only\n"
+                .to_owned(),
         );
     }
     blocks.join("\n")

@@ -1,4 +1,4 @@
-//! `forebay sim` for scenarios of the kind `tier`: what a flash tier absorbs.
+//! `forebay sim` for scenarios of the kind `tier`: the reads that a flash tier absorbs.
 
 use std::time::Instant;
 
@@ -7,10 +7,10 @@ use forebay_sim::tier::{Outcome, Scenario, Setup, optimum, simulate};
 
 use crate::output;
 
-/// Every variant under every policy, in order.
+/// Simulates every variant under every policy.
 pub fn simulate_all(scenario: &Scenario, policies: &[PolicyKind]) -> Vec<Outcome> {
     let started = Instant::now();
-    let runs = scenario.setups.iter().flat_map(|setup| of_setup(scenario, setup, policies));
+    let runs = scenario.setups.iter().flat_map(|setup| simulate_setup(scenario, setup, policies));
     let outcomes: Vec<Outcome> = runs.collect();
     let requests: u64 = outcomes.iter().map(|outcome| outcome.requests).sum();
     let (millions, took) = (requests as f64 / 1e6, started.elapsed().as_secs_f64());
@@ -19,8 +19,8 @@ pub fn simulate_all(scenario: &Scenario, policies: &[PolicyKind]) -> Vec<Outcome
     outcomes
 }
 
-/// One setup under every policy, with a bar for whoever is watching.
-pub fn of_setup(scenario: &Scenario, setup: &Setup, policies: &[PolicyKind]) -> Vec<Outcome> {
+/// Simulates one variant under every policy, with a progress bar.
+pub fn simulate_setup(scenario: &Scenario, setup: &Setup, policies: &[PolicyKind]) -> Vec<Outcome> {
     let best = optimum(setup);
     let one = |policy: &PolicyKind| {
         let variant = setup.variant.as_ref().map_or(String::new(), |name| format!(" {name}"));
@@ -34,7 +34,7 @@ pub fn of_setup(scenario: &Scenario, setup: &Setup, policies: &[PolicyKind]) -> 
     policies.iter().map(one).collect()
 }
 
-/// One block for every variant: a policy in a line, and the optimum.
+/// A block of text per variant, with a row per policy and one for the optimum.
 pub fn table(scenario: &Scenario, outcomes: &[Outcome]) -> String {
     let mut blocks = Vec::new();
     for setup in &scenario.setups {
@@ -58,7 +58,7 @@ pub fn table(scenario: &Scenario, outcomes: &[Outcome]) -> String {
             ByteSize(first.read_bytes).rounded(),
         );
         let header =
-            ["POLICY", "ABSORBED", "OF OPTIMUM", "HITS", "FILLED", "WRITTEN", "WRITES", "MOST"];
+            ["POLICY", "ABSORBED", "OF OPTIMUM", "HITS", "FILLED", "WRITTEN", "WRITES", "PEAK"];
         let mut text = format!("{title}\n{}", output::table(&header, &rows));
         for run in runs {
             let events = run.events.iter().map(|(name, count)| format!("{name} {count}"));

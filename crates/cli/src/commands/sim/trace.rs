@@ -1,4 +1,4 @@
-//! `forebay sim trace`: the tier's policies on recorded traces.
+//! `forebay sim trace`: the policies of the tier on recorded traces.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail};
 use clap::builder::PossibleValuesParser;
 use forebay_core::tier::PolicyKind;
 use forebay_sim::{
-    grouped::CacheShare,
+    embeddings::CacheShare,
     tier::{Requests, TraceFormat, TraceRow},
 };
 
@@ -15,9 +15,9 @@ use crate::output::{self, Format, Verdict};
 /// What to replay.
 #[derive(Debug, clap::Args)]
 pub struct TraceArgs {
-    /// A trace, plain or packed (gzip, zip, xz, zstd).
+    /// A trace, plain or compressed (gzip, zip, xz, zstd).
     file: PathBuf,
-    /// The policies.
+    /// Use these policies, separated by commas.
     #[arg(
         long,
         value_name = "NAMES",
@@ -26,17 +26,17 @@ pub struct TraceArgs {
         value_parser = PossibleValuesParser::new(PolicyKind::ALL.iter().map(|kind| kind.name()))
     )]
     policy: Vec<String>,
-    /// Cache sizes, as shares of the objects that the trace asks for.
+    /// Use these cache sizes, as shares of the distinct objects of the trace.
     #[arg(long, value_name = "SHARES", value_delimiter = ',', default_value = "1%,10%")]
     cache: Vec<CacheShare>,
-    /// What the file contains, where its name does not tell.
+    /// Read the file in this format [default: by the name of the file].
     #[arg(
         long,
         value_name = "NAME",
         value_parser = PossibleValuesParser::new(TraceFormat::ALL.map(|(name, _)| name))
     )]
     trace_format: Option<String>,
-    /// How to report.
+    /// Print the result in this format.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
@@ -50,24 +50,24 @@ Examples:
 pub fn run(args: &TraceArgs) -> anyhow::Result<Verdict> {
     let named = args.trace_format.as_deref().map(|wanted| {
         let found = TraceFormat::ALL.iter().find(|(name, _)| *name == wanted);
-        found.expect("clap lets no other name through").1
+        found.expect("clap has checked the name").1
     });
     let format = named.unwrap_or_else(|| TraceFormat::of(&args.file));
     if args.file.is_dir() {
         bail!("`{}` is a directory; name a trace in it", args.file.display());
     }
-    let trace = Requests::load(&args.file, Some(format)).context("cannot replay")?;
+    let trace = Requests::load(&args.file, Some(format)).context("read the trace")?;
     let mut rows = Vec::new();
     for share in &args.cache {
         let optimum = trace.optimum(*share);
         for name in &args.policy {
-            let policy = name.parse().expect("clap lets no other name through");
+            let policy = name.parse().expect("clap has checked the name");
             rows.push(trace.replay(policy, *share, optimum));
         }
     }
     if trace.went_back > 0 {
         let count = output::count(trace.went_back, "time");
-        output::note(&format!("{count} went back; time stood still there"));
+        output::note(&format!("{count} in the trace went backwards; the clock stood still there"));
     }
     match args.format {
         Format::Json => output::json(&rows)?,

@@ -1,131 +1,137 @@
-//! What a node obeys: of each dataset, the newest term it was told of, and what is kept in it.
+//! The follower: for each dataset, the newest term and its keep-set.
 //!
-//! A node decides nothing: it keeps what has a place, and frees the rest. The word of an older term changes
-//! nothing and is answered with the newer one. The same word twice is obeyed twice, to no effect.
+//! A follower decides nothing: it keeps the half-chunks of the keep-set and frees the others. A
+//! keep-set of an older term changes nothing and is answered with the newer term. Applying the same
+//! keep-set twice has no effect.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use super::Term;
-use crate::{ByteSize, DatasetId};
+use crate::{ByteSize, DatasetId, HalfChunk, train::manager::HalfChunkBytes};
 
-/// Datasets whose managers are remembered. Of one that was forgotten everything is kept until its manager
-/// tells again, which is at once if it lives.
+/// Datasets that are tracked. Of a dataset that was dropped, everything is kept until its manager
+/// replicates again.
 const DATASETS_MAX: usize = 1 << 12;
 
-/// What is kept of a dataset.
+/// The half-chunks of a dataset that nodes keep.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Places {
-    /// Who says so.
+pub struct KeepSet {
+    /// The term of the manager that decided it.
     pub term: Term,
-    /// Counts up in a term: what was said later counts.
+    /// Increases within a term.
     pub version: u64,
-    /// The pieces, in order.
-    pub kept: Vec<u32>,
+    /// Ascending.
+    pub kept: Vec<HalfChunk>,
 }
 
-/// Whom a node obeys.
+/// The manager that a node follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Standing {
-    /// Whose word counts.
+pub struct LeaderView {
+    /// Its term.
     pub term: Term,
-    /// How long nothing was heard from there.
+    /// Time since its last message.
     pub silent_for: Duration,
 }
 
-/// What is to be freed.
+/// Half-chunks to free.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Free {
-    /// These pieces.
-    These(Vec<u32>),
-    /// All pieces but those that are kept: what lies here was ordered by somebody else, or by nobody.
+    /// These half-chunks.
+    These(Vec<HalfChunk>),
+    /// All half-chunks that are not in the keep-set: the term is new to this node.
     AllOthers,
 }
 
-/// What a node obeys.
+/// The keep-sets that a node follows.
 #[derive(Debug, Default)]
-pub struct Obeying {
-    datasets: BTreeMap<DatasetId, Obeyed>,
+pub struct Follower {
+    datasets: BTreeMap<DatasetId, Followed>,
 }
 
 #[derive(Debug)]
-struct Obeyed {
-    places: Places,
+struct Followed {
+    keep_set: KeepSet,
     heard_at: Duration,
-    /// What has arrived of pieces in this term.
-    arrived: BTreeMap<u32, u64>,
+    /// Bytes put per half-chunk in this term.
+    arrived: BTreeMap<HalfChunk, u64>,
 }
 
-impl Obeying {
-    /// Somebody says what is kept. Returns what is to be freed, or whose word counts instead.
-    pub fn told(
+impl Follower {
+    /// Applies a keep-set. Returns what to free, or the newer manager if the keep-set is stale.
+    pub fn on_replicate(
         &mut self,
         now: Duration,
         dataset: DatasetId,
-        places: &Places,
-    ) -> Result<Free, Standing> {
+        keep_set: &KeepSet,
+    ) -> Result<Free, LeaderView> {
         let Some(known) = self.datasets.get_mut(&dataset) else {
             self.make_room();
             let arrived = BTreeMap::new();
             self.datasets
-                .insert(dataset, Obeyed { places: places.clone(), heard_at: now, arrived });
+                .insert(dataset, Followed { keep_set: keep_set.clone(), heard_at: now, arrived });
             return Ok(Free::AllOthers);
         };
-        if (&places.term, places.version) < (&known.places.term, known.places.version) {
-            return Err(known.standing(now));
+        if (&keep_set.term, keep_set.version) < (&known.keep_set.term, known.keep_set.version) {
+            return Err(known.leader(now));
         }
         known.heard_at = now;
-        let former = std::mem::replace(&mut known.places, places.clone());
-        if former.term != places.term {
+        let former = std::mem::replace(&mut known.keep_set, keep_set.clone());
+        if former.term != keep_set.term {
             known.arrived.clear();
             return Ok(Free::AllOthers);
         }
-        let goes = |piece: &u32| places.kept.binary_search(piece).is_err();
+        let goes = |half_chunk: &HalfChunk| keep_set.kept.binary_search(half_chunk).is_err();
         Ok(Free::These(former.kept.into_iter().filter(goes).collect()))
     }
 
-    /// Whom this node obeys.
-    pub fn standing(&self, now: Duration, dataset: &DatasetId) -> Option<Standing> {
-        self.datasets.get(dataset).map(|known| known.standing(now))
+    /// The manager that this node follows.
+    pub fn leader(&self, now: Duration, dataset: &DatasetId) -> Option<LeaderView> {
+        self.datasets.get(dataset).map(|known| known.leader(now))
     }
 
-    /// Whose word counts.
+    /// The term that this node follows.
     pub fn term(&self, dataset: &DatasetId) -> Option<&Term> {
-        self.datasets.get(dataset).map(|known| &known.places.term)
+        self.datasets.get(dataset).map(|known| &known.keep_set.term)
     }
 
-    /// What is kept of a dataset, if anybody has said so.
-    pub fn places(&self, dataset: &DatasetId) -> Option<&Places> {
-        self.datasets.get(dataset).map(|known| &known.places)
+    /// The keep-set of a dataset, if it has a manager.
+    pub fn keep_set(&self, dataset: &DatasetId) -> Option<&KeepSet> {
+        self.datasets.get(dataset).map(|known| &known.keep_set)
     }
 
-    /// Whether what is fetched of a piece is kept.
-    pub fn keeps(&self, dataset: &DatasetId, piece: u32) -> bool {
-        self.places(dataset).is_none_or(|places| places.kept.binary_search(&piece).is_ok())
+    /// Whether blobs of a half-chunk are kept.
+    pub fn keeps(&self, dataset: &DatasetId, half_chunk: HalfChunk) -> bool {
+        self.keep_set(dataset)
+            .is_none_or(|keep_set| keep_set.kept.binary_search(&half_chunk).is_ok())
     }
 
-    /// The highest number of all terms.
+    /// The highest term number.
     pub fn number_max(&self) -> u64 {
-        self.datasets.values().map(|known| known.places.term.number).max().unwrap_or(0)
+        self.datasets.values().map(|known| known.keep_set.term.number).max().unwrap_or(0)
     }
 
-    /// So many bytes more of a piece have been put here.
-    pub fn arrived(&mut self, dataset: &DatasetId, piece: u32, bytes: ByteSize) {
+    /// `bytes` more of a half-chunk were put here.
+    pub fn arrived(&mut self, dataset: &DatasetId, half_chunk: HalfChunk, bytes: ByteSize) {
         if let Some(known) = self.datasets.get_mut(dataset)
-            && known.places.kept.binary_search(&piece).is_ok()
+            && known.keep_set.kept.binary_search(&half_chunk).is_ok()
         {
-            let arrived = known.arrived.entry(piece).or_default();
+            let arrived = known.arrived.entry(half_chunk).or_default();
             *arrived = arrived.saturating_add(bytes.0);
         }
     }
 
-    /// How much has arrived in this term.
-    pub fn all_arrived(&self, dataset: &DatasetId) -> Vec<(u32, ByteSize)> {
+    /// Bytes put per half-chunk in this term.
+    pub fn all_arrived(&self, dataset: &DatasetId) -> Vec<HalfChunkBytes> {
         let known = self.datasets.get(dataset);
         let all = known.into_iter().flat_map(|known| &known.arrived);
-        all.map(|(piece, bytes)| (*piece, ByteSize(*bytes))).collect()
+        all.map(|(half_chunk, bytes)| HalfChunkBytes {
+            half_chunk: *half_chunk,
+            bytes: ByteSize(*bytes),
+        })
+        .collect()
     }
 
-    /// Nobody has said anything of a dataset.
+    /// Forgets a dataset.
     pub fn forget(&mut self, dataset: &DatasetId) {
         self.datasets.remove(dataset);
     }
@@ -139,9 +145,9 @@ impl Obeying {
     }
 }
 
-impl Obeyed {
-    fn standing(&self, now: Duration) -> Standing {
-        let term = self.places.term.clone();
-        Standing { term, silent_for: now.saturating_sub(self.heard_at) }
+impl Followed {
+    fn leader(&self, now: Duration) -> LeaderView {
+        let term = self.keep_set.term.clone();
+        LeaderView { term, silent_for: now.saturating_sub(self.heard_at) }
     }
 }

@@ -1,150 +1,163 @@
-//! What a node hears from others, and what it says to that.
+//! Handles the requests and replies of peers.
 
 use std::time::Duration;
 
-use super::{Council, Handling, Places, Post, Reply, Request, Standing, Term, telling::Telling};
-use crate::{ByteSize, DatasetId, NodeName, manager::Refusal, placement::Dataset};
+use super::{
+    Handling, KeepSet, LeaderView, Replicator, Reply, Request, Role, Term, leader::Replication,
+};
+use crate::{
+    ByteSize, DatasetId, HalfChunk, NodeName,
+    train::{
+        manager::{HalfChunkBytes, ReportRefusal},
+        placement::DatasetDemand,
+    },
+};
 
-impl Council {
-    /// What lies here of a dataset that this node was to look for.
-    pub fn found(&mut self, now: Duration, dataset: DatasetId, found: &[u32]) {
+impl Replicator {
+    /// The half-chunks of a dataset that were found on this node's flash.
+    pub fn found(&mut self, now: Duration, dataset: DatasetId, found: &[HalfChunk]) {
         let me = self.me.clone();
-        self.heard_of(now, dataset, &me, None, found);
+        self.on_follows(now, dataset, &me, None, found);
     }
 
-    /// What was to be freed is free.
-    pub fn freed(&mut self, now: Duration, dataset: DatasetId, places: &Places) {
+    /// The half-chunks outside the keep-set were freed on this node.
+    pub fn freed(&mut self, now: Duration, dataset: DatasetId, keep_set: &KeepSet) {
         let me = self.me.clone();
-        self.obeyed(now, dataset, &me, &places.term, places.version, &[]);
+        self.on_applied(now, dataset, &me, &keep_set.term, keep_set.version, &[]);
     }
 
-    /// Another node asks something of this one.
+    /// Handles a request of a peer.
     pub fn on_request(&mut self, now: Duration, from: &NodeName, request: Request) -> Handling {
         match request {
-            Request::Greet => Handling::Reply(Reply::Greeted),
-            Request::Ask { dataset } => Handling::Find(dataset),
-            Request::Tell { dataset, places } => match self.obeying.told(now, dataset, &places) {
-                Ok(free) => {
-                    if self.manages(&dataset) {
-                        let (term, silent_for) = (places.term.clone(), Duration::ZERO);
-                        self.step_down(now, dataset, &Standing { term, silent_for });
+            Request::Ping => Handling::Reply(Reply::Alive),
+            Request::Query { dataset } => Handling::Find(dataset),
+            Request::Replicate { dataset, keep_set } => {
+                match self.follower.on_replicate(now, dataset, &keep_set) {
+                    Ok(free) => {
+                        if self.manages(&dataset) {
+                            let (term, silent_for) = (keep_set.term.clone(), Duration::ZERO);
+                            self.lose_leadership(now, dataset, &LeaderView { term, silent_for });
+                        }
+                        Handling::Free(dataset, keep_set, free)
                     }
-                    Handling::Free(dataset, places, free)
+                    Err(leader) => {
+                        self.counters.stale_orders_rejected +=
+                            u64::from(leader.term > keep_set.term);
+                        let term = keep_set.term;
+                        Handling::Reply(Reply::Stale { dataset, term, leader })
+                    }
                 }
-                Err(standing) => {
-                    self.counters.orders_refused += u64::from(standing.term > places.term);
-                    let term = places.term;
-                    Handling::Reply(Reply::Refused { dataset, term, standing })
-                }
-            },
-            Request::Wish { known, wishes } => {
-                Handling::Reply(self.wished(now, from, known, wishes))
+            }
+            Request::SpaceRequest { known, requests } => {
+                Handling::Reply(self.on_space_request(now, from, known, requests))
             }
         }
     }
 
-    /// What is answered to whoever asked, now that it is known what lies here.
-    pub fn answer_ask(&self, now: Duration, dataset: DatasetId, found: Vec<u32>) -> Reply {
-        Reply::Obeys { dataset, standing: self.obeying.standing(now, &dataset), found }
+    /// The reply to a query, once the half-chunks on flash are known.
+    pub fn query_reply(&self, now: Duration, dataset: DatasetId, found: Vec<HalfChunk>) -> Reply {
+        Reply::Follows { dataset, leader: self.follower.leader(now, &dataset), found }
     }
 
-    /// What is answered to whoever told, now that all is free that has no place.
-    pub fn answer_tell(&self, dataset: DatasetId, places: Places) -> Reply {
-        let Places { term, version, .. } = places;
-        Reply::Obeyed { dataset, term, version, arrived: self.obeying.all_arrived(&dataset) }
+    /// The reply to a replication, once everything outside the keep-set is freed.
+    pub fn replicate_reply(&self, dataset: DatasetId, keep_set: KeepSet) -> Reply {
+        let KeepSet { term, version, .. } = keep_set;
+        Reply::Applied { dataset, term, version, arrived: self.follower.all_arrived(&dataset) }
     }
 
-    /// Another node has answered; it has so much space.
+    /// Handles a reply of a peer that has this capacity.
     pub fn on_reply(
         &mut self,
         now: Duration,
         from: &NodeName,
         capacity: ByteSize,
         reply: Reply,
-    ) -> Result<(), Refusal> {
-        self.reach.heard(now, from, capacity);
+    ) -> Result<(), ReportRefusal> {
+        self.peer_states.on_reply(now, from, capacity);
         match reply {
-            Reply::Greeted => {}
-            Reply::Obeys { dataset, standing, found } => {
-                self.heard_of(now, dataset, from, standing, &found);
+            Reply::Alive => {}
+            Reply::Follows { dataset, leader, found } => {
+                self.on_follows(now, dataset, from, leader, &found);
             }
-            Reply::Obeyed { dataset, term, version, arrived } => {
-                self.obeyed(now, dataset, from, &term, version, &arrived);
+            Reply::Applied { dataset, term, version, arrived } => {
+                self.on_applied(now, dataset, from, &term, version, &arrived);
             }
-            Reply::Refused { dataset, term, standing } => {
-                let is_about_me =
-                    |telling: &Telling| *telling.term() == term && standing.term > term;
-                if matches!(self.posts.get(&dataset), Some(Post::Managing(telling)) if is_about_me(telling))
+            Reply::Stale { dataset, term, leader } => {
+                let is_superseded =
+                    |replication: &Replication| *replication.term() == term && leader.term > term;
+                if let Some(Role::Managing(replication)) = self.roles.get(&dataset)
+                    && is_superseded(replication)
                 {
-                    self.step_down(now, dataset, &standing);
+                    self.lose_leadership(now, dataset, &leader);
                 }
             }
             Reply::Shares { term, shares } => {
-                if self.placing.accepts(&term) {
-                    let orders = self.managers.place(now, shares)?;
-                    self.obey_manager(now, orders);
+                if self.space_leader.accepts(&term) {
+                    let orders = self.managers.set_shares(now, shares)?;
+                    self.apply_orders(now, orders);
                 } else {
-                    self.counters.orders_refused += 1;
+                    self.counters.stale_orders_rejected += 1;
                 }
             }
         }
-        self.follow_placement(now)
+        self.update_space_leader(now)
     }
 
-    fn wished(
+    fn on_space_request(
         &mut self,
         now: Duration,
         from: &NodeName,
         known: Option<Term>,
-        wishes: Vec<(DatasetId, Dataset)>,
+        requests: Vec<(DatasetId, DatasetDemand)>,
     ) -> Reply {
         if *self.placement_owner(now) != self.me {
-            // Whoever is before this node lives, as far as it knows: budgets stay as they are.
-            return Reply::Greeted;
+            // A node before this one in the order is alive: the shares stay unchanged.
+            return Reply::Alive;
         }
-        let datasets: Vec<DatasetId> = wishes.iter().map(|(dataset, _)| *dataset).collect();
-        let term = self.placing.wished(now, from, known, wishes);
-        match self.managers.wished(now, self.placing.others(now)) {
-            Ok(orders) => self.obey_manager(now, orders),
-            Err(_) => return Reply::Greeted,
+        let datasets: Vec<DatasetId> = requests.iter().map(|(dataset, _)| *dataset).collect();
+        let term = self.space_leader.on_space_request(now, from, known, requests);
+        match self.managers.on_space_requests(now, self.space_leader.others(now)) {
+            Ok(orders) => self.apply_orders(now, orders),
+            Err(_) => return Reply::Alive,
         }
-        Reply::Shares { term, shares: self.managers.shares_of_others(&datasets) }
+        Reply::Shares { term, shares: self.managers.shares_elsewhere(&datasets) }
     }
 
-    fn heard_of(
+    fn on_follows(
         &mut self,
         now: Duration,
         dataset: DatasetId,
         from: &NodeName,
-        standing: Option<Standing>,
-        found: &[u32],
+        leader: Option<LeaderView>,
+        found: &[HalfChunk],
     ) {
-        if let Some(Post::Asking(asking)) = self.posts.get_mut(&dataset)
-            && asking.answered(from, standing, found)
+        if let Some(Role::Takeover(takeover)) = self.roles.get_mut(&dataset)
+            && takeover.on_follows(from, leader, found)
         {
             self.take_over(now, dataset);
         }
     }
 
-    fn obeyed(
+    fn on_applied(
         &mut self,
         now: Duration,
         dataset: DatasetId,
         from: &NodeName,
         term: &Term,
         version: u64,
-        arrived: &[(u32, ByteSize)],
+        arrived: &[HalfChunkBytes],
     ) {
-        let Some(Post::Managing(telling)) = self.posts.get_mut(&dataset) else { return };
-        if telling.term() != term {
+        let Some(Role::Managing(replication)) = self.roles.get_mut(&dataset) else { return };
+        if replication.term() != term {
             return;
         }
-        for (piece, bytes) in telling.obeyed(from, version, arrived) {
-            // Another cut since, or nonsense: not a reason to stop.
-            let orders = self.managers.arrived(now, dataset, piece, bytes).unwrap_or_default();
-            self.obey_manager(now, orders);
+        for HalfChunkBytes { half_chunk, bytes } in replication.on_applied(from, version, arrived) {
+            // Another chunking, or a malformed reply: skip it.
+            let orders =
+                self.managers.on_arrived(now, dataset, half_chunk, bytes).unwrap_or_default();
+            self.apply_orders(now, orders);
         }
         self.check_evictions(now, dataset);
-        self.tell(now, dataset);
+        self.replicate(now, dataset);
     }
 }

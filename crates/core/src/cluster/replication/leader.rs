@@ -1,137 +1,142 @@
-//! A manager's word, and who has obeyed it.
+//! The leader: replicates a dataset's keep-set and tracks which nodes have applied it.
 //!
-//! Every node is told what is kept: when it changes, when it has not answered, and every so often, so that one
-//! that was started again knows soon. To one node only one word is under way at a time; the next says all that
-//! changed meanwhile. A piece has gone when every node that can be reached has obeyed a word without it.
+//! A node is sent the keep-set when it changes, when it has not answered, and once per heartbeat,
+//! so that a restarted node learns it soon. At most one message per node is in flight; the next one
+//! carries all changes since. An eviction is complete when every reachable node has applied a
+//! keep-set without it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ops::Range,
     time::Duration,
 };
 
-use super::{Places, TELL_EVERY, Term};
-use crate::{ByteSize, NodeName};
+use super::{HEARTBEAT_INTERVAL, KeepSet, Term};
+use crate::{ByteSize, HalfChunk, HalfChunkRange, NodeName, train::manager::HalfChunkBytes};
 
-/// An eviction counts as complete after so long, whoever has not answered: its space comes back by itself.
-pub(super) const EVICT_WITHIN: Duration = Duration::from_secs(10);
+/// An eviction counts as complete after this time, even if a peer has not answered: its space is
+/// freed when it returns.
+pub(super) const EVICT_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
-pub(super) struct Telling {
-    places: Places,
-    leaving: Vec<Leaving>,
-    nodes: BTreeMap<NodeName, Told>,
+pub(super) struct Replication {
+    keep_set: KeepSet,
+    evictions: Vec<Eviction>,
+    nodes: BTreeMap<NodeName, PeerProgress>,
 }
 
-/// Pieces that nobody is to have from this version on.
+/// Half-chunks that are in no keep-set from `version` on.
 #[derive(Debug)]
-struct Leaving {
-    pieces: Range<u32>,
+struct Eviction {
+    half_chunks: HalfChunkRange,
     version: u64,
     since: Duration,
 }
 
 #[derive(Debug, Default)]
-struct Told {
-    /// The newest version that it has obeyed,
-    obeyed: u64,
-    /// and the one it was told last, and when.
+struct PeerProgress {
+    /// The newest version that it has applied.
+    applied: u64,
+    /// The version sent last, and when.
     sent: Option<(u64, Duration)>,
-    /// What has arrived there.
-    arrived: BTreeMap<u32, u64>,
+    /// Bytes put there, per half-chunk.
+    arrived: BTreeMap<HalfChunk, u64>,
 }
 
-impl Telling {
-    pub fn new(term: Term, kept: Vec<u32>, nodes: BTreeSet<NodeName>) -> Self {
-        let nodes = nodes.into_iter().map(|node| (node, Told::default())).collect();
-        Self { places: Places { term, version: 1, kept }, leaving: Vec::new(), nodes }
+impl Replication {
+    pub fn new(term: Term, kept: Vec<HalfChunk>, nodes: BTreeSet<NodeName>) -> Self {
+        let nodes = nodes.into_iter().map(|node| (node, PeerProgress::default())).collect();
+        Self { keep_set: KeepSet { term, version: 1, kept }, evictions: Vec::new(), nodes }
     }
 
     pub fn term(&self) -> &Term {
-        &self.places.term
+        &self.keep_set.term
     }
 
-    pub fn places(&self) -> Places {
-        self.places.clone()
+    pub fn keep_set(&self) -> KeepSet {
+        self.keep_set.clone()
     }
 
-    /// This is kept from now on, and these pieces are to go.
-    pub fn change(&mut self, now: Duration, kept: Vec<u32>, evicted: Vec<Range<u32>>) {
-        if kept != self.places.kept {
-            self.places.kept = kept;
-            self.places.version += 1;
+    /// Sets a new keep-set and starts evictions.
+    pub fn change(&mut self, now: Duration, kept: Vec<HalfChunk>, evicted: Vec<HalfChunkRange>) {
+        if kept != self.keep_set.kept {
+            self.keep_set.kept = kept;
+            self.keep_set.version += 1;
         }
-        let version = self.places.version;
-        self.leaving.extend(evicted.into_iter().map(|pieces| Leaving {
-            pieces,
+        let version = self.keep_set.version;
+        self.evictions.extend(evicted.into_iter().map(|half_chunks| Eviction {
+            half_chunks,
             version,
             since: now,
         }));
     }
 
-    /// Whether a node was not told the newest version yet.
+    /// Whether the newest version has not been sent to a node.
     pub fn is_news_to(&self, node: &NodeName) -> bool {
-        let told = self.nodes.get(node).and_then(|told| told.sent);
-        told.is_none_or(|(version, _)| version < self.places.version)
+        let progress = self.nodes.get(node).and_then(|progress| progress.sent);
+        progress.is_none_or(|(version, _)| version < self.keep_set.version)
     }
 
-    /// Whether a node is to be told now.
+    /// Whether the keep-set is to be sent to a node now.
     pub fn is_due(&self, now: Duration, node: &NodeName) -> bool {
-        self.nodes.get(node).is_some_and(|told| self.due_at(told).is_none_or(|at| now >= at))
+        self.nodes
+            .get(node)
+            .is_some_and(|progress| self.due_at(progress).is_none_or(|at| now >= at))
     }
 
-    /// When a node is told next, if nothing changes; now, if there is no such time.
-    fn due_at(&self, told: &Told) -> Option<Duration> {
-        let (version, at) = told.sent?;
-        let is_answered = told.obeyed >= version;
-        let is_news = version < self.places.version;
-        (!is_answered || !is_news).then(|| at.saturating_add(TELL_EVERY))
+    /// When the keep-set is sent to a node next, if nothing changes; `None` for now.
+    fn due_at(&self, progress: &PeerProgress) -> Option<Duration> {
+        let (version, at) = progress.sent?;
+        let is_answered = progress.applied >= version;
+        let is_news = version < self.keep_set.version;
+        (!is_answered || !is_news).then(|| at.saturating_add(HEARTBEAT_INTERVAL))
     }
 
-    pub fn sent(&mut self, now: Duration, node: &NodeName) {
-        if let Some(told) = self.nodes.get_mut(node) {
-            told.sent = Some((self.places.version, now));
+    pub fn on_sent(&mut self, now: Duration, node: &NodeName) {
+        if let Some(progress) = self.nodes.get_mut(node) {
+            progress.sent = Some((self.keep_set.version, now));
         }
     }
 
-    /// A node has obeyed. Returns what has arrived there since it last answered.
-    pub fn obeyed(
+    /// A node has applied a version. Returns the bytes put there since its last answer.
+    pub fn on_applied(
         &mut self,
         node: &NodeName,
         version: u64,
-        arrived: &[(u32, ByteSize)],
-    ) -> Vec<(u32, ByteSize)> {
-        let Some(told) = self.nodes.get_mut(node) else { return Vec::new() };
-        told.obeyed = told.obeyed.max(version);
-        let news = |(piece, bytes): &(u32, ByteSize)| {
-            let known = told.arrived.entry(*piece).or_default();
+        arrived: &[HalfChunkBytes],
+    ) -> Vec<HalfChunkBytes> {
+        let Some(progress) = self.nodes.get_mut(node) else { return Vec::new() };
+        progress.applied = progress.applied.max(version);
+        let news = |HalfChunkBytes { half_chunk, bytes }: &HalfChunkBytes| {
+            let known = progress.arrived.entry(*half_chunk).or_default();
             let more = bytes.0.saturating_sub(*known);
-            // A node that was started again counts from nought.
+            // A node that restarted counts from 0.
             *known = bytes.0;
-            (*piece, ByteSize(more))
+            HalfChunkBytes { half_chunk: *half_chunk, bytes: ByteSize(more) }
         };
-        arrived.iter().map(news).filter(|(_, more)| more.0 > 0).collect()
+        arrived.iter().map(news).filter(|more| more.bytes.0 > 0).collect()
     }
 
-    /// Evictions that are complete, each once.
+    /// Takes the evictions that are complete.
     pub fn complete(
         &mut self,
         now: Duration,
         is_reachable: impl Fn(&NodeName) -> bool,
-    ) -> Vec<Range<u32>> {
+    ) -> Vec<HalfChunkRange> {
         let awaited = self.nodes.iter().filter(|(node, _)| is_reachable(node));
-        let obeyed = awaited.map(|(_, told)| told.obeyed).min().unwrap_or(u64::MAX);
-        let is_over = |leaving: &mut Leaving| {
-            leaving.version <= obeyed || now >= leaving.since.saturating_add(EVICT_WITHIN)
+        let applied = awaited.map(|(_, progress)| progress.applied).min().unwrap_or(u64::MAX);
+        let is_over = |evictions: &mut Eviction| {
+            evictions.version <= applied || now >= evictions.since.saturating_add(EVICT_TIMEOUT)
         };
-        self.leaving.extract_if(.., is_over).map(|leaving| leaving.pieces).collect()
+        self.evictions.extract_if(.., is_over).map(|evictions| evictions.half_chunks).collect()
     }
 
     pub fn next_deadline(&self) -> Option<Duration> {
-        // A node alone is told at once; it frees what it has to, and says so.
+        // A single node applies its keep-set at once.
         let is_alone = self.nodes.len() == 1;
-        let tells = self.nodes.values().map(|told| self.due_at(told).unwrap_or_default()).min();
-        let ends = self.leaving.iter().map(|leaving| leaving.since.saturating_add(EVICT_WITHIN));
+        let tells =
+            self.nodes.values().map(|progress| self.due_at(progress).unwrap_or_default()).min();
+        let ends =
+            self.evictions.iter().map(|evictions| evictions.since.saturating_add(EVICT_TIMEOUT));
         tells.filter(|_| !is_alone).into_iter().chain(ends).min()
     }
 }

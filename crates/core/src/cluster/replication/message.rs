@@ -1,87 +1,90 @@
-//! What nodes say to each other.
+//! Messages between nodes.
 
-use super::{Free, Places, Standing, Term};
+use super::{Free, KeepSet, LeaderView, Term};
 use crate::{
-    ByteSize, DatasetId,
-    placement::{Dataset, Share},
+    DatasetId, HalfChunk,
+    train::{
+        manager::HalfChunkBytes,
+        placement::{DatasetDemand, Share},
+    },
 };
 
-/// What a node asks of another. All of it may be said again.
+/// A request between nodes. All of them are idempotent.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Request {
-    /// Do you live?
-    Greet,
-    /// Whom do you obey, and what do you have?
-    Ask {
-        /// About what.
+    /// Checks that the peer is alive.
+    Ping,
+    /// Asks for the manager that the peer follows, and for what it holds.
+    Query {
+        /// The dataset.
         dataset: DatasetId,
     },
-    /// I manage this dataset, and this is what is kept.
-    Tell {
-        /// Which.
+    /// Sends the keep-set of a dataset that the sender manages.
+    Replicate {
+        /// The dataset.
         dataset: DatasetId,
-        /// What is kept.
-        places: Places,
+        /// Its keep-set.
+        keep_set: KeepSet,
     },
-    /// This is what the datasets that I manage want: how much may they have?
-    Wish {
-        /// The newest term of whoever splits the space that the asker knows.
+    /// Asks for space for the datasets that the sender manages.
+    SpaceRequest {
+        /// The newest term of a space leader that the sender knows.
         known: Option<Term>,
-        /// All that it manages.
-        wishes: Vec<(DatasetId, Dataset)>,
+        /// All datasets that it manages, with their measured benefit.
+        requests: Vec<(DatasetId, DatasetDemand)>,
     },
 }
 
-/// What it is answered.
+/// The reply to a request between nodes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
-    /// I live.
-    Greeted,
-    /// Whom I obey, and what I have.
-    Obeys {
-        /// About what.
+    /// The peer is alive.
+    Alive,
+    /// The manager that the peer follows, and what it holds.
+    Follows {
+        /// The dataset.
         dataset: DatasetId,
-        /// Whom, if anybody.
-        standing: Option<Standing>,
-        /// Pieces of which something is here.
-        found: Vec<u32>,
+        /// The manager, if the peer follows one.
+        leader: Option<LeaderView>,
+        /// Half-chunks of which the peer holds blobs.
+        found: Vec<HalfChunk>,
     },
-    /// I keep what you said, and nothing else.
-    Obeyed {
-        /// Of what.
+    /// The peer has applied the keep-set and freed everything else.
+    Applied {
+        /// The dataset.
         dataset: DatasetId,
-        /// Whose word that was,
+        /// The term applied.
         term: Term,
-        /// and which.
+        /// The version applied.
         version: u64,
-        /// How much has arrived of pieces in this term, in all.
-        arrived: Vec<(u32, ByteSize)>,
+        /// Bytes put per half-chunk in this term.
+        arrived: Vec<HalfChunkBytes>,
     },
-    /// I know better.
-    Refused {
-        /// Of what.
+    /// The peer follows a newer term.
+    Stale {
+        /// The dataset.
         dataset: DatasetId,
-        /// Whose word is refused,
+        /// The term refused.
         term: Term,
-        /// and whose counts.
-        standing: Standing,
+        /// The newer manager.
+        leader: LeaderView,
     },
-    /// How much each may have; nothing for those whose budgets stay as they are.
+    /// The space for each dataset; datasets without an entry keep their share.
     Shares {
-        /// Whose word that is.
+        /// The term of the space leader.
         term: Term,
-        /// What each gets, and why.
+        /// The share of each dataset, with its reason.
         shares: Vec<(DatasetId, Share)>,
     },
 }
 
-/// What becomes of a request.
+/// How a request is answered.
 #[derive(Debug, PartialEq)]
 pub enum Handling {
-    /// It is answered at once.
+    /// At once.
     Reply(Reply),
-    /// It is answered when it is known what lies here: [`super::Council::answer_ask`].
+    /// Once the half-chunks on flash are known: [`super::Replicator::query_reply`].
     Find(DatasetId),
-    /// It is answered when all is free that has no place: [`super::Council::answer_tell`].
-    Free(DatasetId, Places, Free),
+    /// Once everything outside the keep-set is freed: [`super::Replicator::replicate_reply`].
+    Free(DatasetId, KeepSet, Free),
 }

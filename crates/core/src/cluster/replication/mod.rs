@@ -1,35 +1,36 @@
-//! Who manages a dataset when there are several nodes, and how the others come to know what it decided.
+//! Replication of keep-sets: which node manages a dataset, and how the others learn what to keep.
 //!
-//! The blobs of a dataset are spread over all nodes, so what its manager decides, which pieces have a place,
-//! concerns all of them. Any node can be the manager. Jobs report to the first node in the ring's order that
-//! answers; that node **takes over** if nobody manages the dataset: it asks all others whom they obey and what
-//! they have, chooses a [`Term`] above all that it hears of, and from then on **tells** every node what is kept.
-//! A node obeys the newest term it was told and refuses older ones, naming the newer; a manager that is refused
-//! steps down. Whoever is asked by a job while another manages sends the job there ([`Readiness::Elsewhere`]).
+//! The blobs of a dataset are spread over all nodes, so the decisions of its manager, the
+//! *keep-set* of half-chunks, concern all of them. Any node can be the manager. Jobs report to the
+//! first node in the ring's order that answers. If no node manages the dataset, that node **takes
+//! over**: it queries all peers for the manager that they follow and for what they hold, chooses a
+//! [`Term`] above all that it learns of, and from then on **replicates** the keep-set to every
+//! node. A node follows the newest term and refuses older ones, naming the newer; a manager that is
+//! refused gives up the dataset. A node that is not the manager redirects the job
+//! ([`Readiness::Elsewhere`]).
 //!
-//! What is told is never a change but the whole of what is kept, with a version. So a lost, repeated or
-//! reordered message does not matter, and a node that was away needs nothing but the next one.
+//! A message carries the whole keep-set with a version, never a change. So lost, repeated and
+//! reordered messages are harmless, and a node that was away needs only the next one.
 //!
-//! Nothing of this is kept on disk, and there is no quorum. Two managers of one dataset at the same time, one on
-//! either side of a broken network, cost hits: bytes are named by their content and are never wrong, a node never
-//! keeps more than its own flash holds, and jobs read through what is not kept. When the network is whole again
-//! the newer term wins. Terms may even be forgotten, if all who knew them were restarted: then they begin anew,
-//! and no order of a former life can be taken for a new one, since a term says in which of its lives a manager
-//! chose it.
+//! Nothing is stored on disk, and there is no quorum. Two managers of one dataset, on both sides of
+//! a network partition, cost hits only: blobs are named by their content, a node never keeps more
+//! than its flash holds, and jobs read the origin for what is not kept. When the partition heals,
+//! the newer term wins. If every node that knew a term restarts, terms start again. A term carries
+//! the manager's incarnation, so an order of an earlier incarnation is never taken for a new one.
 //!
-//! The space is split for all datasets by one node, found in the same way (`placing.rs`). One node alone is a
-//! council of one, through the same code.
+//! One node splits the space between all datasets (`space_leader`). A single node runs the same
+//! code with no peers.
 //!
-//! Requests, replies and the time go in, what is to be sent and done comes out ([`Effects`]).
+//! Requests, replies and the time go in; messages and actions come out ([`Effects`]).
 
-mod asking;
-mod hearing;
+mod follower;
+mod inbox;
+mod leader;
 mod message;
-mod obeying;
-mod placing;
-mod post;
-mod reach;
-mod telling;
+mod peer_state;
+mod role;
+mod space_leader;
+mod takeover;
 mod term;
 
 use std::{
@@ -37,227 +38,240 @@ use std::{
     time::Duration,
 };
 
+pub use follower::{Follower, Free, KeepSet, LeaderView};
 pub use message::{Handling, Reply, Request};
-pub use obeying::{Free, Obeying, Places, Standing};
-use placing::Placing;
-use post::Post;
-use reach::Reach;
+use peer_state::PeerStates;
+use role::Role;
+use space_leader::SpaceLeader;
 pub use term::Term;
 
 use crate::{
-    ByteSize, DatasetId, NodeName,
-    manager::{Answer, Description, Managers, Order, Piece, Refusal, Report, Rule, Space},
+    ByteSize, DatasetId, HalfChunk, HalfChunkRange, NodeName,
+    train::manager::{
+        Explanation, HalfChunkOrder, HalfChunkState, ManagerRegistry, PlacementRule, Report,
+        ReportAnswer, ReportRefusal, Space,
+    },
     units::ByteRate,
 };
 
-/// Nodes are told so often what is kept, even if nothing has changed, and asked whether they live.
-pub const TELL_EVERY: Duration = Duration::from_secs(1);
-/// Whoever has said nothing for so long does not live.
-pub const SILENCE: Duration = Duration::from_secs(3);
-/// Whoever takes over waits so long for what the others have to say.
-pub const ASK_WITHIN: Duration = Duration::from_secs(1);
+/// Interval of replication and pings, even if nothing has changed.
+pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+/// A peer that has not answered for this long counts as dead.
+pub const PEER_TIMEOUT: Duration = Duration::from_secs(3);
+/// Time that a takeover waits for the answers of the peers.
+pub const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What does not change while a node runs.
+/// The settings of a node.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// What this node is called.
+    /// The name of this node.
     pub me: NodeName,
-    /// In which of its lives it is: a random number.
-    pub life: u64,
-    /// All other nodes.
+    /// A random number chosen when the node starts.
+    pub incarnation: u64,
+    /// The other nodes.
     pub peers: Vec<NodeName>,
-    /// All nodes, this one as well, in the ring's order for the name `placement`.
+    /// All nodes, this one included, in the ring's order for the name `placement`.
     pub placement_order: Vec<NodeName>,
-    /// How space is split,
-    pub rule: Rule,
-    /// and how much of it this node has.
+    /// How space is split between datasets.
+    pub rule: PlacementRule,
+    /// The capacity of this node.
     pub capacity: ByteSize,
-    /// How long a job is believed to live without a word.
+    /// A job that does not report for this long has ended.
     pub lease: Duration,
-    /// How fast chunks are expected to be loaded, until that has been measured.
+    /// Expected rate of loading chunks, until it has been measured.
     pub load_rate: ByteRate,
 }
 
-/// Whether a job's report can be taken.
+/// Whether this node can take a job's report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Readiness {
-    /// Yes.
+    /// This node manages the dataset.
     Ready,
-    /// Soon: the others are being asked.
+    /// A takeover is in progress.
     Waiting,
     /// Another node manages the dataset.
     Elsewhere(NodeName),
-    /// Nobody does, and this node manages too many to begin with another.
+    /// No node manages the dataset, and this node has reached its limit of managed datasets.
     TooMany,
 }
 
-/// What is to be done.
+/// Actions for the caller.
 #[derive(Debug, Default, PartialEq)]
 pub struct Effects {
-    /// Requests to other nodes. Any of them may be lost.
+    /// Requests to send to other nodes. Any of them may be lost.
     pub send: Vec<(NodeName, Request)>,
-    /// Pieces are to be looked for on this node's flash: [`Council::found`].
+    /// Datasets to look for on this node's flash: [`Replicator::found`].
     pub find: Vec<DatasetId>,
-    /// Pieces are to be freed on this node's flash: [`Council::freed`].
-    pub free: Vec<(DatasetId, Places, Free)>,
+    /// Half-chunks to free on this node's flash: [`Replicator::freed`].
+    pub free: Vec<(DatasetId, KeepSet, Free)>,
 }
 
-/// What has happened so far.
+/// Event counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Datasets that this node has taken over.
+    /// Takeovers by this node.
     pub takeovers: u64,
-    /// Those that it manages no more because another does.
-    pub stepped_down: u64,
-    /// Orders and shares of older terms that this node has refused.
-    pub orders_refused: u64,
-    /// Chunks, or halves of them, that were given a place,
+    /// Datasets that this node stopped managing because another node has a newer term.
+    pub leadership_lost: u64,
+    /// Keep-sets and shares of older terms that this node refused.
+    pub stale_orders_rejected: u64,
+    /// Half-chunks added to keep-sets.
     pub chunks_loaded: u64,
-    /// and those that lost it.
+    /// Half-chunks removed from keep-sets.
     pub chunks_evicted: u64,
 }
 
-/// A node's part in managing datasets.
+/// One node's side of replication: its roles, what it follows, and the state of its peers.
 #[derive(Debug)]
-pub struct Council {
+pub struct Replicator {
     me: NodeName,
-    life: u64,
+    incarnation: u64,
     capacity: ByteSize,
-    managers: Managers,
-    obeying: Obeying,
-    posts: BTreeMap<DatasetId, Post>,
-    reach: Reach,
-    placing: Placing,
+    managers: ManagerRegistry,
+    follower: Follower,
+    roles: BTreeMap<DatasetId, Role>,
+    peer_states: PeerStates,
+    space_leader: SpaceLeader,
     counters: Counters,
     effects: Effects,
 }
 
-impl Council {
-    /// A node that manages nothing and obeys nobody yet.
+impl Replicator {
+    /// A node that manages and follows nothing.
     pub fn new(now: Duration, settings: Settings) -> Self {
-        let Settings { me, life, peers, placement_order, .. } = settings;
+        let Settings { me, incarnation, peers, placement_order, .. } = settings;
         let space = Space::new(settings.rule, settings.capacity);
         Self {
-            managers: Managers::new(space, settings.lease, settings.load_rate),
-            obeying: Obeying::default(),
-            posts: BTreeMap::new(),
-            reach: Reach::new(now, peers),
-            placing: Placing::new(me.clone(), life, placement_order),
+            managers: ManagerRegistry::new(space, settings.lease, settings.load_rate),
+            follower: Follower::default(),
+            roles: BTreeMap::new(),
+            peer_states: PeerStates::new(now, peers),
+            space_leader: SpaceLeader::new(me.clone(), incarnation, placement_order),
             counters: Counters::default(),
             effects: Effects::default(),
             capacity: settings.capacity,
             me,
-            life,
+            incarnation,
         }
     }
 
-    /// What is to be done since this was last asked.
+    /// Takes the actions that have accumulated.
     pub fn effects(&mut self) -> Effects {
         std::mem::take(&mut self.effects)
     }
 
-    /// Whether a job's report about a dataset can be taken now; if nobody manages it, this node begins to.
+    /// Whether this node can take a report about a dataset. Starts a takeover if no node manages
+    /// it.
     pub fn prepare(
         &mut self,
         now: Duration,
         dataset: DatasetId,
-        piece_sizes: impl FnOnce() -> Vec<ByteSize>,
+        half_chunk_sizes: impl FnOnce() -> Vec<ByteSize>,
     ) -> Readiness {
-        match self.posts.get(&dataset) {
-            Some(Post::Managing(_)) => return Readiness::Ready,
-            Some(Post::Asking(_)) => return Readiness::Waiting,
-            Some(Post::Yielded { to, until }) if now < *until => {
+        match self.roles.get(&dataset) {
+            Some(Role::Managing(_)) => return Readiness::Ready,
+            Some(Role::Takeover(_)) => return Readiness::Waiting,
+            Some(Role::Yielded { to, until }) if now < *until => {
                 return Readiness::Elsewhere(to.manager.clone());
             }
-            Some(Post::Yielded { .. }) | None => {}
+            Some(Role::Yielded { .. }) | None => {}
         }
-        if let Some(standing) = self.obeying.standing(now, &dataset)
-            && standing.term.manager != self.me
-            && standing.silent_for < SILENCE
+        if let Some(leader) = self.follower.leader(now, &dataset)
+            && leader.term.manager != self.me
+            && leader.silent_for < PEER_TIMEOUT
         {
-            return Readiness::Elsewhere(standing.term.manager);
+            return Readiness::Elsewhere(leader.term.manager);
         }
-        if !self.managers.has_room() {
+        if !self.managers.has_capacity() {
             return Readiness::TooMany;
         }
-        let others = self.reach.peers().filter(|peer| self.reach.may_answer(now, peer));
-        let everybody = others.chain([&self.me]).cloned().collect();
-        let asking = asking::Asking::new(now, piece_sizes(), everybody);
-        self.posts.insert(dataset, Post::Asking(asking));
+        let others = self.peer_states.peers().filter(|peer| self.peer_states.may_answer(now, peer));
+        let all_nodes = others.chain([&self.me]).cloned().collect();
+        let takeover = takeover::Takeover::new(now, half_chunk_sizes(), all_nodes);
+        self.roles.insert(dataset, Role::Takeover(takeover));
         self.effects.find.push(dataset);
-        for peer in self.reach.peers() {
-            self.effects.send.push((peer.clone(), Request::Ask { dataset }));
+        for peer in self.peer_states.peers() {
+            self.effects.send.push((peer.clone(), Request::Query { dataset }));
         }
         Readiness::Waiting
     }
 
-    /// A job reports about a dataset that is managed here.
+    /// Takes a job's report about a dataset that this node manages.
     pub fn report(
         &mut self,
         now: Duration,
         dataset: DatasetId,
         job: &str,
         report: &Report,
-    ) -> Result<Answer, Refusal> {
-        if !matches!(self.posts.get(&dataset), Some(Post::Managing(_))) {
-            return Ok(Answer::TellAll);
+    ) -> Result<ReportAnswer, ReportRefusal> {
+        if !matches!(self.roles.get(&dataset), Some(Role::Managing(_))) {
+            return Ok(ReportAnswer::FullReportNeeded);
         }
-        let (answer, orders) = self.managers.report(now, dataset, job, report);
-        self.obey_manager(now, orders);
-        self.ask_for_space(now);
+        let (answer, orders) = self.managers.on_report(now, dataset, job, report);
+        self.apply_orders(now, orders);
+        self.request_space(now);
         answer
     }
 
-    /// A job has ended.
-    pub fn left(&mut self, now: Duration, dataset: DatasetId, job: &str) -> Result<(), Refusal> {
-        let orders = self.managers.left(now, dataset, job)?;
-        self.obey_manager(now, orders);
-        self.ask_for_space(now);
+    /// Removes a job that has left.
+    pub fn left(
+        &mut self,
+        now: Duration,
+        dataset: DatasetId,
+        job: &str,
+    ) -> Result<(), ReportRefusal> {
+        let orders = self.managers.on_left(now, dataset, job)?;
+        self.apply_orders(now, orders);
+        self.request_space(now);
         Ok(())
     }
 
-    /// So many bytes more of a piece have been put on this node.
+    /// `bytes` more of a half-chunk were put on this node.
     pub fn arrived(
         &mut self,
         now: Duration,
         dataset: DatasetId,
-        piece: u32,
+        half_chunk: HalfChunk,
         bytes: ByteSize,
-    ) -> Result<(), Refusal> {
-        self.obeying.arrived(&dataset, piece, bytes);
-        let orders = self.managers.arrived(now, dataset, piece, bytes)?;
-        self.obey_manager(now, orders);
+    ) -> Result<(), ReportRefusal> {
+        self.follower.arrived(&dataset, half_chunk, bytes);
+        let orders = self.managers.on_arrived(now, dataset, half_chunk, bytes)?;
+        self.apply_orders(now, orders);
         Ok(())
     }
 
-    /// Whether what is fetched of a piece is kept here. Of a dataset that nobody manages, everything is.
-    pub fn keeps(&self, dataset: &DatasetId, piece: u32) -> bool {
-        self.obeying.keeps(dataset, piece)
+    /// Whether blobs of a half-chunk are kept here. Everything is kept of a dataset without a
+    /// manager.
+    pub fn keeps(&self, dataset: &DatasetId, half_chunk: HalfChunk) -> bool {
+        self.follower.keeps(dataset, half_chunk)
     }
 
     /// Whether this node manages a dataset.
     pub fn manages(&self, dataset: &DatasetId) -> bool {
-        matches!(self.posts.get(dataset), Some(Post::Managing(_)))
+        matches!(self.roles.get(dataset), Some(Role::Managing(_)))
     }
 
-    /// Whether this node manages a dataset, or is about to.
-    pub fn cares_for(&self, dataset: &DatasetId) -> bool {
-        matches!(self.posts.get(dataset), Some(Post::Managing(_) | Post::Asking(_)))
+    /// Whether this node manages a dataset or is taking it over.
+    pub fn manages_or_takes_over(&self, dataset: &DatasetId) -> bool {
+        matches!(self.roles.get(dataset), Some(Role::Managing(_) | Role::Takeover(_)))
     }
 
-    /// How a dataset of so many pieces stands, and why; `None` if nobody manages it.
-    pub fn describe(&self, dataset: &DatasetId, pieces: u32) -> Option<Description> {
-        let term = self.obeying.term(dataset)?;
-        let mut description = self.managers.describe(dataset).unwrap_or_else(|| Description {
+    /// The state of a dataset for `forebay explain`; `None` if no node manages it.
+    pub fn explain(&self, dataset: &DatasetId, half_chunks: u32) -> Option<Explanation> {
+        let term = self.follower.term(dataset)?;
+        let mut description = self.managers.explain(dataset).unwrap_or_else(|| Explanation {
             manager: String::new(),
             term: 0,
-            why: format!("node {} knows", term.manager),
-            pieces: (0..pieces)
-                .map(
-                    |piece| {
-                        if self.keeps(dataset, piece) { Piece::Rotating } else { Piece::Absent }
-                    },
-                )
+            why: format!("managed by node {}", term.manager),
+            half_chunks: HalfChunk::all(half_chunks)
+                .into_iter()
+                .map(|half_chunk| {
+                    if self.keeps(dataset, half_chunk) {
+                        HalfChunkState::Rotating
+                    } else {
+                        HalfChunkState::Absent
+                    }
+                })
                 .collect(),
             jobs: Vec::new(),
         });
@@ -266,202 +280,208 @@ impl Council {
         Some(description)
     }
 
-    /// Forgets a dataset: nobody manages it here until a job reports, and whatever is put is kept.
+    /// Forgets a dataset: it has no manager here until a job reports, and everything that is put is
+    /// kept.
     pub fn forget(&mut self, dataset: &DatasetId) {
-        self.posts.remove(dataset);
+        self.roles.remove(dataset);
         self.managers.forget(dataset);
-        self.obeying.forget(dataset);
+        self.follower.forget(dataset);
     }
 
-    /// Who could be reached lately.
+    /// Peers that answered within [`PEER_TIMEOUT`].
     pub fn reachable(&self, now: Duration) -> impl Iterator<Item = &NodeName> {
-        self.reach.reachable(now)
+        self.peer_states.reachable(now)
     }
 
-    /// What this node obeys.
-    pub fn obeying(&self) -> &Obeying {
-        &self.obeying
+    /// The keep-sets that this node follows.
+    pub fn follower(&self) -> &Follower {
+        &self.follower
     }
 
-    /// The managers of the datasets that this node manages.
-    pub fn managers(&self) -> &Managers {
+    /// The managers of this node's datasets.
+    pub fn managers(&self) -> &ManagerRegistry {
         &self.managers
     }
 
-    /// Which node splits the space, as far as this one knows.
+    /// The node that splits the space, as far as this one knows.
     pub fn placement_owner(&self, now: Duration) -> &NodeName {
-        self.placing.owner(|peer| self.reach.may_answer(now, peer))
+        self.space_leader.owner(|peer| self.peer_states.may_answer(now, peer))
     }
 
-    /// What has happened so far.
+    /// Event counters.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Time has passed.
-    pub fn tick(&mut self, now: Duration) -> Result<(), Refusal> {
-        for peer in self.reach.greet(now) {
-            self.effects.send.push((peer, Request::Greet));
+    /// Does what is due at `now`.
+    pub fn tick(&mut self, now: Duration) -> Result<(), ReportRefusal> {
+        for peer in self.peer_states.take_due_pings(now) {
+            self.effects.send.push((peer, Request::Ping));
         }
         let overdue: Vec<DatasetId> = self
-            .posts
+            .roles
             .iter()
-            .filter_map(|(dataset, post)| {
-                matches!(post, Post::Asking(asking) if asking.is_over(now)).then_some(*dataset)
+            .filter_map(|(dataset, role)| {
+                matches!(role, Role::Takeover(takeover) if takeover.is_over(now))
+                    .then_some(*dataset)
             })
             .collect();
         for dataset in overdue {
             self.take_over(now, dataset);
         }
-        self.posts.retain(|_, post| !matches!(post, Post::Yielded { until, .. } if now >= *until));
-        self.follow_placement(now)?;
-        let orders = self.managers.tick(now)?;
-        self.obey_manager(now, orders);
+        self.roles.retain(|_, role| !matches!(role, Role::Yielded { until, .. } if now >= *until));
+        self.update_space_leader(now)?;
+        let orders = self.managers.on_tick(now)?;
+        self.apply_orders(now, orders);
         self.settle(now);
         Ok(())
     }
 
-    /// When [`Council::tick`] has something to do, if nothing happens until then.
+    /// The next time at which [`Replicator::tick`] has something to do.
     pub fn next_deadline(&self) -> Option<Duration> {
-        let posts = self.posts.values().filter_map(Post::next_deadline).min();
-        [self.managers.next_deadline(), posts, self.reach.next_deadline()]
+        let roles = self.roles.values().filter_map(Role::next_deadline).min();
+        [self.managers.next_deadline(), roles, self.peer_states.next_deadline()]
             .into_iter()
             .flatten()
             .min()
     }
 
-    /// What the managers have ordered becomes what is kept, and nodes are told.
-    fn obey_manager(&mut self, now: Duration, orders: Vec<(DatasetId, Order)>) {
-        let mut changed: BTreeMap<DatasetId, Vec<std::ops::Range<u32>>> = BTreeMap::new();
+    /// Applies the managers' orders to the keep-sets, and replicates those that changed.
+    fn apply_orders(&mut self, now: Duration, orders: Vec<(DatasetId, HalfChunkOrder)>) {
+        let mut changed: BTreeMap<DatasetId, Vec<HalfChunkRange>> = BTreeMap::new();
         for (dataset, order) in orders {
             let evicted = changed.entry(dataset).or_default();
             match order {
-                Order::Load(_) => self.counters.chunks_loaded += 1,
-                Order::Keep => {}
-                Order::Evict(pieces) => {
+                HalfChunkOrder::Load(_) => self.counters.chunks_loaded += 1,
+                HalfChunkOrder::Keep => {}
+                HalfChunkOrder::Evict(half_chunks) => {
                     self.counters.chunks_evicted += 1;
-                    evicted.push(pieces);
+                    evicted.push(half_chunks);
                 }
             }
         }
         for (dataset, evicted) in changed {
             let Some(manager) = self.managers.manager(&dataset) else { continue };
-            let kept = manager.kept().collect();
-            let Some(Post::Managing(telling)) = self.posts.get_mut(&dataset) else { continue };
-            telling.change(now, kept, evicted);
-            self.tell(now, dataset);
+            let kept = manager.keep_set().collect();
+            let Some(Role::Managing(replication)) = self.roles.get_mut(&dataset) else { continue };
+            replication.change(now, kept, evicted);
+            self.replicate(now, dataset);
         }
     }
 
-    /// Tells those who do not know yet, this node first of all.
-    fn tell(&mut self, now: Duration, dataset: DatasetId) {
-        let Some(Post::Managing(telling)) = self.posts.get_mut(&dataset) else { return };
-        if telling.is_news_to(&self.me) {
-            let places = telling.places();
-            telling.sent(now, &self.me);
-            match self.obeying.told(now, dataset, &places) {
-                Ok(free) => self.effects.free.push((dataset, places, free)),
-                Err(standing) => return self.step_down(now, dataset, &standing),
+    /// Sends the keep-set to the peers that need it. This node applies it first.
+    fn replicate(&mut self, now: Duration, dataset: DatasetId) {
+        let Some(Role::Managing(replication)) = self.roles.get_mut(&dataset) else { return };
+        if replication.is_news_to(&self.me) {
+            let keep_set = replication.keep_set();
+            replication.on_sent(now, &self.me);
+            match self.follower.on_replicate(now, dataset, &keep_set) {
+                Ok(free) => self.effects.free.push((dataset, keep_set, free)),
+                Err(leader) => return self.lose_leadership(now, dataset, &leader),
             }
         }
-        let Some(Post::Managing(telling)) = self.posts.get_mut(&dataset) else { return };
-        for peer in self.reach.peers() {
-            if telling.is_due(now, peer) {
-                telling.sent(now, peer);
-                let places = telling.places();
-                self.effects.send.push((peer.clone(), Request::Tell { dataset, places }));
+        let Some(Role::Managing(replication)) = self.roles.get_mut(&dataset) else { return };
+        for peer in self.peer_states.peers() {
+            if replication.is_due(now, peer) {
+                replication.on_sent(now, peer);
+                let keep_set = replication.keep_set();
+                self.effects.send.push((peer.clone(), Request::Replicate { dataset, keep_set }));
             }
         }
     }
 
-    /// Everybody who has to know is told, and evictions that are complete are reported to their managers.
+    /// Replicates all keep-sets that are due, and reports complete evictions to the managers.
     fn settle(&mut self, now: Duration) {
-        let datasets: Vec<DatasetId> = self.posts.keys().copied().collect();
+        let datasets: Vec<DatasetId> = self.roles.keys().copied().collect();
         for dataset in datasets {
-            self.tell(now, dataset);
+            self.replicate(now, dataset);
             self.check_evictions(now, dataset);
         }
     }
 
     fn check_evictions(&mut self, now: Duration, dataset: DatasetId) {
         loop {
-            let Some(Post::Managing(telling)) = self.posts.get_mut(&dataset) else { return };
-            let reach = &self.reach;
+            let Some(Role::Managing(replication)) = self.roles.get_mut(&dataset) else { return };
+            let peer_states = &self.peer_states;
             let me = &self.me;
             let complete =
-                telling.complete(now, |peer| peer == me || reach.is_reachable(now, peer));
+                replication.complete(now, |peer| peer == me || peer_states.is_reachable(now, peer));
             if complete.is_empty() {
                 return;
             }
-            for pieces in complete {
-                // The manager may have been told otherwise since: then there is nothing to be done.
-                let orders = self.managers.evicted(now, dataset, &pieces).unwrap_or_default();
-                self.obey_manager(now, orders);
+            for half_chunks in complete {
+                // The manager may have changed its decision since.
+                let orders =
+                    self.managers.on_evicted(now, dataset, half_chunks).unwrap_or_default();
+                self.apply_orders(now, orders);
             }
         }
     }
 
-    /// All have been heard who will be: this node manages the dataset from now on, unless another does.
+    /// Ends a takeover: this node manages the dataset, unless a peer follows a live manager.
     fn take_over(&mut self, now: Duration, dataset: DatasetId) {
-        let Some(Post::Asking(asking)) = self.posts.remove(&dataset) else { return };
-        let heard = asking.newest(self.obeying.standing(now, &dataset));
-        if let Some(standing) = &heard
-            && standing.term.manager != self.me
-            && standing.silent_for < SILENCE
+        let Some(Role::Takeover(takeover)) = self.roles.remove(&dataset) else { return };
+        let newest = takeover.newest(self.follower.leader(now, &dataset));
+        if let Some(leader) = &newest
+            && leader.term.manager != self.me
+            && leader.silent_for < PEER_TIMEOUT
         {
-            return self.yield_to(now, dataset, standing);
+            return self.yield_to(now, dataset, leader);
         }
-        let number = heard.map_or(0, |standing| standing.term.number);
-        let term = Term { number: number + 1, manager: self.me.clone(), life: self.life };
-        let (sizes, found) = asking.into_parts();
-        // Where there is no room for one more, its jobs will be told so.
+        let number = newest.map_or(0, |leader| leader.term.number);
+        let term =
+            Term { number: number + 1, manager: self.me.clone(), incarnation: self.incarnation };
+        let (sizes, found) = takeover.into_parts();
+        // If the node manages as many datasets as it may, the next report is refused.
         let Ok(orders) = self.managers.manage(now, dataset, || sizes, found) else { return };
-        // Those that nobody reads have made room.
+        // Managers without jobs may have been dropped to make space.
         let managers = &self.managers;
-        self.posts.retain(|dataset, post| {
-            !matches!(post, Post::Managing(_)) || managers.manager(dataset).is_some()
+        self.roles.retain(|dataset, role| {
+            !matches!(role, Role::Managing(_)) || managers.manager(dataset).is_some()
         });
-        let kept = self.managers.manager(&dataset).map(|manager| manager.kept().collect());
-        let everybody: BTreeSet<NodeName> = self.reach.peers().chain([&self.me]).cloned().collect();
-        let telling = telling::Telling::new(term, kept.unwrap_or_default(), everybody);
-        self.posts.insert(dataset, Post::Managing(telling));
+        let kept = self.managers.manager(&dataset).map(|manager| manager.keep_set().collect());
+        let all_nodes: BTreeSet<NodeName> =
+            self.peer_states.peers().chain([&self.me]).cloned().collect();
+        let replication = leader::Replication::new(term, kept.unwrap_or_default(), all_nodes);
+        self.roles.insert(dataset, Role::Managing(replication));
         self.counters.takeovers += 1;
-        self.obey_manager(now, orders);
-        self.tell(now, dataset);
+        self.apply_orders(now, orders);
+        self.replicate(now, dataset);
     }
 
-    /// Another manages the dataset.
-    fn step_down(&mut self, now: Duration, dataset: DatasetId, standing: &Standing) {
-        self.counters.stepped_down += 1;
+    /// A peer has a newer term for the dataset.
+    fn lose_leadership(&mut self, now: Duration, dataset: DatasetId, leader: &LeaderView) {
+        self.counters.leadership_lost += 1;
         self.managers.forget(&dataset);
-        self.yield_to(now, dataset, standing);
+        self.yield_to(now, dataset, leader);
     }
 
-    fn yield_to(&mut self, now: Duration, dataset: DatasetId, standing: &Standing) {
-        let until = now.saturating_add(SILENCE.saturating_sub(standing.silent_for));
-        self.posts.insert(dataset, Post::Yielded { to: standing.term.clone(), until });
+    fn yield_to(&mut self, now: Duration, dataset: DatasetId, leader: &LeaderView) {
+        let until = now.saturating_add(PEER_TIMEOUT.saturating_sub(leader.silent_for));
+        self.roles.insert(dataset, Role::Yielded { to: leader.term.clone(), until });
     }
 
-    /// Space is split by whoever is first in the order of those who live; there may be another now.
-    fn follow_placement(&mut self, now: Duration) -> Result<(), Refusal> {
+    /// The first live node in the order splits the space; it may have changed.
+    fn update_space_leader(&mut self, now: Duration) -> Result<(), ReportRefusal> {
         let is_mine = *self.placement_owner(now) == self.me;
-        self.managers.split_here(is_mine);
-        let capacity = self.reach.capacity(now, self.capacity);
+        self.managers.set_splits_here(is_mine);
+        let capacity = self.peer_states.capacity(now, self.capacity);
         let mut orders = self.managers.set_capacity(now, capacity)?;
         if is_mine {
-            orders.extend(self.managers.wished(now, self.placing.others(now))?);
+            orders.extend(self.managers.on_space_requests(now, self.space_leader.others(now))?);
         }
-        self.obey_manager(now, orders);
-        self.ask_for_space(now);
+        self.apply_orders(now, orders);
+        self.request_space(now);
         Ok(())
     }
 
-    /// Whoever splits the space is told what is wished for here, if it is time to.
-    fn ask_for_space(&mut self, now: Duration) {
+    /// Sends this node's space requests to the node that splits the space, if due.
+    fn request_space(&mut self, now: Duration) {
         let owner = self.placement_owner(now).clone();
-        let (reasons, managers) = (self.managers.reasons(), &self.managers);
+        let (reasons, managers) = (self.managers.demand_revision(), &self.managers);
         if owner != self.me
-            && let Some(request) = self.placing.ask(now, &owner, reasons, || managers.wishes(now))
+            && let Some(request) =
+                self.space_leader.ask(now, &owner, reasons, || managers.space_requests(now))
         {
             self.effects.send.push((owner, request));
         }

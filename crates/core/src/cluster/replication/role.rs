@@ -1,24 +1,24 @@
-//! A node's post with respect to a dataset.
+//! The role of a node for one dataset.
 
 use std::time::Duration;
 
-use super::{asking::Asking, telling::Telling, term::Term};
+use super::{leader::Replication, takeover::Takeover, term::Term};
 
 #[derive(Debug)]
-pub(super) enum Post {
-    /// It is about to take over.
-    Asking(Asking),
-    /// It manages the dataset.
-    Managing(Telling),
-    /// Somebody else does, as was heard, and is believed to until then.
+pub(super) enum Role {
+    /// A takeover is in progress.
+    Takeover(Takeover),
+    /// This node is the manager.
+    Managing(Replication),
+    /// Another node is the manager, and is assumed to be alive until then.
     Yielded { to: Term, until: Duration },
 }
 
-impl Post {
+impl Role {
     pub fn next_deadline(&self) -> Option<Duration> {
         match self {
-            Self::Asking(asking) => Some(asking.deadline()),
-            Self::Managing(telling) => telling.next_deadline(),
+            Self::Takeover(takeover) => Some(takeover.deadline()),
+            Self::Managing(replication) => replication.next_deadline(),
             Self::Yielded { .. } => None,
         }
     }

@@ -1,58 +1,58 @@
-//! Who splits the space between all datasets.
+//! The space leader: one node that splits the space between all datasets.
 //!
-//! One node does: the first in the ring's order for the name `placement` that lives. The others send it what
-//! the datasets that they manage wish for, whenever that changes and every so often, and are told how much each
-//! may have. If nobody answers, budgets stay as they are. Its word has a term, too: whoever becomes the first
-//! takes one above all that it hears of, and a share of an older one is refused.
+//! It is the first live node in the ring's order for the name `placement`. The other nodes send it
+//! the space requests of their datasets when they change and at an interval, and receive a share
+//! for each. If it does not answer, the shares stay unchanged. Its shares have a term, too: a new
+//! space leader takes one above all that it learns of, and shares of an older term are refused.
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{Request, TELL_EVERY, Term};
-use crate::{DatasetId, NodeName, placement::Dataset};
+use super::{HEARTBEAT_INTERVAL, Request, Term};
+use crate::{DatasetId, NodeName, train::placement::DatasetDemand};
 
-/// Wishes are sent again so often.
-const WISH_EVERY: Duration = Duration::from_secs(5);
-/// What a node has wished for counts for so long.
-const WISHED_FOR: Duration = Duration::from_secs(30);
+/// Interval of space requests.
+const SPACE_REQUEST_INTERVAL: Duration = Duration::from_secs(5);
+/// A space request counts for this long.
+const SPACE_REQUEST_AGE_MAX: Duration = Duration::from_secs(30);
 
-type Wishes = Vec<(DatasetId, Dataset)>;
+type SpaceRequests = Vec<(DatasetId, DatasetDemand)>;
 
 #[derive(Debug)]
-pub(super) struct Placing {
+pub(super) struct SpaceLeader {
     me: NodeName,
-    life: u64,
+    incarnation: u64,
     order: Vec<NodeName>,
-    /// The newest term that was heard of.
+    /// The newest known term.
     known: Option<Term>,
-    wishes: BTreeMap<NodeName, (Duration, Wishes)>,
-    /// Whom this node asked last, for which reasons, and when; and whether it was answered.
+    requests: BTreeMap<NodeName, (Duration, SpaceRequests)>,
+    /// The last request: to which node, with which version of the reasons, and when.
     asked: Option<(NodeName, u64, Duration)>,
     is_answered: bool,
 }
 
-impl Placing {
-    pub fn new(me: NodeName, life: u64, order: Vec<NodeName>) -> Self {
-        assert!(order.contains(&me), "a node is in the ring that it belongs to");
+impl SpaceLeader {
+    pub fn new(me: NodeName, incarnation: u64, order: Vec<NodeName>) -> Self {
+        assert!(order.contains(&me), "this node is in its ring");
         let (known, asked) = (None, None);
-        Self { me, life, order, known, wishes: BTreeMap::new(), asked, is_answered: false }
+        Self { me, incarnation, order, known, requests: BTreeMap::new(), asked, is_answered: false }
     }
 
-    /// Who splits the space.
+    /// The node that splits the space.
     pub fn owner(&self, is_reachable: impl Fn(&NodeName) -> bool) -> &NodeName {
-        let lives = |node: &&NodeName| **node == self.me || is_reachable(node);
-        self.order.iter().find(lives).expect("this node itself lives")
+        let is_alive = |node: &&NodeName| **node == self.me || is_reachable(node);
+        self.order.iter().find(is_alive).expect("this node is alive")
     }
 
-    /// What is sent to the owner now, if anything.
+    /// The request to send to the owner, if one is due.
     pub fn ask(
         &mut self,
         now: Duration,
         owner: &NodeName,
         reasons: u64,
-        wishes: impl FnOnce() -> Wishes,
+        requests: impl FnOnce() -> SpaceRequests,
     ) -> Option<Request> {
         let is_due = self.asked.as_ref().is_none_or(|(asked, for_reasons, at)| {
-            let pause = if self.is_answered { WISH_EVERY } else { TELL_EVERY };
+            let pause = if self.is_answered { SPACE_REQUEST_INTERVAL } else { HEARTBEAT_INTERVAL };
             let is_news = self.is_answered && *for_reasons != reasons;
             asked != owner || is_news || now >= at.saturating_add(pause)
         });
@@ -61,10 +61,10 @@ impl Placing {
         }
         self.asked = Some((owner.clone(), reasons, now));
         self.is_answered = false;
-        Some(Request::Wish { known: self.known.clone(), wishes: wishes() })
+        Some(Request::SpaceRequest { known: self.known.clone(), requests: requests() })
     }
 
-    /// Whether the word of this term counts.
+    /// Whether shares of this term are accepted.
     pub fn accepts(&mut self, term: &Term) -> bool {
         self.is_answered = true;
         let accepts = self.known.as_ref().is_none_or(|known| term >= known);
@@ -74,31 +74,33 @@ impl Placing {
         accepts
     }
 
-    /// What another node wishes for, from this one, which splits the space. Returns the term of its answer.
-    pub fn wished(
+    /// Stores the space requests of a peer. Returns the term of the answer.
+    pub fn on_space_request(
         &mut self,
         now: Duration,
         from: &NodeName,
         known: Option<Term>,
-        wishes: Wishes,
+        requests: SpaceRequests,
     ) -> Term {
-        self.wishes.insert(from.clone(), (now, wishes));
+        self.requests.insert(from.clone(), (now, requests));
         self.known = self.known.take().max(known);
-        let is_mine = |term: &Term| (&term.manager, term.life) == (&self.me, self.life);
+        let is_mine =
+            |term: &Term| (&term.manager, term.incarnation) == (&self.me, self.incarnation);
         if let Some(mine) = self.known.clone().filter(is_mine) {
             return mine;
         }
         let number = self.known.as_ref().map_or(0, |known| known.number) + 1;
-        let term = Term { number, manager: self.me.clone(), life: self.life };
+        let term = Term { number, manager: self.me.clone(), incarnation: self.incarnation };
         self.known = Some(term.clone());
         term
     }
 
-    /// What all others wish for. Should two have wished for one dataset, the last one manages it.
-    pub fn others(&mut self, now: Duration) -> BTreeMap<DatasetId, Dataset> {
-        self.wishes.retain(|_, (at, _)| now < at.saturating_add(WISHED_FOR));
-        let mut by_time: Vec<_> = self.wishes.values().collect();
+    /// The space requests of all peers. If two peers request space for one dataset, the later one
+    /// counts.
+    pub fn others(&mut self, now: Duration) -> BTreeMap<DatasetId, DatasetDemand> {
+        self.requests.retain(|_, (at, _)| now < at.saturating_add(SPACE_REQUEST_AGE_MAX));
+        let mut by_time: Vec<_> = self.requests.values().collect();
         by_time.sort_by_key(|(at, _)| *at);
-        by_time.into_iter().flat_map(|(_, wishes)| wishes.iter().cloned()).collect()
+        by_time.into_iter().flat_map(|(_, requests)| requests.iter().cloned()).collect()
     }
 }

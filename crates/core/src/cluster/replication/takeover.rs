@@ -1,34 +1,49 @@
-//! Taking a dataset over: all others are asked whom they obey and what they have.
+//! A takeover: a node asks all peers which manager they follow and what they hold.
 //!
-//! Whoever answers that it has just heard from a manager ends it: that one lives, even if it cannot be reached
-//! from here. Those who do not answer in time are not waited for; what they know decides later, when terms meet.
+//! A peer that follows a live manager ends the takeover, even if this node cannot reach that
+//! manager. A peer that does not answer in time is not waited for; its term is compared later.
 
 use std::{collections::BTreeSet, time::Duration};
 
-use super::{ASK_WITHIN, Standing};
-use crate::{ByteSize, NodeName};
+use super::{LeaderView, TAKEOVER_TIMEOUT};
+use crate::{ByteSize, HalfChunk, NodeName};
 
 #[derive(Debug)]
-pub(super) struct Asking {
+pub(super) struct Takeover {
     until: Duration,
     waiting: BTreeSet<NodeName>,
-    piece_sizes: Vec<ByteSize>,
-    found: BTreeSet<u32>,
-    /// The newest term that was heard of, and how long its manager was silent at least.
-    newest: Option<Standing>,
+    half_chunk_sizes: Vec<ByteSize>,
+    found: BTreeSet<HalfChunk>,
+    /// The newest term that was reported, and the shortest silence of its manager.
+    newest: Option<LeaderView>,
 }
 
-impl Asking {
-    pub fn new(now: Duration, piece_sizes: Vec<ByteSize>, waiting: BTreeSet<NodeName>) -> Self {
+impl Takeover {
+    pub fn new(
+        now: Duration,
+        half_chunk_sizes: Vec<ByteSize>,
+        waiting: BTreeSet<NodeName>,
+    ) -> Self {
         let (found, newest) = (BTreeSet::new(), None);
-        Self { until: now.saturating_add(ASK_WITHIN), waiting, piece_sizes, found, newest }
+        Self {
+            until: now.saturating_add(TAKEOVER_TIMEOUT),
+            waiting,
+            half_chunk_sizes,
+            found,
+            newest,
+        }
     }
 
-    /// Somebody has answered. Says whether all have.
-    pub fn answered(&mut self, from: &NodeName, standing: Option<Standing>, found: &[u32]) -> bool {
-        let pieces = self.piece_sizes.len();
-        self.found.extend(found.iter().filter(|piece| (**piece as usize) < pieces));
-        self.newest = newer(self.newest.take(), standing);
+    /// Takes the answer of a node. Returns whether all have answered.
+    pub fn on_follows(
+        &mut self,
+        from: &NodeName,
+        leader: Option<LeaderView>,
+        found: &[HalfChunk],
+    ) -> bool {
+        let half_chunks = self.half_chunk_sizes.len();
+        self.found.extend(found.iter().filter(|half_chunk| half_chunk.index() < half_chunks));
+        self.newest = newer(self.newest.take(), leader);
         self.waiting.remove(from);
         self.waiting.is_empty()
     }
@@ -41,23 +56,23 @@ impl Asking {
         self.until
     }
 
-    /// The newest term that anybody knows.
-    pub fn newest(&self, own: Option<Standing>) -> Option<Standing> {
+    /// The newest term of all answers and this node's own view.
+    pub fn newest(&self, own: Option<LeaderView>) -> Option<LeaderView> {
         newer(self.newest.clone(), own)
     }
 
-    /// The sizes of the dataset's pieces, and those of which something was found.
-    pub fn into_parts(self) -> (Vec<ByteSize>, BTreeSet<u32>) {
-        (self.piece_sizes, self.found)
+    /// The sizes of the half-chunks, and those of which a node holds blobs.
+    pub fn into_parts(self) -> (Vec<ByteSize>, BTreeSet<HalfChunk>) {
+        (self.half_chunk_sizes, self.found)
     }
 }
 
-/// The newer of two, heard of as lately as either says.
-fn newer(a: Option<Standing>, b: Option<Standing>) -> Option<Standing> {
+/// The newer of two views; of equal terms, the shorter silence.
+fn newer(a: Option<LeaderView>, b: Option<LeaderView>) -> Option<LeaderView> {
     match (a, b) {
         (Some(a), Some(b)) if a.term == b.term => {
             let silent_for = a.silent_for.min(b.silent_for);
-            Some(Standing { silent_for, ..a })
+            Some(LeaderView { silent_for, ..a })
         }
         (Some(a), Some(b)) => Some(if a.term > b.term { a } else { b }),
         (a, b) => a.or(b),

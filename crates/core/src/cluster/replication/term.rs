@@ -1,20 +1,20 @@
-//! Terms: whose word about a dataset counts.
+//! Terms: which manager of a dataset is the newest.
 
 use std::fmt;
 
 use crate::NodeName;
 
-/// A time in which one node manages a dataset. Of two terms the higher number is the newer; should two nodes
-/// have chosen the same number at once, their names decide, so that everybody decides alike. The life of the
-/// node is part of it: a node that was started again has forgotten what it said in its terms before.
+/// A period in which one node manages a dataset. The higher number is the newer term; of equal
+/// numbers the names decide, so that all nodes decide alike. The manager's incarnation is part of
+/// the term: a restarted node has forgotten the versions that it sent.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Term {
-    /// Counts up.
+    /// Increases with every takeover.
     pub number: u64,
-    /// Who manages.
+    /// The managing node.
     pub manager: NodeName,
-    /// In which of its lives: a random number.
-    pub life: u64,
+    /// A random number that the manager chose when it started.
+    pub incarnation: u64,
 }
 
 impl fmt::Display for Term {

@@ -1,26 +1,29 @@
-//! The list of nodes: checked, in one order, and with a fingerprint, so that two who hold lists can see
-//! whether they hold the same.
+//! The list of nodes: validated, sorted by name, and with a fingerprint by which two processes can
+//! see whether they have the same list.
 
 use std::{collections::BTreeSet, fmt};
 
 use super::Ring;
-use crate::{Endpoint, NodeName, Zone, endpoint::EndpointError, names::PlainNameError};
+use crate::{
+    Endpoint, NodeName, Zone,
+    ids::{PlainNameError, endpoint::EndpointError},
+};
 
-/// No list is longer.
+/// Most nodes in a list.
 pub const NODES_MAX: usize = 1024;
-/// No endpoint is longer, in bytes.
+/// Longest endpoint, in bytes.
 const ENDPOINT_SIZE_MAX: usize = 512;
-/// So many names are told to somebody whose own is not among them.
+/// Names that the error for a missing name shows.
 const NAMES_SHOWN: usize = 16;
 
-/// How much of the work a node takes, beside the others. In thousandths, so that all machines mean the same.
+/// A member's relative capacity. In thousandths, so that all machines compute with the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Weight(u32);
 
 impl Weight {
     const THOUSANDTHS_MAX: u32 = 1_000_000_000;
 
-    /// From what a person or another node says.
+    /// From thousandths, as in a message or a configuration.
     pub fn from_thousandths(thousandths: u32) -> Result<Self, ListError> {
         if (1..=Self::THOUSANDTHS_MAX).contains(&thousandths) {
             Ok(Self(thousandths))
@@ -40,7 +43,7 @@ impl Weight {
         }
     }
 
-    /// As it goes over the wire.
+    /// The weight in thousandths, as it is sent.
     pub fn thousandths(self) -> u32 {
         self.0
     }
@@ -61,62 +64,63 @@ impl fmt::Display for Weight {
 /// One node of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// What it is called, for ever.
+    /// Its name, which never changes: it determines the keys that the node owns.
     pub name: NodeName,
-    /// Where it is found.
+    /// Where it listens.
     pub endpoint: Endpoint,
-    /// How much it takes.
+    /// Its relative capacity.
     pub weight: Weight,
-    /// Where it stands.
+    /// The part of the network that it is in.
     pub zone: Option<Zone>,
 }
 
-/// Why a list cannot be used.
+/// Why a list is invalid.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ListError {
     /// It is empty.
     #[error("the list has no nodes; name at least one")]
     Empty,
-    /// Too long.
+    /// It has more than [`NODES_MAX`] nodes.
     #[error("the list has {0} nodes; {NODES_MAX} are allowed")]
     TooMany(usize),
-    /// Two nodes of one name.
+    /// Two nodes have one name.
     #[error("two nodes are called `{0}`; give each a name of its own")]
     Name(NodeName),
-    /// Two names for one node.
+    /// Two names have one endpoint.
     #[error("`{0}` and `{1}` have the same endpoint `{2}`; remove one, or correct its endpoint")]
     SameEndpoint(NodeName, NodeName, Endpoint),
-    /// An endpoint that is too long to be told.
+    /// An endpoint is too long for a message.
     #[error("the endpoint of `{0}` is longer than {ENDPOINT_SIZE_MAX} bytes; use a shorter path")]
     EndpointSize(NodeName),
-    /// An endpoint that is none.
+    /// An endpoint is malformed.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
-    /// A share that makes no sense.
-    #[error("a weight of {weight} makes no sense; use a number from 0.001 to 1000000, such as 1")]
+    /// A weight is out of range.
+    #[error("weight {weight} is out of range; use a number from 0.001 to 1000000, such as 1")]
     Weight {
-        /// What was said.
+        /// The value.
         weight: f64,
     },
-    /// A node without a zone, where zones are apart.
+    /// `isolate_zones` is set and a node has no zone.
     #[error(
-        "`{0}` has no zone, but zones are apart; give every node a `zone`, or set `zones_apart = false`"
+        "`{0}` has no zone, which `isolate_zones` requires; give every node a `zone`, or set \
+         `isolate_zones = false`"
     )]
     NoZone(NodeName),
-    /// A node that is not in its own list.
-    #[error("no node of the list is called `{name}`, as this one is; there are {there}")]
-    NotInIt {
-        /// What it is called.
+    /// A node is not in its own list.
+    #[error("this node is called `{name}`, which is not in its list; the list has {members}")]
+    NotAMember {
+        /// Its name.
         name: NodeName,
-        /// Those that are.
-        there: String,
+        /// The names in the list.
+        members: String,
     },
-    /// A name that cannot be one.
+    /// A name is malformed.
     #[error(transparent)]
     Plain(#[from] PlainNameError),
 }
 
-/// What two lists have in common if and only if they are the same.
+/// A hash of a list: equal if and only if the lists are equal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint([u8; 8]);
 
@@ -132,17 +136,17 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// All nodes there are.
+/// All nodes of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeList {
-    /// By name.
+    /// Sorted by name.
     members: Vec<Member>,
-    zones_apart: bool,
+    isolate_zones: bool,
 }
 
 impl NodeList {
-    /// Checks a list; in which order it comes makes no difference.
-    pub fn new(mut members: Vec<Member>, zones_apart: bool) -> Result<Self, ListError> {
+    /// Validates a list. The order of `members` makes no difference.
+    pub fn new(mut members: Vec<Member>, isolate_zones: bool) -> Result<Self, ListError> {
         if members.is_empty() {
             return Err(ListError::Empty);
         }
@@ -164,32 +168,32 @@ impl NodeList {
                 let (first, second) = (first.name.clone(), member.name.clone());
                 return Err(ListError::SameEndpoint(first, second, member.endpoint.clone()));
             }
-            if zones_apart && member.zone.is_none() {
+            if isolate_zones && member.zone.is_none() {
                 return Err(ListError::NoZone(member.name.clone()));
             }
         }
-        Ok(Self { members, zones_apart })
+        Ok(Self { members, isolate_zones })
     }
 
-    /// All of them, by name.
+    /// All members, sorted by name.
     pub fn members(&self) -> &[Member] {
         &self.members
     }
 
     /// Whether each zone has a ring of its own.
-    pub fn zones_apart(&self) -> bool {
-        self.zones_apart
+    pub fn isolate_zones(&self) -> bool {
+        self.isolate_zones
     }
 
-    /// The node of that name.
+    /// The member of this name.
     pub fn member(&self, name: &NodeName) -> Option<&Member> {
-        let place = self.members.binary_search_by(|member| member.name.cmp(name));
-        place.ok().map(|place| &self.members[place])
+        let index = self.members.binary_search_by(|member| member.name.cmp(name));
+        index.ok().map(|index| &self.members[index])
     }
 
-    /// The ring of this zone, or of all nodes if zones are not apart. Nothing, if no node is there.
+    /// The ring of this zone, or of all nodes without `isolate_zones`. `None` if no node is in it.
     pub fn ring(&self, zone: Option<&Zone>) -> Option<Ring> {
-        let belongs = |member: &&Member| !self.zones_apart || member.zone.as_ref() == zone;
+        let belongs = |member: &&Member| !self.isolate_zones || member.zone.as_ref() == zone;
         let members: Vec<Member> = self.members.iter().filter(belongs).cloned().collect();
         (!members.is_empty()).then(|| Ring::new(members))
     }
@@ -199,14 +203,14 @@ impl NodeList {
         self.ring(self.member(name)?.zone.as_ref())
     }
 
-    /// Same list, same fingerprint.
+    /// The fingerprint of the list.
     pub fn fingerprint(&self) -> Fingerprint {
         let mut hasher = blake3::Hasher::new_derive_key("forebay 2026 ring list");
         let mut text = |text: &str| {
             hasher.update(&(text.len() as u64).to_le_bytes());
             hasher.update(text.as_bytes());
         };
-        text(if self.zones_apart { "apart" } else { "together" });
+        text(if self.isolate_zones { "apart" } else { "together" });
         for Member { name, endpoint, weight, zone } in &self.members {
             text(name.as_str());
             text(&endpoint.to_string());
@@ -218,31 +222,31 @@ impl NodeList {
     }
 }
 
-/// Who a node is, and among whom.
+/// A node's own name and its list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Membership {
+pub struct RingMembership {
     name: NodeName,
     list: NodeList,
 }
 
-impl Membership {
+impl RingMembership {
     /// Checks that the node is in the list.
     pub fn new(name: NodeName, list: NodeList) -> Result<Self, ListError> {
         if list.member(&name).is_none() {
             let names: Vec<&str> =
                 list.members.iter().take(NAMES_SHOWN).map(|member| member.name.as_str()).collect();
             let more = if list.members.len() > NAMES_SHOWN { ", ..." } else { "" };
-            return Err(ListError::NotInIt { name, there: names.join(", ") + more });
+            return Err(ListError::NotAMember { name, members: names.join(", ") + more });
         }
         Ok(Self { name, list })
     }
 
-    /// What the node is called.
+    /// The name of the node.
     pub fn name(&self) -> &NodeName {
         &self.name
     }
 
-    /// Itself and the others.
+    /// All nodes, itself included.
     pub fn list(&self) -> &NodeList {
         &self.list
     }

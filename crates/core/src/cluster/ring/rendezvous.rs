@@ -1,17 +1,17 @@
-//! What a node bids for a key. The highest bid owns it.
+//! Weighted rendezvous hashing: the bid of a node for a key. The highest bid owns the key.
 //!
-//! A bid is `weight / -ln(u)`, where `u` is a number between nought and one that the node's name and the key
-//! determine. So the chance to bid highest is in proportion to the weight, and what one node bids has nothing
-//! to do with who the others are.
+//! A bid is `weight / -ln(u)`, where `u` is between 0 and 1 and follows from the node's name and
+//! the key. So the probability of the highest bid is in proportion to the weight, and a bid does
+//! not depend on the other nodes.
 //!
-//! All machines and all versions must agree on every bid. Hence a hash that is written down here, and a
-//! logarithm made of sums, products and quotients, which IEEE 754 rounds alike everywhere; that of the
-//! standard library differs between platforms in the last place.
+//! All machines and all versions must compute the same bids. Hence the hash is defined here, and
+//! the logarithm consists of sums, products and quotients, which IEEE 754 rounds alike everywhere.
+//! The standard library's logarithm differs between platforms in the last place.
 
 use super::{Key, Weight};
 use crate::NodeName;
 
-/// What a node's name contributes.
+/// The hash of a node's name.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seed([u64; 4]);
 
@@ -21,12 +21,12 @@ impl Seed {
         Self(words(&hash))
     }
 
-    /// What this node bids. Always a positive number.
+    /// The bid for a key. Always positive.
     pub fn bid(&self, key: &Key, weight: Weight) -> f64 {
         f64::from(weight.thousandths()) / -ln(self.draw(key))
     }
 
-    /// A number between nought and one, both excluded.
+    /// A number between 0 and 1, both excluded.
     fn draw(&self, Key(key): &Key) -> f64 {
         let (seed, key) = (&self.0, words(key));
         let halves =
@@ -42,25 +42,27 @@ fn words(bytes: &[u8; 32]) -> [u64; 4] {
     std::array::from_fn(|at| u64::from_le_bytes(word(at)))
 }
 
-/// Both halves of a product. Names are hashed and keys are hashes, so this mixes enough.
+/// The exclusive or of a product's halves. Names are hashed and keys are hashes, so this mixes
+/// enough.
 #[expect(clippy::cast_possible_truncation, reason = "a hash is cut on purpose")]
 const fn folded(a: u64, b: u64) -> u64 {
     let product = a as u128 * b as u128;
     product as u64 ^ (product >> 64) as u64
 }
 
-/// The natural logarithm of a normal number between nought and one, to some ulps.
+/// The natural logarithm of a normal number between 0 and 1, to some ulps.
 fn ln(u: f64) -> f64 {
     const MANTISSA: u64 = (1 << 52) - 1;
     const BIAS: u64 = 1023;
     let bits = u.to_bits();
     let (mut exponent, mut fraction) =
         ((bits >> 52) as f64 - BIAS as f64, f64::from_bits(bits & MANTISSA | BIAS << 52));
-    // Around one, where the series is short, and exact at one itself.
+    // Around 1, where the series is short; exact at 1 itself.
     if fraction > std::f64::consts::SQRT_2 {
         (exponent, fraction) = (exponent + 1.0, fraction / 2.0);
     }
-    // ln(f) = 2·artanh((f - 1) / (f + 1)), and |s| is below 0.172: eleven terms reach the last place.
+    // ln(f) = 2·artanh((f - 1) / (f + 1)), and |s| is below 0.172: eleven terms reach the last
+    // place.
     let s = (fraction - 1.0) / (fraction + 1.0);
     let square = s * s;
     let series = (0..11).rev().fold(0.0, |sum, term| sum * square + 1.0 / f64::from(2 * term + 1));
@@ -72,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_logarithm_is_one() {
+    fn the_logarithm_agrees_with_the_standard_library() {
         let mut u = 1.0 - f64::EPSILON;
         while u > 1e-15 {
             let (ours, theirs) = (ln(u), u.ln());

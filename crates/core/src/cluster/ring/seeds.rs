@@ -1,5 +1,5 @@
-//! Where a client learns who shares the work: from one of some nodes that it is told of, or from a list of its
-//! own.
+//! Seeds: where a client gets the list of nodes from. Either endpoints, one of which it asks for
+//! the list, or a list of its own.
 
 use std::{
     fmt,
@@ -8,86 +8,86 @@ use std::{
 };
 
 use super::NodeList;
-use crate::{Endpoint, Zone, endpoint::EndpointError};
+use crate::{Endpoint, Zone, ids::endpoint::EndpointError};
 
-/// More are of no use: any of them knows all others.
-const CONTACTS_MAX: usize = 64;
+/// Most endpoints. Every node has the whole list, so a few suffice.
+const SEEDS_MAX: usize = 64;
 
-/// Whom to ask first, or what need not be asked. By default there is nobody.
+/// Endpoints to ask for the list, or the list itself. By default neither: there is no node.
 #[derive(Debug, Clone, Default)]
-pub struct Contacts {
+pub struct Seeds {
     endpoints: Vec<Endpoint>,
     list: Option<(NodeList, Option<Zone>)>,
 }
 
-/// Why a text does not say whom to ask.
+/// Why a text is not a list of endpoints.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ContactsError {
-    /// Too many.
-    #[error("{0} nodes are named; name at most {CONTACTS_MAX}, since each knows the others")]
+pub enum SeedsError {
+    /// It has more than `SEEDS_MAX` endpoints.
+    #[error("{0} nodes are named; name at most {SEEDS_MAX}, since each has the whole list")]
     TooMany(usize),
-    /// One that is none.
+    /// An endpoint is malformed.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
 }
 
-impl Contacts {
-    /// A list of one's own, and where one stands. Nothing, if nobody of it is there.
+impl Seeds {
+    /// A list, and the zone of this client. `None` if no node is in that zone's ring.
     pub fn of_list(list: NodeList, zone: Option<Zone>) -> Option<Self> {
         list.ring(zone.as_ref())?;
         Some(Self { endpoints: Vec::new(), list: Some((list, zone)) })
     }
 
-    /// Whom to ask, one after the other.
+    /// The endpoints, in the order in which they are asked.
     pub fn endpoints(&self) -> &[Endpoint] {
         &self.endpoints
     }
 
-    /// What need not be asked.
+    /// The list and the zone, if they are configured.
     pub fn list(&self) -> Option<(&NodeList, Option<&Zone>)> {
         self.list.as_ref().map(|(list, zone)| (list, zone.as_ref()))
     }
 
-    /// Whether there is nobody at all.
+    /// Whether no node is configured.
     pub fn is_empty(&self) -> bool {
         self.endpoints.is_empty() && self.list.is_none()
     }
 }
 
-impl From<Endpoint> for Contacts {
+impl From<Endpoint> for Seeds {
     fn from(endpoint: Endpoint) -> Self {
         Self { endpoints: vec![endpoint], list: None }
     }
 }
 
-impl From<PathBuf> for Contacts {
+impl From<PathBuf> for Seeds {
     fn from(socket: PathBuf) -> Self {
         Endpoint::from(socket).into()
     }
 }
 
-impl From<&Path> for Contacts {
+impl From<&Path> for Seeds {
     fn from(socket: &Path) -> Self {
         Endpoint::from(socket).into()
     }
 }
 
-/// Endpoints, with commas in between.
-impl FromStr for Contacts {
-    type Err = ContactsError;
+/// Endpoints, separated by commas.
+impl FromStr for Seeds {
+    type Err = SeedsError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let count = text.split(',').count();
-        if count > CONTACTS_MAX {
-            return Err(ContactsError::TooMany(count));
+        if count > SEEDS_MAX {
+            return Err(SeedsError::TooMany(count));
         }
-        let endpoints = text.split(',').map(|one| one.trim().parse());
+        let endpoints = text.split(',').map(|endpoint| endpoint.trim().parse());
         Ok(Self { endpoints: endpoints.collect::<Result<_, _>>()?, list: None })
     }
 }
 
-/// As it is read again; a list is not.
-impl fmt::Display for Contacts {
+/// The endpoints, as [`FromStr`] reads them. A list is not shown.
+impl fmt::Display for Seeds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, endpoint) in self.endpoints.iter().enumerate() {
             write!(f, "{}{endpoint}", if at > 0 { "," } else { "" })?;
@@ -101,14 +101,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn several_are_named_with_commas() {
-        let contacts: Contacts =
-            "/run/a.sock, tcp://127.0.0.1:7,tls://b.example:8".parse().unwrap();
-        assert_eq!(contacts.endpoints().len(), 3);
-        assert_eq!(contacts.to_string(), "/run/a.sock,tcp://127.0.0.1:7,tls://b.example:8");
-        assert!("a,,b".parse::<Contacts>().is_err() && "".parse::<Contacts>().is_err());
+    fn seeds_are_separated_by_commas() {
+        let seeds: Seeds = "/run/a.sock, tcp://127.0.0.1:7,tls://b.example:8".parse().unwrap();
+        assert_eq!(seeds.endpoints().len(), 3);
+        assert_eq!(seeds.to_string(), "/run/a.sock,tcp://127.0.0.1:7,tls://b.example:8");
+        assert!("a,,b".parse::<Seeds>().is_err() && "".parse::<Seeds>().is_err());
         let many = vec!["a"; 65].join(",");
-        assert!(many.parse::<Contacts>().unwrap_err().to_string().contains("at most 64"));
-        assert!(Contacts::default().is_empty() && !contacts.is_empty());
+        assert!(many.parse::<Seeds>().unwrap_err().to_string().contains("at most 64"));
+        assert!(Seeds::default().is_empty() && !seeds.is_empty());
     }
 }

@@ -1,3 +1,5 @@
+//! The ring: ownership is balanced, stable under change, and the same for every observer.
+
 use proptest::prelude::*;
 
 use super::*;
@@ -12,12 +14,12 @@ fn member(name: &str, weight: f64, zone: Option<&str>) -> Member {
     }
 }
 
-fn nodes(weights: &[f64]) -> Vec<Member> {
+pub(super) fn nodes(weights: &[f64]) -> Vec<Member> {
     let one = |(at, weight): (usize, &f64)| member(&format!("node-{at}"), *weight, None);
     weights.iter().enumerate().map(one).collect()
 }
 
-fn ring(members: Vec<Member>) -> Ring {
+pub(super) fn ring(members: Vec<Member>) -> Ring {
     NodeList::new(members, false).unwrap().ring(None).unwrap()
 }
 
@@ -50,9 +52,9 @@ fn shares_are_in_proportion_to_weights() {
     }
 }
 
-/// These never change: a version that gave another answer would look for everything in other places.
+/// Owners are part of the protocol: another answer would look for every blob on another node.
 #[test]
-fn owners_are_what_they_always_were() {
+fn owners_never_change_between_versions() {
     let ring = ring(nodes(&[1.0, 1.0, 2.5, 0.5, 7.0]));
     let owners: Vec<usize> = keys(24).map(|key| ring.owner(key)).collect();
     assert_eq!(owners, [4, 4, 4, 1, 2, 1, 2, 2, 2, 4, 0, 4, 4, 2, 4, 2, 4, 3, 4, 2, 1, 4, 0, 0]);
@@ -63,38 +65,42 @@ fn owners_are_what_they_always_were() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 64, ..Default::default() })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        cases: 64,
+        ..Default::default()
+    })]
 
-    /// Whatever the weights, and whoever comes or goes: nobody's blobs move but its own.
+    /// For all weights: when a node is removed, no keys move but its own.
     #[test]
-    fn a_node_takes_and_leaves_its_own_share_only(
+    fn a_removed_node_moves_its_own_keys_only(
         weights in prop::collection::vec(0.001..1000.0_f64, 2..12),
-        gone in any::<prop::sample::Index>(),
+        removed in any::<prop::sample::Index>(),
     ) {
         let all = nodes(&weights);
-        let gone = gone.index(all.len());
-        let gone_name = all[gone].name.as_str().to_owned();
+        let removed = removed.index(all.len());
+        let removed_name = all[removed].name.as_str().to_owned();
         let mut rest = all.clone();
-        rest.remove(gone);
+        rest.remove(removed);
         let (all, rest) = (ring(all), ring(rest));
         for key in keys(300) {
             let (before, after) = (owner_name(&all, key), owner_name(&rest, key));
-            prop_assert!(before == after || before == gone_name);
-            // The order is the same but for the one that has gone, so the next one takes over.
+            prop_assert!(before == after || before == removed_name);
+            // The rest of the order stays, so the next node takes over.
             let names = |ring: &Ring| -> Vec<String> {
-                let name = |place: usize| ring.members()[place].name.to_string();
+                let name = |index: usize| ring.members()[index].name.to_string();
                 ring.order(key).into_iter().map(name).collect()
             };
             let (mut order, others) = (names(&all), names(&rest));
             prop_assert_eq!(&order[0], before);
-            order.retain(|name| *name != gone_name);
+            order.retain(|name| *name != removed_name);
             prop_assert_eq!(order, others);
         }
     }
 
     /// More weight never loses a key.
     #[test]
-    fn a_node_that_grows_only_gains(
+    fn a_node_with_more_weight_only_gains(
         weights in prop::collection::vec(0.01..100.0_f64, 2..8),
         factor in 1.0..10.0_f64,
     ) {
@@ -107,7 +113,6 @@ proptest! {
         }
     }
 
-    /// Whatever the order of the list, and whoever reads it.
     #[test]
     fn the_order_of_the_list_makes_no_difference(seed in any::<u64>()) {
         let sorted = nodes(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
@@ -119,9 +124,9 @@ proptest! {
     }
 }
 
-/// Quiver 4.9: nothing is looked for across zones.
+/// Quiver 4.9: nothing is read across zones.
 #[test]
-fn zones_that_are_apart_have_rings_of_their_own() {
+fn isolated_zones_have_rings_of_their_own() {
     let (east, west): (Zone, Zone) = ("east".parse().unwrap(), "west".parse().unwrap());
     let members = || {
         let zone = |at| Some(if at % 2 == 0 { "east" } else { "west" });
@@ -137,13 +142,13 @@ fn zones_that_are_apart_have_rings_of_their_own() {
     let together = NodeList::new(members(), false).unwrap();
     assert_eq!(together.ring(Some(&east)).unwrap().members().len(), 6);
     assert_ne!(together.fingerprint(), apart.fingerprint());
-    assert_eq!(ring.place_of(&"node-2".parse().unwrap()), Some(1));
-    assert_eq!(ring.place_of(&"node-1".parse().unwrap()), None);
+    assert_eq!(ring.index_of(&"node-2".parse().unwrap()), Some(1));
+    assert_eq!(ring.index_of(&"node-1".parse().unwrap()), None);
 }
 
 #[test]
-fn lists_that_make_no_sense_are_refused_with_the_fix() {
-    let complaint = |members, apart| NodeList::new(members, apart).unwrap_err().to_string();
+fn invalid_lists_are_rejected_with_the_remedy() {
+    let complaint = |members, isolate| NodeList::new(members, isolate).unwrap_err().to_string();
     assert!(complaint(Vec::new(), false).contains("name at least one"));
     let many = (0..=NODES_MAX).map(|at| member(&format!("n{at}"), 1.0, None)).collect();
     assert!(complaint(many, false).contains("1025 nodes; 1024 are allowed"));
@@ -167,26 +172,29 @@ fn lists_that_make_no_sense_are_refused_with_the_fix() {
 }
 
 #[test]
-fn what_was_learnt_first_holds_until_its_source_says_otherwise() {
+fn the_first_list_stays_until_its_source_reports_another() {
     let list = |count: usize| NodeList::new(nodes(&vec![1.0; count]), false).unwrap();
     let name = |at: usize| format!("node-{at}").parse::<NodeName>().unwrap();
-    let says = |at: usize, count: usize| Membership::new(name(at), list(count)).unwrap();
-    let mut known = KnownRing::new(list(3), Some(name(0)));
-    assert_eq!(known.heard(&name(1), Some(&says(1, 3))), Heard::Same);
+    let membership = |at: usize, count: usize| RingMembership::new(name(at), list(count)).unwrap();
+    let mut known = RingView::new(list(3), Some(name(0)));
+    assert_eq!(known.on_membership(&name(1), Some(&membership(1, 3))), RingChange::Unchanged);
     let other = list(4).fingerprint();
-    assert_eq!(known.heard(&name(1), Some(&says(1, 4))), Heard::Differs(other));
+    assert_eq!(known.on_membership(&name(1), Some(&membership(1, 4))), RingChange::Conflict(other));
     assert_eq!(known.fingerprint(), list(3).fingerprint());
-    assert_eq!(known.heard(&name(2), Some(&says(1, 3))), Heard::Wrong);
-    assert_eq!(known.heard(&name(2), None), Heard::Wrong, "it knows no list");
-    assert_eq!(known.heard(&name(0), Some(&says(0, 4))), Heard::Changed);
+    assert_eq!(known.on_membership(&name(2), Some(&membership(1, 3))), RingChange::WrongNode);
+    assert_eq!(known.on_membership(&name(2), None), RingChange::WrongNode, "it has no list");
+    assert_eq!(known.on_membership(&name(0), Some(&membership(0, 4))), RingChange::Updated);
     assert_eq!(known.fingerprint(), other);
     assert_eq!(known.list().members().len(), 4);
-    let mut read = KnownRing::new(list(3), None);
-    assert_eq!(read.heard(&name(0), Some(&says(0, 4))), Heard::Differs(other));
-    let stranger = Membership::new(name(3), list(3)).unwrap_err().to_string();
-    assert!(
-        stranger.contains("`node-3`") && stranger.contains("node-0, node-1, node-2"),
-        "{stranger}"
+    let mut from_file = RingView::new(list(3), None);
+    assert_eq!(
+        from_file.on_membership(&name(0), Some(&membership(0, 4))),
+        RingChange::Conflict(other)
     );
-    assert_eq!(says(1, 3).ring().members().len(), 3);
+    let unlisted = RingMembership::new(name(3), list(3)).unwrap_err().to_string();
+    assert!(
+        unlisted.contains("`node-3`") && unlisted.contains("node-0, node-1, node-2"),
+        "{unlisted}"
+    );
+    assert_eq!(membership(1, 3).ring().members().len(), 3);
 }

@@ -1,41 +1,42 @@
-//! The ring as somebody outside knows it: learnt from one node, and doubted by the others.
+//! Ring view: the list that a client uses, and the node that it came from.
 //!
-//! Lists are files that people copy, and one copy may be older than another. Whoever asks every node anew which
-//! list holds would look for a blob now here and now there. So the list that was learnt first holds until the
-//! very node that it was learnt from says otherwise; that others differ is noticed and told.
+//! Lists are files that operators copy, and one copy may be older than another. A client that took
+//! the list of whichever node it reached last would look for the same blob in different places. So
+//! the first list stays in use until the node that it came from reports another. A different list
+//! on any other node is reported and not used.
 
-use super::{Fingerprint, Membership, NodeList};
+use super::{Fingerprint, NodeList, RingMembership};
 use crate::NodeName;
 
-/// What somebody knows.
+/// The list in use and its source.
 #[derive(Debug, Clone)]
-pub struct KnownRing {
+pub struct RingView {
     list: NodeList,
     fingerprint: Fingerprint,
-    /// Who said so; nobody, if it was read from a file.
+    /// The node that sent it; `None` for a list from a file.
     from: Option<NodeName>,
 }
 
-/// What to make of a node's answer.
+/// The effect of a node's membership on a view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Heard {
-    /// It is the one that was meant, and has the same list.
-    Same,
-    /// The one from which the list was learnt has another now: this is it from now on.
-    Changed,
-    /// It has another list than the one that holds: its fingerprint.
-    Differs(Fingerprint),
-    /// It is not the node that should be there. It is not asked for anything.
-    Wrong,
+pub enum RingChange {
+    /// The node has the list in use.
+    Unchanged,
+    /// The source of the list has another one, which is in use from now on.
+    Updated,
+    /// Another node has a different list, with this fingerprint. The list in use stays.
+    Conflict(Fingerprint),
+    /// The endpoint belongs to another node than expected. It must not be used.
+    WrongNode,
 }
 
-impl KnownRing {
-    /// Learnt from this node, or from a file.
+impl RingView {
+    /// A list from this node, or from a file.
     pub fn new(list: NodeList, from: Option<NodeName>) -> Self {
         Self { fingerprint: list.fingerprint(), list, from }
     }
 
-    /// The list that holds.
+    /// The list in use.
     pub fn list(&self) -> &NodeList {
         &self.list
     }
@@ -45,18 +46,24 @@ impl KnownRing {
         self.fingerprint
     }
 
-    /// The node that was looked for as `expected` says who it is, and among whom; or that it knows of no
-    /// others.
-    pub fn heard(&mut self, expected: &NodeName, says: Option<&Membership>) -> Heard {
-        let Some(says) = says.filter(|says| says.name() == expected) else { return Heard::Wrong };
-        let fingerprint = says.list().fingerprint();
+    /// Takes the membership that the node expected as `expected` has sent; `None` if it has no
+    /// list.
+    pub fn on_membership(
+        &mut self,
+        expected: &NodeName,
+        membership: Option<&RingMembership>,
+    ) -> RingChange {
+        let Some(membership) = membership.filter(|membership| membership.name() == expected) else {
+            return RingChange::WrongNode;
+        };
+        let fingerprint = membership.list().fingerprint();
         if fingerprint == self.fingerprint {
-            return Heard::Same;
+            return RingChange::Unchanged;
         }
         if self.from.as_ref() != Some(expected) {
-            return Heard::Differs(fingerprint);
+            return RingChange::Conflict(fingerprint);
         }
-        (self.list, self.fingerprint) = (says.list().clone(), fingerprint);
-        Heard::Changed
+        (self.list, self.fingerprint) = (membership.list().clone(), fingerprint);
+        RingChange::Updated
     }
 }

@@ -1,47 +1,53 @@
-//! Where would the cut be between those who stay and those who go? Known at every moment, without sorting anybody.
+//! Eviction cutoff: the lowest level that a cache of a given size would keep, updated
+//! incrementally.
 //!
-//! Levels do not change but by accesses, so a count of keys for each small range of levels is kept up to date in
-//! constant time, and so is the range in which a cache of so many rows would end: when a key crosses it, it moves by a
-//! range or two. (Sorting now and then is dearer, and a cut that is old says that a loop longer than the cache hits.)
+//! Levels change only by accesses, so the number of keys in each small range of levels is
+//! maintained in constant time. So is the range in which a cache of `capacity` rows ends: when a
+//! key crosses the end, the end moves by a range or two. Sorting from time to time costs more, and
+//! with an outdated cutoff a loop longer than the cache appears to hit.
 //!
-//! All half-lives are asked at once and nearly always, so what is compared with a key's levels lies side by side, one
-//! number per half-life: the processor then takes four of them in a step.
+//! Nearly every access compares with the cutoffs of all half-lives. They are therefore stored side
+//! by side, one number per half-life, so that SIMD instructions compare four at once.
 
-use super::level::Level;
+use super::decayed_frequency::DecayedFrequency;
 
-/// Ranges that are told apart; what is lower has gone in any case.
+/// Number of ranges; keys below the lowest are evicted in any case.
 const RANGES: i32 = 1024;
-/// Sums may be above "now" by so much: 20 doublings.
-const ABOVE: i32 = 20 * Level::STEPS.cast_signed();
+/// Levels above "now" that sums can reach: 20 doublings.
+const ABOVE_NOW: i32 = 20 * DecayedFrequency::STEPS.cast_signed();
 
 /// One number for each half-life.
-pub(super) type Each<const H: usize> = [i32; H];
+pub(super) type PerHalfLife<const H: usize> = [i32; H];
 
-/// The cuts of caches of `N` sizes, each under `H` half-lives.
+/// The cutoffs of caches of `N` sizes, each under `H` half-lives.
 #[derive(Debug)]
-pub(super) struct Cuts<const H: usize, const N: usize> {
-    /// A range has 2^width levels.
+pub(super) struct EvictionCutoff<const H: usize, const N: usize> {
+    /// A range spans 2^width levels.
     widths: [u32; H],
-    /// Keys in each range, in a ring; the highest range is the top, and rises as soon as "now" is so high.
+    /// Keys in each range, as a ring buffer.
     counts: Vec<[u16; RANGES as usize]>,
-    tops: Each<H>,
-    rises_at: Each<H>,
-    /// For each cache: the highest range that has no room, or not for all, and how many keys are above it; and the lowest
-    /// level that it has.
-    ends: [Each<H>; N],
-    above: [Each<H>; N],
-    lowest: [Each<H>; N],
-    rooms: [i32; N],
+    /// The highest range.
+    tops: PerHalfLife<H>,
+    /// Level of "now" at which the highest range rises by one.
+    rises_at: PerHalfLife<H>,
+    /// For each cache: the highest range whose keys do not all fit.
+    ends: [PerHalfLife<H>; N],
+    /// For each cache: the number of keys above its end.
+    above: [PerHalfLife<H>; N],
+    /// For each cache: the lowest level that it keeps.
+    lowest: [PerHalfLife<H>; N],
+    /// For each cache: the rows that fit.
+    capacities: [i32; N],
 }
 
-impl<const H: usize, const N: usize> Cuts<H, N> {
-    /// Ranges reach so many doublings back, under each half-life.
+impl<const H: usize, const N: usize> EvictionCutoff<H, N> {
+    /// Ranges that cover `doublings` doublings below "now", under each half-life.
     pub fn new(doublings: [f64; H]) -> Self {
         let widths = doublings.map(|doublings| {
-            let levels = doublings.max(64.0) * f64::from(Level::STEPS);
+            let levels = doublings.max(64.0) * f64::from(DecayedFrequency::STEPS);
             (levels / f64::from(RANGES)).log2().ceil() as u32
         });
-        let mut cuts = Self {
+        let mut cutoff = Self {
             widths,
             counts: vec![[0; RANGES as usize]; H],
             tops: [0; H],
@@ -49,13 +55,13 @@ impl<const H: usize, const N: usize> Cuts<H, N> {
             ends: [[0; H]; N],
             above: [[0; H]; N],
             lowest: [[0; H]; N],
-            rooms: [i32::MAX; N],
+            capacities: [i32::MAX; N],
         };
-        cuts.clear();
-        cuts
+        cutoff.clear();
+        cutoff
     }
 
-    /// The highest range that is not told apart from those below it.
+    /// The range just below the lowest one that is counted.
     #[inline]
     fn floor(&self, half_life: usize) -> i32 {
         self.tops[half_life].wrapping_sub(RANGES)
@@ -68,46 +74,46 @@ impl<const H: usize, const N: usize> Cuts<H, N> {
         range.max(self.floor(half_life)).min(self.tops[half_life])
     }
 
-    /// The lowest levels that one of the caches has.
+    /// The lowest levels that a cache keeps.
     #[inline]
-    pub fn lowest(&self, cache: usize) -> &Each<H> {
+    pub fn lowest(&self, cache: usize) -> &PerHalfLife<H> {
         &self.lowest[cache]
     }
 
-    /// Whether so much time has passed that no range is left of those that are told apart: to begin anew is
-    /// faster than to advance.
+    /// Whether "now" has passed all ranges, so that rebuilding is faster than advancing.
     #[inline]
-    pub fn is_left_behind(&self, now: &Each<H>) -> bool {
-        // Under the shortest half-life time goes fastest.
+    pub fn is_outdated(&self, now: &PerHalfLife<H>) -> bool {
+        // "Now" rises fastest under the shortest half-life.
         now[0] >> self.widths[0] > self.tops[0] + RANGES
     }
 
-    /// Time goes on: higher levels come into use, the lowest out of it.
+    /// Advances "now": adds higher ranges and drops the lowest ones.
     #[inline]
-    pub fn advance(&mut self, now: &Each<H>) {
-        let rises: Each<H> = std::array::from_fn(|at| i32::from(now[at] >= self.rises_at[at]));
+    pub fn advance(&mut self, now: &PerHalfLife<H>) {
+        let rises: PerHalfLife<H> =
+            std::array::from_fn(|at| i32::from(now[at] >= self.rises_at[at]));
         if rises.iter().fold(0, |any, rises| any | rises) != 0 {
             for (half_life, now) in now.iter().enumerate() {
                 while *now >= self.rises_at[half_life] {
-                    self.rise(half_life);
+                    self.raise_top(half_life);
                 }
             }
         }
     }
 
     #[inline]
-    fn rise(&mut self, half_life: usize) {
+    fn raise_top(&mut self, half_life: usize) {
         let top = self.tops[half_life] + 1;
         self.set_top(half_life, top);
         let floor = self.floor(half_life);
-        let gone = std::mem::take(&mut self.counts[half_life][place(top)]);
+        let gone = std::mem::take(&mut self.counts[half_life][ring_index(top)]);
         for cache in 0..N {
             let end = self.ends[cache][half_life];
             if end < floor {
                 self.ends[cache][half_life] = floor;
                 self.above[cache][half_life] -= i32::from(gone);
             }
-            // The end has moved, or it was at the top.
+            // The end has moved, or was at the top.
             if end < floor || end + 1 == top {
                 self.set_lowest(half_life, cache);
             }
@@ -116,7 +122,7 @@ impl<const H: usize, const N: usize> Cuts<H, N> {
 
     fn set_top(&mut self, half_life: usize, top: i32) {
         self.tops[half_life] = top;
-        self.rises_at[half_life] = ((top + 1) << self.widths[half_life]) - ABOVE;
+        self.rises_at[half_life] = ((top + 1) << self.widths[half_life]) - ABOVE_NOW;
     }
 
     #[inline]
@@ -127,8 +133,8 @@ impl<const H: usize, const N: usize> Cuts<H, N> {
             if has_any { (end + 1) << self.widths[half_life] } else { i32::MAX };
     }
 
-    /// A key's levels change; they were below all that counts if it is new.
-    pub fn change(&mut self, from: &Each<H>, to: &Each<H>) {
+    /// Changes the levels of a key. A new key comes from below all ranges.
+    pub fn change(&mut self, from: &PerHalfLife<H>, to: &PerHalfLife<H>) {
         for half_life in 0..H {
             self.change_one(half_life, from[half_life], to[half_life]);
         }
@@ -143,12 +149,12 @@ impl<const H: usize, const N: usize> Cuts<H, N> {
         let floor = self.floor(half_life);
         let counts = &mut self.counts[half_life];
         if from > floor {
-            counts[place(from)] -= 1;
+            counts[ring_index(from)] -= 1;
         }
         if to > floor {
-            counts[place(to)] += 1;
+            counts[ring_index(to)] += 1;
         }
-        // Cuts move if the key crosses the end, or leaves the range in which it is: then there may be room for that.
+        // A cutoff moves if the key crosses the end, or leaves the end's range, which may then fit.
         let (low, reach) =
             if from < to { (from, to.wrapping_sub(from) - 1) } else { (to, from.wrapping_sub(to)) };
         for cache in 0..N {
@@ -157,28 +163,30 @@ impl<const H: usize, const N: usize> Cuts<H, N> {
                 let crosses = i32::from(to > end).wrapping_sub(i32::from(from > end));
                 let above = self.above[cache][half_life] + crosses;
                 self.above[cache][half_life] = above;
-                let room = self.rooms[cache];
-                if above > room || above + i32::from(self.counts[half_life][place(end)]) <= room {
-                    self.settle(half_life, cache);
+                let capacity = self.capacities[cache];
+                if above > capacity
+                    || above + i32::from(self.counts[half_life][ring_index(end)]) <= capacity
+                {
+                    self.adjust(half_life, cache);
                 }
             }
         }
     }
 
-    /// How many rows there is room for.
-    pub fn set_rooms(&mut self, rooms: [i32; N]) {
-        self.rooms = rooms;
+    /// Sets the number of rows that fit into each cache.
+    pub fn set_capacities(&mut self, capacities: [i32; N]) {
+        self.capacities = capacities;
         for half_life in 0..H {
-            (0..N).for_each(|cache| self.settle(half_life, cache));
+            (0..N).for_each(|cache| self.adjust(half_life, cache));
         }
     }
 
-    /// Nobody is known any more, and time begins anew.
+    /// Removes all keys and resets "now" to 0.
     pub fn clear(&mut self) {
         self.counts.fill([0; RANGES as usize]);
         self.above = [[0; H]; N];
         for half_life in 0..H {
-            self.set_top(half_life, ABOVE >> self.widths[half_life]);
+            self.set_top(half_life, ABOVE_NOW >> self.widths[half_life]);
             for cache in 0..N {
                 self.ends[cache][half_life] = self.floor(half_life);
                 self.set_lowest(half_life, cache);
@@ -186,17 +194,19 @@ impl<const H: usize, const N: usize> Cuts<H, N> {
         }
     }
 
+    /// Moves the end of a cache to where it belongs.
     #[inline(never)]
-    fn settle(&mut self, half_life: usize, cache: usize) {
-        let (top, floor, room) = (self.tops[half_life], self.floor(half_life), self.rooms[cache]);
+    fn adjust(&mut self, half_life: usize, cache: usize) {
+        let (top, floor, capacity) =
+            (self.tops[half_life], self.floor(half_life), self.capacities[cache]);
         let counts = &self.counts[half_life];
-        let count = |range: i32| i32::from(counts[place(range)]);
+        let count = |range: i32| i32::from(counts[ring_index(range)]);
         let (mut end, mut above) = (self.ends[cache][half_life], self.above[cache][half_life]);
-        while above > room && end < top {
+        while above > capacity && end < top {
             end += 1;
             above -= count(end);
         }
-        while end > floor && above + count(end) <= room {
+        while end > floor && above + count(end) <= capacity {
             above += count(end);
             end -= 1;
         }
@@ -205,9 +215,9 @@ impl<const H: usize, const N: usize> Cuts<H, N> {
     }
 }
 
-/// Where a range is in the ring.
+/// Index of a range in the ring buffer.
 #[inline]
-fn place(range: i32) -> usize {
+fn ring_index(range: i32) -> usize {
     (range & (RANGES - 1)) as usize
 }
 
@@ -216,29 +226,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cut_is_where_sorting_would_put_it() {
+    fn the_cutoff_is_where_sorting_would_put_it() {
         let mut random = fastrand::Rng::with_seed(1);
-        let mut cuts = Cuts::<2, 2>::new([64.0, 600.0]);
-        cuts.set_rooms([100, 30]);
+        let mut cutoff = EvictionCutoff::<2, 2>::new([64.0, 600.0]);
+        cutoff.set_capacities([100, 30]);
         let mut levels = vec![[i32::MIN / 2; 2]; 500];
         for now in (0..300_000).step_by(7) {
-            cuts.advance(&[now; 2]);
+            cutoff.advance(&[now; 2]);
             let key = (random.f64().powi(2) * 500.0) as usize;
-            // Most rise, some fall.
+            // Most levels rise, some fall.
             let level = [(); 2].map(|()| now - random.i32(0..4000) * i32::from(random.bool()));
-            cuts.change(&levels[key], &level);
+            cutoff.change(&levels[key], &level);
             levels[key] = level;
             for half_life in 0..2 {
-                let range = |level: &[i32; 2]| cuts.range(half_life, level[half_life]);
+                let range = |level: &[i32; 2]| cutoff.range(half_life, level[half_life]);
                 let mut ranges: Vec<i32> = levels.iter().map(range).collect();
                 ranges.sort_unstable_by_key(|range| std::cmp::Reverse(*range));
-                for (cache, room) in [100, 30].into_iter().enumerate() {
-                    let lowest = cuts.lowest(cache)[half_life];
-                    let there = levels.iter().filter(|level| level[half_life] >= lowest).count();
-                    // All who are above the first that has no room.
-                    let first = ranges[room];
+                for (cache, capacity) in [100, 30].into_iter().enumerate() {
+                    let lowest = cutoff.lowest(cache)[half_life];
+                    let resident = levels.iter().filter(|level| level[half_life] >= lowest).count();
+                    // All keys above the first range that does not fit.
+                    let first = ranges[capacity];
                     let expected = ranges.iter().filter(|range| **range > first).count();
-                    assert_eq!(there, expected, "at {now}, room for {room}");
+                    assert_eq!(resident, expected, "at {now}, {capacity} rows fit");
                 }
             }
         }

@@ -1,19 +1,21 @@
-//! A favourite that stays away is a favourite no longer.
+//! Idle decay: an upper bound on the level of a key by the time since its last access.
 //!
-//! A level fades by halves, so the more a key was asked for, the longer it stays after everybody has turned to others. Yet
-//! the more it was asked for, the sooner one can tell: of whom one expects an access every hundred, a thousand
-//! without any say enough. So no key is believed to come more often than a few times in the time since it was last seen.
+//! A level decays by halves, so a frequent key stays long after its last access. Yet the more
+//! frequent a key was, the sooner its absence is significant: of a key expected once per 100
+//! accesses, 1,000 accesses without it are enough evidence. A level is therefore bounded by the
+//! rate that would give
+//! [`EXPECTED_MAX`] accesses in the time since the last one.
 
-use super::level::Level;
+use super::decayed_frequency::DecayedFrequency;
 
-/// Accesses that were due while none came, and it is still thought chance. One is better where favourites shift, two
-/// with the films of `MovieLens`.
+/// Expected accesses without any that still count as chance. 1 is better where popular keys shift,
+/// 2 on `MovieLens`.
 const EXPECTED_MAX: f64 = 1.5;
 
-/// The highest level that is believed of a key, relative to "now", plus the logarithm of the accesses since it was last
-/// seen.
+/// The bound, relative to "now", on a key's level plus the logarithm of the accesses since its last
+/// one.
 pub(super) fn bound(half_life: f64) -> u32 {
     // At a constant rate, the decayed sum of all accesses is that rate times half-life / ln 2.
     let level = (EXPECTED_MAX * half_life / std::f64::consts::LN_2).log2();
-    (level * f64::from(Level::STEPS)) as u32
+    (level * f64::from(DecayedFrequency::STEPS)) as u32
 }

@@ -1,100 +1,106 @@
-//! Which half-life, how large a window, how strict with incomplete requests? Tried out on a sample.
+//! Shadow tuning: chooses half-life, window and strictness of `group` by running all candidates on
+//! a sample of the keys.
 //!
-//! Recency wins on some traces and frequency on others, so nothing of this can be fixed. For a thousand sampled keys, or
-//! a few, we keep what their level would be under each half-life, and where each cache would have to cut them off
-//! beside each window ([`Cuts`]). Every access to a sampled key then tells which
-//! settings would have had it, and the setting that has most of them (each access counted by how much it
-//! matters to its request) is used for the whole cache.
+//! Recency wins on some traces and frequency on others, so these settings cannot be fixed. For
+//! 1,024 to 16,384 sampled keys, the levels under each half-life are maintained, and with them the
+//! lowest level that a cache beside each window would keep ([`EvictionCutoff`]). Each access to a
+//! sampled key shows which candidates would have hit. The candidate with the most hits, each
+//! weighted by its worth to the request, is used for the whole cache.
 //!
-//! The same sample tells how much a request says about its keys' next requests. Where tables are
-//! independent, the misses of today's request say nothing about tomorrow's, and it would be wrong to
-//! discount a key for them; where keys come in company (a flight has its route and its hour), they say
-//! much. That correlation sets the discount.
+//! The same sample measures how much a request predicts about the next requests of its keys. Where
+//! tables are independent, the misses of one request predict nothing about the next, and it would
+//! be wrong to discount a key for them. Where keys come in company (a flight has its route and its
+//! hour), they predict much. That correlation sets the discount, the *strictness*.
 
 use super::{
-    super::key::{Key, KeyMap},
-    absence,
-    cut::Cuts,
-    level::{Level, log2},
+    decayed_frequency::{DecayedFrequency, log2},
+    eviction_cutoff::EvictionCutoff,
+    idle_decay,
 };
+use crate::embeddings::key::{Key, KeyMap};
 
-/// Half-lives tried, each [`HALF_LIFE_STEP`] times the one before; the shortest, as a share of the rows that fit, is as
-/// good as asking who was seen last.
+/// Candidate half-lives, each [`HALF_LIFE_STEP`] times the one before. The shortest, as a share of
+/// the rows that fit, is as good as LRU.
 const HALF_LIVES: usize = 8;
 const HALF_LIFE_STEP: f64 = 3.5;
 const HALF_LIFE_MIN_SHARE: f64 = 0.1;
 const HALF_LIFE_MIN: f64 = 8.0;
 
-/// We begin with a long one: where it matters, a trace soon shows that it wants a shorter one.
-const HALF_LIFE_FIRST: usize = 5;
+/// Index of the initial half-life, a long one: traces that need a shorter one soon show it.
+const HALF_LIFE_INITIAL: usize = 5;
 
-/// Cuts are looked for among those who were seen in so many times the rows that fit.
-const REACH: f64 = 60.0;
+/// Accesses that the ranges of the cutoff cover, per row that fits.
+const CUTOFF_REACH: f64 = 60.0;
 
-/// Windows tried, as shares of the capacity, smallest first.
+/// Candidate windows, as shares of the capacity, smallest first.
 const WINDOWS: [f64; 3] = [0.01, 0.05, 0.2];
 
-/// Sampled keys, within limits one for so many rows that fit; when there are more, all keys are sampled
-/// less densely.
+/// Rows that fit per sampled key, within the limits below. If there are more sampled keys than
+/// that, the sampling rate is reduced.
 const ROWS_PER_TRACKED: u64 = 8;
 const TRACKED_MIN: u64 = 1024;
 const TRACKED_MAX: u64 = 16 * 1024;
-/// Accesses to sampled keys between two looks at the results: few at first, then a quarter of how many of these keys
-/// there may be.
-const REVIEW_FIRST: u32 = 128;
+/// Accesses to sampled keys before the first review. The interval then grows to a quarter of the
+/// maximum number of sampled keys.
+const REVIEW_INITIAL: u32 = 128;
 const REVIEWS_PER_TRACKED: u32 = 4;
-/// What earlier results still count at each look.
-const FADE: f32 = 0.95;
-/// Another setting must be better by this factor: changing costs a little.
-const MARGIN: f32 = 1.002;
+/// Factor by which earlier results decay at each review.
+const RESULT_DECAY: f32 = 0.95;
+/// Factor by which another setting must be better, because changing settings costs a little.
+const SWITCH_MARGIN: f32 = 1.002;
 
-/// Halvings of an access's worth if all other keys missed, per unit of correlation, and the most of them. With
-/// a correlation of 0.3 (flights), one miss among ten keys divides by five. Without any, there is no discount. More than the
-/// most gains nothing, and whoever comes anew with all companions would hardly count.
+/// Halvings of an access's worth if all other keys missed, per unit of correlation. With a
+/// correlation of 0.3 (flights), one miss among ten keys divides the worth by five. Without
+/// correlation there is no discount.
 const STRICTNESS: f32 = 80.0;
+/// Upper bound on the halvings. A higher one gains nothing, and a new key with only new companions
+/// would hardly count.
 const STRICTNESS_MAX: f32 = 25.0;
-/// Sums as if a hundred accesses with a correlation of 0.3 had been seen.
-const MOMENTS_BEFORE: [f32; 6] = [100.0, 0.0, 0.0, 10.0, 10.0, 3.0];
-/// When favourites change, all requests miss more for a while, which says nothing about who belongs together. So
-/// what is correlated is by how much a request misses more than others lately; so many accesses are lately.
-const LATELY: f32 = 256.0;
+/// Prior of the sums: 100 accesses with a correlation of 0.3.
+const MOMENTS_PRIOR: [f32; 6] = [100.0, 0.0, 0.0, 10.0, 10.0, 3.0];
+/// Accesses over which the average share of misses is taken. When popular keys change, all requests
+/// miss more for a while, which says nothing about which keys belong together. The correlation is
+/// therefore between deviations from this average.
+const MISSING_WINDOW: f32 = 256.0;
 
-/// An access is worth much if its companions are there; but after a change hardly anybody is there, whichever setting would
-/// be right now. So what it is worth is told as a multiple of the average lately, and bad times say as much as good
-/// ones; so many accesses are lately.
-const WORTH_LATELY: f32 = 600.0;
-/// The average is at least this, lest it take for ever to come back.
+/// Accesses over which the average worth is taken. An access has a high worth if its companions are
+/// resident, but after a change few keys are, under any setting. Results therefore count worth as a
+/// multiple of this average, so that times with few hits weigh as much as times with many.
+const WORTH_WINDOW: f32 = 600.0;
+/// Lower bound on the average, so that it can recover.
 const WORTH_MIN: f32 = 1e-30;
 
-/// Where keys come in a loop that is longer than the cache, whatever is admitted goes before it returns: there,
-/// and wherever all are wanted alike, it is best to hold on to what one has. One more setting does that, with
-/// the longest half-life and the smallest window: a newcomer must be wanted so much more than whom it displaces.
-const RELUCTANCE: u32 = 3 * Level::STEPS / 2;
-const HELD_HALF_LIFE: usize = HALF_LIVES - 1;
-const HELD_WINDOW: usize = 0;
+/// Level by which a new key must exceed its victim under the retaining setting. In a loop longer
+/// than the cache, every admitted key is evicted before it returns. There, and wherever all keys
+/// are equally frequent, it is best to keep the residents. One more candidate does that, with the
+/// longest half-life and the smallest window.
+const ADMISSION_MARGIN: u32 = 3 * DecayedFrequency::STEPS / 2;
+const RETAIN_HALF_LIFE: usize = HALF_LIVES - 1;
+const RETAIN_WINDOW: usize = 0;
 
-/// Levels are lowered when "now" has come so far; it never comes further than twice that.
+/// Level of "now" from which all levels are rebased. "Now" never exceeds twice this.
 const NOW_MAX: i32 = 1 << 29;
 
-/// The level of a key that was never seen.
+/// Level of a key that was never accessed.
 const NEVER: i32 = i32::MIN / 2;
 
+/// A sampled key.
 #[derive(Debug, Clone, Copy)]
 struct Tracked {
     key: Key,
     levels: [i32; HALF_LIVES],
-    /// When it was last asked for; the lower half of the count is enough.
+    /// Time of the last access, in accesses modulo 2^32.
     last: u32,
-    /// How many had been admitted to each window when this key last was.
+    /// Admissions to each window when this key was last admitted to it.
     entered: [u32; WINDOWS.len()],
-    /// The share of the other keys that missed in its last request, beyond what was usual then.
+    /// Share of the other keys that missed in its last request, minus the average at that time.
     missing: f32,
-    /// Whether it would be resident if one held on to what one has.
-    held: bool,
+    /// Whether it would be resident under the retaining setting.
+    retained: bool,
 }
 
 impl Tracked {
-    /// Its levels, bounded by how long it has been absent.
+    /// Its levels, bounded by idle decay.
     #[inline]
     fn bounded(&self, bounds: &[i32; HALF_LIVES], time: u32) -> [i32; HALF_LIVES] {
         let age = log2(time.wrapping_sub(self.last).max(1)).cast_signed();
@@ -102,7 +108,7 @@ impl Tracked {
     }
 }
 
-/// What a rehearsal recommends.
+/// Settings of the policy.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Setting {
     /// Half-life in accesses.
@@ -111,70 +117,76 @@ pub(super) struct Setting {
     pub window: f64,
     /// Halvings of an access's worth, in 256ths, if all other keys of its request missed.
     pub strictness: u32,
-    /// By how much a newcomer's level must exceed that of whom it displaces.
-    pub reluctance: u32,
+    /// Level by which a new key must exceed its victim.
+    pub admission_margin: u32,
 }
 
 /// One access to a sampled key.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Access {
-    /// Accesses so far.
+    /// Number of accesses so far.
     pub time: u64,
-    /// What it counts, and what it is worth to its request to have it: 2^-halvings, in 256ths.
+    /// Binary logarithm, in 256ths, of the reciprocal of its worth: what it adds to the key's
+    /// frequency, and what a hit is worth to the request.
     pub halvings: u32,
-    /// The share of the other keys that missed.
+    /// Share of the other keys that missed.
     pub missing: f32,
     /// Rows that fit into the cache.
     pub rows: f64,
 }
 
-/// All settings, tried at once.
+/// All candidate settings, run on the sampled keys.
 #[derive(Debug)]
-pub(super) struct Rehearsal {
-    /// The sampled keys, and where each of them is.
+pub(super) struct ShadowTuning {
     tracked: Vec<Tracked>,
-    places: KeyMap<u32>,
-    /// Whose turn it is to be looked at for absence.
+    /// Position of each sampled key in `tracked`.
+    positions: KeyMap<u32>,
+    /// Position of the key that is next checked for idle decay.
     hand: usize,
     /// Keys whose hash is below this are sampled.
     sampled_below: u64,
     half_lives: [f64; HALF_LIVES],
-    /// 256ths of a half-life per access, with 32 binary places, and when levels were last lowered.
-    paces: [u64; HALF_LIVES],
-    /// Accesses that are told apart since then: by more, everybody's level has fallen to nothing.
+    /// Levels by which "now" rises per access, with 32 fractional bits.
+    decay_rates: [u64; HALF_LIVES],
+    /// Limit on the accesses counted since the last rebase: after more, all levels have decayed to
+    /// nothing.
     elapsed_max: u64,
-    lowered_at: u64,
-    /// What a level is at most, but for the logarithm of a key's absence.
+    /// Time of the last rebase.
+    rebased_at: u64,
+    /// Bounds of idle decay ([`idle_decay::bound`]).
     bounds: [i32; HALF_LIVES],
-    /// Who would be resident beside each window, per half-life, and with what results.
-    cuts: Cuts<HALF_LIVES, { WINDOWS.len() }>,
+    /// Lowest levels that would be resident beside each window, per half-life.
+    cutoff: EvictionCutoff<HALF_LIVES, { WINDOWS.len() }>,
+    /// Worth of the hits of each candidate.
     results: [[f32; HALF_LIVES]; WINDOWS.len()],
-    /// How many sampled keys were admitted to each window, and how many it has room for.
+    /// Sampled keys admitted to each window.
     admitted: [u32; WINDOWS.len()],
+    /// Sampled keys that fit into each window.
     window_max: [u32; WINDOWS.len()],
+    /// Sums for the correlation of misses: count, first, second, their squares and their product.
     moments: [f32; 6],
-    /// The share of keys that miss lately.
-    missing_lately: f32,
-    /// What an access is worth lately.
-    worth_lately: f32,
-    /// The setting that holds on: how many sampled keys it has and may have, the lowest level among them, its results.
-    held: usize,
-    held_max: usize,
-    held_level: i32,
-    held_result: f32,
+    /// Moving average of the share of keys that miss.
+    missing_average: f32,
+    /// Moving average of the worth of an access.
+    worth_average: f32,
+    /// The retaining setting: its sampled keys, their maximum, their lowest level and its result.
+    retained_count: usize,
+    retained_max: usize,
+    retained_level: i32,
+    retained_result: f32,
     until_review: u32,
     review_every: u32,
     tracked_max: u32,
-    /// The levels of those that are held, while they are looked through.
+    /// Scratch space for the levels of retained keys.
     scratch: Vec<i32>,
-    /// Indices of the setting in use.
+    /// Indices of the half-life and window in use, unless the retaining setting is.
     half_life: usize,
     window: usize,
-    holds_on: bool,
+    is_retaining: bool,
 }
 
-impl Rehearsal {
-    /// For a cache of so many rows.
+impl ShadowTuning {
+    /// For a cache of `rows` rows.
     pub fn new(rows: u64) -> Self {
         let tracked_max = (rows / ROWS_PER_TRACKED).clamp(TRACKED_MIN, TRACKED_MAX);
         let tracked_max = u32::try_from(tracked_max).expect("it is small");
@@ -185,36 +197,39 @@ impl Rehearsal {
         });
         Self {
             tracked: Vec::new(),
-            places: KeyMap::default(),
+            positions: KeyMap::default(),
             hand: 0,
             sampled_below: u64::MAX,
             half_lives,
-            paces: half_lives.map(pace),
-            elapsed_max: (u64::from(NOW_MAX.cast_unsigned()) << 33) / pace(half_lives[0]).max(1),
-            lowered_at: 0,
-            bounds: half_lives.map(|half_life| absence::bound(half_life).cast_signed()),
-            cuts: Cuts::new(half_lives.map(|half_life| REACH * rows as f64 / half_life)),
+            decay_rates: half_lives.map(decay_rate),
+            elapsed_max: (u64::from(NOW_MAX.cast_unsigned()) << 33)
+                / decay_rate(half_lives[0]).max(1),
+            rebased_at: 0,
+            bounds: half_lives.map(|half_life| idle_decay::bound(half_life).cast_signed()),
+            cutoff: EvictionCutoff::new(
+                half_lives.map(|half_life| CUTOFF_REACH * rows as f64 / half_life),
+            ),
             results: Default::default(),
             admitted: [0; WINDOWS.len()],
             window_max: [u32::MAX; WINDOWS.len()],
-            moments: MOMENTS_BEFORE,
-            missing_lately: 0.5,
-            worth_lately: 0.5,
-            held: 0,
-            held_max: 0,
-            held_level: 0,
-            held_result: 0.0,
-            until_review: REVIEW_FIRST,
-            review_every: REVIEW_FIRST,
+            moments: MOMENTS_PRIOR,
+            missing_average: 0.5,
+            worth_average: 0.5,
+            retained_count: 0,
+            retained_max: 0,
+            retained_level: 0,
+            retained_result: 0.0,
+            until_review: REVIEW_INITIAL,
+            review_every: REVIEW_INITIAL,
             tracked_max,
             scratch: Vec::new(),
-            half_life: HALF_LIFE_FIRST,
+            half_life: HALF_LIFE_INITIAL,
             window: 0,
-            holds_on: false,
+            is_retaining: false,
         }
     }
 
-    /// What to use now.
+    /// The best settings so far.
     pub fn setting(&self) -> Setting {
         let [count, first, second, first_squared, second_squared, product] = self.moments;
         let covariance = product / count - first / count * (second / count);
@@ -222,41 +237,41 @@ impl Rehearsal {
         let scale = (variance(first, first_squared) * variance(second, second_squared)).sqrt();
         let correlation = if scale > 1e-9 { covariance / scale } else { 0.0 };
         let halvings = (STRICTNESS * correlation).clamp(0.0, STRICTNESS_MAX);
-        let (half_life, window, reluctance) = if self.holds_on {
-            (HELD_HALF_LIFE, HELD_WINDOW, RELUCTANCE)
+        let (half_life, window, admission_margin) = if self.is_retaining {
+            (RETAIN_HALF_LIFE, RETAIN_WINDOW, ADMISSION_MARGIN)
         } else {
             (self.half_life, self.window, 0)
         };
         Setting {
             half_life: self.half_lives[half_life],
             window: WINDOWS[window],
-            strictness: (halvings * Level::STEPS as f32) as u32,
-            reluctance,
+            strictness: (halvings * DecayedFrequency::STEPS as f32) as u32,
+            admission_margin,
         }
     }
 
     #[inline]
-    pub fn sampled(&self, key: Key) -> bool {
-        spread(key) < self.sampled_below
+    pub fn is_sampled(&self, key: Key) -> bool {
+        sampling_hash(key) < self.sampled_below
     }
 
-    /// A sampled key was asked for. `true` if the setting may have changed.
+    /// Records an access to a sampled key. Returns whether the settings may have changed.
     pub fn access(&mut self, key: Key, access: Access) -> bool {
         let mut now = self.now(access.time);
         let time = access.time as u32;
-        // However long no sampled key was asked for.
-        if now[0] > NOW_MAX || self.cuts.is_left_behind(&now) {
-            self.lower(now, access.time);
+        // Any time may have passed since the last access to a sampled key.
+        if now[0] > NOW_MAX || self.cutoff.is_outdated(&now) {
+            self.rebase(now, access.time);
             now = self.now(access.time);
         }
-        self.cuts.advance(&now);
+        self.cutoff.advance(&now);
         let bounds = std::array::from_fn(|at| now[at].wrapping_add(self.bounds[at]));
-        self.look_for_absent(&bounds, time);
-        let known = self.places.get(&key).copied();
-        let place = known.unwrap_or_else(|| self.track(key, time));
-        let tracked = &mut self.tracked[place as usize];
-        let missing = access.missing - self.missing_lately;
-        self.missing_lately += missing / LATELY;
+        self.apply_idle_decay(&bounds, time);
+        let known = self.positions.get(&key).copied();
+        let position = known.unwrap_or_else(|| self.track(key, time));
+        let tracked = &mut self.tracked[position as usize];
+        let missing = access.missing - self.missing_average;
+        self.missing_average += missing / MISSING_WINDOW;
         if !tracked.missing.is_nan() {
             let (first, second) = (tracked.missing, missing);
             let terms = [1.0, first, second, first * first, second * second, first * second];
@@ -266,17 +281,18 @@ impl Rehearsal {
         }
         tracked.missing = missing;
 
-        let worth = worth(access.halvings) / self.worth_lately;
-        self.worth_lately =
-            (self.worth_lately * (1.0 + (worth - 1.0) / WORTH_LATELY)).max(WORTH_MIN);
+        let worth = worth(access.halvings) / self.worth_average;
+        self.worth_average =
+            (self.worth_average * (1.0 + (worth - 1.0) / WORTH_WINDOW)).max(WORTH_MIN);
         let in_window: [bool; WINDOWS.len()] = std::array::from_fn(|window| {
             self.admitted[window].wrapping_sub(tracked.entered[window]) < self.window_max[window]
         });
-        self.held_result += if in_window[HELD_WINDOW] || tracked.held { worth } else { 0.0 };
+        self.retained_result +=
+            if in_window[RETAIN_WINDOW] || tracked.retained { worth } else { 0.0 };
         let bounded = tracked.bounded(&bounds, time);
         let counted = access.halvings.cast_signed();
         for (window, in_window) in in_window.into_iter().enumerate() {
-            let lowest = self.cuts.lowest(window);
+            let lowest = self.cutoff.lowest(window);
             for (at, result) in self.results[window].iter_mut().enumerate() {
                 *result += if bounded[at] >= lowest[at] || in_window { worth } else { 0.0 };
             }
@@ -285,24 +301,25 @@ impl Rehearsal {
                 tracked.entered[window] = self.admitted[window];
             }
         }
-        let levels =
-            std::array::from_fn(|at| Level::log_of_sum(bounded[at], now[at].wrapping_sub(counted)));
-        self.cuts.change(&tracked.levels, &levels);
+        let levels = std::array::from_fn(|at| {
+            DecayedFrequency::log_of_sum(bounded[at], now[at].wrapping_sub(counted))
+        });
+        self.cutoff.change(&tracked.levels, &levels);
         tracked.levels = levels;
         tracked.last = time;
-        let wanted = tracked.levels[HELD_HALF_LIFE];
-        // Who must go for a newcomer is settled by the next review: not too many may come until then.
-        if !tracked.held
-            && (self.held < self.held_max
-                || wanted > self.held_level + RELUCTANCE.cast_signed()
-                    && self.held < self.held_max * 17 / 16)
+        let level = tracked.levels[RETAIN_HALF_LIFE];
+        // The next review chooses the victims. Until then the excess is limited to 1/16.
+        if !tracked.retained
+            && (self.retained_count < self.retained_max
+                || level > self.retained_level + ADMISSION_MARGIN.cast_signed()
+                    && self.retained_count < self.retained_max * 17 / 16)
         {
-            tracked.held = true;
-            self.held += 1;
+            tracked.retained = true;
+            self.retained_count += 1;
         }
 
         if self.tracked.len() > self.tracked_max as usize {
-            self.thin_out();
+            self.reduce_sample();
         }
         self.until_review -= 1;
         if self.until_review > 0 {
@@ -315,132 +332,133 @@ impl Rehearsal {
         true
     }
 
-    /// A key that was not asked for before.
+    /// Adds a key that was not accessed before.
     fn track(&mut self, key: Key, time: u32) -> u32 {
-        let place = self.tracked.len() as u32;
+        let position = self.tracked.len() as u32;
         self.tracked.push(Tracked {
             key,
             levels: [NEVER; HALF_LIVES],
             last: time,
             entered: self.admitted.map(|admitted| admitted.wrapping_sub(u32::MAX / 2)),
             missing: f32::NAN,
-            held: false,
+            retained: false,
         });
-        self.places.insert(key, place);
-        place
+        self.positions.insert(key, position);
+        position
     }
 
     #[inline]
     fn now(&self, time: u64) -> [i32; HALF_LIVES] {
-        let elapsed = (time - self.lowered_at).min(self.elapsed_max);
-        self.paces.map(|pace| ((elapsed * pace) >> 32) as i32)
+        let elapsed = (time - self.rebased_at).min(self.elapsed_max);
+        self.decay_rates.map(|decay_rate| ((elapsed * decay_rate) >> 32) as i32)
     }
 
-    /// Looks at the next key: if it has been away for longer than its levels promise, they fall.
+    /// Applies idle decay to the next key.
     #[inline]
-    fn look_for_absent(&mut self, bounds: &[i32; HALF_LIVES], time: u32) {
+    fn apply_idle_decay(&mut self, bounds: &[i32; HALF_LIVES], time: u32) {
         self.hand = if self.hand + 1 < self.tracked.len() { self.hand + 1 } else { 0 };
         let Some(tracked) = self.tracked.get_mut(self.hand) else { return };
         let bounded = tracked.bounded(bounds, time);
         if bounded != tracked.levels {
-            self.cuts.change(&tracked.levels, &bounded);
+            self.cutoff.change(&tracked.levels, &bounded);
             tracked.levels = bounded;
         }
     }
 
-    /// Levels rise with time; before they overflow, those under each half-life are lowered alike.
-    fn lower(&mut self, now: [i32; HALF_LIVES], time: u64) {
+    /// Subtracts "now" from all levels, before they overflow.
+    fn rebase(&mut self, now: [i32; HALF_LIVES], time: u64) {
         for tracked in &mut self.tracked {
             for (level, now) in tracked.levels.iter_mut().zip(now) {
                 *level = (*level - now).max(NEVER);
             }
         }
-        self.held_level = (self.held_level - now[HELD_HALF_LIFE]).max(NEVER);
-        self.lowered_at = time;
-        self.cuts.clear();
-        self.cuts.advance(&self.now(time));
+        self.retained_level = (self.retained_level - now[RETAIN_HALF_LIFE]).max(NEVER);
+        self.rebased_at = time;
+        self.cutoff.clear();
+        self.cutoff.advance(&self.now(time));
         for tracked in &self.tracked {
-            self.cuts.change(&[NEVER; HALF_LIVES], &tracked.levels);
+            self.cutoff.change(&[NEVER; HALF_LIVES], &tracked.levels);
         }
     }
 
-    fn thin_out(&mut self) {
+    /// Reduces the sampling rate by a quarter.
+    fn reduce_sample(&mut self) {
         self.sampled_below -= self.sampled_below / 4;
         let below = self.sampled_below;
-        let (cuts, held) = (&mut self.cuts, &mut self.held);
+        let (cutoff, retained) = (&mut self.cutoff, &mut self.retained_count);
         self.tracked.retain(|tracked| {
-            let stays = spread(tracked.key) < below;
+            let stays = sampling_hash(tracked.key) < below;
             if !stays {
-                cuts.change(&tracked.levels, &[NEVER; HALF_LIVES]);
-                *held -= usize::from(tracked.held);
+                cutoff.change(&tracked.levels, &[NEVER; HALF_LIVES]);
+                *retained -= usize::from(tracked.retained);
             }
             stays
         });
-        self.places.clear();
-        self.places.extend(self.tracked.iter().zip(0..).map(|(tracked, at)| (tracked.key, at)));
-        self.held_max -= self.held_max / 4;
+        self.positions.clear();
+        self.positions.extend(self.tracked.iter().zip(0..).map(|(tracked, at)| (tracked.key, at)));
+        self.retained_max -= self.retained_max / 4;
     }
 
-    /// Takes stock: how much room is there, and which setting does best?
+    /// Updates the sizes of the shadow caches and chooses the best candidate.
     fn review(&mut self, rows: f64) {
         let sampled_rows = rows * (self.sampled_below as f64 / u64::MAX as f64);
         self.window_max = WINDOWS.map(|share| (share * sampled_rows).ceil() as u32);
-        let rooms = WINDOWS.map(|share| ((1.0 - share) * sampled_rows) as i32);
-        self.cuts.set_rooms(rooms);
-        self.review_held((sampled_rows * (1.0 - WINDOWS[HELD_WINDOW])) as usize);
+        let capacities = WINDOWS.map(|share| ((1.0 - share) * sampled_rows) as i32);
+        self.cutoff.set_capacities(capacities);
+        self.review_retained((sampled_rows * (1.0 - WINDOWS[RETAIN_WINDOW])) as usize);
         if self.tracked.len() < sampled_rows as usize {
-            // Everything has room: any setting is as good.
+            // All sampled keys fit, so all settings are equally good.
             self.results = Default::default();
-            self.held_result = 0.0;
+            self.retained_result = 0.0;
             return;
         }
         let used = self.results[self.window][self.half_life];
-        let mut best = if self.holds_on { self.held_result } else { used } * MARGIN;
-        let held_result = self.held_result;
-        self.held_result *= FADE;
+        let mut best = if self.is_retaining { self.retained_result } else { used } * SWITCH_MARGIN;
+        let retained_result = self.retained_result;
+        self.retained_result *= RESULT_DECAY;
         for half_life in 0..HALF_LIVES {
             for (window, results) in self.results.iter_mut().enumerate() {
                 let result = &mut results[half_life];
                 if *result > best {
                     best = *result;
                     (self.window, self.half_life) = (window, half_life);
-                    self.holds_on = false;
+                    self.is_retaining = false;
                 }
-                *result *= FADE;
+                *result *= RESULT_DECAY;
             }
         }
-        self.holds_on |= held_result > best;
+        self.is_retaining |= retained_result > best;
         for sum in &mut self.moments {
-            *sum *= FADE;
+            *sum *= RESULT_DECAY;
         }
     }
 
-    /// Who is held, now that there is room for so many?
-    fn review_held(&mut self, room: usize) {
-        self.held_max = room;
+    /// Limits the retained keys to the `room` with the highest levels.
+    fn review_retained(&mut self, room: usize) {
+        self.retained_max = room;
         let levels = &mut self.scratch;
         levels.clear();
-        let held = self.tracked.iter().filter(|tracked| tracked.held);
-        levels.extend(held.map(|tracked| -tracked.levels[HELD_HALF_LIFE]));
-        self.held_level = NEVER;
-        self.held = levels.len();
+        let retained = self.tracked.iter().filter(|tracked| tracked.retained);
+        levels.extend(retained.map(|tracked| -tracked.levels[RETAIN_HALF_LIFE]));
+        self.retained_level = NEVER;
+        self.retained_count = levels.len();
         if room > 0 && levels.len() >= room {
-            let (_, turned, _) = levels.select_nth_unstable(room - 1);
-            self.held_level = -*turned;
-            for tracked in self.tracked.iter_mut().filter(|tracked| tracked.held) {
-                tracked.held = tracked.levels[HELD_HALF_LIFE] >= self.held_level;
-                self.held -= usize::from(!tracked.held);
+            let (_, negated, _) = levels.select_nth_unstable(room - 1);
+            self.retained_level = -*negated;
+            for tracked in self.tracked.iter_mut().filter(|tracked| tracked.retained) {
+                tracked.retained = tracked.levels[RETAIN_HALF_LIFE] >= self.retained_level;
+                self.retained_count -= usize::from(!tracked.retained);
             }
         }
     }
 }
 
-/// 256ths of a half-life per access, with 32 binary places.
-pub(super) fn pace(half_life: f64) -> u64 {
-    (f64::from(Level::STEPS) / half_life * f64::from(u32::MAX)) as u64
+/// Levels by which "now" rises per access, with 32 fractional bits.
+pub(super) fn decay_rate(half_life: f64) -> u64 {
+    (f64::from(DecayedFrequency::STEPS) / half_life * f64::from(u32::MAX)) as u64
 }
 
-/// 2^-halvings, to a 16th of a halving: a table, since this is asked for often.
+/// 2^-halvings, to a 16th of a halving, from a table because it is computed at every access.
 #[inline]
 fn worth(halvings: u32) -> f32 {
     /// 2^(-i/16).
@@ -453,14 +471,14 @@ fn worth(halvings: u32) -> f32 {
         }
         parts
     };
-    let whole = (halvings / Level::STEPS).min(120);
-    let part = PARTS[(halvings % Level::STEPS / 16) as usize];
+    let whole = (halvings / DecayedFrequency::STEPS).min(120);
+    let part = PARTS[(halvings % DecayedFrequency::STEPS / 16) as usize];
     part * f32::from_bits((127 - whole) << 23)
 }
 
-/// Where a key falls between nought and the highest number, independently of where maps put it.
+/// A hash that decides whether a key is sampled, independent of the one that maps use.
 #[inline]
-fn spread(key: Key) -> u64 {
+fn sampling_hash(key: Key) -> u64 {
     key.mixed().wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
 
@@ -469,7 +487,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_access_is_worth_a_power_of_two() {
+    fn worth_is_a_power_of_two() {
         assert_eq!((worth(0), worth(256), worth(5 * 256)), (1.0, 0.5, 1.0 / 32.0));
         for halvings in 0..20_000_u32 {
             let exact = (-f64::from(halvings) / 256.0).exp2();
@@ -478,70 +496,74 @@ mod tests {
         assert!(worth(u32::MAX) > 0.0);
     }
 
-    /// A sampled key is asked for; the time of all others passes, too.
-    fn ask(rehearsal: &mut Rehearsal, time: &mut u64, row: u64, halvings: u32, missing: f32) {
+    /// Accesses a key; time also passes for keys that are not sampled.
+    fn access(tuning: &mut ShadowTuning, time: &mut u64, row: u64, halvings: u32, missing: f32) {
         *time += 1;
-        let key = Key::new(crate::embedding::TableId(0), row).unwrap();
-        if rehearsal.sampled(key) {
-            rehearsal.access(key, Access { time: *time, halvings, missing, rows: 1000.0 });
+        let key = Key::new(crate::embeddings::TableId(0), row).unwrap();
+        if tuning.is_sampled(key) {
+            tuning.access(key, Access { time: *time, halvings, missing, rows: 1000.0 });
         }
     }
 
-    /// "Bad times say as much as good ones": when everything has shifted, all companions miss, and still newcomers count.
+    /// Times with few hits weigh as much as times with many: when all keys have shifted and all
+    /// companions miss, accesses to new keys still count.
     #[test]
-    fn a_change_is_noticed_while_all_companions_miss() {
+    fn a_shift_of_keys_shortens_the_half_life_while_all_companions_miss() {
         let mut random = fastrand::Rng::with_seed(1);
-        let mut rehearsal = Rehearsal::new(1000);
+        let mut tuning = ShadowTuning::new(1000);
         let mut time = 0;
         for _ in 0..200_000 {
             let row = (random.f64().powi(3) * 5000.0) as u64;
-            ask(&mut rehearsal, &mut time, row, 0, 0.0);
+            access(&mut tuning, &mut time, row, 0, 0.0);
         }
-        let before = rehearsal.setting().half_life;
-        assert!(before > 1000.0, "favourites that stay want a long half-life, not {before}");
+        let before = tuning.setting().half_life;
+        assert!(before > 1000.0, "stable keys need a long half-life, not {before}");
         for at in 0..200_000 {
             let row = 10_000 + at / 40 + random.u64(..500);
-            ask(&mut rehearsal, &mut time, row, 12 * Level::STEPS, 0.9);
+            access(&mut tuning, &mut time, row, 12 * DecayedFrequency::STEPS, 0.9);
         }
-        let after = rehearsal.setting().half_life;
+        let after = tuning.setting().half_life;
         assert!(
             after < before / 3.0,
-            "new ones all the time want a short one: {after} is as {before}"
+            "shifting keys need a shorter half-life: {after} after {before}"
         );
     }
 
-    /// Hot keys that are not sampled may be all that is asked for, for very long.
+    /// For a long time, all accesses may be to keys that are not sampled.
     #[test]
-    fn however_long_no_sampled_key_is_asked_for() {
+    fn long_pauses_between_sampled_accesses_do_not_overflow() {
         for pause in [1, 1 << 20, 1 << 26, 1 << 32, 1 << 40, u64::MAX / 4] {
-            let mut rehearsal = Rehearsal::new(60);
+            let mut tuning = ShadowTuning::new(60);
             let mut time = 0;
             for _ in 0..3 {
                 for row in 0..10_000 {
-                    ask(&mut rehearsal, &mut time, row % 300, 0, 0.0);
+                    access(&mut tuning, &mut time, row % 300, 0, 0.0);
                 }
-                assert!(rehearsal.now(time)[0] <= NOW_MAX, "time goes on");
+                assert!(tuning.now(time)[0] <= NOW_MAX, "levels are rebased");
                 time += pause;
             }
         }
     }
 
     #[test]
-    fn the_discount_is_as_strict_as_companions_are_faithful() {
+    fn strictness_follows_the_correlation_of_misses() {
         let strictness = |missing: fn(&mut fastrand::Rng, u64) -> f32| {
             let mut random = fastrand::Rng::with_seed(2);
-            let mut rehearsal = Rehearsal::new(1000);
+            let mut tuning = ShadowTuning::new(1000);
             let mut time = 0;
             for _ in 0..100_000 {
                 let row = random.u64(..2000);
                 let missing = missing(&mut random, row);
-                ask(&mut rehearsal, &mut time, row, 0, missing);
+                access(&mut tuning, &mut time, row, 0, missing);
             }
-            rehearsal.setting().strictness
+            tuning.setting().strictness
         };
-        let by_chance = strictness(|random, _| random.f32());
-        assert!(by_chance < 3 * Level::STEPS, "misses by chance say nothing: {by_chance}");
-        let always_alike = strictness(|_, row| (row % 2) as f32);
-        assert_eq!(always_alike, STRICTNESS_MAX as u32 * Level::STEPS);
+        let independent = strictness(|random, _| random.f32());
+        assert!(
+            independent < 3 * DecayedFrequency::STEPS,
+            "independent misses give no discount: {independent}"
+        );
+        let correlated = strictness(|_, row| (row % 2) as f32);
+        assert_eq!(correlated, STRICTNESS_MAX as u32 * DecayedFrequency::STEPS);
     }
 }

@@ -1,263 +1,272 @@
-//! Implied bundles: where one table's key determines another's, their rows are of use only together.
+//! Implications: "the key of this table determines the key of that one", learned from requests.
 //!
-//! An advertisement has its campaign, the campaign its advertiser: whoever knows the first key knows the others.
-//! [`Bundles`] finds such tables by itself, from a few requests and a few keys of each ([`witnesses`]), orders them
-//! from the finer to the coarser, and, once somebody wants to prefetch, remembers which keys came together
-//! ([`recall`]). Of a request it looks at the keys of one table after the other, so that a look costs no more than a
-//! few steps per key.
+//! An advertisement belongs to one campaign, and the campaign to one advertiser: the first key
+//! implies the others. Rows linked in this way are useful only together; their tables form a
+//! *bundle*.
+//! [`Implications`] works in three steps:
 //!
-//! Not here: bags. A table that a request asks for several keys is left out of that look.
+//! 1. It finds implications from samples of requests and a few keys of each table
+//!    ([`sampled_keys`]). Each sample examines one table, so that it costs a few operations per
+//!    key.
+//! 2. It orders the tables from finer to coarser.
+//! 3. From the first prefetch on, it records which keys came together ([`associations`]).
+//!
+//! Not here: bags. A sample ignores tables with more than one key in the request.
 
-mod recall;
-mod witnesses;
+mod associations;
+mod sampled_keys;
 
 use serde::Serialize;
 
 use self::{
-    recall::Recall,
-    witnesses::{Print, Witnesses},
+    associations::Associations,
+    sampled_keys::{Fingerprint, SampledKeys},
 };
 use super::key::{Key, TableId};
 
-/// Tables that are looked at, the largest first: a word has a bit for each.
+/// Tables that are examined, the largest first: one bit of a word for each.
 const TABLES_MAX: usize = 64;
-/// Every request is looked at until there were so many looks, later one of so many requests.
-const LOOKS_FIRST: u64 = 16 << 10;
-const REQUESTS_PER_LOOK: u32 = 8;
-/// Looks between two conclusions.
-const LOOKS_PER_REVIEW: u64 = 1024;
-/// A table is found by way of so many others at most, so that remembering costs no more than that for each key.
+/// Samples taken at every request; after that, one of [`REQUESTS_PER_SAMPLE`] requests is sampled.
+const SAMPLES_DENSE: u64 = 16 << 10;
+const REQUESTS_PER_SAMPLE: u32 = 8;
+/// Samples between two reviews.
+const SAMPLES_PER_REVIEW: u64 = 1024;
+/// Finer tables from which a table is implied, at most. Bounds the cost of recording per key.
 const PARENTS_MAX: usize = 2;
-/// Pairs of keys that are remembered, per row that fits: 64 bytes.
-const REMEMBERED_PER_ROW: u64 = 8;
+/// Associations recorded per row that fits: 64 bytes.
+const ASSOCIATIONS_PER_ROW: u64 = 8;
 
-/// There are fewer bundles than this.
+/// Upper bound on bundle numbers.
 pub(super) const BUNDLES_MAX: usize = TABLES_MAX;
 
 const NONE: u8 = u8::MAX;
 
-/// The key of one table determines that of another.
+/// An implication: the key of one table determines the key of another.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Implication {
     /// The table whose key is known.
     pub from: TableId,
     /// The table whose key follows.
     pub to: TableId,
-    /// How often it is the expected one.
+    /// Share of requests in which the implied key was right.
     pub confidence: f64,
 }
 
-/// A table and the next coarser one.
+/// An implication between a table and a next coarser one, by position in `tables`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Step {
+struct Edge {
     from: usize,
     to: usize,
     confidence: f64,
 }
 
-/// What has been learned about the tables of a model.
+/// The implications learned between the tables of a model.
 #[derive(Debug)]
-pub(super) struct Bundles {
-    /// The tables that are looked at, the one with most rows first, and where each stands among them.
+pub(super) struct Implications {
+    /// The examined tables, by rows in descending order.
     tables: Vec<TableId>,
-    places: Vec<u8>,
-    witnesses: Witnesses,
-    steps: Vec<Step>,
-    /// Which bundle each table belongs to.
-    membership: Vec<u8>,
-    recall: Option<Recall>,
+    /// Position of each table in `tables`, or `NONE`.
+    positions: Vec<u8>,
+    sampled_keys: SampledKeys,
+    edges: Vec<Edge>,
+    /// Bundle of each table, or `NONE`.
+    bundle_of: Vec<u8>,
+    /// `None` until the first prefetch.
+    associations: Option<Associations>,
     pairs_max: u64,
-    /// The keys of the request at hand.
+    /// The key of each table in the current request.
     keys: Vec<Option<Key>>,
-    prints: Vec<Print>,
-    /// Whose turn it is to be looked at.
-    turn: usize,
-    looks: u64,
-    until_look: u32,
+    fingerprints: Vec<Fingerprint>,
+    /// Position of the table that the next sample examines.
+    next_table: usize,
+    samples: u64,
+    until_sample: u32,
 }
 
-impl Bundles {
-    /// For tables of so many rows each, of which some need no looking at, and a cache of `rows_max` rows.
-    pub fn new(rows: &[u64], left_out: &[bool], rows_max: u64) -> Self {
-        let mut order: Vec<usize> = (0..rows.len()).filter(|table| !left_out[*table]).collect();
+impl Implications {
+    /// For tables of `rows` rows each, without those in `excluded`, and a cache of `rows_max` rows.
+    pub fn new(rows: &[u64], excluded: &[bool], rows_max: u64) -> Self {
+        let mut order: Vec<usize> = (0..rows.len()).filter(|table| !excluded[*table]).collect();
         order.sort_by_key(|table| std::cmp::Reverse(rows[*table]));
         order.truncate(TABLES_MAX);
-        let mut places = vec![NONE; rows.len()];
-        for (place, table) in order.iter().enumerate() {
-            places[*table] = u8::try_from(place).expect("at most 64");
+        let mut positions = vec![NONE; rows.len()];
+        for (position, table) in order.iter().enumerate() {
+            positions[*table] = u8::try_from(position).expect("at most 64");
         }
         let id = |table: &usize| TableId(u16::try_from(*table).expect("table ids are 16-bit"));
         let count = order.len();
         Self {
             tables: order.iter().map(id).collect(),
-            places,
-            witnesses: Witnesses::new(count),
-            steps: Vec::new(),
-            membership: vec![NONE; count],
-            recall: None,
-            pairs_max: rows_max.saturating_mul(REMEMBERED_PER_ROW),
+            positions,
+            sampled_keys: SampledKeys::new(count),
+            edges: Vec::new(),
+            bundle_of: vec![NONE; count],
+            associations: None,
+            pairs_max: rows_max.saturating_mul(ASSOCIATIONS_PER_ROW),
             keys: vec![None; count],
-            prints: vec![0; count],
-            turn: 0,
-            looks: 0,
-            until_look: 1,
+            fingerprints: vec![0; count],
+            next_table: 0,
+            samples: 0,
+            until_sample: 1,
         }
     }
 
-    /// A request comes. Most of the time this does nothing.
+    /// Learns from a request. Most requests are not sampled and cost nothing.
     #[inline]
     pub fn request(&mut self, keys: &[Key]) {
-        // Of a single table there is nothing to learn.
+        // A single table has no implications.
         if self.tables.len() < 2 {
             return;
         }
-        self.until_look -= 1;
-        let remembers = self.recall.is_some() && !self.steps.is_empty();
-        if self.until_look == 0 || remembers {
-            self.spread_out(keys);
-            if self.until_look == 0 {
-                self.look();
+        self.until_sample -= 1;
+        let records = self.associations.is_some() && !self.edges.is_empty();
+        if self.until_sample == 0 || records {
+            self.collect_keys(keys);
+            if self.until_sample == 0 {
+                self.sample();
             }
-            if remembers {
-                self.remember();
+            if records {
+                self.record_associations();
             }
         }
     }
 
-    /// The keys that these ones imply. Whoever asks is the reason to remember pairs from now on.
+    /// Appends the keys that `keys` imply. Associations are recorded from the first call on.
     pub fn implied(&mut self, keys: &[Key], into: &mut Vec<Key>) {
         let pairs = self.pairs_max;
-        let recall = self.recall.get_or_insert_with(|| Recall::new(pairs));
+        let associations = self.associations.get_or_insert_with(|| Associations::new(pairs));
         for key in keys {
-            let Some(place) = place(&self.places, *key) else { continue };
+            let Some(position) = position(&self.positions, *key) else { continue };
             let mut next = into.len();
-            let (mut at, mut from, mut seen) = (place, *key, 1_u64 << place);
+            let (mut at, mut from, mut seen) = (position, *key, 1_u64 << position);
             loop {
-                for step in self.steps.iter().filter(|step| step.from == at) {
-                    let found = recall.find(from, self.tables[step.to]);
-                    if let Some(found) = found.filter(|_| seen >> step.to & 1 == 0) {
-                        seen |= 1 << step.to;
+                for edge in self.edges.iter().filter(|edge| edge.from == at) {
+                    let found = associations.get(from, self.tables[edge.to]);
+                    if let Some(found) = found.filter(|_| seen >> edge.to & 1 == 0) {
+                        seen |= 1 << edge.to;
                         into.push(found);
                     }
                 }
                 let Some(key) = into.get(next) else { break };
                 from = *key;
-                at = self.places[usize::from(from.table().0)].into();
+                at = self.positions[usize::from(from.table().0)].into();
                 next += 1;
             }
         }
     }
 
-    /// What has been found out, each table with the next coarser ones.
+    /// The implications, from each table to the next coarser ones.
     pub fn implications(&self) -> Vec<Implication> {
-        let implication = |step: &Step| Implication {
-            from: self.tables[step.from],
-            to: self.tables[step.to],
-            confidence: step.confidence,
+        let implication = |edge: &Edge| Implication {
+            from: self.tables[edge.from],
+            to: self.tables[edge.to],
+            confidence: edge.confidence,
         };
-        self.steps.iter().map(implication).collect()
+        self.edges.iter().map(implication).collect()
     }
 
-    /// Which bundle a table belongs to.
+    /// The bundle of a table.
     #[inline]
     pub fn bundle(&self, table: TableId) -> Option<u8> {
-        let place = *self.places.get(usize::from(table.0))?;
-        self.membership.get(usize::from(place)).copied().filter(|bundle| *bundle != NONE)
+        let position = *self.positions.get(usize::from(table.0))?;
+        self.bundle_of.get(usize::from(position)).copied().filter(|bundle| *bundle != NONE)
     }
 
-    /// Notes the key of each table; none where there are several.
-    fn spread_out(&mut self, keys: &[Key]) {
+    /// Stores the key of each table, or none for tables with several.
+    fn collect_keys(&mut self, keys: &[Key]) {
         self.keys.fill(None);
-        self.prints.fill(0);
+        self.fingerprints.fill(0);
         let mut has_bags = false;
         for key in keys {
-            let Some(place) = place(&self.places, *key) else { continue };
-            let repeated = self.prints[place] != 0;
+            let Some(position) = position(&self.positions, *key) else { continue };
+            let repeated = self.fingerprints[position] != 0;
             has_bags |= repeated;
-            self.keys[place] = if repeated { None } else { Some(*key) };
-            self.prints[place] = (key.mixed() >> 32) as u32 | 1;
+            self.keys[position] = if repeated { None } else { Some(*key) };
+            self.fingerprints[position] = (key.mixed() >> 32) as u32 | 1;
         }
         if has_bags {
-            let several = self.prints.iter_mut().zip(&self.keys).filter(|(_, key)| key.is_none());
-            several.for_each(|(print, _)| *print = 0);
+            let bags =
+                self.fingerprints.iter_mut().zip(&self.keys).filter(|(_, key)| key.is_none());
+            bags.for_each(|(fingerprint, _)| *fingerprint = 0);
         }
     }
 
-    fn look(&mut self) {
-        if let Some(key) = self.keys[self.turn] {
-            self.witnesses.hear(self.turn, key, &self.prints);
+    fn sample(&mut self) {
+        if let Some(key) = self.keys[self.next_table] {
+            self.sampled_keys.observe(self.next_table, key, &self.fingerprints);
         }
-        self.turn = (self.turn + 1) % self.tables.len();
-        self.looks += 1;
-        self.until_look = if self.looks < LOOKS_FIRST { 1 } else { REQUESTS_PER_LOOK };
-        if self.looks.is_multiple_of(LOOKS_PER_REVIEW) {
+        self.next_table = (self.next_table + 1) % self.tables.len();
+        self.samples += 1;
+        self.until_sample = if self.samples < SAMPLES_DENSE { 1 } else { REQUESTS_PER_SAMPLE };
+        if self.samples.is_multiple_of(SAMPLES_PER_REVIEW) {
             self.review();
         }
     }
 
-    fn remember(&mut self) {
-        let Some(recall) = &mut self.recall else { return };
-        for step in &self.steps {
-            if let (Some(from), Some(to)) = (self.keys[step.from], self.keys[step.to]) {
-                recall.note(from, to);
+    fn record_associations(&mut self) {
+        let Some(associations) = &mut self.associations else { return };
+        for edge in &self.edges {
+            if let (Some(from), Some(to)) = (self.keys[edge.from], self.keys[edge.to]) {
+                associations.insert(from, to);
             }
         }
     }
 
-    /// Draws conclusions: which tables imply which, and by way of which others.
+    /// Rebuilds the edges: direct implications only, without those that follow from others.
     fn review(&mut self) {
         let count = self.tables.len();
         let mut implies = vec![0_u64; count];
         for (from, implied) in implies.iter_mut().enumerate() {
-            for to in (0..count).filter(|to| self.witnesses.confidence(from, *to).is_some()) {
+            for to in (0..count).filter(|to| self.sampled_keys.confidence(from, *to).is_some()) {
                 *implied |= 1 << to;
             }
         }
-        // Where each implies the other, the one with more rows, which stands before it, is the finer.
+        // If each implies the other, the one with more rows, which comes first, is the finer.
         let finer = |from: usize, to: usize| {
             implies[from] >> to & 1 == 1 && (implies[to] >> from & 1 == 0 || from < to)
         };
-        self.steps.clear();
+        self.edges.clear();
         for to in 0..count {
             let parents: Vec<usize> = (0..count).filter(|from| finer(*from, to)).collect();
             let nearest = parents.iter().filter(|from| {
                 parents.iter().all(|between| between == *from || !finer(**from, *between))
             });
-            let mut steps: Vec<Step> = nearest
+            let mut edges: Vec<Edge> = nearest
                 .map(|&from| {
-                    let confidence = self.witnesses.confidence(from, to).expect("it implies it");
-                    Step { from, to, confidence }
+                    let confidence =
+                        self.sampled_keys.confidence(from, to).expect("an implication has one");
+                    Edge { from, to, confidence }
                 })
                 .collect();
-            steps.sort_by(|a, b| b.confidence.total_cmp(&a.confidence));
-            self.steps.extend(steps.into_iter().take(PARENTS_MAX));
+            edges.sort_by(|a, b| b.confidence.total_cmp(&a.confidence));
+            self.edges.extend(edges.into_iter().take(PARENTS_MAX));
         }
-        self.steps.sort_by_key(|step| (step.from, step.to));
-        self.gather();
+        self.edges.sort_by_key(|edge| (edge.from, edge.to));
+        self.assign_bundles();
     }
 
-    /// Tables that imply each other, by whatever way, are one bundle.
-    fn gather(&mut self) {
-        self.membership.fill(NONE);
-        for step in &self.steps {
-            let number = u8::try_from(step.from).expect("at most 64");
-            let [from, to] = [step.from, step.to].map(|place| self.membership[place]);
+    /// Makes each set of tables that edges connect one bundle.
+    fn assign_bundles(&mut self) {
+        self.bundle_of.fill(NONE);
+        for edge in &self.edges {
+            let number = u8::try_from(edge.from).expect("at most 64");
+            let [from, to] = [edge.from, edge.to].map(|position| self.bundle_of[position]);
             let joined = if from == NONE { number } else { from };
-            for bundle in &mut self.membership {
+            for bundle in &mut self.bundle_of {
                 if to != NONE && *bundle == to {
                     *bundle = joined;
                 }
             }
-            (self.membership[step.from], self.membership[step.to]) = (joined, joined);
+            (self.bundle_of[edge.from], self.bundle_of[edge.to]) = (joined, joined);
         }
     }
 }
 
-/// Where a key's table stands among those that are looked at.
+/// Position of a key's table among the examined ones.
 #[inline]
-fn place(places: &[u8], key: Key) -> Option<usize> {
-    let place = *places.get(usize::from(key.table().0))?;
-    (place != NONE).then_some(usize::from(place))
+fn position(positions: &[u8], key: Key) -> Option<usize> {
+    let position = *positions.get(usize::from(key.table().0))?;
+    (position != NONE).then_some(usize::from(position))
 }
 
 #[cfg(test)]
@@ -268,19 +277,22 @@ mod tests {
         Key::new(TableId(table), row).unwrap()
     }
 
-    /// Table 0 determines table 1, which determines table 2; table 3 is drawn by itself.
+    /// Table 0 determines table 1, which determines table 2; table 3 is independent.
     struct World {
         random: fastrand::Rng,
-        bundles: Bundles,
-        /// How often table 1's key is another one.
+        implications: Implications,
+        /// Share of requests in which table 1's key is another one.
         wrong: f64,
     }
 
     impl World {
         fn new() -> Self {
-            let bundles =
-                Bundles::new(&[5000, 900, 50, 5000, 3], &[false, false, false, false, true], 500);
-            Self { random: fastrand::Rng::with_seed(1), bundles, wrong: 0.0 }
+            let implications = Implications::new(
+                &[5000, 900, 50, 5000, 3],
+                &[false, false, false, false, true],
+                500,
+            );
+            Self { random: fastrand::Rng::with_seed(1), implications, wrong: 0.0 }
         }
 
         fn draw(&mut self) -> u64 {
@@ -294,12 +306,12 @@ mod tests {
                 let city = if broken { self.random.u64(0..900) } else { user * 7 % 900 };
                 let keys =
                     [key(0, user), key(1, city), key(2, city % 50), key(3, other), key(4, 1)];
-                self.bundles.request(&keys);
+                self.implications.request(&keys);
             }
         }
 
         fn learned(&self) -> Vec<(u16, u16)> {
-            self.bundles.implications().iter().map(|step| (step.from.0, step.to.0)).collect()
+            self.implications.implications().iter().map(|edge| (edge.from.0, edge.to.0)).collect()
         }
     }
 
@@ -308,55 +320,59 @@ mod tests {
         let mut world = World::new();
         world.requests(20_000);
         assert_eq!(world.learned(), [(0, 1), (1, 2)]);
-        assert!(world.bundles.implications().iter().all(|step| step.confidence > 0.99));
-        let bundle = |table| world.bundles.bundle(TableId(table));
+        assert!(world.implications.implications().iter().all(|edge| edge.confidence > 0.99));
+        let bundle = |table| world.implications.bundle(TableId(table));
         assert!(bundle(0).is_some() && bundle(0) == bundle(2) && bundle(3).is_none());
         assert_eq!(bundle(99), None);
     }
 
     #[test]
-    fn what_is_nearly_so_is_found_and_what_stops_to_hold_is_forgotten() {
+    fn approximate_implications_are_found_and_outdated_ones_are_dropped() {
         let mut world = World::new();
         world.wrong = 0.02;
         world.requests(20_000);
         assert_eq!(world.learned(), [(0, 1), (1, 2)]);
         world.wrong = 1.0;
         world.requests(60_000);
-        assert_eq!(world.learned(), [(1, 2)], "a city still has its country");
+        assert_eq!(world.learned(), [(1, 2)], "table 1 still implies table 2");
     }
 
     #[test]
-    fn a_table_that_hardly_ever_changes_is_no_discovery() {
-        let mut bundles = Bundles::new(&[100, 100], &[false; 2], 100);
+    fn a_table_whose_key_is_nearly_constant_is_not_implied() {
+        let mut implications = Implications::new(&[100, 100], &[false; 2], 100);
         let mut random = fastrand::Rng::with_seed(2);
         for _ in 0..20_000 {
             let rare = u64::from(random.u8(..) < 5);
-            bundles.request(&[key(0, random.u64(0..100)), key(1, rare)]);
+            implications.request(&[key(0, random.u64(0..100)), key(1, rare)]);
         }
-        assert_eq!(bundles.implications(), []);
+        assert_eq!(implications.implications(), []);
     }
 
     #[test]
-    fn implied_keys_are_those_that_came_together_before() {
+    fn implied_keys_are_those_that_came_together_before_in_a_request() {
         let mut world = World::new();
         world.requests(20_000);
         let mut implied = Vec::new();
-        world.bundles.implied(&[key(0, 3)], &mut implied);
-        assert_eq!(implied, [], "nobody had asked, so nothing was remembered");
+        world.implications.implied(&[key(0, 3)], &mut implied);
+        assert_eq!(implied, [], "nothing is recorded before the first call");
         world.requests(20_000);
-        world.bundles.implied(&[key(0, 3), key(3, 3), key(4, 1), key(99, 0)], &mut implied);
-        assert_eq!(implied, [key(1, 21), key(2, 21)], "its city, and its city's country");
+        world.implications.implied(&[key(0, 3), key(3, 3), key(4, 1), key(99, 0)], &mut implied);
+        assert_eq!(
+            implied,
+            [key(1, 21), key(2, 21)],
+            "the implied key, and the key that it implies"
+        );
     }
 
     #[test]
-    fn bags_and_single_tables_are_left_alone() {
-        let mut bundles = Bundles::new(&[100, 100], &[false; 2], 100);
+    fn bags_and_single_tables_have_no_implications() {
+        let mut implications = Implications::new(&[100, 100], &[false; 2], 100);
         for row in 0..20_000 {
-            bundles.request(&[key(0, row % 90), key(1, row % 90), key(1, (row + 1) % 90)]);
-            bundles.request(&[]);
+            implications.request(&[key(0, row % 90), key(1, row % 90), key(1, (row + 1) % 90)]);
+            implications.request(&[]);
         }
-        assert_eq!(bundles.implications(), []);
-        let mut single = Bundles::new(&[100], &[false], 100);
+        assert_eq!(implications.implications(), []);
+        let mut single = Implications::new(&[100], &[false], 100);
         (0..20_000).for_each(|row| single.request(&[key(0, row % 90)]));
         assert_eq!(single.implications(), []);
     }

@@ -1,121 +1,122 @@
-//! Does one table's key determine another's? A few keys of each table are followed to find out.
+//! Sampled keys: a few keys of each table, from which implications between tables are estimated.
 //!
-//! A witness is a key, with the other keys of the request in which it was first seen. When it returns, every
-//! table either shows the same key again or it does not. How often keys agree when another key comes is
-//! what guessing would achieve. A witness answers a few times and makes way for the next one, so that no
-//! favourite decides alone, and answers fade: what stops to hold is soon forgotten.
+//! A sampled key is stored with its companions: the keys of the other tables in the request in
+//! which it was first seen. When it returns, each companion is either the same again or not. The
+//! rate of agreement when *another* key comes is the baseline, which a guess would achieve. A
+//! sampled key is replaced after [`RETURNS_MAX`] returns, so that no frequent key dominates.
+//! Observations decay, so that an implication that no longer holds is dropped.
 
-use super::super::key::Key;
+use crate::embeddings::key::Key;
 
-/// Witnesses of each table.
-const WITNESSES: usize = 32;
-/// A witness that does not return while so many others come to its place makes way.
-const PATIENCE: u8 = 4;
-/// And so does one that has answered so often.
-const ANSWERS_MAX: u8 = 8;
-/// Answers that are remembered; then all count half.
-const ASKED_MAX: u16 = 256;
-/// Answers without which nothing is said.
-const ASKED_MIN: u16 = 48;
-/// A dependency holds if the key is right so often,
+/// Sampled keys of each table.
+const SAMPLES_PER_TABLE: usize = 32;
+/// Other keys with the same slot in sequence after which a sampled key is replaced.
+const MISSES_MAX: u8 = 4;
+/// Returns after which a sampled key is replaced.
+const RETURNS_MAX: u8 = 8;
+/// Observations after which all are halved.
+const OBSERVATIONS_MAX: u16 = 256;
+/// Observations below which there is no estimate.
+const OBSERVATIONS_MIN: u16 = 48;
+/// Rate of agreement from which an implication holds.
 const CONFIDENCE_MIN: f64 = 0.9;
-/// and wrong so much less often than guessing.
-const BETTER_THAN_GUESSING: f64 = 4.0;
+/// Factor by which its error rate must be below the baseline's.
+const ERROR_REDUCTION_MIN: f64 = 4.0;
 
-/// What stands for a key: nought for none, or for several.
-pub(super) type Print = u32;
+/// A hash of a key; 0 for no key or several.
+pub(super) type Fingerprint = u32;
 
-/// How often something was so.
+/// Rate at which a companion was the same.
 #[derive(Debug, Clone, Copy, Default)]
-struct Share {
+struct AgreementRate {
     agreed: u16,
-    asked: u16,
+    observed: u16,
 }
 
-impl Share {
-    fn note(&mut self, agreed: bool) {
-        if self.asked == ASKED_MAX {
-            self.asked /= 2;
+impl AgreementRate {
+    fn record(&mut self, agreed: bool) {
+        if self.observed == OBSERVATIONS_MAX {
+            self.observed /= 2;
             self.agreed /= 2;
         }
-        self.asked += 1;
+        self.observed += 1;
         self.agreed += u16::from(agreed);
     }
 
     fn rate(self) -> Option<f64> {
-        (self.asked >= ASKED_MIN).then(|| f64::from(self.agreed) / f64::from(self.asked))
+        (self.observed >= OBSERVATIONS_MIN)
+            .then(|| f64::from(self.agreed) / f64::from(self.observed))
     }
 }
 
-/// One table and another: how often the other's key was the same, when the first one's was and when it was not.
+/// Two tables: agreement of the second table's key if the first one's is the same, and if not.
 #[derive(Debug, Clone, Copy, Default)]
-struct Pair {
-    together: Share,
-    apart: Share,
+struct PairStats {
+    same_key: AgreementRate,
+    other_key: AgreementRate,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Witness {
+struct SampledKey {
     key: Key,
-    answers: u8,
-    patience: u8,
+    returns: u8,
+    misses_left: u8,
 }
 
-/// The witnesses of all tables.
+/// The sampled keys of all tables.
 #[derive(Debug)]
-pub(super) struct Witnesses {
+pub(super) struct SampledKeys {
     tables: usize,
-    followed: Vec<Option<Witness>>,
-    /// For each witness, what stood beside it in every table.
-    beside: Vec<Print>,
-    pairs: Vec<Pair>,
+    samples: Vec<Option<SampledKey>>,
+    /// For each sampled key, its companion in each table.
+    companions: Vec<Fingerprint>,
+    pairs: Vec<PairStats>,
 }
 
-impl Witnesses {
+impl SampledKeys {
     pub fn new(tables: usize) -> Self {
-        let count = tables * WITNESSES;
+        let count = tables * SAMPLES_PER_TABLE;
         Self {
             tables,
-            followed: vec![None; count],
-            beside: vec![0; count * tables],
-            pairs: vec![Pair::default(); tables * tables],
+            samples: vec![None; count],
+            companions: vec![0; count * tables],
+            pairs: vec![PairStats::default(); tables * tables],
         }
     }
 
-    /// A request asked table `from` for this key, and all tables for these.
-    pub fn hear(&mut self, from: usize, key: Key, prints: &[Print]) {
-        let slot = from * WITNESSES + (key.mixed() >> 40) as usize % WITNESSES;
-        let beside = &mut self.beside[slot * self.tables..][..self.tables];
+    /// Records a request with `key` in table `from` and these keys in all tables.
+    pub fn observe(&mut self, from: usize, key: Key, fingerprints: &[Fingerprint]) {
+        let slot = from * SAMPLES_PER_TABLE + (key.mixed() >> 40) as usize % SAMPLES_PER_TABLE;
+        let companions = &mut self.companions[slot * self.tables..][..self.tables];
         let pairs = &mut self.pairs[from * self.tables..][..self.tables];
-        let witness = &mut self.followed[slot];
-        if let Some(seen) = witness {
-            let returned = seen.key == key;
-            for ((pair, before), now) in pairs.iter_mut().zip(&*beside).zip(prints) {
+        let sample = &mut self.samples[slot];
+        if let Some(sampled) = sample {
+            let returned = sampled.key == key;
+            for ((pair, before), now) in pairs.iter_mut().zip(&*companions).zip(fingerprints) {
                 if *before != 0 && *now != 0 {
-                    let share = if returned { &mut pair.together } else { &mut pair.apart };
-                    share.note(before == now);
+                    let rate = if returned { &mut pair.same_key } else { &mut pair.other_key };
+                    rate.record(before == now);
                 }
             }
             if returned {
-                seen.answers += 1;
-                seen.patience = PATIENCE;
+                sampled.returns += 1;
+                sampled.misses_left = MISSES_MAX;
             } else {
-                seen.patience -= 1;
+                sampled.misses_left -= 1;
             }
-            if seen.patience > 0 && seen.answers < ANSWERS_MAX {
+            if sampled.misses_left > 0 && sampled.returns < RETURNS_MAX {
                 return;
             }
         }
-        *witness = Some(Witness { key, answers: 0, patience: PATIENCE });
-        beside.copy_from_slice(prints);
+        *sample = Some(SampledKey { key, returns: 0, misses_left: MISSES_MAX });
+        companions.copy_from_slice(fingerprints);
     }
 
-    /// How sure one can be of the key of `to`, given that of `from`; `None` if that says too little.
+    /// Confidence that the key of `from` determines that of `to`; `None` if it does not.
     pub fn confidence(&self, from: usize, to: usize) -> Option<f64> {
         let pair = &self.pairs[from * self.tables + to];
-        let (known, guessed) = (pair.together.rate()?, pair.apart.rate()?);
-        let holds =
-            known >= CONFIDENCE_MIN && (1.0 - known) * BETTER_THAN_GUESSING <= 1.0 - guessed;
-        (holds && guessed < 1.0 && from != to).then_some(known)
+        let (rate, baseline) = (pair.same_key.rate()?, pair.other_key.rate()?);
+        let holds = rate >= CONFIDENCE_MIN && (1.0 - rate) * ERROR_REDUCTION_MIN <= 1.0 - baseline;
+        (holds && baseline < 1.0 && from != to).then_some(rate)
     }
 }

@@ -1,36 +1,37 @@
 //! CLOCK-Pro (Jiang, Chen and Zhang, USENIX ATC'05): LIRS's idea on one clock with three hands.
 //!
-//! Resident keys are hot or cold; an evicted cold key stays on the clock for a test period, and if it
-//! returns within it, the share for cold keys grows. The hands move independently here; the paper lets
-//! the hot hand also end test periods, which only shortens them.
+//! Resident keys are hot or cold. An evicted cold key stays on the clock for a test period; if it
+//! returns within that period, the share for cold keys grows. The hands move independently here. In
+//! the paper the hot hand also ends test periods, which only shortens them.
 
-use super::{
+use crate::embeddings::{
+    entries::{Entries, ListId},
     key::Key,
-    list::Slot,
-    policy::{Replacement, Turn, keeps_books},
-    store::{Place, Store},
+    policy::{Replacement, RequestState, impl_entries},
+    slab_list::Slot,
 };
 
-const CLOCK: Place = 0;
+const CLOCK: ListId = 0;
 
-/// Cold keys keep this share, as in LIRS, and so do hot ones. With a single one of either kind its hand goes round the
-/// whole clock to find it, at every miss.
+/// Cold keys, and hot keys, have at least 1/100 of the capacity, as in LIRS. With a single key of
+/// one kind, its hand would go round the whole clock to find it at every miss.
 const SHARE_DIVISOR: u64 = 100;
 
-/// What a hand passes at a miss where that share is least: the clock has up to twice the cache.
+/// Keys that a hand passes per miss when a share is at its minimum: the clock has up to twice the
+/// keys of the cache.
 const PASSES_PER_MISS: u64 = 2 * SHARE_DIVISOR;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Hot,
     Cold,
-    /// No longer resident, but its return would be noticed.
+    /// Not resident, in its test period.
     Test,
 }
 
-/// What the clock notes about a key.
+/// What the clock stores about a key.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Page {
+pub(in crate::embeddings) struct Page {
     kind: Kind,
     referenced: bool,
 }
@@ -44,81 +45,81 @@ enum Hand {
 
 /// CLOCK-Pro.
 #[derive(Debug)]
-pub(super) struct ClockPro {
-    store: Store<Page>,
+pub(in crate::embeddings) struct ClockPro {
+    entries: Entries<Page>,
     hands: [Option<Slot>; 3],
     hot: u64,
     test: u64,
-    /// What cold residents should weigh.
+    /// Target weight of cold residents.
     cold_target: u64,
-    /// Keys that the cold hand passed in this request, beyond what each miss is allowed.
+    /// Keys that the cold hand passed in this request, beyond [`PASSES_PER_MISS`] for each miss.
     passed: u64,
 }
 
 impl ClockPro {
     pub fn new(capacity: u64) -> Self {
-        let store = Store::new(1, capacity);
+        let entries = Entries::new(1, capacity);
         let mut clock =
-            Self { store, hands: [None; 3], hot: 0, test: 0, cold_target: 0, passed: 0 };
+            Self { entries, hands: [None; 3], hot: 0, test: 0, cold_target: 0, passed: 0 };
         clock.set_cold_target(capacity);
         clock
     }
 
     fn set_cold_target(&mut self, target: u64) {
-        let capacity = self.store.capacity();
+        let capacity = self.entries.capacity();
         let least = (capacity / SHARE_DIVISOR).max(1);
         self.cold_target = target.min(capacity.saturating_sub(least)).max(least.min(capacity));
     }
 
-    /// The key under a hand, which then moves on.
+    /// Moves a hand by one and returns the key that it was at.
     fn advance(&mut self, hand: Hand) -> Option<Slot> {
-        let slot = self.hands[hand as usize].or(self.store.oldest(CLOCK))?;
-        self.hands[hand as usize] = self.store.links.newer(slot);
+        let slot = self.hands[hand as usize].or(self.entries.oldest(CLOCK))?;
+        self.hands[hand as usize] = self.entries.links.newer(slot);
         Some(slot)
     }
 
-    fn forget(&mut self, slot: Slot, turn: &mut Turn) {
-        let next = self.store.links.newer(slot);
+    fn forget(&mut self, slot: Slot, request: &mut RequestState) {
+        let next = self.entries.links.newer(slot);
         for hand in self.hands.iter_mut().filter(|hand| **hand == Some(slot)) {
             *hand = next;
         }
-        self.store.forget(slot, turn);
+        self.entries.forget(slot, request);
     }
 
     fn insert(&mut self, slot: Slot) {
         if let Some(hot_hand) = self.hands[Hand::Hot as usize].filter(|hand| *hand != slot) {
-            self.store.move_behind(slot, hot_hand);
+            self.entries.move_behind(slot, hot_hand);
         }
     }
 
     /// Moves the cold hand past one key.
-    fn run_cold(&mut self, turn: &mut Turn) {
+    fn run_cold(&mut self, request: &mut RequestState) {
         let Some(slot) = self.advance(Hand::Cold) else { return };
-        let page = *self.store.meta(slot);
+        let page = *self.entries.meta(slot);
         if page.kind != Kind::Cold {
             return;
         }
-        let weight = self.store.links.weight(slot);
+        let weight = self.entries.links.weight(slot);
         if page.referenced {
-            *self.store.meta_mut(slot) = Page { kind: Kind::Hot, referenced: false };
+            *self.entries.meta_mut(slot) = Page { kind: Kind::Hot, referenced: false };
             self.hot += weight;
-        } else if !self.store.protected(slot, turn) {
-            self.store.meta_mut(slot).kind = Kind::Test;
-            self.store.make_ghost(slot, turn);
+        } else if !self.entries.is_protected(slot, request) {
+            self.entries.meta_mut(slot).kind = Kind::Test;
+            self.entries.make_ghost(slot, request);
             self.test += weight;
-            while self.test > self.store.capacity() {
-                self.run_test(turn);
+            while self.test > self.entries.capacity() {
+                self.run_test(request);
             }
         }
         self.cool();
     }
 
-    /// Turns hot keys cold until they fit their share.
+    /// Makes hot keys cold until they fit their share.
     fn cool(&mut self) {
-        while self.hot > self.store.capacity() - self.cold_target {
+        while self.hot > self.entries.capacity() - self.cold_target {
             let Some(slot) = self.advance(Hand::Hot) else { return };
-            let weight = self.store.links.weight(slot);
-            let page = self.store.meta_mut(slot);
+            let weight = self.entries.links.weight(slot);
+            let page = self.entries.meta_mut(slot);
             if page.kind == Kind::Hot && !std::mem::take(&mut page.referenced) {
                 page.kind = Kind::Cold;
                 self.hot -= weight;
@@ -126,75 +127,76 @@ impl ClockPro {
         }
     }
 
-    fn run_test(&mut self, turn: &mut Turn) {
+    fn run_test(&mut self, request: &mut RequestState) {
         let Some(slot) = self.advance(Hand::Test) else { return };
-        if self.store.meta(slot).kind == Kind::Test {
-            let weight = self.store.links.weight(slot);
+        if self.entries.meta(slot).kind == Kind::Test {
+            let weight = self.entries.links.weight(slot);
             self.test -= weight;
             self.set_cold_target(self.cold_target.saturating_sub(weight));
-            self.forget(slot, turn);
+            self.forget(slot, request);
         }
     }
 
-    fn make_room(&mut self, weight: u32, turn: &mut Turn) -> bool {
-        // Each key is passed at most a few times: referenced, then hot, then cooled, then gone; but for those that the
-        // request needs itself, of which there may be many.
+    fn make_room(&mut self, weight: u32, request: &mut RequestState) -> bool {
+        // A key is passed at most four times: as referenced, hot, cooled and evicted. The exception
+        // are keys that the request hit, of which there may be many.
         self.passed = self.passed.saturating_sub(PASSES_PER_MISS);
-        let passes_max = 4 * u64::from(self.store.list(CLOCK).len()) + 4;
-        while !self.store.fits(weight) && self.passed < passes_max {
-            self.run_cold(turn);
+        let passes_max = 4 * u64::from(self.entries.list(CLOCK).len()) + 4;
+        while !self.entries.fits(weight) && self.passed < passes_max {
+            self.run_cold(request);
             self.passed += 1;
         }
-        // With every resident hot, or needed, the cold hand finds nothing: whoever is next at the hot hand goes.
-        if !self.store.fits(weight) {
-            self.evict_any(weight, turn);
+        // If every resident is hot or protected, the cold hand finds nothing: the hot hand evicts.
+        if !self.entries.fits(weight) {
+            self.evict_any(weight, request);
         }
-        self.store.fits(weight)
+        self.entries.fits(weight)
     }
 
-    fn evict_any(&mut self, weight: u32, turn: &mut Turn) {
-        for _ in 0..self.store.list(CLOCK).len() {
-            if self.store.fits(weight) {
+    fn evict_any(&mut self, weight: u32, request: &mut RequestState) {
+        for _ in 0..self.entries.list(CLOCK).len() {
+            if self.entries.fits(weight) {
                 return;
             }
             let Some(slot) = self.advance(Hand::Hot) else { return };
-            if self.store.resident(slot) && !self.store.protected(slot, turn) {
-                if self.store.meta(slot).kind == Kind::Hot {
-                    self.hot -= self.store.links.weight(slot);
+            if self.entries.is_resident(slot) && !self.entries.is_protected(slot, request) {
+                if self.entries.meta(slot).kind == Kind::Hot {
+                    self.hot -= self.entries.links.weight(slot);
                 }
-                self.forget(slot, turn);
+                self.forget(slot, request);
             }
         }
     }
 }
 
 impl Replacement for ClockPro {
-    keeps_books!(Page);
+    impl_entries!(Page);
 
-    fn hit(&mut self, slot: Slot, _: &mut Turn) {
-        self.store.meta_mut(slot).referenced = true;
+    fn hit(&mut self, slot: Slot, _: &mut RequestState) {
+        self.entries.meta_mut(slot).referenced = true;
     }
 
     fn end(&mut self) {
         self.passed = 0;
     }
 
-    fn miss(&mut self, key: Key, weight: u32, turn: &mut Turn) {
-        if !turn.has_room(weight) {
+    fn miss(&mut self, key: Key, weight: u32, request: &mut RequestState) {
+        if !request.has_room(weight) {
             return;
         }
-        let ghost = self.store.find(key);
+        let ghost = self.entries.find(key);
         if let Some(ghost) = ghost {
-            let weight = self.store.links.weight(ghost);
+            let weight = self.entries.links.weight(ghost);
             self.test -= weight;
             self.set_cold_target(self.cold_target + weight);
-            self.forget(ghost, turn);
+            self.forget(ghost, request);
         }
-        if !self.make_room(weight, turn) {
-            return turn.give_up();
+        if !self.make_room(weight, request) {
+            return request.give_up();
         }
         let kind = if ghost.is_some() { Kind::Hot } else { Kind::Cold };
-        let slot = self.store.admit(CLOCK, key, weight, Page { kind, referenced: false }, turn);
+        let slot =
+            self.entries.admit(CLOCK, key, weight, Page { kind, referenced: false }, request);
         self.insert(slot);
         if kind == Kind::Hot {
             self.hot += u64::from(weight);

@@ -1,24 +1,29 @@
-//! The policies that evict the lowest score: LFU, EV-LFU, and the score rules that the dissertation
+//! Policies that evict the lowest score: LFU, EV-LFU, and the score rules that the dissertation
 //! tried and rejected.
 //!
-//! EV-LFU replaces LFU's counter by the group score: how many keys of the request hit. Mended here: ties
-//! go to the key that entered its score first (the pseudo-code says "least recently used", the text
-//! "least recently inserted"); what counts as perfect is recounted when a perfect key leaves (the
-//! printed counter only grows, and then flushes for ever); a key that the request itself hit is spared.
-//! The flushing knobs are arguments, because text (20 %) and pseudo-code (0.9 and 0.1) disagree.
+//! EV-LFU replaces LFU's counter by the group score: the number of keys of the request that hit.
+//! The dissertation is ambiguous or wrong in four points, decided here as follows:
+//!
+//! - Of equal scores, the key that reached its score first is evicted. The pseudo-code says "least
+//!   recently used", the text "least recently inserted".
+//! - Perfect keys are recounted when one leaves. The printed counter only grows, and then flushes
+//!   for ever.
+//! - A key that the request itself hit is spared.
+//! - The flushing settings are arguments, because text (20 %) and pseudo-code (0.9 and 0.1)
+//!   disagree.
 
-use super::{
+use crate::embeddings::{
+    bucket_queue::BucketQueue,
+    entries::{Entries, UNLISTED},
     key::Key,
-    list::Slot,
-    policy::{Replacement, Turn, keeps_books},
-    ranked::Ranked,
-    store::{Store, UNLISTED},
+    policy::{Replacement, RequestState, impl_entries},
+    slab_list::Slot,
 };
 
-/// How a key's score follows from the requests it was in.
+/// How a key's score follows from the group scores of its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ScoreRule {
-    /// LFU: one more for every access.
+pub(in crate::embeddings) enum ScoreRule {
+    /// LFU: the number of accesses.
     Count,
     /// EV-LFU: the highest group score so far.
     Max,
@@ -26,37 +31,38 @@ pub(super) enum ScoreRule {
     Average,
     /// Rejected: the sum of all group scores.
     Sum,
-    /// Rejected: the median group score, followed one step at a time (the exact one needs all of them).
+    /// Rejected: the median group score, approximated in steps of 1 (the exact median needs the
+    /// whole history).
     Median,
     /// Rejected: one more for every access, starting from the group score at insertion.
     Incremental,
 }
 
-/// When too many keys have the highest score, the oldest of them go ("flushing").
+/// Flushing: when too many keys have the highest score, the oldest of them are evicted.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Flushing {
-    /// Share of the capacity that perfect keys may take.
+pub(in crate::embeddings) struct Flushing {
+    /// Share of the capacity that perfect keys may use.
     pub perfect_share_max: f64,
-    /// Share of the perfect keys that then go.
+    /// Share of the perfect keys that is evicted at a flush.
     pub rate: f64,
 }
 
 impl Flushing {
-    /// As in EV-LFU's pseudo-code.
+    /// The settings of EV-LFU's pseudo-code.
     pub const PSEUDO_CODE: Self = Self { perfect_share_max: 0.9, rate: 0.1 };
-    /// As in the text beside it ("e.g. 20 %"; it gives no rate).
+    /// The setting of the text ("e.g. 20 %"), which gives no rate.
     pub const TEXT: Self = Self { perfect_share_max: 0.2, rate: 0.1 };
 }
 
-/// A key's score, and what its rule needs to update it.
+/// A key's score, and the sums from which its rule updates it.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Score {
+pub(in crate::embeddings) struct Score {
     pub value: u32,
     sum: u32,
     count: u32,
 }
 
-/// Mean scores are kept in fractions of this.
+/// Resolution of mean scores: 1/64.
 const AVERAGE_STEPS: u32 = 64;
 
 impl Score {
@@ -90,11 +96,11 @@ impl Score {
     }
 }
 
-/// Residents in order of their score.
+/// LFU, EV-LFU and variants: residents ordered by score.
 #[derive(Debug)]
-pub(super) struct ByScore {
-    store: Store<Score>,
-    ranked: Ranked,
+pub(in crate::embeddings) struct ByScore {
+    entries: Entries<Score>,
+    queue: BucketQueue,
     rule: ScoreRule,
     tables: u32,
     flushing: Option<Flushing>,
@@ -105,84 +111,90 @@ impl ByScore {
         Self::new(capacity, ScoreRule::Count, 0, None)
     }
 
-    /// EV-LFU or a variant, for requests of one key in each of so many tables. Only the rule with a
-    /// highest score can flush.
+    /// EV-LFU or a variant, for requests with one key in each of `tables` tables. Only the rule
+    /// with a highest score, [`ScoreRule::Max`], can flush.
     pub fn ev_lfu(capacity: u64, rule: ScoreRule, tables: u32, flushing: Flushing) -> Self {
         Self::new(capacity, rule, tables, (rule == ScoreRule::Max).then_some(flushing))
     }
 
     fn new(capacity: u64, rule: ScoreRule, tables: u32, flushing: Option<Flushing>) -> Self {
-        Self { store: Store::new(0, capacity), ranked: Ranked::default(), rule, tables, flushing }
+        Self {
+            entries: Entries::new(0, capacity),
+            queue: BucketQueue::default(),
+            rule,
+            tables,
+            flushing,
+        }
     }
 
-    fn evict(&mut self, slot: Slot, turn: &mut Turn) {
-        let score = self.store.meta(slot).value;
-        self.ranked.remove(&mut self.store.links, score, slot);
-        self.store.forget(slot, turn);
+    fn evict(&mut self, slot: Slot, request: &mut RequestState) {
+        let score = self.entries.meta(slot).value;
+        self.queue.remove(&mut self.entries.links, score, slot);
+        self.entries.forget(slot, request);
     }
 
-    /// The oldest key of the lowest score; those that this request hit are passed over.
-    fn victim(&mut self, turn: &Turn) -> Option<Slot> {
-        self.ranked.first_not(&self.store.links, |slot| self.store.protected(slot, turn))
+    /// The oldest key of the lowest score that this request did not hit.
+    fn victim(&mut self, request: &RequestState) -> Option<Slot> {
+        self.queue.first_not(&self.entries.links, |slot| self.entries.is_protected(slot, request))
     }
 
-    fn flush(&mut self, turn: &mut Turn) {
+    fn flush(&mut self, request: &mut RequestState) {
         let Some(flushing) = self.flushing else { return };
-        let mut left = flushing.due(&self.ranked, self.tables, self.store.capacity());
+        let mut left = flushing.due(&self.queue, self.tables, self.entries.capacity());
         while left > 0.0 {
-            let Some(slot) = oldest_perfect(&mut self.ranked, self.tables, &self.store, turn)
+            let Some(slot) = oldest_perfect(&mut self.queue, self.tables, &self.entries, request)
             else {
                 return;
             };
-            left -= self.store.links.weight(slot) as f64;
-            self.evict(slot, turn);
+            left -= self.entries.links.weight(slot) as f64;
+            self.evict(slot, request);
         }
     }
 }
 
 impl Flushing {
-    /// How much of the perfect keys must go now: nothing until they take more than their share.
-    pub fn due(self, ranked: &Ranked, perfect: u32, capacity: u64) -> f64 {
-        let weight = ranked.list(perfect).weight() as f64;
+    /// Weight of the perfect keys to evict now: 0 until they exceed their share.
+    pub fn due(self, queue: &BucketQueue, perfect: u32, capacity: u64) -> f64 {
+        let weight = queue.list(perfect).weight() as f64;
         if weight < self.perfect_share_max * capacity as f64 { 0.0 } else { weight * self.rate }
     }
 }
 
-/// The perfect key that goes first; those that the current request hit stay.
-pub(super) fn oldest_perfect<Meta>(
-    ranked: &mut Ranked,
+/// The oldest perfect key that the current request did not hit.
+pub(in crate::embeddings) fn oldest_perfect<Meta>(
+    queue: &mut BucketQueue,
     perfect: u32,
-    store: &Store<Meta>,
-    turn: &Turn,
+    entries: &Entries<Meta>,
+    request: &RequestState,
 ) -> Option<Slot> {
-    ranked.oldest_not(&store.links, perfect, |slot| store.protected(slot, turn))
+    queue.oldest_not(&entries.links, perfect, |slot| entries.is_protected(slot, request))
 }
 
 impl Replacement for ByScore {
-    keeps_books!(Score);
+    impl_entries!(Score);
 
     fn end(&mut self) {
-        self.ranked.look_anew();
+        self.queue.reset_passed();
     }
 
-    fn hit(&mut self, slot: Slot, turn: &mut Turn) {
-        let score = *self.store.meta(slot);
-        let next = score.next(self.rule, turn.group_score(self.tables));
-        *self.store.meta_mut(slot) = next;
+    fn hit(&mut self, slot: Slot, request: &mut RequestState) {
+        let score = *self.entries.meta(slot);
+        let next = score.next(self.rule, request.group_score(self.tables));
+        *self.entries.meta_mut(slot) = next;
         if next.value != score.value {
-            self.ranked.remove(&mut self.store.links, score.value, slot);
-            self.ranked.push_newest(&mut self.store.links, next.value, slot);
+            self.queue.remove(&mut self.entries.links, score.value, slot);
+            self.queue.push_newest(&mut self.entries.links, next.value, slot);
         }
     }
 
-    fn miss(&mut self, key: Key, weight: u32, turn: &mut Turn) {
-        self.flush(turn);
-        while !self.store.fits(weight) {
-            let Some(victim) = self.victim(turn) else { return };
-            self.evict(victim, turn);
+    fn miss(&mut self, key: Key, weight: u32, request: &mut RequestState) {
+        self.flush(request);
+        while !self.entries.fits(weight) {
+            let Some(victim) = self.victim(request) else { return };
+            self.evict(victim, request);
         }
-        let score = Score::first(self.rule, turn.group_score(self.tables));
-        let slot = self.store.admit(UNLISTED, key, weight, score, turn);
-        self.ranked.push_newest(&mut self.store.links, score.value, slot);
+        let score = Score::first(self.rule, request.group_score(self.tables));
+        let slot = self.entries.admit(UNLISTED, key, weight, score, request);
+        self.queue.push_newest(&mut self.entries.links, score.value, slot);
     }
 }

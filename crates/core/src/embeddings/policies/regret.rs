@@ -1,27 +1,28 @@
-//! The policies that let two experts compete and learn from regret: `LeCaR` and CACHEUS.
+//! Policies with two experts weighted by regret: `LeCaR` and CACHEUS.
 //!
-//! Whoever evicted a key that comes back was wrong, and loses weight. Chance comes from a seed.
+//! Each eviction follows one expert, chosen at random by weight. When an evicted key returns, the
+//! expert that evicted it loses weight. The random numbers come from a seed.
 
-use super::{
+use crate::embeddings::{
+    bucket_queue::BucketQueue,
+    entries::{Entries, ListId},
     key::Key,
-    list::{Links, Slot},
-    policy::{Replacement, Turn, keeps_books},
-    ranked::Ranked,
-    store::{Place, Store},
+    policy::{Replacement, RequestState, impl_entries},
+    slab_list::{Links, Slot},
 };
 
-/// The trust in two experts; together always 1.
+/// Weights of the two experts; their sum is 1.
 #[derive(Debug, Clone, Copy)]
-struct Trust {
+struct ExpertWeights {
     recency: f64,
 }
 
-impl Trust {
-    /// Nobody is trusted more than this, or they could never be proved wrong.
+impl ExpertWeights {
+    /// Largest weight of an expert: the other one must still be chosen at times.
     const MAX: f64 = 0.99;
 
-    /// Expert `wrong` erred, by so much.
-    fn blame(&mut self, wrong: Place, amount: f64) {
+    /// Reduces the weight of the expert whose ghosts are `wrong` by a factor of e^-`amount`.
+    fn penalise(&mut self, wrong: ListId, amount: f64) {
         let recency = self.recency * (if wrong == RECENCY_GHOSTS { -amount } else { 0.0 }).exp();
         let frequency =
             (1.0 - self.recency) * (if wrong == FREQUENCY_GHOSTS { -amount } else { 0.0 }).exp();
@@ -29,58 +30,58 @@ impl Trust {
     }
 }
 
-const RECENT: Place = 0;
-const RECENCY_GHOSTS: Place = 1;
-const FREQUENCY_GHOSTS: Place = 2;
-/// CACHEUS's list of keys seen again, apart from those just come or about to go.
-const REUSED: Place = 3;
+const RECENT: ListId = 0;
+const RECENCY_GHOSTS: ListId = 1;
+const FREQUENCY_GHOSTS: ListId = 2;
+/// CACHEUS: keys seen again.
+const REUSED: ListId = 3;
 
-/// What both policies note about a key.
+/// What both policies store about a key.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Note {
+pub(in crate::embeddings) struct KeyMeta {
     frequency: u32,
     evicted_at: u64,
     /// CACHEUS: seen once only.
     is_new: bool,
-    /// CACHEUS: was pushed out of the reused list.
+    /// CACHEUS: moved from the reused list to the recent one.
     demoted: bool,
 }
 
-/// Residents in order of frequency, beside the order that the store keeps.
+/// Residents ordered by frequency, beside their order in the lists of `entries`.
 #[derive(Debug, Default)]
-struct Frequencies {
-    ranked: Ranked,
+struct FrequencyOrder {
+    queue: BucketQueue,
     links: Links,
 }
 
-impl Frequencies {
+impl FrequencyOrder {
     fn enter(&mut self, slot: Slot, frequency: u32) {
         self.links.prepare(slot, 0);
-        self.ranked.push_newest(&mut self.links, frequency, slot);
+        self.queue.push_newest(&mut self.links, frequency, slot);
     }
 
-    /// CACHEUS: of the lowest frequency the *newest* goes first, so that a churning set does not chase itself.
+    /// CACHEUS: of equal frequencies the *newest* is evicted first, which makes it churn-resistant.
     fn enter_first(&mut self, slot: Slot, frequency: u32) {
         self.links.prepare(slot, 0);
-        self.ranked.push_oldest(&mut self.links, frequency, slot);
+        self.queue.push_oldest(&mut self.links, frequency, slot);
     }
 
     fn leave(&mut self, slot: Slot, frequency: u32) {
-        self.ranked.remove(&mut self.links, frequency, slot);
+        self.queue.remove(&mut self.links, frequency, slot);
     }
 
-    /// The key of the lowest frequency whose turn it is.
-    fn victim(&mut self, store: &Store<Note>, turn: &Turn) -> Option<Slot> {
-        self.ranked.first_not(&self.links, |slot| store.protected(slot, turn))
+    /// The first key of the lowest frequency that the request did not hit.
+    fn victim(&mut self, entries: &Entries<KeyMeta>, request: &RequestState) -> Option<Slot> {
+        self.queue.first_not(&self.links, |slot| entries.is_protected(slot, request))
     }
 }
 
-/// `LeCaR` (Vietri et al., 2018): LRU and LFU, chosen at random by trust.
+/// `LeCaR` (Vietri et al., 2018): LRU and LFU, chosen at random by weight.
 #[derive(Debug)]
-pub(super) struct LeCaR {
-    store: Store<Note>,
-    frequencies: Frequencies,
-    trust: Trust,
+pub(in crate::embeddings) struct LeCaR {
+    entries: Entries<KeyMeta>,
+    frequencies: FrequencyOrder,
+    weights: ExpertWeights,
     random: fastrand::Rng,
     now: u64,
     discount: f64,
@@ -89,34 +90,34 @@ pub(super) struct LeCaR {
 impl LeCaR {
     const LEARNING_RATE: f64 = 0.45;
 
-    /// `rows` is how many rows the capacity holds at most.
+    /// `rows` is the largest number of rows that fit.
     pub fn new(capacity: u64, rows: u64, seed: u64) -> Self {
         Self {
-            store: Store::new(3, capacity),
-            frequencies: Frequencies::default(),
-            trust: Trust { recency: 0.5 },
+            entries: Entries::new(3, capacity),
+            frequencies: FrequencyOrder::default(),
+            weights: ExpertWeights { recency: 0.5 },
             random: fastrand::Rng::with_seed(seed),
             now: 0,
             discount: 0.005_f64.powf(1.0 / rows.max(1) as f64),
         }
     }
 
-    fn make_room(&mut self, weight: u32, turn: &mut Turn) -> bool {
-        while !self.store.fits(weight) {
-            let recency = self.random.f64() < self.trust.recency;
-            let oldest = self.store.oldest_free(RECENT, turn);
-            let rarest = self.frequencies.victim(&self.store, turn);
+    fn make_room(&mut self, weight: u32, request: &mut RequestState) -> bool {
+        while !self.entries.fits(weight) {
+            let recency = self.random.f64() < self.weights.recency;
+            let oldest = self.entries.oldest_free(RECENT, request);
+            let rarest = self.frequencies.victim(&self.entries, request);
             let (Some(oldest), Some(rarest)) = (oldest, rarest) else { return false };
             let victim = if recency { oldest } else { rarest };
-            let note = self.store.meta_mut(victim);
-            note.evicted_at = self.now;
-            self.frequencies.leave(victim, note.frequency);
+            let meta = self.entries.meta_mut(victim);
+            meta.evicted_at = self.now;
+            self.frequencies.leave(victim, meta.frequency);
             if oldest == rarest {
-                self.store.forget(victim, turn); // both experts agreed: nobody is to blame
+                self.entries.forget(victim, request); // both experts agree: no regret
             } else {
                 let ghosts = if recency { RECENCY_GHOSTS } else { FREQUENCY_GHOSTS };
-                self.store.evict_to(victim, ghosts, turn);
-                self.store.trim(ghosts, self.store.capacity() / 2, turn);
+                self.entries.evict_to(victim, ghosts, request);
+                self.entries.trim(ghosts, self.entries.capacity() / 2, request);
             }
         }
         true
@@ -124,58 +125,59 @@ impl LeCaR {
 }
 
 impl Replacement for LeCaR {
-    keeps_books!(Note);
+    impl_entries!(KeyMeta);
 
     fn end(&mut self) {
-        self.frequencies.ranked.look_anew();
+        self.frequencies.queue.reset_passed();
     }
 
-    fn hit(&mut self, slot: Slot, _: &mut Turn) {
+    fn hit(&mut self, slot: Slot, _: &mut RequestState) {
         self.now += 1;
-        let note = self.store.meta_mut(slot);
-        self.frequencies.leave(slot, note.frequency);
-        note.frequency = note.frequency.saturating_add(1);
-        self.frequencies.enter(slot, note.frequency);
-        self.store.move_newest(slot, RECENT);
+        let meta = self.entries.meta_mut(slot);
+        self.frequencies.leave(slot, meta.frequency);
+        meta.frequency = meta.frequency.saturating_add(1);
+        self.frequencies.enter(slot, meta.frequency);
+        self.entries.move_newest(slot, RECENT);
     }
 
-    fn miss(&mut self, key: Key, weight: u32, turn: &mut Turn) {
+    fn miss(&mut self, key: Key, weight: u32, request: &mut RequestState) {
         self.now += 1;
-        let mut note = Note { frequency: 1, ..Note::default() };
-        if let Some(ghost) = self.store.find(key) {
-            let known = *self.store.meta(ghost);
-            note.frequency = known.frequency.saturating_add(1);
+        let mut meta = KeyMeta { frequency: 1, ..KeyMeta::default() };
+        if let Some(ghost) = self.entries.find(key) {
+            let known = *self.entries.meta(ghost);
+            meta.frequency = known.frequency.saturating_add(1);
             let age = (self.now - known.evicted_at) as f64;
             let regret = self.discount.powf(age);
-            self.trust.blame(self.store.place(ghost), Self::LEARNING_RATE * regret);
-            self.store.forget(ghost, turn);
+            self.weights.penalise(self.entries.list_of(ghost), Self::LEARNING_RATE * regret);
+            self.entries.forget(ghost, request);
         }
-        if self.make_room(weight, turn) {
-            let slot = self.store.admit(RECENT, key, weight, note, turn);
-            self.frequencies.enter(slot, note.frequency);
+        if self.make_room(weight, request) {
+            let slot = self.entries.admit(RECENT, key, weight, meta, request);
+            self.frequencies.enter(slot, meta.frequency);
         }
     }
 }
 
-/// CACHEUS (Rodriguez et al., FAST'21): scan-resistant LRU and churn-resistant LFU, with a learning rate
-/// that adapts to the hit rate.
+/// CACHEUS (Rodriguez et al., FAST'21): scan-resistant LRU and churn-resistant LFU, with a learning
+/// rate that adapts to the hit rate.
 #[derive(Debug)]
-pub(super) struct Cacheus {
-    store: Store<Note>,
-    frequencies: Frequencies,
-    trust: Trust,
+pub(in crate::embeddings) struct Cacheus {
+    entries: Entries<KeyMeta>,
+    frequencies: FrequencyOrder,
+    weights: ExpertWeights,
     random: fastrand::Rng,
-    /// What the list of reused keys may weigh.
+    /// Limit on the weight of reused keys.
     reused_max: u64,
-    /// Weight of demoted residents, and of new keys among the recency expert's ghosts.
+    /// Weight of demoted residents.
     demoted: u64,
+    /// Weight of new keys among the recency expert's ghosts.
     new_ghosts: u64,
-    pace: Pace,
+    learning_rate: LearningRate,
 }
 
-/// CACHEUS's learning rate: keeps going the way that raised the hit rate.
+/// CACHEUS's learning rate: changes in the direction that raised the hit rate.
 #[derive(Debug)]
-struct Pace {
+struct LearningRate {
     rate: f64,
     rate_before: f64,
     hit_rate_before: f64,
@@ -186,7 +188,7 @@ struct Pace {
     rate_initial: f64,
 }
 
-impl Pace {
+impl LearningRate {
     fn new(period: u64) -> Self {
         let rate = (2.0 * 2.0_f64.ln() / period.max(1) as f64).sqrt();
         Self {
@@ -201,7 +203,7 @@ impl Pace {
         }
     }
 
-    fn note(&mut self, hit: bool) {
+    fn record(&mut self, hit: bool) {
         self.accesses += 1;
         self.hits += u64::from(hit);
         if self.accesses < self.period {
@@ -229,27 +231,27 @@ impl Pace {
 }
 
 impl Cacheus {
-    /// `rows` is how many rows the capacity holds at most.
+    /// `rows` is the largest number of rows that fit.
     pub fn new(capacity: u64, rows: u64, seed: u64) -> Self {
         Self {
-            store: Store::new(4, capacity),
-            frequencies: Frequencies::default(),
-            trust: Trust { recency: 0.5 },
+            entries: Entries::new(4, capacity),
+            frequencies: FrequencyOrder::default(),
+            weights: ExpertWeights { recency: 0.5 },
             random: fastrand::Rng::with_seed(seed),
             reused_max: capacity - (capacity / 100).max(1).min(capacity),
             demoted: 0,
             new_ghosts: 0,
-            pace: Pace::new(rows),
+            learning_rate: LearningRate::new(rows),
         }
     }
 
-    /// A demoted key was needed: reused keys get more room, in the measure that new ones did not.
+    /// Raises the limit on reused keys after a hit of a demoted key.
     fn grow_reused(&mut self, weight: u64) {
         let step = weight.max(self.new_ghosts * weight / self.demoted.max(1));
-        self.reused_max = (self.reused_max + step).min(self.store.capacity().saturating_sub(1));
+        self.reused_max = (self.reused_max + step).min(self.entries.capacity().saturating_sub(1));
     }
 
-    /// A new key came back after it had gone: reused keys get less room.
+    /// Lowers the limit on reused keys after the return of an evicted new key.
     fn shrink_reused(&mut self, weight: u64) {
         let step = weight.max(self.demoted * weight / self.new_ghosts.max(1));
         self.reused_max = self.reused_max.saturating_sub(step).max(1);
@@ -257,53 +259,53 @@ impl Cacheus {
 
     /// Demotes the oldest reused keys until another of this weight fits.
     fn limit_reused(&mut self, weight: u64) {
-        while self.store.list(REUSED).weight() + weight > self.reused_max {
-            let Some(oldest) = self.store.oldest(REUSED) else { return };
-            self.store.meta_mut(oldest).demoted = true;
-            self.demoted += self.store.links.weight(oldest);
-            self.store.move_newest(oldest, RECENT);
+        while self.entries.list(REUSED).weight() + weight > self.reused_max {
+            let Some(oldest) = self.entries.oldest(REUSED) else { return };
+            self.entries.meta_mut(oldest).demoted = true;
+            self.demoted += self.entries.links.weight(oldest);
+            self.entries.move_newest(oldest, RECENT);
         }
     }
 
-    fn forget_ghost(&mut self, ghost: Slot, turn: &mut Turn) {
-        if self.store.place(ghost) == RECENCY_GHOSTS && self.store.meta(ghost).is_new {
-            self.new_ghosts -= self.store.links.weight(ghost);
+    fn forget_ghost(&mut self, ghost: Slot, request: &mut RequestState) {
+        if self.entries.list_of(ghost) == RECENCY_GHOSTS && self.entries.meta(ghost).is_new {
+            self.new_ghosts -= self.entries.links.weight(ghost);
         }
-        self.store.forget(ghost, turn);
+        self.entries.forget(ghost, request);
     }
 
-    fn evict(&mut self, victim: Slot, ghosts: Option<Place>, turn: &mut Turn) {
-        let weight = self.store.links.weight(victim);
-        let note = *self.store.meta(victim);
-        self.frequencies.leave(victim, note.frequency);
-        if note.demoted {
-            self.store.meta_mut(victim).demoted = false;
+    fn evict(&mut self, victim: Slot, ghosts: Option<ListId>, request: &mut RequestState) {
+        let weight = self.entries.links.weight(victim);
+        let meta = *self.entries.meta(victim);
+        self.frequencies.leave(victim, meta.frequency);
+        if meta.demoted {
+            self.entries.meta_mut(victim).demoted = false;
             self.demoted -= weight;
         }
-        let Some(ghosts) = ghosts else { return self.store.forget(victim, turn) };
-        self.store.evict_to(victim, ghosts, turn);
-        if ghosts == RECENCY_GHOSTS && note.is_new {
+        let Some(ghosts) = ghosts else { return self.entries.forget(victim, request) };
+        self.entries.evict_to(victim, ghosts, request);
+        if ghosts == RECENCY_GHOSTS && meta.is_new {
             self.new_ghosts += weight;
         }
-        while self.store.list(ghosts).weight() > self.store.capacity() / 2 {
-            let oldest = self.store.oldest(ghosts).expect("it weighs something");
-            self.forget_ghost(oldest, turn);
+        while self.entries.list(ghosts).weight() > self.entries.capacity() / 2 {
+            let oldest = self.entries.oldest(ghosts).expect("it weighs something");
+            self.forget_ghost(oldest, request);
         }
     }
 
-    fn make_room(&mut self, weight: u32, turn: &mut Turn) -> bool {
-        while !self.store.fits(weight) {
-            let recent = self.store.oldest_free(RECENT, turn);
-            let oldest = recent.or_else(|| self.store.oldest_free(REUSED, turn));
-            let rarest = self.frequencies.victim(&self.store, turn);
+    fn make_room(&mut self, weight: u32, request: &mut RequestState) -> bool {
+        while !self.entries.fits(weight) {
+            let recent = self.entries.oldest_free(RECENT, request);
+            let oldest = recent.or_else(|| self.entries.oldest_free(REUSED, request));
+            let rarest = self.frequencies.victim(&self.entries, request);
             let (Some(oldest), Some(rarest)) = (oldest, rarest) else { return false };
-            let recency = self.random.f64() < self.trust.recency;
+            let recency = self.random.f64() < self.weights.recency;
             if oldest == rarest {
-                self.evict(oldest, None, turn);
+                self.evict(oldest, None, request);
             } else if recency {
-                self.evict(oldest, Some(RECENCY_GHOSTS), turn);
+                self.evict(oldest, Some(RECENCY_GHOSTS), request);
             } else {
-                self.evict(rarest, Some(FREQUENCY_GHOSTS), turn);
+                self.evict(rarest, Some(FREQUENCY_GHOSTS), request);
             }
         }
         true
@@ -311,52 +313,53 @@ impl Cacheus {
 }
 
 impl Replacement for Cacheus {
-    keeps_books!(Note);
+    impl_entries!(KeyMeta);
 
     fn end(&mut self) {
-        self.frequencies.ranked.look_anew();
+        self.frequencies.queue.reset_passed();
     }
 
-    fn hit(&mut self, slot: Slot, _: &mut Turn) {
-        self.pace.note(true);
-        let weight = self.store.links.weight(slot);
-        let note = self.store.meta_mut(slot);
-        self.frequencies.leave(slot, note.frequency);
-        note.frequency = note.frequency.saturating_add(1);
-        note.is_new = false;
-        let was_demoted = std::mem::take(&mut note.demoted);
-        self.frequencies.enter_first(slot, note.frequency);
+    fn hit(&mut self, slot: Slot, _: &mut RequestState) {
+        self.learning_rate.record(true);
+        let weight = self.entries.links.weight(slot);
+        let meta = self.entries.meta_mut(slot);
+        self.frequencies.leave(slot, meta.frequency);
+        meta.frequency = meta.frequency.saturating_add(1);
+        meta.is_new = false;
+        let was_demoted = std::mem::take(&mut meta.demoted);
+        self.frequencies.enter_first(slot, meta.frequency);
         if was_demoted {
             self.grow_reused(weight);
             self.demoted -= weight;
         }
-        if self.store.place(slot) == RECENT {
+        if self.entries.list_of(slot) == RECENT {
             self.limit_reused(weight);
         }
-        self.store.move_newest(slot, REUSED);
+        self.entries.move_newest(slot, REUSED);
     }
 
-    fn miss(&mut self, key: Key, weight: u32, turn: &mut Turn) {
-        self.pace.note(false);
-        let mut note = Note { frequency: 1, is_new: true, ..Note::default() };
-        let ghost = self.store.find(key);
+    fn miss(&mut self, key: Key, weight: u32, request: &mut RequestState) {
+        self.learning_rate.record(false);
+        let mut meta = KeyMeta { frequency: 1, is_new: true, ..KeyMeta::default() };
+        let ghost = self.entries.find(key);
         if let Some(ghost) = ghost {
-            let known = *self.store.meta(ghost);
-            note = Note { frequency: known.frequency.saturating_add(1), ..Note::default() };
-            if known.is_new && self.store.place(ghost) == RECENCY_GHOSTS {
+            let known = *self.entries.meta(ghost);
+            meta = KeyMeta { frequency: known.frequency.saturating_add(1), ..KeyMeta::default() };
+            if known.is_new && self.entries.list_of(ghost) == RECENCY_GHOSTS {
                 self.shrink_reused(u64::from(weight));
             }
-            self.trust.blame(self.store.place(ghost), self.pace.rate);
-            self.forget_ghost(ghost, turn);
+            self.weights.penalise(self.entries.list_of(ghost), self.learning_rate.rate);
+            self.forget_ghost(ghost, request);
         }
-        if !self.make_room(weight, turn) {
+        if !self.make_room(weight, request) {
             return;
         }
         let reused = ghost.is_some();
         if reused {
             self.limit_reused(u64::from(weight));
         }
-        let slot = self.store.admit(if reused { REUSED } else { RECENT }, key, weight, note, turn);
-        self.frequencies.enter_first(slot, note.frequency);
+        let slot =
+            self.entries.admit(if reused { REUSED } else { RECENT }, key, weight, meta, request);
+        self.frequencies.enter_first(slot, meta.frequency);
     }
 }

@@ -1,22 +1,22 @@
-//! The policies that filter newcomers in a small queue before a main part: S3-FIFO and W-TinyLFU.
+//! Policies that filter new keys in a small queue in front of a main part: S3-FIFO and W-TinyLFU.
 
-use super::{
+use crate::embeddings::{
+    count_min::CountMin,
+    entries::{Entries, ListId},
     key::Key,
-    list::Slot,
-    policy::{Replacement, Turn, keeps_books},
-    sketch::Sketch,
-    store::{Place, Store},
+    policy::{Replacement, RequestState, impl_entries},
+    slab_list::Slot,
 };
 
-const SMALL: Place = 0;
-const MAIN: Place = 1;
-const GHOSTS: Place = 2;
+const SMALL: ListId = 0;
+const MAIN: ListId = 1;
+const GHOSTS: ListId = 2;
 
-/// S3-FIFO (Yang et al., SOSP'23): most keys are seen once; a small FIFO lets them pass quickly.
+/// S3-FIFO (Yang et al., SOSP'23): most keys are seen once, and a small FIFO evicts them quickly.
 #[derive(Debug)]
-pub(super) struct S3Fifo {
-    /// How often a key was seen since it came, at most [`S3Fifo::COUNT_MAX`].
-    store: Store<u8>,
+pub(in crate::embeddings) struct S3Fifo {
+    /// Hits of a key since it was admitted, at most [`S3Fifo::COUNT_MAX`].
+    entries: Entries<u8>,
     small_max: u64,
     evicted_before: bool,
 }
@@ -24,115 +24,118 @@ pub(super) struct S3Fifo {
 impl S3Fifo {
     const SMALL_SHARE: f64 = 0.1;
     const COUNT_MAX: u8 = 3;
-    /// Seen so often in the small queue: worth a place in the main one.
+    /// Hits in the small queue that promote a key to the main one.
     const PROMOTE_AT: u8 = 2;
 
     pub fn new(capacity: u64) -> Self {
         let small_max = (capacity as f64 * Self::SMALL_SHARE) as u64;
-        Self { store: Store::new(3, capacity), small_max, evicted_before: false }
+        Self { entries: Entries::new(3, capacity), small_max, evicted_before: false }
     }
 
     fn main_max(&self) -> u64 {
-        self.store.capacity() - self.small_max
+        self.entries.capacity() - self.small_max
     }
 
-    /// One step of eviction: the oldest key of one of the queues moves on or goes.
-    fn step(&mut self, turn: &mut Turn) {
-        let main_first = self.store.list(MAIN).weight() > self.main_max();
-        let small = self.store.oldest(SMALL).filter(|_| !main_first);
+    /// One step of eviction: moves or evicts the oldest key of one of the queues.
+    fn step(&mut self, request: &mut RequestState) {
+        let main_first = self.entries.list(MAIN).weight() > self.main_max();
+        let small = self.entries.oldest(SMALL).filter(|_| !main_first);
         if let Some(slot) = small {
-            if *self.store.meta(slot) >= Self::PROMOTE_AT || self.store.protected(slot, turn) {
-                *self.store.meta_mut(slot) = 0;
-                self.store.move_newest(slot, MAIN);
+            if *self.entries.meta(slot) >= Self::PROMOTE_AT
+                || self.entries.is_protected(slot, request)
+            {
+                *self.entries.meta_mut(slot) = 0;
+                self.entries.move_newest(slot, MAIN);
             } else {
-                self.store.evict_to(slot, GHOSTS, turn);
-                self.store.trim(GHOSTS, self.main_max(), turn);
+                self.entries.evict_to(slot, GHOSTS, request);
+                self.entries.trim(GHOSTS, self.main_max(), request);
             }
-        } else if let Some(slot) = self.store.oldest(MAIN) {
-            let count = *self.store.meta(slot);
-            if count > 0 || self.store.protected(slot, turn) {
-                *self.store.meta_mut(slot) = count.saturating_sub(1);
-                self.store.move_newest(slot, MAIN);
+        } else if let Some(slot) = self.entries.oldest(MAIN) {
+            let count = *self.entries.meta(slot);
+            if count > 0 || self.entries.is_protected(slot, request) {
+                *self.entries.meta_mut(slot) = count.saturating_sub(1);
+                self.entries.move_newest(slot, MAIN);
             } else {
-                self.store.forget(slot, turn);
+                self.entries.forget(slot, request);
             }
         }
     }
 }
 
 impl Replacement for S3Fifo {
-    keeps_books!(u8);
+    impl_entries!(u8);
 
-    fn hit(&mut self, slot: Slot, _: &mut Turn) {
-        let count = self.store.meta_mut(slot);
+    fn hit(&mut self, slot: Slot, _: &mut RequestState) {
+        let count = self.entries.meta_mut(slot);
         *count = (*count + 1).min(Self::COUNT_MAX);
     }
 
-    fn miss(&mut self, key: Key, weight: u32, turn: &mut Turn) {
-        if !turn.has_room(weight) {
+    fn miss(&mut self, key: Key, weight: u32, request: &mut RequestState) {
+        if !request.has_room(weight) {
             return;
         }
-        let ghost = self.store.find(key);
+        let ghost = self.entries.find(key);
         if let Some(ghost) = ghost {
-            self.store.forget(ghost, turn);
+            self.entries.forget(ghost, request);
         }
-        let residents = u64::from(self.store.list(SMALL).len() + self.store.list(MAIN).len());
+        let residents = u64::from(self.entries.list(SMALL).len() + self.entries.list(MAIN).len());
         let mut steps_left = residents * (u64::from(Self::COUNT_MAX) + 2);
-        while !self.store.fits(weight) {
+        while !self.entries.fits(weight) {
             self.evicted_before = true;
             if steps_left == 0 {
-                return turn.give_up();
+                return request.give_up();
             }
             steps_left -= 1;
-            self.step(turn);
+            self.step(request);
         }
-        let small_is_full = self.store.list(SMALL).weight() >= self.small_max;
+        let small_is_full = self.entries.list(SMALL).weight() >= self.small_max;
         let to_main = ghost.is_some() || (!self.evicted_before && small_is_full);
-        self.store.admit(if to_main { MAIN } else { SMALL }, key, weight, 0, turn);
+        self.entries.admit(if to_main { MAIN } else { SMALL }, key, weight, 0, request);
     }
 }
 
-const WINDOW: Place = 0;
-const PROBATION: Place = 1;
-const GUARDED: Place = 2;
+const WINDOW: ListId = 0;
+const PROBATION: ListId = 1;
+const PROTECTED: ListId = 2;
 
-/// W-TinyLFU (Einziger, Friedman and Manes, 2017): a small LRU window before a segmented LRU, which a
-/// newcomer enters only if a sketch has counted it more often than the key it would replace.
+/// W-TinyLFU (Einziger, Friedman and Manes, 2017): a small LRU window in front of a segmented LRU.
+/// A key enters the latter only if a sketch has counted it more often than the key it would
+/// replace.
 #[derive(Debug)]
-pub(super) struct WTinyLfu {
-    store: Store<()>,
-    sketch: Sketch,
+pub(in crate::embeddings) struct WTinyLfu {
+    entries: Entries<()>,
+    sketch: CountMin,
     window_max: u64,
-    guarded_max: u64,
+    protected_max: u64,
 }
 
 impl WTinyLfu {
     const WINDOW_SHARE: f64 = 0.01;
-    const GUARDED_SHARE: f64 = 0.8;
-    /// The sketch forgets half after so many counts per resident.
-    const SAMPLE: u64 = 10;
+    const PROTECTED_SHARE: f64 = 0.8;
+    /// Counts per resident after which the sketch is halved.
+    const COUNTS_PER_ROW: u64 = 10;
 
-    /// `rows` is how many rows the capacity holds at most.
+    /// `rows` is the largest number of rows that fit.
     pub fn new(capacity: u64, rows: u64) -> Self {
         let window_max = ((capacity as f64 * Self::WINDOW_SHARE) as u64).max(1);
-        let guarded_max =
-            ((capacity - window_max.min(capacity)) as f64 * Self::GUARDED_SHARE) as u64;
-        let sketch = Sketch::new(rows, Self::SAMPLE * rows, 15);
-        Self { store: Store::new(3, capacity), sketch, window_max, guarded_max }
+        let protected_max =
+            ((capacity - window_max.min(capacity)) as f64 * Self::PROTECTED_SHARE) as u64;
+        let sketch = CountMin::new(rows, Self::COUNTS_PER_ROW * rows, 15);
+        Self { entries: Entries::new(3, capacity), sketch, window_max, protected_max }
     }
 
-    fn make_room(&mut self, weight: u32, turn: &mut Turn) -> bool {
-        while !self.store.fits(weight) {
+    fn make_room(&mut self, weight: u32, request: &mut RequestState) -> bool {
+        while !self.entries.fits(weight) {
             let window_is_full =
-                self.store.list(WINDOW).weight() + u64::from(weight) > self.window_max;
-            let candidate = self.store.oldest_free(WINDOW, turn);
-            let mut places = [PROBATION, GUARDED].into_iter();
-            let victim = places.find_map(|place| self.store.oldest_free(place, turn));
+                self.entries.list(WINDOW).weight() + u64::from(weight) > self.window_max;
+            let candidate = self.entries.oldest_free(WINDOW, request);
+            let mut lists = [PROBATION, PROTECTED].into_iter();
+            let victim = lists.find_map(|list| self.entries.oldest_free(list, request));
             let loser = match (candidate.filter(|_| window_is_full), victim) {
                 (Some(candidate), Some(victim)) => {
-                    let seen = |slot| self.sketch.estimate(self.store.key(slot));
+                    let seen = |slot| self.sketch.estimate(self.entries.key(slot));
                     if seen(candidate) > seen(victim) {
-                        self.store.move_newest(candidate, PROBATION);
+                        self.entries.move_newest(candidate, PROBATION);
                         victim
                     } else {
                         candidate
@@ -145,35 +148,35 @@ impl WTinyLfu {
                     None => return false,
                 },
             };
-            self.store.forget(loser, turn);
+            self.entries.forget(loser, request);
         }
         true
     }
 }
 
 impl Replacement for WTinyLfu {
-    keeps_books!(());
+    impl_entries!(());
 
-    fn hit(&mut self, slot: Slot, _: &mut Turn) {
-        self.sketch.count(self.store.key(slot));
-        let window = self.store.place(slot) == WINDOW;
-        self.store.move_newest(slot, if window { WINDOW } else { GUARDED });
-        while self.store.list(GUARDED).weight() > self.guarded_max {
-            let oldest = self.store.oldest(GUARDED).expect("it weighs something");
-            self.store.move_newest(oldest, PROBATION);
+    fn hit(&mut self, slot: Slot, _: &mut RequestState) {
+        self.sketch.count(self.entries.key(slot));
+        let window = self.entries.list_of(slot) == WINDOW;
+        self.entries.move_newest(slot, if window { WINDOW } else { PROTECTED });
+        while self.entries.list(PROTECTED).weight() > self.protected_max {
+            let oldest = self.entries.oldest(PROTECTED).expect("it weighs something");
+            self.entries.move_newest(oldest, PROBATION);
         }
     }
 
-    fn miss(&mut self, key: Key, weight: u32, turn: &mut Turn) {
+    fn miss(&mut self, key: Key, weight: u32, request: &mut RequestState) {
         self.sketch.count(key);
-        if !self.make_room(weight, turn) {
+        if !self.make_room(weight, request) {
             return;
         }
-        self.store.admit(WINDOW, key, weight, (), turn);
-        // While there is room, what leaves the window need not prove itself.
-        while self.store.list(WINDOW).weight() > self.window_max.max(u64::from(weight)) {
-            let oldest = self.store.oldest(WINDOW).expect("it weighs something");
-            self.store.move_newest(oldest, PROBATION);
+        self.entries.admit(WINDOW, key, weight, (), request);
+        // While the cache is not full, keys that leave the window are admitted unconditionally.
+        while self.entries.list(WINDOW).weight() > self.window_max.max(u64::from(weight)) {
+            let oldest = self.entries.oldest(WINDOW).expect("it weighs something");
+            self.entries.move_newest(oldest, PROBATION);
         }
     }
 }

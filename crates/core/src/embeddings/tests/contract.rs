@@ -1,11 +1,11 @@
-//! What every policy promises, checked for all of them on the same random requests.
+//! Contract suite: what every policy promises, checked for all of them on the same random requests.
 
-use super::*;
 use crate::ByteSize;
+use crate::embeddings::*;
 
-/// Skewed random requests over tables of different sizes: one key per table, bags with repeats, empty
-/// requests, and now and then a table that was never declared.
-pub(super) fn random_request(random: &mut fastrand::Rng, tables: &[TableShape]) -> Vec<Key> {
+/// A skewed random request over tables of different sizes: one key per table, a bag with repeats,
+/// no keys at all, or a key of an undeclared table.
+pub(crate) fn random_request(random: &mut fastrand::Rng, tables: &[TableShape]) -> Vec<Key> {
     let skewed =
         |random: &mut fastrand::Rng, rows: u64| (random.f64().powi(3) * rows as f64) as u64;
     let key = |random: &mut fastrand::Rng, table: usize| {
@@ -29,7 +29,7 @@ fn tables() -> Vec<TableShape> {
         .to_vec()
 }
 
-/// Follows a policy by what it reports alone, and compares after every request.
+/// Tracks the residents by what a policy reports, and compares after every request.
 fn obeys_the_contract(kind: PolicyKind, capacity: Capacity, seed: u64) {
     let budget = Budget::new(tables(), capacity);
     let mut policy = kind.build(&budget, seed);
@@ -48,11 +48,11 @@ fn obeys_the_contract(kind: PolicyKind, capacity: Capacity, seed: u64) {
 
         for key in &outcome.admitted {
             assert!(resident.insert(*key), "{kind}: {key:?} was resident already");
-            assert!(keys.contains(key), "{kind}: {key:?} was not asked for");
+            assert!(keys.contains(key), "{kind}: {key:?} is not in the request");
         }
         for key in &outcome.evicted {
             assert!(resident.remove(key), "{kind}: {key:?} was not resident");
-            let hit = keys.iter().zip(&expected).any(|(asked, hit)| asked == key && *hit);
+            let hit = keys.iter().zip(&expected).any(|(other, hit)| other == key && *hit);
             assert!(!hit, "{kind}: a key hit by a request is never evicted by that same request");
         }
         let reported: std::collections::BTreeSet<Key> = policy.residents().into_iter().collect();
@@ -103,7 +103,7 @@ fn the_same_seed_gives_the_same_decisions() {
 }
 
 #[test]
-fn with_room_for_everything_nothing_is_ever_read_twice() {
+fn if_all_rows_fit_none_is_read_twice() {
     for &kind in PolicyKind::ALL {
         let budget = Budget::new(tables(), Capacity::Rows(10_000));
         let mut policy = kind.build(&budget, 0);
@@ -123,7 +123,7 @@ fn with_room_for_everything_nothing_is_ever_read_twice() {
 }
 
 #[test]
-fn names_parse_back_and_unknown_ones_are_answered_with_the_list() {
+fn names_parse_and_an_unknown_name_is_answered_with_the_list() {
     for &kind in PolicyKind::ALL {
         assert_eq!(kind.name().parse(), Ok(kind));
     }
@@ -131,7 +131,7 @@ fn names_parse_back_and_unknown_ones_are_answered_with_the_list() {
     assert!(error.contains("`lru2`") && error.contains("lru, clock"), "{error}");
 }
 
-/// A request may need more than the cache holds: its misses then stay out, at no cost.
+/// If a request needs more rows than fit, its misses are not admitted.
 #[test]
 fn a_bag_larger_than_the_cache_is_served() {
     let budget =
@@ -145,12 +145,16 @@ fn a_bag_larger_than_the_cache_is_served() {
         let residents = policy.residents();
         policy.request(&bag, &mut outcome);
         assert_eq!(outcome.hits.iter().filter(|hit| **hit).count(), residents.len(), "{kind}");
-        assert!(residents.iter().all(|key| policy.contains(*key)), "{kind}: it needs them all");
+        assert!(
+            residents.iter().all(|key| policy.contains(*key)),
+            "{kind}: the request hit them all"
+        );
     }
 }
 
-/// Steps along lists per key of many small requests, and then of a bag of so many keys, half of which hit. For each key
-/// that misses there are `spare` rows that could make way: where these are few, nearly all that a search meets must stay.
+/// Steps along lists per key, of many single-key requests and then of a bag of `keys` keys, half of
+/// which hit. For each miss there are `spare` evictable rows. If these are few, nearly all rows
+/// that a search meets are protected.
 fn steps_per_key(kind: PolicyKind, keys: u64, spare: f64, prefetch: bool) -> [u64; 2] {
     let rows = keys / 2 + (keys as f64 / 2.0 * spare) as u64;
     let shape = TableShape { rows: 1 << 30, row_bytes: 4 };
@@ -159,8 +163,8 @@ fn steps_per_key(kind: PolicyKind, keys: u64, spare: f64, prefetch: bool) -> [u6
     let mut policy = kind.build(&budget, 0);
     let mut random = fastrand::Rng::with_seed(9);
     let mut outcome = Outcome::default();
-    // Residents of all kinds: some that were asked for often, some once, some that went and came back.
-    let singly = list::steps::of(|| {
+    // Residents of all kinds: accessed often, once, and readmitted.
+    let singly = slab_list::steps::of(|| {
         for _ in 0..3 * rows {
             let row = (random.f64().powi(2) * 1.5 * rows as f64) as u64;
             policy.request(&[key(row)], &mut outcome);
@@ -172,19 +176,18 @@ fn steps_per_key(kind: PolicyKind, keys: u64, spare: f64, prefetch: bool) -> [u6
     bag.truncate((keys / 2) as usize);
     bag.extend((0..keys / 2).map(|row| key((1 << 20) + row)));
     random.shuffle(&mut bag);
-    let at_once = list::steps::of(|| {
+    let at_once = slab_list::steps::of(|| {
         if prefetch {
             policy.prefetch(&bag, &mut outcome);
         } else {
             policy.request(&bag, &mut outcome);
         }
     });
-    assert!(!outcome.admitted.is_empty(), "{kind}: some could make way");
+    assert!(!outcome.admitted.is_empty(), "{kind}: some rows are evictable");
     [singly / (3 * rows), at_once / keys]
 }
 
-/// "A key costs the same however many there are": rows that a request needs itself, and may not evict, are passed over
-/// once, not at every miss.
+/// A search passes over protected rows once per request, not at every miss.
 #[test]
 fn a_large_bag_costs_as_much_per_key_as_a_small_one() {
     for &kind in PolicyKind::ALL {
@@ -200,7 +203,7 @@ fn a_large_bag_costs_as_much_per_key_as_a_small_one() {
 
 /// "Small tables are pinned: their rows, once resident, stay."
 #[test]
-fn ours_keeps_small_tables_whatever_comes() {
+fn group_keeps_small_tables() {
     let shape = |rows| TableShape { rows, row_bytes: 4 };
     let budget = Budget::new(vec![shape(1 << 20), shape(3)], Capacity::Rows(640));
     let mut policy = PolicyKind::Group.build(&budget, 0);
@@ -213,29 +216,29 @@ fn ours_keeps_small_tables_whatever_comes() {
     assert!(small.iter().all(|key| policy.contains(*key)), "they are 3 of 640 rows");
 }
 
-/// "Bursts count once": what is asked for now and then outlives what was asked for often, but briefly.
+/// "Bursts count once": rows accessed steadily outlive rows accessed often, but briefly.
 #[test]
-fn ours_is_not_impressed_by_bursts() {
+fn group_keeps_steady_rows_despite_bursts() {
     let budget = Budget::new(vec![TableShape { rows: 1 << 20, row_bytes: 4 }], Capacity::Rows(100));
     let mut policy = PolicyKind::Group.build(&budget, 0);
     let mut outcome = Outcome::default();
-    let mut ask = |row: u64| policy.request(&[Key::new(TableId(0), row).unwrap()], &mut outcome);
+    let mut access = |row: u64| policy.request(&[Key::new(TableId(0), row).unwrap()], &mut outcome);
     let steady = 0..60_u64;
     let mut next = 1000;
     for round in 0..40 {
-        steady.clone().for_each(&mut ask);
-        // A visitor who asks fifty times and never comes back, and passers-by.
-        (0..50).for_each(|_| ask(500 + round));
+        steady.clone().for_each(&mut access);
+        // A row accessed 50 times and never again, and 20 rows accessed once.
+        (0..50).for_each(|_| access(500 + round));
         (0..20).for_each(|_| {
             next += 1;
-            ask(next);
+            access(next);
         });
     }
     let kept = steady.filter(|row| policy.contains(Key::new(TableId(0), *row).unwrap())).count();
     assert!(kept >= 55, "{kept} of 60 steady rows are resident");
 }
 
-/// A prefetch is no request: what is missing comes in, what is there stays, and capacity holds.
+/// A prefetch admits missing rows, evicts none of its own, and never exceeds the capacity.
 #[test]
 fn every_policy_prefetches_within_its_capacity() {
     for &kind in PolicyKind::ALL {
@@ -256,8 +259,8 @@ fn every_policy_prefetches_within_its_capacity() {
             resident.extend(&outcome.admitted);
             for key in &outcome.evicted {
                 assert!(resident.remove(key), "{kind}: {key:?} was not resident");
-                let hit = keys.iter().zip(&expected).any(|(asked, hit)| asked == key && *hit);
-                assert!(!hit, "{kind}: what is about to be asked for again is not evicted");
+                let hit = keys.iter().zip(&expected).any(|(other, hit)| other == key && *hit);
+                assert!(!hit, "{kind}: a prefetched key is not evicted");
             }
             assert!(policy.used() <= policy.capacity(), "{kind}");
         }
@@ -266,9 +269,9 @@ fn every_policy_prefetches_within_its_capacity() {
     }
 }
 
-/// Whichever resident is named with it, and may not go for it, a row comes in: others could.
+/// A prefetched row is admitted whichever residents are prefetched with it, since others can go.
 #[test]
-fn every_policy_prefetches_what_it_is_given() {
+fn every_policy_admits_a_prefetched_row_if_any_row_is_evictable() {
     for &kind in PolicyKind::ALL {
         let budget =
             Budget::new(vec![TableShape { rows: 1 << 20, row_bytes: 4 }], Capacity::Rows(100));
@@ -291,10 +294,10 @@ fn every_policy_prefetches_what_it_is_given() {
     }
 }
 
-/// Rows of a bag came together, and do not belong together, also where their table belongs to a bundle: one that must
-/// go does not take the others along.
+/// Rows of a bag do not belong together, even if their table is in a bundle: an evicted row does
+/// not take the others along.
 #[test]
-fn ours_does_not_bundle_a_bag() {
+fn group_does_not_bundle_a_bag() {
     let shape = TableShape { rows: 1 << 20, row_bytes: 4 };
     let budget = Budget::new(vec![shape, shape], Capacity::Rows(1000));
     let key = |table, row| Key::new(TableId(table), row).unwrap();
@@ -305,7 +308,7 @@ fn ours_does_not_bundle_a_bag() {
         let row = (random.f64().powi(2) * 5000.0) as u64;
         policy.request(&[key(0, row), key(1, row / 4)], &mut outcome);
     }
-    assert_eq!(policy.implications().len(), 1, "the second table follows from the first");
+    assert_eq!(policy.implications().len(), 1, "the first table implies the second");
     for prefetch in [false, true] {
         let first = 100_000 + u64::from(prefetch) * 100_000;
         let bag: Vec<Key> =
@@ -317,14 +320,15 @@ fn ours_does_not_bundle_a_bag() {
         }
         for row in 0..400 {
             policy.request(&[key(0, 2 * first + row)], &mut outcome);
-            assert!(outcome.evicted.len() <= 2, "{} went for one", outcome.evicted.len());
+            assert!(outcome.evicted.len() <= 2, "{} evicted for one", outcome.evicted.len());
         }
     }
 }
 
-/// "Nothing counts as asked for": rows that are fetched ahead and never wanted leave, favourites stay.
+/// A prefetch does not count as an access: rows prefetched and never accessed leave, frequent rows
+/// stay.
 #[test]
-fn ours_is_not_impressed_by_prefetches() {
+fn group_does_not_count_prefetches_as_accesses() {
     let budget = Budget::new(vec![TableShape { rows: 1 << 20, row_bytes: 4 }], Capacity::Rows(100));
     let mut policy = PolicyKind::Group.build(&budget, 0);
     let mut outcome = Outcome::default();
@@ -338,12 +342,12 @@ fn ours_is_not_impressed_by_prefetches() {
     let kept = (0..60).filter(|row| policy.contains(key(*row))).count();
     assert!(kept >= 55, "{kept} of 60");
     policy.prefetch(&[key(5000)], &mut outcome);
-    assert!(policy.contains(key(5000)), "and yet it is there when it is asked for next");
+    assert!(policy.contains(key(5000)), "a prefetched row is resident");
 }
 
-/// Where all keys come in a loop that is longer than the cache, a share of them stays.
+/// In a loop over more keys than fit, a share of them stays resident.
 #[test]
-fn ours_holds_on_to_a_part_of_a_long_loop() {
+fn group_retains_a_part_of_a_long_loop() {
     let budget = Budget::new(vec![TableShape { rows: 1 << 20, row_bytes: 4 }], Capacity::Rows(500));
     let hits = |kind: PolicyKind| {
         let mut policy = kind.build(&budget, 0);
@@ -356,23 +360,23 @@ fn ours_holds_on_to_a_part_of_a_long_loop() {
         hits
     };
     assert_eq!(hits(PolicyKind::Lru), 0);
-    let ours = hits(PolicyKind::Group);
-    assert!(ours > 10_000, "{ours} of 50,000; 12,500 are possible");
+    let group_hits = hits(PolicyKind::Group);
+    assert!(group_hits > 10_000, "{group_hits} of 50,000; 12,500 are possible");
 }
 
-/// Where one table's key determines another's, whoever knows the first gets both.
+/// If one table's key implies another's, a prefetch of the first brings in both.
 #[test]
-fn ours_learns_which_keys_come_together() {
+fn group_learns_which_keys_come_together() {
     let shape = |rows| TableShape { rows, row_bytes: 4 };
     let tables = vec![shape(5000), shape(5000), shape(5000)];
     let budget = Budget::new(tables, Capacity::Rows(500));
     let key = |table, row| Key::new(TableId(table), row).unwrap();
-    // How often the second table's row was there before it was asked for.
-    let there = |with_bundles: bool| {
+    // Requests in which the second table's row was resident after the prefetch.
+    let resident = |with_bundles: bool| {
         let mut policy = PolicyKind::Group.build(&budget, 0);
         let mut random = fastrand::Rng::with_seed(4);
         let mut outcome = Outcome::default();
-        let mut there = 0;
+        let mut resident = 0;
         for index in 0..40_000 {
             let [user, item] = [(); 2].map(|()| (random.f64().powi(3) * 5000.0) as u64);
             let home = user * 7919 % 5000;
@@ -381,14 +385,14 @@ fn ours_learns_which_keys_come_together() {
                 policy.implied(&[key(0, user)], &mut known);
             }
             policy.prefetch(&known, &mut outcome);
-            there += usize::from(index >= 20_000 && policy.contains(key(1, home)));
+            resident += usize::from(index >= 20_000 && policy.contains(key(1, home)));
             policy.request(&[key(0, user), key(1, home), key(2, item)], &mut outcome);
         }
         let learned = policy.implications();
         let pairs: Vec<_> = learned.iter().map(|one| (one.from.0, one.to.0)).collect();
         assert_eq!(pairs, [(0, 1)], "{learned:?}");
-        there
+        resident
     };
-    let (without, with) = (there(false), there(true));
+    let (without, with) = (resident(false), resident(true));
     assert!(with > without * 3 / 2, "{with} of 20,000 with bundles, {without} without");
 }

@@ -1,19 +1,21 @@
-//! Slow, obviously right models of the policies that have a short one, on rows of equal weight.
+//! Reference models: slow and obviously correct versions of some policies, for rows of equal
+//! weight.
 //!
-//! A model keeps plain vectors, oldest first, and searches them from end to end.
+//! A model has plain vectors, oldest first, and searches them from end to end.
 
-use super::{contract::random_request, *};
+use super::contract::random_request;
+use crate::embeddings::*;
 
-/// A policy written without any cleverness. `hits` are the keys that the current request hit.
+/// A policy in its simplest form. `hits` are the keys that the current request hit.
 trait Model {
-    fn resident(&self, key: Key) -> bool;
+    fn is_resident(&self, key: Key) -> bool;
     fn hit(&mut self, key: Key, hits: &[Key], group: usize);
     fn miss(&mut self, key: Key, hits: &[Key], group: usize);
 }
 
 fn take(list: &mut Vec<Key>, key: Key) -> bool {
-    let place = list.iter().position(|other| *other == key);
-    place.map(|place| list.remove(place)).is_some()
+    let index = list.iter().position(|other| *other == key);
+    index.map(|index| list.remove(index)).is_some()
 }
 
 /// FIFO, LRU and CLOCK.
@@ -26,7 +28,7 @@ struct QueueModel {
 }
 
 impl Model for QueueModel {
-    fn resident(&self, key: Key) -> bool {
+    fn is_resident(&self, key: Key) -> bool {
         self.queue.contains(&key)
     }
 
@@ -56,7 +58,7 @@ impl Model for QueueModel {
     }
 }
 
-/// SIEVE: the hand is a place in the queue.
+/// SIEVE: the hand is an index into the queue.
 struct SieveModel {
     queue: Vec<Key>,
     visited: Vec<Key>,
@@ -65,7 +67,7 @@ struct SieveModel {
 }
 
 impl Model for SieveModel {
-    fn resident(&self, key: Key) -> bool {
+    fn is_resident(&self, key: Key) -> bool {
         self.queue.contains(&key)
     }
 
@@ -92,15 +94,15 @@ impl Model for SieveModel {
                 self.hand += 1;
             }
         }
-        let at_the_end = self.hand >= self.queue.len();
+        let is_at_end = self.hand >= self.queue.len();
         self.queue.push(key);
-        if at_the_end {
+        if is_at_end {
             self.hand = 0;
         }
     }
 }
 
-/// LFU and EV-LFU: everything in one vector of (key, score, when it got that score).
+/// LFU and EV-LFU: one vector of (key, score, time of that score).
 struct ScoreModel {
     entries: Vec<(Key, usize, u64)>,
     capacity: usize,
@@ -110,7 +112,7 @@ struct ScoreModel {
 }
 
 impl Model for ScoreModel {
-    fn resident(&self, key: Key) -> bool {
+    fn is_resident(&self, key: Key) -> bool {
         self.entries.iter().any(|entry| entry.0 == key)
     }
 
@@ -184,7 +186,7 @@ impl ArcModel {
 }
 
 impl Model for ArcModel {
-    fn resident(&self, key: Key) -> bool {
+    fn is_resident(&self, key: Key) -> bool {
         self.once.contains(&key) || self.again.contains(&key)
     }
 
@@ -234,7 +236,7 @@ impl Model for ArcModel {
     }
 }
 
-/// S3-FIFO as its authors' simulator has it.
+/// S3-FIFO as in its authors' simulator.
 #[derive(Default)]
 struct S3Model {
     small: Vec<(Key, u8)>,
@@ -245,7 +247,7 @@ struct S3Model {
 }
 
 impl Model for S3Model {
-    fn resident(&self, key: Key) -> bool {
+    fn is_resident(&self, key: Key) -> bool {
         self.small.iter().chain(&self.main).any(|entry| entry.0 == key)
     }
 
@@ -298,7 +300,8 @@ fn agrees(kind: PolicyKind, model: impl Fn(usize) -> Box<dyn Model>) {
         for index in 0..3000 {
             let keys = random_request(&mut random, &tables);
             policy.request(&keys, &mut outcome);
-            let hits: Vec<Key> = keys.iter().copied().filter(|key| model.resident(*key)).collect();
+            let hits: Vec<Key> =
+                keys.iter().copied().filter(|key| model.is_resident(*key)).collect();
             let expected: Vec<bool> = keys.iter().map(|key| hits.contains(key)).collect();
             assert_eq!(outcome.hits, expected, "{kind}, {capacity} rows, request {index}");
             let group = hits.len() * tables.len() / keys.len().max(1);
@@ -311,8 +314,8 @@ fn agrees(kind: PolicyKind, model: impl Fn(usize) -> Box<dyn Model>) {
             if distinct_hits.len() as u64 == capacity {
                 continue; // the request needs every resident: nothing may be admitted
             }
-            // Who sends rows round admits nothing for which it would have to evict what it has just admitted.
-            let rounds = matches!(
+            // Policies with a clock hand do not evict rows that the same request admitted.
+            let has_hand = matches!(
                 kind,
                 PolicyKind::Fifo
                     | PolicyKind::Lru
@@ -323,7 +326,7 @@ fn agrees(kind: PolicyKind, model: impl Fn(usize) -> Box<dyn Model>) {
             let room = usize::try_from(capacity).unwrap() - distinct_hits.len();
             let mut considered = Vec::new();
             for key in keys.iter().filter(|key| usize::from(key.table().0) < tables.len()) {
-                let admits = !rounds || considered.len() < room;
+                let admits = !has_hand || considered.len() < room;
                 if admits && !hits.contains(key) && !considered.contains(key) {
                     considered.push(*key);
                     model.miss(*key, &hits, group);
@@ -341,21 +344,21 @@ fn queue(moves_on_hit: bool, second_chance: bool) -> impl Fn(usize) -> Box<dyn M
 }
 
 #[test]
-fn fifo_lru_and_clock_do_what_their_models_do() {
+fn fifo_lru_and_clock_match_their_models() {
     agrees(PolicyKind::Fifo, queue(false, false));
     agrees(PolicyKind::Lru, queue(true, false));
     agrees(PolicyKind::Clock, queue(false, true));
 }
 
 #[test]
-fn sieve_does_what_its_model_does() {
+fn sieve_matches_its_model() {
     agrees(PolicyKind::Sieve, |capacity| {
         Box::new(SieveModel { queue: Vec::new(), visited: Vec::new(), hand: 0, capacity })
     });
 }
 
 #[test]
-fn lfu_and_ev_lfu_do_what_their_models_do() {
+fn lfu_and_ev_lfu_match_their_models() {
     for (kind, group) in [(PolicyKind::Lfu, false), (PolicyKind::EvLfu, true)] {
         agrees(kind, |capacity| {
             Box::new(ScoreModel { entries: Vec::new(), capacity, clock: 0, group, tables: 3 })
@@ -364,11 +367,11 @@ fn lfu_and_ev_lfu_do_what_their_models_do() {
 }
 
 #[test]
-fn arc_does_what_its_model_does() {
+fn arc_matches_its_model() {
     agrees(PolicyKind::Arc, |capacity| Box::new(ArcModel { capacity, ..ArcModel::default() }));
 }
 
 #[test]
-fn s3_fifo_does_what_its_model_does() {
+fn s3_fifo_matches_its_model() {
     agrees(PolicyKind::S3Fifo, |capacity| Box::new(S3Model { capacity, ..S3Model::default() }));
 }

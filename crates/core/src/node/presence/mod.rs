@@ -1,13 +1,13 @@
-//! Presence: which blobs of a dataset a node holds, told in few bytes (DESIGN 4.3: at most 2 for each item
-//! that is drawn).
+//! Presence: which blobs of a dataset a node holds, encoded in at most 2 bytes per drawn item.
 //!
-//! Whoever asks for the first time is told everything: a bit for each blob, or the few that are there. That is
-//! a **version**. Whoever comes back with one is told which bits are others now. The node keeps a log of
-//! changes for that, and no more of it than is cheaper to send than all bits would be. Versions begin
-//! anywhere, so one of another life of the node, or of another node, is not in the log, and everything is told.
+//! The first answer is complete: one bit per blob, or the ordinals of the resident blobs if that is
+//! shorter. It has a **version**. A client that sends a version gets the bits that changed since.
+//! The node keeps a log of changes for that, as long as sending it is shorter than sending all
+//! bits. Versions start at a random number, so a version of another incarnation of the node, or of
+//! another node, is not in the log and gets a complete answer.
 //!
-//! [`Thrift`] is the other half of the bargain: a job asks again when what it was told before has been paid for
-//! by items that it drew. What it knows may be a little old; that costs a less good choice, never wrong bytes.
+//! [`PresenceBudget`] limits how often a job asks: each drawn item adds to the budget, each answer
+//! spends it. A job's bits may be slightly old. That costs hits, never wrong bytes.
 
 mod packed;
 
@@ -15,74 +15,75 @@ use std::{collections::VecDeque, time::Duration};
 
 use packed::{pack, unpack};
 
-/// Presence is not asked for more often,
+/// Minimum interval between requests for presence.
 const AGE_MIN: Duration = Duration::from_millis(50);
-/// nor for more than one part in so many of the time: large datasets take longer to answer.
+/// Requests for presence take at most one part in this many of the time: answers about large
+/// datasets take longer.
 const TIME_SHARE: u32 = 20;
-/// An item that was drawn pays for so many quarters of a byte; with all bits once an epoch, that is below two
-/// bytes for each.
+/// Budget per drawn item, in quarters of a byte. Together with all bits once per epoch it stays
+/// below 2 bytes per item.
 const QUARTERS_PER_ITEM: u64 = 7;
-/// What may be spent before anything is drawn, besides a bit for each blob.
+/// Initial budget in bytes, besides one bit per blob.
 const CREDIT: u64 = 512;
-/// A log is not worth keeping once it has a change for so many blobs: all bits are shorter.
+/// The log keeps at most one change per this many blobs: beyond that, sending all bits is shorter.
 const BLOBS_PER_CHANGE: usize = 8;
-/// But so many are always kept.
+/// Changes that are always kept.
 const CHANGES_MIN: usize = 64;
 
-/// What a node says.
+/// What a node sends.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Told {
-    /// A bit for each blob, lowest first.
+pub enum PresenceUpdate {
+    /// One bit per blob, lowest ordinal first.
     Bits(Vec<u8>),
-    /// Packed ordinals: these are there, the others are not.
+    /// Packed ordinals of the resident blobs.
     Only(Vec<u8>),
-    /// Packed ordinals: of these it is the other way round than it was.
+    /// Packed ordinals of the blobs whose bit changed.
     Changed(Vec<u8>),
 }
 
-impl Told {
-    /// How many bytes it takes to say it.
-    #[expect(clippy::len_without_is_empty, reason = "nothing is said in no bytes")]
+impl PresenceUpdate {
+    /// Encoded length in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "an update is never empty")]
     pub fn len(&self) -> usize {
-        let (Self::Bits(said) | Self::Only(said) | Self::Changed(said)) = self;
-        said.len()
+        let (Self::Bits(bytes) | Self::Only(bytes) | Self::Changed(bytes)) = self;
+        bytes.len()
     }
 }
 
-/// What came from a node makes no sense.
+/// An update that cannot be decoded, or does not apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("what the node says of its blobs makes no sense")]
-pub struct Nonsense;
+#[error("the node sent a malformed presence update")]
+pub struct MalformedPresence;
 
-/// The node's side: how things stood when it last took stock, and what changed before.
+/// The node's side: the bits of the newest version, and a log of earlier changes.
 #[derive(Debug)]
-pub struct Stock {
+pub struct PresenceLog {
     blobs: u32,
     bits: Vec<u8>,
     version: u64,
-    /// Versions, each with the blobs whose bits it changed; the last is `version`.
+    /// Versions with the blobs that each changed; the last one is `version`.
     log: VecDeque<(u64, Vec<u32>)>,
-    /// Changes in all of it.
+    /// Number of changes in the log.
     logged: usize,
 }
 
-impl Stock {
-    /// Nothing is there yet. Versions count from `first_version`, which no other stock should use.
+impl PresenceLog {
+    /// No blob is resident. Versions count from `first_version`, which should be random.
     pub fn new(blobs: u32, first_version: u64) -> Self {
         let bits = vec![0; blobs.div_ceil(8) as usize];
-        // Nought is what those say who know nothing; the top bit leaves room to count.
+        // 0 means no version. A clear top bit leaves room to count up.
         let version = (first_version >> 1).max(1);
         Self { blobs, bits, version, log: VecDeque::new(), logged: 0 }
     }
 
-    /// Which version [`Stock::told`] tells.
+    /// The version of the updates from [`PresenceLog::update_since`].
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// Takes stock: these bits are so now.
-    pub fn take(&mut self, bits: Vec<u8>) {
-        assert_eq!(bits.len(), self.bits.len(), "a bit for each blob");
+    /// Sets the current bits. They are a new version if any changed.
+    pub fn set(&mut self, bits: Vec<u8>) {
+        assert_eq!(bits.len(), self.bits.len(), "one bit per blob");
         let mut changed = Vec::new();
         for (at, (now, was)) in bits.iter().zip(&self.bits).enumerate() {
             let mut differing = now ^ was;
@@ -101,27 +102,27 @@ impl Stock {
         self.log.push_back((self.version, changed));
         let most = (self.blobs as usize / BLOBS_PER_CHANGE).max(CHANGES_MIN);
         while self.logged > most {
-            let (_, oldest) = self.log.pop_front().expect("something is logged");
+            let (_, oldest) = self.log.pop_front().expect("changes are logged");
             self.logged -= oldest.len();
         }
     }
 
-    /// How `count` blobs from `first` on stand, to somebody who knows how they stood at `since`; nought is
-    /// somebody who knows nothing. The shortest way of saying it.
-    pub fn told(&self, since: u64, first: u32, count: u32) -> Told {
+    /// The shortest update of `count` blobs from `first` on for a client that has version `since`;
+    /// 0 for a client that has none.
+    pub fn update_since(&self, since: u64, first: u32, count: u32) -> PresenceUpdate {
         let end = first.checked_add(count).filter(|end| *end <= self.blobs);
-        let end = end.expect("the caller has looked");
+        let end = end.expect("a range within the dataset");
         let within = |blob: &u32| (first..end).contains(blob);
         let bytes_max = count.div_ceil(8) as usize;
         if let Some(mut changed) = self.changed_since(since) {
             changed.retain(within);
             if let Some(packed) = pack(changed.iter().map(|blob| blob - first), bytes_max) {
-                return Told::Changed(packed);
+                return PresenceUpdate::Changed(packed);
             }
         } else {
-            let there = (first..end).filter(|blob| has(&self.bits, *blob));
-            if let Some(packed) = pack(there.map(|blob| blob - first), bytes_max) {
-                return Told::Only(packed);
+            let resident = (first..end).filter(|blob| has(&self.bits, *blob));
+            if let Some(packed) = pack(resident.map(|blob| blob - first), bytes_max) {
+                return PresenceUpdate::Only(packed);
             }
         }
         let mut bits = vec![0; bytes_max];
@@ -129,10 +130,11 @@ impl Stock {
             debug_assert!(blob < self.blobs);
             bits[to / 8] |= 1 << (to % 8);
         }
-        Told::Bits(bits)
+        PresenceUpdate::Bits(bits)
     }
 
-    /// Blobs whose bits are others than at `since`, in order; nothing, if the log does not go back so far.
+    /// Blobs whose bits differ from version `since`, ascending; `None` if the log does not reach
+    /// back to it.
     fn changed_since(&self, since: u64) -> Option<Vec<u32>> {
         let oldest = self.log.front().map_or(self.version, |(version, _)| version - 1);
         if !(oldest..=self.version).contains(&since) {
@@ -141,115 +143,122 @@ impl Stock {
         let later = self.log.iter().rev().take_while(|(version, _)| *version > since);
         let mut all: Vec<u32> = later.flat_map(|(_, changed)| changed).copied().collect();
         all.sort_unstable();
-        // What changed and changed back is as it was.
+        // A bit that changed twice is unchanged.
         let odd = |blobs: &[u32]| (blobs.len() % 2 == 1).then_some(blobs[0]);
         Some(all.chunk_by(|a, b| a == b).filter_map(odd).collect())
     }
 }
 
-/// The job's side: what it was told last.
+/// The client's side: the bits of the last update.
 #[derive(Debug, Clone, Default)]
-pub struct Known {
+pub struct KnownPresence {
     blobs: u32,
     bits: Vec<u8>,
     version: u64,
 }
 
-impl Known {
-    /// Nothing, of so many blobs.
+impl KnownPresence {
+    /// No version yet, for a dataset of `blobs` blobs.
     pub fn new(blobs: u32) -> Self {
         Self { blobs, bits: vec![0; blobs.div_ceil(8) as usize], version: 0 }
     }
 
-    /// Of how many blobs.
+    /// Number of blobs.
     pub fn blobs(&self) -> u32 {
         self.blobs
     }
 
-    /// What to say to the node.
+    /// The version to send to the node.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// A bit for each blob, lowest first.
+    /// One bit per blob, lowest ordinal first.
     pub fn bits(&self) -> &[u8] {
         &self.bits
     }
 
-    /// The node has gone: nothing is there.
+    /// Resets to no version, with no blob resident.
     pub fn forget(&mut self) {
         *self = Self::new(self.blobs);
     }
 
-    /// Several nodes together hold these; none of them can say what changed since.
-    pub fn put_together(&mut self, bits: &[u8]) {
-        assert_eq!(bits.len(), self.bits.len(), "a bit for each blob");
+    /// Sets the union of several nodes' bits. No node has a log of it, so the next update is
+    /// complete.
+    pub fn set_union(&mut self, bits: &[u8]) {
+        assert_eq!(bits.len(), self.bits.len(), "one bit per blob");
         self.bits.copy_from_slice(bits);
-        // No node counts so far.
+        // No node's version reaches this.
         self.version = u64::MAX;
     }
 
-    /// Takes in what a node said of all blobs. If it makes no sense, nothing is known any more.
-    pub fn hear(&mut self, version: u64, told: &Told) -> Result<(), Nonsense> {
-        let heard = match told {
-            Told::Bits(bits) if bits.len() == self.bits.len() => {
+    /// Applies an update of all blobs. A malformed one resets to no version.
+    pub fn apply(
+        &mut self,
+        version: u64,
+        update: &PresenceUpdate,
+    ) -> Result<(), MalformedPresence> {
+        let applied = match update {
+            PresenceUpdate::Bits(bits) if bits.len() == self.bits.len() => {
                 self.bits.copy_from_slice(bits);
                 Ok(())
             }
-            Told::Bits(_) => Err(Nonsense),
-            Told::Changed(_) if self.version == 0 => Err(Nonsense),
-            Told::Only(packed) | Told::Changed(packed) => unpack(packed, self.blobs).map(|blobs| {
-                if matches!(told, Told::Only(_)) {
-                    self.bits.fill(0);
-                }
-                for blob in blobs {
-                    self.bits[blob as usize / 8] ^= 1 << (blob % 8);
-                }
-            }),
+            PresenceUpdate::Bits(_) => Err(MalformedPresence),
+            PresenceUpdate::Changed(_) if self.version == 0 => Err(MalformedPresence),
+            PresenceUpdate::Only(packed) | PresenceUpdate::Changed(packed) => {
+                unpack(packed, self.blobs).map(|blobs| {
+                    if matches!(update, PresenceUpdate::Only(_)) {
+                        self.bits.fill(0);
+                    }
+                    for blob in blobs {
+                        self.bits[blob as usize / 8] ^= 1 << (blob % 8);
+                    }
+                })
+            }
         };
         self.version = version;
-        if heard.is_err() {
+        if applied.is_err() {
             self.forget();
         }
-        heard
+        applied
     }
 }
 
-/// When presence is worth asking for again.
+/// Limits how often a job requests presence.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Thrift {
+pub struct PresenceBudget {
     blobs: u64,
-    /// Bytes that were sent and received for it.
+    /// Bytes sent and received for presence.
     spent: u64,
     drawn: u64,
     not_before: Option<Duration>,
 }
 
-impl Thrift {
-    /// Of a dataset of so many blobs, nothing has been asked yet.
+impl PresenceBudget {
+    /// The initial budget for a dataset of `blobs` blobs.
     pub fn new(blobs: u64) -> Self {
         Self { blobs, ..Self::default() }
     }
 
-    /// Whether it is time, and paid for.
+    /// Whether a request is within the interval and the budget.
     pub fn is_due(&self, now: Duration) -> bool {
         let earned = (self.drawn * QUARTERS_PER_ITEM / 4).saturating_add(self.blobs / 8 + CREDIT);
         self.not_before.is_none_or(|at| now >= at && self.spent <= earned)
     }
 
-    /// It was asked for, which took this time and these bytes.
-    pub fn asked(&mut self, began: Duration, now: Duration, bytes: u64) {
+    /// A request completed at `now` after `took`, and transferred `bytes`.
+    pub fn on_request(&mut self, now: Duration, took: Duration, bytes: u64) {
         self.spent += bytes;
-        self.not_before = Some(now + AGE_MIN.max(now.saturating_sub(began) * TIME_SHARE));
+        self.not_before = Some(now + AGE_MIN.max(took * TIME_SHARE));
     }
 
-    /// So many items were drawn.
-    pub fn drew(&mut self, items: u64) {
+    /// `items` items were drawn.
+    pub fn on_drawn(&mut self, items: u64) {
         self.drawn += items;
     }
 
-    /// Bytes spent, and items drawn.
-    pub fn account(&self) -> (u64, u64) {
+    /// Bytes spent and items drawn.
+    pub fn totals(&self) -> (u64, u64) {
         (self.spent, self.drawn)
     }
 }
@@ -273,70 +282,82 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_way_is_taken() {
-        let mut stock = Stock::new(10_000, 99 << 1);
-        let mut known = Known::new(10_000);
-        let first = stock.told(known.version(), 0, 10_000);
-        assert!(matches!(&first, Told::Only(packed) if packed.len() == 5), "{first:?}");
-        known.hear(stock.version(), &first).unwrap();
-        stock.take(bits_of(10_000, &[3, 5000, 9999]));
-        let few = stock.told(known.version(), 0, 10_000);
-        assert!(matches!(&few, Told::Changed(packed) if packed.len() < 12), "{few:?}");
-        known.hear(stock.version(), &few).unwrap();
+    fn the_shortest_encoding_is_chosen() {
+        let mut log = PresenceLog::new(10_000, 99 << 1);
+        let mut known = KnownPresence::new(10_000);
+        let first = log.update_since(known.version(), 0, 10_000);
+        assert!(matches!(&first, PresenceUpdate::Only(packed) if packed.len() == 5), "{first:?}");
+        known.apply(log.version(), &first).unwrap();
+        log.set(bits_of(10_000, &[3, 5000, 9999]));
+        let few = log.update_since(known.version(), 0, 10_000);
+        assert!(matches!(&few, PresenceUpdate::Changed(packed) if packed.len() < 12), "{few:?}");
+        known.apply(log.version(), &few).unwrap();
         assert_eq!(known.bits(), bits_of(10_000, &[3, 5000, 9999]));
         let half: Vec<u32> = (0..10_000).filter(|blob| blob % 2 == 0).collect();
-        stock.take(bits_of(10_000, &half));
-        let many = stock.told(known.version(), 0, 10_000);
-        assert!(matches!(&many, Told::Bits(bits) if bits.len() == 1250), "the log is too short");
+        log.set(bits_of(10_000, &half));
+        let many = log.update_since(known.version(), 0, 10_000);
+        assert!(
+            matches!(&many, PresenceUpdate::Bits(bits) if bits.len() == 1250),
+            "the log is too short"
+        );
     }
 
     #[test]
-    fn a_version_of_another_life_is_none() {
-        let mut stock = Stock::new(100, 1 << 20);
-        stock.take(bits_of(100, &[1]));
-        for since in [0, 1, stock.version() + 1, u64::MAX] {
-            assert!(!matches!(stock.told(since, 0, 100), Told::Changed(_)), "{since}");
+    fn a_version_of_another_node_gets_a_complete_update() {
+        let mut log = PresenceLog::new(100, 1 << 20);
+        log.set(bits_of(100, &[1]));
+        for since in [0, 1, log.version() + 1, u64::MAX] {
+            assert!(
+                !matches!(log.update_since(since, 0, 100), PresenceUpdate::Changed(_)),
+                "{since}"
+            );
         }
-        assert!(matches!(stock.told(stock.version() - 1, 0, 100), Told::Changed(_)));
+        assert!(matches!(log.update_since(log.version() - 1, 0, 100), PresenceUpdate::Changed(_)));
     }
 
     #[test]
-    fn what_changed_back_is_not_told() {
-        let mut stock = Stock::new(100, 8);
-        let before = stock.version();
-        stock.take(bits_of(100, &[1, 2]));
-        stock.take(bits_of(100, &[2]));
-        let Told::Changed(packed) = stock.told(before, 0, 100) else { panic!("it is logged") };
+    fn a_bit_that_changed_back_is_not_sent() {
+        let mut log = PresenceLog::new(100, 8);
+        let before = log.version();
+        log.set(bits_of(100, &[1, 2]));
+        log.set(bits_of(100, &[2]));
+        let PresenceUpdate::Changed(packed) = log.update_since(before, 0, 100) else {
+            panic!("in the log")
+        };
         assert_eq!(unpack(&packed, 100).unwrap(), [2]);
-        let Told::Changed(packed) = stock.told(before, 1, 50) else { panic!("it is logged") };
-        assert_eq!(unpack(&packed, 50).unwrap(), [1], "counted from the first that was asked for");
+        let PresenceUpdate::Changed(packed) = log.update_since(before, 1, 50) else {
+            panic!("in the log")
+        };
+        assert_eq!(unpack(&packed, 50).unwrap(), [1], "ordinals count from `first`");
     }
 
     #[test]
-    fn thrift_asks_when_it_is_paid_for() {
-        let mut thrift = Thrift::new(8000);
+    fn requests_stay_within_the_budget() {
+        let mut budget = PresenceBudget::new(8000);
         let at = Duration::from_millis;
-        assert!(thrift.is_due(at(0)));
-        thrift.asked(at(0), at(1), 3000);
-        assert!(!thrift.is_due(at(40)), "too soon");
-        assert!(!thrift.is_due(at(1000)), "not earned");
-        thrift.drew(1000);
-        assert!(thrift.is_due(at(1000)));
-        thrift.asked(at(1000), at(1100), 0);
-        assert!(!thrift.is_due(at(3000)) && thrift.is_due(at(3100)), "it took long to answer");
+        assert!(budget.is_due(at(0)));
+        budget.on_request(at(1), at(1), 3000);
+        assert!(!budget.is_due(at(40)), "too soon");
+        assert!(!budget.is_due(at(1000)), "beyond the budget");
+        budget.on_drawn(1000);
+        assert!(budget.is_due(at(1000)));
+        budget.on_request(at(1100), at(100), 0);
+        assert!(
+            !budget.is_due(at(3000)) && budget.is_due(at(3100)),
+            "the last request took 100 ms"
+        );
     }
 
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
 
-        /// Promise 1, for what is said of blobs: however things change and whenever somebody asks, it
-        /// knows what the node knew.
+        /// Promise 1, for presence: after any changes and requests, the client has the node's bits.
         #[test]
-        fn whoever_asks_knows_what_the_node_knows(
+        fn the_client_has_the_bits_of_the_node(
             blobs in 1_u32..3000,
             rounds in prop::collection::vec((0_u32..200, any::<u32>(), any::<bool>()), 1..40),
         ) {
-            let (mut stock, mut known) = (Stock::new(blobs, 77), Known::new(blobs));
+            let (mut log, mut known) = (PresenceLog::new(blobs, 77), KnownPresence::new(blobs));
             let mut bits = vec![0; blobs.div_ceil(8) as usize];
             for (changes, seed, asks) in rounds {
                 let mut random = u64::from(seed);
@@ -345,24 +366,32 @@ mod tests {
                     let blob = u32::try_from((random >> 33) % u64::from(blobs)).unwrap();
                     bits[blob as usize / 8] ^= 1 << (blob % 8);
                 }
-                stock.take(bits.clone());
+                log.set(bits.clone());
                 if asks {
-                    let told = stock.told(known.version(), 0, blobs);
-                    known.hear(stock.version(), &told).unwrap();
+                    let update = log.update_since(known.version(), 0, blobs);
+                    known.apply(log.version(), &update).unwrap();
                     prop_assert_eq!(known.bits(), &bits[..]);
                 }
-                let logged: usize = stock.log.iter().map(|(_, changed)| changed.len()).sum();
-                prop_assert_eq!(stock.logged, logged);
+                let logged: usize = log.log.iter().map(|(_, changed)| changed.len()).sum();
+                prop_assert_eq!(log.logged, logged);
                 prop_assert!(logged <= (blobs as usize / BLOBS_PER_CHANGE).max(CHANGES_MIN));
             }
         }
 
-        /// Whatever a node sends, it is understood or refused.
+        /// Any bytes are decoded or refused.
         #[test]
-        fn garbage_is_refused(packed in prop::collection::vec(any::<u8>(), 0..60), blobs in 0_u32..5000) {
-            let mut known = Known::new(blobs);
-            for told in [Told::Bits(packed.clone()), Told::Only(packed.clone()), Told::Changed(packed)] {
-                let _ = known.hear(1, &told);
+        fn malformed_updates_are_refused(
+            packed in prop::collection::vec(any::<u8>(), 0..60),
+            blobs in 0_u32..5000,
+        ) {
+            let mut known = KnownPresence::new(blobs);
+            let updates = [
+                PresenceUpdate::Bits(packed.clone()),
+                PresenceUpdate::Only(packed.clone()),
+                PresenceUpdate::Changed(packed),
+            ];
+            for update in updates {
+                let _ = known.apply(1, &update);
                 prop_assert_eq!(known.bits().len(), blobs.div_ceil(8) as usize);
             }
         }

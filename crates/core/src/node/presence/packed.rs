@@ -1,15 +1,15 @@
 //! Ascending numbers in few bits: a Golomb-Rice code of the gaps between them.
 
-use super::Nonsense;
+use super::MalformedPresence;
 
-/// Packs ascending numbers: how many low bits of each gap are written as they are (a byte), how many numbers
-/// there are (four), and then each gap, its high part in unary (a Golomb-Rice code: one and a half bytes for a
-/// gap of a thousand). Nothing, if that takes as much as `bytes_max`.
+/// Packs ascending numbers: the number of low bits per gap (1 byte), the count (4 bytes), then each
+/// gap with its high part in unary and its low bits in binary. A gap of 1000 takes 1.5 bytes.
+/// Returns `None` if the result would take `bytes_max` bytes or more.
 pub fn pack(numbers: impl Iterator<Item = u32> + Clone, bytes_max: usize) -> Option<Vec<u8>> {
     let (count, last) = numbers.clone().fold((0_u32, 0), |(count, _), last| (count + 1, last));
     let mean = last / count.max(1);
     let low = mean.max(1).ilog2();
-    // What is surely too long need not be tried.
+    // A lower bound of the length.
     if (u64::from(count) * u64::from(low + 1)).div_ceil(8) + 5 >= bytes_max as u64 && count > 0 {
         return None;
     }
@@ -25,7 +25,7 @@ pub fn pack(numbers: impl Iterator<Item = u32> + Clone, bytes_max: usize) -> Opt
             (filled, high) = (filled + 16, high - 16);
             drain(&mut packed, &mut word, &mut filled);
         }
-        // As many ones, a nought, the low bits.
+        // `high` ones, a zero, the low bits.
         word |= ((1 << high) - 1) << filled;
         word |= bits << (filled + high + 1);
         filled += high + 1 + low;
@@ -37,7 +37,7 @@ pub fn pack(numbers: impl Iterator<Item = u32> + Clone, bytes_max: usize) -> Opt
     (packed.len() < bytes_max || count == 0).then_some(packed)
 }
 
-/// Writes out what is whole bytes.
+/// Writes out whole bytes.
 fn drain(packed: &mut Vec<u8>, word: &mut u64, filled: &mut u32) {
     while *filled >= 8 {
         packed.push(word.to_le_bytes()[0]);
@@ -46,18 +46,21 @@ fn drain(packed: &mut Vec<u8>, word: &mut u64, filled: &mut u32) {
     }
 }
 
-/// Numbers below `end`, ascending. Nothing is allocated that is not there.
-pub fn unpack(packed: &[u8], end: u32) -> Result<Vec<u32>, Nonsense> {
-    let (&low, rest) = packed.split_first().ok_or(Nonsense)?;
-    let (count, bits) = rest.split_first_chunk::<4>().ok_or(Nonsense)?;
+/// Unpacks ascending numbers below `end`. Allocates at most what the input can encode.
+pub fn unpack(packed: &[u8], end: u32) -> Result<Vec<u32>, MalformedPresence> {
+    let (&low, rest) = packed.split_first().ok_or(MalformedPresence)?;
+    let (count, bits) = rest.split_first_chunk::<4>().ok_or(MalformedPresence)?;
     let (low, count) = (u32::from(low), u32::from_le_bytes(*count));
-    let there = bits.len() as u64 * 8;
-    if low >= 32 || count > end || u64::from(count) * u64::from(low + 1) > there {
-        return Err(Nonsense);
+    let available = bits.len() as u64 * 8;
+    if low >= 32 || count > end || u64::from(count) * u64::from(low + 1) > available {
+        return Err(MalformedPresence);
     }
     let mut at = 0_u64;
     let mut bit = || {
-        let byte = usize::try_from(at / 8).ok().and_then(|byte| bits.get(byte)).ok_or(Nonsense)?;
+        let byte = usize::try_from(at / 8)
+            .ok()
+            .and_then(|byte| bits.get(byte))
+            .ok_or(MalformedPresence)?;
         let bit = byte >> (at % 8) & 1;
         at += 1;
         Ok(u32::from(bit))
@@ -74,7 +77,8 @@ pub fn unpack(packed: &[u8], end: u32) -> Result<Vec<u32>, Nonsense> {
             gap |= u64::from(bit()?) << place;
         }
         let number = u64::from(next) + gap;
-        let number = u32::try_from(number).ok().filter(|number| *number < end).ok_or(Nonsense)?;
+        let number =
+            u32::try_from(number).ok().filter(|number| *number < end).ok_or(MalformedPresence)?;
         numbers.push(number);
         next = number + 1;
     }
@@ -88,20 +92,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gaps_of_a_thousand_take_a_byte_and_a_half() {
+    fn a_gap_of_1000_takes_1_5_bytes() {
         let numbers = (0..1000).map(|number| number * 1000);
         let packed = pack(numbers.clone(), usize::MAX).unwrap();
         assert!(packed.len() < 1500, "{}", packed.len());
         assert!(unpack(&packed, 1_000_000).unwrap().into_iter().eq(numbers));
-        assert_eq!(pack(0..1000, 100), None, "longer than a bit for each");
-        assert_eq!(unpack(&pack(0..0, 0).unwrap(), 0).unwrap(), [], "nothing can always be said");
+        assert_eq!(pack(0..1000, 100), None, "longer than one bit per number");
+        assert_eq!(unpack(&pack(0..0, 0).unwrap(), 0).unwrap(), [], "an empty set always fits");
     }
 
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
 
         #[test]
-        fn packing_loses_nothing(mut numbers in prop::collection::btree_set(0_u32..100_000, 0..300)) {
+        fn unpacking_inverts_packing(
+            mut numbers in prop::collection::btree_set(0_u32..100_000, 0..300),
+        ) {
             numbers.insert(99_999);
             let packed = pack(numbers.iter().copied(), usize::MAX).unwrap();
             let unpacked = unpack(&packed, 100_000).unwrap();

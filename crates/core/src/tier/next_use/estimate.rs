@@ -1,113 +1,130 @@
-//! When a segment is due, and for how many jobs.
+//! Next-use estimates: when a segment is read next, and by how many jobs.
 //!
-//! Each job moves along the trail of a bucket, or is so many bytes away from beginning it. Where it keeps close to
-//! the trail, that says when it reaches a place: the distance divided by its rate. A job that shuffles reads a segment
-//! some way before or after its place; how far is measured, and makes its reads spread evenly over a
-//! stretch. As soon as a read may come at any moment, readers add up: two who shuffle
-//! come twice as soon as one. For a job that shuffles fully all that counts is who has yet to read a segment.
+//! Each job moves along the trail of a bucket, or is a number of bytes away from beginning it. For
+//! a job that stays close to the trail, the time to a position is the distance divided by the rate.
+//! A job that shuffles reads a segment some way before or after its position; that scatter is
+//! measured, and spreads the expected reads evenly over a range. Readers that may read a segment at
+//! any moment add up: two of them come twice as soon as one. For a job that shuffles fully, only
+//! the number of segments that it has yet to read counts.
 
 use std::time::Duration;
 
-use super::super::{
+use crate::tier::{
+    follower_lag::FollowerEstimate,
     jobs::{Jobs, Reading},
-    words::Bucket,
+    types::Bucket,
 };
 
-/// What lies ahead of a segment.
+/// Expected reads of a segment.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Outlook {
-    /// Until the first of its readers is expected; infinite without any.
+pub(super) struct NextUseEstimate {
+    /// Seconds until the first expected read; infinite without one.
     pub seconds: f64,
-    /// How many readers are expected.
+    /// Number of expected readers.
     pub readers: u32,
-    /// Whether some job has named the bucket, whose word stands against what history says.
-    pub named: bool,
-    /// If just one job has read it: how long after that job others come, and how many.
-    pub followed: Option<(f64, f64)>,
+    /// Whether a job has announced the bucket, which takes precedence over the history.
+    pub is_announced: bool,
+    /// If exactly one job has read the segment: its followers.
+    pub follower: Option<FollowerEstimate>,
 }
 
-/// Places behind a job's own that it may yet come back to, beside what it scatters: parallel readers are not in step.
-const SLACK_PLACES: f64 = 32.0;
-const SLACK_SHARE: f64 = 0.01;
-/// A uniform spread of width w is w/4 off on average, to either side half of it.
-const HALF_WIDTHS: f64 = 2.0;
-/// A job whose spread is most of the bucket shuffles fully: any order is off by a quarter of it on average. Where it read last
-/// then says nothing about where it reads next.
-const SHUFFLES: f64 = 0.4;
+/// What an estimate is for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Target {
+    pub bucket: Bucket,
+    /// Trail position.
+    pub position: f64,
+    pub trail_len: u32,
+    /// Bits of the readers that have read it.
+    pub read_by: u64,
+}
 
-/// Looks ahead for a place of a bucket, for all but those who have read it.
-pub(super) fn look(
+/// Positions behind a job's own that it may still return to, beside its scatter, because parallel
+/// readers are not in step.
+const SLACK_POSITIONS: f64 = 32.0;
+/// The same as a share of the bucket.
+const SLACK_SHARE: f64 = 0.01;
+/// Half-width of a uniform spread, in units of its mean absolute deviation.
+const HALF_WIDTHS: f64 = 2.0;
+/// Half-width, as a share of the bucket, above which a job counts as shuffling fully. A uniform
+/// order deviates by a quarter of the bucket on average, and the last read then says nothing about
+/// the next.
+const FULL_SHUFFLE: f64 = 0.4;
+
+/// Estimates the next use of a target by readers that have not read it yet. `unknown_start` is the
+/// assumed time until a queued job starts.
+pub(super) fn estimate(
     jobs: &Jobs,
     now: Duration,
-    (bucket, place, trail): (Bucket, f64, u32),
-    read_by: u64,
+    target: Target,
     unknown_start: Duration,
-) -> Outlook {
-    let mut outlook = Outlook { seconds: f64::INFINITY, readers: 0, named: false, followed: None };
-    let mut at_any_moment = 0.0;
+) -> NextUseEstimate {
+    let Target { bucket, read_by, .. } = target;
+    let mut estimate =
+        NextUseEstimate { seconds: f64::INFINITY, readers: 0, is_announced: false, follower: None };
+    let mut reads_per_second = 0.0;
     for (_, reading) in jobs.readers(bucket) {
-        outlook.named |= reading.stage.is_some();
+        estimate.is_announced |= reading.stage.is_some();
         if read_by >> reading.bit & 1 == 1 {
             if read_by.is_power_of_two() {
-                outlook.followed = jobs.state(reading.job).followed.expected();
+                estimate.follower = jobs.state(reading.job).follower_lag.estimate();
             }
             continue;
         }
-        match due(jobs, now, reading, place, trail, unknown_start) {
+        match next_read(jobs, now, reading, target, unknown_start) {
             None => continue,
-            Some(Due::In(seconds)) => outlook.seconds = outlook.seconds.min(seconds),
-            Some(Due::AtAnyMoment(seconds)) => at_any_moment += 1.0 / seconds.max(1e-9),
+            Some(NextRead::In(seconds)) => estimate.seconds = estimate.seconds.min(seconds),
+            Some(NextRead::AnyMoment(seconds)) => reads_per_second += 1.0 / seconds.max(1e-9),
         }
-        outlook.readers += 1;
+        estimate.readers += 1;
     }
-    if at_any_moment > 0.0 {
-        outlook.seconds = outlook.seconds.min(1.0 / at_any_moment);
+    if reads_per_second > 0.0 {
+        estimate.seconds = estimate.seconds.min(1.0 / reads_per_second);
     }
-    outlook
+    estimate
 }
 
-/// When a job reads a place.
-enum Due {
-    /// Then, more or less.
+/// When one job reads a target.
+enum NextRead {
+    /// After about this many seconds.
     In(f64),
-    /// At any moment, then on average.
-    AtAnyMoment(f64),
+    /// At any moment, after this many seconds on average.
+    AnyMoment(f64),
 }
 
-fn due(
+fn next_read(
     jobs: &Jobs,
     now: Duration,
     reading: &Reading,
-    place: f64,
-    trail: u32,
+    Target { position, trail_len, .. }: Target,
     unknown_start: Duration,
-) -> Option<Due> {
-    if jobs.finished(now, reading) {
+) -> Option<NextRead> {
+    if jobs.is_finished(now, reading) {
         return None;
     }
     let state = jobs.state(reading.job);
     let rate = state.rate();
     let segment_bytes = jobs.segment_bytes();
-    let places = (reading.size as f64 / segment_bytes).max(f64::from(trail)).max(1.0);
+    let positions = (reading.size as f64 / segment_bytes).max(f64::from(trail_len)).max(1.0);
     let speed = rate * jobs.share_of_stage(reading) / segment_bytes;
-    let half = (HALF_WIDTHS * state.scatter * f64::from(trail)).min(places);
-    let shuffles = HALF_WIDTHS * state.scatter > SHUFFLES;
+    let half = (HALF_WIDTHS * state.scatter * f64::from(trail_len)).min(positions);
+    let shuffles = HALF_WIDTHS * state.scatter > FULL_SHUFFLE;
     if reading.segments == 0 {
-        let (bytes, wait) = jobs.until(now, reading, unknown_start)?;
-        let begins = wait.as_secs_f64() + bytes / rate;
-        let place = if shuffles { places / 2.0 } else { place };
-        return Some(Due::In(begins + place / speed));
+        let distance = jobs.distance(now, reading, unknown_start)?;
+        let begins = distance.wait.as_secs_f64() + distance.bytes / rate;
+        let position = if shuffles { positions / 2.0 } else { position };
+        return Some(NextRead::In(begins + position / speed));
     }
     if shuffles {
-        let left = (places - reading.segments as f64).max(1.0);
-        return Some(Due::AtAnyMoment(left / 2.0 / speed));
+        let left = (positions - reading.segments as f64).max(1.0);
+        return Some(NextRead::AnyMoment(left / 2.0 / speed));
     }
-    let ahead = place - reading.head;
-    if ahead + half < -(SLACK_PLACES + SLACK_SHARE * places) {
+    let ahead = position - reading.head;
+    if ahead + half < -(SLACK_POSITIONS + SLACK_SHARE * positions) {
         return None;
     }
-    let left = (places - reading.head).max(1.0);
+    let left = (positions - reading.head).max(1.0);
     let (from, to) = ((ahead - half).clamp(0.0, left), (ahead + half).clamp(0.0, left));
     let seconds = f64::midpoint(from, to).max(0.5) / speed;
-    Some(if from > 0.0 { Due::In(seconds) } else { Due::AtAnyMoment(seconds) })
+    Some(if from > 0.0 { NextRead::In(seconds) } else { NextRead::AnyMoment(seconds) })
 }

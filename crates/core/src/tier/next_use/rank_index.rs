@@ -1,20 +1,21 @@
-//! Residents in the order of their next use, cell by cell.
+//! Rank index: residents in the order of their next use.
 //!
-//! A cell is a stretch of a bucket's trail, of those segments that the same jobs have read: its segments are due at about the same
-//! time, so they are ranked together, and what ranks latest goes first. Ranks are moments, not spans:
-//! they stay right while time passes, and are only computed again when what is known about jobs has changed.
+//! Residents are grouped in **cells**: segments of one stretch of a bucket's trail that the same
+//! jobs have read. They have about the same next use, so they share a rank. The cell with the
+//! latest rank is evicted first. A rank is a point in time, so it stays valid while time passes and
+//! is recomputed only when the knowledge about jobs changes.
 //!
-//! A heap has an entry for every cell; entries of older versions are skipped when they come up.
+//! A heap has an entry for every cell. Entries of older versions are skipped when they come up.
 
 use std::collections::BinaryHeap;
 
-use super::super::words::Bucket;
-use crate::{
-    list::{Links, List, Slot},
-    stable::StableMap,
+use crate::tier::types::Bucket;
+use crate::util::{
+    slab_list::{Links, List, Slot},
+    stable_hash::StableMap,
 };
 
-/// When a cell is due; greater is later. Moments are positive, so their bits sort as they do.
+/// Time of a cell's next use; greater is later. Times are positive, so their bits sort as they do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank(u64);
 
@@ -28,13 +29,13 @@ impl Rank {
     }
 }
 
-/// What the segments of a cell have in common.
+/// Common properties of the segments of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct CellKey {
     pub bucket: Bucket,
-    /// Which stretch of the trail.
+    /// Stretch of the trail.
     pub block: u32,
-    /// Who has read them.
+    /// Bits of the readers that have read them.
     pub read_by: u64,
 }
 
@@ -46,23 +47,24 @@ struct Cell {
     version: u32,
 }
 
-/// One tier's residents.
+/// The residents of one tier.
 #[derive(Debug)]
-pub(super) struct Cells {
+pub(super) struct RankIndex {
     capacity: u64,
     used: u64,
-    all: Vec<Cell>,
+    cells: Vec<Cell>,
     by_key: StableMap<CellKey, u32>,
     free: Vec<u32>,
+    /// Rank, cell and version.
     heap: BinaryHeap<(Rank, u32, u32)>,
 }
 
-impl Cells {
+impl RankIndex {
     pub fn new(capacity: u64) -> Self {
         Self {
             capacity,
             used: 0,
-            all: Vec::new(),
+            cells: Vec::new(),
             by_key: StableMap::default(),
             free: Vec::new(),
             heap: BinaryHeap::new(),
@@ -73,62 +75,62 @@ impl Cells {
         self.used
     }
 
-    /// Is there room without anybody leaving?
+    /// Whether the bytes fit without an eviction.
     pub fn has_room(&self, bytes: u32) -> bool {
         self.used + u64::from(bytes) <= self.capacity
     }
 
-    /// Could there be room?
+    /// Whether the bytes would fit if the tier were empty.
     pub fn can_hold(&self, bytes: u32) -> bool {
         u64::from(bytes) <= self.capacity
     }
 
-    /// The cell of a key, ranked by `rank` if it is new.
+    /// Cell of a key, added with the rank `rank()` if it is new.
     pub fn cell(&mut self, key: CellKey, rank: impl FnOnce() -> Rank) -> u32 {
         if let Some(cell) = self.by_key.get(&key) {
             return *cell;
         }
         let rank = rank();
         let index = if let Some(index) = self.free.pop() {
-            let cell = &mut self.all[index as usize];
+            let cell = &mut self.cells[index as usize];
             (cell.key, cell.rank) = (key, rank);
             cell.version = cell.version.wrapping_add(1);
             index
         } else {
-            self.all.push(Cell { key, list: List::default(), rank, version: 0 });
-            u32::try_from(self.all.len() - 1).expect("no more cells than residents")
+            self.cells.push(Cell { key, list: List::default(), rank, version: 0 });
+            u32::try_from(self.cells.len() - 1).expect("fewer than 2^32 cells")
         };
         self.by_key.insert(key, index);
-        self.heap.push((rank, index, self.all[index as usize].version));
+        self.heap.push((rank, index, self.cells[index as usize].version));
         index
     }
 
     pub fn key(&self, cell: u32) -> CellKey {
-        self.all[cell as usize].key
+        self.cells[cell as usize].key
     }
 
     pub fn push(&mut self, links: &mut Links, cell: u32, slot: Slot) {
         self.used += links.weight(slot);
-        self.all[cell as usize].list.push_newest(links, slot);
+        self.cells[cell as usize].list.push_newest(links, slot);
     }
 
     pub fn remove(&mut self, links: &mut Links, cell: u32, slot: Slot) {
         self.used -= links.weight(slot);
-        let it = &mut self.all[cell as usize];
-        it.list.remove(links, slot);
-        if it.list.len() == 0 {
-            it.version = it.version.wrapping_add(1);
-            self.by_key.remove(&it.key);
+        let entry = &mut self.cells[cell as usize];
+        entry.list.remove(links, slot);
+        if entry.list.len() == 0 {
+            entry.version = entry.version.wrapping_add(1);
+            self.by_key.remove(&entry.key);
             self.free.push(cell);
         }
     }
 
-    /// Who goes next: the rank of the last cell, and the one that has been in it for longest.
+    /// The next victim: the latest rank, and the oldest segment of its cell.
     pub fn last(&mut self) -> Option<(Rank, Slot)> {
         while let Some((rank, cell, version)) = self.heap.peek().copied() {
-            let it = &self.all[cell as usize];
-            if it.version == version
-                && let Some(oldest) = it.list.oldest()
+            let entry = &self.cells[cell as usize];
+            if entry.version == version
+                && let Some(oldest) = entry.list.oldest()
             {
                 return Some((rank, oldest));
             }
@@ -137,24 +139,24 @@ impl Cells {
         None
     }
 
-    /// Ranks all cells anew.
+    /// Recomputes the ranks of all cells.
     pub fn rank_all(&mut self, mut rank: impl FnMut(CellKey, Slot) -> Rank) {
         let mut entries = std::mem::take(&mut self.heap).into_vec();
         entries.clear();
-        for (index, cell) in self.all.iter_mut().enumerate() {
+        for (index, cell) in self.cells.iter_mut().enumerate() {
             if let Some(oldest) = cell.list.oldest() {
                 cell.rank = rank(cell.key, oldest);
-                let index = u32::try_from(index).expect("cells are counted");
+                let index = u32::try_from(index).expect("fewer than 2^32 cells");
                 entries.push((cell.rank, index, cell.version));
             }
         }
         self.heap = entries.into();
     }
 
-    /// Members of all cells of a bucket that this reader has read.
+    /// Segments of a bucket that the reader of this bit has read.
     pub fn read_by(&self, links: &Links, bucket: Bucket, bit: u8) -> Vec<Slot> {
         let mut slots = Vec::new();
-        for cell in &self.all {
+        for cell in &self.cells {
             if cell.key.bucket == bucket && cell.key.read_by >> bit & 1 == 1 {
                 let mut next = cell.list.oldest();
                 while let Some(slot) = next {

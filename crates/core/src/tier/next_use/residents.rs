@@ -1,45 +1,49 @@
-//! Everything that is resident, in memory and on flash.
+//! Residents: the segments in memory and on flash, with their reader bits and rank indices.
 
 use std::time::Duration;
 
 use super::{
-    super::{
-        shelves::Tier,
-        words::{Bucket, Job, Segment},
-    },
-    cells::{CellKey, Cells, Rank},
-    speculation::Chance,
+    rank_index::{CellKey, Rank, RankIndex},
+    unannounced::Expectation,
 };
-use crate::{
-    list::{Links, Slot},
-    stable::StableMap,
+use crate::tier::{
+    two_tier_lru::Tier,
+    types::{Bucket, Job, Segment},
+};
+use crate::util::{
+    slab_list::{Links, Slot},
+    stable_hash::StableMap,
 };
 
-/// One segment.
+/// A resident segment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
     pub segment: Segment,
     pub bucket: Bucket,
-    pub place: u32,
+    /// Trail position.
+    pub position: u32,
+    /// Bits of the readers that have read it.
     pub read_by: u64,
     pub tier: Tier,
     pub cell: u32,
+    /// Time of the last read.
     pub touched: Duration,
-    /// Who brought it, until somebody else reads it; that job may be gone, and its place in the slab another's.
+    /// The job that brought it in, until another job reads it. By name, because the job may have
+    /// ended and its slab index been reused.
     pub brought_by: Option<Job>,
-    /// Why it is on flash; nobody has read it there yet if it is on the chance.
-    pub chance: Chance,
+    /// Expectation when it was written to flash; [`Expectation::Read`] from its next read on.
+    pub expectation: Expectation,
 }
 
-/// All of them.
+/// All resident segments.
 #[derive(Debug)]
 pub(super) struct Residents {
     pub slots: StableMap<u64, Slot>,
     pub entries: Vec<Entry>,
     free: Vec<Slot>,
     pub links: Links,
-    pub dram: Cells,
-    pub flash: Cells,
+    pub dram: RankIndex,
+    pub flash: RankIndex,
 }
 
 impl Residents {
@@ -49,8 +53,8 @@ impl Residents {
             entries: Vec::new(),
             free: Vec::new(),
             links: Links::default(),
-            dram: Cells::new(dram),
-            flash: Cells::new(flash),
+            dram: RankIndex::new(dram),
+            flash: RankIndex::new(flash),
         }
     }
 
@@ -68,25 +72,25 @@ impl Residents {
         };
         self.links.prepare(slot, bytes);
         self.slots.insert(entry.segment.0, slot);
-        let cells = match entry.tier {
+        let index = match entry.tier {
             Tier::Dram => &mut self.dram,
             Tier::Flash => &mut self.flash,
         };
-        cells.push(&mut self.links, entry.cell, slot);
+        index.push(&mut self.links, entry.cell, slot);
     }
 
-    /// Moves a resident to the cell of those that these have read.
-    pub fn rehome(&mut self, slot: Slot, read_by: u64, rank: impl FnOnce(&Entry) -> Rank) {
+    /// Sets the readers of a resident, which moves it to another cell.
+    pub fn set_read_by(&mut self, slot: Slot, read_by: u64, rank: impl FnOnce(&Entry) -> Rank) {
         let entry = &mut self.entries[slot.0 as usize];
-        let cells = match entry.tier {
+        let index = match entry.tier {
             Tier::Dram => &mut self.dram,
             Tier::Flash => &mut self.flash,
         };
-        let key = CellKey { read_by, ..cells.key(entry.cell) };
+        let key = CellKey { read_by, ..index.key(entry.cell) };
         entry.read_by = read_by;
-        cells.remove(&mut self.links, entry.cell, slot);
-        entry.cell = cells.cell(key, || rank(entry));
-        cells.push(&mut self.links, entry.cell, slot);
+        index.remove(&mut self.links, entry.cell, slot);
+        entry.cell = index.cell(key, || rank(entry));
+        index.push(&mut self.links, entry.cell, slot);
     }
 
     pub fn move_to_flash(&mut self, slot: Slot, rank: impl FnOnce(&Entry) -> Rank) {
@@ -98,14 +102,14 @@ impl Residents {
         self.flash.push(&mut self.links, entry.cell, slot);
     }
 
-    /// A segment goes; says what it was.
-    pub fn drop(&mut self, slot: Slot) -> Entry {
+    /// Removes a segment.
+    pub fn remove(&mut self, slot: Slot) -> Entry {
         let entry = self.entries[slot.0 as usize];
-        let cells = match entry.tier {
+        let index = match entry.tier {
             Tier::Dram => &mut self.dram,
             Tier::Flash => &mut self.flash,
         };
-        cells.remove(&mut self.links, entry.cell, slot);
+        index.remove(&mut self.links, entry.cell, slot);
         self.slots.remove(&entry.segment.0);
         self.free.push(slot);
         entry

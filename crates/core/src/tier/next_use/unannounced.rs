@@ -1,69 +1,77 @@
-//! Whether it pays to keep what no known job will read.
+//! Unannounced readers: whether segments that no known job will read are worth keeping.
 //!
-//! Somebody may come who was not announced. Keeping a segment for him costs a write, so it has to pay: a tenth of what is
-//! kept on the chance must be read again.
+//! A job that was not announced may still read them. Keeping a segment costs a write, so a tenth of
+//! the segments kept this way must be read again.
 //!
-//! - What all announced readers have read (**spent**) probably is not: a sixteenth is tried, and all the others
-//!   follow while enough of what was tried is read again.
-//! - What is **unknown** is kept, unless that did not pay for other segments of the job that brings it
-//!   (`followed.rs`): then one in 64 is tried.
+//! - **Spent** segments, which all announced readers have read, are probably not read again. One in
+//!   16 is tried, and the others are kept while enough of the tried ones are read again.
+//! - **Unknown** segments are kept, unless other segments of the same job were evicted unread
+//!   (`follower_lag.rs`). Then one in 64 is tried.
 
-use super::super::{followed::Followed, words::Segment};
-use crate::stable::mix;
+use crate::tier::{follower_lag::FollowerLag, types::Segment};
+use crate::util::stable_hash::mix;
 
-/// Of what is spent, one in so many is always tried.
+/// One in this number of spent segments is always tried.
 const SPENT_ONE_IN: u64 = 16;
-/// So many of what was tried must have been read again,
-const PAYS: f64 = 0.1;
-/// out of so many, or more.
+/// Share of tried segments that must be read again,
+const WORTHWHILE_SHARE: f64 = 0.1;
+/// once at least this number were tried.
 const TRIED_MIN: f64 = 64.0;
-/// Then half is forgotten.
+/// Number of trials at which all counts are halved, so that old ones count less.
 const TRIED_MAX: f64 = 65536.0;
-/// Of what is unknown, one in so many is always tried.
+/// One in this number of unknown segments is always tried.
 const UNKNOWN_ONE_IN: u64 = 64;
 
-/// Why a segment would be on flash.
+/// Whether a segment has expected readers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Chance {
-    /// Somebody is known to read it.
-    None,
-    /// All who were known to have.
+pub(super) enum Expectation {
+    /// A read is expected.
+    Read,
+    /// All announced readers have read it.
     Spent,
-    /// Nobody has said anything about it.
+    /// No job has announced it.
     Unknown,
 }
 
-/// What was tried of what is spent, and what came of it.
+/// Trials of spent segments, and their results.
 #[derive(Debug, Default)]
-pub(super) struct Speculation {
+pub(super) struct SpentTrials {
     tried: f64,
-    paid: f64,
+    read: f64,
 }
 
-impl Speculation {
-    /// Is this worth a try? `brought_by` is what is known of the job that brings it, if one does.
-    pub fn allows(&self, chance: Chance, brought_by: Option<&Followed>, segment: Segment) -> bool {
-        let (pays, one_in) = match chance {
-            Chance::None => return true,
-            // Without a tag there is nobody to judge.
-            Chance::Unknown => (brought_by.is_none_or(Followed::pays), UNKNOWN_ONE_IN),
-            Chance::Spent => {
-                (self.tried >= TRIED_MIN && self.paid >= PAYS * self.tried, SPENT_ONE_IN)
+impl SpentTrials {
+    /// Whether a segment may be written. `brought_by` is the record of the job that brings it in.
+    pub fn allows(
+        &self,
+        expectation: Expectation,
+        brought_by: Option<&FollowerLag>,
+        segment: Segment,
+    ) -> bool {
+        let (is_worthwhile, one_in) = match expectation {
+            Expectation::Read => return true,
+            // An untagged request has no record to go by.
+            Expectation::Unknown => {
+                (brought_by.is_none_or(FollowerLag::is_worthwhile), UNKNOWN_ONE_IN)
+            }
+            Expectation::Spent => {
+                let enough = self.read >= WORTHWHILE_SHARE * self.tried;
+                (self.tried >= TRIED_MIN && enough, SPENT_ONE_IN)
             }
         };
-        pays || mix(segment.0 ^ 0x5bec).is_multiple_of(one_in)
+        is_worthwhile || mix(segment.0 ^ 0x5bec).is_multiple_of(one_in)
     }
 
-    /// Something spent is kept.
-    pub fn tried(&mut self) {
+    /// A spent segment was written.
+    pub fn on_tried(&mut self) {
         self.tried += 1.0;
         if self.tried > TRIED_MAX {
-            (self.tried, self.paid) = (self.tried / 2.0, self.paid / 2.0);
+            (self.tried, self.read) = (self.tried / 2.0, self.read / 2.0);
         }
     }
 
-    /// Something spent that was kept is read.
-    pub fn paid(&mut self) {
-        self.paid += 1.0;
+    /// A spent segment that was written is read.
+    pub fn on_read(&mut self) {
+        self.read += 1.0;
     }
 }

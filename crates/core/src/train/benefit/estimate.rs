@@ -1,34 +1,34 @@
-//! How long a mini-batch takes, and how sure that is.
+//! Estimates: the time of a mini-batch, with its standard error.
 //!
-//! Single mini-batches say little: with a loader's workers, three of four take no time and the fourth
-//! waits for all. So times are taken in ten blocks of neighbours, whose means are alike; the two
-//! fastest and the two slowest blocks do not count, for somebody may have written a checkpoint. What is left has a mean
-//! and a standard error (of a trimmed mean, after Yuen).
+//! Single mini-batches say little: with a loader's workers, three of four take no time and the
+//! fourth waits for all. So times are grouped into ten blocks of neighbours, whose means are
+//! similar. The two fastest and the two slowest blocks do not count: the job may have written a
+//! checkpoint. The rest gives a mean and a standard error (of a trimmed mean, after Yuen).
 
 use std::collections::VecDeque;
 
-/// Older samples are forgotten: a job changes.
+/// Samples that are kept. Older ones are dropped, because a job changes.
 const SAMPLES_MAX: usize = 200;
-/// Fewer tell nothing.
+/// Samples that an estimate needs.
 pub(super) const SAMPLES_MIN: u32 = 20;
-/// Blocks of neighbours, of which the outermost on either side do not count.
+/// Blocks of neighbours, and those on either side that do not count.
 const BLOCKS: usize = 10;
 const TRIMMED: usize = 2;
-/// Standard errors to either side that are believed in: 95 % of Student's t with five degrees of freedom.
+/// Standard errors of the confidence interval: 95 % of Student's t with five degrees of freedom.
 const ERRORS: f64 = 2.571;
 
 /// A time, with its uncertainty.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
-    /// The time, in seconds,
+    /// Mean, in seconds.
     pub mean_s: f64,
-    /// its standard error,
+    /// Standard error, in seconds.
     pub error_s: f64,
-    /// and how many mini-batches it is of.
+    /// Mini-batches that were measured.
     pub samples: usize,
 }
 
-/// Between what limits a value lies, most probably.
+/// A confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Range {
     pub low: f64,
@@ -36,7 +36,7 @@ pub(super) struct Range {
 }
 
 impl Estimate {
-    /// By what share this is faster than another.
+    /// The share by which this is faster than another estimate.
     pub(super) fn gain_over(self, slow: Estimate) -> Range {
         let ratio = self.mean_s / slow.mean_s;
         let relative = |estimate: Estimate| estimate.error_s / estimate.mean_s;
@@ -45,7 +45,7 @@ impl Estimate {
     }
 }
 
-/// The latest times of one kind.
+/// The latest times of one mode.
 #[derive(Debug, Default)]
 pub(super) struct Samples {
     times_s: VecDeque<f64>,
@@ -59,7 +59,7 @@ impl Samples {
         self.times_s.push_back(time_s);
     }
 
-    /// Forgets all but the latest.
+    /// Drops all but the latest.
     pub fn keep(&mut self, latest: usize) {
         let old = self.times_s.len().saturating_sub(latest);
         self.times_s.drain(..old);
@@ -83,7 +83,7 @@ impl Samples {
         blocks.sort_by(f64::total_cmp);
         let kept = &blocks[TRIMMED..BLOCKS - TRIMMED];
         let mean_s = kept.iter().sum::<f64>() / kept.len() as f64;
-        // Winsorised: what was trimmed counts as much as what is next to it.
+        // Winsorised: a trimmed block counts as its nearest neighbour that is not trimmed.
         let clamp = |time: f64| time.clamp(kept[0], kept[kept.len() - 1]);
         let centre = blocks.iter().map(|time| clamp(*time)).sum::<f64>() / BLOCKS as f64;
         let squares: f64 = blocks.iter().map(|time| (clamp(*time) - centre).powi(2)).sum();

@@ -1,19 +1,19 @@
-//! Benefit: what a job gains from the cache, measured, not modelled (Quiver 5.3).
+//! Benefit: what a job gains from the cache, measured instead of modelled (Quiver 5.3).
 //!
-//! Whether a job gains depends on its model, its GPUs, its pipelining and the load on the origin. But its
-//! mini-batches are all alike, so it is enough to take the time of some of them with the cache and of
-//! some without: a **probe** forces a job to miss for a hundred mini-batches, though never for more than
-//! one in a hundred of its epoch. A job whose epochs are so short that this would tell nothing saves up
-//! over several of them. A job that is about as fast without a cache gets none, so that its
-//! space is free for others.
+//! Whether a job gains depends on its model, its GPUs, its pipelining and the load of the origin.
+//! But its mini-batches are alike, so it is enough to time some with the cache and some without. A
+//! **probe** makes a job miss for 100 mini-batches, but for at most 1 % of its epoch. A job with
+//! epochs too short for that saves up over several of them. A job that is about as fast without a
+//! cache gets none, so that its space is free for others.
 //!
-//! A probe costs the job time and the origin bytes, so there is one when a job is new, seldom after that,
-//! and when its **stalls** (the time that it waits for data) say that something has changed. A job that
-//! gets no cache probes itself with every mini-batch: should it begin to stall, it gets another chance.
+//! A probe costs the job time and the origin bytes. So there is one when a job is new, then every
+//! 30 minutes, and when its **stalls** (the time that it waits for data) show that something has
+//! changed. A job without a cache measures misses with every mini-batch. If it starts to stall, it
+//! gets another chance.
 //!
-//! Verdicts need confidence, and one is only overturned by clearly different times.
+//! A verdict needs confidence, and only clearly different times overturn it.
 //!
-//! Not here: what space follows from it (`placement`), how a miss is forced (the node's `mode`).
+//! Not here: how much space follows (`placement`), how a miss is forced (the agent's `probe_mode`).
 
 mod estimate;
 
@@ -22,114 +22,125 @@ use std::time::Duration;
 pub use estimate::Estimate;
 use estimate::Samples;
 
-use crate::placement::Times;
+use crate::train::placement::ModeTimes;
 
-/// A probe of so many mini-batches, as in the paper,
+/// Mini-batches of a probe, as in Quiver.
 const PROBE_BATCHES: u32 = 100;
-/// but never more than one in so many of an epoch,
+/// At most one mini-batch in 100 of an epoch is part of a probe.
 const EPOCH_PER_PROBE: u64 = 100;
-/// and none at all if so few would tell nothing.
+/// Smallest probe: fewer mini-batches give no estimate.
 const PROBE_BATCHES_MIN: u32 = estimate::SAMPLES_MIN;
-/// The origin's load changes; after so long it is time for another look.
+/// Interval between probes: the origin's load changes.
 const PROBE_EVERY: Duration = Duration::from_mins(30);
-/// But not sooner than this, whatever the stalls say.
+/// Shortest interval between probes, whatever the stalls.
 const PROBE_PAUSE: Duration = Duration::from_mins(2);
-/// A job whose share of stalled time differs by so much from that at its last probe has changed.
+/// A job has changed if its share of stalled time differs by this much from that at its last probe.
 const STALL_CHANGE: f64 = 0.1;
-/// A job that gains less is as well off without,
+/// A job that gains less gets no cache.
 const GAIN_MIN: f64 = 0.05;
-/// and one that is without has to be expected to gain more before it is given another chance.
+/// Expected gain at which a job without a cache gets another chance.
 const GAIN_AGAIN: f64 = 0.1;
 
-/// A job without a cache that stalls at so many looks in a row gets another chance.
-const STALLING_MAX: u32 = 10;
-/// Verdicts are looked at again after so many mini-batches.
+/// A job without a cache that stalls at more than this number of checks in a row gets another
+/// chance.
+const STALLED_LOOKS_MAX: u32 = 10;
+/// Mini-batches between two checks of the verdict.
 const JUDGE_EVERY: u64 = 10;
 
-/// Where a mini-batch's items came from.
+/// Where the items of a mini-batch came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// All from held chunks.
+    /// All from pinned chunks.
     Hit,
-    /// At least some from chunks that rotate.
+    /// At least some from rotating chunks.
     Rotating,
     /// From the origin: in a probe, or because nothing is cached.
     Miss,
 }
 
+/// Time of a mini-batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchTime {
+    /// From one mini-batch to the next.
+    pub took: Duration,
+    /// The part of `took` in which the job waited for its data.
+    pub stalled: Duration,
+}
+
 /// Whether a job gains from the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// Too little is known: it is cached, to find out.
+pub enum BenefitVerdict {
+    /// Not measured: the job gets a cache, to find out.
     Unknown,
     /// It gains.
     Gains,
-    /// It does not: it reads through.
+    /// It gains nothing, and reads from the origin.
     GainsNothing,
 }
 
-/// A job's next mini-batches are to be forced misses.
+/// A probe: the job's next mini-batches are to miss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Probe {
-    /// So many of them.
+    /// Number of mini-batches.
     pub batches: u32,
-    /// Why.
-    pub reason: Reason,
+    /// Why it is done.
+    pub reason: ProbeReason,
 }
 
 /// Why a job is probed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
-    /// It has never been.
+pub enum ProbeReason {
+    /// It was never probed.
     New,
-    /// It was long ago.
+    /// The last probe is 30 minutes old.
     Periodic,
-    /// It stalls more, or less, than when it last was.
+    /// It stalls more, or less, than at its last probe.
     StallsChanged,
 }
 
-/// What has happened so far.
+/// Counts since the job joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counters {
-    /// Probes begun.
+pub struct BenefitCounters {
+    /// Probes that were started.
     pub probes: u64,
     /// Mini-batches that were forced to miss.
     pub probe_batches: u64,
-    /// Times that make no sense, and were ignored.
-    pub nonsense: u64,
+    /// Impossible times, which were ignored.
+    pub invalid_times: u64,
 }
 
-/// What one job gains.
+/// The benefit of one job.
 #[derive(Debug)]
 pub struct Benefit {
     epoch_batches: u64,
     hit: Samples,
     rotating: Samples,
     miss: Samples,
-    /// What a mini-batch takes without stalling, whatever the mode.
+    /// Time of a mini-batch without its stalls, in any mode.
     busy: Samples,
-    /// The same with the cache, or without while there is none: whose stalls are watched.
+    /// Stalls in the job's usual mode: with the cache, or without if it has none.
     stalls: Stalls,
-    verdict: Verdict,
-    /// At how many looks in a row a job without a cache has been stalling.
-    stalling: u32,
-    /// How many forced misses are to come, and how many this epoch may still see.
-    forced: u32,
+    verdict: BenefitVerdict,
+    /// Checks in a row at which a job without a cache was stalling.
+    stalled_looks: u32,
+    /// Mini-batches that are left of the current probe, and those that further probes may use in
+    /// this epoch.
+    probe_left: u32,
     allowance: u64,
-    /// Mini-batches of former epochs that did not make up a hundred.
+    /// Mini-batches of former epochs that did not add up to 100.
     saved: u64,
-    probed: Option<Probed>,
+    last_probe: Option<LastProbe>,
     batches: u64,
-    counters: Counters,
+    counters: BenefitCounters,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Probed {
+struct LastProbe {
     at: Duration,
     stall_share: Option<f64>,
 }
 
-/// The share of recent time that a job spent waiting for data.
+/// The share of recent time that a job waited for data.
 #[derive(Debug, Default)]
 struct Stalls {
     share: f64,
@@ -142,14 +153,14 @@ impl Stalls {
         self.share += (share - self.share) / f64::from(self.batches);
     }
 
-    /// Known after as many mini-batches as a probe has.
+    /// Known after 100 mini-batches, the length of a probe.
     fn share(&self) -> Option<f64> {
         (self.batches >= PROBE_BATCHES).then_some(self.share)
     }
 }
 
 impl Benefit {
-    /// A new job with so many mini-batches in an epoch.
+    /// A new job with `epoch_batches` mini-batches in an epoch.
     pub fn new(epoch_batches: u64) -> Self {
         Self {
             epoch_batches,
@@ -158,23 +169,23 @@ impl Benefit {
             miss: Samples::default(),
             busy: Samples::default(),
             stalls: Stalls::default(),
-            verdict: Verdict::Unknown,
-            stalling: 0,
-            forced: 0,
+            verdict: BenefitVerdict::Unknown,
+            stalled_looks: 0,
+            probe_left: 0,
             allowance: epoch_batches / EPOCH_PER_PROBE,
             saved: epoch_batches % EPOCH_PER_PROBE,
-            probed: None,
+            last_probe: None,
             batches: 0,
-            counters: Counters::default(),
+            counters: BenefitCounters::default(),
         }
     }
 
     /// The job starts its next epoch.
-    pub fn next_epoch(&mut self) {
+    pub fn on_next_epoch(&mut self) {
         let fresh = self.epoch_batches / EPOCH_PER_PROBE;
         if fresh >= PROBE_BATCHES_MIN.into() {
-            // What a probe that is under way has yet to use is of this epoch now.
-            self.allowance = fresh.saturating_sub(self.forced.into());
+            // The rest of a running probe counts for this epoch.
+            self.allowance = fresh.saturating_sub(self.probe_left.into());
             return;
         }
         self.saved += self.epoch_batches;
@@ -183,24 +194,24 @@ impl Benefit {
         self.allowance = (self.allowance + saved).min(PROBE_BATCHES_MIN.into());
     }
 
-    /// Whether the job's next mini-batch is to be a forced miss.
-    pub fn is_forced(&self) -> bool {
-        self.forced > 0
+    /// Whether the job's next mini-batch is part of a probe.
+    pub fn is_probing(&self) -> bool {
+        self.probe_left > 0
     }
 
-    /// Begins a probe, if it is time for one. The job's next mini-batches are then forced misses, until
-    /// [`Benefit::is_forced`] says otherwise.
-    pub fn probe(&mut self, now: Duration) -> Option<Probe> {
-        // A job without a cache misses all the time: there is nothing to force.
-        if self.is_forced() || !self.is_cached() {
+    /// Starts a probe, if one is due. The job's next mini-batches miss until
+    /// [`Benefit::is_probing`] is false.
+    pub fn start_probe(&mut self, now: Duration) -> Option<Probe> {
+        // A job without a cache misses all the time.
+        if self.is_probing() || !self.is_cached() {
             return None;
         }
-        let reason = match self.probed {
-            None => Reason::New,
-            Some(last) if now >= last.at.saturating_add(PROBE_EVERY) => Reason::Periodic,
+        let reason = match self.last_probe {
+            None => ProbeReason::New,
+            Some(last) if now >= last.at.saturating_add(PROBE_EVERY) => ProbeReason::Periodic,
             Some(last) if now >= last.at.saturating_add(PROBE_PAUSE) => {
                 let change = (self.stalls.share()? - last.stall_share?).abs();
-                (change > STALL_CHANGE).then_some(Reason::StallsChanged)?
+                (change > STALL_CHANGE).then_some(ProbeReason::StallsChanged)?
             }
             Some(_) => return None,
         };
@@ -208,24 +219,24 @@ impl Benefit {
         if batches < PROBE_BATCHES_MIN {
             return None;
         }
-        self.forced = batches;
+        self.probe_left = batches;
         self.allowance -= u64::from(batches);
-        self.probed = Some(Probed { at: now, stall_share: None });
+        self.last_probe = Some(LastProbe { at: now, stall_share: None });
         self.miss.clear();
         self.stalls = Stalls::default();
         self.counters.probes += 1;
         Some(Probe { batches, reason })
     }
 
-    /// When [`Benefit::probe`] has something to do, if stalls do not change until then.
+    /// When [`Benefit::start_probe`] is due, if stalls do not change before.
     pub fn next_deadline(&self) -> Option<Duration> {
-        self.probed.filter(|_| self.is_cached()).map(|last| last.at.saturating_add(PROBE_EVERY))
+        self.last_probe.filter(|_| self.is_cached()).map(|last| last.at.saturating_add(PROBE_EVERY))
     }
 
-    /// A mini-batch took so long, of which the job waited `stalled` for its data.
-    pub fn batch(&mut self, mode: Mode, took: Duration, stalled: Duration) {
+    /// A mini-batch is complete.
+    pub fn on_batch(&mut self, mode: Mode, BatchTime { took, stalled }: BatchTime) {
         if took.is_zero() || stalled > took {
-            self.counters.nonsense += 1;
+            self.counters.invalid_times += 1;
             return;
         }
         let (took_s, stalled_s) = (took.as_secs_f64(), stalled.as_secs_f64());
@@ -235,32 +246,32 @@ impl Benefit {
             Mode::Rotating => self.rotating.add(took_s),
             Mode::Miss => self.miss.add(took_s),
         }
-        if self.forced > 0 && mode == Mode::Miss {
-            self.forced -= 1;
+        if self.probe_left > 0 && mode == Mode::Miss {
+            self.probe_left -= 1;
             self.counters.probe_batches += 1;
         } else {
             self.stalls.add(stalled_s / took_s);
-            if let (Some(probed), Some(share)) = (&mut self.probed, self.stalls.share()) {
-                probed.stall_share.get_or_insert(share);
+            if let (Some(last_probe), Some(share)) = (&mut self.last_probe, self.stalls.share()) {
+                last_probe.stall_share.get_or_insert(share);
             }
         }
         self.batches += 1;
-        if self.batches.is_multiple_of(JUDGE_EVERY) && !self.is_forced() {
+        if self.batches.is_multiple_of(JUDGE_EVERY) && !self.is_probing() {
             self.judge();
         }
     }
 
-    /// Whether the job is to be cached.
+    /// Whether the job gets a cache.
     pub fn is_cached(&self) -> bool {
-        self.verdict != Verdict::GainsNothing
+        self.verdict != BenefitVerdict::GainsNothing
     }
 
-    /// Whether it gains.
-    pub fn verdict(&self) -> Verdict {
+    /// Whether the job gains.
+    pub fn verdict(&self) -> BenefitVerdict {
         self.verdict
     }
 
-    /// How long a mini-batch takes in a mode, if that has been measured.
+    /// Time of a mini-batch in a mode, if measured.
     pub fn time(&self, mode: Mode) -> Option<Estimate> {
         match mode {
             Mode::Hit => self.hit.estimate(),
@@ -269,54 +280,54 @@ impl Benefit {
         }
     }
 
-    /// What placement wants to know, if misses and any one other time have been measured. A job that has
-    /// never had all its items in the cache will then hardly wait; one whose items have never rotated
-    /// will wait half as long as when it misses.
-    pub fn times(&self) -> Option<Times> {
+    /// The times for placement, if misses and one other mode are measured. A job that never had all
+    /// its items in the cache is assumed to stall hardly at all then. A job whose items never
+    /// rotated is assumed to take the mean of its hit and miss times.
+    pub fn times(&self) -> Option<ModeTimes> {
         let mean = |samples: &Samples| samples.estimate().map(|estimate| estimate.mean_s);
         let miss = mean(&self.miss)?;
         let rotating = mean(&self.rotating);
         let hit = mean(&self.hit).or(mean(&self.busy))?.min(rotating.unwrap_or(miss));
         let rotating = rotating.unwrap_or(f64::midpoint(hit, miss));
-        Some(Times { hit, rotating, miss })
+        Some(ModeTimes { hit, rotating, miss })
     }
 
-    /// What has happened so far.
-    pub fn counters(&self) -> Counters {
+    /// Counts since the job joined.
+    pub fn counters(&self) -> BenefitCounters {
         self.counters
     }
 
     fn judge(&mut self) {
-        if self.verdict == Verdict::GainsNothing {
+        if self.verdict == BenefitVerdict::GainsNothing {
             let stalls = self.stalls.share().is_some_and(|share| share > GAIN_AGAIN);
-            self.stalling = if stalls { self.stalling + 1 } else { 0 };
-            if self.stalling > STALLING_MAX {
-                self.try_again();
+            self.stalled_looks = if stalls { self.stalled_looks + 1 } else { 0 };
+            if self.stalled_looks > STALLED_LOOKS_MAX {
+                self.retry();
             }
             return;
         }
         let cached = self.hit.estimate().or(self.rotating.estimate());
         let (Some(cached), Some(miss)) = (cached, self.miss.estimate()) else { return };
-        // Neighbours are alike, so that a few of them seem surer than they are.
+        // Neighbouring mini-batches are similar, so that a few of them give too small an error.
         if cached.samples < miss.samples.min(PROBE_BATCHES as usize) {
             return;
         }
         let gain = cached.gain_over(miss);
         if gain.low > GAIN_MIN {
-            self.verdict = Verdict::Gains;
+            self.verdict = BenefitVerdict::Gains;
         } else if gain.high < GAIN_MIN {
-            self.verdict = Verdict::GainsNothing;
+            self.verdict = BenefitVerdict::GainsNothing;
             self.stalls = Stalls::default();
         }
     }
 
-    /// A job without a cache gets another chance. Its misses of late count, what was before does not.
-    fn try_again(&mut self) {
-        self.verdict = Verdict::Unknown;
+    /// Gives a job without a cache another chance. Its latest misses count; older samples do not.
+    fn retry(&mut self) {
+        self.verdict = BenefitVerdict::Unknown;
         self.miss.keep(PROBE_BATCHES as usize);
         for samples in [&mut self.hit, &mut self.rotating, &mut self.busy] {
             samples.clear();
         }
-        (self.stalls, self.stalling) = (Stalls::default(), 0);
+        (self.stalls, self.stalled_looks) = (Stalls::default(), 0);
     }
 }

@@ -1,99 +1,139 @@
-//! The job's side: what it reports to the manager of its dataset, and what it makes of the answers.
+//! The job reporter: what a job reports to the manager of its dataset, and the last answer.
 //!
-//! A job draws batches, is given them, and computes; here all of that is gathered until the next report, and
-//! the last answer is kept until the next. Should no answer come, the job goes on with what was open, and
-//! tells all as soon as somebody answers: a lost manager costs hits, and nothing else.
+//! Between two reports it collects what the job has drawn, yielded and computed. Without an answer
+//! the job keeps the last draw set, and sends a full report when a manager answers again. A lost
+//! manager costs hits, and nothing else.
 
 use std::{collections::BTreeSet, time::Duration};
 
-use super::{Answer, Directions, Open, Place, Report, courtesy::Courtesy, mode};
+use super::pacing::Pacing;
+use crate::train::manager::{
+    CacheClass, DrawSet, HalfChunkBytes, MeasuredBatch, Report, ReportAnswer, batch_mode,
+};
 use crate::{
-    ByteSize, ItemOrdinal, benefit::Mode, chunking::ChunkOrdinal, sampler::Sampler, units::ByteRate,
+    ByteSize, HalfChunk, ItemOrdinal,
+    train::{
+        benefit::{BatchTime, Mode},
+        sampler::{BatchDrawSet, Sampler},
+    },
+    units::ByteRate,
 };
 
-/// A job reports so often, unless it has something urgent to say,
+/// Interval between reports.
 const REPORT_EVERY: Duration = Duration::from_millis(100);
-/// and even then not more often than this.
+/// Shortest interval between urgent reports.
 const REPORT_PAUSE: Duration = Duration::from_millis(5);
-/// Reports take at most one part in so many of the job's time: large pieces take long to look through.
+/// Reports take at most 1/20 of the job's time: checking large half-chunks takes long.
 const REPORT_SHARE: u32 = 20;
-/// Those that others wait for may take more.
+/// Urgent reports, which other jobs wait for, take at most 1/4.
 const REPORT_SHARE_URGENT: u32 = 4;
-/// Times of mini-batches that are kept for one report.
-const TIMES_MAX: usize = 1 << 10;
+/// Mini-batches that are kept for one report.
+const MEASURED_MAX: usize = 1 << 10;
 
-/// How a job takes part in the rotation of its dataset.
+/// Size of a half-chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HalfChunkSize {
+    /// Bytes.
+    pub bytes: ByteSize,
+    /// Items.
+    pub items: u64,
+}
+
+/// What does not change while one incarnation of a job reports.
+#[derive(Debug, Clone)]
+pub struct ReporterSettings {
+    /// Random number that tells this run of the job from others under its name.
+    pub incarnation: u64,
+    /// GPUs that wait when the job waits.
+    pub gpus: u32,
+    /// Mini-batches of an epoch.
+    pub epoch_batches: u64,
+    /// Size of each half-chunk of the dataset.
+    pub half_chunks: Vec<HalfChunkSize>,
+}
+
+/// Time of a report with its answer.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ReportTime {
+    /// When the answer came.
+    pub ended_at: Duration,
+    /// From the report to its answer.
+    pub took: Duration,
+}
+
+/// The job's side of its dataset's rotation.
 #[derive(Debug)]
-pub struct Membership {
-    life: u64,
+pub struct JobReporter {
+    incarnation: u64,
     gpus: u32,
     epoch_batches: u64,
     epoch: u64,
-    /// Bytes and items of each piece.
-    pieces: Vec<(ByteSize, u64)>,
-    /// What was said to be unread of each, in items.
-    told: Vec<u64>,
-    tells_all: bool,
-    released: BTreeSet<u32>,
-    filled: BTreeSet<u32>,
-    times: Vec<(Mode, Duration, Duration)>,
+    /// Size of each half-chunk.
+    half_chunks: Vec<HalfChunkSize>,
+    /// Unread items of each half-chunk, as last reported.
+    reported: Vec<u64>,
+    sends_full: bool,
+    released: BTreeSet<HalfChunk>,
+    filled: BTreeSet<HalfChunk>,
+    times: Vec<MeasuredBatch>,
     pace: Pace,
-    courtesy: Courtesy,
-    open: Open,
-    loading: Vec<u32>,
-    places: Vec<Place>,
-    forced: u32,
+    pacing: Pacing,
+    draw_set: DrawSet,
+    loading: Vec<HalfChunk>,
+    classes: Vec<CacheClass>,
+    probe_batches: u32,
     reported_at: Option<Duration>,
-    /// How long the last report took.
+    /// Duration of the last report.
     report_took: Duration,
-    /// When it was over, and how long reports take of late.
-    last_report: (Duration, Duration),
+    /// End of the last report, with the shorter duration of the last two.
+    last_report: ReportTime,
 }
 
-/// How fast a job draws, or would if nothing held it up.
+/// Rate at which a job draws, without its stalls.
 #[derive(Debug, Default)]
 struct Pace {
     bytes: u64,
     busy: Duration,
 }
 
-impl Membership {
-    /// A job in one of its lives, a random number; `pieces` are the bytes and items of each piece.
-    pub fn new(life: u64, gpus: u32, epoch_batches: u64, pieces: Vec<(ByteSize, u64)>) -> Self {
-        let places = vec![Place::None; pieces.len()];
+impl JobReporter {
+    /// A reporter that has reported nothing.
+    pub fn new(settings: ReporterSettings) -> Self {
+        let ReporterSettings { incarnation, gpus, epoch_batches, half_chunks } = settings;
+        let classes = vec![CacheClass::Uncached; half_chunks.len()];
         Self {
-            life,
+            incarnation,
             gpus,
             epoch_batches,
             epoch: 0,
-            told: vec![u64::MAX; pieces.len()],
-            pieces,
-            tells_all: true,
+            reported: vec![u64::MAX; half_chunks.len()],
+            half_chunks,
+            sends_full: true,
             released: BTreeSet::new(),
             filled: BTreeSet::new(),
             times: Vec::new(),
             pace: Pace::default(),
-            courtesy: Courtesy::default(),
-            open: Open::default(),
+            pacing: Pacing::default(),
+            draw_set: DrawSet::default(),
             loading: Vec::new(),
-            places,
-            forced: 0,
+            classes,
+            probe_batches: 0,
             reported_at: None,
             report_took: Duration::ZERO,
-            last_report: (Duration::ZERO, Duration::ZERO),
+            last_report: ReportTime::default(),
         }
     }
 
-    /// The job begins an epoch.
-    pub fn begin(&mut self, epoch: u64) {
+    /// Starts an epoch.
+    pub fn begin_epoch(&mut self, epoch: u64) {
         self.epoch = epoch;
-        self.tells_all = true;
+        self.sends_full = true;
         self.released.clear();
-        // However long the last report took: without an answer the epoch would be drawn without directions.
+        // Whatever the last report took: without an answer the epoch would have no draw set.
         self.reported_at = None;
     }
 
-    /// Whether it is time for a report.
+    /// Whether a report is due.
     pub fn is_due(&self, now: Duration, sampler: &Sampler) -> bool {
         self.may_report(now, self.is_urgent(sampler))
     }
@@ -105,55 +145,63 @@ impl Membership {
             (REPORT_EVERY, REPORT_SHARE)
         };
         let Some(last) = self.reported_at else { return true };
-        let (over, took) = self.last_report;
-        now >= last.saturating_add(pause) && now >= over.saturating_add(took.saturating_mul(share))
+        let ReportTime { ended_at, took } = self.last_report;
+        now >= last.saturating_add(pause)
+            && now >= ended_at.saturating_add(took.saturating_mul(share))
     }
 
-    /// Whether others wait for what there is to say, or this job does for an answer: without it the last of
-    /// a chunk would be noticed late, and the next one, however soon it is there, read through meanwhile.
+    /// Whether other jobs wait for this report, or this job for its answer. If it came late, the
+    /// end of a chunk would be noticed late, and the next chunk would be read uncached meanwhile.
     pub fn is_urgent(&self, sampler: &Sampler) -> bool {
-        self.tells_all
+        self.sends_full
             || !self.released.is_empty()
-            || self.has_drawn_the_last(sampler)
+            || self.has_drawn_last(sampler)
             || self.is_short(sampler)
     }
 
-    /// Whether there is a rotating piece of which nothing is unread any more, and nobody was told.
-    fn has_drawn_the_last(&self, sampler: &Sampler) -> bool {
-        let told = |piece: ChunkOrdinal| self.told.get(piece.0 as usize).copied().unwrap_or(0);
-        self.open.rotating().any(|piece| told(piece) > 0 && sampler.unread(piece) == 0)
+    /// Whether the last item of a rotating half-chunk is drawn and not reported.
+    fn has_drawn_last(&self, sampler: &Sampler) -> bool {
+        let reported =
+            |half_chunk: HalfChunk| self.reported.get(half_chunk.index()).copied().unwrap_or(0);
+        self.draw_set
+            .rotating()
+            .any(|half_chunk| reported(half_chunk) > 0 && sampler.unread(half_chunk) == 0)
     }
 
-    /// Whether the next batch would have to be completed by what is not open, though pieces rotate: it is
-    /// better drawn when it is needed than ahead, for another piece may be open by then. As long as nobody answers,
-    /// none will.
+    /// Whether the next batch would need items outside the draw set, though half-chunks rotate.
+    /// Such a batch is better drawn when it is needed than ahead: another half-chunk may join the
+    /// draw set by then. Without answers none will.
     pub fn is_short(&self, sampler: &Sampler) -> bool {
-        if self.tells_all || self.open.rotating().next().is_none() {
+        if self.sends_full || self.draw_set.rotating().next().is_none() {
             return false;
         }
-        let left: u64 = self.open.rotating().map(|piece| sampler.unread(piece)).sum();
-        left < sampler.plan().batch.into() && self.has_unread_outside(sampler)
+        let left: u64 = self.draw_set.rotating().map(|half_chunk| sampler.unread(half_chunk)).sum();
+        left < sampler.plan().batch.into() && self.has_unread_uncached(sampler)
     }
 
-    /// Whether the next batch is better drawn later, though the job may have to wait for it: others are behind,
-    /// and the next piece is open when they have come along. Asked before a batch is drawn; whoever has nothing
-    /// else to do until then waits, reports, and says so ([`Self::waited`]).
-    pub fn holds_back(&self, sampler: &Sampler) -> bool {
-        self.courtesy.is_enough() && self.is_short(sampler)
+    /// Whether the next batch is better drawn later, though the job has to wait for it: slower jobs
+    /// are behind, and the next half-chunk joins the draw set when they have caught up. Checked
+    /// before a batch is drawn. If the loader has nothing else to do until then, it waits, reports,
+    /// and calls [`Self::on_waited`].
+    pub fn should_wait(&self, sampler: &Sampler) -> bool {
+        self.pacing.may_wait() && self.is_short(sampler)
     }
 
-    /// The job has waited for others for so long.
-    pub fn waited(&mut self, took: Duration, sampler: &Sampler) {
-        let in_vain = self.is_short(sampler);
-        self.courtesy.waited(took, in_vain);
+    /// The job has waited for other jobs.
+    pub fn on_waited(&mut self, took: Duration, sampler: &Sampler) {
+        let timed_out = self.is_short(sampler);
+        self.pacing.on_waited(took, timed_out);
     }
 
-    fn has_unread_outside(&self, sampler: &Sampler) -> bool {
-        let outside = (0..).zip(&self.places).filter(|(_, place)| **place == Place::None);
-        outside.map(|(piece, _)| ChunkOrdinal(piece)).any(|piece| sampler.unread(piece) > 0)
+    fn has_unread_uncached(&self, sampler: &Sampler) -> bool {
+        let outside = (0..)
+            .map(HalfChunk)
+            .zip(&self.classes)
+            .filter(|(_, class)| **class == CacheClass::Uncached);
+        outside.map(|(half_chunk, _)| half_chunk).any(|half_chunk| sampler.unread(half_chunk) > 0)
     }
 
-    /// What to report now. It counts as said: whoever is not answered says so.
+    /// The next report. It counts as received; [`Self::on_no_answer`] corrects that.
     pub fn report(
         &mut self,
         now: Duration,
@@ -161,36 +209,37 @@ impl Membership {
         resident: impl Fn(ItemOrdinal) -> bool,
     ) -> Report {
         self.reported_at = Some(now);
-        let is_all = std::mem::take(&mut self.tells_all);
-        if is_all {
+        let is_full = std::mem::take(&mut self.sends_full);
+        if is_full {
             self.filled.clear();
         }
         let mut unread = Vec::new();
-        for (piece, told) in (0..).zip(&mut self.told) {
-            let left = sampler.unread(ChunkOrdinal(piece));
-            let (bytes, items) = self.pieces[piece as usize];
-            let is_news = if is_all { left != items } else { left != *told };
-            *told = left;
-            if is_news {
+        for (half_chunk, reported) in (0..).map(HalfChunk).zip(&mut self.reported) {
+            let left = sampler.unread(half_chunk);
+            let HalfChunkSize { bytes, items } = self.half_chunks[half_chunk.index()];
+            let has_changed = if is_full { left != items } else { left != *reported };
+            *reported = left;
+            if has_changed {
                 let left = u128::from(bytes.0) * u128::from(left) / u128::from(items.max(1));
-                unread.push((piece, ByteSize(u64::try_from(left).unwrap_or(bytes.0))));
+                let bytes = ByteSize(u64::try_from(left).unwrap_or(bytes.0));
+                unread.push(HalfChunkBytes { half_chunk, bytes });
             }
         }
         let mut filled = Vec::new();
-        for piece in &self.loading {
-            let has_all = || sampler.has_all(ChunkOrdinal(*piece), &resident);
-            if !self.filled.contains(piece) && has_all() {
-                filled.push(*piece);
+        for half_chunk in &self.loading {
+            let is_filled = || sampler.is_all_resident(*half_chunk, &resident);
+            if !self.filled.contains(half_chunk) && is_filled() {
+                filled.push(*half_chunk);
             }
         }
         self.filled.extend(&filled);
         Report {
-            life: self.life,
+            incarnation: self.incarnation,
             gpus: self.gpus,
             epoch_batches: self.epoch_batches,
             epoch: self.epoch,
             pace: self.pace.rate(),
-            is_all,
+            is_full,
             unread,
             released: std::mem::take(&mut self.released).into_iter().collect(),
             filled,
@@ -199,85 +248,91 @@ impl Membership {
     }
 
     /// The manager's answer to the last report.
-    pub fn answered(&mut self, answer: Answer) {
-        let Answer::Draw { open, loading, forced } = answer else {
-            self.tells_all = true;
+    pub fn on_answer(&mut self, answer: ReportAnswer) {
+        let ReportAnswer::Draw { draw_set: open, loading, probe_batches } = answer else {
+            self.sends_full = true;
             return;
         };
-        // What comes anew has to be filled anew.
-        self.filled.retain(|piece| loading.contains(piece));
-        self.places.fill(Place::None);
-        for (pieces, place) in [
-            (open.held.clone(), Place::Held),
-            (open.rotating().collect::<Vec<_>>(), Place::Rotating),
+        // What is loaded again has to be filled again.
+        self.filled.retain(|half_chunk| loading.contains(half_chunk));
+        self.classes.fill(CacheClass::Uncached);
+        for (half_chunks, class) in [
+            (open.pinned.clone(), CacheClass::Pinned),
+            (open.rotating().collect::<Vec<_>>(), CacheClass::Rotating),
         ] {
-            for piece in pieces {
-                // What is no piece of the dataset is not believed.
-                if let Some(slot) = self.places.get_mut(piece.0 as usize) {
-                    *slot = place;
+            for half_chunk in half_chunks {
+                // An unknown half-chunk is ignored.
+                if let Some(slot) = self.classes.get_mut(half_chunk.index()) {
+                    *slot = class;
                 }
             }
         }
-        (self.open, self.loading) = (open, loading);
-        self.forced = self.forced.saturating_add(forced);
+        (self.draw_set, self.loading) = (open, loading);
+        self.probe_batches = self.probe_batches.saturating_add(probe_batches);
     }
 
-    /// Nobody answered the last report.
-    pub fn unanswered(&mut self) {
-        self.tells_all = true;
+    /// The last report has no answer.
+    pub fn on_no_answer(&mut self) {
+        self.sends_full = true;
     }
 
-    /// The last report took so long, with its answer. One that took long says nothing: something else may have
-    /// kept the machine busy, and others wait for what this job has to say. Two in a row do.
-    pub fn report_took(&mut self, now: Duration, took: Duration) {
-        let lesser = took.min(std::mem::replace(&mut self.report_took, took));
-        self.last_report = (now, lesser);
+    /// The last report is complete. The shorter of the last two durations counts: a single long
+    /// report may be due to a busy machine, and other jobs wait for this one's reports.
+    pub fn on_report_done(&mut self, ReportTime { ended_at, took }: ReportTime) {
+        let took = took.min(std::mem::replace(&mut self.report_took, took));
+        self.last_report = ReportTime { ended_at, took };
     }
 
-    /// What to draw the next batch from.
-    pub fn directions(&self, batch: u64, sampler: &Sampler) -> Directions {
-        self.open.directions(batch, |piece| sampler.unread(piece))
+    /// The draw set of the next batch, which has `batch` items.
+    pub fn batch_draw_set(&self, batch: u64, sampler: &Sampler) -> BatchDrawSet {
+        self.draw_set.for_batch(batch, |half_chunk| sampler.unread(half_chunk))
     }
 
-    /// Whether the next mini-batch is to miss, whatever is resident. Asked once for each.
-    pub fn forces_miss(&mut self) -> bool {
-        let is_forced = self.forced > 0;
-        self.forced -= u32::from(is_forced);
-        is_forced
+    /// Whether the next mini-batch is part of a probe. Call once for each.
+    pub fn take_probe_batch(&mut self) -> bool {
+        let is_probe = self.probe_batches > 0;
+        self.probe_batches -= u32::from(is_probe);
+        is_probe
     }
 
-    /// Where a mini-batch comes from, given the pieces of its items: see [`mode`].
-    pub fn mode(&self, pieces: impl IntoIterator<Item = u32>, all_resident: bool) -> Option<Mode> {
-        let place = |piece: u32| self.places.get(piece as usize).copied().unwrap_or_default();
-        mode(pieces.into_iter().map(place), all_resident)
+    /// The mode of a mini-batch, given the half-chunks of its items: see [`batch_mode`].
+    pub fn mode(
+        &self,
+        half_chunks: impl IntoIterator<Item = HalfChunk>,
+        all_resident: bool,
+    ) -> Option<Mode> {
+        let class = |half_chunk: HalfChunk| {
+            self.classes.get(half_chunk.index()).copied().unwrap_or_default()
+        };
+        batch_mode(half_chunks.into_iter().map(class), all_resident)
     }
 
-    /// Pieces that are on their way: what the job needs of these is fetched ahead.
-    pub fn loading(&self) -> &[u32] {
+    /// Half-chunks that are being loaded: the job prefetches what it needs of them.
+    pub fn loading(&self) -> &[HalfChunk] {
         &self.loading
     }
 
-    /// The job was given the last items of these pieces.
-    pub fn released(&mut self, pieces: impl IntoIterator<Item = ChunkOrdinal>) {
-        self.released.extend(pieces.into_iter().map(|piece| piece.0));
+    /// The last items of these half-chunks were yielded.
+    pub fn on_released(&mut self, half_chunks: impl IntoIterator<Item = HalfChunk>) {
+        self.released.extend(half_chunks);
     }
 
-    /// A mini-batch of so many bytes took so long, of which the job waited `stalled` for it.
-    pub fn computed(&mut self, mode: Option<Mode>, bytes: u64, [took, stalled]: [Duration; 2]) {
-        self.pace.add(bytes, took.saturating_sub(stalled));
-        self.courtesy.held_up(stalled);
-        if let Some(mode) = mode.filter(|_| self.times.len() < TIMES_MAX) {
-            self.times.push((mode, took, stalled));
+    /// A mini-batch of `bytes` was computed.
+    pub fn on_computed(&mut self, mode: Option<Mode>, bytes: u64, time: BatchTime) {
+        self.pace.add(bytes, time.took.saturating_sub(time.stalled));
+        self.pacing.on_stalled(time.stalled);
+        if let Some(mode) = mode.filter(|_| self.times.len() < MEASURED_MAX) {
+            self.times.push(MeasuredBatch { mode, time });
         }
     }
 }
 
 impl Pace {
-    /// What was long ago counts less and less.
-    const FADES_AFTER: Duration = Duration::from_secs(10);
+    /// Bytes and time are halved when they cover more than this: old mini-batches count less.
+    const HALVED_AFTER: Duration = Duration::from_secs(10);
 
     fn add(&mut self, bytes: u64, busy: Duration) {
-        if self.busy > Self::FADES_AFTER {
+        if self.busy > Self::HALVED_AFTER {
             (self.bytes, self.busy) = (self.bytes / 2, self.busy / 2);
         }
         self.bytes = self.bytes.saturating_add(bytes);
@@ -296,52 +351,64 @@ mod tests {
     use super::*;
     use crate::{
         DatasetId,
-        sampler::{Layout, Plan},
+        train::sampler::{EpochPlan, HalfChunkMap},
     };
 
-    /// A chunk is not full before all who read it have said so: a job that was held up once must not keep the
-    /// others waiting for long.
+    fn new_reporter(epoch_batches: u64, half_chunks: Vec<HalfChunkSize>) -> JobReporter {
+        let (incarnation, gpus) = (1, 1);
+        JobReporter::new(ReporterSettings { incarnation, gpus, epoch_batches, half_chunks })
+    }
+
+    /// A chunk is not loaded before all its readers have said so: one stall of a job must not keep
+    /// the others waiting.
     #[test]
     fn one_slow_report_does_not_silence_a_job() {
         let at = Duration::from_millis;
-        let mut member = Membership::new(1, 1, 10, Vec::new());
-        member.reported_at = Some(at(100));
-        member.report_took(at(300), at(200));
-        assert!(member.may_report(at(300), false), "the first");
-        member.report_took(at(400), at(1));
-        assert!(!member.may_report(at(419), false) && member.may_report(at(420), false));
-        assert!(!member.may_report(at(403), true) && member.may_report(at(404), true), "urgent");
-        member.report_took(at(700), at(200));
-        assert!(member.may_report(at(720), false), "one of many");
-        member.report_took(at(1000), at(100));
-        assert!(!member.may_report(at(2999), false) && member.may_report(at(3000), false), "slow");
-        member.begin(2);
-        assert!(member.may_report(at(1001), false), "an epoch begins with directions");
+        let mut reporter = new_reporter(10, Vec::new());
+        reporter.reported_at = Some(at(100));
+        reporter.on_report_done(ReportTime { ended_at: at(300), took: at(200) });
+        assert!(reporter.may_report(at(300), false), "the first");
+        reporter.on_report_done(ReportTime { ended_at: at(400), took: at(1) });
+        assert!(!reporter.may_report(at(419), false) && reporter.may_report(at(420), false));
+        assert!(
+            !reporter.may_report(at(403), true) && reporter.may_report(at(404), true),
+            "urgent"
+        );
+        reporter.on_report_done(ReportTime { ended_at: at(700), took: at(200) });
+        assert!(reporter.may_report(at(720), false), "one of many");
+        reporter.on_report_done(ReportTime { ended_at: at(1000), took: at(100) });
+        assert!(
+            !reporter.may_report(at(2999), false) && reporter.may_report(at(3000), false),
+            "slow"
+        );
+        reporter.begin_epoch(2);
+        assert!(reporter.may_report(at(1001), false), "an epoch starts with a report");
     }
 
-    /// Others come along, or the next piece is opened, only if there is a node to say so.
+    /// Slower jobs catch up, or the next half-chunk joins the draw set, only if a node says so.
     #[test]
-    fn nobody_is_waited_for_without_a_node() {
-        let halves = (0..100).map(|item| ChunkOrdinal(item / 50));
-        let layout = Layout::new(DatasetId::from_bytes([1; 32]), 2, halves).unwrap();
-        let sampler = Sampler::new(&layout, Plan::new(1, 0, 64)).unwrap();
+    fn a_job_without_a_manager_never_waits() {
+        let halves = (0..100).map(|item| HalfChunk(item / 50));
+        let map = HalfChunkMap::new(DatasetId::from_bytes([1; 32]), 2, halves).unwrap();
+        let sampler = Sampler::new(&map, EpochPlan::new(1, 0, 64)).unwrap();
         let second = Duration::from_secs(1);
-        let mut member = Membership::new(1, 1, 2, vec![(ByteSize(500), 50); 2]);
-        member.begin(0);
-        member.computed(None, 640, [second, second]);
-        let answer = || Answer::Draw {
-            open: Open { first: vec![ChunkOrdinal(0)], ..Open::default() },
+        let mut reporter =
+            new_reporter(2, vec![HalfChunkSize { bytes: ByteSize(500), items: 50 }; 2]);
+        reporter.begin_epoch(0);
+        reporter.on_computed(None, 640, BatchTime { took: second, stalled: second });
+        let answer = || ReportAnswer::Draw {
+            draw_set: DrawSet { first: vec![HalfChunk(0)], ..DrawSet::default() },
             loading: Vec::new(),
-            forced: 0,
+            probe_batches: 0,
         };
-        member.report(second, &sampler, |_| false);
-        member.answered(answer());
-        assert!(member.holds_back(&sampler), "what is open is less than a batch");
-        member.report(second * 2, &sampler, |_| false);
-        member.unanswered();
-        assert!(!member.holds_back(&sampler) && !member.is_short(&sampler));
-        member.report(second * 3, &sampler, |_| false);
-        member.answered(answer());
-        assert!(member.holds_back(&sampler), "it is back");
+        reporter.report(second, &sampler, |_| false);
+        reporter.on_answer(answer());
+        assert!(reporter.should_wait(&sampler), "the draw set has less than a batch");
+        reporter.report(second * 2, &sampler, |_| false);
+        reporter.on_no_answer();
+        assert!(!reporter.should_wait(&sampler) && !reporter.is_short(&sampler));
+        reporter.report(second * 3, &sampler, |_| false);
+        reporter.on_answer(answer());
+        assert!(reporter.should_wait(&sampler), "the manager answers again");
     }
 }

@@ -1,19 +1,19 @@
-//! Chunks that are to go, and that jobs are still given items of.
+//! Draining: evicted chunks whose last items are still on their way to jobs.
 //!
-//! Jobs draw ahead of what they read, so a chunk that nobody has anything left to draw from may be all on its
-//! way to somebody. Freed at that moment, each of those jobs would have to fetch it from the origin for itself.
-//! So it keeps its place until the last item was given; nobody draws from it meanwhile. Whoever is silent is
-//! not waited for.
+//! Jobs draw ahead of what they read. When no job has anything left to draw from a chunk, its last
+//! items may still be unread. If the chunk were freed at that moment, each job would fetch these
+//! items from the origin by itself. So a draining chunk stays in the keep set, though in no draw
+//! set, until its last item was yielded. Inactive jobs are not waited for.
 
 use std::time::Duration;
 
-use super::{Manager, Order};
-use crate::chunking::ChunkOrdinal;
+use super::{HalfChunkOrder, Manager};
+use crate::dataset::chunking::ChunkOrdinal;
 
 impl Manager {
-    /// Chunks that wait for somebody no more are free to go.
-    pub(super) fn drained(&mut self, now: Duration) -> Vec<Order> {
-        let awaited = |chunk: &ChunkOrdinal| self.is_awaited(now, *chunk);
+    /// Frees draining chunks of which no job has items in flight.
+    pub(super) fn free_drained(&mut self, now: Duration) -> Vec<HalfChunkOrder> {
+        let awaited = |chunk: &ChunkOrdinal| self.is_in_flight(now, *chunk);
         let over: Vec<ChunkOrdinal> =
             self.draining.iter().copied().filter(|chunk| !awaited(chunk)).collect();
         if over.is_empty() {
@@ -21,17 +21,22 @@ impl Manager {
         }
         for chunk in &over {
             self.draining.remove(chunk);
-            self.pieces.of(*chunk).for_each(|piece| {
-                self.here.remove(&piece);
-            });
+            for half_chunk in self.half_chunks.of(*chunk) {
+                self.present.remove(&half_chunk);
+            }
         }
-        self.look();
-        over.into_iter().map(|chunk| Order::Evict(self.pieces.of(chunk))).collect()
+        self.update_classes();
+        over.into_iter().map(|chunk| HalfChunkOrder::Evict(self.half_chunks.of(chunk))).collect()
     }
 
-    /// Whether a member that speaks has drawn all of a piece, and was not given all of it.
-    fn is_awaited(&self, now: Duration, chunk: ChunkOrdinal) -> bool {
-        self.awake_members(now)
-            .any(|reader| self.pieces.of(chunk).any(|piece| reader.awaits(piece)))
+    /// Whether an active member has drawn all of a half-chunk of this chunk, and not yielded all of
+    /// it.
+    fn is_in_flight(&self, now: Duration, chunk: ChunkOrdinal) -> bool {
+        self.active_members(now).any(|reader| {
+            self.half_chunks
+                .of(chunk)
+                .into_iter()
+                .any(|half_chunk| reader.has_in_flight(half_chunk))
+        })
     }
 }

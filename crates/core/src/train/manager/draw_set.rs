@@ -1,73 +1,70 @@
-//! What a job is told to draw from, and what its sampler makes of that.
+//! The draw set of a job: the half-chunks that its manager lets it draw from.
 
-use crate::{benefit::Mode, chunking::ChunkOrdinal};
+use crate::{
+    HalfChunk,
+    train::{benefit::Mode, sampler::BatchDrawSet},
+};
 
-/// How a piece stands in the cache.
+/// How the cache treats a half-chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Place {
+pub enum CacheClass {
     /// Nothing of it is kept.
     #[default]
-    None,
-    /// It is kept for a while.
+    Uncached,
+    /// It stays until its readers are done.
     Rotating,
-    /// It is kept for good.
-    Held,
+    /// It stays.
+    Pinned,
 }
 
-/// The pieces that a job draws from, by how. What they mean is said at [`crate::rotation::Open`].
+/// The half-chunks that a job draws from. [`crate::train::rotation::ChunkDrawSet`] has the rules.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Open {
-    /// Those that stay for good.
-    pub held: Vec<ChunkOrdinal>,
-    /// Those to draw from, as one.
-    pub first: Vec<ChunkOrdinal>,
-    /// Those to go on with, one after the other.
-    pub then: Vec<Vec<ChunkOrdinal>>,
+pub struct DrawSet {
+    /// Half-chunks that stay in the cache.
+    pub pinned: Vec<HalfChunk>,
+    /// Rotating half-chunks to draw from now, as one.
+    pub first: Vec<HalfChunk>,
+    /// Rotating half-chunks to go on with, one group after the other.
+    pub then: Vec<Vec<HalfChunk>>,
 }
 
-/// What a sampler is told before it draws a batch: its `open` and its `leaving`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Directions {
-    /// Pieces that stay for good.
-    pub held: Vec<ChunkOrdinal>,
-    /// Pieces that are there for a while.
-    pub rotating: Vec<ChunkOrdinal>,
-    /// The one that is read before the others.
-    pub leaving: Option<ChunkOrdinal>,
-}
-
-impl Open {
-    /// All pieces that are there for a while.
-    pub fn rotating(&self) -> impl Iterator<Item = ChunkOrdinal> {
+impl DrawSet {
+    /// All rotating half-chunks.
+    pub fn rotating(&self) -> impl Iterator<Item = HalfChunk> {
         self.first.iter().chain(self.then.iter().flatten()).copied()
     }
 
-    /// What to draw a batch from, given what is unread: the first as one, and when they are running out,
-    /// the others as well, but the first before them.
-    pub fn directions(&self, batch: u64, unread: impl Fn(ChunkOrdinal) -> u64) -> Directions {
+    /// The draw set of the next batch. `unread` is the number of items that the job has yet to draw
+    /// of a half-chunk. While `first` has a whole batch, it is drawn from alone. When it runs
+    /// short, groups of `then` are added, and what is left of `first` is leaving.
+    pub fn for_batch(&self, batch: u64, unread: impl Fn(HalfChunk) -> u64) -> BatchDrawSet {
         let mut rotating = self.first.clone();
-        let mut left: u64 = rotating.iter().map(|piece| unread(*piece)).sum();
+        let mut left: u64 = rotating.iter().map(|half_chunk| unread(*half_chunk)).sum();
         let is_running_out = left < batch;
-        let leaving = rotating.iter().copied().find(|piece| unread(*piece) > 0);
-        for pieces in &self.then {
+        let leaving = rotating.iter().copied().find(|half_chunk| unread(*half_chunk) > 0);
+        for half_chunks in &self.then {
             if left >= batch {
                 break;
             }
-            left += pieces.iter().map(|piece| unread(*piece)).sum::<u64>();
-            rotating.extend(pieces);
+            left += half_chunks.iter().map(|half_chunk| unread(*half_chunk)).sum::<u64>();
+            rotating.extend(half_chunks);
         }
         let leaving = leaving.filter(|_| is_running_out);
-        Directions { held: self.held.clone(), rotating, leaving }
+        BatchDrawSet { pinned: self.pinned.clone(), rotating, leaving }
     }
 }
 
-/// Where a mini-batch comes from, given the places of its items' pieces and whether all of them are
-/// resident; `None` if that is not one place, so that its time tells nothing.
-pub fn mode(places: impl IntoIterator<Item = Place>, all_resident: bool) -> Option<Mode> {
+/// The mode of a mini-batch, given the classes of its items' half-chunks and whether all items are
+/// resident. `None` if the items come from several places, so that the time of the batch says
+/// nothing.
+pub fn batch_mode(
+    classes: impl IntoIterator<Item = CacheClass>,
+    all_resident: bool,
+) -> Option<Mode> {
     let (mut is_kept, mut is_rotating) = (false, false);
-    for place in places {
-        is_kept |= place != Place::None;
-        is_rotating |= place == Place::Rotating;
+    for class in classes {
+        is_kept |= class != CacheClass::Uncached;
+        is_rotating |= class == CacheClass::Rotating;
     }
     match (is_kept, is_rotating) {
         (false, _) => Some(Mode::Miss),

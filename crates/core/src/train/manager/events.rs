@@ -1,109 +1,119 @@
-//! What a manager is told.
+//! Events of a manager: what jobs and nodes report, and what follows for half-chunks.
 
-use std::{collections::BTreeSet, ops::Range, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
-use super::{Manager, Order, Orders, Place, Reader, Who, new_rotation};
+use super::{
+    CacheClass, DatasetReader, HalfChunkBytes, HalfChunkOrder, JobProfile, Manager, Orders,
+    new_rotation,
+};
 use crate::{
-    ByteSize,
-    benefit::Mode,
-    chunking::ChunkOrdinal,
-    placement::{Choice, ROTATING},
-    rotation::{Contradiction, Fact, Job},
+    ByteSize, HalfChunk, HalfChunkRange,
+    dataset::chunking::ChunkOrdinal,
+    train::{
+        benefit::{BatchTime, Mode},
+        placement::{Allocation, ROTATING},
+        rotation::{InvalidEvent, JobNumber, RotationEvent},
+    },
     units::ByteRate,
 };
 
 impl Manager {
-    /// A job begins to read, or begins again. Everything is unread, but for what is said of some pieces.
-    pub fn join(
+    /// A job starts to read, or starts again. Everything is unread, except as `unread` states.
+    pub fn on_joined(
         &mut self,
         now: Duration,
-        job: Job,
-        who: Who,
-        unread: &[(u32, ByteSize)],
+        job: JobNumber,
+        profile: JobProfile,
+        unread: &[HalfChunkBytes],
         pace: ByteRate,
     ) -> Orders {
-        self.check_unread(unread, |piece| self.pieces.size(piece), job)?;
-        let mut orders = self.tell_if_member(now, Fact::Left { job }, job)?;
-        // Who comes back is still known for what it gains.
-        let known = self.readers.remove(&job).filter(|known| known.who == who);
-        let mut reader = known.unwrap_or_else(|| Reader::new(who, &self.pieces));
-        reader.recut();
-        reader.begin(&self.pieces, unread);
-        (reader.pace, reader.heard_at) = (pace, now);
+        self.check_unread(unread, |half_chunk| self.half_chunks.size(half_chunk), job)?;
+        let mut orders = self.send_if_member(now, RotationEvent::Left { job }, job)?;
+        // A job that comes back keeps its measured benefit.
+        let known = self.readers.remove(&job).filter(|known| known.profile == profile);
+        let mut reader = known.unwrap_or_else(|| DatasetReader::new(profile, &self.half_chunks));
+        reader.on_regrouped();
+        reader.begin_epoch(&self.half_chunks, unread);
+        (reader.pace, reader.last_event_at) = (pace, now);
         let is_cached = reader.benefit.is_cached();
         if is_cached {
-            orders.extend(self.tell(now, Fact::Joined { job })?);
+            orders.extend(self.send(now, RotationEvent::Joined { job })?);
         }
         self.readers.insert(job, reader);
-        self.read_at = now;
-        self.reasons += 1;
+        self.last_read_at = now;
+        self.demand_revision += 1;
         if is_cached {
-            orders.extend(self.tell_all_unread(now, job)?);
+            orders.extend(self.send_all_unread(now, job)?);
         }
         Ok(orders)
     }
 
     /// A job ends.
-    pub fn leave(&mut self, now: Duration, job: Job) -> Orders {
-        self.alive(now, job)?;
-        let mut orders = self.tell_if_member(now, Fact::Left { job }, job)?;
+    pub fn on_left(&mut self, now: Duration, job: JobNumber) -> Orders {
+        self.live_reader(now, job)?;
+        let mut orders = self.send_if_member(now, RotationEvent::Left { job }, job)?;
         self.readers.remove(&job);
-        self.read_at = now;
-        self.reasons += 1;
+        self.last_read_at = now;
+        self.demand_revision += 1;
         orders.extend(self.check_loaded(now)?);
-        orders.extend(self.drained(now));
+        orders.extend(self.free_drained(now));
         Ok(orders)
     }
 
-    /// A job lives.
-    pub fn renew(&mut self, now: Duration, job: Job) -> Orders {
-        self.alive(now, job)?;
-        let orders = self.tell_if_member(now, Fact::Renewed { job }, job)?;
-        self.heard(now, job);
+    /// A job is alive.
+    pub fn on_renewed(&mut self, now: Duration, job: JobNumber) -> Orders {
+        self.live_reader(now, job)?;
+        let orders = self.send_if_member(now, RotationEvent::Renewed { job }, job)?;
+        self.touch(now, job);
         Ok(orders)
     }
 
-    /// A job starts its next epoch. Everything is unread, but for what is said of some pieces.
-    pub fn next_epoch(&mut self, now: Duration, job: Job, unread: &[(u32, ByteSize)]) -> Orders {
-        self.alive(now, job)?;
-        self.check_unread(unread, |piece| self.pieces.size(piece), job)?;
-        let mut orders = self.tell_if_member(now, Fact::NextEpoch { job }, job)?;
-        if let Some(reader) = self.readers.get_mut(&job) {
-            reader.benefit.next_epoch();
-            reader.begin(&self.pieces, unread);
-        }
-        if !unread.is_empty() && self.is_member(job) {
-            orders.extend(self.tell_all_unread(now, job)?);
-        }
-        self.heard(now, job);
-        Ok(orders)
-    }
-
-    /// A job has drawn a batch: what is unread now of the pieces that it drew from, and how fast it draws,
-    /// or would draw if nothing held it up.
-    pub fn drawn(
+    /// A job starts its next epoch. Everything is unread, except as `unread` states.
+    pub fn on_next_epoch(
         &mut self,
         now: Duration,
-        job: Job,
-        unread: &[(u32, ByteSize)],
+        job: JobNumber,
+        unread: &[HalfChunkBytes],
+    ) -> Orders {
+        self.live_reader(now, job)?;
+        self.check_unread(unread, |half_chunk| self.half_chunks.size(half_chunk), job)?;
+        let mut orders = self.send_if_member(now, RotationEvent::NextEpoch { job }, job)?;
+        if let Some(reader) = self.readers.get_mut(&job) {
+            reader.benefit.on_next_epoch();
+            reader.begin_epoch(&self.half_chunks, unread);
+        }
+        if !unread.is_empty() && self.is_member(job) {
+            orders.extend(self.send_all_unread(now, job)?);
+        }
+        self.touch(now, job);
+        Ok(orders)
+    }
+
+    /// A job has drawn batches. `unread` has what is left of the half-chunks that it drew from;
+    /// `pace` is the rate at which it draws, without its stalls.
+    pub fn on_drawn(
+        &mut self,
+        now: Duration,
+        job: JobNumber,
+        unread: &[HalfChunkBytes],
         pace: ByteRate,
     ) -> Orders {
-        let reader = self.alive(now, job)?;
+        let reader = self.live_reader(now, job)?;
         self.check_unread(
             unread,
-            |piece| self.pieces.size(piece).map(|_| reader.unread_of(piece)),
+            |half_chunk| self.half_chunks.size(half_chunk).map(|_| reader.unread_of(half_chunk)),
             job,
         )?;
         let mut chunks: Vec<ChunkOrdinal> =
-            unread.iter().map(|(piece, _)| self.pieces.holder_of(*piece)).collect();
+            unread.iter().map(|unread| self.half_chunks.chunk_of(unread.half_chunk)).collect();
         chunks.sort_unstable();
         chunks.dedup();
         let mut orders = Vec::new();
         let is_member = self.is_member(job);
         for chunk in chunks.iter().filter(|_| is_member) {
-            let reader = self.readers.get_mut(&job).expect("looked at above");
-            if reader.told.contains(chunk) && reader.referenced.insert(*chunk) {
-                orders.extend(self.tell(now, Fact::Referenced { job, chunk: *chunk })?);
+            let reader = self.readers.get_mut(&job).expect("checked above");
+            if reader.offered.contains(chunk) && reader.referenced.insert(*chunk) {
+                orders.extend(self.send(now, RotationEvent::Referenced { job, chunk: *chunk })?);
             }
         }
         if let Some(reader) = self.readers.get_mut(&job) {
@@ -111,76 +121,86 @@ impl Manager {
             reader.pace = pace;
         }
         if is_member {
-            orders.extend(self.tell_unread(now, job, chunks)?);
+            orders.extend(self.send_unread(now, job, chunks)?);
             orders.extend(self.check_loaded(now)?);
         }
-        self.heard(now, job);
+        self.touch(now, job);
         Ok(orders)
     }
 
-    /// The last items of these pieces were given to a job.
-    pub fn released(&mut self, now: Duration, job: Job, pieces: &[u32]) -> Orders {
-        self.alive(now, job)?;
-        let mut orders = Vec::new();
-        for piece in pieces {
-            self.size_of(*piece)?;
-            let reader = self.readers.get_mut(&job).expect("looked at above");
-            if let Some(chunk) = reader.finish(&self.pieces, *piece) {
-                orders.extend(self.tell_if_member(now, Fact::Exhausted { job, chunk }, job)?);
-            }
-        }
-        self.heard(now, job);
-        orders.extend(self.drained(now));
-        Ok(orders)
-    }
-
-    /// A mini-batch took so long, of which the job waited `stalled` for its data. A job that turns out to
-    /// gain nothing leaves the rotation, and one that might gain after all comes back.
-    pub fn computed(
+    /// A job has yielded the last items of these half-chunks.
+    pub fn on_released(
         &mut self,
         now: Duration,
-        job: Job,
-        mode: Mode,
-        [took, stalled]: [Duration; 2],
+        job: JobNumber,
+        half_chunks: &[HalfChunk],
     ) -> Orders {
-        let was_cached = self.alive(now, job)?.benefit.is_cached();
-        self.heard(now, job);
-        let reader = self.readers.get_mut(&job).expect("looked at above");
-        reader.benefit.batch(mode, took, stalled);
+        self.live_reader(now, job)?;
+        let mut orders = Vec::new();
+        for half_chunk in half_chunks {
+            self.size_of(*half_chunk)?;
+            let reader = self.readers.get_mut(&job).expect("checked above");
+            if let Some(chunk) = reader.on_half_chunk_done(&self.half_chunks, *half_chunk) {
+                orders.extend(self.send_if_member(
+                    now,
+                    RotationEvent::Exhausted { job, chunk },
+                    job,
+                )?);
+            }
+        }
+        self.touch(now, job);
+        orders.extend(self.free_drained(now));
+        Ok(orders)
+    }
+
+    /// A job has computed a mini-batch. A job that turns out to gain nothing leaves the rotation. A
+    /// job outside it that might gain after all joins it again.
+    pub fn on_computed(
+        &mut self,
+        now: Duration,
+        job: JobNumber,
+        mode: Mode,
+        time: BatchTime,
+    ) -> Orders {
+        let was_cached = self.live_reader(now, job)?.benefit.is_cached();
+        self.touch(now, job);
+        let reader = self.readers.get_mut(&job).expect("checked above");
+        reader.benefit.on_batch(mode, time);
         let is_cached = reader.benefit.is_cached();
         if is_cached == was_cached {
             return Ok(Vec::new());
         }
-        reader.recut();
-        self.reasons += 1;
+        reader.on_regrouped();
+        self.demand_revision += 1;
         if is_cached {
-            let mut orders = self.tell(now, Fact::Joined { job })?;
-            orders.extend(self.tell_all_unread(now, job)?);
+            let mut orders = self.send(now, RotationEvent::Joined { job })?;
+            orders.extend(self.send_all_unread(now, job)?);
             Ok(orders)
         } else {
-            self.tell_if_member(now, Fact::Left { job }, job)
+            self.send_if_member(now, RotationEvent::Left { job }, job)
         }
     }
 
-    /// How many of a job's next mini-batches are to miss, whatever is resident: a probe. Told once.
-    pub fn probe(&mut self, now: Duration, job: Job) -> Result<u32, Contradiction> {
-        self.alive(now, job)?;
-        let reader = self.readers.get_mut(&job).expect("looked at above");
-        Ok(reader.benefit.probe(now).map_or(0, |probe| probe.batches))
+    /// Number of the job's next mini-batches that are to miss, whatever is resident: a probe. Each
+    /// probe is returned once.
+    pub fn take_probe(&mut self, now: Duration, job: JobNumber) -> Result<u32, InvalidEvent> {
+        self.live_reader(now, job)?;
+        let reader = self.readers.get_mut(&job).expect("checked above");
+        Ok(reader.benefit.start_probe(now).map_or(0, |probe| probe.batches))
     }
 
-    /// So many bytes more have arrived of a piece, whoever has fetched them.
-    pub fn arrived(&mut self, now: Duration, piece: u32, bytes: ByteSize) -> Orders {
-        self.size_of(piece)?;
-        let chunk = self.pieces.holder_of(piece);
-        if self.is_whole() || self.place_of(piece) != Place::None {
-            self.here.insert(piece);
+    /// `bytes` more of a half-chunk have arrived, for any job.
+    pub fn on_arrived(&mut self, now: Duration, half_chunk: HalfChunk, bytes: ByteSize) -> Orders {
+        self.size_of(half_chunk)?;
+        let chunk = self.half_chunks.chunk_of(half_chunk);
+        if self.is_whole() || self.class_of(half_chunk) != CacheClass::Uncached {
+            self.present.insert(half_chunk);
         }
-        let size = self.pieces.rotating_size(chunk);
+        let size = self.half_chunks.rotating_size(chunk);
         let Some(load) = self.loads.get_mut(&chunk) else { return Ok(Vec::new()) };
-        let (news, is_whole) = (load.arrived(bytes, size), load.is_whole(size));
-        let mut orders = match news {
-            Some(bytes) => self.tell(now, Fact::Loading { chunk, bytes })?,
+        let (update, is_whole) = (load.on_arrived(bytes, size), load.is_whole(size));
+        let mut orders = match update {
+            Some(bytes) => self.send(now, RotationEvent::Loading { chunk, bytes })?,
             None => Vec::new(),
         };
         if is_whole {
@@ -189,108 +209,119 @@ impl Manager {
         Ok(orders)
     }
 
-    /// A job has nothing left to fetch of these pieces: all that it has not read is resident.
-    pub fn filled(&mut self, now: Duration, job: Job, pieces: &[u32]) -> Orders {
-        self.alive(now, job)?;
-        for piece in pieces {
-            self.size_of(*piece)?;
+    /// A job has nothing left to fetch of these half-chunks: all that it has not read is resident.
+    pub fn on_filled(
+        &mut self,
+        now: Duration,
+        job: JobNumber,
+        half_chunks: &[HalfChunk],
+    ) -> Orders {
+        self.live_reader(now, job)?;
+        for half_chunk in half_chunks {
+            self.size_of(*half_chunk)?;
         }
-        let reader = self.readers.get_mut(&job).expect("looked at above");
-        reader.filled.extend(pieces);
+        let reader = self.readers.get_mut(&job).expect("checked above");
+        reader.filled.extend(half_chunks);
         self.check_loaded(now)
     }
 
-    /// The space of pieces that were to be evicted is free.
-    pub fn evicted(&mut self, now: Duration, pieces: &Range<u32>) -> Orders {
+    /// The space of half-chunks that were to be evicted is free.
+    pub fn on_evicted(&mut self, now: Duration, half_chunks: HalfChunkRange) -> Orders {
         let mut is_former = false;
-        for piece in pieces.clone() {
-            self.size_of(piece)?;
-            is_former |= self.clearing.remove(&piece);
+        for half_chunk in half_chunks {
+            self.size_of(half_chunk)?;
+            is_former |= self.clearing.remove(&half_chunk);
         }
         if is_former {
             return if self.clearing.is_empty() { self.budget(now) } else { Ok(Vec::new()) };
         }
-        let chunk = self.pieces.holder_of(pieces.start);
-        self.tell(now, Fact::Evicted { chunk })
+        let chunk = self.half_chunks.chunk_of(half_chunks.start);
+        self.send(now, RotationEvent::Evicted { chunk })
     }
 
-    /// Pieces are there that nobody ordered: what a manager finds when it takes over. Their chunks have their
-    /// places until it is told how much space there is.
-    pub fn take_over(&mut self, now: Duration, found: impl IntoIterator<Item = u32>) -> Orders {
+    /// Takes over from another manager: these half-chunks are on the nodes. Their chunks stay in
+    /// the keep set until the first allocation.
+    pub fn take_over(
+        &mut self,
+        now: Duration,
+        found: impl IntoIterator<Item = HalfChunk>,
+    ) -> Orders {
         let mut chunks = BTreeSet::new();
-        for piece in found {
-            self.size_of(piece)?;
-            chunks.insert(self.pieces.holder_of(piece));
-            self.here.insert(piece);
+        for half_chunk in found {
+            self.size_of(half_chunk)?;
+            chunks.insert(self.half_chunks.chunk_of(half_chunk));
+            self.present.insert(half_chunk);
         }
-        self.read_at = now;
+        self.last_read_at = now;
         if chunks.is_empty() {
             return Ok(Vec::new());
         }
-        let count = u32::try_from(chunks.len()).expect("there are not so many").max(ROTATING);
-        self.choice = Choice::Chunks(count);
+        let count =
+            u32::try_from(chunks.len()).expect("fewer chunks than half-chunks").max(ROTATING);
+        self.allocation = Allocation::Chunks(count);
         let mut orders = self.budget(now)?;
         for chunk in chunks {
-            orders.extend(self.tell(now, Fact::Found { chunk })?);
+            orders.extend(self.send(now, RotationEvent::Found { chunk })?);
         }
         Ok(orders)
     }
 
-    /// The dataset has this much space from now on.
-    pub fn place(&mut self, now: Duration, choice: Choice) -> Orders {
-        if choice == self.choice {
+    /// The dataset gets this allocation.
+    pub fn set_allocation(&mut self, now: Duration, allocation: Allocation) -> Orders {
+        if allocation == self.allocation {
             return Ok(Vec::new());
         }
-        let mut orders = self.take_stock(now)?;
-        orders.push(Order::Keep);
-        self.choice = choice;
-        let resident: Vec<Range<u32>> =
-            self.rotation.resident().map(|chunk| self.pieces.of(chunk)).collect();
-        if !self.pieces.cut(choice) {
+        let mut orders = self.register_present(now)?;
+        orders.push(HalfChunkOrder::Keep);
+        self.allocation = allocation;
+        let resident: Vec<HalfChunkRange> =
+            self.rotation.occupied().map(|chunk| self.half_chunks.of(chunk)).collect();
+        if !self.half_chunks.regroup(allocation) {
             if self.clearing.is_empty() {
                 orders.extend(self.budget(now)?);
             }
             return Ok(orders);
         }
-        // Another cut: all that is there goes, and another rotation begins when it has gone.
-        self.counted = self.counters();
-        self.rotation = new_rotation(self.policy, self.lease, self.load_rate, &self.pieces);
+        // Another grouping: everything is evicted, and another rotation starts when that is
+        // complete.
+        self.counted_before = self.counters();
+        self.rotation = new_rotation(self.policy, self.lease, self.load_rate, &self.half_chunks);
         self.loads.clear();
         self.draining.clear();
-        self.clearing.extend(resident.iter().flat_map(Range::clone));
-        self.readers.values_mut().for_each(Reader::recut);
-        let members: Vec<Job> = self.members().collect();
+        self.clearing.extend(resident.iter().copied().flatten());
+        self.readers.values_mut().for_each(DatasetReader::on_regrouped);
+        let members: Vec<JobNumber> = self.members().collect();
         for job in &members {
-            self.rotation.on(now, Fact::Joined { job: *job })?;
+            self.rotation.on_event(now, RotationEvent::Joined { job: *job })?;
         }
         for job in members {
-            self.tell_all_unread(now, job)?;
+            self.send_all_unread(now, job)?;
         }
-        self.here.clear();
-        self.look();
+        self.present.clear();
+        self.update_classes();
         if resident.is_empty() {
             orders.extend(self.budget(now)?);
         }
-        orders.extend(resident.into_iter().map(Order::Evict));
+        orders.extend(resident.into_iter().map(HalfChunkOrder::Evict));
         Ok(orders)
     }
 
-    /// While there is room for all, whatever is put is kept, ordered or not: before that ends, all that is there is
-    /// given its place.
-    fn take_stock(&mut self, now: Duration) -> Orders {
+    /// While the whole dataset has space, everything that is put is kept, whether rotation ordered
+    /// it or not. Before that ends, rotation learns of all chunks that are present.
+    fn register_present(&mut self, now: Duration) -> Orders {
         let mut orders = Vec::new();
         if self.is_whole() && self.clearing.is_empty() {
-            let resident: BTreeSet<ChunkOrdinal> = self.rotation.resident().collect();
-            for chunk in self.chunks_here().difference(&resident) {
-                orders.extend(self.tell(now, Fact::Found { chunk: *chunk })?);
+            let resident: BTreeSet<ChunkOrdinal> = self.rotation.occupied().collect();
+            for chunk in self.chunks_present().difference(&resident) {
+                orders.extend(self.send(now, RotationEvent::Found { chunk: *chunk })?);
             }
         }
         Ok(orders)
     }
 
-    /// Nothing but that time has passed.
-    pub fn tick(&mut self, now: Duration) -> Orders {
-        let mut orders = self.tell(now, Fact::Tick)?;
+    /// Time has passed.
+    pub fn on_tick(&mut self, now: Duration) -> Orders {
+        let mut orders = self.send(now, RotationEvent::Tick)?;
         orders.extend(self.check_loaded(now)?);
         Ok(orders)
     }

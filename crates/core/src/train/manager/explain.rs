@@ -1,79 +1,81 @@
-//! How a dataset stands, for people: `forebay explain`.
+//! The explanation of a dataset's state, for `forebay explain`.
 
-use super::{Manager, Place};
-use crate::{benefit::Mode, chunking::ChunkOrdinal};
+use super::{CacheClass, Manager};
+use crate::{dataset::chunking::ChunkOrdinal, train::benefit::Mode};
 
-/// How a dataset stands.
+/// State of a dataset.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Description {
-    /// The node that manages it,
+pub struct Explanation {
+    /// Name of the node that manages it.
     pub manager: String,
-    /// and in which term.
+    /// Number of the manager's term.
     pub term: u64,
-    /// Why it has the space that it has.
+    /// Why the dataset has its space, in one line.
     pub why: String,
-    /// How each piece stands.
-    pub pieces: Vec<Piece>,
-    /// Who reads it.
-    pub jobs: Vec<JobDescription>,
+    /// State of each half-chunk.
+    pub half_chunks: Vec<HalfChunkState>,
+    /// Jobs that read it.
+    pub jobs: Vec<JobExplanation>,
 }
 
-/// How a piece stands.
+/// State of a half-chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Piece {
-    /// It is not kept.
+pub enum HalfChunkState {
+    /// Not kept.
     Absent,
-    /// It is on its way.
+    /// Being fetched.
     Loading,
-    /// It is there for a while.
+    /// Kept until its readers are done.
     Rotating,
-    /// It is there for good.
-    Held,
+    /// Kept.
+    Pinned,
 }
 
-/// A job, and what it gains.
+/// State of a job.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct JobDescription {
-    /// What people call it.
+pub struct JobExplanation {
+    /// The job's name.
     pub name: String,
-    /// How many GPUs it keeps waiting.
+    /// GPUs that wait when the job waits.
     pub gpus: u32,
-    /// Whether it is cached: not if it gains nothing.
+    /// Whether the job uses the cache: not if it gains nothing.
     pub is_cached: bool,
     /// Bytes that it has yet to draw in this epoch.
     pub unread_bytes: u64,
-    /// Bytes a second that it draws, or would draw if nothing held it up.
+    /// Bytes per second that it draws, without its stalls.
     pub bytes_per_second: u64,
-    /// Seconds that a mini-batch takes from pieces that are held, from those that rotate, and from the
-    /// origin; as far as they have been measured.
+    /// Seconds of a mini-batch from pinned half-chunks, if measured.
     pub hit_s: Option<f64>,
-    /// See above.
+    /// Seconds of a mini-batch from rotating half-chunks, if measured.
     pub rotating_s: Option<f64>,
-    /// See above.
+    /// Seconds of a mini-batch from the origin, if measured.
     pub miss_s: Option<f64>,
 }
 
 impl Manager {
-    /// How each piece stands.
-    pub fn pieces(&self) -> impl Iterator<Item = Piece> {
-        (0..self.pieces.count()).map(|piece| match self.place_of(piece) {
-            Place::None => Piece::Absent,
-            _ if self.loads.contains_key(&self.pieces.holder_of(piece)) => Piece::Loading,
-            Place::Rotating => Piece::Rotating,
-            Place::Held => Piece::Held,
+    /// State of each half-chunk.
+    pub fn half_chunks(&self) -> impl Iterator<Item = HalfChunkState> {
+        self.half_chunks.all().into_iter().map(|half_chunk| match self.class_of(half_chunk) {
+            CacheClass::Uncached => HalfChunkState::Absent,
+            _ if self.loads.contains_key(&self.half_chunks.chunk_of(half_chunk)) => {
+                HalfChunkState::Loading
+            }
+            CacheClass::Rotating => HalfChunkState::Rotating,
+            CacheClass::Pinned => HalfChunkState::Pinned,
         })
     }
 
-    /// How the dataset stands; `why` it has its space, placement says.
-    pub fn describe(&self, why: &str) -> Description {
+    /// State of the dataset; `why` is placement's reason for its space.
+    pub fn explain(&self, why: &str) -> Explanation {
         let jobs = self.readers.values().map(|reader| {
             let time = |mode| reader.benefit.time(mode).map(|time| time.mean_s);
-            let chunks = self.pieces.rotating();
-            let unread = chunks.map(|chunk: ChunkOrdinal| reader.unread(&self.pieces, chunk).0);
-            JobDescription {
-                name: reader.who.name.clone(),
-                gpus: reader.who.gpus,
+            let chunks = self.half_chunks.rotating();
+            let unread =
+                chunks.map(|chunk: ChunkOrdinal| reader.unread(&self.half_chunks, chunk).0);
+            JobExplanation {
+                name: reader.profile.name.clone(),
+                gpus: reader.profile.gpus,
                 is_cached: reader.benefit.is_cached(),
                 unread_bytes: unread.fold(0, u64::saturating_add),
                 bytes_per_second: reader.pace.0.0,
@@ -82,11 +84,11 @@ impl Manager {
                 miss_s: time(Mode::Miss),
             }
         });
-        Description {
+        Explanation {
             manager: String::new(),
             term: 0,
             why: why.to_owned(),
-            pieces: self.pieces().collect(),
+            half_chunks: self.half_chunks().collect(),
             jobs: jobs.collect(),
         }
     }

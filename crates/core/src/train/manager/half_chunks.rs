@@ -1,49 +1,58 @@
-//! Chunks, and the pieces that they are made of.
+//! The half-chunks of a dataset, and how many of them rotate as one chunk.
 //!
-//! Rotation moves chunks, or halves of them where two chunks do not fit. Everyone else (samplers, nodes, the
-//! wire) knows **pieces**, which are halves from the beginning, so that nothing is renamed when a dataset
-//! is given more space or less.
+//! Rotation moves whole chunks, or single half-chunks where two chunks do not fit. Samplers, nodes
+//! and the wire always count half-chunks, so that nothing is renamed when a dataset gets more or
+//! less space.
 
-use std::ops::Range;
+use crate::{
+    ByteSize, HalfChunk, HalfChunkRange, dataset::chunking::ChunkOrdinal,
+    train::placement::Allocation,
+};
 
-use crate::{ByteSize, chunking::ChunkOrdinal, placement::Choice};
-
-/// The pieces of a dataset, and how many of them move together.
+/// Sizes of a dataset's half-chunks, and their grouping into rotating chunks.
 #[derive(Debug, Clone)]
-pub(super) struct Pieces {
+pub(super) struct HalfChunks {
     sizes: Vec<ByteSize>,
-    /// How many make a chunk.
+    /// Half-chunks of a chunk: two, or one in comparisons with the paper.
     per_chunk: u32,
-    /// How many move together now.
-    together: u32,
+    /// Half-chunks that rotate as one: `per_chunk`, or one if only halves fit.
+    per_rotating: u32,
 }
 
-impl Pieces {
+impl HalfChunks {
     pub fn new(sizes: Vec<ByteSize>, per_chunk: u32) -> Self {
-        assert!(per_chunk > 0, "a chunk consists of something");
+        assert!(per_chunk > 0, "a chunk has at least one half-chunk");
         let is_whole = sizes.len().is_multiple_of(per_chunk as usize);
-        assert!(is_whole && u32::try_from(sizes.len()).is_ok(), "{} pieces", sizes.len());
-        Self { sizes, per_chunk, together: per_chunk }
+        assert!(is_whole && u32::try_from(sizes.len()).is_ok(), "{} half-chunks", sizes.len());
+        Self { sizes, per_chunk, per_rotating: per_chunk }
     }
 
-    /// Cuts the dataset as a choice wants it. Says whether that is another cut than before.
-    pub fn cut(&mut self, choice: Choice) -> bool {
-        let together = match choice {
-            Choice::Halves => 1,
-            Choice::Nothing | Choice::Chunks(_) => self.per_chunk,
+    /// Groups half-chunks as an allocation requires. Returns whether the grouping changed.
+    pub fn regroup(&mut self, allocation: Allocation) -> bool {
+        let per_rotating = match allocation {
+            Allocation::Halves => 1,
+            Allocation::Nothing | Allocation::Chunks(_) => self.per_chunk,
         };
-        std::mem::replace(&mut self.together, together) != together
+        std::mem::replace(&mut self.per_rotating, per_rotating) != per_rotating
     }
 
     pub fn count(&self) -> u32 {
-        u32::try_from(self.sizes.len()).expect("checked when made")
+        u32::try_from(self.sizes.len()).expect("checked by `new`")
     }
 
-    pub fn size(&self, piece: u32) -> Option<ByteSize> {
-        self.sizes.get(piece as usize).copied()
+    pub fn all(&self) -> HalfChunkRange {
+        HalfChunk::all(self.count())
     }
 
-    /// How many chunks there are, whatever rotates.
+    pub fn size(&self, half_chunk: HalfChunk) -> Option<ByteSize> {
+        self.sizes.get(half_chunk.index()).copied()
+    }
+
+    pub fn sizes(&self) -> &[ByteSize] {
+        &self.sizes
+    }
+
+    /// Chunks of the dataset, whether chunks or half-chunks rotate.
     pub fn chunks(&self) -> u32 {
         self.count() / self.per_chunk
     }
@@ -61,26 +70,28 @@ impl Pieces {
         total(&self.sizes)
     }
 
-    /// How much each of those has that rotate.
+    /// Sizes of what rotates.
     pub fn rotating_sizes(&self) -> Vec<ByteSize> {
-        self.sizes.chunks(self.together as usize).map(total).collect()
+        self.sizes.chunks(self.per_rotating as usize).map(total).collect()
     }
 
     pub fn rotating(&self) -> impl Iterator<Item = ChunkOrdinal> + use<> {
-        (0..self.count() / self.together).map(ChunkOrdinal)
+        (0..self.count() / self.per_rotating).map(ChunkOrdinal)
     }
 
     pub fn rotating_size(&self, chunk: ChunkOrdinal) -> ByteSize {
-        let pieces = self.of(chunk);
-        total(&self.sizes[pieces.start as usize..pieces.end as usize])
+        total(&self.sizes[self.of(chunk).indices()])
     }
 
-    pub fn of(&self, chunk: ChunkOrdinal) -> Range<u32> {
-        chunk.0 * self.together..(chunk.0 + 1) * self.together
+    /// The half-chunks of a rotating chunk.
+    pub fn of(&self, chunk: ChunkOrdinal) -> HalfChunkRange {
+        let start = chunk.0 * self.per_rotating;
+        HalfChunkRange { start: HalfChunk(start), end: HalfChunk(start + self.per_rotating) }
     }
 
-    pub fn holder_of(&self, piece: u32) -> ChunkOrdinal {
-        ChunkOrdinal(piece / self.together)
+    /// The rotating chunk of a half-chunk.
+    pub fn chunk_of(&self, half_chunk: HalfChunk) -> ChunkOrdinal {
+        ChunkOrdinal(half_chunk.0 / self.per_rotating)
     }
 }
 

@@ -1,35 +1,37 @@
-//! How much of a chunk has arrived.
+//! Progress of loading a chunk.
 //!
-//! The last part is not told, and neither is a load of hardly anything: what is learnt from the rest is
-//! that loads take a little longer than they do, and so they begin a little early. Told exactly, the next
-//! chunk would come just when the last item was drawn, and any delay would be a miss (of the scenario
-//! `uneven-jobs` one read in a hundred).
+//! Rotation gets an update for each sixteenth of a chunk. The last update before completion, and a
+//! load of almost nothing, are left out. So rotation estimates loads as slightly longer than they
+//! are, and starts them slightly early. With exact times the next chunk would arrive just when the
+//! last item is drawn, and any delay would be a miss (one read in a hundred in the scenario
+//! `uneven-jobs`).
 
 use crate::ByteSize;
 
-/// The rotation is told of every so manyth of a chunk.
-const NEWS_PER_CHUNK: u64 = 16;
+/// Updates that rotation gets per chunk.
+const UPDATES_PER_CHUNK: u64 = 16;
 
-/// A chunk on its way.
+/// A chunk that is being loaded.
 #[derive(Debug, Default)]
 pub(super) struct Load {
     arrived: u64,
-    told: u64,
+    updated: u64,
 }
 
 impl Load {
-    /// So many bytes more of a chunk of this size. Returns how many there are, if that is worth telling.
-    pub fn arrived(&mut self, bytes: ByteSize, size: ByteSize) -> Option<ByteSize> {
+    /// `bytes` more of a chunk of `size` have arrived. Returns the total, if rotation is to get an
+    /// update.
+    pub fn on_arrived(&mut self, bytes: ByteSize, size: ByteSize) -> Option<ByteSize> {
         self.arrived = self.arrived.saturating_add(bytes.0).min(size.0);
-        let is_news = self.arrived - self.told > size.0 / NEWS_PER_CHUNK;
-        is_news.then(|| {
-            self.told = self.arrived;
+        let is_update = self.arrived - self.updated > size.0 / UPDATES_PER_CHUNK;
+        is_update.then(|| {
+            self.updated = self.arrived;
             ByteSize(self.arrived)
         })
     }
 
-    /// Whether all of a chunk of this size has arrived, so that nobody has to say that it needs no more of it: a slow
-    /// job would say so late.
+    /// Whether all of a chunk of this size has arrived. Then no job has to report that it needs no
+    /// more of it; a slow job would report it late.
     pub fn is_whole(&self, size: ByteSize) -> bool {
         self.arrived >= size.0
     }

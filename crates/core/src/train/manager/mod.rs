@@ -1,443 +1,474 @@
-//! The manager of one dataset (Quiver's cache manager): who reads it, what each of them gains, and which of its
-//! pieces have a place in the cache.
+//! The manager of one dataset (Quiver's cache manager): which jobs read it, what each gains, and
+//! which half-chunks are kept.
 //!
-//! It is made of three state machines. `benefit` says of each job whether it gains from the cache; those who
-//! do take part in the `rotation`, which says which chunks come and go; how many there may be, `placement`
-//! says, for all datasets together ([`Space`]). Facts and the time go in, orders about pieces come out, and
-//! whoever drives this (a node, the simulator) carries them out.
+//! It combines three state machines. `benefit` decides for each job whether it gains from the
+//! cache. Jobs that do are **members** of the `rotation`, which decides which chunks are loaded and
+//! evicted. `placement` decides how many chunks there may be, for all datasets together
+//! ([`Space`]). Events and the time go in, orders about half-chunks come out. The caller (a node,
+//! the simulator) carries them out.
 //!
-//! A manager can be lost. All that it knows can be told again: by jobs, which join another manager with
-//! what they have not read, and by nodes, which say what they find ([`Manager::take_over`]).
+//! A manager can be lost, because its state can be collected again: jobs join the next manager with
+//! what they have not read, and nodes state what they have ([`Manager::take_over`]).
 //!
-//! Facts that contradict what is known change nothing: they are an error in the caller's hands, and counted.
+//! An event that contradicts the state changes nothing. It is returned as an error, and counted.
 
-mod courtesy;
-mod description;
 mod draining;
-mod facts;
+mod draw_set;
+mod events;
+mod explain;
+mod half_chunks;
 mod load;
-mod managers;
-mod membership;
-mod open;
-mod pieces;
 mod reader;
+mod registry;
 mod space;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ops::Range,
     time::Duration,
 };
 
-pub use description::{Description, JobDescription, Piece};
-pub use managers::{Answer, JOB_PIECES_MAX, Managers, Overview, Refusal, Report};
-pub use membership::Membership;
-pub use open::{Directions, Open, Place, mode};
-use pieces::Pieces;
-use reader::Reader;
-pub use reader::Who;
-pub use space::{Rule, Space};
+pub use draw_set::{CacheClass, DrawSet, batch_mode};
+pub use explain::{Explanation, HalfChunkState, JobExplanation};
+use half_chunks::HalfChunks;
+use reader::DatasetReader;
+pub use reader::JobProfile;
+pub use registry::{
+    HalfChunkBytes, JOB_HALF_CHUNKS_MAX, ManagerRegistry, MeasuredBatch, Overview, Report,
+    ReportAnswer, ReportRefusal,
+};
+pub use space::{PlacementRule, Space};
 
 use crate::{
-    ByteSize,
-    benefit::Mode,
-    chunking::ChunkOrdinal,
-    placement::{Choice, Dataset},
-    rotation::{self, Contradiction, Counters, Fact, Job, Order as ChunkOrder, Policy, Rotation},
+    ByteSize, HalfChunk, HalfChunkRange,
+    dataset::chunking::ChunkOrdinal,
+    train::{
+        benefit::Mode,
+        placement::{Allocation, DatasetDemand},
+        rotation::{
+            ChunkBytes, ChunkDrawSet, ChunkOrder, InvalidEvent, JobNumber, Rotation,
+            RotationCounters, RotationEvent, RotationPolicy, RotationSettings,
+        },
+    },
     units::ByteRate,
 };
 use load::Load;
 
 /// What does not change while a dataset is managed.
 #[derive(Debug, Clone)]
-pub struct Settings {
-    /// By which rule chunks come and go.
-    pub policy: Policy,
-    /// How long a job is believed to live without being heard of.
+pub struct ManagerSettings {
+    /// The rule by which chunks are loaded and evicted.
+    pub policy: RotationPolicy,
+    /// Time after which a job without events is forgotten.
     pub lease: Duration,
-    /// How fast its jobs can fetch together, until it has been measured.
+    /// Rate at which its jobs fetch together, until it is measured.
     pub load_rate: ByteRate,
-    /// The sizes of all pieces.
-    pub piece_sizes: Vec<ByteSize>,
-    /// How many of them make a chunk: two, or one where halves are not wanted.
-    pub pieces_per_chunk: u32,
+    /// Sizes of all half-chunks.
+    pub half_chunk_sizes: Vec<ByteSize>,
+    /// Half-chunks of a chunk: two, or one if chunks are never halved.
+    pub half_chunks_per_chunk: u32,
 }
 
-/// What is to be done with pieces.
+/// An order about half-chunks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Order {
-    /// What jobs fetch of them is kept from now on.
-    Load(Range<u32>),
-    /// They are to be freed; [`Manager::evicted`] when they are.
-    Evict(Range<u32>),
-    /// None of them, but more is kept from now on of what is put, or less: [`Manager::kept`].
+pub enum HalfChunkOrder {
+    /// Keep what jobs fetch of these.
+    Load(HalfChunkRange),
+    /// Free these. The caller calls [`Manager::on_evicted`] when that is complete.
+    Evict(HalfChunkRange),
+    /// Apply [`Manager::keep_set`] again: it has changed without a load or an eviction.
     Keep,
 }
 
 /// The manager of one dataset.
 #[derive(Debug)]
 pub struct Manager {
-    policy: Policy,
+    policy: RotationPolicy,
     lease: Duration,
     load_rate: ByteRate,
     now: Duration,
-    pieces: Pieces,
-    choice: Choice,
+    half_chunks: HalfChunks,
+    allocation: Allocation,
     rotation: Rotation,
-    /// What rotations of former cuts have counted.
-    counted: Counters,
-    readers: BTreeMap<Job, Reader>,
-    places: Vec<Place>,
-    /// Pieces of which something is there, whether or not anybody was told to fetch it.
-    here: BTreeSet<u32>,
-    /// When a job was last heard of.
-    read_at: Duration,
-    /// Chunks that are on their way.
+    /// Counts of rotations before the last regrouping.
+    counted_before: RotationCounters,
+    readers: BTreeMap<JobNumber, DatasetReader>,
+    classes: Vec<CacheClass>,
+    /// Half-chunks of which blobs are present, whether or not rotation ordered them.
+    present: BTreeSet<HalfChunk>,
+    /// Time of the last event of any job.
+    last_read_at: Duration,
+    /// Chunks that are being loaded.
     loads: BTreeMap<ChunkOrdinal, Load>,
-    /// Chunks that are to go when the last that was drawn of them has been given.
+    /// Evicted chunks whose last items are on their way to jobs.
     draining: BTreeSet<ChunkOrdinal>,
-    /// Pieces of a former cut that are not free yet: nothing comes before they are.
-    clearing: BTreeSet<u32>,
-    /// Changes whenever placement has a reason to think again.
-    reasons: u64,
+    /// Half-chunks from before a regrouping that are not free yet. Nothing is loaded until they
+    /// are.
+    clearing: BTreeSet<HalfChunk>,
+    /// Changes when placement has a reason to split the space again.
+    demand_revision: u64,
 }
 
-type Orders = Result<Vec<Order>, Contradiction>;
+type Orders = Result<Vec<HalfChunkOrder>, InvalidEvent>;
 
 impl Manager {
-    /// A dataset that nobody reads, with no space yet.
-    pub fn new(settings: Settings) -> Self {
-        let Settings { policy, lease, load_rate, piece_sizes, pieces_per_chunk } = settings;
-        let places = vec![Place::None; piece_sizes.len()];
-        let pieces = Pieces::new(piece_sizes, pieces_per_chunk);
-        let rotation = new_rotation(policy, lease, load_rate, &pieces);
+    /// A dataset without jobs and without space.
+    pub fn new(settings: ManagerSettings) -> Self {
+        let ManagerSettings { policy, lease, load_rate, half_chunk_sizes, half_chunks_per_chunk } =
+            settings;
+        let classes = vec![CacheClass::Uncached; half_chunk_sizes.len()];
+        let half_chunks = HalfChunks::new(half_chunk_sizes, half_chunks_per_chunk);
+        let rotation = new_rotation(policy, lease, load_rate, &half_chunks);
         Self {
             policy,
             lease,
             load_rate,
             now: Duration::ZERO,
-            pieces,
-            choice: Choice::Nothing,
+            half_chunks,
+            allocation: Allocation::Nothing,
             rotation,
-            counted: Counters::default(),
+            counted_before: RotationCounters::default(),
             readers: BTreeMap::new(),
-            places,
-            here: BTreeSet::new(),
-            read_at: Duration::ZERO,
+            classes,
+            present: BTreeSet::new(),
+            last_read_at: Duration::ZERO,
             loads: BTreeMap::new(),
             draining: BTreeSet::new(),
             clearing: BTreeSet::new(),
-            reasons: 0,
+            demand_revision: 0,
         }
     }
 
-    /// When [`Manager::tick`] has something to do, if nothing happens until then.
+    /// When [`Manager::on_tick`] is due, if no event comes before.
     pub fn next_deadline(&self) -> Option<Duration> {
         let all = self.readers.values();
         let outside = all.filter(|reader| !reader.benefit.is_cached());
-        let expiry = outside.map(|reader| reader.heard_at.saturating_add(self.lease)).min();
-        let silent = self.members().filter_map(|job| self.rotation.silent_at(job));
-        let silent = silent.filter(|at| *at > self.now).min();
-        let silent = silent.filter(|_| !self.loads.is_empty() || !self.draining.is_empty());
-        [self.rotation.next_deadline(), expiry, silent].into_iter().flatten().min()
+        let expiry = outside.map(|reader| reader.last_event_at.saturating_add(self.lease)).min();
+        let inactive = self.members().filter_map(|job| self.rotation.inactive_at(job));
+        let inactive = inactive.filter(|at| *at > self.now).min();
+        let inactive = inactive.filter(|_| !self.loads.is_empty() || !self.draining.is_empty());
+        [self.rotation.next_deadline(), expiry, inactive].into_iter().flatten().min()
     }
 
-    /// Those who take part, and were heard of lately: nobody waits for the others.
-    fn awake_members(&self, now: Duration) -> impl Iterator<Item = &Reader> {
-        let awake = move |job: &Job| self.rotation.silent_at(*job).is_some_and(|at| at > now);
-        self.members().filter(awake).map(|job| &self.readers[&job])
+    /// Members with recent events. Loads and evictions do not wait for the others.
+    fn active_members(&self, now: Duration) -> impl Iterator<Item = &DatasetReader> {
+        let is_active =
+            move |job: &JobNumber| self.rotation.inactive_at(*job).is_some_and(|at| at > now);
+        self.members().filter(is_active).map(|job| &self.readers[&job])
     }
 
-    /// What a job draws from. One that gains nothing, or is not known, draws from nothing.
-    pub fn open(&mut self, job: Job) -> Open {
-        let Ok(open) = self.rotation.open(job) else { return Open::default() };
-        let rotation::Open { held, first, then } = open;
-        let of = |chunk: &ChunkOrdinal| self.pieces.of(*chunk).map(ChunkOrdinal);
+    /// The draw set of a job. Empty for a job that gains nothing or is unknown.
+    pub fn draw_set(&mut self, job: JobNumber) -> DrawSet {
+        let Ok(ChunkDrawSet { pinned, first, then }) = self.rotation.draw_set(job) else {
+            return DrawSet::default();
+        };
+        let of = |chunk: &ChunkOrdinal| self.half_chunks.of(*chunk);
         let all = |chunks: &[ChunkOrdinal]| chunks.iter().flat_map(of).collect();
-        let open = Open {
-            held: all(&held),
+        let draw_set = DrawSet {
+            pinned: all(&pinned),
             first: all(&first),
-            then: then.iter().map(|chunk| of(chunk).collect()).collect(),
+            then: then.iter().map(|chunk| of(chunk).into_iter().collect()).collect(),
         };
         if let Some(reader) = self.readers.get_mut(&job) {
-            reader.told.clear();
-            reader.told.extend(held.into_iter().chain(first).chain(then));
+            reader.offered.clear();
+            reader.offered.extend(pinned.into_iter().chain(first).chain(then));
         }
-        open
+        draw_set
     }
 
-    /// Where a mini-batch of a job comes from: see [`mode`].
+    /// The mode of a mini-batch of a job: see [`batch_mode`].
     pub fn mode(
         &self,
-        job: Job,
-        pieces: impl IntoIterator<Item = u32>,
+        job: JobNumber,
+        half_chunks: impl IntoIterator<Item = HalfChunk>,
         all_resident: bool,
     ) -> Option<Mode> {
         if !self.is_member(job) {
             return Some(Mode::Miss);
         }
-        mode(pieces.into_iter().map(|piece| self.places[piece as usize]), all_resident)
+        batch_mode(
+            half_chunks.into_iter().map(|half_chunk| self.classes[half_chunk.index()]),
+            all_resident,
+        )
     }
 
-    /// Pieces that are on their way: what jobs need of these is fetched ahead.
-    pub fn loading(&self) -> impl Iterator<Item = u32> {
-        self.loads.keys().flat_map(|chunk| self.pieces.of(*chunk))
+    /// Half-chunks that are being loaded, so that jobs prefetch what they need of them.
+    pub fn loading(&self) -> impl Iterator<Item = HalfChunk> {
+        self.loads.keys().flat_map(|chunk| self.half_chunks.of(*chunk))
     }
 
-    /// How a piece stands.
-    pub fn place_of(&self, piece: u32) -> Place {
-        self.places.get(piece as usize).copied().unwrap_or_default()
+    /// How the cache treats a half-chunk.
+    pub fn class_of(&self, half_chunk: HalfChunk) -> CacheClass {
+        self.classes.get(half_chunk.index()).copied().unwrap_or_default()
     }
 
-    /// The pieces of which what is fetched is kept, in order: those that have a place, and all of them where
-    /// there is room for all, whichever are loaded first.
-    pub fn kept(&self) -> impl Iterator<Item = u32> {
+    /// The half-chunks of which nodes keep what is put, in order. If the whole dataset has space,
+    /// these are all, in whichever order they are loaded.
+    pub fn keep_set(&self) -> impl Iterator<Item = HalfChunk> {
         let takes_all = self.is_whole() && self.clearing.is_empty();
-        let kept = move |(_, place): &(u32, &Place)| takes_all || **place != Place::None;
-        (0..).zip(&self.places).filter(kept).map(|(piece, _)| piece)
+        let is_kept = move |(_, class): &(HalfChunk, &CacheClass)| {
+            takes_all || **class != CacheClass::Uncached
+        };
+        self.half_chunks
+            .all()
+            .into_iter()
+            .zip(&self.classes)
+            .filter(is_kept)
+            .map(|(half_chunk, _)| half_chunk)
     }
 
-    /// How many pieces the dataset has.
-    pub fn piece_count(&self) -> u32 {
-        self.pieces.count()
+    /// Number of half-chunks of the dataset.
+    pub fn half_chunk_count(&self) -> u32 {
+        self.half_chunks.count()
     }
 
-    /// Whether there is room for all of the dataset.
+    /// Whether the whole dataset has space.
     fn is_whole(&self) -> bool {
-        matches!(self.choice, Choice::Chunks(chunks) if chunks >= self.pieces.chunks())
+        matches!(self.allocation, Allocation::Chunks(chunks) if chunks >= self.half_chunks.chunks())
     }
 
-    /// Whether a job has joined, and was heard of in time.
-    pub fn knows(&self, now: Duration, job: Job) -> bool {
-        self.alive(now, job).is_ok()
+    /// Whether a job has joined and its lease has not ended.
+    pub fn is_alive(&self, now: Duration, job: JobNumber) -> bool {
+        self.live_reader(now, job).is_ok()
     }
 
     /// Whether a job takes part in the rotation.
-    pub fn is_member(&self, job: Job) -> bool {
+    pub fn is_member(&self, job: JobNumber) -> bool {
         self.readers.get(&job).is_some_and(|reader| reader.benefit.is_cached())
     }
 
-    /// What placement is told of the dataset.
-    pub fn wish(&self, now: Duration) -> Dataset {
-        let (members, others): (Vec<&Reader>, Vec<&Reader>) =
+    /// The dataset, as placement weighs it.
+    pub fn demand(&self, now: Duration) -> DatasetDemand {
+        let (members, others): (Vec<&DatasetReader>, Vec<&DatasetReader>) =
             self.readers.values().partition(|reader| reader.benefit.is_cached());
-        Dataset {
-            chunks: self.pieces.chunks(),
-            chunk_size: self.pieces.chunk_size_max(),
-            half_size: self.pieces.size_max(),
-            total: self.pieces.total(),
-            jobs: members.into_iter().map(Reader::wish).collect(),
-            others: others.into_iter().map(|reader| reader.who.name.clone()).collect(),
-            placed: self.choice,
-            here: u32::try_from(self.chunks_here().len()).expect("there are not so many"),
+        DatasetDemand {
+            chunks: self.half_chunks.chunks(),
+            chunk_size: self.half_chunks.chunk_size_max(),
+            half_size: self.half_chunks.size_max(),
+            total: self.half_chunks.total(),
+            jobs: members.into_iter().map(DatasetReader::demand).collect(),
+            compute_bound: others.into_iter().map(|reader| reader.profile.name.clone()).collect(),
+            allocated: self.allocation,
+            chunks_present: u32::try_from(self.chunks_present().len())
+                .expect("fewer chunks than half-chunks"),
             idle_for: if self.readers.is_empty() {
-                now.saturating_sub(self.read_at)
+                now.saturating_sub(self.last_read_at)
             } else {
                 Duration::ZERO
             },
         }
     }
 
-    /// Chunks of which something is there, or on its way.
-    fn chunks_here(&self) -> BTreeSet<ChunkOrdinal> {
-        let here = self.here.iter().map(|piece| self.pieces.holder_of(*piece));
-        here.chain(self.rotation.open_chunks()).collect()
+    /// Chunks of which blobs are present or being loaded.
+    fn chunks_present(&self) -> BTreeSet<ChunkOrdinal> {
+        let present = self.present.iter().map(|half_chunk| self.half_chunks.chunk_of(*half_chunk));
+        present.chain(self.rotation.drawable_chunks()).collect()
     }
 
-    /// Changes whenever placement has a reason to think again.
-    pub fn reasons(&self) -> u64 {
-        self.reasons
+    /// Changes when placement has a reason to split the space again.
+    pub fn demand_revision(&self) -> u64 {
+        self.demand_revision
     }
 
-    /// What the dataset may have.
-    pub fn choice(&self) -> Choice {
-        self.choice
+    /// The current allocation.
+    pub fn allocation(&self) -> Allocation {
+        self.allocation
     }
 
-    /// What has happened so far.
-    pub fn counters(&self) -> Counters {
-        self.counted + self.rotation.counters()
+    /// Counts since the manager started.
+    pub fn counters(&self) -> RotationCounters {
+        self.counted_before + self.rotation.counters()
     }
 
-    fn members(&self) -> impl Iterator<Item = Job> {
+    fn members(&self) -> impl Iterator<Item = JobNumber> {
         let cached = self.readers.iter().filter(|(_, reader)| reader.benefit.is_cached());
         cached.map(|(job, _)| *job)
     }
 
-    fn reader(&self, job: Job) -> Result<&Reader, Contradiction> {
-        self.readers.get(&job).ok_or(Contradiction::UnknownJob { job })
+    fn reader(&self, job: JobNumber) -> Result<&DatasetReader, InvalidEvent> {
+        self.readers.get(&job).ok_or(InvalidEvent::UnknownJob { job })
     }
 
-    /// A job that speaks, unless it has been silent for too long.
-    fn alive(&self, now: Duration, job: Job) -> Result<&Reader, Contradiction> {
+    /// The reader of a job whose lease has not ended.
+    fn live_reader(&self, now: Duration, job: JobNumber) -> Result<&DatasetReader, InvalidEvent> {
         let reader = self.reader(job)?;
-        let is_alive = !reader.benefit.is_cached() || self.rotation.knows(now, job);
-        is_alive.then_some(reader).ok_or(Contradiction::UnknownJob { job })
+        let is_alive = !reader.benefit.is_cached() || self.rotation.is_alive(now, job);
+        is_alive.then_some(reader).ok_or(InvalidEvent::UnknownJob { job })
     }
 
-    fn heard(&mut self, now: Duration, job: Job) {
+    fn touch(&mut self, now: Duration, job: JobNumber) {
         if let Some(reader) = self.readers.get_mut(&job) {
-            reader.heard_at = now;
-            self.read_at = now;
+            reader.last_event_at = now;
+            self.last_read_at = now;
         }
     }
 
-    fn size_of(&self, piece: u32) -> Result<ByteSize, Contradiction> {
-        let unknown =
-            Contradiction::UnknownChunk { chunk: ChunkOrdinal(piece), chunks: self.places.len() };
-        self.pieces.size(piece).ok_or(unknown)
+    fn size_of(&self, half_chunk: HalfChunk) -> Result<ByteSize, InvalidEvent> {
+        let unknown = InvalidEvent::UnknownChunk {
+            chunk: ChunkOrdinal(half_chunk.0),
+            chunks: self.classes.len(),
+        };
+        self.half_chunks.size(half_chunk).ok_or(unknown)
     }
 
-    /// All of these are pieces of the dataset.
-    fn check_pieces<'a>(
+    /// Checks that these are half-chunks of the dataset.
+    fn check_half_chunks<'a>(
         &self,
-        pieces: impl IntoIterator<Item = &'a u32>,
-    ) -> Result<(), Contradiction> {
-        pieces.into_iter().try_for_each(|piece| self.size_of(*piece).map(|_| ()))
+        half_chunks: impl IntoIterator<Item = &'a HalfChunk>,
+    ) -> Result<(), InvalidEvent> {
+        half_chunks.into_iter().try_for_each(|half_chunk| self.size_of(*half_chunk).map(|_| ()))
     }
 
-    /// What is unread of a piece is no more than it was.
+    /// Checks that no more is unread than before.
     fn check_unread(
         &self,
-        unread: &[(u32, ByteSize)],
-        known: impl Fn(u32) -> Option<ByteSize>,
-        job: Job,
-    ) -> Result<(), Contradiction> {
-        for (piece, unread) in unread {
-            self.size_of(*piece)?;
-            let known = known(*piece).unwrap_or(ByteSize(0));
-            if *unread > known {
-                let (chunk, unread) = (ChunkOrdinal(*piece), *unread);
-                return Err(Contradiction::UnreadGrew { job, chunk, unread, known });
+        unread: &[HalfChunkBytes],
+        known: impl Fn(HalfChunk) -> Option<ByteSize>,
+        job: JobNumber,
+    ) -> Result<(), InvalidEvent> {
+        for HalfChunkBytes { half_chunk, bytes } in unread {
+            self.size_of(*half_chunk)?;
+            let known = known(*half_chunk).unwrap_or(ByteSize(0));
+            if *bytes > known {
+                let (chunk, unread) = (ChunkOrdinal(half_chunk.0), *bytes);
+                return Err(InvalidEvent::UnreadGrew { job, chunk, unread, known });
             }
         }
         Ok(())
     }
 
     fn budget(&mut self, now: Duration) -> Orders {
-        let chunks = match self.choice {
-            Choice::Nothing => 0,
-            Choice::Halves => 2,
-            Choice::Chunks(chunks) => chunks,
+        let chunks = match self.allocation {
+            Allocation::Nothing => 0,
+            Allocation::Halves => 2,
+            Allocation::Chunks(chunks) => chunks,
         };
-        self.tell(now, Fact::Budget { chunks })
+        self.send(now, RotationEvent::Budget { chunks })
     }
 
-    fn tell_all_unread(&mut self, now: Duration, job: Job) -> Orders {
-        let chunks = self.pieces.rotating();
-        self.tell_unread(now, job, chunks)
+    fn send_all_unread(&mut self, now: Duration, job: JobNumber) -> Orders {
+        let chunks = self.half_chunks.rotating();
+        self.send_unread(now, job, chunks)
     }
 
-    fn tell_unread(
+    fn send_unread(
         &mut self,
         now: Duration,
-        job: Job,
+        job: JobNumber,
         chunks: impl IntoIterator<Item = ChunkOrdinal>,
     ) -> Orders {
         let reader = self.reader(job)?;
-        let unread = |chunk| (chunk, reader.unread(&self.pieces, chunk));
+        let unread = |chunk| ChunkBytes { chunk, bytes: reader.unread(&self.half_chunks, chunk) };
         let (unread, pace): (Vec<_>, _) = (chunks.into_iter().map(unread).collect(), reader.pace);
-        self.tell(now, Fact::Progress { job, unread: &unread, pace })
+        self.send(now, RotationEvent::Progress { job, unread: &unread, pace })
     }
 
-    fn tell_if_member(&mut self, now: Duration, fact: Fact<'_>, job: Job) -> Orders {
-        if self.rotation.knows(now, job) {
-            self.tell(now, fact)
+    fn send_if_member(
+        &mut self,
+        now: Duration,
+        event: RotationEvent<'_>,
+        job: JobNumber,
+    ) -> Orders {
+        if self.rotation.is_alive(now, job) {
+            self.send(now, event)
         } else {
-            self.tell(now, Fact::Tick)
+            self.send(now, RotationEvent::Tick)
         }
     }
 
-    /// Whether what is on its way has arrived, as far as anybody needs it.
+    /// Completes loads of which every active member has what it needs.
     fn check_loaded(&mut self, now: Duration) -> Orders {
         let is_loaded = |(chunk, load): &(&ChunkOrdinal, &Load)| {
-            let needs_nothing = |reader: &Reader| {
-                self.pieces.of(**chunk).all(|piece| reader.needs_nothing_of(piece))
+            let needs_nothing = |reader: &DatasetReader| {
+                self.half_chunks
+                    .of(**chunk)
+                    .into_iter()
+                    .all(|half_chunk| reader.needs_nothing_of(half_chunk))
             };
-            load.is_whole(self.pieces.rotating_size(**chunk))
-                || self.awake_members(now).all(needs_nothing)
+            load.is_whole(self.half_chunks.rotating_size(**chunk))
+                || self.active_members(now).all(needs_nothing)
         };
         let loaded: Vec<ChunkOrdinal> =
             self.loads.iter().filter(is_loaded).map(|(chunk, _)| *chunk).collect();
         let mut orders = Vec::new();
         for chunk in loaded {
-            // What followed from another may have taken it away.
+            // An earlier iteration may have removed it.
             if self.loads.remove(&chunk).is_none() {
                 continue;
             }
-            orders.extend(self.tell(now, Fact::Loaded { chunk })?);
+            orders.extend(self.send(now, RotationEvent::Loaded { chunk })?);
         }
         Ok(orders)
     }
 
-    /// Tells the rotation, and says what follows for pieces.
-    fn tell(&mut self, now: Duration, fact: Fact<'_>) -> Orders {
-        let orders = self.rotation.on(now, fact)?;
+    /// Sends an event to the rotation, and translates its orders to half-chunks.
+    fn send(&mut self, now: Duration, event: RotationEvent<'_>) -> Orders {
+        let orders = self.rotation.on_event(now, event)?;
         self.now = now;
-        self.forget_silent(now);
+        self.forget_expired(now);
         let mut result = Vec::new();
         for order in orders {
             match order {
                 ChunkOrder::Load(chunk) => {
                     self.loads.insert(chunk, Load::default());
                     self.readers.values_mut().for_each(|reader| {
-                        reader.lose(chunk, self.pieces.of(chunk));
+                        reader.on_chunk_lost(chunk, self.half_chunks.of(chunk));
                     });
-                    result.push(Order::Load(self.pieces.of(chunk)));
+                    result.push(HalfChunkOrder::Load(self.half_chunks.of(chunk)));
                 }
-                // Who may draw from it, `open` says.
+                // `draw_set` has the consequences.
                 ChunkOrder::Mark(_) => {}
                 ChunkOrder::Evict { chunk, .. } => {
                     self.loads.remove(&chunk);
                     self.readers.values_mut().for_each(|reader| {
-                        reader.lose(chunk, self.pieces.of(chunk));
+                        reader.on_chunk_lost(chunk, self.half_chunks.of(chunk));
                     });
                     self.draining.insert(chunk);
                 }
             }
         }
-        self.look();
-        result.extend(self.drained(now));
+        self.update_classes();
+        result.extend(self.free_drained(now));
         Ok(result)
     }
 
-    /// Those who were not heard of in time read nothing any more.
-    fn forget_silent(&mut self, now: Duration) {
+    /// Forgets jobs whose leases have ended.
+    fn forget_expired(&mut self, now: Duration) {
         let (rotation, lease, before) = (&self.rotation, self.lease, self.readers.len());
         self.readers.retain(|job, reader| {
             if reader.benefit.is_cached() {
-                rotation.knows(now, *job)
+                rotation.is_alive(now, *job)
             } else {
-                reader.heard_at.saturating_add(lease) > now
+                reader.last_event_at.saturating_add(lease) > now
             }
         });
-        self.reasons += u64::from(self.readers.len() < before);
+        self.demand_revision += u64::from(self.readers.len() < before);
     }
 
-    /// Where everything stands now.
-    fn look(&mut self) {
-        self.places.fill(Place::None);
-        // The paper holds nothing for good, unless there is room for all.
+    /// Derives the class of every half-chunk from the rotation.
+    fn update_classes(&mut self) {
+        self.classes.fill(CacheClass::Uncached);
+        // Quiver's policy pins nothing, except when the whole dataset has space.
         let is_whole = self.is_whole();
         let draining = self.draining.iter().copied();
-        for chunk in self.rotation.open_chunks().chain(draining) {
-            let place = if is_whole { Place::Held } else { Place::Rotating };
-            self.places[range(self.pieces.of(chunk))].fill(place);
+        for chunk in self.rotation.drawable_chunks().chain(draining) {
+            let class = if is_whole { CacheClass::Pinned } else { CacheClass::Rotating };
+            self.classes[self.half_chunks.of(chunk).indices()].fill(class);
         }
-        for chunk in self.rotation.held() {
-            self.places[range(self.pieces.of(chunk))].fill(Place::Held);
+        for chunk in self.rotation.pinned() {
+            self.classes[self.half_chunks.of(chunk).indices()].fill(CacheClass::Pinned);
         }
     }
 }
 
-fn range(pieces: Range<u32>) -> Range<usize> {
-    pieces.start as usize..pieces.end as usize
-}
-
-fn new_rotation(policy: Policy, lease: Duration, rate: ByteRate, pieces: &Pieces) -> Rotation {
-    let chunk_sizes = pieces.rotating_sizes();
+fn new_rotation(
+    policy: RotationPolicy,
+    lease: Duration,
+    rate: ByteRate,
+    half_chunks: &HalfChunks,
+) -> Rotation {
+    let chunk_sizes = half_chunks.rotating_sizes();
     let largest = chunk_sizes.iter().max().map_or(0, |size| size.0);
-    // If its jobs had nothing else to fetch; the first load corrects it.
+    // An estimate for jobs that fetch nothing else. The first load corrects it.
     let load_time = Duration::from_secs_f64(largest as f64 / rate.0.0.max(1) as f64);
-    Rotation::new(&rotation::Settings { policy, lease, load_time, chunk_sizes })
+    Rotation::new(&RotationSettings { policy, lease, load_time, chunk_sizes })
 }

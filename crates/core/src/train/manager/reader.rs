@@ -1,124 +1,135 @@
-//! A job that reads the dataset, as its manager knows it.
+//! A reader: the manager's state of one job that reads the dataset.
 
-use std::{collections::BTreeSet, ops::Range, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
-use super::pieces::Pieces;
-use crate::{ByteSize, benefit::Benefit, chunking::ChunkOrdinal, placement, units::ByteRate};
+use super::{HalfChunkBytes, half_chunks::HalfChunks};
+use crate::{
+    ByteSize, HalfChunk, HalfChunkRange,
+    dataset::chunking::ChunkOrdinal,
+    train::{benefit::Benefit, placement},
+    units::ByteRate,
+};
 
-/// What a job says of itself when it joins.
+/// What a job states when it joins.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Who {
-    /// What people call it.
+pub struct JobProfile {
+    /// The job's name.
     pub name: String,
-    /// How many GPUs it keeps waiting.
+    /// GPUs that wait when the job waits.
     pub gpus: u32,
-    /// How many mini-batches an epoch has.
+    /// Mini-batches of an epoch.
     pub epoch_batches: u64,
 }
 
 #[derive(Debug)]
-pub(super) struct Reader {
-    pub who: Who,
+pub(super) struct DatasetReader {
+    pub profile: JobProfile,
     pub benefit: Benefit,
     pub pace: ByteRate,
-    /// When it was last heard of.
-    pub heard_at: Duration,
-    /// What it has yet to draw of each piece,
+    /// Time of the last event of the job.
+    pub last_event_at: Duration,
+    /// Bytes that the job has yet to draw of each half-chunk.
     unread: Vec<ByteSize>,
-    /// and the pieces of which it has yet to yield something.
-    unyielded: BTreeSet<u32>,
-    /// Pieces of which it has nothing left to fetch.
-    pub filled: BTreeSet<u32>,
-    /// Chunks that it was told to draw from, and those that it does.
-    pub told: BTreeSet<ChunkOrdinal>,
+    /// Half-chunks of which it has yet to yield items.
+    unyielded: BTreeSet<HalfChunk>,
+    /// Half-chunks of which it has nothing left to fetch.
+    pub filled: BTreeSet<HalfChunk>,
+    /// Chunks of its draw set, and those of them that it has drawn from.
+    pub offered: BTreeSet<ChunkOrdinal>,
     pub referenced: BTreeSet<ChunkOrdinal>,
 }
 
-impl Reader {
-    pub fn new(who: Who, pieces: &Pieces) -> Self {
+impl DatasetReader {
+    pub fn new(profile: JobProfile, half_chunks: &HalfChunks) -> Self {
         let mut reader = Self {
-            benefit: Benefit::new(who.epoch_batches),
-            who,
+            benefit: Benefit::new(profile.epoch_batches),
+            profile,
             pace: ByteRate(ByteSize(0)),
-            heard_at: Duration::ZERO,
+            last_event_at: Duration::ZERO,
             unread: Vec::new(),
             unyielded: BTreeSet::new(),
             filled: BTreeSet::new(),
-            told: BTreeSet::new(),
+            offered: BTreeSet::new(),
             referenced: BTreeSet::new(),
         };
-        reader.begin(pieces, &[]);
+        reader.begin_epoch(half_chunks, &[]);
         reader
     }
 
-    /// Everything is unread, but for what is said.
-    pub fn begin(&mut self, pieces: &Pieces, unread: &[(u32, ByteSize)]) {
-        self.unread = (0..pieces.count()).filter_map(|piece| pieces.size(piece)).collect();
+    /// Starts an epoch: everything is unread, except as `unread` states.
+    pub fn begin_epoch(&mut self, half_chunks: &HalfChunks, unread: &[HalfChunkBytes]) {
+        self.unread = half_chunks.sizes().to_vec();
         self.referenced.clear();
         self.filled.clear();
         self.drawn(unread);
-        let unread = (0_u32..).zip(&self.unread);
+        let unread = half_chunks.all().into_iter().zip(&self.unread);
         self.unyielded =
-            unread.filter(|(_, unread)| unread.0 > 0).map(|(piece, _)| piece).collect();
+            unread.filter(|(_, unread)| unread.0 > 0).map(|(half_chunk, _)| half_chunk).collect();
     }
 
-    /// What is unread of some pieces now.
-    pub fn drawn(&mut self, unread: &[(u32, ByteSize)]) {
-        for (piece, unread) in unread {
-            self.unread[*piece as usize] = *unread;
+    /// Sets what is unread of some half-chunks.
+    pub fn drawn(&mut self, unread: &[HalfChunkBytes]) {
+        for HalfChunkBytes { half_chunk, bytes } in unread {
+            self.unread[half_chunk.index()] = *bytes;
         }
     }
 
-    pub fn unread_of(&self, piece: u32) -> ByteSize {
-        self.unread[piece as usize]
+    pub fn unread_of(&self, half_chunk: HalfChunk) -> ByteSize {
+        self.unread[half_chunk.index()]
     }
 
-    /// What is unread of all pieces of a chunk.
-    pub fn unread(&self, pieces: &Pieces, chunk: ChunkOrdinal) -> ByteSize {
-        let unread = pieces.of(chunk).map(|piece| self.unread_of(piece).0);
+    /// Bytes that are unread of a chunk.
+    pub fn unread(&self, half_chunks: &HalfChunks, chunk: ChunkOrdinal) -> ByteSize {
+        let unread =
+            half_chunks.of(chunk).into_iter().map(|half_chunk| self.unread_of(half_chunk).0);
         ByteSize(unread.fold(0, u64::saturating_add))
     }
 
-    /// The last item of a piece was yielded. Says whether that was the last of its chunk, which it drew
-    /// from.
-    pub fn finish(&mut self, pieces: &Pieces, piece: u32) -> Option<ChunkOrdinal> {
-        self.unyielded.remove(&piece);
-        let chunk = pieces.holder_of(piece);
-        let is_over = self.unyielded.range(pieces.of(chunk)).next().is_none();
+    /// The last item of a half-chunk was yielded. Returns its chunk, if that was the last of a
+    /// chunk that the job has drawn from.
+    pub fn on_half_chunk_done(
+        &mut self,
+        half_chunks: &HalfChunks,
+        half_chunk: HalfChunk,
+    ) -> Option<ChunkOrdinal> {
+        self.unyielded.remove(&half_chunk);
+        let chunk = half_chunks.chunk_of(half_chunk);
+        let of = half_chunks.of(chunk);
+        let is_over = self.unyielded.range(of.start..of.end).next().is_none();
         (is_over && self.referenced.remove(&chunk)).then_some(chunk)
     }
 
-    /// Chunks are cut otherwise from now on.
-    pub fn recut(&mut self) {
-        self.told.clear();
+    /// Half-chunks are grouped into other chunks from now on.
+    pub fn on_regrouped(&mut self) {
+        self.offered.clear();
         self.referenced.clear();
         self.filled.clear();
     }
 
-    /// A chunk is there no more, or comes anew.
-    pub fn lose(&mut self, chunk: ChunkOrdinal, pieces: Range<u32>) {
-        self.told.remove(&chunk);
+    /// A chunk was evicted, or is loaded again.
+    pub fn on_chunk_lost(&mut self, chunk: ChunkOrdinal, half_chunks: HalfChunkRange) {
+        self.offered.remove(&chunk);
         self.referenced.remove(&chunk);
-        pieces.for_each(|piece| {
-            self.filled.remove(&piece);
-        });
+        for half_chunk in half_chunks {
+            self.filled.remove(&half_chunk);
+        }
     }
 
-    /// Whether nothing has to be fetched of a piece for it.
-    pub fn needs_nothing_of(&self, piece: u32) -> bool {
-        self.unread_of(piece).0 == 0 || self.filled.contains(&piece)
+    /// Whether nothing of a half-chunk has to be fetched for this job.
+    pub fn needs_nothing_of(&self, half_chunk: HalfChunk) -> bool {
+        self.unread_of(half_chunk).0 == 0 || self.filled.contains(&half_chunk)
     }
 
-    /// Whether it has drawn all of a piece, and was not given all of it.
-    pub fn awaits(&self, piece: u32) -> bool {
-        self.unread_of(piece).0 == 0 && self.unyielded.contains(&piece)
+    /// Whether the job has drawn all of a half-chunk and not yielded all of it.
+    pub fn has_in_flight(&self, half_chunk: HalfChunk) -> bool {
+        self.unread_of(half_chunk).0 == 0 && self.unyielded.contains(&half_chunk)
     }
 
-    /// As placement sees it.
-    pub fn wish(&self) -> placement::Job {
-        placement::Job {
-            name: self.who.name.clone(),
-            gpus: self.who.gpus,
+    /// The job, as placement weighs it.
+    pub fn demand(&self) -> placement::JobDemand {
+        placement::JobDemand {
+            name: self.profile.name.clone(),
+            gpus: self.profile.gpus,
             times: self.benefit.times(),
         }
     }

@@ -1,150 +1,179 @@
-//! All datasets that a node manages: who reports, to which manager, and how they share the space.
+//! The managers of all datasets that a node manages, and the space that these share.
 //!
-//! A job **reports** now and then: how far it is, what it has let go, how long its mini-batches took. It is
-//! answered with what to draw from. A report says who speaks and in which of its lives, so that a job that was
-//! started again fences its predecessor; and a manager that does not know a job (it took over, or the job was
-//! silent for too long) asks it to tell all. So nothing that a manager knows has to be kept.
+//! Jobs send a **report** at intervals: what is unread, which half-chunks they have finished, how
+//! long mini-batches took. The answer is a draw set. A report names the job and its incarnation, so
+//! that a restarted job fences its former process. A manager that does not know the job (after a
+//! takeover, or after the lease has ended) asks for a full report. So a manager's state need not be
+//! stored.
 
 use std::{
     collections::{BTreeMap, VecDeque},
     time::Duration,
 };
 
-use super::{Description, Manager, Open, Order, Piece, Place, Settings, Space, Who};
+use super::{
+    CacheClass, DrawSet, Explanation, HalfChunkOrder, HalfChunkState, JobProfile, Manager,
+    ManagerSettings, Space,
+};
 use crate::{
-    ByteSize, DatasetId, NodeName,
-    benefit::Mode,
-    chunking::PIECES_PER_CHUNK,
-    placement::{Dataset, Share},
-    rotation::{Contradiction, Job, Policy},
+    ByteSize, DatasetId, HalfChunk, HalfChunkRange, NodeName,
+    dataset::chunking::HALF_CHUNKS_PER_CHUNK,
+    train::{
+        benefit::{BatchTime, Mode},
+        placement::{DatasetDemand, Share},
+        rotation::{InvalidEvent, JobNumber, RotationPolicy},
+    },
     units::ByteRate,
 };
 
 /// Datasets that are managed at the same time.
 const DATASETS_MAX: usize = 1 << 10;
-/// Lives of jobs that were replaced, by dataset, that are remembered.
+/// Fenced incarnations that are remembered per dataset.
 const FENCED_MAX: usize = 64;
-/// Pieces of which it is remembered how far jobs are, those of all jobs together.
-pub const JOB_PIECES_MAX: u64 = 1 << 22;
+/// Half-chunks times jobs that are remembered, over all datasets.
+pub const JOB_HALF_CHUNKS_MAX: u64 = 1 << 22;
 
-/// What a job says of itself.
+/// A job's report to the manager of its dataset.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Which of the job's lives speaks: a random number.
-    pub life: u64,
-    /// How many GPUs it keeps waiting.
+    /// Random number that tells this run of the job from others under its name.
+    pub incarnation: u64,
+    /// GPUs that wait when the job waits.
     pub gpus: u32,
-    /// How many mini-batches an epoch has.
+    /// Mini-batches of an epoch.
     pub epoch_batches: u64,
-    /// Which epoch it is in.
+    /// Number of the epoch.
     pub epoch: u64,
-    /// Bytes a second that it draws, or would draw if nothing held it up.
+    /// Bytes per second that the job draws, without its stalls.
     pub pace: ByteRate,
-    /// Whether whatever `unread` does not name is wholly unread; otherwise it is as it was.
-    pub is_all: bool,
-    /// What it has yet to draw of some pieces.
-    pub unread: Vec<(u32, ByteSize)>,
-    /// Pieces whose last items it was given.
-    pub released: Vec<u32>,
-    /// Pieces of which it has nothing left to fetch.
-    pub filled: Vec<u32>,
-    /// Mini-batches: where they came from, how long each took, and how long the job waited for it.
-    pub batches: Vec<(Mode, Duration, Duration)>,
+    /// Whether half-chunks that `unread` does not name are wholly unread. Otherwise they are
+    /// unchanged.
+    pub is_full: bool,
+    /// Bytes that the job has yet to draw, of some half-chunks.
+    pub unread: Vec<HalfChunkBytes>,
+    /// Half-chunks whose last items were yielded.
+    pub released: Vec<HalfChunk>,
+    /// Half-chunks of which the job has nothing left to fetch.
+    pub filled: Vec<HalfChunk>,
+    /// Mini-batches since the last report.
+    pub batches: Vec<MeasuredBatch>,
 }
 
-/// What a job is answered.
+/// Some bytes of a half-chunk: unread ones, or ones that arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HalfChunkBytes {
+    /// The half-chunk.
+    pub half_chunk: HalfChunk,
+    /// Number of bytes.
+    pub bytes: ByteSize,
+}
+
+/// A mini-batch with its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MeasuredBatch {
+    /// Where its items came from.
+    pub mode: Mode,
+    /// How long it took.
+    pub time: BatchTime,
+}
+
+/// The answer to a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
-    /// Draw from these.
+pub enum ReportAnswer {
+    /// Draw from this draw set.
     Draw {
-        /// Which, and how.
-        open: Open,
-        /// Pieces that are on their way: fetch ahead what you need of these.
-        loading: Vec<u32>,
-        /// So many of the next mini-batches are to miss, whatever is resident.
-        forced: u32,
+        /// What the job draws from.
+        draw_set: DrawSet,
+        /// Half-chunks that are being loaded: the job prefetches what it needs of them.
+        loading: Vec<HalfChunk>,
+        /// Number of next mini-batches that are to miss, whatever is resident.
+        probe_batches: u32,
     },
-    /// This manager does not know you, or not this epoch: report again, and tell all.
-    TellAll,
-    /// The node of this name manages the dataset: report there, and tell all. If it cannot be reached, come
-    /// back.
-    Elsewhere(NodeName),
+    /// The manager does not know the job, or not this epoch. The job is to send a full report.
+    FullReportNeeded,
+    /// This node manages the dataset. The job is to send a full report there, and to come back if
+    /// the node cannot be reached.
+    Redirect(NodeName),
 }
 
 /// Why a report is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum ReportRefusal {
     /// Another process reports under this name.
     #[error(
-        "the job was started again and reports from elsewhere; stop this one, or name it otherwise"
+        "the job was started again under this name; stop this process, or give it another name"
     )]
     Fenced,
-    /// There is a limit.
-    #[error("{DATASETS_MAX} datasets are managed already; read through")]
-    TooManyDatasets,
-    /// There is another, on what is remembered of all jobs.
+    /// The limit on datasets is reached.
     #[error(
-        "so many jobs read datasets of so many chunks that no more is remembered of them; read through"
+        "{DATASETS_MAX} datasets are managed already; read from the origin, or stop jobs of others"
+    )]
+    TooManyDatasets,
+    /// The limit on half-chunks of jobs is reached.
+    #[error(
+        "the jobs of this node have {JOB_HALF_CHUNKS_MAX} half-chunks together, the limit; build \
+         digests with fewer `--chunks`, or stop jobs"
     )]
     TooManyJobs,
-    /// It cannot be.
+    /// The report contradicts an earlier one.
     #[error(transparent)]
-    Contradiction(#[from] Contradiction),
+    InvalidEvent(#[from] InvalidEvent),
 }
 
-/// How much is managed, in numbers.
+/// Numbers of everything that is managed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Overview {
     /// Datasets.
     pub datasets: u64,
     /// Jobs that report.
     pub jobs: u64,
-    /// Pieces that stay for good.
-    pub held: u64,
-    /// Pieces that stay for a while.
+    /// Pinned half-chunks.
+    pub pinned: u64,
+    /// Rotating half-chunks.
     pub rotating: u64,
-    /// Pieces that have a place and are not all here.
+    /// Half-chunks that are being loaded.
     pub loading: u64,
 }
 
-/// What is to be done with pieces of a dataset.
-pub type Orders = Vec<(DatasetId, Order)>;
+/// Orders, each with its dataset.
+pub type Orders = Vec<(DatasetId, HalfChunkOrder)>;
 
 /// The managers of a node.
 #[derive(Debug)]
-pub struct Managers {
+pub struct ManagerRegistry {
     lease: Duration,
     load_rate: ByteRate,
     space: Space,
-    datasets: BTreeMap<DatasetId, Managed>,
+    datasets: BTreeMap<DatasetId, ManagedDataset>,
     jobs: u64,
-    /// Reasons to split the space that have been heard.
-    reasons: u64,
-    /// Whether space is split here: with several nodes, one does it for all.
+    /// Sum of the managers' demand revisions at the last split.
+    demand_revision: u64,
+    /// Whether this node splits the space: with several nodes, one does it for all.
     splits: bool,
-    /// What datasets that are managed elsewhere wish for, and what they get, if it is split here.
-    others: BTreeMap<DatasetId, Dataset>,
-    shares_of_others: BTreeMap<DatasetId, Share>,
+    /// Demands of datasets that other nodes manage, and their shares, if this node splits the
+    /// space.
+    elsewhere: BTreeMap<DatasetId, DatasetDemand>,
+    shares_elsewhere: BTreeMap<DatasetId, Share>,
 }
 
 #[derive(Debug)]
-struct Managed {
+struct ManagedDataset {
     manager: Manager,
-    jobs: BTreeMap<String, Known>,
+    jobs: BTreeMap<String, RegisteredJob>,
     fenced: VecDeque<u64>,
     share: Option<Share>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Known {
-    job: Job,
-    life: u64,
+struct RegisteredJob {
+    job: JobNumber,
+    incarnation: u64,
     epoch: u64,
 }
 
-impl Managers {
-    /// Nothing is managed yet. Jobs are believed to live for `lease` without a word; until it has been
-    /// measured, chunks are expected to be loaded at `load_rate`.
+impl ManagerRegistry {
+    /// A registry without datasets. A job is forgotten after `lease` without a report. Chunks are
+    /// assumed to load at `load_rate`, until it is measured.
     pub fn new(space: Space, lease: Duration, load_rate: ByteRate) -> Self {
         Self {
             lease,
@@ -152,22 +181,22 @@ impl Managers {
             space,
             datasets: BTreeMap::new(),
             jobs: 0,
-            reasons: 0,
+            demand_revision: 0,
             splits: true,
-            others: BTreeMap::new(),
-            shares_of_others: BTreeMap::new(),
+            elsewhere: BTreeMap::new(),
+            shares_elsewhere: BTreeMap::new(),
         }
     }
 
-    /// Takes a dataset on, if it is not managed yet. `found` are pieces of it that are there: they stay until
-    /// the space is split.
+    /// Starts to manage a dataset, if it is not managed. `found` are its half-chunks on the nodes:
+    /// they stay until the space is split.
     pub fn manage(
         &mut self,
         now: Duration,
         dataset: DatasetId,
-        piece_sizes: impl FnOnce() -> Vec<ByteSize>,
-        found: impl IntoIterator<Item = u32>,
-    ) -> Result<Orders, Refusal> {
+        half_chunk_sizes: impl FnOnce() -> Vec<ByteSize>,
+        found: impl IntoIterator<Item = HalfChunk>,
+    ) -> Result<Orders, ReportRefusal> {
         if self.datasets.contains_key(&dataset) {
             return Ok(Vec::new());
         }
@@ -175,109 +204,112 @@ impl Managers {
             self.datasets.retain(|_, managed| !managed.jobs.is_empty());
         }
         if self.datasets.len() >= DATASETS_MAX {
-            return Err(Refusal::TooManyDatasets);
+            return Err(ReportRefusal::TooManyDatasets);
         }
-        let mut manager = Manager::new(Settings {
-            policy: Policy::ByNeed,
+        let mut manager = Manager::new(ManagerSettings {
+            policy: RotationPolicy::Demand,
             lease: self.lease,
             load_rate: self.load_rate,
-            piece_sizes: piece_sizes(),
-            pieces_per_chunk: PIECES_PER_CHUNK,
+            half_chunk_sizes: half_chunk_sizes(),
+            half_chunks_per_chunk: HALF_CHUNKS_PER_CHUNK,
         });
         let orders = manager.take_over(now, found)?;
         let (jobs, fenced) = (BTreeMap::new(), VecDeque::new());
-        self.datasets.insert(dataset, Managed { manager, jobs, fenced, share: None });
-        Ok(named(dataset, orders))
+        self.datasets.insert(dataset, ManagedDataset { manager, jobs, fenced, share: None });
+        Ok(with_dataset(dataset, orders))
     }
 
-    /// Whether another dataset can be taken on.
-    pub fn has_room(&self) -> bool {
+    /// Whether another dataset can be managed.
+    pub fn has_capacity(&self) -> bool {
         self.datasets.len() < DATASETS_MAX
             || self.datasets.values().any(|managed| managed.jobs.is_empty())
     }
 
-    /// A job reports about a dataset that is managed. What is to be done is to be done even if the report
-    /// is refused.
-    pub fn report(
+    /// A job reports about a managed dataset. The orders apply even if the report is refused.
+    pub fn on_report(
         &mut self,
         now: Duration,
         dataset: DatasetId,
         name: &str,
         report: &Report,
-    ) -> (Result<Answer, Refusal>, Orders) {
-        if !self.has_room_for(dataset, name) {
-            return (Err(Refusal::TooManyJobs), Vec::new());
+    ) -> (Result<ReportAnswer, ReportRefusal>, Orders) {
+        if !self.has_capacity_for(dataset, name) {
+            return (Err(ReportRefusal::TooManyJobs), Vec::new());
         }
-        let reported = self.datasets.get_mut(&dataset).expect("managed before");
-        let (fresh, mut orders) = (Job(self.jobs), Vec::new());
+        let managed = self.datasets.get_mut(&dataset).expect("the caller manages it");
+        let (new_number, mut orders) = (JobNumber(self.jobs), Vec::new());
         self.jobs += 1;
-        let heard = reported.hear(now, name, fresh, report, &mut orders);
-        let mut orders = named(dataset, orders);
-        let answer = heard.and_then(|heard| {
-            let Some((job, forced)) = heard else { return Ok(Answer::TellAll) };
+        let applied = managed.on_report(now, name, new_number, report, &mut orders);
+        let mut orders = with_dataset(dataset, orders);
+        let answer = applied.and_then(|applied| {
+            let Some((job, probe_batches)) = applied else {
+                return Ok(ReportAnswer::FullReportNeeded);
+            };
             orders.extend(self.split_if_needed(now)?);
-            let Managed { manager, .. } = self.datasets.get_mut(&dataset).expect("as above");
-            let (open, loading) = (manager.open(job), manager.loading().collect());
-            Ok(Answer::Draw { open, loading, forced })
+            let ManagedDataset { manager, .. } =
+                self.datasets.get_mut(&dataset).expect("managed, as above");
+            let (draw_set, loading) = (manager.draw_set(job), manager.loading().collect());
+            Ok(ReportAnswer::Draw { draw_set, loading, probe_batches })
         });
         (answer, orders)
     }
 
-    /// Whether a job may be remembered, with all pieces of its dataset.
-    fn has_room_for(&self, dataset: DatasetId, name: &str) -> bool {
-        let pieces = |managed: &Managed| u64::from(managed.manager.piece_count());
-        let its = &self.datasets[&dataset];
-        let all = self.datasets.values().map(|managed| managed.jobs.len() as u64 * pieces(managed));
-        its.jobs.contains_key(name) || all.sum::<u64>() + pieces(its) <= JOB_PIECES_MAX
+    /// Whether the job fits within [`JOB_HALF_CHUNKS_MAX`].
+    fn has_capacity_for(&self, dataset: DatasetId, name: &str) -> bool {
+        let half_chunks = |managed: &ManagedDataset| u64::from(managed.manager.half_chunk_count());
+        let own = &self.datasets[&dataset];
+        let all =
+            self.datasets.values().map(|managed| managed.jobs.len() as u64 * half_chunks(managed));
+        own.jobs.contains_key(name) || all.sum::<u64>() + half_chunks(own) <= JOB_HALF_CHUNKS_MAX
     }
 
     /// A job has ended.
-    pub fn left(
+    pub fn on_left(
         &mut self,
         now: Duration,
         dataset: DatasetId,
         name: &str,
-    ) -> Result<Orders, Refusal> {
+    ) -> Result<Orders, ReportRefusal> {
         let Some(managed) = self.datasets.get_mut(&dataset) else { return Ok(Vec::new()) };
         let Some(known) = managed.jobs.remove(name) else { return Ok(Vec::new()) };
-        // Whoever was silent for too long is forgotten first.
-        let mut orders = named(dataset, managed.manager.tick(now)?);
-        if managed.manager.knows(now, known.job) {
-            orders.extend(named(dataset, managed.manager.leave(now, known.job)?));
+        // Expired leases end first.
+        let mut orders = with_dataset(dataset, managed.manager.on_tick(now)?);
+        if managed.manager.is_alive(now, known.job) {
+            orders.extend(with_dataset(dataset, managed.manager.on_left(now, known.job)?));
         }
         orders.extend(self.split_if_needed(now)?);
         Ok(orders)
     }
 
-    /// So many bytes more have arrived of a piece.
-    pub fn arrived(
+    /// `bytes` more of a half-chunk have arrived.
+    pub fn on_arrived(
         &mut self,
         now: Duration,
         dataset: DatasetId,
-        piece: u32,
+        half_chunk: HalfChunk,
         bytes: ByteSize,
-    ) -> Result<Orders, Refusal> {
+    ) -> Result<Orders, ReportRefusal> {
         let Some(managed) = self.datasets.get_mut(&dataset) else { return Ok(Vec::new()) };
-        Ok(named(dataset, managed.manager.arrived(now, piece, bytes)?))
+        Ok(with_dataset(dataset, managed.manager.on_arrived(now, half_chunk, bytes)?))
     }
 
-    /// Pieces that were to be evicted are free.
-    pub fn evicted(
+    /// The space of half-chunks that were to be evicted is free.
+    pub fn on_evicted(
         &mut self,
         now: Duration,
         dataset: DatasetId,
-        pieces: &std::ops::Range<u32>,
-    ) -> Result<Orders, Refusal> {
+        half_chunks: HalfChunkRange,
+    ) -> Result<Orders, ReportRefusal> {
         let Some(managed) = self.datasets.get_mut(&dataset) else { return Ok(Vec::new()) };
-        Ok(named(dataset, managed.manager.evicted(now, pieces)?))
+        Ok(with_dataset(dataset, managed.manager.on_evicted(now, half_chunks)?))
     }
 
     /// Time has passed.
-    pub fn tick(&mut self, now: Duration) -> Result<Orders, Refusal> {
+    pub fn on_tick(&mut self, now: Duration) -> Result<Orders, ReportRefusal> {
         let mut orders = Vec::new();
         for (dataset, managed) in &mut self.datasets {
-            orders.extend(named(*dataset, managed.manager.tick(now)?));
-            managed.jobs.retain(|_, known| managed.manager.knows(now, known.job));
+            orders.extend(with_dataset(*dataset, managed.manager.on_tick(now)?));
+            managed.jobs.retain(|_, known| managed.manager.is_alive(now, known.job));
         }
         if now >= self.space.next_deadline() {
             orders.extend(self.split(now)?);
@@ -287,7 +319,7 @@ impl Managers {
         Ok(orders)
     }
 
-    /// When [`Managers::tick`] has something to do, if nothing happens until then.
+    /// When [`ManagerRegistry::on_tick`] is due, if no event comes before.
     pub fn next_deadline(&self) -> Option<Duration> {
         let managers = self.datasets.values().filter_map(|one| one.manager.next_deadline());
         let has_jobs = self.datasets.values().any(|managed| !managed.jobs.is_empty());
@@ -295,208 +327,226 @@ impl Managers {
         managers.chain(split.then(|| self.space.next_deadline())).min()
     }
 
-    /// Whether what is fetched of a piece is kept. Of a dataset that nobody manages, everything is.
-    pub fn is_kept(&self, dataset: &DatasetId, piece: u32) -> bool {
+    /// Whether what is put of a half-chunk is kept. Of an unmanaged dataset, everything is.
+    pub fn is_kept(&self, dataset: &DatasetId, half_chunk: HalfChunk) -> bool {
         let managed = self.datasets.get(dataset);
-        managed.is_none_or(|managed| managed.manager.place_of(piece) != Place::None)
+        managed.is_none_or(|managed| managed.manager.class_of(half_chunk) != CacheClass::Uncached)
     }
 
-    /// How a dataset stands, and why; `None` if it is not managed.
-    pub fn describe(&self, dataset: &DatasetId) -> Option<Description> {
+    /// State of a dataset; `None` if it is not managed.
+    pub fn explain(&self, dataset: &DatasetId) -> Option<Explanation> {
         let managed = self.datasets.get(dataset)?;
         let why = managed.share.as_ref().map_or("no job has reported yet", |share| &share.why);
-        Some(managed.manager.describe(why))
+        Some(managed.manager.explain(why))
     }
 
-    /// How much there is of everything.
+    /// Numbers of everything that is managed.
     pub fn overview(&self) -> Overview {
         let mut all = Overview { datasets: self.datasets.len() as u64, ..Overview::default() };
         for managed in self.datasets.values() {
             all.jobs += managed.jobs.len() as u64;
-            for piece in managed.manager.pieces() {
-                match piece {
-                    Piece::Absent => {}
-                    Piece::Loading => all.loading += 1,
-                    Piece::Rotating => all.rotating += 1,
-                    Piece::Held => all.held += 1,
+            for half_chunk in managed.manager.half_chunks() {
+                match half_chunk {
+                    HalfChunkState::Absent => {}
+                    HalfChunkState::Loading => all.loading += 1,
+                    HalfChunkState::Rotating => all.rotating += 1,
+                    HalfChunkState::Pinned => all.pinned += 1,
                 }
             }
         }
         all
     }
 
-    /// Forgets a dataset. Whoever reports of it next has to tell all.
+    /// Stops managing a dataset. Its jobs have to send full reports again.
     pub fn forget(&mut self, dataset: &DatasetId) {
         self.datasets.remove(dataset);
     }
 
-    /// How much space there is.
+    /// The space of all datasets.
     pub fn capacity(&self) -> ByteSize {
         self.space.capacity()
     }
 
-    /// Who manages a dataset.
+    /// The manager of a dataset.
     pub fn manager(&self, dataset: &DatasetId) -> Option<&Manager> {
         self.datasets.get(dataset).map(|managed| &managed.manager)
     }
 
-    /// Whether space is split here.
-    pub fn split_here(&mut self, splits: bool) {
+    /// Sets whether this node splits the space.
+    pub fn set_splits_here(&mut self, splits: bool) {
         self.splits = splits;
     }
 
-    /// There is so much space from now on.
-    pub fn set_capacity(&mut self, now: Duration, capacity: ByteSize) -> Result<Orders, Refusal> {
+    /// Changes the space of all datasets.
+    pub fn set_capacity(
+        &mut self,
+        now: Duration,
+        capacity: ByteSize,
+    ) -> Result<Orders, ReportRefusal> {
         if !self.space.set_capacity(capacity) {
             return Ok(Vec::new());
         }
         self.split(now)
     }
 
-    /// What datasets that are managed elsewhere wish for.
-    pub fn wished(
+    /// Demands of datasets that other nodes manage.
+    pub fn on_space_requests(
         &mut self,
         now: Duration,
-        others: BTreeMap<DatasetId, Dataset>,
-    ) -> Result<Orders, Refusal> {
-        let is_known = |(dataset, wish): (&DatasetId, &Dataset)| {
-            self.others.get(dataset).is_some_and(|known| known.is_like(wish))
+        elsewhere: BTreeMap<DatasetId, DatasetDemand>,
+    ) -> Result<Orders, ReportRefusal> {
+        let is_known = |(dataset, demand): (&DatasetId, &DatasetDemand)| {
+            self.elsewhere.get(dataset).is_some_and(|known| known.is_same(demand))
         };
-        let is_news = others.len() != self.others.len() || !others.iter().all(is_known);
-        self.others = others;
-        if is_news { self.split(now) } else { Ok(Vec::new()) }
+        let has_changed =
+            elsewhere.len() != self.elsewhere.len() || !elsewhere.iter().all(is_known);
+        self.elsewhere = elsewhere;
+        if has_changed { self.split(now) } else { Ok(Vec::new()) }
     }
 
-    /// What some of those get.
-    pub fn shares_of_others(&self, datasets: &[DatasetId]) -> Vec<(DatasetId, Share)> {
+    /// Shares of datasets that other nodes manage.
+    pub fn shares_elsewhere(&self, datasets: &[DatasetId]) -> Vec<(DatasetId, Share)> {
         let share =
-            |dataset: &DatasetId| Some((*dataset, self.shares_of_others.get(dataset)?.clone()));
+            |dataset: &DatasetId| Some((*dataset, self.shares_elsewhere.get(dataset)?.clone()));
         datasets.iter().filter_map(share).collect()
     }
 
-    /// What the datasets that are managed here wish for.
-    pub fn wishes(&self, now: Duration) -> Vec<(DatasetId, Dataset)> {
-        let wish =
-            |(dataset, managed): (&DatasetId, &Managed)| (*dataset, managed.manager.wish(now));
-        self.datasets.iter().map(wish).collect()
+    /// Demands of the datasets that this node manages.
+    pub fn space_requests(&self, now: Duration) -> Vec<(DatasetId, DatasetDemand)> {
+        let demand = |(dataset, managed): (&DatasetId, &ManagedDataset)| {
+            (*dataset, managed.manager.demand(now))
+        };
+        self.datasets.iter().map(demand).collect()
     }
 
-    /// Changes whenever whoever splits the space has a reason to think again.
-    pub fn reasons(&self) -> u64 {
-        self.datasets.values().map(|managed| managed.manager.reasons()).sum()
+    /// Changes when there is a reason to split the space again.
+    pub fn demand_revision(&self) -> u64 {
+        self.datasets.values().map(|managed| managed.manager.demand_revision()).sum()
     }
 
-    /// Datasets get so much; those that are not managed here any more get nothing.
-    pub fn place(
+    /// Applies shares. Datasets that are not managed here any more are skipped.
+    pub fn set_shares(
         &mut self,
         now: Duration,
         shares: Vec<(DatasetId, Share)>,
-    ) -> Result<Orders, Refusal> {
+    ) -> Result<Orders, ReportRefusal> {
         let mut orders = Vec::new();
         for (dataset, share) in shares {
             let Some(managed) = self.datasets.get_mut(&dataset) else { continue };
-            orders.extend(named(dataset, managed.manager.place(now, share.choice)?));
+            orders.extend(with_dataset(
+                dataset,
+                managed.manager.set_allocation(now, share.allocation)?,
+            ));
             managed.share = Some(share);
         }
         Ok(orders)
     }
 
-    fn split_if_needed(&mut self, now: Duration) -> Result<Orders, Refusal> {
-        let reasons = self.reasons();
-        if !self.splits || std::mem::replace(&mut self.reasons, reasons) == reasons {
+    fn split_if_needed(&mut self, now: Duration) -> Result<Orders, ReportRefusal> {
+        let demand_revision = self.demand_revision();
+        if !self.splits
+            || std::mem::replace(&mut self.demand_revision, demand_revision) == demand_revision
+        {
             return Ok(Vec::new());
         }
         self.split(now)
     }
 
-    fn split(&mut self, now: Duration) -> Result<Orders, Refusal> {
+    fn split(&mut self, now: Duration) -> Result<Orders, ReportRefusal> {
         if !self.splits {
             return Ok(Vec::new());
         }
-        let mut wishes = self.wishes(now);
-        let elsewhere = self.others.iter().filter(|(id, _)| !self.datasets.contains_key(id));
-        wishes.extend(elsewhere.map(|(dataset, wish)| (*dataset, wish.clone())));
-        let (datasets, wishes): (Vec<DatasetId>, Vec<Dataset>) = wishes.into_iter().unzip();
-        let shares = self.space.split(now, &wishes).into_iter();
+        let mut space_requests = self.space_requests(now);
+        let elsewhere = self.elsewhere.iter().filter(|(id, _)| !self.datasets.contains_key(id));
+        space_requests.extend(elsewhere.map(|(dataset, demand)| (*dataset, demand.clone())));
+        let (datasets, space_requests): (Vec<DatasetId>, Vec<DatasetDemand>) =
+            space_requests.into_iter().unzip();
+        let shares = self.space.split(now, &space_requests).into_iter();
         let shares: Vec<_> = shares.map(|(at, share)| (datasets[at], share)).collect();
-        self.shares_of_others = shares.iter().cloned().collect();
-        self.place(now, shares)
+        self.shares_elsewhere = shares.iter().cloned().collect();
+        self.set_shares(now, shares)
     }
 }
 
-impl Managed {
-    /// Takes a report in. Says who it was, and how many of its next mini-batches are to miss; `None` if it
-    /// has to tell all.
-    fn hear(
+impl ManagedDataset {
+    /// Applies a report. Returns the job and the size of its next probe; `None` if a full report is
+    /// needed.
+    fn on_report(
         &mut self,
         now: Duration,
         name: &str,
-        fresh: Job,
+        new_number: JobNumber,
         report: &Report,
-        orders: &mut Vec<Order>,
-    ) -> Result<Option<(Job, u32)>, Refusal> {
-        // Nothing of a report counts if some of it cannot be.
-        self.manager.check_pieces(report.released.iter().chain(&report.filled))?;
-        if self.fenced.contains(&report.life) {
-            return Err(Refusal::Fenced);
+        orders: &mut Vec<HalfChunkOrder>,
+    ) -> Result<Option<(JobNumber, u32)>, ReportRefusal> {
+        // A report counts as a whole or not at all.
+        self.manager.check_half_chunks(report.released.iter().chain(&report.filled))?;
+        if self.fenced.contains(&report.incarnation) {
+            return Err(ReportRefusal::Fenced);
         }
-        // Whoever was silent for too long is forgotten first.
-        orders.extend(self.manager.tick(now)?);
-        let Some(job) = self.hear_how_far(now, name, fresh, report, orders)? else {
+        // Expired leases end first.
+        orders.extend(self.manager.on_tick(now)?);
+        let Some(job) = self.on_progress(now, name, new_number, report, orders)? else {
             return Ok(None);
         };
         let manager = &mut self.manager;
-        orders.extend(manager.released(now, job, &report.released)?);
-        orders.extend(manager.filled(now, job, &report.filled)?);
-        for (mode, took, stalled) in &report.batches {
-            orders.extend(manager.computed(now, job, *mode, [*took, *stalled])?);
+        orders.extend(manager.on_released(now, job, &report.released)?);
+        orders.extend(manager.on_filled(now, job, &report.filled)?);
+        for MeasuredBatch { mode, time } in &report.batches {
+            orders.extend(manager.on_computed(now, job, *mode, *time)?);
         }
-        Ok(Some((job, manager.probe(now, job)?)))
+        Ok(Some((job, manager.take_probe(now, job)?)))
     }
 
-    fn hear_how_far(
+    fn on_progress(
         &mut self,
         now: Duration,
         name: &str,
-        fresh: Job,
+        new_number: JobNumber,
         report: &Report,
-        orders: &mut Vec<Order>,
-    ) -> Result<Option<Job>, Refusal> {
-        let Report { life, epoch, is_all, pace, gpus, epoch_batches, .. } = *report;
+        orders: &mut Vec<HalfChunkOrder>,
+    ) -> Result<Option<JobNumber>, ReportRefusal> {
+        let Report { incarnation, epoch, is_full, pace, gpus, epoch_batches, .. } = *report;
         let known = self.jobs.get(name).copied();
-        let known = known.filter(|known| self.manager.knows(now, known.job));
-        let job = match known.filter(|known| known.life == life) {
-            Some(Known { job, epoch: known, .. }) if known == epoch => {
-                orders.extend(self.manager.drawn(now, job, &report.unread, pace)?);
+        let known = known.filter(|known| self.manager.is_alive(now, known.job));
+        let job = match known.filter(|known| known.incarnation == incarnation) {
+            Some(RegisteredJob { job, epoch: known, .. }) if known == epoch => {
+                orders.extend(self.manager.on_drawn(now, job, &report.unread, pace)?);
                 job
             }
-            _ if !is_all => return Ok(None),
-            Some(Known { job, .. }) => {
-                orders.extend(self.manager.next_epoch(now, job, &report.unread)?);
+            _ if !is_full => return Ok(None),
+            Some(RegisteredJob { job, .. }) => {
+                orders.extend(self.manager.on_next_epoch(now, job, &report.unread)?);
                 job
             }
             None => {
-                let who = Who { name: name.to_owned(), gpus, epoch_batches };
-                orders.extend(self.manager.join(now, fresh, who, &report.unread, pace)?);
+                let profile = JobProfile { name: name.to_owned(), gpus, epoch_batches };
+                orders.extend(self.manager.on_joined(
+                    now,
+                    new_number,
+                    profile,
+                    &report.unread,
+                    pace,
+                )?);
                 if let Some(former) = known {
-                    orders.extend(self.manager.leave(now, former.job)?);
-                    self.fence(former.life);
+                    orders.extend(self.manager.on_left(now, former.job)?);
+                    self.fence(former.incarnation);
                 }
-                fresh
+                new_number
             }
         };
-        self.jobs.insert(name.to_owned(), Known { job, life, epoch });
+        self.jobs.insert(name.to_owned(), RegisteredJob { job, incarnation, epoch });
         Ok(Some(job))
     }
 
-    fn fence(&mut self, life: u64) {
+    fn fence(&mut self, incarnation: u64) {
         if self.fenced.len() == FENCED_MAX {
             self.fenced.pop_front();
         }
-        self.fenced.push_back(life);
+        self.fenced.push_back(incarnation);
     }
 }
 
-fn named(dataset: DatasetId, orders: Vec<Order>) -> Orders {
+fn with_dataset(dataset: DatasetId, orders: Vec<HalfChunkOrder>) -> Orders {
     orders.into_iter().map(|order| (dataset, order)).collect()
 }

@@ -1,65 +1,65 @@
-//! Who splits the space between datasets, and when.
+//! Space: the capacity that all datasets share, and the rule that splits it.
 
 use std::time::Duration;
 
 use crate::{
     ByteSize,
-    placement::{Dataset, Placement, Share, greedy},
+    train::placement::{DatasetDemand, Placement, Share, greedy},
 };
 
-/// Space is split anew when jobs come and go, and so often.
+/// Interval between splits. Space is also split when jobs join or leave.
 const SPLIT_EVERY: Duration = Duration::from_secs(30);
 
-/// By which rule space is split.
+/// The rule that splits the space.
 #[derive(Debug, Clone)]
-pub enum Rule {
-    /// The paper's.
+pub enum PlacementRule {
+    /// Quiver's rule (5.3).
     Greedy,
-    /// Ours.
+    /// Ours: an exact knapsack.
     Knapsack(Placement),
 }
 
-/// The space of all datasets.
+/// The capacity for all datasets.
 #[derive(Debug)]
 pub struct Space {
-    rule: Rule,
+    rule: PlacementRule,
     capacity: ByteSize,
     split_at: Duration,
 }
 
 impl Space {
-    /// So much space, for nobody yet.
-    pub fn new(rule: Rule, capacity: ByteSize) -> Self {
+    /// `capacity` of space, none of it allocated.
+    pub fn new(rule: PlacementRule, capacity: ByteSize) -> Self {
         Self { rule, capacity, split_at: Duration::ZERO }
     }
 
-    /// Splits the space. Returns what each dataset gets, by its place among the wishes, in the order in
-    /// which that is to be carried out: those that get less make room for those that get more.
-    pub fn split(&mut self, now: Duration, wishes: &[Dataset]) -> Vec<(usize, Share)> {
+    /// Splits the space. Returns each dataset's share with its index in `demands`, in the order in
+    /// which shares are applied: datasets that shrink come before those that grow.
+    pub fn split(&mut self, now: Duration, demands: &[DatasetDemand]) -> Vec<(usize, Share)> {
         self.split_at = now.saturating_add(SPLIT_EVERY);
         let shares = match &self.rule {
-            Rule::Greedy => greedy(self.capacity, wishes),
-            Rule::Knapsack(placement) => placement.split(self.capacity, wishes),
+            PlacementRule::Greedy => greedy(self.capacity, demands),
+            PlacementRule::Knapsack(placement) => placement.split(self.capacity, demands),
         };
         let mut shares: Vec<(usize, Share)> = shares.into_iter().enumerate().collect();
         shares.sort_by_key(|(at, share)| {
-            let wish = &wishes[*at];
-            share.space.0.saturating_sub(wish.space(wish.placed).0)
+            let demand = &demands[*at];
+            share.space.0.saturating_sub(demand.space(demand.allocated).0)
         });
         shares
     }
 
-    /// When it is split again, if there is no reason before.
+    /// Time of the next split, if nothing causes one before.
     pub fn next_deadline(&self) -> Duration {
         self.split_at
     }
 
-    /// There is so much from now on. Says whether that is another than before.
+    /// Changes the capacity. Returns whether it is another than before.
     pub fn set_capacity(&mut self, capacity: ByteSize) -> bool {
         std::mem::replace(&mut self.capacity, capacity) != capacity
     }
 
-    /// How much there is.
+    /// The capacity.
     pub fn capacity(&self) -> ByteSize {
         self.capacity
     }

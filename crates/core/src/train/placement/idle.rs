@@ -1,52 +1,64 @@
-//! What becomes of datasets that nobody gains from: they keep what they have, as long as nobody needs the room.
+//! Idle datasets: those that no job gains from. They keep what they have until others need the
+//! space.
 //!
-//! They save no GPU time now, so those that do come first, and what is left is for these: their next jobs find
-//! what the last ones fetched. To begin with, each keeps what is there of it, the one that was read last first,
-//! so that the least recently used goes when room is needed, chunk by chunk. Where there is room even then, each
-//! may have as much as before, for whatever else is put.
+//! They save no GPU time now, so datasets that do come first, and idle ones get the rest: their
+//! next jobs find what the last ones fetched. First, each keeps what is present of it, the most
+//! recently read one first. So when space is needed, the least recently read one shrinks, chunk by
+//! chunk. If space is left after that, each gets its former allocation back, for blobs that are put
+//! later.
 
-use super::{Choice, Dataset};
+use super::{Allocation, DatasetDemand};
 use crate::ByteSize;
 
-/// Leaves to those that nobody gains from, which have been given nothing yet, what the others have not.
-pub(super) fn leave_the_rest(space: ByteSize, datasets: &[Dataset], choices: &mut [Choice]) {
+/// Gives the space that `allocations` leave to idle datasets, which have nothing in `allocations`.
+pub(super) fn give_rest_to_idle(
+    space: ByteSize,
+    datasets: &[DatasetDemand],
+    allocations: &mut [Allocation],
+) {
     let mut idle: Vec<usize> =
         (0..datasets.len()).filter(|at| datasets[*at].jobs.is_empty()).collect();
     idle.sort_by_key(|at| datasets[*at].idle_for);
-    let taken = datasets.iter().zip(&*choices).map(|(dataset, choice)| dataset.space(*choice).0);
+    let taken = datasets
+        .iter()
+        .zip(&*allocations)
+        .map(|(dataset, allocation)| dataset.space(*allocation).0);
     let mut free = space.0.saturating_sub(taken.fold(0, u64::saturating_add));
-    for wanted in [Dataset::kept, Dataset::present] {
+    for wanted in [DatasetDemand::cached, DatasetDemand::current] {
         for at in &idle {
-            let (dataset, choice) = (&datasets[*at], &mut choices[*at]);
-            let has = dataset.space(*choice).0;
-            *choice = dataset.most_within(ByteSize(free + has), wanted(dataset)).max(*choice);
-            free -= dataset.space(*choice).0 - has;
+            let (dataset, allocation) = (&datasets[*at], &mut allocations[*at]);
+            let has = dataset.space(*allocation).0;
+            *allocation =
+                dataset.largest_within(ByteSize(free + has), wanted(dataset)).max(*allocation);
+            free -= dataset.space(*allocation).0 - has;
         }
     }
 }
 
-impl Dataset {
-    /// What is there, as a choice.
-    pub(super) fn kept(&self) -> Choice {
-        match self.present() {
-            Choice::Chunks(placed) if self.here > 0 => Choice::Chunks(placed.min(self.here)),
-            Choice::Halves if self.here > 0 => Choice::Halves,
-            _ => Choice::Nothing,
+impl DatasetDemand {
+    /// What is present, as an allocation.
+    pub(super) fn cached(&self) -> Allocation {
+        match self.current() {
+            Allocation::Chunks(allocated) if self.chunks_present > 0 => {
+                Allocation::Chunks(allocated.min(self.chunks_present))
+            }
+            Allocation::Halves if self.chunks_present > 0 => Allocation::Halves,
+            _ => Allocation::Nothing,
         }
     }
 
-    /// The most of a choice that fits.
-    fn most_within(&self, space: ByteSize, choice: Choice) -> Choice {
-        if self.space(choice) <= space {
-            return choice;
+    /// The largest part of an allocation that fits.
+    fn largest_within(&self, space: ByteSize, allocation: Allocation) -> Allocation {
+        if self.space(allocation) <= space {
+            return allocation;
         }
-        // No more fit than do of the largest, and not all of them.
-        match (choice, space.0.checked_div(self.chunk_size.0)) {
-            (Choice::Chunks(_), Some(chunks)) if chunks > 0 && self.chunks > 1 => {
+        // Count chunks of the largest size, and never all chunks.
+        match (allocation, space.0.checked_div(self.chunk_size.0)) {
+            (Allocation::Chunks(_), Some(chunks)) if chunks > 0 && self.chunks > 1 => {
                 let chunks = u32::try_from(chunks).unwrap_or(u32::MAX);
-                Choice::Chunks(chunks.min(self.chunks - 1))
+                Allocation::Chunks(chunks.min(self.chunks - 1))
             }
-            _ => Choice::Nothing,
+            _ => Allocation::Nothing,
         }
     }
 }

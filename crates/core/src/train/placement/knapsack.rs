@@ -1,36 +1,35 @@
-//! Our rule: the split of the space that saves most GPU time, and no move that does not pay.
+//! Our rule: the split of the space that saves most GPU time, without moves that do not pay.
 //!
-//! Each dataset takes one of its choices; the sum of what they save is to be as large as possible within
-//! the space. That is a knapsack with a few hundred choices in all, so it is solved exactly: dataset by
-//! dataset, the **frontier** of all sums that no other sum beats with less space. Should a frontier grow
-//! beyond a bound, sums that take nearly the same space are no longer told apart; what comes out fits all
-//! the same.
+//! Each dataset gets one of its possible allocations. The sum of what they save is maximised within
+//! the space. That is a knapsack with a few hundred allocations in all, so it is solved exactly:
+//! dataset by dataset, the **frontier** of all sums that no other sum beats with less space. If a
+//! frontier exceeds a bound, sums of nearly the same space are merged; the result still fits.
 //!
-//! Space is not moved for nothing: what is placed anew saves nothing until it has been loaded, and that
-//! is subtracted; and a split that is hardly better than the present one is not taken at all.
+//! Space is not moved for nothing. A new allocation saves nothing until it is loaded, which is
+//! subtracted. And a split that is hardly better than the current one is not taken.
 
 use std::time::Duration;
 
-use super::{Choice, Dataset, ROTATING, Share, idle::leave_the_rest};
+use super::{Allocation, DatasetDemand, ROTATING, Share, idle::give_rest_to_idle};
 use crate::{ByteSize, units::ByteRate};
 
-/// Sums that are told apart: 160 kB for each dataset.
+/// Sums of a frontier at most: 160 kB for each dataset.
 const FRONTIER_MAX: usize = 4096;
-/// Sizes of one dataset that are told apart.
-const CHOICES_MAX: u32 = 64;
+/// Allocations of one dataset at most.
+const ALLOCATIONS_MAX: u32 = 64;
 
 /// How placement weighs moves.
 #[derive(Debug, Clone, Copy)]
-pub struct Settings {
-    /// How long the present jobs are expected to go on: a move has to pay within that time.
+pub struct PlacementSettings {
+    /// Time that the current jobs are expected to run: a move has to pay within it.
     pub horizon: Duration,
-    /// How fast chunks are loaded.
+    /// Rate at which chunks are loaded.
     pub load_rate: ByteRate,
-    /// How much more another split has to save, as a share of what is saved now.
+    /// Additional saving that another split needs, as a share of the current saving.
     pub margin: f64,
 }
 
-impl Default for Settings {
+impl Default for PlacementSettings {
     fn default() -> Self {
         Self {
             horizon: Duration::from_hours(1),
@@ -43,61 +42,73 @@ impl Default for Settings {
 /// Splits space between datasets.
 #[derive(Debug, Clone, Default)]
 pub struct Placement {
-    settings: Settings,
+    settings: PlacementSettings,
 }
 
 impl Placement {
-    /// Placement that weighs moves like this.
-    pub fn new(settings: Settings) -> Self {
+    /// A placement with these settings.
+    pub fn new(settings: PlacementSettings) -> Self {
         Self { settings }
     }
 
-    /// What each dataset gets, given what it has now.
-    pub fn split(&self, space: ByteSize, datasets: &[Dataset]) -> Vec<Share> {
+    /// The share of each dataset, given its current allocation.
+    pub fn split(&self, space: ByteSize, datasets: &[DatasetDemand]) -> Vec<Share> {
         let best = self.best(space, datasets);
-        let present: Vec<Choice> = datasets.iter().map(Dataset::present_of_jobs).collect();
-        let fits = total(datasets, &present) <= u128::from(space.0);
-        let worth = |choices: &[Choice]| -> f64 {
-            datasets.iter().zip(choices).map(|(dataset, choice)| self.worth(dataset, *choice)).sum()
+        let current: Vec<Allocation> =
+            datasets.iter().map(DatasetDemand::current_if_read).collect();
+        let fits = total(datasets, &current) <= u128::from(space.0);
+        let worth = |allocations: &[Allocation]| -> f64 {
+            datasets
+                .iter()
+                .zip(allocations)
+                .map(|(dataset, allocation)| self.worth(dataset, *allocation))
+                .sum()
         };
-        let stays = fits && worth(&best) <= worth(&present) * (1.0 + self.settings.margin);
-        let mut choices = if stays { present } else { best };
-        leave_the_rest(space, datasets, &mut choices);
-        datasets.iter().zip(choices).map(|(dataset, choice)| dataset.share(choice, space)).collect()
+        let stays = fits && worth(&best) <= worth(&current) * (1.0 + self.settings.margin);
+        let mut allocations = if stays { current } else { best };
+        give_rest_to_idle(space, datasets, &mut allocations);
+        datasets
+            .iter()
+            .zip(allocations)
+            .map(|(dataset, allocation)| dataset.share(allocation, space))
+            .collect()
     }
 
-    /// The GPUs that a choice saves, on average over the horizon: none until it is loaded.
-    fn worth(&self, dataset: &Dataset, choice: Choice) -> f64 {
-        let placed = dataset.space(dataset.present()).0;
-        let missing = dataset.space(choice).0.saturating_sub(placed) as f64;
+    /// GPUs that an allocation saves, on average over the horizon: none until it is loaded.
+    fn worth(&self, dataset: &DatasetDemand, allocation: Allocation) -> f64 {
+        let allocated = dataset.space(dataset.current()).0;
+        let missing = dataset.space(allocation).0.saturating_sub(allocated) as f64;
         let load_s = missing / self.settings.load_rate.0.0.max(1) as f64;
         let horizon_s = self.settings.horizon.as_secs_f64();
         let loaded = if load_s < horizon_s { 1.0 - load_s / horizon_s } else { 0.0 };
-        // The part that is there already goes on saving meanwhile.
-        let kept = dataset.gpus_saved(choice).min(dataset.gpus_saved(dataset.present()));
-        kept + (dataset.gpus_saved(choice) - kept) * loaded
+        // The part that is present goes on saving meanwhile.
+        let saved_before =
+            dataset.gpus_saved(allocation).min(dataset.gpus_saved(dataset.current()));
+        saved_before + (dataset.gpus_saved(allocation) - saved_before) * loaded
     }
 
-    fn best(&self, space: ByteSize, datasets: &[Dataset]) -> Vec<Choice> {
-        let mut layers: Vec<Vec<Sum>> = Vec::new();
-        let mut frontier = vec![Sum { space: 0, worth: 0.0, from: 0, choice: Choice::Nothing }];
+    fn best(&self, space: ByteSize, datasets: &[DatasetDemand]) -> Vec<Allocation> {
+        let mut layers: Vec<Vec<PartialSum>> = Vec::new();
+        let mut frontier =
+            vec![PartialSum { space: 0, worth: 0.0, from: 0, allocation: Allocation::Nothing }];
         for dataset in datasets {
             let mut with = Vec::new();
-            for choice in choices(space, dataset) {
-                let (size, worth) = (dataset.space(choice).0, self.worth(dataset, choice));
+            for allocation in allocations(space, dataset) {
+                let (size, worth) = (dataset.space(allocation).0, self.worth(dataset, allocation));
                 let sums = frontier.iter().enumerate().map_while(|(from, sum)| {
                     let taken = sum.space.checked_add(size).filter(|taken| *taken <= space.0)?;
-                    Some(Sum { space: taken, worth: sum.worth + worth, from, choice })
+                    Some(PartialSum { space: taken, worth: sum.worth + worth, from, allocation })
                 });
-                with = unbeaten(with, sums, space);
+                with = frontier_of(with, sums, space);
             }
             layers.push(std::mem::replace(&mut frontier, with));
         }
-        // Back from the best sum to the choices that made it. A frontier ends with its best.
+        // From the best sum back to the allocations that made it. A frontier ends with its best
+        // sum.
         let mut chosen = Vec::with_capacity(datasets.len());
         let mut at = frontier.len() - 1;
         for layer in layers.iter().rev() {
-            chosen.push(frontier[at].choice);
+            chosen.push(frontier[at].allocation);
             at = frontier[at].from;
             frontier.clone_from(layer);
         }
@@ -106,20 +117,25 @@ impl Placement {
     }
 }
 
-/// What some datasets save together, with the space that it takes.
+/// What some datasets save together, and the space that it takes.
 #[derive(Debug, Clone, Copy)]
-struct Sum {
+struct PartialSum {
     space: u64,
     worth: f64,
-    /// The sum without the last dataset, and what that one gets.
+    /// Index of the sum without the last dataset, and the allocation of that dataset.
     from: usize,
-    choice: Choice,
+    allocation: Allocation,
 }
 
-/// Of two lists by space, those sums that save more than every other that takes no more space.
-fn unbeaten(old: Vec<Sum>, new: impl IntoIterator<Item = Sum>, space: ByteSize) -> Vec<Sum> {
+/// Merges two lists sorted by space, and keeps the sums that save more than every other sum of no
+/// more space.
+fn frontier_of(
+    old: Vec<PartialSum>,
+    new: impl IntoIterator<Item = PartialSum>,
+    space: ByteSize,
+) -> Vec<PartialSum> {
     let (mut old, mut new) = (old.into_iter().peekable(), new.into_iter().peekable());
-    let mut sums: Vec<Sum> = Vec::new();
+    let mut sums: Vec<PartialSum> = Vec::new();
     loop {
         let is_old_first = match (old.peek(), new.peek()) {
             (Some(old), Some(new)) => old.space <= new.space,
@@ -133,7 +149,7 @@ fn unbeaten(old: Vec<Sum>, new: impl IntoIterator<Item = Sum>, space: ByteSize) 
         }
     }
     if sums.len() > FRONTIER_MAX {
-        // One of each step of space, the best; it is the last.
+        // Of each step of space the best sum, which is the last.
         let step = space.0 / FRONTIER_MAX as u64 + 1;
         sums.reverse();
         sums.dedup_by_key(|sum| sum.space / step);
@@ -142,48 +158,49 @@ fn unbeaten(old: Vec<Sum>, new: impl IntoIterator<Item = Sum>, space: ByteSize) 
     sums
 }
 
-/// What a dataset can get. Two chunks fit, or all do; else it may have halves.
-fn choices(space: ByteSize, dataset: &Dataset) -> Vec<Choice> {
-    let mut choices = vec![Choice::Nothing];
+/// Possible allocations of a dataset. It gets halves only if two chunks do not fit.
+fn allocations(space: ByteSize, dataset: &DatasetDemand) -> Vec<Allocation> {
+    let mut allocations = vec![Allocation::Nothing];
     if dataset.jobs.is_empty() || dataset.chunks == 0 {
-        return choices;
+        return allocations;
     }
-    let least = ROTATING.min(dataset.chunks);
-    if dataset.space(Choice::Chunks(least)) > space && dataset.jobs.len() >= 2 {
-        choices.push(Choice::Halves);
-        return choices;
+    let space_min = ROTATING.min(dataset.chunks);
+    if dataset.space(Allocation::Chunks(space_min)) > space && dataset.jobs.len() >= 2 {
+        allocations.push(Allocation::Halves);
+        return allocations;
     }
-    // One job alone may as well hold a single chunk.
-    let first = if dataset.jobs.len() >= 2 { least } else { 1 };
-    let step = (dataset.chunks / CHOICES_MAX).max(1) as usize;
+    // A job alone can use a single chunk.
+    let first = if dataset.jobs.len() >= 2 { space_min } else { 1 };
+    let step = (dataset.chunks / ALLOCATIONS_MAX).max(1) as usize;
     let mut chunks: Vec<u32> = (first..dataset.chunks).step_by(step).collect();
     chunks.push(dataset.chunks);
-    if let Choice::Chunks(placed) = dataset.present() {
-        chunks.push(placed.max(first));
+    if let Allocation::Chunks(allocated) = dataset.current() {
+        chunks.push(allocated.max(first));
     }
     chunks.sort_unstable();
     chunks.dedup();
-    choices.extend(chunks.into_iter().map(Choice::Chunks));
-    choices
+    allocations.extend(chunks.into_iter().map(Allocation::Chunks));
+    allocations
 }
 
-impl Dataset {
-    /// What it may have now, as far as there is so much of it.
-    pub(super) fn present(&self) -> Choice {
-        match self.placed {
-            Choice::Chunks(placed) if placed.min(self.chunks) == 0 => Choice::Nothing,
-            Choice::Chunks(placed) => Choice::Chunks(placed.min(self.chunks)),
-            placed => placed,
+impl DatasetDemand {
+    /// The current allocation, limited to the chunks of the dataset.
+    pub(super) fn current(&self) -> Allocation {
+        match self.allocated {
+            Allocation::Chunks(allocated) if allocated.min(self.chunks) == 0 => Allocation::Nothing,
+            Allocation::Chunks(allocated) => Allocation::Chunks(allocated.min(self.chunks)),
+            allocated => allocated,
         }
     }
 
-    /// The same, if somebody gains from it.
-    fn present_of_jobs(&self) -> Choice {
-        if self.jobs.is_empty() { Choice::Nothing } else { self.present() }
+    /// The current allocation, if a job gains from the dataset.
+    fn current_if_read(&self) -> Allocation {
+        if self.jobs.is_empty() { Allocation::Nothing } else { self.current() }
     }
 }
 
-fn total(datasets: &[Dataset], choices: &[Choice]) -> u128 {
-    let spaces = datasets.iter().zip(choices).map(|(dataset, choice)| dataset.space(*choice));
+fn total(datasets: &[DatasetDemand], allocations: &[Allocation]) -> u128 {
+    let spaces =
+        datasets.iter().zip(allocations).map(|(dataset, allocation)| dataset.space(*allocation));
     spaces.map(|space| u128::from(space.0)).sum()
 }

@@ -1,24 +1,25 @@
 //! Placement: how much of the cache each dataset gets (Quiver 5.3).
 //!
-//! What matters is the GPU time that caching saves. A job on n GPUs whose mini-batch takes `t` instead of
-//! `t_miss` saves `n·(1 − t/t_miss)` of them; a dataset saves what its jobs do, and all share the space.
-//! The paper sums `n·t_miss/t_hit` instead, which also rewards jobs that gain nothing (their ratio is one,
-//! not nought), and knows three choices for a dataset: nothing, two chunks, all. But each chunk that is
-//! held is one that is not fetched again at every turn, so sizes in between are worth something, too.
+//! What counts is the GPU time that caching saves. A job on n GPUs whose mini-batch takes `t`
+//! instead of `t_miss` saves `n·(1 − t/t_miss)` GPUs. A dataset saves what its jobs save, and all
+//! datasets share the space. Quiver sums `n·t_miss/t_hit` instead, which also rewards jobs that
+//! gain nothing (their ratio is 1, not 0), and has three allocations for a dataset: nothing, two
+//! chunks, all. But each pinned chunk is one that is not fetched again in every turn, so sizes in
+//! between are worth something, too.
 //!
-//! [`greedy`] is the paper's rule, for comparison; [`Placement`] is ours: a knapsack, exact for up to 64
-//! chunks of a dataset, that moves only when a move pays for its loading. Both leave what is left to datasets that
-//! nobody reads (`idle.rs`), and explain each choice in words.
+//! [`greedy`] is Quiver's rule, for comparison. [`Placement`] is ours: a knapsack, exact for up to
+//! 64 chunks of a dataset, that moves space only when a move pays for its loading. Both give the
+//! rest to datasets that no job reads (`idle.rs`), and explain each share in one line.
 //!
-//! Not here: how the times are measured (`benefit`), what becomes of the space (`rotation`).
+//! Not here: how the times are measured (`benefit`), which chunks fill the space (`rotation`).
 
+mod explain;
 mod greedy;
 mod idle;
 mod knapsack;
-mod words;
 
 pub use greedy::greedy;
-pub use knapsack::{Placement, Settings};
+pub use knapsack::{Placement, PlacementSettings};
 
 use std::time::Duration;
 
@@ -27,154 +28,166 @@ use crate::ByteSize;
 /// Two chunks are the least that can rotate.
 pub(crate) const ROTATING: u32 = 2;
 
-/// How long a mini-batch of a job takes, in seconds.
+/// Time of a job's mini-batch in each mode, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Times {
-    /// When everything is in the cache,
+pub struct ModeTimes {
+    /// All items from pinned chunks.
     pub hit: f64,
-    /// when it comes from chunks that rotate,
+    /// Items from rotating chunks.
     pub rotating: f64,
-    /// and when it comes from the origin.
+    /// All items from the origin.
     pub miss: f64,
 }
 
-impl Times {
-    /// What a job is thought to gain before it has been measured, so that it gets its chance.
+impl ModeTimes {
+    /// Assumed gain of a job that has not been measured, so that it gets a cache at first.
     pub const UNKNOWN: Self = Self { hit: 0.5, rotating: 0.7, miss: 1.0 };
 }
 
-/// A job that wants a dataset.
+/// A job's demand for its dataset.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Job {
-    /// What people call it.
+pub struct JobDemand {
+    /// The job's name.
     pub name: String,
-    /// How many GPUs it keeps waiting.
+    /// GPUs that wait when the job waits.
     pub gpus: u32,
-    /// How long its mini-batches take; not known before they have been measured.
-    pub times: Option<Times>,
+    /// Times of its mini-batches; `None` until they are measured.
+    pub times: Option<ModeTimes>,
 }
 
-/// A dataset that jobs read.
+/// A dataset's demand for space.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Dataset {
-    /// How many chunks it has,
+pub struct DatasetDemand {
+    /// Number of chunks.
     pub chunks: u32,
-    /// the size of the largest of them,
+    /// Size of the largest chunk.
     pub chunk_size: ByteSize,
-    /// that of the largest half of one,
+    /// Size of the largest half-chunk.
     pub half_size: ByteSize,
-    /// and of all together.
+    /// Size of the dataset.
     pub total: ByteSize,
-    /// Who reads it and may gain from that,
-    pub jobs: Vec<Job>,
-    /// and the names of those who gain nothing.
-    pub others: Vec<String>,
-    /// What it may have now.
-    pub placed: Choice,
-    /// Of how many chunks something is there,
-    pub here: u32,
-    /// and for how long nobody has read it.
+    /// Jobs that read it and may gain.
+    pub jobs: Vec<JobDemand>,
+    /// Names of jobs that read it and gain nothing.
+    pub compute_bound: Vec<String>,
+    /// The current allocation.
+    pub allocated: Allocation,
+    /// Number of chunks of which blobs are present.
+    pub chunks_present: u32,
+    /// Time since a job last read it.
     pub idle_for: Duration,
 }
 
-/// What a dataset gets.
+/// The space of a dataset, in chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Choice {
-    /// Nothing: its jobs read through.
+pub enum Allocation {
+    /// None: its jobs read from the origin.
     Nothing,
-    /// Room for two half-chunks, because two chunks fit nowhere.
+    /// Two half-chunks, because two chunks do not fit.
     Halves,
-    /// Room for so many chunks.
+    /// This number of chunks.
     Chunks(u32),
 }
 
-/// What a dataset gets, and why.
+/// The share of a dataset: its allocation, and why.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Share {
-    /// What it gets.
-    pub choice: Choice,
-    /// The space that takes.
+    /// The allocation.
+    pub allocation: Allocation,
+    /// Bytes of the allocation.
     pub space: ByteSize,
-    /// How many GPUs it saves, all the time.
+    /// GPUs that it saves, all the time.
     pub gpus_saved: f64,
-    /// Why, in words.
+    /// Why, in one line.
     pub why: String,
 }
 
-impl Dataset {
-    /// Chunks that are all of one size, of which none has a place.
-    pub fn even(chunks: u32, chunk_size: ByteSize, jobs: Vec<Job>) -> Self {
+impl DatasetDemand {
+    /// A dataset with chunks of one size, and nothing allocated.
+    pub fn even(chunks: u32, chunk_size: ByteSize, jobs: Vec<JobDemand>) -> Self {
         let half_size = ByteSize(chunk_size.0.div_ceil(2));
         let total = ByteSize(chunk_size.0.saturating_mul(u64::from(chunks)));
-        let (others, placed) = (Vec::new(), Choice::Nothing);
-        let (here, idle_for) = (0, Duration::ZERO);
-        Self { chunks, chunk_size, half_size, total, jobs, others, placed, here, idle_for }
-    }
-
-    /// Whether another wish is for the same, however long nobody has read either.
-    pub fn is_like(&self, other: &Self) -> bool {
-        *self == Self { idle_for: self.idle_for, ..other.clone() }
-    }
-
-    /// The most space that a choice takes.
-    pub fn space(&self, choice: Choice) -> ByteSize {
-        let most = |size: ByteSize, count: u32| {
-            ByteSize(size.0.saturating_mul(u64::from(count))).min(self.total)
-        };
-        match choice {
-            Choice::Nothing => ByteSize(0),
-            Choice::Halves => most(self.half_size, 2),
-            Choice::Chunks(chunks) if chunks >= self.chunks => self.total,
-            Choice::Chunks(chunks) => most(self.chunk_size, chunks),
+        let (compute_bound, allocated) = (Vec::new(), Allocation::Nothing);
+        let (chunks_present, idle_for) = (0, Duration::ZERO);
+        Self {
+            chunks,
+            chunk_size,
+            half_size,
+            total,
+            jobs,
+            compute_bound,
+            allocated,
+            chunks_present,
+            idle_for,
         }
     }
 
-    /// How many GPUs a choice saves.
-    pub fn gpus_saved(&self, choice: Choice) -> f64 {
+    /// Whether two demands are the same, apart from their idle times.
+    pub fn is_same(&self, other: &Self) -> bool {
+        *self == Self { idle_for: self.idle_for, ..other.clone() }
+    }
+
+    /// The most bytes that an allocation takes.
+    pub fn space(&self, allocation: Allocation) -> ByteSize {
+        let most = |size: ByteSize, count: u32| {
+            ByteSize(size.0.saturating_mul(u64::from(count))).min(self.total)
+        };
+        match allocation {
+            Allocation::Nothing => ByteSize(0),
+            Allocation::Halves => most(self.half_size, 2),
+            Allocation::Chunks(chunks) if chunks >= self.chunks => self.total,
+            Allocation::Chunks(chunks) => most(self.chunk_size, chunks),
+        }
+    }
+
+    /// GPUs that an allocation saves.
+    pub fn gpus_saved(&self, allocation: Allocation) -> f64 {
         let saved = self.jobs.iter().map(|job| {
-            let times = job.times.unwrap_or(Times::UNKNOWN);
-            let share = 1.0 - self.time_under(times, choice) / times.miss;
-            // What was measured may be nonsense, or noise; neither is a gain.
+            let times = job.times.unwrap_or(ModeTimes::UNKNOWN);
+            let share = 1.0 - self.time_under(times, allocation) / times.miss;
+            // A measured loss is an error or noise, and counts as no gain.
             if share > 0.0 { f64::from(job.gpus) * share.min(1.0) } else { 0.0 }
         });
         saved.sum()
     }
 
-    /// How long a mini-batch takes under a choice. What is held, what rotates and what is read through
-    /// are drawn in proportion; as waiting hides behind computing, that is at most the mean of the three.
-    fn time_under(&self, times: Times, choice: Choice) -> f64 {
-        let Choice::Chunks(placed) = choice else {
-            return if choice == Choice::Halves { times.rotating } else { times.miss };
+    /// Time of a mini-batch under an allocation. Pinned, rotating and uncached items are drawn in
+    /// proportion. Since waiting overlaps with computing, the time is at most the mean of the
+    /// three.
+    fn time_under(&self, times: ModeTimes, allocation: Allocation) -> f64 {
+        let Allocation::Chunks(allocated) = allocation else {
+            return if allocation == Allocation::Halves { times.rotating } else { times.miss };
         };
         let share = |chunks: u32| f64::from(chunks) / f64::from(self.chunks.max(1));
-        if placed >= self.chunks {
+        if allocated >= self.chunks {
             times.hit
-        } else if self.rotates(placed) {
-            let held = share(placed - ROTATING);
-            held * times.hit + (1.0 - held) * times.rotating
+        } else if self.rotates(allocated) {
+            let pinned = share(allocated - ROTATING);
+            pinned * times.hit + (1.0 - pinned) * times.rotating
         } else {
-            let held = share(placed);
-            held * times.hit + (1.0 - held) * times.miss
+            let pinned = share(allocated);
+            pinned * times.hit + (1.0 - pinned) * times.miss
         }
     }
 
-    /// Whether two of so many chunks rotate: one job alone shares with nobody.
-    fn rotates(&self, placed: u32) -> bool {
-        self.jobs.len() >= 2 && (ROTATING..self.chunks).contains(&placed)
+    /// Whether two of these chunks rotate: a job alone shares with no other.
+    fn rotates(&self, allocated: u32) -> bool {
+        self.jobs.len() >= 2 && (ROTATING..self.chunks).contains(&allocated)
     }
 
-    /// The least space that is of any use: one chunk for a job alone, two halves for several.
-    fn least(&self) -> ByteSize {
-        let choice = if self.jobs.len() >= 2 { Choice::Halves } else { Choice::Chunks(1) };
-        self.space(choice)
+    /// The smallest useful space: one chunk for a job alone, two half-chunks for several.
+    fn space_min(&self) -> ByteSize {
+        let allocation =
+            if self.jobs.len() >= 2 { Allocation::Halves } else { Allocation::Chunks(1) };
+        self.space(allocation)
     }
 
-    fn share(&self, choice: Choice, space: ByteSize) -> Share {
+    fn share(&self, allocation: Allocation, space: ByteSize) -> Share {
         Share {
-            choice,
-            space: self.space(choice),
-            gpus_saved: self.gpus_saved(choice),
-            why: words::explain(self, choice, space),
+            allocation,
+            space: self.space(allocation),
+            gpus_saved: self.gpus_saved(allocation),
+            why: explain::explain(self, allocation, space),
         }
     }
 }

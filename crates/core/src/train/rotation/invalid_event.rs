@@ -1,103 +1,103 @@
-//! Facts that cannot be.
+//! Invalid events: those that contradict the state.
 
 use std::time::Duration;
 
-use super::Job;
-use crate::{ByteSize, chunking::ChunkOrdinal};
+use super::JobNumber;
+use crate::{ByteSize, dataset::chunking::ChunkOrdinal};
 
-/// A fact that cannot be, given what is known. The state is as it was before.
+/// An event that contradicts the state, which is unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Contradiction {
-    /// Time never goes back.
-    #[error("it is {now:?}, and it was {last:?} before; use one clock for all facts")]
+pub enum InvalidEvent {
+    /// The time of the event is before that of the last one.
+    #[error("event at {now:?} after one at {last:?}; use one clock for all events")]
     TimeWentBack {
-        /// What was said now,
+        /// Time of this event.
         now: Duration,
-        /// and before.
+        /// Time of the last event.
         last: Duration,
     },
-    /// Never joined, left, or not heard of in time.
-    #[error("job {} is not known, or was not heard of in time; let it join again", job.0)]
+    /// The job never joined, has left, or its lease has ended.
+    #[error("job {} is unknown, or its lease has ended; let it join again", job.0)]
     UnknownJob {
-        /// Which.
-        job: Job,
+        /// The job.
+        job: JobNumber,
     },
     /// A job joins once.
     #[error("job {} has joined already; let it leave first", job.0)]
     JoinedTwice {
-        /// Which.
-        job: Job,
+        /// The job.
+        job: JobNumber,
     },
-    /// There is a limit.
-    #[error("{jobs} jobs read this dataset already; let others read through")]
+    /// The limit on jobs is reached.
+    #[error("{jobs} jobs read this dataset already, the limit; let others read from the origin")]
     TooManyJobs {
-        /// How many.
+        /// The limit.
         jobs: usize,
     },
     /// Not a chunk of this dataset.
-    #[error("there is no chunk {}: the dataset has {chunks}", chunk.0)]
+    #[error("chunk {} does not exist: the dataset has {chunks}", chunk.0)]
     UnknownChunk {
-        /// Which.
+        /// The chunk.
         chunk: ChunkOrdinal,
-        /// How many there are.
+        /// Chunks of the dataset.
         chunks: usize,
     },
-    /// In one epoch, what is unread only becomes less.
-    #[error("job {} cannot have {unread} unread of chunk {}: it had {known} before", job.0, chunk.0)]
+    /// Within an epoch, unread bytes only decrease.
+    #[error("job {} has {unread} unread of chunk {}, but had {known} before", job.0, chunk.0)]
     UnreadGrew {
-        /// Who says so,
-        job: Job,
-        /// of what,
+        /// The job.
+        job: JobNumber,
+        /// The chunk.
         chunk: ChunkOrdinal,
-        /// and how much.
+        /// Unread bytes of this event.
         unread: ByteSize,
-        /// What it was.
+        /// Unread bytes before.
         known: ByteSize,
     },
-    /// Only what is open can be referenced.
-    #[error("chunk {} is not open to job {}; ask again what is", chunk.0, job.0)]
-    NotOpen {
-        /// Who wants it,
-        job: Job,
-        /// and what.
+    /// The chunk is not in the job's draw set.
+    #[error("chunk {} is not in the draw set of job {}; report again", chunk.0, job.0)]
+    NotDrawable {
+        /// The job.
+        job: JobNumber,
+        /// The chunk.
         chunk: ChunkOrdinal,
     },
-    /// A release without a reference.
-    #[error("job {} has not referenced chunk {}, or it has been evicted since", job.0, chunk.0)]
+    /// The job had not referenced the chunk.
+    #[error("job {} has not referenced chunk {}, or the chunk was evicted since", job.0, chunk.0)]
     NotReferenced {
-        /// Who releases,
-        job: Job,
-        /// and what.
+        /// The job.
+        job: JobNumber,
+        /// The chunk.
         chunk: ChunkOrdinal,
     },
-    /// Nobody ordered this.
-    #[error("chunk {} is not being loaded (any more)", chunk.0)]
+    /// The chunk is not loading.
+    #[error("chunk {} is not being loaded", chunk.0)]
     NotLoading {
-        /// Which.
+        /// The chunk.
         chunk: ChunkOrdinal,
     },
-    /// What is being loaded only becomes more, up to the whole.
+    /// Loaded bytes only increase, up to the size of the chunk.
     #[error("{bytes} of chunk {} cannot have arrived: it was {known} before, of {size}", chunk.0)]
     WrongLength {
-        /// Which.
+        /// The chunk.
         chunk: ChunkOrdinal,
-        /// How much is said to have arrived,
+        /// Bytes of this event.
         bytes: ByteSize,
-        /// had before,
+        /// Bytes before.
         known: ByteSize,
-        /// and can.
+        /// Size of the chunk.
         size: ByteSize,
     },
-    /// Nobody ordered this.
+    /// The chunk is not being evicted.
     #[error("chunk {} is not being evicted", chunk.0)]
     NotEvicting {
-        /// Which.
+        /// The chunk.
         chunk: ChunkOrdinal,
     },
-    /// What is found was not known before.
+    /// A chunk that is found cannot be known already.
     #[error("chunk {} is known already", chunk.0)]
     FoundTwice {
-        /// Which.
+        /// The chunk.
         chunk: ChunkOrdinal,
     },
 }

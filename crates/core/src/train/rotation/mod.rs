@@ -1,206 +1,222 @@
-//! Rotation: which chunks of one dataset are in the cache, and which of them a job draws from (Quiver 5.1).
+//! Rotation: which chunks of one dataset are in the cache, and which of them a job draws from
+//! (Quiver 5.1).
 //!
-//! A dataset is often larger than its share of the cache. Jobs do not mind in which order they read it,
-//! so all of them are led through the same few chunks at the same time: a chunk is fetched once for all
-//! of them, and goes when it has served them. That works as long as somebody says which chunk comes next
-//! and when one may go; this is who says it.
+//! A dataset is often larger than its share of the cache. Jobs can read it in any order, so all of
+//! them read the same few chunks at the same time. A chunk is fetched once for all of them, and is
+//! evicted when they are done with it. Rotation decides which chunk is loaded next and when one is
+//! evicted.
 //!
-//! Facts and the time go in ([`Rotation::on`]), orders come out: load this chunk, mark that one, evict it.
-//! Whoever drives this carries them out and reports. To load a chunk means that every job with unread
-//! items in it fetches those, each once (`claims`); what nobody needs is not fetched. While a chunk is
-//! loading it is open already: a job that wants an item of it claims it.
+//! Events and the time go in ([`Rotation::on_event`]), orders come out: load this chunk, mark that
+//! one, evict it. The caller carries them out and reports back. To load a chunk means that every
+//! job with unread items in it fetches these, each item once (`claims`). Items that no job needs
+//! are not fetched. Jobs draw from a chunk while it is loading: a job that needs a missing item
+//! claims it.
 //!
-//! There is one interface and two policies: the paper's ([`Policy::Paper`], `paper.rs`), for comparison,
-//! and ours by need ([`Policy::ByNeed`], `need/`). What both know is in `books.rs`.
+//! There is one interface and two policies: Quiver's ([`RotationPolicy::Quiver`], `quiver.rs`), for
+//! comparison, and ours by demand ([`RotationPolicy::Demand`], `demand/`). Their common state is in
+//! `state.rs`.
 //!
-//! Facts that contradict what is known change nothing: they are an error in the caller's hands, and counted.
+//! An event that contradicts the state changes nothing. It is returned as an error, and counted.
 //!
-//! Not here: how much space a dataset gets (`placement`), what is drawn from an open chunk (`sampler`).
+//! Not here: how much space a dataset gets (`placement`), which items are drawn from a chunk
+//! (`sampler`).
 
 use std::time::Duration;
 
-use crate::{ByteSize, chunking::ChunkOrdinal, units::ByteRate};
+use crate::{ByteSize, dataset::chunking::ChunkOrdinal, units::ByteRate};
 
-mod books;
-mod contradiction;
-mod need;
-mod paper;
+mod demand;
+mod invalid_event;
+mod quiver;
+mod state;
 
-use books::Books;
-pub use contradiction::Contradiction;
+pub use invalid_event::InvalidEvent;
+use state::RotationState;
 
-/// A job, by the number under which its manager knows it.
+/// The number of a job at its manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Job(pub u64);
+pub struct JobNumber(pub u64);
 
-/// By which rule chunks come and go.
+/// The rule by which chunks are loaded and evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Policy {
-    /// Quiver's: two chunks, in a fixed order. The older is marked when the newer is loaded, and goes when
-    /// all who were reading it have exhausted it, or so long after the first of them has.
-    Paper {
-        /// How long after a first job's completion a chunk is evicted by force.
+pub enum RotationPolicy {
+    /// Quiver's: two chunks, in a fixed order. The older is marked when the newer is loaded. It is
+    /// evicted when all jobs that were reading it have exhausted it, or `deadline` after the first
+    /// of them has.
+    Quiver {
+        /// Time from the first job's completion to the forced eviction of a chunk.
         deadline: Duration,
     },
-    /// Ours: held chunks stay for good, two rotate through the rest, as the jobs need them.
-    ByNeed,
+    /// Ours: pinned chunks stay, and two rotate through the rest as jobs need them.
+    Demand,
 }
 
 /// What does not change while a dataset rotates.
 #[derive(Debug, Clone)]
-pub struct Settings {
-    /// The rule.
-    pub policy: Policy,
-    /// How long a job is believed to live without being heard of.
+pub struct RotationSettings {
+    /// The policy.
+    pub policy: RotationPolicy,
+    /// Time after which a job without events is forgotten.
     pub lease: Duration,
-    /// How long loading a chunk takes, until it has been measured.
+    /// Time to load a chunk, until it is measured.
     pub load_time: Duration,
-    /// The sizes of all chunks of the dataset.
+    /// Sizes of all chunks of the dataset.
     pub chunk_sizes: Vec<ByteSize>,
 }
 
-/// What happens to a dataset.
+/// Unread bytes of a chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChunkBytes {
+    /// The chunk.
+    pub chunk: ChunkOrdinal,
+    /// Bytes that a job has not read.
+    pub bytes: ByteSize,
+}
+
+/// An event of a dataset.
 #[derive(Debug, Clone, Copy)]
-pub enum Fact<'a> {
-    /// A job begins to read the dataset, with everything unread; one that resumes says at once how much is.
+pub enum RotationEvent<'a> {
+    /// A job starts to read the dataset, with everything unread. A job that resumes sends its
+    /// progress next.
     Joined {
-        /// Which.
-        job: Job,
+        /// The job.
+        job: JobNumber,
     },
-    /// A job lives. All other facts about a job say so, too.
+    /// A job is alive. All other events of a job say so, too.
     Renewed {
-        /// Which.
-        job: Job,
+        /// The job.
+        job: JobNumber,
     },
-    /// How far a job is.
+    /// Progress of a job.
     Progress {
-        /// Which.
-        job: Job,
-        /// What is unread of some chunks, those that are open to it and those that it read outside; of
-        /// the others it is what it was.
-        unread: &'a [(ChunkOrdinal, ByteSize)],
-        /// How fast it draws, or would draw if nothing held it up. Nought: not known yet.
+        /// The job.
+        job: JobNumber,
+        /// What is unread of some chunks: those of its draw set, and those that it read uncached.
+        /// The others are unchanged.
+        unread: &'a [ChunkBytes],
+        /// Rate at which the job draws, without its stalls. Zero: not known yet.
         pace: ByteRate,
     },
-    /// A job begins to draw from a chunk that is open to it (`ref_chunk`).
+    /// A job starts to draw from a chunk of its draw set (`ref_chunk`).
     Referenced {
-        /// Which.
-        job: Job,
-        /// What it draws from.
+        /// The job.
+        job: JobNumber,
+        /// The chunk.
         chunk: ChunkOrdinal,
     },
     /// A job has drawn the last item of a chunk that it had referenced (`unref_chunk`).
     Exhausted {
-        /// Which.
-        job: Job,
-        /// What has nothing more for it in this epoch.
+        /// The job.
+        job: JobNumber,
+        /// The chunk.
         chunk: ChunkOrdinal,
     },
     /// A job starts its next epoch: everything is unread again.
     NextEpoch {
-        /// Which.
-        job: Job,
+        /// The job.
+        job: JobNumber,
     },
-    /// A job has ended, or wants no cache any more.
+    /// A job has ended, or uses no cache any more.
     Left {
-        /// Which.
-        job: Job,
+        /// The job.
+        job: JobNumber,
     },
-    /// So much of a chunk that is being loaded has arrived.
+    /// Some of a loading chunk has arrived.
     Loading {
-        /// Which.
+        /// The chunk.
         chunk: ChunkOrdinal,
-        /// How much, in all.
+        /// Bytes that have arrived in all.
         bytes: ByteSize,
     },
-    /// All that anybody needs of a chunk has arrived.
+    /// All that any job needs of a chunk has arrived.
     Loaded {
-        /// Which.
+        /// The chunk.
         chunk: ChunkOrdinal,
     },
     /// The space of a chunk that was to be evicted is free.
     Evicted {
-        /// Which.
+        /// The chunk.
         chunk: ChunkOrdinal,
     },
-    /// A chunk that nobody ordered is there: what a manager finds when it takes over.
+    /// A chunk is present without an order: after a takeover.
     Found {
-        /// Which.
+        /// The chunk.
         chunk: ChunkOrdinal,
     },
-    /// The dataset may have so many chunks in the cache.
+    /// The number of chunks that the dataset may have in the cache.
     Budget {
-        /// How many.
+        /// Number of chunks.
         chunks: u32,
     },
-    /// Nothing but that time has passed.
+    /// Time has passed.
     Tick,
 }
 
-/// What is to be done.
+/// An order about a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
-    /// Fetch what jobs have unread in this chunk. It is open from now on.
+pub enum ChunkOrder {
+    /// Fetch what jobs have unread in this chunk. It is in draw sets from now on.
     Load(ChunkOrdinal),
     /// This chunk takes no new readers.
     Mark(ChunkOrdinal),
-    /// Free this chunk. Nobody is told to draw from it any more.
+    /// Free this chunk. It is in no draw set any more.
     Evict {
-        /// Which.
+        /// The chunk.
         chunk: ChunkOrdinal,
-        /// By which rule.
-        why: Eviction,
+        /// The rule that evicted it.
+        cause: EvictionCause,
     },
 }
 
-/// Why a chunk goes.
+/// Why a chunk is evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Eviction {
-    /// No job that is reckoned with has unread items in it (paper: none of those who referenced it).
+pub enum EvictionCause {
+    /// No active job has unread items in it (Quiver: no job that referenced it).
     Exhausted,
-    /// This job would have nothing to draw before another chunk is loaded. Others may have leftovers.
-    Needed(Job),
-    /// The paper's deadline after the first job's completion.
-    Forced,
-    /// There is less room than before.
+    /// This job would have nothing to draw before another chunk is loaded. Others may have
+    /// leftovers.
+    Needed(JobNumber),
+    /// Quiver's deadline after the first job's completion.
+    Deadline,
+    /// The budget is smaller than before.
     Budget,
 }
 
-/// What a job draws from.
+/// The chunks that a job draws from.
 ///
-/// Held chunks are drawn from in proportion: a share of the draws that lets them last until the epoch
-/// ends. All other draws are from `first`, and where it has nothing unread left, from `then`, in order.
-/// Where that has nothing either, the job reads through, which is counted as outside.
+/// Pinned chunks get the share of draws that lets them last until the epoch ends. All other draws
+/// are from `first`, and when it has nothing unread left, from `then`, in order. When that has
+/// nothing either, the job reads uncached.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Open {
-    /// Chunks that stay for good.
-    pub held: Vec<ChunkOrdinal>,
-    /// Rotating chunks to draw from, as one.
+pub struct ChunkDrawSet {
+    /// Chunks that stay in the cache.
+    pub pinned: Vec<ChunkOrdinal>,
+    /// Rotating chunks to draw from now, as one.
     pub first: Vec<ChunkOrdinal>,
     /// Rotating chunks to go on with, one after the other.
     pub then: Vec<ChunkOrdinal>,
 }
 
-/// What has happened so far.
+/// Counts since the rotation started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counters {
+pub struct RotationCounters {
     /// Orders to load a chunk.
     pub loads: u64,
-    /// Orders to evict one that nobody needed any more,
+    /// Evictions of chunks that no job needed.
     pub evicted_exhausted: u64,
-    /// because a job needed another,
+    /// Evictions because a job needed another chunk.
     pub evicted_needed: u64,
-    /// after the paper's deadline,
-    pub evicted_forced: u64,
-    /// or for want of room.
+    /// Evictions at Quiver's deadline.
+    pub evicted_deadline: u64,
+    /// Evictions because the budget shrank.
     pub evicted_budget: u64,
-    /// Jobs that were not heard of in time.
+    /// Jobs that were forgotten without leaving.
     pub leases_expired: u64,
-    /// Facts that contradicted what was known.
-    pub contradictions: u64,
+    /// Events that contradicted the state.
+    pub invalid_events: u64,
 }
 
-impl std::ops::Add for Counters {
+impl std::ops::Add for RotationCounters {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
@@ -208,10 +224,10 @@ impl std::ops::Add for Counters {
             loads: self.loads + other.loads,
             evicted_exhausted: self.evicted_exhausted + other.evicted_exhausted,
             evicted_needed: self.evicted_needed + other.evicted_needed,
-            evicted_forced: self.evicted_forced + other.evicted_forced,
+            evicted_deadline: self.evicted_deadline + other.evicted_deadline,
             evicted_budget: self.evicted_budget + other.evicted_budget,
             leases_expired: self.leases_expired + other.leases_expired,
-            contradictions: self.contradictions + other.contradictions,
+            invalid_events: self.invalid_events + other.invalid_events,
         }
     }
 }
@@ -219,112 +235,121 @@ impl std::ops::Add for Counters {
 /// The rotation of one dataset.
 #[derive(Debug)]
 pub struct Rotation {
-    policy: Policy,
-    books: Books,
-    counters: Counters,
+    policy: RotationPolicy,
+    state: RotationState,
+    counters: RotationCounters,
 }
 
 impl Rotation {
-    /// A dataset that nobody reads, with no space yet.
-    pub fn new(settings: &Settings) -> Self {
+    /// A dataset without jobs and without space.
+    pub fn new(settings: &RotationSettings) -> Self {
         Self {
             policy: settings.policy,
-            books: Books::new(settings.lease, settings.load_time, &settings.chunk_sizes),
-            counters: Counters::default(),
+            state: RotationState::new(settings),
+            counters: RotationCounters::default(),
         }
     }
 
-    /// Something has happened. Returns what is to be done about it; after a contradiction nothing is, and
-    /// nothing has changed.
-    pub fn on(&mut self, now: Duration, fact: Fact<'_>) -> Result<Vec<Order>, Contradiction> {
-        match self.books.note(now, fact) {
+    /// Applies an event. Returns the orders that follow. An invalid event changes nothing.
+    pub fn on_event(
+        &mut self,
+        now: Duration,
+        event: RotationEvent<'_>,
+    ) -> Result<Vec<ChunkOrder>, InvalidEvent> {
+        match self.state.on_event(now, event) {
             Ok(expired) => self.counters.leases_expired += expired,
-            Err(contradiction) => {
-                self.counters.contradictions += 1;
-                return Err(contradiction);
+            Err(invalid) => {
+                self.counters.invalid_events += 1;
+                return Err(invalid);
             }
         }
         let mut orders = Vec::new();
         while let Some(order) = match self.policy {
-            Policy::Paper { deadline } => paper::decide(&self.books, deadline),
-            Policy::ByNeed => need::decide(&mut self.books),
+            RotationPolicy::Quiver { deadline } => quiver::decide(&self.state, deadline),
+            RotationPolicy::Demand => demand::decide(&mut self.state),
         } {
             self.count(order);
-            self.books.obey(order);
+            self.state.apply_order(order);
             orders.push(order);
         }
-        if self.policy == Policy::ByNeed {
-            need::direct(&mut self.books);
+        if self.policy == RotationPolicy::Demand {
+            demand::set_focuses(&mut self.state);
         }
         Ok(orders)
     }
 
-    /// When [`Fact::Tick`] has something to do, if nothing happens until then.
+    /// When [`RotationEvent::Tick`] is due, if no event comes before.
     pub fn next_deadline(&self) -> Option<Duration> {
         let policy = match self.policy {
-            Policy::Paper { deadline } => paper::next_deadline(&self.books, deadline),
-            Policy::ByNeed => need::next_deadline(&self.books),
+            RotationPolicy::Quiver { deadline } => quiver::next_deadline(&self.state, deadline),
+            RotationPolicy::Demand => demand::next_deadline(&self.state),
         };
-        [self.books.next_expiry(), policy].into_iter().flatten().min()
+        [self.state.next_expiry(), policy].into_iter().flatten().min()
     }
 
-    /// What a job draws from.
-    pub fn open(&self, job: Job) -> Result<Open, Contradiction> {
+    /// The chunks that a job draws from.
+    pub fn draw_set(&self, job: JobNumber) -> Result<ChunkDrawSet, InvalidEvent> {
         match self.policy {
-            Policy::Paper { .. } => paper::open(&self.books, job),
-            Policy::ByNeed => need::open(&self.books, job),
+            RotationPolicy::Quiver { .. } => quiver::draw_set(&self.state, job),
+            RotationPolicy::Demand => demand::draw_set(&self.state, job),
         }
     }
 
-    /// The chunks that take up space: loading, loaded, or not yet freed.
-    pub fn resident(&self) -> impl Iterator<Item = ChunkOrdinal> {
-        self.books.resident()
+    /// Chunks that take up space: loading, loaded, or not yet freed.
+    pub fn occupied(&self) -> impl Iterator<Item = ChunkOrdinal> {
+        self.state.occupied()
     }
 
-    /// The chunks that stay for good.
-    pub fn held(&self) -> impl Iterator<Item = ChunkOrdinal> {
-        self.books.held()
+    /// Chunks that stay in the cache.
+    pub fn pinned(&self) -> impl Iterator<Item = ChunkOrdinal> {
+        self.state.pinned()
     }
 
-    /// The chunks that jobs may draw from: loading or loaded.
-    pub fn open_chunks(&self) -> impl Iterator<Item = ChunkOrdinal> {
-        self.books.open()
+    /// Chunks that jobs may draw from: loading or loaded.
+    pub fn drawable_chunks(&self) -> impl Iterator<Item = ChunkOrdinal> {
+        self.state.drawable()
     }
 
-    /// Whether a job is believed to live.
-    pub fn knows(&self, now: Duration, job: Job) -> bool {
-        self.books.is_alive(now, job)
+    /// Whether a job's lease has not ended.
+    pub fn is_alive(&self, now: Duration, job: JobNumber) -> bool {
+        self.state.is_alive(now, job)
     }
 
-    /// When a job that is not heard of until then is not reckoned with any more, though it may live.
-    pub fn silent_at(&self, job: Job) -> Option<Duration> {
-        self.books.jobs.get(&job).map(|member| self.books.silent_at(member))
+    /// When a job becomes inactive, if it has no event before. Its lease may end later.
+    pub fn inactive_at(&self, job: JobNumber) -> Option<Duration> {
+        self.state.jobs.get(&job).map(|job_state| self.state.inactive_at(job_state))
     }
 
-    /// The jobs that are believed to live.
-    pub fn jobs(&self) -> impl Iterator<Item = Job> {
-        self.books.jobs.keys().copied()
+    /// Jobs whose leases have not ended.
+    pub fn jobs(&self) -> impl Iterator<Item = JobNumber> {
+        self.state.jobs.keys().copied()
     }
 
-    /// How long loading a chunk is expected to take.
+    /// Estimated time to load a chunk.
     pub fn load_time(&self) -> Duration {
-        self.books.load_time
+        self.state.load_time
     }
 
-    /// What has happened so far.
-    pub fn counters(&self) -> Counters {
+    /// Counts since the rotation started.
+    pub fn counters(&self) -> RotationCounters {
         self.counters
     }
 
-    fn count(&mut self, order: Order) {
+    fn count(&mut self, order: ChunkOrder) {
         let counters = &mut self.counters;
         match order {
-            Order::Load(_) => counters.loads += 1,
-            Order::Mark(_) => {}
-            Order::Evict { why: Eviction::Exhausted, .. } => counters.evicted_exhausted += 1,
-            Order::Evict { why: Eviction::Needed(_), .. } => counters.evicted_needed += 1,
-            Order::Evict { why: Eviction::Forced, .. } => counters.evicted_forced += 1,
-            Order::Evict { why: Eviction::Budget, .. } => counters.evicted_budget += 1,
+            ChunkOrder::Load(_) => counters.loads += 1,
+            ChunkOrder::Mark(_) => {}
+            ChunkOrder::Evict { cause: EvictionCause::Exhausted, .. } => {
+                counters.evicted_exhausted += 1;
+            }
+            ChunkOrder::Evict { cause: EvictionCause::Needed(_), .. } => {
+                counters.evicted_needed += 1;
+            }
+            ChunkOrder::Evict { cause: EvictionCause::Deadline, .. } => {
+                counters.evicted_deadline += 1;
+            }
+            ChunkOrder::Evict { cause: EvictionCause::Budget, .. } => counters.evicted_budget += 1,
         }
     }
 }

@@ -1,100 +1,108 @@
-//! The paper's rotation (Quiver 5.1): double buffering with a two-step eviction.
+//! Quiver's rotation (5.1): double buffering with a two-step eviction.
 //!
-//! While jobs read one chunk the next is loaded; when it is, the older is marked, so that newcomers read
-//! the newer only; when all who referenced the older have exhausted it, it goes, and the chunk after the
-//! newer is loaded. A job that is much slower than the rest would hold that up, so a chunk goes by force
-//! a while after the first job has exhausted it. There are never more than two chunks, whatever the
-//! space, unless the whole dataset fits: then all of it is loaded and stays.
+//! While jobs read one chunk, the next is loaded. Then the older is marked, so that new jobs read
+//! the newer only. When all jobs that referenced the older have exhausted it, it is evicted, and
+//! the chunk after the newer is loaded. A much slower job would block that, so a chunk is evicted
+//! by force some time after the first job has exhausted it. There are never more than two chunks,
+//! whatever the space, unless the whole dataset fits: then all of it is loaded and stays.
 
 use std::time::Duration;
 
 use super::{
-    Contradiction, Eviction, Job, Open, Order,
-    books::{Books, Life, Member},
+    ChunkDrawSet, ChunkOrder, EvictionCause, InvalidEvent, JobNumber,
+    state::{ChunkState, JobState, RotationState},
 };
-use crate::chunking::ChunkOrdinal;
+use crate::dataset::chunking::ChunkOrdinal;
 
 /// Double buffering.
 const CHUNKS_MAX: usize = 2;
 
-pub(super) fn decide(books: &Books, deadline: Duration) -> Option<Order> {
-    let room = if books.budget >= books.chunks.len() {
-        books.budget
+pub(super) fn decide(state: &RotationState, deadline: Duration) -> Option<ChunkOrder> {
+    let room = if state.budget >= state.chunks.len() {
+        state.budget
     } else {
-        books.budget.min(CHUNKS_MAX)
+        state.budget.min(CHUNKS_MAX)
     };
-    if books.open().count() > room {
-        let chunk = oldest(books, |_| true).expect("more than none are open");
-        return Some(Order::Evict { chunk, why: Eviction::Budget });
+    if state.drawable().count() > room {
+        let chunk = oldest(state, |_| true).expect("at least one is drawable");
+        return Some(ChunkOrder::Evict { chunk, cause: EvictionCause::Budget });
     }
-    if room < books.chunks.len()
-        && let Some(older) = oldest(books, |chunk| books.chunk(chunk).life == Life::Loaded)
-        && newest(books)
-            .is_some_and(|newer| newer != older && books.chunk(newer).life == Life::Loaded)
+    if room < state.chunks.len()
+        && let Some(older) = oldest(state, |chunk| state.chunk(chunk).state == ChunkState::Loaded)
+        && newest(state)
+            .is_some_and(|newer| newer != older && state.chunk(newer).state == ChunkState::Loaded)
     {
-        let chunk = books.chunk(older);
+        let chunk = state.chunk(older);
         if !chunk.marked {
-            return Some(Order::Mark(older));
+            return Some(ChunkOrder::Mark(older));
         }
-        let is_reading = |job: &Member| job.references.contains(&older) && job.unread_of(older) > 0;
-        if !books.jobs.values().any(is_reading) {
-            return Some(Order::Evict { chunk: older, why: Eviction::Exhausted });
+        let is_reading =
+            |job: &JobState| job.references.contains(&older) && job.unread_of(older) > 0;
+        if !state.jobs.values().any(is_reading) {
+            return Some(ChunkOrder::Evict { chunk: older, cause: EvictionCause::Exhausted });
         }
-        if chunk.first_done.is_some_and(|done| done.saturating_add(deadline) <= books.now) {
-            return Some(Order::Evict { chunk: older, why: Eviction::Forced });
+        if chunk.first_done.is_some_and(|done| done.saturating_add(deadline) <= state.now) {
+            return Some(ChunkOrder::Evict { chunk: older, cause: EvictionCause::Deadline });
         }
     }
-    // One after the other, each when its predecessor is there.
-    let is_loading = books.chunks.iter().any(|chunk| matches!(chunk.life, Life::Loading { .. }));
-    if books.resident().count() < room && !is_loading {
-        return next(books).map(Order::Load);
+    // One load at a time.
+    let is_loading =
+        state.chunks.iter().any(|chunk| matches!(chunk.state, ChunkState::Loading { .. }));
+    if state.occupied().count() < room && !is_loading {
+        return next(state).map(ChunkOrder::Load);
     }
     None
 }
 
-pub(super) fn next_deadline(books: &Books, deadline: Duration) -> Option<Duration> {
-    let marked = books.chunks.iter().filter(|chunk| chunk.marked);
+pub(super) fn next_deadline(state: &RotationState, deadline: Duration) -> Option<Duration> {
+    let marked = state.chunks.iter().filter(|chunk| chunk.marked);
     marked.filter_map(|chunk| Some(chunk.first_done?.saturating_add(deadline))).min()
 }
 
-/// Hits come from every chunk that is there, except that what is marked is for its readers only; misses
-/// are of the chunk that is being loaded.
-pub(super) fn open(books: &Books, job: Job) -> Result<Open, Contradiction> {
-    let member = books.job(job)?;
-    let is_whole = books.budget >= books.chunks.len();
-    let mut open = Open::default();
-    for chunk in books.ordinals() {
-        let known = books.chunk(chunk);
-        match known.life {
-            Life::Loaded if is_whole => open.held.push(chunk),
-            Life::Loaded if !known.marked || member.references.contains(&chunk) => {
+/// Hits come from every loaded chunk, but marked ones are for their readers only. Misses come from
+/// the chunk that is being loaded.
+pub(super) fn draw_set(
+    state: &RotationState,
+    job: JobNumber,
+) -> Result<ChunkDrawSet, InvalidEvent> {
+    let job_state = state.job(job)?;
+    let is_whole = state.budget >= state.chunks.len();
+    let mut open = ChunkDrawSet::default();
+    for chunk in state.ordinals() {
+        let known = state.chunk(chunk);
+        match known.state {
+            ChunkState::Loaded if is_whole => open.pinned.push(chunk),
+            ChunkState::Loaded if !known.marked || job_state.references.contains(&chunk) => {
                 open.first.push(chunk);
             }
-            Life::Loading { .. } => open.then.push(chunk),
+            ChunkState::Loading { .. } => open.then.push(chunk),
             _ => {}
         }
     }
     Ok(open)
 }
 
-fn oldest(books: &Books, of: impl Fn(ChunkOrdinal) -> bool) -> Option<ChunkOrdinal> {
-    books.open().filter(|chunk| of(*chunk)).min_by_key(|chunk| books.chunk(*chunk).turn)
+fn oldest(state: &RotationState, of: impl Fn(ChunkOrdinal) -> bool) -> Option<ChunkOrdinal> {
+    state.drawable().filter(|chunk| of(*chunk)).min_by_key(|chunk| state.chunk(*chunk).load_number)
 }
 
-fn newest(books: &Books) -> Option<ChunkOrdinal> {
-    books.open().max_by_key(|chunk| books.chunk(*chunk).turn)
+fn newest(state: &RotationState) -> Option<ChunkOrdinal> {
+    state.drawable().max_by_key(|chunk| state.chunk(*chunk).load_number)
 }
 
-/// The first absent chunk that anybody needs after the one that was loaded last, in the order of the dataset.
-fn next(books: &Books) -> Option<ChunkOrdinal> {
-    let chunks = books.chunks.len();
-    let last = books.ordinals().max_by_key(|chunk| books.chunk(*chunk).turn)?;
-    let after = match books.chunk(last).turn {
+/// The first absent chunk with unread items after the one that was loaded last, in the order of the
+/// dataset.
+fn next(state: &RotationState) -> Option<ChunkOrdinal> {
+    let chunks = state.chunks.len();
+    let last = state.ordinals().max_by_key(|chunk| state.chunk(*chunk).load_number)?;
+    let after = match state.chunk(last).load_number {
         0 => 0,
         _ => last.0 as usize + 1,
     };
     (0..chunks)
         .map(|step| (after + step) % chunks)
-        .map(|index| ChunkOrdinal(u32::try_from(index).expect("checked when made")))
-        .find(|chunk| books.chunk(*chunk).life == Life::Absent && books.wanted(*chunk) > 0)
+        .map(|index| ChunkOrdinal(u32::try_from(index).expect("checked by `new`")))
+        .find(|chunk| {
+            state.chunk(*chunk).state == ChunkState::Absent && state.unread_by_all(*chunk) > 0
+        })
 }

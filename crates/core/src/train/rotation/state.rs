@@ -1,33 +1,33 @@
-//! What both policies know: the chunks' lives, the jobs and what they have not read, and how long things take.
+//! The state that both policies share: chunks, jobs with what they have not read, and load times.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
-use super::{Contradiction, Fact, Job, Order};
-use crate::{ByteSize, chunking::ChunkOrdinal};
+use super::{ChunkBytes, ChunkOrder, InvalidEvent, JobNumber, RotationEvent, RotationSettings};
+use crate::{ByteSize, dataset::chunking::ChunkOrdinal};
 
-/// More jobs than this are not taken in,
+/// Jobs of a dataset at most.
 const JOBS_MAX: usize = 1 << 12;
-/// and fewer if there are very many chunks: each job costs eight bytes for each.
+/// Jobs times chunks at most: each job takes 8 bytes per chunk.
 const UNREAD_MAX: usize = 1 << 24;
-/// A load of less than one part in so many tells nothing of a whole one.
-const LEARNT_FROM: u64 = 16;
+/// A load of less than 1/16 of a chunk says nothing about the time of a whole one.
+const MEASURED_SHARE_MIN: u64 = 16;
 
-/// Whoever has been silent for this part of its lease is not reckoned with until it speaks again,
-const SILENT: u32 = 10;
-/// unless it always takes long: so many times what is usual is not long for it.
-const PATIENT: u32 = 2;
+/// A job without an event for 1/10 of its lease is inactive: it is ignored until its next event.
+const INACTIVE_SHARE: u32 = 10;
+/// A job that usually has longer gaps is inactive only after twice its usual gap.
+const INACTIVE_GAPS: u32 = 2;
 
-/// What is thought possible for a load: there is always some need before there is nothing, and an origin
-/// that has stood still for a day is not a measure for the next chunk.
+/// Limits of the estimated load time. With the minimum, a job asks for a chunk before its supply is
+/// empty. A load of more than a day is no measure for the next one.
 const LOAD_TIME_MIN: Duration = Duration::from_millis(10);
 const LOAD_TIME_MAX: Duration = Duration::from_hours(24);
 
-/// Where a chunk stands.
+/// State of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Life {
+pub(super) enum ChunkState {
     Absent,
     Loading { since: Duration, bytes: u64 },
     Loaded,
@@ -37,12 +37,12 @@ pub(super) enum Life {
 #[derive(Debug)]
 pub(super) struct Chunk {
     pub size: u64,
-    pub life: Life,
-    /// Counts all orders to load, so that the latest is known.
-    pub turn: u64,
-    /// Stays for good (ours).
-    pub held: bool,
-    /// Takes no new readers (the paper's).
+    pub state: ChunkState,
+    /// Number of the last order to load it, counted over all chunks.
+    pub load_number: u64,
+    /// Stays in the cache (demand policy).
+    pub pinned: bool,
+    /// Takes no new readers (Quiver's policy).
     pub marked: bool,
     /// When the first job had exhausted it.
     pub first_done: Option<Duration>,
@@ -50,66 +50,68 @@ pub(super) struct Chunk {
 
 impl Chunk {
     /// Whether jobs may draw from it.
-    pub fn is_open(&self) -> bool {
-        matches!(self.life, Life::Loading { .. } | Life::Loaded)
+    pub fn is_drawable(&self) -> bool {
+        matches!(self.state, ChunkState::Loading { .. } | ChunkState::Loaded)
     }
 }
 
-/// A job, as far as its dataset's rotation is concerned.
+/// A job in the rotation of its dataset.
 #[derive(Debug)]
-pub(super) struct Member {
-    heard_at: Duration,
-    /// How long it is silent between two reports, at most and of late.
-    was_silent: Duration,
+pub(super) struct JobState {
+    last_event_at: Duration,
+    /// Largest recent gap between two events.
+    usual_gap: Duration,
     pub unread: Vec<u64>,
     pub unread_total: u64,
     pub pace: u64,
     pub reported_at: Duration,
     pub references: BTreeSet<ChunkOrdinal>,
-    /// The rotating chunk that it draws from first (ours).
+    /// The rotating chunk that it draws from first (demand policy).
     pub focus: Option<ChunkOrdinal>,
 }
 
-impl Member {
+impl JobState {
     pub fn unread_of(&self, chunk: ChunkOrdinal) -> u64 {
         self.unread[chunk.0 as usize]
     }
 
-    /// Until when it is believed to live.
-    fn lives_until(&self, lease: Duration) -> Duration {
-        self.heard_at.saturating_add(lease)
+    /// End of its lease.
+    fn lease_end(&self, lease: Duration) -> Duration {
+        self.last_event_at.saturating_add(lease)
     }
 
     fn set_unread(&mut self, chunk: ChunkOrdinal, unread: u64) {
         let slot = &mut self.unread[chunk.0 as usize];
-        // In this order: who names a chunk twice has the last word, and that may be more than the first.
+        // Subtract first: if a chunk is named twice, the last value counts, and it may be larger
+        // than the first.
         self.unread_total = self.unread_total - *slot + unread;
         *slot = unread;
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Books {
+pub(super) struct RotationState {
     pub now: Duration,
     pub budget: usize,
     pub chunks: Vec<Chunk>,
-    pub jobs: BTreeMap<Job, Member>,
-    /// How long loading a whole chunk takes.
+    pub jobs: BTreeMap<JobNumber, JobState>,
+    /// Estimated time to load a whole chunk.
     pub load_time: Duration,
     lease: Duration,
-    /// How many orders to load there were.
-    turns: u64,
+    /// Orders to load so far.
+    loads: u64,
 }
 
-impl Books {
-    pub fn new(lease: Duration, load_time: Duration, sizes: &[ByteSize]) -> Self {
-        assert!(lease > Duration::ZERO, "no job could live without a lease");
-        assert!(u32::try_from(sizes.len()).is_ok(), "more chunks than can be named");
+impl RotationState {
+    pub fn new(settings: &RotationSettings) -> Self {
+        let RotationSettings { lease, load_time, chunk_sizes: sizes, .. } = settings;
+        assert!(*lease > Duration::ZERO, "a lease must be longer than zero");
+        assert!(u32::try_from(sizes.len()).is_ok(), "more than 2^32 chunks");
         let chunk = |size: &ByteSize| Chunk {
             size: size.0,
-            life: Life::Absent,
-            turn: 0,
-            held: false,
+            state: ChunkState::Absent,
+            load_number: 0,
+            pinned: false,
             marked: false,
             first_done: None,
         };
@@ -118,14 +120,14 @@ impl Books {
             budget: 0,
             chunks: sizes.iter().map(chunk).collect(),
             jobs: BTreeMap::new(),
-            load_time: load_time.clamp(LOAD_TIME_MIN, LOAD_TIME_MAX),
-            lease,
-            turns: 0,
+            load_time: (*load_time).clamp(LOAD_TIME_MIN, LOAD_TIME_MAX),
+            lease: *lease,
+            loads: 0,
         }
     }
 
     pub fn ordinals(&self) -> impl DoubleEndedIterator<Item = ChunkOrdinal> + use<> {
-        (0..u32::try_from(self.chunks.len()).expect("checked when made")).map(ChunkOrdinal)
+        (0..u32::try_from(self.chunks.len()).expect("checked by `new`")).map(ChunkOrdinal)
     }
 
     pub fn chunk(&self, chunk: ChunkOrdinal) -> &Chunk {
@@ -136,156 +138,164 @@ impl Books {
         &mut self.chunks[chunk.0 as usize]
     }
 
-    pub fn resident(&self) -> impl Iterator<Item = ChunkOrdinal> {
-        self.ordinals().filter(|chunk| self.chunk(*chunk).life != Life::Absent)
+    pub fn occupied(&self) -> impl Iterator<Item = ChunkOrdinal> {
+        self.ordinals().filter(|chunk| self.chunk(*chunk).state != ChunkState::Absent)
     }
 
-    pub fn held(&self) -> impl Iterator<Item = ChunkOrdinal> {
-        self.ordinals().filter(|chunk| self.chunk(*chunk).held)
+    pub fn pinned(&self) -> impl Iterator<Item = ChunkOrdinal> {
+        self.ordinals().filter(|chunk| self.chunk(*chunk).pinned)
     }
 
     /// Chunks that jobs may draw from.
-    pub fn open(&self) -> impl Iterator<Item = ChunkOrdinal> {
-        self.ordinals().filter(|chunk| self.chunk(*chunk).is_open())
+    pub fn drawable(&self) -> impl Iterator<Item = ChunkOrdinal> {
+        self.ordinals().filter(|chunk| self.chunk(*chunk).is_drawable())
     }
 
-    /// Those of them that are not held.
+    /// Drawable chunks that are not pinned.
     pub fn rotating(&self) -> impl Iterator<Item = ChunkOrdinal> {
-        self.open().filter(|chunk| !self.chunk(*chunk).held)
+        self.drawable().filter(|chunk| !self.chunk(*chunk).pinned)
     }
 
-    pub fn job(&self, job: Job) -> Result<&Member, Contradiction> {
-        self.jobs.get(&job).ok_or(Contradiction::UnknownJob { job })
+    pub fn job(&self, job: JobNumber) -> Result<&JobState, InvalidEvent> {
+        self.jobs.get(&job).ok_or(InvalidEvent::UnknownJob { job })
     }
 
-    pub fn is_alive(&self, now: Duration, job: Job) -> bool {
-        self.jobs.get(&job).is_some_and(|member| member.lives_until(self.lease) > now)
+    pub fn is_alive(&self, now: Duration, job: JobNumber) -> bool {
+        self.jobs.get(&job).is_some_and(|job_state| job_state.lease_end(self.lease) > now)
     }
 
     fn live(&self, now: Duration) -> usize {
-        self.jobs.values().filter(|member| member.lives_until(self.lease) > now).count()
+        self.jobs.values().filter(|job_state| job_state.lease_end(self.lease) > now).count()
     }
 
-    /// When a job that is not heard of until then is not reckoned with any more: it was killed or stopped, or does
+    /// When a job becomes inactive, if it has no event before: it was killed or stopped, or does
     /// something else.
-    pub fn silent_at(&self, member: &Member) -> Duration {
-        let long = (self.lease / SILENT).max(member.was_silent.saturating_mul(PATIENT));
-        member.heard_at.saturating_add(long)
+    pub fn inactive_at(&self, job_state: &JobState) -> Duration {
+        let long =
+            (self.lease / INACTIVE_SHARE).max(job_state.usual_gap.saturating_mul(INACTIVE_GAPS));
+        job_state.last_event_at.saturating_add(long)
     }
 
-    /// The jobs that are reckoned with.
-    pub fn awake(&self) -> impl Iterator<Item = (Job, &Member)> {
-        let awake = self.jobs.iter().filter(|(_, member)| self.silent_at(member) > self.now);
-        awake.map(|(job, member)| (*job, member))
+    /// Jobs that decisions take into account.
+    pub fn active_jobs(&self) -> impl Iterator<Item = (JobNumber, &JobState)> {
+        let active_jobs =
+            self.jobs.iter().filter(|(_, job_state)| self.inactive_at(job_state) > self.now);
+        active_jobs.map(|(job, job_state)| (*job, job_state))
     }
 
     fn jobs_max(&self) -> usize {
         (UNREAD_MAX / self.chunks.len().max(1)).clamp(1, JOBS_MAX)
     }
 
-    /// What all jobs together have not read of a chunk.
-    pub fn wanted(&self, chunk: ChunkOrdinal) -> u64 {
+    /// Bytes that all jobs together have not read of a chunk.
+    pub fn unread_by_all(&self, chunk: ChunkOrdinal) -> u64 {
         let unread = self.jobs.values().map(|job| job.unread_of(chunk));
         unread.fold(0, u64::saturating_add)
     }
 
     pub fn next_expiry(&self) -> Option<Duration> {
-        self.jobs.values().map(|job| job.lives_until(self.lease)).min()
+        self.jobs.values().map(|job| job.lease_end(self.lease)).min()
     }
 
-    /// Writes a fact down, if it can be. Returns how many jobs were not heard of in time.
-    pub fn note(&mut self, now: Duration, fact: Fact<'_>) -> Result<u64, Contradiction> {
-        self.check(now, fact)?;
+    /// Applies an event, if it is valid. Returns the number of leases that have ended.
+    pub fn on_event(
+        &mut self,
+        now: Duration,
+        event: RotationEvent<'_>,
+    ) -> Result<u64, InvalidEvent> {
+        self.validate(now, event)?;
         self.now = now;
         let before = self.jobs.len();
-        self.jobs.retain(|_, job| job.lives_until(self.lease) > now);
+        self.jobs.retain(|_, job| job.lease_end(self.lease) > now);
         let expired = (before - self.jobs.len()) as u64;
-        self.write(fact);
+        self.apply_event(event);
         Ok(expired)
     }
 
-    fn check(&self, now: Duration, fact: Fact<'_>) -> Result<(), Contradiction> {
+    fn validate(&self, now: Duration, event: RotationEvent<'_>) -> Result<(), InvalidEvent> {
         if now < self.now {
-            return Err(Contradiction::TimeWentBack { now, last: self.now });
+            return Err(InvalidEvent::TimeWentBack { now, last: self.now });
         }
         let live = |job| {
             let live = self.jobs.get(&job).filter(|_| self.is_alive(now, job));
-            live.ok_or(Contradiction::UnknownJob { job })
+            live.ok_or(InvalidEvent::UnknownJob { job })
         };
         let known = |chunk: ChunkOrdinal| {
             let chunks = self.chunks.len();
-            self.chunks.get(chunk.0 as usize).ok_or(Contradiction::UnknownChunk { chunk, chunks })
+            self.chunks.get(chunk.0 as usize).ok_or(InvalidEvent::UnknownChunk { chunk, chunks })
         };
-        match fact {
-            Fact::Joined { job } if live(job).is_ok() => {
-                return Err(Contradiction::JoinedTwice { job });
+        match event {
+            RotationEvent::Joined { job } if live(job).is_ok() => {
+                return Err(InvalidEvent::JoinedTwice { job });
             }
-            Fact::Joined { .. } if self.live(now) >= self.jobs_max() => {
-                return Err(Contradiction::TooManyJobs { jobs: self.jobs_max() });
+            RotationEvent::Joined { .. } if self.live(now) >= self.jobs_max() => {
+                return Err(InvalidEvent::TooManyJobs { jobs: self.jobs_max() });
             }
-            Fact::Joined { .. } | Fact::Budget { .. } | Fact::Tick => {}
-            Fact::Renewed { job } | Fact::NextEpoch { job } | Fact::Left { job } => {
+            RotationEvent::Joined { .. } | RotationEvent::Budget { .. } | RotationEvent::Tick => {}
+            RotationEvent::Renewed { job }
+            | RotationEvent::NextEpoch { job }
+            | RotationEvent::Left { job } => {
                 live(job)?;
             }
-            Fact::Progress { job, unread, .. } => {
-                let member = live(job)?;
-                for (chunk, unread) in unread {
+            RotationEvent::Progress { job, unread, .. } => {
+                let job_state = live(job)?;
+                for ChunkBytes { chunk, bytes } in unread {
                     known(*chunk)?;
                     let (chunk, unread, known) =
-                        (*chunk, *unread, ByteSize(member.unread_of(*chunk)));
+                        (*chunk, *bytes, ByteSize(job_state.unread_of(*chunk)));
                     if unread > known {
-                        return Err(Contradiction::UnreadGrew { job, chunk, unread, known });
+                        return Err(InvalidEvent::UnreadGrew { job, chunk, unread, known });
                     }
                 }
             }
-            Fact::Referenced { job, chunk } => {
-                let (member, known) = (live(job)?, known(chunk)?);
-                let is_reading = member.references.contains(&chunk);
-                if !known.is_open() || (known.marked && !is_reading) {
-                    return Err(Contradiction::NotOpen { job, chunk });
+            RotationEvent::Referenced { job, chunk } => {
+                let (job_state, known) = (live(job)?, known(chunk)?);
+                let is_reading = job_state.references.contains(&chunk);
+                if !known.is_drawable() || (known.marked && !is_reading) {
+                    return Err(InvalidEvent::NotDrawable { job, chunk });
                 }
             }
-            Fact::Exhausted { job, chunk } => {
+            RotationEvent::Exhausted { job, chunk } => {
                 known(chunk)?;
                 if !live(job)?.references.contains(&chunk) {
-                    return Err(Contradiction::NotReferenced { job, chunk });
+                    return Err(InvalidEvent::NotReferenced { job, chunk });
                 }
             }
-            Fact::Loading { chunk, bytes } => match *known(chunk)? {
-                Chunk { life: Life::Loading { bytes: known, .. }, size, .. } => {
+            RotationEvent::Loading { chunk, bytes } => match *known(chunk)? {
+                Chunk { state: ChunkState::Loading { bytes: known, .. }, size, .. } => {
                     if !(known..=size).contains(&bytes.0) {
                         let (known, size) = (ByteSize(known), ByteSize(size));
-                        return Err(Contradiction::WrongLength { chunk, bytes, known, size });
+                        return Err(InvalidEvent::WrongLength { chunk, bytes, known, size });
                     }
                 }
-                _ => return Err(Contradiction::NotLoading { chunk }),
+                _ => return Err(InvalidEvent::NotLoading { chunk }),
             },
-            Fact::Loaded { chunk } => {
-                if !matches!(known(chunk)?.life, Life::Loading { .. }) {
-                    return Err(Contradiction::NotLoading { chunk });
+            RotationEvent::Loaded { chunk } => {
+                if !matches!(known(chunk)?.state, ChunkState::Loading { .. }) {
+                    return Err(InvalidEvent::NotLoading { chunk });
                 }
             }
-            Fact::Evicted { chunk } => {
-                if known(chunk)?.life != Life::Evicting {
-                    return Err(Contradiction::NotEvicting { chunk });
+            RotationEvent::Evicted { chunk } => {
+                if known(chunk)?.state != ChunkState::Evicting {
+                    return Err(InvalidEvent::NotEvicting { chunk });
                 }
             }
-            Fact::Found { chunk } => {
-                if known(chunk)?.life != Life::Absent {
-                    return Err(Contradiction::FoundTwice { chunk });
+            RotationEvent::Found { chunk } => {
+                if known(chunk)?.state != ChunkState::Absent {
+                    return Err(InvalidEvent::FoundTwice { chunk });
                 }
             }
         }
         Ok(())
     }
 
-    fn write(&mut self, fact: Fact<'_>) {
+    fn apply_event(&mut self, event: RotationEvent<'_>) {
         let now = self.now;
-        match fact {
-            Fact::Joined { job } => {
-                let member = Member {
-                    heard_at: now,
-                    was_silent: Duration::ZERO,
+        match event {
+            RotationEvent::Joined { job } => {
+                let job_state = JobState {
+                    last_event_at: now,
+                    usual_gap: Duration::ZERO,
                     unread: self.sizes(),
                     unread_total: self.sizes().iter().sum(),
                     pace: 0,
@@ -293,97 +303,98 @@ impl Books {
                     references: BTreeSet::new(),
                     focus: None,
                 };
-                self.jobs.insert(job, member);
+                self.jobs.insert(job, job_state);
             }
-            Fact::Renewed { job } => {
-                self.heard(job);
+            RotationEvent::Renewed { job } => {
+                self.touch(job);
             }
-            Fact::Progress { job, unread, pace } => {
-                let member = self.heard(job);
-                for (chunk, unread) in unread {
-                    member.set_unread(*chunk, unread.0);
+            RotationEvent::Progress { job, unread, pace } => {
+                let job_state = self.touch(job);
+                for ChunkBytes { chunk, bytes } in unread {
+                    job_state.set_unread(*chunk, bytes.0);
                 }
-                member.pace = pace.0.0;
-                member.reported_at = now;
+                job_state.pace = pace.0.0;
+                job_state.reported_at = now;
             }
-            Fact::Referenced { job, chunk } => {
-                self.heard(job).references.insert(chunk);
+            RotationEvent::Referenced { job, chunk } => {
+                self.touch(job).references.insert(chunk);
             }
-            Fact::Exhausted { job, chunk } => {
-                let member = self.heard(job);
-                member.set_unread(chunk, 0);
-                member.references.remove(&chunk);
+            RotationEvent::Exhausted { job, chunk } => {
+                let job_state = self.touch(job);
+                job_state.set_unread(chunk, 0);
+                job_state.references.remove(&chunk);
                 let first_done = &mut self.chunk_mut(chunk).first_done;
                 *first_done = first_done.or(Some(now));
             }
-            Fact::NextEpoch { job } => {
+            RotationEvent::NextEpoch { job } => {
                 let sizes = self.sizes();
-                let member = self.heard(job);
-                member.unread_total = sizes.iter().sum();
-                member.unread = sizes;
-                member.references.clear();
-                member.reported_at = now;
+                let job_state = self.touch(job);
+                job_state.unread_total = sizes.iter().sum();
+                job_state.unread = sizes;
+                job_state.references.clear();
+                job_state.reported_at = now;
             }
-            Fact::Left { job } => {
+            RotationEvent::Left { job } => {
                 self.jobs.remove(&job);
             }
-            Fact::Loading { chunk, bytes } => {
-                if let Life::Loading { bytes: known, .. } = &mut self.chunk_mut(chunk).life {
+            RotationEvent::Loading { chunk, bytes } => {
+                if let ChunkState::Loading { bytes: known, .. } = &mut self.chunk_mut(chunk).state {
                     *known = bytes.0;
                 }
                 self.measure(chunk, false);
             }
-            Fact::Loaded { chunk } => {
+            RotationEvent::Loaded { chunk } => {
                 self.measure(chunk, true);
-                self.chunk_mut(chunk).life = Life::Loaded;
+                self.chunk_mut(chunk).state = ChunkState::Loaded;
             }
-            Fact::Evicted { chunk } => self.chunk_mut(chunk).life = Life::Absent,
-            Fact::Found { chunk } => {
-                self.turns += 1;
-                let turn = self.turns;
+            RotationEvent::Evicted { chunk } => self.chunk_mut(chunk).state = ChunkState::Absent,
+            RotationEvent::Found { chunk } => {
+                self.loads += 1;
+                let load_number = self.loads;
                 let found = self.chunk_mut(chunk);
-                (found.life, found.turn) = (Life::Loaded, turn);
+                (found.state, found.load_number) = (ChunkState::Loaded, load_number);
             }
-            Fact::Budget { chunks } => {
+            RotationEvent::Budget { chunks } => {
                 self.budget = chunks as usize;
                 if self.budget >= self.chunks.len() {
-                    // All of them may stay.
+                    // All chunks may stay.
                     self.chunks.iter_mut().for_each(|chunk| chunk.marked = false);
                 }
             }
-            Fact::Tick => {}
+            RotationEvent::Tick => {}
         }
     }
 
-    /// Whether a chunk stays for good (ours).
-    pub fn hold(&mut self, chunk: ChunkOrdinal, held: bool) {
-        self.chunk_mut(chunk).held = held;
+    /// Sets whether a chunk is pinned (demand policy).
+    pub fn set_pinned(&mut self, chunk: ChunkOrdinal, pinned: bool) {
+        self.chunk_mut(chunk).pinned = pinned;
     }
 
-    /// Carries out an order, as far as the books are concerned.
-    pub fn obey(&mut self, order: Order) {
+    /// Applies an order.
+    pub fn apply_order(&mut self, order: ChunkOrder) {
         let now = self.now;
         match order {
-            Order::Load(chunk) => {
-                assert!(self.resident().count() < self.budget, "no room to load chunk {}", chunk.0);
-                self.turns += 1;
-                let turn = self.turns;
+            ChunkOrder::Load(chunk) => {
+                assert!(self.occupied().count() < self.budget, "no room to load chunk {}", chunk.0);
+                self.loads += 1;
+                let load_number = self.loads;
                 let loading = self.chunk_mut(chunk);
-                assert_eq!(loading.life, Life::Absent, "chunk {} is there", chunk.0);
-                loading.life = Life::Loading { since: now, bytes: 0 };
-                (loading.turn, loading.first_done) = (turn, None);
+                assert_eq!(loading.state, ChunkState::Absent, "chunk {} is present", chunk.0);
+                loading.state = ChunkState::Loading { since: now, bytes: 0 };
+                (loading.load_number, loading.first_done) = (load_number, None);
             }
-            Order::Mark(chunk) => {
+            ChunkOrder::Mark(chunk) => {
                 self.chunk_mut(chunk).marked = true;
-                // It was open to all who are here, even if they have not come to it yet.
+                // All present jobs may read it, even those that have not started to.
                 for job in self.jobs.values_mut().filter(|job| job.unread_of(chunk) > 0) {
                     job.references.insert(chunk);
                 }
             }
-            Order::Evict { chunk, .. } => {
+            ChunkOrder::Evict { chunk, .. } => {
                 let leaving = self.chunk_mut(chunk);
-                assert!(leaving.is_open(), "chunk {} is not there", chunk.0);
-                (leaving.life, leaving.marked, leaving.held) = (Life::Evicting, false, false);
+                assert!(leaving.is_drawable(), "chunk {} is not drawable", chunk.0);
+                (leaving.state, leaving.marked, leaving.pinned) =
+                    (ChunkState::Evicting, false, false);
                 for job in self.jobs.values_mut() {
                     job.references.remove(&chunk);
                 }
@@ -395,26 +406,28 @@ impl Books {
         self.chunks.iter().map(|chunk| chunk.size).collect()
     }
 
-    fn heard(&mut self, job: Job) -> &mut Member {
-        let member = self.jobs.get_mut(&job).expect("checked before");
-        let silent = self.now.saturating_sub(member.heard_at);
+    fn touch(&mut self, job: JobNumber) -> &mut JobState {
+        let job_state = self.jobs.get_mut(&job).expect("checked by `validate`");
+        let silent = self.now.saturating_sub(job_state.last_event_at);
         if !silent.is_zero() {
-            member.was_silent = silent.max(member.was_silent * 7 / 8);
-            member.heard_at = self.now;
+            job_state.usual_gap = silent.max(job_state.usual_gap * 7 / 8);
+            job_state.last_event_at = self.now;
         }
-        member
+        job_state
     }
 
-    /// Learns from a load how long loads take: that they have become slower at once, and even before the
-    /// load is over; that they have become faster little by little. From a small part nothing is learnt:
-    /// hardly anything was missing.
+    /// Updates the estimate of the load time from a load. A slower load counts at once, even before
+    /// it is complete. A faster one counts by a quarter. A load of a small part of a chunk does not
+    /// count: almost nothing was missing.
     fn measure(&mut self, chunk: ChunkOrdinal, is_over: bool) {
-        let (size, life) = (self.chunk(chunk).size, self.chunk(chunk).life);
-        let Life::Loading { since, bytes } = life else { unreachable!("checked before") };
+        let (size, state) = (self.chunk(chunk).size, self.chunk(chunk).state);
+        let ChunkState::Loading { since, bytes } = state else {
+            unreachable!("checked by `validate`")
+        };
         let took = self.now.saturating_sub(since);
         let load_time = match (is_over, bytes) {
             (false, _) => self.load_time.max(took),
-            (true, bytes) if bytes == 0 || bytes < size / LEARNT_FROM => self.load_time,
+            (true, bytes) if bytes == 0 || bytes < size / MEASURED_SHARE_MIN => self.load_time,
             (true, bytes) => {
                 let whole = took.as_secs_f64() * (size as f64 / bytes as f64);
                 let whole = Duration::try_from_secs_f64(whole).unwrap_or(LOAD_TIME_MAX);

@@ -1,26 +1,27 @@
-//! One batch: which items, and where they are expected to come from.
+//! A batch: its items, and where they are expected to come from.
 
 use crate::ItemOrdinal;
 
 /// Where an item was when its batch was drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub enum ItemSource {
     /// Resident.
     Resident,
-    /// Of an open chunk, but not resident: to be claimed, read and kept.
+    /// In the draw set and not resident: it is claimed, fetched and kept.
     Claimed,
-    /// Of a chunk that is not open, and not resident: to be read and not kept.
-    Outside,
-    /// Repeated, because other ranks have an item more; it may be anywhere.
+    /// Neither in the draw set nor resident: it is read and not kept.
+    Uncached,
+    /// Repeated, because other ranks have one item more. It may be anywhere.
     Padding,
 }
 
-/// Items that are yielded together. Their order within the batch has no meaning, but is kept in replays.
+/// Items that are yielded together. Their order within the batch has no meaning, but replays keep
+/// it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
     number: u64,
     items: Vec<ItemOrdinal>,
-    sources: Vec<Source>,
+    sources: Vec<ItemSource>,
     counts: [u32; 4],
 }
 
@@ -30,30 +31,30 @@ impl Batch {
         Self { number, items, sources, counts: [0; 4] }
     }
 
-    pub(super) fn push(&mut self, item: u32, source: Source) {
+    pub(super) fn push(&mut self, item: u32, source: ItemSource) {
         self.items.push(ItemOrdinal::new(item.into()));
         self.sources.push(source);
         self.counts[source as usize] += 1;
     }
 
-    /// Counted from nought: what [`super::Sampler::yielded`] is told.
+    /// Number of the batch, from 0, for [`super::Sampler::on_yielded`].
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// All of them.
+    /// All items.
     pub fn items(&self) -> &[ItemOrdinal] {
         &self.items
     }
 
-    /// How many were there.
-    pub fn count(&self, source: Source) -> u32 {
+    /// Number of items from a source.
+    pub fn count(&self, source: ItemSource) -> u32 {
         self.counts[source as usize]
     }
 
-    /// Which were there.
-    pub fn of(&self, source: Source) -> impl Iterator<Item = ItemOrdinal> {
+    /// Items from a source.
+    pub fn of(&self, source: ItemSource) -> impl Iterator<Item = ItemOrdinal> {
         let all = self.items.iter().zip(&self.sources);
-        all.filter(move |(_, its)| **its == source).map(|(item, _)| *item)
+        all.filter(move |(_, own_source)| **own_source == source).map(|(item, _)| *item)
     }
 }

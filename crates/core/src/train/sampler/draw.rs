@@ -1,101 +1,103 @@
-//! One batch, by Algorithm 1 of the paper: of many candidates those that are resident go first.
+//! Drawing a batch (Algorithm 1 of Quiver): of many candidates, resident ones go first.
 //!
-//! A batch has several sources. **Held** chunks are there all epoch, so their items are due in proportion to
-//! all that is unread, open or not: drawn first, they would make the beginning of every epoch the same.
-//! **Rotating** chunks are there for a while and get the rest. When they have too little unread, the held
-//! ones complete the batch, and then whatever is **outside**; a batch never waits. With nothing rotating
-//! at all, what is not held is read through in its own proportion: a job alone is given as many hits as
-//! its cache holds of the dataset, evenly, and no order could give it more.
+//! A batch has several sources. **Pinned** half-chunks are resident all epoch, so their items are
+//! due in proportion to everything that is unread. Drawn first, they would make the beginning of
+//! every epoch the same. **Rotating** half-chunks are resident for a while and get the rest. When
+//! they have too little unread, pinned ones complete the batch, and then **uncached** ones: a batch
+//! never waits. If nothing rotates, uncached half-chunks get their own proportion. So a job alone
+//! has as many hits as its cache holds of the dataset, evenly spread, and no order has more.
 //!
-//! Drawn evenly, two rotating chunks would be exhausted at the same time, and the next could not come before
-//! that. So one may be **leaving**: it is given two draws of three, and when it is exhausted the other has two
-//! thirds to go, time for the next to arrive.
+//! Drawn evenly, two rotating half-chunks would be exhausted at the same time, and the next could
+//! not be loaded before. So one may be **leaving**: it gets two draws of three. When it is
+//! exhausted, the other has two thirds left, which is the time for the next to arrive.
 //!
-//! From each source candidates are looked at in a random order that merges those of its chunks, in
-//! proportion to what is unread in each. Resident ones are taken as they come; if the window has too few,
-//! the first of the others complete the number. What was passed over stays pending.
+//! From each source, candidates come in a random order that merges the orders of its half-chunks,
+//! in proportion to what is unread in each. Resident candidates are taken. If the window has too
+//! few, the first of the others complete the number. Candidates that are not taken stay pending.
 //!
-//! Batches of like length are made of runs instead of items: of the next runs of a random chunk the one
-//! with the most resident items, completed by the runs that are nearest in length.
+//! Batches of like length consist of runs instead of items. Of the next runs of a random
+//! half-chunk, the one with the most resident items is taken, and completed by the runs that are
+//! nearest in length.
 
 use super::{
-    open::Open,
+    draw_set::DrawSet,
     pending::{Candidate, Pending},
-    plan::Plan,
+    plan::EpochPlan,
     random::Random,
-    urn::Urn,
+    weighted_merge::WeightedMerge,
 };
 use crate::ItemOrdinal;
 
-/// How many draws, of how many from rotating chunks, come from the one that is leaving.
-const LEAVING: u32 = 2;
+/// Draws from rotating half-chunks that come from the leaving one: 2 of 3.
+const LEAVING_DRAWS: u32 = 2;
 const LEAVING_OF: u32 = 3;
 
 /// An item that was drawn.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pick {
     pub(super) item: u32,
-    pub(super) chunk: u32,
-    /// Its place among the rank's items of that chunk.
-    pub(super) place: u32,
+    pub(super) half_chunk: u32,
+    /// Its position among the rank's items of that half-chunk.
+    pub(super) position: u32,
 }
 
-/// What was drawn, by where it comes from.
+/// Drawn items, by source.
 #[derive(Debug, Default)]
 pub(super) struct Picks {
     pub(super) resident: Vec<Pick>,
     pub(super) claimed: Vec<Pick>,
-    pub(super) outside: Vec<Pick>,
-    /// How many are of held chunks.
-    pub(super) held: u32,
+    pub(super) uncached: Vec<Pick>,
+    /// Number of items from pinned half-chunks.
+    pub(super) pinned: u32,
 }
 
-/// How much a rank has yet to draw, by where it is.
+/// Items that a rank has yet to draw, by source.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Unread {
-    pub(super) held: u32,
+    pub(super) pinned: u32,
     leaving: u32,
     rotating: u32,
-    outside: u32,
+    uncached: u32,
 }
 
 impl Unread {
-    pub(super) fn new(pending: &[Pending], open: &Open) -> Self {
-        let sum =
-            |chunks: &[u32]| chunks.iter().map(|chunk| pending[*chunk as usize].unread()).sum();
+    pub(super) fn new(pending: &[Pending], draw_set: &DrawSet) -> Self {
+        let sum = |half_chunks: &[u32]| {
+            half_chunks.iter().map(|half_chunk| pending[*half_chunk as usize].unread()).sum()
+        };
         Self {
-            held: sum(&open.held),
-            leaving: sum(open.leaving.as_slice()),
-            rotating: sum(&open.rotating),
-            outside: sum(&open.outside),
+            pinned: sum(&draw_set.pinned),
+            leaving: sum(draw_set.leaving.as_slice()),
+            rotating: sum(&draw_set.rotating),
+            uncached: sum(&draw_set.uncached),
         }
     }
 
     pub(super) fn total(self) -> u32 {
-        self.held + self.turning() + self.outside
+        self.pinned + self.rotating_all() + self.uncached
     }
 
-    /// What is open.
-    pub(super) fn open(self) -> u32 {
-        self.held + self.turning()
+    /// Items of the draw set.
+    pub(super) fn drawable(self) -> u32 {
+        self.pinned + self.rotating_all()
     }
 
-    /// What is there for a while.
-    fn turning(self) -> u32 {
+    /// Items of rotating half-chunks, the leaving one included.
+    fn rotating_all(self) -> u32 {
         self.leaving + self.rotating
     }
 
-    /// How many of a batch come from held, leaving, rotating and other chunks.
-    fn quotas(self, plan: &Plan, open: &Open, random: &mut Random) -> [u32; 4] {
+    /// Items of a batch from pinned, leaving, other rotating, and uncached half-chunks.
+    fn quotas(self, plan: &EpochPlan, draw_set: &DrawSet, random: &mut Random) -> [u32; 4] {
         let batch = plan.batch.min(self.total());
-        let due = match self.held {
+        let due = match self.pinned {
             0 => 0,
-            held if held == self.total() => batch,
+            pinned if pinned == self.total() => batch,
             _ if plan.like_length => {
-                let held = random.below(self.total()) < self.held;
-                if held { batch.min(self.held) } else { 0 }
+                let pinned = random.below(self.total()) < self.pinned;
+                if pinned { batch.min(self.pinned) } else { 0 }
             }
-            _ => self.held_due(batch, random),
+            _ => self.pinned_due(batch, random),
         };
         let mut rest = batch - due;
         let mut give = |available: u32| {
@@ -103,105 +105,108 @@ impl Unread {
             rest -= given;
             given
         };
-        let turning = give(self.turning());
-        let spare = if open.rotates() { give(self.held - due) } else { 0 };
-        let outside = give(self.outside);
-        // Only runs of like length can be short of all the others.
-        let held = due + spare + rest;
-        assert!(held <= self.held, "a batch of {batch} is more than there is: {self:?}");
-        let leaving = self.leaving_due(turning, plan, random);
-        [held, leaving, turning - leaving, outside]
+        let rotating_all = give(self.rotating_all());
+        let spare = if draw_set.rotates() { give(self.pinned - due) } else { 0 };
+        let uncached = give(self.uncached);
+        // Only with runs of like length can all other sources fall short.
+        let pinned = due + spare + rest;
+        assert!(pinned <= self.pinned, "a batch of {batch} exceeds what is unread: {self:?}");
+        let leaving = self.leaving_due(rotating_all, plan, random);
+        [pinned, leaving, rotating_all - leaving, uncached]
     }
 
-    /// How many of so many from rotating chunks come from the one that is leaving.
-    fn leaving_due(self, turning: u32, plan: &Plan, random: &mut Random) -> u32 {
+    /// Of `rotating_all` items from rotating half-chunks, those from the leaving one.
+    fn leaving_due(self, rotating_all: u32, plan: &EpochPlan, random: &mut Random) -> u32 {
         if self.leaving == 0 {
             return 0;
         }
-        let mut lucky = || random.below(LEAVING_OF) < LEAVING;
+        let mut is_leaving = || random.below(LEAVING_OF) < LEAVING_DRAWS;
         let due = if plan.like_length {
-            if lucky() { turning } else { 0 }
+            if is_leaving() { rotating_all } else { 0 }
         } else {
-            (0..turning).map(|_| u32::from(lucky())).sum()
+            (0..rotating_all).map(|_| u32::from(is_leaving())).sum()
         };
-        due.clamp(turning.saturating_sub(self.rotating), self.leaving.min(turning))
+        due.clamp(rotating_all.saturating_sub(self.rotating), self.leaving.min(rotating_all))
     }
 
-    /// As many as there would be among `batch` items drawn from all that are unread.
-    fn held_due(self, batch: u32, random: &mut Random) -> u32 {
-        let (mut held, mut all) = (self.held, self.total());
+    /// The number of pinned items among `batch` items drawn from everything unread.
+    fn pinned_due(self, batch: u32, random: &mut Random) -> u32 {
+        let (mut pinned, mut all) = (self.pinned, self.total());
         for _ in 0..batch {
-            held -= u32::from(random.below(all) < held);
+            pinned -= u32::from(random.below(all) < pinned);
             all -= 1;
         }
-        self.held - held
+        self.pinned - pinned
     }
 }
 
-/// Draws a batch from what is unread, of which there is some. For like lengths, items are alike whose
-/// numbers in `alike` are near. `scratch` is only for speed.
+/// Draws a batch. At least one item is unread. For like lengths, items with near numbers in
+/// `similar` are similar. `scratch` saves allocations.
 pub(super) fn draw(
-    plan: &Plan,
-    open: &Open,
+    plan: &EpochPlan,
+    draw_set: &DrawSet,
     pending: &mut [Pending],
     random: &mut Random,
-    alike: &[u32],
+    similar: &[u32],
     scratch: &mut Scratch,
     resident: impl Fn(ItemOrdinal) -> bool,
 ) -> Picks {
-    let unread = Unread::new(pending, open);
-    let quotas = unread.quotas(plan, open, random);
-    let mut picks = Picks { held: quotas[0], ..Picks::default() };
+    let unread = Unread::new(pending, draw_set);
+    let quotas = unread.quotas(plan, draw_set, random);
+    let mut picks = Picks { pinned: quotas[0], ..Picks::default() };
     picks.resident.reserve(plan.batch.min(unread.total()) as usize);
     let resident = |item: u32| resident(ItemOrdinal::new(item.into()));
-    let sources: [&[u32]; 4] = [&open.held, open.leaving.as_slice(), &open.rotating, &open.outside];
-    for (at, (chunks, quota)) in sources.into_iter().zip(quotas).enumerate() {
+    let sources: [&[u32]; 4] =
+        [&draw_set.pinned, draw_set.leaving.as_slice(), &draw_set.rotating, &draw_set.uncached];
+    for (at, (half_chunks, quota)) in sources.into_iter().zip(quotas).enumerate() {
         if quota == 0 {
             continue;
         }
-        let missing = if at == 3 { &mut picks.outside } else { &mut picks.claimed };
-        let mut source = Source { plan, chunks, pending, random, alike, scratch };
+        let missing = if at == 3 { &mut picks.uncached } else { &mut picks.claimed };
+        let mut source = DrawSource { plan, half_chunks, pending, random, similar, scratch };
         if plan.like_length {
             source.runs(quota, &resident, &mut picks.resident, missing);
         } else {
             source.items(quota, &resident, &mut picks.resident, missing);
         }
-        for chunk in chunks {
-            pending[*chunk as usize].settle();
+        for half_chunk in half_chunks {
+            pending[*half_chunk as usize].end_draw();
         }
     }
     picks
 }
 
-/// Memory that one draw leaves to the next.
+/// Memory that draws reuse.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Scratch {
-    urn: Urn,
+    merge: WeightedMerge,
     missing: Vec<(u32, Candidate)>,
 }
 
-/// Chunks that stand alike.
-struct Source<'a> {
-    plan: &'a Plan,
-    chunks: &'a [u32],
+/// Half-chunks of one class.
+struct DrawSource<'a> {
+    plan: &'a EpochPlan,
+    half_chunks: &'a [u32],
     pending: &'a mut [Pending],
     random: &'a mut Random,
-    alike: &'a [u32],
+    similar: &'a [u32],
     scratch: &'a mut Scratch,
 }
 
-impl Source<'_> {
-    fn take(&mut self, chunk: u32, candidate: Candidate) -> Pick {
-        self.pending[chunk as usize].take(candidate);
-        Pick { item: candidate.item, chunk, place: candidate.place }
+impl DrawSource<'_> {
+    fn take(&mut self, half_chunk: u32, candidate: Candidate) -> Pick {
+        self.pending[half_chunk as usize].take(candidate);
+        Pick { item: candidate.item, half_chunk, position: candidate.position }
     }
 
-    fn fill_urn(&mut self) {
-        let Self { chunks, pending, .. } = self;
-        self.scratch.urn.fill(chunks.iter().map(|chunk| pending[*chunk as usize].unread()));
+    fn fill_merge(&mut self) {
+        let Self { half_chunks, pending, .. } = self;
+        self.scratch
+            .merge
+            .fill(half_chunks.iter().map(|half_chunk| pending[*half_chunk as usize].unread()));
     }
 
-    /// Draws `quota` items one by one; the source has as many.
+    /// Draws `quota` items one by one. The source has at least as many.
     fn items(
         &mut self,
         quota: u32,
@@ -209,27 +214,28 @@ impl Source<'_> {
         hits: &mut Vec<Pick>,
         misses: &mut Vec<Pick>,
     ) {
-        self.fill_urn();
+        self.fill_merge();
         self.scratch.missing.clear();
-        let share = u64::from(self.plan.look()) * u64::from(quota);
-        let look = share.div_ceil(self.plan.batch.into()).min(self.scratch.urn.left().into());
+        let share = u64::from(self.plan.candidates()) * u64::from(quota);
+        let look = share.div_ceil(self.plan.batch.into()).min(self.scratch.merge.left().into());
         let mut found = 0;
         for _ in 0..look {
-            let chunk = self.chunks[self.scratch.urn.draw(self.random)];
-            let candidate = self.pending[chunk as usize].look().expect("the urn counts them");
+            let half_chunk = self.half_chunks[self.scratch.merge.draw(self.random)];
+            let candidate =
+                self.pending[half_chunk as usize].look().expect("the merge counts them");
             if resident(candidate.item) {
-                hits.push(self.take(chunk, candidate));
+                hits.push(self.take(half_chunk, candidate));
                 found += 1;
                 if found == quota {
                     return;
                 }
             } else if self.scratch.missing.len() < quota as usize {
-                self.scratch.missing.push((chunk, candidate));
+                self.scratch.missing.push((half_chunk, candidate));
             }
         }
         for at in 0..(quota - found) as usize {
-            let (chunk, candidate) = self.scratch.missing[at];
-            misses.push(self.take(chunk, candidate));
+            let (half_chunk, candidate) = self.scratch.missing[at];
+            misses.push(self.take(half_chunk, candidate));
         }
     }
 
@@ -244,34 +250,34 @@ impl Source<'_> {
         let mut left = quota as usize;
         let mut near = None;
         while left > 0 {
-            self.fill_urn();
-            let chunk = self.chunks[self.scratch.urn.draw(self.random)];
-            let run = self.best_run(chunk, near, resident);
-            near = near.or(run.first().map(|candidate| self.alike[candidate.item as usize]));
+            self.fill_merge();
+            let half_chunk = self.half_chunks[self.scratch.merge.draw(self.random)];
+            let run = self.best_run(half_chunk, near, resident);
+            near = near.or(run.first().map(|candidate| self.similar[candidate.item as usize]));
             for candidate in run.into_iter().take(left) {
                 let picks = if resident(candidate.item) { &mut *hits } else { &mut *misses };
-                picks.push(self.take(chunk, candidate));
+                picks.push(self.take(half_chunk, candidate));
                 left -= 1;
             }
-            self.pending[chunk as usize].settle();
+            self.pending[half_chunk as usize].end_draw();
         }
     }
 
-    /// Of the chunk's next runs the longest with the most resident items, or else the one that lies
-    /// nearest to `near`, a number that items have.
+    /// Of the half-chunk's next runs, the longest with the most resident items; or the one nearest
+    /// to `near`, a number of similarity.
     fn best_run(
         &mut self,
-        chunk: u32,
+        half_chunk: u32,
         near: Option<u32>,
         resident: &impl Fn(u32) -> bool,
     ) -> Vec<Candidate> {
-        let pending = &mut self.pending[chunk as usize];
+        let pending = &mut self.pending[half_chunk as usize];
         let mut runs: Vec<Vec<Candidate>> = Vec::new();
         let mut number = None;
-        let runs_max = (self.plan.look() / self.plan.batch) as usize;
+        let runs_max = (self.plan.candidates() / self.plan.batch) as usize;
         while let Some(candidate) = pending.look() {
-            let its = candidate.place / self.plan.batch;
-            if number.replace(its) != Some(its) {
+            let own_source = candidate.position / self.plan.batch;
+            if number.replace(own_source) != Some(own_source) {
                 if runs.len() == runs_max {
                     break;
                 }
@@ -281,12 +287,12 @@ impl Source<'_> {
         }
         let worth = |run: &Vec<Candidate>| {
             if let Some(near) = near {
-                return (u32::MAX - near.abs_diff(self.alike[run[0].item as usize])) as usize;
+                return (u32::MAX - near.abs_diff(self.similar[run[0].item as usize])) as usize;
             }
             let hits = run.iter().filter(|candidate| resident(candidate.item)).count();
             run.len() * (self.plan.batch as usize + 1) + hits
         };
-        // The first of the best: what was passed over longest.
-        runs.into_iter().rev().max_by_key(worth).expect("the urn found some")
+        // Of equals the first, which was passed over longest.
+        runs.into_iter().rev().max_by_key(worth).expect("the merge found some")
     }
 }

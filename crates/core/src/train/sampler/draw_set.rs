@@ -1,84 +1,83 @@
-//! Which chunks batches are drawn from.
+//! The draw set of a batch: which half-chunks it is drawn from, and how.
 
-use super::Contradiction;
-use crate::chunking::ChunkOrdinal;
+use super::InvalidCall;
+use crate::HalfChunk;
 
-/// How a chunk stands.
+/// Half-chunks that the next batches are drawn from.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct BatchDrawSet {
+    /// Half-chunks that stay in the cache.
+    pub pinned: Vec<HalfChunk>,
+    /// Half-chunks that rotate: loaded, or loading.
+    pub rotating: Vec<HalfChunk>,
+    /// The one of `rotating` that makes room for the next: it is read faster than the others.
+    /// Without it, all rotating half-chunks are exhausted at about the same time.
+    pub leaving: Option<HalfChunk>,
+}
+
+/// How the sampler draws from a half-chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
-    /// Cached for good.
-    Held,
-    /// Cached for a while, or on its way.
+pub(super) enum DrawClass {
+    Pinned,
     Rotating,
-    /// Not open.
-    Outside,
+    /// Not in the draw set.
+    Uncached,
 }
 
-/// The chunks by how they stand.
+/// A checked [`BatchDrawSet`]: the half-chunks of the dataset by class.
 #[derive(Debug, Clone)]
-pub(super) struct Open {
-    standing: Vec<Standing>,
-    pub(super) held: Vec<u32>,
-    /// The rotating chunk that makes room for the next.
+pub(super) struct DrawSet {
+    classes: Vec<DrawClass>,
+    pub(super) pinned: Vec<u32>,
+    /// The rotating half-chunk that makes room for the next.
     pub(super) leaving: Option<u32>,
-    /// All other rotating ones.
+    /// All other rotating half-chunks.
     pub(super) rotating: Vec<u32>,
-    pub(super) outside: Vec<u32>,
+    pub(super) uncached: Vec<u32>,
 }
 
-impl Open {
-    /// Everything is open, as far as anyone knows.
-    pub(super) fn all(chunks: u32) -> Self {
-        let (held, rotating, outside) = (Vec::new(), (0..chunks).collect(), Vec::new());
-        let standing = vec![Standing::Rotating; chunks as usize];
-        Self { standing, held, leaving: None, rotating, outside }
+impl DrawSet {
+    /// All half-chunks rotate: the draw set of a job that has no answer from a manager.
+    pub(super) fn all(half_chunks: u32) -> Self {
+        let (pinned, rotating, uncached) = (Vec::new(), (0..half_chunks).collect(), Vec::new());
+        let classes = vec![DrawClass::Rotating; half_chunks as usize];
+        Self { classes, pinned, leaving: None, rotating, uncached }
     }
 
-    pub(super) fn new(
-        chunks: u32,
-        held: &[ChunkOrdinal],
-        rotating: &[ChunkOrdinal],
-    ) -> Result<Self, Contradiction> {
-        let mut standing = vec![Standing::Outside; chunks as usize];
-        let named = held.iter().map(|chunk| (chunk, Standing::Held));
-        for (chunk, as_what) in
-            named.chain(rotating.iter().map(|chunk| (chunk, Standing::Rotating)))
-        {
-            match standing.get_mut(chunk.0 as usize) {
-                None => return Err(Contradiction::NoSuchChunk { chunk: chunk.0, chunks }),
-                Some(known) if *known == Standing::Outside => *known = as_what,
-                Some(_) => return Err(Contradiction::OpenTwice { chunk: chunk.0 }),
+    pub(super) fn new(half_chunks: u32, draw_set: &BatchDrawSet) -> Result<Self, InvalidCall> {
+        let mut classes = vec![DrawClass::Uncached; half_chunks as usize];
+        let pinned = draw_set.pinned.iter().map(|half_chunk| (*half_chunk, DrawClass::Pinned));
+        let rotating =
+            draw_set.rotating.iter().map(|half_chunk| (*half_chunk, DrawClass::Rotating));
+        for (half_chunk, class) in pinned.chain(rotating) {
+            match classes.get_mut(half_chunk.index()) {
+                None => return Err(InvalidCall::NoSuchHalfChunk { half_chunk, half_chunks }),
+                Some(known) if *known == DrawClass::Uncached => *known = class,
+                Some(_) => return Err(InvalidCall::NamedTwice { half_chunk }),
             }
         }
-        let those = |wanted: Standing| {
-            let all = (0..).zip(&standing);
-            all.filter(|(_, standing)| **standing == wanted).map(|(chunk, _)| chunk).collect()
-        };
-        let (held, rotating) = (those(Standing::Held), those(Standing::Rotating));
-        Ok(Self { held, leaving: None, rotating, outside: those(Standing::Outside), standing })
-    }
-
-    /// This one makes room next, or none does.
-    pub(super) fn leave(&mut self, chunk: Option<ChunkOrdinal>) -> Result<(), Contradiction> {
-        let rotates = |chunk: u32| self.standing.get(chunk as usize) == Some(&Standing::Rotating);
-        if let Some(ChunkOrdinal(chunk)) = chunk
-            && !rotates(chunk)
+        if let Some(half_chunk) = draw_set.leaving
+            && classes.get(half_chunk.index()) != Some(&DrawClass::Rotating)
         {
-            return Err(Contradiction::NotRotating { chunk });
+            return Err(InvalidCall::NotRotating { half_chunk });
         }
-        self.rotating.extend(self.leaving);
-        self.leaving = chunk.map(|chunk| chunk.0);
-        self.rotating.retain(|other| Some(*other) != self.leaving);
-        self.rotating.sort_unstable();
-        Ok(())
+        let leaving = draw_set.leaving.map(|half_chunk| half_chunk.0);
+        let of_class = |wanted: DrawClass| -> Vec<u32> {
+            let all = (0..).zip(&classes).filter(|(_, class)| **class == wanted);
+            all.map(|(half_chunk, _)| half_chunk).collect()
+        };
+        let mut rotating = of_class(DrawClass::Rotating);
+        rotating.retain(|half_chunk| Some(*half_chunk) != leaving);
+        let (pinned, uncached) = (of_class(DrawClass::Pinned), of_class(DrawClass::Uncached));
+        Ok(Self { classes, pinned, leaving, rotating, uncached })
     }
 
-    /// Whether any chunk rotates.
+    /// Whether any half-chunk rotates.
     pub(super) fn rotates(&self) -> bool {
         self.leaving.is_some() || !self.rotating.is_empty()
     }
 
-    pub(super) fn standing(&self, chunk: u32) -> Standing {
-        self.standing[chunk as usize]
+    pub(super) fn class(&self, half_chunk: u32) -> DrawClass {
+        self.classes[half_chunk as usize]
     }
 }

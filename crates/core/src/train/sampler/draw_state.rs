@@ -1,79 +1,79 @@
-//! The part of a sampler that draws: what is pending of each chunk, and what is told of it.
+//! The draw state: what a rank has yet to draw of each half-chunk.
 
 use std::{collections::VecDeque, sync::Arc};
 
 use super::{
-    Batch, Counts, HeldShare, Plan, Source,
-    deal::Share,
+    Batch, DrawCounts, EpochPlan, ItemSource, PinnedShare,
     draw::{self, Picks, Scratch, Unread},
-    ledger::InFlight,
-    open::Open,
+    draw_set::DrawSet,
+    in_flight::DrawnBatch,
     pending::Pending,
     random::{Purpose, Random},
-    runs::Runs,
+    rank_shares::RankShare,
+    run_set::RunSet,
     state::Progress,
 };
 use crate::ItemOrdinal;
 
 #[derive(Debug, Clone)]
-pub(super) struct Drawing {
-    /// How often the epoch was dealt anew, and what was left of each chunk then.
+pub(super) struct DrawState {
+    /// How often the epoch was resharded, and what was left of each half-chunk then.
     stage: u32,
-    base: Option<Vec<Runs>>,
-    /// The rank's share, by chunk.
+    base: Option<Vec<RunSet>>,
+    /// The rank's share, by half-chunk.
     pending: Vec<Pending>,
     padding: Option<u32>,
-    /// A number for each item, near for those that are alike; none if nobody asks.
-    alike: Arc<[u32]>,
+    /// A number for each item, near for similar ones; empty without like lengths.
+    similar: Arc<[u32]>,
     scratch: Scratch,
 }
 
-impl Drawing {
+impl DrawState {
     pub(super) fn new(
         stage: u32,
-        base: Option<Vec<Runs>>,
-        share: Share,
-        alike: Arc<[u32]>,
+        base: Option<Vec<RunSet>>,
+        share: RankShare,
+        similar: Arc<[u32]>,
     ) -> Self {
-        let pending = share.chunks.into_iter().map(Pending::new).collect();
-        Self { stage, base, pending, padding: share.padding, alike, scratch: Scratch::default() }
+        let pending = share.half_chunks.into_iter().map(Pending::new).collect();
+        Self { stage, base, pending, padding: share.padding, similar, scratch: Scratch::default() }
     }
 
     pub(super) fn stage(&self) -> u32 {
         self.stage
     }
 
-    /// What is left to draw of each chunk.
+    /// Items that are left to draw, by half-chunk.
     pub(super) fn unread(&self) -> Vec<u32> {
         self.pending.iter().map(Pending::unread).collect()
     }
 
-    pub(super) fn unread_of(&self, chunk: u32) -> u64 {
-        self.pending.get(chunk as usize).map_or(0, |chunk| chunk.unread().into())
+    pub(super) fn unread_of(&self, half_chunk: u32) -> u64 {
+        self.pending.get(half_chunk as usize).map_or(0, |half_chunk| half_chunk.unread().into())
     }
 
-    /// What is left to draw.
-    pub(super) fn items_of(&self, chunk: u32) -> impl Iterator<Item = u32> {
-        self.pending.get(chunk as usize).into_iter().flat_map(Pending::items)
+    /// Items of a half-chunk that are left to draw.
+    pub(super) fn items_of(&self, half_chunk: u32) -> impl Iterator<Item = u32> {
+        self.pending.get(half_chunk as usize).into_iter().flat_map(Pending::items)
     }
 
     pub(super) fn left(&self) -> u64 {
-        self.pending.iter().map(|chunk| u64::from(chunk.unread())).sum()
+        self.pending.iter().map(|half_chunk| u64::from(half_chunk.unread())).sum()
     }
 
-    /// Leaves only what a state says is unread. `None` if the state is of another share.
-    pub(super) fn resume(&mut self, unread: &[Runs]) -> Option<()> {
+    /// Keeps only what a state has as unread. `None` if the state belongs to another share.
+    pub(super) fn resume(&mut self, unread: &[RunSet]) -> Option<()> {
         if unread.len() != self.pending.len() {
             return None;
         }
         self.pending.iter_mut().zip(unread).try_for_each(|(pending, unread)| pending.resume(unread))
     }
 
-    /// What was yielded: everything that was drawn but is not on its way.
-    pub(super) fn progress(&self, in_flight: &VecDeque<InFlight>) -> Progress {
+    /// What was yielded: everything that was drawn and is not in flight.
+    pub(super) fn progress(&self, drawn_batches: &VecDeque<DrawnBatch>) -> Progress {
         let mut drawn = vec![Vec::new(); self.pending.len()];
-        for pick in in_flight.iter().flat_map(|batch| &batch.picks) {
-            drawn[pick.chunk as usize].push(pick.place);
+        for pick in drawn_batches.iter().flat_map(|batch| &batch.picks) {
+            drawn[pick.half_chunk as usize].push(pick.position);
         }
         let unread = self.pending.iter().zip(&mut drawn);
         let unread = unread.map(|(pending, drawn)| pending.unread_with(drawn)).collect();
@@ -82,46 +82,48 @@ impl Drawing {
 
     pub(super) fn draw(
         &mut self,
-        plan: &Plan,
-        open: &Open,
+        plan: &EpochPlan,
+        draw_set: &DrawSet,
         number: u64,
         resident: impl Fn(ItemOrdinal) -> bool,
-    ) -> (Batch, InFlight) {
+    ) -> (Batch, DrawnBatch) {
         let key = [plan.seed, plan.epoch, self.stage.into(), plan.rank.into(), number];
         let mut random = Random::keyed(Purpose::Batch, &key);
-        let unread = Unread::new(&self.pending, open);
-        let Self { pending, alike, scratch, .. } = self;
-        let picks = draw::draw(plan, open, pending, &mut random, alike, scratch, resident);
-        let Picks { mut resident, claimed, outside, held } = picks;
+        let unread = Unread::new(&self.pending, draw_set);
+        let Self { pending, similar, scratch, .. } = self;
+        let picks = draw::draw(plan, draw_set, pending, &mut random, similar, scratch, resident);
+        let Picks { mut resident, claimed, uncached, pinned } = picks;
         let mut batch = Batch::new(number, plan.batch.min(unread.total() + 1) as usize);
-        let sources = [Source::Resident, Source::Claimed, Source::Outside];
-        for (picks, source) in [&resident, &claimed, &outside].into_iter().zip(sources) {
+        let sources = [ItemSource::Resident, ItemSource::Claimed, ItemSource::Uncached];
+        for (picks, source) in [&resident, &claimed, &uncached].into_iter().zip(sources) {
             for pick in picks {
                 batch.push(pick.item, source);
             }
         }
-        // The last batch, and ranks that have an item less repeat one there.
+        // The last batch: ranks with one item less repeat one here.
         if unread.total() < plan.batch
             && let Some(item) = self.padding
         {
-            batch.push(item, Source::Padding);
+            batch.push(item, ItemSource::Padding);
         }
         resident.extend(claimed);
-        resident.extend(outside);
-        let held = HeldShare { drawn: held, unread: unread.held, unread_total: unread.total() };
-        let counts = Counts::of(&batch);
-        (batch, InFlight { picks: resident, counts, held })
+        resident.extend(uncached);
+        let pinned =
+            PinnedShare { drawn: pinned, unread: unread.pinned, unread_total: unread.total() };
+        let counts = DrawCounts::of(&batch);
+        (batch, DrawnBatch { picks: resident, counts, pinned })
     }
 
-    /// From each open chunk in proportion.
-    pub(super) fn upcoming(&mut self, open: &Open, count: usize) -> Vec<ItemOrdinal> {
-        let unread = Unread::new(&self.pending, open);
-        let total = unread.open().max(1) as usize;
+    /// From each half-chunk of the draw set in proportion.
+    pub(super) fn upcoming(&mut self, draw_set: &DrawSet, count: usize) -> Vec<ItemOrdinal> {
+        let unread = Unread::new(&self.pending, draw_set);
+        let total = unread.drawable().max(1) as usize;
         let mut items = Vec::new();
-        for chunk in open.leaving.iter().chain(&open.rotating).chain(&open.held) {
-            let pending = &mut self.pending[*chunk as usize];
+        for half_chunk in draw_set.leaving.iter().chain(&draw_set.rotating).chain(&draw_set.pinned)
+        {
+            let pending = &mut self.pending[*half_chunk as usize];
             let share = count.saturating_mul(pending.unread() as usize).div_ceil(total);
-            items.extend(pending.tell(share).map(|item| ItemOrdinal::new(item.into())));
+            items.extend(pending.announce(share).map(|item| ItemOrdinal::new(item.into())));
         }
         items
     }

@@ -1,15 +1,14 @@
-//! Bytes that outlive a process: a magic, a version, a length, a body and a checksum.
+//! The envelope of bytes that outlive a process: magic, version, length, body and checksum.
 //!
-//! States and recordings come back from checkpoints, maybe years later, maybe by way of a copy that was
-//! cut off. Each way in which they can be wrong has a name, and nothing is believed before the checksum
-//! is right. Under `cfg(fuzzing)` it is not compared, since nobody guesses one: what lies behind must hold
-//! on its own.
+//! States and recordings come back from checkpoints, perhaps years later, perhaps truncated. Each
+//! kind of damage has its own error, and nothing is decoded before the checksum matches. Under
+//! `cfg(fuzzing)` the checksum is not compared, so that the fuzzer reaches the decoders behind it.
 
-/// Magic and version, length.
+/// Magic, version and length.
 const HEAD: usize = 16 + 8;
 const CHECKSUM: usize = 8;
 
-/// What a format is called and where it is.
+/// Name and magic of a format.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Format {
     pub(super) name: &'static str,
@@ -17,36 +16,36 @@ pub(super) struct Format {
     pub(super) version: u8,
 }
 
-/// Why bytes are not what they should be.
+/// Why bytes cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
-    /// Something else altogether.
-    #[error("this is no {what} of a sampler")]
+    /// Another kind of file.
+    #[error("this is not a {what} of a sampler")]
     Foreign {
         /// What was expected.
         what: &'static str,
     },
-    /// Of another version of forebay.
+    /// Written by another version of forebay.
     #[error("this {what} is of version {found}; this forebay reads version {known}")]
     Version {
         /// What was expected.
         what: &'static str,
         /// Its version.
         found: u8,
-        /// The one that is understood.
+        /// The version that is supported.
         known: u8,
     },
-    /// Not all of it is there.
-    #[error("this {what} was cut off: {found} of {expected} bytes are left; use another copy")]
+    /// Truncated.
+    #[error("this {what} is truncated: {found} of {expected} bytes; use another copy")]
     Truncated {
         /// What was expected.
         what: &'static str,
-        /// Bytes there should be.
+        /// Bytes that it should have.
         expected: u64,
-        /// Bytes there are.
+        /// Bytes that it has.
         found: u64,
     },
-    /// It is not what was written.
+    /// The checksum does not match, or the content is impossible.
     #[error("this {what} is damaged; use another copy")]
     Damaged {
         /// What was expected.
@@ -101,7 +100,7 @@ fn checksum(bytes: &[u8]) -> [u8; CHECKSUM] {
     *blake3::hash(bytes).as_bytes().first_chunk().expect("a hash is longer")
 }
 
-/// The body, as far as it has not been read.
+/// The rest of the body.
 #[derive(Debug)]
 pub(super) struct Body<'a> {
     what: &'static str,
@@ -137,7 +136,7 @@ impl<'a> Body<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// Seven bits a byte, least first, no longer than need be.
+    /// Seven bits per byte, least first, in the shortest form.
     pub(super) fn varint(&mut self) -> Result<u32, FormatError> {
         let mut value = 0_u64;
         for shift in (0..35).step_by(7) {
@@ -152,7 +151,8 @@ impl<'a> Body<'a> {
         Err(self.damaged())
     }
 
-    /// How many things follow; each takes at least a byte, so that nothing is promised that is not there.
+    /// Number of entries that follow. Each takes at least a byte, so that a count from outside
+    /// cannot cause a large allocation.
     pub(super) fn count(&mut self) -> Result<usize, FormatError> {
         let count = self.varint()? as usize;
         if count > self.bytes.len() {
@@ -190,7 +190,7 @@ mod tests {
         assert!(FORMAT.open(&whole).is_ok());
         for length in 0..whole.len() {
             let error = error(&whole[..length]);
-            assert!(error.contains("was cut off"), "{length}: {error}");
+            assert!(error.contains("is truncated"), "{length}: {error}");
         }
         for at in 0..whole.len() {
             for bit in 0..8 {
@@ -198,17 +198,17 @@ mod tests {
                 wrong[at] ^= 1 << bit;
                 let error = error(&wrong);
                 let named = match at {
-                    0..15 => "no test of a sampler",
+                    0..15 => "not a test of a sampler",
                     15 => "reads version 3",
-                    // A length that is too great looks like a tail that was cut off.
-                    16..24 if error.contains("cut off") => "cut off",
+                    // A length that is too large looks like a truncated file.
+                    16..24 if error.contains("truncated") => "truncated",
                     _ => "damaged",
                 };
                 assert!(error.contains(named), "{at}: {error}");
             }
         }
         assert!(error(&[whole, vec![0]].concat()).contains("damaged"));
-        assert!(error(b"PK\x03\x04").contains("no test of a sampler"));
+        assert!(error(b"PK\x03\x04").contains("not a test of a sampler"));
     }
 
     proptest! {
@@ -230,6 +230,6 @@ mod tests {
             assert!(FORMAT.open(&sealed).unwrap().varint().is_err(), "{wrong:?}");
         }
         let sealed = FORMAT.seal(&[9, 0, 0]);
-        assert!(FORMAT.open(&sealed).unwrap().count().is_err(), "nine cannot follow");
+        assert!(FORMAT.open(&sealed).unwrap().count().is_err(), "fewer than nine bytes follow");
     }
 }

@@ -1,108 +1,108 @@
-//! Why a sampler refuses: to begin, or to believe what it is told.
+//! Errors of a sampler: it cannot be made, or a call is invalid.
 
-use super::{PlanError, recording::RecordingError};
-use crate::DatasetId;
+use super::{EpochPlanError, recording::RecordingError};
+use crate::{DatasetId, HalfChunk};
 
-/// Why there is no such sampler.
+/// Why a sampler cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// A plan that cannot be carried out.
+pub enum SamplerError {
+    /// An invalid plan.
     #[error(transparent)]
-    Plan(#[from] PlanError),
-    /// Nobody said which items are alike.
-    #[error("batches of like length need the lengths of all items; give the layout those")]
+    Plan(#[from] EpochPlanError),
+    /// The item map has no lengths.
+    #[error("batches of like length need the length of every item; give lengths")]
     NoLengths,
-    /// A state or recording of other data.
-    #[error("this was taken of dataset {found}, not of {expected}; start the epoch anew")]
-    OtherDataset {
-        /// What it is of.
+    /// The state or recording is of another dataset.
+    #[error("this is of dataset {found}, not of {expected}; start the epoch again")]
+    WrongDataset {
+        /// Dataset of the state or recording.
         found: DatasetId,
-        /// What is being read.
+        /// Dataset that is read.
         expected: DatasetId,
     },
-    /// The same blobs, divided otherwise.
+    /// The same blobs, with other items, half-chunks or lengths.
     #[error(
-        "this was taken of the same blobs with other items, chunks or lengths; use the digest it was \
-         taken with, and the same lengths, or start the epoch anew"
+        "this is of the same blobs with other items, half-chunks or lengths; use the digest that \
+         it was taken with, and the same lengths, or start the epoch again"
     )]
-    OtherLayout,
-    /// A state whose numbers cannot all be true.
-    #[error("the state contradicts itself; start the epoch anew")]
+    OtherMap,
+    /// The numbers of a state contradict each other.
+    #[error("the state contradicts itself; start the epoch again")]
     Inconsistent,
-    /// A state of a replay, without the recording.
-    #[error("the state is of a replayed order; give the recording as well")]
+    /// The state is of a replay, and the recording is missing.
+    #[error("the state is of a replay; give the recording as well")]
     NeedsRecording,
-    /// A state of something else than this replay.
+    /// The state is not of a replay of this recording.
     #[error("the state is not of a replay of this recording")]
-    OtherRecording,
-    /// States of all ranks are needed.
+    WrongRecording,
+    /// The state of a rank is missing.
     #[error("the state of rank {rank} of {world} is missing; give those of all ranks")]
     MissingRank {
         /// The rank.
         rank: u32,
-        /// How many there were.
+        /// Ranks that the epoch had.
         world: u32,
     },
-    /// One rank's state is there twice.
+    /// A rank has two states.
     #[error("there are two states of rank {rank}; give one of each rank")]
     RankTwice {
         /// The rank.
         rank: u32,
     },
-    /// States that are not of one epoch of one job.
+    /// The states are not of one epoch of one job.
     #[error("the states of ranks {first} and {other} are not of the same epoch of one job")]
-    Differ {
+    Mismatch {
         /// A rank.
         first: u32,
-        /// Another.
+        /// A rank whose state differs.
         other: u32,
     },
-    /// A plan for another seed or epoch than the states have.
-    #[error("the states are of seed {seed}, epoch {epoch}; go on with these")]
-    OtherEpoch {
-        /// Their seed.
+    /// The plan has another seed or epoch than the states.
+    #[error("the states are of seed {seed}, epoch {epoch}; use the same")]
+    WrongEpoch {
+        /// Seed of the states.
         seed: u64,
-        /// Their epoch.
+        /// Epoch of the states.
         epoch: u64,
     },
-    /// A recording that no sampler made.
+    /// An invalid recording.
     #[error(transparent)]
     Recording(#[from] RecordingError),
 }
 
-/// What a caller said that cannot be. Nothing has changed, except that it was counted.
+/// A call that contradicts the state. It changes nothing, and is counted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Contradiction {
+pub enum InvalidCall {
     /// Batches are yielded once each, in the order in which they were drawn.
-    #[error(
-        "batch {number} cannot have been yielded: {expected} is next, and {drawn} are on their way"
-    )]
+    #[error("batch {number} cannot be yielded: {expected} is next, and {drawn} are in flight")]
     NotNext {
         /// The batch.
         number: u64,
-        /// Whose turn it is.
+        /// The batch that is next.
         expected: u64,
-        /// How many were drawn and not yielded.
+        /// Batches that are drawn and not yielded.
         drawn: usize,
     },
-    /// A chunk that the dataset does not have.
-    #[error("chunk {chunk} of {chunks} cannot be open: chunks count from 0")]
-    NoSuchChunk {
-        /// The chunk.
-        chunk: u32,
-        /// How many there are.
-        chunks: u32,
+    /// A half-chunk that the dataset does not have.
+    #[error(
+        "half-chunk {half_chunk} of {half_chunks} cannot be in a draw set: half-chunks count from 0"
+    )]
+    NoSuchHalfChunk {
+        /// The half-chunk.
+        half_chunk: HalfChunk,
+        /// Half-chunks of the dataset.
+        half_chunks: u32,
     },
-    /// Only what rotates can leave.
-    #[error("chunk {chunk} cannot leave: it does not rotate")]
+    /// Only a rotating half-chunk can be leaving.
+    #[error("half-chunk {half_chunk} cannot leave: it does not rotate")]
     NotRotating {
-        /// The chunk.
-        chunk: u32,
+        /// The half-chunk.
+        half_chunk: HalfChunk,
     },
-    /// A chunk is held or rotates, and is named once.
-    #[error("chunk {chunk} cannot be open twice")]
-    OpenTwice {
-        /// The chunk.
-        chunk: u32,
+    /// A half-chunk is pinned or rotates, and is named once.
+    #[error("half-chunk {half_chunk} is named twice in a draw set")]
+    NamedTwice {
+        /// The half-chunk.
+        half_chunk: HalfChunk,
     },
 }

@@ -1,161 +1,163 @@
-//! What a sampler knows of a dataset: how many items there are, the chunk of each, and, where batches of
-//! like length are wanted, which items are alike. Made once, shared by epochs, ranks and jobs.
+//! The half-chunk map of a dataset: the half-chunk of each item and, for batches of like length,
+//! which items are similar. Made once; epochs, ranks and jobs share it.
 
 use std::sync::Arc;
 
-use super::Refusal;
-use crate::{DatasetId, ItemOrdinal, chunking::ChunkOrdinal};
+use super::SamplerError;
+use crate::{DatasetId, HalfChunk, ItemOrdinal};
 
-/// A dataset cannot be cut into more.
-const CHUNKS_MAX: u32 = 1 << 16;
-/// Places are 32 bits wide, and one value is set aside. A permutation of more would not fit, either.
+/// Half-chunks that a sampler takes.
+const HALF_CHUNKS_MAX: u32 = 1 << 16;
+/// Positions are 32 bits wide, and one value is reserved.
 const ITEMS_MAX: u32 = u32::MAX - 1;
-/// Items whose ranks by length are nearer than one part in so many of the dataset are alike: Quiver's partitions (5.1).
-const ALIKE: u32 = 10;
+/// Items whose ranks by length differ by less than 1/10 of the dataset are similar: Quiver's
+/// partitions (5.1).
+const SIMILAR_SHARE: u32 = 10;
 
-/// Which items belong to which chunk.
+/// The items of each half-chunk.
 #[derive(Debug, Clone)]
-pub struct Layout {
+pub struct HalfChunkMap {
     dataset: DatasetId,
-    /// All items, chunk by chunk.
-    members: Vec<u32>,
-    /// Where each chunk's members begin, and where the last one's end.
+    /// All items, half-chunk by half-chunk.
+    items_of_half_chunk: Vec<u32>,
+    /// Start of each half-chunk's members, and the end of the last.
     starts: Vec<u32>,
-    /// If anyone wants to know.
-    likeness: Option<Likeness>,
+    /// Which items are similar; `None` without lengths.
+    similarity: Option<Similarity>,
     fingerprint: u64,
 }
 
-/// Which items go well together into a batch.
+/// Which items suit one batch.
 #[derive(Debug, Clone)]
-pub(super) struct Likeness {
-    /// Of each item; those with near numbers are alike.
+pub(super) struct Similarity {
+    /// A number for each item. Items with near numbers are similar.
     pub(super) numbers: Arc<[u32]>,
-    /// Numbers that are nearer than this make no difference.
+    /// Smaller differences do not count.
     pub(super) slack: u32,
 }
 
-/// Why there is no such layout.
+/// Why a dataset has no half-chunk map.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum LayoutError {
-    /// More items than places can count.
-    #[error("a sampler takes at most {ITEMS_MAX} items; cut the dataset in two")]
+pub enum HalfChunkMapError {
+    /// More items than positions can count.
+    #[error("a sampler takes at most {ITEMS_MAX} items; split the dataset in two")]
     TooManyItems,
-    /// None, or more than a dataset can have.
-    #[error("a dataset has 1 to {CHUNKS_MAX} chunks, not {0}")]
-    Chunks(u32),
-    /// An item in a chunk that there is not.
-    #[error("item {item} is said to be in chunk {chunk} of {chunks}")]
-    NoSuchChunk {
+    /// No half-chunks, or too many.
+    #[error("a dataset has 1 to {HALF_CHUNKS_MAX} half-chunks, not {0}")]
+    HalfChunks(u32),
+    /// An item of a half-chunk that does not exist.
+    #[error("item {item} cannot be in half-chunk {half_chunk} of {half_chunks}")]
+    NoSuchHalfChunk {
         /// The item.
         item: u64,
-        /// Its alleged chunk.
-        chunk: u32,
-        /// How many there are.
-        chunks: u32,
+        /// Its half-chunk.
+        half_chunk: u32,
+        /// Half-chunks of the dataset.
+        half_chunks: u32,
     },
-    /// As many lengths as items are needed.
+    /// One length per item is needed.
     #[error("there are {given} lengths for {items} items; give one for each")]
     Lengths {
-        /// How many were given.
+        /// Lengths that were given.
         given: usize,
-        /// How many there are to be.
+        /// Items of the dataset.
         items: u64,
     },
-    /// A length that is none.
+    /// A length that is not a finite number.
     #[error("the length of item {item} is {length}; lengths are finite numbers")]
     NoLength {
         /// The item.
         item: u64,
-        /// Its alleged length.
+        /// Its length.
         length: String,
     },
 }
 
-impl Layout {
-    /// A dataset that is cut into `chunks`; `chunk_of` names the chunk of each item, in order.
+impl HalfChunkMap {
+    /// A dataset of `half_chunks` half-chunks; `half_chunk_of` has that of each item, in order.
     pub fn new(
         dataset: DatasetId,
-        chunks: u32,
-        chunk_of: impl IntoIterator<Item = ChunkOrdinal>,
-    ) -> Result<Self, LayoutError> {
-        if !(1..=CHUNKS_MAX).contains(&chunks) {
-            return Err(LayoutError::Chunks(chunks));
+        half_chunks: u32,
+        half_chunk_of: impl IntoIterator<Item = HalfChunk>,
+    ) -> Result<Self, HalfChunkMapError> {
+        if !(1..=HALF_CHUNKS_MAX).contains(&half_chunks) {
+            return Err(HalfChunkMapError::HalfChunks(half_chunks));
         }
-        let mut sizes = vec![0_u32; chunks as usize];
+        let mut sizes = vec![0_u32; half_chunks as usize];
         let mut of_item = Vec::new();
-        for (item, ChunkOrdinal(chunk)) in (0..).zip(chunk_of) {
-            let Some(size) = sizes.get_mut(chunk as usize) else {
-                return Err(LayoutError::NoSuchChunk { item, chunk, chunks });
+        for (item, HalfChunk(half_chunk)) in (0..).zip(half_chunk_of) {
+            let Some(size) = sizes.get_mut(half_chunk as usize) else {
+                return Err(HalfChunkMapError::NoSuchHalfChunk { item, half_chunk, half_chunks });
             };
             if item >= u64::from(ITEMS_MAX) {
-                return Err(LayoutError::TooManyItems);
+                return Err(HalfChunkMapError::TooManyItems);
             }
             *size += 1;
-            of_item.push(chunk);
+            of_item.push(half_chunk);
         }
         let mut starts = vec![0];
         starts.extend(sizes.iter().scan(0, |end, size| {
             *end += size;
             Some(*end)
         }));
-        let mut members = vec![0; of_item.len()];
+        let mut items_of_half_chunk = vec![0; of_item.len()];
         let mut next = starts.clone();
-        for (item, chunk) in (0_u32..).zip(of_item) {
-            members[next[chunk as usize] as usize] = item;
-            next[chunk as usize] += 1;
+        for (item, half_chunk) in (0_u32..).zip(of_item) {
+            items_of_half_chunk[next[half_chunk as usize] as usize] = item;
+            next[half_chunk as usize] += 1;
         }
-        let fingerprint = fingerprint(&[&starts, &members]);
-        Ok(Self { dataset, members, starts, likeness: None, fingerprint })
+        let fingerprint = fingerprint(&[&starts, &items_of_half_chunk]);
+        Ok(Self { dataset, items_of_half_chunk, starts, similarity: None, fingerprint })
     }
 
-    /// A dataset that nobody rotates.
-    pub fn in_one_chunk(dataset: DatasetId, items: u64) -> Result<Self, LayoutError> {
+    /// A dataset as a single half-chunk, without rotation.
+    pub fn undivided(dataset: DatasetId, items: u64) -> Result<Self, HalfChunkMapError> {
         if items > u64::from(ITEMS_MAX) {
-            return Err(LayoutError::TooManyItems);
+            return Err(HalfChunkMapError::TooManyItems);
         }
-        Self::new(dataset, 1, (0..items).map(|_| ChunkOrdinal(0)))
+        Self::new(dataset, 1, (0..items).map(|_| HalfChunk(0)))
     }
 
-    /// The same, with the stripe unit of each item, counted through the whole dataset so that
-    /// neighbours have neighbouring numbers: what batches of like length are made by.
+    /// Adds the stripe unit of each item, counted through the whole dataset so that neighbours have
+    /// neighbouring numbers: for batches of like length.
     #[must_use]
     pub fn with_units(self, unit_of: impl Fn(ItemOrdinal) -> u32) -> Self {
         let units = (0..self.items()).map(|item| unit_of(ItemOrdinal::new(item)));
         let units = units.collect();
-        self.with_likeness(units, 1)
+        self.with_similarity(units, 1)
     }
 
-    /// The same, with the length of each item, in order. A batch of like length is drawn at random from
-    /// about a tenth of a chunk, by length: so it is another one every epoch.
-    pub fn with_lengths(self, lengths: &[f64]) -> Result<Self, LayoutError> {
+    /// Adds the length of each item, in order. A batch of like length is drawn at random from about
+    /// a tenth of a half-chunk, by length, so that it differs from epoch to epoch.
+    pub fn with_lengths(self, lengths: &[f64]) -> Result<Self, HalfChunkMapError> {
         if lengths.len() as u64 != self.items() {
-            return Err(LayoutError::Lengths { given: lengths.len(), items: self.items() });
+            return Err(HalfChunkMapError::Lengths { given: lengths.len(), items: self.items() });
         }
         if let Some(item) = lengths.iter().position(|length| !length.is_finite()) {
             let (item, length) = (item as u64, lengths[item].to_string());
-            return Err(LayoutError::NoLength { item, length });
+            return Err(HalfChunkMapError::NoLength { item, length });
         }
         let length = |item: &u32| lengths[*item as usize];
-        let items = u32::try_from(lengths.len()).expect("a layout counts in 32 bits");
+        let items = u32::try_from(lengths.len()).expect("items are 32 bits wide");
         let mut by_length: Vec<u32> = (0..items).collect();
         by_length.sort_unstable_by(|one, other| length(one).total_cmp(&length(other)));
-        // Equally long ones have the rank of the first of them.
+        // Items of equal length have the rank of the first of them.
         let mut ranks = vec![0; lengths.len()];
         let mut rank = 0;
-        for (place, item) in (0_u32..).zip(&by_length) {
-            if place > 0 && length(item) > length(&by_length[place as usize - 1]) {
-                rank = place;
+        for (position, item) in (0_u32..).zip(&by_length) {
+            if position > 0 && length(item) > length(&by_length[position as usize - 1]) {
+                rank = position;
             }
             ranks[*item as usize] = rank;
         }
-        Ok(self.with_likeness(ranks, (items / ALIKE).max(1)))
+        Ok(self.with_similarity(ranks, (items / SIMILAR_SHARE).max(1)))
     }
 
-    fn with_likeness(self, numbers: Vec<u32>, slack: u32) -> Self {
-        let fingerprint = fingerprint(&[&self.starts, &self.members, &numbers, &[slack]]);
-        let likeness = Some(Likeness { numbers: numbers.into(), slack });
-        Self { likeness, fingerprint, ..self }
+    fn with_similarity(self, numbers: Vec<u32>, slack: u32) -> Self {
+        let fingerprint =
+            fingerprint(&[&self.starts, &self.items_of_half_chunk, &numbers, &[slack]]);
+        let similarity = Some(Similarity { numbers: numbers.into(), slack });
+        Self { similarity, fingerprint, ..self }
     }
 
     /// The dataset.
@@ -163,37 +165,38 @@ impl Layout {
         self.dataset
     }
 
-    /// How many items there are.
+    /// Number of items.
     pub fn items(&self) -> u64 {
-        self.members.len() as u64
+        self.items_of_half_chunk.len() as u64
     }
 
-    /// How many chunks there are.
-    pub fn chunks(&self) -> u32 {
-        u32::try_from(self.starts.len() - 1).expect("at most CHUNKS_MAX")
+    /// Number of half-chunks.
+    pub fn half_chunks(&self) -> u32 {
+        u32::try_from(self.starts.len() - 1).expect("at most HALF_CHUNKS_MAX")
     }
 
-    pub(super) fn members(&self, chunk: u32) -> &[u32] {
-        let chunk = chunk as usize;
-        &self.members[self.starts[chunk] as usize..self.starts[chunk + 1] as usize]
+    pub(super) fn items_of_half_chunk(&self, half_chunk: u32) -> &[u32] {
+        let half_chunk = half_chunk as usize;
+        &self.items_of_half_chunk
+            [self.starts[half_chunk] as usize..self.starts[half_chunk + 1] as usize]
     }
 
-    pub(super) fn likeness(&self) -> Result<&Likeness, Refusal> {
-        self.likeness.as_ref().ok_or(Refusal::NoLengths)
+    pub(super) fn similarity(&self) -> Result<&Similarity, SamplerError> {
+        self.similarity.as_ref().ok_or(SamplerError::NoLengths)
     }
 
-    /// The chunk of every item.
-    pub(super) fn chunk_of_items(&self) -> Vec<u32> {
-        let mut of_item = vec![0; self.members.len()];
-        for chunk in 0..self.chunks() {
-            for item in self.members(chunk) {
-                of_item[*item as usize] = chunk;
+    /// The half-chunk of every item.
+    pub(super) fn half_chunk_of_items(&self) -> Vec<u32> {
+        let mut of_item = vec![0; self.items_of_half_chunk.len()];
+        for half_chunk in 0..self.half_chunks() {
+            for item in self.items_of_half_chunk(half_chunk) {
+                of_item[*item as usize] = half_chunk;
             }
         }
         of_item
     }
 
-    /// Tells layouts apart that a dataset's id does not: how blobs divide into items is not part of it.
+    /// Distinguishes maps of one dataset: its id does not cover how blobs divide into items.
     pub(super) fn fingerprint(&self) -> u64 {
         self.fingerprint
     }
@@ -218,37 +221,37 @@ fn fingerprint(lists: &[&[u32]]) -> u64 {
 mod tests {
     use super::*;
 
-    fn layout(chunks: u32, of: &[u32]) -> Result<Layout, LayoutError> {
-        let of = of.iter().map(|chunk| ChunkOrdinal(*chunk));
-        Layout::new(DatasetId::from_bytes([1; 32]), chunks, of)
+    fn map(half_chunks: u32, of: &[u32]) -> Result<HalfChunkMap, HalfChunkMapError> {
+        let of = of.iter().map(|half_chunk| HalfChunk(*half_chunk));
+        HalfChunkMap::new(DatasetId::from_bytes([1; 32]), half_chunks, of)
     }
 
     #[test]
     fn items_are_found_by_chunk() {
-        let layout = layout(4, &[2, 0, 2, 3, 0]).unwrap();
-        let members: Vec<&[u32]> = (0..4).map(|chunk| layout.members(chunk)).collect();
-        assert_eq!(members, [&[1, 4][..], &[], &[0, 2], &[3]]);
-        assert_eq!(layout.chunk_of_items(), [2, 0, 2, 3, 0]);
-        assert_eq!((layout.items(), layout.chunks()), (5, 4));
+        let map = map(4, &[2, 0, 2, 3, 0]).unwrap();
+        let items_of_half_chunk: Vec<&[u32]> =
+            (0..4).map(|half_chunk| map.items_of_half_chunk(half_chunk)).collect();
+        assert_eq!(items_of_half_chunk, [&[1, 4][..], &[], &[0, 2], &[3]]);
+        assert_eq!(map.half_chunk_of_items(), [2, 0, 2, 3, 0]);
+        assert_eq!((map.items(), map.half_chunks()), (5, 4));
     }
 
     #[test]
     fn what_cannot_be_is_refused() {
-        assert_eq!(layout(0, &[]).unwrap_err(), LayoutError::Chunks(0));
-        assert_eq!(layout(70_000, &[]).unwrap_err(), LayoutError::Chunks(70_000));
-        let wrong = layout(2, &[1, 2]).unwrap_err();
-        assert_eq!(wrong.to_string(), "item 1 is said to be in chunk 2 of 2");
-        let huge = Layout::in_one_chunk(DatasetId::from_bytes([1; 32]), 1 << 40);
-        assert_eq!(huge.unwrap_err(), LayoutError::TooManyItems);
+        assert_eq!(map(0, &[]).unwrap_err(), HalfChunkMapError::HalfChunks(0));
+        assert_eq!(map(70_000, &[]).unwrap_err(), HalfChunkMapError::HalfChunks(70_000));
+        let wrong = map(2, &[1, 2]).unwrap_err();
+        assert_eq!(wrong.to_string(), "item 1 cannot be in half-chunk 2 of 2");
+        let huge = HalfChunkMap::undivided(DatasetId::from_bytes([1; 32]), 1 << 40);
+        assert_eq!(huge.unwrap_err(), HalfChunkMapError::TooManyItems);
     }
 
     #[test]
-    fn lengths_are_told_by_rank() {
-        let layout = layout(1, &[0; 5]).unwrap();
-        let ranked = layout.clone().with_lengths(&[2.5, -1.0, 2.5, 9.0, 0.0]).unwrap();
-        assert_eq!(*ranked.likeness().unwrap().numbers, [2, 0, 2, 4, 1]);
-        let refusal =
-            |lengths: &[f64]| layout.clone().with_lengths(lengths).unwrap_err().to_string();
+    fn lengths_are_ranked() {
+        let map = map(1, &[0; 5]).unwrap();
+        let ranked = map.clone().with_lengths(&[2.5, -1.0, 2.5, 9.0, 0.0]).unwrap();
+        assert_eq!(*ranked.similarity().unwrap().numbers, [2, 0, 2, 4, 1]);
+        let refusal = |lengths: &[f64]| map.clone().with_lengths(lengths).unwrap_err().to_string();
         assert_eq!(refusal(&[1.0; 4]), "there are 4 lengths for 5 items; give one for each");
         assert_eq!(
             refusal(&[1.0, f64::NAN, 1.0, 1.0, 1.0]),
@@ -258,15 +261,15 @@ mod tests {
 
     #[test]
     fn layouts_that_differ_have_other_fingerprints() {
-        let one = layout(3, &[0, 1, 2]).unwrap();
+        let one = map(3, &[0, 1, 2]).unwrap();
         let others = [
-            layout(3, &[0, 2, 1]).unwrap(),
-            layout(4, &[0, 1, 2]).unwrap(),
+            map(3, &[0, 2, 1]).unwrap(),
+            map(4, &[0, 1, 2]).unwrap(),
             one.clone().with_units(|_| 0),
             one.clone().with_units(|item| u32::from(item.0 == 1)),
             one.clone().with_lengths(&[1.0, 3.0, 2.0]).unwrap(),
         ];
-        assert_eq!(one.fingerprint(), layout(3, &[0, 1, 2]).unwrap().fingerprint());
+        assert_eq!(one.fingerprint(), map(3, &[0, 1, 2]).unwrap().fingerprint());
         assert!(others.iter().all(|other| other.fingerprint() != one.fingerprint()));
         assert_ne!(others[2].fingerprint(), others[3].fingerprint());
     }

@@ -1,291 +1,308 @@
-//! Which items make the next batch: any unread ones will do, so those that are resident go first.
+//! The sampler: which items make the next batch. Any unread ones will do, so resident ones go
+//! first.
 //!
-//! Quiver's observation: a batch needs random items, not particular ones. A [`Sampler`] is one rank's part
-//! in one epoch of one job. Every chunk has a seeded random order; a batch looks at many candidates from the
-//! chunks that are open, takes what is resident and completes it by what is not (`draw.rs`). Whatever happens,
-//! the ranks together yield every item exactly once (promise 2), equally many batches each.
+//! Quiver's observation: a batch needs random items, not particular ones. A [`Sampler`] is one
+//! rank's part in one epoch of one job. Every half-chunk has a seeded random order. A batch looks
+//! at many candidates from the half-chunks of its draw set, takes the resident ones, and completes
+//! the number with others (`draw.rs`). In all cases the ranks together yield every item exactly
+//! once (promise 2), in equally many batches each.
 //!
 //! ```
-//! use forebay_core::{DatasetId, chunking::ChunkOrdinal, sampler::{Layout, Plan, Sampler, Source, State}};
+//! use forebay_core::{
+//!     DatasetId, HalfChunk,
+//!     train::sampler::{BatchDrawSet, EpochPlan, HalfChunkMap, ItemSource, Sampler, SamplerState},
+//! };
 //!
 //! let dataset = DatasetId::from_bytes([7; 32]);
-//! let layout = Layout::new(dataset, 10, (0..1000).map(|item| ChunkOrdinal(item % 10)))?;
-//! let mut sampler = Sampler::new(&layout, Plan::new(42, 0, 32).on(0, 2))?;
-//! sampler.open(&[ChunkOrdinal(0)], &[ChunkOrdinal(1), ChunkOrdinal(2)])?;
+//! let map = HalfChunkMap::new(dataset, 10, (0..1000).map(|item| HalfChunk(item % 10)))?;
+//! let mut sampler = Sampler::new(&map, EpochPlan::new(42, 0, 32).on(0, 2))?;
+//! sampler.set_draw_set(&BatchDrawSet {
+//!     pinned: vec![HalfChunk(0)],
+//!     rotating: vec![HalfChunk(1), HalfChunk(2)],
+//!     leaving: None,
+//! })?;
 //! while let Some(batch) = sampler.draw(|item| item.0 % 10 < 2) {
-//!     let _to_fetch: Vec<_> = batch.of(Source::Claimed).chain(batch.of(Source::Outside)).collect();
-//!     // Loaders draw ahead; a batch counts when the job is given it.
-//!     let _released = sampler.yielded(batch.number())?;
+//!     let missing = batch.of(ItemSource::Claimed).chain(batch.of(ItemSource::Uncached));
+//!     let _to_fetch: Vec<_> = missing.collect();
+//!     // Loaders draw ahead; a batch counts when it is yielded.
+//!     let _released = sampler.on_yielded(batch.number())?;
 //!     let checkpoint = sampler.state().encode();
-//!     sampler = Sampler::resume(&layout, &State::decode(&checkpoint)?)?;
+//!     sampler = Sampler::resume(&map, &SamplerState::decode(&checkpoint)?)?;
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod batch;
-mod deal;
 mod draw;
-mod drawing;
-mod layout;
-mod ledger;
-mod mixing;
-mod open;
+mod draw_set;
+mod draw_state;
+mod envelope;
+mod error;
+mod half_chunk_map;
+mod in_flight;
 mod pending;
 mod plan;
 mod random;
+mod rank_shares;
 mod recording;
-mod refusal;
 mod replay;
-mod resize;
-mod runs;
-mod sealed;
+mod reshard;
+mod run_set;
+mod shuffle_quality;
 mod state;
-mod urn;
+mod weighted_merge;
 
 #[cfg(test)]
 mod tests;
 
-pub use batch::{Batch, Source};
-pub use layout::{Layout, LayoutError};
-pub use ledger::Counts;
-pub use mixing::{HeldShare, Mixed, Mixing};
-pub use plan::{Ending, OVER_ASK, Plan, PlanError, WINDOW};
+pub use batch::{Batch, ItemSource};
+pub use draw_set::BatchDrawSet;
+pub use envelope::FormatError;
+pub use error::{InvalidCall, SamplerError};
+pub use half_chunk_map::{HalfChunkMap, HalfChunkMapError};
+pub use in_flight::DrawCounts;
+pub use plan::{Ending, EpochPlan, EpochPlanError, OVER_ASK, WINDOW};
 pub use recording::{Recording, RecordingError};
-pub use refusal::{Contradiction, Refusal};
-pub use sealed::FormatError;
-pub use state::State;
+pub use shuffle_quality::{PinnedShare, ShuffleMeter, ShuffleQuality};
+pub use state::SamplerState;
 
 use self::{
-    deal::Deal,
-    drawing::Drawing,
-    ledger::Ledger,
-    open::Open,
+    draw_set::DrawSet,
+    draw_state::DrawState,
+    in_flight::InFlight,
+    rank_shares::RankShares,
     replay::Replay,
-    runs::Runs,
-    state::{Of, Progress},
+    run_set::RunSet,
+    state::{DataIdentity, Progress},
 };
-use crate::{ItemOrdinal, chunking::ChunkOrdinal};
+use crate::{HalfChunk, ItemOrdinal};
 
 /// One rank's part in one epoch of one job.
 #[derive(Debug, Clone)]
 pub struct Sampler {
-    of: Of,
-    plan: Plan,
-    /// How many items the dataset has.
+    of: DataIdentity,
+    plan: EpochPlan,
+    /// Items of the dataset.
     items: u32,
-    open: Open,
-    order: Order,
-    ledger: Ledger,
-    /// How much of the epoch was over when it was last dealt.
-    dealt_at: f64,
+    draw_set: DrawSet,
+    order: BatchOrder,
+    in_flight: InFlight,
+    /// Share of the epoch that was over when it was last resharded.
+    sharded_at: f64,
 }
 
 /// Where batches come from.
 #[derive(Debug, Clone)]
-enum Order {
-    Drawn(Drawing),
+enum BatchOrder {
+    Drawn(DrawState),
     Replayed(Replay),
 }
 
 impl Sampler {
-    /// The beginning of an epoch. All chunks count as open, and none as held, until
-    /// [`Sampler::open`] says otherwise.
-    pub fn new(layout: &Layout, plan: Plan) -> Result<Self, Refusal> {
-        Self::dealt(layout, plan, 0, None)
+    /// The beginning of an epoch. All half-chunks rotate until [`Sampler::set_draw_set`].
+    pub fn new(map: &HalfChunkMap, plan: EpochPlan) -> Result<Self, SamplerError> {
+        Self::sharded(map, plan, 0, None)
     }
 
-    /// What comes after the batches that were yielded when the state was taken: the same as would have
-    /// come then, if the same chunks are open and the same items resident. Batches that were drawn and not
-    /// yielded are drawn again. All ranks must have yielded equally many, or the rest is uneven: if they have
-    /// not, or are more or fewer now, see [`Sampler::resize`].
-    pub fn resume(layout: &Layout, state: &State) -> Result<Self, Refusal> {
+    /// What follows the batches that were yielded when the state was taken: the same batches as
+    /// would have come then, if draw set and resident items are the same. Batches that were drawn
+    /// and not yielded are drawn again. All ranks must have yielded equally many batches. If they
+    /// have not, or their number has changed, use [`Sampler::reshard`].
+    pub fn resume(map: &HalfChunkMap, state: &SamplerState) -> Result<Self, SamplerError> {
         let Progress::Drawn { base, unread } = &state.progress else {
-            return Err(Refusal::NeedsRecording);
+            return Err(SamplerError::NeedsRecording);
         };
-        state.of.check(layout)?;
-        let mut sampler = Self::dealt(layout, state.plan, state.stage, base.clone())?;
+        state.of.check(map)?;
+        let mut sampler = Self::sharded(map, state.plan, state.stage, base.clone())?;
         sampler.catch_up(state.yielded, unread)?;
         Ok(sampler)
     }
 
-    fn dealt(
-        layout: &Layout,
-        plan: Plan,
+    fn sharded(
+        map: &HalfChunkMap,
+        plan: EpochPlan,
         stage: u32,
-        base: Option<Vec<Runs>>,
-    ) -> Result<Self, Refusal> {
+        base: Option<Vec<RunSet>>,
+    ) -> Result<Self, SamplerError> {
         plan.check()?;
-        let deal = Deal::new(layout, &plan, base.as_deref())?;
-        let share = deal.share(&plan, stage);
-        let items = u32::try_from(layout.items()).expect("a layout counts in 32 bits");
-        let (_, batches) = plan.length(deal.items());
-        let alike = if plan.like_length { layout.likeness()?.numbers.clone() } else { [].into() };
-        let drawing = Drawing::new(stage, base, share, alike);
-        let left = f64::from(deal.items()) / f64::from(items.max(1));
+        let shares = RankShares::new(map, &plan, base.as_deref())?;
+        let share = shares.share(&plan, stage);
+        let items = u32::try_from(map.items()).expect("items are 32 bits wide");
+        let (_, batches) = plan.length(shares.items());
+        let similar = if plan.like_length { map.similarity()?.numbers.clone() } else { [].into() };
+        let draw_state = DrawState::new(stage, base, share, similar);
+        let left = f64::from(shares.items()) / f64::from(items.max(1));
         Ok(Self {
-            of: Of::new(layout),
+            of: DataIdentity::new(map),
             plan,
             items,
-            open: Open::all(layout.chunks()),
-            ledger: Ledger::new(batches.into(), drawing.unread(), items),
-            order: Order::Drawn(drawing),
-            dealt_at: 1.0 - left,
+            draw_set: DrawSet::all(map.half_chunks()),
+            in_flight: InFlight::new(batches.into(), draw_state.unread(), items),
+            order: BatchOrder::Drawn(draw_state),
+            sharded_at: 1.0 - left,
         })
     }
 
-    /// Makes good for batches that were yielded before.
-    fn catch_up(&mut self, yielded: u64, unread: &[Runs]) -> Result<(), Refusal> {
-        let Order::Drawn(drawing) = &mut self.order else { unreachable!("just dealt") };
-        let share = drawing.left();
-        drawing.resume(unread).ok_or(Refusal::Inconsistent)?;
+    /// Removes what was yielded before.
+    fn catch_up(&mut self, yielded: u64, unread: &[RunSet]) -> Result<(), SamplerError> {
+        let BatchOrder::Drawn(draw_state) = &mut self.order else { unreachable!("just dealt") };
+        let share = draw_state.left();
+        draw_state.resume(unread).ok_or(SamplerError::Inconsistent)?;
         let batches = share.min(yielded.saturating_mul(self.plan.batch.into()));
-        if yielded > self.ledger.batches || share - drawing.left() != batches {
-            return Err(Refusal::Inconsistent);
+        if yielded > self.in_flight.batches || share - draw_state.left() != batches {
+            return Err(SamplerError::Inconsistent);
         }
-        self.ledger.yielded = yielded;
-        if yielded == self.ledger.batches {
-            self.ledger.unyielded.fill(0);
+        self.in_flight.yielded = yielded;
+        if yielded == self.in_flight.batches {
+            self.in_flight.unyielded.fill(0);
         } else {
-            self.ledger.unyielded = drawing.unread();
+            self.in_flight.unyielded = draw_state.unread();
         }
         Ok(())
     }
 
-    /// Which chunks are cached for good, and which for a while or on their way; none of them is leaving.
-    /// Batches that are already drawn stay as they are.
-    pub fn open(
-        &mut self,
-        held: &[ChunkOrdinal],
-        rotating: &[ChunkOrdinal],
-    ) -> Result<(), Contradiction> {
-        let chunks = u32::try_from(self.ledger.unyielded.len()).expect("few chunks");
-        let open = Open::new(chunks, held, rotating);
-        self.open = open.inspect_err(|_| self.ledger.counts.contradictions += 1)?;
+    /// Sets what the next batches are drawn from. Batches that are already drawn stay unchanged.
+    pub fn set_draw_set(&mut self, draw_set: &BatchDrawSet) -> Result<(), InvalidCall> {
+        let half_chunks =
+            u32::try_from(self.in_flight.unyielded.len()).expect("at most HALF_CHUNKS_MAX");
+        let draw_set = DrawSet::new(half_chunks, draw_set);
+        self.draw_set = draw_set.inspect_err(|_| self.in_flight.counts.invalid_calls += 1)?;
         Ok(())
     }
 
-    /// Which of the rotating chunks makes room for the next: it is read faster than the others. Without
-    /// any, rotating chunks are read evenly, and exhausted at about the same time.
-    pub fn leaving(&mut self, chunk: Option<ChunkOrdinal>) -> Result<(), Contradiction> {
-        self.open.leave(chunk).inspect_err(|_| self.ledger.counts.contradictions += 1)
-    }
-
-    /// The next batch; `None` when all have been drawn.
+    /// The next batch; `None` when all are drawn.
     pub fn draw(&mut self, resident: impl Fn(ItemOrdinal) -> bool) -> Option<Batch> {
-        let number = self.ledger.next()?;
-        let (batch, in_flight) = match &mut self.order {
-            Order::Drawn(drawing) => drawing.draw(&self.plan, &self.open, number, resident),
-            Order::Replayed(replay) => replay.draw(&self.open, number, resident),
+        let number = self.in_flight.next()?;
+        let (batch, drawn_batches) = match &mut self.order {
+            BatchOrder::Drawn(draw_state) => {
+                draw_state.draw(&self.plan, &self.draw_set, number, resident)
+            }
+            BatchOrder::Replayed(replay) => replay.draw(&self.draw_set, number, resident),
         };
-        self.ledger.in_flight.push_back(in_flight);
+        self.in_flight.drawn_batches.push_back(drawn_batches);
         Some(batch)
     }
 
-    /// The job was given this batch, the oldest that was drawn. Says which chunks have none left to yield
-    /// on this rank. A chunk of which the rank has no items is never among them: see
-    /// [`Sampler::unyielded`].
-    pub fn yielded(&mut self, number: u64) -> Result<Vec<ChunkOrdinal>, Contradiction> {
-        self.ledger.check(number)?;
-        let time = (number as f64 + 0.5) / self.ledger.batches as f64;
-        Ok(self.ledger.yielded(self.dealt_at + (1.0 - self.dealt_at) * time))
+    /// This batch, the oldest drawn one, was yielded. Returns the half-chunks of which this rank
+    /// has nothing left to yield. A half-chunk of which the rank has no items is never among them:
+    /// see [`Sampler::unyielded`].
+    pub fn on_yielded(&mut self, number: u64) -> Result<Vec<HalfChunk>, InvalidCall> {
+        self.in_flight.check(number)?;
+        let time = (number as f64 + 0.5) / self.in_flight.batches as f64;
+        Ok(self.in_flight.on_yielded(self.sharded_at + (1.0 - self.sharded_at) * time))
     }
 
-    /// What a checkpoint keeps. Batches that were drawn and not yielded are not part of it.
-    pub fn state(&self) -> State {
+    /// State for a checkpoint. Batches that are drawn and not yielded are not part of it.
+    pub fn state(&self) -> SamplerState {
         let (stage, progress) = match &self.order {
-            Order::Drawn(drawing) => (drawing.stage(), drawing.progress(&self.ledger.in_flight)),
-            Order::Replayed(replay) => (0, Progress::Replayed { recording: replay.recording }),
+            BatchOrder::Drawn(draw_state) => {
+                (draw_state.stage(), draw_state.progress(&self.in_flight.drawn_batches))
+            }
+            BatchOrder::Replayed(replay) => (0, Progress::Replayed { recording: replay.recording }),
         };
-        let (of, plan, yielded) = (self.of, self.plan, self.ledger.yielded);
-        State { of, plan, stage, yielded, progress }
+        let (of, plan, yielded) = (self.of, self.plan, self.in_flight.yielded);
+        SamplerState { of, plan, stage, yielded, progress }
     }
 
-    /// How the epoch is drawn.
-    pub fn plan(&self) -> Plan {
+    /// Whether batches are those of a recording.
+    pub fn is_replay(&self) -> bool {
+        matches!(self.order, BatchOrder::Replayed(_))
+    }
+
+    /// The plan of the epoch.
+    pub fn plan(&self) -> EpochPlan {
         self.plan
     }
 
-    /// Batches that this rank has yielded, since the epoch began or was last dealt anew.
+    /// Batches that this rank has yielded since the epoch began or was last resharded.
     pub fn batches_yielded(&self) -> u64 {
-        self.ledger.yielded
+        self.in_flight.yielded
     }
 
-    /// How many batches this rank yields, since the epoch began or was last dealt anew.
+    /// Batches of this rank since the epoch began or was last resharded.
     pub fn batches(&self) -> u64 {
-        self.ledger.batches
+        self.in_flight.batches
     }
 
-    /// Items of a chunk that this rank has yet to draw.
-    pub fn unread(&self, chunk: ChunkOrdinal) -> u64 {
-        if self.ledger.next().is_none() {
+    /// Items of a half-chunk that this rank has yet to draw.
+    pub fn unread(&self, half_chunk: HalfChunk) -> u64 {
+        if self.in_flight.next().is_none() {
             return 0; // and whatever is left is left out
         }
         match &self.order {
-            Order::Drawn(drawing) => drawing.unread_of(chunk.0),
-            Order::Replayed(_) => {
-                let in_flight = self.ledger.in_flight.iter().flat_map(|batch| &batch.picks);
-                let in_flight = in_flight.filter(|pick| pick.chunk == chunk.0).count();
-                self.unyielded(chunk) - in_flight as u64
+            BatchOrder::Drawn(draw_state) => draw_state.unread_of(half_chunk.0),
+            BatchOrder::Replayed(_) => {
+                let drawn_batches =
+                    self.in_flight.drawn_batches.iter().flat_map(|batch| &batch.picks);
+                let drawn_batches =
+                    drawn_batches.filter(|pick| pick.half_chunk == half_chunk.0).count();
+                self.unyielded(half_chunk) - drawn_batches as u64
             }
         }
     }
 
-    /// Whether all items of a chunk that this rank has yet to draw are resident.
-    pub fn has_all(&self, chunk: ChunkOrdinal, resident: impl Fn(ItemOrdinal) -> bool) -> bool {
-        self.missing(chunk, resident).next().is_none()
+    /// Whether all items of a half-chunk that this rank has yet to draw are resident.
+    pub fn is_all_resident(
+        &self,
+        half_chunk: HalfChunk,
+        resident: impl Fn(ItemOrdinal) -> bool,
+    ) -> bool {
+        self.missing(half_chunk, resident).next().is_none()
     }
 
-    /// Items of a chunk that this rank has yet to draw and that are not resident.
+    /// Items of a half-chunk that this rank has yet to draw and that are not resident.
     pub fn missing(
         &self,
-        chunk: ChunkOrdinal,
+        half_chunk: HalfChunk,
         resident: impl Fn(ItemOrdinal) -> bool,
     ) -> impl Iterator<Item = ItemOrdinal> {
         let unread: Box<dyn Iterator<Item = u32>> = match &self.order {
-            Order::Drawn(drawing) => Box::new(drawing.items_of(chunk.0)),
-            Order::Replayed(replay) => Box::new(replay.items_of(self.ledger.next(), chunk.0)),
+            BatchOrder::Drawn(draw_state) => Box::new(draw_state.items_of(half_chunk.0)),
+            BatchOrder::Replayed(replay) => {
+                Box::new(replay.items_of(self.in_flight.next(), half_chunk.0))
+            }
         };
         unread.map(|item| ItemOrdinal::new(item.into())).filter(move |item| !resident(*item))
     }
 
-    /// Items of a chunk that this rank has yet to yield.
-    pub fn unyielded(&self, chunk: ChunkOrdinal) -> u64 {
-        self.ledger.unyielded.get(chunk.0 as usize).map_or(0, |left| (*left).into())
+    /// Items of a half-chunk that this rank has yet to yield.
+    pub fn unyielded(&self, half_chunk: HalfChunk) -> u64 {
+        self.in_flight.unyielded.get(half_chunk.0 as usize).map_or(0, |left| (*left).into())
     }
 
-    /// Items that come within the next `count` or so and have not been told of before: what an agent may
-    /// fetch ahead.
+    /// Items that come within about the next `count` and were not returned before, for the agent to
+    /// prefetch.
     pub fn upcoming(&mut self, count: usize) -> Vec<ItemOrdinal> {
         match &mut self.order {
-            Order::Drawn(drawing) => drawing.upcoming(&self.open, count),
-            Order::Replayed(replay) => replay.upcoming(self.ledger.next(), count),
+            BatchOrder::Drawn(draw_state) => draw_state.upcoming(&self.draw_set, count),
+            BatchOrder::Replayed(replay) => replay.upcoming(self.in_flight.next(), count),
         }
     }
 
-    /// What was yielded so far, since this sampler was made.
-    pub fn counts(&self) -> Counts {
-        self.ledger.counts
+    /// What was yielded since this sampler was made.
+    pub fn counts(&self) -> DrawCounts {
+        self.in_flight.counts
     }
 
-    /// How well mixed that was.
-    pub fn mixed(&self) -> Mixed {
-        self.ledger.mixing.measured()
+    /// How random that was.
+    pub fn shuffle_quality(&self) -> ShuffleQuality {
+        self.in_flight.shuffle.measured()
     }
 }
 
-impl Of {
-    fn new(layout: &Layout) -> Self {
-        Self { dataset: layout.dataset(), layout: layout.fingerprint() }
+impl DataIdentity {
+    fn new(map: &HalfChunkMap) -> Self {
+        Self { dataset: map.dataset(), map: map.fingerprint() }
     }
 
-    /// Refuses what was taken of anything else than this.
-    fn check(&self, layout: &Layout) -> Result<(), Refusal> {
-        let (found, expected) = (self.dataset, layout.dataset());
+    /// Refuses a state or a recording of another dataset or map.
+    fn check(&self, map: &HalfChunkMap) -> Result<(), SamplerError> {
+        let (found, expected) = (self.dataset, map.dataset());
         if found != expected {
-            return Err(Refusal::OtherDataset { found, expected });
+            return Err(SamplerError::WrongDataset { found, expected });
         }
-        if self.layout != layout.fingerprint() {
-            return Err(Refusal::OtherLayout);
+        if self.map != map.fingerprint() {
+            return Err(SamplerError::OtherMap);
         }
         Ok(())
     }

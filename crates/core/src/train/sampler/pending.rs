@@ -1,43 +1,44 @@
-//! What a rank has yet to read of one chunk, in the chunk's random order.
+//! Pending items: what a rank has yet to draw of one half-chunk, in the half-chunk's random order.
 //!
-//! A draw looks at candidates from the front, takes some and passes over others, which stay where they
-//! are: the next draw looks at them first. So there are few of them, and to know what is left takes a
-//! frontier, beyond which nothing was ever looked at, and the places before it that were passed over.
+//! A draw looks at candidates from the front, takes some and passes over others. Those stay in
+//! place, and the next draw looks at them first, so there are few of them. What is left is
+//! described by a frontier, beyond which no candidate was seen, and the positions before it that
+//! were passed over.
 
-use super::runs::Runs;
+use super::run_set::RunSet;
 
-/// Marks a place in `passed` that was taken by the draw at hand.
+/// Marks a position in `passed` that the current draw has taken.
 const TAKEN: u32 = u32::MAX;
 
 #[derive(Debug, Clone)]
 pub(super) struct Pending {
-    /// The rank's items of this chunk; a place is an index into these.
+    /// The rank's items of this half-chunk. A position is an index into them.
     items: Vec<u32>,
     frontier: u32,
-    /// Places before the frontier that are unread, in order.
+    /// Positions before the frontier that are unread, in order.
     passed: Vec<u32>,
-    /// How many of `passed` the draw at hand has looked at.
-    looked: usize,
-    /// Places before this one were told of.
-    told: u32,
+    /// Entries of `passed` that the current draw has seen.
+    candidates_seen: usize,
+    /// Positions before this one were announced.
+    announced: u32,
 }
 
-/// One that a draw looked at.
+/// A candidate of a draw.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate {
     pub(super) item: u32,
-    pub(super) place: u32,
-    /// Where it stands among those that were looked at.
+    pub(super) position: u32,
+    /// Its index in `passed`.
     slot: usize,
 }
 
 impl Pending {
     pub(super) fn new(items: Vec<u32>) -> Self {
-        Self { items, frontier: 0, passed: Vec::new(), looked: 0, told: 0 }
+        Self { items, frontier: 0, passed: Vec::new(), candidates_seen: 0, announced: 0 }
     }
 
-    /// Leaves only what a state says is unread. `None` if the state is of another list.
-    pub(super) fn resume(&mut self, unread: &Runs) -> Option<()> {
+    /// Keeps only what a state has as unread. `None` if the state belongs to another list.
+    pub(super) fn resume(&mut self, unread: &RunSet) -> Option<()> {
         if unread.length() != self.length() {
             return None;
         }
@@ -53,24 +54,24 @@ impl Pending {
         Some(())
     }
 
-    /// How many are left to draw. Not while one draws.
+    /// Number of items that are left to draw. Not valid during a draw.
     pub(super) fn unread(&self) -> u32 {
         self.length() - self.frontier + u32::try_from(self.passed.len()).expect("a part of `items`")
     }
 
-    /// The items that are unread.
+    /// Items that are unread.
     pub(super) fn items(&self) -> impl Iterator<Item = u32> {
-        let places = self.passed.iter().copied().chain(self.frontier..self.length());
-        places.map(|place| self.items[place as usize])
+        let positions = self.passed.iter().copied().chain(self.frontier..self.length());
+        positions.map(|position| self.items[position as usize])
     }
 
     fn length(&self) -> u32 {
-        u32::try_from(self.items.len()).expect("a layout counts in 32 bits")
+        u32::try_from(self.items.len()).expect("items are 32 bits wide")
     }
 
     /// The next candidate of this draw.
     pub(super) fn look(&mut self) -> Option<Candidate> {
-        let slot = self.looked;
+        let slot = self.candidates_seen;
         if slot == self.passed.len() {
             if self.frontier == self.length() {
                 return None;
@@ -78,38 +79,38 @@ impl Pending {
             self.passed.push(self.frontier);
             self.frontier += 1;
         }
-        self.looked += 1;
-        let place = self.passed[slot];
-        Some(Candidate { item: self.items[place as usize], place, slot })
+        self.candidates_seen += 1;
+        let position = self.passed[slot];
+        Some(Candidate { item: self.items[position as usize], position, slot })
     }
 
     pub(super) fn take(&mut self, candidate: Candidate) {
         self.passed[candidate.slot] = TAKEN;
     }
 
-    /// Ends a draw: what was not taken stays, in order.
-    pub(super) fn settle(&mut self) {
-        if self.looked > 0 {
-            self.passed.retain(|place| *place != TAKEN);
-            self.looked = 0;
+    /// Ends a draw: candidates that were not taken stay, in order.
+    pub(super) fn end_draw(&mut self) {
+        if self.candidates_seen > 0 {
+            self.passed.retain(|position| *position != TAKEN);
+            self.candidates_seen = 0;
         }
     }
 
-    /// What is unread if these places, in any order, are as well.
-    pub(super) fn unread_with(&self, drawn: &mut Vec<u32>) -> Runs {
+    /// What is unread if these positions, in any order, are unread, too.
+    pub(super) fn unread_with(&self, drawn: &mut Vec<u32>) -> RunSet {
         drawn.extend_from_slice(&self.passed);
         drawn.sort_unstable();
         let beyond = self.frontier..self.length();
-        Runs::new(self.length(), drawn.iter().copied().chain(beyond))
+        RunSet::new(self.length(), drawn.iter().copied().chain(beyond))
     }
 
-    /// Of the next `count`, those that were not told of before.
-    pub(super) fn tell(&mut self, count: usize) -> impl Iterator<Item = u32> {
-        let told = self.told;
+    /// Of the next `count` items, those that were not announced before.
+    pub(super) fn announce(&mut self, count: usize) -> impl Iterator<Item = u32> {
+        let announced = self.announced;
         let unread = self.passed.iter().copied().chain(self.frontier..self.length());
-        let news: Vec<u32> = unread.take(count).filter(|place| *place >= told).collect();
-        self.told = news.last().map_or(told, |last| last + 1);
-        news.into_iter().map(|place| self.items[place as usize])
+        let news: Vec<u32> = unread.take(count).filter(|position| *position >= announced).collect();
+        self.announced = news.last().map_or(announced, |last| last + 1);
+        news.into_iter().map(|position| self.items[position as usize])
     }
 }
 
@@ -117,7 +118,7 @@ impl Pending {
 mod tests {
     use super::*;
 
-    /// Draws `count`, looking at no more than `look`, and takes those that `wanted` likes.
+    /// Draws from at most `look` candidates, and takes those that `wanted` accepts.
     fn draw(pending: &mut Pending, look: usize, wanted: impl Fn(u32) -> bool) -> Vec<u32> {
         let mut taken = Vec::new();
         for _ in 0..look {
@@ -127,7 +128,7 @@ mod tests {
                 taken.push(candidate.item);
             }
         }
-        pending.settle();
+        pending.end_draw();
         taken
     }
 
@@ -159,13 +160,13 @@ mod tests {
     }
 
     #[test]
-    fn each_is_told_of_once() {
+    fn each_item_is_announced_once() {
         let mut pending = Pending::new((10..20).collect());
-        assert_eq!(pending.tell(3).collect::<Vec<_>>(), [10, 11, 12]);
+        assert_eq!(pending.announce(3).collect::<Vec<_>>(), [10, 11, 12]);
         draw(&mut pending, 6, |item| item % 2 == 0);
-        assert_eq!(pending.tell(4).collect::<Vec<_>>(), [13, 15, 16]);
-        assert_eq!(pending.tell(4).count(), 0);
+        assert_eq!(pending.announce(4).collect::<Vec<_>>(), [13, 15, 16]);
+        assert_eq!(pending.announce(4).count(), 0);
         draw(&mut pending, 10, |_| true);
-        assert_eq!(pending.tell(4).count(), 0);
+        assert_eq!(pending.announce(4).count(), 0);
     }
 }

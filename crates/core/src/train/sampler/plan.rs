@@ -1,61 +1,61 @@
-//! How an epoch is drawn: what a job decides before it begins, and every rank alike.
+//! The plan of an epoch: what is fixed before it begins, alike on every rank.
 
-/// Candidates for each place in a batch (Quiver 4.7).
+/// Candidates per item of a batch (Quiver 4.7).
 pub const OVER_ASK: u32 = 10;
-/// No batch looks further ahead, however long it is, but for its own length (Quiver 5.2).
+/// Candidates of a batch at most, or its own length if that is more (Quiver 5.2).
 pub const WINDOW: u32 = 2048;
 
-/// One rank's part in one epoch of one job.
+/// The plan of one rank's part in one epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Plan {
-    /// What all randomness comes from; the same on all ranks.
+pub struct EpochPlan {
+    /// Seed of all randomness, the same on all ranks.
     pub seed: u64,
-    /// Each epoch has an order of its own.
+    /// Number of the epoch. Each epoch has its own order.
     pub epoch: u64,
-    /// Which of the job's ranks this is.
+    /// The rank, from 0.
     pub rank: u32,
-    /// How many ranks there are.
+    /// Number of ranks.
     pub world: u32,
     /// Items of a batch, on each rank.
     pub batch: u32,
-    /// What becomes of items that do not divide evenly.
+    /// What happens to items that do not divide evenly.
     pub ending: Ending,
-    /// Candidates for each place in a batch.
+    /// Candidates per item of a batch.
     pub over_ask: u32,
-    /// Candidates for a batch at most, but for its own length.
+    /// Candidates of a batch at most, or its own length if that is more.
     pub window: u32,
-    /// Batches of like length, as far as possible: less random, by wish (promise 8).
+    /// Batches of like length, as far as possible: less random, at the user's request (promise 8).
     pub like_length: bool,
 }
 
-/// What becomes of items that do not divide evenly among ranks and batches. All ranks yield equally many
-/// batches in either case, or those that are done would wait for the others for ever.
+/// What happens to items that do not divide evenly among ranks and batches. In both cases all ranks
+/// yield equally many batches; otherwise ranks that are done would wait for the others forever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// The last batch is short, and ranks that have an item less repeat one.
+    /// The last batch is short, and ranks with one item less repeat one.
     Pad,
-    /// Only full batches; the rest is left out of this epoch.
+    /// Only full batches. The epoch leaves out the rest.
     DropLast,
 }
 
-/// Why nothing can be drawn like that.
+/// Why a plan is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PlanError {
-    /// Nothing would ever be yielded.
-    #[error("`{0}` is nought; ask for 1 or more")]
-    Nought(&'static str),
-    /// No such rank.
+pub enum EpochPlanError {
+    /// A size is zero.
+    #[error("`{0}` is 0; use 1 or more")]
+    Zero(&'static str),
+    /// The rank does not exist.
     #[error("rank {rank} of {world}: ranks count from 0 to {}", world - 1)]
     Rank {
         /// The rank.
         rank: u32,
-        /// How many there are.
+        /// Number of ranks.
         world: u32,
     },
 }
 
-impl Plan {
-    /// One rank alone, with all defaults.
+impl EpochPlan {
+    /// A single rank, with all defaults.
     pub fn new(seed: u64, epoch: u64, batch: u32) -> Self {
         Self {
             seed,
@@ -70,31 +70,31 @@ impl Plan {
         }
     }
 
-    /// The same for one of several ranks.
+    /// The same plan for one of several ranks.
     #[must_use]
     pub fn on(self, rank: u32, world: u32) -> Self {
         Self { rank, world, ..self }
     }
 
-    pub(super) fn check(&self) -> Result<(), PlanError> {
+    pub(super) fn check(&self) -> Result<(), EpochPlanError> {
         let Self { batch, world, over_ask, window, rank, .. } = *self;
         let sizes =
             [("batch", batch), ("world", world), ("over_ask", over_ask), ("window", window)];
         if let Some((name, _)) = sizes.into_iter().find(|(_, size)| *size == 0) {
-            return Err(PlanError::Nought(name));
+            return Err(EpochPlanError::Zero(name));
         }
         if rank >= world {
-            return Err(PlanError::Rank { rank, world });
+            return Err(EpochPlanError::Rank { rank, world });
         }
         Ok(())
     }
 
-    /// How many candidates there are for a batch.
-    pub(super) fn look(&self) -> u32 {
+    /// Candidates of a batch.
+    pub(super) fn candidates(&self) -> u32 {
         self.batch.saturating_mul(self.over_ask).min(self.window).max(self.batch)
     }
 
-    /// How many items each rank yields of `left`, padding and all, and in how many batches.
+    /// Of `left` items, those that each rank yields, with padding, and its number of batches.
     pub(super) fn length(&self, left: u32) -> (u32, u32) {
         match self.ending {
             Ending::Pad => {
@@ -115,29 +115,29 @@ mod tests {
 
     #[test]
     fn impossible_plans_are_refused() {
-        let plan = Plan::new(1, 0, 8);
+        let plan = EpochPlan::new(1, 0, 8);
         assert_eq!(plan.check(), Ok(()));
-        let refusal = |plan: Plan| plan.check().unwrap_err().to_string();
-        assert_eq!(refusal(Plan { batch: 0, ..plan }), "`batch` is nought; ask for 1 or more");
-        assert_eq!(refusal(Plan { window: 0, ..plan }), "`window` is nought; ask for 1 or more");
-        assert_eq!(refusal(plan.on(0, 0)), "`world` is nought; ask for 1 or more");
+        let refusal = |plan: EpochPlan| plan.check().unwrap_err().to_string();
+        assert_eq!(refusal(EpochPlan { batch: 0, ..plan }), "`batch` is 0; use 1 or more");
+        assert_eq!(refusal(EpochPlan { window: 0, ..plan }), "`window` is 0; use 1 or more");
+        assert_eq!(refusal(plan.on(0, 0)), "`world` is 0; use 1 or more");
         assert_eq!(refusal(plan.on(2, 2)), "rank 2 of 2: ranks count from 0 to 1");
     }
 
     #[test]
     fn a_batch_looks_ten_times_as_far_as_it_is_long_but_not_too_far() {
-        let look = |batch| Plan::new(1, 0, batch).look();
+        let look = |batch| EpochPlan::new(1, 0, batch).candidates();
         assert_eq!([look(1), look(32), look(512), look(4096)], [10, 320, 2048, 4096]);
         assert_eq!(look(u32::MAX), u32::MAX);
     }
 
     #[test]
     fn every_rank_yields_as_much() {
-        let plan = Plan::new(1, 0, 8).on(0, 3);
+        let plan = EpochPlan::new(1, 0, 8).on(0, 3);
         assert_eq!(plan.length(100), (34, 5));
         assert_eq!(plan.length(0), (0, 0));
         assert_eq!(plan.length(1), (1, 1));
-        let plan = Plan { ending: Ending::DropLast, ..plan };
+        let plan = EpochPlan { ending: Ending::DropLast, ..plan };
         assert_eq!(plan.length(100), (32, 4));
         assert_eq!(plan.length(23), (0, 0));
     }

@@ -1,21 +1,22 @@
-//! Random numbers that stay what they are. A state names places in a permutation, so the permutation
-//! of a seed must be the same in every version of forebay, whatever its dependencies do: this generator
-//! (`SplitMix64`) and its use here are part of the state's format.
+//! Random numbers that never change. A state has positions in a permutation, so the permutation of
+//! a seed must be the same in every version of forebay, whatever its dependencies do. This
+//! generator (`SplitMix64`) and its use here are part of the state's format.
 
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// What a sequence of random numbers is for. Each purpose has its own, or they would agree.
+/// What a sequence of random numbers is for. Each purpose has its own sequence, so that they are
+/// independent.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Purpose {
-    /// The order of a chunk's items.
+    /// The order of a half-chunk's items.
     Order = 1,
     /// One batch.
     Batch = 2,
-    /// The order of a chunk's runs of like length.
+    /// The order of a half-chunk's runs of like length.
     Runs = 3,
 }
 
-/// A sequence that its key decides.
+/// A sequence that is determined by its key.
 #[derive(Debug, Clone)]
 pub(super) struct Random(u64);
 
@@ -30,9 +31,9 @@ impl Random {
         mix(self.0)
     }
 
-    /// A number below `bound`, which is not nought.
+    /// A number below `bound`, which is at least 1.
     pub(super) fn below(&mut self, bound: u32) -> u32 {
-        debug_assert!(bound > 0, "nothing is below nought");
+        debug_assert!(bound > 0, "the bound is at least 1");
         let scaled = (u128::from(self.next()) * u128::from(bound)) >> 64;
         u32::try_from(scaled).expect("below a u32")
     }
@@ -55,7 +56,7 @@ fn mix(mut word: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// A state that was written by this version must mean the same to the next.
+    /// A state that this version has written must mean the same to the next.
     #[test]
     fn the_order_of_a_seed_never_changes() {
         let mut items: Vec<u32> = (0..10).collect();

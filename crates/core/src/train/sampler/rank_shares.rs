@@ -1,39 +1,45 @@
-//! How an epoch is dealt to ranks: all compute the same, so nobody has to ask.
+//! Rank shares: how the items of an epoch are divided among ranks. All ranks compute the same,
+//! without communication.
 //!
-//! Each chunk has a random order. The chunks' orders, one after another, are dealt like cards, so that
-//! ranks have equally much of every chunk, give or take one, and of the whole. What is already yielded
-//! when the number of ranks changes is left out, and the rest is dealt anew.
+//! Each half-chunk has a random order. These orders, one after the other, are distributed
+//! round-robin, so that ranks have equally many items of every half-chunk and of the epoch, plus or
+//! minus one. When the number of ranks changes, what was yielded is left out, and the rest is
+//! divided again.
 
 use super::{
-    Plan, Refusal,
-    layout::{Layout, Likeness},
+    EpochPlan, SamplerError,
+    half_chunk_map::{HalfChunkMap, Similarity},
     random::{Purpose, Random},
-    runs::Runs,
+    run_set::RunSet,
 };
 
-/// What is left of an epoch, chunk by chunk, each in its random order.
+/// What is left of an epoch: the items of each half-chunk, in its random order.
 #[derive(Debug, Clone)]
-pub(super) struct Deal {
-    chunks: Vec<Vec<u32>>,
+pub(super) struct RankShares {
+    half_chunks: Vec<Vec<u32>>,
 }
 
 /// One rank's share.
 #[derive(Debug)]
-pub(super) struct Share {
-    /// Its items of each chunk.
-    pub(super) chunks: Vec<Vec<u32>>,
-    /// What it repeats at the end, if others have an item more.
+pub(super) struct RankShare {
+    /// Its items of each half-chunk.
+    pub(super) half_chunks: Vec<Vec<u32>>,
+    /// The item that it repeats at the end, if other ranks have one more.
     pub(super) padding: Option<u32>,
 }
 
-/// The random order of a chunk, the same on all ranks. For batches of like length it goes from one end to
-/// the other, and is random among those that are alike.
-pub(super) fn order(layout: &Layout, plan: &Plan, chunk: u32) -> Result<Vec<u32>, Refusal> {
-    let mut items = layout.members(chunk).to_vec();
-    let mut random = Random::keyed(Purpose::Order, &[plan.seed, plan.epoch, chunk.into()]);
+/// The random order of a half-chunk, the same on all ranks. For batches of like length it is sorted
+/// by length, and random among similar items.
+pub(super) fn order(
+    map: &HalfChunkMap,
+    plan: &EpochPlan,
+    half_chunk: u32,
+) -> Result<Vec<u32>, SamplerError> {
+    let mut items = map.items_of_half_chunk(half_chunk).to_vec();
+    let mut random = Random::keyed(Purpose::Order, &[plan.seed, plan.epoch, half_chunk.into()]);
     random.shuffle(&mut items);
     if plan.like_length {
-        let Likeness { numbers, slack } = layout.likeness()?;
+        let Similarity { numbers, slack } = map.similarity()?;
         items.sort_by_cached_key(|item| {
             u64::from(numbers[*item as usize]) + u64::from(random.below(*slack))
         });
@@ -41,85 +47,86 @@ pub(super) fn order(layout: &Layout, plan: &Plan, chunk: u32) -> Result<Vec<u32>
     Ok(items)
 }
 
-impl Deal {
-    /// All items, or those at the places that `base` names in each chunk's order.
+impl RankShares {
+    /// All items, or those at the positions of `base` in each half-chunk's order.
     pub(super) fn new(
-        layout: &Layout,
-        plan: &Plan,
-        base: Option<&[Runs]>,
-    ) -> Result<Self, Refusal> {
-        if base.is_some_and(|base| base.len() != layout.chunks() as usize) {
-            return Err(Refusal::Inconsistent);
+        map: &HalfChunkMap,
+        plan: &EpochPlan,
+        base: Option<&[RunSet]>,
+    ) -> Result<Self, SamplerError> {
+        if base.is_some_and(|base| base.len() != map.half_chunks() as usize) {
+            return Err(SamplerError::Inconsistent);
         }
-        let left = |chunk: u32| {
-            let order = order(layout, plan, chunk)?;
-            let Some(base) = base.map(|base| &base[chunk as usize]) else { return Ok(order) };
+        let left = |half_chunk: u32| {
+            let order = order(map, plan, half_chunk)?;
+            let Some(base) = base.map(|base| &base[half_chunk as usize]) else { return Ok(order) };
             if base.length() as usize != order.len() {
-                return Err(Refusal::Inconsistent);
+                return Err(SamplerError::Inconsistent);
             }
-            Ok(base.iter().flatten().map(|place| order[place as usize]).collect())
+            Ok(base.iter().flatten().map(|position| order[position as usize]).collect())
         };
-        let chunks = (0..layout.chunks()).map(left).collect::<Result<_, Refusal>>()?;
-        Ok(Self { chunks })
+        let half_chunks = (0..map.half_chunks()).map(left).collect::<Result<_, SamplerError>>()?;
+        Ok(Self { half_chunks })
     }
 
-    /// All items that are dealt.
+    /// All items that are divided.
     pub(super) fn all(&self) -> impl Iterator<Item = u32> {
-        self.chunks.iter().flatten().copied()
+        self.half_chunks.iter().flatten().copied()
     }
 
-    /// How many items are dealt.
+    /// Number of items that are divided.
     pub(super) fn items(&self) -> u32 {
-        let items = self.chunks.iter().map(Vec::len).sum::<usize>();
-        u32::try_from(items).expect("a layout counts in 32 bits")
+        let items = self.half_chunks.iter().map(Vec::len).sum::<usize>();
+        u32::try_from(items).expect("items are 32 bits wide")
     }
 
-    /// What a rank is dealt; `stage` counts how often the epoch was dealt anew.
-    pub(super) fn share(&self, plan: &Plan, stage: u32) -> Share {
+    /// The share of a rank; `stage` counts how often the epoch was resharded.
+    pub(super) fn share(&self, plan: &EpochPlan, stage: u32) -> RankShare {
         let (rank, world) = (plan.rank as usize, plan.world as usize);
-        let mut dealt = 0;
-        let mut chunks = Vec::with_capacity(self.chunks.len());
-        for (chunk, items) in (0_u32..).zip(&self.chunks) {
-            // The first whose place among all is the rank's.
-            let first = (rank + world - dealt % world) % world;
+        let mut sharded = 0;
+        let mut half_chunks = Vec::with_capacity(self.half_chunks.len());
+        for (half_chunk, items) in (0_u32..).zip(&self.half_chunks) {
+            // The first item whose position among all is the rank's.
+            let first = (rank + world - sharded % world) % world;
             let mut own: Vec<u32> = items.iter().skip(first).step_by(world).copied().collect();
             if plan.like_length {
-                let key = [plan.seed, plan.epoch, stage.into(), plan.rank.into(), chunk.into()];
-                let [of_epoch, of_chunk] =
+                let key =
+                    [plan.seed, plan.epoch, stage.into(), plan.rank.into(), half_chunk.into()];
+                let [of_epoch, of_half_chunk] =
                     [&key[..3], &key].map(|key| Random::keyed(Purpose::Runs, key));
-                shuffle_runs(&mut own, plan.batch as usize, of_epoch, of_chunk);
+                shuffle_runs(&mut own, plan.batch as usize, of_epoch, of_half_chunk);
             }
-            chunks.push(own);
-            dealt += items.len();
+            half_chunks.push(own);
+            sharded += items.len();
         }
-        // Dealing goes on from the first card until all ranks have equally many.
-        let last = dealt.saturating_sub(1) / world * world + rank;
-        let padding = (dealt > 0 && last >= dealt).then(|| self.at((last - dealt) % dealt));
-        Share { chunks, padding }
+        // Padding goes on from the first item until all ranks have equally many.
+        let last = sharded.saturating_sub(1) / world * world + rank;
+        let padding = (sharded > 0 && last >= sharded).then(|| self.at((last - sharded) % sharded));
+        RankShare { half_chunks, padding }
     }
 
-    /// The item at a place among all that are dealt.
-    fn at(&self, mut place: usize) -> u32 {
-        for chunk in &self.chunks {
-            match chunk.get(place) {
+    /// The item at a position among all that are divided.
+    fn at(&self, mut position: usize) -> u32 {
+        for half_chunk in &self.half_chunks {
+            match half_chunk.get(position) {
                 Some(item) => return *item,
-                None => place -= chunk.len(),
+                None => position -= half_chunk.len(),
             }
         }
         unreachable!("fewer places than items are asked for")
     }
 }
 
-/// Shuffles whole runs of `length` items. If they do not divide, a shorter run is the last, and is read when
-/// the chunk is nearly exhausted, together with those of other chunks. So all chunks of an epoch take it
-/// from the same part of their lengths, and every epoch from another: it is not always the longest that
-/// come at the end.
-fn shuffle_runs(items: &mut [u32], length: usize, mut of_epoch: Random, mut of_chunk: Random) {
+/// Shuffles whole runs of `length` items. If they do not divide, the last run is shorter. It is
+/// read when the half-chunk is nearly exhausted, together with those of other half-chunks. All
+/// half-chunks of an epoch take the short run from the same part of their lengths, and every epoch
+/// from another part. So the longest items do not always come last.
+fn shuffle_runs(items: &mut [u32], length: usize, mut of_epoch: Random, mut of_half_chunk: Random) {
     let (whole, rest) = (items.len() / length, items.len() % length);
-    let whole = u32::try_from(whole).expect("a layout counts in 32 bits");
+    let whole = u32::try_from(whole).expect("items are 32 bits wide");
     items[of_epoch.below(whole + 1) as usize * length..].rotate_left(rest);
     let mut runs: Vec<&[u32]> = items.chunks_exact(length).collect();
-    of_chunk.shuffle(&mut runs);
+    of_half_chunk.shuffle(&mut runs);
     let shuffled = runs.concat();
     items[..shuffled.len()].copy_from_slice(&shuffled);
 }
@@ -129,11 +136,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{DatasetId, chunking::ChunkOrdinal};
+    use crate::{DatasetId, HalfChunk};
 
-    fn layout(of: &[u32], chunks: u32) -> Layout {
-        let of = of.iter().map(|chunk| ChunkOrdinal(*chunk));
-        Layout::new(DatasetId::from_bytes([1; 32]), chunks, of).unwrap()
+    fn map(of: &[u32], half_chunks: u32) -> HalfChunkMap {
+        let of = of.iter().map(|half_chunk| HalfChunk(*half_chunk));
+        HalfChunkMap::new(DatasetId::from_bytes([1; 32]), half_chunks, of).unwrap()
     }
 
     proptest! {
@@ -148,31 +155,31 @@ mod tests {
             seed in any::<u64>(),
             like_length in any::<bool>(),
         ) {
-            let layout = layout(&of, 7).with_units(|item| u32::try_from(item.0).unwrap() / 5);
-            let plan = Plan { like_length, ..Plan::new(seed, 3, batch) };
-            let deal = Deal::new(&layout, &plan, None).unwrap();
-            let (length, _) = plan.on(0, world).length(deal.items());
-            let mut dealt = Vec::new();
+            let map = map(&of, 7).with_units(|item| u32::try_from(item.0).unwrap() / 5);
+            let plan = EpochPlan { like_length, ..EpochPlan::new(seed, 3, batch) };
+            let shares = RankShares::new(&map, &plan, None).unwrap();
+            let (length, _) = plan.on(0, world).length(shares.items());
+            let mut sharded = Vec::new();
             for rank in 0..world {
-                let share = deal.share(&plan.on(rank, world), 0);
-                for (chunk, own) in (0..).zip(&share.chunks) {
-                    let fair = layout.members(chunk).len() / world as usize;
+                let share = shares.share(&plan.on(rank, world), 0);
+                for (half_chunk, own) in (0..).zip(&share.half_chunks) {
+                    let fair = map.items_of_half_chunk(half_chunk).len() / world as usize;
                     prop_assert!((fair..=fair + 1).contains(&own.len()));
-                    prop_assert!(own.iter().all(|item| of[*item as usize] == chunk));
+                    prop_assert!(own.iter().all(|item| of[*item as usize] == half_chunk));
                 }
-                let own: Vec<u32> = share.chunks.concat();
+                let own: Vec<u32> = share.half_chunks.concat();
                 prop_assert_eq!(own.len() + usize::from(share.padding.is_some()), length as usize);
-                dealt.extend(own);
+                sharded.extend(own);
             }
-            dealt.sort_unstable();
-            prop_assert!(dealt.into_iter().eq(0..u32::try_from(of.len()).unwrap()));
+            sharded.sort_unstable();
+            prop_assert!(sharded.into_iter().eq(0..u32::try_from(of.len()).unwrap()));
         }
     }
 
     #[test]
     fn seeds_and_epochs_have_orders_of_their_own() {
-        let layout = layout(&[0; 50], 1);
-        let order = |seed, epoch| order(&layout, &Plan::new(seed, epoch, 8), 0).unwrap();
+        let map = map(&[0; 50], 1);
+        let order = |seed, epoch| order(&map, &EpochPlan::new(seed, epoch, 8), 0).unwrap();
         assert_eq!(order(1, 0), order(1, 0));
         assert_ne!(order(1, 0), order(1, 1));
         assert_ne!(order(1, 0), order(2, 0));
@@ -183,8 +190,9 @@ mod tests {
         let mut last = std::collections::BTreeSet::new();
         for seed in 0..100 {
             let mut items: Vec<u32> = (0..23).collect();
-            let [epoch, chunk] = [seed, 1000].map(|key| Random::keyed(Purpose::Runs, &[key]));
-            shuffle_runs(&mut items, 5, epoch, chunk);
+            let [of_epoch, of_half_chunk] =
+                [seed, 1000].map(|key| Random::keyed(Purpose::Runs, &[key]));
+            shuffle_runs(&mut items, 5, of_epoch, of_half_chunk);
             assert!(items.chunks(5).all(|run| run.windows(2).all(|pair| pair[0] + 1 == pair[1])));
             last.insert(items[20]);
         }

@@ -1,15 +1,15 @@
-//! What was yielded, batch by batch, so that it can be yielded again bit for bit: to repeat an experiment,
-//! or to find out whether it was the order.
+//! Recordings: the batches that were yielded, to yield them again bit for bit: to repeat an
+//! experiment, or to find out whether the order was the cause.
 //!
-//! **Format** (as in [`super::state`]): magic `forebay records` and version 1. Body: dataset id, fingerprint
-//! of the layout, plan; how many items the dataset has (4); how many batches (varint); of each how many items
-//! it has and how many of these, the last, are padding (varints), and the items, each in as many bytes as
-//! that number of items takes.
+//! **Format** (as in [`super::state`]): magic `forebay records` and version 1. Body: dataset id,
+//! fingerprint of the half-chunk map, plan; items of the dataset (4); number of batches (varint);
+//! of each batch the number of its items and of those that are padding, which come last (varints),
+//! and the items, each in as many bytes as the number of items of the dataset needs.
 
 use super::{
-    Batch, Contradiction, Plan, Sampler, Source,
-    sealed::{Format, FormatError, push_varint},
-    state::{Of, decode_plan, encode_plan},
+    Batch, EpochPlan, InvalidCall, ItemSource, Sampler,
+    envelope::{Format, FormatError, push_varint},
+    state::{DataIdentity, decode_plan, encode_plan},
 };
 
 const FORMAT: Format = Format { name: "recording", magic: *b"forebay records", version: 1 };
@@ -17,12 +17,12 @@ const FORMAT: Format = Format { name: "recording", magic: *b"forebay records", v
 /// The batches of one rank's epoch, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recording {
-    pub(super) of: Of,
-    pub(super) plan: Plan,
-    /// How many items the dataset has.
+    pub(super) of: DataIdentity,
+    pub(super) plan: EpochPlan,
+    /// Items of the dataset.
     items: u32,
     batches: Vec<Recorded>,
-    /// The items of all batches, those that are padding last in each.
+    /// The items of all batches, padding last in each.
     order: Vec<u32>,
 }
 
@@ -36,15 +36,15 @@ struct Recorded {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecordingError {
     /// An item that the dataset does not have.
-    #[error("the recording has item {item} of a dataset of {items}; record the epoch anew")]
+    #[error("the recording has item {item} of a dataset of {items}; record the epoch again")]
     NoSuchItem {
         /// The item.
         item: u32,
-        /// How many there are.
+        /// Items of the dataset.
         items: u64,
     },
-    /// No epoch has an item twice.
-    #[error("the recording has item {item} twice; record the epoch anew")]
+    /// An item occurs twice.
+    #[error("the recording has item {item} twice; record the epoch again")]
     ItemTwice {
         /// The item.
         item: u32,
@@ -52,37 +52,38 @@ pub enum RecordingError {
 }
 
 impl Recording {
-    /// Nothing yet, of what this sampler will yield.
+    /// An empty recording of what this sampler will yield.
     pub fn new(sampler: &Sampler) -> Self {
         let (of, plan) = (sampler.of, sampler.plan);
         Self { of, plan, items: sampler.items, batches: Vec::new(), order: Vec::new() }
     }
 
-    /// The next batch was yielded. One that is not the next changes nothing.
-    pub fn push(&mut self, batch: &Batch) -> Result<(), Contradiction> {
+    /// The next batch was yielded. Another batch than the next changes nothing.
+    pub fn push(&mut self, batch: &Batch) -> Result<(), InvalidCall> {
         let expected = self.batches.len() as u64;
         if batch.number() != expected {
-            return Err(Contradiction::NotNext { number: batch.number(), expected, drawn: 0 });
+            return Err(InvalidCall::NotNext { number: batch.number(), expected, drawn: 0 });
         }
-        let narrow = |number: usize| u32::try_from(number).expect("a batch is shorter");
-        let (length, padding) = (narrow(batch.items().len()), batch.count(Source::Padding));
+        let narrow =
+            |number: usize| u32::try_from(number).expect("a batch has fewer than 2^32 items");
+        let (length, padding) = (narrow(batch.items().len()), batch.count(ItemSource::Padding));
         self.batches.push(Recorded { length, padding });
         let items = batch.items().iter();
-        self.order.extend(items.map(|item| u32::try_from(item.0).expect("of the layout")));
+        self.order.extend(items.map(|item| u32::try_from(item.0).expect("an item of the map")));
         Ok(())
     }
 
-    /// How many batches there are.
+    /// Number of batches.
     pub fn batches(&self) -> u64 {
         self.batches.len() as u64
     }
 
-    /// How many items there are, padding and all.
+    /// Number of items, with padding.
     pub fn items(&self) -> u64 {
         self.order.len() as u64
     }
 
-    /// The items of each batch, and how many of them, the last ones, are padding.
+    /// The items of each batch, and the number of those, at the end, that are padding.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&[u32], u32)> {
         let mut rest = &self.order[..];
         self.batches.iter().map(move |batch| {
@@ -92,13 +93,13 @@ impl Recording {
         })
     }
 
-    /// Tells recordings apart.
+    /// Distinguishes recordings.
     pub(super) fn fingerprint(&self) -> u64 {
         let hash = blake3::hash(&self.encode());
         u64::from_le_bytes(*hash.as_bytes().first_chunk().expect("a hash is longer"))
     }
 
-    /// As bytes: three for an item, if there are millions.
+    /// Encoded: three bytes per item for millions of items.
     pub fn encode(&self) -> Vec<u8> {
         let mut body = Vec::new();
         self.of.encode(&mut body);
@@ -107,7 +108,7 @@ impl Recording {
         push_varint(&mut body, u32::try_from(self.batches.len()).expect("fewer than items"));
         let width = width(self.items);
         for (items, padding) in self.iter() {
-            push_varint(&mut body, u32::try_from(items.len()).expect("it was a u32"));
+            push_varint(&mut body, u32::try_from(items.len()).expect("decoded from a u32"));
             push_varint(&mut body, padding);
             for item in items {
                 body.extend_from_slice(&item.to_le_bytes()[..width]);
@@ -116,11 +117,11 @@ impl Recording {
         FORMAT.seal(&body)
     }
 
-    /// From bytes that [`Recording::encode`] made. Whether they are of the dataset at hand is seen when
-    /// they are replayed.
+    /// Decodes what [`Recording::encode`] wrote. Replaying it checks that it is of the same
+    /// dataset.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut body = FORMAT.open(bytes)?;
-        let of = Of::decode(&mut body)?;
+        let of = DataIdentity::decode(&mut body)?;
         let plan = decode_plan(&mut body)?;
         let items = body.u32()?;
         let width = width(items);
@@ -144,7 +145,7 @@ impl Recording {
     }
 }
 
-/// Bytes that any of so many items can be told in.
+/// Bytes per item, for a dataset of this number of items.
 fn width(items: u32) -> usize {
     (4 - items.leading_zeros() as usize / 8).max(1)
 }

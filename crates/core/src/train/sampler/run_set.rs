@@ -1,30 +1,30 @@
-//! A set of places, as runs: what a state says of a chunk. What is unread is a long run beyond the
-//! frontier and a few places that were passed over, so there are few runs.
+//! A run set: positions of a half-chunk, as runs. What is unread is a long run beyond the frontier
+//! and a few positions that were passed over, so there are few runs.
 
 use std::ops::Range;
 
-/// Some of the places `0..length`.
+/// Some of the positions `0..length`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Runs {
+pub(super) struct RunSet {
     length: u32,
-    /// In order, neither empty nor touching.
+    /// In order, neither empty nor adjacent.
     runs: Vec<Range<u32>>,
 }
 
-impl Runs {
-    /// These places, which are in order, of so many.
-    pub(super) fn new(length: u32, places: impl Iterator<Item = u32>) -> Self {
+impl RunSet {
+    /// These positions, in order, of `length`.
+    pub(super) fn new(length: u32, positions: impl Iterator<Item = u32>) -> Self {
         let mut runs: Vec<Range<u32>> = Vec::new();
-        for place in places {
+        for position in positions {
             match runs.last_mut() {
-                Some(run) if run.end == place => run.end += 1,
-                _ => runs.push(place..place + 1),
+                Some(run) if run.end == position => run.end += 1,
+                _ => runs.push(position..position + 1),
             }
         }
         Self { length, runs }
     }
 
-    /// From lengths in turn, of what is not in the set and what is. `None` if they are not such.
+    /// From alternating lengths of gaps and runs. `None` if they are invalid.
     pub(super) fn from_lengths(
         length: u32,
         lengths: impl IntoIterator<Item = u32>,
@@ -44,7 +44,7 @@ impl Runs {
         (end <= length).then_some(Self { length, runs })
     }
 
-    /// What [`Runs::from_lengths`] takes.
+    /// What [`RunSet::from_lengths`] takes.
     pub(super) fn lengths(&self) -> impl Iterator<Item = u32> {
         let mut end = 0;
         self.runs.iter().flat_map(move |run| {
@@ -62,7 +62,7 @@ impl Runs {
         self.runs.iter().cloned()
     }
 
-    /// Those that are not in the set.
+    /// Runs of positions that are not in the set.
     pub(super) fn gaps(&self) -> impl Iterator<Item = Range<u32>> {
         let starts = std::iter::once(0).chain(self.runs.iter().map(|run| run.end));
         let ends = self.runs.iter().map(|run| run.start).chain([self.length]);
@@ -78,18 +78,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn lengths_say_all(places in proptest::collection::btree_set(0_u32..60, 0..40)) {
-            let set = Runs::new(60, places.iter().copied());
-            prop_assert!(set.iter().flatten().eq(places.iter().copied()));
-            prop_assert!(set.gaps().flatten().eq((0..60).filter(|place| !places.contains(place))));
+        fn lengths_say_all(positions in proptest::collection::btree_set(0_u32..60, 0..40)) {
+            let set = RunSet::new(60, positions.iter().copied());
+            prop_assert!(set.iter().flatten().eq(positions.iter().copied()));
+            let others = (0..60).filter(|position| !positions.contains(position));
+            prop_assert!(set.gaps().flatten().eq(others));
             let lengths: Vec<u32> = set.lengths().collect();
-            prop_assert_eq!(Runs::from_lengths(60, lengths), Some(set));
+            prop_assert_eq!(RunSet::from_lengths(60, lengths), Some(set));
         }
     }
 
     #[test]
     fn impossible_lengths_are_refused() {
-        let of = |lengths: &[u32]| Runs::from_lengths(10, lengths.iter().copied());
+        let of = |lengths: &[u32]| RunSet::from_lengths(10, lengths.iter().copied());
         assert!(of(&[0, 10]).is_some());
         assert_eq!(of(&[3, 2, 4]), of(&[3, 2]), "what follows is not in the set");
         assert_eq!(of(&[1, 10]), None, "too long");

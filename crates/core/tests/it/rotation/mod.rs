@@ -1,7 +1,7 @@
-//! Rotation in a small world of jobs, an origin and a cache.
+//! Rotation in a small simulated world of jobs, an origin and a cache.
 
 mod chaos;
-mod contradictions;
 mod cost;
+mod invalid_events;
 mod rules;
 mod world;

@@ -1,20 +1,23 @@
-//! A small world in which a dataset rotates: jobs that draw single items, an origin that counts, and an
-//! auditor who watches every order.
+//! A small world in which a dataset rotates: jobs that draw single items, an origin that counts,
+//! and an audit of every order.
 //!
-//! A step is a second, an item is [`ITEM`] bytes. Jobs draw as they are told ([`Open`]); what nobody has
-//! fetched yet they fetch themselves, and what is not open they read through. A rotation is only woken
-//! when it asked to be.
+//! A step is a second, an item is [`ITEM`] bytes. Jobs draw from their draw set ([`ChunkDrawSet`]).
+//! Missing items of it they fetch themselves, and others they read uncached. The rotation gets a
+//! tick only at its own deadlines.
 
 use std::time::Duration;
 
 use forebay_core::{
     ByteSize,
-    chunking::ChunkOrdinal,
-    rotation::{Eviction, Fact, Job, Open, Order, Policy, Rotation, Settings},
+    dataset::chunking::ChunkOrdinal,
+    train::rotation::{
+        ChunkBytes, ChunkDrawSet, ChunkOrder, EvictionCause, JobNumber, Rotation, RotationEvent,
+        RotationPolicy, RotationSettings,
+    },
     units::ByteRate,
 };
 
-/// Large enough that slow jobs have a pace in whole bytes a second.
+/// Large enough that slow jobs have a pace in whole bytes per second.
 const ITEM: u64 = 1000;
 pub const LEASE: Duration = Duration::from_secs(30);
 
@@ -22,17 +25,17 @@ pub const LEASE: Duration = Duration::from_secs(30);
 type Items = u128;
 
 #[derive(Debug, Clone)]
-pub struct Plan {
-    pub policy: Policy,
+pub struct WorldPlan {
+    pub policy: RotationPolicy,
     pub chunks: u32,
     pub chunk_items: u32,
-    /// From which step on there is room for how many chunks.
+    /// The budget of chunks from each step on.
     pub budgets: Vec<(u64, u32)>,
-    /// Items that the origin gives in a step.
+    /// Items that the origin serves in a step.
     pub origin: f64,
-    /// Jobs say every so many steps how far they are.
+    /// Steps between two reports of a job.
     pub report_every: u64,
-    /// Freeing a chunk takes so many steps.
+    /// Steps that freeing a chunk takes.
     pub evict_steps: u64,
     pub jobs: Vec<JobPlan>,
 }
@@ -40,9 +43,9 @@ pub struct Plan {
 #[derive(Debug, Clone)]
 pub struct JobPlan {
     pub arrives: u64,
-    /// From which step on it draws how many items in a step.
+    /// Items that it draws in a step, from each step on.
     pub paces: Vec<(u64, f64)>,
-    /// It leaves after so many, unless it dies before.
+    /// Epochs after which it leaves, unless it dies before.
     pub epochs: u64,
     pub dies: Option<u64>,
 }
@@ -58,14 +61,14 @@ impl JobPlan {
 }
 
 fn at<T: Copy>(timeline: &[(u64, T)], step: u64) -> T {
-    timeline.iter().rev().find(|(from, _)| *from <= step).expect("begins at nought").1
+    timeline.iter().rev().find(|(from, _)| *from <= step).expect("the timeline starts at 0").1
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     NotYet,
     Live,
-    /// It no longer says anything.
+    /// It sends no more events.
     Dead,
     Done,
 }
@@ -77,7 +80,7 @@ struct Worker {
     credit: f64,
     unread: Vec<Items>,
     referenced: Vec<bool>,
-    /// What it has said to be unread.
+    /// Unread items, as last reported.
     reported: Vec<u32>,
     epoch: u64,
     /// Origin items in all when each of its epochs ended.
@@ -86,20 +89,20 @@ struct Worker {
 
 #[derive(Debug)]
 pub struct World {
-    pub plan: Plan,
+    pub plan: WorldPlan,
     pub rotation: Rotation,
     rng: fastrand::Rng,
     pub step: u64,
     loaded: Vec<Items>,
     loading: Vec<ChunkOrdinal>,
     leaving: Vec<(u64, ChunkOrdinal)>,
-    /// Who was reading a chunk when it was marked, and in which epoch.
+    /// Readers of a chunk when it was marked, and their epochs.
     marked: Vec<Option<Vec<(usize, u64)>>>,
     first_done: Vec<Option<u64>>,
     tokens: f64,
     workers: Vec<Worker>,
     pub origin_items: u64,
-    pub outside: u64,
+    pub uncached: u64,
     pub draws: u64,
 }
 
@@ -107,7 +110,7 @@ fn bits(count: u32) -> Items {
     if count == Items::BITS { Items::MAX } else { (1 << count) - 1 }
 }
 
-/// Of so many items a second.
+/// The pace of a job that draws `pace` items per second.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few items")]
 fn bytes(pace: f64) -> ByteRate {
     ByteRate(ByteSize((pace * ITEM as f64) as u64))
@@ -121,9 +124,9 @@ fn nth(mut items: Items, index: u32) -> Items {
 }
 
 impl World {
-    pub fn new(plan: Plan, seed: u64) -> Self {
+    pub fn new(plan: WorldPlan, seed: u64) -> Self {
         let size = ByteSize(u64::from(plan.chunk_items) * ITEM);
-        let settings = Settings {
+        let settings = RotationSettings {
             policy: plan.policy,
             lease: LEASE,
             load_time: Duration::from_secs_f64(f64::from(plan.chunk_items) / plan.origin),
@@ -152,11 +155,11 @@ impl World {
             tokens: 0.0,
             workers: plan.jobs.iter().map(worker).collect(),
             origin_items: 0,
-            outside: 0,
+            uncached: 0,
             draws: 0,
             plan,
         };
-        world.tell(Fact::Budget { chunks: world.budget() });
+        world.send(RotationEvent::Budget { chunks: world.budget() });
         world
     }
 
@@ -165,12 +168,12 @@ impl World {
         &self.workers[job].turns
     }
 
-    /// Whether all jobs have done what they planned.
+    /// Whether all jobs have finished.
     pub fn is_over(&self) -> bool {
         self.workers.iter().all(|worker| matches!(worker.state, State::Dead | State::Done))
     }
 
-    /// How many items the jobs still have to draw.
+    /// Items that the jobs have yet to draw.
     pub fn items_left(&self) -> u64 {
         let items = u64::from(self.plan.chunks * self.plan.chunk_items);
         self.workers.iter().map(|worker| (worker.plan.epochs - worker.epoch) * items).sum()
@@ -184,16 +187,17 @@ impl World {
         at(&self.plan.budgets, self.step)
     }
 
-    fn tell(&mut self, fact: Fact<'_>) {
-        let orders = self.rotation.on(self.now(), fact).expect("the world tells the truth");
+    fn send(&mut self, event: RotationEvent<'_>) {
+        let orders =
+            self.rotation.on_event(self.now(), event).expect("the world sends valid events");
         for order in orders {
             self.audit(order);
             match order {
-                Order::Load(chunk) => {
+                ChunkOrder::Load(chunk) => {
                     self.loading.push(chunk);
                     self.first_done[chunk.0 as usize] = None;
                 }
-                Order::Mark(chunk) => {
+                ChunkOrder::Mark(chunk) => {
                     let index = chunk.0 as usize;
                     let readers = self.workers.iter().enumerate();
                     let readers = readers
@@ -201,7 +205,7 @@ impl World {
                     self.marked[index] =
                         Some(readers.map(|(at, reader)| (at, reader.epoch)).collect());
                 }
-                Order::Evict { chunk, .. } => {
+                ChunkOrder::Evict { chunk, .. } => {
                     let index = chunk.0 as usize;
                     self.loading.retain(|loading| *loading != chunk);
                     (self.loaded[index], self.marked[index]) = (0, None);
@@ -214,101 +218,105 @@ impl World {
         }
     }
 
-    /// Chunks go by the rule, and there are never more than there is room for.
-    fn audit(&self, order: Order) {
+    /// Checks that evictions follow the rules, and that there are never more chunks than the
+    /// budget.
+    fn audit(&self, order: ChunkOrder) {
         let budget = self.budget() as usize;
-        let resident = self.rotation.resident().count();
-        let is_paper = matches!(self.plan.policy, Policy::Paper { .. });
-        if let Order::Load(chunk) = order {
+        let resident = self.rotation.occupied().count();
+        let is_quiver = matches!(self.plan.policy, RotationPolicy::Quiver { .. });
+        if let ChunkOrder::Load(chunk) = order {
             assert!(resident <= budget, "{resident} chunks for {budget}, with {}", chunk.0);
             let is_whole = budget >= self.plan.chunks as usize;
-            assert!(!is_paper || is_whole || resident <= 2, "{resident} under the paper's policy");
+            assert!(!is_quiver || is_whole || resident <= 2, "{resident} under Quiver's policy");
         }
-        let Order::Evict { chunk, why } = order else { return };
+        let ChunkOrder::Evict { chunk, cause } = order else { return };
         let index = chunk.0 as usize;
-        let mut awake = self.workers.iter().filter(|worker| self.is_awake(worker));
-        match (why, self.plan.policy) {
-            (Eviction::Exhausted, Policy::ByNeed) => {
-                assert!(awake.all(|worker| worker.reported[index] == 0), "somebody needs it");
+        let mut active = self.workers.iter().filter(|worker| self.is_active(worker));
+        match (cause, self.plan.policy) {
+            (EvictionCause::Exhausted, RotationPolicy::Demand) => {
+                assert!(active.all(|worker| worker.reported[index] == 0), "an active job needs it");
             }
-            (Eviction::Exhausted, Policy::Paper { .. }) => {
+            (EvictionCause::Exhausted, RotationPolicy::Quiver { .. }) => {
                 let readers = self.marked[index].as_ref().expect("marked before");
                 let has_done = |(reader, epoch): &(usize, u64)| {
                     let reader = &self.workers[*reader];
                     reader.epoch > *epoch || reader.reported[index] == 0 || !self.is_known(reader)
                 };
-                assert!(readers.iter().all(has_done), "somebody reads it");
+                assert!(readers.iter().all(has_done), "a job reads it");
             }
-            (Eviction::Forced, Policy::Paper { deadline }) => {
-                let done = self.first_done[index].expect("somebody has done with it");
+            (EvictionCause::Deadline, RotationPolicy::Quiver { deadline }) => {
+                let done = self.first_done[index].expect("a job has exhausted it");
                 assert!(self.marked[index].is_some(), "not marked before");
                 assert!(self.now() >= Duration::from_secs(done) + deadline, "before the deadline");
             }
-            (Eviction::Needed(job), Policy::ByNeed) => {
-                let needy = &self.workers[usize::try_from(job.0).unwrap()];
-                assert_eq!(needy.reported[index], 0, "it needs it itself");
+            (EvictionCause::Needed(job), RotationPolicy::Demand) => {
+                let starving = &self.workers[usize::try_from(job.0).unwrap()];
+                assert_eq!(starving.reported[index], 0, "the starving job needs it itself");
                 assert!(!self.loading.contains(&chunk), "not even loaded");
-                // One that has died is thought to go on until its lease ends.
-                if needy.state == State::Live {
-                    self.audit_need(needy);
+                // A dead job counts until its lease ends.
+                if starving.state == State::Live {
+                    self.audit_starving(starving);
                 }
             }
-            (Eviction::Budget, _) => {
-                assert!(resident > budget || is_paper, "there is room");
+            (EvictionCause::Budget, _) => {
+                assert!(resident > budget || is_quiver, "there is room");
             }
-            (Eviction::Forced | Eviction::Needed(_), _) => panic!("no rule of this policy"),
+            (EvictionCause::Deadline | EvictionCause::Needed(_), _) => {
+                panic!("no rule of this policy")
+            }
         }
     }
 
-    fn job(&self, worker: &Worker) -> Job {
-        Job(self.workers.iter().position(|other| std::ptr::eq(other, worker)).unwrap() as u64)
+    fn job(&self, worker: &Worker) -> JobNumber {
+        JobNumber(self.workers.iter().position(|other| std::ptr::eq(other, worker)).unwrap() as u64)
     }
 
-    /// Whether the rotation still believes in a job.
+    /// Whether the rotation still knows a job.
     fn is_known(&self, worker: &Worker) -> bool {
         let job = self.job(worker);
         self.rotation.jobs().any(|known| known == job)
     }
 
-    /// And whether it reckons with it.
-    fn is_awake(&self, worker: &Worker) -> bool {
-        self.rotation.silent_at(self.job(worker)).is_some_and(|at| at > self.now())
+    /// Whether the rotation takes a job into account.
+    fn is_active(&self, worker: &Worker) -> bool {
+        self.rotation.inactive_at(self.job(worker)).is_some_and(|at| at > self.now())
     }
 
-    /// What is open to a job would last less long than loading a chunk takes.
-    fn audit_need(&self, needy: &Worker) {
-        let held: Vec<ChunkOrdinal> = self.rotation.held().collect();
-        let unread = |chunk: ChunkOrdinal| f64::from(needy.reported[chunk.0 as usize]);
-        let total: f64 = needy.reported.iter().map(|items| f64::from(*items)).sum();
-        let rest = total - held.iter().map(|chunk| unread(*chunk)).sum::<f64>();
-        let Open { first, then, .. } = self.rotation.open(self.job(needy)).expect("it lives");
+    /// Checks that a job's supply would last less long than loading a chunk takes.
+    fn audit_starving(&self, starving: &Worker) {
+        let pinned: Vec<ChunkOrdinal> = self.rotation.pinned().collect();
+        let unread = |chunk: ChunkOrdinal| f64::from(starving.reported[chunk.0 as usize]);
+        let total: f64 = starving.reported.iter().map(|items| f64::from(*items)).sum();
+        let rest = total - pinned.iter().map(|chunk| unread(*chunk)).sum::<f64>();
+        let ChunkDrawSet { first, then, .. } =
+            self.rotation.draw_set(self.job(starving)).expect("the job is alive");
         let open: f64 = first.into_iter().chain(then).map(unread).sum();
-        let pace = needy.plan.paces.iter().map(|(_, pace)| *pace).fold(0.0, f64::max);
+        let pace = starving.plan.paces.iter().map(|(_, pace)| *pace).fold(0.0, f64::max);
         let lasts = open * total / (pace * rest);
         let slack = self.plan.report_every + 1;
         let load = self.rotation.load_time().as_secs_f64();
         assert!(lasts <= load + slack as f64, "{open} of {rest} last {lasts} s, loading {load} s");
     }
 
-    /// Lets a step pass.
+    /// Simulates a step.
     pub fn step(&mut self) {
         let budget = self.budget();
         self.step += 1;
         if self.budget() != budget {
-            self.tell(Fact::Budget { chunks: self.budget() });
+            self.send(RotationEvent::Budget { chunks: self.budget() });
         }
         while let Some(place) = self.leaving.iter().position(|(due, _)| *due <= self.step) {
             let (_, chunk) = self.leaving.remove(place);
-            self.tell(Fact::Evicted { chunk });
+            self.send(RotationEvent::Evicted { chunk });
         }
         if self.rotation.next_deadline().is_some_and(|due| due <= self.now()) {
-            self.tell(Fact::Tick);
+            self.send(RotationEvent::Tick);
         }
         for index in 0..self.workers.len() {
             let plan = &self.workers[index].plan;
             if plan.arrives == self.step {
                 self.workers[index].state = State::Live;
-                self.tell(Fact::Joined { job: Job(index as u64) });
+                self.send(RotationEvent::Joined { job: JobNumber(index as u64) });
                 self.report(index);
             } else if plan.dies == Some(self.step) && self.workers[index].state == State::Live {
                 self.workers[index].state = State::Dead;
@@ -325,7 +333,7 @@ impl World {
         }
     }
 
-    /// What any live job has not read of a chunk.
+    /// Items of a chunk that any live job has not read.
     fn wanted(&self, chunk: usize) -> Items {
         let live = self.workers.iter().filter(|worker| worker.state == State::Live);
         live.fold(0, |wanted, worker| wanted | worker.unread[chunk])
@@ -342,12 +350,12 @@ impl World {
                 self.fetched();
             }
             let bytes = ByteSize(u64::from(self.loaded[index].count_ones()) * ITEM);
-            self.tell(Fact::Loading { chunk, bytes });
+            self.send(RotationEvent::Loading { chunk, bytes });
             if missing != 0 {
                 return;
             }
             self.loading.remove(0);
-            self.tell(Fact::Loaded { chunk });
+            self.send(RotationEvent::Loaded { chunk });
         }
     }
 
@@ -361,9 +369,9 @@ impl World {
         let worker = &mut self.workers[index];
         worker.credit += worker.plan.pace(step);
         while self.workers[index].credit >= 1.0 {
-            let open = self.rotation.open(Job(index as u64)).expect("it lives");
+            let open = self.rotation.draw_set(JobNumber(index as u64)).expect("the job is alive");
             if !self.draw(index, &open) {
-                // The origin is too slow for it; it goes on when there is more.
+                // The origin is too slow for it; it goes on when there are more tokens.
                 self.workers[index].credit = 1.0;
                 break;
             }
@@ -381,20 +389,21 @@ impl World {
         self.workers[index].unread[chunk.0 as usize]
     }
 
-    /// Draws an item, as the job is told to. False: the origin has nothing more to give in this step.
-    fn draw(&mut self, index: usize, open: &Open) -> bool {
-        let held = open.held.iter().map(|chunk| self.unread(index, *chunk).count_ones()).sum();
+    /// Draws an item from the job's draw set. Returns false if the origin serves no more in this
+    /// step.
+    fn draw(&mut self, index: usize, open: &ChunkDrawSet) -> bool {
+        let pinned = open.pinned.iter().map(|chunk| self.unread(index, *chunk).count_ones()).sum();
         let total = self.workers[index].unread.iter().map(|items| items.count_ones()).sum();
         let mut groups: Vec<&[ChunkOrdinal]> = Vec::new();
-        if self.rng.u32(0..total) < held {
-            groups.push(&open.held);
+        if self.rng.u32(0..total) < pinned {
+            groups.push(&open.pinned);
         }
         groups.push(&open.first);
         groups.extend(open.then.iter().map(std::slice::from_ref));
-        if held == total {
-            groups.push(&open.held);
+        if pinned == total {
+            groups.push(&open.pinned);
         }
-        // What is there goes before what must be fetched.
+        // Loaded items go before those that have to be fetched.
         let there = groups.iter().find_map(|group| self.pick(index, group, true));
         let picked =
             there.or_else(|| groups.iter().find_map(|group| self.pick(index, group, false)));
@@ -413,18 +422,18 @@ impl World {
         }
         let absent = (0..self.plan.chunks).map(ChunkOrdinal);
         let absent: Vec<ChunkOrdinal> = absent
-            .filter(|chunk| self.unread(index, *chunk) != 0 && !open.held.contains(chunk))
+            .filter(|chunk| self.unread(index, *chunk) != 0 && !open.pinned.contains(chunk))
             .collect();
-        let chunk = self.rng.choice(absent).expect("else it would have been drawn");
+        let chunk = self.rng.choice(absent).expect("otherwise an item would have been drawn");
         let items = self.unread(index, chunk);
         let item = nth(items, self.rng.u32(0..items.count_ones()));
         self.fetched();
-        self.outside += 1;
+        self.uncached += 1;
         self.take(index, chunk, item, false);
         true
     }
 
-    /// One of these chunks, with what a job may draw from it.
+    /// One of these chunks, with the items that a job may draw from it.
     fn pick(
         &mut self,
         index: usize,
@@ -445,22 +454,22 @@ impl World {
     }
 
     fn take(&mut self, index: usize, chunk: ChunkOrdinal, item: Items, is_open: bool) {
-        let job = Job(index as u64);
+        let job = JobNumber(index as u64);
         let place = chunk.0 as usize;
         self.draws += 1;
         if is_open && !self.workers[index].referenced[place] {
             self.workers[index].referenced[place] = true;
-            self.tell(Fact::Referenced { job, chunk });
+            self.send(RotationEvent::Referenced { job, chunk });
         }
         let worker = &mut self.workers[index];
-        assert!(worker.unread[place] & item != 0, "given twice");
+        assert!(worker.unread[place] & item != 0, "drawn twice");
         worker.unread[place] &= !item;
         let is_last = worker.unread.iter().all(|items| *items == 0);
         if worker.unread[place] == 0 && worker.referenced[place] {
             worker.referenced[place] = false;
             worker.reported[place] = 0;
             self.first_done[place] = self.first_done[place].or(Some(self.step));
-            self.tell(Fact::Exhausted { job, chunk });
+            self.send(RotationEvent::Exhausted { job, chunk });
         }
         if is_last {
             self.next_epoch(index);
@@ -468,7 +477,7 @@ impl World {
     }
 
     fn next_epoch(&mut self, index: usize) {
-        let job = Job(index as u64);
+        let job = JobNumber(index as u64);
         let items = self.plan.chunk_items;
         let origin_items = self.origin_items;
         let worker = &mut self.workers[index];
@@ -476,12 +485,12 @@ impl World {
         worker.turns.push(origin_items);
         if worker.epoch == worker.plan.epochs {
             worker.state = State::Done;
-            return self.tell(Fact::Left { job });
+            return self.send(RotationEvent::Left { job });
         }
         worker.unread.fill(bits(items));
         worker.referenced.fill(false);
         worker.reported.fill(items);
-        self.tell(Fact::NextEpoch { job });
+        self.send(RotationEvent::NextEpoch { job });
         self.report(index);
     }
 
@@ -493,10 +502,11 @@ impl World {
             let reported = &mut worker.reported[chunk.0 as usize];
             if *reported != items.count_ones() {
                 *reported = items.count_ones();
-                unread.push((chunk, ByteSize(u64::from(*reported) * ITEM)));
+                let bytes = ByteSize(u64::from(*reported) * ITEM);
+                unread.push(ChunkBytes { chunk, bytes });
             }
         }
         let pace = bytes(worker.plan.pace(step));
-        self.tell(Fact::Progress { job: Job(index as u64), unread: &unread, pace });
+        self.send(RotationEvent::Progress { job: JobNumber(index as u64), unread: &unread, pace });
     }
 }

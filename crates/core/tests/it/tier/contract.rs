@@ -1,27 +1,28 @@
-//! What every policy promises, whatever it is told and asked.
+//! The contract of every policy, under random events and requests.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use forebay_core::{
     ByteSize,
-    tier::{Answer, Bucket, Changes, Fact, Job, PolicyKind, Segment, Spec, WriteSettings},
+    tier::{Answer, Bucket, Changes, Job, JobEvent, PolicyKind, Segment, Spec, WriteSettings},
     units::ByteRate,
 };
 
 use super::{request, settings, spec};
 use crate::seeds;
 
-/// What a driver knows from answers and changes alone.
+/// State of the tier as derived from answers and changes.
 #[derive(Default)]
-struct Books {
+struct Mirror {
     resident: BTreeSet<Segment>,
     written: u64,
 }
 
-/// So that time can go back.
+/// Start time, so that time can go back.
 const START: Duration = Duration::from_secs(100);
 
-/// Tells and asks at random: jobs that come, go, lie and repeat, time that stands still, jumps and goes back, segments of odd lengths.
+/// Drives a policy at random: jobs that start, end, announce falsely and repeatedly; time that
+/// stands still, jumps and goes back; segments of different lengths.
 fn drive(kind: PolicyKind, seed: u64, limit: Option<u64>) {
     let mut random = fastrand::Rng::with_seed(seed);
     let (dram, flash) = (random.u64(..20), random.u64(1..200));
@@ -35,7 +36,7 @@ fn drive(kind: PolicyKind, seed: u64, limit: Option<u64>) {
         ..WriteSettings::default()
     };
     let mut policy = kind.build(&settings);
-    let mut books = Books::default();
+    let mut mirror = Mirror::default();
     let mut changes = Changes::default();
     let (mut now, mut latest) = (START, START);
     let mut positions = [0_u64; 5];
@@ -50,18 +51,18 @@ fn drive(kind: PolicyKind, seed: u64, limit: Option<u64>) {
         if random.u32(..100) == 0 {
             let job = Job(random.u64(..80));
             let buckets: Vec<u32> = (0..random.u32(..4)).map(|_| random.u32(..8)).collect();
-            let said = Spec {
+            let announced = Spec {
                 starts: random.bool().then(|| Duration::from_secs(random.u64(..10_000))),
                 lease: random.bool().then(|| Duration::from_secs(random.u64(..100))),
                 rate: random.bool().then(|| ByteRate(ByteSize(random.u64(1..1_000_000)))),
                 ..spec(&buckets, random.u64(..400))
             };
-            let told = match random.u32(..4) {
-                0 => policy.tell(now, Fact::Ended { job }),
-                _ => policy.tell(now, Fact::Announced { job, spec: &said }),
+            let result = match random.u32(..4) {
+                0 => policy.on_event(now, JobEvent::Ended { job }),
+                _ => policy.on_event(now, JobEvent::Announced { job, spec: &announced }),
             };
-            if let Err(contradiction) = told {
-                assert_eq!(contradiction.to_string().lines().count(), 1);
+            if let Err(error) = result {
+                assert_eq!(error.to_string().lines().count(), 1);
             }
         }
         let (job, bucket) = (random.u64(..5), random.u32(..8));
@@ -72,33 +73,33 @@ fn drive(kind: PolicyKind, seed: u64, limit: Option<u64>) {
             random.u64(..300)
         };
         let mut request = request(job, bucket, number);
-        // A segment's length is its own: the last of an object is shorter.
+        // The last segment of an object is shorter.
         request.bytes = if number % 7 == 0 { 333 } else { request.bytes };
         if random.u32(..10) == 0 {
             request.job = None;
         }
 
         let answer = policy.request(now, &request, &mut changes);
-        let was_there = books.resident.contains(&request.segment);
-        assert_eq!(answer.is_hit(), was_there, "{kind} {seed}: a hit is what was kept");
+        let was_resident = mirror.resident.contains(&request.segment);
+        assert_eq!(answer.is_hit(), was_resident, "{kind} {seed}: a hit is a resident");
         if matches!(answer, Answer::Kept | Answer::Filled) {
-            books.resident.insert(request.segment);
+            mirror.resident.insert(request.segment);
         }
         for segment in &changes.dropped {
-            assert!(books.resident.remove(segment), "{kind} {seed}: only what is there can go");
+            assert!(mirror.resident.remove(segment), "{kind} {seed}: only residents are dropped");
         }
-        books.written += changes.written.iter().map(|(_, bytes)| u64::from(*bytes)).sum::<u64>();
-        // Promise 6: "Flash used, DRAM used, […] write rate […] each have a stated limit that holds under any load."
+        mirror.written += changes.written.iter().map(|(_, bytes)| u64::from(*bytes)).sum::<u64>();
+        // Promise 6: flash, DRAM and write rate "have stated limits that hold under any load".
         let (dram_used, flash_used) = policy.used();
         assert!(dram_used <= settings.dram.0, "{kind} {seed}: {dram_used} bytes in memory");
         assert!(flash_used <= settings.flash.0, "{kind} {seed}: {flash_used} bytes on flash");
         if let Some(limit) = limit {
             let since = latest.saturating_sub(START).as_secs_f64();
             let allowed = limit as f64 * (since + 10.0);
-            assert!(books.written as f64 <= allowed, "{kind} {seed}: {} bytes", books.written);
+            assert!(mirror.written as f64 <= allowed, "{kind} {seed}: {} bytes", mirror.written);
         }
         if step % 100 == 0 {
-            assert!(books.resident.iter().all(|segment| policy.contains(*segment)));
+            assert!(mirror.resident.iter().all(|segment| policy.contains(*segment)));
         }
     }
 }
@@ -112,19 +113,19 @@ fn answers_changes_and_capacity_agree() {
     }
 }
 
-/// `CacheLib`'s own ways to hold writes back keep a rate on average, or none: they are yardsticks.
+/// `CacheLib`'s policies have a soft write limit or none. They are baselines and are left out.
 #[test]
-fn no_more_is_written_than_the_limit() {
-    let yardsticks = [PolicyKind::DynamicRandom, PolicyKind::RejectFirst];
+fn the_write_limit_is_kept() {
+    let baselines = [PolicyKind::DynamicRandom, PolicyKind::RejectFirst];
     for seed in seeds(20) {
-        for kind in PolicyKind::ALL.iter().filter(|kind| !yardsticks.contains(kind)) {
+        for kind in PolicyKind::ALL.iter().filter(|kind| !baselines.contains(kind)) {
             drive(*kind, seed, Some(1000));
         }
     }
 }
 
 #[test]
-fn the_same_requests_give_the_same_answers() {
+fn equal_requests_give_equal_answers() {
     for kind in PolicyKind::ALL {
         let run = || {
             let mut world = super::World::new(kind.build(&settings(5, 50)));
@@ -139,7 +140,7 @@ fn the_same_requests_give_the_same_answers() {
 }
 
 #[test]
-fn policies_are_known_by_their_names() {
+fn every_policy_can_be_parsed_from_its_name() {
     for kind in PolicyKind::ALL {
         assert_eq!(kind.name().parse(), Ok(*kind));
         assert!(!kind.about().is_empty());

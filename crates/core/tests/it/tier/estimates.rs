@@ -1,10 +1,10 @@
-//! When our own policy expects readers: from when they start, how fast they are, what they read side by side, and in which order.
+//! Estimates of `next-use`: from start times, rates, columns read side by side, and reading order.
 
 use std::time::Duration;
 
 use forebay_core::{
     ByteSize,
-    tier::{Bucket, Fact, Job, Spec, Stage},
+    tier::{Bucket, Job, JobEvent, Spec, Stage},
 };
 
 use super::{
@@ -13,10 +13,10 @@ use super::{
     spec,
 };
 
-/// Who brings segments for others; nobody knows of it.
+/// An unannounced job that reads segments before the others.
 const LEADER: u64 = 99;
 
-/// The leader reads two buckets, so that both are there for whoever comes. Says how much of each is kept.
+/// The leader reads two buckets. Returns the number of segments kept of each.
 fn led(world: &mut World, buckets: [u32; 2], segments: u64) -> [u64; 2] {
     for bucket in buckets {
         world.scan(LEADER, bucket, 0..segments);
@@ -31,10 +31,10 @@ fn shuffled(random: &mut fastrand::Rng, segments: u64) -> Vec<u64> {
     order
 }
 
-/// "When it starts, if that is known and lies ahead": a job that waits longer is not kept for, whoever was led first; and one that
-/// does not say when it starts is expected in half an hour.
+/// The bucket of the job that starts first is kept, whichever bucket is read first. A job without a
+/// start time is expected in half an hour.
 #[test]
-fn a_job_that_has_to_wait_is_not_due_before_it_starts() {
+fn a_queued_job_is_not_expected_before_it_starts() {
     let first_kept = |starts: [Option<u64>; 2]| {
         let mut world = world(100);
         for (job, starts) in [1, 2].into_iter().zip(starts) {
@@ -50,8 +50,8 @@ fn a_job_that_has_to_wait_is_not_due_before_it_starts() {
     assert!(first_kept([None, Some(90)]) && !first_kept([None, Some(20)]));
 }
 
-/// "How fast it expects to read, until that has been measured", and measured again: one of two jobs was faster for a
-/// minute, then the other; both have come equally far.
+/// The measured rate follows changes: one of two jobs is faster for a minute, then the other. Both
+/// have read the same amount.
 #[test]
 fn a_job_that_slows_down_is_not_expected_sooner() {
     let mut world = world(100);
@@ -70,10 +70,10 @@ fn a_job_that_slows_down_is_not_expected_sooner() {
     }
     assert_eq!(numbers[0], numbers[1]);
     let [slow, fast] = led(&mut world, [1, 2], 100);
-    assert!(slow <= 5 && fast >= 95, "{slow} for the slow one, {fast} for the fast one");
+    assert!(slow <= 5 && fast >= 95, "{slow} for the slow job, {fast} for the fast job");
 }
 
-/// "Buckets that a job reads side by side": of a tenth of what it reads it reads a tenth as fast.
+/// A bucket that is a tenth of its stage is read at a tenth of the job's rate.
 #[test]
 fn a_column_among_many_is_read_slowly() {
     let mut world = world(100);
@@ -89,10 +89,11 @@ fn a_column_among_many_is_read_slowly() {
     assert!((5..=15).contains(&among_ten) && alone >= 85, "{among_ten} and {alone}");
 }
 
-/// "For a job that shuffles fully all that counts is who has yet to read a segment": the beginning of its next bucket is due no
-/// sooner than the end, on average after half of it. What somebody else reads in order before is kept instead.
+/// A job that shuffles fully reads the beginning of its next bucket no sooner than the end: on
+/// average after half of it. The beginning of a bucket that another job reads in order is kept
+/// instead.
 #[test]
-fn who_shuffles_does_not_begin_at_the_beginning() {
+fn a_job_that_shuffles_does_not_begin_at_the_beginning() {
     let mut world = world(50);
     world.announce(1, &spec(&[10, 1], 1000));
     world.announce(2, &spec(&[10, 2], 1000));
@@ -106,16 +107,17 @@ fn who_shuffles_does_not_begin_at_the_beginning() {
     assert!(shuffled <= 2 && in_order >= 48, "{shuffled} and {in_order}");
 }
 
-/// "Two who shuffle come twice as soon as one", which is sooner than one who has two thirds as much left.
+/// Two jobs that shuffle come twice as soon as one, which is sooner than one job with two thirds as
+/// much left.
 #[test]
-fn readers_who_may_come_at_any_moment_add_up() {
+fn readers_that_shuffle_add_up() {
     let mut world = world(100);
     let sizes = [(1, 1000), (2, 850)];
-    // So that it can be seen in which order the others read.
+    // Makes a trail, against which the order of the others is measured.
     for (bucket, segments) in sizes {
         world.scan(LEADER - 1, bucket, 0..segments);
     }
-    world.policy.tell(world.now, Fact::Ended { job: Job(LEADER - 1) }).unwrap();
+    world.policy.on_event(world.now, JobEvent::Ended { job: Job(LEADER - 1) }).unwrap();
     let mut random = fastrand::Rng::with_seed(6);
     let [one, two] = sizes;
     let readers = [(1, one), (2, one), (3, two)].map(|(job, (bucket, segments))| {

@@ -1,10 +1,10 @@
-//! Facts that cannot be, and requests that do not fit what was said.
+//! Invalid events, and requests that contradict specifications.
 
 use std::time::Duration;
 
 use forebay_core::{
     ByteSize,
-    tier::{Bucket, Contradiction, Fact, JOBS_MAX, Job, PolicyKind, STAGES_MAX, Spec, Stage},
+    tier::{Bucket, InvalidEvent, JOBS_MAX, Job, JobEvent, PolicyKind, STAGES_MAX, Spec, Stage},
 };
 
 use super::{World, request, settings, spec};
@@ -13,71 +13,75 @@ fn world() -> World {
     World::new(PolicyKind::NextUse.build(&settings(0, 100)))
 }
 
-fn tell(world: &mut World, job: u64, spec: &Spec) -> Result<(), Contradiction> {
-    world.policy.tell(world.now, Fact::Announced { job: Job(job), spec })
+fn announce(world: &mut World, job: u64, spec: &Spec) -> Result<(), InvalidEvent> {
+    world.policy.on_event(world.now, JobEvent::Announced { job: Job(job), spec })
 }
 
 #[test]
-fn specifications_that_cannot_be_change_nothing_and_are_counted() {
+fn invalid_events_change_nothing_and_are_counted() {
     let mut world = world();
     world.now = Duration::from_secs(10);
     let job = Job(1);
     let empty = Spec { stages: vec![Stage { buckets: Vec::new() }], ..spec(&[], 0) };
-    assert_eq!(tell(&mut world, 1, &empty), Err(Contradiction::Empty { job }));
-    let twice = Contradiction::Repeated { job, bucket: Bucket(3) };
-    assert_eq!(tell(&mut world, 1, &spec(&[3, 4, 3], 9)), Err(twice));
+    assert_eq!(announce(&mut world, 1, &empty), Err(InvalidEvent::Empty { job }));
+    let twice = InvalidEvent::Repeated { job, bucket: Bucket(3) };
+    assert_eq!(announce(&mut world, 1, &spec(&[3, 4, 3], 9)), Err(twice));
     let side_by_side = vec![(Bucket(3), ByteSize(1)), (Bucket(3), ByteSize(1))];
     let columns = Spec { stages: vec![Stage { buckets: side_by_side }], ..spec(&[], 0) };
-    assert_eq!(tell(&mut world, 1, &columns), Err(twice));
+    assert_eq!(announce(&mut world, 1, &columns), Err(twice));
     let starts = Duration::from_secs(9);
     let late = Spec { starts: Some(starts), ..spec(&[1], 9) };
-    let past = Contradiction::StartsInThePast { job, starts, now: world.now };
-    assert_eq!(tell(&mut world, 1, &late), Err(past));
+    let past = InvalidEvent::StartsInThePast { job, starts, now: world.now };
+    assert_eq!(announce(&mut world, 1, &late), Err(past));
     let endless: Vec<(Bucket, ByteSize)> =
         (0..3).map(|bucket| (Bucket(bucket), ByteSize(u64::MAX / 2))).collect();
     let endless = Spec { stages: vec![Stage { buckets: endless }], ..spec(&[], 0) };
-    assert_eq!(tell(&mut world, 1, &endless), Err(Contradiction::TooLong { job }));
+    assert_eq!(announce(&mut world, 1, &endless), Err(InvalidEvent::TooLong { job }));
     let many: Vec<u32> = (0..=u32::try_from(STAGES_MAX).unwrap()).collect();
-    assert_eq!(tell(&mut world, 1, &spec(&many, 1)), Err(Contradiction::TooLong { job }));
-    let unknown = world.policy.tell(world.now, Fact::Ended { job });
-    assert_eq!(unknown, Err(Contradiction::UnknownJob { job }), "it was never believed");
-    assert_eq!(world.policy.counters().jobs.contradictions, 7);
+    assert_eq!(announce(&mut world, 1, &spec(&many, 1)), Err(InvalidEvent::TooLong { job }));
+    let unknown = world.policy.on_event(world.now, JobEvent::Ended { job });
+    assert_eq!(unknown, Err(InvalidEvent::UnknownJob { job }), "it was never added");
+    assert_eq!(world.policy.counters().jobs.invalid_events, 7);
 }
 
 #[test]
-fn there_is_a_limit_to_jobs() {
+fn the_number_of_jobs_is_limited() {
     let mut world = world();
     for job in 0..JOBS_MAX as u64 {
-        // Each its own bucket, or readers of one would be too many to tell apart.
-        tell(&mut world, job, &spec(&[u32::try_from(job).unwrap()], 1)).unwrap();
+        // One bucket each, because a bucket has at most 64 readers.
+        announce(&mut world, job, &spec(&[u32::try_from(job).unwrap()], 1)).unwrap();
     }
     let job = JOBS_MAX as u64;
-    assert_eq!(tell(&mut world, job, &spec(&[1], 1)), Err(Contradiction::TooManyJobs));
-    assert!(tell(&mut world, 5, &spec(&[1], 1)).is_ok(), "one that is known may speak again");
+    assert_eq!(announce(&mut world, job, &spec(&[1], 1)), Err(InvalidEvent::TooManyJobs));
+    assert!(announce(&mut world, 5, &spec(&[1], 1)).is_ok(), "a tracked job may announce again");
     world.read(job, 1, 0);
-    assert_eq!(world.policy.counters().jobs.inferred, 0, "and a stranger is served, but not known");
+    assert_eq!(
+        world.policy.counters().jobs.inferred,
+        0,
+        "an unknown job is served but not tracked"
+    );
 }
 
 /// "Specifications that name unknown buckets, contradict what is read, repeat or expire."
 #[test]
-fn a_specification_that_is_refuted_by_reads_is_set_aside() {
+fn a_specification_that_reads_refute_is_dropped() {
     let mut world = world();
     world.announce(1, &spec(&[7], 1000));
     world.announce(2, &spec(&[7], 1000));
-    // Job 1 reads something else altogether; job 2 what it said.
+    // Job 1 reads another bucket; job 2 follows its specification.
     world.scan(1, 8, 0..500);
     world.scan(2, 7, 0..500);
     let counters = world.policy.counters().jobs;
     assert_eq!((counters.refuted, counters.inferred), (1, 0));
-    assert!((60..=70).contains(&counters.unnamed_reads), "then it is not asked: {counters:?}");
-    // A specification may be repeated, and is believed again.
+    assert!((60..=70).contains(&counters.unannounced_reads), "then it is dropped: {counters:?}");
+    // The job may announce again.
     world.announce(1, &spec(&[8], 1000));
     world.scan(1, 8, 500..900);
     assert_eq!(world.policy.counters().jobs.refuted, 1);
 }
 
 #[test]
-fn a_few_reads_beside_the_specification_refute_nothing() {
+fn a_few_reads_outside_the_specification_refute_nothing() {
     let mut world = world();
     world.announce(1, &spec(&[7], 5000));
     for number in 0..4000 {
@@ -87,11 +91,11 @@ fn a_few_reads_beside_the_specification_refute_nothing() {
         }
     }
     let counters = world.policy.counters().jobs;
-    assert_eq!((counters.unnamed_reads, counters.refuted), (200, 0));
+    assert_eq!((counters.unannounced_reads, counters.refuted), (200, 0));
 }
 
 #[test]
-fn jobs_that_are_not_heard_of_are_forgotten() {
+fn jobs_without_requests_expire() {
     let mut world = world();
     let lease = Some(Duration::from_mins(1));
     world.announce(1, &Spec { lease, ..spec(&[7], 1000) });
@@ -100,12 +104,12 @@ fn jobs_that_are_not_heard_of_are_forgotten() {
     world.read(2, 7, 0);
     world.now += Duration::from_secs(70);
     world.read(3, 9, 0);
-    assert_eq!(world.policy.counters().jobs.expired, 1, "the one with the short lease");
+    assert_eq!(world.policy.counters().jobs.expired, 1, "the job with the short lease");
     world.now += Duration::from_hours(1);
     world.read(3, 9, 1);
-    assert_eq!(world.policy.counters().jobs.expired, 3, "all were silent for an hour");
+    assert_eq!(world.policy.counters().jobs.expired, 3, "all jobs: no requests for an hour");
     world.read(1, 7, 1);
-    assert_eq!(world.policy.counters().jobs.inferred, 3, "who comes back is a stranger");
+    assert_eq!(world.policy.counters().jobs.inferred, 3, "a job that returns is unknown");
 }
 
 #[test]
@@ -119,35 +123,35 @@ fn requests_without_a_tag_and_times_that_go_back_are_counted() {
     assert_eq!((counters.jobs.untagged, counters.time_went_back), (1, 1));
 }
 
-/// More jobs than can be told apart, one after the other: bits are used again, and mean the new job.
+/// 200 jobs, one after the other: reader bits are recycled, and then stand for the new job.
 #[test]
-fn more_readers_than_bits_come_and_go() {
+fn reader_bits_are_recycled() {
     let mut world = World::new(PolicyKind::NextUse.build(&settings(0, 50)));
     world.announce(0, &spec(&[1], 50));
     for job in 0..200 {
         world.announce(job + 1, &spec(&[1], 50));
         let hits = world.scan(job, 1, 0..50);
         assert_eq!(hits, if job == 0 { 0 } else { 50 }, "job {job}");
-        // The next job has yet to read all of it, whoever had its bit before: something that is due much later does not
-        // take its place.
+        // The next job has yet to read all of it, even if its bit belonged to another job before. A
+        // bucket with a much later next use does not replace it.
         if job % 50 == 30 {
             let late = Spec { starts: Some(world.now + Duration::from_hours(9)), ..spec(&[3], 50) };
             world.announce(1000 + job, &late);
             world.scan(999, 3, 0..50);
         }
-        world.policy.tell(world.now, Fact::Ended { job: Job(job) }).unwrap();
+        world.policy.on_event(world.now, JobEvent::Ended { job: Job(job) }).unwrap();
     }
-    assert_eq!(world.policy.counters().jobs.crowded, 0);
-    // All at once they cannot be told apart: the last ones are not foreseen, but served.
+    assert_eq!(world.policy.counters().jobs.untracked, 0);
+    // Of 100 jobs at once, those beyond 64 are served but not tracked.
     for job in 300..400 {
         world.announce(job, &spec(&[2], 50));
     }
-    assert_eq!(world.policy.counters().jobs.crowded, 100 - 64);
+    assert_eq!(world.policy.counters().jobs.untracked, 100 - 64);
 }
 
-/// Who has not come back to a bucket for longer than the lease makes room for others, although it lives.
+/// A live job that has not read a bucket for longer than the lease frees its reader bit.
 #[test]
-fn readers_who_left_a_bucket_long_ago_are_told_apart_no_more() {
+fn readers_that_left_a_bucket_free_their_bits() {
     let mut world = world();
     let read_own = |world: &mut World, number: u64| {
         for job in 0..64 {
@@ -165,12 +169,12 @@ fn readers_who_left_a_bucket_long_ago_are_told_apart_no_more() {
         world.read(job, 1, job);
     }
     let counters = world.policy.counters().jobs;
-    assert_eq!((counters.crowded, counters.expired), (0, 0));
+    assert_eq!((counters.untracked, counters.expired), (0, 0));
 }
 
-/// Promise 6 (bounded): as many buckets as requests, for hours.
+/// Promise 6 (bounded): every request has a new bucket, for hours.
 #[test]
-fn buckets_that_nobody_reads_any_more_cost_nothing() {
+fn buckets_without_readers_are_dropped() {
     for kind in [PolicyKind::NextUse, PolicyKind::Hybrid] {
         let mut settings = settings(0, 100);
         settings.history.segments_max = 1000;

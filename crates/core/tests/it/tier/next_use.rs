@@ -1,10 +1,10 @@
-//! What our own policy foresees.
+//! The policy `next-use`.
 
 use std::time::Duration;
 
 use forebay_core::{
     ByteSize,
-    tier::{Answer, Bucket, Fact, Job, PolicyKind, Spec, Stage},
+    tier::{Answer, Bucket, Job, JobEvent, PolicyKind, Spec, Stage},
     units::ByteRate,
 };
 
@@ -14,14 +14,15 @@ pub fn world(flash: u64) -> World {
     World::new(PolicyKind::NextUse.build(&settings(0, flash)))
 }
 
-/// A hundred segments a second, which is what a world with one reader does.
+/// Adds a rate of 100 segments per second, which is that of a world with one reader.
 pub fn rated(spec: Spec) -> Spec {
     Spec { rate: Some(ByteRate(ByteSize(100 * u64::from(SEGMENT)))), ..spec }
 }
 
-/// Two jobs, one behind the other by more than fits: what fits is kept until it was read, and nothing else is written.
+/// Two jobs, one behind the other by more than fits. What fits is kept until it was read, and
+/// nothing else is written.
 #[test]
-fn what_is_kept_is_kept_until_it_was_read() {
+fn kept_segments_stay_until_they_are_read() {
     let mut world = world(100);
     world.announce(1, &rated(spec(&[1], 1000)));
     world.announce(2, &rated(spec(&[1], 1000)));
@@ -34,35 +35,35 @@ fn what_is_kept_is_kept_until_it_was_read() {
             hits += u64::from(world.read(2, 1, step - 400).is_hit());
         }
     }
-    // A hundred fit while four hundred are between the two: a quarter is the best there is.
+    // 100 segments fit, and 400 lie between the two jobs: a quarter is the optimum.
     assert!(hits >= 230, "{hits} of 1000");
     assert!(world.written <= 330, "{} writes", world.written);
 }
 
-/// LRU would keep what was read last; here that is what is due last.
+/// LRU would keep what was read last, which here has the latest next use.
 #[test]
-fn the_soonest_stay() {
+fn segments_with_the_earliest_next_use_stay() {
     let mut world = world(100);
     world.announce(1, &rated(spec(&[1, 2], 100)));
-    // A job that waits in the queue reads bucket 2 first, then 1.
+    // A queued job reads bucket 2 first, then bucket 1.
     let queued = Spec { starts: Some(Duration::from_secs(5)), ..rated(spec(&[2, 1], 100)) };
     world.announce(2, &queued);
     world.scan(1, 1, 0..100);
     world.scan(1, 2, 0..100);
     world.now = Duration::from_secs(5);
-    assert!(world.scan(2, 2, 0..100) >= 95, "bucket 2 is due first, and has taken bucket 1's room");
+    assert!(world.scan(2, 2, 0..100) >= 95, "bucket 2 is read first and has replaced bucket 1");
     assert!(world.scan(2, 1, 0..100) <= 5);
 }
 
 #[test]
-fn what_all_readers_have_read_makes_room() {
+fn spent_segments_make_room() {
     let mut world = world(100);
     for job in [1, 2] {
         world.announce(job, &spec(&[1], 100));
     }
     world.scan(1, 1, 0..100);
     assert_eq!(world.scan(2, 1, 0..100), 100);
-    // All of it is spent. Two other jobs find room at once.
+    // All of it is spent. The bucket of two other jobs is kept at once.
     for job in [3, 4] {
         world.announce(job, &spec(&[2], 100));
     }
@@ -71,7 +72,7 @@ fn what_all_readers_have_read_makes_room() {
 }
 
 #[test]
-fn a_scan_that_nobody_repeats_is_not_let_in() {
+fn a_scan_without_a_second_reader_is_not_admitted() {
     let mut world = world(100);
     for job in [1, 2] {
         world.announce(job, &spec(&[1], 100));
@@ -83,9 +84,9 @@ fn a_scan_that_nobody_repeats_is_not_let_in() {
     assert_eq!(world.scan(2, 1, 0..100), 100);
 }
 
-/// Of a partition that one job reads whole, another only wants some columns: only those are kept for it.
+/// One job reads all columns of a partition, another job some of them. Only those are kept.
 #[test]
-fn columns_that_nobody_wants_are_not_kept() {
+fn columns_without_a_second_reader_are_not_kept() {
     let mut world = world(100);
     let size = ByteSize(100 * u64::from(SEGMENT));
     let stage =
@@ -100,9 +101,9 @@ fn columns_that_nobody_wants_are_not_kept() {
     assert_eq!(world.scan(2, 2, 0..100), 100);
 }
 
-/// Jobs that were never announced are expected to go on as they have begun.
+/// An unannounced job is expected to continue a bucket that it has begun.
 #[test]
-fn who_has_begun_a_bucket_is_expected_to_go_on() {
+fn a_job_is_expected_to_continue_a_bucket() {
     let mut world = world(100);
     let mut hits = 0;
     for step in 0..2000 {
@@ -110,17 +111,17 @@ fn who_has_begun_a_bucket_is_expected_to_go_on() {
         if step >= 60 {
             hits += u64::from(world.read(2, 1, step - 60).is_hit());
         }
-        world.read(3, 2, step); // a scan, as unknown as the others
+        world.read(3, 2, step); // a scan, unannounced like the others
         world.read(4, 3, step);
     }
-    // By LRU a segment stays while a hundred others come: for less than the sixty steps of the lag.
+    // Under LRU a segment stays for 100 others, which is less than the lag of 60 steps.
     assert!(hits >= 1800, "{hits} of 1940");
 }
 
-/// Nobody has announced anything. A job and its follower, and a scan that nobody follows: what the scan brings is soon written no
-/// more, and what the first of the two brings is, from the first segment of every bucket on.
+/// Without announcements: a job with a follower, and a scan without one. Segments of the scan are
+/// soon not written any more. Segments of the job are, from the first one of every bucket.
 #[test]
-fn who_was_followed_so_far_is_expected_to_be() {
+fn a_job_that_was_followed_is_expected_to_be_followed() {
     let mut world = world(300);
     let (mut hits, mut scanned) = (0, 0);
     for step in 0..12_000_u64 {
@@ -135,31 +136,28 @@ fn who_was_followed_so_far_is_expected_to_be() {
         scanned += world.changes.written.len() as u64;
     }
     assert!(hits >= 11_000, "{hits} of 11940");
-    assert!(scanned <= 1500, "{scanned} of 12000 that nobody reads again");
+    assert!(scanned <= 1500, "{scanned} of 12000 that are not read again");
 }
 
-/// As above, when the follower comes late: nothing is kept for it until it is there.
+/// As above with a late follower: nothing is kept for it before it comes.
 #[test]
-fn a_follower_that_comes_too_late_is_not_waited_for() {
+fn nothing_is_kept_for_a_follower_that_comes_too_late() {
     let mut world = world(100);
     for step in 0..5000 {
         world.read(1, 1, step);
     }
     assert!(world.written <= 300, "{} of 5000", world.written);
-    // But one in 64 is tried, and a reader that nobody announced finds those, as soon as it is noticed.
+    // But one in 64 is tried, and an unannounced reader hits those once it is tracked.
     world.read(2, 1, 0);
     world.now += Duration::from_secs(10);
     world.scan(2, 1, 1..1000);
     let hits = world.scan(2, 1, 1000..5000);
-    assert!(
-        (30..100).contains(&hits),
-        "{hits} of the 62 that were tried since nothing else was kept"
-    );
+    assert!((30..100).contains(&hits), "{hits} of the 62 that were tried");
 }
 
-/// A full shuffle: what has more readers to come stays.
+/// Under a full shuffle, segments with more expected readers stay.
 #[test]
-fn under_a_full_shuffle_it_is_who_has_yet_to_read() {
+fn under_a_full_shuffle_segments_with_more_readers_stay() {
     let mut world = world(200);
     let mut random = fastrand::Rng::with_seed(9);
     let orders: Vec<Vec<u64>> = (0..3)
@@ -187,23 +185,23 @@ fn under_a_full_shuffle_it_is_who_has_yet_to_read() {
 }
 
 #[test]
-fn a_job_that_ended_is_not_waited_for() {
+fn nothing_is_kept_for_a_job_that_ended() {
     let mut world = world(100);
     for job in [1, 2] {
         world.announce(job, &spec(&[1], 100));
     }
     world.scan(1, 1, 0..100);
-    world.policy.tell(world.now, Fact::Ended { job: Job(2) }).unwrap();
+    world.policy.on_event(world.now, JobEvent::Ended { job: Job(2) }).unwrap();
     for job in [3, 4] {
         world.announce(job, &spec(&[2], 100));
     }
     world.scan(3, 2, 0..100);
-    assert_eq!(world.scan(4, 2, 0..100), 100, "its segments have made room");
+    assert_eq!(world.scan(4, 2, 0..100), 100, "its segments were replaced");
 }
 
-/// Under a write limit what has two readers to come is written rather than what has one.
+/// Under a write limit, segments with two expected readers are written rather than those with one.
 #[test]
-fn scarce_writes_go_where_most_reads_come_of_them() {
+fn limited_writes_go_to_segments_with_most_readers() {
     let mut settings = settings(0, 1_000_000);
     settings.writes.limit = Some("50kB/s".parse().unwrap());
     let mut world = World::new(PolicyKind::NextUse.build(&settings));
@@ -213,8 +211,8 @@ fn scarce_writes_go_where_most_reads_come_of_them() {
     for job in [4, 5] {
         world.announce(job, &spec(&[2], 300_000));
     }
-    // Past the burst that is free at the beginning: an hour and a half of reading, in which nobody is always first when
-    // something may be written again.
+    // An hour and a half of reading, to get past the initial burst. The order is random, so that
+    // neither job is always first when writes are allowed again.
     let mut random = fastrand::Rng::with_seed(5);
     for number in 0..300_000 {
         let mut both = [(1, 1), (4, 2)];
@@ -227,12 +225,12 @@ fn scarce_writes_go_where_most_reads_come_of_them() {
     assert!(kept[0] > 8000 && kept[1] < 1000, "{kept:?}");
 }
 
-/// "Within 10 % of LRU when specifications are false": whatever they are made of.
+/// "Within 10 % of LRU when specifications are false", for random specifications.
 #[test]
 fn false_specifications_cost_little() {
     for seed in crate::seeds(8) {
         let mut random = fastrand::Rng::with_seed(seed);
-        let said: Vec<Vec<u32>> = (0..6)
+        let announced: Vec<Vec<u32>> = (0..6)
             .map(|_| {
                 let mut buckets: Vec<u32> = (0..12).collect();
                 random.shuffle(&mut buckets);
@@ -240,10 +238,10 @@ fn false_specifications_cost_little() {
                 buckets
             })
             .collect();
-        // Pairs of jobs read the same, a little apart: LRU's best case.
+        // Pairs of jobs read the same bucket, 200 segments apart: the best case of LRU.
         let run = |kind: PolicyKind| {
             let mut world = World::new(kind.build(&settings(0, 2000)));
-            for (job, buckets) in said.iter().enumerate() {
+            for (job, buckets) in announced.iter().enumerate() {
                 world.announce(job as u64, &spec(buckets, 20_000));
             }
             let mut hits = 0;
@@ -265,10 +263,11 @@ fn false_specifications_cost_little() {
     }
 }
 
-/// Jobs that are announced and never come are refuted by nobody. What they would read first keeps its place, while all else
-/// is read again soon and by somebody unknown, until LRU is seen to do better.
+/// Jobs that are announced and never start are not refuted by reads. The segments that they would
+/// read first stay, while all other segments are read again soon by untagged requests, until the
+/// shadow shows that LRU is better.
 #[test]
-fn lru_decides_while_it_does_better() {
+fn lru_decides_while_it_is_better() {
     let run = |kind: PolicyKind| {
         let mut world = World::new(kind.build(&settings(0, 200)));
         for phantom in 10..14 {
@@ -284,8 +283,11 @@ fn lru_decides_while_it_does_better() {
                 hits += u64::from(answer.is_hit());
             }
         }
-        (hits, world.policy.counters().overruled)
+        (hits, world.policy.counters().lru_takeovers)
     };
-    let ((lru, _), (ours, overruled)) = (run(PolicyKind::Lru), run(PolicyKind::NextUse));
-    assert!(overruled > 0 && ours * 10 >= lru * 8, "{ours} hits against LRU's {lru}, {overruled}");
+    let ((lru, _), (ours, lru_takeovers)) = (run(PolicyKind::Lru), run(PolicyKind::NextUse));
+    assert!(
+        lru_takeovers > 0 && ours * 10 >= lru * 8,
+        "{ours} hits against LRU's {lru}; {lru_takeovers}"
+    );
 }

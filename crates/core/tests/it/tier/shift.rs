@@ -1,4 +1,4 @@
-//! What the paper says of its policies, and of those it is compared with.
+//! Shift's policies and their baselines, as the paper describes them.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ fn world(kind: PolicyKind) -> World {
 }
 
 #[test]
-fn lru_and_fifo_differ_in_what_a_hit_does() {
+fn a_hit_renews_a_segment_under_lru_but_not_under_fifo() {
     let kept = |kind| {
         let mut world = world(kind);
         world.scan(1, 1, 0..100);
@@ -23,9 +23,10 @@ fn lru_and_fifo_differ_in_what_a_hit_does() {
     assert!(!kept(PolicyKind::Fifo));
 }
 
-/// "*Future* … immediately cache[s] … without rejecting initial reads waiting for the Request History Window to populate."
+/// "*Future* … immediately cache[s] … without rejecting initial reads waiting for the Request
+/// History Window to populate."
 #[test]
-fn history_waits_for_a_second_reader_and_the_future_does_not() {
+fn historic_waits_for_a_second_reader_and_future_does_not() {
     for (kind, first) in [
         (PolicyKind::Historic, Answer::Passed),
         (PolicyKind::Future, Answer::Kept),
@@ -34,7 +35,7 @@ fn history_waits_for_a_second_reader_and_the_future_does_not() {
         let mut world = world(kind);
         world.announce(1, &spec(&[1], 50));
         world.announce(2, &spec(&[1], 50));
-        // Both have begun: only active jobs count.
+        // Both have begun, because only started jobs count.
         world.read(2, 1, 49);
         world.read(1, 1, 48);
         world.now += Duration::from_secs(11);
@@ -43,7 +44,7 @@ fn history_waits_for_a_second_reader_and_the_future_does_not() {
         world.announce(3, &spec(&[2], 50));
         world.scan(3, 2, 0..40);
         assert_eq!(world.read(3, 2, 40), Answer::Passed, "{kind}");
-        // Read twice within the window, and looked at anew: now history has seen it, too.
+        // Read twice within the window, then refreshed: now the history has seen it, too.
         world.scan(1, 1, 0..40);
         world.scan(2, 1, 0..40);
         world.now += Duration::from_secs(11);
@@ -53,7 +54,7 @@ fn history_waits_for_a_second_reader_and_the_future_does_not() {
 
 /// "Discounting any jobs that have finished reading the bucket."
 #[test]
-fn who_has_finished_a_bucket_does_not_count_any_more() {
+fn a_job_that_has_finished_a_bucket_does_not_count() {
     let mut world = world(PolicyKind::Future);
     for job in [1, 2] {
         world.announce(job, &spec(&[1], 50));
@@ -62,11 +63,11 @@ fn who_has_finished_a_bucket_does_not_count_any_more() {
     assert_eq!(world.read(1, 1, 1), Answer::Kept);
     world.scan(1, 1, 2..50);
     world.now += Duration::from_secs(11);
-    assert_eq!(world.read(2, 1, 60), Answer::Passed, "only job 2 is left");
+    assert_eq!(world.read(2, 1, 60), Answer::Passed, "one reader is left");
 }
 
 #[test]
-fn the_expert_admits_what_is_listed() {
+fn expert_admits_listed_buckets() {
     let mut settings = settings(0, 100);
     settings.expert.insert(Bucket(5));
     let mut world = World::new(PolicyKind::Expert.build(&settings));
@@ -74,21 +75,21 @@ fn the_expert_admits_what_is_listed() {
     assert_eq!(world.read(1, 6, 0), Answer::Passed);
 }
 
-/// `CacheLib` fetches first and decides then: an origin read is spent on what is rejected.
+/// `CacheLib` fetches before it decides: a rejected segment costs an origin read.
 #[test]
-fn reject_first_keeps_the_second_time() {
+fn reject_first_keeps_a_segment_the_second_time() {
     let mut world = World::new(PolicyKind::RejectFirst.build(&settings(1, 100)));
     assert_eq!(world.read(1, 1, 0), Answer::Filled);
     assert_eq!(world.read(1, 1, 1), Answer::Filled);
-    assert_eq!(world.read(1, 1, 0), Answer::Filled, "it left memory, and was not kept");
+    assert_eq!(world.read(1, 1, 0), Answer::Filled, "it left memory and was not written");
     assert_eq!(world.read(1, 1, 2), Answer::Filled);
-    assert_eq!(world.read(1, 1, 0), Answer::HitFlash, "the second time it was");
+    assert_eq!(world.read(1, 1, 0), Answer::HitFlash, "it was written the second time");
 }
 
 #[test]
-fn a_random_share_is_kept_so_that_the_write_rate_is() {
+fn dynamic_random_keeps_to_the_write_limit() {
     let mut settings = settings(1, 100);
-    // A hundred segments a second are offered; ten may be written.
+    // 100 segments per second are offered; 10 may be written.
     settings.writes.limit = Some("10kB/s".parse().unwrap());
     let mut world = World::new(PolicyKind::DynamicRandom.build(&settings));
     world.scan(1, 1, 0..6000);
@@ -98,9 +99,10 @@ fn a_random_share_is_kept_so_that_the_write_rate_is() {
     assert!((900..1100).contains(&written), "{written} in 100 s");
 }
 
-/// "Reinsertion … potentially avoiding a cache miss": what is popular enough is written again instead of leaving.
+/// "Reinsertion … potentially avoiding a cache miss": a popular segment is written again instead of
+/// evicted.
 #[test]
-fn reinsertion_writes_again_what_would_leave() {
+fn reinsertion_writes_a_popular_segment_again() {
     let run = |reinsertion| {
         let mut settings = settings(0, 100);
         settings.reinsertion = reinsertion;
@@ -120,5 +122,5 @@ fn reinsertion_writes_again_what_would_leave() {
     };
     let ((without, few), (with, many)) = (run(false), run(true));
     assert!(without < 30 && with == 60, "{without} {with}");
-    assert!(many > few, "and that costs writes: {few} {many}");
+    assert!(many > few, "reinsertion costs writes: {few} {many}");
 }

@@ -1,15 +1,15 @@
-//! What our own policy makes of segments that no known job will read.
+//! Segments that no known job will read, under `next-use`.
 
 use std::time::Duration;
 
-use forebay_core::tier::{Fact, Job, PolicyKind};
+use forebay_core::tier::{Job, JobEvent, PolicyKind};
 
 use super::{World, next_use::world, settings, spec};
 
-/// "What every announced reader has read is **spent**: it […] comes in only where there is room": not where something lies that
-/// nobody has announced, however long ago that was read.
+/// A spent segment is admitted only into free space. It does not replace an unknown segment,
+/// however old that is.
 #[test]
-fn what_is_spent_takes_nobodys_place() {
+fn a_spent_segment_replaces_nothing() {
     let mut world = world(100);
     world.announce(2, &spec(&[2], 1000));
     world.scan(1, 1, 0..100);
@@ -17,9 +17,10 @@ fn what_is_spent_takes_nobodys_place() {
     assert_eq!((world.kept(1, 0..100), world.kept(2, 0..1000)), (100, 0));
 }
 
-/// The same, where all have read it while it was in memory: it does not go on to flash, not even if several have read its bucket lately.
+/// The same for a segment that becomes spent in memory: it does not move to flash, even if several
+/// jobs have read its bucket lately.
 #[test]
-fn what_is_spent_in_memory_takes_nobodys_place_on_flash() {
+fn a_segment_spent_in_memory_replaces_nothing_on_flash() {
     let mut world = World::new(PolicyKind::NextUse.build(&settings(50, 50)));
     world.scan(1, 1, 0..100);
     for job in [2, 3] {
@@ -32,15 +33,16 @@ fn what_is_spent_in_memory_takes_nobodys_place_on_flash() {
     assert_eq!((world.kept(1, 50..100), world.kept(2, 0..50), world.kept(4, 0..50)), (50, 0, 50));
 }
 
-/// "A sixteenth is tried, and all the others follow while enough of what was tried is read again": a tenth.
+/// One in 16 spent segments is tried. The others are kept while a tenth of the tried ones is read
+/// again.
 #[test]
-fn what_is_spent_is_tried_and_kept_while_that_pays() {
+fn spent_segments_are_kept_while_trials_pay_off() {
     let mut world = world(20_000);
     world.announce(1, &spec(&[1, 2], 5000));
     world.scan(1, 1, 0..2000);
     let tried = world.kept(1, 0..2000);
     assert!((90..160).contains(&tried), "{tried} of 2000");
-    // Somebody comes whom nobody has announced.
+    // An unannounced job reads the bucket.
     let paid = world.scan(2, 1, 0..2000);
     assert_eq!(paid, tried);
     world.scan(1, 2, 0..5000);
@@ -49,9 +51,9 @@ fn what_is_spent_is_tried_and_kept_while_that_pays() {
     assert!((pays..pays + 350).contains(&kept), "{kept} where {paid} pay for {pays} more");
 }
 
-/// What is read again while it is in memory says nothing about flash: a sixteenth of what is spent is tried there, and no more.
+/// Repeated reads in memory are no trial: on flash, one in 16 spent segments is tried and no more.
 #[test]
-fn what_is_read_again_in_memory_was_not_tried() {
+fn repeated_reads_in_memory_do_not_count_as_trials() {
     let mut world = World::new(PolicyKind::NextUse.build(&settings(500, 20_000)));
     world.announce(1, &spec(&[1, 2], 5000));
     world.scan(1, 1, 0..500);
@@ -60,13 +62,13 @@ fn what_is_read_again_in_memory_was_not_tried() {
     assert!((250..400).contains(&world.written), "{} of 5000", world.written);
 }
 
-/// A job is judged by what became of its own segments, not by those of one that has ended.
+/// A job is judged by its own segments, not by those of a job that has ended.
 #[test]
-fn nobody_answers_for_the_segments_of_another() {
+fn a_job_is_judged_by_its_own_segments() {
     let mut world = world(100);
     world.scan(1, 1, 0..100);
-    world.policy.tell(world.now, Fact::Ended { job: Job(1) }).unwrap();
-    // All of them make room unread.
+    world.policy.on_event(world.now, JobEvent::Ended { job: Job(1) }).unwrap();
+    // All of them are evicted unread.
     world.scan(2, 2, 0..100);
     assert_eq!((world.kept(1, 0..100), world.kept(2, 0..100)), (0, 100));
 }

@@ -1,4 +1,4 @@
-//! Digests that lie, with checksums that are right: an attacker can compute those, too.
+//! Forged digests with correct checksums, which an attacker can compute.
 
 use arrow_ipc::{
     Block, BodyCompression, BodyCompressionArgs, Buffer, FieldNode, Message, MessageArgs,
@@ -10,13 +10,13 @@ use flatbuffers::FlatBufferBuilder;
 use proptest::prelude::*;
 
 use super::{
-    super::{
-        layout::{ITEM_FIELDS, ITEMS_COLUMN, buffer, element, node},
-        read::message_at,
-        write::{END_OF_STREAM, MAGIC, METADATA_CONTEXT, PREAMBLE, footer, hash_block},
-    },
     ColumnType, Digest, DigestError, DigestWriter, Header, exercise, header, read_back, rows,
     written,
+};
+use crate::format::{
+    layout::{ITEM_FIELDS, ITEMS_COLUMN, buffer, element, node},
+    read::message_at,
+    write::{END_OF_STREAM, MAGIC, METADATA_CONTEXT, PREAMBLE, footer, hash_block},
 };
 
 /// Blobs of 11 + 0, 30 + 7, 7 + 7, 99 and 1 + 0 bytes.
@@ -28,7 +28,7 @@ const LABEL: usize = buffer::COUNT;
 const FRAMES: usize = LABEL + 3;
 const SCORE: usize = FRAMES + 4;
 
-/// A digest of one batch, taken apart: each piece can be made to lie before it is sealed again.
+/// A digest of one batch, decoded: each field can be falsified before the file is sealed again.
 #[derive(Clone)]
 struct Forgery {
     schema: Schema,
@@ -37,7 +37,7 @@ struct Forgery {
     buffers: Vec<(i64, i64)>,
     compressed: bool,
     body: Vec<u8>,
-    /// What is added to the true block: offset, header length, body length.
+    /// Added to the correct block: offset, header length, body length.
     block: (i64, i32, i64),
 }
 
@@ -62,7 +62,7 @@ impl Forgery {
         }
     }
 
-    /// A file with this content, and with checksums to match.
+    /// A file with this content and matching checksums.
     fn seal(&self) -> Vec<u8> {
         let mut file = PREAMBLE.to_vec();
         let mut hash = blake3::Hasher::new_derive_key(METADATA_CONTEXT);
@@ -155,7 +155,7 @@ impl Forgery {
     }
 }
 
-/// What is done to a digest, and the words it has to be refused with.
+/// A name, the edit of a digest, and a phrase of the expected error.
 type Case = (&'static str, fn(&mut Forgery), &'static str);
 
 const HEADERS: &[Case] = &[
@@ -256,7 +256,7 @@ const ROWS: &[Case] = &[
 ];
 
 #[test]
-fn an_honest_forgery_passes() {
+fn an_unchanged_digest_passes() {
     let honest = Digest::open(Forgery::new().seal().into()).unwrap();
     exercise(&honest).unwrap();
     assert_eq!(read_back(&honest), rows(Some(40), &LENGTHS));
@@ -264,17 +264,17 @@ fn an_honest_forgery_passes() {
 }
 
 #[test]
-fn each_lie_is_refused_in_its_own_words() {
+fn each_forgery_has_its_own_error() {
     let mut wrong = Vec::new();
     for (cases, opens) in [(HEADERS, false), (ROWS, true)] {
-        for (name, lie, words) in cases {
+        for (name, edit, phrase) in cases {
             let mut forgery = Forgery::new();
-            lie(&mut forgery);
+            edit(&mut forgery);
             let opened = Digest::open(forgery.seal().into());
-            let verdict =
+            let result =
                 if opens { opened.and_then(|digest| digest.check()) } else { opened.map(drop) };
-            match verdict {
-                Err(DigestError::Damaged(told)) if told.contains(words) => {}
+            match result {
+                Err(DigestError::Damaged(text)) if text.contains(phrase) => {}
                 other => wrong.push(format!("{name}: {other:?}")),
             }
         }
@@ -282,7 +282,7 @@ fn each_lie_is_refused_in_its_own_words() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// What cannot be opened must not be written, either.
+/// A digest that could not be opened must not be written.
 #[test]
 fn control_characters_are_not_written() {
     let mut header = header(&rows(None, &[1]), &[("la\nbel", ColumnType::Int)]);
@@ -299,7 +299,7 @@ fn control_characters_are_not_written() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
 
-    /// Right checksums open the door to everything behind them, which must not panic either.
+    /// Behind correct checksums, no metadata or content causes a panic.
     #[test]
     fn sealed_forgeries_never_panic(
         edits in proptest::collection::vec(

@@ -1,4 +1,4 @@
-//! Digests are written, read back, and then maltreated.
+//! Round trips of digests, and digests with damaged bytes.
 
 mod hostile;
 
@@ -6,23 +6,22 @@ use arrow_array::{Array, StringArray};
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use super::{
-    Blob, ColumnType, DatasetIdHasher, Digest, DigestError, DigestWriter, Header, Part, Summary,
-    Value,
-    plan::{BlobPlan, Listed, Planner},
-};
-use crate::{
+use super::{Blob, ColumnType, Digest, DigestError, DigestWriter, Header, Part, Summary, Value};
+use crate::plan::{BlobPlan, Planner};
+use forebay_core::dataset::DatasetIdHasher;
+use forebay_core::dataset::ListedObject;
+use forebay_core::{
     BlobOrdinal, ByteSize, ItemOrdinal, Namespace,
-    chunking::{ChunkOrdinal, Chunking},
+    dataset::chunking::{ChunkOrdinal, Chunking},
 };
 
-/// The rows of a dataset whose `i`th object is so long; contents do not matter here.
+/// The rows of a dataset whose `i`th object has `lengths[i]` bytes. Contents do not matter here.
 fn rows(pack: Option<u64>, lengths: &[u64]) -> Vec<Blob> {
     let mut planner = Planner::new(pack.map(ByteSize));
     let mut plans: Vec<BlobPlan> = Vec::new();
     for (index, length) in lengths.iter().enumerate() {
         let object = format!("class {}/Bild-{index:07}.jpg", index * 3 / lengths.len());
-        plans.extend(planner.push(Listed {
+        plans.extend(planner.push(ListedObject {
             object,
             length: *length,
             version: format!("\"{index}\""),
@@ -107,16 +106,16 @@ fn read_back(digest: &Digest) -> Vec<Blob> {
         .collect()
 }
 
-/// Touches everything that a digest offers; a damaged one may refuse, but must not panic.
+/// Calls every method of a digest. A damaged digest may return errors, but must not panic.
 fn exercise(digest: &Digest) -> Result<(), DigestError> {
     let mut first_problem = digest.check();
-    let mut note = |result: Result<(), DigestError>| {
+    let mut record = |result: Result<(), DigestError>| {
         if first_problem.is_ok() {
             first_problem = result;
         }
     };
     for blob in digest.blobs() {
-        note(blob.and_then(|blob| {
+        record(blob.and_then(|blob| {
             blob.parts().try_for_each(|part| part.map(drop))?;
             blob.items().try_for_each(|item| item.map(drop))?;
             assert!(blob.chunk().0 < digest.chunking().chunks());
@@ -124,19 +123,19 @@ fn exercise(digest: &Digest) -> Result<(), DigestError> {
         }));
     }
     for item in 0..digest.summary().items.min(2000) {
-        note(digest.item(ItemOrdinal::new(item)).map(drop));
+        record(digest.item(ItemOrdinal::new(item)).map(drop));
     }
     for chunk in 0..digest.chunking().chunks() {
         let _ = digest.chunk(ChunkOrdinal(chunk));
     }
     for (name, _) in digest.columns().to_vec() {
-        note(digest.column(&name).map(drop));
+        record(digest.column(&name).map(drop));
     }
     first_problem
 }
 
 #[test]
-fn what_is_written_is_read_back_across_batches() {
+fn rows_survive_a_round_trip_across_batches() {
     let lengths: Vec<u64> = (0..40_000).map(|i| i * 7919 % 1000).collect();
     for pack in [None, Some(5000)] {
         let rows = rows(pack, &lengths);
@@ -149,9 +148,9 @@ fn what_is_written_is_read_back_across_batches() {
         let mut item = 0;
         for (at, row) in rows.iter().enumerate() {
             for span in &row.items {
-                let place = digest.item(ItemOrdinal::new(item)).unwrap();
+                let location = digest.item(ItemOrdinal::new(item)).unwrap();
                 let expected = (BlobOrdinal::new(at as u64), span.offset, span.length);
-                assert_eq!((place.blob, place.offset, place.length), expected);
+                assert_eq!((location.blob, location.offset, location.length), expected);
                 item += 1;
             }
         }
@@ -183,10 +182,10 @@ fn equal_rows_make_equal_files() {
     assert_eq!(written(&rows), written(&rows));
 }
 
-/// A mirror, or the same blobs with other labels or items, is the same dataset to a cache; other
-/// content or other chunks are not.
+/// A mirror, or the same blobs with other labels or items, is the same dataset to a cache. Other
+/// content or another chunking is not.
 #[test]
-fn the_dataset_id_covers_content_and_chunking_but_not_places() {
+fn the_dataset_id_covers_content_and_chunking_but_not_locations() {
     let id = |rows: &[Blob]| header(rows, &[]).summary.dataset;
     let original = rows(None, &[100; 50]);
     let mut moved = original.clone();
@@ -218,7 +217,7 @@ fn rows_that_do_not_match_their_header_are_not_published() {
 }
 
 #[test]
-fn foreign_and_newer_files_are_told_apart_from_damaged_ones() {
+fn foreign_and_newer_files_are_distinguished_from_damaged_ones() {
     let open = |bytes: Vec<u8>| Digest::open(Bytes::from(bytes)).unwrap_err();
     assert!(matches!(open(b"PK\x03\x04 some archive".to_vec()), DigestError::Foreign(_)));
     assert!(matches!(open(Vec::new()), DigestError::Foreign(_)));
@@ -227,12 +226,13 @@ fn foreign_and_newer_files_are_told_apart_from_damaged_ones() {
     let cut = open(good[..good.len() - 100].to_vec());
     assert!(cut.to_string().contains("cut short"), "{cut}");
 
-    // A later format may change anything but its number, so that alone must be enough to refuse.
+    // A later format may change everything but its number, so the number alone must cause the
+    // error.
     let mut newer = good.clone();
     let key = b"forebay.format";
     for at in 0..newer.len() - key.len() {
         if newer[at..].starts_with(key) {
-            // In both copies of the schema the value lies within a few bytes of its key.
+            // In both copies of the schema the value is within a few bytes of its key.
             let value = newer[at.saturating_sub(24)..at + 40]
                 .windows(6)
                 .position(|bytes| bytes == [1, 0, 0, 0, b'1', 0])
@@ -244,9 +244,9 @@ fn foreign_and_newer_files_are_told_apart_from_damaged_ones() {
     assert!(matches!(&newer, DigestError::Newer(format) if format == "7"), "{newer}");
 }
 
-/// Promise 1 (never wrong bytes), for digests: no change of any byte goes unnoticed.
+/// Promise 1 (never wrong bytes), for digests: a change of any byte is detected or has no effect.
 #[test]
-fn every_single_flipped_byte_is_noticed_or_harmless() {
+fn every_flipped_byte_is_detected_or_harmless() {
     let rows = rows(None, &[5; 12]);
     let good = written(&rows);
     let original = Digest::open(good.clone().into()).unwrap();
@@ -270,10 +270,13 @@ fn every_single_flipped_byte_is_noticed_or_harmless() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Hostile files: whatever is done to the bytes, never a panic, never a read out of bounds.
+    /// Hostile files: no edit of the bytes causes a panic or a read out of bounds.
     #[test]
     fn mutated_digests_never_panic(
-        edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<[u8; 4]>(), 0_u8..6), 1..6),
+        edits in proptest::collection::vec(
+            (any::<prop::sample::Index>(), any::<[u8; 4]>(), 0_u8..6),
+            1..6,
+        ),
     ) {
         let mut bytes = written(&rows(Some(40), &[11, 0, 30, 7, 7, 7, 99, 1]));
         for (at, data, kind) in edits {
@@ -292,7 +295,7 @@ proptest! {
         }
     }
 
-    /// Opening does not read rows, so damage there has to be met gracefully by every reader of rows.
+    /// Opening does not read rows, so every method that reads rows must handle damage there.
     #[test]
     fn mutated_rows_never_panic(
         edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u32>()), 1..8),

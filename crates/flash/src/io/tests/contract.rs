@@ -1,4 +1,4 @@
-//! What every real [`Disk`] promises, tried on each of them.
+//! Contract of [`Disk`], tested on each real backend.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -13,43 +13,43 @@ use std::{
 
 use tempfile::TempDir;
 
-use super::{Backend, Command, Completion, DeviceFile, Disk, Fault, IoId, open_disk};
+use crate::io::{Backend, Completion, DeviceFile, Disk, IoCommand, IoFault, IoId, open_disk};
 use crate::{
-    arena::{Arena, Buffer},
-    layout::BLOCK_SIZE,
+    buffers::{Buffer, BufferPool},
+    format::BLOCK_SIZE,
 };
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
-/// Longer than any machine needs; whoever waits so long waits for ever.
-const FOR_EVER: Duration = Duration::from_mins(2);
+/// Longer than any machine needs; a longer wait counts as a hang.
+const HANG: Duration = Duration::from_mins(2);
 
-/// A disk on a file of so many blocks, and memory for it.
-struct Bed {
-    arena: Arc<Arena>,
+/// A device file and memory for it.
+struct TestDevice {
+    pool: Arc<BufferPool>,
     file: Arc<DeviceFile>,
     _directory: TempDir,
 }
 
-impl Bed {
+impl TestDevice {
     fn new(blocks: u64, memory_blocks: usize) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let file = DeviceFile::open(&directory.path().join("device"), blocks * BLOCK).unwrap();
-        let arena = Arena::new(memory_blocks * BLOCK_SIZE).unwrap();
-        Self { arena, file: Arc::new(file), _directory: directory }
+        let pool = BufferPool::new(memory_blocks * BLOCK_SIZE).unwrap();
+        Self { pool, file: Arc::new(file), _directory: directory }
     }
 
     fn disk(&self, backend: Backend) -> Box<dyn Disk> {
-        open_disk(&self.file, backend, &[Arc::clone(&self.arena)]).unwrap()
+        open_disk(&self.file, backend, &[Arc::clone(&self.pool)]).unwrap()
     }
 
     fn buffer(&self, blocks: usize, label: u64) -> Buffer {
-        let mut buffer = self.arena.take(blocks * BLOCK_SIZE).expect("enough memory");
+        let mut buffer = self.pool.take(blocks * BLOCK_SIZE).expect("the pool is large enough");
         fill(&mut buffer, label);
         buffer
     }
 }
 
-/// Bytes that differ from word to word, and from label to label.
+/// A word that depends on the label and the position.
 fn word(label: u64, at: usize) -> [u8; 8] {
     (label.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ at as u64).to_le_bytes()
 }
@@ -66,27 +66,27 @@ fn holds(bytes: &[u8], label: u64) -> bool {
     words.iter().enumerate().all(|(at, found)| *found == word(label, at))
 }
 
-fn read(id: u64, offset: u64, buffer: Buffer) -> Command {
+fn read(id: u64, offset: u64, buffer: Buffer) -> IoCommand {
     let length = buffer.len();
-    Command::Read { id: IoId(id), offset, buffer, length }
+    IoCommand::Read { id: IoId(id), offset, buffer, length }
 }
 
-fn write(id: u64, offset: u64, buffer: Buffer) -> Command {
-    Command::Write { id: IoId(id), offset, bytes: buffer.freeze() }
+fn write(id: u64, offset: u64, buffer: Buffer) -> IoCommand {
+    IoCommand::Write { id: IoId(id), offset, bytes: buffer.freeze() }
 }
 
-/// Waits, but not for ever.
+/// Waits for at most [`HANG`].
 fn wait(disk: &mut dyn Disk, done: &mut Vec<Completion>) {
     let began = Instant::now();
-    disk.wait(Some(FOR_EVER), done);
-    assert!(began.elapsed() < FOR_EVER, "nothing happened for {FOR_EVER:?}");
+    disk.wait(Some(HANG), done);
+    assert!(began.elapsed() < HANG, "nothing happened for {HANG:?}");
 }
 
-/// Carries these out, and returns what came of each.
-fn run(disk: &mut dyn Disk, mut commands: Vec<Command>) -> HashMap<IoId, Completion> {
+/// Runs these commands and returns their completions.
+fn run(disk: &mut dyn Disk, mut commands: Vec<IoCommand>) -> HashMap<IoId, Completion> {
     let count = commands.len();
     disk.submit(&mut commands);
-    assert!(commands.is_empty(), "all were taken over");
+    assert!(commands.is_empty(), "all commands were taken");
     let mut finished = HashMap::new();
     let mut done = Vec::new();
     while finished.len() < count {
@@ -99,47 +99,47 @@ fn run(disk: &mut dyn Disk, mut commands: Vec<Command>) -> HashMap<IoId, Complet
     finished
 }
 
-pub(super) fn run_one(disk: &mut dyn Disk, command: Command) -> Completion {
+pub(crate) fn run_one(disk: &mut dyn Disk, command: IoCommand) -> Completion {
     run(disk, vec![command]).into_values().next().unwrap()
 }
 
-/// A thousand reads, writes, syncs and discards at random, never two at a time for one block.
-fn a_thousand_commands_do_what_they_say(backend: Backend) {
+/// A thousand random reads, writes, syncs and discards, at most one per block at a time.
+fn a_thousand_random_commands_take_effect(backend: Backend) {
     const BLOCKS: u64 = 700;
-    let bed = Bed::new(BLOCKS, 1000);
-    let mut disk = bed.disk(backend);
+    let test = TestDevice::new(BLOCKS, 1000);
+    let mut disk = test.disk(backend);
     let mut random = fastrand::Rng::with_seed(4);
     let mut content: HashMap<u64, u64> = HashMap::new();
     let mut busy: HashMap<IoId, (u64, Kind)> = HashMap::new();
     let mut seen = HashSet::new();
     let mut done = Vec::new();
-    let mut most = 0;
+    let mut busy_max = 0;
     for id in 0..1000 {
         let free = |at: &u64| busy.values().all(|(other, _)| other != at);
         let at = std::iter::repeat_with(|| random.u64(..BLOCKS)).find(free).unwrap();
         let (what, command) = match fastrand::Rng::with_seed(id).u8(..10) {
-            0 => (Kind::Sync, Command::Sync { id: IoId(id) }),
+            0 => (Kind::Sync, IoCommand::Sync { id: IoId(id) }),
             1 => {
                 content.remove(&at);
                 let (offset, length) = (at * BLOCK, BLOCK);
-                (Kind::Discard, Command::Discard { id: IoId(id), offset, length })
+                (Kind::Discard, IoCommand::Discard { id: IoId(id), offset, length })
             }
             2..6 => {
                 content.insert(at, id);
-                (Kind::Write, write(id, at * BLOCK, bed.buffer(1, id)))
+                (Kind::Write, write(id, at * BLOCK, test.buffer(1, id)))
             }
-            _ => (Kind::Read, read(id, at * BLOCK, bed.buffer(1, u64::MAX))),
+            _ => (Kind::Read, read(id, at * BLOCK, test.buffer(1, u64::MAX))),
         };
         busy.insert(IoId(id), (at, what));
-        most = most.max(busy.len());
+        busy_max = busy_max.max(busy.len());
         disk.submit(&mut vec![command]);
-        // Long stretches in which nobody looks, so that many run at once.
+        // Long stretches without a wait, so that many commands run at once.
         if id % 400 == 399 {
             while !busy.is_empty() {
                 wait(disk.as_mut(), &mut done);
                 for completion in done.drain(..) {
                     assert!(seen.insert(completion.id), "each completes once");
-                    let (at, what) = busy.remove(&completion.id).expect("one of ours");
+                    let (at, what) = busy.remove(&completion.id).expect("a pending command");
                     assert_eq!(completion.result, Ok(()), "{what:?} at {at}");
                     assert_eq!(completion.buffer.is_some(), what == Kind::Read);
                     if let (Some(buffer), Some(label)) = (completion.buffer, content.get(&at)) {
@@ -149,7 +149,7 @@ fn a_thousand_commands_do_what_they_say(backend: Backend) {
             }
         }
     }
-    assert!(most > 300, "more than a ring holds");
+    assert!(busy_max > 300, "more than the queue holds");
     disk.wait(Some(Duration::ZERO), &mut done);
 }
 
@@ -162,44 +162,44 @@ enum Kind {
 }
 
 fn more_commands_than_the_queue_holds(backend: Backend) {
-    let bed = Bed::new(2000, 2000);
-    let mut disk = bed.disk(backend);
-    let writes = (0..2000).map(|id| write(id, id * BLOCK, bed.buffer(1, id))).collect();
+    let test = TestDevice::new(2000, 2000);
+    let mut disk = test.disk(backend);
+    let writes = (0..2000).map(|id| write(id, id * BLOCK, test.buffer(1, id))).collect();
     assert!(run(disk.as_mut(), writes).values().all(|one| one.result.is_ok()));
-    let reads = (0..2000).map(|id| read(id, id * BLOCK, bed.buffer(1, u64::MAX))).collect();
+    let reads = (0..2000).map(|id| read(id, id * BLOCK, test.buffer(1, u64::MAX))).collect();
     for (id, completion) in run(disk.as_mut(), reads) {
         assert_eq!(completion.result, Ok(()));
         assert!(holds(&completion.buffer.unwrap(), id.0), "block {id:?}");
     }
 }
 
-/// What is written by one back end is read by the other, whole and in parts.
-fn another_back_end_reads_the_same(backend: Backend) {
-    let bed = Bed::new(64, 128);
-    let whole = bed.buffer(64, 1);
-    let completion = run_one(bed.disk(backend).as_mut(), write(1, 0, whole));
+/// One backend reads what another has written, whole and in part.
+fn another_backend_reads_the_same(backend: Backend) {
+    let test = TestDevice::new(64, 128);
+    let whole = test.buffer(64, 1);
+    let completion = run_one(test.disk(backend).as_mut(), write(1, 0, whole));
     assert_eq!((completion.result, completion.buffer.is_none()), (Ok(()), true));
     let other = if backend == Backend::Threads { Backend::Auto } else { Backend::Threads };
-    let completion = run_one(bed.disk(other).as_mut(), read(2, 0, bed.buffer(64, 2)));
+    let completion = run_one(test.disk(other).as_mut(), read(2, 0, test.buffer(64, 2)));
     assert!(holds(&completion.buffer.unwrap(), 1));
-    let part = run_one(bed.disk(backend).as_mut(), read(3, 5 * BLOCK, bed.buffer(2, 3)));
+    let part = run_one(test.disk(backend).as_mut(), read(3, 5 * BLOCK, test.buffer(2, 3)));
     let (words, _) = part.buffer.as_ref().unwrap().as_chunks::<8>();
     assert_eq!(words[0], word(1, 5 * BLOCK_SIZE / 8));
 }
 
-/// Ten thousand messages, each of which is seen before the next is sent: one lost wake-up ends the test.
+/// Each of 10,000 messages is seen before the next is sent, so one lost wake-up hangs the test.
 fn no_wake_up_is_lost(backend: Backend) {
     const MESSAGES: u32 = 10_000;
-    let bed = Bed::new(4, 4);
-    let mut disk = bed.disk(backend);
+    let test = TestDevice::new(4, 4);
+    let mut disk = test.disk(backend);
     let waker = disk.waker();
     let (sent, seen) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
-    let (their_sent, their_seen) = (Arc::clone(&sent), Arc::clone(&seen));
+    let (sender_sent, sender_seen) = (Arc::clone(&sent), Arc::clone(&seen));
     let sender = std::thread::spawn(move || {
         for message in 1..=MESSAGES {
-            their_sent.store(message, SeqCst);
+            sender_sent.store(message, SeqCst);
             waker();
-            while their_seen.load(SeqCst) < message {
+            while sender_seen.load(SeqCst) < message {
                 std::thread::yield_now();
             }
         }
@@ -214,8 +214,8 @@ fn no_wake_up_is_lost(backend: Backend) {
 }
 
 fn a_wake_before_the_wait_ends_it(backend: Backend) {
-    let bed = Bed::new(4, 4);
-    let mut disk = bed.disk(backend);
+    let test = TestDevice::new(4, 4);
+    let mut disk = test.disk(backend);
     let mut done = Vec::new();
     for _ in 0..3 {
         disk.waker()();
@@ -225,10 +225,10 @@ fn a_wake_before_the_wait_ends_it(backend: Backend) {
     assert!(done.is_empty());
 }
 
-/// It comes back when the time is over, and sleeps until then.
-fn a_wait_ends_when_its_time_is_over(backend: Backend) {
-    let bed = Bed::new(4, 4);
-    let mut disk = bed.disk(backend);
+/// A wait sleeps until its timeout, and returns then.
+fn a_wait_ends_at_its_timeout(backend: Backend) {
+    let test = TestDevice::new(4, 4);
+    let mut disk = test.disk(backend);
     let mut done = Vec::new();
     disk.wait(Some(Duration::ZERO), &mut done);
     let began = Instant::now();
@@ -241,13 +241,13 @@ fn a_wait_ends_when_its_time_is_over(backend: Backend) {
     assert!(done.is_empty());
 }
 
-/// A wake-up while commands run, and completions while nobody waits, take nothing from each other.
+/// A wake-up while commands run, and completions outside a wait, do not hide each other.
 fn completions_and_wakes_do_not_hide_each_other(backend: Backend) {
-    let bed = Bed::new(64, 64);
-    let mut disk = bed.disk(backend);
+    let test = TestDevice::new(64, 64);
+    let mut disk = test.disk(backend);
     let waker = disk.waker();
     for round in 0..200 {
-        let mut commands = vec![read(round, 0, bed.buffer(16, 0))];
+        let mut commands = vec![read(round, 0, test.buffer(16, 0))];
         disk.submit(&mut commands);
         waker();
         let mut done = Vec::new();
@@ -258,15 +258,15 @@ fn completions_and_wakes_do_not_hide_each_other(backend: Backend) {
     }
 }
 
-/// No memory is given out again while a command may still use it, and none is lost.
-fn a_disk_dropped_while_commands_run_gives_all_memory_back(backend: Backend) {
-    let bed = Bed::new(512, 512);
+/// No memory is reused while a command may still write to it, and none is lost.
+fn a_disk_dropped_while_commands_run_releases_all_memory(backend: Backend) {
+    let test = TestDevice::new(512, 512);
     for begin in [false, true] {
-        let mut disk = bed.disk(backend);
-        let mut commands: Vec<Command> = (0..400)
+        let mut disk = test.disk(backend);
+        let mut commands: Vec<IoCommand> = (0..400)
             .map(|id| match id % 2 {
-                0 => read(id, id * BLOCK, bed.buffer(1, 0)),
-                _ => write(id, id * BLOCK, bed.buffer(1, id)),
+                0 => read(id, id * BLOCK, test.buffer(1, 0)),
+                _ => write(id, id * BLOCK, test.buffer(1, id)),
             })
             .collect();
         disk.submit(&mut commands);
@@ -274,48 +274,48 @@ fn a_disk_dropped_while_commands_run_gives_all_memory_back(backend: Backend) {
             disk.wait(Some(Duration::ZERO), &mut Vec::new());
         }
         drop(disk);
-        assert!(bed.arena.take(512 * BLOCK_SIZE).is_some(), "all is back");
+        assert!(test.pool.take(512 * BLOCK_SIZE).is_some(), "all memory is released");
     }
-    assert_eq!(Arc::strong_count(&bed.file), 1, "nobody holds the device any more");
+    assert_eq!(Arc::strong_count(&test.file), 1, "the disk keeps no reference to the file");
 }
 
-fn beyond_the_end_is_short(backend: Backend) {
-    let bed = Bed::new(10, 16);
-    let mut disk = bed.disk(backend);
+fn a_read_beyond_the_end_is_short(backend: Backend) {
+    let test = TestDevice::new(10, 16);
+    let mut disk = test.disk(backend);
     for offset in [8 * BLOCK, 10 * BLOCK, 20 * BLOCK] {
-        let completion = run_one(disk.as_mut(), read(1, offset, bed.buffer(4, 7)));
-        assert_eq!(completion.result, Err(Fault::Short), "at {offset}");
+        let completion = run_one(disk.as_mut(), read(1, offset, test.buffer(4, 7)));
+        assert_eq!(completion.result, Err(IoFault::Short), "at {offset}");
         assert!(completion.buffer.is_some(), "a read that failed gives its buffer back");
     }
 }
 
-/// A limit on locked memory may forbid to register it.
+/// A limit on locked memory may prevent registration.
 fn memory_need_not_be_registered(backend: Backend) {
-    let bed = Bed::new(16, 16);
-    let mut disk = open_disk(&bed.file, backend, &[]).unwrap();
-    assert_eq!(run_one(disk.as_mut(), write(1, 0, bed.buffer(8, 1))).result, Ok(()));
-    let completion = run_one(disk.as_mut(), read(2, 0, bed.buffer(8, 2)));
+    let test = TestDevice::new(16, 16);
+    let mut disk = open_disk(&test.file, backend, &[]).unwrap();
+    assert_eq!(run_one(disk.as_mut(), write(1, 0, test.buffer(8, 1))).result, Ok(()));
+    let completion = run_one(disk.as_mut(), read(2, 0, test.buffer(8, 2)));
     assert!(holds(&completion.buffer.unwrap(), 1));
 }
 
-/// Discarded space stays reserved: a later write cannot fail for want of it.
+/// Discarded space stays reserved, so a later write cannot fail for lack of space.
 fn discarded_space_stays_reserved(backend: Backend) {
     use std::os::unix::fs::MetadataExt;
-    let bed = Bed::new(512, 512);
-    let mut disk = bed.disk(backend);
-    assert_eq!(run_one(disk.as_mut(), write(1, 0, bed.buffer(512, 1))).result, Ok(()));
-    let held = || std::fs::metadata(bed.file.path()).unwrap().blocks();
-    let before = held();
+    let test = TestDevice::new(512, 512);
+    let mut disk = test.disk(backend);
+    assert_eq!(run_one(disk.as_mut(), write(1, 0, test.buffer(512, 1))).result, Ok(()));
+    let reserved = || std::fs::metadata(test.file.path()).unwrap().blocks();
+    let before = reserved();
     let (offset, length) = (128 * BLOCK, 256 * BLOCK);
-    let discard = Command::Discard { id: IoId(2), offset, length };
+    let discard = IoCommand::Discard { id: IoId(2), offset, length };
     assert_eq!(run_one(disk.as_mut(), discard).result, Ok(()));
-    assert!(held() >= before, "{} of {before} are still reserved", held());
-    let completion = run_one(disk.as_mut(), read(3, 0, bed.buffer(128, 2)));
-    assert!(holds(&completion.buffer.unwrap(), 1), "what lies before is as it was");
+    assert!(reserved() >= before, "{} of {before} are still reserved", reserved());
+    let completion = run_one(disk.as_mut(), read(3, 0, test.buffer(128, 2)));
+    assert!(holds(&completion.buffer.unwrap(), 1), "blocks before it are unchanged");
 }
 
-/// In a child process with a file system of its own, of one MiB.
-fn a_full_file_system_is_told_apart(backend: Backend, test: &str) {
+/// Runs in a child process with a 1 MiB file system of its own.
+fn a_full_file_system_is_no_space(backend: Backend, test: &str) {
     const DIRECTORY: &str = "FOREBAY_TEST_FULL_FILE_SYSTEM";
     if let Ok(directory) = std::env::var(DIRECTORY) {
         return fill_file_system(backend, Path::new(&directory));
@@ -326,7 +326,7 @@ fn a_full_file_system_is_told_apart(backend: Backend, test: &str) {
         .args(["--user", "--map-root-user", "--mount", "sh", "-c", script])
         .arg(directory.path())
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", &format!("io::contract::{test}"), "--nocapture"])
+        .args(["--exact", &format!("io::tests::contract::{test}"), "--nocapture"])
         .env(DIRECTORY, directory.path())
         .output();
     let (output, success) = match child {
@@ -336,40 +336,40 @@ fn a_full_file_system_is_told_apart(backend: Backend, test: &str) {
         }
         Err(error) => (error.to_string(), false),
     };
-    if output.contains(FILE_SYSTEM_THERE) {
+    if output.contains(MOUNTED) {
         assert!(success, "{output}");
     } else {
-        say(&format!("a full file system is not tried, as none can be mounted: {output}"));
+        note(&format!("skipped: no file system can be mounted: {output}"));
     }
 }
 
-/// Said by the child that has a file system, and one with direct I/O.
-const FILE_SYSTEM_THERE: &str = "there is a file system of one MiB";
+/// Printed by a child that has mounted a file system with direct I/O.
+const MOUNTED: &str = "a file system of 1 MiB is mounted";
 
 fn fill_file_system(backend: Backend, directory: &Path) {
     let Ok(file) = DeviceFile::open(&directory.join("device"), 16 * BLOCK) else { return };
-    say(FILE_SYSTEM_THERE);
-    let arena = Arena::new(64 * BLOCK_SIZE).unwrap();
-    let mut disk = open_disk(&Arc::new(file), backend, &[Arc::clone(&arena)]).unwrap();
+    note(MOUNTED);
+    let pool = BufferPool::new(64 * BLOCK_SIZE).unwrap();
+    let mut disk = open_disk(&Arc::new(file), backend, &[Arc::clone(&pool)]).unwrap();
     let mut write_at = |at: u64| {
-        let buffer = arena.take(16 * BLOCK_SIZE).unwrap();
+        let buffer = pool.take(16 * BLOCK_SIZE).unwrap();
         run_one(disk.as_mut(), write(at, at * BLOCK, buffer)).result
     };
     assert_eq!(write_at(0), Ok(()), "reserved");
     let results: Vec<_> = (1..40).map(|at| write_at(16 * at)).collect();
-    assert_eq!(results.last(), Some(&Err(Fault::NoSpace)));
-    assert!(results.iter().all(|one| matches!(one, Ok(()) | Err(Fault::NoSpace))), "{results:?}");
+    assert_eq!(results.last(), Some(&Err(IoFault::NoSpace)));
+    assert!(results.iter().all(|one| matches!(one, Ok(()) | Err(IoFault::NoSpace))), "{results:?}");
 }
 
-#[expect(clippy::print_stdout, reason = "whoever runs the tests should know what was not tried")]
-pub(super) fn say(what: &str) {
-    println!("{what}");
+#[expect(clippy::print_stdout, reason = "shows which tests were skipped")]
+pub(crate) fn note(text: &str) {
+    println!("{text}");
 }
 
 fn uring_works_here() -> bool {
-    let bed = Bed::new(4, 4);
-    let works = super::Uring::probe(&bed.file);
-    works.inspect_err(|error| say(&format!("io_uring is not tried: {error}"))).is_ok()
+    let test = TestDevice::new(4, 4);
+    let works = crate::io::Uring::probe(&test.file);
+    works.inspect_err(|error| note(&format!("skipped: io_uring does not work: {error}"))).is_ok()
 }
 
 macro_rules! contract {
@@ -378,84 +378,84 @@ macro_rules! contract {
             $(#[test]
             fn $test() {
                 if super::uring_works_here() {
-                    super::$test(super::Backend::Uring);
+                    super::$test(crate::io::Backend::Uring);
                 }
             })*
 
             #[test]
-            fn a_full_file_system_is_told_apart() {
+            fn a_full_file_system_is_no_space() {
                 if super::uring_works_here() {
-                    let this = "uring::a_full_file_system_is_told_apart";
-                    super::a_full_file_system_is_told_apart(super::Backend::Uring, this);
+                    let this = "uring::a_full_file_system_is_no_space";
+                    super::a_full_file_system_is_no_space(crate::io::Backend::Uring, this);
                 }
             }
         }
         mod threads {
             $(#[test]
             fn $test() {
-                super::$test(super::Backend::Threads);
+                super::$test(crate::io::Backend::Threads);
             })*
 
             #[test]
-            fn a_full_file_system_is_told_apart() {
-                let this = "threads::a_full_file_system_is_told_apart";
-                super::a_full_file_system_is_told_apart(super::Backend::Threads, this);
+            fn a_full_file_system_is_no_space() {
+                let this = "threads::a_full_file_system_is_no_space";
+                super::a_full_file_system_is_no_space(crate::io::Backend::Threads, this);
             }
         }
     };
 }
 
 contract!(
-    a_thousand_commands_do_what_they_say,
+    a_thousand_random_commands_take_effect,
     more_commands_than_the_queue_holds,
-    another_back_end_reads_the_same,
+    another_backend_reads_the_same,
     no_wake_up_is_lost,
     a_wake_before_the_wait_ends_it,
-    a_wait_ends_when_its_time_is_over,
+    a_wait_ends_at_its_timeout,
     completions_and_wakes_do_not_hide_each_other,
-    a_disk_dropped_while_commands_run_gives_all_memory_back,
+    a_disk_dropped_while_commands_run_releases_all_memory,
     memory_need_not_be_registered,
-    beyond_the_end_is_short,
+    a_read_beyond_the_end_is_short,
     discarded_space_stays_reserved,
 );
 
-/// Trap: "`io_uring` forbidden by seccomp". Threads take over by themselves, and whoever insists is told.
+/// Trap: "`io_uring` forbidden by seccomp". `Auto` uses threads; `Uring` is an error.
 #[test]
-fn without_a_ring_threads_take_over() {
-    let forbidden = std::thread::spawn(|| {
-        forbid_rings();
-        let bed = Bed::new(16, 16);
-        let refused = open_disk(&bed.file, Backend::Uring, &[]).err().unwrap();
-        assert!(refused.to_string().contains("io_uring is not available"), "{refused}");
-        let mut disk = bed.disk(Backend::Auto);
-        assert_eq!(run_one(disk.as_mut(), write(1, 0, bed.buffer(8, 1))).result, Ok(()));
-        let completion = run_one(disk.as_mut(), read(2, 0, bed.buffer(8, 2)));
+fn threads_take_over_where_io_uring_is_forbidden() {
+    let thread = std::thread::spawn(|| {
+        forbid_io_uring();
+        let test = TestDevice::new(16, 16);
+        let error = open_disk(&test.file, Backend::Uring, &[]).err().unwrap();
+        assert!(error.to_string().contains("io_uring is not available"), "{error}");
+        let mut disk = test.disk(Backend::Auto);
+        assert_eq!(run_one(disk.as_mut(), write(1, 0, test.buffer(8, 1))).result, Ok(()));
+        let completion = run_one(disk.as_mut(), read(2, 0, test.buffer(8, 2)));
         assert!(holds(&completion.buffer.unwrap(), 1));
     });
-    forbidden.join().unwrap();
+    thread.join().unwrap();
 }
 
-/// Puts this thread, and those it starts, under the filter that containers have by default.
+/// Forbids `io_uring` to this thread and its children, as containers do by default.
 #[expect(unsafe_code, reason = "seccomp has no safe interface")]
-fn forbid_rings() {
+fn forbid_io_uring() {
     let instruction = |code: u32, k: u32, jt: u8, jf: u8| {
         let code = u16::try_from(code).unwrap();
         libc::sock_filter { code, jt, jf, k }
     };
     let number = u32::try_from(libc::SYS_io_uring_setup).unwrap();
-    let refuse = libc::SECCOMP_RET_ERRNO | u32::try_from(libc::EPERM).unwrap();
+    let deny = libc::SECCOMP_RET_ERRNO | u32::try_from(libc::EPERM).unwrap();
     let mut filter = [
         instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
         instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, number, 0, 1),
-        instruction(libc::BPF_RET | libc::BPF_K, refuse, 0, 0),
+        instruction(libc::BPF_RET | libc::BPF_K, deny, 0, 0),
         instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
     ];
     let program = libc::sock_fprog { len: 4, filter: filter.as_mut_ptr() };
-    // SAFETY: both calls only read what they are given, which lives until they return, and change nothing
-    // but what this thread may ask of the kernel.
+    // SAFETY: both calls only read their arguments, which live until the calls return, and change
+    // nothing but the system calls that this thread may make.
     let result = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
     };
-    assert_eq!(result, 0, "a thread may forbid itself what it likes");
+    assert_eq!(result, 0, "the filter is installed");
 }

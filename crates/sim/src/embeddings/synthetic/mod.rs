@@ -1,11 +1,12 @@
-//! Made traces: a catalogue of what lookups may be like, each pattern by itself.
+//! Synthetic traces: thirty generators, each with one access pattern.
 //!
-//! Real grouped traces are few, and a policy that is tuned on them learns them by heart. So here are thirty small
-//! generators: popularity that stays, shifts and drifts, loops, scans, sessions, companions, fashions. None of them claims to
-//! be like anybody's traffic; together they show which patterns a policy does not understand.
+//! Real grouped traces are few, and a policy that is tuned on them overfits. The patterns: stable,
+//! shifting and drifting popularity, loops, scans, sessions, companions (keys that come together),
+//! and short-lived topics. None of them imitates a particular workload. Together they show which
+//! patterns a policy handles badly.
 //!
-//! **What is tuned on.** Patterns stand in pairs of one kind. The first of each pair may be used for tuning, the second is
-//! held out: it is looked at to report, not to choose.
+//! **Tuning and held-out sets.** Patterns come in pairs of one kind. The first of each pair may be
+//! used for tuning. The second is held out: it is used to report, not to choose.
 
 mod patterns;
 
@@ -16,34 +17,36 @@ use super::trace::{Trace, TraceBuilder};
 /// A pattern of the catalogue.
 #[derive(Debug, Clone, Copy)]
 pub struct Made {
-    /// As it is written on a command line.
+    /// Its name on the command line.
     pub name: &'static str,
-    /// What it is like.
+    /// Description in one line.
     pub about: &'static str,
     tables: usize,
     request: fn(&mut Draw<'_>),
 }
 
-/// How long a made trace is unless told otherwise.
+/// Default number of requests.
 const REQUESTS: usize = 50_000;
-/// So many keys are enough for all policies in some seconds; who asks for more keys at a time has fewer requests.
+/// Most keys of a trace of default length, so that all policies run in seconds. Traces with many
+/// keys per request have fewer requests.
 const KEYS: usize = 300_000;
 
 impl Made {
-    /// All of them, in pairs: the first for tuning, the second held out.
+    /// All patterns, in pairs: the first for tuning, the second held out.
     pub const ALL: &[Made] = patterns::ALL;
 
-    /// Is it to be looked at only to report?
+    /// Whether it is held out.
     pub fn held_out(&self) -> bool {
         Self::ALL.iter().position(|made| made.name == self.name).is_some_and(|at| at % 2 == 1)
     }
 
-    /// How long it is unless told otherwise.
+    /// Default number of requests.
     pub fn requests(&self) -> usize {
         REQUESTS.min(KEYS / self.tables)
     }
 
-    /// The trace; its name says that it is made. A shorter one is the beginning of a longer one.
+    /// Generates the trace, named `made:` and the pattern. A shorter trace is a prefix of a longer
+    /// one.
     pub fn generate(&self, requests: usize, seed: u64) -> Trace {
         let mut builder = TraceBuilder::new(format!("made:{}", self.name));
         builder.synthetic = true;
@@ -76,13 +79,13 @@ impl FromStr for Made {
     }
 }
 
-/// One request after the other is drawn from this.
+/// State of a generator.
 struct Draw<'a> {
     random: fastrand::Rng,
-    /// The number of the request.
+    /// Number of the request.
     at: u64,
     builder: &'a mut TraceBuilder,
-    /// What a pattern carries from request to request; empty at first.
+    /// State that a pattern carries from request to request; initially empty.
     state: Vec<u64>,
 }
 
@@ -93,31 +96,32 @@ impl Draw<'_> {
 
     /// A rank from 0 to `rows - 1`, by inversion of the continuous power law; `steepness` is not 1.
     fn zipf(&mut self, rows: u64, steepness: f64) -> u64 {
-        super::synthetic::zipf(rows, steepness, &mut self.random)
+        super::criteo_like::zipf(rows, steepness, &mut self.random)
     }
 
     fn chance(&mut self, probability: f64) -> bool {
         self.random.f64() < probability
     }
 
-    /// How many times so many requests have passed.
+    /// Number of whole periods of `requests` requests that have passed.
     fn phase(&self, requests: u64) -> u64 {
         self.at / requests
     }
 
-    /// Where a loop of this length is.
+    /// Position in a loop of this length.
     fn looped(&self, length: u64) -> u64 {
         self.at % length
     }
 
-    /// Who has this rank now, if each rank goes to another key once in so many requests, one rank after the other.
+    /// The key that has this rank now, if each rank moves to another key once in `requests`
+    /// requests, at different times.
     fn drifted(&self, rank: u64, requests: u64) -> u64 {
-        let turn = (self.at + scatter(rank, 0) % requests) / requests;
-        scatter(rank, 1 + turn)
+        let period = (self.at + scatter(rank, 0) % requests) / requests;
+        scatter(rank, 1 + period)
     }
 }
 
-/// A number without any structure for each pair; what is drawn by rank is strewn by it.
+/// Hash of a value and a salt, to spread ranks over keys without structure.
 fn scatter(value: u64, salt: u64) -> u64 {
     let mixed = value.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt.rotate_right(20);
     let mixed = (mixed ^ (mixed >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,11 +1,13 @@
-//! The patterns, a few lines each. Lengths are in requests, so that a shorter trace is the beginning of a longer one.
+//! Access patterns of synthetic traces.
+//!
+//! Lengths are in requests, so that a shorter trace is a prefix of a longer one.
 
 use super::{Draw, Made, scatter};
 
-/// Keys that belong to other times or places than `value` begin here.
-const ELSEWHERE: u64 = 1 << 32;
+/// Offset of keys that must differ from the Zipf ranks.
+const DISJOINT: u64 = 1 << 32;
 
-const fn made(
+const fn pattern(
     name: &'static str,
     about: &'static str,
     tables: usize,
@@ -14,38 +16,38 @@ const fn made(
     Made { name, about, tables, request }
 }
 
-/// Pairs of one kind each: the first is for tuning, the second held out.
+/// Pairs of one kind: the first for tuning, the second held out.
 pub(super) const ALL: &[Made] = &[
-    made("zipf", "four tables, Zipf", 4, zipf),
-    made("zipf-uneven", "eight tables, large and small, steep and flat", 8, zipf_uneven),
-    made("scans", "Zipf with scans that come round", 3, scans),
-    made("bag-scans", "Zipf with scans of bags", 3, bag_scans),
-    made("loop-in-turn", "a loop and Zipf in turn", 3, loop_in_turn),
-    made("two-loops-in-turn", "loops in two tables and Zipf in turn", 3, two_loops_in_turn),
-    made("three-loops-in-turn", "three loops and Zipf in turn", 2, three_loops_in_turn),
-    made("loop-tables", "a loop in each of three tables", 3, loop_tables),
-    made("loops-beside", "two loops beside Zipf", 4, loops_beside),
-    made("three-loops-beside", "three loops beside Zipf", 4, three_loops_beside),
-    made("epochs", "epochs, each shuffled, beside Zipf", 3, epochs),
-    made("mixed", "tables that behave differently", 5, mixed),
-    made("sessions", "sessions of users with profiles", 4, sessions),
-    made("short-sessions", "shorter sessions, more at a time", 4, short_sessions),
-    made("shift-all", "favourites shift, four tables at once", 4, shift_all),
-    made("shift-half", "half of the favourites shift", 4, shift_half),
-    made("shift-in-turn", "favourites shift, one of four tables at a time", 4, shift_in_turn),
-    made("shift-few", "26 tables, four of them shift", 26, shift_few),
-    made("drift", "favourites drift", 4, drift),
-    made("drift-wide", "26 tables, drifting", 26, drift_wide),
-    made("drifting-bags", "bags, drifting", 2, drifting_bags),
-    made("random-walk", "a random walk", 3, random_walk),
-    made("companions-shift", "companions, shifting", 6, companions_shift),
-    made("companions-drift", "companions, drifting", 8, companions_drift),
-    made("new-items", "new items all the time", 3, new_items),
-    made("fashions", "short fashions", 3, fashions),
-    made("day-and-night", "others by day than by night", 3, day_and_night),
-    made("recency", "recency alone", 1, recency),
-    made("passers-by", "companions, and others who never return", 5, passers_by),
-    made("sessions-wide", "sessions, twelve tables", 12, sessions_wide),
+    pattern("zipf", "four tables, Zipf", 4, zipf),
+    pattern("zipf-uneven", "eight tables, large and small, steep and flat", 8, zipf_uneven),
+    pattern("scans", "Zipf with repeated scans", 3, scans),
+    pattern("bag-scans", "Zipf with scans of bags", 3, bag_scans),
+    pattern("loop-in-turn", "a loop and Zipf in turn", 3, loop_in_turn),
+    pattern("two-loops-in-turn", "loops in two tables and Zipf in turn", 3, two_loops_in_turn),
+    pattern("three-loops-in-turn", "three loops and Zipf in turn", 2, three_loops_in_turn),
+    pattern("loop-tables", "a loop in each of three tables", 3, loop_tables),
+    pattern("loops-beside", "two loops beside Zipf", 4, loops_beside),
+    pattern("three-loops-beside", "three loops beside Zipf", 4, three_loops_beside),
+    pattern("epochs", "epochs, each shuffled, beside Zipf", 3, epochs),
+    pattern("mixed", "tables that behave differently", 5, mixed),
+    pattern("sessions", "sessions of users with profiles", 4, sessions),
+    pattern("short-sessions", "shorter sessions, more at a time", 4, short_sessions),
+    pattern("shift-all", "popular keys shift, four tables at once", 4, shift_all),
+    pattern("shift-half", "half of the popular keys shift", 4, shift_half),
+    pattern("shift-in-turn", "popular keys shift, one of four tables at a time", 4, shift_in_turn),
+    pattern("shift-few", "26 tables, four of them shift", 26, shift_few),
+    pattern("drift", "popular keys drift", 4, drift),
+    pattern("drift-wide", "26 tables, drifting", 26, drift_wide),
+    pattern("drifting-bags", "bags, drifting", 2, drifting_bags),
+    pattern("random-walk", "a random walk", 3, random_walk),
+    pattern("companions-shift", "companions, shifting", 6, companions_shift),
+    pattern("companions-drift", "companions, drifting", 8, companions_drift),
+    pattern("new-items", "new items all the time", 3, new_items),
+    pattern("fashions", "short-lived topics", 3, fashions),
+    pattern("day-and-night", "different keys by day and by night", 3, day_and_night),
+    pattern("recency", "recency alone", 1, recency),
+    pattern("passers-by", "companions, and keys that never return", 5, passers_by),
+    pattern("sessions-wide", "sessions, twelve tables", 12, sessions_wide),
 ];
 
 fn zipf(draw: &mut Draw<'_>) {
@@ -63,21 +65,21 @@ fn zipf_uneven(draw: &mut Draw<'_>) {
 }
 
 fn scans(draw: &mut Draw<'_>) {
-    let place = draw.looped(8000);
+    let position = draw.looped(8000);
     for table in 0..3 {
-        let key = if place < 2000 { ELSEWHERE + place } else { draw.zipf(2000, 0.9) };
+        let key = if position < 2000 { DISJOINT + position } else { draw.zipf(2000, 0.9) };
         draw.key(table, key);
     }
 }
 
 fn bag_scans(draw: &mut Draw<'_>) {
-    let place = draw.looped(6000);
+    let position = draw.looped(6000);
     for table in 0..2 {
         let key = draw.zipf(1500, 0.9);
         draw.key(table, key);
     }
     for at in 0..4 {
-        let key = if place < 1000 { ELSEWHERE + 4 * place + at } else { draw.zipf(1500, 1.1) };
+        let key = if position < 1000 { DISJOINT + 4 * position + at } else { draw.zipf(1500, 1.1) };
         draw.key(2, key);
     }
 }
@@ -85,7 +87,7 @@ fn bag_scans(draw: &mut Draw<'_>) {
 fn loop_in_turn(draw: &mut Draw<'_>) {
     for table in 0..3 {
         let looping = draw.phase(6000) % 2 == 1;
-        let key = if looping { ELSEWHERE + draw.looped(1500) } else { draw.zipf(2000, 0.9) };
+        let key = if looping { DISJOINT + draw.looped(1500) } else { draw.zipf(2000, 0.9) };
         draw.key(table, key);
     }
 }
@@ -93,8 +95,8 @@ fn loop_in_turn(draw: &mut Draw<'_>) {
 fn two_loops_in_turn(draw: &mut Draw<'_>) {
     for table in 0..3 {
         let key = match draw.phase(5000) % 3 {
-            1 if table < 2 => ELSEWHERE + draw.looped(900),
-            2 if table > 0 => 2 * ELSEWHERE + draw.looped(2000),
+            1 if table < 2 => DISJOINT + draw.looped(900),
+            2 if table > 0 => 2 * DISJOINT + draw.looped(2000),
             _ => draw.zipf(1500, 0.9),
         };
         draw.key(table, key);
@@ -104,7 +106,7 @@ fn two_loops_in_turn(draw: &mut Draw<'_>) {
 fn three_loops_in_turn(draw: &mut Draw<'_>) {
     for table in 0..2 {
         let kind = draw.phase(4000) % 4;
-        let looped = |length: u64| kind * ELSEWHERE + draw.looped(length);
+        let looped = |length: u64| kind * DISJOINT + draw.looped(length);
         let key = match kind {
             1 => looped(600),
             2 => looped(1200),
@@ -143,11 +145,11 @@ fn epochs(draw: &mut Draw<'_>) {
     if draw.state.is_empty() {
         draw.state.extend(0..3000);
     }
-    let place = draw.looped(3000);
-    if place == 0 {
+    let position = draw.looped(3000);
+    if position == 0 {
         draw.random.shuffle(&mut draw.state);
     }
-    draw.key(0, draw.state[place as usize]);
+    draw.key(0, draw.state[position as usize]);
     for table in 1..3 {
         let rank = draw.zipf(1500, 1.1);
         draw.key(table, rank);
@@ -160,25 +162,25 @@ fn mixed(draw: &mut Draw<'_>) {
     draw.key(1, ranks[0]);
     draw.key(2, draw.drifted(ranks[1], 15_000));
     draw.key(3, scatter(ranks[2], draw.phase(8000)));
-    draw.key(4, ELSEWHERE + draw.at / 10 - ranks[3]);
+    draw.key(4, DISJOINT + draw.at / 10 - ranks[3]);
 }
 
-/// So many users are there at a time, and each stays for so many requests.
+/// A random user of `users_now` concurrent sessions, each of `requests` requests on average.
 fn session(draw: &mut Draw<'_>, users_now: usize, requests: f64) -> u64 {
-    let place = draw.random.usize(..users_now);
+    let session = draw.random.usize(..users_now);
     while draw.state.len() < users_now || draw.chance(1.0 / requests) {
         let user = draw.zipf(4000, 0.6);
         if draw.state.len() < users_now {
             draw.state.push(user);
         } else {
-            draw.state[place] = user;
+            draw.state[session] = user;
             break;
         }
     }
-    draw.state[place]
+    draw.state[session]
 }
 
-/// A user, what is known of them, and one of the things that they like.
+/// A user, two attributes that the user determines, and an item.
 fn user_and_item(draw: &mut Draw<'_>, user: u64) {
     draw.key(0, user);
     draw.key(1, scatter(user, 1) % 300);
@@ -264,13 +266,13 @@ fn drifting_bags(draw: &mut Draw<'_>) {
 
 fn random_walk(draw: &mut Draw<'_>) {
     if draw.state.is_empty() {
-        draw.state = vec![ELSEWHERE; 3];
+        draw.state = vec![DISJOINT; 3];
     }
     for table in 0..3 {
-        let place = draw.state[table] + draw.random.u64(..=6) - 3;
-        draw.state[table] = place;
+        let position = draw.state[table] + draw.random.u64(..=6) - 3;
+        draw.state[table] = position;
         let near = draw.zipf(400, 0.7);
-        draw.key(table, place + near);
+        draw.key(table, position + near);
     }
 }
 
@@ -278,7 +280,7 @@ fn companions_shift(draw: &mut Draw<'_>) {
     let item = draw.zipf(1000, 0.9);
     let item = scatter(item, draw.phase(7000));
     for table in 0..5 {
-        draw.key(table, scatter(item, table as u64) % (ELSEWHERE >> (5 * table)));
+        draw.key(table, scatter(item, table as u64) % (DISJOINT >> (5 * table)));
     }
     let rank = draw.zipf(200, 1.1);
     draw.key(5, rank);
@@ -298,7 +300,7 @@ fn companions_drift(draw: &mut Draw<'_>) {
 
 fn new_items(draw: &mut Draw<'_>) {
     let age = draw.zipf(3000, 0.9);
-    let item = ELSEWHERE + draw.at / 5 - age;
+    let item = DISJOINT + draw.at / 5 - age;
     draw.key(0, item);
     draw.key(1, scatter(item, 0) % 200);
     let user = draw.zipf(1000, 1.1);
@@ -309,11 +311,11 @@ fn fashions(draw: &mut Draw<'_>) {
     if draw.state.is_empty() {
         draw.state.extend(0..20);
     }
-    let place = draw.random.usize(..20);
+    let slot = draw.random.usize(..20);
     if draw.chance(1.0 / 60.0) {
-        draw.state[place] = 20 + draw.at;
+        draw.state[slot] = 20 + draw.at;
     }
-    let topic = draw.state[place];
+    let topic = draw.state[slot];
     for table in 0..3 {
         let rank = draw.zipf(30, 0.8);
         draw.key(table, scatter(rank, topic));
@@ -324,16 +326,16 @@ fn day_and_night(draw: &mut Draw<'_>) {
     let night = draw.phase(5000) % 2;
     for table in 0..3 {
         let rank = draw.zipf(2000, 0.9);
-        draw.key(table, night * ELSEWHERE + rank);
+        draw.key(table, night * DISJOINT + rank);
     }
 }
 
-/// What was asked for last is on top of the stack.
+/// Stack-distance model: the last requested key is on top.
 fn recency(draw: &mut Draw<'_>) {
     let depth = draw.zipf(6000, 0.8) as usize;
     let key = if depth < draw.state.len() {
-        let place = draw.state.len() - 1 - depth;
-        draw.state.remove(place)
+        let position = draw.state.len() - 1 - depth;
+        draw.state.remove(position)
     } else {
         draw.at
     };
@@ -343,7 +345,7 @@ fn recency(draw: &mut Draw<'_>) {
 
 fn passers_by(draw: &mut Draw<'_>) {
     let passes = draw.chance(0.3);
-    let item = if passes { ELSEWHERE + draw.at } else { draw.zipf(1500, 0.9) };
+    let item = if passes { DISJOINT + draw.at } else { draw.zipf(1500, 0.9) };
     for table in 0..4 {
         draw.key(table, scatter(item, table as u64));
     }

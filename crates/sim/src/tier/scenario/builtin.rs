@@ -1,17 +1,17 @@
-//! The scenarios of this project, as they lie under `scenarios/`.
+//! Built-in scenarios: the files under `scenarios/`.
 
 /// A scenario that is part of the binary.
 #[derive(Debug, Clone, Copy)]
 pub struct BuiltIn {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
-    /// The file, whole.
+    /// Content of the file.
     pub text: &'static str,
 }
 
 macro_rules! built_in {
     ($($name:literal),+ $(,)?) => {
-        /// All of them.
+        /// All built-in scenarios.
         pub const BUILT_IN: &[BuiltIn] = &[$(BuiltIn {
             name: $name,
             text: include_str!(concat!("../../../../../scenarios/", $name, ".toml")),

@@ -1,4 +1,4 @@
-//! From what was written to what can be run: defaults, names that must exist, sizes that must fit.
+//! Checks of a scenario file: defaults, names that must exist, sizes that must fit.
 
 use std::{collections::BTreeSet, ops::Range, time::Duration};
 
@@ -11,19 +11,19 @@ use toml::Spanned;
 
 use super::{Scenario, Setup, file};
 use crate::{
+    scenario_file::{ScenarioError, Source},
     tier::{
         generator,
         workload::{Announced, Order, Part, Reader, Workload},
     },
-    written::{ScenarioError, Source},
 };
 
-/// Slower jobs would read for years.
+/// Lowest rate of a job. A slower one would read for years.
 const RATE_MIN: ByteSize = ByteSize(1000);
 const SEGMENT: ByteSize = ByteSize::kib(256);
 const SEGMENT_MIN: ByteSize = ByteSize::kib(4);
 const SEGMENT_MAX: ByteSize = ByteSize::mib(1024);
-/// The optimum needs eight bytes for every read.
+/// Most reads. The optimum needs eight bytes per read.
 const READS_MAX: u64 = 200_000_000;
 const JOBS_MAX: u32 = 10_000;
 const PARTS_MAX: usize = 200_000;
@@ -40,7 +40,7 @@ pub(super) fn check(
     seed: Option<u64>,
 ) -> Result<Scenario, ScenarioError> {
     let file: file::File =
-        toml::from_str(source.text).map_err(|error| source.unreadable(&error))?;
+        toml::from_str(source.text).map_err(|error| source.syntax_error(&error))?;
     let seed = seed.or(file.seed).unwrap_or(0);
     let checker = Checker { source, file: &file, seed };
     let mut scenario = Scenario {
@@ -54,7 +54,7 @@ pub(super) fn check(
     }
     for (index, variant) in file.variant.iter().enumerate() {
         let earlier = file.variant[..index].iter().map(|variant| &variant.get_ref().name);
-        source.name_is_new("variant", &variant.get_ref().name, earlier)?;
+        source.check_name("variant", &variant.get_ref().name, earlier)?;
         scenario.setups.push(checker.setup(Some(variant.get_ref()))?);
     }
     Ok(scenario)
@@ -66,7 +66,7 @@ struct Checker<'a> {
     seed: u64,
 }
 
-/// A partition: its name, and its columns among all parts.
+/// A partition: its name and the range of its parts, one per column group.
 struct Partition {
     name: String,
     parts: Range<u32>,
@@ -79,8 +79,8 @@ impl Checker<'_> {
         let vary = variant.and_then(|variant| variant.vary.as_ref()).or(file.vary.as_ref());
         let vary = match vary {
             Some(vary) if vary.get_ref().0.0 >= 1.0 => {
-                let problem = "rates that `vary` by all of them stand still; write less than 100%";
-                return Err(self.source.refuse(&vary.span(), problem));
+                let problem = "rates that `vary` by 100% may be zero; write less than 100%";
+                return Err(self.source.error_at(&vary.span(), problem));
             }
             Some(vary) => vary.get_ref().0.0,
             None => 0.0,
@@ -92,8 +92,9 @@ impl Checker<'_> {
             if let Some(at) =
                 file.partition.first().map(Spanned::span).or(file.job.first().map(Spanned::span))
             {
-                let problem = "a scenario has a [generator], or partitions and jobs of its own; leave one out";
-                return Err(self.source.refuse(&at, problem));
+                let problem = "a scenario has a [generator], or partitions and jobs of its own; \
+                               leave one out";
+                return Err(self.source.error_at(&at, problem));
             }
             self.generated(generator, &mut workload, &mut expert)?;
         } else {
@@ -117,10 +118,10 @@ impl Checker<'_> {
         }
         if workload.reads() > READS_MAX {
             let problem = format!(
-                "these are {} reads; raise `segment` until they are fewer than {READS_MAX}",
+                "the jobs make {} reads; raise `segment` until there are at most {READS_MAX}",
                 workload.reads()
             );
-            return Err(self.source.refuse(&(0..0), problem));
+            return Err(self.source.error_at(&(0..0), problem));
         }
         self.tier(variant, workload, expert)
     }
@@ -131,8 +132,8 @@ impl Checker<'_> {
         if (SEGMENT_MIN..=SEGMENT_MAX).contains(&segment) {
             return Ok(segment);
         }
-        let problem = format!("a `segment` of {segment}; write {SEGMENT_MIN} to {SEGMENT_MAX}");
-        Err(self.source.refuse(&written.span(), problem))
+        let problem = format!("`segment` is {segment}; write {SEGMENT_MIN} to {SEGMENT_MAX}");
+        Err(self.source.error_at(&written.span(), problem))
     }
 
     fn tier(
@@ -149,11 +150,11 @@ impl Checker<'_> {
         };
         if flash.get_ref().0.0 / u64::from(nodes) < workload.segment.0 {
             let problem = format!(
-                "a `flash` of {} has no room for a segment of {} on each node; raise it",
+                "a `flash` of {} does not hold a segment of {} on each node; raise it",
                 flash.get_ref().0,
                 workload.segment
             );
-            return Err(self.source.refuse(&flash.span(), problem));
+            return Err(self.source.error_at(&flash.span(), problem));
         }
         let mut writes = WriteSettings {
             limit: variant.and_then(|v| v.write_limit).or(tier.write_limit).map(|rate| rate.0),
@@ -165,20 +166,20 @@ impl Checker<'_> {
             writes.threshold_min = *threshold.get_ref();
             if !(0.0..=100.0).contains(&writes.threshold_min) {
                 let problem = "`threshold_min` is a number of reads; write 0.0 to 100.0";
-                return Err(self.source.refuse(&threshold.span(), problem));
+                return Err(self.source.error_at(&threshold.span(), problem));
             }
         }
         if let Some(refresh) = &tier.refresh {
             writes.refresh = refresh.get_ref().0;
             if writes.refresh < Duration::from_millis(1) {
                 let problem = "`refresh` is too short; write 1ms or more";
-                return Err(self.source.refuse(&refresh.span(), problem));
+                return Err(self.source.error_at(&refresh.span(), problem));
             }
         }
         let mut history = HistorySettings::default();
         if let Some(window) = tier.history {
             history.window = window.0;
-            // As finely as the default: 72 intervals.
+            // 72 intervals, as by default.
             history.interval = (window.0 / 72).max(Duration::from_secs(1));
         }
         history.segments_max = tier.history_segments.unwrap_or(history.segments_max).max(1);
@@ -205,37 +206,37 @@ impl Checker<'_> {
         if written.is_empty() {
             let problem =
                 "there is no partition; add [[partition]] with name and size, or a [generator]";
-            return Err(self.source.refuse(&(0..0), problem));
+            return Err(self.source.error_at(&(0..0), problem));
         }
         let mut partitions: Vec<Partition> = Vec::new();
         for (index, spanned) in written.iter().enumerate() {
             let partition = spanned.get_ref();
             let earlier = written[..index].iter().map(|partition| &partition.get_ref().name);
-            self.source.name_is_new("partition", &partition.name, earlier)?;
-            let count = self.few("count", partition.count.as_ref(), 10_000)?;
-            let columns = self.few("columns", partition.columns.as_ref(), COLUMNS_MAX)?;
+            self.source.check_name("partition", &partition.name, earlier)?;
+            let count = self.count("count", partition.count.as_ref(), 10_000)?;
+            let columns = self.count("columns", partition.columns.as_ref(), COLUMNS_MAX)?;
             let size = partition.size.get_ref().0;
             let segments = size.0 / u64::from(columns) / workload.segment.0;
             let Some(segments) = u32::try_from(segments).ok().filter(|segments| *segments > 0)
             else {
                 let problem = format!(
-                    "a `size` of {size} in {columns} columns is no segment of {}, or too many; change one of them",
+                    "a `size` of {size} in {columns} columns gives no segment of {}, or more than \
+                     2^32; change one of them",
                     workload.segment
                 );
-                return Err(self.source.refuse(&partition.size.span(), problem));
+                return Err(self.source.error_at(&partition.size.span(), problem));
             };
-            let table = u32::try_from(index).expect("tables are counted");
+            let table = u32::try_from(index).expect("fewer than 2^32 tables");
             for number in 1..=count {
                 let name = numbered(partition.name.get_ref(), number, count);
                 if partitions.iter().any(|other| other.name == name) {
-                    let problem =
-                        format!("two partitions would be called `{name}`; name one otherwise");
-                    return Err(self.source.refuse(&partition.name.span(), problem));
+                    let problem = format!("two partitions would be called `{name}`; rename one");
+                    return Err(self.source.error_at(&partition.name.span(), problem));
                 }
-                let first = u32::try_from(workload.parts.len()).expect("parts are counted");
+                let first = u32::try_from(workload.parts.len()).expect("fewer than 2^32 parts");
                 for _ in 0..columns {
                     add_part(workload, &name, segments, table)
-                        .map_err(|problem| self.source.refuse(&partition.size.span(), problem))?;
+                        .map_err(|problem| self.source.error_at(&partition.size.span(), problem))?;
                 }
                 partitions.push(Partition { name, parts: first..first + columns });
             }
@@ -251,21 +252,21 @@ impl Checker<'_> {
         let written = &self.file.job;
         if written.is_empty() {
             let problem = "there is no job; add [[job]] with name, reads and rate";
-            return Err(self.source.refuse(&(0..0), problem));
+            return Err(self.source.error_at(&(0..0), problem));
         }
         let mut waves = Vec::new();
         for (index, spanned) in written.iter().enumerate() {
             let job = spanned.get_ref();
             let earlier = written[..index].iter().map(|job| &job.get_ref().name);
-            self.source.name_is_new("job", &job.name, earlier)?;
+            self.source.check_name("job", &job.name, earlier)?;
             let columns = match &job.columns {
                 Some(columns) => self.source.between("columns", columns, 1_u32, COLUMNS_MAX)?,
                 None => COLUMNS_MAX,
             };
             let stages = |named: &Spanned<Vec<Spanned<String>>>| {
                 if named.get_ref().is_empty() {
-                    let problem = "a job without partitions reads nothing; name some";
-                    return Err(self.source.refuse(&named.span(), problem));
+                    let problem = "a job without partitions reads nothing; name at least one";
+                    return Err(self.source.error_at(&named.span(), problem));
                 }
                 let mut stages: Vec<Vec<u32>> = Vec::new();
                 for name in named.get_ref() {
@@ -273,29 +274,28 @@ impl Checker<'_> {
                     let stage: Vec<u32> = partition.parts.clone().take(columns as usize).collect();
                     if stages.contains(&stage) {
                         let problem = format!(
-                            "`{}` is there twice; jobs read their rows once",
+                            "`{}` is named twice, but a job reads its rows once; leave one out",
                             name.get_ref()
                         );
-                        return Err(self.source.refuse(&name.span(), problem));
+                        return Err(self.source.error_at(&name.span(), problem));
                     }
                     stages.push(stage);
                 }
                 Ok(stages)
             };
-            let readers = self.few("readers", job.readers.as_ref(), READERS_MAX)?;
-            let wave = self.few("wave", job.wave.as_ref(), WAVES_MAX)?;
+            let readers = self.count("readers", job.readers.as_ref(), READERS_MAX)?;
+            let wave = self.count("wave", job.wave.as_ref(), WAVES_MAX)?;
             let stops_after = match &job.stops_after {
                 Some(share) if share.get_ref().0.0 <= 0.0 => {
-                    let problem = "a job that stops at once reads nothing; write more than 0%";
-                    return Err(self.source.refuse(&share.span(), problem));
+                    let problem = "a job that stops after 0% reads nothing; write more than 0%";
+                    return Err(self.source.error_at(&share.span(), problem));
                 }
                 Some(share) => share.get_ref().0.0,
                 None => 1.0,
             };
             if job.rate.0.0 < RATE_MIN {
-                let problem =
-                    "a job that reads less than 1 kB/s would read for years; raise `rate`";
-                return Err(self.source.refuse(&spanned.span(), problem));
+                let problem = "a job with less than 1 kB/s would read for years; raise `rate`";
+                return Err(self.source.error_at(&spanned.span(), problem));
             }
             let rate = ByteRate(ByteSize(job.rate.0.0.0.saturating_mul(u64::from(readers))));
             let reader = Reader {
@@ -310,15 +310,15 @@ impl Checker<'_> {
                 announced: job.announced.map_or(Announced::Launch, |announced| announced.0),
                 stops_after,
             };
-            let count = self.few("count", job.count.as_ref(), JOBS_MAX)?;
+            let count = self.count("count", job.count.as_ref(), JOBS_MAX)?;
             for number in 1..=count {
                 let name = numbered(job.name.get_ref(), number, count);
                 workload.jobs.push(Reader { name, ..reader.clone() });
                 waves.push(wave);
             }
             if workload.jobs.len() > JOBS_MAX as usize {
-                let problem = format!("these are more than {JOBS_MAX} jobs; lower `count`");
-                return Err(self.source.refuse(&spanned.span(), problem));
+                let problem = format!("there are more than {JOBS_MAX} jobs; lower `count`");
+                return Err(self.source.error_at(&spanned.span(), problem));
             }
         }
         Ok(waves)
@@ -344,17 +344,21 @@ impl Checker<'_> {
         if parts > PARTS_MAX as u64 || part == 0 || parts.saturating_mul(part) > u64::from(u32::MAX)
         {
             let problem = format!(
-                "{parts} parts of {part} segments; there must be at least one segment in each and at most {PARTS_MAX} parts and 2^32 segments in all"
+                "there are {parts} parts of {part} segments each; change `partition`, `tables` or \
+                 `days` to get at least 1 segment per part, and at most {PARTS_MAX} parts and 2^32 \
+                 segments"
             );
-            return Err(self.source.refuse(&generator.partition.span(), problem));
+            return Err(self.source.error_at(&generator.partition.span(), problem));
         }
-        let popular = match &generator.expert_tables {
+        let expert_tables = match &generator.expert_tables {
             Some(tables) => self.source.between("expert_tables", tables, 1_u32, plan.tables)?,
             None => 1,
         };
         let (parts, jobs) = generator::generate(&plan, workload.segment, self.seed);
-        let admitted = parts.iter().enumerate().filter(|(_, part)| part.table < popular);
-        expert.extend(admitted.map(|(at, _)| Bucket(u32::try_from(at).expect("few parts"))));
+        let admitted = parts.iter().enumerate().filter(|(_, part)| part.table < expert_tables);
+        expert.extend(
+            admitted.map(|(at, _)| Bucket(u32::try_from(at).expect("fewer than 2^32 parts"))),
+        );
         (workload.parts, workload.jobs) = (parts, jobs);
         Ok(())
     }
@@ -372,21 +376,23 @@ impl Checker<'_> {
                 name.get_ref(),
                 names.join(", ")
             );
-            self.source.refuse(&name.span(), problem)
+            self.source.error_at(&name.span(), problem)
         })
     }
 
-    fn few(
+    /// A number from 1 to `max`; 1 by default.
+    fn count(
         &self,
         name: &str,
         value: Option<&Spanned<u32>>,
-        most: u32,
+        max: u32,
     ) -> Result<u32, ScenarioError> {
-        value.map_or(Ok(1), |value| self.source.between(name, value, 1_u32, most))
+        value.map_or(Ok(1), |value| self.source.between(name, value, 1_u32, max))
     }
 }
 
-/// When jobs start: a wave when the one before is done, its jobs evenly over the skew.
+/// Sets the start of each job. A wave starts when the one before is done, and its jobs start evenly
+/// spread over the skew.
 fn launch(workload: &mut Workload, waves: &[u32], skew: f64) {
     let mut begins = Duration::ZERO;
     for wave in BTreeSet::from_iter(waves) {
@@ -394,8 +400,8 @@ fn launch(workload: &mut Workload, waves: &[u32], skew: f64) {
         let durations = members.iter().map(|job| workload.duration(&workload.jobs[*job]));
         let longest = durations.max().unwrap_or_default();
         let mut ends = begins;
-        for (place, index) in members.iter().enumerate() {
-            let share = place as f64 / (members.len() - 1).max(1) as f64;
+        for (rank, index) in members.iter().enumerate() {
+            let share = rank as f64 / (members.len() - 1).max(1) as f64;
             let starts = begins + longest.mul_f64(skew * share);
             let job = &mut workload.jobs[*index];
             (job.launched, job.starts) = (begins, starts);

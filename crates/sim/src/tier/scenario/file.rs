@@ -1,4 +1,4 @@
-//! A scenario as it is written: the tables and keys of the file, and where each value stood.
+//! Tables and keys of a tier scenario file, with the positions of values.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::{
+    scenario_file::{FromText, Hints, Kind, Share, Text},
     tier::workload::{Announced, Order},
-    written::{Kind, Share, Text, Words, Written},
 };
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
-    /// Has been looked at already.
+    /// Checked by `scenario_file::kind`.
     #[serde(rename = "kind")]
     pub _kind: Text<Kind>,
     pub about: String,
@@ -107,9 +107,9 @@ pub(super) struct Variant {
     pub reinsertion: Option<bool>,
 }
 
-/// What to add when a key is missing.
+/// Examples of keys that may be missing.
 const EXAMPLES: [(&str, &str); 14] = [
-    ("about", "about = \"what this shows, in a line\""),
+    ("about", "about = \"what this shows, in one line\""),
     ("tier", "[tier] with flash = \"1TB\" below it"),
     ("flash", "flash = \"1TB\""),
     ("name", "name = \"trainer\""),
@@ -125,8 +125,8 @@ const EXAMPLES: [(&str, &str); 14] = [
     ("over", "over = \"1440min\""),
 ];
 
-/// What to say when something is missing or wrong.
-pub(super) const WORDS: Words<'static> = Words {
+/// Remedies for errors.
+pub(super) const HINTS: Hints<'static> = Hints {
     examples: &EXAMPLES,
     names: &[("[[partition]]", "name = \"day\""), ("[[variant]]", "name = \"shuffled\"")],
     ranges: &[],
@@ -134,43 +134,43 @@ pub(super) const WORDS: Words<'static> = Words {
     several: &["partition", "job", "variant"],
 };
 
-impl Written for PolicyKind {
+impl FromText for PolicyKind {
     const EXPECTED: &'static str = "the name of a policy, in quotes, such as \"next-use\"";
 
-    fn read(text: &str) -> Result<Self, String> {
+    fn from_text(text: &str) -> Result<Self, String> {
         text.parse::<Self>().map_err(|error| error.to_string())
     }
 }
 
-impl Written for Order {
+impl FromText for Order {
     const EXPECTED: &'static str =
         "an order, in quotes: \"sequence\", \"reverse\", \"parts\", \"shuffle\" or \"shuffle 10%\"";
 
-    fn read(text: &str) -> Result<Self, String> {
+    fn from_text(text: &str) -> Result<Self, String> {
         match text.trim() {
             "sequence" => Ok(Self::Sequence),
             "reverse" => Ok(Self::Reverse),
             "parts" => Ok(Self::Parts),
             "shuffle" => Ok(Self::Shuffle(1.0)),
             other => match other.strip_prefix("shuffle ") {
-                Some(window) => Share::read(window).map(|share| Self::Shuffle(share.0)),
+                Some(window) => Share::from_text(window).map(|share| Self::Shuffle(share.0)),
                 None => Err(format!("there is no order `{other}`; write {}", Self::EXPECTED)),
             },
         }
     }
 }
 
-impl Written for Announced {
+impl FromText for Announced {
     const EXPECTED: &'static str =
-        "when a job is known, in quotes: \"queued\", \"launch\", \"start\" or \"never\"";
+        "when a job announces its reads, in quotes: \"queued\", \"launch\", \"start\" or \"never\"";
 
-    fn read(text: &str) -> Result<Self, String> {
+    fn from_text(text: &str) -> Result<Self, String> {
         match text.trim() {
             "queued" => Ok(Self::Queued),
             "launch" => Ok(Self::Launch),
             "start" => Ok(Self::Start),
             "never" => Ok(Self::Never),
-            other => Err(format!("`{other}` says not when; write {}", Self::EXPECTED)),
+            other => Err(format!("`{other}` is no such time; write {}", Self::EXPECTED)),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Scenarios: who reads which partitions, with how much flash in front (`docs/scenarios.md`).
+//! Tier scenarios: partitions, jobs that read them, and the flash in front
+//! (`docs/reference/scenarios.md`).
 
 mod builtin;
 mod check;
@@ -14,74 +15,74 @@ use forebay_core::{
 };
 
 use super::workload::Workload;
-use crate::written::{ScenarioError, Source};
+use crate::scenario_file::{ScenarioError, Source};
 pub use builtin::{BUILT_IN, BuiltIn};
 
 /// A scenario that can be run.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What it shows, in a line.
+    /// What it shows, in one line.
     pub about: String,
-    /// The policy that it runs under unless another is asked for.
+    /// Default policy.
     pub policy: PolicyKind,
-    /// What is run: one for each variant, or just one.
+    /// One setup per variant, or a single one.
     pub setups: Vec<Setup>,
 }
 
 impl Scenario {
-    /// Reads the text of a file; `file` is how errors call it.
+    /// Parses the text of a file; `file` is its name in errors.
     pub fn parse(text: &str, file: &str, name: &str) -> Result<Self, ScenarioError> {
         Self::parse_seeded(text, file, name, None)
     }
 
-    /// The same, with another seed than the file's.
+    /// Parses with a seed that overrides the file's.
     pub fn parse_seeded(
         text: &str,
         file: &str,
         name: &str,
         seed: Option<u64>,
     ) -> Result<Self, ScenarioError> {
-        check::check(&Source { file, text, words: file::WORDS }, name, seed)
+        check::check(&Source { file, text, hints: file::HINTS }, name, seed)
     }
 
-    /// A scenario of this project, with its own seed or another.
+    /// A built-in scenario; `seed` overrides its own.
     pub fn built_in(name: &str, seed: Option<u64>) -> Option<Self> {
         let found = BUILT_IN.iter().find(|built_in| built_in.name == name)?;
         let file = format!("scenarios/{name}.toml");
         let read = Self::parse_seeded(found.text, &file, name, seed);
-        Some(read.expect("our own scenarios are right"))
+        Some(read.expect("built-in scenarios are valid"))
     }
 }
 
-/// One thing to simulate.
+/// One variant of a scenario, ready to simulate.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// Which variant of the scenario it is.
+    /// Name of the variant.
     pub variant: Option<String>,
-    /// What is read.
+    /// Parts and jobs.
     pub workload: Workload,
-    /// How many nodes there are; segments are spread evenly over them.
+    /// Number of nodes; segments are spread evenly over them.
     pub nodes: u32,
     /// Memory of all nodes together.
     pub dram: ByteSize,
     /// Flash of all nodes together.
     pub flash: ByteSize,
-    /// How writes to it are held back; the limit is that of all nodes together.
+    /// Limits on flash writes; the rate is that of all nodes together.
     pub writes: WriteSettings,
-    /// How much of the past is remembered.
+    /// Size of the request history.
     pub history: HistorySettings,
-    /// Whether what leaves flash may be written again.
+    /// Whether a segment that leaves flash may be written again.
     pub reinsertion: bool,
-    /// What an expert would admit.
+    /// Buckets that the policy `expert` admits.
     pub expert: BTreeSet<Bucket>,
-    /// The disks of the origin, if tables that these can serve are kept from the tier.
+    /// Disks of the origin. If set, tables that the disks can serve bypass the tier.
     pub disks: Option<Disks>,
 }
 
 impl Setup {
-    /// How long it will take, in simulated seconds, more or less.
+    /// Estimated duration in simulated seconds.
     pub fn seconds_about(&self) -> f64 {
         let ends = self.workload.jobs.iter().map(|job| job.starts + self.workload.duration(job));
         ends.max().unwrap_or_default().as_secs_f64()

@@ -1,16 +1,21 @@
-//! One dataset in the cache: which items are there or on their way. What comes and goes, the core's manager of
-//! the dataset decides; here it is carried out.
+//! Cache of one dataset: its resident items and those in flight. The core's manager of the dataset
+//! decides what is loaded and evicted; this module carries it out.
 
-use std::{collections::VecDeque, ops::Range, time::Duration};
+use std::{collections::VecDeque, time::Duration};
 
 use forebay_core::{
-    ByteSize, DatasetId,
-    benefit::Mode,
-    chunking::ChunkOrdinal,
-    manager::{Manager, Order, Place, Settings, Who},
-    placement::{Choice, Dataset as Wish},
-    rotation::{Contradiction, Job as Member, Policy as Rule},
-    sampler::Layout,
+    ByteSize, DatasetId, HalfChunk, HalfChunkRange,
+    dataset::chunking::ChunkOrdinal,
+    train::{
+        benefit::{BatchTime, Mode},
+        manager::{
+            CacheClass, HalfChunkBytes, HalfChunkOrder as Order, JobProfile, Manager,
+            ManagerSettings,
+        },
+        placement::{Allocation, DatasetDemand},
+        rotation::{InvalidEvent, JobNumber, RotationPolicy as Rule},
+        sampler::HalfChunkMap,
+    },
     units::ByteRate,
 };
 
@@ -25,93 +30,95 @@ use crate::train::{
     time::Nanos,
 };
 
-/// A job is believed to live for so long.
+/// Lease of a job.
 const LEASE: Duration = Duration::from_mins(10);
 
-/// A dataset in the cache.
+/// The cache of one dataset.
 #[derive(Debug)]
-pub(in crate::train) struct Shelf {
+pub(in crate::train) struct DatasetCache {
     name: String,
     item_bytes: u64,
-    /// How many pieces a chunk has.
+    /// Half-chunks per chunk: 1 under the paper's policy.
     halves: u32,
-    pieces: Vec<Vec<u32>>,
-    piece_of: Vec<u32>,
+    half_chunks: Vec<Vec<u32>>,
+    half_chunk_of: Vec<HalfChunk>,
     manager: Manager,
     resident: Bits,
     in_flight: Bits,
     fills: Vec<Fill>,
-    waiting: Vec<Waiting>,
+    waiters: Vec<Waiter>,
     log: Vec<Stay>,
 }
 
-/// Somebody waits for an item that somebody else fetches.
+/// A mini-batch that waits for an item which another job fetches.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::train) struct Waiting {
+pub(in crate::train) struct Waiter {
     pub item: u32,
     pub job: usize,
     pub batch: BatchNumber,
 }
 
-/// Pieces in the cache, from when to when.
+/// Residency of half-chunks.
 #[derive(Debug)]
 struct Stay {
-    pieces: Range<u32>,
+    half_chunks: HalfChunkRange,
     from: Nanos,
     to: Option<Nanos>,
 }
 
-impl Shelf {
+impl DatasetCache {
     pub fn new(dataset: &Dataset, rule: Rule, load_rate: u64, seed: u64) -> Self {
-        // The paper knows no halves.
-        let halves = if rule == Rule::ByNeed { 2 } else { 1 };
+        // The paper has no half-chunks.
+        let halves = if rule == Rule::Demand { 2 } else { 1 };
         let chunks = dataset.chunking.chunks();
-        let mut pieces = vec![Vec::new(); (chunks * halves) as usize];
-        let items = usize::try_from(dataset.items).expect("scenarios are checked");
-        let mut piece_of = vec![0; items];
+        let mut half_chunks = vec![Vec::new(); (chunks * halves) as usize];
+        let items = usize::try_from(dataset.items).expect("scenarios limit the number of items");
+        let mut half_chunk_of = vec![HalfChunk(0); items];
         for chunk in 0..chunks {
             for (unit, run) in (0..).zip(dataset.items_of(ChunkOrdinal(chunk))) {
-                let piece: u32 = chunk * halves + unit % halves;
+                let half_chunk = HalfChunk(chunk * halves + unit % halves);
                 for item in run {
-                    let item = u32::try_from(item).expect("scenarios are checked");
-                    pieces[piece as usize].push(item);
-                    piece_of[item as usize] = piece;
+                    let item = u32::try_from(item).expect("scenarios limit the number of items");
+                    half_chunks[half_chunk.index()].push(item);
+                    half_chunk_of[item as usize] = half_chunk;
                 }
             }
         }
         // Jobs fetch in random order.
         let mut random = fastrand::Rng::with_seed(seed);
-        for items in &mut pieces {
+        for items in &mut half_chunks {
             random.shuffle(items);
         }
-        let sizes = pieces.iter().map(|items| ByteSize(items.len() as u64 * dataset.item_bytes));
-        let manager = Manager::new(Settings {
+        let sizes =
+            half_chunks.iter().map(|items| ByteSize(items.len() as u64 * dataset.item_bytes));
+        let manager = Manager::new(ManagerSettings {
             policy: rule,
             lease: LEASE,
             load_rate: rate(load_rate),
-            piece_sizes: sizes.collect(),
-            pieces_per_chunk: halves,
+            half_chunk_sizes: sizes.collect(),
+            half_chunks_per_chunk: halves,
         });
         Self {
             name: dataset.name.clone(),
             item_bytes: dataset.item_bytes,
             halves,
-            pieces,
-            piece_of,
+            half_chunks,
+            half_chunk_of,
             manager,
             resident: Bits::new(dataset.items),
             in_flight: Bits::new(dataset.items),
             fills: Vec::new(),
-            waiting: Vec::new(),
+            waiters: Vec::new(),
             log: Vec::new(),
         }
     }
 
-    /// As a sampler sees the dataset.
-    pub fn layout(&self) -> Layout {
-        let pieces = u32::try_from(self.pieces.len()).expect("few pieces");
-        let chunk_of = self.piece_of.iter().map(|piece| ChunkOrdinal(*piece));
-        Layout::new(DatasetId::from_bytes([0; 32]), pieces, chunk_of).expect("few pieces")
+    /// Layout for samplers.
+    pub fn layout(&self) -> HalfChunkMap {
+        let half_chunks = u32::try_from(self.half_chunks.len()).expect("at most 2^16 half-chunks");
+        let of_items = self.half_chunk_of.iter().copied();
+        HalfChunkMap::new(DatasetId::from_bytes([0; 32]), half_chunks, of_items)
+            .expect("at most 2^16 half-chunks")
     }
 
     pub fn is_resident(&self, item: u32) -> bool {
@@ -122,58 +129,58 @@ impl Shelf {
         self.in_flight.contains(item)
     }
 
-    /// Somebody fetches an item.
-    pub fn fetch(&mut self, item: u32) {
+    /// A job starts to fetch an item.
+    pub fn on_fetch(&mut self, item: u32) {
         self.in_flight.insert(item);
     }
 
-    pub fn wait(&mut self, waiting: Waiting) {
-        self.waiting.push(waiting);
+    pub fn add_waiter(&mut self, waiter: Waiter) {
+        self.waiters.push(waiter);
     }
 
-    /// Those who wait for these items, no longer.
-    pub fn take_waiting(&mut self, wanted: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
-        if self.waiting.is_empty() {
+    /// Removes and returns the waiters that match.
+    pub fn take_waiters(&mut self, matches: impl Fn(&Waiter) -> bool) -> Vec<Waiter> {
+        if self.waiters.is_empty() {
             return Vec::new();
         }
-        let (taken, left) = self.waiting.iter().partition(|waiting| wanted(waiting));
-        self.waiting = left;
+        let (taken, left) = self.waiters.iter().partition(|waiter| matches(waiter));
+        self.waiters = left;
         taken
     }
 
-    /// An item that was being fetched has arrived.
-    pub fn fetched(&mut self, now: Nanos, item: u32) -> Fetched {
+    /// Handles an item that has arrived from the origin.
+    pub fn on_fetched(&mut self, now: Nanos, item: u32) -> Fetched {
         self.in_flight.remove(item);
-        let piece = self.piece_of[item as usize];
+        let half_chunk = self.half_chunk_of[item as usize];
         if self.resident.contains(item) {
             return Fetched::Duplicate;
         }
-        if self.manager.place_of(piece) == Place::None {
-            return Fetched::Outside;
+        if self.manager.class_of(half_chunk) == CacheClass::Uncached {
+            return Fetched::Uncached;
         }
         self.resident.insert(item);
         let bytes = ByteSize(self.item_bytes);
-        self.tell(now, |manager| manager.arrived(now.duration(), piece, bytes));
+        self.apply(now, |manager| manager.on_arrived(now.duration(), half_chunk, bytes));
         Fetched::Kept
     }
 
-    /// Nobody fetches this item any more.
-    pub fn abandon(&mut self, item: u32) {
+    /// The fetch of an item was abandoned.
+    pub fn on_abandoned(&mut self, item: u32) {
         self.in_flight.remove(item);
-        self.fills.iter_mut().for_each(Fill::look_again);
+        self.fills.iter_mut().for_each(Fill::restart);
     }
 
-    /// Items that nobody has asked for yet and some job will: what an idle link fetches ahead.
-    pub fn ahead(&mut self, count: usize, readers: &[(usize, &Epoch)]) -> Vec<u32> {
+    /// Items that an idle link fetches ahead: not requested yet, and unread by some job.
+    pub fn prefetch_items(&mut self, count: usize, readers: &[(usize, &Epoch)]) -> Vec<u32> {
         let mut items = Vec::new();
-        let Self { fills, pieces, resident, in_flight, .. } = self;
+        let Self { fills, half_chunks, resident, in_flight, .. } = self;
         for fill in fills {
             let is_wanted = |item: u32| {
                 !resident.contains(item)
                     && !in_flight.contains(item)
                     && readers.iter().any(|(_, epoch)| !epoch.has_drawn(item))
             };
-            fill.next_items(pieces, count, is_wanted, &mut items);
+            fill.next_items(half_chunks, count, is_wanted, &mut items);
             if items.len() == count {
                 break;
             }
@@ -181,110 +188,114 @@ impl Shelf {
         items
     }
 
-    /// One of the nodes has lost what it held.
+    /// Drops the items of one node.
     pub fn lose_node(&mut self, node: u32, nodes: u32) {
-        let items = u32::try_from(self.piece_of.len()).expect("items have 32 bits");
+        let items = u32::try_from(self.half_chunk_of.len()).expect("fewer than 2^32 items");
         for item in (0..items).filter(|item| is_on(*item, node, nodes)) {
             self.resident.remove(item);
         }
-        // What the manager believes to be there is filled up again.
-        let there = self.log.iter().filter(|stay| stay.to.is_none());
-        for pieces in there.map(|stay| stay.pieces.clone()) {
-            match self.fills.iter_mut().find(|fill| fill.pieces() == pieces) {
-                Some(fill) => fill.look_again(),
-                None => self.fills.push(Fill::new(pieces)),
+        // Half-chunks that the manager counts as resident are loaded again.
+        let resident = self.log.iter().filter(|stay| stay.to.is_none());
+        for half_chunks in resident.map(|stay| stay.half_chunks) {
+            match self.fills.iter_mut().find(|fill| fill.half_chunks() == half_chunks) {
+                Some(fill) => fill.restart(),
+                None => self.fills.push(Fill::new(half_chunks)),
             }
         }
     }
 
-    pub fn knows(&self, now: Nanos, job: usize) -> bool {
-        self.manager.knows(now.duration(), member(job))
+    pub fn has_job(&self, now: Nanos, job: usize) -> bool {
+        self.manager.is_alive(now.duration(), number(job))
     }
 
     pub fn is_member(&self, job: usize) -> bool {
-        self.manager.is_member(member(job))
+        self.manager.is_member(number(job))
     }
 
-    /// A job draws from the cache from now on.
-    pub fn join(&mut self, now: Nanos, job: usize, who: Who, epoch: &Epoch, pace: u64) {
-        let pieces = 0..u32::try_from(self.pieces.len()).expect("few pieces");
-        let unread: Vec<_> = pieces.map(|piece| (piece, self.unread(piece, epoch))).collect();
-        self.tell(now, |manager| {
-            manager.join(now.duration(), member(job), who, &unread, rate(pace))
+    /// Adds a job that draws from the cache.
+    pub fn join(&mut self, now: Nanos, job: usize, who: JobProfile, epoch: &Epoch, pace: u64) {
+        let count = u32::try_from(self.half_chunks.len()).expect("at most 2^16 half-chunks");
+        let half_chunks = HalfChunk::all(count).into_iter();
+        let unread: Vec<_> = half_chunks.map(|half_chunk| self.unread(half_chunk, epoch)).collect();
+        self.apply(now, |manager| {
+            manager.on_joined(now.duration(), number(job), who, &unread, rate(pace))
         });
     }
 
-    /// A job lives.
+    /// Renews the lease of a job.
     pub fn renew(&mut self, now: Nanos, job: usize) {
-        self.tell(now, |manager| manager.renew(now.duration(), member(job)));
+        self.apply(now, |manager| manager.on_renewed(now.duration(), number(job)));
     }
 
-    /// A job is done.
+    /// Removes a job that has ended.
     pub fn leave(&mut self, now: Nanos, job: usize) {
-        self.tell(now, |manager| manager.leave(now.duration(), member(job)));
+        self.apply(now, |manager| manager.on_left(now.duration(), number(job)));
     }
 
-    /// Everything is unread again.
-    pub fn next_epoch(&mut self, now: Nanos, job: usize) {
-        self.tell(now, |manager| manager.next_epoch(now.duration(), member(job), &[]));
+    /// A job begins its next epoch.
+    pub fn on_next_epoch(&mut self, now: Nanos, job: usize) {
+        self.apply(now, |manager| manager.on_next_epoch(now.duration(), number(job), &[]));
     }
 
-    /// How many of the job's next mini-batches are to miss, whatever is resident.
+    /// Number of the job's next mini-batches that must miss, for a probe.
     pub fn probe(&mut self, now: Nanos, job: usize) -> u32 {
-        self.manager.probe(now.duration(), member(job)).expect("whoever draws has joined")
+        self.manager.take_probe(now.duration(), number(job)).expect("a job that draws has joined")
     }
 
-    /// Tells a job's sampler what to draw from.
-    pub fn direct(&mut self, job: usize, epoch: &mut Epoch, batch: u64) {
-        let open = self.manager.open(member(job));
-        let directions = open.directions(batch, |piece| epoch.unread(piece));
-        epoch.open(&directions);
+    /// Gives a job's sampler its draw set.
+    pub fn set_draw_set(&mut self, job: usize, epoch: &mut Epoch, batch: u64) {
+        let open = self.manager.draw_set(number(job));
+        let draw_set = open.for_batch(batch, |half_chunk| epoch.unread(half_chunk));
+        epoch.set_draw_set(&draw_set);
     }
 
-    /// Where these items come from, if that is one place.
+    /// Mode of these items, if they have one.
     pub fn mode(&self, job: usize, items: &[u32]) -> Option<Mode> {
-        let pieces = items.iter().map(|item| self.piece_of[*item as usize]);
+        let half_chunks = items.iter().map(|item| self.half_chunk_of[*item as usize]);
         let all_resident = items.iter().all(|item| self.resident.contains(*item));
-        self.manager.mode(member(job), pieces, all_resident)
+        self.manager.mode(number(job), half_chunks, all_resident)
     }
 
     /// A job has drawn these items.
-    pub fn drawn(&mut self, now: Nanos, job: usize, epoch: &Epoch, items: &[u32], pace: u64) {
-        let mut touched: Vec<u32> =
-            items.iter().map(|item| self.piece_of[*item as usize]).collect();
+    pub fn on_drawn(&mut self, now: Nanos, job: usize, epoch: &Epoch, items: &[u32], pace: u64) {
+        let mut touched: Vec<HalfChunk> =
+            items.iter().map(|item| self.half_chunk_of[*item as usize]).collect();
         touched.sort_unstable();
         touched.dedup();
         let unread: Vec<_> =
-            touched.into_iter().map(|piece| (piece, self.unread(piece, epoch))).collect();
-        self.tell(now, |manager| manager.drawn(now.duration(), member(job), &unread, rate(pace)));
+            touched.into_iter().map(|half_chunk| self.unread(half_chunk, epoch)).collect();
+        self.apply(now, |manager| {
+            manager.on_drawn(now.duration(), number(job), &unread, rate(pace))
+        });
     }
 
-    /// The last items of these pieces were given to a job.
-    pub fn released(&mut self, now: Nanos, job: usize, pieces: &[ChunkOrdinal]) {
-        let pieces: Vec<u32> = pieces.iter().map(|piece| piece.0).collect();
-        self.tell(now, |manager| manager.released(now.duration(), member(job), &pieces));
+    /// A job has yielded the last items of these half-chunks.
+    pub fn on_released(&mut self, now: Nanos, job: usize, half_chunks: &[HalfChunk]) {
+        self.apply(now, |manager| manager.on_released(now.duration(), number(job), half_chunks));
     }
 
-    /// A mini-batch took so long, of which its GPUs waited `stalled`.
-    pub fn computed(&mut self, now: Nanos, job: usize, mode: Mode, times: [Nanos; 2]) {
-        let times = times.map(Nanos::duration);
-        self.tell(now, |manager| manager.computed(now.duration(), member(job), mode, times));
+    /// A job has computed a mini-batch.
+    pub fn on_computed(&mut self, now: Nanos, job: usize, mode: Mode, time: BatchTime) {
+        self.apply(now, |manager| manager.on_computed(now.duration(), number(job), mode, time));
     }
 
-    /// Whether pieces that were being filled are full now, as far as anyone needs them.
+    /// Reports half-chunks whose items are all present or read by every job.
     pub fn check_fills(&mut self, now: Nanos, readers: &[(usize, &Epoch)]) {
         let mut at = 0;
         while at < self.fills.len() {
-            let Self { fills, pieces, resident, .. } = self;
-            let is_there = |item: u32| {
+            let Self { fills, half_chunks, resident, .. } = self;
+            let is_present = |item: u32| {
                 resident.contains(item) || readers.iter().all(|(_, epoch)| epoch.has_drawn(item))
             };
-            if fills[at].is_full(pieces, is_there) {
-                let filled: Vec<u32> = self.fills.remove(at).pieces().collect();
+            if fills[at].is_full(half_chunks, is_present) {
+                let filled: Vec<HalfChunk> =
+                    self.fills.remove(at).half_chunks().into_iter().collect();
                 for (job, _) in readers {
-                    self.tell(now, |manager| manager.filled(now.duration(), member(*job), &filled));
+                    self.apply(now, |manager| {
+                        manager.on_filled(now.duration(), number(*job), &filled)
+                    });
                 }
-                // What follows may have changed the list.
+                // The manager's orders may have changed the list.
                 at = 0;
             } else {
                 at += 1;
@@ -293,88 +304,95 @@ impl Shelf {
     }
 
     pub fn tick(&mut self, now: Nanos) {
-        self.tell(now, |manager| manager.tick(now.duration()));
+        self.apply(now, |manager| manager.on_tick(now.duration()));
     }
 
-    /// When [`Shelf::tick`] has something to do.
+    /// Next time at which [`DatasetCache::tick`] must be called.
     pub fn next_deadline(&self) -> Option<Nanos> {
         self.manager.next_deadline().map(Nanos::from)
     }
 
-    pub fn wish(&self, now: Nanos) -> Wish {
-        self.manager.wish(now.duration())
+    pub fn demand(&self, now: Nanos) -> DatasetDemand {
+        self.manager.demand(now.duration())
     }
 
-    /// Changes whenever space should be split anew.
+    /// Counter that changes whenever the space should be split again.
     pub fn reasons(&self) -> u64 {
-        self.manager.reasons()
+        self.manager.demand_revision()
     }
 
-    /// The dataset has this much space from now on.
-    pub fn place(&mut self, now: Nanos, choice: Choice) {
-        self.tell(now, |manager| manager.place(now.duration(), choice));
+    /// Sets the share of the dataset.
+    pub fn set_share(&mut self, now: Nanos, choice: Allocation) {
+        self.apply(now, |manager| manager.set_allocation(now.duration(), choice));
     }
 
-    /// Tells the manager, and does what it orders.
-    fn tell(
+    /// Calls the manager, and carries out its orders.
+    fn apply(
         &mut self,
         now: Nanos,
-        fact: impl FnOnce(&mut Manager) -> Result<Vec<Order>, Contradiction>,
+        call: impl FnOnce(&mut Manager) -> Result<Vec<Order>, InvalidEvent>,
     ) {
         let name = &self.name;
-        let expect = |orders: Result<Vec<Order>, Contradiction>| {
+        let expect = |orders: Result<Vec<Order>, InvalidEvent>| {
             orders.unwrap_or_else(|error| panic!("{name}: {error}"))
         };
-        let mut orders = VecDeque::from(expect(fact(&mut self.manager)));
-        let mut obeyed = 0;
+        let mut orders = VecDeque::from(expect(call(&mut self.manager)));
+        let mut done = 0;
         while let Some(order) = orders.pop_front() {
-            obeyed += 1;
-            assert!(obeyed <= 4 * self.pieces.len() + 4, "{name}: {order:?} without end");
+            done += 1;
+            assert!(
+                done <= 4 * self.half_chunks.len() + 4,
+                "{name}: endless orders, last {order:?}"
+            );
             match order {
-                Order::Load(pieces) => {
-                    self.log.push(Stay { pieces: pieces.clone(), from: now, to: None });
-                    self.fills.push(Fill::new(pieces));
+                Order::Load(half_chunks) => {
+                    self.log.push(Stay { half_chunks, from: now, to: None });
+                    self.fills.push(Fill::new(half_chunks));
                 }
-                Order::Evict(pieces) => {
-                    self.fills.retain(|fill| fill.pieces() != pieces);
-                    for piece in pieces.clone() {
-                        for item in &self.pieces[piece as usize] {
+                Order::Evict(half_chunks) => {
+                    self.fills.retain(|fill| fill.half_chunks() != half_chunks);
+                    for half_chunk in half_chunks {
+                        for item in &self.half_chunks[half_chunk.index()] {
                             self.resident.remove(*item);
                         }
                     }
-                    let stay = self.log.iter_mut().rev().find(|stay| stay.pieces == pieces);
-                    stay.expect("what is evicted was loaded").to = Some(now);
-                    orders.extend(expect(self.manager.evicted(now.duration(), &pieces)));
+                    let stay =
+                        self.log.iter_mut().rev().find(|stay| stay.half_chunks == half_chunks);
+                    stay.expect("an evicted half-chunk was loaded").to = Some(now);
+                    orders.extend(expect(self.manager.on_evicted(now.duration(), half_chunks)));
                 }
-                // Only what has a place is fetched here.
+                // Only half-chunks in the keep set are fetched here.
                 Order::Keep => {}
             }
         }
     }
 
-    /// Bytes of everything that has a place, full or not.
+    /// Bytes of all half-chunks in the cache, loaded or loading.
     pub fn taken(&self) -> u64 {
-        let there = self.log.iter().filter(|stay| stay.to.is_none());
-        let items = there.flat_map(|stay| stay.pieces.clone());
-        items.map(|piece| self.pieces[piece as usize].len() as u64 * self.item_bytes).sum()
+        let resident = self.log.iter().filter(|stay| stay.to.is_none());
+        let items = resident.flat_map(|stay| stay.half_chunks);
+        items
+            .map(|half_chunk| self.half_chunks[half_chunk.index()].len() as u64 * self.item_bytes)
+            .sum()
     }
 
     pub fn residency(&self, end: Nanos) -> impl Iterator<Item = Residency> {
         self.log.iter().map(move |stay| Residency {
             dataset: self.name.clone(),
-            chunk: stay.pieces.start / self.halves,
+            chunk: stay.half_chunks.start.0 / self.halves,
             from_seconds: stay.from.seconds(),
             to_seconds: stay.to.unwrap_or(end).seconds(),
         })
     }
 
-    fn unread(&self, piece: u32, epoch: &Epoch) -> ByteSize {
-        ByteSize(epoch.unread(ChunkOrdinal(piece)) * self.item_bytes)
+    fn unread(&self, half_chunk: HalfChunk, epoch: &Epoch) -> HalfChunkBytes {
+        let bytes = ByteSize(epoch.unread(half_chunk) * self.item_bytes);
+        HalfChunkBytes { half_chunk, bytes }
     }
 }
 
-fn member(job: usize) -> Member {
-    Member(job as u64)
+fn number(job: usize) -> JobNumber {
+    JobNumber(job as u64)
 }
 
 fn rate(bytes_per_second: u64) -> ByteRate {

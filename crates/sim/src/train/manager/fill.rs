@@ -1,80 +1,80 @@
-//! A chunk that is being filled: what is still to be asked for, and whether all of it is there.
+//! Loading of a chunk: which items are still to be requested, and whether all are present.
 //!
-//! Two marks move over its items, which lie in random order: up to the first, everything has been asked
-//! for; up to the second, everything is there. So each item is looked at a few times only.
+//! Two cursors move over its items, which are in random order. Everything before the first has been
+//! requested, everything before the second is present. So each item is visited a few times only.
 
-use std::ops::Range;
+use forebay_core::{HalfChunk, HalfChunkRange};
 
 #[derive(Debug)]
 pub(super) struct Fill {
-    pieces: Range<u32>,
-    asked: Mark,
-    there: Mark,
+    half_chunks: HalfChunkRange,
+    requested: Cursor,
+    present: Cursor,
 }
 
-/// A place among the items of several pieces.
+/// A position among the items of several half-chunks.
 #[derive(Debug, Clone, Copy)]
-struct Mark {
-    piece: u32,
-    place: usize,
+struct Cursor {
+    half_chunk: HalfChunk,
+    index: usize,
 }
 
-impl Mark {
-    /// The item here, and whether there is one.
-    fn item(&mut self, pieces: &[Vec<u32>], end: u32) -> Option<u32> {
-        while self.piece < end {
-            if let Some(item) = pieces[self.piece as usize].get(self.place) {
+impl Cursor {
+    /// The item at this position; `None` at the end.
+    fn item(&mut self, half_chunks: &[Vec<u32>], end: HalfChunk) -> Option<u32> {
+        while self.half_chunk < end {
+            if let Some(item) = half_chunks[self.half_chunk.index()].get(self.index) {
                 return Some(*item);
             }
-            *self = Self { piece: self.piece + 1, place: 0 };
+            *self = Self { half_chunk: HalfChunk(self.half_chunk.0 + 1), index: 0 };
         }
         None
     }
 }
 
 impl Fill {
-    pub fn new(pieces: Range<u32>) -> Self {
-        let start = Mark { piece: pieces.start, place: 0 };
-        Self { pieces, asked: start, there: start }
+    pub fn new(half_chunks: HalfChunkRange) -> Self {
+        let start = Cursor { half_chunk: half_chunks.start, index: 0 };
+        Self { half_chunks, requested: start, present: start }
     }
 
-    /// What it consists of.
-    pub fn pieces(&self) -> Range<u32> {
-        self.pieces.clone()
+    /// Its half-chunks.
+    pub fn half_chunks(&self) -> HalfChunkRange {
+        self.half_chunks
     }
 
-    /// The next items that are wanted, until there are `count` of them.
+    /// Adds the next wanted items, up to a total of `count`.
     pub fn next_items(
         &mut self,
-        pieces: &[Vec<u32>],
+        half_chunks: &[Vec<u32>],
         count: usize,
         is_wanted: impl Fn(u32) -> bool,
         items: &mut Vec<u32>,
     ) {
         while items.len() < count
-            && let Some(item) = self.asked.item(pieces, self.pieces.end)
+            && let Some(item) = self.requested.item(half_chunks, self.half_chunks.end)
         {
-            self.asked.place += 1;
+            self.requested.index += 1;
             if is_wanted(item) {
                 items.push(item);
             }
         }
     }
 
-    /// Whether every item is there.
-    pub fn is_full(&mut self, pieces: &[Vec<u32>], is_there: impl Fn(u32) -> bool) -> bool {
-        while let Some(item) = self.there.item(pieces, self.pieces.end) {
-            if !is_there(item) {
+    /// Whether every item is present.
+    pub fn is_full(&mut self, half_chunks: &[Vec<u32>], is_present: impl Fn(u32) -> bool) -> bool {
+        while let Some(item) = self.present.item(half_chunks, self.half_chunks.end) {
+            if !is_present(item) {
                 return false;
             }
-            self.there.place += 1;
+            self.present.index += 1;
         }
         true
     }
 
-    /// Something that was asked for, or was there, is lost.
-    pub fn look_again(&mut self) {
-        let start = Mark { piece: self.pieces.start, place: 0 };
-        (self.asked, self.there) = (start, start);
+    /// Starts over, after a requested or present item was lost.
+    pub fn restart(&mut self) {
+        let start = Cursor { half_chunk: self.half_chunks.start, index: 0 };
+        (self.requested, self.present) = (start, start);
     }
 }

@@ -1,81 +1,84 @@
-//! The cache of the simulated cluster: one shelf for each dataset, and the space between them.
+//! Manager of the simulated cache: a cache per dataset, and the split of space between them.
 //!
-//! Nothing is decided here: the core's `Manager` of each dataset says what comes and goes, its `Space` how
-//! much of the cache a dataset gets.
+//! Nothing is decided here. The core's `Manager` of each dataset decides what is loaded and
+//! evicted, and its `Space` decides how much space a dataset gets.
 
+mod dataset_cache;
 mod fill;
-mod shelf;
 
 use std::time::Duration;
 
 use forebay_core::{
-    benefit::Mode,
-    chunking::ChunkOrdinal,
-    manager::{Rule as Split, Space, Who},
-    placement::{Choice, Dataset as Wish, Placement, Share},
-    rotation::Policy as Rule,
-    sampler::Layout,
+    HalfChunk,
+    train::{
+        benefit::{BatchTime, Mode},
+        manager::{JobProfile, PlacementRule as Split, Space},
+        placement::{Allocation, DatasetDemand, Placement, Share},
+        rotation::RotationPolicy as Rule,
+        sampler::HalfChunkMap,
+    },
 };
 
 use super::{
-    job::{Epoch, Running, State},
+    job::{Epoch, SimJob, State},
     outcome::{Decision, Residency},
     policy::Policy,
     scenario::Setup,
     time::Nanos,
 };
-pub(super) use shelf::{Shelf, Waiting};
+pub(super) use dataset_cache::{DatasetCache, Waiter};
 
-/// How long after a first job has exhausted a chunk it is evicted by force. The paper says "a threshold".
+/// Time from when a first job has exhausted a chunk to its forced eviction. The paper says "a
+/// threshold".
 const DEADLINE: Duration = Duration::from_mins(1);
 
-/// Who manages the cache.
+/// The manager of all datasets.
 #[derive(Debug)]
 pub(super) struct Manager {
     policy: Policy,
-    pub shelves: Vec<Shelf>,
-    jobs: Vec<Known>,
+    pub datasets: Vec<DatasetCache>,
+    jobs: Vec<JobEntry>,
     space: Space,
-    /// The shelves' reasons to split the space that have been heard.
+    /// Sum of the datasets' reasons to split the space, as of the last split.
     reasons: u64,
-    /// What was decided last about each dataset.
-    choices: Vec<Choice>,
-    /// What was decided when, with the number of jobs that it was decided for.
+    /// Last choice for each dataset.
+    choices: Vec<Allocation>,
+    /// Decisions, with the number of jobs that they were made for.
     decisions: Vec<(usize, Decision)>,
     names: Vec<String>,
 }
 
-/// A job, as far as the manager is concerned.
+/// The manager's state of a job.
 #[derive(Debug)]
-struct Known {
-    who: Who,
+struct JobEntry {
+    who: JobProfile,
     dataset: usize,
-    /// Bytes per second that it would draw if nothing held it up.
+    /// Bytes per second that it would draw without waiting.
     pace: u64,
-    /// Mini-batches that are still to be drawn as forced misses.
+    /// Mini-batches still to be drawn as forced misses.
     forced: u32,
-    is_here: bool,
+    is_live: bool,
 }
 
 impl Manager {
     pub fn new(setup: &Setup, policy: Policy, seed: u64) -> Self {
         let (rule, split) = match policy {
-            Policy::Forebay => (Rule::ByNeed, Split::Knapsack(Placement::default())),
-            _ => (Rule::Paper { deadline: DEADLINE }, Split::Greedy),
+            Policy::Forebay => (Rule::Demand, Split::Knapsack(Placement::default())),
+            _ => (Rule::Quiver { deadline: DEADLINE }, Split::Greedy),
         };
-        let shelf = |(at, dataset)| {
+        let cache = |(at, dataset)| {
             let readers = setup.jobs.iter().filter(|job| job.dataset == at);
             let together = readers.map(|job| job.origin_limit(setup)).fold(0, u64::saturating_add);
             let load_rate = together.min(setup.origin.bandwidth.0.0);
-            Shelf::new(dataset, rule, load_rate, seed)
+            DatasetCache::new(dataset, rule, load_rate, seed)
         };
         let jobs = setup.jobs.iter().map(|job| {
             let dataset = &setup.datasets[job.dataset];
             let slowest = job.compute.max(job.transform / job.workers).max(Duration::from_nanos(1));
             let bytes = u128::from(job.batch) * u128::from(dataset.item_bytes);
             let pace = bytes * 1_000_000_000 / slowest.as_nanos();
-            Known {
-                who: Who {
+            JobEntry {
+                who: JobProfile {
                     name: job.name.clone(),
                     gpus: job.gpus,
                     epoch_batches: dataset.items.div_ceil(job.batch.into()),
@@ -83,95 +86,96 @@ impl Manager {
                 dataset: job.dataset,
                 pace: u64::try_from(pace).unwrap_or(u64::MAX),
                 forced: 0,
-                is_here: false,
+                is_live: false,
             }
         });
         Self {
             policy,
-            shelves: setup.datasets.iter().enumerate().map(shelf).collect(),
+            datasets: setup.datasets.iter().enumerate().map(cache).collect(),
             jobs: jobs.collect(),
             space: Space::new(split, setup.capacity),
             reasons: 0,
-            choices: vec![Choice::Nothing; setup.datasets.len()],
+            choices: vec![Allocation::Nothing; setup.datasets.len()],
             decisions: Vec::new(),
             names: setup.datasets.iter().map(|dataset| dataset.name.clone()).collect(),
         }
     }
 
-    pub fn layout(&self, dataset: usize) -> Layout {
-        self.shelves[dataset].layout()
+    pub fn layout(&self, dataset: usize) -> HalfChunkMap {
+        self.datasets[dataset].layout()
     }
 
-    /// Whether jobs claim what they fetch, and fetch ahead. In the paper nobody knows what others fetch.
+    /// Whether jobs claim what they fetch, and prefetch. In the paper, fetches are not
+    /// co-ordinated.
     pub fn has_claims(&self) -> bool {
         self.policy == Policy::Forebay
     }
 
-    /// A job begins, or comes back.
-    pub fn joined(&mut self, now: Nanos, job: usize, running: &[Running]) {
-        self.jobs[job].is_here = true;
+    /// A job starts or restarts.
+    pub fn on_started(&mut self, now: Nanos, job: usize, running: &[SimJob]) {
+        self.jobs[job].is_live = true;
         self.join(now, job, &running[job].epoch);
     }
 
     fn join(&mut self, now: Nanos, job: usize, epoch: &Epoch) {
-        let Known { who, dataset, pace, .. } = &self.jobs[job];
-        self.shelves[*dataset].join(now, job, who.clone(), epoch, *pace);
+        let JobEntry { who, dataset, pace, .. } = &self.jobs[job];
+        self.datasets[*dataset].join(now, job, who.clone(), epoch, *pace);
         self.split_if_needed(now);
     }
 
-    /// A job was killed without a word: its lease will end, or it comes back.
-    pub fn killed(&mut self, job: usize) {
-        self.jobs[job].is_here = false;
+    /// A job was killed. Its lease ends, unless it restarts before.
+    pub fn on_killed(&mut self, job: usize) {
+        self.jobs[job].is_live = false;
     }
 
-    /// A job is done.
-    pub fn left(&mut self, now: Nanos, job: usize) {
-        self.jobs[job].is_here = false;
-        if let Some(shelf) = self.shelf_of(now, job) {
-            shelf.leave(now, job);
+    /// A job has ended.
+    pub fn on_ended(&mut self, now: Nanos, job: usize) {
+        self.jobs[job].is_live = false;
+        if let Some(cache) = self.cache_of(now, job) {
+            cache.leave(now, job);
         }
         self.split_if_needed(now);
     }
 
-    pub fn next_epoch(&mut self, now: Nanos, job: usize) {
-        if let Some(shelf) = self.shelf_of(now, job) {
-            shelf.next_epoch(now, job);
+    pub fn on_next_epoch(&mut self, now: Nanos, job: usize) {
+        if let Some(cache) = self.cache_of(now, job) {
+            cache.on_next_epoch(now, job);
         }
     }
 
-    /// The shelf that a job reads from, unless it was silent for so long that it is forgotten.
-    fn shelf_of(&mut self, now: Nanos, job: usize) -> Option<&mut Shelf> {
-        Some(&mut self.shelves[self.jobs[job].dataset]).filter(|shelf| shelf.knows(now, job))
+    /// The cache of a job's dataset, unless the job's lease has ended.
+    fn cache_of(&mut self, now: Nanos, job: usize) -> Option<&mut DatasetCache> {
+        Some(&mut self.datasets[self.jobs[job].dataset]).filter(|cache| cache.has_job(now, job))
     }
 
-    /// The last items of these pieces were given to a job.
-    pub fn released(&mut self, now: Nanos, job: usize, pieces: &[ChunkOrdinal]) {
-        if let Some(shelf) = self.shelf_of(now, job) {
-            shelf.released(now, job, pieces);
+    /// A job has yielded the last items of these half-chunks.
+    pub fn on_released(&mut self, now: Nanos, job: usize, half_chunks: &[HalfChunk]) {
+        if let Some(cache) = self.cache_of(now, job) {
+            cache.on_released(now, job, half_chunks);
         }
     }
 
-    /// Whether the job's next mini-batch is to miss, whatever is resident.
+    /// Whether the job's next mini-batch must miss, for a probe.
     pub fn forces_miss(&mut self, now: Nanos, job: usize, epoch: &Epoch) -> bool {
-        if self.shelf_of(now, job).is_none() {
+        if self.cache_of(now, job).is_none() {
             self.join(now, job, epoch);
         }
-        let Known { dataset, forced, .. } = &mut self.jobs[job];
+        let JobEntry { dataset, forced, .. } = &mut self.jobs[job];
         if *forced == 0 {
-            *forced = self.shelves[*dataset].probe(now, job);
+            *forced = self.datasets[*dataset].probe(now, job);
         }
         let is_forced = *forced > 0;
         *forced -= u32::from(is_forced);
         is_forced
     }
 
-    /// Tells the sampler what to draw from.
-    pub fn direct(&mut self, job: usize, epoch: &mut Epoch, batch: u64) {
-        self.shelves[self.jobs[job].dataset].direct(job, epoch, batch);
+    /// Gives the sampler its draw set.
+    pub fn set_draw_set(&mut self, job: usize, epoch: &mut Epoch, batch: u64) {
+        self.datasets[self.jobs[job].dataset].set_draw_set(job, epoch, batch);
     }
 
-    /// A job has drawn these items. Returns where they come from, if that is one place.
-    pub fn drawn(
+    /// A job has drawn these items. Returns their mode, if they have one.
+    pub fn on_drawn(
         &mut self,
         now: Nanos,
         job: usize,
@@ -179,41 +183,35 @@ impl Manager {
         items: &[u32],
         is_forced: bool,
     ) -> Option<Mode> {
-        let Known { dataset, pace, .. } = self.jobs[job];
-        let cached = &mut self.shelves[dataset];
+        let JobEntry { dataset, pace, .. } = self.jobs[job];
+        let cached = &mut self.datasets[dataset];
         let mode = if is_forced { Some(Mode::Miss) } else { cached.mode(job, items) };
-        cached.drawn(now, job, epoch, items, pace);
+        cached.on_drawn(now, job, epoch, items, pace);
         mode
     }
 
-    /// A mini-batch took so long, of which its GPUs waited `stalled`.
-    pub fn computed(
-        &mut self,
-        now: Nanos,
-        job: usize,
-        mode: Option<Mode>,
-        [took, stalled]: [Nanos; 2],
-    ) {
-        if let (Some(mode), Some(shelf)) = (mode, self.shelf_of(now, job)) {
-            shelf.computed(now, job, mode, [took, stalled]);
+    /// A job has computed a mini-batch.
+    pub fn on_computed(&mut self, now: Nanos, job: usize, mode: Option<Mode>, time: BatchTime) {
+        if let (Some(mode), Some(cache)) = (mode, self.cache_of(now, job)) {
+            cache.on_computed(now, job, mode, time);
             self.split_if_needed(now);
         }
     }
 
-    /// When something has to be done although nothing happens.
+    /// Next deadline of a dataset or of the space.
     pub fn next_deadline(&self, now: Nanos) -> Nanos {
-        let shelves = self.shelves.iter().filter_map(Shelf::next_deadline);
-        let all = shelves.chain([self.space.next_deadline().into()]);
-        // What is overdue has been looked at already.
+        let datasets = self.datasets.iter().filter_map(DatasetCache::next_deadline);
+        let all = datasets.chain([self.space.next_deadline().into()]);
+        // Overdue deadlines have been handled already.
         all.filter(|deadline| *deadline > now).min().unwrap_or(Nanos::MAX)
     }
 
-    /// Time has passed. Whoever lives says so now and then, however long it waits for its next mini-batch.
+    /// Handles deadlines, and renews the leases of live jobs, even of those that wait.
     pub fn tick(&mut self, now: Nanos) {
-        self.shelves.iter_mut().for_each(|shelf| shelf.tick(now));
-        for (job, known) in self.jobs.iter().enumerate().filter(|(_, known)| known.is_here) {
-            let cached = &mut self.shelves[known.dataset];
-            if cached.knows(now, job) {
+        self.datasets.iter_mut().for_each(|cache| cache.tick(now));
+        for (job, known) in self.jobs.iter().enumerate().filter(|(_, known)| known.is_live) {
+            let cached = &mut self.datasets[known.dataset];
+            if cached.has_job(now, job) {
                 cached.renew(now, job);
             }
         }
@@ -225,7 +223,7 @@ impl Manager {
     }
 
     fn split_if_needed(&mut self, now: Nanos) {
-        let reasons = self.shelves.iter().map(Shelf::reasons).sum();
+        let reasons = self.datasets.iter().map(DatasetCache::reasons).sum();
         if std::mem::replace(&mut self.reasons, reasons) != reasons {
             self.split(now);
         }
@@ -233,53 +231,54 @@ impl Manager {
 
     /// Splits the space between datasets.
     fn split(&mut self, now: Nanos) {
-        let wishes: Vec<Wish> = self.shelves.iter().map(|shelf| shelf.wish(now)).collect();
-        let shares = self.space.split(now.duration(), &wishes);
-        if !self.jobs.iter().any(|job| job.is_here) {
+        let demands: Vec<DatasetDemand> =
+            self.datasets.iter().map(|cache| cache.demand(now)).collect();
+        let shares = self.space.split(now.duration(), &demands);
+        if !self.jobs.iter().any(|job| job.is_live) {
             return;
         }
         for (dataset, share) in &shares {
-            let Wish { jobs, others, .. } = &wishes[*dataset];
-            self.write_down(now, *dataset, share, jobs.len() + others.len());
-            self.choices[*dataset] = share.choice;
-            self.shelves[*dataset].place(now, share.choice);
+            let DatasetDemand { jobs, compute_bound: others, .. } = &demands[*dataset];
+            self.record_decision(now, *dataset, share, jobs.len() + others.len());
+            self.choices[*dataset] = share.allocation;
+            self.datasets[*dataset].set_share(now, share.allocation);
         }
-        let taken: u64 = self.shelves.iter().map(Shelf::taken).sum();
+        let taken: u64 = self.datasets.iter().map(DatasetCache::taken).sum();
         let capacity = self.space.capacity();
-        assert!(taken <= capacity.0, "{taken} bytes of {capacity} are taken");
+        assert!(taken <= capacity.0, "{taken} bytes exceed the capacity of {capacity}");
     }
 
-    /// Keeps what is decided, and the reason while most jobs were there to give one.
-    fn write_down(&mut self, now: Nanos, dataset: usize, share: &Share, readers: usize) {
+    /// Records a decision, with the reason given when most jobs were present.
+    fn record_decision(&mut self, now: Nanos, dataset: usize, share: &Share, readers: usize) {
         let name = &self.names[dataset];
-        let last = self.decisions.iter_mut().rev().find(|(_, said)| said.dataset == *name);
+        let last = self.decisions.iter_mut().rev().find(|(_, decision)| decision.dataset == *name);
         let (text, seconds) = (share.why.clone(), now.seconds());
         match last {
-            Some((most, last)) if share.choice == self.choices[dataset] => {
+            Some((most, last)) if share.allocation == self.choices[dataset] => {
                 if readers >= *most {
                     (*most, last.text) = (readers, text);
                 }
             }
             _ => {
-                let said = Decision { seconds, dataset: name.clone(), text };
-                self.decisions.push((readers, said));
+                let decision = Decision { seconds, dataset: name.clone(), text };
+                self.decisions.push((readers, decision));
             }
         }
     }
 
     pub fn decisions(&self) -> Vec<Decision> {
-        self.decisions.iter().map(|(_, said)| said.clone()).collect()
+        self.decisions.iter().map(|(_, decision)| decision.clone()).collect()
     }
 
     pub fn residency(&self, end: Nanos) -> Vec<Residency> {
-        self.shelves.iter().flat_map(|shelf| shelf.residency(end)).collect()
+        self.datasets.iter().flat_map(|cache| cache.residency(end)).collect()
     }
 
-    /// Those who draw from a dataset's shelf.
-    pub fn readers<'a>(&self, dataset: usize, running: &'a [Running]) -> Vec<(usize, &'a Epoch)> {
+    /// Jobs that draw from a dataset.
+    pub fn readers<'a>(&self, dataset: usize, running: &'a [SimJob]) -> Vec<(usize, &'a Epoch)> {
         let all = running.iter().enumerate().filter(|(_, running)| running.dataset == dataset);
         let training = all.filter(|(job, running)| {
-            running.state == State::Training && self.shelves[dataset].is_member(*job)
+            running.state == State::Training && self.datasets[dataset].is_member(*job)
         });
         training.map(|(job, running)| (job, &running.epoch)).collect()
     }

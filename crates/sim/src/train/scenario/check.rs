@@ -1,8 +1,8 @@
-//! From what was written to what can be run: defaults, names that must exist, sizes that must fit.
+//! Checks of a scenario file: defaults, names that must exist, sizes that must fit.
 
 use std::{ops::Range, time::Duration};
 
-use forebay_core::{ByteSize, JobId, chunking::Chunking};
+use forebay_core::{ByteSize, JobName, dataset::chunking::Chunking};
 use toml::Spanned;
 
 use super::{
@@ -10,20 +10,21 @@ use super::{
     file::{self, CHUNKS_MAX, ITEMS_MAX, JOBS_MAX},
 };
 use crate::{
+    scenario_file::{Capacity, Source, Text},
     train::policy::Policy,
-    written::{Capacity, Source, Text},
 };
 
-/// Every job has an order of its own over its dataset: so many items in all of them take some gigabytes.
+/// Most items of all jobs. Every job has its own order of its dataset, and this many items take
+/// some gigabytes.
 const ORDERED_MAX: u64 = 500_000_000;
-/// The datasets together, and the cache: sums of a few such sizes are still sizes.
+/// Largest sum of dataset sizes, and largest cache. Sums of a few of these do not overflow.
 const SIZE_MAX: ByteSize = ByteSize(1_000_000_000_000_000_000);
 const DATASETS_MAX: usize = 1000;
 const VARIANTS_MAX: usize = 100;
 
 pub(super) fn check(source: &Source<'_>, name: &str) -> Result<Scenario, ScenarioError> {
     let file: file::File =
-        toml::from_str(source.text).map_err(|error| source.unreadable(&error))?;
+        toml::from_str(source.text).map_err(|error| source.syntax_error(&error))?;
     let checker = Checker { source, file: &file };
     checker.scenario(name)
 }
@@ -39,28 +40,28 @@ impl Checker<'_> {
         let start = 0..0;
         if file.dataset.is_empty() {
             let remedy = "add [[dataset]] with name, size and items";
-            return Err(self.refuse(&start, format!("there is no dataset; {remedy}")));
+            return Err(self.error_at(&start, format!("there is no dataset; {remedy}")));
         }
         if file.job.is_empty() {
             let remedy = "add [[job]] with name, dataset, batch and compute";
-            return Err(self.refuse(&start, format!("there is no job; {remedy}")));
+            return Err(self.error_at(&start, format!("there is no job; {remedy}")));
         }
         if let Some(beyond) = file.variant.get(VARIANTS_MAX) {
-            let problem = format!("these are more than {VARIANTS_MAX} variants; leave some out");
-            return Err(self.refuse(&beyond.span(), problem));
+            let problem = format!("there are more than {VARIANTS_MAX} variants; leave some out");
+            return Err(self.error_at(&beyond.span(), problem));
         }
         let datasets = self.datasets()?;
         let warm_up = file.warm_up.as_ref().map_or(Duration::ZERO, |time| time.get_ref().0);
         let duration = file.duration.as_ref().map(|time| time.get_ref().0);
         if let Some(time) = file.duration.as_ref().filter(|time| time.get_ref().0.is_zero()) {
-            let problem = "a `duration` of nothing shows nothing; write a longer one";
-            return Err(self.refuse(&time.span(), problem));
+            let problem = "a `duration` of 0 simulates nothing; write a longer one";
+            return Err(self.error_at(&time.span(), problem));
         }
         if let (Some(warm_up), Some(duration)) = (&file.warm_up, &file.duration)
             && warm_up.get_ref().0 >= duration.get_ref().0
         {
             let problem = "`warm_up` leaves nothing to count; make `duration` longer";
-            return Err(self.refuse(&warm_up.span(), problem));
+            return Err(self.error_at(&warm_up.span(), problem));
         }
         let jobs = self.jobs(&datasets)?;
         let nodes = match &file.cache.nodes {
@@ -105,7 +106,7 @@ impl Checker<'_> {
         for (index, variant) in file.variant.iter().enumerate() {
             let variant = variant.get_ref();
             let earlier = file.variant[..index].iter().map(|variant| &variant.get_ref().name);
-            self.source.name_is_new("variant", &variant.name, earlier)?;
+            self.source.check_name("variant", &variant.name, earlier)?;
             let kept = match &variant.jobs {
                 Some(named) => self.named_groups(named, &groups)?,
                 None => groups.clone(),
@@ -118,7 +119,7 @@ impl Checker<'_> {
         Ok(scenario)
     }
 
-    /// The part of the whole that concerns these groups of jobs, with this much cache.
+    /// The setup of these groups of jobs with this cache.
     fn setup(
         &self,
         whole: &Setup,
@@ -133,7 +134,7 @@ impl Checker<'_> {
         let mut kept = Vec::new();
         for (at, dataset) in whole.datasets.iter().enumerate() {
             if read(at) {
-                let place = kept.len();
+                let index = kept.len();
                 kept.push(dataset.clone());
                 let jobs = setup
                     .jobs
@@ -141,7 +142,7 @@ impl Checker<'_> {
                     .zip(whole.jobs.iter().filter(|job| groups.contains(&&*job.group)));
                 for (job, original) in jobs {
                     if original.dataset == at {
-                        job.dataset = place;
+                        job.dataset = index;
                     }
                 }
             }
@@ -154,7 +155,7 @@ impl Checker<'_> {
         setup.capacity = match capacity.get_ref().0 {
             Capacity::Bytes(bytes) if bytes > SIZE_MAX => {
                 let problem = format!("the `capacity` is {bytes}; write at most 1000PB");
-                return Err(self.refuse(&capacity.span(), problem));
+                return Err(self.error_at(&capacity.span(), problem));
             }
             Capacity::Bytes(bytes) => bytes,
             Capacity::Share(share) => {
@@ -166,10 +167,11 @@ impl Checker<'_> {
         if setup.capacity < smallest.chunk_size() {
             let (capacity_is, chunk) = (setup.capacity, smallest.chunk_size());
             let problem = format!(
-                "the `capacity` of {capacity_is} holds no chunk ({chunk} of `{}`); raise it, or cut the dataset into more `chunks`",
+                "the `capacity` of {capacity_is} holds no chunk ({chunk} of `{}`); raise it, or \
+                 cut the dataset into more `chunks`",
                 smallest.name
             );
-            return Err(self.refuse(&capacity.span(), problem));
+            return Err(self.error_at(&capacity.span(), problem));
         }
         Ok(setup)
     }
@@ -178,33 +180,33 @@ impl Checker<'_> {
         let mut datasets = Vec::new();
         let (mut all_items, mut all_bytes) = (0, ByteSize::ZERO);
         if let Some(beyond) = self.file.dataset.get(DATASETS_MAX) {
-            let problem = format!("these are more than {DATASETS_MAX} datasets; leave some out");
-            return Err(self.refuse(&beyond.span(), problem));
+            let problem = format!("there are more than {DATASETS_MAX} datasets; leave some out");
+            return Err(self.error_at(&beyond.span(), problem));
         }
         for (index, written) in self.file.dataset.iter().enumerate() {
             let written = written.get_ref();
             let earlier = self.file.dataset[..index].iter().map(|dataset| &dataset.get_ref().name);
-            self.source.name_is_new("dataset", &written.name, earlier)?;
+            self.source.check_name("dataset", &written.name, earlier)?;
             let items = self.source.within("items", &written.items)?;
             all_items += items;
             if all_items > ITEMS_MAX {
                 let problem = format!(
                     "the datasets have more than {ITEMS_MAX} items together; lower `items`"
                 );
-                return Err(self.refuse(&written.items.span(), problem));
+                return Err(self.error_at(&written.items.span(), problem));
             }
             let size = written.size.get_ref().0;
             all_bytes = ByteSize(all_bytes.0.saturating_add(size.0));
             if all_bytes > SIZE_MAX {
                 let problem = "the datasets have more than 1000 PB together; lower `size`";
-                return Err(self.refuse(&written.size.span(), problem));
+                return Err(self.error_at(&written.size.span(), problem));
             }
             let item_bytes = size.0 / items;
             if item_bytes == 0 {
                 let problem = format!(
                     "a `size` of {size} is less than a byte for each of the {items} items; raise it"
                 );
-                return Err(self.refuse(&written.size.span(), problem));
+                return Err(self.error_at(&written.size.span(), problem));
             }
             let total = ByteSize(item_bytes * items);
             let chunking = self.chunking(written, total, items)?;
@@ -229,7 +231,7 @@ impl Checker<'_> {
         let chunks = self.source.within("chunks", written)?;
         Chunking::into_chunks(chunks, items).map_err(|_| {
             let problem = format!("`chunks` is {chunks}; write 1 to {items}, one for each item");
-            self.refuse(&written.span(), problem)
+            self.error_at(&written.span(), problem)
         })
     }
 
@@ -239,46 +241,46 @@ impl Checker<'_> {
         for (index, spanned) in self.file.job.iter().enumerate() {
             let written = spanned.get_ref();
             let earlier = self.file.job[..index].iter().map(|job| &job.get_ref().name);
-            self.source.name_is_new("job", &written.name, earlier)?;
+            self.source.check_name("job", &written.name, earlier)?;
             let wanted = written.dataset.get_ref();
-            let place = datasets.iter().position(|dataset| dataset.name == *wanted);
-            let Some(dataset) = place else {
+            let found = datasets.iter().position(|dataset| dataset.name == *wanted);
+            let Some(dataset) = found else {
                 let names = datasets.iter().map(|dataset| &*dataset.name).collect::<Vec<_>>();
                 let problem = format!(
                     "there is no dataset `{wanted}`; there are {}, or add a [[dataset]]",
                     names.join(", ")
                 );
-                return Err(self.refuse(&written.dataset.span(), problem));
+                return Err(self.error_at(&written.dataset.span(), problem));
             };
-            let few = |name: &str, value: &Option<Spanned<u32>>, otherwise: u32| match value {
+            let count = |name: &str, value: &Option<Spanned<u32>>, default: u32| match value {
                 Some(value) => self.source.within(name, value),
-                None => Ok(otherwise),
+                None => Ok(default),
             };
-            let workers = few("workers", &written.workers, 4)?;
+            let workers = count("workers", &written.workers, 4)?;
             let batch = self.source.within("batch", &written.batch)?;
             let items = datasets[dataset].items;
             if u64::from(batch) > items {
                 let problem =
                     format!("`batch` is {batch}, but `{wanted}` has {items} items; lower it");
-                return Err(self.refuse(&written.batch.span(), problem));
+                return Err(self.error_at(&written.batch.span(), problem));
             }
             let compute = written.compute.get_ref().0;
             if compute.is_zero() {
-                let problem = "a `compute` of nothing keeps no GPU busy; write at least 0.001ms";
-                return Err(self.refuse(&written.compute.span(), problem));
+                let problem = "a `compute` of 0 keeps no GPU busy; write at least 0.001ms";
+                return Err(self.error_at(&written.compute.span(), problem));
             }
             let job = Job {
                 name: String::new(),
                 group: written.name.get_ref().clone(),
                 dataset,
-                gpus: few("gpus", &written.gpus, 1)?,
+                gpus: count("gpus", &written.gpus, 1)?,
                 batch,
                 compute,
                 transform: written.transform.map_or(Duration::ZERO, |time| time.0),
                 workers,
-                // PyTorch's `prefetch_factor` is two for every worker; one more is on the GPU.
-                depth: few("depth", &written.depth, 2 * workers + 1)?,
-                connections: few("connections", &written.connections, 8)?,
+                // PyTorch's `prefetch_factor` is two per worker; one more is on the GPU.
+                depth: count("depth", &written.depth, 2 * workers + 1)?,
+                connections: count("connections", &written.connections, 8)?,
                 starts: self.starts(written)?,
                 end: self.end(spanned)?,
             };
@@ -289,25 +291,26 @@ impl Checker<'_> {
             ordered = ordered.saturating_add(u64::from(count).saturating_mul(items));
             if ordered > ORDERED_MAX {
                 let problem = format!(
-                    "jobs times items are more than {ORDERED_MAX}, too many for memory; lower `count` or `items`"
+                    "jobs times items are more than {ORDERED_MAX}, too many for memory; lower \
+                     `count` or `items`"
                 );
-                return Err(self.refuse(&spanned.span(), problem));
+                return Err(self.error_at(&spanned.span(), problem));
             }
             for number in 1..=count {
                 let group = &job.group;
                 let name = if count == 1 { group.clone() } else { format!("{group}-{number}") };
-                if let Err(error) = name.parse::<JobId>() {
-                    return Err(self.refuse(&written.name.span(), error.to_string()));
+                if let Err(error) = name.parse::<JobName>() {
+                    return Err(self.error_at(&written.name.span(), error.to_string()));
                 }
                 if jobs.iter().any(|job| job.name == name) {
-                    let problem = format!("two jobs would be called `{name}`; name one otherwise");
-                    return Err(self.refuse(&written.name.span(), problem));
+                    let problem = format!("two jobs would be called `{name}`; rename one");
+                    return Err(self.error_at(&written.name.span(), problem));
                 }
                 jobs.push(Job { name, ..job.clone() });
             }
             if jobs.len() as u64 > JOBS_MAX {
-                let problem = format!("these are more than {JOBS_MAX} jobs; lower `count`");
-                return Err(self.refuse(&spanned.span(), problem));
+                let problem = format!("there are more than {JOBS_MAX} jobs; lower `count`");
+                return Err(self.error_at(&spanned.span(), problem));
             }
         }
         Ok(jobs)
@@ -317,8 +320,8 @@ impl Checker<'_> {
         let Some(starts) = &job.starts else { return Ok(Duration::ZERO) };
         let end = self.file.duration.as_ref().map_or(Duration::MAX, |time| time.get_ref().0);
         if starts.get_ref().0 >= end {
-            let problem = "it `starts` when all is over; make it earlier, or `duration` longer";
-            return Err(self.refuse(&starts.span(), problem));
+            let problem = "`starts` is after the end; make it earlier, or `duration` longer";
+            return Err(self.error_at(&starts.span(), problem));
         }
         Ok(starts.get_ref().0)
     }
@@ -328,14 +331,15 @@ impl Checker<'_> {
         match (&written.epochs, &written.batches) {
             (Some(_), Some(batches)) => {
                 let problem = "a job ends after `epochs` or after `batches`; leave one out";
-                Err(self.refuse(&batches.span(), problem))
+                Err(self.error_at(&batches.span(), problem))
             }
             (Some(epochs), None) => Ok(End::Epochs(self.source.within("epochs", epochs)?)),
             (None, Some(batches)) => Ok(End::Batches(self.source.within("batches", batches)?)),
             (None, None) if self.file.duration.is_some() => Ok(End::Never),
             (None, None) => {
-                let problem = "this job would never end; give it `epochs` or `batches`, or the scenario a `duration`";
-                Err(self.refuse(&job.span(), problem))
+                let problem = "this job would never end; give it `epochs` or `batches`, or the \
+                               scenario a `duration`";
+                Err(self.error_at(&job.span(), problem))
             }
         }
     }
@@ -347,9 +351,8 @@ impl Checker<'_> {
             let lasting = written.lasting.map(|time| time.0);
             let at = written.at.get_ref().0;
             if self.file.duration.as_ref().is_some_and(|end| at >= end.get_ref().0) {
-                let problem =
-                    "this would happen when all is over; make `at` earlier, or `duration` longer";
-                return Err(self.refuse(&written.at.span(), problem));
+                let problem = "the fault is after the end; make `at` earlier, or `duration` longer";
+                return Err(self.error_at(&written.at.span(), problem));
             }
             let kind = match (&written.job, &written.node, &written.origin) {
                 (Some(job), None, None) => {
@@ -360,40 +363,41 @@ impl Checker<'_> {
                             job.get_ref(),
                             names.join(", ")
                         );
-                        return Err(self.refuse(&job.span(), problem));
+                        return Err(self.error_at(&job.span(), problem));
                     };
                     if at < known.starts {
                         let problem =
                             format!("`{}` starts later; make `at` later, too", known.name);
-                        return Err(self.refuse(&written.at.span(), problem));
+                        return Err(self.error_at(&written.at.span(), problem));
                     }
                     FaultKind::JobDies { job: job.get_ref().clone(), back_after: lasting }
                 }
                 (None, Some(node), None) => {
                     if lasting.is_some() {
-                        let problem =
-                            "a node that is lost comes back empty at once; leave out `for`";
-                        return Err(self.refuse(&spanned.span(), problem));
+                        let problem = "a lost node returns empty at once; leave out `for`";
+                        return Err(self.error_at(&spanned.span(), problem));
                     }
                     let number = self.source.within("node", node)?;
                     if number > nodes {
                         let problem = format!(
-                            "there is no node {number}; nodes are counted from 1 to {nodes} (`nodes`)"
+                            "there is no node {number}; nodes are counted from 1 to {nodes} \
+                             (`nodes`)"
                         );
-                        return Err(self.refuse(&node.span(), problem));
+                        return Err(self.error_at(&node.span(), problem));
                     }
                     FaultKind::NodeLost(number)
                 }
                 (None, None, Some(rate)) => {
                     let Some(lasting) = lasting else {
-                        let problem = "say how long the origin is slow, such as for = \"1min\"";
-                        return Err(self.refuse(&spanned.span(), problem));
+                        let problem =
+                            "the duration of the slow origin is missing; add for = \"1min\"";
+                        return Err(self.error_at(&spanned.span(), problem));
                     };
                     FaultKind::OriginSlow { bandwidth: rate.0, lasting }
                 }
                 _ => {
-                    let problem = "a fault concerns one of `job`, `node` and `origin`; name one";
-                    return Err(self.refuse(&spanned.span(), problem));
+                    let problem = "a fault affects one of `job`, `node` and `origin`; name one";
+                    return Err(self.error_at(&spanned.span(), problem));
                 }
             };
             faults.push(Fault { at, kind });
@@ -413,23 +417,25 @@ impl Checker<'_> {
                     name.get_ref(),
                     groups.join(", ")
                 );
-                return Err(self.refuse(&name.span(), problem));
+                return Err(self.error_at(&name.span(), problem));
             }
         }
         if named.get_ref().is_empty() {
-            return Err(
-                self.refuse(&named.span(), "a variant without `jobs` shows nothing; name some")
-            );
+            return Err(self.error_at(
+                &named.span(),
+                "a variant without `jobs` simulates nothing; name at least one",
+            ));
         }
         Ok(named.get_ref().iter().map(|name| &**name.get_ref()).collect())
     }
 
-    fn refuse(&self, at: &Range<usize>, problem: impl Into<String>) -> ScenarioError {
-        self.source.refuse(at, problem)
+    fn error_at(&self, at: &Range<usize>, problem: impl Into<String>) -> ScenarioError {
+        self.source.error_at(at, problem)
     }
 }
 
-/// A share in chunks of full size: a tenth of ten chunks is one, though they differ by an item.
+/// A share of a dataset, with all chunks counted at full size: a tenth of ten chunks is one chunk,
+/// although chunks differ by an item.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

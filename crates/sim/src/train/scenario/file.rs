@@ -1,7 +1,7 @@
-//! A scenario as it is written: the tables and keys of the file, and where each value stood.
+//! Tables and keys of a training scenario file, with the positions of values.
 //!
-//! What the format cannot express is refused here, by serde; what makes no sense is refused by
-//! `check.rs`, which needs to know where things were said.
+//! serde rejects what does not match the format. `check.rs` rejects invalid values, and needs their
+//! positions for that.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::{
+    scenario_file::{Capacity, FromText, Hints, Kind, Text},
     train::policy::Policy,
-    written::{Capacity, Kind, Text, Words, Written},
 };
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
-    /// Has been looked at already.
+    /// Checked by `scenario_file::kind`.
     #[serde(rename = "kind")]
     pub _kind: Option<Text<Kind>>,
     pub about: String,
@@ -100,39 +100,40 @@ pub(super) struct Variant {
     pub jobs: Option<Spanned<Vec<Spanned<String>>>>,
 }
 
-/// All datasets of a scenario together have at most so many items: a permutation takes 400 MB.
+/// Most items of all datasets of a scenario. A permutation of them takes 400 MB.
 pub(super) const ITEMS_MAX: u64 = 100_000_000;
-/// Many more than any cluster of a scenario, and few enough to simulate.
+/// Most jobs: more than any built-in scenario has, and few enough to simulate.
 pub(super) const JOBS_MAX: u64 = 1000;
-/// Halves of chunks are told apart by 16 bits.
+/// Most chunks. Half-chunks are numbered with 16 bits.
 pub(super) const CHUNKS_MAX: u64 = 1 << 15;
-/// Of workers, batches under way, connections, GPUs, epochs.
-const FEW_MAX: u64 = 1 << 16;
+/// Most workers, mini-batches in flight, connections, GPUs and epochs.
+const COUNT_MAX: u64 = 1 << 16;
 
-/// From where to where numbers go.
+/// Lowest and highest values of numbers.
 const RANGES: [(&str, u64, u64); 13] = [
     ("seed", 0, i64::MAX as u64),
     ("nodes", 1, 10_000),
     ("items", 1, ITEMS_MAX),
     ("chunks", 1, CHUNKS_MAX),
     ("count", 1, JOBS_MAX),
-    ("gpus", 1, FEW_MAX),
+    ("gpus", 1, COUNT_MAX),
     ("batch", 1, 1 << 20),
-    ("workers", 1, FEW_MAX),
-    ("depth", 1, FEW_MAX),
-    ("connections", 1, FEW_MAX),
-    ("epochs", 1, FEW_MAX),
+    ("workers", 1, COUNT_MAX),
+    ("depth", 1, COUNT_MAX),
+    ("connections", 1, COUNT_MAX),
+    ("epochs", 1, COUNT_MAX),
     ("batches", 1, i64::MAX as u64),
     ("node", 1, 10_000),
 ];
 
-/// Tables of which there is one, and tables of which there may be several.
+/// Tables that occur once.
 const SINGLE: [&str; 2] = ["origin", "cache"];
+/// Tables that may occur several times.
 const SEVERAL: [&str; 4] = ["dataset", "job", "fault", "variant"];
 
-/// What to add when a key is missing.
+/// Examples of keys that may be missing.
 const EXAMPLES: [(&str, &str); 14] = [
-    ("about", "about = \"what this shows, in a line\""),
+    ("about", "about = \"what this shows, in one line\""),
     ("origin", "[origin] with bandwidth = \"1GB/s\" below it"),
     ("cache", "[cache] with capacity = \"20%\" and read_bandwidth = \"2GB/s\" below it"),
     ("bandwidth", "bandwidth = \"1GB/s\""),
@@ -148,12 +149,12 @@ const EXAMPLES: [(&str, &str); 14] = [
     ("jobs", "jobs = [\"resnet50\"]"),
 ];
 
-/// What jobs and variants are called, unlike datasets.
+/// Examples of names of jobs and variants.
 const NAMES: [(&str, &str); 2] =
     [("[[job]]", "name = \"resnet50\""), ("[[variant]]", "name = \"small\"")];
 
-/// What to say when something is missing or wrong.
-pub(super) const WORDS: Words<'static> = Words {
+/// Remedies for errors.
+pub(super) const HINTS: Hints<'static> = Hints {
     examples: &EXAMPLES,
     names: &NAMES,
     ranges: &RANGES,
@@ -161,10 +162,10 @@ pub(super) const WORDS: Words<'static> = Words {
     several: &SEVERAL,
 };
 
-impl Written for Policy {
+impl FromText for Policy {
     const EXPECTED: &'static str = "the name of a policy, in quotes, such as \"forebay\"";
 
-    fn read(text: &str) -> Result<Self, String> {
+    fn from_text(text: &str) -> Result<Self, String> {
         text.parse::<Self>().map_err(|error| error.to_string())
     }
 }

@@ -1,7 +1,7 @@
-//! Scenarios: who trains on what, from where, with how much cache (`docs/scenarios.md`).
+//! Training scenarios: origin, cache, datasets, jobs and faults.
 //!
-//! A scenario is a TOML file. Those of this project lie under `scenarios/` and are part of the binary;
-//! anybody can write another. Whatever is wrong in one is refused with its line and the remedy.
+//! A scenario is a TOML file (`docs/reference/scenarios.md`). The files under `scenarios/` are
+//! built into the binary. An error in a scenario names the line and the remedy.
 
 mod builtin;
 mod check;
@@ -12,165 +12,169 @@ mod tests;
 use std::{ops::Range, time::Duration};
 
 use forebay_core::{
-    ByteSize, DatasetId,
-    chunking::{ChunkOrdinal, Chunking},
-    sampler::Layout,
+    ByteSize, DatasetId, HalfChunk,
+    dataset::chunking::{ChunkOrdinal, Chunking},
+    train::sampler::HalfChunkMap,
     units::ByteRate,
 };
 
 use super::policy::Policy;
-use crate::written::{ScenarioError, Source};
+use crate::scenario_file::{ScenarioError, Source};
 pub use builtin::{BUILT_IN, BuiltIn};
 
-/// A scenario that can be run.
+/// A checked scenario.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What it shows, in a line.
+    /// What it shows, in one line.
     pub about: String,
-    /// The policy that it runs under unless another is asked for.
+    /// Default policy.
     pub policy: Policy,
-    /// Decides everything that is left to chance.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// What is run: one for each variant, or just one.
+    /// One setup per variant, or a single one.
     pub setups: Vec<Setup>,
 }
 
 impl Scenario {
-    /// Reads the text of a file; `file` is how errors call it.
+    /// Parses the text of a file; `file` is its name in errors.
     pub fn parse(text: &str, file: &str, name: &str) -> Result<Self, ScenarioError> {
-        let source = Source { file, text, words: file::WORDS };
+        let source = Source { file, text, hints: file::HINTS };
         check::check(&source, name)
     }
 
-    /// A scenario of this project.
+    /// A built-in scenario.
     pub fn built_in(name: &str) -> Option<Self> {
         let found = BUILT_IN.iter().find(|built_in| built_in.name == name)?;
         let file = format!("scenarios/{name}.toml");
-        Some(Self::parse(found.text, &file, name).expect("our own scenarios are right"))
+        Some(Self::parse(found.text, &file, name).expect("built-in scenarios are valid"))
     }
 }
 
-/// One thing to simulate.
+/// One variant of a scenario, ready to simulate.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// Which variant of the scenario it is.
+    /// Name of the variant.
     pub variant: Option<String>,
-    /// Nothing before this is counted.
+    /// Time before counting begins.
     pub warm_up: Duration,
-    /// When to stop, if jobs do not end by themselves.
+    /// End of the simulation; `None` if all jobs end by themselves.
     pub duration: Option<Duration>,
-    /// The store that owns the data.
+    /// The origin.
     pub origin: Origin,
     /// The nodes.
     pub cache: Cache,
-    /// How much they hold together.
+    /// Capacity of all nodes together.
     pub capacity: ByteSize,
     /// The datasets that are read.
     pub datasets: Vec<Dataset>,
-    /// The jobs, each on its own.
+    /// The jobs, one entry each.
     pub jobs: Vec<Job>,
-    /// What goes wrong.
+    /// The faults.
     pub faults: Vec<Fault>,
 }
 
 /// The store that owns the data.
 #[derive(Debug, Clone, Copy)]
 pub struct Origin {
-    /// What all readers get together.
+    /// Bandwidth of all readers together.
     pub bandwidth: ByteRate,
-    /// What one connection gets while bytes flow.
+    /// Bandwidth of one connection.
     pub per_connection: ByteRate,
-    /// What every request waits for its first byte.
+    /// Time to the first byte of a request.
     pub latency: Duration,
 }
 
-/// The nodes; what is cached is spread evenly over them.
+/// The nodes. Cached items are spread evenly over them.
 #[derive(Debug, Clone, Copy)]
 pub struct Cache {
-    /// How many.
+    /// Number of nodes.
     pub nodes: u32,
-    /// What the flash of one delivers.
+    /// Read bandwidth of one node's flash.
     pub read_bandwidth: ByteRate,
-    /// What one job can take from all of them.
+    /// Bandwidth of one job from all nodes together.
     pub network: Option<ByteRate>,
 }
 
-/// A dataset of equally long items.
+/// A dataset of items of equal length.
 #[derive(Debug, Clone)]
 pub struct Dataset {
-    /// What jobs call it.
+    /// Name.
     pub name: String,
-    /// How many items it has.
+    /// Number of items.
     pub items: u64,
-    /// How long each is.
+    /// Length of an item.
     pub item_bytes: u64,
-    /// How it is cut.
+    /// Its chunking.
     pub chunking: Chunking,
 }
 
 impl Dataset {
-    /// All of it.
+    /// Size.
     pub fn size(&self) -> ByteSize {
         ByteSize(self.items * self.item_bytes)
     }
 
-    /// What the largest chunk takes; the others have an item less, or two.
+    /// Size of the largest chunk; the others have one or two items less.
     pub fn chunk_size(&self) -> ByteSize {
         let chunks = (0..self.chunking.chunks()).map(ChunkOrdinal);
         let items = |chunk| self.items_of(chunk).map(|run| run.end - run.start).sum::<u64>();
         ByteSize(chunks.map(items).max().unwrap_or(0) * self.item_bytes)
     }
 
-    /// As a sampler sees it.
-    pub(super) fn layout(&self) -> Layout {
+    /// Layout for samplers.
+    pub(super) fn layout(&self) -> HalfChunkMap {
         let id = DatasetId::from_bytes([0; 32]);
-        let chunk_of = |item| self.chunking.chunk_of(item * self.item_bytes, self.size());
-        Layout::new(id, self.chunking.chunks(), (0..self.items).map(chunk_of))
-            .expect("scenarios are checked")
+        // A whole chunk counts as one half-chunk here.
+        let chunk_of = |item| {
+            let chunk = self.chunking.chunk_of(item * self.item_bytes, self.size());
+            HalfChunk(chunk.0)
+        };
+        HalfChunkMap::new(id, self.chunking.chunks(), (0..self.items).map(chunk_of))
+            .expect("scenarios limit items and chunks")
     }
 
     /// The items of a chunk, run by run.
     pub fn items_of(&self, chunk: ChunkOrdinal) -> impl Iterator<Item = Range<u64>> {
-        let place = |byte: u64| byte.div_ceil(self.item_bytes).min(self.items);
+        let item_at = |byte: u64| byte.div_ceil(self.item_bytes).min(self.items);
         let units = self.chunking.units_of(chunk, self.size());
-        units.map(move |unit| place(unit.start)..place(unit.end))
+        units.map(move |unit| item_at(unit.start)..item_at(unit.end))
     }
 }
 
 /// A training job.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// The name under which the file speaks of it and its twins.
+    /// Name in the file, shared by all jobs of its `count`.
     pub group: String,
-    /// Which of the setup's datasets it reads.
+    /// Index of its dataset in the setup.
     pub dataset: usize,
-    /// How many GPUs it occupies.
+    /// Number of GPUs.
     pub gpus: u32,
-    /// Items in a mini-batch, over all its GPUs.
+    /// Items of a mini-batch, over all its GPUs.
     pub batch: u32,
-    /// What a mini-batch takes on the GPUs.
+    /// Time of a mini-batch on the GPUs.
     pub compute: Duration,
-    /// What preparing one takes a worker.
+    /// Time of a worker to transform a mini-batch.
     pub transform: Duration,
-    /// Mini-batches that are read and prepared at once.
+    /// Mini-batches that are read and transformed at once.
     pub workers: u32,
-    /// Mini-batches under way, the one on the GPUs included.
+    /// Mini-batches in flight, including the one on the GPUs.
     pub depth: u32,
-    /// Requests to the origin at once.
+    /// Concurrent requests to the origin.
     pub connections: u32,
-    /// When it arrives.
+    /// Start.
     pub starts: Duration,
-    /// When it is done.
+    /// End.
     pub end: End,
 }
 
 impl Job {
-    /// What its connections to the origin can carry together: each waits for the first byte of every
-    /// item, and gets the rest at its own rate.
+    /// Rate of all its connections to the origin: each waits for the first byte of every item, and
+    /// gets the rest at the rate of a connection.
     pub(super) fn origin_limit(&self, setup: &Setup) -> u64 {
         let item_bytes = u128::from(setup.datasets[self.dataset].item_bytes);
         let rate = u128::from(setup.origin.per_connection.0.0);
@@ -180,7 +184,7 @@ impl Job {
         u64::try_from(limit).unwrap_or(u64::MAX).max(1)
     }
 
-    /// How many mini-batches it computes, if it ends by itself.
+    /// Number of mini-batches that it computes; `None` if it does not end by itself.
     pub(super) fn batches_in_all(&self, dataset: &Dataset) -> Option<u64> {
         match self.end {
             End::Epochs(epochs) => {
@@ -192,43 +196,43 @@ impl Job {
     }
 }
 
-/// When a job is done.
+/// End of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// After so many epochs.
+    /// After this number of epochs.
     Epochs(u32),
-    /// After so many mini-batches.
+    /// After this number of mini-batches.
     Batches(u64),
     /// When the simulation stops.
     Never,
 }
 
-/// Something that goes wrong.
+/// A fault.
 #[derive(Debug, Clone)]
 pub struct Fault {
-    /// When.
+    /// Time.
     pub at: Duration,
-    /// What.
+    /// Kind.
     pub kind: FaultKind,
 }
 
-/// What can go wrong.
+/// Kinds of faults.
 #[derive(Debug, Clone)]
 pub enum FaultKind {
-    /// A job is killed without a word, and perhaps comes back from its last checkpoint.
+    /// A job is killed, and may restart from its last checkpoint.
     JobDies {
-        /// Which.
+        /// Name of the job.
         job: String,
-        /// How long it stays away; for ever if it is not said.
+        /// Time until it restarts; `None` if it does not.
         back_after: Option<Duration>,
     },
-    /// A node loses all that it held (counted from 1).
+    /// A node loses its data (counted from 1).
     NodeLost(u32),
-    /// The origin slows down for a while.
+    /// The origin is slow for a while.
     OriginSlow {
-        /// What all readers get together meanwhile.
+        /// Bandwidth of all readers together in this time.
         bandwidth: ByteRate,
-        /// For how long.
+        /// Duration.
         lasting: Duration,
     },
 }

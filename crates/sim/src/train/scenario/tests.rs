@@ -1,6 +1,8 @@
+//! Parsing and checking of training scenarios.
+
 use super::*;
 
-/// A scenario that can be run.
+/// A valid scenario.
 const GOOD: &str = r#"about = "two jobs"
 policy = "lru"
 warm_up = "10s"
@@ -61,7 +63,7 @@ fn parse(text: &str) -> Result<Scenario, ScenarioError> {
 }
 
 #[test]
-fn a_file_says_who_reads_what() {
+fn a_file_gives_datasets_jobs_and_variants() {
     let scenario = parse(GOOD).unwrap();
     assert_eq!((&*scenario.name, scenario.policy, scenario.seed), ("mine", Policy::Lru, 0));
     let [small, alone] = &scenario.setups[..] else { panic!("two variants") };
@@ -72,18 +74,18 @@ fn a_file_says_who_reads_what() {
     let trainer = &small.jobs[0];
     assert_eq!((trainer.workers, trainer.depth, trainer.end), (4, 9, End::Never));
     assert_eq!(small.datasets[trainer.dataset].item_bytes, 100_000);
-    // What concerns nobody is left out: the dataset, the fault.
+    // The dataset and the fault of other jobs are left out.
     assert_eq!((alone.jobs.len(), alone.datasets.len(), alone.faults.len()), (1, 1, 0));
     assert_eq!(alone.datasets[alone.jobs[0].dataset].name, "sounds");
     assert_eq!(alone.jobs[0].end, End::Epochs(3));
-    // A share is one of what is read, in whole chunks: a fifth of ten is two.
+    // A share is of the datasets that are read, in whole chunks: a fifth of ten is two.
     assert_eq!(alone.capacity, ByteSize(2 * alone.datasets[0].chunk_size().0));
 }
 
-/// Every kind of mistake: what is changed in the good file, the line that is named, and what is said.
+/// Every kind of error: the change to the valid file, the line, and parts of the message.
 #[test]
-#[expect(clippy::too_many_lines, reason = "a line for each mistake")]
-fn mistakes_are_named_with_their_line_and_the_remedy() {
+#[expect(clippy::too_many_lines, reason = "a line for each error")]
+fn errors_name_the_line_and_the_remedy() {
     let cases: &[(&str, &str, usize, &[&str])] = &[
         ("policy = \"lru\"", "policy = \"mru\"", 2, &["`policy`", "`mru`", "there are none, lru"]),
         ("policy = \"lru\"", "policies = 3", 2, &["no key `policies`", "about, policy, seed"]),
@@ -91,7 +93,7 @@ fn mistakes_are_named_with_their_line_and_the_remedy() {
         ("bandwidth = \"1GB/s\"", "bandwith = \"1GB/s\"", 7, &["no key `bandwith`", "bandwidth"]),
         ("bandwidth = \"1GB/s\"", "", 6, &["`bandwidth` is missing", "\"1GB/s\""]),
         ("bandwidth = \"1GB/s\"", "bandwidth = \"1GB\"", 7, &["`bandwidth`", "does not end in /s"]),
-        ("bandwidth = \"1GB/s\"", "bandwidth = \"0B/s\"", 7, &["rate of nothing", "100MB/s"]),
+        ("bandwidth = \"1GB/s\"", "bandwidth = \"0B/s\"", 7, &["the rate is zero", "100MB/s"]),
         ("bandwidth = \"1GB/s\"", "bandwidth = 1000", 7, &["`bandwidth`", "\"100MB/s\""]),
         ("latency = \"5ms\"", "latency = \"5\"", 9, &["`latency`", "ms, s or min"]),
         ("capacity = \"20%\"", "capacity = \"120%\"", 12, &["`120%` is no share", "0% to 100%"]),
@@ -124,10 +126,10 @@ fn mistakes_are_named_with_their_line_and_the_remedy() {
         ("[cache]", "[[cache]]", 11, &["one cache", "[cache] in single brackets"]),
         ("[[fault]]", "[fault]", 42, &["[[fault]] in double brackets"]),
         ("[[dataset]]\nname = \"photos\"", "[dataset]\nname = \"photos\"", 22, &["dataset"]),
-        ("duration = \"100s\"", "duration = \"0s\"", 4, &["`duration` of nothing"]),
-        ("duration = \"100s\"", "duration = \"50s\"", 43, &["all is over", "`duration` longer"]),
-        ("compute = \"50ms\"", "compute = \"0ms\"", 33, &["`compute` of nothing"]),
-        ("epochs = 3", "epochs = 3\nstarts = \"2min\"", 41, &["`starts` when all is over"]),
+        ("duration = \"100s\"", "duration = \"0s\"", 4, &["`duration` of 0"]),
+        ("duration = \"100s\"", "duration = \"50s\"", 43, &["after the end", "`duration` longer"]),
+        ("compute = \"50ms\"", "compute = \"0ms\"", 33, &["`compute` of 0"]),
+        ("epochs = 3", "epochs = 3\nstarts = \"2min\"", 41, &["`starts` is after the end"]),
         ("gpus = 4", "gpus = 4\nstarts = \"90s\"", 44, &["`trainer-2` starts later"]),
         ("batch = 32", "batch = 1001", 38, &["`batch` is 1001", "`sounds` has 1000 items"]),
         ("items = 1000\n", "items = 99_999_999\n", 25, &["100000000 items together"]),
@@ -187,18 +189,18 @@ fn mistakes_are_named_with_their_line_and_the_remedy() {
         ("name = \"alone\"", "name = \"small\"", 52, &["a variant `small` already"]),
         (
             "jobs = [\"listener\"]",
-            "jobs = [\"nobody\"]",
+            "jobs = [\"missing\"]",
             53,
-            &["no job `nobody`", "trainer, listener"],
+            &["no job `missing`", "trainer, listener"],
         ),
-        ("jobs = [\"listener\"]", "jobs = []", 53, &["without `jobs`", "name some"]),
+        ("jobs = [\"listener\"]", "jobs = []", 53, &["without `jobs`", "name at least one"]),
         ("[cache]", "[cache", 11, &[]),
     ];
-    for (good, bad, line, saying) in cases {
-        assert!(GOOD.contains(good), "`{good}` is not in the good file");
+    for (good, bad, line, parts) in cases {
+        assert!(GOOD.contains(good), "`{good}` is not in the valid file");
         let error = parse(&GOOD.replacen(good, bad, 1)).expect_err(bad).to_string();
         assert!(error.starts_with(&format!("mine.toml, line {line}: ")), "{bad}: {error}");
-        for part in *saying {
+        for part in *parts {
             assert!(error.contains(part), "`{part}` is not in: {error}");
         }
         assert_eq!(error.lines().count(), 1, "{error}");
@@ -206,14 +208,14 @@ fn mistakes_are_named_with_their_line_and_the_remedy() {
 }
 
 #[test]
-fn files_that_lack_a_table_or_have_too_much_are_refused() {
-    for (text, saying) in [
-        ("", "the file is empty; docs/scenarios.md"),
+fn missing_tables_and_exceeded_limits_are_errors() {
+    for (text, part) in [
+        ("", "the file is empty; docs/reference/scenarios.md"),
         ("about = \"x\"", "add [origin] with bandwidth"),
         ("about = \"x\"\norigin = { bandwidth = \"1\" }", "`bandwidth`: `1` is not"),
     ] {
         let error = parse(text).unwrap_err().to_string();
-        assert!(error.contains(saying), "{error}");
+        assert!(error.contains(part), "{error}");
     }
     let long = GOOD.replace("\"trainer\"", &format!("\"{}\"", "a".repeat(63)));
     assert!(parse(&long).unwrap_err().to_string().contains("use 1 to 64 letters"));
@@ -229,7 +231,7 @@ fn files_that_lack_a_table_or_have_too_much_are_refused() {
     assert!(parse(empty).unwrap_err().to_string().contains("add [[dataset]]"));
 }
 
-/// People edit these by hand: whatever they leave behind is refused in words, or can be run.
+/// Randomly edited files either parse or give an error.
 #[test]
 fn mutated_files_never_panic() {
     let mut random = fastrand::Rng::with_seed(7);
@@ -253,11 +255,11 @@ fn mutated_files_never_panic() {
             Err(error) => assert!(!error.to_string().is_empty()),
         }
     }
-    assert!((20..1900).contains(&good), "some can be run, some cannot: {good}");
+    assert!((20..1900).contains(&good), "some are valid, some are not: {good}");
 }
 
 #[test]
-fn every_scenario_of_ours_can_be_run() {
+fn every_built_in_scenario_is_valid() {
     for built_in in BUILT_IN {
         let scenario = Scenario::built_in(built_in.name).unwrap();
         assert!(!scenario.about.is_empty() && !scenario.setups.is_empty(), "{}", built_in.name);
@@ -270,7 +272,7 @@ fn every_scenario_of_ours_can_be_run() {
 }
 
 #[test]
-fn chunks_have_all_items_once() {
+fn chunks_contain_every_item_once() {
     let scenario = parse(GOOD).unwrap();
     for dataset in &scenario.setups[0].datasets {
         let chunks = (0..dataset.chunking.chunks()).map(ChunkOrdinal);
@@ -281,19 +283,20 @@ fn chunks_have_all_items_once() {
     }
 }
 
-/// The page that explains the format has an example of everything.
+/// The example in the documentation is valid and has every key.
 #[test]
-fn the_documented_example_can_be_run() {
-    let page = include_str!("../../../../../docs/scenarios.md");
+fn the_documented_example_is_valid() {
+    let page = include_str!("../../../../../docs/reference/scenarios.md");
     let example = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     let scenario = parse(example).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!((scenario.setups.len(), scenario.setups[0].faults.len()), (2, 3));
-    // Whoever copies it sees something: all is over long after the last fault, and the job has begun long before.
+    // The example shows its faults: jobs start well before the first, and the end is well after the
+    // last.
     let setup = &scenario.setups[0];
     let end = setup.duration.unwrap();
     assert!(setup.faults.iter().all(|fault| fault.at + Duration::from_mins(5) < end));
     assert!(setup.jobs.iter().all(|job| job.starts + Duration::from_mins(5) <= setup.faults[0].at));
-    let keys = file::WORDS.examples.iter().map(|(key, _)| *key);
+    let keys = file::HINTS.examples.iter().map(|(key, _)| *key);
     for key in
         keys.chain(["network", "chunks", "count", "transform", "depth", "starts", "epochs", "for"])
     {

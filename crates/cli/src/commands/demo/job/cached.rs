@@ -1,8 +1,8 @@
-//! Through forebay: the job takes part in the rotation of its dataset, as Python's loader does. It reports,
-//! draws from what the node has opened, and tells its agent what it will want.
+//! The cached loader: takes part in the rotation of the dataset, as the Python loader does. It
+//! sends reports, draws from the draw set, and sends prefetch hints to the agent.
 //!
-//! All of that is on a thread of its own, which reads ahead while the job computes, as PyTorch's workers do. The
-//! job tells it what it was given, and how long that took.
+//! All of that runs on a thread, which reads ahead of the computation, as PyTorch's workers do. The
+//! job notifies the thread of yielded batches and of their times.
 
 use std::{
     collections::BTreeMap,
@@ -17,72 +17,79 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use forebay_client::{
-    Ask, ClientError, Drawn, Epoch, Layout, Member, Reader, RecentPresence, Reported, View,
+    ClientError, ItemMap, Job, JobRun, ManagerLink, NextBatch, PresenceCache, Reader,
+    ReportOutcome, View,
 };
 use forebay_core::{
-    digest::Digest,
-    look_ahead::LookAhead,
-    manager::{Answer, Report},
-    ring::Contacts,
-    sampler::{Plan, Sampler},
+    agent::prefetch_window::PrefetchWindow,
+    cluster::ring::Seeds,
+    train::{
+        benefit::BatchTime,
+        manager::{Report, ReportAnswer},
+        sampler::EpochPlan,
+    },
 };
+use forebay_digest::Digest;
 use forebay_wire::Refusal;
 
-use super::{AHEAD, Args, Batch, Loader};
+use super::{Args, Batch, Loader, READ_AHEAD};
 
-/// Items of pieces that are on their way which the agent is told of at a time.
-const LOADING_AT_ONCE: usize = 1024;
-/// While nothing can be read ahead, it is looked so often whether it is time for a report.
+/// Items of loading half-chunks in one prefetch hint.
+const LOADING_HINT_ITEMS: usize = 1024;
+/// Interval of checks whether a report is due, while the thread waits.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The job's side.
-pub struct Through {
-    /// Nothing is the end of an epoch.
+/// The side of the job.
+pub struct CachedLoader {
+    /// `None` ends an epoch.
     batches: Receiver<Option<Batch<View>>>,
     notices: Sender<Notice>,
-    reading: Option<JoinHandle<anyhow::Result<Counted>>>,
+    thread: Option<JoinHandle<anyhow::Result<Counters>>>,
 }
 
-type Counted = BTreeMap<String, u64>;
+type Counters = BTreeMap<String, u64>;
 
-/// What the job tells its loader.
+/// A notice from the job to the thread.
 enum Notice {
-    /// It was given the oldest batch.
+    /// The oldest batch was yielded.
     Yielded,
-    /// The last one took so long, of which it waited for so long.
-    Computed(Duration, Duration),
+    /// The job has computed on the last batch.
+    Computed(BatchTime),
 }
 
-/// The loader's side.
-struct Reading {
-    way: Way,
-    layout: Layout,
-    member: Member,
-    epoch: Epoch,
-    plan: Plan,
-    look_ahead: LookAhead,
+/// The side of the thread.
+struct ReadThread {
+    connection: Connection,
+    items: Arc<ItemMap>,
+    run: JobRun,
+    job: Job,
+    plan: EpochPlan,
+    prefetch_window: PrefetchWindow,
     batches: SyncSender<Option<Batch<View>>>,
     notices: Receiver<Notice>,
 }
 
-/// The way to the nodes and to the agent.
-struct Way {
+/// The connection to the nodes and to the agent.
+struct Connection {
     reader: Reader,
-    presence: RecentPresence,
+    presence: PresenceCache,
 }
 
-impl Ask for Way {
+impl ManagerLink for Connection {
     type Error = ClientError;
 
     fn presence(&mut self) -> Result<Arc<[u8]>, ClientError> {
-        if let Some(mut asking) = self.presence.asks() {
-            let bytes = self.reader.presence(&mut asking.known);
-            self.presence.answered(asking, bytes);
+        if let Some(mut query) = self.presence.asks() {
+            let bytes = self.reader.presence(&mut query.known);
+            self.presence.answered(query, bytes);
         }
         Ok(self.presence.bits())
     }
 
-    fn report(&mut self, report: &Report) -> Result<Option<Result<Answer, Refusal>>, ClientError> {
+    fn report(
+        &mut self,
+        report: &Report,
+    ) -> Result<Option<Result<ReportAnswer, Refusal>>, ClientError> {
         match self.reader.report(report) {
             Ok(answer) => Ok(answer.map(Ok)),
             Err(ClientError::Refused(refusal)) => Ok(Some(Err(refusal))),
@@ -91,31 +98,26 @@ impl Ask for Way {
     }
 }
 
-impl Through {
-    pub fn new(
-        args: &Args,
-        digest: &Digest,
-        nodes: &Contacts,
-        agent: &Path,
-    ) -> anyhow::Result<Self> {
-        // One more is in the loader's hands.
-        let (to_job, batches) = mpsc::sync_channel(AHEAD - 1);
+impl CachedLoader {
+    pub fn new(args: &Args, digest: &Digest, nodes: &Seeds, agent: &Path) -> anyhow::Result<Self> {
+        // The thread holds one more.
+        let (to_job, batches) = mpsc::sync_channel(READ_AHEAD - 1);
         let (notices, from_job) = mpsc::channel();
         let reader = Reader::new(digest.clone(), Some(nodes.clone()), agent, &args.name);
-        let reading = Reading::new(args, reader, to_job, from_job)?;
+        let worker = ReadThread::new(args, reader, to_job, from_job)?;
         let epochs = args.epochs;
-        let reading = Some(thread::spawn(move || reading.run(epochs)));
-        Ok(Self { batches, notices, reading })
+        let thread = Some(thread::spawn(move || worker.run(epochs)));
+        Ok(Self { batches, notices, thread })
     }
 
-    /// What the loader has to say in the end, or what ended it.
-    fn ended(&mut self) -> anyhow::Result<Counted> {
-        let reading = self.reading.take().context("the loader has ended already")?;
-        reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    /// Waits for the end of the thread: its counters, or its error.
+    fn join(&mut self) -> anyhow::Result<Counters> {
+        let thread = self.thread.take().context("the loader has ended already")?;
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }
 
-impl Loader for Through {
+impl Loader for CachedLoader {
     type Content = View;
 
     fn begin(&mut self, _epoch: u64) -> anyhow::Result<()> {
@@ -124,28 +126,28 @@ impl Loader for Through {
 
     fn next(&mut self) -> anyhow::Result<Option<Batch<View>>> {
         let Ok(batch) = self.batches.recv() else {
-            self.ended()?;
-            bail!("the loader ended too soon");
+            self.join()?;
+            bail!("the loader ended before the job");
         };
         if batch.is_some() {
-            // Whoever hears nothing any more is asked in the end.
+            // If the thread has ended, `join` returns its error.
             let _ = self.notices.send(Notice::Yielded);
         }
         Ok(batch)
     }
 
-    fn computed(&mut self, took: Duration, stalled: Duration) {
-        let _ = self.notices.send(Notice::Computed(took, stalled));
+    fn on_computed(&mut self, time: BatchTime) {
+        let _ = self.notices.send(Notice::Computed(time));
     }
 
-    fn end(&mut self) -> anyhow::Result<(u64, Counted)> {
-        let counted = self.ended()?;
-        let bytes = counted.get("agent_origin_bytes");
-        Ok((*bytes.context("the agent does not say what it has read")?, counted))
+    fn finish(&mut self) -> anyhow::Result<(u64, Counters)> {
+        let counters = self.join()?;
+        let bytes = counters.get("agent_origin_bytes");
+        Ok((*bytes.context("the agent reports no `agent_origin_bytes`")?, counters))
     }
 }
 
-impl Reading {
+impl ReadThread {
     fn new(
         args: &Args,
         mut reader: Reader,
@@ -156,92 +158,95 @@ impl Reading {
         let capacity = stats.iter().find(|(name, _)| name == "capacity_bytes");
         let summary = reader.digest().summary();
         let blob_bytes = summary.bytes / summary.blobs.max(1);
-        let layout = Layout::new(reader.digest())?;
-        let plan = Plan::new(args.seed, 0, args.batch);
+        let items = Arc::new(ItemMap::new(reader.digest())?);
+        let plan = EpochPlan::new(args.seed, 0, args.batch);
         let epoch_batches = summary.items.div_ceil(args.batch.into());
         Ok(Self {
-            member: Member::new(&layout, fastrand::u64(..), 1, epoch_batches),
-            epoch: Epoch::new(Sampler::new(layout.pieces(), plan)?),
-            way: Way { presence: RecentPresence::new(summary.blobs), reader },
-            layout,
+            run: JobRun { incarnation: fastrand::u64(..), gpus: 1, epoch_batches },
+            job: Job::new(&items, plan)?,
+            connection: Connection { presence: PresenceCache::new(summary.blobs), reader },
+            items,
             plan,
-            look_ahead: LookAhead::new(capacity.map(|(_, bytes)| *bytes), blob_bytes),
+            prefetch_window: PrefetchWindow::new(capacity.map(|(_, bytes)| *bytes), blob_bytes),
             batches,
             notices,
         })
     }
 
-    /// All epochs. Says what was drawn, and what the agent has counted.
-    fn run(mut self, epochs: u64) -> anyhow::Result<Counted> {
-        let mut counted = Counted::new();
+    /// Reads all epochs. Returns the counters of the sampler and of the agent.
+    fn run(mut self, epochs: u64) -> anyhow::Result<Counters> {
+        let mut counters = Counters::new();
         for epoch in 0..epochs {
-            let plan = Plan { epoch, ..self.plan };
-            self.epoch = Epoch::new(Sampler::new(self.layout.pieces(), plan)?);
-            self.member.begin(epoch + 1);
+            let plan = EpochPlan { epoch, ..self.plan };
+            let mut job = Job::new(&self.items, plan)?;
+            job.start_reporting(self.run, epoch + 1, Some(&mut self.job));
+            self.job = job;
             self.report()?;
             while let Some(batch) = self.read()? {
-                self.hand_over(Some(batch))?;
+                self.send(Some(batch))?;
             }
-            self.hand_over(None)?;
-            // What it has not been given yet, it still reports.
-            while self.epoch.sampler().batches_yielded() < self.epoch.sampler().batches() {
+            self.send(None)?;
+            // Reports go on until all batches are yielded.
+            while self.job.batches_yielded() < self.job.batches() {
                 self.wait()?;
             }
             self.report()?;
-            let drawn = self.epoch.sampler().counts();
+            let drawn = self.job.counts();
             for (name, count) in [
                 ("drawn_resident", drawn.resident),
                 ("drawn_claimed", drawn.claimed),
-                ("drawn_outside", drawn.outside),
+                ("drawn_uncached", drawn.uncached),
             ] {
-                *counted.entry(name.to_owned()).or_default() += count;
+                *counters.entry(name.to_owned()).or_default() += count;
             }
         }
-        self.way.reader.leave()?;
-        counted.insert("reports".to_owned(), self.member.reports());
-        counted.extend(self.way.reader.agent_stats()?);
-        Ok(counted)
+        self.connection.reader.leave()?;
+        counters.insert("reports".to_owned(), self.job.reports());
+        counters.extend(self.connection.reader.agent_stats()?);
+        Ok(counters)
     }
 
-    /// Draws a batch, and reads it.
+    /// Draws a batch and reads it.
     fn read(&mut self) -> anyhow::Result<Option<Batch<View>>> {
         self.report()?;
-        self.let_others_come_along()?;
-        let presence = self.way.presence()?;
-        let drawn = self.epoch.draw(&self.layout, &presence, Some(&mut self.member));
-        let Some(Drawn { items, missing, is_forced }) = drawn else { return Ok(None) };
-        self.way.presence.drew(items.len());
-        let hits_before = self.way.reader.counts().hits;
-        let contents = if is_forced {
-            let contents = self.way.reader.get_past_the_cache(&items)?;
+        self.pace()?;
+        let presence = self.connection.presence()?;
+        let next = self.job.next_batch(&presence);
+        let Some(NextBatch { items, missing, is_probe }) = next else { return Ok(None) };
+        self.connection.presence.drew(items.len());
+        let hits_before = self.connection.reader.counts().hits;
+        let contents = if is_probe {
+            let contents = self.connection.reader.get_from_origin(&items)?;
             contents.into_iter().map(View::from).collect()
         } else {
-            self.way.reader.want(&missing)?;
-            self.way.reader.want(&self.epoch.upcoming(self.look_ahead.items()))?;
-            self.way.reader.get_views(&items)?
+            self.connection.reader.prefetch_hint(&missing)?;
+            self.connection
+                .reader
+                .prefetch_hint(&self.job.upcoming(self.prefetch_window.items()))?;
+            self.connection.reader.get_views(&items)?
         };
-        let hits = self.way.reader.counts().hits - hits_before;
+        let hits = self.connection.reader.counts().hits - hits_before;
         Ok(Some(Batch { items, contents, hits }))
     }
 
-    /// While others are behind, the job goes on with what it has, and then waits a little.
-    fn let_others_come_along(&mut self) -> anyhow::Result<()> {
-        while self.member.holds_back(&self.epoch) {
-            let (is_idle, began) = (!self.epoch.is_awaited(), Instant::now());
+    /// Pacing: pauses for slower jobs, once the job has used up its batches.
+    fn pace(&mut self) -> anyhow::Result<()> {
+        while self.job.should_wait() {
+            let (is_idle, began) = (!self.job.has_drawn(), Instant::now());
             self.wait()?;
             if is_idle {
-                self.member.waited(began.elapsed(), &self.epoch);
+                self.job.on_waited(began.elapsed());
             }
         }
         Ok(())
     }
 
-    /// Gives the job a batch, as soon as it has room for one.
-    fn hand_over(&mut self, mut batch: Option<Batch<View>>) -> anyhow::Result<()> {
+    /// Sends a batch to the job, when its queue has space.
+    fn send(&mut self, mut batch: Option<Batch<View>>) -> anyhow::Result<()> {
         loop {
             match self.batches.try_send(batch) {
                 Ok(()) => {
-                    self.hear();
+                    self.drain_notices();
                     return Ok(());
                 }
                 Err(TrySendError::Disconnected(_)) => bail!("the job has ended"),
@@ -251,45 +256,44 @@ impl Reading {
         }
     }
 
-    /// Waits for what the job has to say, and goes on reporting meanwhile.
+    /// Waits for a notice from the job, at most for [`TICK`], and reports if that is due.
     fn wait(&mut self) -> anyhow::Result<()> {
         match self.notices.recv_timeout(TICK) {
-            Ok(notice) => self.heard(&notice),
+            Ok(notice) => self.on_notice(&notice),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => bail!("the job has ended"),
         }
-        self.hear();
+        self.drain_notices();
         self.report()
     }
 
-    fn hear(&mut self) {
+    fn drain_notices(&mut self) {
         while let Ok(notice) = self.notices.try_recv() {
-            self.heard(&notice);
+            self.on_notice(&notice);
         }
     }
 
-    fn heard(&mut self, notice: &Notice) {
+    fn on_notice(&mut self, notice: &Notice) {
         match notice {
             Notice::Yielded => {
-                self.epoch.yielded(&self.layout, Some(&mut self.member));
+                self.job.on_yielded();
             }
-            Notice::Computed(took, stalled) => {
-                self.epoch.computed(&mut self.member, *took, *stalled);
+            Notice::Computed(time) => {
+                self.job.on_computed(*time);
             }
         }
     }
 
-    /// Reports, if it is time to, and has the agent fetch what the job needs of pieces that are on their way.
+    /// Reports, if that is due, and sends a prefetch hint for loading half-chunks.
     fn report(&mut self) -> anyhow::Result<()> {
-        match self.member.report(&mut self.way, &self.layout, &self.epoch)? {
-            Reported::Nothing => {}
-            Reported::Answered => {
-                let presence = self.way.presence()?;
-                let needed =
-                    self.member.needed(&self.layout, &self.epoch, &presence, LOADING_AT_ONCE);
-                self.way.reader.want(&needed)?;
+        match self.job.report(&mut self.connection)? {
+            ReportOutcome::Nothing => {}
+            ReportOutcome::Answered => {
+                let presence = self.connection.presence()?;
+                let loading = self.job.loading_items(&presence, LOADING_HINT_ITEMS);
+                self.connection.reader.prefetch_hint(&loading)?;
             }
-            Reported::Fenced(text) => bail!(text),
+            ReportOutcome::Fenced(text) => bail!(text),
         }
         Ok(())
     }

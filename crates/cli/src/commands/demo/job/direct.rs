@@ -1,46 +1,50 @@
-//! Straight from the origin: a random order, read ahead while the job computes, as PyTorch's workers do.
+//! The direct loader: reads a random order from the origin, ahead of the computation, as PyTorch's
+//! workers do.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
 use anyhow::Context as _;
 use bytes::Bytes;
 use forebay_core::{
     ItemOrdinal,
-    digest::Digest,
-    sampler::{Layout, Plan, Sampler},
+    train::{
+        benefit::BatchTime,
+        sampler::{EpochPlan, HalfChunkMap, Sampler},
+    },
 };
+use forebay_digest::Digest;
 use forebay_origin::{Options, Origin};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use tokio::{sync::mpsc, task::JoinHandle};
 
-use super::{AHEAD, Args, Batch, Loader};
+use super::{Args, Batch, Loader, READ_AHEAD};
 
-/// Requests under way: as many as an agent has.
+/// Requests in flight: the number of an agent.
 pub const REQUESTS: usize = 16;
 
-pub struct Straight {
+pub struct DirectLoader {
     data: Arc<Data>,
-    layout: Layout,
-    plan: Plan,
+    layout: HalfChunkMap,
+    plan: EpochPlan,
     batches: mpsc::Receiver<Batch<Bytes>>,
     reading: Option<JoinHandle<anyhow::Result<()>>>,
     read_bytes: u64,
 }
 
 struct Data {
-    // Credentials and endpoint come from the environment, as they would for any job.
+    // Credentials and endpoint come from the environment.
     origin: Origin,
     digest: Digest,
 }
 
-impl Straight {
+impl DirectLoader {
     pub fn new(args: &Args, digest: &Digest) -> anyhow::Result<Self> {
         let summary = digest.summary();
         let origin = Origin::new(&summary.origin, &Options::default())?;
         Ok(Self {
             data: Arc::new(Data { origin, digest: digest.clone() }),
-            layout: Layout::in_one_chunk(summary.dataset, summary.items)?,
-            plan: Plan::new(args.seed, 0, args.batch),
+            layout: HalfChunkMap::undivided(summary.dataset, summary.items)?,
+            plan: EpochPlan::new(args.seed, 0, args.batch),
             batches: mpsc::channel(1).1,
             reading: None,
             read_bytes: 0,
@@ -48,16 +52,16 @@ impl Straight {
     }
 }
 
-impl Loader for Straight {
+impl Loader for DirectLoader {
     type Content = Bytes;
 
     fn begin(&mut self, epoch: u64) -> anyhow::Result<()> {
-        let mut sampler = Sampler::new(&self.layout, Plan { epoch, ..self.plan })?;
+        let mut sampler = Sampler::new(&self.layout, EpochPlan { epoch, ..self.plan })?;
         let mut order = Vec::new();
         while let Some(batch) = sampler.draw(|_| true) {
             order.extend_from_slice(batch.items());
         }
-        let (sender, batches) = mpsc::channel(AHEAD);
+        let (sender, batches) = mpsc::channel(READ_AHEAD);
         let (data, batch) = (Arc::clone(&self.data), self.plan.batch as usize);
         self.batches = batches;
         self.reading = Some(tokio::spawn(async move {
@@ -89,9 +93,9 @@ impl Loader for Straight {
         Ok(None)
     }
 
-    fn computed(&mut self, _took: Duration, _stalled: Duration) {}
+    fn on_computed(&mut self, _time: BatchTime) {}
 
-    fn end(&mut self) -> anyhow::Result<(u64, BTreeMap<String, u64>)> {
+    fn finish(&mut self) -> anyhow::Result<(u64, BTreeMap<String, u64>)> {
         Ok((self.read_bytes, BTreeMap::new()))
     }
 }
@@ -99,7 +103,7 @@ impl Loader for Straight {
 impl Data {
     async fn read(self: Arc<Self>, item: ItemOrdinal) -> anyhow::Result<Bytes> {
         let blob = self.digest.blob(self.digest.item(item)?.blob)?;
-        let part = blob.parts().next().context("every item is an object")??;
+        let part = blob.parts().next().context("every item has a part")??;
         let range = part.offset..part.offset + part.length;
         Ok(self.origin.read(part.object, part.version, range).await?)
     }

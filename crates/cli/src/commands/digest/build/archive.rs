@@ -1,32 +1,32 @@
-//! What a tar archive holds, and where: the plan of its samples, without keeping any of it.
+//! Plan of a tar archive: the positions of its samples, without their content.
 //!
-//! Headers are small and content may be long, so an archive is read in windows: a short one after every
-//! jump, longer ones while reading goes straight on. What belongs together, and what shares a blob, is
-//! `core::digest::plan::Samples`'s to say.
+//! Headers are short and content may be long, so an archive is read in windows: a short one after
+//! every seek, longer ones while reading continues. `forebay_digest::plan::Samples` decides which
+//! members form a sample and which samples share a blob.
 
 use std::io::{self, Read, Seek, SeekFrom};
 
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
-use forebay_core::{
-    ByteSize,
-    digest::{
-        Part,
-        plan::{BlobPlan, Cut, Listed, Samples},
-    },
-};
+use forebay_core::ByteSize;
+use forebay_core::dataset::ListedObject;
+use forebay_digest::{BlobPlan, Cut, Part, Samples};
 use forebay_origin::{Origin, PIECE};
 use tokio::runtime::Handle;
 
-/// Archives whose headers are read side by side.
-pub const AT_ONCE: usize = 8;
-/// The first window after a jump.
+/// Archives whose headers are read in parallel.
+pub const PARALLEL_ARCHIVES: usize = 8;
+/// Size of the first window after a seek.
 const WINDOW_MIN: u64 = 16 << 10;
-/// Headers and contents are multiples of this.
+/// Headers and contents are padded to multiples of this size.
 const BLOCK: u64 = 512;
 
-/// The blobs of one archive.
-pub async fn plan(origin: Origin, listed: Listed, pack: ByteSize) -> anyhow::Result<Vec<BlobPlan>> {
+/// Plans the blobs of one archive.
+pub async fn plan(
+    origin: Origin,
+    listed: ListedObject,
+    pack: ByteSize,
+) -> anyhow::Result<Vec<BlobPlan>> {
     let runtime = Handle::current();
     let planning = tokio::task::spawn_blocking(move || {
         let shown = listed.object.escape_debug().to_string();
@@ -40,8 +40,8 @@ pub async fn plan(origin: Origin, listed: Listed, pack: ByteSize) -> anyhow::Res
         };
         let cuts = cuts(windows, listed.length, pack).with_context(|| {
             format!(
-                "`{shown}` cannot be read as a tar archive; unpack it if it is compressed, or leave it \
-                 out with --exclude"
+                "`{shown}` cannot be read as a tar archive; decompress it, or leave it out with \
+                 --exclude"
             )
         })?;
         let plan = |Cut { range, items }: Cut| {
@@ -61,8 +61,8 @@ fn cuts(windows: Windows<'_>, length: u64, pack: ByteSize) -> anyhow::Result<Vec
         let entry = entry?;
         let content_end = entry.raw_file_position().checked_add(entry.size());
         let content_end = content_end.filter(|end| *end <= length);
-        let content_end = content_end.context("it is cut off")?;
-        // From where the last one ended, since long names come in headers of their own.
+        let content_end = content_end.context("it is truncated")?;
+        // From the end of the last entry, because long names have headers of their own.
         let range = end..content_end.next_multiple_of(BLOCK).min(length);
         end = range.end;
         if entry.header().entry_type().is_file() {
@@ -71,24 +71,24 @@ fn cuts(windows: Windows<'_>, length: u64, pack: ByteSize) -> anyhow::Result<Vec
         }
     }
     cuts.extend(samples.finish());
-    ensure!(length == 0 || end > 0, "it holds nothing");
+    ensure!(length == 0 || end > 0, "it is empty");
     Ok(cuts)
 }
 
-/// An object as something to read and seek in, from a thread that may wait.
+/// An object as a blocking reader with seek.
 struct Windows<'a> {
     origin: &'a Origin,
-    listed: &'a Listed,
+    listed: &'a ListedObject,
     runtime: Handle,
     at: u64,
-    /// Where the window begins, and what is in it.
+    /// Offset of the window, and its bytes.
     window: (u64, Bytes),
     next_length: u64,
 }
 
 impl Windows<'_> {
-    /// What is in the window from here on, which is moved if that is nothing.
-    fn here(&mut self) -> io::Result<Bytes> {
+    /// Bytes of the window from the current position. Reads the next window if there are none.
+    fn buffered(&mut self) -> io::Result<Bytes> {
         let (start, bytes) = &self.window;
         let end = start + bytes.len() as u64;
         if (*start..end).contains(&self.at) {
@@ -110,9 +110,9 @@ impl Windows<'_> {
 
 impl Read for Windows<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let here = self.here()?;
-        let count = here.len().min(buffer.len());
-        buffer[..count].copy_from_slice(&here[..count]);
+        let bytes = self.buffered()?;
+        let count = bytes.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&bytes[..count]);
         self.at += count as u64;
         Ok(count)
     }

@@ -1,36 +1,30 @@
-//! `forebay digest build`: from a URL to a digest.
+//! `forebay digest build`: builds a digest from a URL.
 //!
-//! Two phases. First the origin is listed, planned and hashed, and finished rows go to a journal
-//! beside the output (`gather`); this part is long, and goes on where it was after any interruption.
-//! Then the digest is written from the journal and published whole (`publish`).
+//! There are two phases. The first lists, plans and hashes the objects, and appends finished rows
+//! to a journal beside the output (`scan`). It takes long, and resumes after any interruption. The
+//! second writes the digest from the journal and publishes it atomically (`publish`).
 
 mod archive;
-mod gather;
 mod publish;
+mod scan;
 
 use std::{path::PathBuf, time::Instant};
 
 use anyhow::{Context as _, ensure};
 use clap::ValueEnum;
-use forebay_core::{
-    ByteSize, Namespace,
-    digest::{
-        Summary,
-        plan::{Layout, Records},
-    },
-};
-use forebay_digest::{Journal, JournalHeader};
+use forebay_core::{ByteSize, Namespace};
+use forebay_digest::{Journal, JournalHeader, Layout, Records, Summary};
 use forebay_origin::{Options, Origin};
 use futures::StreamExt as _;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use self::{gather::Gathering, publish::publish};
+use self::{publish::publish, scan::Scan};
 use super::columns::Columns;
 use crate::{
+    args::origin::{OriginAccess, namespace, namespace_name},
     output::{self, Format, Verdict, count},
-    reach::{Reach, namespace, namespace_name},
-    stop::{self, Interrupted},
+    signals::{self, Interrupted},
 };
 
 pub const EXAMPLES: &str = "\
@@ -44,122 +38,121 @@ Examples:
 
 Credentials come from the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or ~/.aws,
 AZURE_STORAGE_ACCOUNT_NAME and ..._KEY, GOOGLE_APPLICATION_CREDENTIALS).
-Columns: a CSV file with a header; its first column names the object, relative to URL.";
+The file of --columns has a header. Its first column names the object, relative to URL.";
 
-/// A pack is what a small read is worth: a few milliseconds of a slow origin.
+/// Default size of a pack: a few milliseconds of transfer from a slow origin.
 const PACK_SIZE: ByteSize = ByteSize::mib(1);
-/// With fewer blobs to a chunk, a chunk of a sorted dataset no longer looks like it.
+/// With fewer blobs per chunk, a chunk of a sorted dataset does not resemble the dataset.
 const CHUNK_BLOBS_MIN: u64 = 16;
 
 /// What to build.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Where the data is: s3://, az://, gs://, http(s)://, file:// or a path.
+    /// The URL of the data: s3://, az://, gs://, http(s)://, file://, or a path.
     url: String,
-    /// The digest to write.
+    /// Write the digest to this file.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// How items are found and packed.
+    /// Use this layout of items and blobs.
     #[arg(long, value_enum, default_value_t = LayoutName::Files)]
     layout: LayoutName,
-    /// The size that blobs of several items may reach.
-    ///
-    /// With every layout but files; 1MiB unless you say otherwise.
+    /// Limit packs to this size [default: 1MiB]. With --layout pack, tar or records.
     #[arg(long, value_name = "SIZE")]
     pack_size: Option<ByteSize>,
-    /// With --layout records: how long a record is.
+    /// Use records of this size. With --layout records.
     #[arg(long, value_name = "SIZE")]
     record_size: Option<ByteSize>,
-    /// With --layout records: what every object begins with before its first record.
+    /// Skip this size at the start of each object [default: 0B]. With --layout records.
     #[arg(long, value_name = "SIZE")]
     record_header: Option<ByteSize>,
-    /// Key file of the namespace; the public namespace if absent.
+    /// Use the namespace of this key file [default: the public namespace].
     #[arg(long, value_name = "FILE")]
     namespace: Option<PathBuf>,
-    /// CSV file with columns of your own, such as labels.
+    /// Add columns, such as labels, from this CSV file.
     #[arg(long, value_name = "FILE")]
     columns: Option<PathBuf>,
-    /// Cut into so many chunks, instead of chunks of a tenth or 15 GB.
+    /// Cut into N chunks [default: chunks of a tenth of the dataset, at most 15 GB].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     chunks: Option<u64>,
-    /// Leave out objects that match; may be repeated. A pattern without a slash is held against the last
-    /// step of a key, any other against the whole key.
+    /// Leave out objects that match this pattern. May be repeated.
+    ///
+    /// A pattern without a slash matches the last component of a key, any other the whole key.
     #[arg(long, value_name = "GLOB")]
     exclude: Vec<String>,
-    /// Forget what an interrupted build has done.
+    /// Discard the journal of an interrupted build.
     #[arg(long)]
     restart: bool,
-    /// How to report the result.
+    /// Print the result in this format.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
     #[command(flatten)]
-    reach: Reach,
+    access: OriginAccess,
 }
 
 /// Layouts by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum LayoutName {
-    /// One object is one item is one blob.
+    /// One item and one blob per object.
     Files,
-    /// Small neighbouring objects share a blob.
+    /// Packs of small neighbouring objects.
     Pack,
-    /// Objects are tar archives; members that differ only in their endings are one item (`WebDataset`).
+    /// Tar archives; members that differ only in their extension are one item (`WebDataset`).
     Tar,
-    /// Objects are records of one length; each is an item.
+    /// Records of one size, each an item.
     Records,
 }
 
-/// Everything that decides what a digest says.
+/// Input of a build.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// Where the data is.
+    /// URL of the data.
     pub url: String,
-    /// How to get there.
+    /// Access to the origin.
     pub options: Options,
-    /// The digest to write.
+    /// Path of the digest.
     pub output: PathBuf,
-    /// How items are found and packed.
+    /// Layout of items and blobs.
     pub layout: Layout,
-    /// Whose addresses.
+    /// Namespace of the addresses.
     pub namespace: Namespace,
-    /// CSV file with the user's columns.
+    /// CSV file of columns.
     pub columns: Option<PathBuf>,
-    /// How many chunks, if the user says so.
+    /// Number of chunks, if given.
     pub chunks: Option<u64>,
-    /// Globs of keys to leave out.
+    /// Patterns of keys to leave out.
     pub exclude: Vec<String>,
-    /// Forget an interrupted build.
+    /// Whether to discard the journal of an interrupted build.
     pub restart: bool,
 }
 
-/// What a build did.
+/// Result of a build.
 #[derive(Debug, Serialize)]
-pub struct Report {
-    /// The digest.
+pub struct BuildReport {
+    /// Path of the digest.
     pub digest: PathBuf,
-    /// What it says.
+    /// Summary of the digest.
     #[serde(flatten)]
     pub summary: Summary,
-    /// Blobs that an interrupted run had already done.
+    /// Blobs taken from the journal of an interrupted run.
     pub blobs_resumed: u64,
     /// Bytes read from the origin by this run.
     pub bytes_read: u64,
-    /// Items without a row in the columns' file.
+    /// Items without a row in the file of columns.
     pub items_without_columns: u64,
-    /// Rows of the columns' file that name no object.
+    /// Rows of the file of columns without an object.
     pub columns_without_items: u64,
     /// Patterns of --exclude that matched nothing.
     pub exclude_unused: Vec<String>,
-    /// How long it took.
+    /// Duration.
     pub seconds: f64,
-    /// The most memory that this process has used.
+    /// Peak memory of this process.
     pub peak_memory: ByteSize,
 }
 
 pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     let layout = args.layout()?;
     let spec = Spec {
-        options: args.reach.options(),
+        options: args.access.options(),
         namespace: namespace(args.namespace.as_ref())?,
         url: args.url,
         output: args.output,
@@ -182,14 +175,14 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
 
 impl Args {
     fn layout(&self) -> anyhow::Result<Layout> {
-        let is_of_records = self.layout == LayoutName::Records;
+        let is_records = self.layout == LayoutName::Records;
         ensure!(
-            is_of_records || self.record_size.is_none() && self.record_header.is_none(),
+            is_records || self.record_size.is_none() && self.record_header.is_none(),
             "--record-size and --record-header need --layout records"
         );
         ensure!(
             self.pack_size != Some(ByteSize::ZERO),
-            "a pack size of nothing packs nothing; try 1MiB"
+            "--pack-size is 0B; use at least 1B, such as 1MiB"
         );
         let pack = self.pack_size.unwrap_or(PACK_SIZE);
         Ok(match self.layout {
@@ -206,14 +199,16 @@ impl Args {
                 let size = self.record_size.context("--layout records needs --record-size")?;
                 let header = self.record_header.unwrap_or(ByteSize::ZERO);
                 let records = Records::new(size.0, header.0, pack);
-                Layout::Records(records.context("a record of nothing is none; try 1KiB")?)
+                Layout::Records(
+                    records.context("--record-size is 0B; use at least 1B, such as 1KiB")?,
+                )
             }
         })
     }
 }
 
-fn describe(report: &Report) -> String {
-    let Report { summary, seconds, .. } = report;
+fn describe(report: &BuildReport) -> String {
+    let BuildReport { summary, seconds, .. } = report;
     let speed = match report.bytes_read {
         0 => String::new(),
         read => format!(", {}/s", rate(read, *seconds)),
@@ -224,7 +219,8 @@ fn describe(report: &Report) -> String {
     };
     let notes: String = notes(report).iter().map(|note| format!("note     {note}\n")).collect();
     format!(
-        "digest   {}\ndataset  {}\nitems    {} in {}, {}\nchunks   {}\ntime     {seconds:.1} s{speed}{resumed}\n{notes}",
+        "digest   {}\ndataset  {}\nitems    {} in {}, {}\nchunks   {}\n\
+         time     {seconds:.1} s{speed}{resumed}\n{notes}",
         report.digest.display(),
         summary.dataset,
         summary.items,
@@ -234,17 +230,17 @@ fn describe(report: &Report) -> String {
     )
 }
 
-/// What a person would want to know before using the digest.
-fn notes(report: &Report) -> Vec<String> {
+/// Possible problems of the digest.
+fn notes(report: &BuildReport) -> Vec<String> {
     let Summary { chunking, blobs, items, bytes, .. } = report.summary;
     let mut notes = Vec::new();
     if report.items_without_columns > 0 {
         let items = count(report.items_without_columns, "item");
-        notes.push(format!("{items} without a row in the columns' file"));
+        notes.push(format!("{items} without a row in the file of columns"));
     }
     if report.columns_without_items > 0 {
         let rows = count(report.columns_without_items, "row");
-        notes.push(format!("{rows} of the columns' file without an object"));
+        notes.push(format!("{rows} of the file of columns without an object"));
     }
     for glob in &report.exclude_unused {
         notes.push(format!("--exclude '{}' matched nothing", glob.escape_debug()));
@@ -253,28 +249,28 @@ fn notes(report: &Report) -> Vec<String> {
     if blobs < packs_wanted && items > blobs {
         let size = ByteSize::kib((bytes / packs_wanted / 1024).max(1));
         notes.push(format!(
-            "a chunk holds few packs, and may not look like the dataset; try --pack-size {}KiB",
+            "a chunk has few packs and may not resemble the dataset; try --pack-size {}KiB",
             size.0 / 1024
         ));
     }
     notes
 }
 
-/// Bytes per second, for people.
+/// Bytes per second, rounded.
 pub fn rate(bytes: u64, seconds: f64) -> ByteSize {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "for people")]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rounded figure")]
     ByteSize((bytes as f64 / seconds.max(1e-9)) as u64)
 }
 
-/// Builds a digest, or goes on with building it.
-pub async fn build(spec: &Spec, progress: &ProgressBar) -> anyhow::Result<Report> {
+/// Builds a digest, or resumes its build.
+pub async fn build(spec: &Spec, progress: &ProgressBar) -> anyhow::Result<BuildReport> {
     let started = Instant::now();
-    // All that can be wrong with the arguments is found before the long work begins.
+    // Arguments are checked before the long scan.
     let columns = spec.columns.as_deref().map(Columns::read).transpose()?.unwrap_or_default();
     for glob in &spec.exclude {
         ensure!(
-            balanced(glob),
-            "the pattern '{}' has a bracket without its other half; write *.txt, or a/**/b.[ch]",
+            is_balanced(glob),
+            "the pattern '{}' has an unbalanced bracket; use a pattern such as a/**/b.[ch]",
             glob.escape_debug()
         );
     }
@@ -284,7 +280,8 @@ pub async fn build(spec: &Spec, progress: &ProgressBar) -> anyhow::Result<Report
         let journal = Journal::path(&spec.output);
         ensure!(
             !tree.would_hold(&spec.output) && !tree.would_hold(&journal),
-            "`{}` or its journal lies in the dataset itself, and would change it; name a file elsewhere",
+            "`{}` or its journal lies in the dataset itself and would change it; name a file \
+             elsewhere",
             spec.output.display()
         );
     }
@@ -295,26 +292,26 @@ pub async fn build(spec: &Spec, progress: &ProgressBar) -> anyhow::Result<Report
         filter: spec.exclude.join("\n"),
     };
     let mut journal = Journal::open(&spec.output, &header, spec.restart)?;
-    count_ahead(&origin, progress);
+    count_bytes(&origin, progress);
 
-    let mut gathering = Gathering::new(spec, &origin, &mut journal, progress);
-    let asked = stop::asked()?;
+    let mut scan = Scan::new(spec, &origin, &mut journal, progress);
+    let stop = signals::stop_requested()?;
     let outcome = tokio::select! {
-        () = asked => {
-            Err(Interrupted("stopped; run the same command again to go on from here").into())
+        () = stop => {
+            Err(Interrupted("interrupted; run the same command again to resume").into())
         }
-        outcome = gathering.run() => outcome,
+        outcome = scan.run() => outcome,
     };
-    let gathered = gathering.finish();
+    let totals = scan.finish();
     journal.flush()?;
     if let Err(error) = outcome {
-        // A journal without rows is of no use to the next run.
+        // Closing removes a journal without rows.
         return journal.close().map_or_else(|second| Err(second.into()), |()| Err(error));
     }
 
-    let (blobs_resumed, bytes_read) = (gathered.blobs_resumed, gathered.bytes_read);
-    let exclude_unused = gathered.exclude_unused(&spec.exclude);
-    let published = publish(spec, &header, gathered, &mut journal, &columns);
+    let (blobs_resumed, bytes_read) = (totals.blobs_resumed, totals.bytes_read);
+    let exclude_unused = totals.exclude_unused(&spec.exclude);
+    let published = publish(spec, &header, totals, &mut journal, &columns);
     let published = match published {
         Ok(published) => published,
         Err(error) => {
@@ -323,7 +320,7 @@ pub async fn build(spec: &Spec, progress: &ProgressBar) -> anyhow::Result<Report
         }
     };
     journal.remove()?;
-    Ok(Report {
+    Ok(BuildReport {
         digest: spec.output.clone(),
         summary: published.summary,
         blobs_resumed,
@@ -336,15 +333,15 @@ pub async fn build(spec: &Spec, progress: &ProgressBar) -> anyhow::Result<Report
     })
 }
 
-/// Whether every bracket of a pattern has its other half.
-fn balanced(glob: &str) -> bool {
-    let halves =
+/// Whether every bracket of a pattern has its counterpart.
+fn is_balanced(glob: &str) -> bool {
+    let is_paired =
         |open: char, close: char| glob.matches(open).count() == glob.matches(close).count();
-    halves('[', ']') && halves('{', '}')
+    is_paired('[', ']') && is_paired('{', '}')
 }
 
-/// While a person is watching, a second listing runs ahead to tell how much there is to do.
-fn count_ahead(origin: &Origin, progress: &ProgressBar) {
+/// Sets the total of a visible progress bar from a second listing, which runs in the background.
+fn count_bytes(origin: &Origin, progress: &ProgressBar) {
     if progress.is_hidden() {
         return;
     }
@@ -358,7 +355,7 @@ fn count_ahead(origin: &Origin, progress: &ProgressBar) {
     });
 }
 
-/// The most memory that this process has used; nothing where the system does not tell.
+/// Peak memory of this process; 0 where the system does not report it.
 fn peak_memory() -> ByteSize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -1,40 +1,36 @@
-//! The second phase of a build: from a complete journal to a digest.
+//! The second phase of a build: writes the digest from a complete journal.
 
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use forebay_core::{
-    ByteSize,
-    chunking::Chunking,
-    digest::{Blob, Header, Summary},
-};
-use forebay_digest::{Journal, JournalHeader, PendingDigest};
+use forebay_core::{ByteSize, dataset::chunking::Chunking};
+use forebay_digest::{Blob, Header, Journal, JournalHeader, PendingDigest, Summary};
 
-use super::{Spec, gather::Gathered};
-use crate::digest::columns::Columns;
+use super::{Spec, scan::Totals};
+use crate::commands::digest::columns::Columns;
 
-/// What a published digest holds, and what in the columns' file fitted nothing.
+/// A published digest, with the mismatches between items and columns.
 pub struct Published {
     pub summary: Summary,
     pub items_without_columns: u64,
     pub columns_without_items: u64,
 }
 
-/// Writes and publishes the digest. What was hashed stays in the journal if this fails.
+/// Writes and publishes the digest. The journal is kept if this fails.
 pub fn publish(
     spec: &Spec,
     header: &JournalHeader,
-    gathered: Gathered,
+    totals: Totals,
     journal: &mut Journal,
     columns: &Columns,
 ) -> anyhow::Result<Published> {
-    let Gathered { id, blobs, items, bytes, .. } = gathered;
+    let Totals { id, blobs, items, bytes, .. } = totals;
     if blobs == 0 {
         let exclude = if spec.exclude.is_empty() { "" } else { " and --exclude" };
         bail!("there are no objects under `{}`; check the prefix{exclude}", header.origin);
     }
     let chunking = match spec.chunks {
-        Some(chunks) => Chunking::into_chunks(chunks, blobs).context(KEPT)?,
+        Some(chunks) => Chunking::into_chunks(chunks, blobs).context(JOURNAL_KEPT)?,
         None => Chunking::for_dataset(ByteSize(bytes), blobs),
     };
     let summary = Summary {
@@ -52,10 +48,10 @@ pub fn publish(
     Ok(Published { summary, items_without_columns, columns_without_items })
 }
 
-/// For mistakes that can only be seen when all is hashed.
-const KEPT: &str = "what was hashed is kept for the next run of this command";
+/// For errors that are found only after hashing.
+const JOURNAL_KEPT: &str = "hashed rows are kept for the next run of this command";
 
-/// Returns how many items have no columns, and how many objects have.
+/// Returns the number of items without columns, and of objects with columns.
 fn write(
     output: &Path,
     summary: &Summary,
@@ -72,12 +68,12 @@ fn write(
             continue;
         }
         let Blob { parts, items, .. } = &row;
-        // Items of an object that holds many all have what the file says of it.
+        // All items of an object have its columns.
         let object = |item: usize| &*parts[item.min(parts.len() - 1)].object;
         let objects = || (0..items.len()).map(object);
         let values: Vec<_> = objects().map(|object| columns.values(object)).collect();
         for object in objects() {
-            if !columns.knows(object) {
+            if !columns.contains(object) {
                 unlabelled += 1;
             } else if last != object {
                 object.clone_into(&mut last);
@@ -88,7 +84,8 @@ fn write(
     }
     if !columns.kinds.is_empty() && unlabelled == summary.items {
         bail!(
-            "none of the {} objects in the columns' file is in the dataset; its first column names objects relative to {} ({KEPT})",
+            "none of the {} objects in the file of columns is in the dataset; its first column \
+             names objects relative to {} ({JOURNAL_KEPT})",
             columns.len(),
             summary.origin
         );

@@ -1,4 +1,4 @@
-//! The first phase of a build: everything up to a complete journal.
+//! The first phase of a build: lists, plans and hashes objects into a complete journal.
 
 use std::{
     sync::{
@@ -9,33 +9,31 @@ use std::{
 };
 
 use anyhow::Context as _;
-use forebay_core::digest::{
-    Blob, DatasetIdHasher,
-    plan::{BlobPlan, Layout, Listed, Planner, check_name},
-};
-use forebay_digest::Journal;
+use forebay_core::dataset::DatasetIdHasher;
+use forebay_core::dataset::ListedObject;
+use forebay_digest::{Blob, BlobPlan, Journal, Layout, Planner, check_name};
 use forebay_origin::{Origin, OriginError};
 use futures::{Stream, StreamExt as _, stream::BoxStream};
 use indicatif::ProgressBar;
 
 use super::{Spec, archive};
-use crate::{digest::hash, output::count};
+use crate::{commands::digest::hash, output::count};
 
-/// What a kill may cost.
-const FLUSH_EVERY: Duration = Duration::from_secs(1);
+/// Interval between flushes of the journal: the work that a crash may cost.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Lists, plans and hashes the origin's objects, and journals the rows.
-pub struct Gathering<'a> {
+/// The scan of an origin.
+pub struct Scan<'a> {
     spec: &'a Spec,
     origin: &'a Origin,
     journal: &'a mut Journal,
     progress: &'a ProgressBar,
-    gathered: Gathered,
+    totals: Totals,
 }
 
-/// What the rows of the journal add up to.
-pub struct Gathered {
-    /// The dataset's id, but for its chunking.
+/// Totals of the rows in the journal.
+pub struct Totals {
+    /// The dataset id, without the chunking.
     pub id: DatasetIdHasher,
     /// Rows.
     pub blobs: u64,
@@ -43,16 +41,16 @@ pub struct Gathered {
     pub items: u64,
     /// Bytes in them.
     pub bytes: u64,
-    /// Rows that an earlier run had already made.
+    /// Rows of an earlier run.
     pub blobs_resumed: u64,
     /// Bytes that this run has read.
     pub bytes_read: u64,
-    /// For each pattern of what is left out, whether it has matched.
+    /// For each pattern of --exclude, whether it has matched.
     exclude_used: Arc<[AtomicBool]>,
 }
 
-impl Gathered {
-    fn nothing(spec: &Spec) -> Self {
+impl Totals {
+    fn new(spec: &Spec) -> Self {
         Self {
             id: DatasetIdHasher::new(),
             blobs: 0,
@@ -78,51 +76,49 @@ impl Gathered {
     }
 }
 
-impl<'a> Gathering<'a> {
-    /// Nothing has been gathered yet.
+impl<'a> Scan<'a> {
     pub fn new(
         spec: &'a Spec,
         origin: &'a Origin,
         journal: &'a mut Journal,
         progress: &'a ProgressBar,
     ) -> Self {
-        Self { spec, origin, journal, progress, gathered: Gathered::nothing(spec) }
+        Self { spec, origin, journal, progress, totals: Totals::new(spec) }
     }
 
-    /// What has been gathered.
-    pub fn finish(self) -> Gathered {
-        self.gathered
+    /// Totals of the rows so far.
+    pub fn finish(self) -> Totals {
+        self.totals
     }
 
-    /// Gathers all. May be dropped at any time; what is in the journal by then counts.
+    /// Scans the origin. The future may be dropped at any time; rows in the journal stay.
     pub async fn run(&mut self) -> anyhow::Result<()> {
-        match self.gather(self.origin.list()).await {
+        match self.scan(self.origin.list()).await {
             Err(error) if matches!(error.downcast_ref(), Some(OriginError::Unsorted)) => {
-                // Rows so far are in the order of an unsorted listing; those that are a prefix of the
-                // sorted one are recalled, the others are made again.
-                self.gathered = Gathered::nothing(self.spec);
+                // The rows so far are in the order of an unsorted listing. A prefix that agrees
+                // with the sorted listing is resumed, the rest is hashed again.
+                self.totals = Totals::new(self.spec);
                 self.progress.set_position(0);
                 self.journal.rewind()?;
                 let listing = self.origin.list_sorted().await?;
-                self.gather(futures::stream::iter(listing.into_iter().map(Ok)).boxed()).await
+                self.scan(futures::stream::iter(listing.into_iter().map(Ok)).boxed()).await
             }
             outcome => outcome,
         }
     }
 
-    async fn gather(
+    async fn scan(
         &mut self,
-        listing: BoxStream<'_, Result<Listed, OriginError>>,
+        listing: BoxStream<'_, Result<ListedObject, OriginError>>,
     ) -> anyhow::Result<()> {
-        let exclude =
-            Exclude { globs: &self.spec.exclude, used: self.gathered.exclude_used.clone() };
-        let listing = named(listing, exclude).boxed();
+        let exclude = Exclude { globs: &self.spec.exclude, used: self.totals.exclude_used.clone() };
+        let listing = included(listing, exclude).boxed();
         let mut plans = plans(self.origin, listing, self.spec.layout);
         let first = loop {
             let Some(plan) = plans.next().await.transpose()? else { return Ok(()) };
             let Some(row) = self.journal.recall(&plan)? else { break plan };
-            self.gathered.add(&row);
-            self.gathered.blobs_resumed += 1;
+            self.totals.add(&row);
+            self.totals.blobs_resumed += 1;
             self.progress.inc(row.length());
         };
         let plans = futures::stream::once(async { Ok(first) }).chain(plans);
@@ -132,11 +128,11 @@ impl<'a> Gathering<'a> {
         while let Some(row) = rows.next().await {
             let row = row?;
             self.journal.push(&row)?;
-            self.gathered.add(&row);
-            self.gathered.bytes_read += row.length();
+            self.totals.add(&row);
+            self.totals.bytes_read += row.length();
             self.progress.inc(row.length());
-            self.progress.set_message(count(self.gathered.items, "item"));
-            if flushed.elapsed() > FLUSH_EVERY {
+            self.progress.set_message(count(self.totals.items, "item"));
+            if flushed.elapsed() > FLUSH_INTERVAL {
                 self.journal.flush()?;
                 flushed = Instant::now();
             }
@@ -145,18 +141,18 @@ impl<'a> Gathering<'a> {
     }
 }
 
-/// The listing without what is to be left out, of objects whose names can be used.
-fn named<'a>(
-    listing: BoxStream<'a, Result<Listed, OriginError>>,
+/// The listing without excluded objects. An invalid name is an error.
+fn included<'a>(
+    listing: BoxStream<'a, Result<ListedObject, OriginError>>,
     exclude: Exclude<'a>,
-) -> impl Stream<Item = anyhow::Result<Listed>> + Send + 'a {
+) -> impl Stream<Item = anyhow::Result<ListedObject>> + Send + 'a {
     listing.filter_map(move |listed| {
         let kept = match listed {
             Ok(listed) if exclude.matches(&listed.object) => None,
             Ok(listed) => Some(match check_name(&listed.object) {
                 Ok(()) => Ok(listed),
                 Err(problem) => Err(anyhow::anyhow!(
-                    "the origin holds {problem}; rename it, or leave it out with --exclude"
+                    "the origin has {problem}; rename it, or leave it out with --exclude"
                 )),
             }),
             Err(error) => Some(Err(error.into())),
@@ -167,17 +163,17 @@ fn named<'a>(
 
 type Plans<'a> = BoxStream<'a, anyhow::Result<BlobPlan>>;
 
-/// The listing as blobs.
+/// Plans the blobs of a listing.
 fn plans<'a>(
     origin: &'a Origin,
-    listing: BoxStream<'a, anyhow::Result<Listed>>,
+    listing: BoxStream<'a, anyhow::Result<ListedObject>>,
     layout: Layout,
 ) -> Plans<'a> {
     match layout {
         Layout::Files => packed(listing, Planner::new(None)).boxed(),
         Layout::Pack(size) => packed(listing, Planner::new(Some(size))).boxed(),
         Layout::Records(records) => {
-            let of_object = move |listed: anyhow::Result<Listed>| -> Plans<'a> {
+            let of_object = move |listed: anyhow::Result<ListedObject>| -> Plans<'a> {
                 match listed.and_then(|listed| records.plan(listed).context(UNEVEN)) {
                     Ok(plans) => futures::stream::iter(plans.map(Ok)).boxed(),
                     Err(error) => futures::stream::iter([Err(error)]).boxed(),
@@ -186,10 +182,10 @@ fn plans<'a>(
             listing.map(of_object).flatten().boxed()
         }
         Layout::Tar(pack) => {
-            let of_archive = move |listed: anyhow::Result<Listed>| async move {
+            let of_archive = move |listed: anyhow::Result<ListedObject>| async move {
                 archive::plan(origin.clone(), listed?, pack).await
             };
-            let archives = listing.map(of_archive).buffered(archive::AT_ONCE);
+            let archives = listing.map(of_archive).buffered(archive::PARALLEL_ARCHIVES);
             let plans = archives.map(|plans| match plans {
                 Ok(plans) => plans.into_iter().map(Ok).collect(),
                 Err(error) => vec![Err(error)],
@@ -201,9 +197,9 @@ fn plans<'a>(
 
 const UNEVEN: &str = "check --record-size and --record-header, or leave it out with --exclude";
 
-/// Whole objects as blobs, one by one or in packs.
+/// Plans blobs of whole objects, each alone or in packs.
 fn packed(
-    listing: BoxStream<'_, anyhow::Result<Listed>>,
+    listing: BoxStream<'_, anyhow::Result<ListedObject>>,
     planner: Planner,
 ) -> impl Stream<Item = anyhow::Result<BlobPlan>> + Send {
     futures::stream::unfold((listing, Some(planner)), |(mut listing, mut planner)| async move {
@@ -221,7 +217,7 @@ fn packed(
     .flatten()
 }
 
-/// What is left out.
+/// The patterns of --exclude.
 struct Exclude<'a> {
     globs: &'a [String],
     used: Arc<[AtomicBool]>,
@@ -229,9 +225,9 @@ struct Exclude<'a> {
 
 impl Exclude<'_> {
     fn matches(&self, object: &str) -> bool {
-        let last_step = object.rsplit('/').next().unwrap_or(object);
+        let file_name = object.rsplit('/').next().unwrap_or(object);
         let matched = self.globs.iter().position(|glob| {
-            fast_glob::glob_match(glob, if glob.contains('/') { object } else { last_step })
+            fast_glob::glob_match(glob, if glob.contains('/') { object } else { file_name })
         });
         matched.inspect(|at| self.used[*at].store(true, Relaxed)).is_some()
     }

@@ -1,145 +1,155 @@
-//! Our rotation, by need.
+//! Our rotation, by demand.
 //!
-//! With room for b chunks, two **rotate** through what does not fit and all others are **held** for good:
-//! those are never fetched again. One job alone shares with nobody, so for it all are held, and the rest
-//! is read through. A chunk is not held from the beginning: it becomes so when it would have to go and
-//! there is still room, so that filling the cache costs no fetch of its own.
+//! With a budget of b chunks, two **rotate** through what does not fit, and all others are
+//! **pinned**: these are never fetched again. A job alone shares with no other, so for it all
+//! chunks are pinned, and the rest is read uncached. A chunk is not pinned from the start. It is
+//! pinned when it would be evicted and the budget has room, so that filling the cache costs no
+//! extra fetch.
 //!
-//! A chunk goes when no job has unread items in it, or when some job's unread open items would last less
-//! long than loading a chunk takes. Which, and at whose expense? What counts is what the origin has to
-//! give in all, and these rules follow from that (`outlook.rs` is the arithmetic):
+//! A chunk is evicted when no job has unread items in it, or when the supply of some job would last
+//! less long than loading a chunk takes. The goal is to minimise the bytes from the origin. These
+//! rules follow (`forecast.rs` has the arithmetic):
 //!
-//! - **The fastest set the pace.** For them every chunk is fetched once in a turn anyway. A job may take
-//!   a chunk from slower ones, who find it again when it returns, never from faster ones: those would
-//!   have to fetch it twice. From equals it takes what they have hardly begun, and waits for what they
-//!   have nearly finished.
-//! - **Leftovers are whole.** A job that cannot finish the chunk that is about to go begins with the one
-//!   that stays, and it keeps to what it has begun. A few items left in every chunk would starve it at
-//!   the end of its epoch; whole chunks that it skipped bring it along when they return.
-//! - **What comes is of use to those who need it now**, does not waste what others will need later, and
-//!   is not fetched for one slow job alone: that job may as well read through.
-//! - **Whoever is silent has no say** until it speaks again, so that a job that was stopped stops nobody else.
+//! - **The fastest jobs set the pace.** For them every chunk is fetched once per turn anyway. A job
+//!   may have a chunk evicted that slower jobs read: they meet it again when it returns. Never one
+//!   that faster jobs read: they would have to fetch it twice. Of equally fast jobs, it takes
+//!   chunks that they have hardly begun, and waits for those that they have nearly finished.
+//! - **Leftovers are whole chunks.** A job that cannot finish the chunk that is evicted next starts
+//!   with the one that stays, and finishes what it has begun. A few items left in every chunk would
+//!   starve it at the end of its epoch. Whole chunks that it skipped let it catch up when they
+//!   return.
+//! - **A load serves the jobs that need it now.** It does not waste what others will need later,
+//!   and it is not for one slow job alone: that job may as well read uncached.
+//! - **Inactive jobs are ignored** until their next event, so that a stopped job stops no other.
 
-mod outlook;
+mod forecast;
 
 use std::time::Duration;
 
-use outlook::{Outlook, Pace};
+use forecast::{Forecast, JobForecast};
 
 use super::{
-    Contradiction, Eviction, Job, Open, Order,
-    books::{Books, Member},
+    ChunkDrawSet, ChunkOrder, EvictionCause, InvalidEvent, JobNumber,
+    state::{JobState, RotationState},
 };
-use crate::chunking::ChunkOrdinal;
+use crate::dataset::chunking::ChunkOrdinal;
 
-/// One is read while the next is loaded.
+/// One chunk is read while the next is loaded.
 const ROTATING: usize = 2;
 
-pub(super) fn decide(books: &mut Books) -> Option<Order> {
-    settle(books);
-    if books.open().count() > books.budget {
-        let least = |chunk: &ChunkOrdinal| (books.chunk(*chunk).held, books.wanted(*chunk));
-        let chunk = books.open().min_by_key(least).expect("more than none are open");
-        return Some(Order::Evict { chunk, why: Eviction::Budget });
+pub(super) fn decide(state: &mut RotationState) -> Option<ChunkOrder> {
+    update_pinned(state);
+    if state.drawable().count() > state.budget {
+        let least =
+            |chunk: &ChunkOrdinal| (state.chunk(*chunk).pinned, state.unread_by_all(*chunk));
+        let chunk = state.drawable().min_by_key(least).expect("at least one is drawable");
+        return Some(ChunkOrder::Evict { chunk, cause: EvictionCause::Budget });
     }
-    let has_room = books.resident().count() < books.budget;
-    let is_full = books.rotating().count() >= ROTATING;
-    if !has_room && (!is_full || rotating_max(books) == 0) {
+    let has_room = state.occupied().count() < state.budget;
+    let is_full = state.rotating().count() >= ROTATING;
+    if !has_room && (!is_full || rotating_max(state) == 0) {
         return None;
     }
-    let outlook = Outlook::new(books);
-    let mut held = None;
-    let order = outlook.needs().find_map(|need| {
-        let next = outlook.next(need)?;
-        let mut done = done_with(books, need.job);
+    let forecast = Forecast::new(state);
+    let mut pinned = None;
+    let order = forecast.starving().find_map(|need| {
+        let next = forecast.next(need)?;
+        let mut done = done_with(state, need.number);
         if has_room {
-            held = is_full.then(|| done.next());
-            return (held != Some(None)).then_some(Order::Load(next));
+            pinned = is_full.then(|| done.next());
+            return (pinned != Some(None)).then_some(ChunkOrder::Load(next));
         }
-        let chunk = done.find(|chunk| outlook.may_take(need, *chunk, next))?;
-        let is_exhausted = books.awake().all(|(_, member)| member.unread_of(chunk) == 0);
-        let why = if is_exhausted { Eviction::Exhausted } else { Eviction::Needed(need.job) };
-        Some(Order::Evict { chunk, why })
+        let chunk = done.find(|chunk| forecast.may_evict(need, *chunk, next))?;
+        let is_exhausted = state.active_jobs().all(|(_, progress)| progress.unread_of(chunk) == 0);
+        let cause = if is_exhausted {
+            EvictionCause::Exhausted
+        } else {
+            EvictionCause::Needed(need.number)
+        };
+        Some(ChunkOrder::Evict { chunk, cause })
     });
-    if let Some(Some(stays)) = held {
-        books.hold(stays, true);
+    if let Some(Some(stays)) = pinned {
+        state.set_pinned(stays, true);
     }
     order
 }
 
-/// Which chunks are held, now that jobs or the budget may have changed.
-fn settle(books: &mut Books) {
-    let rotating = rotating_max(books);
+/// Pins or unpins chunks after jobs or the budget have changed.
+fn update_pinned(state: &mut RotationState) {
+    let rotating = rotating_max(state);
     if rotating == 0 {
-        let open: Vec<ChunkOrdinal> = books.rotating().collect();
+        let open: Vec<ChunkOrdinal> = state.rotating().collect();
         for chunk in open {
-            books.hold(chunk, true);
+            state.set_pinned(chunk, true);
         }
     } else {
-        while books.held().count() > books.budget.saturating_sub(rotating) {
-            let least = books.held().min_by_key(|chunk| books.wanted(*chunk));
-            books.hold(least.expect("more than none are held"), false);
+        while state.pinned().count() > state.budget.saturating_sub(rotating) {
+            let least = state.pinned().min_by_key(|chunk| state.unread_by_all(*chunk));
+            state.set_pinned(least.expect("at least one is pinned"), false);
         }
     }
 }
 
-/// How many chunks rotate: none if there is nobody to share with, or nothing that does not fit; but the
-/// cache is filled by rotating into it.
-fn rotating_max(books: &Books) -> usize {
-    let room = books.budget.min(books.chunks.len());
-    let is_filling = books.resident().count() < room;
-    let is_shared = books.awake().count() >= 2 && room < books.chunks.len();
+/// Number of chunks that rotate: none if only one job reads or the whole dataset fits. But while
+/// the cache fills, chunks rotate into it.
+fn rotating_max(state: &RotationState) -> usize {
+    let room = state.budget.min(state.chunks.len());
+    let is_filling = state.occupied().count() < room;
+    let is_shared = state.active_jobs().count() >= 2 && room < state.chunks.len();
     if room >= ROTATING && (is_filling || is_shared) { ROTATING } else { 0 }
 }
 
-/// The rotating chunks that have nothing for a job any more, the least wanted by others first.
-fn done_with(books: &Books, job: Job) -> impl Iterator<Item = ChunkOrdinal> + use<> {
-    let member = &books.jobs[&job];
+/// Rotating chunks that a job has exhausted, those with the least unread by others first.
+fn done_with(state: &RotationState, job: JobNumber) -> impl Iterator<Item = ChunkOrdinal> + use<> {
+    let progress = &state.jobs[&job];
     let mut done: Vec<ChunkOrdinal> =
-        books.rotating().filter(|chunk| member.unread_of(*chunk) == 0).collect();
-    done.sort_by_key(|chunk| books.wanted(*chunk));
+        state.rotating().filter(|chunk| progress.unread_of(*chunk) == 0).collect();
+    done.sort_by_key(|chunk| state.unread_by_all(*chunk));
     done.into_iter()
 }
 
-/// Tells each job which rotating chunk it draws from first. It keeps to what it has begun.
-pub(super) fn direct(books: &mut Books) {
-    let rotating: Vec<ChunkOrdinal> = books.rotating().collect();
-    let has_begun = |member: &Member| {
-        let focus = member.focus.filter(|focus| member.unread_of(*focus) > 0);
+/// Sets the rotating chunk that each job draws from first. A job finishes what it has begun.
+pub(super) fn set_focuses(state: &mut RotationState) {
+    let rotating: Vec<ChunkOrdinal> = state.rotating().collect();
+    let has_focus = |progress: &JobState| {
+        let focus = progress.focus.filter(|focus| progress.unread_of(*focus) > 0);
         focus.is_some_and(|focus| rotating.contains(&focus))
     };
-    if books.awake().all(|(_, member)| has_begun(member)) {
+    if state.active_jobs().all(|(_, progress)| has_focus(progress)) {
         return;
     }
-    let outlook = Outlook::new(books);
-    let begins = |pace: &Pace<'_>| {
-        let unread = rotating.iter().filter(|chunk| pace.member.unread_of(**chunk) > 0);
+    let forecast = Forecast::new(state);
+    let best_focus = |job: &JobForecast<'_>| {
+        let unread = rotating.iter().filter(|chunk| job.progress.unread_of(**chunk) > 0);
         unread.copied().max_by(|a, b| {
-            let readable = |chunk: &ChunkOrdinal| outlook.readable(pace, *chunk);
-            let turn = |chunk: &ChunkOrdinal| books.chunk(*chunk).turn;
-            readable(a).total_cmp(&readable(b)).then(turn(b).cmp(&turn(a)))
+            let readable = |chunk: &ChunkOrdinal| forecast.readable(job, *chunk);
+            let load_number = |chunk: &ChunkOrdinal| state.chunk(*chunk).load_number;
+            readable(a).total_cmp(&readable(b)).then(load_number(b).cmp(&load_number(a)))
         })
     };
-    let beginners = outlook.paces().filter(|pace| !has_begun(pace.member));
-    let focuses: Vec<(Job, Option<ChunkOrdinal>)> =
-        beginners.map(|pace| (pace.job, begins(pace))).collect();
+    let unfocused = forecast.jobs().filter(|job| !has_focus(job.progress));
+    let focuses: Vec<(JobNumber, Option<ChunkOrdinal>)> =
+        unfocused.map(|job| (job.number, best_focus(job))).collect();
     for (job, focus) in focuses {
-        books.jobs.get_mut(&job).expect("it has a pace").focus = focus;
+        state.jobs.get_mut(&job).expect("it has a forecast").focus = focus;
     }
 }
 
-pub(super) fn next_deadline(books: &Books) -> Option<Duration> {
-    Outlook::new(books).next_need()
+pub(super) fn next_deadline(state: &RotationState) -> Option<Duration> {
+    Forecast::new(state).next_need_at()
 }
 
-pub(super) fn open(books: &Books, job: Job) -> Result<Open, Contradiction> {
-    let member = books.job(job)?;
+pub(super) fn draw_set(
+    state: &RotationState,
+    job: JobNumber,
+) -> Result<ChunkDrawSet, InvalidEvent> {
+    let progress = state.job(job)?;
     let mut then: Vec<ChunkOrdinal> =
-        books.rotating().filter(|chunk| Some(*chunk) != member.focus).collect();
-    then.sort_unstable_by_key(|chunk| books.chunk(*chunk).turn);
-    let focus = member.focus.filter(|focus| {
-        let chunk = books.chunk(*focus);
-        chunk.is_open() && !chunk.held
+        state.rotating().filter(|chunk| Some(*chunk) != progress.focus).collect();
+    then.sort_unstable_by_key(|chunk| state.chunk(*chunk).load_number);
+    let focus = progress.focus.filter(|focus| {
+        let chunk = state.chunk(*focus);
+        chunk.is_drawable() && !chunk.pinned
     });
-    Ok(Open { held: books.held().collect(), first: focus.into_iter().collect(), then })
+    Ok(ChunkDrawSet { pinned: state.pinned().collect(), first: focus.into_iter().collect(), then })
 }

@@ -1,32 +1,36 @@
-//! What a batch is made of.
+//! What a batch consists of.
 
 use super::*;
 
-fn layout() -> Layout {
+fn map() -> HalfChunkMap {
     striped(1000, 10)
 }
 
 #[test]
 fn resident_items_go_first_and_the_rest_completes_the_batch() {
-    let layout = Layout::in_one_chunk(DatasetId::from_bytes([1; 32]), 100).unwrap();
-    let sampler = Sampler::new(&layout, Plan::new(7, 0, 4)).unwrap();
+    let map = HalfChunkMap::undivided(DatasetId::from_bytes([1; 32]), 100).unwrap();
+    let sampler = Sampler::new(&map, EpochPlan::new(7, 0, 4)).unwrap();
     let window = ordinals(sampler.clone().upcoming(100));
     let mut random = sampler.clone();
     assert_eq!(ordinals(random.draw(|_| true).unwrap().items().to_vec()), window[..4]);
     let resident = [window[3], window[39], window[40]];
     let mut sampler = sampler;
     let batch = sampler.draw(|item| resident.contains(&item.0)).unwrap();
-    assert_eq!(ordinals(batch.of(Source::Resident)), [window[3], window[39]], "40 is too far away");
-    assert_eq!(ordinals(batch.of(Source::Claimed)), [window[0], window[1]]);
+    assert_eq!(
+        ordinals(batch.of(ItemSource::Resident)),
+        [window[3], window[39]],
+        "40 is too far away"
+    );
+    assert_eq!(ordinals(batch.of(ItemSource::Claimed)), [window[0], window[1]]);
     let batch = sampler.draw(|_| true).unwrap();
     assert_eq!(ordinals(batch.items().to_vec())[0], window[2], "passed over, but next");
 }
 
-/// With everything resident, or nothing, it is the same random order.
+/// With everything resident, or nothing, the random order is the same.
 #[test]
-fn without_a_reason_nothing_is_reordered() {
+fn residency_alone_does_not_change_the_order() {
     let order = |seed, resident| {
-        let mut sampler = Sampler::new(&layout(), Plan::new(seed, 0, 8)).unwrap();
+        let mut sampler = Sampler::new(&map(), EpochPlan::new(seed, 0, 8)).unwrap();
         let mut drawn = Vec::new();
         while let Some(batch) = sampler.draw(|_| resident) {
             drawn.extend(ordinals(batch.items().to_vec()));
@@ -37,64 +41,67 @@ fn without_a_reason_nothing_is_reordered() {
     assert_ne!(order(3, true), order(4, true), "another seed, another order");
 }
 
-/// Promise 8: "held items are drawn in proportion, not first".
+/// Promise 8: pinned items are drawn in proportion, not first.
 #[test]
-fn held_items_come_in_proportion_all_epoch_long() {
-    let layout = striped(20_000, 10);
-    let mut sampler = Sampler::new(&layout, Plan::new(5, 0, 100)).unwrap();
+fn pinned_items_come_in_proportion_all_epoch_long() {
+    let map = striped(20_000, 10);
+    let mut sampler = Sampler::new(&map, EpochPlan::new(5, 0, 100)).unwrap();
     let mut held_by_tenth = [0_u32; 10];
     let mut at = 0;
-    Rotation::new(&layout, 3).epoch(&mut sampler, |batch, chunk_of| {
-        let held = batch.items().iter().filter(|item| chunk_of[index(**item)] < 3).count();
-        held_by_tenth[at / 20] += u32::try_from(held).unwrap();
+    Rotation::new(&map, 3).epoch(&mut sampler, |batch, half_chunk_of| {
+        let pinned = batch.items().iter().filter(|item| half_chunk_of[index(**item)] < 3).count();
+        held_by_tenth[at / 20] += u32::try_from(pinned).unwrap();
         at += 1;
     });
-    assert!(held_by_tenth.iter().all(|held| held.abs_diff(600) < 100), "{held_by_tenth:?}");
-    assert!(sampler.mixed().held_lead < 0.05, "{:?}", sampler.mixed());
+    assert!(held_by_tenth.iter().all(|pinned| pinned.abs_diff(600) < 100), "{held_by_tenth:?}");
+    assert!(sampler.shuffle_quality().pinned_lead < 0.05, "{:?}", sampler.shuffle_quality());
 }
 
-/// Promise 8: "when too little is resident the batch is completed by claimed reads, and never waits for
-/// rotation"; then by held chunks, and by reads outside only when there is nothing else.
+/// Promise 8: when too little is resident, claimed reads complete the batch, and it never waits for
+/// rotation. Then come pinned half-chunks, and uncached reads only when nothing else is left.
 #[test]
-fn a_batch_is_completed_from_farther_and_farther_away() {
-    let layout = layout();
-    let mut sampler = Sampler::new(&layout, Plan::new(5, 0, 50)).unwrap();
-    sampler.open(&[ChunkOrdinal(0)], &[ChunkOrdinal(1)]).unwrap();
-    let chunk_of = layout.chunk_of_items();
-    let mut of_chunk = [0; 10];
+fn a_batch_is_completed_from_rotating_then_pinned_then_uncached() {
+    let map = map();
+    let mut sampler = Sampler::new(&map, EpochPlan::new(5, 0, 50)).unwrap();
+    sampler.set_draw_set(&draw_set(&[HalfChunk(0)], &[HalfChunk(1)])).unwrap();
+    let half_chunk_of = map.half_chunk_of_items();
+    let mut of_half_chunk = [0; 10];
     let mut last = None;
     while last.is_none_or(|last| last == 0) {
-        let batch = sampler.draw(|item| chunk_of[index(item)] == 0).unwrap();
+        let batch = sampler.draw(|item| half_chunk_of[index(item)] == 0).unwrap();
         assert_eq!(batch.items().len(), 50);
-        batch.items().iter().for_each(|item| of_chunk[chunk_of[index(*item)] as usize] += 1);
-        assert!(batch.of(Source::Claimed).all(|item| chunk_of[index(item)] == 1));
-        assert!(batch.of(Source::Outside).all(|item| chunk_of[index(item)] > 1));
-        sampler.yielded(batch.number()).unwrap();
-        last = Some(batch.count(Source::Outside));
+        batch
+            .items()
+            .iter()
+            .for_each(|item| of_half_chunk[half_chunk_of[index(*item)] as usize] += 1);
+        assert!(batch.of(ItemSource::Claimed).all(|item| half_chunk_of[index(item)] == 1));
+        assert!(batch.of(ItemSource::Uncached).all(|item| half_chunk_of[index(item)] > 1));
+        sampler.on_yielded(batch.number()).unwrap();
+        last = Some(batch.count(ItemSource::Uncached));
     }
-    assert_eq!(of_chunk[..2], [100, 100], "all that is open, before anything outside");
+    assert_eq!(of_half_chunk[..2], [100, 100], "the whole draw set, before anything uncached");
     let counts = sampler.counts();
-    assert_eq!((counts.resident, counts.claimed, counts.contradictions), (100, 100, 0));
-    assert_eq!(counts.items, 200 + counts.outside);
+    assert_eq!((counts.resident, counts.claimed, counts.invalid_calls), (100, 100, 0));
+    assert_eq!(counts.items, 200 + counts.uncached);
 }
 
-/// Of two rotating chunks one is exhausted in time for the next to arrive.
+/// Of two rotating half-chunks, one is exhausted in time for the next to arrive.
 #[test]
-fn a_chunk_that_leaves_is_exhausted_first() {
-    let layout = striped(20_000, 10);
-    let mut sampler = Sampler::new(&layout, Plan::new(5, 0, 50)).unwrap();
-    let (mut there, mut next) = ([ChunkOrdinal(0), ChunkOrdinal(1)], 2);
+fn a_leaving_half_chunk_is_exhausted_first() {
+    let map = striped(20_000, 10);
+    let mut sampler = Sampler::new(&map, EpochPlan::new(5, 0, 50)).unwrap();
+    let (mut there, mut next) = ([HalfChunk(0), HalfChunk(1)], 2);
     while next < 10 {
-        sampler.open(&[], &there).unwrap();
-        sampler.leaving(Some(there[0])).unwrap();
+        let leaving = Some(there[0]);
+        sampler.set_draw_set(&BatchDrawSet { leaving, ..draw_set(&[], &there) }).unwrap();
         while sampler.unread(there[0]) > 0 {
             let batch = sampler.draw(|_| true).unwrap();
-            assert_eq!(batch.count(Source::Resident), 50);
-            sampler.yielded(batch.number()).unwrap();
+            assert_eq!(batch.count(ItemSource::Resident), 50);
+            sampler.on_yielded(batch.number()).unwrap();
         }
         let left = sampler.unread(there[1]);
         assert!((800..1600).contains(&left), "{left} of 2000 are left of the other");
-        there = [there[1], ChunkOrdinal(next)];
+        there = [there[1], HalfChunk(next)];
         next += 1;
     }
 }
@@ -102,9 +109,9 @@ fn a_chunk_that_leaves_is_exhausted_first() {
 #[test]
 fn candidates_can_be_few_or_many() {
     let hits = |over_ask, window| {
-        let plan = Plan { over_ask, window, ..Plan::new(5, 0, 10) };
-        let mut sampler = Sampler::new(&layout(), plan).unwrap();
-        sampler.draw(|item| item.0 % 10 == 0).unwrap().count(Source::Resident)
+        let plan = EpochPlan { over_ask, window, ..EpochPlan::new(5, 0, 10) };
+        let mut sampler = Sampler::new(&map(), plan).unwrap();
+        sampler.draw(|item| item.0 % 10 == 0).unwrap().count(ItemSource::Resident)
     };
     assert!(hits(1, 2048) < 5);
     assert_eq!(hits(1000, 1000), 10, "there are a hundred");
@@ -112,50 +119,54 @@ fn candidates_can_be_few_or_many() {
 }
 
 #[test]
-fn contradictions_change_nothing_and_are_counted() {
-    let mut sampler = Sampler::new(&layout(), Plan::new(5, 0, 50)).unwrap();
-    let chunk = ChunkOrdinal;
-    sampler.open(&[chunk(1)], &[chunk(2)]).unwrap();
+fn invalid_calls_change_nothing_and_are_counted() {
+    let mut sampler = Sampler::new(&map(), EpochPlan::new(5, 0, 50)).unwrap();
+    let half_chunk = HalfChunk;
+    let known = draw_set(&[half_chunk(1)], &[half_chunk(2)]);
+    sampler.set_draw_set(&known).unwrap();
     let first = sampler.draw(|_| false).unwrap();
     let second = sampler.draw(|_| false).unwrap();
     let before = sampler.state();
     let expected = [
-        "batch 1 cannot have been yielded: 0 is next, and 2 are on their way",
-        "batch 7 cannot have been yielded: 0 is next, and 2 are on their way",
-        "chunk 10 of 10 cannot be open: chunks count from 0",
-        "chunk 3 cannot be open twice",
-        "chunk 1 cannot leave: it does not rotate",
+        "batch 1 cannot be yielded: 0 is next, and 2 are in flight",
+        "batch 7 cannot be yielded: 0 is next, and 2 are in flight",
+        "half-chunk 10 of 10 cannot be in a draw set: half-chunks count from 0",
+        "half-chunk 3 is named twice in a draw set",
+        "half-chunk 1 cannot leave: it does not rotate",
     ];
     let refused = [
-        sampler.yielded(second.number()).unwrap_err(),
-        sampler.yielded(7).unwrap_err(),
-        sampler.open(&[chunk(3)], &[chunk(10)]).unwrap_err(),
-        sampler.open(&[chunk(3)], &[chunk(3)]).unwrap_err(),
-        sampler.leaving(Some(chunk(1))).unwrap_err(),
+        sampler.on_yielded(second.number()).unwrap_err(),
+        sampler.on_yielded(7).unwrap_err(),
+        sampler.set_draw_set(&draw_set(&[half_chunk(3)], &[half_chunk(10)])).unwrap_err(),
+        sampler.set_draw_set(&draw_set(&[half_chunk(3)], &[half_chunk(3)])).unwrap_err(),
+        sampler.set_draw_set(&BatchDrawSet { leaving: Some(half_chunk(1)), ..known }).unwrap_err(),
     ];
     assert_eq!(refused.map(|refused| refused.to_string()), expected);
-    assert_eq!((sampler.state(), sampler.counts().contradictions), (before, 5));
-    sampler.yielded(first.number()).unwrap();
-    assert!(sampler.yielded(first.number()).is_err(), "not twice");
-    sampler.yielded(second.number()).unwrap();
-    assert!(sampler.yielded(2).is_err(), "not before it is drawn");
+    assert_eq!((sampler.state(), sampler.counts().invalid_calls), (before, 5));
+    sampler.on_yielded(first.number()).unwrap();
+    assert!(sampler.on_yielded(first.number()).is_err(), "not twice");
+    sampler.on_yielded(second.number()).unwrap();
+    assert!(sampler.on_yielded(2).is_err(), "not before it is drawn");
     let third = sampler.draw(|_| false).unwrap();
-    let open = layout().chunk_of_items();
-    assert!(third.of(Source::Claimed).all(|item| [1, 2].contains(&open[index(item)])), "as before");
+    let open = map().half_chunk_of_items();
+    assert!(
+        third.of(ItemSource::Claimed).all(|item| [1, 2].contains(&open[index(item)])),
+        "as before"
+    );
 }
 
 #[test]
-fn what_is_unread_and_unyielded_is_known_for_every_chunk() {
-    let mut sampler = Sampler::new(&layout(), Plan::new(5, 0, 30)).unwrap();
-    let chunk = ChunkOrdinal(4);
-    sampler.open(&[], &[chunk]).unwrap();
-    let known = |sampler: &Sampler| (sampler.unread(chunk), sampler.unyielded(chunk));
+fn unread_and_unyielded_items_are_known_for_every_half_chunk() {
+    let mut sampler = Sampler::new(&map(), EpochPlan::new(5, 0, 30)).unwrap();
+    let half_chunk = HalfChunk(4);
+    sampler.set_draw_set(&draw_set(&[], &[half_chunk])).unwrap();
+    let known = |sampler: &Sampler| (sampler.unread(half_chunk), sampler.unyielded(half_chunk));
     assert_eq!(known(&sampler), (100, 100));
     let batches: Vec<Batch> = (0..4).map(|_| sampler.draw(|_| true).unwrap()).collect();
     assert_eq!(known(&sampler), (0, 100));
     let released: Vec<_> =
-        batches.iter().map(|batch| sampler.yielded(batch.number()).unwrap()).collect();
-    assert_eq!(released, [vec![], vec![], vec![], vec![chunk]], "with its last item");
+        batches.iter().map(|batch| sampler.on_yielded(batch.number()).unwrap()).collect();
+    assert_eq!(released, [vec![], vec![], vec![], vec![half_chunk]], "with its last item");
     assert_eq!(known(&sampler), (0, 0));
-    assert_eq!(sampler.unread(ChunkOrdinal(99)), 0);
+    assert_eq!(sampler.unread(HalfChunk(99)), 0);
 }

@@ -1,30 +1,30 @@
-//! Promise 2: "In one epoch a job is given every item exactly once: under substitution, faults, resume
-//! from `state_dict` in mid-epoch, and resume with another number of ranks (from all ranks' states)."
+//! Promise 2: in one epoch a job gets every item exactly once, under substitution, faults, resume
+//! from a state in mid-epoch, and resume with another number of ranks (from all ranks' states).
 
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
 
-/// What happens to a job in the course of an epoch.
+/// An event in the course of an epoch.
 #[derive(Debug, Clone)]
 enum Event {
-    /// All ranks go on, so many batches each.
+    /// All ranks yield this number of batches each.
     Run(u64),
-    /// Other chunks are open: bits say which, and which of those are held.
-    Open { open: u32, held: u32 },
-    /// This share of the items is resident, whichever.
+    /// Another draw set: bits of its half-chunks, and of those that are pinned.
+    DrawSet { open: u32, pinned: u32 },
+    /// Other items are resident, this share of them.
     Resident { percent: u64, salt: u64 },
     /// All processes die, and come back with what they had yielded.
     Crash,
-    /// The job goes on with so many ranks; some had yielded more than others.
-    Resize { world: u32, batch: u32, uneven: u32 },
+    /// The job goes on with `world` ranks; some had yielded more than others.
+    Reshard { world: u32, batch: u32, uneven: u32 },
 }
 
 #[derive(Debug, Clone)]
 struct Case {
-    chunk_of: Vec<u32>,
-    plan: Plan,
-    /// How many batches a loader draws before the first of them is yielded.
+    half_chunk_of: Vec<u32>,
+    plan: EpochPlan,
+    /// Batches that a loader draws before the first of them is yielded.
     ahead: usize,
     events: Vec<Event>,
 }
@@ -32,12 +32,13 @@ struct Case {
 fn events() -> impl Strategy<Value = Event> {
     prop_oneof![
         4 => (1_u64..12).prop_map(Event::Run),
-        2 => (any::<u32>(), any::<u32>()).prop_map(|(open, held)| Event::Open { open, held }),
+        2 => (any::<u32>(), any::<u32>())
+            .prop_map(|(open, pinned)| Event::DrawSet { open, pinned }),
         2 => (0_u64..=100, any::<u64>())
             .prop_map(|(percent, salt)| Event::Resident { percent, salt }),
         1 => Just(Event::Crash),
         1 => (1_u32..6, 1_u32..20, any::<u32>())
-            .prop_map(|(world, batch, uneven)| Event::Resize { world, batch, uneven }),
+            .prop_map(|(world, batch, uneven)| Event::Reshard { world, batch, uneven }),
     ]
 }
 
@@ -45,12 +46,18 @@ fn cases() -> impl Strategy<Value = Case> {
     let plan = (any::<u64>(), 1_u32..20, 1_u32..6, 1_u32..12, 1_u32..64, any::<[bool; 2]>());
     let plan = plan.prop_map(|(seed, batch, world, over_ask, window, [drop, like_length])| {
         let ending = if drop { Ending::DropLast } else { Ending::Pad };
-        Plan { ending, over_ask, window, like_length, ..Plan::new(seed, 1, batch).on(0, world) }
+        EpochPlan {
+            ending,
+            over_ask,
+            window,
+            like_length,
+            ..EpochPlan::new(seed, 1, batch).on(0, world)
+        }
     });
-    let chunk_of = (1_u32..9).prop_flat_map(|chunks| vec(0..chunks, 0..400));
+    let half_chunk_of = (1_u32..9).prop_flat_map(|half_chunks| vec(0..half_chunks, 0..400));
     let rest = (0_usize..5, vec(events(), 0..20));
-    (chunk_of, plan, rest).prop_map(|(chunk_of, plan, (ahead, events))| Case {
-        chunk_of,
+    (half_chunk_of, plan, rest).prop_map(|(half_chunk_of, plan, (ahead, events))| Case {
+        half_chunk_of,
         plan,
         ahead,
         events,
@@ -61,15 +68,15 @@ fn cases() -> impl Strategy<Value = Case> {
 struct Rank {
     sampler: Sampler,
     drawn: VecDeque<Batch>,
-    /// Chunks that have items to be yielded, and were not released.
-    unreleased: Vec<ChunkOrdinal>,
+    /// Half-chunks with items to be yielded, and not released.
+    unreleased: Vec<HalfChunk>,
 }
 
 struct Job {
     case: Case,
-    layout: Layout,
+    map: HalfChunkMap,
     ranks: Vec<Rank>,
-    open: (Vec<ChunkOrdinal>, Vec<ChunkOrdinal>),
+    open: (Vec<HalfChunk>, Vec<HalfChunk>),
     resident: Vec<bool>,
     /// How often each item was yielded.
     seen: Vec<u32>,
@@ -78,34 +85,34 @@ struct Job {
 
 impl Job {
     fn new(case: Case) -> Self {
-        let chunk_of = case.chunk_of.iter().map(|chunk| ChunkOrdinal(*chunk));
-        let layout = Layout::new(DatasetId::from_bytes([3; 32]), 8, chunk_of).unwrap();
-        let layout = layout.with_units(|item| u32::try_from(item.0 / 7).unwrap());
+        let half_chunk_of = case.half_chunk_of.iter().map(|half_chunk| HalfChunk(*half_chunk));
+        let map = HalfChunkMap::new(DatasetId::from_bytes([3; 32]), 8, half_chunk_of).unwrap();
+        let map = map.with_units(|item| u32::try_from(item.0 / 7).unwrap());
         let plan = case.plan;
         let ranks = (0..plan.world).map(|rank| plan.on(rank, plan.world));
-        let ranks = ranks.map(|plan| Rank::new(Sampler::new(&layout, plan).unwrap())).collect();
-        let items = case.chunk_of.len();
+        let ranks = ranks.map(|plan| Rank::new(Sampler::new(&map, plan).unwrap())).collect();
+        let items = case.half_chunk_of.len();
         let (resident, seen) = (vec![false; items], vec![0; items]);
-        let open = ((0..0).map(ChunkOrdinal).collect(), (0..8).map(ChunkOrdinal).collect());
-        Self { case, layout, ranks, open, resident, seen, padding: 0 }
+        let open = ((0..0).map(HalfChunk).collect(), (0..8).map(HalfChunk).collect());
+        Self { case, map, ranks, open, resident, seen, padding: 0 }
     }
 
     fn run(&mut self) {
         for event in self.case.events.clone() {
             match event {
                 Event::Run(batches) => (0..batches).for_each(|_| self.round()),
-                Event::Open { open, held } => self.open(open, held),
+                Event::DrawSet { open, pinned } => self.open(open, pinned),
                 Event::Resident { percent, salt } => {
                     let mut random = fastrand::Rng::with_seed(salt);
                     self.resident.fill_with(|| random.u64(..100) < percent);
                 }
                 Event::Crash => {
                     let states = self.states();
-                    let ranks = states.iter().map(|state| Sampler::resume(&self.layout, state));
+                    let ranks = states.iter().map(|state| Sampler::resume(&self.map, state));
                     self.ranks = ranks.map(|sampler| Rank::new(sampler.unwrap())).collect();
-                    self.reopen();
+                    self.apply_draw_set();
                 }
-                Event::Resize { world, batch, uneven } => self.resize(world, batch, uneven),
+                Event::Reshard { world, batch, uneven } => self.reshard(world, batch, uneven),
             }
         }
         while self.ranks.iter().any(|rank| rank.sampler.state().yielded() < rank.sampler.batches())
@@ -128,18 +135,18 @@ impl Job {
         let rank = &mut ranks[rank];
         while rank.drawn.len() <= self.case.ahead {
             let Some(batch) = rank.sampler.draw(|item| resident[index(item)]) else { break };
-            check_batch(&batch, &self.case.chunk_of, resident, &self.open);
+            check_batch(&batch, &self.case.half_chunk_of, resident, &self.open);
             rank.drawn.push_back(batch);
         }
         let Some(batch) = rank.drawn.pop_front() else { return false };
-        for chunk in rank.sampler.yielded(batch.number()).unwrap() {
-            let known = rank.unreleased.iter().position(|other| *other == chunk);
+        for half_chunk in rank.sampler.on_yielded(batch.number()).unwrap() {
+            let known = rank.unreleased.iter().position(|other| *other == half_chunk);
             rank.unreleased.remove(known.expect("released once, and not before it had items"));
-            assert_eq!(rank.sampler.unyielded(chunk), 0);
+            assert_eq!(rank.sampler.unyielded(half_chunk), 0);
         }
         let last = batch.number() + 1 == rank.sampler.batches();
         let plan = rank.sampler.state().plan();
-        let padding = batch.count(Source::Padding);
+        let padding = batch.count(ItemSource::Padding);
         assert!(batch.items().len() == plan.batch as usize || (last && plan.ending == Ending::Pad));
         assert!(!batch.items().is_empty() && padding <= u32::from(last));
         assert!(!last || rank.unreleased.is_empty(), "released on every path");
@@ -149,62 +156,64 @@ impl Job {
         true
     }
 
-    fn states(&self) -> Vec<State> {
+    fn states(&self) -> Vec<SamplerState> {
         let states = self.ranks.iter().map(|rank| rank.sampler.state().encode());
-        states.map(|bytes| State::decode(&bytes).unwrap()).collect()
+        states.map(|bytes| SamplerState::decode(&bytes).unwrap()).collect()
     }
 
-    fn resize(&mut self, world: u32, batch: u32, uneven: u32) {
+    fn reshard(&mut self, world: u32, batch: u32, uneven: u32) {
         for rank in 0..self.ranks.len() {
             (0..uneven >> (2 * rank) & 3).for_each(|_| {
                 self.step(rank);
             });
         }
         let states = self.states();
-        let plan = Plan { batch, ..self.case.plan };
+        let plan = EpochPlan { batch, ..self.case.plan };
         let ranks = (0..world)
-            .map(|rank| Sampler::resize(&self.layout, &states, plan.on(rank, world)).unwrap());
+            .map(|rank| Sampler::reshard(&self.map, &states, plan.on(rank, world)).unwrap());
         self.ranks = ranks.map(Rank::new).collect();
-        self.reopen();
+        self.apply_draw_set();
     }
 
-    fn open(&mut self, open: u32, held: u32) {
-        let those =
-            |bits: u32| (0..8).filter(move |chunk| bits >> chunk & 1 == 1).map(ChunkOrdinal);
-        self.open = (those(open & held).collect(), those(open & !held).collect());
-        self.reopen();
+    fn open(&mut self, open: u32, pinned: u32) {
+        let of_class =
+            |bits: u32| (0..8).filter(move |half_chunk| bits >> half_chunk & 1 == 1).map(HalfChunk);
+        self.open = (of_class(open & pinned).collect(), of_class(open & !pinned).collect());
+        self.apply_draw_set();
     }
 
-    fn reopen(&mut self) {
+    fn apply_draw_set(&mut self) {
         for rank in &mut self.ranks {
-            rank.sampler.open(&self.open.0, &self.open.1).unwrap();
-            rank.sampler.leaving(self.open.1.get(1).copied()).unwrap();
+            let leaving = self.open.1.get(1).copied();
+            let draw_set = BatchDrawSet { leaving, ..draw_set(&self.open.0, &self.open.1) };
+            rank.sampler.set_draw_set(&draw_set).unwrap();
         }
     }
 }
 
 impl Rank {
     fn new(sampler: Sampler) -> Self {
-        let chunks = (0..8).map(ChunkOrdinal);
-        let unreleased = chunks.filter(|chunk| sampler.unyielded(*chunk) > 0).collect();
+        let half_chunks = (0..8).map(HalfChunk);
+        let unreleased =
+            half_chunks.filter(|half_chunk| sampler.unyielded(*half_chunk) > 0).collect();
         Self { sampler, drawn: VecDeque::new(), unreleased }
     }
 }
 
-/// Items come from where the batch says.
+/// Items come from the sources that the batch states.
 fn check_batch(
     batch: &Batch,
-    chunk_of: &[u32],
+    half_chunk_of: &[u32],
     resident: &[bool],
-    (held, rotating): &(Vec<ChunkOrdinal>, Vec<ChunkOrdinal>),
+    (pinned, rotating): &(Vec<HalfChunk>, Vec<HalfChunk>),
 ) {
     let is_open = |item: ItemOrdinal| {
-        let chunk = ChunkOrdinal(chunk_of[index(item)]);
-        held.contains(&chunk) || rotating.contains(&chunk)
+        let half_chunk = HalfChunk(half_chunk_of[index(item)]);
+        pinned.contains(&half_chunk) || rotating.contains(&half_chunk)
     };
-    assert!(batch.of(Source::Resident).all(|item| resident[index(item)]));
-    assert!(batch.of(Source::Claimed).all(|item| !resident[index(item)] && is_open(item)));
-    assert!(batch.of(Source::Outside).all(|item| !resident[index(item)] && !is_open(item)));
+    assert!(batch.of(ItemSource::Resident).all(|item| resident[index(item)]));
+    assert!(batch.of(ItemSource::Claimed).all(|item| !resident[index(item)] && is_open(item)));
+    assert!(batch.of(ItemSource::Uncached).all(|item| !resident[index(item)] && !is_open(item)));
 }
 
 proptest! {
@@ -221,13 +230,14 @@ proptest! {
                 prop_assert!(job.seen.iter().all(|times| *times <= 1), "{:?}", job.seen);
                 let dropped = job.seen.iter().filter(|times| **times == 0).count();
                 let last = job.ranks[0].sampler.state().plan();
-                prop_assert!(dropped < (last.batch * last.world) as usize, "{dropped} were dropped");
+                let limit = (last.batch * last.world) as usize;
+                prop_assert!(dropped < limit, "{dropped} were dropped");
                 prop_assert_eq!(job.padding, 0);
             }
         }
     }
 
-    /// What comes after a resume is what would have come without one.
+    /// What follows a resume is what would have come without one.
     #[test]
     fn an_epoch_resumes_bit_for_bit(
         case in cases(),
@@ -236,23 +246,24 @@ proptest! {
     ) {
         let job = Job::new(case);
         let plan = job.case.plan.on(job.case.plan.world - 1, job.case.plan.world);
-        // Other items are resident and other chunks open for every batch, but the same for both.
+        // Resident items and draw set differ for every batch, but are the same for both.
         let draw = |sampler: &mut Sampler, number: u64| {
             let mut random = fastrand::Rng::with_seed(salt ^ number);
-            let chunks = |bits: u8| (0..8).filter(move |at| bits >> at & 1 == 1).map(ChunkOrdinal);
-            let (open, held) = (random.u8(..), random.u8(..));
-            let (held, rotating): (Vec<_>, Vec<_>) =
-                (chunks(open & held).collect(), chunks(open & !held).collect());
-            sampler.open(&held, &rotating).unwrap();
+            let half_chunks =
+                |bits: u8| (0..8).filter(move |at| bits >> at & 1 == 1).map(HalfChunk);
+            let (open, pinned) = (random.u8(..), random.u8(..));
+            let (pinned, rotating): (Vec<_>, Vec<_>) =
+                (half_chunks(open & pinned).collect(), half_chunks(open & !pinned).collect());
+            sampler.set_draw_set(&draw_set(&pinned, &rotating)).unwrap();
             let resident: Vec<bool> = job.seen.iter().map(|_| random.bool()).collect();
             sampler.draw(|item| resident[index(item)])
         };
-        let mut straight = Sampler::new(&job.layout, plan).unwrap();
+        let mut straight = Sampler::new(&job.map, plan).unwrap();
         let expected: Vec<Batch> =
             (0..straight.batches()).map(|number| draw(&mut straight, number).unwrap()).collect();
         prop_assert_eq!(draw(&mut straight, 0), None);
 
-        let mut stopped = Sampler::new(&job.layout, plan).unwrap();
+        let mut stopped = Sampler::new(&job.map, plan).unwrap();
         let mut yielded: Vec<Batch> = Vec::new();
         for (batches, ahead) in stops {
             let mut drawn = VecDeque::new();
@@ -263,11 +274,11 @@ proptest! {
                     drawn.push_back(batch);
                 }
                 let Some(batch) = drawn.pop_front() else { break };
-                stopped.yielded(batch.number()).unwrap();
+                stopped.on_yielded(batch.number()).unwrap();
                 yielded.push(batch);
             }
-            let state = State::decode(&stopped.state().encode()).unwrap();
-            stopped = Sampler::resume(&job.layout, &state).unwrap();
+            let state = SamplerState::decode(&stopped.state().encode()).unwrap();
+            stopped = Sampler::resume(&job.map, &state).unwrap();
         }
         prop_assert_eq!(&yielded[..], &expected[..yielded.len()]);
     }

@@ -1,5 +1,5 @@
-//! Whole epochs: what a job may rely on, whatever is resident and whoever fails.
-//! `SEEDS=n` runs so many cases of each property, `SEED=n` a run of its own that can be repeated.
+//! Whole epochs: what a job may rely on, whatever is resident and whatever fails. `SEEDS=n` runs
+//! `n` cases of each property, `SEED=n` a run that can be repeated.
 
 mod draws;
 mod exactly_once;
@@ -14,12 +14,12 @@ use std::collections::VecDeque;
 use proptest::test_runner::{Config, RngSeed};
 
 use super::*;
-use crate::{ByteSize, DatasetId, chunking::Chunking};
+use crate::{ByteSize, DatasetId, dataset::chunking::Chunking};
 
-/// Item bytes, where any will do.
+/// Bytes of an item, where the size does not matter.
 const ITEM: u64 = 1000;
 
-#[expect(clippy::disallowed_methods, reason = "whoever runs tests says how many")]
+#[expect(clippy::disallowed_methods, reason = "the environment sets the number of cases")]
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number, not `{text}`")))
@@ -31,51 +31,55 @@ fn config(cases: u32) -> Config {
     Config { cases, rng_seed, failure_persistence: None, ..Config::default() }
 }
 
-/// Striped chunks, as datasets are really cut.
-fn striped(items: u64, chunks: u64) -> Layout {
-    let chunking = Chunking::into_chunks(chunks, items).unwrap();
+fn draw_set(pinned: &[HalfChunk], rotating: &[HalfChunk]) -> BatchDrawSet {
+    BatchDrawSet { pinned: pinned.to_vec(), rotating: rotating.to_vec(), leaving: None }
+}
+
+/// Striped half-chunks, as datasets are cut.
+fn striped(items: u64, half_chunks: u64) -> HalfChunkMap {
+    let chunking = Chunking::into_chunks(half_chunks, items).unwrap();
     let total = ByteSize(items * ITEM);
-    let of_item = (0..items).map(|item| chunking.chunk_of(item * ITEM, total));
-    let chunks = u32::try_from(chunks).unwrap();
-    Layout::new(DatasetId::from_bytes([1; 32]), chunks, of_item).unwrap()
+    let of_item = (0..items).map(|item| HalfChunk(chunking.chunk_of(item * ITEM, total).0));
+    let half_chunks = u32::try_from(half_chunks).unwrap();
+    HalfChunkMap::new(DatasetId::from_bytes([1; 32]), half_chunks, of_item).unwrap()
 }
 
 fn ordinals(items: impl IntoIterator<Item = ItemOrdinal>) -> Vec<u64> {
     items.into_iter().map(|item| item.0).collect()
 }
 
-/// Two chunks of all rotate: one is there, the other arrives while the first is read, in random order.
-/// What is exhausted makes room for the next.
+/// Two half-chunks rotate: one is resident, the other arrives in random order while the first is
+/// read. An exhausted one makes room for the next.
 struct Rotation {
-    chunk_of: Vec<u32>,
-    open: Vec<ChunkOrdinal>,
-    /// Rotating chunks that have not been open yet.
+    half_chunk_of: Vec<u32>,
+    open: Vec<HalfChunk>,
+    /// Rotating half-chunks that were not in the draw set yet.
     to_come: VecDeque<u32>,
-    held: Vec<ChunkOrdinal>,
+    pinned: Vec<HalfChunk>,
     resident: Vec<bool>,
-    /// Items of the chunk that is on its way.
+    /// Items of the loading half-chunk.
     arriving: VecDeque<u32>,
-    /// Whether chunks arrive in the order of the dataset, as they had better not.
+    /// Whether items arrive in the order of the dataset, which is worse.
     in_order: bool,
-    layout: Layout,
+    map: HalfChunkMap,
 }
 
 impl Rotation {
-    fn new(layout: &Layout, held: u32) -> Self {
-        Self::arriving(layout, held, false)
+    fn new(map: &HalfChunkMap, pinned: u32) -> Self {
+        Self::arriving(map, pinned, false)
     }
 
-    fn arriving(layout: &Layout, held: u32, in_order: bool) -> Self {
-        let chunk_of = layout.chunk_of_items();
+    fn arriving(map: &HalfChunkMap, pinned: u32, in_order: bool) -> Self {
+        let half_chunk_of = map.half_chunk_of_items();
         let mut rotation = Self {
             open: Vec::new(),
-            to_come: (held..layout.chunks()).collect(),
-            held: (0..held).map(ChunkOrdinal).collect(),
-            resident: chunk_of.iter().map(|chunk| *chunk < held).collect(),
-            chunk_of,
+            to_come: (pinned..map.half_chunks()).collect(),
+            pinned: (0..pinned).map(HalfChunk).collect(),
+            resident: half_chunk_of.iter().map(|half_chunk| *half_chunk < pinned).collect(),
+            half_chunk_of,
             arriving: VecDeque::new(),
             in_order,
-            layout: layout.clone(),
+            map: map.clone(),
         };
         rotation.next();
         rotation.arrive(usize::MAX);
@@ -84,13 +88,13 @@ impl Rotation {
     }
 
     fn next(&mut self) {
-        if let Some(chunk) = self.to_come.pop_front() {
-            self.open.push(ChunkOrdinal(chunk));
-            let mut members = self.layout.members(chunk).to_vec();
+        if let Some(half_chunk) = self.to_come.pop_front() {
+            self.open.push(HalfChunk(half_chunk));
+            let mut items_of_half_chunk = self.map.items_of_half_chunk(half_chunk).to_vec();
             if !self.in_order {
-                fastrand::Rng::with_seed(chunk.into()).shuffle(&mut members);
+                fastrand::Rng::with_seed(half_chunk.into()).shuffle(&mut items_of_half_chunk);
             }
-            self.arriving.extend(members);
+            self.arriving.extend(items_of_half_chunk);
         }
     }
 
@@ -100,29 +104,31 @@ impl Rotation {
         }
     }
 
-    /// One job's epoch; `see` is shown every batch.
+    /// One job's epoch; `see` gets every batch.
     fn epoch(mut self, sampler: &mut Sampler, mut see: impl FnMut(&Batch, &[u32])) {
-        self.tell(sampler);
+        self.announce(sampler);
         while let Some(batch) = sampler.draw(|item| self.resident[index(item)]) {
-            see(&batch, &self.chunk_of);
-            let released = sampler.yielded(batch.number()).unwrap();
+            see(&batch, &self.half_chunk_of);
+            let released = sampler.on_yielded(batch.number()).unwrap();
             self.arrive(batch.items().len());
             self.open.retain(|open| !released.contains(open));
-            for chunk in released.iter().filter(|chunk| !self.held.contains(chunk)) {
-                for item in self.layout.members(chunk.0) {
+            for half_chunk in released.iter().filter(|half_chunk| !self.pinned.contains(half_chunk))
+            {
+                for item in self.map.items_of_half_chunk(half_chunk.0) {
                     self.resident[*item as usize] = false;
                 }
             }
             while self.open.len() < 2 && !self.to_come.is_empty() {
                 self.next();
             }
-            self.tell(sampler);
+            self.announce(sampler);
         }
     }
 
-    fn tell(&self, sampler: &mut Sampler) {
-        sampler.open(&self.held, &self.open).unwrap();
-        sampler.leaving(self.open.first().copied()).unwrap();
+    fn announce(&self, sampler: &mut Sampler) {
+        let leaving = self.open.first().copied();
+        let draw_set = BatchDrawSet { leaving, ..draw_set(&self.pinned, &self.open) };
+        sampler.set_draw_set(&draw_set).unwrap();
     }
 }
 

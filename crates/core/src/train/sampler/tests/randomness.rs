@@ -1,24 +1,24 @@
-//! Promise 8: batches under substitution look like draws of a full shuffle, and the live measure says when
-//! they do not.
+//! Promise 8: batches under substitution look like draws of a full shuffle, and the shuffle quality
+//! shows when they do not.
 
 use super::*;
 
 const ITEMS: u32 = 40_000;
 const BATCH: u32 = 64;
 
-fn rotated(chunks: u64, held: u32, epoch: u64) -> (Vec<u32>, Mixed) {
-    let layout = striped(ITEMS.into(), chunks);
-    run(Rotation::new(&layout, held), &layout, epoch)
+fn rotated(half_chunks: u64, pinned: u32, epoch: u64) -> (Vec<u32>, ShuffleQuality) {
+    let map = striped(ITEMS.into(), half_chunks);
+    run(Rotation::new(&map, pinned), &map, epoch)
 }
 
-fn run(rotation: Rotation, layout: &Layout, epoch: u64) -> (Vec<u32>, Mixed) {
-    let mut sampler = Sampler::new(layout, Plan::new(21, epoch, BATCH)).unwrap();
+fn run(rotation: Rotation, map: &HalfChunkMap, epoch: u64) -> (Vec<u32>, ShuffleQuality) {
+    let mut sampler = Sampler::new(map, EpochPlan::new(21, epoch, BATCH)).unwrap();
     let mut order = Vec::new();
     rotation.epoch(&mut sampler, |batch, _| {
         order.extend(batch.items().iter().map(|item| u32::try_from(item.0).unwrap()));
     });
-    assert_eq!(sampler.counts().outside, 0, "the next chunk is always on its way");
-    (order, sampler.mixed())
+    assert_eq!(sampler.counts().uncached, 0, "the next half-chunk is always loading");
+    (order, sampler.shuffle_quality())
 }
 
 fn shuffled(seed: u64) -> Vec<u32> {
@@ -27,7 +27,7 @@ fn shuffled(seed: u64) -> Vec<u32> {
     order
 }
 
-/// A shuffle buffer of so many items over the dataset's own order.
+/// A shuffle buffer of `size` items over the dataset's own order.
 fn buffered(size: usize) -> Vec<u32> {
     let mut random = fastrand::Rng::with_seed(3);
     let mut buffer: Vec<u32> = Vec::new();
@@ -43,7 +43,7 @@ fn buffered(size: usize) -> Vec<u32> {
     order
 }
 
-/// By class, as if there were ten and the dataset went through them in turn; random in each.
+/// By class, as if there were ten, one after the other; random in each.
 fn by_class() -> Vec<u32> {
     let mut order = shuffled(4);
     order.sort_by_key(|item| item / 400 % 10);
@@ -64,7 +64,7 @@ fn surprise(found: &[f64], expected: &[f64]) -> f64 {
     (squares.sum::<f64>() - freedom) / (2.0 * freedom).sqrt()
 }
 
-/// Where the items of each twentieth of the epoch lie in the dataset.
+/// Where the items of each twentieth of the epoch are in the dataset.
 fn positions(order: &[u32]) -> f64 {
     let mut found = vec![0.0; 400];
     for (at, item) in order.iter().enumerate() {
@@ -73,7 +73,7 @@ fn positions(order: &[u32]) -> f64 {
     surprise(&found, &vec![order.len() as f64 / 400.0; 400])
 }
 
-/// How far apart items lie that follow one another.
+/// Distance of items that follow one another.
 fn pairs(order: &[u32]) -> f64 {
     let bins = 50;
     let mut found = vec![0.0; bins];
@@ -103,42 +103,43 @@ fn substitution_at_10_and_20_percent_is_as_random_as_a_full_shuffle() {
             assert!(pairs < 5.0, "{name}: pairs are {pairs} deviations off");
         }
     }
-    // Or this test would prove nothing.
+    // Otherwise this test would prove nothing.
     for (name, order) in [("buffer", buffered(4000)), ("packs", in_packs())] {
         assert!(positions(&order).max(pairs(&order)) > 5.0, "{name} should be noticed");
     }
 }
 
-/// The measure of an order that is cut into batches, of which the first `held` items are held.
-fn measured(order: &[u32], held: impl Fn(u32) -> bool) -> Mixed {
-    let mut mixing = Mixing::new(ITEMS);
-    let mut unread = u32::try_from(order.iter().filter(|item| held(**item)).count()).unwrap();
+/// The shuffle quality of an order that is cut into batches, of which the first `pinned` items are
+/// pinned.
+fn measured(order: &[u32], pinned: impl Fn(u32) -> bool) -> ShuffleQuality {
+    let mut shuffle = ShuffleMeter::new(ITEMS);
+    let mut unread = u32::try_from(order.iter().filter(|item| pinned(**item)).count()).unwrap();
     let mut unread_total = ITEMS;
     for batch in order.chunks(BATCH as usize) {
         let time = 1.0 - (f64::from(unread_total) - batch.len() as f64 / 2.0) / f64::from(ITEMS);
-        let drawn = u32::try_from(batch.iter().filter(|item| held(**item)).count()).unwrap();
-        mixing.batch(time, batch.iter().copied(), HeldShare { drawn, unread, unread_total });
+        let drawn = u32::try_from(batch.iter().filter(|item| pinned(**item)).count()).unwrap();
+        shuffle.on_batch(time, batch.iter().copied(), PinnedShare { drawn, unread, unread_total });
         unread -= drawn;
         unread_total -= u32::try_from(batch.len()).unwrap();
     }
-    mixing.measured()
+    shuffle.measured()
 }
 
 #[test]
 fn the_measure_tells_good_from_bad() {
-    let held = |item: u32| item % 10 == 3;
-    let mut good = vec![("full", measured(&shuffled(1), held))];
+    let pinned = |item: u32| item % 10 == 3;
+    let mut good = vec![("full", measured(&shuffled(1), pinned))];
     good.push(("two of ten", rotated(10, 0, 0).1));
     good.push(("two of twenty", rotated(20, 0, 0).1));
-    good.push(("three held, two of seven", rotated(10, 3, 0).1));
-    for (name, mixed) in good {
-        assert!(mixed.distance() < 0.1, "{name}: {mixed:?}");
+    good.push(("three pinned, two of seven", rotated(10, 3, 0).1));
+    for (name, shuffle_quality) in good {
+        assert!(shuffle_quality.distance() < 0.1, "{name}: {shuffle_quality:?}");
     }
 
     let in_order: Vec<u32> = (0..ITEMS).collect();
     let backwards: Vec<u32> = in_order.iter().rev().copied().collect();
     let mut resident_first = shuffled(2);
-    resident_first.sort_by_key(|item| !held(*item));
+    resident_first.sort_by_key(|item| !pinned(*item));
     let bad = [
         ("in order", measured(&in_order, |_| false)),
         ("backwards", measured(&backwards, |_| false)),
@@ -146,34 +147,40 @@ fn the_measure_tells_good_from_bad() {
         ("a buffer of 1 %", measured(&buffered(400), |_| false)),
         ("a buffer of 10 %", measured(&buffered(4000), |_| false)),
         ("whole packs", measured(&in_packs(), |_| false)),
-        ("resident first", measured(&resident_first, held)),
+        ("resident first", measured(&resident_first, pinned)),
     ];
-    for (name, mixed) in bad {
-        assert!(mixed.distance() > 0.5, "{name}: {mixed:?}");
+    for (name, shuffle_quality) in bad {
+        assert!(shuffle_quality.distance() > 0.5, "{name}: {shuffle_quality:?}");
     }
 }
 
-/// What is resident goes first, so the order in which a chunk arrives shows in the batches.
+/// Resident items go first, so the order in which a half-chunk arrives shows in the batches.
 #[test]
-fn chunks_that_arrive_in_order_are_noticed() {
-    let layout = striped(ITEMS.into(), 10);
-    let (order, mixed) = run(Rotation::arriving(&layout, 0, true), &layout, 0);
+fn half_chunks_that_arrive_in_order_are_noticed() {
+    let map = striped(ITEMS.into(), 10);
+    let (order, shuffle_quality) = run(Rotation::arriving(&map, 0, true), &map, 0);
     assert!(pairs(&order) > 5.0);
-    assert!((0.2..0.9).contains(&mixed.distance()), "{mixed:?}");
+    assert!((0.2..0.9).contains(&shuffle_quality.distance()), "{shuffle_quality:?}");
 }
 
-/// Each number says what its description promises.
+/// Each number means what its description promises.
 #[test]
-fn the_measure_means_what_it_says() {
+fn each_number_means_what_it_says() {
     let in_order: Vec<u32> = (0..ITEMS).collect();
-    let mixed = measured(&in_order, |_| false);
-    assert!((30.0..64.0).contains(&mixed.neighbours) && mixed.displacement < 0.01, "{mixed:?}");
+    let shuffle_quality = measured(&in_order, |_| false);
+    assert!(
+        (30.0..64.0).contains(&shuffle_quality.neighbours) && shuffle_quality.displacement < 0.01,
+        "{shuffle_quality:?}"
+    );
     let backwards: Vec<u32> = in_order.iter().rev().copied().collect();
-    let mixed = measured(&backwards, |_| false);
-    assert!((mixed.displacement - 1.5).abs() < 0.01, "{mixed:?}");
+    let shuffle_quality = measured(&backwards, |_| false);
+    assert!((shuffle_quality.displacement - 1.5).abs() < 0.01, "{shuffle_quality:?}");
     let half: Vec<u32> = shuffled(1)[..ITEMS as usize / 2].to_vec();
     assert!(measured(&half, |_| false).distance() < 0.1, "in mid-epoch as well");
     for items in [0, 1] {
-        assert!(Mixing::new(items).measured().distance() < 1e-9, "nothing is perfectly mixed");
+        assert!(
+            ShuffleMeter::new(items).measured().distance() < 1e-9,
+            "an empty measurement is perfect"
+        );
     }
 }

@@ -1,66 +1,66 @@
-//! States that are not what they should be, and how small they are.
+//! Invalid states, and the size of states.
 
 use proptest::prelude::*;
 
 use super::*;
 
-fn started(layout: &Layout, plan: Plan, batches: usize) -> Sampler {
-    let mut sampler = Sampler::new(layout, plan).unwrap();
+fn started(map: &HalfChunkMap, plan: EpochPlan, batches: usize) -> Sampler {
+    let mut sampler = Sampler::new(map, plan).unwrap();
     for _ in 0..batches {
         let batch = sampler.draw(|item| item.0 % 2 == 0).unwrap();
-        sampler.yielded(batch.number()).unwrap();
+        sampler.on_yielded(batch.number()).unwrap();
     }
     sampler
 }
 
 #[test]
 fn states_of_other_data_are_refused_by_name() {
-    let layout = striped(500, 10);
-    let state = started(&layout, Plan::new(5, 0, 16), 9).state();
-    assert!(Sampler::resume(&layout, &state).is_ok());
-    let of_item = layout.chunk_of_items();
-    let other = Layout::new(
+    let map = striped(500, 10);
+    let state = started(&map, EpochPlan::new(5, 0, 16), 9).state();
+    assert!(Sampler::resume(&map, &state).is_ok());
+    let of_item = map.half_chunk_of_items();
+    let other = HalfChunkMap::new(
         DatasetId::from_bytes([2; 32]),
         10,
-        of_item.iter().map(|chunk| ChunkOrdinal(*chunk)),
+        of_item.iter().map(|half_chunk| HalfChunk(*half_chunk)),
     );
     let refusal = Sampler::resume(&other.unwrap(), &state).unwrap_err().to_string();
     assert!(refusal.contains(&"02".repeat(32)) && refusal.contains(&"01".repeat(32)), "{refusal}");
-    for other in [striped(500, 5), striped(499, 10), layout.clone().with_units(|_| 3)] {
-        assert_eq!(Sampler::resume(&other, &state).unwrap_err(), Refusal::OtherLayout);
-        let refusal = Sampler::resize(&other, std::slice::from_ref(&state), state.plan());
-        assert_eq!(refusal.unwrap_err(), Refusal::OtherLayout);
+    for other in [striped(500, 5), striped(499, 10), map.clone().with_units(|_| 3)] {
+        assert_eq!(Sampler::resume(&other, &state).unwrap_err(), SamplerError::OtherMap);
+        let refusal = Sampler::reshard(&other, std::slice::from_ref(&state), state.plan());
+        assert_eq!(refusal.unwrap_err(), SamplerError::OtherMap);
     }
 }
 
 #[test]
 fn states_that_are_damaged_are_refused() {
-    let bytes = started(&striped(500, 10), Plan::new(5, 0, 16), 9).state().encode();
+    let bytes = started(&striped(500, 10), EpochPlan::new(5, 0, 16), 9).state().encode();
     for length in 0..bytes.len() {
-        let cut = State::decode(&bytes[..length]).unwrap_err();
+        let cut = SamplerState::decode(&bytes[..length]).unwrap_err();
         assert!(matches!(cut, FormatError::Truncated { .. }), "{length}: {cut}");
     }
     for at in 0..bytes.len() * 8 {
         let mut wrong = bytes.clone();
         wrong[at / 8] ^= 1 << (at % 8);
-        assert!(State::decode(&wrong).is_err(), "bit {at}");
+        assert!(SamplerState::decode(&wrong).is_err(), "bit {at}");
     }
     let mut newer = bytes;
     newer[15] = 2;
-    let error = State::decode(&newer).unwrap_err().to_string();
+    let error = SamplerState::decode(&newer).unwrap_err().to_string();
     assert_eq!(error, "this state is of version 2; this forebay reads version 1");
 }
 
-/// A checksum may be right, and still the numbers wrong: then whoever made it was.
+/// The checksum may match although the numbers contradict each other.
 #[test]
 fn states_that_contradict_themselves_are_refused() {
-    let layout = striped(500, 10);
-    let state = started(&layout, Plan::new(5, 0, 16), 9).state();
-    let refused = |change: &dyn Fn(&mut State)| {
+    let map = striped(500, 10);
+    let state = started(&map, EpochPlan::new(5, 0, 16), 9).state();
+    let refused = |change: &dyn Fn(&mut SamplerState)| {
         let mut wrong = state.clone();
         change(&mut wrong);
-        let refusal = Sampler::resume(&layout, &wrong).unwrap_err();
-        assert_eq!(refusal, Refusal::Inconsistent);
+        let refusal = Sampler::resume(&map, &wrong).unwrap_err();
+        assert_eq!(refusal, SamplerError::Inconsistent);
     };
     refused(&|state| state.yielded += 1);
     refused(&|state| state.yielded = u64::MAX);
@@ -72,47 +72,47 @@ fn states_that_contradict_themselves_are_refused() {
     });
     refused(&|state| {
         let Progress::Drawn { base, .. } = &mut state.progress else { unreachable!() };
-        *base = Some(vec![Runs::new(3, 0..3); 10]);
+        *base = Some(vec![RunSet::new(3, 0..3); 10]);
     });
 }
 
 #[test]
 fn another_number_of_ranks_needs_the_states_of_all() {
-    let layout = striped(500, 10);
-    let state = |rank, world| started(&layout, Plan::new(5, 0, 16).on(rank, world), 3).state();
-    let all: Vec<State> = (0..3).map(|rank| state(rank, 3)).collect();
-    let plan = Plan::new(5, 0, 16).on(1, 4);
-    let refusal = |states: &[State], plan| Sampler::resize(&layout, states, plan).unwrap_err();
-    assert!(Sampler::resize(&layout, &all, plan).is_ok());
-    assert_eq!(refusal(&[], plan), Refusal::MissingRank { rank: 0, world: 1 });
-    assert_eq!(refusal(&all[..2], plan), Refusal::MissingRank { rank: 2, world: 3 });
-    assert_eq!(refusal(&all[1..], plan), Refusal::MissingRank { rank: 0, world: 3 });
+    let map = striped(500, 10);
+    let state = |rank, world| started(&map, EpochPlan::new(5, 0, 16).on(rank, world), 3).state();
+    let all: Vec<SamplerState> = (0..3).map(|rank| state(rank, 3)).collect();
+    let plan = EpochPlan::new(5, 0, 16).on(1, 4);
+    let refusal = |states: &[SamplerState], plan| Sampler::reshard(&map, states, plan).unwrap_err();
+    assert!(Sampler::reshard(&map, &all, plan).is_ok());
+    assert_eq!(refusal(&[], plan), SamplerError::MissingRank { rank: 0, world: 1 });
+    assert_eq!(refusal(&all[..2], plan), SamplerError::MissingRank { rank: 2, world: 3 });
+    assert_eq!(refusal(&all[1..], plan), SamplerError::MissingRank { rank: 0, world: 3 });
     let twice = [&all[..], &all[1..2]].concat();
-    assert_eq!(refusal(&twice, plan), Refusal::RankTwice { rank: 1 });
-    let mixed = [all[0].clone(), state(1, 2), all[2].clone()];
-    assert_eq!(refusal(&mixed, plan), Refusal::Differ { first: 0, other: 1 });
-    let epochs = Plan { epoch: 1, ..plan };
-    assert_eq!(refusal(&all, epochs), Refusal::OtherEpoch { seed: 5, epoch: 0 });
-    let nobody = Plan { world: 0, ..plan };
-    assert_eq!(refusal(&all, nobody), Refusal::Plan(PlanError::Nought("world")));
+    assert_eq!(refusal(&twice, plan), SamplerError::RankTwice { rank: 1 });
+    let shuffle_quality = [all[0].clone(), state(1, 2), all[2].clone()];
+    assert_eq!(refusal(&shuffle_quality, plan), SamplerError::Mismatch { first: 0, other: 1 });
+    let epochs = EpochPlan { epoch: 1, ..plan };
+    assert_eq!(refusal(&all, epochs), SamplerError::WrongEpoch { seed: 5, epoch: 0 });
+    let no_ranks = EpochPlan { world: 0, ..plan };
+    assert_eq!(refusal(&all, no_ranks), SamplerError::Plan(EpochPlanError::Zero("world")));
 }
 
-/// What was passed over is what costs, and there is never more of it than a window.
+/// Positions that were passed over take space, and there are never more of them than a window.
 #[test]
 fn states_stay_small() {
-    let layout = striped(100_000, 10);
-    let mut sampler = Sampler::new(&layout, Plan::new(5, 0, 256)).unwrap();
+    let map = striped(100_000, 10);
+    let mut sampler = Sampler::new(&map, EpochPlan::new(5, 0, 256)).unwrap();
     let mut largest = 0;
     let mut states = sampler.clone();
-    Rotation::new(&layout, 2).epoch(&mut sampler, |batch, _| {
-        // The same batches, by a sampler that has never seen what is resident.
+    Rotation::new(&map, 2).epoch(&mut sampler, |batch, _| {
+        // The same batches, by a sampler that never knows what is resident.
         if batch.number() % 16 == 0 {
             largest = largest.max(states.state().encode().len());
         }
         let again: std::collections::BTreeSet<u64> =
             ordinals(batch.items().to_vec()).into_iter().collect();
         let drawn = states.draw(|item| again.contains(&item.0)).unwrap();
-        states.yielded(drawn.number()).unwrap();
+        states.on_yielded(drawn.number()).unwrap();
     });
     assert!((200..8192).contains(&largest), "{largest} bytes");
 }
@@ -120,19 +120,19 @@ fn states_stay_small() {
 proptest! {
     #![proptest_config(config(512))]
 
-    /// Whatever a state says: it is refused, or no item comes twice.
+    /// Any state is refused, or no item comes twice.
     #[test]
-    fn a_lie_with_a_right_checksum_repeats_nothing(
+    fn an_invalid_state_with_a_valid_checksum_repeats_nothing(
         flips in proptest::collection::vec((any::<proptest::sample::Index>(), 0_u8..8), 1..4),
         like_length in any::<bool>(),
         resized in any::<bool>(),
     ) {
-        let layout = striped(60, 4).with_units(|item| u32::try_from(item.0 / 6).unwrap());
-        let plan = Plan { like_length, ..Plan::new(1, 2, 8) };
-        let mut sampler = started(&layout, plan, 3);
+        let map = striped(60, 4).with_units(|item| u32::try_from(item.0 / 6).unwrap());
+        let plan = EpochPlan { like_length, ..EpochPlan::new(1, 2, 8) };
+        let mut sampler = started(&map, plan, 3);
         if resized {
-            let plan = Plan { batch: 4, ..plan };
-            sampler = Sampler::resize(&layout, &[sampler.state()], plan.on(1, 2)).unwrap();
+            let plan = EpochPlan { batch: 4, ..plan };
+            sampler = Sampler::reshard(&map, &[sampler.state()], plan.on(1, 2)).unwrap();
         }
         let mut bytes = sampler.state().encode();
         let body = 24 + 40..bytes.len() - 8;
@@ -141,16 +141,16 @@ proptest! {
         }
         let sum = *blake3::hash(&bytes[..body.end]).as_bytes();
         bytes[body.end..].copy_from_slice(&sum[..8]);
-        if let Ok(state) = State::decode(&bytes) {
-            prop_assert_eq!(State::decode(&state.encode()), Ok(state.clone()));
-            let plan = Plan { batch: 4, ..state.plan() }.on(0, 1);
-            let resumed = Sampler::resume(&layout, &state);
-            let resized = Sampler::resize(&layout, &[state], plan);
+        if let Ok(state) = SamplerState::decode(&bytes) {
+            prop_assert_eq!(SamplerState::decode(&state.encode()), Ok(state.clone()));
+            let plan = EpochPlan { batch: 4, ..state.plan() }.on(0, 1);
+            let resumed = Sampler::resume(&map, &state);
+            let resized = Sampler::reshard(&map, &[state], plan);
             for mut sampler in [resumed, resized].into_iter().flatten() {
                 let mut seen = std::collections::BTreeSet::new();
                 while let Some(batch) = sampler.draw(|item| item.0 % 2 == 0) {
-                    sampler.yielded(batch.number()).unwrap();
-                    let own = batch.items().len() - batch.count(Source::Padding) as usize;
+                    sampler.on_yielded(batch.number()).unwrap();
+                    let own = batch.items().len() - batch.count(ItemSource::Padding) as usize;
                     prop_assert!(batch.items()[..own].iter().all(|item| seen.insert(*item)));
                 }
             }

@@ -1,0 +1,48 @@
+//! Counters of an agent. `stats` and the loader's `stats()` show them with the prefix `agent_`.
+
+forebay_transport::counters! {
+    /// Counters of an agent.
+    AgentCounters;
+    /// Ranges sent to the job.
+    gets,
+    /// Blobs read from the origin, for any reason.
+    origin_fetches,
+    /// Bytes read from the origin.
+    origin_bytes,
+    /// Blobs read without a claim because the node failed or a wait timed out.
+    fallbacks,
+    /// Bytes of those.
+    fallback_bytes,
+    /// Those of them that were due to a node of a cluster.
+    fallbacks_ring,
+    /// Blobs read without a claim because the node would not keep them.
+    uncached,
+    /// Bytes of those.
+    uncached_bytes,
+    /// Blobs read from the origin as probes, which measure the benefit of the cache.
+    probes,
+    /// Bytes of those.
+    probe_bytes,
+    /// Connections to nodes whose list differs from the one in use.
+    ring_differs,
+    /// Connections that reached another node than expected.
+    ring_wrong,
+    /// Changes of the list of nodes.
+    ring_changes,
+    /// Blobs that the node did not store.
+    puts_refused,
+    /// Bytes of those.
+    puts_refused_bytes,
+}
+
+impl AgentCounters {
+    /// Names and values, as they are sent.
+    pub fn pairs(&self) -> Vec<(String, u64)> {
+        self.all().into_iter().map(|(name, _, value)| (format!("agent_{name}"), value)).collect()
+    }
+}
+
+/// Name, meaning and initial value of every counter of an agent, for the reference page.
+pub fn metric_rows() -> Vec<forebay_transport::counters::Row> {
+    AgentCounters::default().all()
+}

@@ -1,0 +1,6 @@
+//! Data structures that more than one face uses.
+
+pub(crate) mod policy_names;
+pub(crate) mod slab_list;
+pub(crate) mod stable_hash;
+pub mod token_bucket;

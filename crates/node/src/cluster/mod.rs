@@ -1,0 +1,3 @@
+//! Connections to the other nodes of the cluster.
+
+pub(crate) mod peers;

@@ -1,0 +1,128 @@
+//! Claims: the requests to claim blobs, to renew and to release claims; and the task that expires
+//! them.
+//!
+//! Not here: the rules, which are in `core::node::claims` and `core::node::fetch_table`.
+
+use std::{sync::Arc, time::Duration};
+
+use forebay_core::{
+    BlobOrdinal,
+    dataset::blob_table::{BlobRow, BlobTable},
+    node::{
+        claims::{Claim, Holder},
+        fetch_table::{Claimed, Renewal},
+    },
+};
+use forebay_transport::session::Service as _;
+use forebay_wire::{BlobProgress, ClaimAnswer, ErrorCode, RenewAnswer, Reply};
+use tokio::sync::oneshot;
+
+use crate::requests::service::{NodeService, Refused, row_of};
+
+/// Shortest time between two expiries. Claims that end within it expire together.
+const EXPIRY_MIN: Duration = Duration::from_millis(5);
+
+impl NodeService {
+    /// Expires claims that are not renewed. Does not return.
+    pub async fn expire_claims(self: Arc<Self>) {
+        loop {
+            // A claim that is granted during the sleep ends after a lease at the earliest.
+            let lease = self.lease();
+            let next = self.fetch_table.lock().wake_at().map(|at| at.saturating_sub(self.now()));
+            tokio::time::sleep(next.map_or(lease, |next| next.min(lease)).max(EXPIRY_MIN)).await;
+            let mut wake = Vec::new();
+            let expired = self.fetch_table.lock().expire(self.now(), &mut wake);
+            self.counters.claims_expired.add(expired as u64);
+            self.end_lost_puts();
+            wake_all(wake);
+        }
+    }
+
+    /// Claims blobs. If one of them does not exist, no claim is granted.
+    pub(crate) fn claim(
+        &self,
+        table: &BlobTable,
+        holder: Holder,
+        blobs: &[BlobOrdinal],
+    ) -> Result<Reply, Refused> {
+        if self.is_stopping() {
+            return Err((ErrorCode::Stopping, "the node is stopping".to_owned()));
+        }
+        // Check all blobs first: a client that is refused must not hold any of the claims.
+        let check =
+            |blob: &BlobOrdinal| Ok((row_of(table, *blob)?, self.managers.keeps(table, *blob)));
+        let rows: Vec<(BlobRow, bool)> = blobs.iter().map(check).collect::<Result<_, Refused>>()?;
+        let now = self.now();
+        let mut fetches = self.fetch_table.lock();
+        let answer = |(row, is_kept): &(BlobRow, bool)| match fetches.claim(
+            now,
+            holder,
+            row.address,
+            self.blobs.contains(&row.address),
+            *is_kept,
+        ) {
+            Claimed::Present => ClaimAnswer::Present,
+            Claimed::Uncached => {
+                self.counters.claims_uncached.one();
+                ClaimAnswer::Uncached
+            }
+            Claimed::Decided(Claim::Held) => ClaimAnswer::Held,
+            Claimed::Decided(Claim::TooMany) => ClaimAnswer::TooMany,
+            Claimed::Decided(Claim::Granted) => {
+                self.counters.claims_granted.one();
+                ClaimAnswer::Granted
+            }
+        };
+        Ok(Reply::Claim { answers: rows.iter().map(answer).collect() })
+    }
+
+    /// Renews claims.
+    pub(crate) fn renew(
+        &self,
+        table: &BlobTable,
+        holder: Holder,
+        blobs: &[BlobProgress],
+    ) -> Result<Reply, Refused> {
+        let (now, mut wake) = (self.now(), Vec::new());
+        let mut answers = Vec::with_capacity(blobs.len());
+        for progress in blobs {
+            let address = row_of(table, progress.blob)?.address;
+            let mut fetches = self.fetch_table.lock();
+            answers.push(match fetches.renew(now, holder, &address, progress.bytes, &mut wake) {
+                Renewal::Renewed => RenewAnswer::Renewed,
+                Renewal::NotHeld => RenewAnswer::Lost,
+                Renewal::Ended => {
+                    self.counters.claims_expired.one();
+                    RenewAnswer::Lost
+                }
+            });
+        }
+        wake_all(wake);
+        Ok(Reply::Renew { answers })
+    }
+
+    /// Releases claims.
+    pub(crate) fn release(
+        &self,
+        table: &BlobTable,
+        holder: Holder,
+        blobs: &[BlobOrdinal],
+    ) -> Result<Reply, Refused> {
+        let mut wake = Vec::new();
+        for blob in blobs {
+            let address = row_of(table, *blob)?.address;
+            if self.fetch_table.lock().release(holder, &address, &mut wake) {
+                self.counters.claims_released.one();
+            }
+        }
+        wake_all(wake);
+        Ok(Reply::Released)
+    }
+}
+
+/// Wakes waiting requests. Some may have timed out.
+pub(crate) fn wake_all(waiters: Vec<oneshot::Sender<()>>) {
+    for waiter in waiters {
+        let _ = waiter.send(());
+    }
+}

@@ -1,0 +1,10 @@
+//! Storage of a node: blobs on flash, the memory cache, shm regions.
+
+pub(crate) mod blob_store;
+pub(crate) mod blob_write;
+mod eviction;
+mod groups;
+pub(crate) mod long_blob;
+pub(crate) mod memory_cache;
+mod owner_id;
+pub(crate) mod shm_regions;

@@ -1,0 +1,22 @@
+//! Transport: listeners, sessions and outgoing connections of the node and the agent.
+//!
+//! Both use the wire protocol of `forebay-wire`. A listener accepts a connection ([`Listener`],
+//! [`tcp`]). A [`session`] decodes its frames and passes the requests to a [`session::Service`].
+//! [`connect`] opens a connection to another process.
+//!
+//! Not here: the handling of requests (`node`, `agent`), the blocking client of a job (`client`).
+
+mod byte_chain;
+mod connect;
+pub mod counters;
+mod listener;
+mod peer;
+pub mod session;
+pub mod tcp;
+mod writer;
+
+pub use byte_chain::ByteChain;
+pub use connect::{Incoming, Outgoing, connect};
+pub use counters::Counter;
+pub use listener::{Listener, SocketAccess};
+pub use peer::{Accepted, Peer, ReadHalf, WriteHalf};
