@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,15 +74,28 @@ def wraps(world: World) -> object:
     return dataset
 
 
-def uses_workers(world: World) -> object:
-    options: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork"}
+def uses_workers(world: World, **options: Any) -> object:
+    options |= {"num_workers": 2, "multiprocessing_context": "fork"}
     epoch = iter(forebay.DataLoader(world.dataset(transform=len), batch_size=8, **options))
     assert next(epoch).tolist() == list(map(len, CONTENTS[:8]))
     return epoch
 
 
+def starts_a_worker_late(worker: int) -> None:
+    """The second worker begins when the job has ended, as on a busy machine."""
+    if worker == 1:
+        time.sleep(2.0)
+
+
+def has_a_late_worker(world: World) -> object:
+    return uses_workers(world, worker_init_fn=starts_a_worker_late)
+
+
+ACTS = [only_creates, hits, misses, wraps, uses_workers, has_a_late_worker]
+
+
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("act", [only_creates, hits, misses, wraps, uses_workers])
+@pytest.mark.parametrize("act", ACTS)
 def test_nothing_is_left(
     world: World, temporary: Path, act: Callable[[World], object], way: str
 ) -> None:

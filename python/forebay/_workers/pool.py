@@ -27,6 +27,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from forebay._native import ForebayError
 from forebay._runtime.warnings import warn
+from forebay._workers.exit import WorkerInit
 from forebay._workers.interrupts import allow_interrupts, defer_interrupts, raise_deferred
 from forebay._workers.shm_arena import new_arena
 from forebay._workers.shm_batches import PackedBatch, PackingCollate
@@ -224,7 +225,11 @@ class _Workers(_MultiProcessingDataLoaderIter):
         self._pid = os.getpid()
         self._arena = new_arena(loader.num_workers)
         super().__init__(
-            _Overlay(loader, collate_fn=PackingCollate(loader.collate_fn, self._arena))
+            _Overlay(
+                loader,
+                collate_fn=PackingCollate(loader.collate_fn, self._arena),
+                worker_init_fn=WorkerInit(loader, self._pid),
+            )
         )
 
     @property
