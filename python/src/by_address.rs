@@ -134,7 +134,7 @@ fn right_name(right: ReadReason) -> &'static str {
     match right {
         ReadReason::Claim => "claim",
         ReadReason::OtherJob => "others",
-        ReadReason::Uncached => "outside",
+        ReadReason::Uncached => "uncached",
         ReadReason::NoNode => "alone",
     }
 }

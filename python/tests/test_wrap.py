@@ -758,7 +758,7 @@ def test_substitution_with_a_cache_that_is_too_small(
     for _ in range(3):
         assert sorted_items(loader) == large
     counted = dataset.stats()
-    assert counted["outside"] > 0
+    assert counted["uncached"] > 0
     assert counted["fallbacks"] == 0
     recorded.reads()
     assert sorted_items(loader) == large

@@ -43,7 +43,7 @@ COUNTERS = (
     "first_reads",
     "changed",
     "waited",
-    "outside",
+    "uncached",
     "fallbacks",
     "wrong",
 )
@@ -227,7 +227,7 @@ class KeyedItems:
         return True
 
     def _claim(self, requests: list[Request]) -> list[tuple[Request, str]]:
-        """Claim items; the rights are ``claim``, ``others``, ``outside`` or ``alone``."""
+        """Claim items; the rights are ``claim``, ``others``, ``uncached`` or ``alone``."""
         rights = self.blobs.claim([request.blob for request in requests])
         pairs = list(zip(requests, rights, strict=True))
         claimed = [
@@ -280,7 +280,9 @@ class KeyedItems:
             values = self.read([request.item for request, _ in pairs])
             rights = [right for _, right in pairs]
             self.counters.add(
-                read=len(pairs), outside=rights.count("outside"), fallbacks=rights.count("alone")
+                read=len(pairs),
+                uncached=rights.count("uncached"),
+                fallbacks=rights.count("alone"),
             )
             for (request, right), value in zip(pairs, values, strict=True):
                 found[request.item] = value

@@ -201,7 +201,7 @@ class Wrapped:
                 Of ``read``: items without a catalogue entry.
             ``changed``
                 Of ``read``: items that differ from what their key stood for.
-            ``outside``
+            ``uncached``
                 Of ``read``: items that the node would not keep.
             ``fallbacks``
                 Of ``read``: items read without a claim, because the node did not help.

@@ -60,13 +60,9 @@ class SubstituteEpoch(Epoch):
             self.job.stop_reporting()
         return self.job
 
-    @property
-    def _is_managed(self) -> bool:
-        return self._reporting().is_managed
-
     def should_wait(self) -> bool:
         with self.lock:
-            return not self._drawn and self._is_managed and self._is_paced()
+            return not self._drawn and self._reporting().is_managed and self._is_paced()
 
     def _is_paced(self) -> bool:
         """Whether drawing later is better: another half-chunk may join the draw set."""
@@ -78,7 +74,7 @@ class SubstituteEpoch(Epoch):
 
     def fill(self, at_least: int = 0) -> None:
         with self.lock:
-            is_managed = self._is_managed
+            is_managed = self._reporting().is_managed
             while len(self._drawn) < (self._drawn_max if is_managed else DRAWN_MIN):
                 if is_managed and len(self._drawn) >= at_least:
                     if self._drawn and self.job.is_short():

@@ -94,7 +94,7 @@ pub struct Reads {
     /// Fetched items, ahead or not, that were resident already when they arrived.
     pub duplicates: u64,
     /// Fetched items of no resident chunk, which were not kept.
-    pub outside: u64,
+    pub uncached: u64,
     /// Misses that a probe forced.
     pub probes: u64,
 }
@@ -129,7 +129,7 @@ impl Reads {
             waited: self.waited + other.waited,
             misses: self.misses + other.misses,
             duplicates: self.duplicates + other.duplicates,
-            outside: self.outside + other.outside,
+            uncached: self.uncached + other.uncached,
             probes: self.probes + other.probes,
         }
     }
@@ -143,7 +143,7 @@ impl Reads {
             waited: self.waited - earlier.waited,
             misses: self.misses - earlier.misses,
             duplicates: self.duplicates - earlier.duplicates,
-            outside: self.outside - earlier.outside,
+            uncached: self.uncached - earlier.uncached,
             probes: self.probes - earlier.probes,
         }
     }

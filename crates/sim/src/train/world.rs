@@ -358,7 +358,7 @@ impl<'a> World<'a> {
         for item in &items {
             match self.store.on_fetched(self.now, dataset, *item) {
                 Fetched::Duplicate if !is_probe => reads.duplicates += 1,
-                Fetched::Uncached if !is_probe => reads.outside += 1,
+                Fetched::Uncached if !is_probe => reads.uncached += 1,
                 Fetched::Kept | Fetched::Duplicate | Fetched::Uncached => {}
             }
         }
