@@ -191,8 +191,8 @@ def test_a_restarted_node_gets_full_reports(large_world: World, tmp_path: Path) 
 def epoch_with_misses(world: World, dataset: forebay.Dataset, node: Path) -> forebay.DataLoader:
     """A loader after one epoch in which some items were not on the node.
 
-    The agent may fetch ahead of a loader that is slow, so that all are hits; then the node's copy is
-    evicted and another loader tries.
+    The agent may fetch ahead of a loader that is slow, so that all are hits. Then the node's copy
+    is evicted and another loader tries.
     """
     evict = [binary(), "evict", str(world.digest), "--node", str(node)]
     for _ in range(50):
