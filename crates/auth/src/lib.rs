@@ -16,6 +16,8 @@ mod tls_errors;
 pub use credentials::{Credentials, CredentialsError, Files};
 pub use endpoint_trust::TrustError;
 pub use key_file::{KeyFileError, create_key_file, read_key_file};
-pub use private_file::{PrivateFileError, read_token_file};
+pub use private_file::{
+    PrivateFileError, ensure_own_directory, open_own, read_named, read_token_file,
+};
 pub use tls::{Clients, TlsFileError, Usage, check_signed, client_config, names_of, server_config};
 pub use tls_errors::in_words;

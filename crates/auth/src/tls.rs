@@ -4,7 +4,7 @@
 //! sites. Sessions are not resumed, so that each connection presents its certificate.
 
 use std::{
-    fmt, fs, io,
+    fmt, io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -20,7 +20,7 @@ use rustls::{
 use webpki::{EndEntityCert, KeyUsage};
 
 use crate::{
-    private_file::{PrivateFileError, read_private},
+    private_file::{PrivateFileError, read_named, read_private},
     tls_errors::span,
 };
 
@@ -236,14 +236,11 @@ fn provider() -> Arc<CryptoProvider> {
 }
 
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
-    let failed = |source| TlsFileError::Io { path: path.to_owned(), source };
-    let metadata = fs::metadata(path).map_err(failed)?;
     let missing = || TlsFileError::Missing { path: path.to_owned(), what: "certificate" };
-    // A pipe or device may never end.
-    if metadata.len() > FILE_SIZE_MAX || !metadata.is_file() {
-        return Err(missing());
-    }
-    let pem = fs::read(path).map_err(failed)?;
+    let pem = read_named(path, FILE_SIZE_MAX).map_err(|error| match error {
+        PrivateFileError::Io { path, source } => TlsFileError::Io { path, source },
+        _ => missing(),
+    })?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     chain.ok().filter(|chain| !chain.is_empty()).ok_or_else(missing)
 }

@@ -3,14 +3,14 @@
 
 use std::{
     io::{ErrorKind, Seek as _, SeekFrom},
-    os::unix::fs::MetadataExt as _,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     thread::sleep,
     time::{Duration, Instant},
 };
 
 use forebay_core::ByteSize;
-use rustix::fs::FileType;
+use rustix::fs::{FileType, OFlags};
 
 use crate::{
     format::{
@@ -227,9 +227,11 @@ pub fn check_region_size(size: ByteSize) -> Result<(), DeviceError> {
     possible.then_some(()).ok_or(DeviceError::RegionSize(size))
 }
 
-/// Size of an existing file or device; `None` if it is missing or empty.
+/// Size of an existing file or device; `None` if it is missing or empty, or neither.
 pub fn size_of(path: &Path) -> Option<ByteSize> {
-    let mut file = std::fs::File::open(path).ok()?;
+    // Opening a pipe without a writer would block.
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).expect("a flag");
+    let mut file = std::fs::File::options().read(true).custom_flags(flags).open(path).ok()?;
     let size = file.seek(SeekFrom::End(0)).ok()?;
     (size > 0).then_some(ByteSize(size))
 }

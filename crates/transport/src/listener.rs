@@ -9,7 +9,7 @@ use std::{
     fs::{self, File},
     io,
     os::unix::{
-        fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _},
+        fs::{MetadataExt as _, PermissionsExt as _},
         net,
     },
     path::{Path, PathBuf},
@@ -18,6 +18,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
+use forebay_auth::{ensure_own_directory, open_own};
 use rustix::process::geteuid;
 use tokio::net::{UnixListener, UnixStream};
 
@@ -49,18 +50,9 @@ impl Listener {
     pub fn bind(path: &Path, access: SocketAccess) -> anyhow::Result<Self> {
         let shown = path.display();
         let directory = path.parent().context("the socket needs a directory")?;
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(if access == SocketAccess::Owner { 0o700 } else { 0o711 })
-            .create(directory)
-            .with_context(|| format!("create the directory `{}`", directory.display()))?;
-        let metadata = fs::metadata(directory)?;
-        ensure!(
-            metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o022 == 0,
-            "others may write to `{}`, so they could replace the socket; use a directory of your \
-             own",
-            directory.display()
-        );
+        let mode = if access == SocketAccess::Owner { 0o700 } else { 0o711 };
+        let metadata =
+            ensure_own_directory(directory, mode).context("the directory of the socket")?;
         ensure!(
             access == SocketAccess::Owner || metadata.mode() & 0o001 != 0,
             "tenants of other users cannot enter `{0}`; run `chmod 711 {0}`",
@@ -68,7 +60,10 @@ impl Listener {
         );
         let mut lock_path = path.as_os_str().to_owned();
         lock_path.push(".lock");
-        let lock = File::options().create(true).truncate(false).write(true).open(lock_path)?;
+        let lock = open_own(
+            lock_path.as_ref(),
+            File::options().create(true).truncate(false).write(true),
+        )?;
         let waiting_since = Instant::now();
         loop {
             match lock.try_lock() {

@@ -52,7 +52,7 @@ def digest_for(
         )
     url = _canonical(url)
     path = _path(url, layout, namespace_key, options)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(path.with_suffix(".lock")):
         if rebuild or not path.is_file():
             _build(url, path, layout, namespace_key, options, restart=rebuild)

@@ -2,6 +2,7 @@
 
 - ``job``: a job's name, directory and agent; ``node``: the node of this machine.
 - ``processes``: starting and watching the ``forebay`` binary.
+- ``private_files``: opening files in directories that other users can write to.
 - ``incarnation``: one run of a process under its job's name.
 - ``ranks``: the rank of this process.
 - ``shared_counters``: counters of all processes of a job.

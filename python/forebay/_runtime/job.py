@@ -8,6 +8,7 @@ with the main process.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import secrets
@@ -24,6 +25,7 @@ from pathlib import Path
 
 from forebay._native import Digest, Reader
 from forebay._runtime.node import ensure_node, warn_without_node
+from forebay._runtime.private_files import is_own_directory, read_private, write_private
 from forebay._runtime.processes import (
     answers,
     has_ended,
@@ -39,6 +41,11 @@ from forebay._runtime.ranks import ranks
 PREFIX = "forebay-job-"
 #: File in a job's directory with the identity of its main process.
 OWNER = "owner"
+#: Longest identity that is read. A PID, a start time, a PID namespace and a boot id are shorter.
+OWNER_BYTES_MAX = 256
+#: Entries of the temporary directory that one job examines, so that another user's files there cost
+#: it little time.
+SWEEP_ENTRIES_MAX = 100_000
 
 #: Longest path of a Unix socket on Linux, in bytes.
 SOCKET_PATH_MAX = 107
@@ -120,12 +127,12 @@ class Job:
             self.directory.mkdir(mode=0o700)
         except FileExistsError:
             status = self.directory.lstat()
-            if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) != 0o700:
+            if not is_own_directory(status) or stat.S_IMODE(status.st_mode) != 0o700:
                 raise PermissionError(
                     f"`{self.directory}` belongs to another user or has wrong modes; remove it"
                 ) from None
         else:
-            (self.directory / OWNER).write_text(self.identity)
+            write_private(self.directory / OWNER, self.identity.encode())
             _sweep(self.directory.parent)
         return self.directory
 
@@ -227,13 +234,18 @@ _ended: set[Path] = set()
 
 
 def _sweep(temporary: Path) -> None:
-    """Remove directories of jobs that were killed together with their agents."""
+    """Remove directories of this user's jobs that were killed together with their agents.
+
+    Other users write to the same directory, so nothing found there may raise or block.
+    """
     with suppress(OSError), os.scandir(temporary) as entries:
-        for entry in entries:
-            if not entry.name.startswith(PREFIX) or not entry.is_dir(follow_symlinks=False):
+        for entry in itertools.islice(entries, SWEEP_ENTRIES_MAX):
+            if not entry.name.startswith(PREFIX):
                 continue
-            with suppress(OSError):  # of other users, or just being created
-                if has_ended((Path(entry) / OWNER).read_text()):
+            with suppress(Exception):  # of other users, or just being created
+                if not is_own_directory(entry.stat(follow_symlinks=False)):
+                    continue
+                if has_ended(read_private(Path(entry) / OWNER, OWNER_BYTES_MAX).decode()):
                     shutil.rmtree(entry, ignore_errors=True)
 
 

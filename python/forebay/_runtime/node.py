@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 
 from forebay._native import ForebayError
+from forebay._runtime.private_files import ensure_private_directory
 from forebay._runtime.processes import answers, locked, start
 from forebay._runtime.warnings import warn
 
@@ -38,7 +38,7 @@ def ensure_node(path: Path, namespace_key: Path | None = None) -> None:
     if answers(path):
         return
     try:
-        _private_directory(path.parent)
+        ensure_private_directory(path.parent)
         # A lock file of its own: the node holds its own lock until it exits.
         with locked(path.with_name(path.name + ".start")):
             if not answers(path):
@@ -57,13 +57,3 @@ def _start(path: Path, namespace_key: Path | None) -> None:
     if namespace_key is not None:
         arguments += ["--namespace-key", str(namespace_key)]
     start(arguments, path.with_name(path.name + ".log"))
-
-
-def _private_directory(directory: Path) -> None:
-    """Create the socket's directory; an existing one must not be writable for other users."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = directory.stat()
-    if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise ForebayError(
-            f"other users may write to `{directory}`; set FOREBAY_SOCKET to another directory"
-        )

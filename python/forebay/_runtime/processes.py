@@ -23,6 +23,7 @@ from pathlib import Path
 
 from forebay import _native
 from forebay._native import ForebayError
+from forebay._runtime.private_files import open_private, read_private
 
 #: Time in which a process must be ready; checking a large digest takes most of it.
 START_SECONDS = 60.0
@@ -118,7 +119,7 @@ def has_ended(process: str) -> bool:
         os.kill(int(pid), 0)
     except ProcessLookupError:
         return True
-    except OSError:
+    except (OSError, ValueError, OverflowError):  # not this user's process, or no identity
         pass
     return False
 
@@ -132,7 +133,7 @@ def _pid_namespace() -> str:
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock file; the kernel releases it when the process ends."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -140,6 +141,8 @@ def locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+#: Most bytes that are read of the log of a process that could not start.
+LOG_BYTES_MAX = 64 << 10
 #: Beginning of a log line: the time.
 _LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT")
 
@@ -161,7 +164,7 @@ def start(
         if with_secrets or not name.startswith(SECRETS)
     }
     _reap()
-    with log.open("wb") as errors:
+    with os.fdopen(open_private(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as errors:
         child = subprocess.Popen(
             [binary(), *arguments],
             stdin=subprocess.PIPE,
@@ -189,7 +192,7 @@ def start(
 
 def _reason(log: Path) -> str:
     """The reason why a process could not start: its last line that is not a log line."""
-    lines = log.read_text(errors="replace").strip().splitlines()
+    lines = read_private(log, LOG_BYTES_MAX).decode(errors="replace").strip().splitlines()
     errors = [line for line in lines if not _LOG_LINE.match(line)]
     return errors[-1].removeprefix("error: ") if errors else ""
 

@@ -90,6 +90,21 @@ fn every_file_is_read_before_any_device_is_opened() {
     pair.rejects(&format!("{cluster}{tenant}"), &["`t` has the same token as the cluster"]);
 }
 
+/// A pipe without a writer would hold the command for ever.
+#[test]
+fn a_pipe_as_a_configuration_or_a_device_is_refused_at_once() {
+    let pair = Pair::new();
+    let pipe = pair.0.out("pipe");
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    pair.0.forebay(["serve", "--config", "pipe"]).refuses(&["pipe", "is not a file"]);
+    let doctor = pair.0.forebay(["doctor", "--config", "pipe"]).run();
+    assert!(doctor.stdout.contains("is not a file"), "{}", doctor.stdout);
+    fs::write(pair.0.out("device.toml"), format!("devices = [{pipe:?}]\n")).unwrap();
+    pair.serve("a", "device.toml", &[]).refuses(&["pipe", "neither a file nor a block device"]);
+    let doctor = pair.0.forebay(["doctor", "--config", "device.toml"]).run();
+    assert!(doctor.stdout.contains("neither a file nor a block device"), "{}", doctor.stdout);
+}
+
 #[test]
 fn the_doctor_reads_every_file() {
     let pair = Pair::new();

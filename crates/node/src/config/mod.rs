@@ -20,6 +20,7 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
+use forebay_auth::read_named;
 use forebay_core::{
     ByteSize, NodeName,
     cluster::ring::{Member, RingMembership},
@@ -116,7 +117,7 @@ impl Config {
     /// Reads a file and checks each value alone. Command-line options may still change it:
     /// [`Config::check`] checks the values together.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
-        let text = std::fs::read_to_string(path)
+        let text = read_text(path)
             .with_context(|| format!("cannot read the configuration `{}`", path.display()))?;
         Self::parse(&text).with_context(|| format!("in the configuration `{}`", path.display()))
     }
@@ -194,8 +195,16 @@ pub fn default_socket() -> PathBuf {
     }
     match env::var_os("XDG_RUNTIME_DIR").filter(|directory| Path::new(directory).is_dir()) {
         Some(directory) => PathBuf::from(directory).join("forebay/node.sock"),
-        None => format!("/tmp/forebay-{}/node.sock", geteuid().as_raw()).into(),
+        None => temporary_directory().join("node.sock"),
     }
+}
+
+/// Longest configuration that is read: 1,024 nodes take a tenth of it.
+const FILE_SIZE_MAX: u64 = 1 << 20;
+
+/// The text of a configuration file. A pipe is refused: it may never end.
+fn read_text(path: &Path) -> anyhow::Result<String> {
+    String::from_utf8(read_named(path, FILE_SIZE_MAX)?).context("it is not UTF-8 text")
 }
 
 /// A sixteenth of the memory: small datasets then fit, and jobs keep most of it. On a small machine
@@ -209,7 +218,13 @@ fn default_directory() -> PathBuf {
     let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let cache = env::var_os("XDG_CACHE_HOME").filter(|directory| !directory.is_empty());
     let cache = cache.map(PathBuf::from).or_else(home);
-    cache.unwrap_or_else(|| format!("/tmp/forebay-{}", geteuid().as_raw()).into()).join("forebay")
+    cache.unwrap_or_else(temporary_directory).join("forebay")
+}
+
+/// This user's directory below `/tmp`, for a user without a home or a runtime directory. Another
+/// user may have made it first, so it is checked before it is used.
+pub(crate) fn temporary_directory() -> PathBuf {
+    format!("/tmp/forebay-{}", geteuid().as_raw()).into()
 }
 
 #[cfg(test)]

@@ -57,7 +57,7 @@ pub(crate) fn membership(
 /// returns the client's zone, if the file has one.
 pub fn read_node_list(path: &Path) -> anyhow::Result<(NodeList, Option<Zone>)> {
     let shown = path.display();
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read `{shown}`"))?;
+    let text = super::read_text(path).with_context(|| format!("cannot read `{shown}`"))?;
     parse_node_list(&text).with_context(|| format!("in the list of nodes `{shown}`"))
 }
 

@@ -15,6 +15,7 @@ use std::{
 
 use anyhow::Context as _;
 use bytes::Bytes;
+use forebay_auth::ensure_own_directory;
 use forebay_core::{Address, ByteSize, DatasetId, dataset::blob_table::BlobRow};
 use forebay_flash::{
     DeviceConfig, EntryKey, Flash, FlashConfig, Group, RequestError, shard::Counters, size_of,
@@ -23,7 +24,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::{
-    config::Config,
+    config::{Config, temporary_directory},
     store::{
         blob_write::WRITE_BUFFERS,
         eviction::DatasetUses,
@@ -64,6 +65,10 @@ impl BlobStore {
     pub fn open(config: &Config) -> anyhow::Result<Self> {
         let directory = &config.directory;
         let shown = directory.display();
+        let shared = temporary_directory();
+        if directory.starts_with(&shared) {
+            ensure_own_directory(&shared, 0o700)?;
+        }
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)

@@ -15,6 +15,7 @@ use std::{
 };
 
 use anyhow::bail;
+use forebay_auth::open_own;
 use tempfile::TempDir;
 
 const PREFIX: &str = "forebay-demo-";
@@ -64,7 +65,7 @@ fn remove_stale() {
             && entry.metadata().is_ok_and(|about| about.is_dir() && about.uid() == user);
         // A directory without a lock file is just being made.
         if is_ours
-            && let Ok(lock) = File::open(entry.path().join(LOCK))
+            && let Ok(lock) = open_own(&entry.path().join(LOCK), File::options().read(true))
             && lock.try_lock().is_ok()
         {
             // A failure is left to the next demo.

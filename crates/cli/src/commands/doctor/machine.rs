@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::ErrorKind,
-    os::unix::fs::MetadataExt as _,
+    os::unix::fs::{FileTypeExt as _, MetadataExt as _},
     path::{Path, PathBuf},
 };
 
@@ -93,12 +93,21 @@ fn direct_io(config: &Config) -> Finding {
     }
 }
 
+/// Whether a node can use it as a device. Opening a pipe to read and write does not block.
+fn is_device(file: &fs::File) -> bool {
+    file.metadata().is_ok_and(|about| about.is_file() || about.file_type().is_block_device())
+}
+
 fn space(config: &Config, is_running: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     for device in &config.devices {
         let shown = device.display();
         // Block devices and files alike. The node makes a missing file.
         match fs::OpenOptions::new().read(true).write(true).open(device) {
+            Ok(file) if !is_device(&file) => {
+                let found = format!("`{shown}` is neither a file nor a block device");
+                findings.push(failed("device", found, "name a file or a block device"));
+            }
             Ok(_) => findings.push(ok("device", format!("`{shown}` is writable"))),
             Err(error)
                 if error.kind() == ErrorKind::NotFound
@@ -201,7 +210,7 @@ fn socket(path: &Path) -> Finding {
         return failed("socket", found, "name a shorter path with `socket` or $FOREBAY_SOCKET");
     }
     let directory = path.parent().map(Path::to_owned).unwrap_or_default();
-    match fs::metadata(&directory) {
+    match fs::symlink_metadata(&directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             ok("socket", format!("`{shown}`; the node makes its directory"))
         }
@@ -211,10 +220,11 @@ fn socket(path: &Path) -> Finding {
         }
         Ok(metadata) => {
             let is_mine = metadata.uid() == rustix::process::geteuid().as_raw();
-            if is_mine && metadata.mode() & 0o022 == 0 {
+            if is_mine && metadata.is_dir() && metadata.mode() & 0o022 == 0 {
                 return ok("socket", format!("`{shown}`"));
             }
-            let found = format!("other users can write to `{}`", directory.display());
+            let found =
+                format!("`{}` is a link, or other users can write to it", directory.display());
             let remedy = format!("chmod 700 `{}`, or name another `socket`", directory.display());
             failed("socket", found, remedy)
         }
