@@ -13,7 +13,7 @@ use crate::{
     buffers::BufferPool,
     device_open::{DeviceConfig, DeviceError, check_distinct, open_device},
     device_thread::DeviceThread,
-    format::{Descriptor, frame_checksums},
+    format::{Descriptor, EntryShape, frame_checksums},
     index::{EntryKey, GroupId},
     io::{Backend, IoFault, open_disk},
     recovery::{Recovery, RecoveryReport},
@@ -143,6 +143,12 @@ impl Flash {
         }
     }
 
+    /// An engine on devices that have been started, as a test does on simulated disks.
+    pub fn on_devices(devices: Vec<DeviceThread>) -> Self {
+        let configured = devices.len();
+        Self { devices: devices.into_iter().map(Arc::new).collect(), configured }
+    }
+
     /// Opens a group by its durable name, or creates it.
     pub async fn group(&self, name: &[u8], class: u8, dense: bool) -> Result<Group, RequestError> {
         let mut ids = Vec::new();
@@ -169,6 +175,18 @@ impl Flash {
     /// Whether an entry is indexed under this key. Takes no I/O and no device request.
     pub fn contains(&self, key: &EntryKey) -> bool {
         self.device_with(key).is_some()
+    }
+
+    /// The longest payload that the entry under this key can have, or `None` if there is no entry.
+    /// At most one unit (64 bytes) above its length. Takes no I/O and no device request.
+    pub fn length_bound(&self, key: &EntryKey) -> Option<u64> {
+        let location = self.device_with(key)?.index().read().find(key)?;
+        Some(EntryShape::of_size(location.size()).length())
+    }
+
+    /// Whether a device accepts entries: it can be read, written and synced.
+    pub fn is_accepting(&self) -> bool {
+        self.devices.iter().any(|device| device.counters().healthy)
     }
 
     /// Reads an entry, or a byte range of it. `None` if it is missing or damaged.
@@ -206,15 +224,24 @@ impl Flash {
                 .extend(positions.into_iter().zip(device_answers).map(|(at, rx)| (at, device, rx)));
         }
         for (at, device, receiver) in receivers {
-            answers[at] = outcome(receiver).await.map(|answer| verified(device, answer));
+            answers[at] = outcome(receiver).await.and_then(|answer| verified(device, answer));
         }
         answers
     }
 
-    /// Removes a key from the index until it is written again or the device is reopened.
+    /// Removes a key from the index of every device, until it is written again or the device is
+    /// reopened. When this returns, the key is not found.
     pub fn forget(&self, key: EntryKey) {
-        for device in &self.devices {
-            device.post(ShardRequest::Forget { key });
+        for device in self.devices.iter().filter(|device| has_entry(device, &key)) {
+            forget(device, key);
+        }
+    }
+
+    /// Removes a key from the index of the device that reads find it on. Another device may have
+    /// another copy: a device that comes back still has its old entries.
+    pub fn forget_copy(&self, key: EntryKey) {
+        if let Some(device) = self.device_with(&key) {
+            forget(device, key);
         }
     }
 
@@ -487,6 +514,15 @@ fn start(
     Ok(device)
 }
 
+fn forget(device: &DeviceThread, key: EntryKey) {
+    // The shard removes the key before `request` returns.
+    drop(device.request(ShardRequest::Forget { key }));
+}
+
+fn has_entry(device: &DeviceThread, key: &EntryKey) -> bool {
+    device.index().read().find(key).is_some()
+}
+
 fn has_key(device: &DeviceThread, key: &EntryKey) -> bool {
     let index = device.index().read();
     index.is_readable() && index.find(key).is_some()
@@ -512,21 +548,25 @@ async fn read(
     leased: bool,
 ) -> Result<Option<VerifiedRead>, RequestError> {
     let answer = outcome(device.request(ShardRequest::Read { name, range, leased })).await?;
-    Ok(verified(device, answer))
+    verified(device, answer)
 }
 
 /// Verifies a read, and reports damage to the shard.
-fn verified(device: &DeviceThread, answer: ShardAnswer) -> Option<VerifiedRead> {
+fn verified(
+    device: &DeviceThread,
+    answer: ShardAnswer,
+) -> Result<Option<VerifiedRead>, RequestError> {
     let ShardAnswer::Read(unverified) = answer else { unreachable!("Read is answered with bytes") };
-    let unverified: UnverifiedRead = unverified?;
+    let Some(unverified) = unverified else { return Ok(None) };
     match unverified.verify() {
-        Ok(verified) => Some(verified),
-        Err(mismatch) => {
-            if mismatch == Mismatch::Damaged {
-                let UnverifiedRead { name, location, generation, .. } = unverified;
-                device.post(ShardRequest::ReportDamage { name, location, generation });
-            }
-            None
+        Ok(verified) => Ok(Some(verified)),
+        Err(Mismatch::OtherKey) => Ok(None),
+        // The entry is intact. Only the index's bound on its length allowed the range.
+        Err(Mismatch::Range) => Err(RequestError::Range),
+        Err(Mismatch::Damaged) => {
+            let UnverifiedRead { name, location, generation, .. } = unverified;
+            device.post(ShardRequest::ReportDamage { name, location, generation });
+            Ok(None)
         }
     }
 }

@@ -18,6 +18,10 @@ type Block = [u8; BLOCK_SIZE];
 pub struct FaultRates {
     /// A command fails.
     pub failed: u32,
+    /// A read fails.
+    pub read_failed: u32,
+    /// A sync fails, and makes nothing durable.
+    pub sync_failed: u32,
     /// A write finds no space.
     pub no_space: u32,
     /// A command transfers fewer bytes and reports it.
@@ -171,8 +175,8 @@ impl SimDisk {
         in_a_thousand > 0 && self.random.u32(..1000) < in_a_thousand
     }
 
-    fn fault(&mut self, is_write: bool) -> Option<IoFault> {
-        if self.happens(self.faults.failed) {
+    fn fault(&mut self, is_write: bool, failed: u32) -> Option<IoFault> {
+        if self.happens(self.faults.failed) || self.happens(failed) {
             Some(IoFault::Failed(5))
         } else if self.happens(self.faults.short) {
             Some(IoFault::Short)
@@ -187,13 +191,13 @@ impl SimDisk {
         self.completed += 1;
         match command {
             IoCommand::Read { id, offset, mut buffer, length } => {
-                let fault = self.fault(false);
+                let fault = self.fault(false, self.faults.read_failed);
                 self.read(offset, &mut buffer, length);
                 let result = fault.map_or(Ok(()), Err);
                 Completion { id, buffer: Some(buffer), result }
             }
             IoCommand::Write { id, offset, bytes } => {
-                let fault = self.fault(true);
+                let fault = self.fault(true, 0);
                 if fault.is_some() {
                     // A failed write may have written some blocks.
                     let some = self.random.usize(..=bytes.len() / BLOCK_SIZE) * BLOCK_SIZE;
@@ -208,7 +212,7 @@ impl SimDisk {
                 done(id, fault)
             }
             IoCommand::Sync { id } => {
-                let fault = self.fault(true);
+                let fault = self.fault(true, self.faults.sync_failed);
                 if fault.is_none() {
                     for (at, block) in self.unsynced.drain(..unsynced.min(self.unsynced.len())) {
                         self.durable.insert(at, block);

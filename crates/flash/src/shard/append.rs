@@ -10,7 +10,6 @@ use bytes::Bytes;
 use super::{
     EntryName, GroupState, OpenRegion, RegionState, RequestError, RequestResult, Shard,
     ShardAnswer, ShardGroup,
-    health::Direction,
     region::{StagedWrite, WriteState},
 };
 use crate::{
@@ -252,7 +251,7 @@ impl<T> Shard<T> {
             }
             _ => return rejected(RequestError::InvalidName),
         };
-        if !self.health.is_healthy(Direction::Write) {
+        if !self.health.is_all_healthy() {
             return rejected(RequestError::Unhealthy);
         }
         let length = append.payload.len() as u64;
@@ -423,7 +422,7 @@ impl<T> Shard<T> {
             }
             GroupState::Draining => return Progress::Rejected(RequestError::Gone),
         }
-        if !self.health.is_healthy(Direction::Write) {
+        if !self.health.is_all_healthy() {
             return Progress::Rejected(RequestError::Unhealthy);
         }
         match self.region_for(id) {

@@ -1,13 +1,16 @@
-//! Device health, for reading and for writing. After three failures in a row, a direction is
+//! Device health, for reads, writes and syncs. After three failures in a row, a direction is
 //! unhealthy: the shard rejects requests and sends only probes, with exponential backoff, until one
 //! succeeds (promise 5).
+//!
+//! Syncs count by themselves. Writes that succeed between failing syncs prove nothing: they reach
+//! the device's cache, and the failing sync loses them.
 
 use std::time::Duration;
 
 use super::{Purpose, Shard};
 use crate::{
     format::{BLOCK_SIZE, SUPERBLOCK_OFFSETS},
-    io::IoCommand,
+    io::{IoCommand, IoFault},
 };
 
 /// Failures in a row that make a direction unhealthy.
@@ -23,6 +26,13 @@ pub enum Direction {
     Read,
     /// Writing.
     Write,
+    /// Making writes durable.
+    Sync,
+}
+
+impl Direction {
+    /// All directions.
+    pub const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Sync];
 }
 
 /// Health of a device.
@@ -30,6 +40,7 @@ pub enum Direction {
 pub struct Health {
     read: DirectionHealth,
     write: DirectionHealth,
+    sync: DirectionHealth,
 }
 
 #[derive(Debug, Default)]
@@ -44,6 +55,12 @@ impl Health {
     /// Whether the direction is healthy.
     pub fn is_healthy(&self, direction: Direction) -> bool {
         self.side(direction).probe.is_none()
+    }
+
+    /// Whether all directions are healthy. Only such a device accepts entries: one that cannot sync
+    /// loses them, and one that cannot be read does not serve them.
+    pub fn is_all_healthy(&self) -> bool {
+        Direction::ALL.into_iter().all(|direction| self.is_healthy(direction))
     }
 
     /// Records a success or a failure. Returns whether the health changed.
@@ -71,12 +88,13 @@ impl Health {
 
     /// Time of the next probe.
     pub fn probe_at(&self) -> Option<Duration> {
-        let waiting = [&self.read, &self.write].into_iter().filter(|side| !side.probing);
+        let sides = Direction::ALL.into_iter().map(|direction| self.side(direction));
+        let waiting = sides.filter(|side| !side.probing);
         waiting.filter_map(|side| side.probe.map(|(at, _)| at)).min()
     }
 
     fn take_due_probe(&mut self, now: Duration) -> Option<Direction> {
-        [Direction::Read, Direction::Write].into_iter().find(|direction| {
+        Direction::ALL.into_iter().find(|direction| {
             let side = self.side_mut(*direction);
             let due = !side.probing && side.probe.is_some_and(|(at, _)| at <= now);
             side.probing |= due;
@@ -88,6 +106,7 @@ impl Health {
         match direction {
             Direction::Read => &self.read,
             Direction::Write => &self.write,
+            Direction::Sync => &self.sync,
         }
     }
 
@@ -95,6 +114,7 @@ impl Health {
         match direction {
             Direction::Read => &mut self.read,
             Direction::Write => &mut self.write,
+            Direction::Sync => &mut self.sync,
         }
     }
 }
@@ -110,12 +130,12 @@ impl<T> Shard<T> {
     }
 
     /// Probes unhealthy directions. A write probe rewrites the superblock with its current
-    /// contents.
+    /// contents. A sync probe does the same first, so that there is something to sync.
     pub(super) fn probe(&mut self) {
         while let Some(direction) = self.health.take_due_probe(self.now) {
             let memory = match direction {
                 Direction::Read => &self.pools.read,
-                Direction::Write => &self.pools.staging,
+                Direction::Write | Direction::Sync => &self.pools.staging,
             };
             let Some(mut buffer) = memory.take(BLOCK_SIZE) else {
                 self.record(direction, false);
@@ -132,7 +152,21 @@ impl<T> Shard<T> {
                     self.superblock.encode(&mut buffer);
                     self.write(Purpose::Probe(direction), offset, buffer.freeze());
                 }
+                Direction::Sync => {
+                    self.superblock.encode(&mut buffer);
+                    self.write(Purpose::SyncProbeWrite, offset, buffer.freeze());
+                }
             }
+        }
+    }
+
+    /// The write of a sync probe has completed or failed.
+    pub(super) fn on_sync_probe_written(&mut self, result: Result<(), IoFault>) {
+        if result.is_ok() {
+            let id = self.begin(Purpose::Probe(Direction::Sync));
+            self.commands.push(IoCommand::Sync { id });
+        } else {
+            self.record(Direction::Sync, false);
         }
     }
 }
@@ -164,5 +198,19 @@ mod tests {
         assert!(!health.record(Direction::Read, false, at(3)));
         assert_eq!(health.probe_at(), Some(at(3) + 2 * PAUSE_MIN), "the delay doubles");
         assert!(health.record(Direction::Read, true, at(9)) && health.is_healthy(Direction::Read));
+    }
+
+    #[test]
+    fn writes_that_succeed_do_not_excuse_failing_syncs() {
+        let mut health = Health::default();
+        let at = Duration::from_secs;
+        for failure in 1..=3 {
+            health.record(Direction::Write, true, at(failure));
+            let changed = health.record(Direction::Sync, false, at(failure));
+            assert_eq!(changed, failure == 3, "failure {failure}");
+        }
+        assert!(health.is_healthy(Direction::Write) && !health.is_all_healthy());
+        assert!(!health.record(Direction::Write, true, at(4)) && !health.is_all_healthy());
+        assert!(health.record(Direction::Sync, true, at(5)) && health.is_all_healthy());
     }
 }

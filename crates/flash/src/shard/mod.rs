@@ -156,6 +156,8 @@ enum Purpose {
     Discard(RegionId),
     /// Whether an unhealthy device has recovered.
     Probe(Direction),
+    /// The write that a sync probe makes durable.
+    SyncProbeWrite,
 }
 
 impl<T> Shard<T> {
@@ -218,9 +220,8 @@ impl<T> Shard<T> {
 
     /// Counters and gauges. Cheap.
     pub fn counters(&self) -> Counters {
-        let directions = [Direction::Read, Direction::Write];
         Counters {
-            healthy: directions.into_iter().all(|direction| self.health.is_healthy(direction)),
+            healthy: self.health.is_all_healthy(),
             regions_free: self.free.len() as u64,
             entry_length_max: self.entry_length_max(),
             regions_quarantined: self.quarantined.len() as u64,
@@ -312,6 +313,7 @@ impl<T> Shard<T> {
             Purpose::Sync => self.on_synced(result),
             Purpose::Discard(region) => self.on_discarded(region),
             Purpose::Probe(_) => {}
+            Purpose::SyncProbeWrite => self.on_sync_probe_written(result),
         }
         self.pump();
     }
@@ -382,6 +384,7 @@ impl<T> Shard<T> {
         let direction = match purpose {
             Purpose::Read { .. } | Purpose::ReadFooter(..) => Direction::Read,
             Purpose::Probe(direction) => direction,
+            Purpose::Sync => Direction::Sync,
             Purpose::Discard(_) => return,
             _ => Direction::Write,
         };

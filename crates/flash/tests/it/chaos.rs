@@ -247,8 +247,16 @@ fn on_a_disk_that_corrupts() {
 
 #[test]
 fn on_a_disk_with_all_faults() {
-    let faults =
-        FaultRates { failed: 10, no_space: 5, short: 5, lost: 10, misdirected: 10, flipped: 10 };
+    let faults = FaultRates {
+        failed: 10,
+        read_failed: 5,
+        sync_failed: 10,
+        no_space: 5,
+        short: 5,
+        lost: 10,
+        misdirected: 10,
+        flipped: 10,
+    };
     for seed in seeds(600) {
         run(seed, faults);
     }

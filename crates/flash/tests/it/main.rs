@@ -4,6 +4,7 @@
 
 mod chaos;
 mod crashes;
+mod device_health;
 mod device_open_errors;
 mod devices;
 mod group_lifecycle;

@@ -48,9 +48,13 @@ impl NodeService {
         if self.is_stopping() {
             return Err((ErrorCode::Stopping, "the node is stopping".to_owned()));
         }
+        // A claim promises that the blob will be served from here. Without a device that accepts
+        // blobs, clients read the origin without a claim.
+        let is_accepting = self.blobs.is_accepting();
         // Check all blobs first: a client that is refused must not hold any of the claims.
-        let check =
-            |blob: &BlobOrdinal| Ok((row_of(table, *blob)?, self.managers.keeps(table, *blob)));
+        let check = |blob: &BlobOrdinal| {
+            Ok((row_of(table, *blob)?, is_accepting && self.managers.keeps(table, *blob)))
+        };
         let rows: Vec<(BlobRow, bool)> = blobs.iter().map(check).collect::<Result<_, Refused>>()?;
         let now = self.now();
         let mut fetches = self.fetch_table.lock();

@@ -3,6 +3,13 @@
 //! A blob is one entry of the flash engine, or several if it is long ([`super::long_blob`]).
 //! Entries are in groups, one per half-chunk ([`super::groups`]). The flash index decides whether a
 //! blob is resident; the memory cache only holds copies.
+//!
+//! Devices come and go between runs, and with them the length from which blobs are stored in parts.
+//! So a blob is read as it was written: the length and the tag of its entry decide, never the
+//! current part length.
+//!
+//! **Invariant:** a blob that is resident and cannot be read is forgotten by the read that finds
+//! it, so that the next request can claim it.
 
 use std::{
     collections::HashMap,
@@ -38,7 +45,7 @@ use crate::{
 /// All blobs of a node.
 pub(crate) struct BlobStore {
     pub(super) flash: Flash,
-    /// Length of the parts of a long blob. Shorter blobs are one entry.
+    /// Length of the parts of a long blob that is written now. Shorter blobs become one entry.
     pub(super) part_length: u64,
     pub(super) region_size: u64,
     /// Handles of groups.
@@ -58,6 +65,15 @@ pub(crate) enum Read {
     OtherLength,
     /// The device failed.
     Failed,
+}
+
+/// How a blob is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StoredAs {
+    /// One entry with all its bytes.
+    Whole,
+    /// A head and its parts.
+    Parts,
 }
 
 impl BlobStore {
@@ -106,15 +122,19 @@ impl BlobStore {
                 "missing device created again: its content is lost; is its disk mounted?"
             );
         }
-        Ok(Self {
+        Ok(Self::new(flash, dataset_uses, config.memory_cache_size()))
+    }
+
+    pub(super) fn new(flash: Flash, dataset_uses: DatasetUses, memory_cache: ByteSize) -> Self {
+        Self {
             part_length: PART_LENGTH_MAX.min(flash.entry_length_max()),
             region_size: flash.region_size(),
             flash,
             groups: Mutex::default(),
-            memory_cache: MemoryCache::new(config.memory_cache_size()),
+            memory_cache: MemoryCache::new(memory_cache),
             write_buffers: Arc::new(Semaphore::new(WRITE_BUFFERS)),
             dataset_uses,
-        })
+        }
     }
 
     /// A blob of the dataset was read or put.
@@ -147,6 +167,11 @@ impl BlobStore {
         self.flash.counters()
     }
 
+    /// Whether a device accepts blobs.
+    pub fn is_accepting(&self) -> bool {
+        self.flash.is_accepting()
+    }
+
     /// Whether a blob is resident, by the index in memory. Does not block.
     pub fn contains(&self, address: &Address) -> bool {
         self.flash.contains(&key(address))
@@ -170,41 +195,46 @@ impl BlobStore {
             return Read::Hit(bytes);
         }
         let is_whole = range == (0..row.length);
-        let read = if row.length <= self.part_length {
-            self.read_whole(row, range).await
-        } else {
-            self.read_parts(row, range).await
-        };
-        if let Err(RequestError::Failed) = read {
-            // Otherwise every later read would fail as well.
-            self.flash.forget(key(&row.address));
+        let mut last = Read::Gone;
+        // Each round reads another device's copy.
+        while let Some(stored) = self.stored_as(&row) {
+            let read = match stored {
+                StoredAs::Whole => self.read_whole(row, range.clone()).await,
+                StoredAs::Parts => self.read_parts(row, range.clone()).await,
+            };
+            last = match read {
+                Ok(Read::Hit(bytes)) => {
+                    if is_whole {
+                        self.memory_cache.on_read(row.address, &bytes);
+                    }
+                    return Read::Hit(bytes);
+                }
+                Ok(Read::OtherLength) | Err(RequestError::Range) => return Read::OtherLength,
+                Ok(Read::Gone) => Read::Gone,
+                Ok(Read::Failed) | Err(RequestError::Failed) => Read::Failed,
+                Err(_) => return Read::Failed,
+            };
+            // Otherwise every later read would fail as well, and no client could claim the blob.
+            self.flash.forget_copy(key(&row.address));
         }
-        if let Ok(Read::Hit(bytes)) = &read
-            && is_whole
-        {
-            self.memory_cache.on_read(row.address, bytes);
-        }
-        read.unwrap_or_else(|refusal| match refusal {
-            RequestError::Range => Read::OtherLength,
-            _ => Read::Failed,
-        })
+        last
+    }
+
+    /// How a resident blob is stored: an entry that is shorter than the blob is the head of its
+    /// parts. `None` if it is not resident.
+    pub(super) fn stored_as(&self, row: &BlobRow) -> Option<StoredAs> {
+        let bound = self.flash.length_bound(&key(&row.address))?;
+        Some(if row.length <= bound { StoredAs::Whole } else { StoredAs::Parts })
     }
 
     async fn read_whole(&self, row: BlobRow, range: Range<u64>) -> Result<Read, RequestError> {
-        let key = key(&row.address);
-        Ok(match self.flash.read(key, Some(range)).await? {
+        Ok(match self.flash.read(key(&row.address), Some(range)).await? {
             Some(read) if read.tag == TAG_WHOLE && u64::from(read.length) == row.length => {
                 Read::Hit(Bytes::from_owner(read.bytes))
             }
-            Some(_) => Read::OtherLength,
-            None => self.on_gone(key),
+            Some(read) if read.tag == TAG_WHOLE => Read::OtherLength,
+            Some(_) | None => Read::Gone,
         })
-    }
-
-    /// A resident blob was not found. Forgets it, so that the next request can claim it.
-    pub(super) fn on_gone(&self, key: EntryKey) -> Read {
-        self.flash.forget(key);
-        Read::Gone
     }
 }
 

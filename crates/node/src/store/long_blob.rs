@@ -11,7 +11,7 @@ use forebay_core::dataset::blob_table::BlobRow;
 use forebay_flash::{EntryKey, RequestError, VerifiedRead};
 use forebay_transport::ByteChain;
 
-use crate::store::blob_store::{BlobStore, Read, key};
+use crate::store::blob_store::{BlobStore, Read, StoredAs, key};
 
 /// Longest part. Blobs up to this length are stored as one entry.
 pub(crate) const PART_LENGTH_MAX: u64 = 8 << 20;
@@ -22,6 +22,9 @@ pub(super) const TAG_WHOLE: u32 = 0;
 pub(super) const TAG_HEAD: u32 = 1;
 /// Tag of a part of a long blob.
 pub(super) const TAG_PART: u32 = 2;
+
+/// Length of a head entry.
+const HEAD_LENGTH: u64 = 48;
 
 /// The content of a head entry.
 pub(super) struct Head {
@@ -41,9 +44,15 @@ impl BlobStore {
         range: Range<u64>,
     ) -> Result<Read, RequestError> {
         let key = key(&row.address);
-        let Some(head) = self.flash.read(key, None).await? else { return Ok(self.on_gone(key)) };
-        let Some(Head { parts_key, part_length, length }) = Head::decode(&head) else {
+        let Some(entry) = self.flash.read(key, Some(0..HEAD_LENGTH)).await? else {
+            return Ok(Read::Gone);
+        };
+        if entry.tag == TAG_WHOLE {
+            // A whole blob that is shorter than the table says.
             return Ok(Read::OtherLength);
+        }
+        let Some(Head { parts_key, part_length, length }) = Head::decode(&entry) else {
+            return Ok(Read::Gone);
         };
         if length != row.length {
             return Ok(Read::OtherLength);
@@ -55,9 +64,11 @@ impl BlobStore {
             let (number, start) = (next / part_length, next % part_length);
             let end = (range.end - number * part_length).min(part_length);
             let part = part_key(&parts_key, number);
-            let Some(read) = self.flash.read(part, Some(start..end)).await? else {
-                // A blob without all its parts is gone.
-                return Ok(self.on_gone(key));
+            let read = match self.flash.read(part, Some(start..end)).await {
+                Ok(Some(read)) if read.tag == TAG_PART => read,
+                // A blob without all its parts is gone. A device with parts may have been removed.
+                Ok(_) | Err(RequestError::Range) => return Ok(Read::Gone),
+                Err(error) => return Err(error),
             };
             next = number * part_length + end;
             bytes.add(Bytes::from_owner(read.bytes));
@@ -68,10 +79,11 @@ impl BlobStore {
     /// Forgets a blob and all its parts.
     pub(super) async fn forget(&self, row: &BlobRow) {
         let key = key(&row.address);
-        let head = if row.length > self.part_length && self.flash.contains(&key) {
-            self.flash.read(key, None).await.ok().flatten()
-        } else {
-            None
+        let head = match self.stored_as(row) {
+            Some(StoredAs::Parts) => {
+                self.flash.read(key, Some(0..HEAD_LENGTH)).await.ok().flatten()
+            }
+            Some(StoredAs::Whole) | None => None,
         };
         let head = head.as_ref().and_then(Head::decode).filter(|head| head.length == row.length);
         if let Some(Head { parts_key, part_length, length }) = head {

@@ -8,3 +8,5 @@ pub(crate) mod long_blob;
 pub(crate) mod memory_cache;
 mod owner_id;
 pub(crate) mod shm_regions;
+#[cfg(test)]
+mod tests;

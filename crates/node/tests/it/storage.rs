@@ -10,7 +10,7 @@ use std::{
 use forebay_client::{ClientError, ReadInto};
 use forebay_core::{BlobOrdinal, ByteSize};
 use forebay_node::{Config, Server};
-use forebay_wire::{ErrorCode, GetAnswer};
+use forebay_wire::{ClaimAnswer, ErrorCode, GetAnswer};
 
 use crate::harness::{Data, TIMEOUT, TestNode, get, put};
 
@@ -132,6 +132,35 @@ fn a_damaged_blob_is_a_miss_and_can_be_put_again() {
     }
     put(&mut client, handle, &data, 1);
     assert_eq!(get(&mut client, handle, &data, 1, NOW).unwrap(), data.blobs[1]);
+}
+
+/// Promise 3: a claim promises that the blob will be served. Without a device that can be read,
+/// clients read the origin without a claim.
+#[test]
+fn a_device_that_cannot_be_read_grants_no_claims() {
+    let node = TestNode::start_with(
+        |config| {
+            config.capacity = Some(ByteSize::mib(8));
+            config.memory_cache = Some(ByteSize(0));
+        },
+        Vec::new(),
+    );
+    let data = Data::new(&[100_000; 12]);
+    let (mut client, handle) = node.open(&data);
+    (0..6).for_each(|blob| put(&mut client, handle, &data, blob));
+    drop(client);
+    let node = node.restarted(|_| {});
+    let (mut client, handle) = node.open(&data);
+    assert_eq!(get(&mut client, handle, &data, 5, NOW).unwrap(), data.blobs[5]);
+    // Reads past the end of the file fail; writes still succeed.
+    fs::File::options().write(true).open(node.device()).unwrap().set_len(0).unwrap();
+    for blob in 0..6 {
+        assert_eq!(get(&mut client, handle, &data, blob, NOW), Err(GetAnswer::Miss), "blob {blob}");
+    }
+    assert_eq!(node.service.gauges().devices_healthy, 0);
+    let wanted: Vec<BlobOrdinal> = (0..12).map(BlobOrdinal::new).collect();
+    assert_eq!(client.claim(handle, &wanted).unwrap(), [ClaimAnswer::Uncached; 12]);
+    assert_eq!(node.service.counters().claims_uncached.get(), 12);
 }
 
 /// A device of another node is not opened.

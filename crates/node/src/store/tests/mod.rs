@@ -1,0 +1,3 @@
+//! Tests of the store over sets of devices.
+
+mod device_sets;
