@@ -1,4 +1,5 @@
-//! Replies, which a job and an agent decode: refused, or encoded again as the same bytes.
+//! Replies, which a job and an agent decode: refused, or encoded again as the same bytes, except for
+//! fields and codes of newer versions.
 #![no_main]
 
 use bytes::Bytes;
@@ -32,7 +33,8 @@ fuzz_target!(
         let Some(body) = rest.get(..header.body_size) else { return };
         if let Ok(reply) = Reply::decode(&header, &Bytes::copy_from_slice(body)) {
             let encoded = reply.encode(header.id).to_bytes();
-            assert_eq!(encoded, data[..HEADER_SIZE + header.body_size], "{reply:?}");
+            let from = HEADER_SIZE + usize::from(matches!(reply, Reply::Error(_)));
+            assert_eq!(encoded[from..], data[from..encoded.len()], "{reply:?}");
             if let Reply::Presence { version, update } = reply {
                 let _ = KnownPresence::new(1000).apply(version, &update);
             }

@@ -1,6 +1,7 @@
 //! The exceptions of the package, and the mapping of errors to them.
 
 use forebay_client::ClientError;
+use forebay_core::util::printable::printable_lines;
 use forebay_digest::DigestFileError;
 use forebay_wire::{ErrorCode, Refusal};
 use pyo3::{PyErr, create_exception, exceptions::PyException};
@@ -49,14 +50,19 @@ create_exception!(
 );
 create_exception!(forebay, AgentGone, ForebayError, "The job's agent does not answer.");
 
+/// The text of an error for a terminal. Servers and other users have written parts of it.
+pub fn shown(error: &impl ToString) -> String {
+    printable_lines(&error.to_string()).into_owned()
+}
+
 /// The exception of an error that has no class of its own.
 pub fn forebay_error(error: &impl ToString) -> PyErr {
-    ForebayError::new_err(error.to_string())
+    ForebayError::new_err(shown(error))
 }
 
 /// The exception of a digest that cannot be opened.
 pub fn digest_error(error: &DigestFileError) -> PyErr {
-    DigestError::new_err(error.to_string())
+    DigestError::new_err(shown(error))
 }
 
 /// The exception of a failed request to the agent: its refusal, or that it is gone and can be
@@ -67,11 +73,11 @@ pub fn agent_error(error: &ClientError) -> PyErr {
             AgentGone::new_err("the agent is stopping")
         }
         ClientError::Refused(Refusal { code: ErrorCode::Changed, text }) => {
-            ChangedError::new_err(text.clone())
+            ChangedError::new_err(shown(text))
         }
         // The text is the agent's error about the origin or the digest.
-        ClientError::Refused(Refusal { text, .. }) => ReadError::new_err(text.clone()),
-        error if error.is_refusal() => ReadError::new_err(error.to_string()),
-        error => AgentGone::new_err(error.to_string()),
+        ClientError::Refused(Refusal { text, .. }) => ReadError::new_err(shown(text)),
+        error if error.is_refusal() => ReadError::new_err(shown(error)),
+        error => AgentGone::new_err(shown(error)),
     }
 }

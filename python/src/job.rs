@@ -19,7 +19,7 @@ use forebay_wire::Refusal;
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyBytes};
 
 use crate::{
-    errors::{Fenced, StateError},
+    errors::{Fenced, StateError, shown},
     item_map::ItemMap,
     reader::Reader,
 };
@@ -201,7 +201,7 @@ impl Job {
     /// process reports under the job's name.
     fn report(&mut self, py: Python<'_>, reader: &Reader) -> PyResult<bool> {
         match self.0.report(&mut Link { reader, py })? {
-            ReportOutcome::Fenced(text) => Err(Fenced::new_err(text)),
+            ReportOutcome::Fenced(text) => Err(Fenced::new_err(shown(&text))),
             ReportOutcome::Nothing => Ok(false),
             ReportOutcome::Answered => Ok(true),
         }

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import signal
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -148,3 +151,61 @@ def test_a_hung_process_is_detected_once(
     if hung == "node":
         # Once it continues, it is used again.
         harness.wait_until(lambda: dataset.stats()["node"] is not None, 60)
+
+
+@contextmanager
+def cluster(directory: Path, count: int) -> Iterator[list[subprocess.Popen[str]]]:
+    """Nodes of one list."""
+    directory.mkdir(mode=0o700)
+    config, names = directory / "nodes.toml", [f"n{number}" for number in range(count)]
+    sockets = {name: directory / name / "node.sock" for name in names}
+    members = [f'[[nodes]]\nname = "{name}"\nendpoint = "{sockets[name]}"\n' for name in names]
+    config.write_text('capacity = "10MiB"\nmemory_cache = "1MiB"\n' + "".join(members))
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                harness.node(directory / name, "--config", str(config), "--name", name)
+            )
+            for name in names
+        ]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("count", [3, 5])
+def test_several_hung_nodes_stall_a_job_as_one_does(
+    numbered_world: World, tmp_path: Path, count: int, workers: int
+) -> None:
+    """Promise 5: all nodes of a ring hang at once, as behind a switch that dies."""
+    with cluster(tmp_path / "ring", count) as nodes:
+        dataset = numbered_world.dataset(cache=tmp_path / "ring" / "n0" / "node.sock")
+        loader = forebay.DataLoader(
+            dataset,
+            batch_size=8,
+            shuffle=True,
+            order="substitute",
+            num_workers=workers,
+            collate_fn=list,
+        )
+        waits, yielded = list[float](), Counter[int]()
+        epoch = iter(loader)
+        try:
+            for number in range(len(loader)):
+                began = time.monotonic()
+                batch = next(epoch)
+                waits.append(time.monotonic() - began)
+                yielded.update(int(item[:4]) for item in batch)
+                time.sleep(0.02)
+                if number == 5:
+                    for node in nodes:
+                        os.kill(node.pid, signal.SIGSTOP)
+            # The beginning of an epoch asks all nodes.
+            began = time.monotonic()
+            list(itertools.islice(loader, 3))
+            waits.append(time.monotonic() - began)
+        finally:
+            for node in nodes:
+                os.kill(node.pid, signal.SIGCONT)
+    assert yielded == Counter(range(len(NUMBERED))), "every item once (promise 2)"
+    after = waits[6:]
+    assert sum(wait for wait in after if wait > 0.2) < DEADLINE + MARGIN, after

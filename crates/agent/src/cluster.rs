@@ -19,6 +19,7 @@ use forebay_core::{
     node::presence::KnownPresence,
 };
 use forebay_digest::Digest;
+use futures::{StreamExt as _, future::join_all, stream::FuturesUnordered};
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
@@ -41,6 +42,8 @@ pub(crate) struct NodeLinks {
     discovery_failed: AtomicBool,
     known: Mutex<KnownNodes>,
     changed: Notify,
+    /// A node is silent.
+    pub silence: Arc<Notify>,
     counters: Arc<AgentCounters>,
 }
 
@@ -122,6 +125,7 @@ impl NodeLinks {
             discovery_failed: AtomicBool::new(false),
             known: Mutex::new(known),
             changed: Notify::new(),
+            silence: Arc::default(),
             counters,
         }
     }
@@ -134,6 +138,17 @@ impl NodeLinks {
     /// Completes when the list of nodes has changed.
     pub async fn changed(&self) {
         self.changed.notified().await;
+    }
+
+    /// Checks all nodes at once whenever one is silent, so that all hung nodes are known in the time
+    /// that one takes. Never ends.
+    pub async fn watch(&self) {
+        loop {
+            self.silence.notified().await;
+            let nodes = self.known.lock().nodes.clone();
+            let links = nodes.iter().flat_map(|nodes| &nodes.links);
+            join_all(links.map(|link| link.check(self))).await;
+        }
     }
 
     /// The link to the node that owns a blob. The job waits for this, so after a failed discovery
@@ -159,14 +174,13 @@ impl NodeLinks {
         if let Some(nodes) = &self.known.lock().nodes {
             return Ok(Arc::clone(nodes));
         }
-        let (discovery_began, mut failure) = (self.now(), unreachable());
-        for endpoint in self.seeds.endpoints() {
-            let began = self.now();
-            let discovery = Elapsed { since: discovery_began, now: began };
-            if !backoff.is_due(endpoint, discovery) {
-                continue;
-            }
-            match connect(self, endpoint).await {
+        let (began, mut failure) = (self.now(), unreachable());
+        // All at once: several hung seeds cost what one costs.
+        let due = self.seeds.endpoints().iter().filter(|seed| backoff.is_due(seed, began));
+        let try_seed = |seed| async move { (seed, connect(self, seed).await) };
+        let mut tries: FuturesUnordered<_> = due.map(try_seed).collect();
+        while let Some((endpoint, connected)) = tries.next().await {
+            match connected {
                 Ok((connection, membership)) => {
                     backoff.on_success(endpoint, self.now());
                     return Ok(self.on_discovered(endpoint, connection, membership));

@@ -23,7 +23,7 @@ use forebay_wire::{
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
-    sync::{mpsc, oneshot},
+    sync::{Notify, mpsc, oneshot},
     task::AbortHandle,
     time::{Instant, timeout_at},
 };
@@ -134,10 +134,25 @@ impl Connection {
         }
     }
 
-    /// The node has answered hello. From now on it is pinged when it is silent.
-    pub fn on_hello(&mut self, endpoint: &Endpoint, credentials: &Credentials) {
+    /// The node has answered hello. From now on it is pinged when it is silent, and `silence` is
+    /// notified.
+    pub fn on_hello(
+        &mut self,
+        endpoint: &Endpoint,
+        credentials: &Credentials,
+        silence: Arc<Notify>,
+    ) {
         let (endpoint, credentials) = (endpoint.clone(), credentials.clone());
-        self.ping = Some(PingTarget { endpoint, credentials });
+        self.ping = Some(PingTarget { endpoint, credentials, silence });
+    }
+
+    /// Closes the connection if the node does not answer a ping.
+    pub async fn check(&self) {
+        let Some(ping) = self.ping.as_ref().filter(|_| !self.is_closed()) else { return };
+        let began = self.shared.started.elapsed();
+        if !ping.answers().await {
+            self.on_hung(began);
+        }
     }
 
     /// The dataset is open.
@@ -184,6 +199,7 @@ impl Connection {
                 return Err(LinkError::Silent);
             }
             if let Some((ping, silent_since)) = self.take_due_ping(now) {
+                ping.silence.notify_one();
                 tokio::select! {
                     outcome = &mut exchange => return outcome,
                     answers = ping.answers() => if !answers {

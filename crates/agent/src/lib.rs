@@ -73,6 +73,8 @@ impl Agent {
         let Self { service, listener } = self;
         let (mut tasks, mut rejected) = (JoinSet::new(), JoinSet::new());
         tasks.spawn(prefetch::run(Arc::clone(&service)));
+        let watching = Arc::clone(&service);
+        tasks.spawn(async move { watching.links.watch().await });
         let mut stop = pin!(stop);
         loop {
             tokio::select! {

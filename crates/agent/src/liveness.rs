@@ -3,7 +3,7 @@
 //! A node that waits for another agent's fetch is silent on the waiting connection, but answers a
 //! ping. A hung node does not; then all pending requests fail.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use forebay_auth::Credentials;
 use forebay_client::hello;
@@ -11,7 +11,8 @@ use forebay_core::{
     Endpoint,
     cluster::liveness::{PING_TIMEOUT, PingSchedule},
 };
-use tokio::{io::AsyncWriteExt as _, time::timeout};
+use forebay_wire::{Reply, Request};
+use tokio::{io::AsyncWriteExt as _, sync::Notify, time::timeout};
 
 use crate::connection::read_reply;
 
@@ -19,18 +20,28 @@ use crate::connection::read_reply;
 pub(crate) struct PingTarget {
     pub endpoint: Endpoint,
     pub credentials: Credentials,
+    /// Notified when a ping is due: the other nodes are pinged as well.
+    pub silence: Arc<Notify>,
 }
 
 impl PingTarget {
-    /// Whether the node answers a hello within [`PING_TIMEOUT`]. A refusal is an answer.
+    /// Whether the node answers a hello and a request for its list within [`PING_TIMEOUT`]. A
+    /// refusal is an answer.
     pub async fn answers(&self) -> bool {
-        let Self { endpoint, credentials } = self;
+        let Self { endpoint, credentials, .. } = self;
         let ping = async {
             let (mut reader, mut writer) =
                 forebay_transport::connect(endpoint, credentials, PING_TIMEOUT).await.ok()?;
-            writer.write_all(&hello("", credentials).encode(1).to_bytes()).await.ok()?;
-            writer.flush().await.ok()?;
-            read_reply(&mut reader).await
+            let mut reply = None;
+            for (id, request) in (1..).zip([hello("", credentials), Request::Ring]) {
+                writer.write_all(&request.encode(id).to_bytes()).await.ok()?;
+                writer.flush().await.ok()?;
+                reply = Some(read_reply(&mut reader).await?);
+                if matches!(reply, Some((_, Reply::Error(_)))) {
+                    break;
+                }
+            }
+            reply
         };
         timeout(PING_TIMEOUT, ping).await.is_ok_and(|reply| reply.is_some())
     }

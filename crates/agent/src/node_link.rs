@@ -1,6 +1,6 @@
 //! A link to one node: one connection with the dataset open, opened again when it breaks.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use forebay_client::{Next, OpenError, Opening, greeted, hello};
 use forebay_core::{
@@ -11,7 +11,7 @@ use forebay_core::{
     },
     cluster::{
         backoff::{Elapsed, Failure, Retry},
-        liveness::PING_TIMEOUT,
+        liveness::{FIRST_PING_AFTER, PING_TIMEOUT},
         ring::RingMembership,
     },
     node::claims::LEASES,
@@ -141,7 +141,14 @@ impl NodeLink {
         if let Some(present) = self.present(began) {
             return present;
         }
-        let connected = connect(links, &self.endpoint).await;
+        let mut connecting = pin!(connect(links, &self.endpoint));
+        let connected = match timeout(FIRST_PING_AFTER, &mut connecting).await {
+            Ok(connected) => connected,
+            Err(_) => {
+                links.silence.notify_one();
+                connecting.await
+            }
+        };
         let checked = connected.and_then(|(connection, membership)| {
             links.on_membership(self, membership.as_ref()).map(|()| connection)
         });
@@ -164,6 +171,19 @@ impl NodeLink {
                 links.on_unreachable(self);
                 Err(error)
             }
+        }
+    }
+
+    /// Finds out whether the node hangs, unless it has failed already.
+    pub async fn check(&self, links: &NodeLinks) {
+        let (open, has_failed) = {
+            let state = self.state.lock();
+            (state.open.clone(), state.retry.has_failed())
+        };
+        match open {
+            Some(open) => open.check().await,
+            None if !has_failed => drop(self.connection(links).await),
+            None => {}
         }
     }
 
@@ -193,17 +213,21 @@ pub(crate) async fn connect(
     let mut connection =
         Connection::new(forebay_transport::connect(endpoint, credentials, PING_TIMEOUT).await?);
     let hello = hello(&links.job, credentials);
-    let reply = timeout(PING_TIMEOUT, connection.exchange(&hello)).await;
-    let lease = greeted(reply.map_err(|_| LinkError::Silent)??)?;
+    // A node whose dispatch hangs may answer the hello and nothing else.
+    let greeting = async {
+        let lease = greeted(connection.exchange(&hello).await?)?;
+        match connection.exchange(&Request::Ring).await? {
+            Reply::Ring(membership) => Ok((lease, membership)),
+            Reply::Error(refusal) => Err(LinkError::Refused(refusal)),
+            _ => Err(LinkError::Open(OpenError::Unexpected)),
+        }
+    };
+    let (lease, membership) =
+        timeout(PING_TIMEOUT, greeting).await.map_err(|_| LinkError::Silent)??;
     if !LEASES.contains(&lease) {
         return Err(OpenError::Unexpected.into());
     }
-    connection.on_hello(endpoint, credentials);
-    let membership = match connection.exchange(&Request::Ring).await? {
-        Reply::Ring(membership) => membership,
-        Reply::Error(refusal) => return Err(refusal.into()),
-        _ => return Err(OpenError::Unexpected.into()),
-    };
+    connection.on_hello(endpoint, credentials, Arc::clone(&links.silence));
     let (mut opening, mut request) = Opening::begin(&links.digest)?;
     let handle = loop {
         match opening.reply(connection.exchange(&request).await?)? {

@@ -1,4 +1,7 @@
 //! Output: data to standard output, everything else to standard error. No other module prints.
+//!
+//! **Invariant:** no control character from outside reaches a terminal
+//! ([`forebay_core::util::printable`]).
 
 use std::{
     fmt::Write as _,
@@ -9,6 +12,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
+use forebay_core::util::printable::{printable, printable_json, printable_lines};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use serde::Serialize;
 
@@ -38,6 +42,11 @@ pub enum Format {
 
 /// Prints data. A closed pipe (`| head`) is not an error.
 pub fn data(text: &str) -> anyhow::Result<()> {
+    raw(&printable_lines(text))
+}
+
+/// Prints control sequences of forebay's own. Text between them has to be printable.
+pub fn raw(text: &str) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -47,12 +56,13 @@ pub fn data(text: &str) -> anyhow::Result<()> {
 
 /// Prints data as JSON.
 pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
-    data(&(serde_json::to_string_pretty(value).context("print as JSON")? + "\n"))
+    let text = serde_json::to_string_pretty(value).context("print as JSON")?;
+    raw(&(printable_json(&text) + "\n"))
 }
 
 /// Prints a line to standard error.
 pub fn note(text: &str) {
-    let _ = writeln!(io::stderr(), "{text}");
+    let _ = writeln!(io::stderr(), "{}", printable_lines(text));
 }
 
 /// Prints a line to standard error, if that is a terminal.
@@ -74,8 +84,7 @@ pub fn one_line(error: &anyhow::Error) -> String {
         }
     }
     let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
-    // The message of a server or the name of a file may contain escape sequences.
-    line.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    printable(&line).into_owned()
 }
 
 /// Exits after a usage error: one line, exit code 2. Also prints help and version, exit code 0.
@@ -97,12 +106,14 @@ pub fn exit_with_usage_error(error: &clap::Error) -> ! {
 /// Exits after a signal: exit code 130.
 pub fn exit_interrupted() -> ! {
     let clear = if io::stderr().is_terminal() { "\r\x1b[K" } else { "" };
-    note(&format!("{clear}interrupted"));
+    let _ = writeln!(io::stderr(), "{clear}interrupted");
     std::process::exit(130)
 }
 
 /// A table: the first column is aligned to the left, the others to the right.
 pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+    let one_line = |row: &Vec<String>| row.iter().map(|cell| printable(cell).into()).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(one_line).collect();
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([header[column].chars().count()]).max().unwrap_or(0)
@@ -122,7 +133,7 @@ pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
         text.push('\n');
     };
     line(&mut header.iter().copied());
-    for row in rows {
+    for row in &rows {
         line(&mut row.iter().map(String::as_str));
     }
     text
@@ -238,6 +249,14 @@ mod tests {
     fn columns_of_a_table_are_aligned() {
         let rows = [vec!["a".to_owned(), "1".to_owned()], vec!["bcd".to_owned(), "20".to_owned()]];
         assert_eq!(table(&["x", "n"], &rows), "x     n\na     1\nbcd  20\n");
+    }
+
+    #[test]
+    fn a_cell_stays_on_its_line() {
+        let rows = [vec!["a\nb\u{1b}".to_owned(), "1".to_owned()]];
+        let text = table(&["x", "n"], &rows);
+        assert_eq!(text.lines().last(), Some("a\\u{a}b\\u{1b}  1"));
+        assert_eq!(text.lines().count(), 2);
     }
 
     #[test]

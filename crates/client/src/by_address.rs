@@ -25,7 +25,8 @@ use forebay_wire::{BlobLength, ClaimAnswer, GetAnswer, PAYLOAD_SIZE_MAX, SELECTI
 
 use crate::{
     Client, Handle, Interrupt, NodeHealth, ReadInto, Result,
-    cluster::nodes::{Nodes, RequestContext, Subject},
+    cluster::nodes::{Nodes, RequestContext},
+    greeting::Subject,
 };
 
 /// A blob to read.
@@ -335,8 +336,7 @@ impl BlobsByAddress {
             Some(digest) => Subject::Dataset(digest),
             None => Subject::BlobsByAddress(namespace.id()),
         };
-        let began = nodes.health().now();
-        act(nodes, &RequestContext { subject, job, credentials, interrupt, began })
+        act(nodes, &RequestContext { subject, job, credentials, interrupt })
     }
 }
 

@@ -66,6 +66,12 @@ impl Client {
         Ok(client)
     }
 
+    /// A connection on which hello and other requests up to `last_id` were answered.
+    pub(crate) fn greeted(io: FrameIo, last_id: u64, lease: Duration) -> Result<Self> {
+        let shm = ShmState::from_environment(io.is_local())?;
+        Ok(Self { io, next_id: last_id, lease, shm })
+    }
+
     /// Time after which a claim ends unless it is renewed.
     pub fn lease(&self) -> Duration {
         self.lease
@@ -249,8 +255,24 @@ impl Client {
 
     /// The counters of the node or agent.
     pub fn stats(&mut self) -> Result<Vec<(String, u64)>> {
-        match self.ask(&Request::Stats)? {
+        let id = self.ask_stats()?;
+        self.take_stats(id, None)
+    }
+
+    /// Sends a request for the counters.
+    pub(crate) fn ask_stats(&mut self) -> Result<u64> {
+        self.send(&Request::Stats)
+    }
+
+    /// Receives its reply, with a shorter timeout if one is given.
+    pub(crate) fn take_stats(
+        &mut self,
+        id: u64,
+        timeout: Option<Duration>,
+    ) -> Result<Vec<(String, u64)>> {
+        match self.io.with_timeout(timeout, |io| io.reply(id))? {
             Reply::Stats { counters } => Ok(counters),
+            Reply::Error(refusal) => Err(refusal.into()),
             _ => Err(ClientError::Unexpected),
         }
     }

@@ -85,6 +85,11 @@ fn not_connected(cause: &io::Error) -> &'static str {
 }
 
 impl ClientError {
+    /// The server answered cleartext with a TLS alert.
+    pub(crate) fn tls_required() -> Self {
+        Self::Tls("the node requires TLS; use tls:// instead of tcp://".to_owned())
+    }
+
     /// Whether no process listens at the endpoint.
     pub fn is_not_running(&self) -> bool {
         use io::ErrorKind::{ConnectionRefused, NotFound};

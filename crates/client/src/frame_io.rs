@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use forebay_auth::{Credentials, in_words};
-use forebay_core::Endpoint;
+use forebay_core::{Endpoint, cluster::backoff::Failure};
 use forebay_shm::receive_with_fd;
 use forebay_wire::{Frame, GetAnswer, HEADER_SIZE, Header, Reply, ShmRange};
 
@@ -31,12 +31,28 @@ fn broken(error: io::Error) -> ClientError {
 
 /// The first bytes of a TLS alert.
 const TLS_ALERT: [u8; 2] = [0x15, 0x03];
+/// Shortest slice, for bytes that have arrived already.
+const SLICE_MIN: Duration = Duration::from_millis(1);
+
+/// Whether these first bytes of a reply show that the server requires TLS: it answers cleartext
+/// with an alert and closes the connection.
+pub(crate) fn is_tls_required(socket: &Socket, bytes: &[u8]) -> bool {
+    bytes.starts_with(&TLS_ALERT) && matches!(socket, Socket::Tcp(_))
+}
+
+/// The error of an operation on a socket.
+pub(crate) fn failed(socket: &mut Socket, error: io::Error) -> ClientError {
+    let why = in_words(&error).or_else(|| socket.tls_alert().and_then(|error| in_words(&error)));
+    why.map_or_else(|| broken(error), ClientError::Tls)
+}
 
 /// A socket that carries frames.
 #[derive(Debug)]
 pub(crate) struct FrameIo {
     socket: Socket,
     timeout: Duration,
+    /// How long the socket blocks at a time.
+    slice: Duration,
     policy: WaitPolicy,
     read_ahead: ReadAhead,
     /// A frame was interrupted: what follows cannot be decoded.
@@ -85,27 +101,41 @@ impl FrameIo {
         timeout: Duration,
         policy: WaitPolicy,
     ) -> Result<Self> {
-        let socket = Socket::connect(endpoint, credentials, timeout)?;
-        Ok(Self { socket, timeout, policy, read_ahead: ReadAhead::new(), is_broken: false })
+        let mut io = Self::new(Socket::connect(endpoint, credentials, timeout)?);
+        io.set_policy(timeout, policy);
+        Ok(io)
+    }
+
+    /// A connected socket that blocks for one [`SLICE`].
+    pub fn new(socket: Socket) -> Self {
+        Self {
+            socket,
+            timeout: SLICE,
+            slice: SLICE,
+            policy: WaitPolicy::default(),
+            read_ahead: ReadAhead::new(),
+            is_broken: false,
+        }
     }
 
     /// Writes a frame: header, fields and payload in one call, where the socket allows it.
     pub fn write(&mut self, frame: &Frame) -> Result<()> {
         self.guarded(|io| {
-            let began = Instant::now();
+            let mut progress = Progress::new();
             let parts: [&[u8]; 2] = [&frame.head, &frame.payload];
             let (mut at, total) = (0, parts[0].len() + parts[1].len());
             while at < total {
-                in_time(began, io.timeout)?;
                 let from_head = &parts[0][at.min(parts[0].len())..];
                 let from_payload = &parts[1][at.saturating_sub(parts[0].len())..];
                 let slices = [IoSlice::new(from_head), IoSlice::new(from_payload)];
-                match io.within(io.timeout, |socket| socket.write_vectored(&slices))? {
+                let timeout = io.timeout;
+                match io.within(&mut progress, timeout, |socket| socket.write_vectored(&slices))? {
                     0 => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
                     written => at += written,
                 }
             }
-            io.within(io.timeout, |socket| socket.flush().map(|()| 0)).map(drop)
+            let timeout = io.timeout;
+            io.within(&mut progress, timeout, |socket| socket.flush().map(|()| 0)).map(drop)
         })
     }
 
@@ -123,7 +153,8 @@ impl FrameIo {
         self.guarded(|io| {
             let mut bytes = [0; HEADER_SIZE];
             let mut descriptor = None;
-            let read = io.within(io.timeout, |socket| match socket {
+            let timeout = io.timeout;
+            let read = io.within(&mut Progress::new(), timeout, |socket| match socket {
                 Socket::Unix(socket) => {
                     let (read, beside) = receive_with_fd(socket, &mut bytes)?;
                     descriptor = beside;
@@ -176,20 +207,45 @@ impl FrameIo {
         self.guarded(|io| io.fill(bytes, Duration::ZERO))
     }
 
-    /// Runs `act` with a shorter timeout, if one is given: other nodes have used the rest.
+    /// Runs `act` with a shorter timeout, if one is given: other nodes have used the rest. Bytes
+    /// that have arrived already are read in any case.
     pub fn with_timeout<T>(
         &mut self,
         shorter: Option<Duration>,
-        act: impl FnOnce(&mut Self) -> T,
-    ) -> T {
+        act: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
         let timeout = self.timeout;
-        let left = shorter.unwrap_or(timeout);
-        self.policy.waited_for_others = timeout.saturating_sub(left);
-        // Bytes that have arrived already must have time to be read.
-        self.timeout = left.clamp(SLICE, timeout.max(SLICE));
+        self.timeout = shorter.unwrap_or(timeout).clamp(SLICE_MIN, timeout.max(SLICE_MIN));
+        let is_short = self.timeout < SLICE;
+        if is_short {
+            self.set_slice(self.timeout)?;
+        }
         let done = act(self);
-        (self.timeout, self.policy.waited_for_others) = (timeout, Duration::ZERO);
+        self.timeout = timeout;
+        if is_short {
+            self.set_slice(SLICE)?;
+        }
         done
+    }
+
+    fn set_slice(&mut self, slice: Duration) -> Result<()> {
+        self.slice = slice;
+        Ok(self.socket.set_slice(slice)?)
+    }
+
+    /// The time that a reply may take.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Changes the time that later replies may take.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+
+    /// Other peers that did not answer a ping since the last call.
+    pub fn take_failed_peers(&mut self) -> Vec<(Endpoint, Failure)> {
+        self.policy.take_failed()
     }
 
     /// Changes how later replies are waited for.
@@ -206,11 +262,8 @@ impl FrameIo {
     fn header(&mut self, id: u64, wait: Duration) -> Result<Header> {
         let mut bytes = [0; HEADER_SIZE];
         let filled = self.fill(&mut bytes, wait);
-        // A TLS port answers cleartext with an alert and closes the connection.
-        if bytes.starts_with(&TLS_ALERT) && matches!(self.socket, Socket::Tcp(_)) {
-            return Err(ClientError::Tls(
-                "the node requires TLS; use tls:// instead of tcp://".to_owned(),
-            ));
+        if is_tls_required(&self.socket, &bytes) {
+            return Err(ClientError::tls_required());
         }
         filled?;
         check(&bytes, id)
@@ -225,14 +278,12 @@ impl FrameIo {
     /// Fills `bytes`. The first byte may take `wait` longer than the timeout. Bytes that arrive
     /// after the last one are kept for the next call.
     fn fill(&mut self, bytes: &mut [u8], wait: Duration) -> Result<()> {
-        let (began, all) = (Instant::now(), self.timeout + wait);
+        let (mut progress, all) = (Progress::new(), self.timeout + wait);
         let mut at = self.read_ahead.take(bytes);
         while at < bytes.len() {
-            in_time(began, all)?;
-            let wait = if at == 0 { wait } else { Duration::ZERO };
             let mut ahead = mem::take(&mut self.read_ahead);
             let wanted = bytes.len() - at;
-            let read = self.within(self.timeout + wait, |socket| {
+            let read = self.within(&mut progress, all, |socket| {
                 let mut both =
                     [IoSliceMut::new(&mut bytes[at..]), IoSliceMut::new(&mut ahead.bytes)];
                 socket.read_vectored(&mut both)
@@ -249,30 +300,27 @@ impl FrameIo {
         Ok(())
     }
 
-    /// Repeats `act` after each slice until it succeeds or `time` is over.
+    /// Repeats `act` after each slice until it succeeds or `time` is over. A peer that sends a byte
+    /// now and then makes no progress: its silence lasts until the step is complete.
     fn within(
         &mut self,
+        progress: &mut Progress,
         time: Duration,
         mut act: impl FnMut(&mut Socket) -> io::Result<usize>,
     ) -> Result<usize> {
-        let mut began = None;
         loop {
-            match act(&mut self.socket) {
+            let outcome = act(&mut self.socket);
+            let is_slice_over = outcome.as_ref().is_err_and(is_slice_end);
+            if let Some(silence) = progress.silence(is_slice_over) {
+                if silence >= time {
+                    return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+                }
+                self.policy.on_slice(silence)?;
+            }
+            match outcome {
                 Ok(done) => return Ok(done),
-                Err(error) if is_slice_end(&error) => {
-                    let began: Instant = *began.get_or_insert_with(Instant::now);
-                    // The first slice had passed when the clock was read first.
-                    let silence = began.elapsed() + SLICE;
-                    if silence >= time {
-                        return Err(io::Error::from(io::ErrorKind::TimedOut).into());
-                    }
-                    self.policy.on_slice(silence)?;
-                }
-                Err(error) => {
-                    let why = in_words(&error)
-                        .or_else(|| self.socket.tls_alert().and_then(|error| in_words(&error)));
-                    return Err(why.map_or_else(|| broken(error), ClientError::Tls));
-                }
+                Err(_) if is_slice_over => {}
+                Err(error) => return Err(failed(&mut self.socket, error)),
             }
         }
     }
@@ -290,7 +338,7 @@ impl FrameIo {
 }
 
 /// Decodes a header, which must reply to request `id`.
-fn check(bytes: &[u8; HEADER_SIZE], id: u64) -> Result<Header> {
+pub(crate) fn check(bytes: &[u8; HEADER_SIZE], id: u64) -> Result<Header> {
     let header = Header::decode(bytes)?;
     // The refusal of a frame that could not be decoded has id 0.
     if header.id != id && header.id != 0 {
@@ -299,12 +347,27 @@ fn check(bytes: &[u8; HEADER_SIZE], id: u64) -> Result<Header> {
     Ok(header)
 }
 
-/// Fails after `timeout`, so that a peer that sends a byte now and then cannot hold up the caller.
-fn in_time(began: Instant, timeout: Duration) -> io::Result<()> {
-    if began.elapsed() > timeout {
-        return Err(io::ErrorKind::TimedOut.into());
+/// The time that one step takes: a frame to be written, or some bytes to be read.
+struct Progress {
+    began: Instant,
+    /// When the silence was last looked at.
+    checked: Duration,
+}
+
+impl Progress {
+    fn new() -> Self {
+        Self { began: Instant::now(), checked: Duration::ZERO }
     }
-    Ok(())
+
+    /// How long the step takes already, once in each slice.
+    fn silence(&mut self, is_slice_over: bool) -> Option<Duration> {
+        let silence = self.began.elapsed();
+        let is_due = is_slice_over || silence >= self.checked + SLICE;
+        is_due.then(|| {
+            self.checked = silence;
+            silence
+        })
+    }
 }
 
 /// Whether a call ended with its slice, or by a signal.

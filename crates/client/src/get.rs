@@ -4,7 +4,11 @@
 //! there, and the client copies them out or returns them as views. Bytes that do not fit come over
 //! the socket. Each get reports the slots that were released since the last one.
 
-use std::{env, sync::Arc, time::Duration};
+use std::{
+    env,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use forebay_core::{BlobOrdinal, ByteSize};
 use forebay_shm::{ShmMapping, SlotView};
@@ -16,6 +20,12 @@ use crate::{Client, ClientError, Handle, Result, View, frame_io::GetReply};
 const SHM_VARIABLE: &str = "FOREBAY_SHM";
 /// Default size: room for a batch or two.
 const SHM_SIZE: ByteSize = ByteSize::mib(32);
+
+/// Slowest transfer that is waited for, in bytes per microsecond: 4 MB/s. Most origins are faster.
+const BYTES_PER_MICROSECOND_MIN: u64 = 4;
+
+/// Time that each range of a get adds, for its read from the device.
+const RANGE_TIME: Duration = Duration::from_micros(100);
 
 /// A connection's shm region.
 #[derive(Debug)]
@@ -233,8 +243,16 @@ impl Client {
             Some((index as usize, ranges[index as usize].length as usize))
         };
         let mut left = ranges.len();
+        let (began, first) = (Instant::now(), timeout.unwrap_or_else(|| self.io.timeout()));
+        let bytes: u64 = ranges.iter().map(|range| u64::from(range.length)).sum();
+        let transfer = Duration::from_micros(bytes / BYTES_PER_MICROSECOND_MIN);
+        let all = first + wait + transfer + RANGE_TIME * u32::try_from(left).unwrap_or(u32::MAX);
         while left > 0 {
-            let reply = self.io.with_timeout(timeout.take(), |io| io.get_reply(id, wait))?;
+            // The replies together have one deadline: a node that sends each of them slowly does
+            // not hold up the job.
+            let remaining = all.saturating_sub(began.elapsed());
+            let timeout = timeout.take().unwrap_or(remaining);
+            let reply = self.io.with_timeout(Some(timeout), |io| io.get_reply(id, wait))?;
             match reply {
                 GetReply::Range { index, answer, length } => {
                     let noted = note(index, answer);
@@ -244,7 +262,9 @@ impl Client {
                         return Err(self.io.mark_broken());
                     }
                     if length > 0 {
-                        self.io.read(sink.memory(index))?;
+                        let remaining = all.saturating_sub(began.elapsed());
+                        let memory = sink.memory(index);
+                        self.io.with_timeout(Some(remaining), |io| io.read(memory))?;
                     }
                     left -= 1;
                 }

@@ -131,7 +131,7 @@ impl<'a> Opening<'a> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use forebay_core::dataset::DatasetIdHasher;
     use forebay_core::{ByteSize, Namespace, dataset::chunking::Chunking};
     use forebay_digest::{DigestWriter, Header, Summary};
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     /// A digest of nothing: its table is one empty page.
-    fn digest(namespace: &str) -> Digest {
+    pub(crate) fn digest(namespace: &str) -> Digest {
         let chunking = Chunking::for_dataset(ByteSize(0), 0);
         let summary = Summary {
             dataset: DatasetIdHasher::new().finish(chunking),

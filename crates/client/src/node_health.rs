@@ -46,9 +46,14 @@ impl NodeHealth {
         Elapsed { since, now: self.now() }
     }
 
-    /// Whether the node may be tried now, within a request that began at `request_began`.
-    pub(crate) fn is_due(&self, node: &Endpoint, request_began: Duration) -> bool {
-        self.backoff.is_due(node, self.since(request_began))
+    /// Whether the node may be tried now.
+    pub(crate) fn is_due(&self, node: &Endpoint) -> bool {
+        self.backoff.is_due(node, self.now())
+    }
+
+    /// How long a call that begins now waits for nodes that do not answer, all of them together.
+    pub(crate) fn allowance(&self) -> Duration {
+        self.backoff.allowance(self.now())
     }
 
     pub(crate) fn has_failed(&self, node: &Endpoint) -> bool {

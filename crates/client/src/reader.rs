@@ -28,9 +28,10 @@ use forebay_wire::{BlobRange, GetAnswer, PAYLOAD_SIZE_MAX};
 use crate::{
     Client, ClientError, Handle, Interrupt, NodeHealth, ReadInto, Result, View,
     cluster::{
-        nodes::{Nodes, RequestContext, Subject},
+        nodes::{Nodes, RequestContext},
         routing::Fanout,
     },
+    greeting::Subject,
     wait::WaitPolicy,
 };
 
@@ -303,8 +304,8 @@ impl Reader {
     fn with_nodes<T>(&mut self, act: impl FnOnce(&mut Nodes, &RequestContext<'_>) -> T) -> T {
         self.notice_fork();
         let Self { nodes, digest, job, credentials, interrupt, .. } = self;
-        let (subject, began) = (Subject::Dataset(digest), nodes.health().now());
-        act(nodes, &RequestContext { subject, job, credentials, interrupt, began })
+        let subject = Subject::Dataset(digest);
+        act(nodes, &RequestContext { subject, job, credentials, interrupt })
     }
 
     /// Calls `act` with the manager of the dataset: the first node in its order that answers.
@@ -331,7 +332,8 @@ impl Reader {
 
     fn connect_to_agent(&self) -> Result<(Client, Handle)> {
         let (endpoint, credentials) = (&self.agent_endpoint, Credentials::default());
-        let policy = WaitPolicy::with_pings(&self.interrupt, endpoint, &credentials);
+        let peers = [endpoint.clone()].into();
+        let policy = WaitPolicy::with_pings(&self.interrupt, endpoint, peers, &credentials);
         let mut client =
             Client::connect_with(&credentials, endpoint, &self.job, AGENT_TIMEOUT, policy)?;
         let handle = client.open(&self.digest)?;

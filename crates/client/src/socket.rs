@@ -1,19 +1,32 @@
-//! Sockets: Unix, TCP on this machine, or TLS. Reads and writes block for one [`SLICE`] at most.
+//! Sockets: Unix, TCP on this machine, or TLS. Connecting does not block. Then reads and writes
+//! block for one [`SLICE`] at most.
 
 use std::{
-    io::{self, IoSlice, IoSliceMut, Read, Write},
-    net::{TcpStream, ToSocketAddrs as _},
-    os::unix::net::UnixStream,
-    path::Path,
+    io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write},
+    net::{SocketAddr, TcpStream, ToSocketAddrs as _},
+    os::{
+        fd::{AsFd as _, OwnedFd},
+        unix::net::UnixStream,
+    },
     sync::Arc,
     time::{Duration, Instant},
+    vec,
 };
 
 use forebay_auth::Credentials;
-use forebay_core::{Endpoint, ids::endpoint::HostPort};
+use forebay_core::Endpoint;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt},
+};
 use rustls::{ClientConnection, StreamOwned, pki_types::ServerName};
 
-use crate::{ClientError, Result, wait::SLICE};
+use crate::{
+    ClientError, Result,
+    poll::{Wait, wait_any},
+    wait::SLICE,
+};
 
 /// A connected socket. Only a Unix socket can pass a file descriptor.
 #[derive(Debug)]
@@ -31,34 +44,58 @@ impl Socket {
         credentials: &Credentials,
         timeout: Duration,
     ) -> Result<Self> {
-        let shown = || endpoint.to_string();
-        let untrusted = |cause| ClientError::Untrusted { endpoint: shown(), cause };
-        let failed = |cause| ClientError::Connect { endpoint: shown(), cause };
-        let socket = match endpoint {
-            Endpoint::Unix(path) => {
-                let socket = connect_unix(path, timeout).map_err(failed)?;
-                let owner = rustix::net::sockopt::socket_peercred(&socket);
-                let owner = owner.map_err(io::Error::from)?.uid.as_raw();
-                credentials.check_socket_owner(owner).map_err(untrusted)?;
-                socket.set_read_timeout(Some(SLICE))?;
-                socket.set_write_timeout(Some(SLICE))?;
-                return Ok(Self::Unix(socket));
+        let began = Instant::now();
+        let mut connecting = Connecting::start(endpoint)?;
+        loop {
+            if let Some(socket) = connecting.advance(credentials)? {
+                return socket.into_blocking();
             }
-            Endpoint::Tcp(host) | Endpoint::Tls(host) => {
-                connect_tcp(host, timeout).map_err(failed)?
+            let left = timeout.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                return Err(connecting.failed(ErrorKind::TimedOut.into()));
             }
-        };
-        socket.set_nodelay(true)?;
-        socket.set_read_timeout(Some(SLICE))?;
-        socket.set_write_timeout(Some(SLICE))?;
-        let Endpoint::Tls(host) = endpoint else {
-            credentials.check_cleartext(socket.peer_addr()?.ip()).map_err(untrusted)?;
-            return Ok(Self::Tcp(socket));
-        };
-        let config = credentials.check_tls().map_err(untrusted)?;
-        let name = ServerName::try_from(host.host().to_owned()).map_err(io::Error::other)?;
-        let tls = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
-        Ok(Self::Tls(Box::new(StreamOwned::new(tls, socket))))
+            wait_any(&[connecting.wait()], left.min(SLICE))?;
+        }
+    }
+
+    /// What to wait for, if an operation would have blocked.
+    pub fn wait(&self, is_sending: bool) -> Wait<'_> {
+        match self {
+            Self::Unix(socket) => Wait { socket: socket.as_fd(), is_write: is_sending },
+            Self::Tcp(socket) => Wait { socket: socket.as_fd(), is_write: is_sending },
+            // During its handshake, TLS has to read before it can write.
+            Self::Tls(tls) => Wait { socket: tls.sock.as_fd(), is_write: tls.conn.wants_write() },
+        }
+    }
+
+    /// Lets reads and writes block for one [`SLICE`] at most.
+    pub fn into_blocking(self) -> Result<Self> {
+        match &self {
+            Self::Unix(socket) => socket.set_nonblocking(false)?,
+            Self::Tcp(socket) => socket.set_nonblocking(false)?,
+            Self::Tls(tls) => tls.sock.set_nonblocking(false)?,
+        }
+        self.set_slice(SLICE)?;
+        Ok(self)
+    }
+
+    /// Lets reads and writes block for this time at most.
+    pub fn set_slice(&self, slice: Duration) -> io::Result<()> {
+        let slice = Some(slice);
+        match self {
+            Self::Unix(socket) => {
+                socket.set_read_timeout(slice)?;
+                socket.set_write_timeout(slice)
+            }
+            Self::Tcp(socket) => {
+                socket.set_read_timeout(slice)?;
+                socket.set_write_timeout(slice)
+            }
+            Self::Tls(tls) => {
+                tls.sock.set_read_timeout(slice)?;
+                tls.sock.set_write_timeout(slice)
+            }
+        }
     }
 
     /// The TLS alert that the server sent before it closed the connection, if any. A node that
@@ -68,7 +105,7 @@ impl Socket {
         let StreamOwned { conn, sock } = &mut **tls;
         while conn.read_tls(sock).ok()? > 0 {
             if let Err(error) = conn.process_new_packets() {
-                return Some(io::Error::new(io::ErrorKind::InvalidData, error));
+                return Some(io::Error::new(ErrorKind::InvalidData, error));
             }
         }
         None
@@ -115,27 +152,121 @@ impl Write for Socket {
     }
 }
 
-/// Connects. The timeout matters: a stopped process accepts no connection, and once its queue is
-/// full, `connect` would block for ever.
-fn connect_unix(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
-    use rustix::net::{
-        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt,
-    };
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(timeout))?;
-    connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(socket.into())
+/// A socket that is being connected without blocking.
+#[derive(Debug)]
+pub(crate) struct Connecting {
+    endpoint: Endpoint,
+    state: State,
 }
 
-/// Tries the addresses of a host one after the other, all within `timeout`.
-fn connect_tcp(host: &HostPort, timeout: Duration) -> io::Result<TcpStream> {
-    let began = Instant::now();
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
-    for address in (host.host(), host.port()).to_socket_addrs()? {
-        let left = timeout.saturating_sub(began.elapsed()).max(Duration::from_millis(1));
-        match TcpStream::connect_timeout(&address, left) {
-            Ok(socket) => return Ok(socket),
-            Err(error) => last = error,
+#[derive(Debug)]
+enum State {
+    /// A stopped process accepts no connection. Once its queue is full, the socket has to be
+    /// connected again and again.
+    Unix { socket: OwnedFd, address: SocketAddrUnix },
+    /// The addresses of a host are tried one after the other.
+    Tcp { socket: OwnedFd, others: vec::IntoIter<SocketAddr> },
+}
+
+impl Connecting {
+    /// Begins to connect. The name of a host is resolved here, which may block.
+    pub fn start(endpoint: &Endpoint) -> Result<Self> {
+        let failed = |cause| ClientError::Connect { endpoint: endpoint.to_string(), cause };
+        let state = match endpoint {
+            Endpoint::Unix(path) => SocketAddrUnix::new(path)
+                .and_then(|address| {
+                    let socket = new_socket(AddressFamily::UNIX)?;
+                    Ok(State::Unix { socket, address })
+                })
+                .map_err(|error| failed(error.into()))?,
+            Endpoint::Tcp(host) | Endpoint::Tls(host) => {
+                let addresses = (host.host(), host.port()).to_socket_addrs().map_err(failed)?;
+                let mut others: vec::IntoIter<_> = addresses.collect::<Vec<_>>().into_iter();
+                let none = io::Error::new(ErrorKind::NotFound, "the host name has no address");
+                let socket = start_tcp(&mut others, none).map_err(failed)?;
+                State::Tcp { socket, others }
+            }
+        };
+        Ok(Self { endpoint: endpoint.clone(), state })
+    }
+
+    /// What to wait for.
+    pub fn wait(&self) -> Option<Wait<'_>> {
+        match &self.state {
+            State::Unix { .. } => None,
+            State::Tcp { socket, .. } => Some(Wait { socket: socket.as_fd(), is_write: true }),
+        }
+    }
+
+    /// The socket, which does not block, once it is connected and the server is trusted.
+    pub fn advance(&mut self, credentials: &Credentials) -> Result<Option<Socket>> {
+        let is_connected = self.try_advance().map_err(|cause| self.failed(cause))?;
+        if !is_connected {
+            return Ok(None);
+        }
+        let untrusted =
+            |cause| ClientError::Untrusted { endpoint: self.endpoint.to_string(), cause };
+        let socket = match &self.state {
+            State::Unix { socket, .. } => {
+                let owner = sockopt::socket_peercred(socket).map_err(io::Error::from)?.uid.as_raw();
+                credentials.check_socket_owner(owner).map_err(untrusted)?;
+                return Ok(Some(Socket::Unix(socket.try_clone()?.into())));
+            }
+            State::Tcp { socket, .. } => TcpStream::from(socket.try_clone()?),
+        };
+        socket.set_nodelay(true)?;
+        let Endpoint::Tls(host) = &self.endpoint else {
+            credentials.check_cleartext(socket.peer_addr()?.ip()).map_err(untrusted)?;
+            return Ok(Some(Socket::Tcp(socket)));
+        };
+        let config = credentials.check_tls().map_err(untrusted)?;
+        let name = ServerName::try_from(host.host().to_owned()).map_err(io::Error::other)?;
+        let tls = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
+        Ok(Some(Socket::Tls(Box::new(StreamOwned::new(tls, socket)))))
+    }
+
+    fn try_advance(&mut self) -> io::Result<bool> {
+        match &mut self.state {
+            State::Unix { socket, address } => match connect(&*socket, address) {
+                Ok(()) => Ok(true),
+                Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+                Err(error) => Err(error.into()),
+            },
+            State::Tcp { socket, others } => {
+                let mut ready = [PollFd::new(&*socket, PollFlags::OUT)];
+                if poll(&mut ready, Some(&Timespec::default()))? == 0 {
+                    return Ok(false);
+                }
+                match sockopt::socket_error(&*socket)? {
+                    Ok(()) => Ok(true),
+                    Err(error) => {
+                        *socket = start_tcp(others, error.into())?;
+                        Ok(false)
+                    }
+                }
+            }
+        }
+    }
+
+    fn failed(&self, cause: io::Error) -> ClientError {
+        ClientError::Connect { endpoint: self.endpoint.to_string(), cause }
+    }
+}
+
+fn new_socket(family: AddressFamily) -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(family, SocketType::STREAM, flags, None)
+}
+
+/// Begins to connect to the first address that does not fail at once.
+fn start_tcp(addresses: &mut vec::IntoIter<SocketAddr>, error: io::Error) -> io::Result<OwnedFd> {
+    let mut last = error;
+    for address in addresses {
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let socket = new_socket(family)?;
+        match connect(&socket, &address) {
+            Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => return Ok(socket),
+            Err(error) => last = error.into(),
         }
     }
     Err(last)

@@ -1,15 +1,15 @@
 //! Waiting for replies in short slices, with a check for interrupts and for hung peers between
 //! them.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, mem, sync::Arc, time::Duration};
 
 use forebay_auth::Credentials;
 use forebay_core::{
     Endpoint,
-    cluster::liveness::{PingSchedule, ping_timeout},
+    cluster::{backoff::Failure, liveness::PingSchedule},
 };
 
-use crate::{Client, ClientError, Result};
+use crate::{ClientError, Result, greeting::ping_all};
 
 /// The length of one slice.
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
@@ -31,57 +31,74 @@ impl fmt::Debug for Interrupt {
     }
 }
 
+impl Interrupt {
+    /// Fails if the user has interrupted the job.
+    pub(crate) fn check(&self) -> Result<()> {
+        match &self.0 {
+            Some(has_happened) if has_happened() => Err(ClientError::Interrupted),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// What a connection checks between slices.
 #[derive(Debug, Default)]
 pub(crate) struct WaitPolicy {
     interrupt: Interrupt,
     ping: Option<Ping>,
-    /// Time spent on other nodes since this one was asked.
-    pub waited_for_others: Duration,
 }
 
-/// Pings of a silent peer.
+/// Pings of a silent peer, and of all others at the same time.
 #[derive(Debug)]
 struct Ping {
+    /// The peer itself.
     endpoint: Endpoint,
+    /// All peers.
+    peers: Arc<[Endpoint]>,
     credentials: Credentials,
     schedule: PingSchedule,
+    /// Other peers that did not answer.
+    failed: Vec<(Endpoint, Failure)>,
 }
 
 impl WaitPolicy {
-    /// Waits until the reply, the timeout or an interrupt.
-    pub fn new(interrupt: &Interrupt) -> Self {
-        Self { interrupt: interrupt.clone(), ..Self::default() }
-    }
-
-    /// The same, but a silent peer is pinged over a second connection. The wait ends when it does
-    /// not answer: it is hung.
+    /// Waits until the reply, the timeout or an interrupt. All `peers` are pinged over other
+    /// connections while `endpoint`, one of them, is silent. The wait ends when `endpoint` does not
+    /// answer: it is hung.
     pub fn with_pings(
         interrupt: &Interrupt,
         endpoint: &Endpoint,
+        peers: Arc<[Endpoint]>,
         credentials: &Credentials,
     ) -> Self {
         let (endpoint, credentials) = (endpoint.clone(), credentials.clone());
-        let ping = Some(Ping { endpoint, credentials, schedule: PingSchedule::default() });
-        Self { interrupt: interrupt.clone(), ping, ..Self::default() }
+        let (schedule, failed) = (PingSchedule::default(), Vec::new());
+        let ping = Some(Ping { endpoint, peers, credentials, schedule, failed });
+        Self { interrupt: interrupt.clone(), ping }
     }
 
     /// A slice has passed, and nothing has arrived for `silence`.
     pub fn on_slice(&mut self, silence: Duration) -> Result<()> {
-        if self.interrupt.0.as_ref().is_some_and(|has_happened| has_happened()) {
-            return Err(ClientError::Interrupted);
+        self.interrupt.check()?;
+        let Some(Ping { endpoint, peers, credentials, schedule, failed }) = &mut self.ping else {
+            return Ok(());
+        };
+        if !schedule.take_due(silence) {
+            return Ok(());
         }
-        if let Some(Ping { endpoint, credentials, schedule }) = &mut self.ping
-            && schedule.take_due(silence + self.waited_for_others)
-        {
-            let timeout = ping_timeout(self.waited_for_others);
-            let policy = Self::new(&self.interrupt);
-            match Client::connect_with(credentials, endpoint, "", timeout, policy) {
-                // A refusal is an answer.
-                Err(error) if !error.is_refusal() => return Err(error),
-                _ => {}
+        let mut outcome = Ok(());
+        for (at, error) in ping_all(peers, credentials, &self.interrupt)? {
+            if peers[at] == *endpoint {
+                outcome = Err(error);
+            } else {
+                failed.push((peers[at].clone(), error.failure()));
             }
         }
-        Ok(())
+        outcome
+    }
+
+    /// Other peers that did not answer a ping since the last call.
+    pub fn take_failed(&mut self) -> Vec<(Endpoint, Failure)> {
+        self.ping.as_mut().map(|ping| mem::take(&mut ping.failed)).unwrap_or_default()
     }
 }

@@ -60,10 +60,8 @@ impl Listener {
         );
         let mut lock_path = path.as_os_str().to_owned();
         lock_path.push(".lock");
-        let lock = open_own(
-            lock_path.as_ref(),
-            File::options().create(true).truncate(false).write(true),
-        )?;
+        let lock =
+            open_own(lock_path.as_ref(), File::options().create(true).truncate(false).write(true))?;
         let waiting_since = Instant::now();
         loop {
             match lock.try_lock() {

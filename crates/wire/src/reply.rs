@@ -386,12 +386,15 @@ impl Reply {
         header.kind == REPLY | kind::GET
     }
 
-    /// Parses a reply from its header and body.
+    /// Parses a reply from its header and body. Fields after the last known one are ignored: they
+    /// are those of a newer version.
     pub fn decode(header: &Header, body: &Bytes) -> Result<Self, Malformed> {
         let mut from = Reader(body);
         let reply = match header.kind {
             ERROR => {
-                Self::Error(Refusal { code: ErrorCode::from_code(from.u8()?)?, text: from.text()? })
+                // A code of a newer version: the text says more.
+                let code = ErrorCode::from_code(from.u8()?).unwrap_or(ErrorCode::Failed);
+                Self::Error(Refusal { code, text: from.text()? })
             }
             OPEN => Self::Open { handle: from.u32()? },
             UPLOADED => Self::Uploaded { next: from.u64()? },
@@ -463,7 +466,7 @@ impl Reply {
             },
             unknown => return Err(Malformed::Kind(unknown)),
         };
-        from.finish().map(|()| reply)
+        Ok(reply)
     }
 }
 

@@ -18,7 +18,9 @@ def prefetch_window(dataset: Source) -> PrefetchWindow:
     node = None
     with suppress(ForebayError):
         node = dataset.stats()["node"]
-    return PrefetchWindow(None if node is None else node["capacity_bytes"], dataset._blob_bytes)
+    # A node of another version may not report it.
+    capacity = None if node is None else node.get("capacity_bytes")
+    return PrefetchWindow(capacity, dataset._blob_bytes)
 
 
 def send_hint(dataset: Source, items: Sequence[int]) -> None:

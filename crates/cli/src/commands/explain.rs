@@ -9,6 +9,7 @@ use forebay_core::{
     cluster::ring::RingMembership,
     dataset::chunking::HALF_CHUNKS_PER_CHUNK,
     train::manager::{Explanation, HalfChunkState, JobExplanation},
+    util::printable::printable,
 };
 use forebay_digest::DigestFile;
 
@@ -173,7 +174,8 @@ fn open(digest: &Path, node: &NodeArg) -> anyhow::Result<(DigestFile, Client, Ha
 
 pub fn explanation_to_text(explanation: &Explanation) -> String {
     let Explanation { manager, term, why, half_chunks, .. } = explanation;
-    let chunks = chunks(half_chunks);
+    // It names jobs, whose names are those of other users.
+    let (why, manager, chunks) = (printable(why), printable(manager), chunks(half_chunks));
     let mut text = format!("{why}\n\nmanager   {manager}, term {term}\nchunks    {chunks}\n");
     text.push_str(
         "          P pinned  R rotating  L loading  - not kept; lower case: one half of a chunk\n",

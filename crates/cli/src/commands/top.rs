@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::Context as _;
 use forebay_client::{Client, Handle};
-use forebay_core::ByteSize;
+use forebay_core::{ByteSize, util::printable::printable_lines};
 use forebay_digest::{Digest, DigestFile};
 
 use crate::{
@@ -119,19 +119,20 @@ struct Screen;
 
 impl Screen {
     fn begin() -> anyhow::Result<Self> {
-        output::data("\x1b[?1049h\x1b[?25l")?;
+        output::raw("\x1b[?1049h\x1b[?25l")?;
         Ok(Self)
     }
 
     /// Overwrites the screen without clearing it first, which would flicker.
     fn draw(text: &str) -> anyhow::Result<()> {
-        output::data(&format!("\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\r\n")))
+        let text = printable_lines(text).replace('\n', "\x1b[K\r\n");
+        output::raw(&format!("\x1b[H{text}\x1b[J"))
     }
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        let _ = output::data("\x1b[?25h\x1b[?1049l");
+        let _ = output::raw("\x1b[?25h\x1b[?1049l");
     }
 }
 

@@ -99,9 +99,9 @@ fn a_pipe_as_a_configuration_or_a_device_is_refused_at_once() {
     pair.0.forebay(["serve", "--config", "pipe"]).refuses(&["pipe", "is not a file"]);
     let doctor = pair.0.forebay(["doctor", "--config", "pipe"]).run();
     assert!(doctor.stdout.contains("is not a file"), "{}", doctor.stdout);
-    fs::write(pair.0.out("device.toml"), format!("devices = [{pipe:?}]\n")).unwrap();
+    pair.config("device.toml", &format!("devices = [{pipe:?}]"));
     pair.serve("a", "device.toml", &[]).refuses(&["pipe", "neither a file nor a block device"]);
-    let doctor = pair.0.forebay(["doctor", "--config", "device.toml"]).run();
+    let doctor = pair.0.forebay(["doctor", "--config", "device.toml", "--name", "a"]).run();
     assert!(doctor.stdout.contains("neither a file nor a block device"), "{}", doctor.stdout);
 }
 

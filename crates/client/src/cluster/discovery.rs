@@ -1,24 +1,28 @@
 //! Discovery: which nodes there are.
 //!
-//! The first seed that answers sends the list of nodes; a node without a list is used on its own. A
-//! list from the configuration needs no request. Each later connection checks the list that the
+//! The first seed that answers sends the list of nodes; a node without a list is used on its own.
+//! Seeds that do not answer are waited for at once. A list from the configuration needs no request. Each later connection checks the list that the
 //! node has ([`RingView`]).
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use forebay_core::{
     Address, BlobOrdinal, Endpoint,
     cluster::{
         backoff::NODE_TIMEOUT,
-        liveness::PING_TIMEOUT,
-        ring::{OwnerMap, Ring, RingChange, RingMembership, RingView},
+        ring::{Member, OwnerMap, Ring, RingChange, RingView},
     },
     node::presence::KnownPresence,
 };
 use forebay_digest::Digest;
 
-use super::nodes::{Nodes, OpenNode, RequestContext, Subject};
-use crate::{Client, ClientError, Result, node_health::RequestTimes, wait::WaitPolicy};
+use super::nodes::{Nodes, OpenNode, RequestContext};
+use crate::{
+    ClientError, Result,
+    greeting::{Greeted, Needed, greet_all},
+    node_health::RequestTimes,
+    wait::WaitPolicy,
+};
 
 /// The discovered nodes.
 #[derive(Debug)]
@@ -42,6 +46,8 @@ pub(super) struct RingNodes {
     pub owners: OwnerMap,
     /// In the order of the ring.
     pub connections: Vec<Option<OpenNode>>,
+    /// In the order of the ring.
+    endpoints: Arc<[Endpoint]>,
     /// The last answer of each node about its blobs.
     pub presence: Vec<KnownPresence>,
 }
@@ -81,24 +87,25 @@ impl Nodes {
             let cluster = RingNodes::new(RingView::new(list.clone(), None), ring);
             self.topology = Some(Topology::Cluster(cluster));
         }
-        for endpoint in self.seeds.endpoints() {
-            if self.topology.is_some() {
-                break;
-            }
-            if !self.health.is_due(endpoint, context.began) {
-                continue;
-            }
-            let began = self.health.now();
-            match open(context, endpoint, began) {
-                Ok((connection, membership)) => {
+        if self.topology.is_some() {
+            return true;
+        }
+        let due = self.seeds.endpoints().iter().filter(|seed| self.health.is_due(seed));
+        let due: Vec<&Endpoint> = due.collect();
+        let began = self.health.now();
+        let greeting = context.greeting(&self.health);
+        let greeted = greet_all(&due, greeting, Needed::Any, context.interrupt);
+        for (endpoint, greeted) in due.into_iter().zip(greeted.into_iter().flatten()) {
+            match greeted {
+                Some(Ok(greeted)) => {
                     self.health.on_success(endpoint);
-                    self.topology = Some(topology(endpoint, connection, membership.as_ref()));
+                    self.topology = Some(topology(context, endpoint, greeted, began));
                 }
-                Err(ClientError::Interrupted) => {}
-                Err(error) => {
+                Some(Err(error)) => {
                     let times = RequestTimes::connect(began);
                     self.restart_hint |= self.health.on_failure(endpoint, error.failure(), times);
                 }
+                None => {}
             }
         }
         self.topology.is_some()
@@ -107,11 +114,14 @@ impl Nodes {
 
 /// The nodes that a seed has named, with the connection to the seed.
 fn topology(
+    context: &RequestContext<'_>,
     endpoint: &Endpoint,
-    connection: OpenNode,
-    membership: Option<&RingMembership>,
+    greeted: Greeted,
+    began: Duration,
 ) -> Topology {
-    let Some(membership) = membership else {
+    let Some(membership) = greeted.membership.clone() else {
+        let connection =
+            OpenNode::new(context, endpoint, [endpoint.clone()].into(), greeted, began);
         let (endpoint, owners) = (endpoint.clone(), OwnerMap::single());
         return Topology::Single(SingleNode { endpoint, connection, owners });
     };
@@ -119,40 +129,43 @@ fn topology(
     let index = ring.index_of(membership.name()).expect("a node is in its own ring");
     let view = RingView::new(membership.list().clone(), Some(membership.name().clone()));
     let mut cluster = RingNodes::new(view, ring);
-    cluster.connections[index] = Some(connection);
+    let peers = Arc::clone(&cluster.endpoints);
+    cluster.connections[index] = Some(OpenNode::new(context, endpoint, peers, greeted, began));
     Topology::Cluster(cluster)
 }
 
 impl RingNodes {
     fn new(view: RingView, ring: Ring) -> Self {
         let connections = ring.members().iter().map(|_| None).collect();
-        Self { view, owners: OwnerMap::new(ring), connections, presence: Vec::new() }
+        let endpoints = ring.members().iter().map(|member| member.endpoint.clone()).collect();
+        Self { view, owners: OwnerMap::new(ring), connections, endpoints, presence: Vec::new() }
     }
 
     pub fn ring(&self) -> &Ring {
         self.owners.ring().expect("a cluster has a ring")
     }
 
-    /// Connects to a node, and takes its list if it is the source of the one in use.
-    pub fn connect(
+    /// A node was greeted. Takes its list if it is the source of the one in use.
+    pub fn on_greeted(
         &mut self,
         context: &RequestContext<'_>,
-        node: usize,
-        now: Duration,
+        member: &Member,
+        greeted: Greeted,
+        began: Duration,
     ) -> Result<()> {
-        let member = self.ring().members()[node].clone();
-        let (connection, membership) = open(context, &member.endpoint, now)?;
+        let membership = greeted.membership.clone();
         match self.view.on_membership(&member.name, membership.as_ref()) {
-            RingChange::Unchanged | RingChange::Conflict(_) => {
-                self.connections[node] = Some(connection);
-            }
+            RingChange::Unchanged | RingChange::Conflict(_) => {}
             RingChange::WrongNode => return Err(ClientError::Unexpected),
             RingChange::Updated => {
                 self.change_ring(membership.expect("it has sent a list").ring());
-                if let Some(index) = self.ring().index_of(&member.name) {
-                    self.connections[index] = Some(connection);
-                }
             }
+        }
+        // A list that has just changed may lack the node.
+        if let Some(index) = self.ring().index_of(&member.name) {
+            let peers = Arc::clone(&self.endpoints);
+            let open = OpenNode::new(context, &member.endpoint, peers, greeted, began);
+            self.connections[index] = Some(open);
         }
         Ok(())
     }
@@ -172,24 +185,20 @@ impl RingNodes {
     }
 }
 
-/// Connects, asks for the list, and opens the subject. A node that does not answer hello within
-/// [`PING_TIMEOUT`] is hung. Later replies may take [`NODE_TIMEOUT`], while pings are answered.
-fn open(
-    context: &RequestContext<'_>,
-    endpoint: &Endpoint,
-    now: Duration,
-) -> Result<(OpenNode, Option<RingMembership>)> {
-    let RequestContext { credentials, job, interrupt, .. } = context;
-    let policy = WaitPolicy::new(interrupt);
-    let mut client = Client::connect_with(credentials, endpoint, job, PING_TIMEOUT, policy)?;
-    let policy = WaitPolicy::with_pings(interrupt, endpoint, credentials);
-    client.io.set_policy(NODE_TIMEOUT, policy);
-    let membership = client.ring()?;
-    let handle = match context.subject {
-        Subject::Dataset(digest) => client.open(digest)?,
-        Subject::BlobsByAddress(namespace) => client.select_by_address(namespace, &[])?,
-    };
-    Ok((OpenNode { client, handle, opened_at: now }, membership))
+impl OpenNode {
+    /// A greeted node. While it is silent, all `peers` are pinged.
+    fn new(
+        context: &RequestContext<'_>,
+        endpoint: &Endpoint,
+        peers: Arc<[Endpoint]>,
+        Greeted { mut client, handle, .. }: Greeted,
+        opened_at: Duration,
+    ) -> Self {
+        let RequestContext { credentials, interrupt, .. } = context;
+        let policy = WaitPolicy::with_pings(interrupt, endpoint, peers, credentials);
+        client.io.set_policy(NODE_TIMEOUT, policy);
+        Self { client, handle, opened_at }
+    }
 }
 
 /// The address of a blob in this digest, for an [`OwnerMap`].

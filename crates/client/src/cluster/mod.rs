@@ -5,3 +5,6 @@ pub(crate) mod nodes;
 mod presence;
 pub(crate) mod presence_cache;
 pub(crate) mod routing;
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,8 @@
 //! The nodes of a job: one connection to each, opened when it is first needed.
 //!
+//! Nodes that have to be connected are connected at once, and when one is silent, all are pinged at
+//! once ([`crate::greeting`]). So several hung nodes cost what one costs.
+//!
 //! **Invariant:** the failure of a node is never an error here. The blobs of a node that is dead,
 //! hung or not the expected one are missing, and the agent reads them. All failed nodes together
 //! cost a job at most 10 % of its time ([`forebay_core::cluster::backoff`]).
@@ -7,12 +10,17 @@
 use std::{mem, time::Duration};
 
 use forebay_auth::Credentials;
-use forebay_core::{NamespaceId, cluster::ring::Seeds};
+use forebay_core::{
+    Endpoint,
+    cluster::ring::{Member, Seeds},
+};
 use forebay_digest::Digest;
 
-use super::discovery::Topology;
+use super::discovery::{RingNodes, Topology};
 use crate::{
-    Client, ClientError, Handle, Interrupt, NodeHealth, Result, node_health::RequestTimes,
+    Client, ClientError, Handle, Interrupt, NodeHealth, Result,
+    greeting::{GreetingContext, Needed, Subject, greet_all},
+    node_health::RequestTimes,
 };
 
 /// The context of one request of the job.
@@ -22,20 +30,18 @@ pub(crate) struct RequestContext<'a> {
     pub job: &'a str,
     pub credentials: &'a Credentials,
     pub interrupt: &'a Interrupt,
-    /// When it began, by the clock of [`NodeHealth`].
-    pub began: Duration,
-}
-
-/// What a connection opens.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Subject<'a> {
-    /// A dataset.
-    Dataset(&'a Digest),
-    /// Blobs of a namespace, selected by address.
-    BlobsByAddress(NamespaceId),
 }
 
 impl<'a> RequestContext<'a> {
+    pub(super) fn greeting(&self, health: &NodeHealth) -> GreetingContext<'a> {
+        GreetingContext {
+            job: self.job,
+            credentials: self.credentials,
+            subject: Some(self.subject),
+            open_timeout: health.allowance(),
+        }
+    }
+
     pub(super) fn digest(&self) -> &'a Digest {
         match self.subject {
             Subject::Dataset(digest) => digest,
@@ -117,9 +123,16 @@ impl Nodes {
             self.disconnect(node);
             return None;
         }
+        let allowance = self.health.allowance();
         let open = topology.connection(node)?;
         let opened_at = open.opened_at;
-        match act(open) {
+        open.client.io.set_timeout(allowance);
+        let outcome = act(open);
+        for (endpoint, failure) in open.client.io.take_failed_peers() {
+            let times = RequestTimes { opened_at: self.health.now(), began };
+            self.health.on_failure(&endpoint, failure, times);
+        }
+        match outcome {
             Ok(done) => Some(done),
             Err(error) if error.is_refusal() => None,
             Err(error) => {
@@ -134,24 +147,41 @@ impl Nodes {
         }
     }
 
-    /// Connects to a node of a cluster, if that is due. Replies that are pending on an earlier
-    /// connection are given up.
+    /// Connects to a node of a cluster, if that is due, and to all others that are due at the same
+    /// time. Replies that are pending on an earlier connection are given up.
     fn connect(&mut self, context: &RequestContext<'_>, node: usize) {
         let Some(Topology::Cluster(cluster)) = &mut self.topology else { return };
-        let Some(member) = cluster.ring().members().get(node) else { return };
-        let (endpoint, health) = (member.endpoint.clone(), &mut self.health);
-        if health.has_failed(&endpoint) {
-            cluster.connections[node] = None;
-        }
-        if cluster.connections[node].is_some() || !health.is_due(&endpoint, context.began) {
+        let health = &mut self.health;
+        let is_due = |cluster: &RingNodes, at: usize| {
+            let endpoint = &cluster.ring().members()[at].endpoint;
+            let is_open = cluster.connections[at].is_some() && !health.has_failed(endpoint);
+            !is_open && health.is_due(endpoint)
+        };
+        if node >= cluster.connections.len() || !is_due(cluster, node) {
             return;
         }
-        let now = health.now();
-        match cluster.connect(context, node, now) {
-            Ok(()) => health.on_success(&endpoint),
-            Err(ClientError::Interrupted) => {}
-            Err(error) => {
-                health.on_failure(&endpoint, error.failure(), RequestTimes::connect(now));
+        let due: Vec<usize> =
+            (0..cluster.connections.len()).filter(|at| is_due(cluster, *at)).collect();
+        let members: Vec<Member> =
+            due.iter().map(|at| cluster.ring().members()[*at].clone()).collect();
+        for at in due {
+            cluster.connections[at] = None;
+        }
+        let endpoints: Vec<&Endpoint> = members.iter().map(|member| &member.endpoint).collect();
+        let began = health.now();
+        let greeted =
+            greet_all(&endpoints, context.greeting(health), Needed::All, context.interrupt);
+        for (member, greeted) in members.iter().zip(greeted.into_iter().flatten()) {
+            let connected = greeted
+                .unwrap_or(Err(ClientError::Interrupted))
+                .and_then(|greeted| cluster.on_greeted(context, member, greeted, began));
+            match connected {
+                Ok(()) => health.on_success(&member.endpoint),
+                Err(ClientError::Interrupted) => {}
+                Err(error) => {
+                    let times = RequestTimes::connect(began);
+                    health.on_failure(&member.endpoint, error.failure(), times);
+                }
             }
         }
     }

@@ -3,12 +3,9 @@
 //! The requests go to all nodes at once; the replies are received one after the other. A blob
 //! counts as present if its owner has it: reads go to the owner only.
 
-use std::mem;
+use std::{cell::RefCell, mem};
 
-use forebay_core::{
-    cluster::backoff::{NODE_TIMEOUT, remaining_timeout},
-    node::presence::KnownPresence,
-};
+use forebay_core::node::presence::KnownPresence;
 
 use super::{
     discovery::{Topology, address_in},
@@ -34,27 +31,19 @@ impl Nodes {
         };
         // Before the requests, whose timeouts run while this takes its time.
         cluster.owners.compute(context.digest().summary().blobs, address_in(context.digest()));
-        let mut each = self.take_presence(known.blobs());
-        let mut sent = Vec::new();
-        for (node, known) in each.iter_mut().enumerate() {
-            let began = self.health.now();
-            let id = self
-                .with(context, node, began, |open| open.client.ask_presence(open.handle, known));
-            match id {
-                Some(id) => sent.push((node, id)),
-                None => known.forget(),
-            }
-        }
-        let asked_at = self.health.now();
-        let mut bytes = 0;
-        for (node, id) in sent {
-            let timeout = remaining_timeout(NODE_TIMEOUT, self.health.since(asked_at));
-            let received = self.with_open(node, asked_at, |open| {
-                open.client.take_presence(id, &mut each[node], Some(timeout))
-            });
+        let each = RefCell::new(self.take_presence(known.blobs()));
+        let received = self.ask_all(
+            context,
+            |node, open| open.client.ask_presence(open.handle, &each.borrow()[node]),
+            |node, open, id, timeout| {
+                open.client.take_presence(id, &mut each.borrow_mut()[node], Some(timeout))
+            },
+        );
+        let (mut each, mut bytes) = (each.into_inner(), 0);
+        for (known, received) in each.iter_mut().zip(received) {
             match received {
                 Some(received) => bytes += received,
-                None => each[node].forget(),
+                None => known.forget(),
             }
         }
         self.put_presence(each, known);

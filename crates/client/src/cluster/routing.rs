@@ -8,10 +8,7 @@ use std::{mem, time::Duration};
 
 use forebay_core::{
     Address, BlobOrdinal, NodeName,
-    cluster::{
-        backoff::{NODE_TIMEOUT, remaining_timeout},
-        ring::Key,
-    },
+    cluster::{backoff::remaining_timeout, ring::Key},
 };
 use forebay_digest::Digest;
 use forebay_wire::{BATCH_MAX, BlobRange, GetAnswer};
@@ -166,9 +163,9 @@ impl Nodes {
         while !fanout.is_done() {
             self.send_batches(context, &mut fanout, &send);
             done(mem::take(&mut fanout.unanswered), None);
-            let sent_at = self.health.now();
+            let (sent_at, allowance) = (self.health.now(), self.health.allowance());
             for InFlight { node, pending, mut batch } in mem::take(&mut fanout.in_flight) {
-                let timeout = remaining_timeout(NODE_TIMEOUT, self.health.since(sent_at));
+                let timeout = remaining_timeout(allowance, self.health.since(sent_at));
                 let answers = self
                     .with_open(node, sent_at, |open| receive(open, pending, timeout, &mut batch));
                 done(batch, answers);
@@ -215,10 +212,39 @@ impl Nodes {
                 owned[topology.owners().owner_of(address)].push(at);
             }
         }
+        let allowance = self.health.allowance();
         for (node, owned) in owned.iter().enumerate().filter(|(_, owned)| !owned.is_empty()) {
+            // Hung nodes have used up what this call may wait. The others are asked by later calls.
+            if self.health.allowance() < allowance / 2 {
+                break;
+            }
             let began = self.health.now();
             self.with(context, node, began, |open| act(&mut open.client, open.handle, owned));
         }
+    }
+
+    /// Asks all nodes at once, and then receives their replies, which share one timeout. `receive`
+    /// gets the index of the node.
+    pub(super) fn ask_all<T>(
+        &mut self,
+        context: &RequestContext<'_>,
+        mut send: impl FnMut(usize, &mut OpenNode) -> Result<u64>,
+        mut receive: impl FnMut(usize, &mut OpenNode, u64, Duration) -> Result<T>,
+    ) -> Vec<Option<T>> {
+        let mut sent = Vec::with_capacity(self.count());
+        for node in 0..self.count() {
+            let began = self.health.now();
+            sent.push(self.with(context, node, began, |open| send(node, open)));
+        }
+        let (asked_at, allowance) = (self.health.now(), self.health.allowance());
+        let mut received = Vec::with_capacity(sent.len());
+        for (node, id) in sent.into_iter().enumerate() {
+            let timeout = remaining_timeout(allowance, self.health.since(asked_at));
+            received.push(id.and_then(|id| {
+                self.with_open(node, asked_at, |open| receive(node, open, id, timeout))
+            }));
+        }
+        received
     }
 
     /// The sums of the counters of all nodes that answer; `None` if none does.
@@ -226,24 +252,20 @@ impl Nodes {
         if !self.discover(context) {
             return None;
         }
-        let mut sums: Option<Vec<(String, u64)>> = None;
-        for node in 0..self.count() {
-            let began = self.health.now();
-            let Some(counters) = self.with(context, node, began, |open| open.client.stats()) else {
-                continue;
-            };
-            let Some(sums) = &mut sums else {
-                sums = Some(counters);
-                continue;
-            };
-            for (name, value) in counters {
-                match sums.iter_mut().find(|(known, _)| *known == name) {
-                    Some((_, sum)) => *sum = sum.saturating_add(value),
-                    None => sums.push((name, value)),
-                }
+        let all = self.ask_all(
+            context,
+            |_, open| open.client.ask_stats(),
+            |_, open, id, timeout| open.client.take_stats(id, Some(timeout)),
+        );
+        let mut all = all.into_iter().flatten();
+        let mut sums = all.next()?;
+        for (name, value) in all.flatten() {
+            match sums.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, sum)) => *sum = sum.saturating_add(value),
+                None => sums.push((name, value)),
             }
         }
-        sums
+        Some(sums)
     }
 
     /// Calls `act` with the first node in the order of this key that answers. A refusal is an

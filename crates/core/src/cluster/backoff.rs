@@ -9,16 +9,17 @@
 //!   ([`crate::cluster::liveness`]). Each retry costs the time of one ping, so the pause before the
 //!   next one is a multiple of what the last one cost.
 //!
-//! Retries of all failed nodes together cost a process at most 5 % of its time. To keep that bound,
-//! the pauses grow with the number of failed nodes, and nodes that are asked at once share one
-//! timeout.
+//! All hung nodes together have one [`StallBudget`] in a process: two seconds at first, and 5 % of
+//! the time that passes. A call waits for silent nodes at most as long as the budget allows. Nodes
+//! that are tried at once, or are found hung at once, are charged once. So 64 hung nodes cost what
+//! one costs.
 //!
 //! All connections of a process share one [`BackoffTable`]. Otherwise a job with five connections
 //! would wait five times for the same node.
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::Endpoint;
+use crate::{Endpoint, cluster::liveness::PING_TIMEOUT};
 
 /// Time within which a healthy node answers. After it, the request has failed.
 pub const NODE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -28,13 +29,16 @@ pub const STALL_TIMEOUT: Duration = Duration::from_mins(2);
 /// Age after which a client sends a request again instead of relying on its reply. Below
 /// [`STALL_TIMEOUT`], after which the node closes the connection.
 pub const REQUEST_AGE_MAX: Duration = Duration::from_mins(1);
-/// Time that connecting to nodes may take within one request. Nodes that are not tried within it
-/// wait for the next request.
-const RETRIES_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time that hung nodes may cost a process at once. More than
+/// [`crate::cluster::liveness::HUNG_AFTER`], after which a node that hangs altogether is known.
+const STALL_MAX: Duration = Duration::from_secs(2);
+/// Shortest wait for a reply, however much hung nodes have cost before. A healthy node answers
+/// within it.
+const ALLOWANCE_MIN: Duration = Duration::from_millis(250);
 /// Shortest pause before a failed node is tried again.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
-/// Retries of all failed nodes together cost a process at most one part in this many of its time. A
-/// job waits for two processes in a row, the one that draws and a worker, so for twice that: 10 %.
+/// Hung nodes together cost a process at most one part in this many of its time. A job waits for
+/// two processes in a row, the one that draws and a worker, so for twice that: 10 %.
 const COST_SHARE: u32 = 20;
 /// Restarts of a dead node that are suggested in a row. The count starts again after
 /// [`RESTARTS_WINDOW`] without a failure.
@@ -95,14 +99,8 @@ impl Retry {
     /// Records that a try has failed. Returns whether to restart the node: up to `RESTARTS_MAX`
     /// times, at doubling intervals, so that a node that keeps dying is not restarted for ever.
     pub fn on_failure(&mut self, failure: Failure, attempt: Elapsed) -> bool {
-        self.on_failure_among(1, failure, attempt)
-    }
-
-    /// The same for one of `failed` failed nodes.
-    fn on_failure_among(&mut self, failed: u32, failure: Failure, attempt: Elapsed) -> bool {
         let now = attempt.now;
-        let factor = COST_SHARE.saturating_mul(failed) - 1;
-        let pause = attempt.duration().saturating_mul(factor).max(PAUSE_MIN);
+        let pause = attempt.duration().saturating_mul(COST_SHARE - 1).max(PAUSE_MIN);
         self.failed = Some((failure, now.saturating_add(pause)));
         self.updated_at = now;
         if failure == Failure::Hung {
@@ -125,20 +123,61 @@ impl Retry {
     }
 }
 
+/// The time that hung nodes may still cost a process.
+///
+/// Every part of a second is charged once, however many nodes were waited for in it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct StallBudget {
+    /// When the budget is full again.
+    full_at: Duration,
+    /// The end of the last stall that was charged.
+    charged_until: Duration,
+}
+
+impl StallBudget {
+    /// What is left.
+    fn remaining(&self, now: Duration) -> Duration {
+        STALL_MAX.saturating_sub(self.full_at.saturating_sub(now) / COST_SHARE)
+    }
+
+    /// Charges a stall.
+    fn charge(&mut self, stall: Elapsed) {
+        let cost = stall.now.saturating_sub(stall.since.max(self.charged_until));
+        self.charged_until = self.charged_until.max(stall.now);
+        let debt = cost.saturating_mul(COST_SHARE);
+        self.full_at = self.full_at.max(stall.now).saturating_add(debt);
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.full_at = self.full_at.max(other.full_at);
+        self.charged_until = self.charged_until.max(other.charged_until);
+    }
+}
+
 /// The retries of all nodes that have ever failed in this process, over all its connections.
 #[derive(Debug, Clone, Default)]
-pub struct BackoffTable(BTreeMap<Endpoint, Retry>);
+pub struct BackoffTable {
+    nodes: BTreeMap<Endpoint, Retry>,
+    budget: StallBudget,
+}
 
 impl BackoffTable {
-    /// Whether the node may be tried now, within a request of this age.
-    pub fn is_due(&self, node: &Endpoint, request: Elapsed) -> bool {
-        request.duration() < RETRIES_TIMEOUT
-            && self.0.get(node).is_none_or(|retry| retry.is_due(request.now))
+    /// Whether the node may be tried now. Several that are due are tried at once.
+    pub fn is_due(&self, node: &Endpoint, now: Duration) -> bool {
+        self.nodes.get(node).is_none_or(|retry| {
+            let is_hung = matches!(retry.failed, Some((Failure::Hung, _)));
+            retry.is_due(now) && (!is_hung || self.budget.remaining(now) >= PING_TIMEOUT)
+        })
+    }
+
+    /// How long a call that begins now waits for nodes that do not answer, all of them together.
+    pub fn allowance(&self, now: Duration) -> Duration {
+        self.budget.remaining(now).max(ALLOWANCE_MIN)
     }
 
     /// Whether the last try of this node failed. Connections to it are not used any more.
     pub fn has_failed(&self, node: &Endpoint) -> bool {
-        self.0.get(node).is_some_and(Retry::has_failed)
+        self.nodes.get(node).is_some_and(Retry::has_failed)
     }
 
     /// Records that a try of this node has failed, on a connection that was opened at `opened_at`.
@@ -150,37 +189,39 @@ impl BackoffTable {
         opened_at: Duration,
         attempt: Elapsed,
     ) -> bool {
-        let others = self.0.iter().filter(|(at, retry)| *at != node && retry.has_failed());
-        let failed = u32::try_from(others.count() + 1).unwrap_or(u32::MAX);
-        let retry = self.0.entry(node.clone()).or_default();
+        if failure == Failure::Hung {
+            self.budget.charge(attempt);
+        }
+        let retry = self.nodes.entry(node.clone()).or_default();
         // The node has been reached since: the connection belonged to its previous run.
         if failure == Failure::Dead && !retry.has_failed() && opened_at < retry.updated_at {
             return false;
         }
-        retry.on_failure_among(failed, failure, attempt)
+        retry.on_failure(failure, attempt)
     }
 
     /// Records that a try of this node has succeeded.
     pub fn on_success(&mut self, node: &Endpoint, now: Duration) {
-        if let Some(retry) = self.0.get_mut(node) {
+        if let Some(retry) = self.nodes.get_mut(node) {
             retry.on_success(now);
         }
     }
 
     /// Merges another table: of each node, the newer state stays.
     pub fn merge(&mut self, other: &Self) {
-        for (node, theirs) in &other.0 {
-            let ours = self.0.entry(node.clone()).or_default();
+        for (node, theirs) in &other.nodes {
+            let ours = self.nodes.entry(node.clone()).or_default();
             if theirs.updated_at > ours.updated_at {
                 *ours = *theirs;
             }
         }
+        self.budget.merge(&other.budget);
     }
 
     /// Forgets dead nodes, which may have been restarted. Hung nodes stay: a restart would have
     /// made them dead first.
     pub fn forget_dead(&mut self) {
-        self.0.retain(|_, retry| matches!(retry.failed, Some((Failure::Hung, _))));
+        self.nodes.retain(|_, retry| matches!(retry.failed, Some((Failure::Hung, _))));
     }
 }
 
@@ -214,7 +255,7 @@ impl PendingAnswer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::liveness::PING_TIMEOUT;
+    use crate::cluster::liveness::HUNG_AFTER;
 
     const fn seconds(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -250,53 +291,89 @@ mod tests {
         assert!(dead.is_due(now));
     }
 
-    /// Promise 5 for several nodes: hung nodes together cost a process a twentieth of its time,
-    /// plus the time to find each out, whatever their number and whenever they hang. A single
-    /// request costs at most `RETRIES_TIMEOUT` and the try under way, or one `NODE_TIMEOUT`.
+    /// How the nodes of the world below hang.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum Hang {
+        /// They answer nothing.
+        Silent,
+        /// They answer pings and nothing else.
+        PingsOnly,
+    }
+
+    /// Promise 5 for several nodes: hung nodes together cost a process [`STALL_MAX`] and a
+    /// twentieth of its time, whatever their number, whenever and however they hang.
     #[test]
     fn hung_nodes_together_cost_what_one_does() {
-        const NODES: usize = 5;
+        const NODES: usize = 66;
         const BATCH: Duration = Duration::from_millis(200);
-        for (hung, connected) in [(1, true), (3, true), (5, true), (1, false), (5, false)] {
+        let hangs = [Hang::Silent, Hang::PingsOnly];
+        let worlds = hangs.iter().flat_map(|hang| {
+            [1, 3, 5, 64].into_iter().flat_map(|hung| [(*hang, hung, true), (*hang, hung, false)])
+        });
+        for (hang, hung, connected) in worlds {
             let mut table = BackoffTable::default();
             // A connected node is asked without a try before.
             let mut is_open = [connected; NODES];
-            let (mut now, mut lost) = (Duration::ZERO, Duration::ZERO);
-            while now < seconds(20_000) {
+            let (mut now, mut lost, mut calls_lost) = (Duration::ZERO, Duration::ZERO, 0_u32);
+            while now < seconds(2_000) {
                 let began = now;
-                // All nodes are asked; those that have to be tried first, one after the other.
-                let mut asked = Vec::new();
-                for (at, is_open) in is_open.iter_mut().enumerate() {
-                    let since = now;
-                    if !*is_open && table.is_due(&node(at), Elapsed { since: began, now }) {
-                        if at < hung {
-                            now += PING_TIMEOUT;
-                            table.on_failure(&node(at), Failure::Hung, now, Elapsed { since, now });
-                        } else {
-                            table.on_success(&node(at), now);
-                            *is_open = true;
-                        }
-                    }
-                    if *is_open {
-                        asked.push(at);
+                // All nodes that are due are tried at once.
+                let due = |at: &usize| !is_open[*at] && table.is_due(&node(*at), began);
+                let tried: Vec<usize> = (0..NODES).filter(due).collect();
+                for at in &tried {
+                    if *at < hung && hang == Hang::Silent {
+                        now = began + PING_TIMEOUT.min(table.allowance(began));
                     }
                 }
-                let since = now;
-                for at in asked.into_iter().filter(|at| *at < hung) {
-                    now += remaining_timeout(NODE_TIMEOUT, Elapsed { since, now });
+                for at in tried {
+                    let attempt = Elapsed { since: began, now };
+                    if at < hung && hang == Hang::Silent {
+                        table.on_failure(&node(at), Failure::Hung, began, attempt);
+                    } else {
+                        table.on_success(&node(at), now);
+                        is_open[at] = true;
+                    }
+                }
+                // All open nodes are asked at once, and share one timeout.
+                let (since, allowance) = (now, table.allowance(now));
+                for at in (0..hung).filter(|at| is_open[*at]).collect::<Vec<_>>() {
+                    now = since
+                        + match hang {
+                            Hang::Silent => HUNG_AFTER.min(allowance),
+                            Hang::PingsOnly => allowance,
+                        };
                     let attempt = Elapsed { since, now };
                     table.on_failure(&node(at), Failure::Hung, Duration::ZERO, attempt);
                     is_open[at] = false;
                 }
-                let request = now.saturating_sub(began);
-                assert!(request <= NODE_TIMEOUT.max(RETRIES_TIMEOUT + PING_TIMEOUT), "{request:?}");
-                lost += request;
+                let call = now.saturating_sub(began);
+                assert!(call <= STALL_MAX + ALLOWANCE_MIN, "{hang:?} {hung}: {call:?}");
+                calls_lost += u32::from(call > Duration::ZERO);
+                lost += call;
                 now += BATCH;
             }
-            let first = if connected { 1 } else { u32::try_from(hung).unwrap() };
-            let allowed = now / COST_SHARE + NODE_TIMEOUT * (first + 1);
-            assert!(lost <= allowed, "{hung} hung: {lost:?} of {now:?}");
+            // A call that finds the budget empty costs `ALLOWANCE_MIN` at most.
+            let allowed = now / COST_SHARE + STALL_MAX + ALLOWANCE_MIN * calls_lost.min(400);
+            assert!(lost <= allowed, "{hang:?} {hung} hung: {lost:?} of {now:?}");
         }
+    }
+
+    /// The first call pays for all hung nodes at once, and the following ones pay nothing.
+    #[test]
+    fn a_stall_is_charged_once_for_all_its_nodes() {
+        let mut table = BackoffTable::default();
+        assert_eq!(table.allowance(seconds(9)), STALL_MAX);
+        for at in 0..64 {
+            let attempt = Elapsed { since: seconds(10), now: seconds(11) };
+            table.on_failure(&node(at), Failure::Hung, Duration::ZERO, attempt);
+        }
+        assert_eq!(table.allowance(seconds(11)), STALL_MAX - seconds(1));
+        let again = Elapsed { since: seconds(11), now: seconds(14) };
+        table.on_failure(&node(0), Failure::Hung, Duration::ZERO, again);
+        assert_eq!(table.allowance(seconds(14)), ALLOWANCE_MIN, "the budget is used up");
+        assert!(!table.is_due(&node(1), seconds(31)), "no retry without a budget");
+        assert!(table.is_due(&node(1), seconds(80)), "a twentieth of the time comes back");
+        assert_eq!(table.allowance(seconds(1000)), STALL_MAX, "and no more than that");
     }
 
     /// A process has several connections to a node. It waits once for a hung node, not once for
@@ -306,7 +383,7 @@ mod tests {
         let (mut one, mut another) = (BackoffTable::default(), BackoffTable::default());
         one.on_failure(&node(0), Failure::Hung, Duration::ZERO, elapsed(10, 11));
         another.merge(&one);
-        let due = |table: &BackoffTable, now| table.is_due(&node(0), elapsed(now, now));
+        let due = |table: &BackoffTable, now| table.is_due(&node(0), seconds(now));
         assert!(another.has_failed(&node(0)) && !due(&another, 12));
         assert!(!another.has_failed(&node(1)), "other nodes are unaffected");
         assert!(due(&another, 11 + 19));

@@ -6,26 +6,23 @@
 //! (promise 5). A ping over a second connection tells them apart: a healthy peer answers it at
 //! once.
 //!
-//! A node, an agent, and the node again behind the next agent may hang one after the other during
-//! one batch. The times below find out all of that within five seconds.
+//! A ping is a hello and a request for the list of nodes: a process whose dispatch hangs may still
+//! answer the hello. When one peer is silent, all peers are pinged at once, so that 64 hung nodes
+//! are found in the time of one.
+//!
+//! The process that draws, a worker and the agent may wait one after the other during one batch.
+//! Each finds all hung nodes within [`HUNG_AFTER`], so that the batch waits less than five seconds.
 
 use std::time::Duration;
 
-/// Silence after which a peer is pinged first.
-const FIRST_PING_AFTER: Duration = Duration::from_millis(500);
+/// Silence after which a peer is pinged first. A ping is cheap, and most replies take less.
+pub const FIRST_PING_AFTER: Duration = Duration::from_millis(250);
 /// Interval between pings of a peer that stays silent.
 const PING_INTERVAL: Duration = Duration::from_secs(2);
 /// Time within which a healthy peer answers a ping.
 pub const PING_TIMEOUT: Duration = Duration::from_secs(1);
-/// Shortest timeout of a ping. A healthy peer most likely answers within it.
-const PING_TIMEOUT_MIN: Duration = Duration::from_millis(200);
-
-/// The timeout of a ping to one of several peers that were asked at once. `waited` is the time
-/// spent on the others: this peer has been silent during it as well, so that several hung peers
-/// take little more time than one.
-pub fn ping_timeout(waited: Duration) -> Duration {
-    (FIRST_PING_AFTER + PING_TIMEOUT).saturating_sub(waited).clamp(PING_TIMEOUT_MIN, PING_TIMEOUT)
-}
+/// Time after which hung peers, however many, are known to be hung.
+pub const HUNG_AFTER: Duration = FIRST_PING_AFTER.saturating_add(PING_TIMEOUT);
 
 /// The pings of one connection.
 #[derive(Debug, Clone, Copy, Default)]
@@ -58,18 +55,13 @@ mod tests {
             let silence = (0..until).step_by(100);
             silence.filter(|silence| schedule.take_due(Duration::from_millis(*silence))).collect()
         };
-        assert_eq!(pings(&mut schedule, 6000), [500, 2500, 4500]);
-        assert_eq!(pings(&mut schedule, 1000), [500], "it answered, and is silent again");
+        assert_eq!(pings(&mut schedule, 6000), [300, 2300, 4300]);
+        assert_eq!(pings(&mut schedule, 1000), [300], "it answered, and is silent again");
     }
 
-    /// Promise 5: five hung nodes hold up a job little longer than one.
+    /// Promise 5: the process that draws, a worker and the agent wait in turn for hung nodes.
     #[test]
-    fn peers_that_were_asked_at_once_are_found_hung_together() {
-        let mut waited = Duration::ZERO;
-        for _ in 0..5 {
-            waited = waited.max(FIRST_PING_AFTER) + ping_timeout(waited);
-        }
-        assert!(waited <= Duration::from_millis(2500), "{waited:?}");
-        assert_eq!(ping_timeout(Duration::ZERO), PING_TIMEOUT);
+    fn three_processes_find_hung_peers_within_five_seconds() {
+        assert!(HUNG_AFTER * 3 < Duration::from_secs(5));
     }
 }
