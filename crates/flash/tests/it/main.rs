@@ -10,4 +10,5 @@ mod group_lifecycle;
 mod kill_and_restart;
 mod limits;
 mod reads;
+mod streaming;
 mod world;
