@@ -12,6 +12,7 @@ pub mod dataset;
 pub mod embeddings;
 pub mod ids;
 pub mod node;
+pub mod streams;
 pub mod tier;
 pub mod train;
 pub mod units;

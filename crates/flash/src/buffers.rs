@@ -4,6 +4,9 @@
 //! `io_uring` can register it whole. A [`Buffer`] has one owner at a time: the code that fills it,
 //! or the kernel while a command runs. Frozen into a [`View`], it can be shared and sliced, and
 //! returns to the pool when its last view is dropped.
+//!
+//! A pool can be carved out of another one, for a caller that reserves memory of its own: a stream
+//! reader's slots return to the reader, and to the parent pool when the reader is gone.
 
 #![expect(
     unsafe_code,
@@ -28,8 +31,9 @@ use crate::format::BLOCK_SIZE;
 /// A pool of aligned blocks.
 pub struct BufferPool {
     /// Keeps the memory mapped. Only buffers access its bytes.
-    mapping: MmapMut,
+    _memory: Memory,
     base: *mut u8,
+    size: usize,
     /// Free runs of blocks: first block to count.
     free: Mutex<BTreeMap<usize, usize>>,
     /// Whether a `take` has failed since the last release.
@@ -37,7 +41,18 @@ pub struct BufferPool {
     waker: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
-// SAFETY: `base` points into `mapping`, which lives as long as the pool and never moves. Its bytes
+/// Where a pool's memory comes from.
+enum Memory {
+    Mapping {
+        _mapping: MmapMut,
+    },
+    /// Carved out of another pool.
+    Part {
+        _buffer: Buffer,
+    },
+}
+
+// SAFETY: `base` points into `_memory`, which lives as long as the pool and never moves. Its bytes
 // are reached through buffers only, and no two buffers overlap (`free` hands out every block once).
 unsafe impl Send for BufferPool {}
 // SAFETY: as above; `free` is locked.
@@ -66,14 +81,31 @@ impl BufferPool {
         let _ = mapping.advise(Advice::HugePage);
         mapping.chunks_mut(BLOCK_SIZE).for_each(|block| block[0] = 0);
         let base = mapping.as_mut_ptr();
+        Ok(Self::of(Memory::Mapping { _mapping: mapping }, base, blocks))
+    }
+
+    /// A pool of at least `length` bytes of this pool's memory, which come back when the new pool
+    /// and its buffers are dropped. `None` if no run is long enough.
+    pub fn carve(self: &Arc<Self>, length: usize) -> Option<Arc<Self>> {
+        let buffer = self.take(length)?;
+        let (base, blocks) = (buffer.start(), buffer.blocks);
+        Some(Self::of(Memory::Part { _buffer: buffer }, base, blocks))
+    }
+
+    fn of(memory: Memory, base: *mut u8, blocks: usize) -> Arc<Self> {
         let free = Mutex::new(BTreeMap::from([(0, blocks)]));
         let (has_waiter, waker) = (AtomicBool::new(false), OnceLock::new());
-        Ok(Arc::new(Self { mapping, base, free, has_waiter, waker }))
+        Arc::new(Self { _memory: memory, base, size: blocks * BLOCK_SIZE, free, has_waiter, waker })
     }
 
     /// Size of the pool in bytes.
     pub fn size(&self) -> usize {
-        self.mapping.len()
+        self.size
+    }
+
+    /// Bytes that no buffer holds.
+    pub fn free_bytes(&self) -> usize {
+        self.free.lock().values().sum::<usize>() * BLOCK_SIZE
     }
 
     /// Start of the memory, for registration with the kernel.
@@ -252,6 +284,24 @@ mod tests {
         }
         taken.clear();
         assert!(pool.take(64 * BLOCK_SIZE).is_some(), "all blocks are one run again");
+    }
+
+    #[test]
+    fn a_carved_pool_returns_its_memory_with_its_last_view() {
+        let pool = BufferPool::new(8 * BLOCK_SIZE).unwrap();
+        let part = pool.carve(6 * BLOCK_SIZE).unwrap();
+        assert_eq!((part.size(), pool.free_bytes()), (6 * BLOCK_SIZE, 2 * BLOCK_SIZE));
+        assert!(pool.carve(3 * BLOCK_SIZE).is_none(), "no run is long enough");
+        let mut slot = part.take(6 * BLOCK_SIZE).unwrap();
+        slot.fill(7);
+        let inside = pool.base() as usize..pool.base() as usize + pool.size();
+        assert!(inside.contains(&(slot.as_ptr() as usize)), "the memory is the parent's");
+        let view = slot.freeze();
+        drop(part);
+        assert!(pool.take(3 * BLOCK_SIZE).is_none(), "a view remains");
+        assert!(view.iter().all(|byte| *byte == 7));
+        drop(view);
+        assert_eq!(pool.free_bytes(), 8 * BLOCK_SIZE);
     }
 
     #[test]

@@ -20,11 +20,75 @@ use crate::{
     index::Index,
     io::{Disk, IoCommand, IoFault, Waker},
     recovery::{Recovery, RecoveryReport},
-    shard::{Counters, RequestResult, Shard, ShardRequest},
+    shard::{BufferPools, Counters, RequestError, RequestResult, Shard, ShardRequest},
 };
 
-/// Where an answer goes; `None` if the caller does not wait for it.
-type Reply = Option<oneshot::Sender<RequestResult>>;
+/// Where an answer goes. A reply that is dropped unanswered tells its caller that the device is
+/// gone.
+pub enum AnswerSink {
+    /// The caller does not wait for it.
+    None,
+    /// To a caller that waits.
+    Channel(oneshot::Sender<RequestResult>),
+    /// To a function. It runs on the device's thread or on the caller's, without the shard's lock.
+    Call(CallOnce),
+}
+
+/// A function that is called exactly once: with an answer, or with `Gone` when it is dropped.
+pub struct CallOnce(Option<Box<dyn FnOnce(RequestResult) + Send>>);
+
+impl AnswerSink {
+    /// A reply that calls this function.
+    pub fn call(function: impl FnOnce(RequestResult) + Send + 'static) -> Self {
+        Self::Call(CallOnce(Some(Box::new(function))))
+    }
+
+    /// Sends an answer.
+    pub fn send(self, outcome: RequestResult) {
+        match self {
+            Self::None => {}
+            // The receiver may have been dropped.
+            Self::Channel(sender) => drop(sender.send(outcome)),
+            Self::Call(mut function) => {
+                if let Some(function) = function.0.take() {
+                    function(outcome);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for CallOnce {
+    fn drop(&mut self) {
+        if let Some(function) = self.0.take() {
+            function(Err(RequestError::Gone));
+        }
+    }
+}
+
+/// A shard that accepts requests from any thread: a device, or a simulated one.
+pub trait Engine: Send + Sync {
+    /// Submits a request.
+    fn submit(&self, reply: AnswerSink, request: ShardRequest);
+    /// Submits a request later, on another thread. Never blocks on the shard's lock, so it may be
+    /// called wherever a buffer is dropped.
+    fn post(&self, reply: AnswerSink, request: ShardRequest);
+    /// The shard's index.
+    fn index(&self) -> &RwLock<Index>;
+    /// The shard's counters. They include every request that has been answered.
+    fn counters(&self) -> Counters;
+    /// The device's geometry.
+    fn geometry(&self) -> Geometry;
+    /// Memory for I/O.
+    fn pools(&self) -> &BufferPools;
+
+    /// Submits a request and returns its answer. Dropping the receiver is safe.
+    fn request(&self, request: ShardRequest) -> oneshot::Receiver<RequestResult> {
+        let (reply, answer) = oneshot::channel();
+        self.submit(AnswerSink::Channel(reply), request);
+        answer
+    }
+}
 
 /// An open device and its thread.
 pub struct DeviceThread {
@@ -33,6 +97,7 @@ pub struct DeviceThread {
     thread: Option<JoinHandle<()>>,
     index: Arc<RwLock<Index>>,
     geometry: Geometry,
+    pools: BufferPools,
     entry_length_max: u64,
     recovery_report: RecoveryReport,
 }
@@ -43,14 +108,14 @@ struct Mailbox {
     state: Mutex<State>,
     /// Requests without a reply. They have a lock of their own because a guard may be dropped while
     /// its thread holds `state`.
-    posted: Mutex<Vec<ShardRequest>>,
+    posted: Mutex<Vec<(AnswerSink, ShardRequest)>>,
     /// A copy made whenever `state` is released, so that counters can be read while it is locked.
     counters: Mutex<Counters>,
 }
 
 struct State {
     /// `None` after a panic inside the shard; all requests then end with `Gone`.
-    shard: Option<Box<Shard<Reply>>>,
+    shard: Option<Box<Shard<AnswerSink>>>,
     /// Commands that the thread has yet to submit.
     commands: Vec<IoCommand>,
     /// Time at which the thread wakes up without a waker.
@@ -70,7 +135,7 @@ impl Drop for DropShard<'_> {
 
 /// Work to do after the lock is released.
 struct Deferred {
-    answers: Vec<(Reply, RequestResult)>,
+    answers: Vec<(AnswerSink, RequestResult)>,
     wake: bool,
 }
 
@@ -78,7 +143,8 @@ impl DeviceThread {
     /// Starts a thread that recovers the device and then serves it.
     pub fn start(
         name: String,
-        recovery: Recovery<Reply>,
+        recovery: Recovery<AnswerSink>,
+        pools: BufferPools,
         open: impl FnOnce() -> Box<dyn Disk> + Send + 'static,
     ) -> io::Result<Result<Self, IoFault>> {
         let (started, start) = std::sync::mpsc::channel();
@@ -102,16 +168,10 @@ impl DeviceThread {
             thread: Some(thread),
             index,
             geometry,
+            pools,
             entry_length_max,
             recovery_report: report,
         }))
-    }
-
-    /// Submits a request. Dropping the receiver is safe.
-    pub fn request(&self, request: ShardRequest) -> oneshot::Receiver<RequestResult> {
-        let (reply, answer) = oneshot::channel();
-        self.submit([(Some(reply), request)]);
-        answer
     }
 
     /// Submits several requests under one lock.
@@ -123,27 +183,11 @@ impl DeviceThread {
             .into_iter()
             .map(|request| {
                 let (reply, answer) = oneshot::channel();
-                ((Some(reply), request), answer)
+                ((AnswerSink::Channel(reply), request), answer)
             })
             .unzip();
-        self.submit(requests);
+        self.submit_all(requests);
         answers
-    }
-
-    /// Submits a request without an answer. Never blocks on the shard's lock.
-    pub fn post(&self, request: ShardRequest) {
-        self.mailbox.posted.lock().push(request);
-        (self.waker)();
-    }
-
-    /// The shard's index.
-    pub fn index(&self) -> &RwLock<Index> {
-        &self.index
-    }
-
-    /// The shard's counters. They include every request that has been answered.
-    pub fn counters(&self) -> Counters {
-        *self.mailbox.counters.lock()
     }
 
     /// The longest payload that can be appended.
@@ -156,17 +200,12 @@ impl DeviceThread {
         Arc::clone(&self.waker)
     }
 
-    /// The device's geometry.
-    pub fn geometry(&self) -> Geometry {
-        self.geometry
-    }
-
     /// What recovery found on the device.
     pub fn recovery_report(&self) -> RecoveryReport {
         self.recovery_report
     }
 
-    fn submit(&self, requests: impl IntoIterator<Item = (Reply, ShardRequest)>) {
+    fn submit_all(&self, requests: impl IntoIterator<Item = (AnswerSink, ShardRequest)>) {
         let mut state = self.mailbox.state.lock();
         let deferred = state.work(&self.mailbox, |shard| {
             requests.into_iter().for_each(|(reply, request)| shard.submit(reply, request));
@@ -179,18 +218,48 @@ impl DeviceThread {
     }
 }
 
+impl Engine for DeviceThread {
+    fn submit(&self, reply: AnswerSink, request: ShardRequest) {
+        self.submit_all([(reply, request)]);
+    }
+
+    fn post(&self, reply: AnswerSink, request: ShardRequest) {
+        self.mailbox.posted.lock().push((reply, request));
+        (self.waker)();
+    }
+
+    fn index(&self) -> &RwLock<Index> {
+        &self.index
+    }
+
+    fn counters(&self) -> Counters {
+        *self.mailbox.counters.lock()
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn pools(&self) -> &BufferPools {
+        &self.pools
+    }
+}
+
 impl Drop for DeviceThread {
     fn drop(&mut self) {
         self.mailbox.state.lock().stopping = true;
         (self.waker)();
-        if let Some(thread) = self.thread.take() {
+        // The last handle may be dropped by an answer, on the device's own thread, which ends then.
+        let thread = self.thread.take();
+        let is_own = |thread: &JoinHandle<()>| thread.thread().id() == std::thread::current().id();
+        if let Some(thread) = thread.filter(|thread| !is_own(thread)) {
             let _ = thread.join();
         }
     }
 }
 
 impl Mailbox {
-    fn new(shard: Shard<Reply>) -> Self {
+    fn new(shard: Shard<AnswerSink>) -> Self {
         let counters = shard.counters();
         let state = State {
             shard: Some(Box::new(shard)),
@@ -230,15 +299,15 @@ impl Mailbox {
 
 impl State {
     /// Runs `act` on the shard, unless the shard is gone.
-    fn work(&mut self, mailbox: &Mailbox, act: impl FnOnce(&mut Shard<Reply>)) -> Deferred {
+    fn work(&mut self, mailbox: &Mailbox, act: impl FnOnce(&mut Shard<AnswerSink>)) -> Deferred {
         let mut answers = Vec::new();
         // Taken out, so that a panic drops the shard: its state may be inconsistent then.
         let Some(mut shard) = self.shard.take() else { return Deferred { answers, wake: true } };
         // Before anything else, so that the deadlines of new requests count from now.
         shard.advance(mailbox.started.elapsed());
         let posted = std::mem::take(&mut *mailbox.posted.lock());
-        for request in posted {
-            shard.submit(None, request);
+        for (reply, request) in posted {
+            shard.submit(reply, request);
         }
         act(&mut shard);
         shard.take(&mut self.commands, &mut answers);
@@ -256,10 +325,7 @@ impl State {
 impl Deferred {
     fn send_answers(self) {
         for (reply, outcome) in self.answers {
-            if let Some(reply) = reply {
-                // The receiver may have been dropped.
-                let _ = reply.send(outcome);
-            }
+            reply.send(outcome);
         }
     }
 }

@@ -10,19 +10,23 @@ use forebay_core::ByteSize;
 use tokio::sync::oneshot;
 
 use crate::{
-    buffers::BufferPool,
     device_open::{DeviceConfig, DeviceError, check_distinct, open_device},
-    device_thread::DeviceThread,
+    device_thread::{AnswerSink, DeviceThread, Engine as _},
     format::{Descriptor, EntryShape, frame_checksums},
     index::{EntryKey, GroupId},
     io::{Backend, IoFault, open_disk},
     recovery::{Recovery, RecoveryReport},
+    reservation::FilledEntry,
     shard::{
         BufferPools, Counters, EntryName, Eviction, GroupInfo, GuardKind, Mismatch, OldestFirst,
         RequestError, RequestResult, Settings, ShardAnswer, ShardRequest, UnverifiedRead,
         VerifiedRead,
     },
 };
+
+/// Shortest payload that is copied outside the shard's lock. Shorter ones share blocks with their
+/// neighbours, and their copy takes less time than the lock.
+const IN_PLACE_MIN: usize = 256 << 10;
 
 /// Configuration of the engine.
 pub struct FlashConfig {
@@ -32,6 +36,8 @@ pub struct FlashConfig {
     pub backend: Backend,
     /// Memory for bytes on their way to a device, per device.
     pub staging_buffers: ByteSize,
+    /// The part of `staging_buffers` that callers fill in place.
+    pub in_place_buffers: ByteSize,
     /// Memory for bytes read from a device, per device.
     pub read_buffers: ByteSize,
     /// Settings of each device's shard.
@@ -47,6 +53,7 @@ impl FlashConfig {
             devices,
             backend: Backend::Auto,
             staging_buffers: ByteSize::mib(32),
+            in_place_buffers: ByteSize::mib(16),
             read_buffers: ByteSize::mib(64),
             settings: Settings::default(),
             eviction: Arc::new(|| Box::new(OldestFirst)),
@@ -213,7 +220,8 @@ impl Flash {
             answers.push(Ok(None));
             if let Some(device) = self.devices.iter().position(|device| has_key(device, key)) {
                 let (name, range) = (EntryName::Key(*key), range.clone());
-                per_device[device].push((at, ShardRequest::Read { name, range, leased: false }));
+                per_device[device]
+                    .push((at, ShardRequest::Read { name, range, leased: false, into: None }));
             }
         }
         let mut receivers = Vec::with_capacity(wanted.len());
@@ -343,9 +351,20 @@ impl Group {
         let mut last_error = RequestError::Gone;
         for at in (0..count).map(|step| (home + step) % count) {
             let Some(group) = self.ids[at] else { continue };
+            let device = &self.devices[at];
+            let name = name(group);
             let (payload, checksums) = (payload.clone(), checksums.clone());
-            let append = ShardRequest::Append { group, name: name(group), tag, payload, checksums };
-            match outcome(self.devices[at].request(append)).await {
+            // A long copy is made here, not under the shard's lock.
+            let in_place = (payload.len() >= IN_PLACE_MIN)
+                .then(|| {
+                    FilledEntry::copy_of(&device.pools().in_place, &payload, checksums.clone())
+                })
+                .flatten();
+            let append = match in_place {
+                Some(entry) => ShardRequest::Commit { group, name, tag, entry },
+                None => ShardRequest::Append { group, name, tag, payload, checksums },
+            };
+            match outcome(device.request(append)).await.and_then(committed) {
                 Ok(_) => return Ok(()),
                 Err(
                     error @ (RequestError::Unhealthy
@@ -462,9 +481,17 @@ impl Drop for GroupGuard {
     fn drop(&mut self) {
         let guard = self.kind;
         for (device, group) in self.group.opened() {
-            device.post(ShardRequest::Release { group, guard });
+            device.post(AnswerSink::None, ShardRequest::Release { group, guard });
         }
     }
+}
+
+/// Opens one device alone, without the routing between several.
+pub fn open_engine(
+    device: &DeviceConfig,
+    config: &FlashConfig,
+) -> Result<DeviceThread, FlashError> {
+    start(device, config)?.map_err(|fault| FlashError::AllFailed(fault.to_string()))
 }
 
 fn start(
@@ -474,11 +501,10 @@ fn start(
     let opened = open_device(device)?;
     let size = |ByteSize(size): ByteSize| usize::try_from(size).unwrap_or(usize::MAX);
     let staging = size(config.staging_buffers).max(16 * config.settings.write_size);
-    let pools = BufferPools {
-        staging: BufferPool::new(staging)?,
-        // Room for one recovery window, and for the longest entry twice.
-        read: BufferPool::new(size(config.read_buffers).max(4 << 20))?,
-    };
+    // At least a half, or 4 MiB, remains for headers, footers and entries that are copied.
+    let in_place = size(config.in_place_buffers).min((staging / 2).max(staging - (4 << 20)));
+    // Room for one recovery window, and for the longest entry twice.
+    let pools = BufferPools::new(staging, in_place, size(config.read_buffers).max(4 << 20))?;
     let superblock = opened.superblock;
     // On a file, punching a hole blocks all other I/O of the file, and writes to the hole are slow
     // afterwards. The space stays reserved anyway, so nothing would be gained.
@@ -494,9 +520,10 @@ fn start(
     );
     let path = device.path.display().to_string();
     let file = Arc::new(opened.file);
-    let disk = open_disk(&file, config.backend, &[pools.staging, pools.read.clone()])
+    let disk = open_disk(&file, config.backend, &[pools.staging.clone(), pools.read.clone()])
         .map_err(DeviceError::Open)?;
-    let device = DeviceThread::start(format!("flash {path}"), recovery, move || disk)?;
+    let thread = format!("flash {path}");
+    let device = DeviceThread::start(thread, recovery, pools.clone(), move || disk)?;
     if let Ok(device) = &device {
         pools.read.on_release({
             // A caller may keep its buffers after the device is closed.
@@ -533,6 +560,14 @@ async fn outcome(answer: oneshot::Receiver<RequestResult>) -> RequestResult {
     answer.await.unwrap_or(Err(RequestError::Gone))
 }
 
+/// The outcome of an append, also of one that returns its entry.
+fn committed(answer: ShardAnswer) -> RequestResult {
+    match answer {
+        ShardAnswer::NotCommitted { error, .. } => Err(error),
+        answer => Ok(answer),
+    }
+}
+
 async fn all(answers: Vec<oneshot::Receiver<RequestResult>>) -> Result<(), RequestError> {
     let mut result = Ok(());
     for answer in answers {
@@ -547,8 +582,8 @@ async fn read(
     range: Option<Range<u64>>,
     leased: bool,
 ) -> Result<Option<VerifiedRead>, RequestError> {
-    let answer = outcome(device.request(ShardRequest::Read { name, range, leased })).await?;
-    verified(device, answer)
+    let request = ShardRequest::Read { name, range, leased, into: None };
+    verified(device, outcome(device.request(request)).await?)
 }
 
 /// Verifies a read, and reports damage to the shard.
@@ -565,7 +600,8 @@ fn verified(
         Err(Mismatch::Range) => Err(RequestError::Range),
         Err(Mismatch::Damaged) => {
             let UnverifiedRead { name, location, generation, .. } = unverified;
-            device.post(ShardRequest::ReportDamage { name, location, generation });
+            let report = ShardRequest::ReportDamage { name, location, generation };
+            device.post(AnswerSink::None, report);
             Ok(None)
         }
     }

@@ -148,6 +148,16 @@ impl OrdinalPages {
         &mut self.0[page].get_or_insert_with(|| Box::new([0; PAGE]))[at]
     }
 
+    /// Frees the page of an ordinal that was removed, if it was the last one there.
+    fn free_if_empty(&mut self, ordinal: u64) {
+        if let Some((page, _)) = Self::split(ordinal)
+            && let Some(page) = self.0.get_mut(page)
+            && page.as_ref().is_some_and(|page| page.iter().all(|location| *location == 0))
+        {
+            *page = None;
+        }
+    }
+
     fn memory(&self) -> usize {
         let pages = self.0.iter().flatten().count();
         pages * size_of::<Page>() + self.0.capacity() * size_of::<Option<Box<Page>>>()
@@ -226,9 +236,13 @@ impl Index {
 
     /// Removes an ordinal if it is at this location.
     pub fn remove_ordinal(&mut self, group: GroupId, ordinal: u64, location: Location) -> bool {
-        let slot = self.dense.get_mut(&group).and_then(|pages| pages.get_mut(ordinal));
-        let slot = slot.filter(|slot| **slot == location.0);
-        slot.map(|slot| *slot = 0).is_some()
+        let Some(pages) = self.dense.get_mut(&group) else { return false };
+        let Some(slot) = pages.get_mut(ordinal).filter(|slot| **slot == location.0) else {
+            return false;
+        };
+        *slot = 0;
+        pages.free_if_empty(ordinal);
+        true
     }
 
     /// Removes the keys of a region, given the lower fingerprint halves that were written to it.

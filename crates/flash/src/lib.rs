@@ -5,7 +5,8 @@
 //! - [`shard`] and [`recovery`] decide what is read and written. They are pure: their inputs are
 //!   requests, completions and the time, so they also run on the simulated disk of [`io::sim`].
 //! - [`format`](mod@format) is the bytes on the device (`docs/reference/flash-format.md`).
-//! - [`index`] maps keys to locations, [`buffers`] is all memory for I/O.
+//! - [`index`] maps keys to locations, [`buffers`] is all memory for I/O, [`reservation`] is entries
+//!   that callers fill in place.
 
 pub mod buffers;
 pub mod device_open;
@@ -15,9 +16,10 @@ pub mod format;
 pub mod index;
 pub mod io;
 pub mod recovery;
+pub mod reservation;
 pub mod shard;
 
 pub use device_open::{DeviceConfig, DeviceError, check_distinct, check_region_size, size_of};
-pub use engine::{Flash, FlashConfig, FlashError, Group, GroupGuard};
+pub use engine::{Flash, FlashConfig, FlashError, Group, GroupGuard, open_engine};
 pub use index::EntryKey;
 pub use shard::{RequestError, VerifiedRead};

@@ -30,6 +30,17 @@ pub const REGIONS_MIN: u32 = 4;
 /// Most regions of a device; a location has 24 bits for the region.
 pub const REGIONS_MAX: u32 = 1 << 24;
 
+/// Lifetime classes below this one have no meaning to the engine: their groups are a cache.
+pub const CLASS_STREAM: u8 = 128;
+/// Lifetime class of streams that end with the process: their regions need no syncs, are not
+/// scrubbed, and are free after a restart.
+pub const CLASS_EPHEMERAL: u8 = 129;
+
+/// Whether groups of this class are streams: no region of theirs is evicted.
+pub const fn is_stream_class(class: u8) -> bool {
+    class == CLASS_STREAM || class == CLASS_EPHEMERAL
+}
+
 /// Random id of a device, drawn when it is formatted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DeviceId(pub u64);

@@ -6,7 +6,7 @@ use zerocopy::{
     little_endian::{U16, U32, U64},
 };
 
-use super::{BLOCK_SIZE, DeviceId, Generation, UNIT, crc, round_up};
+use super::{BLOCK_SIZE, CLASS_EPHEMERAL, DeviceId, Generation, UNIT, crc, round_up};
 
 /// Longest name of a group, in bytes.
 pub const GROUP_NAME_MAX: usize = 255;
@@ -39,6 +39,13 @@ pub enum RegionUse {
         /// Whether the group's entries are named by ordinals.
         dense: bool,
     },
+}
+
+impl RegionUse {
+    /// Whether a restart looks for entries in the region.
+    pub fn survives_restart(&self) -> bool {
+        matches!(self, Self::Group { class, .. } if *class != CLASS_EPHEMERAL)
+    }
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]

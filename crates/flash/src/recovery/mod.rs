@@ -235,7 +235,7 @@ impl<T> Recovery<T> {
             Task::Header => {
                 let header = RegionHeader::decode(bytes);
                 let header = header
-                    .filter(|header| header.device == device && header.usage != RegionUse::Free);
+                    .filter(|header| header.device == device && header.usage.survives_restart());
                 if let Some(header) = header {
                     self.queue
                         .push_front((region, Task::Footer(header, FOOTER_READ.min(region_size))));

@@ -1,7 +1,8 @@
 //! Appends: from an entry to a region's staged writes.
 //!
-//! An entry is copied once, into buffers that are written as they fill. When all of it is staged,
-//! it is readable and the append is answered.
+//! An entry is copied once, into buffers that are written as they fill. An entry that its caller
+//! filled in place is not copied at all: its buffer is written. When all of an entry is staged, it
+//! is readable and the append is answered.
 
 use std::time::Duration;
 
@@ -13,8 +14,12 @@ use super::{
     region::{StagedWrite, WriteState},
 };
 use crate::{
-    format::{BLOCK_SIZE, Descriptor, EntryHeader, EntryShape, Footer, Generation, RegionId, UNIT},
+    format::{
+        BLOCK_SIZE, Descriptor, EntryHeader, EntryShape, Footer, Generation, RegionId, UNIT,
+        round_up,
+    },
     index::{EntryKey, Fingerprint, GroupId, Location, ORDINALS_MAX},
+    reservation::FilledEntry,
 };
 
 /// What an append counts towards `queue_bytes_max` beside its payload, so that empty entries are
@@ -28,6 +33,8 @@ pub enum QueuedRequest<T> {
     Append(Append<T>),
     /// Seals a group.
     Seal(T, GroupId),
+    /// Makes a group's entries durable.
+    Sync(T, GroupId),
     /// Seals all regions that are being filled.
     Flush(T),
 }
@@ -39,21 +46,34 @@ pub struct Append<T> {
     group: GroupId,
     name: EntryName,
     tag: u32,
-    payload: Bytes,
-    checksums: Vec<u32>,
     deadline: Duration,
-    copy: Option<Box<EntryCopy>>,
+    source: Source,
+}
+
+/// Where an entry's bytes are.
+#[derive(Debug)]
+pub enum Source {
+    /// To be copied, with the checksums of their frames.
+    Copied { payload: Bytes, checksums: Vec<u32>, copy: Option<Box<EntryCopy>> },
+    /// In the memory that is written; `None` once it is staged.
+    InPlace(Option<FilledEntry>),
 }
 
 /// An entry that is being copied into a region.
 #[derive(Debug)]
-struct EntryCopy {
+pub struct EntryCopy {
+    place: Place,
+    head: Vec<u8>,
+    copied: u64,
+}
+
+/// The place of an entry in a region.
+#[derive(Debug)]
+struct Place {
     region: RegionId,
     generation: Generation,
     offset: u64,
     key: EntryKey,
-    head: Vec<u8>,
-    copied: u64,
 }
 
 /// Result of an attempt at the first request in the queue.
@@ -64,6 +84,28 @@ enum Progress {
     Blocked,
 }
 
+impl<T> Append<T> {
+    fn length(&self) -> u64 {
+        match &self.source {
+            Source::Copied { payload, .. } => payload.len() as u64,
+            Source::InPlace(entry) => entry.as_ref().map_or(0, FilledEntry::length),
+        }
+    }
+
+    /// What it counts towards `queue_bytes_max`. An entry in place has its own memory.
+    fn queue_bytes(&self) -> u64 {
+        APPEND_OVERHEAD
+            + match &self.source {
+                Source::Copied { payload, .. } => payload.len() as u64,
+                Source::InPlace(_) => 0,
+            }
+    }
+
+    fn has_begun(&self) -> bool {
+        matches!(&self.source, Source::Copied { copy: Some(_), .. })
+    }
+}
+
 impl<T> Shard<T> {
     pub(super) fn append(
         &mut self,
@@ -71,37 +113,37 @@ impl<T> Shard<T> {
         group: GroupId,
         name: EntryName,
         tag: u32,
-        payload: Bytes,
-        checksums: Vec<u32>,
+        source: Source,
     ) {
-        let length = payload.len() as u64;
-        let frames = EntryShape::of(length).frames();
-        assert_eq!(checksums.len(), frames, "a checksum for each frame");
-        let max = self.entry_length_max();
-        let error = if length > max {
-            Some(RequestError::TooLong { length, max })
-        } else if self.queue_bytes + APPEND_OVERHEAD + length > self.settings.queue_bytes_max {
-            Some(RequestError::Busy)
-        } else {
-            None
-        };
-        if let Some(error) = error {
-            return self.answers.push((token, Err(error)));
-        }
-        self.queue_bytes += APPEND_OVERHEAD + length;
         let deadline = self.now.saturating_add(self.settings.append_deadline);
-        let append = Append { token, group, name, tag, payload, checksums, deadline, copy: None };
-        self.queue.push_back(QueuedRequest::Append(append));
+        let append = Append { token, group, name, tag, deadline, source };
+        let (length, max) = (append.length(), self.entry_length_max());
+        if let Source::Copied { checksums, .. } = &append.source {
+            let frames = EntryShape::of(length).frames();
+            assert_eq!(checksums.len(), frames, "a checksum for each frame");
+        }
+        self.queue_bytes += append.queue_bytes();
+        if length > max {
+            self.answer_append(append, Err(RequestError::TooLong { length, max }));
+        } else if self.queue_bytes > self.settings.queue_bytes_max {
+            self.answer_append(append, Err(RequestError::Busy));
+        } else {
+            self.queue.push_back(QueuedRequest::Append(append));
+        }
     }
 
     pub(super) fn pump_queue(&mut self) {
         while let Some(mut first) = self.queue.pop_front() {
             let progress = match &mut first {
                 QueuedRequest::Append(append) => {
-                    self.copy_entry(append).unwrap_or_else(|progress| progress)
+                    let progress = match &append.source {
+                        Source::Copied { .. } => self.copy_entry(append),
+                        Source::InPlace(_) => self.stage_in_place(append),
+                    };
+                    progress.unwrap_or_else(|progress| progress)
                 }
                 QueuedRequest::Seal(_, group) => self.seal(*group),
-                QueuedRequest::Flush(_) => Progress::Done,
+                QueuedRequest::Sync(..) | QueuedRequest::Flush(_) => Progress::Done,
             };
             match (progress, first) {
                 (Progress::Blocked, first) => return self.queue.push_front(first),
@@ -113,7 +155,9 @@ impl<T> Shard<T> {
                 }
                 (
                     Progress::Rejected(error),
-                    QueuedRequest::Seal(token, _) | QueuedRequest::Flush(token),
+                    QueuedRequest::Seal(token, _)
+                    | QueuedRequest::Sync(token, _)
+                    | QueuedRequest::Flush(token),
                 ) => {
                     self.answers.push((token, Err(error)));
                 }
@@ -122,6 +166,7 @@ impl<T> Shard<T> {
                     group.seal_waiters.push(token);
                     self.answer_seals(id, None);
                 }
+                (Progress::Done, QueuedRequest::Sync(token, id)) => self.begin_barrier(token, id),
                 (Progress::Done, QueuedRequest::Flush(token)) => {
                     let open: Vec<_> =
                         self.groups.values().filter_map(|group| group.open).collect();
@@ -139,7 +184,13 @@ impl<T> Shard<T> {
     }
 
     fn answer_append(&mut self, append: Append<T>, outcome: RequestResult) {
-        self.queue_bytes -= APPEND_OVERHEAD + append.payload.len() as u64;
+        self.queue_bytes -= append.queue_bytes();
+        let outcome = match (outcome, append.source) {
+            (Err(error), Source::InPlace(Some(entry))) => {
+                Ok(ShardAnswer::NotCommitted { error, entry })
+            }
+            (outcome, _) => outcome,
+        };
         self.answers.push((append.token, outcome));
     }
 
@@ -152,7 +203,7 @@ impl<T> Shard<T> {
         for queued in std::mem::take(&mut self.queue) {
             match queued {
                 QueuedRequest::Append(append)
-                    if append.copy.is_none() && append.deadline <= self.now =>
+                    if !append.has_begun() && append.deadline <= self.now =>
                 {
                     self.answer_append(append, Err(RequestError::TimedOut));
                 }
@@ -164,7 +215,7 @@ impl<T> Shard<T> {
     /// Deadline of the first append whose copy has not begun. Deadlines are in queue order.
     pub(super) fn append_deadline(&self) -> Option<Duration> {
         self.queue.iter().find_map(|queued| match queued {
-            QueuedRequest::Append(append) if append.copy.is_none() => Some(append.deadline),
+            QueuedRequest::Append(append) if !append.has_begun() => Some(append.deadline),
             _ => None,
         })
     }
@@ -178,18 +229,28 @@ impl<T> Shard<T> {
 
     /// Copies as much of an entry as there is memory for.
     fn copy_entry(&mut self, append: &mut Append<T>) -> Result<Progress, Progress> {
-        if append.copy.is_none() {
-            append.copy = Some(Box::new(self.start_copy(append)?));
-        }
-        let Append { copy: Some(copy), payload, .. } = append else { unreachable!("just set") };
-        let length = payload.len() as u64;
+        let length = append.length();
+        let Append {
+            group, name, tag, source: Source::Copied { payload, checksums, copy }, ..
+        } = append
+        else {
+            unreachable!("entries in place are not copied")
+        };
+        let copy = if let Some(copy) = copy {
+            copy
+        } else {
+            let place = self.place(*group, name, length, UNIT)?;
+            let head = self.header_at(&place, length, *tag).encode(checksums);
+            copy.insert(Box::new(EntryCopy { place, head, copied: 0 }))
+        };
+        let Place { region: id, generation, .. } = copy.place;
         let size = EntryShape::of(length).size();
         while copy.copied < size {
-            let region = &mut self.regions[copy.region.0 as usize];
+            let region = &mut self.regions[id.0 as usize];
             let RegionState::Filling(open) = &mut region.state else {
                 return Ok(Progress::Rejected(RequestError::Failed));
             };
-            if region.generation != copy.generation {
+            if region.generation != generation {
                 return Ok(Progress::Rejected(RequestError::Failed));
             }
             if let Some(StagedWrite { state: WriteState::Filling(buffer, filled), .. }) =
@@ -203,7 +264,7 @@ impl<T> Shard<T> {
                 open.fill += copied as u64;
                 if full {
                     open.flush();
-                    self.write_staged(copy.region);
+                    self.write_staged(id);
                 }
             } else {
                 let offset = open.fill;
@@ -217,24 +278,44 @@ impl<T> Shard<T> {
                     open.staged_writes
                         .push_back(StagedWrite { offset, state: WriteState::Filling(buffer, 0) });
                 } else {
-                    self.flush_idle(copy.region);
+                    self.flush_idle(id);
                     return Ok(Progress::Blocked);
                 }
             }
         }
-        self.on_entry_staged(
-            append.name,
-            append.tag,
-            length,
-            append.copy.as_ref().expect("just filled"),
-        );
+        let (name, tag) = (*name, *tag);
+        self.on_entry_staged(name, tag, length, &copy.place);
+        self.prepare_region(*group);
         Ok(Progress::Done)
     }
 
-    /// Chooses the region for an entry and encodes its header.
-    fn start_copy(&mut self, append: &Append<T>) -> Result<EntryCopy, Progress> {
+    /// Stages an entry in the memory that its caller filled.
+    fn stage_in_place(&mut self, append: &mut Append<T>) -> Result<Progress, Progress> {
+        let length = append.length();
+        let place = self.place(append.group, &append.name, length, BLOCK_SIZE)?;
+        let header = self.header_at(&place, length, append.tag);
+        let Source::InPlace(entry) = &mut append.source else { unreachable!("the caller's case") };
+        let bytes = entry.take().expect("staged once").encode(&header);
+        let open = self.region(place.region).open_mut().expect("the region is being filled");
+        open.fill += bytes.len() as u64;
+        let state = WriteState::Ready(bytes);
+        open.staged_writes.push_back(StagedWrite { offset: place.offset, state });
+        self.on_entry_staged(append.name, append.tag, length, &place);
+        self.write_staged(place.region);
+        self.prepare_region(append.group);
+        Ok(Progress::Done)
+    }
+
+    /// Chooses the place of an entry, at a multiple of `alignment`.
+    fn place(
+        &mut self,
+        id: GroupId,
+        name: &EntryName,
+        length: u64,
+        alignment: usize,
+    ) -> Result<Place, Progress> {
         let rejected = |error| Err(Progress::Rejected(error));
-        let Some(group) = self.groups.get(&append.group) else {
+        let Some(group) = self.groups.get(&id) else {
             return rejected(RequestError::Gone);
         };
         match group.state {
@@ -242,68 +323,78 @@ impl<T> Shard<T> {
             GroupState::Sealed | GroupState::Marked => return rejected(RequestError::Closed),
             GroupState::Draining => return rejected(RequestError::Gone),
         }
-        let key = match append.name {
-            EntryName::Key(key) if !group.dense => key,
+        let key = match name {
+            EntryName::Key(key) if !group.dense => *key,
             EntryName::Ordinal(of, ordinal)
-                if group.dense && of == group.id && ordinal < ORDINALS_MAX =>
+                if group.dense && *of == group.id && *ordinal < ORDINALS_MAX =>
             {
-                group.key_of(ordinal)
+                group.key_of(*ordinal)
             }
             _ => return rejected(RequestError::InvalidName),
         };
         if !self.health.is_all_healthy() {
             return rejected(RequestError::Unhealthy);
         }
-        let length = append.payload.len() as u64;
-        let size = EntryShape::of(length).size();
+        let alignment = alignment as u64;
+        let size = round_up(EntryShape::of(length).size(), alignment);
         let region_size = self.superblock.geometry.region_size;
         let fits = |open: &OpenRegion| {
             let footer = Footer::size(open.descriptors.len() + 1);
-            open.fill + size + footer <= region_size && footer <= self.pools.footer_max()
+            let end = round_up(open.fill, alignment) + size;
+            end + footer <= region_size && footer <= self.pools.footer_max()
         };
         if let Some(open) = group.open
             && !self.regions[open.0 as usize].open().is_some_and(fits)
         {
             self.close_region(open, false);
         }
-        let region = self.region_for(append.group)?;
+        let region = self.region_for(id)?;
         self.appends_begun += 1;
         let last_append = self.appends_begun;
         let generation = self.region(region).generation;
         let open = self.region(region).open_mut().expect("the region is being filled");
         open.last_append = last_append;
-        let header = EntryHeader {
+        if alignment == BLOCK_SIZE as u64 {
+            // The bytes before it are a write of their own.
+            open.flush();
+        }
+        Ok(Place { region, generation, offset: open.fill, key })
+    }
+
+    fn header_at(&self, place: &Place, length: u64, tag: u32) -> EntryHeader {
+        EntryHeader {
             device: self.superblock.geometry.device,
-            generation,
-            key: key.0,
+            generation: place.generation,
+            key: place.key.0,
             length: u32::try_from(length).expect("at most a region"),
-            tag: append.tag,
-        };
-        let offset = self.region(region).open().expect("just seen").fill;
-        let head = header.encode(&append.checksums);
-        Ok(EntryCopy { region, generation, offset, key, head, copied: 0 })
+            tag,
+        }
     }
 
     /// The region that a group fills; allocates one if there is none.
     fn region_for(&mut self, group: GroupId) -> Result<RegionId, Progress> {
-        if let Some(open) = self.groups[&group].open {
+        let owner = self.groups.get_mut(&group).expect("the caller's group exists");
+        if owner.open.is_none() {
+            owner.open = owner.prepared.take();
+        }
+        if let Some(open) = owner.open {
             return Ok(open);
         }
-        let region = match self.take_region() {
-            Ok(Some(region)) => region,
-            Ok(None) => return Err(Progress::Blocked),
-            Err(error) => {
+        let region = loop {
+            match self.take_region() {
+                Ok(Some(region)) => break region,
+                Ok(None) => return Err(Progress::Blocked),
                 // Other groups' regions can be sealed, and evicted then.
-                return if self.close_idle(group) {
-                    Err(Progress::Blocked)
-                } else {
-                    Err(Progress::Rejected(error))
-                };
+                Err(_) if self.close_idle_of_cache(group) => return Err(Progress::Blocked),
+                // A prepared region of another group is empty.
+                Err(_) if self.give_up_prepared(group) => {}
+                Err(error) => return Err(Progress::Rejected(error)),
             }
         };
         if !self.begin_region(region, group) {
             return Err(Progress::Blocked);
         }
+        self.groups.get_mut(&group).expect("just seen").open = Some(region);
         let filling = self.groups.values().filter(|group| group.open.is_some()).count();
         if filling > self.settings.filling_max {
             self.close_idle(group);
@@ -312,8 +403,8 @@ impl<T> Shard<T> {
     }
 
     /// All of an entry is in memory: indexes it.
-    fn on_entry_staged(&mut self, name: EntryName, tag: u32, length: u64, copy: &EntryCopy) {
-        let EntryCopy { region: id, offset, key, .. } = copy;
+    fn on_entry_staged(&mut self, name: EntryName, tag: u32, length: u64, place: &Place) {
+        let Place { region: id, offset, key, .. } = place;
         let size = EntryShape::of(length).size();
         let location = Location::new(*id, *offset, size);
         let region = self.region(*id);
@@ -356,19 +447,20 @@ impl<T> Shard<T> {
     fn idle(
         &self,
         except: Option<RegionId>,
-        is_candidate: impl Fn(&OpenRegion) -> bool,
+        is_candidate: impl Fn(&ShardGroup<T>, &OpenRegion) -> bool,
     ) -> Option<RegionId> {
-        let filling = self.groups.values().filter_map(|group: &ShardGroup<T>| group.open);
-        let filling = filling.filter(|region| Some(*region) != except);
-        let filling = filling.filter_map(|id| Some((id, self.regions[id.0 as usize].open()?)));
-        let candidates = filling.filter(|(_, open)| is_candidate(open));
-        candidates.min_by_key(|(_, open)| open.last_append).map(|(id, _)| id)
+        let filling = self.groups.values().filter_map(|group: &ShardGroup<T>| {
+            let id = group.open.filter(|region| Some(*region) != except)?;
+            let open = self.regions[id.0 as usize].open()?;
+            is_candidate(group, open).then_some((id, open.last_append))
+        });
+        filling.min_by_key(|(_, last_append)| *last_append).map(|(id, _)| id)
     }
 
     /// Writes the partly filled write of the region that has been idle longest, to release its
     /// memory.
     fn flush_idle(&mut self, except: RegionId) {
-        if let Some(idle) = self.idle(Some(except), is_partly_filled) {
+        if let Some(idle) = self.idle(Some(except), |_, open| is_partly_filled(open)) {
             self.region(idle).open_mut().expect("the region is being filled").flush();
             self.write_staged(idle);
         }
@@ -402,7 +494,14 @@ impl<T> Shard<T> {
     /// Seals the region that has been idle longest. False if there is none.
     fn close_idle(&mut self, except: GroupId) -> bool {
         let except = self.groups[&except].open;
-        let idle = self.idle(except, |open| open.last_append > 0);
+        let idle = self.idle(except, |_, open| open.last_append > 0);
+        idle.map(|idle| self.close_region(idle, false)).is_some()
+    }
+
+    /// Seals the region that has been idle longest of those that can be evicted afterwards.
+    fn close_idle_of_cache(&mut self, except: GroupId) -> bool {
+        let except = self.groups[&except].open;
+        let idle = self.idle(except, |group, open| open.last_append > 0 && !group.is_stream());
         idle.map(|idle| self.close_region(idle, false)).is_some()
     }
 
@@ -428,8 +527,13 @@ impl<T> Shard<T> {
         match self.region_for(id) {
             Err(progress) => progress,
             Ok(region) => {
-                self.groups.get_mut(&id).expect("just seen").state = GroupState::Sealed;
+                let group = self.groups.get_mut(&id).expect("just seen");
+                group.state = GroupState::Sealed;
+                let prepared = group.prepared;
                 self.close_region(region, true);
+                if let Some(prepared) = prepared {
+                    self.free_region(prepared, None);
+                }
                 Progress::Done
             }
         }

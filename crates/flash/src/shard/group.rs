@@ -6,7 +6,7 @@ use super::{
     Region, RegionState, RequestError, RequestResult, Shard, ShardAnswer, region::HeaderOwner,
 };
 use crate::{
-    format::{GROUP_NAME_MAX, RegionId},
+    format::{CLASS_EPHEMERAL, GROUP_NAME_MAX, RegionId, is_stream_class},
     index::{EntryKey, GroupId},
 };
 
@@ -25,6 +25,8 @@ pub struct ShardGroup<T> {
     pub(super) state: GroupState,
     /// The region that is being filled.
     pub(super) open: Option<RegionId>,
+    /// The empty region that follows it, if it has been begun already.
+    pub(super) prepared: Option<RegionId>,
     /// All its regions, in the order in which they were begun.
     pub(super) regions: Vec<RegionId>,
     pub(super) pins: u32,
@@ -101,9 +103,30 @@ impl<T> ShardGroup<T> {
     pub(super) fn new(id: GroupId, name: Vec<u8>, class: u8, dense: bool) -> Self {
         let mut prefix = [0; 24];
         prefix.copy_from_slice(&blake3::hash(&name).as_bytes()[..24]);
-        let (open, regions, seal_waiters) = (None, Vec::new(), Vec::new());
-        let (state, pins, leases) = (GroupState::Filling, 0, 0);
-        Self { id, name, class, dense, prefix, state, open, regions, pins, leases, seal_waiters }
+        Self {
+            id,
+            name,
+            class,
+            dense,
+            prefix,
+            state: GroupState::Filling,
+            open: None,
+            prepared: None,
+            regions: Vec::new(),
+            pins: 0,
+            leases: 0,
+            seal_waiters: Vec::new(),
+        }
+    }
+
+    /// Whether no region of it is evicted.
+    pub(super) fn is_stream(&self) -> bool {
+        is_stream_class(self.class)
+    }
+
+    /// Whether it ends with the process, so that nothing of it has to be durable.
+    pub(super) fn is_ephemeral(&self) -> bool {
+        self.class == CLASS_EPHEMERAL
     }
 
     /// The key of an ordinal on the device.
@@ -309,6 +332,18 @@ impl<T> Shard<T> {
         };
         group.state = GroupState::Draining;
         let regions = group.regions.clone();
+        if group.is_ephemeral() {
+            // A restart finds nothing of it, so no header has to be cleared.
+            let seal_waiters = std::mem::take(&mut group.seal_waiters);
+            let gone = |token| (token, Err(RequestError::Gone));
+            self.answers.extend(seal_waiters.into_iter().map(gone));
+            waiting.regions_left = 1;
+            for region in regions {
+                self.free_region(region, None);
+            }
+            self.index.write().remove_group(id);
+            return self.on_region_drained(drain, true);
+        }
         let may_name_group = |region: &Region| match region.header_owner {
             HeaderOwner::None => false,
             HeaderOwner::Group(group) => group == id,

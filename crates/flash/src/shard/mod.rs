@@ -46,13 +46,13 @@ use crate::{
 };
 
 use self::{
-    append::QueuedRequest,
+    append::{QueuedRequest, Source},
     group::{Drain, ScheduledDrain},
     group_listing::{FooterReader, Listing},
     health::{Direction, Health},
     read::{ActiveRead, PendingRead},
     scrub::Scrub,
-    sync::SyncQueue,
+    sync::{Barrier, SyncQueue},
 };
 
 pub use self::{
@@ -87,6 +87,10 @@ pub struct Shard<T> {
     drains_begun: u32,
     /// Flush requests, with the regions that each waits for.
     pending_flushes: Vec<(T, Vec<(RegionId, Generation)>)>,
+    /// Requests that wait for a free region.
+    space_waiters: Vec<T>,
+    barriers: BTreeMap<u32, Barrier<T>>,
+    barriers_begun: u32,
     index: Arc<RwLock<Index>>,
     pools: BufferPools,
     eviction: Box<dyn Eviction>,
@@ -121,11 +125,21 @@ pub struct Shard<T> {
 pub struct BufferPools {
     /// Bytes on their way to the device.
     pub staging: Arc<BufferPool>,
+    /// Carved out of `staging`: entries that callers fill in place. The rest is the shard's own, so
+    /// that callers that keep reservations cannot block headers and footers.
+    pub in_place: Arc<BufferPool>,
     /// Bytes read from the device.
     pub read: Arc<BufferPool>,
 }
 
 impl BufferPools {
+    /// Allocates the pools. `in_place` bytes are a part of `staging`.
+    pub fn new(staging: usize, in_place: usize, read: usize) -> std::io::Result<Self> {
+        let staging = BufferPool::new(staging)?;
+        let in_place = staging.carve(in_place).expect("a part of a new pool");
+        Ok(Self { staging, in_place, read: BufferPool::new(read)? })
+    }
+
     /// Size limit of a footer: an eighth of the smaller pool, so that there is always room for it
     /// eventually.
     pub(crate) fn footer_max(&self) -> u64 {
@@ -187,6 +201,9 @@ impl<T> Shard<T> {
             drains: BTreeMap::new(),
             drains_begun: 0,
             pending_flushes: Vec::new(),
+            space_waiters: Vec::new(),
+            barriers: BTreeMap::new(),
+            barriers_begun: 0,
             index: Arc::default(),
             pools,
             eviction,
@@ -254,11 +271,23 @@ impl<T> Shard<T> {
                 self.answers.push((token, outcome));
             }
             ShardRequest::Append { group, name, tag, payload, checksums } => {
-                self.append(token, group, name, tag, payload, checksums);
+                let source = Source::Copied { payload, checksums, copy: None };
+                self.append(token, group, name, tag, source);
             }
-            ShardRequest::Read { name, range, leased } => self.read(token, name, range, leased),
+            ShardRequest::Commit { group, name, tag, entry } => {
+                self.append(token, group, name, tag, Source::InPlace(Some(entry)));
+            }
+            ShardRequest::AwaitSpace => self.await_space(token),
+            ShardRequest::ReleaseOrdinals { group, ordinals } => {
+                let outcome = self.release_ordinals(group, ordinals);
+                self.answers.push((token, outcome));
+            }
+            ShardRequest::Read { name, range, leased, into } => {
+                self.read(token, name, range, leased, into);
+            }
             // After the appends before it.
             ShardRequest::Seal { group } => self.queue.push_back(QueuedRequest::Seal(token, group)),
+            ShardRequest::Sync { group } => self.queue.push_back(QueuedRequest::Sync(token, group)),
             ShardRequest::Flush => self.queue.push_back(QueuedRequest::Flush(token)),
             ShardRequest::Mark { group } => {
                 let outcome = self.mark_group(group);

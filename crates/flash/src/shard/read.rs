@@ -67,6 +67,7 @@ impl<T> Shard<T> {
         name: EntryName,
         range: Option<Range<u64>>,
         leased: bool,
+        into: Option<Buffer>,
     ) {
         let location = self.locate(&name);
         let is_readable = |location: &Location| {
@@ -84,7 +85,27 @@ impl<T> Shard<T> {
         if !self.health.is_healthy(Direction::Read) {
             return self.answers.push((token, Err(RequestError::Unhealthy)));
         }
-        self.enqueue_read(ReadPurpose::Caller(token), name, range, location);
+        let reader = ReadPurpose::Caller(token);
+        match into {
+            None => self.enqueue_read(reader, name, range, location),
+            Some(memory) => self.read_into(reader, name, range, location, memory),
+        }
+    }
+
+    /// Reads into the reader's own memory, at once.
+    fn read_into(
+        &mut self,
+        reader: ReadPurpose<T>,
+        name: EntryName,
+        range: Option<Range<u64>>,
+        location: Location,
+        memory: Buffer,
+    ) {
+        let pending = self.pending_read(reader, name, range, location);
+        match parts_of(&pending).filter(|parts| total(parts) <= memory.len()) {
+            Some(parts) => self.begin_read(pending, parts, memory),
+            None => self.answer_read(pending.reader, Err(RequestError::Range)),
+        }
     }
 
     pub(super) fn enqueue_read(
@@ -94,16 +115,20 @@ impl<T> Shard<T> {
         range: Option<Range<u64>>,
         location: Location,
     ) {
-        let generation = self.region(location.region()).generation;
+        let pending = self.pending_read(reader, name, range, location);
+        self.pending_reads.push_back(pending);
+    }
+
+    fn pending_read(
+        &self,
+        reader: ReadPurpose<T>,
+        name: EntryName,
+        range: Option<Range<u64>>,
+        location: Location,
+    ) -> PendingRead<T> {
+        let generation = self.generation_at(location);
         let deadline = self.now.saturating_add(self.settings.read_deadline);
-        self.pending_reads.push_back(PendingRead {
-            reader,
-            name,
-            range,
-            location,
-            generation,
-            deadline,
-        });
+        PendingRead { reader, name, range, location, generation, deadline }
     }
 
     /// Starts the reads for which there is memory.
@@ -123,33 +148,27 @@ impl<T> Shard<T> {
                 continue;
             };
             let pool = &self.pools.read;
-            let length =
-                |part: &Range<u64>| usize::try_from(part.end - part.start).expect("in memory");
-            if parts.iter().map(length).sum::<usize>() > pool.size() / 2 {
+            if total(&parts) > pool.size() / 2 {
                 let pending = self.pending_reads.pop_front().expect("just seen");
                 self.answer_read(pending.reader, Err(RequestError::Range));
                 continue;
             }
             // One allocation for all parts: releasing a part because another one failed would wake
             // the shard again.
-            let Some(mut rest) = pool.take(parts.iter().map(length).sum()) else { return };
-            let mut buffers = Vec::with_capacity(parts.len());
-            for part in &parts[1..] {
-                let after = rest.len() - length(part);
-                buffers.insert(0, rest.split_off(after));
-            }
-            buffers.insert(0, rest);
+            let Some(memory) = pool.take(total(&parts)) else { return };
             let pending = self.pending_reads.pop_front().expect("just seen");
-            self.begin_read(pending, parts, buffers);
+            self.begin_read(pending, parts, memory);
         }
     }
 
-    fn begin_read(
-        &mut self,
-        pending: PendingRead<T>,
-        parts: Vec<Range<u64>>,
-        buffers: Vec<Buffer>,
-    ) {
+    fn begin_read(&mut self, pending: PendingRead<T>, parts: Vec<Range<u64>>, memory: Buffer) {
+        let mut rest = memory;
+        let mut buffers = Vec::with_capacity(parts.len());
+        for part in &parts[..parts.len() - 1] {
+            let after = rest.split_off(length(part));
+            buffers.push(std::mem::replace(&mut rest, after));
+        }
+        buffers.push(rest);
         let PendingRead { reader, name, range, location, generation, deadline } = pending;
         let id = self.reads_begun;
         self.reads_begun += 1;
@@ -173,7 +192,7 @@ impl<T> Shard<T> {
                 open.map_or(part.end, |open| open.staged_from().clamp(part.start, part.end));
             let on_device = usize::try_from(split - part.start).expect("in memory");
             if let Some(open) = open.filter(|_| split < part.end) {
-                copy_staged(open, split, &mut buffer[on_device..]);
+                copy_staged(open, split, &mut buffer[on_device..length(&part)]);
             }
             if on_device == 0 {
                 unverified.parts.push(Part { offset: part.start, bytes: buffer.freeze() });
@@ -305,6 +324,15 @@ impl<T> Shard<T> {
         }
         verified.ok()
     }
+}
+
+fn length(part: &Range<u64>) -> usize {
+    usize::try_from(part.end - part.start).expect("in memory")
+}
+
+/// Memory for these parts.
+fn total(parts: &[Range<u64>]) -> usize {
+    parts.iter().map(length).sum()
 }
 
 /// The block ranges of the region to read; `None` if the range exceeds the entry.

@@ -33,6 +33,8 @@ pub struct Region {
     pub footer_entries: u64,
     /// Damaged entries found so far.
     pub damaged: u32,
+    /// Whether its group has released entries of it, so that it is freed when none is left.
+    pub released: bool,
     /// Further drains that wait until it is durably free.
     pub more_drains: Vec<u32>,
 }
@@ -93,6 +95,17 @@ pub struct OpenRegion {
     pub last_append: u64,
     /// Time since which a partly filled write waits.
     pub waiting_since: Duration,
+    /// Sync requests that wait until the bytes before them are written.
+    pub barriers: Vec<PendingBarrier>,
+}
+
+/// A sync request's share in one region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PendingBarrier {
+    /// The request.
+    pub id: u32,
+    /// End of the bytes that it covers.
+    pub end: u64,
 }
 
 /// Bytes of a region on their way to the device.
@@ -123,6 +136,11 @@ impl Region {
         matches!(self.state, RegionState::Sealing(_))
     }
 
+    /// Whether it belongs to a group that has not given it up.
+    pub(super) fn holds_entries(&self) -> bool {
+        self.open().is_some() || matches!(self.state, RegionState::Sealed)
+    }
+
     /// A free region.
     pub fn free() -> Self {
         Self {
@@ -137,6 +155,7 @@ impl Region {
             bytes: 0,
             footer_entries: 0,
             damaged: 0,
+            released: false,
             more_drains: Vec::new(),
         }
     }
@@ -170,6 +189,7 @@ impl Default for OpenRegion {
             sync_requested: false,
             last_append: 0,
             waiting_since: Duration::ZERO,
+            barriers: Vec::new(),
         }
     }
 }

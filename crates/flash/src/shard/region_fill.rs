@@ -2,7 +2,7 @@
 //! before the next.
 
 use super::{
-    Candidate, Purpose, Region, RegionState, RequestError, Shard,
+    Candidate, OpenRegion, Purpose, Region, RegionState, RequestError, Shard, ShardGroup,
     region::{HeaderOwner, StagedWrite, WriteState},
     sync::SyncTarget,
 };
@@ -30,15 +30,14 @@ impl<T> Shard<T> {
         let Self { groups, regions, eviction, .. } = self;
         let mut candidates = regions.iter().enumerate().filter_map(|(at, region)| {
             let group = groups.get(&region.group?)?;
-            (matches!(region.state, RegionState::Sealed) && group.may_lose_regions()).then(|| {
-                Candidate {
-                    region: RegionId(u32::try_from(at).expect("at most REGIONS_MAX")),
-                    generation: region.generation,
-                    group: &group.name,
-                    class: group.class,
-                    entries: region.entries,
-                    bytes: region.bytes,
-                }
+            let may_go = group.may_lose_regions() && !group.is_stream();
+            (matches!(region.state, RegionState::Sealed) && may_go).then(|| Candidate {
+                region: RegionId(u32::try_from(at).expect("at most REGIONS_MAX")),
+                generation: region.generation,
+                group: &group.name,
+                class: group.class,
+                entries: region.entries,
+                bytes: region.bytes,
             })
         });
         let Some(victim) = eviction.victim(&mut candidates) else {
@@ -60,17 +59,22 @@ impl<T> Shard<T> {
         };
         let generation = self.next_generation();
         let owner = self.groups.get_mut(&group).expect("the caller's group exists");
-        owner.open = Some(id);
         owner.regions.push(id);
+        let ephemeral = owner.is_ephemeral();
         let usage =
             RegionUse::Group { name: owner.name.clone(), class: owner.class, dense: owner.dense };
         let device = self.superblock.geometry.device;
         RegionHeader { device, generation, usage }.encode(&mut block);
+        let header_owner = self.region(id).header_owner;
+        // A restart ignores the contents of an ephemeral region, unless the previous header is
+        // found and names another group.
+        let header_is_durable = ephemeral && header_owner == HeaderOwner::None;
+        let open = OpenRegion { header_is_durable, ..OpenRegion::default() };
         *self.region(id) = Region {
             generation,
             group: Some(group),
-            header_owner: self.region(id).header_owner,
-            state: RegionState::Filling(Box::default()),
+            header_owner,
+            state: RegionState::Filling(Box::new(open)),
             writes: 1,
             ..Region::free()
         };
@@ -79,12 +83,43 @@ impl<T> Shard<T> {
         true
     }
 
+    /// Opens the next region of a stream before the last one is full, so that the sync of its
+    /// header costs the stream no time. Takes free regions only.
+    pub(super) fn prepare_region(&mut self, id: GroupId) {
+        let group = &self.groups[&id];
+        let region_size = self.superblock.geometry.region_size;
+        let is_nearly_full = |open: RegionId| {
+            self.regions[open.0 as usize]
+                .open()
+                .is_some_and(|open| open.fill >= region_size / 4 * 3)
+        };
+        let is_wanted = group.is_stream()
+            && !group.is_ephemeral()
+            && group.prepared.is_none()
+            && group.open.is_some_and(is_nearly_full);
+        if is_wanted
+            && let Some(region) = self.free.pop_front()
+            && self.begin_region(region, id)
+        {
+            self.groups.get_mut(&id).expect("just seen").prepared = Some(region);
+        }
+    }
+
+    /// Gives up a region that another group prepared. False if there is none.
+    pub(super) fn give_up_prepared(&mut self, except: GroupId) -> bool {
+        let mut others = self.groups.values().filter(|group| group.id != except);
+        let prepared = others.find_map(|group| group.prepared);
+        prepared.inspect(|region| self.free_region(*region, None)).is_some()
+    }
+
     pub(super) fn on_header_written(&mut self, id: RegionId, result: Result<(), IoFault>) {
-        self.region(id).writes -= 1;
-        match (result, self.region(id).open().is_some()) {
-            (Ok(()), true) => self.request_sync(SyncTarget::Header, id),
-            (Err(_), true) => self.lose_region(id),
-            (_, false) => self.try_finish_free(id),
+        let region = self.region(id);
+        region.writes -= 1;
+        match (result, region.open()) {
+            (Ok(()), Some(open)) if open.header_is_durable => {}
+            (Ok(()), Some(_)) => self.request_sync(SyncTarget::Header, id),
+            (Err(_), Some(_)) => self.lose_region(id),
+            (_, None) => self.try_finish_free(id),
         }
     }
 
@@ -119,13 +154,28 @@ impl<T> Shard<T> {
             self.write(Purpose::Data(id, offset), start + offset, bytes);
         }
         let region = self.region(id);
-        if let RegionState::Sealing(open) = &mut region.state
-            && open.staged_writes.is_empty()
-            && !open.sync_requested
-        {
+        let is_sealing = region.is_sealing();
+        let open = region.open_mut().expect("just seen");
+        let staged_from = open.staged_from();
+        let reached: Vec<_> =
+            open.barriers.extract_if(.., |barrier| barrier.end <= staged_from).collect();
+        if is_sealing && open.staged_writes.is_empty() && !open.sync_requested {
             open.sync_requested = true;
-            self.request_sync(SyncTarget::Entries, id);
+            if self.is_ephemeral(id) {
+                self.on_entries_durable(id);
+            } else {
+                self.request_sync(SyncTarget::Entries, id);
+            }
         }
+        for barrier in reached {
+            self.request_sync(SyncTarget::Barrier(barrier.id), id);
+        }
+    }
+
+    /// Whether a region belongs to a group that ends with the process.
+    pub(super) fn is_ephemeral(&self, RegionId(region): RegionId) -> bool {
+        let group = self.regions[region as usize].group.and_then(|group| self.groups.get(&group));
+        group.is_some_and(ShardGroup::is_ephemeral)
     }
 
     pub(super) fn on_data_written(
@@ -209,6 +259,7 @@ impl<T> Shard<T> {
         let region = self.region(id);
         region.writes -= 1;
         match (result, region.open().is_some()) {
+            (Ok(()), true) if self.is_ephemeral(id) => self.on_footer_durable(id),
             (Ok(()), true) => self.request_sync(SyncTarget::Footer, id),
             (Err(_), true) => self.lose_region(id),
             (_, false) => self.try_finish_free(id),

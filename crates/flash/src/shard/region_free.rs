@@ -1,18 +1,32 @@
 //! Freeing of regions: after a region is given up, reads and writes in progress end, and, for a
 //! freed group, a header that says "free" is made durable.
 
+use std::ops::Range;
+
 use super::{
-    GroupState, Purpose, RegionState, RequestError, Shard, ShardGroup, region::HeaderOwner,
-    sync::SyncTarget,
+    GroupState, Purpose, Region, RegionState, RequestError, RequestResult, Shard, ShardAnswer,
+    ShardGroup, region::HeaderOwner, sync::SyncTarget,
 };
 use crate::{
     format::{BLOCK_SIZE, EntryShape, RegionHeader, RegionId, RegionUse},
-    index::Location,
+    index::{GroupId, Location, ORDINALS_MAX},
     io::{IoCommand, IoFault},
 };
 
 /// Damaged entries after which a region is quarantined.
 pub(super) const DAMAGED_MAX: u32 = 3;
+
+impl Region {
+    /// Its header on the device names the group that gives it up. A restart ignores the headers of
+    /// ephemeral groups.
+    fn set_header_owner<T>(&mut self, owner: Option<&ShardGroup<T>>) {
+        match owner {
+            Some(group) if group.is_ephemeral() => self.header_owner = HeaderOwner::None,
+            Some(group) => self.header_owner = HeaderOwner::Group(group.id),
+            None => {}
+        }
+    }
+}
 
 impl<T> Shard<T> {
     /// Gives a region up and removes its entries from the index.
@@ -23,28 +37,43 @@ impl<T> Shard<T> {
             return;
         }
         let open = std::mem::replace(&mut region.state, RegionState::Freeing { drain });
+        let has_entries = region.entries > 0;
         self.counters.entries -= std::mem::take(&mut region.entries);
         self.counters.bytes -= std::mem::take(&mut region.bytes);
         let lows = std::mem::take(&mut region.lows);
         let group = region.group.take();
-        let mut waiters = Vec::new();
+        let owner = group.and_then(|group| self.groups.get(&group));
+        let (mut waiters, mut barriers) = (Vec::new(), Vec::new());
         match open {
             // Its own header is not durable, so a crash restores the previous contents.
-            RegionState::Filling(open) | RegionState::Sealing(open) if !open.header_is_durable => {
-                waiters = open.header_waiters;
+            RegionState::Filling(open) | RegionState::Sealing(open) => {
+                barriers = open.barriers;
+                if open.header_is_durable {
+                    region.set_header_owner(owner);
+                } else {
+                    waiters = open.header_waiters;
+                }
             }
-            _ => region.header_owner = group.map_or(region.header_owner, HeaderOwner::Group),
+            _ => region.set_header_owner(owner),
         }
         let mut index = self.index.write();
         index.remove_region(id, &lows);
         if let Some(group) = group.and_then(|group| self.groups.get_mut(&group)) {
-            index.remove_region_of(group.id, id);
+            if has_entries {
+                index.remove_region_of(group.id, id);
+            }
             group.regions.retain(|other| *other != id);
             if group.open == Some(id) {
                 group.open = None;
             }
+            if group.prepared == Some(id) {
+                group.prepared = None;
+            }
         }
         drop(index);
+        for barrier in barriers {
+            self.on_barrier_part(barrier.id, false);
+        }
         self.footers.retain(|other| *other != id);
         self.answer_flushes();
         for drain in waiters {
@@ -69,13 +98,58 @@ impl<T> Shard<T> {
         self.counters.bytes -= bytes;
     }
 
+    /// Removes entries of a dense group from the index, and frees the regions that they leave empty.
+    pub(super) fn release_ordinals(
+        &mut self,
+        id: GroupId,
+        ordinals: Vec<Range<u64>>,
+    ) -> RequestResult {
+        let group = self.groups.get(&id).ok_or(RequestError::Gone)?;
+        if !group.dense {
+            return Err(RequestError::InvalidName);
+        }
+        let mut released = Vec::new();
+        let mut index = self.index.write();
+        for range in ordinals {
+            for ordinal in range.start..range.end.min(ORDINALS_MAX) {
+                if let Some(location) = index.find_ordinal(id, ordinal) {
+                    index.remove_ordinal(id, ordinal, location);
+                    released.push(location);
+                }
+            }
+        }
+        drop(index);
+        for location in &released {
+            self.subtract_entry(*location);
+            self.region(location.region()).released = true;
+        }
+        for location in released {
+            self.free_if_empty(location.region());
+        }
+        Ok(ShardAnswer::Done)
+    }
+
+    /// Answers now or when a region becomes free.
+    pub(super) fn await_space(&mut self, token: T) {
+        self.space_waiters.push(token);
+        self.answer_space_waiters();
+    }
+
+    fn answer_space_waiters(&mut self) {
+        if !self.free.is_empty() {
+            let waiters = self.space_waiters.drain(..);
+            self.answers.extend(waiters.map(|token| (token, Ok(ShardAnswer::Done))));
+        }
+    }
+
     /// Frees a sealed region without indexed entries.
     pub(super) fn free_if_empty(&mut self, id: RegionId) {
         let region = &self.regions[id.0 as usize];
         let is_empty = region.entries == 0 && matches!(region.state, RegionState::Sealed);
         let group = region.group.and_then(|group| self.groups.get(&group));
         let may_be_freed = |group: &ShardGroup<T>| {
-            group.state == GroupState::Filling && !group.dense && group.may_lose_regions()
+            let of_cache = group.state == GroupState::Filling && group.may_lose_regions();
+            region.released || (!group.dense && of_cache)
         };
         if is_empty && group.is_some_and(may_be_freed) {
             self.free_region(id, None);
@@ -126,6 +200,7 @@ impl<T> Shard<T> {
         } else {
             region.state = RegionState::Free;
             self.free.push_back(id);
+            self.answer_space_waiters();
         }
     }
 
@@ -216,12 +291,15 @@ impl<T> Shard<T> {
     }
 
     /// Counts a damaged entry, which is a miss from now on. A region with [`DAMAGED_MAX`] of them
-    /// is given up.
+    /// is given up, unless it holds other entries of streams, which exist nowhere else.
     pub(super) fn count_damaged_entry(&mut self, id: RegionId) {
         self.counters.entries_damaged += 1;
+        let group = self.region(id).group.and_then(|group| self.groups.get(&group));
+        let of_stream = group.is_some_and(ShardGroup::is_stream);
         let region = self.region(id);
         region.damaged += 1;
-        if region.damaged >= DAMAGED_MAX && matches!(region.state, RegionState::Sealed) {
+        let is_sealed = matches!(region.state, RegionState::Sealed);
+        if region.damaged >= DAMAGED_MAX && is_sealed && !of_stream {
             self.counters.regions_lost += 1;
             self.free_region(id, None);
         }

@@ -7,8 +7,10 @@ use forebay_core::{ByteSize, units::ByteRate};
 
 use super::{GroupInfo, UnverifiedRead, group::GuardKind};
 use crate::{
+    buffers::Buffer,
     format::{Descriptor, Generation},
     index::{EntryKey, GroupId, Location, ORDINALS_MAX},
+    reservation::FilledEntry,
 };
 
 /// A request to a shard.
@@ -36,6 +38,33 @@ pub enum ShardRequest {
         /// The checksums of the payload's frames.
         checksums: Vec<u32>,
     },
+    /// Appends an entry that the caller filled in place. Answered when it is staged and readable,
+    /// or with [`ShardAnswer::NotCommitted`].
+    Commit {
+        /// The group.
+        group: GroupId,
+        /// The entry's name.
+        name: EntryName,
+        /// The writer's tag.
+        tag: u32,
+        /// The entry's bytes, in the memory that is written.
+        entry: FilledEntry,
+    },
+    /// Makes all entries of a group durable that were appended before, without sealing its region.
+    Sync {
+        /// The group.
+        group: GroupId,
+    },
+    /// Waits until a region is free.
+    AwaitSpace,
+    /// Removes entries of a dense group from the index. Regions without other entries are freed
+    /// once their reads have ended, in any state of the group. Like eviction, it is not durable.
+    ReleaseOrdinals {
+        /// The group.
+        group: GroupId,
+        /// The ordinals.
+        ordinals: Vec<Range<u64>>,
+    },
     /// Reads an entry, or a byte range of it.
     Read {
         /// The entry.
@@ -44,6 +73,9 @@ pub enum ShardRequest {
         range: Option<Range<u64>>,
         /// Whether the reader has a lease, with which it can read a marked group.
         leased: bool,
+        /// The reader's own memory; `None` for the shared read buffers. With it, the read waits
+        /// for no other reader.
+        into: Option<Buffer>,
     },
     /// Seals a group. Answered when all its entries are durable.
     Seal {
@@ -118,6 +150,13 @@ pub enum EntryName {
 pub enum ShardAnswer {
     /// Done.
     Done,
+    /// The entry was not appended. The caller gets it back, to try again or elsewhere.
+    NotCommitted {
+        /// Why.
+        error: RequestError,
+        /// The entry.
+        entry: FilledEntry,
+    },
     /// The group's id.
     Group(GroupId),
     /// Bytes that the caller has to verify; `None` for a miss.
@@ -174,7 +213,7 @@ pub enum RequestError {
     /// The device failed during the request.
     #[error("the device failed during the request")]
     Failed,
-    /// The range exceeds the entry, or half of the read buffers.
+    /// The range exceeds the entry, or the memory to read it into.
     #[error("the range exceeds the entry or the read buffers")]
     Range,
 }

@@ -77,7 +77,7 @@ impl<T> Shard<T> {
         while self.scrub.next < count {
             let id = RegionId(self.scrub.next);
             self.scrub.next += 1;
-            if matches!(self.region(id).state, RegionState::Sealed) {
+            if matches!(self.region(id).state, RegionState::Sealed) && !self.is_ephemeral(id) {
                 self.scrub.is_reading = self.read_footer(id, FooterReader::Scrub);
                 if !self.scrub.is_reading {
                     self.scrub.next -= 1;

@@ -1,9 +1,10 @@
 //! Syncs: one at a time, shared by all regions that wait for one. A sync makes durable what was
 //! written before it began.
 
-use super::{Purpose, Shard};
+use super::{Purpose, RequestError, Shard, ShardAnswer, region::PendingBarrier};
 use crate::{
     format::{Generation, RegionId},
+    index::GroupId,
     io::{IoCommand, IoFault},
 };
 
@@ -18,6 +19,16 @@ pub enum SyncTarget {
     Footer,
     /// The header that says that a region is free.
     FreeHeader,
+    /// A region's share in a sync request.
+    Barrier(u32),
+}
+
+/// A sync request of a caller.
+#[derive(Debug)]
+pub struct Barrier<T> {
+    token: T,
+    regions_left: usize,
+    durable: bool,
 }
 
 /// A region that waits for a sync.
@@ -55,8 +66,14 @@ impl<T> Shard<T> {
     pub(super) fn on_synced(&mut self, result: Result<(), IoFault>) {
         self.syncs.is_running = false;
         for SyncWaiter { target, region, generation } in std::mem::take(&mut self.syncs.covered) {
+            let found = &self.regions[region.0 as usize];
+            let is_same = found.generation == generation;
+            if let SyncTarget::Barrier(id) = target {
+                let is_there = is_same && found.holds_entries();
+                self.on_barrier_part(id, is_there && result.is_ok());
+            }
             // The region has been given up meanwhile.
-            if self.regions[region.0 as usize].generation != generation {
+            if !is_same {
                 continue;
             }
             match target {
@@ -65,7 +82,50 @@ impl<T> Shard<T> {
                 SyncTarget::Header => self.on_header_durable(region),
                 SyncTarget::Entries => self.on_entries_durable(region),
                 SyncTarget::Footer => self.on_footer_durable(region),
+                SyncTarget::Barrier(_) => {}
             }
+        }
+    }
+
+    /// Makes the entries of a group durable that have been staged so far. A scan finds them after a
+    /// restart, so their region need not be sealed.
+    pub(super) fn begin_barrier(&mut self, token: T, group: GroupId) {
+        let Some(group) = self.groups.get(&group) else {
+            return self.answers.push((token, Err(RequestError::Gone)));
+        };
+        let has_entries = |id: &RegionId| {
+            let open = self.regions[id.0 as usize].open();
+            open.is_some_and(|open| !open.descriptors.is_empty())
+        };
+        let regions: Vec<RegionId> = if group.is_ephemeral() {
+            Vec::new()
+        } else {
+            group.regions.iter().copied().filter(has_entries).collect()
+        };
+        let id = self.barriers_begun;
+        self.barriers_begun = self.barriers_begun.wrapping_add(1);
+        // Counts one more than the regions, so that it cannot end before all of them have begun.
+        let barrier = Barrier { token, regions_left: regions.len() + 1, durable: true };
+        self.barriers.insert(id, barrier);
+        for region in regions {
+            let open = self.region(region).open_mut().expect("just seen");
+            open.flush();
+            let end = open.fill;
+            open.barriers.push(PendingBarrier { id, end });
+            self.write_staged(region);
+        }
+        self.on_barrier_part(id, true);
+    }
+
+    /// One region less to wait for.
+    pub(super) fn on_barrier_part(&mut self, id: u32, durable: bool) {
+        let barrier = self.barriers.get_mut(&id).expect("kept until it is answered");
+        barrier.regions_left -= 1;
+        barrier.durable &= durable;
+        if barrier.regions_left == 0 {
+            let Barrier { token, durable, .. } = self.barriers.remove(&id).expect("just seen");
+            let outcome = if durable { Ok(ShardAnswer::Done) } else { Err(RequestError::Failed) };
+            self.answers.push((token, outcome));
         }
     }
 }

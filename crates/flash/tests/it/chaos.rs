@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use fastrand::Rng;
 use forebay_flash::{
+    format::{CLASS_EPHEMERAL, CLASS_STREAM},
     index::GroupId,
     io::sim::FaultRates,
     shard::{
@@ -11,7 +12,7 @@ use forebay_flash::{
     },
 };
 
-use crate::world::{World, append, content, key, seeds, settings};
+use crate::world::{World, append, commit, content, key, seeds, settings};
 
 const KEYS: u64 = 40;
 const ORDINALS: u64 = 20;
@@ -46,7 +47,7 @@ enum Pending {
 
 impl Chaos {
     fn dense(&mut self) -> (&'static str, Option<GroupId>) {
-        let name = if self.random.bool() { "dense one" } else { "dense two" };
+        let name = ["dense cache", "stream", "ephemeral"][self.random.usize(..3)];
         (name, self.open(name, true))
     }
 
@@ -56,7 +57,12 @@ impl Chaos {
     }
 
     fn open(&mut self, name: &str, dense: bool) -> Option<GroupId> {
-        let token = self.world.begin(ShardRequest::Open { name: name.into(), class: 3, dense });
+        let class = match name {
+            "stream" => CLASS_STREAM,
+            "ephemeral" => CLASS_EPHEMERAL,
+            _ => 3,
+        };
+        let token = self.world.begin(ShardRequest::Open { name: name.into(), class, dense });
         let outcome = self.answer_now(token);
         // If a freed group can be opened again, its new contents differ.
         self.check_answers();
@@ -75,7 +81,7 @@ impl Chaos {
     }
 
     fn act(&mut self) {
-        match self.random.u8(..20) {
+        match self.random.u8(..23) {
             0..7 => {
                 let keyed = self.random.bool();
                 let (name, group, times_freed) = if keyed {
@@ -92,7 +98,14 @@ impl Chaos {
                     )
                 };
                 let Some(group) = group else { return };
-                let token = self.world.begin(append(group, name, &payload(&name, times_freed)));
+                let payload = payload(&name, times_freed);
+                let free = self.world.pools().in_place.free_bytes();
+                let append = if self.random.bool() && free > 1 << 20 {
+                    commit(self.world.pools(), group, name, &payload)
+                } else {
+                    append(group, name, &payload)
+                };
+                let token = self.world.begin(append);
                 self.pending.insert(token, Pending::Other("append"));
             }
             7..13 => {
@@ -111,7 +124,9 @@ impl Chaos {
                     start..self.random.u64(start..=length)
                 });
                 let leased = self.random.bool();
-                let token = self.world.begin(ShardRequest::Read { name, range, leased });
+                let own = self.random.bool();
+                let into = own.then(|| self.world.pools().read.take(80 << 10)).flatten();
+                let token = self.world.begin(ShardRequest::Read { name, range, leased, into });
                 self.pending.insert(token, Pending::Read(of, name, times_freed));
             }
             13 => self.on_some_group(|group| ShardRequest::Seal { group }),
@@ -138,6 +153,17 @@ impl Chaos {
             18 => {
                 let token = self.world.begin(ShardRequest::Flush);
                 self.pending.insert(token, Pending::Other("flush"));
+            }
+            19 => self.on_some_group(|group| ShardRequest::Sync { group }),
+            20 => {
+                let start = self.random.u64(..ORDINALS);
+                let end = self.random.u64(start..=ORDINALS);
+                let ordinals = std::iter::once(start..end).collect();
+                let (_, group) = self.dense();
+                let Some(group) = group else { return };
+                let release = ShardRequest::ReleaseOrdinals { group, ordinals };
+                let token = self.world.begin(release);
+                self.pending.insert(token, Pending::Other("release"));
             }
             _ => self.world.advance(Duration::from_millis(self.random.u64(..200))),
         }

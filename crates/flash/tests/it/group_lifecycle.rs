@@ -125,7 +125,8 @@ fn a_group_is_marked_drained_and_freed() {
     let lease = ShardRequest::Acquire { group, guard: GuardKind::Lease };
     assert_eq!(world.request(lease).unwrap_err(), RequestError::Closed);
     assert!(world.bytes(EntryName::Key(key(1))).is_none(), "no new readers");
-    let leased = ShardRequest::Read { name: EntryName::Key(key(1)), range: None, leased: true };
+    let leased =
+        ShardRequest::Read { name: EntryName::Key(key(1)), range: None, leased: true, into: None };
     assert!(
         matches!(world.request(leased), Ok(ShardAnswer::Read(Some(_)))),
         "a leased reader continues"

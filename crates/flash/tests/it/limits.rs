@@ -115,6 +115,7 @@ fn requests_to_a_hung_device_time_out() {
         name: EntryName::Key(key(0)),
         range: None,
         leased: false,
+        into: None,
     });
     let memory = std::iter::from_fn(|| world.pools().staging.take(4096)).collect::<Vec<_>>();
     let write = world.begin(append(group, EntryName::Key(key(1)), &content(1, 9000)));

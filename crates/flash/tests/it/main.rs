@@ -11,4 +11,5 @@ mod group_lifecycle;
 mod kill_and_restart;
 mod limits;
 mod reads;
+mod streaming;
 mod world;

@@ -155,6 +155,7 @@ fn kept_reads_do_not_block_appends() {
         name: EntryName::Key(key(2)),
         range: None,
         leased: false,
+        into: None,
     });
     assert_eq!(late.unwrap_err(), RequestError::TimedOut, "no memory in time");
     kept.clear();

@@ -8,14 +8,14 @@ use std::{
 
 use bytes::Bytes;
 use forebay_flash::{
-    buffers::BufferPool,
     format::{
-        BLOCK_SIZE, DeviceId, Geometry, RegionHeader, RegionId, SUPERBLOCK_OFFSETS, Superblock,
-        frame_checksums,
+        BLOCK_SIZE, CLASS_EPHEMERAL, DeviceId, Geometry, RegionHeader, RegionId, RegionUse,
+        SUPERBLOCK_OFFSETS, Superblock, frame_checksums,
     },
     index::{EntryKey, GroupId},
     io::{Completion, Disk as _, IoCommand, sim::SimDisk},
     recovery::{Recovery, RecoveryReport},
+    reservation::Reservation,
     shard::{
         BufferPools, EntryName, OldestFirst, RequestResult, Settings, Shard, ShardAnswer,
         ShardRequest, VerifiedRead,
@@ -46,6 +46,8 @@ pub struct World {
     tokens: u64,
     /// Blocks of each region that were written in its current generation.
     written: BTreeMap<RegionId, BTreeSet<u64>>,
+    /// Regions whose current use needs no durable header.
+    ephemeral: BTreeSet<RegionId>,
 }
 
 pub fn settings() -> Settings {
@@ -85,10 +87,8 @@ impl World {
 
     /// Opens the device on a disk.
     pub fn open(mut disk: SimDisk, regions: u32, settings: Settings) -> Self {
-        let pools = BufferPools {
-            staging: BufferPool::new(32 * settings.write_size).unwrap(),
-            read: BufferPool::new(4 << 20).unwrap(),
-        };
+        let pools =
+            BufferPools::new(32 * settings.write_size + (2 << 20), 2 << 20, 4 << 20).unwrap();
         let mut superblock = superblock_on(&disk);
         let regions_before = superblock.geometry.regions;
         superblock.geometry.regions = regions;
@@ -110,6 +110,7 @@ impl World {
             pools,
             tokens,
             written,
+            ephemeral: BTreeSet::new(),
         }
     }
 
@@ -186,7 +187,11 @@ impl World {
     }
 
     pub fn group(&mut self, name: &str, dense: bool) -> GroupId {
-        let open = ShardRequest::Open { name: name.into(), class: 1, dense };
+        self.group_of_class(name, 1, dense)
+    }
+
+    pub fn group_of_class(&mut self, name: &str, class: u8, dense: bool) -> GroupId {
+        let open = ShardRequest::Open { name: name.into(), class, dense };
         match self.request(open) {
             Ok(ShardAnswer::Group(group)) => group,
             other => panic!("{other:?}"),
@@ -199,7 +204,7 @@ impl World {
 
     /// Reads and verifies.
     pub fn read(&mut self, name: EntryName, range: Option<Range<u64>>) -> Option<VerifiedRead> {
-        match self.request(ShardRequest::Read { name, range, leased: false }) {
+        match self.request(ShardRequest::Read { name, range, leased: false, into: None }) {
             Ok(ShardAnswer::Read(unverified)) => {
                 unverified.and_then(|unverified| self.shard.verify(&unverified))
             }
@@ -237,12 +242,17 @@ impl World {
         if *offset == start {
             assert!(!overlaps(start, geometry.region_size), "a region is reused while it is read");
             self.written.insert(region, BTreeSet::new());
+            let header = RegionHeader::decode(bytes).expect("a header is written");
+            match header.usage {
+                RegionUse::Group { class: CLASS_EPHEMERAL, .. } => self.ephemeral.insert(region),
+                _ => self.ephemeral.remove(&region),
+            };
             return;
         }
         assert!(!overlaps(*offset, bytes.len() as u64), "blocks are written while they are read");
         let first = offset / BLOCK_SIZE as u64;
         let written = self.written.entry(region).or_default();
-        if self.disk_is_reliable {
+        if self.disk_is_reliable && !self.ephemeral.contains(&region) {
             let header = |block: &[u8]| RegionHeader::decode(block).map(|header| header.generation);
             let durable = header(&self.disk.durable_block(start));
             assert!(durable.is_some(), "an entry is written before its region's header is durable");
@@ -265,6 +275,18 @@ impl World {
             assert!(written.insert(block), "a block is written twice in one generation");
         }
     }
+}
+
+/// An append of an entry that was filled in place.
+pub fn commit(
+    pools: &BufferPools,
+    group: GroupId,
+    name: EntryName,
+    payload: &Bytes,
+) -> ShardRequest {
+    let mut reservation = Reservation::new(&pools.in_place, payload.len()).expect("memory");
+    reservation.bytes_mut().copy_from_slice(payload);
+    ShardRequest::Commit { group, name, tag: 9, entry: reservation.finish(payload.len()) }
 }
 
 pub fn append(group: GroupId, name: EntryName, payload: &Bytes) -> ShardRequest {

@@ -1,0 +1,47 @@
+//! Blocks: views of a reader's slots.
+
+use std::ops::Deref;
+
+use bytes::Bytes;
+use forebay_core::streams::BlockNumber;
+use forebay_flash::buffers::View;
+
+/// A block of a stream. It is valid until it is dropped, in any thread; its slot then returns to
+/// its reader. The bytes begin at a multiple of 64.
+#[derive(Debug, Clone)]
+pub struct Block {
+    pub(crate) bytes: View,
+    pub(crate) number: BlockNumber,
+    pub(crate) outside: bool,
+}
+
+impl Block {
+    /// Its number in the stream.
+    pub fn number(&self) -> BlockNumber {
+        self.number
+    }
+
+    /// Whether it lies in memory outside the reader's slots, because all of them were held.
+    pub fn is_outside_slots(&self) -> bool {
+        self.outside
+    }
+
+    /// The block as [`Bytes`], without a copy.
+    pub fn into_bytes(self) -> Bytes {
+        Bytes::from_owner(self.bytes)
+    }
+}
+
+impl Deref for Block {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl AsRef<[u8]> for Block {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}

@@ -1,0 +1,62 @@
+//! Errors of stores and streams.
+
+use std::path::PathBuf;
+
+use forebay_core::{
+    ByteSize,
+    streams::{BlockNumber, StreamNameError, catalogue::CatalogueError},
+};
+use forebay_flash::{FlashError, RequestError};
+
+/// Why a store did not open.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages describe the variants")]
+pub enum StoreError {
+    #[error("cannot create the store's directory {}", path.display())]
+    Directory { path: PathBuf, source: std::io::Error },
+    #[error("memory {memory} is too small for blocks of {block}: use at least {min}")]
+    Memory { memory: ByteSize, block: ByteSize, min: ByteSize },
+    #[error(transparent)]
+    Flash(#[from] FlashError),
+    #[error("cannot list the streams of the store: {0}")]
+    Recovery(RequestError),
+}
+
+/// Why a call on a stream failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages describe the variants")]
+pub enum StreamError {
+    #[error(transparent)]
+    Name(#[from] StreamNameError),
+    #[error(transparent)]
+    Catalogue(#[from] CatalogueError),
+    #[error(
+        "the block has {length} bytes, but this store's blocks have at most {max}: split it, or \
+         open the store with longer blocks"
+    )]
+    TooLong { length: u64, max: u64 },
+    #[error(
+        "the store is full ({capacity}): stream {stream:?} needs {needed} more; destroy streams, \
+         use a larger `capacity`, or wait for consumers with `FullPolicy::Wait`"
+    )]
+    Full { stream: String, needed: ByteSize, capacity: ByteSize },
+    #[error(
+        "{depth} slots of {slot} are {needed}, but {free} of the store's memory for reading are \
+         free: use a smaller `depth`, close readers, or open the store with more `memory`"
+    )]
+    Memory { depth: u32, slot: ByteSize, needed: ByteSize, free: ByteSize },
+    #[error("block {} of stream {stream:?} is lost: write the stream again", block.0)]
+    Lost { stream: String, block: BlockNumber },
+    #[error("cannot read block {} of stream {stream:?}: {error}", block.0)]
+    Read { stream: String, block: BlockNumber, error: RequestError },
+    #[error("cannot write stream {stream:?}: {error}")]
+    Write { stream: String, error: RequestError },
+    #[error("stream {0:?} was destroyed while it was read")]
+    Destroyed(String),
+    #[error("stream {0:?} was dropped by its writer before it was sealed")]
+    Abandoned(String),
+    #[error(
+        "stream {stream:?} ended after {bytes} bytes, but was sealed with {expected}: write it again"
+    )]
+    Shorter { stream: String, bytes: u64, expected: u64 },
+}

@@ -1,0 +1,158 @@
+//! Removal of streams and families: what is destroyed is durably gone when the call returns.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use forebay_core::streams::{
+    FamilyId, StreamId, StreamName,
+    catalogue::{CatalogueError, Removal},
+    record::{RECORD_TAG, Record},
+};
+use forebay_flash::{
+    RequestError,
+    format::frame_checksums,
+    index::GroupId,
+    shard::{EntryName, GuardKind, RequestResult, ShardRequest},
+};
+use tokio::sync::oneshot;
+
+use crate::{error::StreamError, shared::Shared};
+
+impl Shared {
+    /// Destroys a stream: its name is free, and readers that have it open may finish.
+    pub(crate) fn begin_destroy(&self, name: &StreamName) -> Result<StreamId, StreamError> {
+        let id = self.catalogue.lock().destroy(name)?;
+        self.notify_followers(id, true);
+        Ok(id)
+    }
+
+    /// Waits until a stream has no reader.
+    pub(crate) async fn readers_closed(&self, id: StreamId) {
+        while let Some(last_reader) = self.await_readers(id) {
+            // The sender is dropped with the store only.
+            let _ = last_reader.await;
+        }
+    }
+
+    /// The end of the last reader; `None` if there is none.
+    fn await_readers(&self, id: StreamId) -> Option<oneshot::Receiver<()>> {
+        let mut destroyers = self.destroyers.lock();
+        let readers = self.catalogue.lock().info(id).map_or(0, |info| info.readers);
+        (readers > 0).then(|| {
+            let (sender, receiver) = oneshot::channel();
+            destroyers.entry(id).or_default().push(sender);
+            receiver
+        })
+    }
+
+    /// The last reader of a stream has closed it.
+    pub(crate) fn on_last_reader_closed(self: &Arc<Self>, id: StreamId) {
+        let waiting = self.destroyers.lock().remove(&id).unwrap_or_default();
+        let is_awaited = waiting.into_iter().filter_map(|sender| sender.send(()).ok()).count() > 0;
+        if !is_awaited {
+            self.remove_if_destroyed(id);
+        }
+    }
+
+    /// Removes a destroyed stream. Readers that have it open get an error.
+    pub(crate) async fn remove(&self, id: StreamId, name: &StreamName) -> Result<(), StreamError> {
+        let removed = self.catalogue.lock().remove(id);
+        let Some((family, removal)) = removed else { return Ok(()) };
+        let failed = |error| StreamError::Write { stream: name.to_string(), error };
+        match removal {
+            Removal::Family => self.free_group(family).await.map_err(failed),
+            Removal::Ordinals { record, ordinals } => {
+                let Some(group) = self.group(family) else { return Ok(()) };
+                if let Some(number) = record {
+                    let record = Record::Destroyed(number).encode();
+                    let tag = number.0 | RECORD_TAG;
+                    self.append_record(family, group, tag, record).await.map_err(failed)?;
+                    self.request(ShardRequest::Sync { group }).await.map_err(failed)?;
+                }
+                let release = ShardRequest::ReleaseOrdinals { group, ordinals };
+                self.request(release).await.map(|_| ()).map_err(failed)
+            }
+        }
+    }
+
+    /// Removes a destroyed stream without waiting for it, and without making that durable first.
+    pub(crate) fn remove_if_destroyed(&self, id: StreamId) {
+        let removed = {
+            let mut catalogue = self.catalogue.lock();
+            let info = catalogue.info(id);
+            let is_destroyed = info.is_some_and(|info| info.is_destroyed() && info.readers == 0);
+            is_destroyed.then(|| catalogue.remove(id)).flatten()
+        };
+        let Some((family, removal)) = removed else { return };
+        let Some(group) = self.group(family) else { return };
+        match removal {
+            Removal::Family => {
+                self.groups.lock().remove(&family);
+                self.post(ShardRequest::Release { group, guard: GuardKind::Pin });
+                self.post(ShardRequest::Free { group, lease_timeout: Duration::ZERO });
+            }
+            Removal::Ordinals { record, ordinals } => {
+                if let Some(number) = record
+                    && let Some(ordinal) = self.catalogue.lock().next_ordinal(family)
+                {
+                    let record = Record::Destroyed(number).encode();
+                    self.post(record_append(group, ordinal, number.0 | RECORD_TAG, record));
+                }
+                self.post(ShardRequest::ReleaseOrdinals { group, ordinals });
+            }
+        }
+    }
+
+    /// Destroys a family and all its streams.
+    pub(crate) async fn destroy_family(&self, family: FamilyId) -> Result<(), StreamError> {
+        let streams = self.catalogue.lock().destroy_family(family);
+        for id in streams {
+            self.notify_followers(id, true);
+        }
+        let failed = |error| StreamError::Write { stream: "of the family".into(), error };
+        self.free_group(family).await.map_err(failed)
+    }
+
+    /// Removes a family in which no stream was created.
+    pub(crate) fn drop_empty_family(&self, family: FamilyId) {
+        self.catalogue.lock().destroy_family(family);
+        if let Some(group) = self.groups.lock().remove(&family) {
+            self.post(ShardRequest::Release { group, guard: GuardKind::Pin });
+            self.post(ShardRequest::Free { group, lease_timeout: Duration::ZERO });
+        }
+    }
+
+    /// The stream of this name.
+    pub(crate) fn id_of(&self, name: &StreamName) -> Result<StreamId, StreamError> {
+        let id = self.catalogue.lock().find(name);
+        let not_found = || CatalogueError::NotFound(name.to_string()).into();
+        id.ok_or_else(not_found)
+    }
+
+    async fn free_group(&self, family: FamilyId) -> Result<(), RequestError> {
+        let Some(group) = self.groups.lock().remove(&family) else { return Ok(()) };
+        self.request(ShardRequest::Release { group, guard: GuardKind::Pin }).await?;
+        let free = ShardRequest::Free { group, lease_timeout: Duration::ZERO };
+        self.request(free).await.map(|_| ())
+    }
+
+    /// Appends a record to a family. Returns its ordinal.
+    pub(crate) async fn append_record(
+        &self,
+        family: FamilyId,
+        group: GroupId,
+        tag: u32,
+        record: Vec<u8>,
+    ) -> Result<u64, RequestError> {
+        let ordinal = self.catalogue.lock().next_ordinal(family).ok_or(RequestError::Gone)?;
+        let answer: RequestResult = self.request(record_append(group, ordinal, tag, record)).await;
+        answer.map(|_| ordinal)
+    }
+}
+
+fn record_append(group: GroupId, ordinal: u64, tag: u32, record: Vec<u8>) -> ShardRequest {
+    let payload = Bytes::from(record);
+    let checksums = frame_checksums(&payload);
+    let name = EntryName::Ordinal(group, ordinal);
+    ShardRequest::Append { group, name, tag, payload, checksums }
+}

@@ -1,0 +1,276 @@
+//! Stores: a directory with one device file, owned by one process.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use forebay_core::{
+    ByteSize,
+    streams::{Lifetime, StreamName, catalogue::StreamInfo},
+};
+use forebay_flash::{
+    DeviceConfig, FlashConfig, RequestError,
+    device_thread::Engine,
+    format::{REGION_SIZE_MAX, REGION_SIZE_MIN},
+    io::Backend,
+    open_engine,
+    reservation::{Reservation, STREAM_BLOCK, stream_block_length},
+    shard::Settings,
+};
+
+use crate::{
+    block_on::{block_on, block_on_for},
+    error::{StoreError, StreamError},
+    family::Family,
+    reader::{OpenOptions, Reader, slot_length},
+    recovery::recover,
+    shared::{Clock, Shared},
+    writer::{CreateOptions, Writer},
+};
+
+/// Owner of the device file of a store. A node's device has the node's id.
+const OWNER: [u8; 16] = *b"forebay streams\0";
+/// Name of the device file.
+const DEVICE: &str = "store.flash";
+/// Memory for the index and for what is not a buffer: 8 bytes per block, 16 per run.
+const INDEX_MEMORY: u64 = 1 << 20;
+/// Memory for region headers, footers and records.
+const ENGINE_MEMORY: u64 = 4 << 20;
+/// A read or append that takes longer has failed. A stream has no origin to fall back to, so it
+/// waits longer than a cache.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Fewest regions of a store, so that a consumed stream's space comes back in small steps.
+const REGIONS_MIN: u64 = 16;
+
+/// Configuration of a store.
+#[derive(Debug, Clone)]
+pub struct StoreConfig {
+    /// The directory, which is created if it is missing.
+    pub directory: PathBuf,
+    /// Size of the device file, which is reserved at once.
+    pub capacity: ByteSize,
+    /// Memory for writing, reading and the index, taken at once.
+    pub memory: ByteSize,
+    /// I/O backend.
+    pub backend: Backend,
+}
+
+impl StoreConfig {
+    /// A store in this directory, with 64 MiB of memory.
+    pub fn new(directory: impl Into<PathBuf>, capacity: ByteSize) -> Self {
+        let (directory, memory) = (directory.into(), ByteSize::mib(64));
+        Self { directory, capacity, memory, backend: Backend::Auto }
+    }
+
+    /// Opens the store, or creates it. Sealed streams that outlive their process are found; what
+    /// else a previous owner left is freed.
+    pub fn open(&self) -> Result<Store, StoreError> {
+        let path = self.directory.clone();
+        create_private(&path).map_err(|source| StoreError::Directory { path, source })?;
+        let region_size = region_size(self.capacity);
+        let block = stream_block_length(region_size);
+        let memory = self.split_memory(block)?;
+        let device = DeviceConfig {
+            path: self.directory.join(DEVICE),
+            capacity: self.capacity,
+            region_size: Some(ByteSize(region_size)),
+            owner: OWNER,
+        };
+        let settings =
+            Settings { read_deadline: TIMEOUT, append_deadline: TIMEOUT, ..Settings::default() };
+        let config = FlashConfig {
+            backend: self.backend,
+            staging_buffers: ByteSize(memory.staging),
+            in_place_buffers: ByteSize(memory.staging - ENGINE_MEMORY),
+            read_buffers: ByteSize(memory.read),
+            settings,
+            ..FlashConfig::new(Vec::new())
+        };
+        let engine = Arc::new(open_engine(&device, &config)?);
+        let clock = || {
+            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+        };
+        block_on(Store::on_engine(engine, clock)).map_err(StoreError::Recovery)
+    }
+
+    /// A quarter for writing, the rest for reading.
+    fn split_memory(&self, block: u64) -> Result<SplitMemory, StoreError> {
+        let slot = slot_length(block) as u64;
+        let min = INDEX_MEMORY + ENGINE_MEMORY + 2 * slot + 4 * slot;
+        if self.memory.0 < min {
+            let (memory, block, min) = (self.memory, ByteSize(block), ByteSize(min));
+            return Err(StoreError::Memory { memory, block, min });
+        }
+        let staging = (self.memory.0 / 4).max(ENGINE_MEMORY + 2 * slot);
+        Ok(SplitMemory { staging, read: self.memory.0 - INDEX_MEMORY - staging })
+    }
+}
+
+struct SplitMemory {
+    staging: u64,
+    read: u64,
+}
+
+/// A store of streams.
+#[derive(Clone)]
+pub struct Store {
+    shared: Arc<Shared>,
+}
+
+/// What a store holds and has done since it was opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreFacts {
+    /// Size of all regions.
+    pub capacity: ByteSize,
+    /// Size of the free regions.
+    pub free: ByteSize,
+    /// Streams by name.
+    pub streams: u64,
+    /// Longest block.
+    pub block_length: ByteSize,
+    /// Memory for writing and how much of it is free.
+    pub write_memory: ByteSize,
+    /// See `write_memory`.
+    pub write_memory_free: ByteSize,
+    /// Memory for reading and how much of it no reader has reserved.
+    pub read_memory: ByteSize,
+    /// See `read_memory`.
+    pub read_memory_free: ByteSize,
+    /// Payload bytes written.
+    pub written: ByteSize,
+    /// Bytes written to the device.
+    pub device_written: ByteSize,
+    /// Payload bytes handed out.
+    pub read: ByteSize,
+    /// Bytes that `append` copied; blocks filled in place are not copied.
+    pub copied: ByteSize,
+    /// Memory taken for blocks that were read while their consumer held all slots.
+    pub outside_slots: ByteSize,
+    /// Blocks that readers found to be lost.
+    pub blocks_lost: u64,
+}
+
+impl Store {
+    /// A store on an engine that is open. `clock` returns the milliseconds since 1970.
+    pub async fn on_engine(
+        engine: Arc<dyn Engine>,
+        clock: impl Fn() -> u64 + Send + Sync + 'static,
+    ) -> Result<Self, RequestError> {
+        let recovered = recover(&engine, clock()).await?;
+        let block_length = stream_block_length(engine.geometry().region_size);
+        let memory = Reservation::memory(usize::try_from(block_length).expect("in memory"));
+        assert!(memory <= engine.pools().in_place.size(), "a block fits into memory");
+        let clock: Clock = Box::new(clock);
+        let (catalogue, groups) = (recovered.catalogue, recovered.groups);
+        Ok(Self { shared: Shared::new(engine, catalogue, groups, block_length, clock) })
+    }
+
+    /// Creates a stream in a family of its own.
+    pub fn create(&self, name: &str, options: CreateOptions) -> Result<Writer, StreamError> {
+        let family = StreamName::new(name)?;
+        self.collect_expired();
+        let family = self.shared.add_family(family, options.lifetime, true)?;
+        let writer = Writer::create(&self.shared, name, family, options.full);
+        if writer.is_err() {
+            self.shared.drop_empty_family(family);
+        }
+        writer
+    }
+
+    /// Creates a family: streams of one lifetime that share regions.
+    pub fn family(&self, name: &str, lifetime: Lifetime) -> Result<Family, StreamError> {
+        let id = self.shared.add_family(StreamName::new(name)?, lifetime, false)?;
+        Ok(Family { shared: Arc::clone(&self.shared), id, lifetime })
+    }
+
+    /// Opens a stream for reading. Fails if the stream is not complete.
+    pub fn open(&self, name: &str, options: OpenOptions) -> Result<Reader, StreamError> {
+        Reader::open(&self.shared, name, options)
+    }
+
+    /// Destroys a stream. Waits up to `timeout` for its readers, which then get an error.
+    pub fn destroy(&self, name: &str, timeout: Duration) -> Result<(), StreamError> {
+        let name = StreamName::new(name)?;
+        let id = self.shared.begin_destroy(&name)?;
+        block_on_for(self.shared.readers_closed(id), timeout);
+        block_on(self.shared.remove(id, &name))
+    }
+
+    /// Destroys a stream when its last reader has closed it. Its name is free at once.
+    pub async fn destroy_async(&self, name: &str) -> Result<(), StreamError> {
+        let name = StreamName::new(name)?;
+        let id = self.shared.begin_destroy(&name)?;
+        self.shared.readers_closed(id).await;
+        self.shared.remove(id, &name).await
+    }
+
+    /// The streams, by name.
+    pub fn list(&self) -> Vec<StreamInfo> {
+        self.shared.catalogue.lock().list()
+    }
+
+    /// Longest block. Streams of blocks of this length fill regions.
+    pub fn block_length(&self) -> u64 {
+        self.shared.block_length
+    }
+
+    /// Addresses of the memory for reading, in which the blocks of all readers lie.
+    pub fn read_memory(&self) -> std::ops::Range<usize> {
+        let pool = &self.shared.engine.pools().read;
+        let start = pool.base() as usize;
+        start..start + pool.size()
+    }
+
+    /// What the store holds and has done.
+    pub fn facts(&self) -> StoreFacts {
+        let shared = &self.shared;
+        let (engine, counts) = (&shared.engine, &shared.counts);
+        let counters = engine.counters();
+        let size = |bytes: usize| ByteSize(bytes as u64);
+        StoreFacts {
+            capacity: shared.capacity(),
+            free: ByteSize(counters.regions_free * engine.geometry().region_size),
+            streams: shared.catalogue.lock().list().len() as u64,
+            block_length: ByteSize(shared.block_length),
+            write_memory: size(shared.memory.size()),
+            write_memory_free: size(shared.memory.free_bytes()),
+            read_memory: size(engine.pools().read.size()),
+            read_memory_free: size(engine.pools().read.free_bytes()),
+            written: ByteSize(counters.inserted_bytes),
+            device_written: ByteSize(counters.device_bytes_written),
+            read: ByteSize(counts.read_bytes.load(Relaxed)),
+            copied: ByteSize(counts.copied_in.load(Relaxed)),
+            outside_slots: ByteSize(counts.outside_bytes.load(Relaxed)),
+            blocks_lost: counts.blocks_lost.load(Relaxed),
+        }
+    }
+
+    /// Destroys streams whose lease has ended and that have no reader.
+    fn collect_expired(&self) {
+        let expired = self.shared.catalogue.lock().expired((self.shared.clock)());
+        for name in expired {
+            let destroyed = self.shared.catalogue.lock().destroy(&name);
+            if let Ok(id) = destroyed {
+                self.shared.remove_if_destroyed(id);
+            }
+        }
+    }
+}
+
+/// Regions of at least 4 MiB hold whole blocks of the default length. A small store has smaller
+/// ones, so that it has at least [`REGIONS_MIN`].
+fn region_size(capacity: ByteSize) -> u64 {
+    let whole_block = STREAM_BLOCK.next_power_of_two();
+    let size = (capacity.0 / 256).clamp(whole_block, REGION_SIZE_MAX);
+    let size = size.min(capacity.0 / REGIONS_MIN).clamp(REGION_SIZE_MIN, REGION_SIZE_MAX);
+    1 << size.ilog2()
+}
+
+/// Creates a directory for this user alone.
+fn create_private(path: &std::path::Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}

@@ -1,0 +1,10 @@
+//! Tests of streams. `model` and `crashes` run on a simulated disk, where one seed decides
+//! everything: `SEED=n` replays one seed, `SEEDS=n` runs the seeds 0 to n - 1. `store` uses real
+//! files and threads.
+
+mod arrow;
+mod crashes;
+mod kills;
+mod model;
+mod sim;
+mod store;
