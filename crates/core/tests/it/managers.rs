@@ -260,6 +260,57 @@ fn random_reports_do_no_harm() {
     }
 }
 
+/// Promise 6: jobs draw ahead of what they yield and nodes free space late, so evicted chunks stay
+/// for a while. Whatever is loading, present or not yet free never exceeds the capacity.
+#[test]
+fn space_that_moves_is_never_used_twice() {
+    for seed in crate::seeds(100) {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut registry = registry(random.u64(2..9), 3);
+        let (mut now, mut evicting) = (0, Vec::new());
+        for step in 0..300 {
+            now += random.u64(0..4);
+            let (id, name) = (dataset(random.u8(0..3)), ["a", "b", "c"][random.usize(0..3)]);
+            let draws: Vec<HalfChunk> =
+                (0..random.usize(0..6)).map(|_| HalfChunk(random.u32(0..20))).collect();
+            let mode = [Mode::Hit, Mode::Rotating, Mode::Miss][random.usize(0..3)];
+            let took = Duration::from_millis(random.u64(1..50));
+            let time = MeasuredBatch { mode, time: BatchTime { took, stalled: Duration::ZERO } };
+            let said = Report {
+                is_full: random.u8(0..4) == 0,
+                unread: draws.iter().map(|half_chunk| bytes_of(*half_chunk, 0)).collect(),
+                released: draws.iter().copied().filter(|_| random.u8(0..3) == 0).collect(),
+                batches: vec![time; random.usize(0..40)],
+                ..full_report(1)
+            };
+            let orders = match random.u8(0..12) {
+                0 => registry.on_left(s(now), id, name).unwrap(),
+                1 => registry.on_tick(s(now)).unwrap(),
+                _ => registry.on_report(s(now), id, name, &said).1,
+            };
+            let mut orders = orders;
+            if random.u8(0..3) == 0 {
+                for (dataset, half_chunks) in std::mem::take(&mut evicting) {
+                    orders.extend(registry.on_evicted(s(now), dataset, half_chunks).unwrap());
+                }
+            }
+            evicting.extend(orders.into_iter().filter_map(|(dataset, order)| match order {
+                HalfChunkOrder::Evict(half_chunks) => Some((dataset, half_chunks)),
+                HalfChunkOrder::Load(_) | HalfChunkOrder::Keep => None,
+            }));
+            let mut taken: BTreeSet<(DatasetId, HalfChunk)> = BTreeSet::new();
+            for id in (0..3).map(dataset) {
+                let kept = HalfChunk::all(20).into_iter();
+                taken.extend(kept.filter(|at| registry.is_kept(&id, *at)).map(|at| (id, at)));
+            }
+            taken.extend(evicting.iter().flat_map(|(id, all)| all.into_iter().map(|at| (*id, at))));
+            let bytes = taken.len() as u64 * HALF_CHUNK;
+            let capacity = registry.capacity().0;
+            assert!(bytes <= capacity, "seed {seed}, step {step}: {bytes} of {capacity}");
+        }
+    }
+}
+
 /// Promise 6: the state of jobs is bounded, however finely their datasets are cut.
 #[test]
 fn the_number_of_jobs_with_many_half_chunks_is_limited() {

@@ -45,6 +45,7 @@ mod world;
 
 pub mod bounds;
 mod compare;
+pub mod fuzz;
 mod outcome;
 pub mod plot;
 pub mod reproduce;

@@ -244,8 +244,7 @@ impl Outcome {
 
     /// Whether a dataset was never cached because a chunk is larger than the cache.
     pub fn has_no_room_for(&self, dataset: &DatasetOutcome) -> bool {
-        let is_chunked = matches!(self.policy, Policy::Quiver | Policy::Forebay);
-        is_chunked && dataset.chunk_bytes > self.capacity_bytes
+        self.policy.is_chunked() && dataset.chunk_bytes > self.capacity_bytes
     }
 
     /// Bytes that the origin delivered per byte that jobs read; `None` if they read nothing.

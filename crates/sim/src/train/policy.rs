@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// The cache between jobs and the origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Policy {
     /// No cache: every item comes from the origin.
     None,
@@ -16,6 +16,9 @@ pub enum Policy {
     Hit,
     /// Quiver as published: Algorithm 1, two rotating chunks, the greedy rule.
     Quiver,
+    /// Quiver with the preload of its section 5.1: idle links fetch the chunk that is being loaded
+    /// before jobs turn to it, and no item is fetched twice.
+    QuiverPreload,
     /// forebay: claims, pinned chunks, rotation by need, a knapsack on the GPU time saved.
     Forebay,
 }
@@ -29,7 +32,13 @@ pub struct PolicyError {
 
 impl Policy {
     /// All policies.
-    pub const ALL: [Self; 5] = [Self::None, Self::Lru, Self::Hit, Self::Quiver, Self::Forebay];
+    pub const ALL: [Self; 6] =
+        [Self::None, Self::Lru, Self::Hit, Self::Quiver, Self::QuiverPreload, Self::Forebay];
+
+    /// Whether a manager decides which chunks are cached.
+    pub(super) fn is_chunked(self) -> bool {
+        matches!(self, Self::Quiver | Self::QuiverPreload | Self::Forebay)
+    }
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -38,6 +47,7 @@ impl Policy {
             Self::Lru => "lru",
             Self::Hit => "hit",
             Self::Quiver => "quiver",
+            Self::QuiverPreload => "quiver-preload",
             Self::Forebay => "forebay",
         }
     }

@@ -34,7 +34,7 @@ impl Store {
             Policy::None => Self::Nothing,
             Policy::Hit => Self::Everything,
             Policy::Lru => Self::Recent(RecentItems::new(setup)),
-            Policy::Quiver | Policy::Forebay => {
+            Policy::Quiver | Policy::QuiverPreload | Policy::Forebay => {
                 Self::Chunks(Box::new(Manager::new(setup, policy, seed)))
             }
         }

@@ -196,7 +196,7 @@ fn rotating(policy: Policy) -> Outcome {
 
 #[test]
 fn at_most_two_chunks_rotate() {
-    for policy in [Policy::Quiver, Policy::Forebay] {
+    for policy in [Policy::Quiver, Policy::QuiverPreload, Policy::Forebay] {
         let outcome = rotating(policy);
         assert_eq!(reproduce::chunks_at_once(&outcome), 2, "{policy}");
         // More than six epochs, so every chunk is loaded several times.
@@ -211,7 +211,12 @@ fn at_most_two_chunks_rotate() {
 /// most.
 #[test]
 fn rotating_jobs_share_their_fetches() {
-    for (policy, most) in [(Policy::None, 7.0), (Policy::Quiver, 1.3), (Policy::Forebay, 1.1)] {
+    for (policy, most) in [
+        (Policy::None, 7.0),
+        (Policy::Quiver, 1.3),
+        (Policy::QuiverPreload, 1.3),
+        (Policy::Forebay, 1.1),
+    ] {
         let outcome = rotating(policy);
         let items = outcome.jobs.iter().map(|job| job.reads.items).max().unwrap();
         let turns = items as f64 / 50_000.0;
@@ -219,6 +224,16 @@ fn rotating_jobs_share_their_fetches() {
         let fetched = (outcome.origin_bytes - probes) as f64 / turns / 500e6;
         assert!(fetched <= most, "{policy}: {fetched} of the dataset per turn");
     }
+}
+
+/// Quiver 5.1: a chunk is brought in while jobs read the other one, so they wait less for it.
+#[test]
+fn quivers_preload_makes_it_faster() {
+    let [plain, preload] = [Policy::Quiver, Policy::QuiverPreload].map(|policy| {
+        let outcome = rotating(policy);
+        outcome.jobs.iter().map(|job| job.batches).sum::<u64>()
+    });
+    assert!(preload > plain, "{preload} mini-batches, {plain} without the preload");
 }
 
 /// A small figure 6, a twentieth of everything but the GPUs: with the knapsack the cluster is at
@@ -362,6 +377,52 @@ fn the_next_job_hits_what_the_last_one_left() {
     let fetched = |capacity| run(&text(capacity), Policy::Forebay, 1).origin_bytes;
     assert_eq!(fetched("200MB"), 200_000_000, "each dataset once");
     assert!(fetched("150MB") < 400_000_000, "half of one stays");
+}
+
+/// Promise 6: space that moves from one dataset to another is not used by both while the last items
+/// of an evicted chunk are on their way to jobs. The manager asserts it at every split.
+#[test]
+fn space_is_not_used_twice_while_a_chunk_drains() {
+    for seed in 0..20 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let dataset =
+            |name: &str| format!("[[dataset]]\nname = \"{name}\"\nsize = \"4GB\"\nitems = 4000\n");
+        let mut job = |name: &str, dataset: &str| {
+            let (compute, starts) = (random.u32(5..400), random.u32(0..60));
+            format!(
+                "[[job]]\nname = \"{name}\"\ndataset = \"{dataset}\"\ncount = 2\nbatch = \
+                 16\ncompute = \"{compute}ms\"\nstarts = \"{starts}s\"\nepochs = 6\n"
+            )
+        };
+        let jobs = [job("one", "first"), job("two", "second")].concat();
+        let text = [
+            "about = \"a test\"\norigin = { bandwidth = \"200MB/s\" }\n",
+            "cache = { capacity = \"1GB\", read_bandwidth = \"2GB/s\" }\n",
+            &dataset("first"),
+            &dataset("second"),
+            &jobs,
+        ]
+        .concat();
+        for policy in [Policy::Quiver, Policy::QuiverPreload, Policy::Forebay] {
+            let outcome = run(&text, policy, seed);
+            assert!(outcome.jobs.iter().all(|job| job.epochs == 6), "{policy}, seed {seed}");
+        }
+    }
+}
+
+/// A cache below one chunk is legal: every policy runs, and none is slower than without a cache.
+#[test]
+fn a_cache_may_be_smaller_than_a_chunk() {
+    let job = "count = 2\nbatch = 100\nepochs = 3\ncompute = \"5ms\"";
+    for capacity in ["0%", "1%", "4%", "9%"] {
+        let cache = format!("capacity = \"{capacity}\"");
+        let text = one_job("bandwidth = \"100MB/s\"", &cache, job);
+        let none = run(&text, Policy::None, 1).seconds;
+        for policy in Policy::ALL {
+            let outcome = run(&text, policy, 1);
+            assert!(outcome.seconds <= none * 1.02, "{policy}: {} of {none}", outcome.seconds);
+        }
+    }
 }
 
 /// Of two overlapping slow-downs the slower one counts.

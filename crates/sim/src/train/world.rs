@@ -174,6 +174,7 @@ impl<'a> World<'a> {
     fn with_manager(&mut self, call: impl FnOnce(&mut Manager, Nanos, &[SimJob])) {
         if let Some(manager) = self.store.manager() {
             call(manager, self.now, &self.jobs);
+            manager.split_if_needed(self.now);
             self.deadline = manager.next_deadline(self.now);
         }
     }

@@ -152,6 +152,8 @@ fn a_faulty_disk_loses_streams_but_never_alters_or_shortens_them() {
         let rate = |random: &mut fastrand::Rng| random.u32(..3) * random.u32(..20);
         let faults = FaultRates {
             failed: rate(&mut random) / 4,
+            read_failed: rate(&mut random) / 4,
+            sync_failed: rate(&mut random) / 4,
             no_space: rate(&mut random) / 4,
             short: rate(&mut random) / 4,
             lost: rate(&mut random),

@@ -1,5 +1,6 @@
 //! `forebay sim`: simulates jobs and caches under several policies.
 
+mod fuzz;
 mod power;
 mod tables;
 mod tier;
@@ -60,6 +61,13 @@ pub enum Command {
     /// beside it.
     #[command(after_help = REPRODUCE_EXAMPLES)]
     Reproduce(ReproduceArgs),
+    /// Compare forebay with the other policies in random worlds.
+    ///
+    /// Each world draws jobs, speeds, GPUs, datasets, caches, origins, flash, networks, arrivals
+    /// and faults from the seed. Prints forebay's busy GPU time and cost (GPU time, and origin
+    /// bytes at 10 GPU seconds per GB) divided by those of the best other policy.
+    #[command(after_help = fuzz::EXAMPLES)]
+    Fuzz(fuzz::FuzzArgs),
     /// Replay a recorded trace through a flash tier.
     ///
     /// All objects count as equally large. Each policy is compared with the optimum, Belady's MIN
@@ -218,6 +226,7 @@ pub fn run(command: Command) -> anyhow::Result<Verdict> {
         Command::Run(args) => run_one(&args),
         Command::Compare(args) => compare(&args),
         Command::Reproduce(args) => reproduce(&args),
+        Command::Fuzz(args) => fuzz::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Power(args) => power::run(&args),
     }

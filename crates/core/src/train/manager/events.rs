@@ -227,6 +227,8 @@ impl Manager {
 
     /// The space of half-chunks that were to be evicted is free.
     pub fn on_evicted(&mut self, now: Duration, half_chunks: HalfChunkRange) -> Orders {
+        // The freed space is another dataset's: see `space.rs`.
+        self.demand_revision += u64::from(self.is_over_allocated());
         let mut is_former = false;
         for half_chunk in half_chunks {
             self.size_of(half_chunk)?;
@@ -273,6 +275,8 @@ impl Manager {
         }
         let mut orders = self.register_present(now)?;
         orders.push(HalfChunkOrder::Keep);
+        // What this dataset gives up may be another's growth.
+        self.demand_revision += u64::from(allocation < self.allocation);
         self.allocation = allocation;
         let resident: Vec<HalfChunkRange> =
             self.rotation.occupied().map(|chunk| self.half_chunks.of(chunk)).collect();
@@ -299,7 +303,8 @@ impl Manager {
         }
         self.present.clear();
         self.update_classes();
-        if resident.is_empty() {
+        // A regrouping before the last one may still be clearing.
+        if self.clearing.is_empty() {
             orders.extend(self.budget(now)?);
         }
         orders.extend(resident.into_iter().map(HalfChunkOrder::Evict));

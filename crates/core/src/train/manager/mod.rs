@@ -258,10 +258,22 @@ impl Manager {
         }
     }
 
-    /// Chunks of which blobs are present or being loaded.
+    /// Chunks that take space: loading, present, or evicted and not yet free.
     fn chunks_present(&self) -> BTreeSet<ChunkOrdinal> {
-        let present = self.present.iter().map(|half_chunk| self.half_chunks.chunk_of(*half_chunk));
-        present.chain(self.rotation.drawable_chunks()).collect()
+        let half_chunks = self.present.iter().chain(&self.clearing);
+        let present = half_chunks.map(|half_chunk| self.half_chunks.chunk_of(*half_chunk));
+        present.chain(self.rotation.occupied()).collect()
+    }
+
+    /// Whether more is present than the allocation permits: space that another dataset may get as
+    /// soon as it is free.
+    fn is_over_allocated(&self) -> bool {
+        let chunks = match self.allocation {
+            Allocation::Nothing => 0,
+            Allocation::Halves => 2,
+            Allocation::Chunks(chunks) => chunks as usize,
+        };
+        self.chunks_present().len() > chunks
     }
 
     /// Changes when placement has a reason to split the space again.

@@ -301,7 +301,9 @@ impl ManagerRegistry {
         half_chunks: HalfChunkRange,
     ) -> Result<Orders, ReportRefusal> {
         let Some(managed) = self.datasets.get_mut(&dataset) else { return Ok(Vec::new()) };
-        Ok(with_dataset(dataset, managed.manager.on_evicted(now, half_chunks)?))
+        let mut orders = with_dataset(dataset, managed.manager.on_evicted(now, half_chunks)?);
+        orders.extend(self.split_if_needed(now)?);
+        Ok(orders)
     }
 
     /// Time has passed.

@@ -1,4 +1,10 @@
 //! Space: the capacity that all datasets share, and the rule that splits it.
+//!
+//! Space moves in two steps. A dataset that shrinks keeps the bytes of an evicted chunk until the
+//! last items of it have reached their jobs. A dataset that grows gets only what is free by then,
+//! and the rest at the next split, which the freed chunk causes.
+//!
+//! **Invariant:** what datasets occupy or may load is never more than the capacity (promise 6).
 
 use std::time::Duration;
 
@@ -42,10 +48,21 @@ impl Space {
             PlacementRule::Knapsack(placement) => placement.split(self.capacity, demands),
         };
         let mut shares: Vec<(usize, Share)> = shares.into_iter().enumerate().collect();
-        shares.sort_by_key(|(at, share)| {
+        let growth = |(at, share): &(usize, Share)| {
+            share.space.0.saturating_sub(demands[*at].space_held().0)
+        };
+        shares.sort_by_key(growth);
+        let held = demands.iter().map(|demand| demand.space_held().0);
+        let mut free = self.capacity.0.saturating_sub(held.fold(0, u64::saturating_add));
+        for (at, share) in &mut shares {
             let demand = &demands[*at];
-            share.space.0.saturating_sub(demand.space(demand.allocated).0)
-        });
+            let held = demand.space_held();
+            if share.space.0 > held.0.saturating_add(free) {
+                let within = ByteSize(held.0.saturating_add(free));
+                *share = demand.share(demand.part_within(within, share.allocation), self.capacity);
+            }
+            free -= share.space.0.saturating_sub(held.0);
+        }
         shares
     }
 

@@ -72,7 +72,8 @@ pub struct DatasetDemand {
     pub compute_bound: Vec<String>,
     /// The current allocation.
     pub allocated: Allocation,
-    /// Number of chunks of which blobs are present.
+    /// Number of chunks (half-chunks under [`Allocation::Halves`]) that take space: loading,
+    /// present, or evicted and not yet free.
     pub chunks_present: u32,
     /// Time since a job last read it.
     pub idle_for: Duration,
@@ -140,6 +141,27 @@ impl DatasetDemand {
         }
     }
 
+    /// The most bytes that it takes now, or may take under its current allocation.
+    pub fn space_held(&self) -> ByteSize {
+        let size =
+            if self.allocated == Allocation::Halves { self.half_size } else { self.chunk_size };
+        let present = ByteSize(size.0.saturating_mul(u64::from(self.chunks_present)));
+        present.min(self.total).max(self.space(self.allocated))
+    }
+
+    /// The largest part of a growing allocation that fits into `space`, but no less than the
+    /// current one.
+    pub(crate) fn part_within(&self, space: ByteSize, allocation: Allocation) -> Allocation {
+        let chunks_min = if self.jobs.len() >= 2 { ROTATING } else { 1 };
+        match (allocation, space.0.checked_div(self.chunk_size.0)) {
+            (Allocation::Chunks(wanted), Some(chunks)) if chunks >= u64::from(chunks_min) => {
+                let chunks = u32::try_from(chunks).unwrap_or(u32::MAX).min(wanted);
+                Allocation::Chunks(chunks.min(self.chunks.saturating_sub(1))).max(self.allocated)
+            }
+            _ => self.allocated,
+        }
+    }
+
     /// GPUs that an allocation saves.
     pub fn gpus_saved(&self, allocation: Allocation) -> f64 {
         let saved = self.jobs.iter().map(|job| {
@@ -182,7 +204,7 @@ impl DatasetDemand {
         self.space(allocation)
     }
 
-    fn share(&self, allocation: Allocation, space: ByteSize) -> Share {
+    pub(crate) fn share(&self, allocation: Allocation, space: ByteSize) -> Share {
         Share {
             allocation,
             space: self.space(allocation),

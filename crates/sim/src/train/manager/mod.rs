@@ -105,10 +105,10 @@ impl Manager {
         self.datasets[dataset].layout()
     }
 
-    /// Whether jobs claim what they fetch, and prefetch. In the paper, fetches are not
-    /// co-ordinated.
+    /// Whether jobs claim what they fetch, and prefetch. In Algorithm 1 of the paper, fetches are
+    /// not co-ordinated.
     pub fn has_claims(&self) -> bool {
-        self.policy == Policy::Forebay
+        matches!(self.policy, Policy::Forebay | Policy::QuiverPreload)
     }
 
     /// A job starts or restarts.
@@ -134,7 +134,6 @@ impl Manager {
         if let Some(cache) = self.cache_of(now, job) {
             cache.leave(now, job);
         }
-        self.split_if_needed(now);
     }
 
     pub fn on_next_epoch(&mut self, now: Nanos, job: usize) {
@@ -194,7 +193,6 @@ impl Manager {
     pub fn on_computed(&mut self, now: Nanos, job: usize, mode: Option<Mode>, time: BatchTime) {
         if let (Some(mode), Some(cache)) = (mode, self.cache_of(now, job)) {
             cache.on_computed(now, job, mode, time);
-            self.split_if_needed(now);
         }
     }
 
@@ -217,12 +215,11 @@ impl Manager {
         }
         if now >= self.space.next_deadline().into() {
             self.split(now);
-        } else {
-            self.split_if_needed(now);
         }
     }
 
-    fn split_if_needed(&mut self, now: Nanos) {
+    /// Splits the space again, if an event gave a reason to.
+    pub fn split_if_needed(&mut self, now: Nanos) {
         let reasons = self.datasets.iter().map(DatasetCache::reasons).sum();
         if std::mem::replace(&mut self.reasons, reasons) != reasons {
             self.split(now);

@@ -162,17 +162,6 @@ impl Checker<'_> {
                 setup.datasets.iter().map(|dataset| share_of(dataset, share)).sum()
             }
         };
-        let smallest = setup.datasets.iter().min_by_key(|dataset| dataset.chunk_size());
-        let smallest = smallest.expect("jobs read at least one dataset");
-        if setup.capacity < smallest.chunk_size() {
-            let (capacity_is, chunk) = (setup.capacity, smallest.chunk_size());
-            let problem = format!(
-                "the `capacity` of {capacity_is} holds no chunk ({chunk} of `{}`); raise it, or \
-                 cut the dataset into more `chunks`",
-                smallest.name
-            );
-            return Err(self.error_at(&capacity.span(), problem));
-        }
         Ok(setup)
     }
 
