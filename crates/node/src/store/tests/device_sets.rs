@@ -12,7 +12,6 @@ use forebay_core::{
 };
 use forebay_flash::{
     DeviceConfig, Flash, FlashConfig,
-    buffers::BufferPool,
     device_thread::DeviceThread,
     format::{BLOCK_SIZE, DeviceId, Geometry, SUPERBLOCK_OFFSETS, Superblock},
     io::{Completion, Disk, IoCommand, Waker, sim::SimDisk},
@@ -169,15 +168,13 @@ impl Medium for Simulated {
             let (disk, superblock, regions_before) = self.prepare(chosen);
             let drive = Drive::new(disk);
             self.open.push((chosen.device, drive.clone()));
-            let pools = BufferPools {
-                staging: BufferPool::new(4 << 20).unwrap(),
-                read: BufferPool::new(16 << 20).unwrap(),
-            };
+            let pools = BufferPools::new(4 << 20, 1 << 20, 16 << 20).unwrap();
             let settings = Settings { scrub_rate: None, ..Settings::default() };
             let eviction = Box::new(OldestFirst);
-            let recovery = Recovery::new(settings, superblock, regions_before, pools, eviction);
+            let recovery =
+                Recovery::new(settings, superblock, regions_before, pools.clone(), eviction);
             let name = format!("simulated {}", chosen.device);
-            let started = DeviceThread::start(name, recovery, move || Box::new(drive));
+            let started = DeviceThread::start(name, recovery, pools, move || Box::new(drive));
             threads.push(started.unwrap().expect("the disk has no faults"));
         }
         Flash::on_devices(threads)
