@@ -45,7 +45,8 @@ fuzz_target!(
         if matches!(&record, Record::Sealed(sealed) if sealed.runs.blocks() > 1 << 20) {
             return;
         }
-        let entries = (0..ENTRIES).map(|ordinal| FoundEntry { ordinal, tag: u32::from(ordinal % 2 == 1) });
+        let tag = |ordinal: u64| u32::from(ordinal % 2 == 1);
+        let entries = (0..ENTRIES).map(|ordinal| FoundEntry { ordinal, tag: tag(ordinal) });
         let records = vec![(2, record)];
         let found = FoundFamily { entries: entries.collect(), records };
         let end = found.ordinals_end();

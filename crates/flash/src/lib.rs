@@ -5,8 +5,8 @@
 //! - [`shard`] and [`recovery`] decide what is read and written. They are pure: their inputs are
 //!   requests, completions and the time, so they also run on the simulated disk of [`io::sim`].
 //! - [`format`](mod@format) is the bytes on the device (`docs/reference/flash-format.md`).
-//! - [`index`] maps keys to locations, [`buffers`] is all memory for I/O, [`reservation`] is entries
-//!   that callers fill in place.
+//! - [`index`] maps keys to locations, [`buffers`] is all memory for I/O.
+//! - [`reservation`] is entries that callers fill in place.
 
 pub mod buffers;
 pub mod device_open;

@@ -38,7 +38,8 @@ pub enum BatchError {
     #[error(transparent)]
     Arrow(#[from] ArrowError),
     #[error(
-        "stream {stream:?} has the columns {expected}, but the batch has {found}: use one schema per stream"
+        "stream {stream:?} has the columns {expected}, but the batch has {found}: use one schema \
+         per stream"
     )]
     Schema { stream: String, expected: String, found: String },
     #[error("block {block} of stream {stream:?} is not Arrow: read it as bytes")]

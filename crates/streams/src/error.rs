@@ -56,7 +56,8 @@ pub enum StreamError {
     #[error("stream {0:?} was dropped by its writer before it was sealed")]
     Abandoned(String),
     #[error(
-        "stream {stream:?} ended after {bytes} bytes, but was sealed with {expected}: write it again"
+        "stream {stream:?} ended after {bytes} bytes, but was sealed with {expected}: write it \
+         again"
     )]
     Shorter { stream: String, bytes: u64, expected: u64 },
 }

@@ -14,8 +14,8 @@ use crate::{
     writer::{FullPolicy, Writer},
 };
 
-/// A family of streams. It lives until it is destroyed; a family with the lifetime `Process` at most
-/// until its store is closed.
+/// A family of streams. It lives until it is destroyed; with the lifetime `Process`, at most until
+/// its store is closed.
 #[derive(Clone)]
 pub struct Family {
     pub(crate) shared: Arc<Shared>,

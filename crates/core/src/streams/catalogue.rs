@@ -89,7 +89,8 @@ pub enum CatalogueError {
     #[error("family {0:?} is gone: create another one")]
     FamilyGone(String),
     #[error(
-        "stream {0:?} is interleaved with others in more than {RUNS_MAX} runs: give it a family of its own, or longer blocks"
+        "stream {0:?} is interleaved with others in more than {RUNS_MAX} runs: give it a family \
+         of its own, or longer blocks"
     )]
     TooManyRuns(String),
 }

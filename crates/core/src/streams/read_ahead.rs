@@ -133,6 +133,7 @@ mod tests {
             let (depth, in_flight) = (random.u32(1..6), random.u32(1..6));
             let total = random.u64(..40);
             let mut ahead = ReadAhead::new(depth, in_flight);
+            ahead.extend(0, total == 0);
             let (mut running, mut held, mut written) = (Vec::new(), Vec::new(), 0);
             let (mut out, mut outside, mut slots) = (0, 0, depth);
             loop {

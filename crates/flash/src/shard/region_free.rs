@@ -98,7 +98,7 @@ impl<T> Shard<T> {
         self.counters.bytes -= bytes;
     }
 
-    /// Removes entries of a dense group from the index, and frees the regions that they leave empty.
+    /// Removes entries of a dense group from the index, and frees the regions that are empty then.
     pub(super) fn release_ordinals(
         &mut self,
         id: GroupId,

@@ -215,7 +215,9 @@ fn streams_are_not_evicted_and_waiters_for_space_are_woken() {
         world.append(cache, EntryName::Key(key(1)), &content(1, 300_000)).unwrap();
         let group = world.group_of_class("a", class, true);
         let mut stored = 0;
-        while let Ok(()) = try_put(&mut world, group, stored, 300_000) {
+        while stored < 100
+            && let Ok(()) = try_put(&mut world, group, stored, 300_000)
+        {
             stored += 1;
         }
         assert_eq!(try_put(&mut world, group, stored, 300_000), Err(RequestError::NoSpace));

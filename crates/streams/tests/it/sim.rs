@@ -148,6 +148,7 @@ impl SimEngine {
     pub fn run_for<T>(&self, future: impl Future<Output = T>, commands: &mut u64) -> Option<T> {
         let mut future = pin!(future);
         let mut context = Context::from_waker(Waker::noop());
+        let mut idle = 0;
         loop {
             if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
                 return Some(output);
@@ -156,8 +157,11 @@ impl SimEngine {
                 return None;
             }
             *commands -= 1;
-            if !self.step() {
-                assert!(self.pass_time(), "a deadlock: nothing is left to do");
+            if self.step() {
+                idle = 0;
+            } else {
+                idle += 1;
+                assert!(self.pass_time() && idle < 1000, "a deadlock: nothing is left to do");
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Stores on real files: both I/O backends, threads, restarts, and errors.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_core::{
     ByteSize,
@@ -16,6 +16,15 @@ use crate::sim::content;
 const KEPT: CreateOptions = CreateOptions { lifetime: Lifetime::Kept, full: FullPolicy::Error };
 /// Generous: the tests' machines are slow.
 const TIMEOUT: Duration = Duration::from_mins(1);
+
+/// Waits for what the device's thread does after a call has returned.
+fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < TIMEOUT, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
 
 fn config(directory: &tempfile::TempDir, backend: Backend) -> StoreConfig {
     let capacity = ByteSize::mib(65);
@@ -91,7 +100,10 @@ fn a_consumer_that_holds_all_slots_gets_blocks_outside_them() {
     for thread in threads {
         thread.join().unwrap();
     }
-    assert_eq!(store.facts().read_memory_free, store.facts().read_memory);
+    eventually("all slots are back", || {
+        let facts = store.facts();
+        facts.read_memory_free == facts.read_memory
+    });
     // By choice it waits for the slot that another thread drops.
     let options = OpenOptions { depth: 1, when_held: WhenHeld::Wait, ..OpenOptions::default() };
     let mut reader = store.open("s", options).unwrap();
@@ -153,7 +165,7 @@ fn a_reader_that_races_a_destroy_gets_its_blocks_or_a_clear_error() {
         assert_eq!(reader.blocks().map(Result::unwrap).count(), 20, "the destroy waits");
         destroyer.join().unwrap();
     });
-    assert_eq!(store.facts().free, store.facts().capacity);
+    eventually("all space is back", || store.facts().free == store.facts().capacity);
 }
 
 /// Bad input: one line that says what and what to do.
