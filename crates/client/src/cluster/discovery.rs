@@ -27,7 +27,7 @@ use crate::{
 /// The discovered nodes.
 #[derive(Debug)]
 pub(super) enum Topology {
-    Single(SingleNode),
+    Single(Box<SingleNode>),
     Cluster(RingNodes),
 }
 
@@ -123,7 +123,7 @@ fn topology(
         let connection =
             OpenNode::new(context, endpoint, [endpoint.clone()].into(), greeted, began);
         let (endpoint, owners) = (endpoint.clone(), OwnerMap::single());
-        return Topology::Single(SingleNode { endpoint, connection, owners });
+        return Topology::Single(Box::new(SingleNode { endpoint, connection, owners }));
     };
     let ring = membership.ring();
     let index = ring.index_of(membership.name()).expect("a node is in its own ring");
