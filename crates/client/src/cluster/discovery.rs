@@ -1,8 +1,8 @@
 //! Discovery: which nodes there are.
 //!
 //! The first seed that answers sends the list of nodes; a node without a list is used on its own.
-//! Seeds that do not answer are waited for at once. A list from the configuration needs no request. Each later connection checks the list that the
-//! node has ([`RingView`]).
+//! Seeds that do not answer are waited for at once. A list from the configuration needs no request.
+//! Each later connection checks the list that the node has ([`RingView`]).
 
 use std::{sync::Arc, time::Duration};
 
