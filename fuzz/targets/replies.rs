@@ -1,5 +1,5 @@
-//! Replies, which a job and an agent decode: refused, or encoded again as the same bytes, except for
-//! fields and codes of newer versions.
+//! Replies, which a job and an agent decode: refused, or encoded again as the same bytes, except
+//! for fields and codes of newer versions.
 #![no_main]
 
 use bytes::Bytes;

@@ -164,6 +164,18 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
+def stop(pid: int) -> None:
+    """Send SIGSTOP, and wait until it has an effect: other threads may run for a moment."""
+    os.kill(pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{pid}/task")
+
+    def has_stopped() -> bool:
+        stats = [(task / "stat").read_text() for task in tasks.iterdir()]
+        return all(stat.rsplit(")", 1)[1].split()[0] == "T" for stat in stats)
+
+    wait_until(has_stopped)
+
+
 def lives(pid: int) -> bool:
     """Whether a process runs; a zombie does not."""
     try:

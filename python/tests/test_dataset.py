@@ -218,7 +218,7 @@ def test_a_hung_agent_is_replaced(world: World) -> None:
     dataset = world.dataset(cache=None)
     assert dataset[0] == CONTENTS[0]
     hung = harness.listener(harness.agent_socket(dataset))
-    os.kill(hung, signal.SIGSTOP)
+    harness.stop(hung)
     assert dataset[1] == CONTENTS[1]
     assert harness.listener(harness.agent_socket(dataset)) != hung
     assert not harness.lives(hung)

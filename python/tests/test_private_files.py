@@ -17,7 +17,7 @@ from forebay._runtime import private_files
 from forebay._runtime.job import OWNER, PREFIX
 from forebay._runtime.processes import identity, locked
 
-#: The user ``nobody``.
+#: A user without any files of its own.
 ATTACKER = 65534
 #: A job that a trap holds for ever fails after this time.
 DEADLINE_SECONDS = 60

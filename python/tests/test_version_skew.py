@@ -36,7 +36,9 @@ def counters(body: bytes) -> list[tuple[bytes, int]]:
 
 
 def stats_body(found: list[tuple[bytes, int]]) -> bytes:
-    texts = [struct.pack("<H", len(name)) + name + struct.pack("<Q", value) for name, value in found]
+    texts = [
+        struct.pack("<H", len(name)) + name + struct.pack("<Q", value) for name, value in found
+    ]
     return struct.pack("<I", len(found)) + b"".join(texts)
 
 

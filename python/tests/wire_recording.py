@@ -15,7 +15,7 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +76,7 @@ def conversations(path: Path = RECORDING) -> list[list[tuple[Frame, Frame]]]:
 
 
 @contextmanager
-def listening(path: Path, answer: object) -> Iterator[None]:
+def listening(path: Path, answer: Callable[[socket.socket], None]) -> Iterator[None]:
     """Call ``answer`` in a thread for every connection to ``path`` until the block ends."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
@@ -86,7 +86,7 @@ def listening(path: Path, answer: object) -> Iterator[None]:
             with suppress(OSError):
                 while True:
                     connection, _ = listener.accept()
-                    threading.Thread(target=answer, args=(connection,), daemon=True).start()  # type: ignore[arg-type]
+                    threading.Thread(target=answer, args=(connection,), daemon=True).start()
 
         threading.Thread(target=accept, daemon=True).start()
         yield

@@ -140,8 +140,8 @@ impl NodeLinks {
         self.changed.notified().await;
     }
 
-    /// Checks all nodes at once whenever one is silent, so that all hung nodes are known in the time
-    /// that one takes. Never ends.
+    /// Checks all nodes at once whenever one is silent, so that all hung nodes are known in the
+    /// time that one takes. Never ends.
     pub async fn watch(&self) {
         loop {
             self.silence.notified().await;

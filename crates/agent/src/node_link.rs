@@ -142,12 +142,11 @@ impl NodeLink {
             return present;
         }
         let mut connecting = pin!(connect(links, &self.endpoint));
-        let connected = match timeout(FIRST_PING_AFTER, &mut connecting).await {
-            Ok(connected) => connected,
-            Err(_) => {
-                links.silence.notify_one();
-                connecting.await
-            }
+        let connected = if let Ok(connected) = timeout(FIRST_PING_AFTER, &mut connecting).await {
+            connected
+        } else {
+            links.silence.notify_one();
+            connecting.await
         };
         let checked = connected.and_then(|(connection, membership)| {
             links.on_membership(self, membership.as_ref()).map(|()| connection)

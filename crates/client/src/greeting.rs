@@ -282,17 +282,17 @@ pub(crate) fn greet_all(
 ) -> Result<Vec<Option<Result<Greeted>>>> {
     let mut results: Vec<Option<Result<Greeted>>> = endpoints.iter().map(|_| None).collect();
     let mut running: Vec<(usize, Greeting<'_>)> = Vec::new();
-    let (began, mut begun, mut checked_at) = (Instant::now(), 0, Instant::now());
+    let (start, mut next, mut checked_at) = (Instant::now(), 0, Instant::now());
     loop {
         let now = Instant::now();
         let may_begin = match needed {
-            Needed::Any if now.duration_since(began) < LEAD && !running.is_empty() => begun,
-            Needed::Any if begun == 0 => 1,
+            Needed::Any if now.duration_since(start) < LEAD && !running.is_empty() => next,
+            Needed::Any if next == 0 => 1,
             _ => endpoints.len(),
         };
-        for at in begun..may_begin.min(endpoints.len()) {
-            running.push((at, Greeting::new(endpoints[at], context, now)));
-            begun = at + 1;
+        while next < may_begin.min(endpoints.len()) {
+            running.push((next, Greeting::new(endpoints[next], context, now)));
+            next += 1;
         }
         for (at, mut greeting) in mem::take(&mut running) {
             match greeting.advance(Instant::now()).transpose() {
@@ -300,7 +300,7 @@ pub(crate) fn greet_all(
                 None => running.push((at, greeting)),
             }
         }
-        let is_done = running.is_empty() && begun == endpoints.len();
+        let is_done = running.is_empty() && next == endpoints.len();
         let has_one = results.iter().flatten().any(Result::is_ok);
         if is_done || needed == Needed::Any && has_one {
             return Ok(results);

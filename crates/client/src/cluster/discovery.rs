@@ -1,8 +1,8 @@
 //! Discovery: which nodes there are.
 //!
 //! The first seed that answers sends the list of nodes; a node without a list is used on its own.
-//! Seeds that do not answer are waited for at once. A list from the configuration needs no request. Each later connection checks the list that the
-//! node has ([`RingView`]).
+//! Seeds that do not answer are waited for at once. A list from the configuration needs no request.
+//! Each later connection checks the list that the node has ([`RingView`]).
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,7 +27,7 @@ use crate::{
 /// The discovered nodes.
 #[derive(Debug)]
 pub(super) enum Topology {
-    Single(SingleNode),
+    Single(Box<SingleNode>),
     Cluster(RingNodes),
 }
 
@@ -123,7 +123,7 @@ fn topology(
         let connection =
             OpenNode::new(context, endpoint, [endpoint.clone()].into(), greeted, began);
         let (endpoint, owners) = (endpoint.clone(), OwnerMap::single());
-        return Topology::Single(SingleNode { endpoint, connection, owners });
+        return Topology::Single(Box::new(SingleNode { endpoint, connection, owners }));
     };
     let ring = membership.ring();
     let index = ring.index_of(membership.name()).expect("a node is in its own ring");

@@ -231,14 +231,14 @@ impl Nodes {
         mut send: impl FnMut(usize, &mut OpenNode) -> Result<u64>,
         mut receive: impl FnMut(usize, &mut OpenNode, u64, Duration) -> Result<T>,
     ) -> Vec<Option<T>> {
-        let mut sent = Vec::with_capacity(self.count());
+        let mut asked = Vec::with_capacity(self.count());
         for node in 0..self.count() {
             let began = self.health.now();
-            sent.push(self.with(context, node, began, |open| send(node, open)));
+            asked.push(self.with(context, node, began, |open| send(node, open)));
         }
         let (asked_at, allowance) = (self.health.now(), self.health.allowance());
-        let mut received = Vec::with_capacity(sent.len());
-        for (node, id) in sent.into_iter().enumerate() {
+        let mut received = Vec::with_capacity(asked.len());
+        for (node, id) in asked.into_iter().enumerate() {
             let timeout = remaining_timeout(allowance, self.health.since(asked_at));
             received.push(id.and_then(|id| {
                 self.with_open(node, asked_at, |open| receive(node, open, id, timeout))

@@ -367,7 +367,7 @@ mod tests {
             let attempt = Elapsed { since: seconds(10), now: seconds(11) };
             table.on_failure(&node(at), Failure::Hung, Duration::ZERO, attempt);
         }
-        assert_eq!(table.allowance(seconds(11)), STALL_MAX - seconds(1));
+        assert_eq!(table.allowance(seconds(11)) + seconds(1), STALL_MAX);
         let again = Elapsed { since: seconds(11), now: seconds(14) };
         table.on_failure(&node(0), Failure::Hung, Duration::ZERO, again);
         assert_eq!(table.allowance(seconds(14)), ALLOWANCE_MIN, "the budget is used up");

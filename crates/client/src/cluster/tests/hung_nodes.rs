@@ -54,8 +54,8 @@ struct World {
 }
 
 impl World {
-    /// One healthy node and `hung` others.
-    fn new(hung: usize, hang: Hang) -> Self {
+    /// One healthy node and `count` others.
+    fn new(count: usize, hang: Hang) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = |at: usize| directory.path().join(format!("{at}.sock"));
         let member = |at: usize| Member {
@@ -64,9 +64,9 @@ impl World {
             weight: Weight::default(),
             zone: None,
         };
-        let list = NodeList::new((0..=hung).map(member).collect(), false).unwrap();
+        let list = NodeList::new((0..=count).map(member).collect(), false).unwrap();
         let is_hung = Arc::<AtomicBool>::default();
-        for at in 0..=hung {
+        for at in 0..=count {
             let name = format!("node-{at}").parse().unwrap();
             let membership = RingMembership::new(name, list.clone()).unwrap();
             let hang = (at > 0).then_some(hang);
@@ -136,8 +136,8 @@ fn converse(
 
 /// The number of nodes that answer in each round, and the time of all rounds after the first, in
 /// which nodes that hang later answer as well.
-fn stall(hung: usize, hang: Hang) -> (Vec<u64>, Duration) {
-    let world = World::new(hung, hang);
+fn stall(count: usize, hang: Hang) -> (Vec<u64>, Duration) {
+    let world = World::new(count, hang);
     let mut nodes = Nodes::new(world.seeds.clone());
     let (digest, credentials, interrupt) =
         (digest("public"), Credentials::default(), Interrupt::default());
@@ -161,12 +161,12 @@ fn stall(hung: usize, hang: Hang) -> (Vec<u64>, Duration) {
 #[test]
 fn nodes_that_hang_from_the_beginning_cost_what_one_costs() {
     for hang in [Hang::Stopped, Hang::HelloOnly, Hang::Trickle] {
-        for hung in [3, 5, 64] {
+        for count in [3, 5, 64] {
             let began = Instant::now();
-            let (answers, _) = stall(hung, hang);
+            let (answers, _) = stall(count, hang);
             let stalled = began.elapsed();
-            assert_eq!(answers, [1; ROUNDS + 1], "{hung} {hang:?}: the healthy node answers");
-            assert!(stalled < STALL_MAX, "{hung} {hang:?}: {stalled:?}");
+            assert_eq!(answers, [1; ROUNDS + 1], "{count} {hang:?}: the healthy node answers");
+            assert!(stalled < STALL_MAX, "{count} {hang:?}: {stalled:?}");
         }
     }
 }
@@ -174,11 +174,11 @@ fn nodes_that_hang_from_the_beginning_cost_what_one_costs() {
 #[test]
 fn connected_nodes_that_hang_cost_what_one_costs() {
     for hang in [Hang::Later, Hang::PingsOnly] {
-        for hung in [3, 5, 64] {
-            let (answers, stalled) = stall(hung, hang);
-            assert_eq!(answers[0], hung as u64 + 1, "all answer at first");
-            assert_eq!(answers[ROUNDS], 1, "{hung} {hang:?}: the healthy node answers");
-            assert!(stalled < STALL_MAX, "{hung} {hang:?}: {stalled:?}");
+        for count in [3, 5, 64] {
+            let (answers, stalled) = stall(count, hang);
+            assert_eq!(answers[0], count as u64 + 1, "all answer at first");
+            assert_eq!(answers[ROUNDS], 1, "{count} {hang:?}: the healthy node answers");
+            assert!(stalled < STALL_MAX, "{count} {hang:?}: {stalled:?}");
         }
     }
 }
