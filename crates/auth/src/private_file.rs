@@ -9,6 +9,7 @@ use std::{
 
 use forebay_core::ids::{Token, TokenError};
 use rustix::fs::OFlags;
+use zeroize::Zeroizing;
 
 /// Longest token file that is read. A token file is one short line.
 const TOKEN_FILE_SIZE_MAX: u64 = 4096;
@@ -62,7 +63,10 @@ pub enum PrivateFileError {
 }
 
 /// Reads at most `size_max` bytes of a file that only its owner, this user, can access.
-pub(crate) fn read_private(path: &Path, size_max: u64) -> Result<Vec<u8>, PrivateFileError> {
+pub(crate) fn read_private(
+    path: &Path,
+    size_max: u64,
+) -> Result<Zeroizing<Vec<u8>>, PrivateFileError> {
     let failed = |source| PrivateFileError::Io { path: path.to_owned(), source };
     // Opening a pipe without a writer would block.
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).expect("a flag");
@@ -78,7 +82,8 @@ pub(crate) fn read_private(path: &Path, size_max: u64) -> Result<Vec<u8>, Privat
     if metadata.uid() != rustix::process::geteuid().as_raw() {
         return Err(PrivateFileError::Foreign { path: path.to_owned() });
     }
-    let mut content = Vec::new();
+    // Of its final size, because a buffer that grows leaves copies behind.
+    let mut content = Zeroizing::new(Vec::with_capacity(usize::try_from(size_max).unwrap_or(0)));
     file.take(size_max).read_to_end(&mut content).map_err(failed)?;
     Ok(content)
 }
