@@ -23,7 +23,8 @@ pub struct Config {
     pub latency: Duration,
     /// Fraction of correctly signed S3 requests that fail on purpose, from 0 to 1.
     pub fail_rate: f64,
-    /// Faults of the first `GetObject` requests, one each, in order. `fail_rate` applies after them.
+    /// Faults of the first `GetObject` requests, one each, in order. `fail_rate` applies after
+    /// them.
     pub get_faults: Vec<Fault>,
     /// Seed of the injected failures. The same seed and order of requests give the same failures.
     pub seed: u64,
