@@ -1,5 +1,5 @@
-//! Virtual environments under `target/`: pinned requirements, created once, rebuilt when the
-//! requirements change.
+//! Virtual environments under `target/`: requirements pinned with hashes, created once, rebuilt
+//! when the requirements change.
 //!
 //! PyTorch takes 5 GB, so what does not need it has an environment without it.
 
@@ -96,4 +96,21 @@ fn run(command: &mut Command) -> Result<(), String> {
     }
     let errors = String::from_utf8_lossy(&output.stderr);
     Err(format!("{program} failed: {}", errors.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// pip then refuses a package that was replaced, and one that is not listed.
+    #[test]
+    fn every_requirement_has_a_hash() {
+        for environment in ALL {
+            let text = fs::read_to_string((environment.requirements)()).unwrap();
+            let pinned = text.lines().filter(|line| !line.starts_with(['#', ' ']));
+            let without: Vec<&str> = pinned.filter(|line| !line.ends_with('\\')).collect();
+            assert!(without.is_empty(), "{}: {without:?}", environment.name);
+            assert!(text.contains("--hash=sha256:"), "{}", environment.name);
+        }
+    }
 }

@@ -4,8 +4,11 @@ use std::{env, fs, path::Path};
 
 use crate::{
     Outcome,
-    steps::{Steps, cargo, is_installed},
+    steps::{Steps, cargo},
+    tools::{Tool, add_to_path},
 };
+
+const FUZZ: Tool = Tool { name: "cargo-fuzz", version: "0.13.2" };
 
 /// Run time of each target, without `--seconds`.
 const SECONDS: &str = "60";
@@ -19,9 +22,7 @@ pub fn run(arguments: &[&str]) -> Outcome {
         [target, "--seconds", seconds] => (Some(*target), *seconds),
         _ => return Err("usage: cargo xtask fuzz [TARGET] [--seconds N]".to_owned()),
     };
-    if !is_installed("cargo-fuzz") {
-        return Err("cargo-fuzz is missing; install it with `cargo install cargo-fuzz`".to_owned());
-    }
+    FUZZ.installed()?;
     let all = targets()?;
     let chosen: Vec<&String> =
         all.iter().filter(|name| target.is_none_or(|target| target == name.as_str())).collect();
@@ -36,6 +37,7 @@ pub fn run(arguments: &[&str]) -> Outcome {
         let limit = format!("-max_total_time={seconds}");
         fuzz.args([limit.as_str(), "-max_len=65536", "-timeout=25", "-print_final_stats=1"]);
         fuzz.env("FOREBAY_FUZZ_SEEDS", root.join("fuzz/corpus").join(name));
+        add_to_path(&mut fuzz);
         steps.run(&format!("fuzz {name}"), &mut fuzz)?;
     }
     steps.finish();

@@ -15,6 +15,7 @@ mod schedule;
 mod stages;
 mod steps;
 mod tidy;
+mod tools;
 
 use std::{env, path::PathBuf, process::ExitCode};
 
@@ -27,8 +28,10 @@ Usage: cargo xtask COMMAND
 
 Commands:
   check   format, clippy, tidy and unit tests: the fast part of `test`
-  test [tidy|rust|docs|python|interop ...]
-          every check, or these stages; a step that fails does not end the run
+  test [tidy|rust|docs|python|interop|slow ...]
+          every check but `slow`, or these stages; a step that fails does not end the run; `slow`
+          runs every fuzz target for 20 s, and the tests of `shm` and `flash` under the address
+          sanitizer
   tidy [--count] [--quick] [RULE ...] [PATH ...]
           rules on prose, names and the tree; --count prints one line per rule, --quick leaves
           out `dependencies`, whose first run installs cargo-deny
@@ -55,7 +58,7 @@ Commands:
   libcachesim [TRACE ...]
           hit rates of classic policies against libcachesim's, on a generated trace or on these
   fuzz [TARGET] [--seconds N]
-          every decoder of untrusted bytes, or one of them; needs cargo-fuzz
+          every decoder of untrusted bytes, or one of them
 
 Benchmarks are built with the profile `dist`.
 ";

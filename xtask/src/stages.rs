@@ -28,10 +28,15 @@ pub enum Stage {
     Python,
     /// Clients and servers of other projects.
     Interop,
+    /// Fuzz targets and sanitizers. Run on request: it compiles everything again, twice.
+    Slow,
 }
 
 impl Stage {
-    pub const ALL: [Self; 5] = [Self::Tidy, Self::Rust, Self::Docs, Self::Python, Self::Interop];
+    pub const ALL: [Self; 6] =
+        [Self::Tidy, Self::Rust, Self::Docs, Self::Python, Self::Interop, Self::Slow];
+    /// The stages of a run without names.
+    const USUAL: [Self; 5] = [Self::Tidy, Self::Rust, Self::Docs, Self::Python, Self::Interop];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -40,13 +45,14 @@ impl Stage {
             Self::Docs => "docs",
             Self::Python => "python",
             Self::Interop => "interop",
+            Self::Slow => "slow",
         }
     }
 
-    /// The stages with these names; all for none.
+    /// The stages with these names; the usual ones for none.
     pub fn parse(names: &[&str]) -> Result<Vec<Self>, String> {
         if names.is_empty() {
-            return Ok(Self::ALL.to_vec());
+            return Ok(Self::USUAL.to_vec());
         }
         let stage = |name: &&str| {
             let known = Self::ALL.into_iter().find(|stage| stage.name() == *name);
@@ -64,6 +70,8 @@ const BUILD: &str = "build";
 const WHEEL: &str = "wheel";
 const TRAIN: &str = "PyTorch environment";
 const OUTSIDE: &str = "interop environment";
+/// Run time of each fuzz target in the slow stage.
+const FUZZ_SECONDS: &str = "20";
 
 /// The steps of these stages, in the order in which heavy ones run.
 pub fn steps(stages: &[Stage]) -> Result<Vec<Step>, String> {
@@ -110,7 +118,26 @@ pub fn steps(stages: &[Stage]) -> Result<Vec<Step>, String> {
     if has(Stage::Python) {
         steps.extend(package_steps()?);
     }
+    if has(Stage::Slow) {
+        steps.push(step("fuzz", &[], Load::Heavy, xtask(&["fuzz", "--seconds", FUZZ_SECONDS])?));
+        steps.push(step("address sanitizer", &[], Load::Heavy, isolated(sanitized_tests())?));
+    }
     Ok(steps)
+}
+
+/// The tests of the crates with `unsafe` buffers, under the address sanitizer.
+///
+/// The pinned compiler ships the sanitizer's runtime, and `RUSTC_BOOTSTRAP` allows its option. With
+/// an explicit `--target`, build scripts and macros are not instrumented.
+fn sanitized_tests() -> Command {
+    let mut tests = cargo(&["test", "--release", "--lib", "--tests"]);
+    tests.args(["--package", "forebay-shm", "--package", "forebay-flash"]);
+    tests.args(["--target", "x86_64-unknown-linux-gnu", "--target-dir"]);
+    tests.arg(target().join("sanitizer"));
+    tests.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address");
+    // A test that kills its child leaks what the child had.
+    tests.env("ASAN_OPTIONS", "detect_leaks=0");
+    tests
 }
 
 /// The steps of `cargo xtask check`.
@@ -250,7 +277,8 @@ mod tests {
 
     #[test]
     fn stages_are_chosen_by_name() {
-        assert_eq!(Stage::parse(&[]).unwrap(), Stage::ALL);
+        assert_eq!(Stage::parse(&[]).unwrap(), Stage::USUAL);
+        assert_eq!(Stage::parse(&["slow"]).unwrap(), [Stage::Slow]);
         assert_eq!(Stage::parse(&["docs", "rust"]).unwrap(), [Stage::Docs, Stage::Rust]);
         assert!(Stage::parse(&["pyhton"]).unwrap_err().contains("python"));
     }

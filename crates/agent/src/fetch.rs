@@ -28,6 +28,12 @@ use crate::{
 
 /// Concurrent reads of one blob.
 const READ_CONCURRENCY: usize = 8;
+/// Bytes of one read.
+const PIECE_STEP: usize = 2 << 20;
+const _: () = assert!(PIECE_STEP as u64 == PIECE, "reads are pieces");
+/// Transfers of a blob whose bytes do not hash to its address before that is an error. The first
+/// may have been damaged on the way; two in a row were not.
+const TRANSFERS_MAX: u32 = 2;
 
 /// Why a fetch failed.
 #[derive(Debug, thiserror::Error)]
@@ -37,8 +43,8 @@ pub(crate) enum FetchError {
     #[error(transparent)]
     Digest(#[from] DigestError),
     #[error(
-        "the content of `{0}` differs from the digest although its version is the same; build the \
-         digest again"
+        "the content of `{0}` differs from the digest although its version is the same \
+         ({TRANSFERS_MAX} transfers); build the digest again"
     )]
     HashMismatch(String),
 }
@@ -269,25 +275,44 @@ impl AgentService {
         }
     }
 
-    /// Reads a blob's parts, in order, and verifies its address.
+    /// Reads a blob and verifies its address. A transfer that does not match is repeated once.
     async fn read_origin(
         &self,
         blob: BlobOrdinal,
         claim: Option<&HeldClaim>,
     ) -> Result<Bytes, FetchError> {
         let row = self.digest.blob(blob)?;
-        let mut reads = Vec::new();
+        for _ in 0..TRANSFERS_MAX {
+            let content = self.transfer(blob, claim).await?;
+            if self.namespace.address(&content) == row.address {
+                return Ok(content);
+            }
+            self.counters.transfers_damaged.one();
+            tracing::warn!(%blob, "hash mismatch of a transfer from the origin");
+        }
+        let first = row.parts().next().transpose()?;
+        Err(FetchError::HashMismatch(first.map(|part| part.object.to_owned()).unwrap_or_default()))
+    }
+
+    /// Reads a blob's parts, in order.
+    async fn transfer(
+        &self,
+        blob: BlobOrdinal,
+        claim: Option<&HeldClaim>,
+    ) -> Result<Bytes, FetchError> {
+        let row = self.digest.blob(blob)?;
+        let mut parts = Vec::new();
         for part in row.parts() {
             let part = part?;
-            let end = part.offset + part.length;
-            let mut start = part.offset;
-            while start < end {
-                let next = end.min(start + PIECE);
-                reads.push((part.object.to_owned(), self.version_of(&part), start..next));
-                start = next;
-            }
+            let range = part.offset..part.offset + part.length;
+            parts.push((part.object.to_owned(), self.version_of(&part), range));
         }
-        let first = reads.first().map(|(object, ..)| object.clone()).unwrap_or_default();
+        // Lazily, piece by piece: a digest may announce more bytes than the origin has.
+        let reads = parts.into_iter().flat_map(|(object, version, range)| {
+            range.clone().step_by(PIECE_STEP).map(move |start| {
+                (object.clone(), version.clone(), start..range.end.min(start + PIECE))
+            })
+        });
         let mut content = ByteChain::new(usize::try_from(row.length).unwrap_or(0));
         let mut bytes = stream::iter(reads)
             .map(|(object, version, range)| async move {
@@ -302,11 +327,7 @@ impl AgentService {
             content.add(read);
         }
         drop(bytes);
-        let content = content.take();
-        if self.namespace.address(&content) != row.address {
-            return Err(FetchError::HashMismatch(first));
-        }
-        Ok(content)
+        Ok(content.take())
     }
 }
 

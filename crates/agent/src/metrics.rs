@@ -9,6 +9,9 @@ forebay_transport::counters! {
     origin_fetches,
     /// Bytes read from the origin.
     origin_bytes,
+    /// Transfers from the origin whose bytes did not hash to the blob's address. The first of a
+    /// blob is repeated, the second is an error.
+    transfers_damaged,
     /// Blobs read without a claim because the node failed or a wait timed out.
     fallbacks,
     /// Bytes of those.

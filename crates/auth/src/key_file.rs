@@ -8,6 +8,7 @@ use std::{
 };
 
 use forebay_core::ids::{Namespace, NamespaceKeyError};
+use zeroize::Zeroizing;
 
 use crate::private_file::{PrivateFileError, read_private};
 
@@ -50,17 +51,19 @@ pub fn read_key_file(path: &Path) -> Result<Namespace, KeyFileError> {
 /// Creates a namespace with a random key, in a new private file.
 pub fn create_key_file(path: &Path) -> Result<Namespace, KeyFileError> {
     let failed = |source| PrivateFileError::Io { path: path.to_owned(), source };
-    let mut key = [0; 32];
+    let mut key = Zeroizing::new([0; 32]);
     let mut random = File::open("/dev/urandom").map_err(failed)?;
-    random.read_exact(&mut key).map_err(failed)?;
-    let namespace = Namespace::secret(key)
+    random.read_exact(&mut *key).map_err(failed)?;
+    let namespace = Namespace::secret(*key)
         .map_err(|source| KeyFileError::Key { path: path.to_owned(), source })?;
     let options = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let mut file = options.map_err(|source| match source.kind() {
         io::ErrorKind::AlreadyExists => KeyFileError::Exists { path: path.to_owned() },
         _ => failed(source).into(),
     })?;
-    let written = file.write_all(namespace.to_key_file().as_bytes()).and_then(|()| file.sync_all());
+    let written = file
+        .write_all(Zeroizing::new(namespace.to_key_file()).as_bytes())
+        .and_then(|()| file.sync_all());
     if let Err(source) = written {
         let _ = fs::remove_file(path);
         return Err(failed(source).into());

@@ -6,6 +6,7 @@
 //!
 //! **Invariant:** no error quotes the content of a file, and no type that holds a secret prints it.
 
+mod core_dumps;
 mod credentials;
 mod endpoint_trust;
 mod key_file;
@@ -13,6 +14,7 @@ mod private_file;
 mod tls;
 mod tls_errors;
 
+pub use core_dumps::disable_core_dumps;
 pub use credentials::{Credentials, CredentialsError, Files};
 pub use endpoint_trust::TrustError;
 pub use key_file::{KeyFileError, create_key_file, read_key_file};

@@ -21,6 +21,7 @@ use std::{
 
 use forebay_core::ids::{Token, TokenError};
 use rustix::{fs::OFlags, process::geteuid};
+use zeroize::Zeroizing;
 
 /// Longest token file that is read. A token file is one short line.
 const TOKEN_FILE_SIZE_MAX: u64 = 4096;
@@ -91,17 +92,26 @@ pub enum PrivateFileError {
 /// Reads a file that the operator names, of at most `size_max` bytes.
 pub fn read_named(path: &Path, size_max: u64) -> Result<Vec<u8>, PrivateFileError> {
     let (file, _) = open_regular(path, OpenOptions::new().read(true), OFlags::empty())?;
-    read_up_to(path, file, size_max)
+    let mut content = Vec::new();
+    read_up_to(path, file, size_max, &mut content)?;
+    Ok(content)
 }
 
 /// Reads a file of at most `size_max` bytes that only its owner, this user, can access.
-pub(crate) fn read_private(path: &Path, size_max: u64) -> Result<Vec<u8>, PrivateFileError> {
+pub(crate) fn read_private(
+    path: &Path,
+    size_max: u64,
+) -> Result<Zeroizing<Vec<u8>>, PrivateFileError> {
     let (file, metadata) = open_regular(path, OpenOptions::new().read(true), OFlags::empty())?;
     if metadata.mode() & 0o077 != 0 {
         return Err(PrivateFileError::Readable { path: path.to_owned() });
     }
     check_owner(path, &metadata)?;
-    read_up_to(path, file, size_max)
+    // Of its final size, because a buffer that grows leaves copies behind.
+    let size = usize::try_from(size_max + 1).unwrap_or(0);
+    let mut content = Zeroizing::new(Vec::with_capacity(size));
+    read_up_to(path, file, size_max, &mut content)?;
+    Ok(content)
 }
 
 /// Opens a regular file of this user in a directory that other users may write to. `options` with
@@ -172,14 +182,18 @@ fn check_owner(path: &Path, metadata: &Metadata) -> Result<(), PrivateFileError>
     }
 }
 
-fn read_up_to(path: &Path, file: File, size_max: u64) -> Result<Vec<u8>, PrivateFileError> {
-    let mut content = Vec::new();
-    let read = file.take(size_max + 1).read_to_end(&mut content);
+fn read_up_to(
+    path: &Path,
+    file: File,
+    size_max: u64,
+    content: &mut Vec<u8>,
+) -> Result<(), PrivateFileError> {
+    let read = file.take(size_max + 1).read_to_end(content);
     read.map_err(|source| PrivateFileError::Io { path: path.to_owned(), source })?;
     if content.len() as u64 > size_max {
         return Err(PrivateFileError::TooLong { path: path.to_owned(), size_max });
     }
-    Ok(content)
+    Ok(())
 }
 
 /// Reads a token from a private file.

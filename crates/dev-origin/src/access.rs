@@ -3,7 +3,10 @@
 //! Failures are injected after the signature is verified and the operation is known, so that a
 //! failing request is counted exactly like one that succeeds.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, OnceLock},
+};
 
 use parking_lot::Mutex;
 use s3s::{
@@ -12,6 +15,8 @@ use s3s::{
     auth::{S3Auth, SecretKey},
     s3_error,
 };
+
+use crate::config::Fault;
 
 /// Authentication with one pair of keys. Unlike `SimpleAuth`, its error for a wrong key is S3's.
 pub struct SingleKeyAuth {
@@ -41,15 +46,7 @@ pub struct RequestContext {
     pub fault: OnceLock<Fault>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
-    /// Answered with `503 SlowDown`.
-    SlowDown,
-    /// The connection closes after half of the body.
-    CutBody,
-}
-
-/// Chooses from a seed which requests fail, and how.
+/// Chooses from a list and a seed which requests fail, and how.
 #[derive(Debug)]
 pub struct Faults {
     rate: f64,
@@ -58,22 +55,30 @@ pub struct Faults {
 
 #[derive(Debug)]
 struct FaultState {
+    /// Faults of the next `GetObject` requests.
+    listed: VecDeque<Fault>,
     random: fastrand::Rng,
     cut_next: bool,
 }
 
 impl Faults {
-    pub fn new(rate: f64, seed: u64) -> Self {
-        let state = FaultState { random: fastrand::Rng::with_seed(seed), cut_next: false };
+    pub fn new(listed: Vec<Fault>, rate: f64, seed: u64) -> Self {
+        let (listed, random) = (listed.into(), fastrand::Rng::with_seed(seed));
+        let state = FaultState { listed, random, cut_next: false };
         Self { rate, state: Mutex::new(state) }
     }
 
-    /// Failing GETs alternate between the two faults. Other operations have no body to cut.
+    /// Failing GETs alternate between a refusal and a cut body. Other operations have no body.
     fn draw(&self, operation: &str) -> Option<Fault> {
+        let mut state = self.state.lock();
+        if operation == "GetObject"
+            && let Some(fault) = state.listed.pop_front()
+        {
+            return Some(fault);
+        }
         if self.rate == 0.0 {
             return None;
         }
-        let mut state = self.state.lock();
         if state.random.f64() >= self.rate {
             return None;
         }
@@ -96,13 +101,13 @@ impl S3Access for AccessCheck {
         let fault = self.0.draw(&operation);
         if let Some(request_context) = context.extensions_mut().get::<Arc<RequestContext>>() {
             request_context.operation.get_or_init(|| operation);
-            if let Some(fault) = fault {
+            if let Some(fault) = fault.clone() {
                 request_context.fault.get_or_init(|| fault);
             }
         }
         match fault {
             Some(Fault::SlowDown) => Err(s3_error!(SlowDown, "Please reduce your request rate.")),
-            Some(Fault::CutBody) | None => Ok(()),
+            _ => Ok(()),
         }
     }
 }
@@ -114,7 +119,7 @@ mod tests {
     #[test]
     fn faults_follow_the_seed_and_failing_gets_alternate() {
         let draw = |seed| {
-            let faults = Faults::new(0.3, seed);
+            let faults = Faults::new(Vec::new(), 0.3, seed);
             (0..200).map(|_| faults.draw("GetObject")).collect::<Vec<_>>()
         };
         assert_eq!(draw(7), draw(7));
@@ -127,8 +132,17 @@ mod tests {
     }
 
     #[test]
+    fn listed_faults_come_first_and_for_gets_only() {
+        let listed = vec![Fault::HangInBody, Fault::CorruptBody];
+        let faults = Faults::new(listed.clone(), 0.0, 0);
+        assert_eq!(faults.draw("HeadObject"), None);
+        let drawn: Vec<_> = (0..3).map(|_| faults.draw("GetObject")).collect();
+        assert_eq!(drawn, [Some(listed[0].clone()), Some(listed[1].clone()), None]);
+    }
+
+    #[test]
     fn only_gets_are_cut() {
-        let faults = Faults::new(1.0, 0);
+        let faults = Faults::new(Vec::new(), 1.0, 0);
         for operation in ["PutObject", "ListObjectsV2", "HeadObject", "PutObject"] {
             assert_eq!(faults.draw(operation), Some(Fault::SlowDown));
         }

@@ -23,12 +23,32 @@ pub struct Config {
     pub latency: Duration,
     /// Fraction of correctly signed S3 requests that fail on purpose, from 0 to 1.
     pub fail_rate: f64,
+    /// Faults of the first `GetObject` requests, one each, in order. `fail_rate` applies after
+    /// them.
+    pub get_faults: Vec<Fault>,
     /// Seed of the injected failures. The same seed and order of requests give the same failures.
     pub seed: u64,
     /// The only valid access key.
     pub access_key: String,
     /// Its secret.
     pub secret_key: String,
+}
+
+/// How a request fails on purpose.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// Answered with `503 SlowDown`.
+    SlowDown,
+    /// The connection closes after half of the body.
+    CutBody,
+    /// Nothing is sent, and the connection stays open.
+    HangBeforeHead,
+    /// Half of the body is sent, and the connection stays open.
+    HangInBody,
+    /// The first byte of the body is changed.
+    CorruptBody,
+    /// Answered with `307` and this `Location`.
+    Redirect(String),
 }
 
 impl Config {
@@ -39,6 +59,7 @@ impl Config {
             bandwidth: None,
             latency: Duration::ZERO,
             fail_rate: 0.0,
+            get_faults: Vec::new(),
             seed: 0,
             access_key: ACCESS_KEY.to_owned(),
             secret_key: SECRET_KEY.to_owned(),

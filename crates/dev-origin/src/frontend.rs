@@ -1,6 +1,6 @@
 //! HTTP frontend: everything between a connection and the S3 operations.
 //!
-//! It delays and counts requests, and limits, counts and (for injected failures) truncates bodies.
+//! It delays and counts requests, and limits, counts and (for injected failures) damages bodies.
 //! `/-/…`, which no bucket can be called, is for the operator: unsigned, not limited, not counted.
 
 use std::{
@@ -18,7 +18,8 @@ use s3s::{HttpError, StdError, service::S3Service};
 use tokio::time::{Sleep, sleep};
 
 use crate::{
-    access::{Fault, RequestContext},
+    access::RequestContext,
+    config::Fault,
     counters::Counters,
     shaper::{Paced, Shaper},
 };
@@ -63,12 +64,24 @@ impl Frontend {
             head.status = StatusCode::PARTIAL_CONTENT;
         }
         let object = head.extensions.remove::<BodyObject>().map(|BodyObject(name)| name);
-        let mut cut = None;
+        let half = body.size_hint().lower() / 2;
+        let mut damage = None;
         match request_context.fault.get() {
             Some(Fault::SlowDown) => self.counters.failure_injected(),
-            Some(Fault::CutBody) if object.is_some() => {
+            Some(fault) if object.is_some() => {
                 self.counters.failure_injected();
-                cut = Some(Cut { left: body.size_hint().lower() / 2, pause: None });
+                match fault {
+                    Fault::SlowDown => unreachable!("answered without an object"),
+                    Fault::CutBody => damage = Some(Damage::Cut { left: half, pause: None }),
+                    Fault::HangInBody => damage = Some(Damage::Hang { left: half }),
+                    Fault::CorruptBody => damage = Some(Damage::Corrupt),
+                    Fault::HangBeforeHead => std::future::pending().await,
+                    Fault::Redirect(to) => {
+                        head.status = StatusCode::TEMPORARY_REDIRECT;
+                        let to = header::HeaderValue::from_str(to).expect("a plain URL");
+                        head.headers.insert(header::LOCATION, to);
+                    }
+                }
             }
             _ if head.status.as_u16() >= 400 => self.counters.error(),
             _ => {}
@@ -79,7 +92,7 @@ impl Frontend {
         let body = ResponseBody {
             inner: Paced::new(body, Arc::clone(&self.shaper)),
             object: object.map(|name| (name, Arc::clone(&self.counters))),
-            cut,
+            damage,
         };
         Ok(Response::from_parts(head, body))
     }
@@ -102,7 +115,7 @@ impl Frontend {
         };
         let unshaped = Arc::new(Shaper::new(None));
         let inner = Paced::new(s3s::Body::from(json), unshaped);
-        let mut response = Response::new(ResponseBody { inner, object: None, cut: None });
+        let mut response = Response::new(ResponseBody { inner, object: None, damage: None });
         *response.status_mut() = status;
         let content_type = header::HeaderValue::from_static("application/json");
         response.headers_mut().insert(header::CONTENT_TYPE, content_type);
@@ -110,23 +123,48 @@ impl Frontend {
     }
 }
 
-/// The body of a response: limited, counted and possibly truncated.
+/// The body of a response: limited, counted and possibly damaged.
 pub struct ResponseBody {
     inner: Paced<s3s::Body>,
     object: Option<(Arc<str>, Arc<Counters>)>,
-    cut: Option<Cut>,
+    damage: Option<Damage>,
 }
 
-struct Cut {
-    left: u64,
-    pause: Option<Pin<Box<Sleep>>>,
+/// What is done to a body on purpose.
+enum Damage {
+    /// The connection closes after `left` more bytes.
+    Cut { left: u64, pause: Option<Pin<Box<Sleep>>> },
+    /// Nothing is sent after `left` more bytes.
+    Hang { left: u64 },
+    /// The next byte is changed.
+    Corrupt,
 }
 
-impl Cut {
+impl Damage {
+    /// Whether the body ends here.
+    fn is_at_end(&self) -> bool {
+        matches!(self, Self::Cut { left: 0, .. } | Self::Hang { left: 0 })
+    }
+
     fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<StdError> {
-        let pause = self.pause.get_or_insert_with(|| Box::pin(sleep(CUT_PAUSE)));
+        let Self::Cut { pause, .. } = self else { return Poll::Pending };
+        let pause = pause.get_or_insert_with(|| Box::pin(sleep(CUT_PAUSE)));
         ready!(pause.as_mut().poll(context));
         Poll::Ready(io::Error::other("the body was truncated on purpose").into())
+    }
+
+    fn apply(&mut self, data: &mut Bytes) {
+        match self {
+            Self::Cut { left, .. } | Self::Hang { left } => {
+                data.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
+                *left -= data.len() as u64;
+            }
+            Self::Corrupt => {
+                let mut changed = data.to_vec();
+                changed.iter_mut().take(1).for_each(|byte| *byte ^= 1);
+                *data = changed.into();
+            }
+        }
     }
 }
 
@@ -139,20 +177,20 @@ impl hyper::body::Body for ResponseBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, StdError>>> {
         let this = &mut *self;
-        if let Some(cut) = &mut this.cut
-            && cut.left == 0
-        {
-            return cut.poll_end(context).map(|error| Some(Err(error)));
+        if let Some(damage) = this.damage.as_mut().filter(|damage| damage.is_at_end()) {
+            return damage.poll_end(context).map(|error| Some(Err(error)));
         }
         let mut frame = match ready!(Pin::new(&mut this.inner).poll_frame(context)) {
             Some(Ok(frame)) => frame,
             end => return Poll::Ready(end),
         };
-        if let Some(cut) = &mut this.cut
+        if let Some(damage) = &mut this.damage
             && let Some(data) = frame.data_mut()
         {
-            data.truncate(usize::try_from(cut.left).unwrap_or(usize::MAX));
-            cut.left -= data.len() as u64;
+            damage.apply(data);
+            if matches!(damage, Damage::Corrupt) {
+                this.damage = None;
+            }
         }
         if let Some((name, counters)) = &this.object
             && let Some(data) = frame.data_ref()
@@ -163,7 +201,7 @@ impl hyper::body::Body for ResponseBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.cut.is_none() && self.inner.is_end_stream()
+        self.damage.is_none() && self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -98,7 +98,8 @@ fn frontend(config: Config, counters: Arc<Counters>) -> Frontend {
         access_key: config.access_key,
         secret_key: config.secret_key.into(),
     });
-    builder.set_access(AccessCheck(Faults::new(config.fail_rate, config.seed)));
+    let faults = Faults::new(config.get_faults, config.fail_rate, config.seed);
+    builder.set_access(AccessCheck(faults));
     Frontend { s3: builder.build(), counters, shaper, latency: config.latency }
 }
 

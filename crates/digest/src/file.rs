@@ -186,6 +186,9 @@ fn file_error(path: &Path, error: DigestError) -> DigestFileError {
 
 /// A temporary file beside `path`, deleted on drop. Its name is always the same, so that a later
 /// run removes the file that a killed process left.
+///
+/// Only its owner may read it: a job that holds a digest may read the dataset from a node, and
+/// a digest has object names and labels.
 fn temporary(path: &Path) -> io::Result<NamedTempFile> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let mut hidden = OsString::from(".");
@@ -198,7 +201,7 @@ fn temporary(path: &Path) -> io::Result<NamedTempFile> {
         .prefix(&hidden)
         .suffix(".tmp")
         .rand_bytes(0)
-        .permissions(fs::Permissions::from_mode(0o644))
+        .permissions(fs::Permissions::from_mode(0o600))
         .tempfile_in(parent(path))
 }
 

@@ -6,10 +6,10 @@ use std::time::{Duration, SystemTime};
 use chrono::DateTime;
 use object_store::{
     ClientOptions,
-    client::{HttpConnector as _, HttpRequest, HttpRequestBody, ReqwestConnector},
+    client::{HttpConnector as _, HttpRequest, HttpRequestBody},
 };
 
-use crate::{Location, Options, OriginError};
+use crate::{Location, Options, OriginError, attempt::Connector};
 
 /// Longest wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -23,8 +23,8 @@ pub async fn clock(url: &str, options: &Options) -> Result<Option<SystemTime>, O
 }
 
 async fn request_date(server: &str) -> Option<SystemTime> {
-    let allowed = ClientOptions::new().with_allow_http(true);
-    let client = ReqwestConnector::default().connect(&allowed).ok()?;
+    let connector = Connector { deadline: TIMEOUT, same_host_only: true };
+    let client = connector.connect(&ClientOptions::new()).ok()?;
     let request: HttpRequest = http::Request::head(server).body(HttpRequestBody::empty()).ok()?;
     let answer = client.execute(request).await.ok()?;
     let date = answer.headers().get(http::header::DATE)?.to_str().ok()?;

@@ -92,17 +92,28 @@ pub enum OriginError {
         /// The client's message.
         problem: String,
     },
+    /// The store redirects to another host, which must not receive the credentials.
+    #[error(
+        "`{what}` is redirected to another host, `{host}`, and credentials are never sent along; \
+         use that host's URL, or set the region or the endpoint"
+    )]
+    Redirected {
+        /// URL or key.
+        what: String,
+        /// The other host.
+        host: String,
+    },
     /// A request, with all its retries, exceeded the deadline.
     #[error(
-        "`{what}` did not answer within {}s; check the endpoint and the credentials, or raise \
+        "`{what}` did not answer within {:.1}s; check the endpoint and the credentials, or raise \
          --deadline (`deadline_seconds` among the storage options)",
-        deadline.as_secs_f32()
+        waited.as_secs_f32()
     )]
     Deadline {
         /// URL or key.
         what: String,
-        /// The deadline.
-        deadline: Duration,
+        /// Time of all attempts.
+        waited: Duration,
     },
     /// Another failure of the network or the store.
     #[error("`{what}` failed after retries: {problem}; check that the endpoint is right and up")]

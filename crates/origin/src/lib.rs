@@ -5,9 +5,10 @@
 //! of an object: a read asks for the version that was listed, and an object that has changed is an
 //! error.
 //!
-//! The `object_store` crate does retries, backoff and jitter. This crate adds the overall deadline
-//! and the bounds on requests and bytes in flight (promise 6).
+//! The `object_store` crate does retries, backoff and jitter. This crate adds a timeout for every
+//! attempt, the overall deadline, and the bounds on requests and bytes in flight (promise 6).
 
+mod attempt;
 mod clock;
 mod error;
 mod limits;
@@ -24,6 +25,7 @@ use std::{
 use bytes::Bytes;
 use forebay_core::dataset::ListedObject;
 use futures::{Stream, StreamExt as _, stream::BoxStream};
+use zeroize::Zeroize as _;
 
 pub use clock::clock;
 pub use error::OriginError;
@@ -69,6 +71,13 @@ pub struct Credentials {
     pub access_key: String,
     /// Its secret.
     pub secret_key: String,
+}
+
+/// Zeroes the secret.
+impl Drop for Credentials {
+    fn drop(&mut self) {
+        self.secret_key.zeroize();
+    }
 }
 
 impl std::fmt::Debug for Credentials {

@@ -1,6 +1,11 @@
 //! Origins on the network, through the `object_store` crate.
 
-use std::{fmt, ops::Range, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
@@ -8,12 +13,15 @@ use forebay_core::dataset::ListedObject;
 use futures::{Stream, StreamExt as _, TryStreamExt as _};
 use object_store::{
     BackoffConfig, ClientOptions, Error as StoreError, GetOptions, ObjectMeta, ObjectStore,
-    ObjectStoreExt as _, RetryConfig, aws::AmazonS3Builder, aws::AmazonS3ConfigKey,
-    azure::MicrosoftAzureBuilder, gcp::GoogleCloudStorageBuilder, http::HttpBuilder, path::Path,
+    RetryConfig, aws::AmazonS3Builder, aws::AmazonS3ConfigKey, azure::MicrosoftAzureBuilder,
+    gcp::GoogleCloudStorageBuilder, http::HttpBuilder, path::Path,
 };
 
 use crate::{
-    Credentials, Location, Options, OriginError, any_version_of_length, limits::Limits, profile,
+    Credentials, Location, Options, OriginError, any_version_of_length,
+    attempt::{AttemptTimedOut, Connector, RedirectRefused, with_attempts},
+    limits::Limits,
+    profile,
 };
 
 /// Prefix of a version that is the time of the last change, for stores without `ETag`s.
@@ -93,17 +101,15 @@ impl Remote {
         let entries = match &self.only {
             Some(name) => {
                 let (store, path) = (self.store.clone(), self.path(name));
-                futures::stream::once(async move { store.head(&path?).await }).boxed()
+                futures::stream::once(async move { head(&*store, &path?).await }).boxed()
             }
             None => self.store.list(Some(&self.prefix)),
         };
         let entries = futures::stream::try_unfold(
             (remote, entries.fuse()),
             |(remote, mut entries)| async move {
-                let next = tokio::time::timeout(remote.deadline, entries.try_next())
-                    .await
-                    .map_err(|_| remote.too_slow(&remote.url))?
-                    .map_err(|error| remote.list_error(error))?;
+                let next = remote.in_time(&remote.url, entries.try_next()).await?;
+                let next = next.map_err(|error| remote.list_error(error))?;
                 Ok(next.map(|meta| (remote.listed(&meta), (remote, entries))))
             },
         );
@@ -131,8 +137,7 @@ impl Remote {
         else {
             return Ok(false);
         };
-        let head = tokio::time::timeout(self.deadline, self.store.head(&path)).await;
-        match head.map_err(|_| self.too_slow(&listed.object))? {
+        match self.in_time(&listed.object, head(&*self.store, &path)).await? {
             Ok(_) => Ok(true),
             Err(StoreError::NotFound { .. }) => Ok(false),
             Err(error) => Err(self.store_error(&listed.object, &error)),
@@ -144,14 +149,13 @@ impl Remote {
     pub(crate) async fn locate(self, directory: bool) -> Result<Self, OriginError> {
         // Web servers seldom list, and a URL without a trailing slash most likely is one object.
         if self.url.starts_with("http") && !directory {
-            let head = tokio::time::timeout(self.deadline, self.store.head(&self.prefix)).await;
-            if head.map_err(|_| self.too_slow(&self.url))?.is_ok() {
+            let head = self.in_time(&self.url, head(&*self.store, &self.prefix)).await?;
+            if head.is_ok() {
                 return Ok(self.narrowed());
             }
         }
         let mut listing = self.store.list(Some(&self.prefix));
-        let first = tokio::time::timeout(self.deadline, listing.try_next()).await;
-        let listing_error = match first.map_err(|_| self.too_slow(&self.url))? {
+        let listing_error = match self.in_time(&self.url, listing.try_next()).await? {
             Ok(Some(_)) => return Ok(self),
             Ok(None) => None,
             Err(error) => Some(self.list_error(error)),
@@ -166,8 +170,8 @@ impl Remote {
             }
             Some(error) => return Err(error),
         };
-        let head = tokio::time::timeout(self.deadline, self.store.head(&self.prefix)).await;
-        match (head.map_err(|_| self.too_slow(&self.url))?, listing_error) {
+        let head = self.in_time(&self.url, head(&*self.store, &self.prefix)).await?;
+        match (head, listing_error) {
             (Ok(_), _) => Ok(self.narrowed()),
             (Err(StoreError::NotFound { .. }), Some(OriginError::Unlistable { url, .. })) => {
                 Err(OriginError::Missing { what: url })
@@ -224,8 +228,7 @@ impl Remote {
             let same = is_of_version(&result.meta, version);
             Ok((same, result.bytes().await?))
         };
-        let outcome = tokio::time::timeout(self.deadline, read).await;
-        match outcome.map_err(|_| self.too_slow(object))? {
+        match self.in_time(object, read).await? {
             Ok((true, bytes)) if bytes.len() as u64 == length => Ok(bytes),
             Ok(_) | Err(StoreError::Precondition { .. } | StoreError::NotModified { .. }) => {
                 Err(OriginError::Changed { object: object.to_owned() })
@@ -245,8 +248,7 @@ impl Remote {
         let path =
             self.path(object).map_err(|error| OriginError::Name { problem: error.to_string() })?;
         let _permits = self.limits.admit(0).await;
-        let head = tokio::time::timeout(self.deadline, self.store.head(&path)).await;
-        match head.map_err(|_| self.too_slow(object))? {
+        match self.in_time(object, head(&*self.store, &path)).await? {
             Ok(meta) if is_of_version(&meta, version) => Ok(()),
             Ok(_) => Err(OriginError::Changed { object: object.to_owned() }),
             Err(StoreError::NotFound { .. }) => {
@@ -256,8 +258,20 @@ impl Remote {
         }
     }
 
-    fn too_slow(&self, what: &str) -> OriginError {
-        OriginError::Deadline { what: what.to_owned(), deadline: self.deadline }
+    /// The result of requests that end by the deadline. Requests whose last attempt timed out have
+    /// missed it as well: there is no time for another attempt.
+    async fn in_time<T>(
+        &self,
+        what: &str,
+        requests: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<Result<T, StoreError>, OriginError> {
+        let began = Instant::now();
+        match tokio::time::timeout(self.deadline, requests).await {
+            Ok(Err(error)) if innermost(&error).is::<AttemptTimedOut>() => {}
+            Ok(outcome) => return Ok(outcome),
+            Err(_) => {}
+        }
+        Err(OriginError::Deadline { what: what.to_owned(), waited: began.elapsed() })
     }
 
     fn list_error(&self, error: StoreError) -> OriginError {
@@ -276,6 +290,9 @@ impl Remote {
     fn store_error(&self, what: &str, error: &StoreError) -> OriginError {
         let what = what.to_owned();
         let problem = root_cause(error);
+        if let Some(RedirectRefused(host)) = innermost(error).downcast_ref() {
+            return OriginError::Redirected { what, host: host.clone() };
+        }
         match (error, http_status(error)) {
             (StoreError::NotFound { .. }, _) | (_, Some(404)) => OriginError::Missing { what },
             _ if !self.identified => OriginError::NoCredentials { what, problem },
@@ -284,6 +301,12 @@ impl Remote {
             _ => OriginError::Unavailable { what, problem },
         }
     }
+}
+
+/// An object's metadata.
+async fn head(store: &dyn ObjectStore, path: &Path) -> Result<ObjectMeta, StoreError> {
+    let options = with_attempts(GetOptions::default().with_head(true));
+    store.get_opts(path, options).await.map(|answer| answer.meta)
 }
 
 /// HTTP status of a failed request. Listings have it in the text of an inner error only.
@@ -315,7 +338,7 @@ fn is_of_version(meta: &ObjectMeta, version: &str) -> bool {
 /// Request options for exactly this version. A weak tag never matches a condition. For weak tags
 /// and for `any_version` the request is unconditional, and the caller checks the answer.
 fn conditional(version: &str) -> GetOptions {
-    let options = GetOptions::default();
+    let options = with_attempts(GetOptions::default());
     match version.strip_prefix(MODIFIED).map(str::parse::<DateTime<Utc>>) {
         Some(Ok(time)) => options.with_if_unmodified_since(Some(time)),
         Some(Err(_)) => options,
@@ -324,7 +347,9 @@ fn conditional(version: &str) -> GetOptions {
     }
 }
 
-fn innermost<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a dyn std::error::Error {
+fn innermost<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> &'a (dyn std::error::Error + 'static) {
     let mut cause = error;
     while let Some(source) = cause.source() {
         cause = source;
@@ -404,11 +429,12 @@ fn open_store(
         // Half the deadline, so that the store's error is reported instead of the deadline.
         retry_timeout: options.deadline / 2,
     };
-    let client = ClientOptions::new()
-        .with_allow_http(true)
-        .with_connect_timeout(Duration::from_secs(5).min(options.deadline))
-        // The deadline of `Remote` bounds every request with its retries, with its own error.
-        .with_timeout_disabled();
+    let client = ClientOptions::new().with_allow_http(true);
+    let connector = Connector {
+        deadline: options.deadline,
+        // A web server gets no credentials.
+        same_host_only: !matches!(location, Location::Http { .. }),
+    };
     Ok(match location {
         Location::S3 { bucket, prefix } => {
             let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
@@ -429,6 +455,7 @@ fn open_store(
             if options.anonymous {
                 builder = builder.with_skip_signature(true);
             }
+            let builder = builder.with_http_connector(connector);
             let store = builder.with_retry(retry).with_client_options(client).build()?;
             (Arc::new(store), prefix)
         }
@@ -440,6 +467,7 @@ fn open_store(
             if options.anonymous {
                 builder = builder.with_skip_signature(true);
             }
+            let builder = builder.with_http_connector(connector);
             let store = builder.with_retry(retry).with_client_options(client).build()?;
             (Arc::new(store), prefix)
         }
@@ -451,6 +479,7 @@ fn open_store(
             if options.anonymous {
                 builder = builder.with_skip_signature(true);
             }
+            let builder = builder.with_http_connector(connector);
             let store = builder.with_retry(retry).with_client_options(client).build()?;
             (Arc::new(store), prefix)
         }
@@ -459,6 +488,7 @@ fn open_store(
                 .with_url(base)
                 .with_retry(retry)
                 .with_client_options(client)
+                .with_http_connector(connector)
                 .build()?;
             (Arc::new(store), prefix)
         }

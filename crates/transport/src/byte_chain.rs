@@ -4,6 +4,9 @@
 
 use bytes::{Bytes, BytesMut};
 
+/// Most memory that is reserved before bytes arrive: a digest may announce more than there is.
+const RESERVE_MAX: usize = 64 << 20;
+
 /// The bytes that have arrived so far.
 #[derive(Debug)]
 pub struct ByteChain {
@@ -19,7 +22,8 @@ enum Content {
 }
 
 impl ByteChain {
-    /// An empty chain. If bytes have to be joined, memory for `expected` bytes is reserved.
+    /// An empty chain. If bytes have to be joined, memory for `expected` bytes, and at most 64 MiB,
+    /// is reserved.
     pub fn new(expected: usize) -> Self {
         Self { content: Content::Empty, expected }
     }
@@ -38,7 +42,7 @@ impl ByteChain {
         self.content = match std::mem::replace(&mut self.content, Content::Empty) {
             Content::Empty => Content::One(bytes),
             Content::One(first) => {
-                let mut joined = BytesMut::with_capacity(self.expected);
+                let mut joined = BytesMut::with_capacity(self.expected.min(RESERVE_MAX));
                 joined.extend_from_slice(&first);
                 joined.extend_from_slice(&bytes);
                 Content::Joined(joined)

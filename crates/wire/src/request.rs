@@ -13,6 +13,7 @@ use forebay_core::{
     },
     units::ByteRate,
 };
+use zeroize::Zeroize as _;
 
 use crate::{
     BATCH_MAX, HALF_CHUNKS_MAX, PAYLOAD_SIZE_MAX, PRESENCE_MAX, SELECTION_MAX,
@@ -195,6 +196,13 @@ pub enum Request {
 /// A token as the client sent it. `Debug` does not print it.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct SentToken(pub Vec<u8>);
+
+/// Zeroes the token.
+impl Drop for SentToken {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
 
 impl fmt::Debug for SentToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

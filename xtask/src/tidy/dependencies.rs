@@ -1,29 +1,19 @@
 //! Rule `dependencies`: cargo-deny on banned crates, licences and sources, as `deny.toml` says, and
 //! on advisories where their database can be fetched.
-//!
-//! cargo-deny is built into `target/tools` if it is not there. It is built without optimisation:
-//! that takes 70 s instead of minutes, and a check takes a second either way.
 
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{path::Path, process::Command};
 
 use serde_json::Value;
 
 use super::Violation;
-use crate::{
-    paths::{root, target},
-    steps::cargo,
-};
+use crate::{paths::root, tools::Tool};
 
 pub const REMEDY: &str = "choose another dependency, or change deny.toml with a reason";
 
-/// Pinned, so that a new release cannot fail a build.
-const VERSION: &str = "0.20.2";
+const DENY: Tool = Tool { name: "cargo-deny", version: "0.20.2" };
 
 pub fn check(workspace: &Path) -> Result<Vec<Violation>, String> {
-    let program = installed()?;
+    let program = DENY.installed()?;
     let mut found = run(&program, workspace, &["bans", "licenses", "sources"])?;
     let database = Command::new(&program).args(["fetch", "db"]).output();
     if database.is_ok_and(|fetched| fetched.status.success()) {
@@ -32,27 +22,6 @@ pub fn check(workspace: &Path) -> Result<Vec<Violation>, String> {
         eprintln!("dependencies   advisories are not checked: their database cannot be fetched");
     }
     Ok(found)
-}
-
-/// The program, where [`installed`] puts it.
-fn path() -> PathBuf {
-    target().join("tools/bin/cargo-deny")
-}
-
-fn installed() -> Result<PathBuf, String> {
-    let path = path();
-    if !path.is_file() {
-        eprintln!("installing cargo-deny {VERSION} into target/tools, about a minute");
-        let mut install = cargo(&["install", "--locked", "--debug", "--quiet", "--root"]);
-        install.arg(target().join("tools")).args(["--version", VERSION, "cargo-deny"]);
-        let output = install.output().map_err(|error| error.to_string())?;
-        if !output.status.success() {
-            let reason = String::from_utf8_lossy(&output.stderr);
-            let line = reason.lines().next().unwrap_or("it says no reason");
-            return Err(format!("cargo-deny cannot be installed: {line}"));
-        }
-    }
-    Ok(path)
 }
 
 /// Runs some checks on the `workspace`, with our `deny.toml`.
@@ -100,7 +69,7 @@ mod tests {
     /// Runs cargo-deny where it is installed; `cargo xtask tidy` installs it.
     #[test]
     fn a_banned_dependency_is_refused() {
-        let program = path();
+        let program = DENY.path();
         if !program.is_file() {
             eprintln!("not run: cargo-deny is not installed; `cargo xtask tidy` installs it");
             return;

@@ -6,6 +6,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use forebay_agent::{Agent, Config};
+use forebay_auth::disable_core_dumps;
 use forebay_core::{ByteSize, agent::agent_cache::AGENT_CACHE_SIZE_MAX, cluster::ring::Seeds};
 use forebay_digest::open;
 use forebay_node::read_node_list;
@@ -78,6 +79,8 @@ Examples:
       --options-from-stdin < options.json";
 
 pub async fn run(args: Args) -> anyhow::Result<Verdict> {
+    // Before secrets are read.
+    disable_core_dumps().context("switch off core dumps")?;
     let stop = signals::stop_requested()?;
     let job = args.job_pid.map(signals::open_process).transpose().context("watch the job")?;
     let file = open(&args.digest)?;

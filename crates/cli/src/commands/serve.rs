@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
-use forebay_auth::read_key_file;
+use forebay_auth::{disable_core_dumps, read_key_file};
 use forebay_core::{ByteSize, Namespace, NodeName, units::parse_duration};
 use forebay_node::{Config, Reloads, Server};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -103,6 +103,8 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         output::data(&Config::template())?;
         return Ok(Verdict::Yes);
     }
+    // Before secrets are read.
+    disable_core_dumps().context("switch off core dumps")?;
     let (config, namespaces) = load_config(args.clone())?;
     config.check_files()?;
     if args.check_config {

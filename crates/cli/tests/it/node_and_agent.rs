@@ -9,9 +9,12 @@ use std::{
 };
 
 use forebay_client::{Client, Reader};
-use forebay_core::ItemOrdinal;
-use forebay_dev_origin::{Config, DevOrigin};
-use forebay_digest::Digest;
+use forebay_core::{
+    BlobOrdinal, ByteSize, ItemOrdinal,
+    dataset::{DatasetIdHasher, chunking::Chunking},
+};
+use forebay_dev_origin::{Config, DevOrigin, Fault};
+use forebay_digest::{Blob, Digest, Header, ItemSpan, Part, PendingDigest};
 use rustix::process::Signal;
 
 use crate::harness::{Running, Sandbox, content, wait_until};
@@ -167,6 +170,92 @@ fn without_a_node_an_agent_reads_the_origin() {
         setup.sandbox.data_size(),
         "the agent keeps the blobs in memory"
     );
+}
+
+/// Promise 5, for faults of the origin: one hung answer and one damaged transfer delay a job and do
+/// not fail it.
+#[test]
+fn a_hung_answer_and_a_damaged_transfer_are_fetched_again() {
+    let mut setup = Setup::of(6, SIZE, |_| {});
+    let faults = vec![Fault::CorruptBody, Fault::HangInBody, Fault::HangBeforeHead];
+    setup.origin = setup.sandbox.serve(|config| config.get_faults = faults);
+    let (_agent, socket) = setup.agent("a", false);
+    let mut reader = setup.reader(&socket);
+    let damaged = |reader: &mut Reader| {
+        let counters = reader.agent_stats().unwrap();
+        counters.iter().find(|(name, _)| name == "agent_transfers_damaged").unwrap().1
+    };
+    read(&mut reader, 0..6);
+    assert_eq!(damaged(&mut reader), 1);
+    let counters = setup.origin.counters();
+    assert_eq!((counters.failures_injected, counters.requests.get), (3, 9));
+}
+
+/// Promise 1: an object whose bytes really differ is an error, not data.
+#[test]
+fn two_damaged_transfers_of_a_blob_are_an_error() {
+    let mut setup = Setup::of(2, SIZE, |_| {});
+    let faults = vec![Fault::CorruptBody; 2];
+    setup.origin = setup.sandbox.serve(|config| config.get_faults = faults);
+    let (_agent, socket) = setup.agent("a", false);
+    let mut reader = setup.reader(&socket);
+    let refused = reader.get(&[ItemOrdinal::new(0)]).unwrap_err().to_string();
+    assert!(refused.contains("differs from the digest"), "{refused}");
+    read(&mut reader, 0..2);
+}
+
+/// A digest that passes the full check, of one object that it says is much longer than it is.
+fn lying_digest(setup: &Setup, path: &Path) -> Digest {
+    let length = 60 << 30;
+    let first = setup.digest.blob(BlobOrdinal::new(0)).unwrap();
+    let part = first.parts().next().unwrap().unwrap();
+    let (object, version) = (part.object.to_owned(), part.version.to_owned());
+    let blob = Blob {
+        address: first.address,
+        parts: vec![Part { object, version, offset: 0, length: 3 * length }],
+        items: vec![ItemSpan { offset: length, length }],
+    };
+    let mut summary = setup.digest.summary().clone();
+    let mut id = DatasetIdHasher::new();
+    id.push(&blob.address, blob.length());
+    summary.chunking = Chunking::for_dataset(ByteSize(blob.length()), 1);
+    summary.dataset = id.finish(summary.chunking);
+    (summary.items, summary.blobs, summary.bytes) = (1, 1, blob.length());
+    let mut pending = PendingDigest::create(path, Header { summary, columns: Vec::new() }).unwrap();
+    pending.push(&blob, &[vec![]]).unwrap();
+    pending.publish().unwrap();
+    forebay_digest::open(path).unwrap().digest
+}
+
+/// Promise 6: a length in a digest is believed when the origin has the bytes. Before that, neither
+/// the job nor its agent allocates memory for it.
+#[test]
+fn a_digest_that_lies_about_lengths_is_an_error_and_takes_no_memory() {
+    let mut setup = Setup::of(3, SIZE, |_| {});
+    setup.digest = lying_digest(&setup, &setup.sandbox.out("x.digest"));
+    let (mut agent, socket) = setup.agent("a", false);
+    let mut reader = setup.reader(&socket);
+    for _ in 0..3 {
+        let refused = reader.get(&[ItemOrdinal::new(0)]).unwrap_err().to_string();
+        assert!(refused.contains("has changed since it was listed"), "{refused}");
+    }
+    let status = fs::read_to_string(format!("/proc/{}/status", agent.child().id())).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let peak: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(peak < 500_000, "the agent took {peak} kB");
+}
+
+/// Nodes and agents hold keys, tokens and other users' data.
+#[test]
+fn nodes_and_agents_dump_no_core() {
+    let setup = Setup::of(1, SIZE, |_| {});
+    let mut node = setup.node(&["--capacity", "64MB"]);
+    let (mut agent, _) = setup.agent("a", true);
+    for process in [&mut node, &mut agent] {
+        let limits = fs::read_to_string(format!("/proc/{}/limits", process.child().id())).unwrap();
+        let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+        assert_eq!(core.split_whitespace().skip(4).collect::<Vec<_>>(), ["0", "0", "bytes"]);
+    }
 }
 
 #[test]

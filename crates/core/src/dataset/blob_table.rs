@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{Address, BlobOrdinal, ByteSize, DatasetId, HalfChunk, NamespaceId};
 
-/// Longest blob, so that sums of lengths do not overflow.
-const LENGTH_MAX: u64 = 1 << 48;
+/// Longest blob, so that sums of lengths do not overflow: 256 TiB.
+pub const LENGTH_MAX: u64 = 1 << 48;
 
 /// One blob of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use zeroize::Zeroizing;
+
 use super::{Address, HexError, hex_name};
 
 /// Domains of BLAKE3's key derivation. They never change: every address depends on them.
@@ -20,10 +22,10 @@ hex_name! {
     NamespaceId, 16, "a namespace id"
 }
 
-/// A key for computing addresses. Its holders share cached blobs.
+/// A key for computing addresses. Its holders share cached blobs. Its memory is zeroed on drop.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Namespace {
-    key: [u8; 32],
+    key: Zeroizing<[u8; 32]>,
 }
 
 /// A text that is not a namespace key. The message never quotes the text, which may be a key.
@@ -52,13 +54,13 @@ pub enum NamespaceKeyError {
 impl Namespace {
     /// The namespace `public`, whose key is published.
     pub fn public() -> Self {
-        Self { key: blake3::derive_key(PUBLIC_KEY_CONTEXT, b"") }
+        Self { key: Zeroizing::new(blake3::derive_key(PUBLIC_KEY_CONTEXT, b"")) }
     }
 
     /// A namespace with a secret key. The caller supplies the randomness.
     pub fn secret(key: [u8; 32]) -> Result<Self, NamespaceKeyError> {
-        let namespace = Self { key };
-        if namespace.is_public() || key == [0; 32] {
+        let namespace = Self { key: Zeroizing::new(key) };
+        if namespace.is_public() || *namespace.key == [0; 32] {
             return Err(NamespaceKeyError::Known);
         }
         Ok(namespace)
@@ -76,7 +78,7 @@ impl Namespace {
 
     /// The text of a key file. No other method reveals the key.
     pub fn to_key_file(&self) -> String {
-        let digits = blake3::Hash::from_bytes(self.key).to_hex();
+        let digits = blake3::Hash::from_bytes(*self.key).to_hex();
         format!("{KEY_FILE_HEADER}\n{digits}\n")
     }
 
@@ -87,7 +89,7 @@ impl Namespace {
 
     /// The id by which digests and nodes refer to the namespace.
     pub fn id(&self) -> NamespaceId {
-        let derived = blake3::derive_key(NAMESPACE_ID_CONTEXT, &self.key);
+        let derived = blake3::derive_key(NAMESPACE_ID_CONTEXT, &*self.key);
         NamespaceId::from_bytes(derived[..16].try_into().expect("16 of 32 bytes"))
     }
 

@@ -2,10 +2,12 @@
 
 use std::{fmt, str::FromStr};
 
+use zeroize::Zeroizing;
+
 /// A secret that authenticates a client. It is sent over encrypted or local connections only, and
-/// never printed.
+/// never printed. Its memory is zeroed on drop.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Token(String);
+pub struct Token(Zeroizing<String>);
 
 /// Shortest token in bytes. A random token of this length cannot be guessed.
 pub const TOKEN_LENGTH_MIN: usize = 32;
@@ -55,7 +57,7 @@ impl FromStr for Token {
             length if length > TOKEN_LENGTH_MAX => Err(TokenError::Long),
             _ if !text.bytes().all(|byte| byte.is_ascii_graphic()) => Err(TokenError::Characters),
             length if length < TOKEN_LENGTH_MIN => Err(TokenError::Short(length)),
-            _ => Ok(Self(text.to_owned())),
+            _ => Ok(Self(Zeroizing::new(text.to_owned()))),
         }
     }
 }

@@ -68,17 +68,19 @@ async fn all_bodies_share_the_bandwidth_in_both_directions() {
 
 #[tokio::test]
 async fn every_request_waits_for_the_latency() {
-    let fixture = Fixture::with(|config| config.latency = Duration::from_millis(50));
+    /// Longer than a request takes on a busy machine.
+    const LATENCY: Duration = Duration::from_secs(1);
+    let fixture = Fixture::with(|config| config.latency = LATENCY);
     fixture.write("k", "x");
     let store = fixture.store();
-    for _ in 0..3 {
+    for _ in 0..2 {
         let started = Instant::now();
         store.head(&"k".into()).await.unwrap();
-        assert!(started.elapsed() >= Duration::from_millis(50));
+        assert!(started.elapsed() >= LATENCY);
     }
     // Requests of the operator are not delayed.
     let started = Instant::now();
     let health = format!("{}/-/health", fixture.origin.endpoint());
     assert_eq!(reqwest::get(health).await.unwrap().status(), 200);
-    assert!(started.elapsed() < Duration::from_millis(50));
+    assert!(started.elapsed() < LATENCY);
 }

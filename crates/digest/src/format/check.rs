@@ -57,7 +57,6 @@ impl Digest {
                     previous = Some(part.object);
                     length = length
                         .checked_add(part.length)
-                        .filter(|_| part.offset.checked_add(part.length).is_some())
                         .ok_or_else(|| row_is("is impossibly long"))?;
                 }
                 if length != blob.length {

@@ -15,7 +15,10 @@ mod read;
 mod tests;
 mod write;
 
-use forebay_core::{Address, DatasetId, dataset::chunking::Chunking};
+use forebay_core::{
+    Address, DatasetId,
+    dataset::{blob_table, chunking::Chunking},
+};
 
 pub use columns::{ColumnGuess, ColumnType, Value};
 pub use read::{BlobView, Digest, ItemLocation, PartView};
@@ -23,6 +26,12 @@ pub use write::{DigestWriter, Header};
 
 /// The format that is written, and the newest that is read.
 pub const FORMAT: u32 = 1;
+/// Longest blob, and end of the last part of an object: 256 TiB.
+pub const BLOB_LENGTH_MAX: u64 = blob_table::LENGTH_MAX;
+/// Longest item: 64 GiB. A job holds a whole item in memory.
+pub const ITEM_LENGTH_MAX: u64 = 1 << 36;
+/// Largest dataset: 1 EiB, so that sums of positions do not overflow.
+pub const DATASET_LENGTH_MAX: u64 = 1 << 60;
 
 /// A byte range of one version of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -17,7 +17,8 @@ use arrow_schema::SchemaRef;
 use bytes::Bytes;
 
 use super::{
-    ColumnType, DigestError, Summary, damaged,
+    BLOB_LENGTH_MAX, ColumnType, DATASET_LENGTH_MAX, DigestError, ITEM_LENGTH_MAX, Summary,
+    damaged,
     layout::{ITEM_FIELDS, ITEMS_COLUMN, buffer, footer_key, node, read_schema},
     write::{MAGIC, METADATA_CONTEXT, hash_block, metadata_checksum},
 };
@@ -118,6 +119,9 @@ impl Digest {
         }
         if (blobs, items) != (summary.blobs, summary.items) {
             return Err(damaged("its batches do not hold the rows it announces"));
+        }
+        if summary.bytes > DATASET_LENGTH_MAX {
+            return Err(damaged("it is longer than 1 EiB"));
         }
         Ok(Self { schema: schema.into(), bytes, summary, columns, checksum, content, batches })
     }
@@ -260,12 +264,20 @@ impl Digest {
     fn row<'a>(&'a self, batch: &'a Batch, row: u64) -> Result<BlobView<'a>, DigestError> {
         let at = batch.buffers[buffer::ADDRESS].start + index(row) * Address::LEN;
         let address = self.bytes[at..at + Address::LEN].try_into().expect("32 bytes");
+        let start = self.u64_in(batch, buffer::START, row);
+        let length = self.u64_in(batch, buffer::LENGTH, row);
+        let end = start.checked_add(length).filter(|_| length <= BLOB_LENGTH_MAX);
+        if end.is_none_or(|end| end > self.summary.bytes) {
+            return Err(damaged(format!(
+                "a blob of {length} bytes is longer than its dataset, or than 2^48"
+            )));
+        }
         Ok(BlobView {
             digest: self,
             batch,
             address: Address::from_bytes(address),
-            start: self.u64_in(batch, buffer::START, row),
-            length: self.u64_in(batch, buffer::LENGTH, row),
+            start,
+            length,
             parts: self.range_in(batch, buffer::PARTS, row, batch.parts)?,
             items: self.range_in(batch, buffer::ITEMS, row, batch.items)?,
         })
@@ -344,12 +356,17 @@ impl<'a> BlobView<'a> {
         let (digest, batch) = (self.digest, self.batch);
         narrow(&self.parts).map(move |row| {
             let row = u64::from(row);
-            Ok(PartView {
+            let part = PartView {
                 object: digest.text_in(batch, buffer::OBJECT_ENDS, row)?,
                 version: digest.text_in(batch, buffer::VERSION_ENDS, row)?,
                 offset: digest.u64_in(batch, buffer::PART_OFFSET, row),
                 length: digest.u64_in(batch, buffer::PART_LENGTH, row),
-            })
+            };
+            let end = part.offset.checked_add(part.length);
+            match end.filter(|end| *end <= BLOB_LENGTH_MAX) {
+                Some(_) => Ok(part),
+                None => Err(damaged("a part ends past byte 2^48 of its object")),
+            }
         })
     }
 
@@ -364,7 +381,10 @@ impl<'a> BlobView<'a> {
         let offset = self.digest.u64_in(self.batch, buffer::ITEM_OFFSET, row);
         let length = self.digest.u64_in(self.batch, buffer::ITEM_LENGTH, row);
         match offset.checked_add(length) {
-            Some(end) if end <= self.length => Ok((offset, length)),
+            Some(end) if end <= self.length && length <= ITEM_LENGTH_MAX => Ok((offset, length)),
+            Some(end) if end <= self.length => {
+                Err(damaged(format!("an item of {length} bytes is longer than 64 GiB")))
+            }
             _ => Err(damaged(format!("an item of blob {} leaves its blob", self.address))),
         }
     }

@@ -22,7 +22,7 @@ use arrow_schema::{ArrowError, Schema, SchemaRef};
 use flatbuffers::FlatBufferBuilder;
 
 use super::{
-    Blob, ColumnType, DigestError, Summary, Value,
+    BLOB_LENGTH_MAX, Blob, ColumnType, DigestError, ITEM_LENGTH_MAX, Summary, Value,
     columns::ColumnBuilder,
     layout::{element, footer_key, item_fields, one_line, part_fields, schema},
 };
@@ -119,6 +119,7 @@ impl<W: Write> DigestWriter<W> {
     /// Adds a row. `values` has the user's columns of each of its items.
     pub fn push(&mut self, blob: &Blob, values: &[Vec<Value<'_>>]) -> Result<(), DigestError> {
         let length = blob.length();
+        check_lengths(blob, length)?;
         self.id.push(&blob.address, length);
         self.rows.push(self.totals.bytes, blob, values)?;
         self.totals.blobs += 1;
@@ -175,6 +176,23 @@ impl<W: Write> DigestWriter<W> {
         self.position += (header + body) as u64;
         Ok((header as u64, body as u64))
     }
+}
+
+/// Rejects a row that no reader would accept.
+fn check_lengths(blob: &Blob, length: u64) -> Result<(), DigestError> {
+    let longest = blob.items.iter().map(|item| item.length).max().unwrap_or(0);
+    let refused = |what: &str, length: u64, limit: &str| {
+        Err(DigestError::Unwritable(format!(
+            "{what} of {length} bytes is longer than {limit}; cut it into several"
+        )))
+    };
+    if length > BLOB_LENGTH_MAX {
+        return refused("a blob", length, "256 TiB");
+    }
+    if longest > ITEM_LENGTH_MAX {
+        return refused("an item", longest, "64 GiB");
+    }
+    Ok(())
 }
 
 /// Adds the position of a batch to the metadata checksum.

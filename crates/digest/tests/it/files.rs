@@ -1,6 +1,6 @@
 //! Digest files: written atomically, mapped, and refused when damaged.
 
-use std::{fs, path::Path, thread, time::Duration};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, thread, time::Duration};
 
 use forebay_digest::{DigestFileError, PendingDigest, Value, open, open_unchecked};
 
@@ -38,6 +38,17 @@ fn a_digest_appears_whole_or_not_at_all() {
     assert!(names(directory.path()).is_empty(), "no partial file is left");
     publish(&path, 3);
     assert_eq!(names(directory.path()), ["x.digest", "x.digest.checked"]);
+}
+
+/// A digest is the right to read its dataset from the nodes of this machine.
+#[test]
+fn only_the_owner_may_read_a_new_digest() {
+    let directory = tempfile::tempdir().unwrap();
+    publish(&directory.path().join("x.digest"), 3);
+    for name in names(directory.path()) {
+        let mode = fs::metadata(directory.path().join(&name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
 }
 
 #[test]

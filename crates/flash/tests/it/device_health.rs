@@ -1,4 +1,4 @@
-//! Device health: a device that cannot sync or cannot be read accepts no entries (promises 3 and 5).
+//! Device health: a device that cannot sync or be read accepts no entries (promises 3 and 5).
 
 use std::time::Duration;
 

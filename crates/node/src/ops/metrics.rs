@@ -292,6 +292,7 @@ counted:
 | a wait timed out, or the node could not be reached | `wait_timeouts` | `agent_fallbacks` |
 | an uncached read: the node does not keep the blob | `claims_uncached` | `agent_uncached` |
 | a probe | `probe_batches` | `agent_probes` |
+| a transfer was damaged | | `agent_transfers_damaged` |
 | the list of nodes changed, or one of several nodes did not answer | | `agent_ring_changes`, `agent_fallbacks_ring` |
 
 Every granted claim ends in one counted way or is still held: `claims_granted` is the sum of

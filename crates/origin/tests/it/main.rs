@@ -1,5 +1,6 @@
 //! Behaviour of every kind of origin, on real files and sockets.
 
+mod faults;
 mod harness;
 mod listing;
 mod local_files;

@@ -38,7 +38,8 @@ async fn the_deadline_holds_for_every_request() {
         let outcome = wait.await;
         let took = begun.elapsed();
         assert!(matches!(outcome, Err(OriginError::Deadline { .. })), "{what}: {outcome:?}");
-        assert!((300..900).contains(&took.as_millis()), "{what} took {took:?}");
+        // Half of the deadline for retries, and one attempt after it.
+        assert!((150..900).contains(&took.as_millis()), "{what} took {took:?}");
     }
 }
 

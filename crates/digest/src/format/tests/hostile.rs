@@ -14,6 +14,7 @@ use super::{
     written,
 };
 use crate::format::{
+    BLOB_LENGTH_MAX, ITEM_LENGTH_MAX,
     layout::{ITEM_FIELDS, ITEMS_COLUMN, buffer, element, node},
     read::message_at,
     write::{END_OF_STREAM, MAGIC, METADATA_CONTEXT, PREAMBLE, footer, hash_block},
@@ -169,6 +170,7 @@ const HEADERS: &[Case] = &[
     ),
     ("blobs announced", |f| f.says("blobs", "6"), "the rows it announces"),
     ("items announced", |f| f.says("items", "8"), "the rows it announces"),
+    ("bytes beyond the limit", |f| f.says("bytes", &(1_u64 << 61).to_string()), "than 1 EiB"),
     ("control in origin", |f| f.says("origin", "s3://a\x1b[2Jb"), "has a control character"),
     ("control in layout", |f| f.says("layout", "files\n"), "has a control character"),
     ("control in namespace", |f| f.says("namespace", "pub\rlic"), "has a control character"),
@@ -227,16 +229,32 @@ const ROWS: &[Case] = &[
     ("control in name", |f| f.put(buffer::OBJECT_ENDS + 1, 0, [7]), "has a control character"),
     ("name not UTF-8", |f| f.put(buffer::OBJECT_ENDS + 1, 0, [0xff]), "a name is not UTF-8"),
     ("length", |f| f.number(buffer::PART_LENGTH, 0, 12), "row 0 is not as long as its parts"),
-    ("part's end", |f| f.number(buffer::PART_OFFSET, 0, u64::MAX), "row 0 is impossibly long"),
-    ("sum of parts", |f| f.number(buffer::PART_LENGTH, 1, u64::MAX), "row 0 is impossibly long"),
+    ("part's end", |f| f.number(buffer::PART_OFFSET, 0, u64::MAX), "ends past byte 2^48"),
+    ("part's length", |f| f.number(buffer::PART_LENGTH, 1, u64::MAX), "ends past byte 2^48"),
     (
-        "sum of rows",
+        "part ends late",
+        |f| f.number(buffer::PART_OFFSET, 0, BLOB_LENGTH_MAX - 10),
+        "ends past byte 2^48",
+    ),
+    ("sum of rows", |f| f.number(buffer::LENGTH, 0, u64::MAX), "is longer than its dataset"),
+    ("length by a byte", |f| f.number(buffer::LENGTH, LAST, 2), "is longer than its dataset"),
+    (
+        "long blob",
         |f| {
-            f.number(buffer::PART_LENGTH, 0, u64::MAX);
-            f.number(buffer::LENGTH, 0, u64::MAX);
-            f.number(buffer::START, 1, u64::MAX);
+            f.says("bytes", &(BYTES + BLOB_LENGTH_MAX).to_string());
+            f.number(buffer::LENGTH, LAST, 1 + BLOB_LENGTH_MAX);
         },
-        "row 1 is impossibly long",
+        "is longer than its dataset, or than 2^48",
+    ),
+    (
+        "long item",
+        |f| {
+            f.says("bytes", &(BYTES + ITEM_LENGTH_MAX).to_string());
+            f.number(buffer::LENGTH, LAST, 1 + ITEM_LENGTH_MAX);
+            f.number(buffer::PART_LENGTH, 7, 1 + ITEM_LENGTH_MAX);
+            f.number(buffer::ITEM_LENGTH, 7, 1 + ITEM_LENGTH_MAX);
+        },
+        "is longer than 64 GiB",
     ),
     ("item by a byte", |f| f.number(buffer::ITEM_LENGTH, 0, 12), "leaves its blob"),
     ("item's end", |f| f.number(buffer::ITEM_OFFSET, 0, u64::MAX), "leaves its blob"),
@@ -294,6 +312,17 @@ fn control_characters_are_not_written() {
     assert!(!refused(&header));
     header.summary.origin.push('\r');
     assert!(refused(&header));
+}
+
+/// A digest that could not be read must not be written.
+#[test]
+fn lengths_beyond_the_limits_are_not_written() {
+    for (item, is_written) in [(ITEM_LENGTH_MAX, true), (ITEM_LENGTH_MAX + 1, false)] {
+        let rows = rows(None, &[item]);
+        let mut writer = DigestWriter::new(Vec::new(), header(&rows, &[])).unwrap();
+        let pushed = writer.push(&rows[0], &[vec![]]);
+        assert_eq!(pushed.is_ok(), is_written, "{pushed:?}");
+    }
 }
 
 proptest! {
