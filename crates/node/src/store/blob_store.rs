@@ -24,8 +24,8 @@ use tokio::sync::Semaphore;
 
 use crate::{
     config::Config,
+    ops::memory_limit,
     store::{
-        blob_write::WRITE_BUFFERS,
         eviction::DatasetUses,
         groups::GroupName,
         long_blob::{PART_LENGTH_MAX, TAG_WHOLE},
@@ -45,6 +45,7 @@ pub(crate) struct BlobStore {
     pub(super) memory_cache: MemoryCache,
     /// Memory for the buffers of writes, in bytes.
     pub(super) write_buffers: Arc<Semaphore>,
+    write_buffers_max: usize,
     dataset_uses: DatasetUses,
 }
 
@@ -101,13 +102,15 @@ impl BlobStore {
                 "missing device created again: its content is lost; is its disk mounted?"
             );
         }
+        let write_buffers_max = usize::try_from(memory_limit::plan().write_buffers.0)?;
         Ok(Self {
             part_length: PART_LENGTH_MAX.min(flash.entry_length_max()),
             region_size: flash.region_size(),
             flash,
             groups: Mutex::default(),
             memory_cache: MemoryCache::new(config.memory_cache_size()),
-            write_buffers: Arc::new(Semaphore::new(WRITE_BUFFERS)),
+            write_buffers: Arc::new(Semaphore::new(write_buffers_max)),
+            write_buffers_max,
             dataset_uses,
         })
     }
@@ -125,6 +128,11 @@ impl BlobStore {
     /// The memory cache.
     pub fn memory_cache(&self) -> &MemoryCache {
         &self.memory_cache
+    }
+
+    /// Memory for the buffers of all writes in progress.
+    pub fn write_buffers_max(&self) -> usize {
+        self.write_buffers_max
     }
 
     /// Number of configured devices.
