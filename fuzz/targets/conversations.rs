@@ -37,7 +37,7 @@ impl Scene {
             directory: directory.path().join("cache"),
             capacity: Some(CAPACITY),
             memory_cache: Some(ByteSize::mib(1)),
-            shared_memory: ByteSize::mib(1),
+            shared_memory: Some(ByteSize::mib(1)),
             claim_lease: Duration::from_millis(100),
             ..Config::default()
         };
@@ -125,7 +125,8 @@ fuzz_target!(
             let exchange = async {
                 let (client, server) = UnixStream::pair().expect("a pair");
                 let accepted = Accepted::unix(server).expect("a peer");
-                let serving = tokio::spawn(session::serve(Arc::clone(&scene.node), accepted, ()));
+                let slot = scene.node.owner_slot().expect("a slot");
+                let serving = tokio::spawn(session::serve(Arc::clone(&scene.node), accepted, slot));
                 let (mut reader, mut writer) = client.into_split();
                 let reading = tokio::spawn(async move {
                     let mut replies = Vec::new();

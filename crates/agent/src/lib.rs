@@ -80,7 +80,9 @@ impl Agent {
             tokio::select! {
                 socket = listener.accept() => {
                     if tasks.len() > CONNECTIONS_MAX {
-                        session::reject(&mut rejected, socket);
+                        let text = "the agent has too many connections; start fewer workers";
+                        let socket = std::future::ready(Ok(socket));
+                        session::reject(&mut rejected, socket, text);
                         continue;
                     }
                     let Ok(accepted) = Accepted::unix(socket) else { continue };

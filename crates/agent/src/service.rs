@@ -7,13 +7,13 @@ use std::{
 };
 
 use forebay_core::{
-    BlobOrdinal, DatasetId, Namespace, agent::agent_cache::AgentCache,
-    dataset::possession::proofs_match,
+    BlobOrdinal, ByteSize, DatasetId, Namespace, agent::agent_cache::AgentCache,
+    dataset::possession::proofs_match, node::byte_budget::ShareId,
 };
 use forebay_digest::{Digest, Layout, PartView};
 use forebay_origin::{Origin, OriginError, any_version, any_version_from};
 use forebay_transport::{
-    Peer,
+    ConnectionMemory, Peer,
     session::{Replies, Service, fresh_nonce},
 };
 use forebay_wire::{BlobRange, ErrorCode, GetAnswer, OpenAnswer, Refusal, Reply, Request};
@@ -37,6 +37,10 @@ const HINTS_MAX: usize = 1 << 16;
 /// Memory for blobs that are being fetched, in KiB.
 const MEMORY_KIB: u64 = 256 << 10;
 
+/// Memory for replies that the job's processes have not read.
+const CONNECTION_MEMORY: ByteSize = ByteSize::mib(512);
+/// Processes of a job, for the size of their socket buffers.
+const PROCESSES: usize = 128;
 /// Most nodes whose fallbacks are reported one by one.
 const NODES_REPORTED: usize = 256;
 
@@ -54,6 +58,7 @@ pub(crate) struct AgentService {
     pub links: NodeLinks,
     pub cache: Mutex<AgentCache>,
     pub memory: FetchMemory,
+    connection_memory: Arc<ConnectionMemory>,
     pub counters: Arc<AgentCounters>,
     /// Demand fetches in progress, so that two processes that miss the same blob share one fetch.
     demand: Mutex<HashMap<BlobOrdinal, SharedFetch>>,
@@ -126,6 +131,7 @@ impl AgentService {
             memory: FetchMemory(Arc::new(Semaphore::new(
                 usize::try_from(MEMORY_KIB).expect("small"),
             ))),
+            connection_memory: ConnectionMemory::new(CONNECTION_MEMORY, PROCESSES, false),
             counters,
             demand: Mutex::default(),
             hints: Mutex::default(),
@@ -353,6 +359,16 @@ impl AgentService {
 
 impl Service for AgentService {
     type Session = AgentSession;
+    /// Connections are limited by their number only.
+    type Slot = ();
+
+    fn memory(&self) -> &Arc<ConnectionMemory> {
+        &self.connection_memory
+    }
+
+    fn share(&self, _session: &AgentSession) -> ShareId {
+        ShareId(0)
+    }
 
     fn lease(&self) -> Duration {
         Duration::ZERO
@@ -364,6 +380,7 @@ impl Service for AgentService {
         _peer: &Peer,
         _job: &str,
         _token: &[u8],
+        _slot: &mut (),
     ) -> Result<AgentSession, Refusal> {
         Ok(AgentSession::default())
     }

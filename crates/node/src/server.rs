@@ -97,7 +97,7 @@ impl Server {
         background.spawn(Arc::clone(&node).drive_managers());
         background.spawn(Peers::run(Arc::clone(&node)));
         let mut stop = pin!(stop);
-        let mut acceptor = Acceptor::new(Arc::clone(&node), config.clone());
+        let mut acceptor = Acceptor::new(Arc::clone(&node));
         let mut tick = interval(Duration::from_secs(1));
         let mut busy_at = Instant::now();
         loop {
@@ -131,7 +131,9 @@ impl Server {
         if timeout(config.now().shutdown_grace, drained).await.is_err() {
             tracing::warn!("requests aborted after shutdown_grace");
         }
+        drop((acceptor, background));
         node.flush().await;
+        node.work.close().await;
         Ok(())
     }
 }

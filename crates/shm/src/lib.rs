@@ -16,7 +16,9 @@ mod fd_passing;
 mod mapping;
 
 pub use fd_passing::{receive_with_fd, send_with_fd};
-pub use mapping::{DetachedRegion, ShmMapping, ShmRegion, SlotRange, SlotView, SlotWriter};
+pub use mapping::{
+    DetachedRegion, NewRegion, ShmMapping, ShmRegion, SlotRange, SlotView, SlotWriter,
+};
 
 /// Largest region, in bytes.
 pub const SIZE_MAX: usize = 256 << 20;

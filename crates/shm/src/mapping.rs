@@ -59,19 +59,49 @@ pub struct SlotRange {
 #[derive(Debug)]
 pub struct DetachedRegion(File);
 
-impl ShmRegion {
-    /// Allocates a region of `size` bytes, and a descriptor of it for the client. All pages are
-    /// allocated here.
-    pub fn new(
-        size: usize,
-        on_detached: impl FnOnce(DetachedRegion) + Send + Sync + 'static,
-    ) -> io::Result<(Arc<Self>, OwnedFd)> {
+/// A region that is being made. Allocating 256 MiB takes a tenth of a second, so it can be done in
+/// parts.
+pub struct NewRegion {
+    memfd: OwnedFd,
+    map: MmapRaw,
+    allocated: usize,
+}
+
+impl NewRegion {
+    /// A region of `size` bytes, none of which is allocated.
+    pub fn new(size: usize) -> io::Result<Self> {
         assert!((1..=SIZE_MAX).contains(&size), "a shm region of {size} bytes is over the limit");
         let memfd = memfd_create("forebay", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&memfd, size as u64)?;
-        // A page that could not be allocated later would raise SIGBUS instead of an error.
-        fallocate(&memfd, FallocateFlags::empty(), 0, size as u64)?;
-        let map = MmapOptions::new().len(size).populate().map_raw(&memfd)?;
+        let map = MmapOptions::new().len(size).map_raw(&memfd)?;
+        Ok(Self { memfd, map, allocated: 0 })
+    }
+
+    /// Allocates up to `bytes` more. Returns whether all are allocated.
+    pub fn allocate(&mut self, bytes: usize) -> io::Result<bool> {
+        let (start, size) = (self.allocated, self.map.len());
+        let length = bytes.min(size - start);
+        if length > 0 {
+            // A page that could not be allocated later would raise SIGBUS instead of an error.
+            fallocate(&self.memfd, FallocateFlags::empty(), start as u64, length as u64)?;
+            // Without it the first write to each page would fault. Older kernels do not have it.
+            let _ = self.map.advise_range(Advice::PopulateWrite, start, length);
+        }
+        self.allocated += length;
+        Ok(self.allocated == size)
+    }
+
+    /// The region, and a descriptor of it for the client.
+    ///
+    /// # Panics
+    /// If not all of it is allocated.
+    pub fn finish(
+        self,
+        on_detached: impl FnOnce(DetachedRegion) + Send + Sync + 'static,
+    ) -> io::Result<(Arc<ShmRegion>, OwnedFd)> {
+        let Self { memfd, map, allocated } = self;
+        let size = map.len();
+        assert_eq!(allocated, size, "a region is granted when it is allocated");
         // From here on no other process can write to it, change its size or remove the seals.
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         fcntl_add_seals(&memfd, seals)?;
@@ -81,8 +111,20 @@ impl ShmRegion {
         let for_client = File::open(&path)?;
         let slots = Mutex::new(Slots::new(ByteSize(size as u64)));
         let on_detached: OnDetached = Box::new(on_detached);
-        let region = Self { map, slots, detach: Some((file, on_detached)) };
+        let region = ShmRegion { map, slots, detach: Some((file, on_detached)) };
         Ok((Arc::new(region), for_client.into()))
+    }
+}
+
+impl ShmRegion {
+    /// Allocates a region of `size` bytes at once, and a descriptor of it for the client.
+    pub fn new(
+        size: usize,
+        on_detached: impl FnOnce(DetachedRegion) + Send + Sync + 'static,
+    ) -> io::Result<(Arc<Self>, OwnedFd)> {
+        let mut region = NewRegion::new(size)?;
+        region.allocate(size)?;
+        region.finish(on_detached)
     }
 
     /// Size in bytes.

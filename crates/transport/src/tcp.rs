@@ -5,6 +5,7 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 use anyhow::Context as _;
 use tokio::{
     net::{TcpListener, TcpStream},
+    task::JoinSet,
     time::timeout,
 };
 use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
@@ -54,20 +55,32 @@ impl TcpAcceptor {
     }
 }
 
-/// Completes the TLS handshake, if any, and serves the connection. `guard` is dropped when the
-/// client has authenticated.
+/// Completes the TLS handshake, if any, and serves the connection.
 pub async fn serve<S: Service>(
     service: Arc<S>,
     (socket, tls): (TcpStream, Option<TlsAcceptor>),
-    guard: impl Send + 'static,
+    slot: S::Slot,
 ) -> io::Result<()> {
     match tls {
-        None => session::serve(service, Accepted::tcp(socket), guard).await,
+        None => session::serve(service, Accepted::tcp(socket), slot).await,
         Some(tls) => {
             let handshake = timeout(HELLO_TIMEOUT, tls.accept(socket)).await?;
             let socket = handshake
                 .map_err(|error| forebay_auth::in_words(&error).map_or(error, io::Error::other))?;
-            session::serve(service, Accepted::tls(socket), guard).await
+            session::serve(service, Accepted::tls(socket), slot).await
         }
+    }
+}
+
+/// Rejects a connection, as [`session::reject`]. With TLS the refusal follows the handshake: in
+/// cleartext the client would take it for a server without TLS.
+pub fn reject(
+    rejected: &mut JoinSet<()>,
+    (socket, tls): (TcpStream, Option<TlsAcceptor>),
+    text: impl Into<String>,
+) {
+    match tls {
+        None => session::reject(rejected, std::future::ready(Ok(socket)), text),
+        Some(tls) => session::reject(rejected, tls.accept(socket), text),
     }
 }

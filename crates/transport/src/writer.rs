@@ -7,6 +7,7 @@ use std::{
     collections::VecDeque,
     io::{self, IoSlice},
     os::fd::{AsFd, OwnedFd},
+    sync::Arc,
 };
 
 use forebay_core::cluster::backoff::STALL_TIMEOUT;
@@ -14,16 +15,15 @@ use forebay_shm::send_with_fd;
 use forebay_wire::Frame;
 use tokio::{
     io::{AsyncWriteExt as _, Interest},
-    sync::{OwnedSemaphorePermit, mpsc},
+    sync::mpsc,
     time::{Instant, timeout, timeout_at},
 };
 
-use crate::peer::WriteHalf;
+use crate::{memory::Account, peer::WriteHalf, session::FrameBytes};
 
 /// Most frames in one write.
 const FRAMES_PER_WRITE: usize = 64;
-/// Send buffer of a Unix socket, as far as the system allows. With a larger one, writer and reader
-/// wait for each other less often.
+/// Send buffer of an outgoing Unix socket, as far as the system allows.
 const SEND_BUFFER: usize = 1 << 20;
 
 /// A frame in the queue of a connection.
@@ -32,7 +32,7 @@ pub(crate) struct QueuedFrame {
     /// File descriptor to pass with the frame, over a Unix socket.
     pub descriptor: Option<OwnedFd>,
     /// Returned when the frame has been written.
-    pub _bytes: Option<OwnedSemaphorePermit>,
+    pub _bytes: Option<FrameBytes>,
 }
 
 impl QueuedFrame {
@@ -42,15 +42,19 @@ impl QueuedFrame {
 }
 
 /// Writes frames until the channel is closed, or the client does not read for [`STALL_TIMEOUT`].
-pub(crate) async fn write(mut queue: mpsc::Receiver<QueuedFrame>, mut writer: impl WriteHalf) {
+pub(crate) async fn write(
+    mut queue: mpsc::Receiver<QueuedFrame>,
+    mut writer: impl WriteHalf,
+    account: Arc<Account>,
+) {
     if let Some(socket) = writer.unix() {
-        enlarge_send_buffer(socket);
+        set_send_buffer(socket, account.send_buffer());
     }
     let (mut received, mut frames) = (Vec::new(), VecDeque::new());
     while queue.recv_many(&mut received, FRAMES_PER_WRITE).await > 0 {
         frames.extend(received.drain(..));
         // The client is dead or hung. Dropping the receiver closes the channel for all senders.
-        if write_all(&mut frames, &mut writer).await.is_err() {
+        if write_all(&mut frames, &mut writer, &account).await.is_err() {
             return;
         }
         // TLS may buffer bytes until the next frame.
@@ -62,15 +66,20 @@ pub(crate) async fn write(mut queue: mpsc::Receiver<QueuedFrame>, mut writer: im
     let _ = timeout(STALL_TIMEOUT, writer.shutdown()).await;
 }
 
-/// Enlarges the send buffer of a Unix socket.
+/// Enlarges the send buffer of an outgoing Unix socket.
 pub(crate) fn enlarge_send_buffer(socket: impl AsFd) {
+    set_send_buffer(socket, SEND_BUFFER);
+}
+
+fn set_send_buffer(socket: impl AsFd, size: usize) {
     // The default size works as well.
-    let _ = rustix::net::sockopt::set_socket_send_buffer_size(socket, SEND_BUFFER);
+    let _ = rustix::net::sockopt::set_socket_send_buffer_size(socket, size);
 }
 
 async fn write_all(
     frames: &mut VecDeque<QueuedFrame>,
     writer: &mut impl WriteHalf,
+    account: &Account,
 ) -> io::Result<()> {
     // Bytes of the first frame that have been written.
     let mut written = 0;
@@ -89,6 +98,7 @@ async fn write_all(
         if more == 0 {
             return Err(io::ErrorKind::WriteZero.into());
         }
+        account.add_moved(more);
         written += more;
         while let Some(length) = frames.front().map(QueuedFrame::length)
             && length <= written

@@ -30,6 +30,8 @@ pub const VERSIONS: (u16, u16) = (1, 1);
 pub const PAYLOAD_SIZE_MAX: usize = 16 << 20;
 /// Longest body of a frame: the longest payload and the fields before it.
 pub const BODY_SIZE_MAX: usize = PAYLOAD_SIZE_MAX + (64 << 10);
+/// Longest body of a hello: its fields take 1,286 bytes at most, and later versions may add some.
+pub const HELLO_SIZE_MAX: usize = 2 << 10;
 /// Most blobs or ranges in one request.
 pub const BATCH_MAX: usize = 1 << 16;
 /// Most blobs in one `select_by_address`.

@@ -273,6 +273,35 @@ const RANGE_SIZE: usize = 20;
 const PROGRESS_SIZE: usize = 16;
 
 impl Request {
+    /// Name of the operation, for logs.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Hello { .. } => "hello",
+            Self::Open { .. } => "open",
+            Self::Prove { .. } => "prove",
+            Self::Upload { .. } => "upload",
+            Self::SelectByAddress { .. } => "select_by_address",
+            Self::Presence { .. } => "presence",
+            Self::Get { .. } => "get",
+            Self::Claim { .. } => "claim",
+            Self::Renew { .. } => "renew",
+            Self::Release { .. } => "release",
+            Self::Put { .. } => "put",
+            Self::Stats => "stats",
+            Self::FreeSpace => "free_space",
+            Self::PrefetchHint { .. } => "prefetch_hint",
+            Self::Report { .. } => "report",
+            Self::Leave { .. } => "leave",
+            Self::Explain { .. } => "explain",
+            Self::Evict { .. } => "evict",
+            Self::ShmMap { .. } => "shm_map",
+            Self::GetShm { .. } => "get_shm",
+            Self::Ring => "ring",
+            Self::Cluster(_) => "cluster",
+            Self::ProbeMode { .. } => "probe_mode",
+        }
+    }
+
     fn kind(&self) -> u8 {
         match self {
             Self::Hello { .. } => kind::HELLO,

@@ -58,7 +58,7 @@ pub struct Args {
     memory_cache: Option<ByteSize>,
     /// Share this size of memory with the clients of this machine, together; 0B for none.
     ///
-    /// [default: 512MiB]
+    /// [default: 1/8 of the memory of the machine or container, at most 512MiB]
     #[arg(long, value_name = "SIZE")]
     shared_memory: Option<ByteSize>,
     /// Expire a claim that is not renewed for this time, from 100ms to 10min [default: 10s].
@@ -138,6 +138,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         socket = %config.socket.display(),
         capacity = %ByteSize(gauges.capacity_bytes),
         resident = %ByteSize(gauges.resident_bytes),
+        memory_max = %ByteSize(gauges.memory_max_bytes),
         "node ready"
     );
     let reloading = reload_on_hangup(args, hangups, server.reloads());
@@ -210,7 +211,7 @@ fn with_options(args: Args) -> anyhow::Result<Config> {
         devices: if args.devices.is_empty() { file.devices } else { args.devices },
         capacity: args.capacity.or(file.capacity),
         memory_cache: args.memory_cache.or(file.memory_cache),
-        shared_memory: args.shared_memory.unwrap_or(file.shared_memory),
+        shared_memory: args.shared_memory.or(file.shared_memory),
         claim_lease: args.claim_lease.unwrap_or(file.claim_lease),
         metrics: args.metrics.or(file.metrics),
         namespaces: if args.namespaces.is_empty() { file.namespaces } else { args.namespaces },

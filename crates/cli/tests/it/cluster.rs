@@ -180,7 +180,7 @@ impl Cluster {
     fn check_memory(&self, at: usize) {
         let Some(node) = &self.nodes[at] else { return };
         let config = Config::read(&self.sandbox.out("nodes.toml")).unwrap();
-        let bound = memory_max(&config, CAPACITY, self.digest.summary().blobs);
+        let bound = memory_max(&config, CAPACITY);
         let used = peak_memory(node.id());
         assert!(used <= bound, "node {at} used {used} of {bound}");
     }

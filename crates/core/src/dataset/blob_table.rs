@@ -39,7 +39,7 @@ pub struct BlobTable {
 }
 
 /// Blobs between two stored offsets.
-const STARTS_EVERY: usize = 256;
+pub const STARTS_EVERY: usize = 256;
 
 impl BlobTable {
     /// A table of blobs that a client names by address, of any dataset. All such tables of a
@@ -102,8 +102,18 @@ impl BlobTable {
 
     /// All blobs in order, each with its half-chunk.
     pub fn rows_by_half_chunk(&self) -> impl Iterator<Item = (HalfChunk, BlobRow)> {
-        let mut start: u64 = 0;
-        self.rows.iter().map(move |row| {
+        self.rows_by_half_chunk_from(0)
+    }
+
+    /// The blobs from a multiple of [`STARTS_EVERY`], in order, each with its half-chunk.
+    pub fn rows_by_half_chunk_from(
+        &self,
+        first: usize,
+    ) -> impl Iterator<Item = (HalfChunk, BlobRow)> {
+        assert!(first.is_multiple_of(STARTS_EVERY), "the offset of blob {first} is not stored");
+        let rows = self.rows.get(first..).unwrap_or_default();
+        let mut start = self.starts.get(first / STARTS_EVERY).copied().unwrap_or_default();
+        rows.iter().map(move |row| {
             let half_chunk = self.chunking.half_chunk_of(start, self.total());
             start = start.saturating_add(row.length);
             (half_chunk, *row)
@@ -120,7 +130,8 @@ impl BlobTable {
         sizes
     }
 
-    /// The correct answer to a challenge with this nonce.
+    /// The correct answer to a challenge with this nonce. Takes long for a large table:
+    /// [`super::possession::ProofHasher`] computes it in parts.
     pub fn proof(&self, nonce: &[u8; 32]) -> [u8; 32] {
         proof(nonce, self.rows.iter().copied())
     }
@@ -150,6 +161,10 @@ pub struct Upload {
     blobs: u64,
     id: DatasetIdHasher,
     rows: Vec<BlobRow>,
+    /// As in [`BlobTable`], without the end.
+    starts: Vec<u64>,
+    /// Offset of the next blob.
+    end: u64,
 }
 
 /// Why a page is refused. The upload is over.
@@ -176,7 +191,8 @@ impl Upload {
     /// not by the announced count.
     pub fn new(namespace: NamespaceId, dataset: DatasetId, chunking: Chunking, blobs: u64) -> Self {
         let (binding, id) = (NamespaceBinding::new(namespace), DatasetIdHasher::new());
-        Self { namespace, binding, dataset, chunking, blobs, id, rows: Vec::new() }
+        let (rows, starts) = (Vec::new(), Vec::new());
+        Self { namespace, binding, dataset, chunking, blobs, id, rows, starts, end: 0 }
     }
 
     /// As [`Upload::new`], from wire values. `None` if no dataset has such a chunking.
@@ -202,7 +218,8 @@ impl Upload {
         self.rows.len() as u64
     }
 
-    /// Adds the next page. The last one returns the complete table, checked against its id.
+    /// Adds the next page, of any length. The last one returns the complete table, checked against
+    /// its id.
     pub fn page(&mut self, first: u64, page: &[BlobRow]) -> Result<Option<BlobTable>, UploadError> {
         let expected = self.next();
         let left = self.blobs - expected;
@@ -212,8 +229,12 @@ impl Upload {
         check_lengths(page)?;
         for row in page {
             self.id.push(&row.address, row.length);
+            if self.rows.len().is_multiple_of(STARTS_EVERY) {
+                self.starts.push(self.end);
+            }
+            self.rows.push(self.binding.row(*row));
+            self.end = self.end.saturating_add(row.length);
         }
-        self.rows.extend(page.iter().map(|row| self.binding.row(*row)));
         if self.next() < self.blobs {
             return Ok(None);
         }
@@ -223,7 +244,8 @@ impl Upload {
             return Err(UploadError::WrongId);
         }
         let rows: Box<[BlobRow]> = mem::take(&mut self.rows).into();
-        let (binding, starts) = (self.binding.clone(), starts(&rows));
+        self.starts.push(self.end);
+        let (binding, starts) = (self.binding.clone(), mem::take(&mut self.starts).into());
         let dataset = binding.dataset(&dataset);
         Ok(Some(BlobTable { namespace, binding, dataset, chunking, rows, starts }))
     }

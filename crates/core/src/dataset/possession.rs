@@ -47,19 +47,41 @@ impl fmt::Debug for NamespaceBinding {
 
 /// The answer to a challenge: a hash over all rows, bound to their namespace, keyed with the nonce.
 pub fn proof(nonce: &[u8; 32], rows: impl IntoIterator<Item = BlobRow>) -> [u8; 32] {
-    let mut hash = blake3::Hasher::new_keyed(nonce);
-    // Few large updates: BLAKE3 is several times faster on them.
-    let mut buffer = Vec::with_capacity(1 << 16);
-    for row in rows {
-        buffer.extend_from_slice(row.address.as_bytes());
-        buffer.extend_from_slice(&row.length.to_le_bytes());
-        if buffer.len() > (1 << 16) - 64 {
-            hash.update(&buffer);
-            buffer.clear();
+    let mut hasher = ProofHasher::new(nonce);
+    hasher.update(rows);
+    hasher.finish()
+}
+
+/// Computes a [`proof`] in parts.
+pub struct ProofHasher {
+    hash: blake3::Hasher,
+    /// Few large updates: BLAKE3 is several times faster on them.
+    buffer: Vec<u8>,
+}
+
+impl ProofHasher {
+    /// The proof of no rows, for a challenge with this nonce.
+    pub fn new(nonce: &[u8; 32]) -> Self {
+        Self { hash: blake3::Hasher::new_keyed(nonce), buffer: Vec::with_capacity(1 << 16) }
+    }
+
+    /// Adds the next rows.
+    pub fn update(&mut self, rows: impl IntoIterator<Item = BlobRow>) {
+        for row in rows {
+            self.buffer.extend_from_slice(row.address.as_bytes());
+            self.buffer.extend_from_slice(&row.length.to_le_bytes());
+            if self.buffer.len() > (1 << 16) - 64 {
+                self.hash.update(&self.buffer);
+                self.buffer.clear();
+            }
         }
     }
-    hash.update(&buffer);
-    *hash.finalize().as_bytes()
+
+    /// The proof of all rows.
+    pub fn finish(mut self) -> [u8; 32] {
+        self.hash.update(&self.buffer);
+        *self.hash.finalize().as_bytes()
+    }
 }
 
 /// Whether two proofs are equal. Takes constant time.

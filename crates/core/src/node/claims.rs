@@ -4,11 +4,12 @@
 //! lease that its holder renews with the number of bytes fetched so far. It ends when
 //!
 //! - the holder does not renew it within the lease (the holder died),
-//! - two consecutive renewals report no new bytes (the fetch is stuck), or
+//! - two consecutive renewals report no new bytes (the fetch is stuck),
+//! - it has lasted a multiple of the usual fetch time and another job waits
+//!   ([`super::fetch_pace`]), or
 //! - ten leases have passed.
 //!
-//! So every waiter gets the bytes or the claim, and a slow fetch that makes progress is not
-//! interrupted.
+//! So every waiter gets the bytes or the claim, whatever progress the holder reports.
 //!
 //! Claims are on addresses, not on ordinals: a blob that two datasets share is fetched once.
 
@@ -51,6 +52,8 @@ pub struct Claims {
     /// The same leases, ordered by end and by holder.
     by_end: BTreeSet<(Duration, Address)>,
     by_holder: BTreeSet<(Holder, Address)>,
+    /// The same leases, oldest first.
+    by_grant: BTreeSet<(Duration, Address)>,
     held: BTreeMap<Holder, usize>,
 }
 
@@ -73,6 +76,7 @@ impl Claims {
             leases: BTreeMap::new(),
             by_end: BTreeSet::new(),
             by_holder: BTreeSet::new(),
+            by_grant: BTreeSet::new(),
             held: BTreeMap::new(),
         }
     }
@@ -115,6 +119,7 @@ impl Claims {
         self.leases.insert(address, lease);
         self.by_end.insert((ends_at, address));
         self.by_holder.insert((holder, address));
+        self.by_grant.insert((now, address));
         *self.held.entry(holder).or_default() += 1;
         Claim::Granted
     }
@@ -147,9 +152,20 @@ impl Claims {
         self.is_held_by(address, holder) && self.remove(address).is_some()
     }
 
-    /// Ends the claim on a blob that is now resident.
-    pub fn fulfilled(&mut self, address: &Address) {
+    /// Ends the claim on a blob that is now resident. Returns its holder, and when it was granted.
+    pub fn fulfilled(&mut self, address: &Address) -> Option<(Holder, Duration)> {
+        self.remove(address).map(|lease| (lease.holder, lease.granted_at))
+    }
+
+    /// Ends a claim that a waiter takes over.
+    pub fn take_over(&mut self, address: &Address) {
         self.remove(address);
+    }
+
+    /// Blobs with the holders of their claims and the times of their grants, oldest first.
+    pub fn oldest(&self) -> impl Iterator<Item = (Address, Holder, Duration)> {
+        let holder = |address: &Address| self.leases[address].holder;
+        self.by_grant.iter().map(move |(at, address)| (*address, holder(address), *at))
     }
 
     /// Ends all claims of a holder that has disconnected, and returns them.
@@ -187,6 +203,7 @@ impl Claims {
         let lease = self.leases.remove(address)?;
         self.by_end.remove(&(lease.ends_at, *address));
         self.by_holder.remove(&(lease.holder, *address));
+        self.by_grant.remove(&(lease.granted_at, *address));
         let held = self.held.get_mut(&lease.holder).expect("holders of leases are counted");
         *held -= 1;
         if *held == 0 {
@@ -304,6 +321,7 @@ mod tests {
                 }
                 prop_assert_eq!(claims.by_end.len(), claims.len());
                 prop_assert_eq!(claims.by_holder.len(), claims.len());
+                prop_assert_eq!(claims.by_grant.len(), claims.len());
                 prop_assert_eq!(claims.held.values().sum::<usize>(), claims.len());
                 prop_assert!(claims.held.values().all(|held| (1..=3).contains(held)));
             }

@@ -11,17 +11,31 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     Address,
-    node::claims::{Claim, Claims, Holder},
+    node::{
+        claims::{Claim, Claims, Holder},
+        fetch_pace::{FetchPace, OldClaim, Party},
+    },
 };
+
+/// Claims that are looked at for a takeover in one call.
+const OLD_CLAIMS_MAX: usize = 4096;
 
 /// Claims, waiters and writes of one node.
 #[derive(Debug)]
 pub struct FetchTable<W> {
     claims: Claims,
-    waiting: BTreeMap<Address, BTreeMap<Ticket, W>>,
+    waiting: BTreeMap<Address, BTreeMap<Ticket, Waiter<W>>>,
     next_ticket: Ticket,
     /// Blobs that are being written, with the writer.
     writing: BTreeMap<Address, Holder>,
+    parties: BTreeMap<Holder, Party>,
+    pace: FetchPace<Address>,
+}
+
+#[derive(Debug)]
+struct Waiter<W> {
+    holder: Holder,
+    waker: W,
 }
 
 /// Identifies a waiter.
@@ -74,7 +88,20 @@ impl<W> FetchTable<W> {
             waiting: BTreeMap::new(),
             next_ticket: Ticket::default(),
             writing: BTreeMap::new(),
+            parties: BTreeMap::new(),
+            pace: FetchPace::default(),
         }
+    }
+
+    /// A connection begins, of this job. A connection that is not registered counts as a job of its
+    /// own.
+    pub fn register(&mut self, holder: Holder, party: Party) {
+        self.parties.insert(holder, party);
+    }
+
+    fn party(&self, holder: Holder) -> Party {
+        let unknown = Party { tenant: 0, job: Some(holder.0) };
+        self.parties.get(&holder).copied().unwrap_or(unknown)
     }
 
     /// Time after which a claim ends unless it is renewed.
@@ -96,15 +123,16 @@ impl<W> FetchTable<W> {
         }
     }
 
-    /// Registers a waiter, to be woken when the claimed blob is resident or its claim ends.
-    pub fn wait(&mut self, address: Address, waiter: W) -> Ticket {
+    /// Registers a waiter of the connection `holder`, to be woken when the claimed blob is resident
+    /// or its claim ends.
+    pub fn wait(&mut self, address: Address, holder: Holder, waker: W) -> Ticket {
         assert!(
             self.claims.is_claimed(&address),
             "a waiter for {address}, which is not claimed, would never be woken"
         );
         let ticket = self.next_ticket;
         self.next_ticket.0 += 1;
-        self.waiting.entry(address).or_default().insert(ticket, waiter);
+        self.waiting.entry(address).or_default().insert(ticket, Waiter { holder, waker });
         ticket
     }
 
@@ -131,9 +159,44 @@ impl<W> FetchTable<W> {
             Claimed::Present
         } else if !is_kept && !self.claims.is_claimed(&address) {
             Claimed::Uncached
+        } else if !self.pace.may_claim(now, &address, self.party(holder)) {
+            // It was taken from this holder, for those that wait.
+            Claimed::Decided(Claim::Held)
         } else {
             Claimed::Decided(self.claims.claim(now, holder, address))
         }
+    }
+
+    /// Ends the claims that have lasted too long while other jobs wait, and returns their number.
+    /// One of the waiters claims the blob next.
+    pub fn take_over(&mut self, now: Duration, wake: &mut Vec<W>) -> usize {
+        self.pace.end_trials(now, |address| self.claims.is_claimed(address));
+        let young = now.saturating_sub(FetchPace::<Address>::limit_min());
+        let old: Vec<(Address, OldClaim)> = self
+            .claims
+            .oldest()
+            .take(OLD_CLAIMS_MAX)
+            .take_while(|(_, _, granted_at)| *granted_at <= young)
+            .filter_map(|(address, holder, granted_at)| {
+                let holder = self.party(holder);
+                let mut waiters = self.waiting.get(&address)?.values();
+                let waiter = waiters.find_map(|waiter| {
+                    let party = self.party(waiter.holder);
+                    (party != holder).then_some(party)
+                })?;
+                let age = now.saturating_sub(granted_at);
+                Some((address, OldClaim { holder, waiter, age }))
+            })
+            .collect();
+        let mut count = 0;
+        for (address, claim) in old {
+            if self.pace.may_take_over(now, address, claim) {
+                self.claims.take_over(&address);
+                self.wake(&address, wake);
+                count += 1;
+            }
+        }
+        count
     }
 
     /// Renews a claim. If it ends instead, its waiters are added to `wake`.
@@ -169,6 +232,7 @@ impl<W> FetchTable<W> {
     /// Ends the claims of a holder that has disconnected, and returns their number.
     pub fn abandon(&mut self, holder: Holder, wake: &mut Vec<W>) -> usize {
         let abandoned = self.claims.abandon(holder);
+        self.parties.remove(&holder);
         for address in &abandoned {
             self.wake(address, wake);
         }
@@ -209,9 +273,12 @@ impl<W> FetchTable<W> {
     }
 
     /// Completes a write: the blob is hashed, verified and resident.
-    pub fn finish_put(&mut self, address: &Address, wake: &mut Vec<W>) {
+    pub fn finish_put(&mut self, now: Duration, address: &Address, wake: &mut Vec<W>) {
         self.writing.remove(address).expect("a write that was started");
-        self.claims.fulfilled(address);
+        if let Some((holder, granted_at)) = self.claims.fulfilled(address) {
+            let took = now.saturating_sub(granted_at);
+            self.pace.on_fetched(now, address, self.party(holder), took);
+        }
         self.wake(address, wake);
     }
 
@@ -223,7 +290,8 @@ impl<W> FetchTable<W> {
 
     /// Moves the waiters of a blob to `wake`, in order of arrival.
     fn wake(&mut self, address: &Address, wake: &mut Vec<W>) {
-        wake.extend(self.waiting.remove(address).into_iter().flat_map(BTreeMap::into_values));
+        let waiters = self.waiting.remove(address).into_iter().flat_map(BTreeMap::into_values);
+        wake.extend(waiters.map(|waiter| waiter.waker));
     }
 }
 
@@ -254,14 +322,14 @@ mod tests {
         assert_eq!(node.state(&blob(1), false), BlobState::Absent);
         assert_eq!(claim(&mut node, A, 1), Claimed::Decided(Claim::Granted));
         assert_eq!(claim(&mut node, B, 1), Claimed::Decided(Claim::Held));
-        node.wait(blob(1), "b");
+        node.wait(blob(1), B, "b");
         assert_eq!(node.begin_put(B, blob(1)), Err(NotClaimed));
         assert_eq!(node.begin_put(A, blob(1)), Ok(()));
         assert_eq!(node.state(&blob(1), false), BlobState::Claimed, "not before it is verified");
         // Resident before its claim ends: there is no gap between the two states.
         assert_eq!(node.state(&blob(1), true), BlobState::Resident);
         let mut woken = vec![];
-        node.finish_put(&blob(1), &mut woken);
+        node.finish_put(Duration::ZERO, &blob(1), &mut woken);
         assert_eq!(woken, ["b"]);
         assert_eq!(node.claim(Duration::ZERO, B, blob(1), true, true), Claimed::Present);
         assert_eq!(node.claims(), 0);
@@ -295,12 +363,38 @@ mod tests {
         for loss in losses {
             let mut node = node();
             claim(&mut node, A, 1);
-            node.wait(blob(1), "b");
+            node.wait(blob(1), B, "b");
             let mut woken = vec![];
             loss(&mut node, &mut woken);
             assert_eq!(woken, ["b"]);
             assert_eq!(claim(&mut node, B, 1), Claimed::Decided(Claim::Granted));
         }
+    }
+
+    /// Promise 5: a holder that reports progress for ever does not keep others waiting.
+    #[test]
+    fn a_waiter_takes_over_a_claim_that_only_reports_progress() {
+        let mut node = FetchTable::new(Duration::from_secs(10), 8);
+        let party = |job| Party { tenant: 0, job: Some(job) };
+        node.register(A, party(1));
+        node.register(B, party(2));
+        node.register(Holder(3), party(1));
+        claim(&mut node, A, 1);
+        claim(&mut node, A, 2);
+        node.wait(blob(1), B, "b");
+        node.wait(blob(2), Holder(3), "of the same job");
+        let mut woken = vec![];
+        let s = Duration::from_secs;
+        for second in 1..4 {
+            assert_eq!(node.renew(s(second), A, &blob(1), second, &mut woken), Renewal::Renewed);
+            assert_eq!(node.take_over(s(second), &mut woken), 0);
+        }
+        assert_eq!((node.take_over(s(5), &mut woken), woken), (1, vec!["b"]));
+        let again =
+            |node: &mut FetchTable<_>, holder| node.claim(s(5), holder, blob(1), false, true);
+        assert_eq!(again(&mut node, A), Claimed::Decided(Claim::Held), "not again");
+        assert_eq!(again(&mut node, B), Claimed::Decided(Claim::Granted));
+        assert_eq!(node.renew(s(5), A, &blob(1), 9, &mut vec![]), Renewal::NotHeld);
     }
 
     #[test]
@@ -320,9 +414,9 @@ mod tests {
     fn a_waiter_that_timed_out_is_not_woken() {
         let mut node = node();
         claim(&mut node, A, 1);
-        node.wait(blob(1), "patient");
-        let gone = node.wait(blob(1), "gone");
-        node.wait(blob(1), "patient too");
+        node.wait(blob(1), B, "patient");
+        let gone = node.wait(blob(1), B, "gone");
+        node.wait(blob(1), B, "patient too");
         node.forget(&blob(1), gone);
         node.forget(&blob(2), gone);
         let mut woken = vec![];

@@ -1,8 +1,9 @@
 //! Connections that have not authenticated: which one is closed when there are too many.
 //!
-//! They have a small number of slots. When all are taken, the next connection evicts the oldest one
-//! of the source that has the most. So a source that floods the node evicts its own connections. A
-//! well-behaved client sends its hello at once and is not affected.
+//! They have a small number of slots ([`super::connection_slots`]). When all are taken, the next
+//! connection evicts the oldest one of the source that has the most. So a source that floods the
+//! node evicts its own connections. A well-behaved client sends its hello at once and is not
+//! affected.
 
 use std::{
     cmp::Reverse,
@@ -34,6 +35,13 @@ impl From<IpAddr> for Source {
 pub struct PreAuthConnection {
     source: Source,
     number: u64,
+}
+
+impl PreAuthConnection {
+    /// Where it comes from.
+    pub fn source(self) -> Source {
+        self.source
+    }
 }
 
 /// All connections that have not authenticated, by source, oldest first.

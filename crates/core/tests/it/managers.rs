@@ -8,7 +8,7 @@ use forebay_core::{
     train::{
         benefit::{BatchTime, Mode},
         manager::{
-            HalfChunkBytes, HalfChunkOrder, HalfChunkState, JOB_HALF_CHUNKS_MAX, ManagerRegistry,
+            HalfChunkBytes, HalfChunkOrder, HalfChunkState, JOB_HALF_CHUNK_BYTES, ManagerRegistry,
             MeasuredBatch, PlacementRule, Report, ReportAnswer, ReportRefusal, Space,
         },
         placement::{Allocation, Placement},
@@ -314,9 +314,10 @@ fn space_that_moves_is_never_used_twice() {
 /// Promise 6: the state of jobs is bounded, however finely their datasets are cut.
 #[test]
 fn the_number_of_jobs_with_many_half_chunks_is_limited() {
-    let half_chunks = vec![1; 1 << 17];
+    let half_chunks = vec![1; 1 << 10];
     let mut registry = registry_of(3, 2, &half_chunks);
-    let jobs_max = JOB_HALF_CHUNKS_MAX >> 17;
+    let jobs_max = 8;
+    registry.set_job_memory(ByteSize((jobs_max * JOB_HALF_CHUNK_BYTES) << 10));
     let name = |number: u64| format!("job {number}");
     for number in 0..jobs_max {
         let dataset = dataset(u8::try_from(number % 2).unwrap());
@@ -327,6 +328,59 @@ fn the_number_of_jobs_with_many_half_chunks_is_limited() {
     assert_eq!(refused, Err(ReportRefusal::TooManyJobs));
     let (known, _) = registry.on_report(s(0), dataset(0), &name(0), &drawn(0, &[]));
     assert!(known.is_ok(), "{known:?}");
+}
+
+/// Promise 5: a report of the most mini-batches changes the verdict once, however often the times
+/// in it flip.
+#[test]
+fn a_long_report_is_judged_once() {
+    let mut registry = registry_of(3, 1, &[HALF_CHUNK; 20]);
+    let id = dataset(0);
+    let report = |batches| Report { epoch_batches: 1 << 20, batches, ..full_report(1) };
+    registry.on_report(s(0), id, "job", &report(Vec::new())).0.unwrap();
+    let times = |mode, ms, count| {
+        let took = Duration::from_millis(ms);
+        vec![MeasuredBatch { mode, time: BatchTime { took, stalled: took / 2 } }; count]
+    };
+    // No gain, then a stall, again and again: each change of the verdict joins or leaves the
+    // rotation.
+    let flips = [times(Mode::Miss, 10, 200), times(Mode::Rotating, 10, 200)].concat();
+    let before = registry.manager(&id).unwrap().demand_revision();
+    registry.on_report(s(1), id, "job", &report(flips.repeat(160))).0.unwrap();
+    let changes = registry.manager(&id).unwrap().demand_revision() - before;
+    assert!(changes <= 1, "{changes} changes of the verdict in one report");
+}
+
+/// Promise 5: with a thousand datasets the space is split once per second, not at every report.
+#[test]
+fn many_datasets_are_split_at_intervals() {
+    let mut registry = registry_of(100_000, 200, &[HALF_CHUNK; 4]);
+    for number in 0..200 {
+        let now = Duration::from_millis(u64::from(number));
+        let answer = registry.on_report(now, dataset(number), "job", &full_report(1)).0;
+        assert!(answer.is_ok(), "{answer:?}");
+    }
+    assert!(registry.split_count() <= 66, "{} splits for 200 reports", registry.split_count());
+    let due = registry.next_deadline().unwrap();
+    assert!(due <= s(2), "the rest is split later");
+    let before = registry.split_count();
+    registry.on_tick(due).unwrap();
+    assert_eq!(registry.split_count(), before + 1);
+    let (answer, _) = registry.on_report(s(3), dataset(199), "job", &drawn(1, &[]));
+    assert!(matches!(answer, Ok(ReportAnswer::Draw { .. })), "{answer:?}");
+}
+
+/// Promise 6: lists of a report are bounded by the dataset, and so is the dataset.
+#[test]
+fn reports_longer_than_their_dataset_are_refused() {
+    let mut registry = registry_of(3, 1, &[HALF_CHUNK; 20]);
+    let released = vec![HalfChunk(0); 21];
+    let report = Report { released, ..full_report(1) };
+    let (refused, _) = registry.on_report(s(0), dataset(0), "job", &report);
+    assert_eq!(refused, Err(ReportRefusal::NamedTwice));
+    assert_eq!(ManagerRegistry::check_half_chunks(1 << 10), Ok(()));
+    let refused = ManagerRegistry::check_half_chunks((1 << 10) + 2);
+    assert_eq!(refused, Err(ReportRefusal::TooManyHalfChunks));
 }
 
 /// A registry, what its orders leave on a device, and what jobs had to fetch.

@@ -296,3 +296,52 @@ fn impossible_times_are_no_gain() {
         }
     }
 }
+
+/// What any split of the space can save at most, even one of parts of chunks: the best increments
+/// per byte first.
+fn upper_bound(space: u64, datasets: &[DatasetDemand]) -> f64 {
+    let mut increments: Vec<(f64, u64)> = Vec::new();
+    for dataset in datasets {
+        let point = |chunks: u32| {
+            let allocation =
+                if chunks == 0 { Allocation::Nothing } else { Allocation::Chunks(chunks) };
+            (dataset.space(allocation).0, dataset.gpus_saved(allocation))
+        };
+        let mut at = 0;
+        while at < dataset.chunks {
+            let (from_space, from_saved) = point(at);
+            // The upper hull: the next point with the steepest rise.
+            let rise = |chunks: u32| {
+                let (space, saved) = point(chunks);
+                (saved - from_saved) / (space - from_space).max(1) as f64
+            };
+            let steepest = |a: &u32, b: &u32| rise(*a).total_cmp(&rise(*b));
+            let next = (at + 1..=dataset.chunks).max_by(steepest).expect("not the end");
+            increments.push((rise(next), point(next).0 - from_space));
+            at = next;
+        }
+    }
+    increments.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let (mut left, mut saved) = (space, 0.0);
+    for (rise, size) in increments.into_iter().filter(|(rise, _)| *rise > 0.0) {
+        saved += rise * size.min(left) as f64;
+        left -= size.min(left);
+    }
+    saved
+}
+
+/// Promise 5: a split of the most datasets is bounded in time, and still nearly the best.
+#[test]
+fn a_split_of_a_thousand_datasets_is_nearly_optimal() {
+    for seed in seeds(3) {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let datasets: Vec<DatasetDemand> = (0..1024).map(|_| dataset(&mut rng, 12)).collect();
+        let total: u64 = datasets.iter().map(|dataset| dataset.total.0).sum();
+        for space in [total / 20, total / 5, total / 2] {
+            let shares = eager().split(ByteSize(space), &datasets);
+            assert!(used(&shares) <= space);
+            let (ours, bound) = (saved(&shares), upper_bound(space, &datasets));
+            assert!(ours >= 0.9 * bound, "{ours:.1} of {bound:.1} in {space}, seed {seed}");
+        }
+    }
+}

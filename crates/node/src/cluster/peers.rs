@@ -215,7 +215,7 @@ async fn read_replies(
         match timeout(NODE_TIMEOUT, read(&mut reader)).await?? {
             Reply::Cluster { capacity, reply } => {
                 health_log.on_reply(name);
-                node.on_cluster_reply(name, capacity, reply);
+                node.on_cluster_reply(name.clone(), capacity, reply).await;
             }
             Reply::Error(refusal) => return Err(io::Error::other(refusal)),
             _ => return Err(io::ErrorKind::InvalidData.into()),

@@ -36,14 +36,10 @@ use value::ConfigValue;
 
 /// Default capacity, unless less than twice as much is free on the disk.
 const CAPACITY_DEFAULT: ByteSize = ByteSize::gb(20);
-/// A connection may take 32 MiB of payload on its way out and 16 MiB on its way in.
+/// Most concurrent connections that can be configured.
 const CONNECTIONS_MAX: usize = 1 << 16;
-/// Default size of the memory cache: one part in `MEMORY_SHARE` of the machine's memory, within the
-/// limits below, and at most one part in `MEMORY_SHARE_MAX`.
-const MEMORY_SHARE: u64 = 16;
-const MEMORY_SHARE_MAX: u64 = 4;
-const MEMORY_MIN: ByteSize = ByteSize::mib(256);
-const MEMORY_MAX: ByteSize = ByteSize::mib(16 << 10);
+/// A smaller `connection_memory` could not hold the longest payloads of several clients.
+const CONNECTION_MEMORY_MIN: ByteSize = ByteSize::mib(64);
 /// A smaller cache could not hold the regions that are being filled.
 const CAPACITY_MIN: ByteSize = ByteSize::mib(8);
 /// Log levels.
@@ -78,15 +74,20 @@ config_keys! {
     /// capacity / 256, at most 64MiB
     region_size: Option<ByteSize> = None, restart, "\"64MiB\"";
     /// memory for blobs of up to 1MiB that were just written or are read again; auto is 1/16 of the
-    /// machine's memory or cgroup limit, 256MiB to 16GiB; 0B disables it
+    /// machine's memory or cgroup limit, 256MiB to 16GiB, at most 1/8; 0B disables it
     memory_cache: Option<ByteSize> = None, live, "\"2GiB\"";
-    /// memory that the node shares with all clients of its machine together; 0B disables it
-    shared_memory: ByteSize = ByteSize::mib(512), restart, "\"512MiB\"";
+    /// memory that the node shares with all clients of its machine together; auto is 1/8 of the
+    /// machine's memory or cgroup limit, at most 512MiB; 0B disables it
+    shared_memory: Option<ByteSize> = None, restart, "\"512MiB\"";
+    /// memory for requests and replies that wait on all connections together, at least 64MiB; auto
+    /// is 1/8 of the machine's memory or cgroup limit, 64MiB to 1GiB
+    connection_memory: Option<ByteSize> = None, restart, "\"256MiB\"";
     /// I/O backend of devices: `auto`, `io_uring` or `threads`
     io: Backend = Backend::Auto, restart, "\"auto\"";
     /// time after which a claim expires that its holder does not renew: 100ms to 10min
     claim_lease: Duration = Duration::from_secs(10), restart, "\"10s\"";
-    /// concurrent connections, 1 to 65536; a process of a job uses two
+    /// concurrent connections, 1 to 65536; a process of a job uses two; a tenant may have half, and
+    /// some are reserved for the node's owner and for other nodes
     max_connections: usize = 512, live, "512";
     /// loopback address of `/metrics`, `/livez` and `/readyz`
     metrics: Option<SocketAddr> = None, restart, "\"127.0.0.1:9464\"";
@@ -153,6 +154,12 @@ impl Config {
             forebay_flash::check_region_size(size).context("`region_size`")?;
         }
         forebay_flash::check_distinct(&self.devices).context("`devices`")?;
+        if let Some(memory) = self.connection_memory {
+            ensure!(
+                memory >= CONNECTION_MEMORY_MIN,
+                "`connection_memory` is {memory}; give at least {CONNECTION_MEMORY_MIN}"
+            );
+        }
         ensure!(
             (1..=CONNECTIONS_MAX).contains(&self.max_connections),
             "`max_connections` should be between 1 and {CONNECTIONS_MAX}"
@@ -181,9 +188,25 @@ impl Config {
         self.capacity.unwrap_or(default).max(CAPACITY_MIN)
     }
 
-    /// The size of the memory cache: as configured, or a share of the memory limit.
+    /// The size of the memory cache: as configured, or as planned.
     pub fn memory_cache_size(&self) -> ByteSize {
-        self.memory_cache.unwrap_or_else(|| memory_limit::memory().map_or(MEMORY_MIN, share_of))
+        self.memory_cache.unwrap_or_else(|| memory_limit::plan().memory_cache)
+    }
+
+    /// The memory shared with clients: as configured, or as planned.
+    pub fn shared_memory_size(&self) -> ByteSize {
+        self.shared_memory.unwrap_or_else(|| memory_limit::plan().shared_memory)
+    }
+
+    /// The memory of connections: as configured, or as planned.
+    pub fn connection_memory_size(&self) -> ByteSize {
+        self.connection_memory.unwrap_or_else(|| memory_limit::plan().connection_memory)
+    }
+
+    /// The memory for the blob tables of open datasets.
+    #[expect(clippy::unused_self, reason = "a setting as the others, not configurable")]
+    pub(crate) fn table_memory(&self) -> ByteSize {
+        memory_limit::plan().tables
     }
 }
 
@@ -207,13 +230,6 @@ fn read_text(path: &Path) -> anyhow::Result<String> {
     String::from_utf8(read_named(path, FILE_SIZE_MAX)?).context("it is not UTF-8 text")
 }
 
-/// A sixteenth of the memory: small datasets then fit, and jobs keep most of it. On a small machine
-/// the minimum is a larger share, up to a quarter.
-fn share_of(total: ByteSize) -> ByteSize {
-    let share = ByteSize(total.0 / MEMORY_SHARE).clamp(MEMORY_MIN, MEMORY_MAX);
-    share.min(ByteSize(total.0 / MEMORY_SHARE_MAX))
-}
-
 fn default_directory() -> PathBuf {
     let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let cache = env::var_os("XDG_CACHE_HOME").filter(|directory| !directory.is_empty());
@@ -234,20 +250,6 @@ mod tests {
     fn error(text: &str) -> String {
         let checked = Config::parse(text).and_then(|config| config.check());
         format!("{:#}", checked.unwrap_err())
-    }
-
-    #[test]
-    fn the_memory_cache_takes_a_small_share_of_the_memory() {
-        let cases = [
-            (64 << 10, 4 << 10),
-            (16 << 10, 1 << 10),
-            (2 << 10, 256),
-            (320, 80),
-            (1 << 20, 16 << 10),
-        ];
-        for (total, share) in cases {
-            assert_eq!(share_of(ByteSize::mib(total)), ByteSize::mib(share));
-        }
     }
 
     #[test]
@@ -310,6 +312,7 @@ mod tests {
         assert!(error("claim_lease = \"2s\"\n\ncapacity = ").contains("line 3"));
         assert!(error("metrics = \"0.0.0.0:80\"").contains("use 127.0.0.1:80"));
         assert!(error("claim_lease = \"1h\"").contains("ms, s or min"));
+        assert!(error("connection_memory = \"1MiB\"").contains("`connection_memory` is"));
         assert!(error("max_connections = 0").contains("between 1 and 65536"));
         assert!(
             error("max_connections = \"many\"")

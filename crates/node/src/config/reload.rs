@@ -31,7 +31,7 @@ impl Reloads {
         let (applied, restart) = self.now().reloaded_with(new);
         self.node.blobs.memory_cache().resize(applied.memory_cache_size());
         self.node.set_namespaces(namespaces);
-        self.node.access.set_max_connections(applied.max_connections);
+        self.node.slots.set_max(applied.max_connections);
         *self.config.write() = Arc::new(applied);
         self.node.counters.reloads.one();
         restart

@@ -1,4 +1,4 @@
 //! Connections of clients: acceptance, limits, and the connections that have not authenticated.
 
 pub(crate) mod acceptor;
-pub(crate) mod pre_auth;
+pub(crate) mod slots;

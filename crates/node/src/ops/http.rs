@@ -14,7 +14,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::ops::{health::Health, metrics};
+use crate::ops::{health::Health, metrics, work_queue::Lane};
 
 /// Concurrent connections. Every process of the machine can connect, and must not exhaust the
 /// node's file descriptors. The next connection closes the oldest, so that idle ones do not block
@@ -34,8 +34,8 @@ pub(crate) async fn serve(listener: TcpListener, health: Arc<Health>) {
         };
         let health = Arc::clone(&health);
         let service = service_fn(move |request| {
-            let response = answer(&request, &health);
-            async move { Ok::<_, Infallible>(response) }
+            let response = answer(request, Arc::clone(&health));
+            async move { Ok::<_, Infallible>(response.await) }
         });
         while connections.try_join_next().is_some() {}
         oldest.retain(|task: &AbortHandle| !task.is_finished());
@@ -54,14 +54,15 @@ pub(crate) async fn serve(listener: TcpListener, health: Arc<Health>) {
     }
 }
 
-fn answer(request: &Request<Incoming>, health: &Health) -> Response<Full<Bytes>> {
+async fn answer(request: Request<Incoming>, health: Arc<Health>) -> Response<Full<Bytes>> {
     let unavailable = |why: &str| (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n"));
     let (status, text) = match (request.method(), request.uri().path()) {
         (&Method::GET, "/metrics") => match health.node() {
-            Some(node) => (
-                StatusCode::OK,
-                metrics::exposition(&node.gauges(), node.counters(), &node.flash_counters()),
-            ),
+            Some(node) => {
+                let gauges = node.gauges_in_queue(Lane::Node).await;
+                let flash = node.flash_counters();
+                (StatusCode::OK, metrics::exposition(&gauges, node.counters(), &flash))
+            }
             None => unavailable("recovering"),
         },
         // Alive means that the process answers.

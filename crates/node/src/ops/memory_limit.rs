@@ -7,15 +7,25 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::LazyLock,
 };
 
-use forebay_core::ByteSize;
+use forebay_core::{ByteSize, node::memory_plan::MemoryPlan};
 
 /// Mount point of control groups, of both versions.
 const GROUPS: &str = "/sys/fs/cgroup";
 
-/// Memory that this process may use, if the system reports it.
-pub(crate) fn memory() -> Option<ByteSize> {
+/// The memory that this process may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryLimit {
+    /// Bytes.
+    pub size: ByteSize,
+    /// Whether a control group sets the limit, and not the machine.
+    pub is_group: bool,
+}
+
+/// The memory that this process may use, if the system reports it.
+pub fn memory_limit() -> Option<MemoryLimit> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| total(&text));
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let limits = limit_files(&groups, Path::new(GROUPS));
@@ -23,7 +33,16 @@ pub(crate) fn memory() -> Option<ByteSize> {
         // A group without a limit has "max", or a number beyond any memory.
         fs::read_to_string(file).ok()?.trim().parse().ok().map(ByteSize)
     });
-    machine.into_iter().chain(limits).min()
+    let group = limits.min().filter(|group| machine.is_none_or(|machine| *group < machine));
+    let group = group.map(|size| MemoryLimit { size, is_group: true });
+    group.or(machine.map(|size| MemoryLimit { size, is_group: false }))
+}
+
+/// The sizes that are not configured. Computed once: a limit that changes later needs a restart.
+pub(crate) fn plan() -> &'static MemoryPlan {
+    static PLAN: LazyLock<MemoryPlan> =
+        LazyLock::new(|| MemoryPlan::new(memory_limit().map(|limit| limit.size)));
+    &PLAN
 }
 
 /// `MemTotal` of `/proc/meminfo`.
@@ -78,6 +97,9 @@ mod tests {
     fn the_total_memory_is_parsed() {
         assert_eq!(total("MemTotal:       16 kB\nMemFree: 1 kB\n"), Some(ByteSize::kib(16)));
         assert_eq!(total("MemFree: 1 kB\n"), None);
-        assert!(memory().is_some_and(|memory| memory > ByteSize::mib(64)), "this is Linux");
+        assert!(
+            memory_limit().is_some_and(|limit| limit.size > ByteSize::mib(64)),
+            "this is Linux"
+        );
     }
 }

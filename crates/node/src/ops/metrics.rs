@@ -33,6 +33,9 @@ forebay_transport::counters! {
     claims_expired,
     /// Claims that ended because the holder disconnected.
     claims_abandoned,
+    /// Claims that ended because they lasted a multiple of the usual fetch time and another job
+    /// waited. One waiter fetches the blob again.
+    claims_overtaken,
     /// Claims released by the holder, because its fetch failed or the node did not store the blob.
     claims_released,
     /// Claims not granted because the node would not keep the blob.
@@ -55,8 +58,10 @@ forebay_transport::counters! {
     connections,
     /// Connections refused because `max_connections` were open.
     connections_refused,
-    /// Clients rejected at hello: unknown, or of a tenant with too many connections.
+    /// Connections that ended without authentication: evicted, timed out, malformed or refused.
     preauth_rejected,
+    /// Requests that took longer than 0.2 s, gets excepted. The log names some of them.
+    requests_slow,
     /// Wrong proofs of possession, and uploaded tables that did not match their dataset.
     proofs_refused,
     /// Bytes of hits placed in shm regions.
@@ -114,6 +119,12 @@ pub struct Gauges {
     pub claims_held: u64,
     /// Open connections.
     pub connections_open: u64,
+    /// Bytes of requests and replies that wait on connections.
+    pub connection_bytes: u64,
+    /// Connections closed because they were too slow while others waited for memory.
+    pub connections_stalled: u64,
+    /// The most memory that the node uses.
+    pub memory_max_bytes: u64,
     /// Open datasets.
     pub datasets_open: u64,
     /// Other nodes of the cluster.
@@ -148,6 +159,12 @@ impl Gauges {
             ("shm_bytes", "Bytes of shm regions that clients may still map.", self.shm_bytes),
             ("claims_held", "Claims held.", self.claims_held),
             ("connections_open", "Open connections.", self.connections_open),
+            (
+                "connection_bytes",
+                "Bytes of requests and replies that wait on connections.",
+                self.connection_bytes,
+            ),
+            ("memory_max_bytes", "The most memory that the node uses.", self.memory_max_bytes),
             ("datasets_open", "Open datasets.", self.datasets_open),
             ("peers_configured", "Other nodes of the cluster.", self.peers_configured),
             ("peers_reachable", "Other nodes that have answered recently.", self.peers_reachable),
@@ -244,7 +261,12 @@ fn flash_rows(devices: &[Flash]) -> (Vec<Row>, [Row; 4]) {
 fn node_rows(gauges: &Gauges, counters: &Counters, devices: &[Flash]) -> [Vec<Row>; 2] {
     let (flash_counters, flash_gauges) = flash_rows(devices);
     let memory = ("memory_hits", "Ranges answered from the memory cache.", gauges.memory_hits);
-    let counters = counters.all().into_iter().chain([memory]).chain(flash_counters);
+    let stalled = (
+        "connections_stalled",
+        "Connections closed because they were too slow while others waited for memory.",
+        gauges.connections_stalled,
+    );
+    let counters = counters.all().into_iter().chain([stalled, memory]).chain(flash_counters);
     [gauges.all().into_iter().chain(flash_gauges).collect(), counters.collect()]
 }
 
@@ -289,6 +311,7 @@ counted:
 | exception | on the node | on the agent |
 |---|---|---|
 | a holder died, stalled or failed | `claims_expired`, `claims_abandoned`, `claims_released` | |
+| a holder took much longer than usual, and another job waited | `claims_overtaken` | |
 | a wait timed out, or the node could not be reached | `wait_timeouts` | `agent_fallbacks` |
 | an uncached read: the node does not keep the blob | `claims_uncached` | `agent_uncached` |
 | a probe | `probe_batches` | `agent_probes` |
@@ -296,7 +319,8 @@ counted:
 | the list of nodes changed, or one of several nodes did not answer | | `agent_ring_changes`, `agent_fallbacks_ring` |
 
 Every granted claim ends in one counted way or is still held: `claims_granted` is the sum of
-`claims_fulfilled`, `claims_expired`, `claims_abandoned`, `claims_released` and `claims_held`.
+`claims_fulfilled`, `claims_expired`, `claims_abandoned`, `claims_overtaken`, `claims_released` and
+`claims_held`.
 ";
 
 /// The page `docs/reference/metrics.md`.

@@ -5,21 +5,17 @@
 //! on the Unix socket without a token, may use all of them: it could read the node's memory as
 //! well.
 
-use std::{
-    collections::HashMap,
-    path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
-};
+use std::{collections::HashMap, path::Path};
 
 use anyhow::{Context as _, bail};
 use forebay_auth::{read_key_file, read_token_file};
 use forebay_core::{
     Namespace, NamespaceId,
     ids::TokenHash,
-    node::tenants::{ClientIdentity, Tenant, TenantId, Tenants},
+    node::{
+        connection_slots::SlotClass,
+        tenants::{ClientIdentity, Tenant, TenantId, Tenants},
+    },
     train::manager::Explanation,
 };
 use forebay_transport::Peer;
@@ -31,44 +27,37 @@ use crate::config::{Config, tenants::TenantConfig};
 
 /// The name of the public namespace in a tenant's `namespaces`.
 const PUBLIC: &str = "public";
-/// A tenant may use one part in this many of `max_connections`.
-const CONNECTIONS_SHARE: usize = 2;
 
 /// Tenants, and the namespaces that a node serves.
 pub(crate) struct Access {
     namespaces: RwLock<HashMap<NamespaceId, Namespace>>,
     tenants: Tenants,
-    /// Number of connections of each tenant.
-    connections: Vec<Arc<AtomicUsize>>,
-    /// Most connections of one tenant.
-    connections_max: AtomicUsize,
 }
 
 /// The authenticated identity of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Identity {
     /// The tenant, or `None` for the owner.
     tenant: Option<TenantId>,
-    _connection: Option<CountedConnection>,
-}
-
-/// Counts one connection of a tenant until it is dropped.
-struct CountedConnection(Arc<AtomicUsize>);
-
-impl Drop for CountedConnection {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
-    }
 }
 
 impl Identity {
     /// The owner, or a client with the cluster token.
     pub fn owner() -> Self {
-        Self { tenant: None, _connection: None }
+        Self { tenant: None }
     }
 
     /// The tenant, or `None` for the owner.
     pub fn tenant(&self) -> Option<TenantId> {
         self.tenant
+    }
+
+    /// The class of the client's connection.
+    pub fn class(self, peer: &Peer) -> SlotClass {
+        match peer {
+            Peer::Unix { uid } if self.tenant.is_none() && is_owner(*uid) => SlotClass::Owner,
+            _ => SlotClass::Client(self.tenant),
+        }
     }
 }
 
@@ -83,21 +72,22 @@ impl Access {
             tenants.push(tenant);
         }
         let tenants = Tenants::new(tenants).context("`tenants`")?;
-        let connections = tenants.all().iter().map(|_| Arc::default()).collect();
-        let (namespaces, connections_max) = (RwLock::new(all), AtomicUsize::new(0));
-        let access = Self { namespaces, tenants, connections, connections_max };
-        access.set_max_connections(config.max_connections);
-        Ok(access)
+        Ok(Self { namespaces: RwLock::new(all), tenants })
     }
 
-    /// Sets the number of connections that all tenants share.
-    pub fn set_max_connections(&self, connections: usize) {
-        self.connections_max.store((connections / CONNECTIONS_SHARE).max(1), Relaxed);
+    /// Number of tenants.
+    pub fn tenants(&self) -> usize {
+        self.tenants.all().len()
     }
 
-    /// Whether a user of this machine is authenticated by its uid alone.
-    pub fn is_known_uid(&self, uid: u32) -> bool {
-        is_owner(uid) || self.tenants.all().iter().any(|tenant| tenant.uids.contains(&uid))
+    /// The class of a local user's connection, until its hello.
+    pub fn class_of_uid(&self, uid: u32) -> SlotClass {
+        if is_owner(uid) {
+            return SlotClass::Owner;
+        }
+        let client = ClientIdentity { uid: Some(uid), ..ClientIdentity::default() };
+        let tenant = self.tenants.identify(client);
+        tenant.map_or(SlotClass::PreAuth, |tenant| SlotClass::Client(Some(tenant)))
     }
 
     /// Authenticates a client. Every failed authentication has the same refusal.
@@ -112,17 +102,7 @@ impl Access {
         };
         let token = (!token.is_empty()).then(|| TokenHash::of(token));
         match self.tenants.identify(ClientIdentity { token, certificate, uid }) {
-            Some(tenant) => {
-                let count = &self.connections[tenant.0];
-                // Created before the check: dropping it undoes the addition.
-                let connection = CountedConnection(Arc::clone(count));
-                if count.fetch_add(1, Relaxed) >= self.connections_max.load(Relaxed) {
-                    let text = "this tenant has too many connections; close some, or raise \
-                                `max_connections`";
-                    return Err(Refusal { code: ErrorCode::TooMuch, text: text.to_owned() });
-                }
-                Ok(Identity { tenant: Some(tenant), _connection: Some(connection) })
-            }
+            Some(tenant) => Ok(Identity { tenant: Some(tenant) }),
             None if uid.is_some_and(is_owner) && token.is_none() => Ok(Identity::owner()),
             None => Err(Refusal {
                 code: ErrorCode::Identity,
@@ -246,8 +226,6 @@ mod tests {
         Access {
             namespaces: RwLock::new(by_id(Vec::new())),
             tenants: Tenants::new(names.iter().map(tenant).collect()).unwrap(),
-            connections: names.iter().map(|_| Arc::default()).collect(),
-            connections_max: 2.into(),
         }
     }
 
@@ -287,18 +265,18 @@ mod tests {
         assert!(owner.tenant.is_none());
     }
 
-    /// Promise 6: one tenant cannot take all connections.
+    /// The reserved slots are for the owner on the Unix socket, not for its user's tenants.
     #[test]
-    fn a_tenant_has_no_more_than_its_share_of_connections() {
+    fn the_class_of_a_connection_follows_its_identity() {
         let access = access(&["a", "b"]);
-        let first = access.authenticate(&Peer::Tcp, b"a").unwrap();
-        let _second = access.authenticate(&Peer::Tcp, b"a").unwrap();
-        assert_eq!(access.authenticate(&Peer::Tcp, b"a").err().unwrap().code, ErrorCode::TooMuch);
-        assert!(access.authenticate(&Peer::Tcp, b"b").is_ok());
-        drop(first);
-        assert!(access.authenticate(&Peer::Tcp, b"a").is_ok());
-        access.set_max_connections(6);
-        let _third = access.authenticate(&Peer::Tcp, b"a").expect("the limit is higher");
+        let own = Peer::Unix { uid: geteuid().as_raw() };
+        let class =
+            |peer: &Peer, token: &[u8]| access.authenticate(peer, token).unwrap().class(peer);
+        assert_eq!(class(&own, b""), SlotClass::Owner);
+        assert_eq!(class(&own, b"b"), SlotClass::Client(Some(TenantId(1))));
+        assert_eq!(class(&Peer::Tcp, b"a"), SlotClass::Client(Some(TenantId(0))));
+        assert_eq!(access.class_of_uid(geteuid().as_raw()), SlotClass::Owner);
+        assert_eq!(access.class_of_uid(54_321), SlotClass::PreAuth);
     }
 
     #[test]

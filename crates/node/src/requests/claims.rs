@@ -15,12 +15,16 @@ use forebay_core::{
 };
 use forebay_transport::session::Service as _;
 use forebay_wire::{BlobProgress, ClaimAnswer, ErrorCode, RenewAnswer, Reply};
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, task::yield_now};
 
 use crate::requests::service::{NodeService, Refused, row_of};
 
 /// Shortest time between two expiries. Claims that end within it expire together.
 const EXPIRY_MIN: Duration = Duration::from_millis(5);
+/// Interval of looking for claims that a waiter takes over.
+const TAKEOVER_INTERVAL: Duration = Duration::from_millis(500);
+/// Blobs for which the lock of the fetch table is held at a time: 50 us.
+pub(crate) const BLOBS_PER_LOCK: usize = 256;
 
 impl NodeService {
     /// Expires claims that are not renewed. Does not return.
@@ -29,17 +33,20 @@ impl NodeService {
             // A claim that is granted during the sleep ends after a lease at the earliest.
             let lease = self.lease();
             let next = self.fetch_table.lock().wake_at().map(|at| at.saturating_sub(self.now()));
-            tokio::time::sleep(next.map_or(lease, |next| next.min(lease)).max(EXPIRY_MIN)).await;
+            let next = next.map_or(lease, |next| next.min(lease)).min(TAKEOVER_INTERVAL);
+            tokio::time::sleep(next.max(EXPIRY_MIN)).await;
             let mut wake = Vec::new();
             let expired = self.fetch_table.lock().expire(self.now(), &mut wake);
             self.counters.claims_expired.add(expired as u64);
+            let overtaken = self.fetch_table.lock().take_over(self.now(), &mut wake);
+            self.counters.claims_overtaken.add(overtaken as u64);
             self.end_lost_puts();
             wake_all(wake);
         }
     }
 
     /// Claims blobs. If one of them does not exist, no claim is granted.
-    pub(crate) fn claim(
+    pub(crate) async fn claim(
         &self,
         table: &BlobTable,
         holder: Holder,
@@ -56,15 +63,24 @@ impl NodeService {
             Ok((row_of(table, *blob)?, is_accepting && self.managers.keeps(table, *blob)))
         };
         let rows: Vec<(BlobRow, bool)> = blobs.iter().map(check).collect::<Result<_, Refused>>()?;
-        let now = self.now();
-        let mut fetches = self.fetch_table.lock();
-        let answer = |(row, is_kept): &(BlobRow, bool)| match fetches.claim(
-            now,
-            holder,
-            row.address,
-            self.blobs.contains(&row.address),
-            *is_kept,
-        ) {
+        let mut answers = Vec::with_capacity(rows.len());
+        for (at, rows) in rows.chunks(BLOBS_PER_LOCK).enumerate() {
+            if at > 0 {
+                yield_now().await;
+            }
+            let mut fetches = self.fetch_table.lock();
+            let now = self.now();
+            answers.extend(rows.iter().map(|(row, is_kept)| {
+                let is_resident = self.blobs.contains(&row.address);
+                self.answer_of(fetches.claim(now, holder, row.address, is_resident, *is_kept))
+            }));
+        }
+        Ok(Reply::Claim { answers })
+    }
+
+    /// The answer to a claim, counted.
+    fn answer_of(&self, claimed: Claimed) -> ClaimAnswer {
+        match claimed {
             Claimed::Present => ClaimAnswer::Present,
             Claimed::Uncached => {
                 self.counters.claims_uncached.one();
@@ -76,12 +92,11 @@ impl NodeService {
                 self.counters.claims_granted.one();
                 ClaimAnswer::Granted
             }
-        };
-        Ok(Reply::Claim { answers: rows.iter().map(answer).collect() })
+        }
     }
 
     /// Renews claims.
-    pub(crate) fn renew(
+    pub(crate) async fn renew(
         &self,
         table: &BlobTable,
         holder: Holder,
@@ -89,7 +104,10 @@ impl NodeService {
     ) -> Result<Reply, Refused> {
         let (now, mut wake) = (self.now(), Vec::new());
         let mut answers = Vec::with_capacity(blobs.len());
-        for progress in blobs {
+        for (at, progress) in blobs.iter().enumerate() {
+            if at % BLOBS_PER_LOCK == BLOBS_PER_LOCK - 1 {
+                yield_now().await;
+            }
             let address = row_of(table, progress.blob)?.address;
             let mut fetches = self.fetch_table.lock();
             answers.push(match fetches.renew(now, holder, &address, progress.bytes, &mut wake) {
@@ -106,14 +124,17 @@ impl NodeService {
     }
 
     /// Releases claims.
-    pub(crate) fn release(
+    pub(crate) async fn release(
         &self,
         table: &BlobTable,
         holder: Holder,
         blobs: &[BlobOrdinal],
     ) -> Result<Reply, Refused> {
         let mut wake = Vec::new();
-        for blob in blobs {
+        for (at, blob) in blobs.iter().enumerate() {
+            if at % BLOBS_PER_LOCK == BLOBS_PER_LOCK - 1 {
+                yield_now().await;
+            }
             let address = row_of(table, *blob)?.address;
             if self.fetch_table.lock().release(holder, &address, &mut wake) {
                 self.counters.claims_released.one();

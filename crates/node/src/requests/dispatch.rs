@@ -8,14 +8,17 @@ use forebay_transport::session::Replies;
 use forebay_wire::{BlobRange, CLUSTER_KIND, ErrorCode, Malformed, Reply, Request};
 
 use crate::{
-    ops::metrics,
+    ops::{
+        metrics,
+        work_queue::{Lane, Slice},
+    },
     requests::{
         get::GetContext,
         put::PutOwner,
         service::{NodeService, Refused},
         session::NodeSession,
     },
-    store::shm_regions::ShmGrant,
+    store::shm_regions::{Progress, ShmGrant},
 };
 
 impl NodeService {
@@ -26,7 +29,7 @@ impl NodeService {
         request: Request,
         replies: &Replies,
     ) -> Result<Option<Reply>, Refused> {
-        let holder = session.holder;
+        let (holder, lane) = (session.holder, session.lane());
         Ok(Some(match request {
             Request::Hello { .. } => unreachable!("handled by the transport"),
             Request::Open { namespace, dataset } => {
@@ -34,38 +37,39 @@ impl NodeService {
                 Reply::OpenAnswer(pending.open(self, &session.identity, namespace, dataset)?)
             }
             Request::Prove { dataset, proof } => {
-                let table = session.pending_opens.prove(self, dataset, proof).await?;
+                let table = session.pending_opens.prove(self, lane, dataset, proof).await?;
                 session.on_opened(table)?
             }
             Request::Upload { namespace, dataset, chunks, partitions, blobs, first, page } => {
                 let new = || Upload::checked(namespace, dataset, (chunks, partitions), blobs);
                 let pending = &mut session.pending_opens;
-                match pending.upload(self, &session.identity, dataset, new, first, &page)? {
+                let uploaded =
+                    pending.upload(self, &session.identity, dataset, new, first, page).await?;
+                match uploaded {
                     Ok(table) => session.on_opened(table)?,
                     Err(next) => Reply::Uploaded { next },
                 }
             }
             Request::SelectByAddress { namespace, blobs } => {
-                session.select_by_address(self, namespace, &blobs)?
+                session.select_by_address(self, namespace, blobs).await?
             }
             Request::Presence { handle, first, count, since } => {
-                let (node, presence) = (Arc::clone(self), session.presence(self, handle)?);
-                let update = move || node.presence_since(&presence, first, count, since);
-                tokio::task::spawn_blocking(update).await.expect("no panic")?
+                let presence = session.presence(self, handle)?;
+                self.presence_since(lane, &presence, first, count, since).await?
             }
             Request::Get { handle, wait_ms, ranges } => {
-                let context = GetContext { replies: replies.clone(), shm: None };
+                let context = GetContext { replies: replies.clone(), holder, shm: None };
                 return self.start_get(session.table(handle)?, wait_ms, &ranges, context).await;
             }
             Request::GetShm { handle, wait_ms, released, ranges } => {
                 let shm = session.shm.release(&released, &self.counters)?;
-                let context = GetContext { replies: replies.clone(), shm };
+                let context = GetContext { replies: replies.clone(), holder, shm };
                 return self.start_get(session.table(handle)?, wait_ms, &ranges, context).await;
             }
             Request::ShmMap { size } => {
                 session.shm.on_request()?;
                 let size = if session.is_local { size } else { 0 };
-                let Some((region, descriptor)) = self.grant_shm_region(size).await else {
+                let Some((region, descriptor)) = self.grant_shm_region(lane, size).await else {
                     return Ok(Some(Reply::ShmMap { size: 0 }));
                 };
                 let reply = Reply::ShmMap { size: region.size() as u64 };
@@ -74,22 +78,24 @@ impl NodeService {
                 return Ok(None);
             }
             Request::Claim { handle, blobs } => {
-                self.claim(session.table(handle)?, holder, &blobs)?
+                self.claim(session.table(handle)?, holder, &blobs).await?
             }
             Request::Renew { handle, blobs } => {
-                self.renew(session.table(handle)?, holder, &blobs)?
+                self.renew(session.table(handle)?, holder, &blobs).await?
             }
             Request::Release { handle, blobs } => {
-                self.release(session.table(handle)?, holder, &blobs)?
+                self.release(session.table(handle)?, holder, &blobs).await?
             }
             Request::Put { handle, blob, offset, payload } => {
                 let owner = PutOwner { holder, tenant: session.identity.tenant() };
                 Reply::Put(self.put(owner, session.table(handle)?, blob, offset, payload).await?)
             }
             Request::FreeSpace => Reply::FreeSpace(self.free_space()),
-            Request::Stats => Reply::Stats {
-                counters: metrics::pairs(&self.gauges(), &self.counters, &self.blobs.counters()),
-            },
+            Request::Stats => {
+                let gauges = self.gauges_in_queue(lane).await;
+                let counters = metrics::pairs(&gauges, &self.counters, &self.blobs.counters());
+                Reply::Stats { counters }
+            }
             Request::PrefetchHint { handle, .. } => {
                 session.table(handle)?;
                 Reply::PrefetchNoted
@@ -98,11 +104,13 @@ impl NodeService {
                 return Err((ErrorCode::Malformed, "probe_mode is for agents only".to_owned()));
             }
             Request::Report { handle, report } => {
-                self.report(session.dataset(handle)?, &session.job, &report).await?
+                self.report(lane, session.dataset(handle)?, &session.job, report).await?
             }
-            Request::Leave { handle } => self.leave(session.dataset(handle)?, &session.job)?,
+            Request::Leave { handle } => {
+                self.leave(lane, session.dataset(handle)?, &session.job).await?
+            }
             Request::Explain { handle } => {
-                self.explain(&session.identity, session.dataset(handle)?)
+                self.explain(session.identity, session.dataset(handle)?).await
             }
             Request::Cluster(request) => {
                 // To a client that is not a peer, the kind is unknown.
@@ -112,22 +120,36 @@ impl NodeService {
                 tokio::spawn(node.on_cluster_request(peer, request, replies.clone(), permit));
                 return Ok(None);
             }
-            Request::Evict { handle } => {
-                let table = session.dataset(handle)?;
-                if self.access.is_shared(&session.identity, table.namespace()) {
-                    return Err(shared());
-                }
-                self.evict_all(table).await?
-            }
+            Request::Evict { handle } => self.evict(session, handle).await?,
             Request::Ring => Reply::Ring(self.membership.clone()),
         }))
     }
 
+    /// Evicts a dataset that no other tenant uses.
+    async fn evict(self: &Arc<Self>, session: &NodeSession, handle: u32) -> Result<Reply, Refused> {
+        let table = session.dataset(handle)?;
+        if self.access.is_shared(&session.identity, table.namespace()) {
+            return Err(shared());
+        }
+        self.evict_all(session.lane(), table).await
+    }
+
     /// A shm region for a client of this machine, if there is memory for it.
-    async fn grant_shm_region(&self, size: u64) -> Option<(Arc<ShmRegion>, OwnedFd)> {
-        let regions = Arc::clone(&self.shm_regions);
-        let created = tokio::task::spawn_blocking(move || regions.create(size));
-        let created = created.await.expect("no panic");
+    async fn grant_shm_region(&self, lane: Lane, size: u64) -> Option<(Arc<ShmRegion>, OwnedFd)> {
+        let (regions, mut begun) = (Arc::clone(&self.shm_regions), None);
+        let slice = move || {
+            let Some(region) = begun.take().or_else(|| regions.begin(size)) else {
+                return Slice::Done(None);
+            };
+            match region.advance() {
+                Progress::More(region) => {
+                    begun = Some(region);
+                    Slice::More
+                }
+                Progress::Done(created) => Slice::Done(created),
+            }
+        };
+        let created = self.work.run(lane, slice).await;
         match created {
             Some(_) => self.counters.shm_regions_granted.one(),
             None => self.counters.shm_regions_refused.one(),

@@ -12,20 +12,23 @@ use std::{ops::Range, sync::Arc, time::Duration};
 use bytes::Bytes;
 use forebay_core::{
     dataset::blob_table::{BlobRow, BlobTable},
-    node::fetch_table::BlobState,
+    node::{claims::Holder, fetch_table::BlobState},
 };
 use forebay_shm::{ShmRegion, SlotRange, SlotWriter};
-use forebay_transport::session::{Replies, ReplySpace};
+use forebay_transport::session::{GetPermit, Replies, ReplySpace};
 use forebay_wire::{BlobRange, ErrorCode, GetAnswer, Reply, ShmRange};
 use futures::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 use tokio::{
-    sync::{OwnedSemaphorePermit, oneshot},
+    sync::oneshot,
     task::yield_now,
     time::{Instant, timeout_at},
 };
 
 use crate::{
-    requests::service::{NodeService, Refused, row_of},
+    requests::{
+        claims::BLOBS_PER_LOCK,
+        service::{NodeService, Refused, row_of},
+    },
     store::blob_store::Read,
 };
 
@@ -39,6 +42,8 @@ const MEMORY_LOOKUPS_MAX: u32 = 1024;
 /// The destination of the answers to a get.
 pub(crate) struct GetContext {
     pub replies: Replies,
+    /// The connection.
+    pub holder: Holder,
     /// The client's shm region, for a `get_shm`.
     pub shm: Option<Arc<ShmRegion>>,
 }
@@ -104,7 +109,7 @@ impl NodeService {
         wait: Duration,
         ranges: &[BlobRange],
         context: GetContext,
-        permit: OwnedSemaphorePermit,
+        permit: GetPermit,
     ) -> Result<(), Refused> {
         let ranges: Result<Vec<RequestedRange>, Refused> = ranges
             .iter()
@@ -162,31 +167,37 @@ impl NodeService {
         ranges: Vec<RequestedRange>,
         wait: Duration,
         context: GetContext,
-        permit: OwnedSemaphorePermit,
+        permit: GetPermit,
     ) {
         let _in_flight = self.count_get();
         let replies = &context.replies;
         let deadline = Instant::now() + wait;
         let (mut ready, mut waiting) = (Vec::new(), FuturesUnordered::new());
-        {
-            let mut fetches = self.fetch_table.lock();
-            for range in ranges {
-                let state = self.blob_state(&fetches, &range.row);
-                let may_wait = state == BlobState::Claimed && !wait.is_zero();
-                let Some(wait_permit) = may_wait.then(|| replies.begin_wait()).flatten() else {
-                    ready.push((state, range));
-                    continue;
-                };
-                let (waker, mut woken) = oneshot::channel();
-                let ticket = fetches.wait(range.row.address, waker);
-                self.counters.waits.one();
-                waiting.push(async move {
-                    let in_time = tokio::select! {
-                        woken = timeout_at(deadline, &mut woken) => woken.is_ok(),
-                        () = replies.disconnected() => false,
+        let mut ranges = ranges.into_iter();
+        while ranges.len() > 0 {
+            {
+                let mut fetches = self.fetch_table.lock();
+                for range in ranges.by_ref().take(BLOBS_PER_LOCK) {
+                    let state = self.blob_state(&fetches, &range.row);
+                    let may_wait = state == BlobState::Claimed && !wait.is_zero();
+                    let Some(wait_permit) = may_wait.then(|| replies.begin_wait()).flatten() else {
+                        ready.push((state, range));
+                        continue;
                     };
-                    (in_time, range, ticket, wait_permit)
-                });
+                    let (waker, mut woken) = oneshot::channel();
+                    let ticket = fetches.wait(range.row.address, context.holder, waker);
+                    self.counters.waits.one();
+                    waiting.push(async move {
+                        let in_time = tokio::select! {
+                            woken = timeout_at(deadline, &mut woken) => woken.is_ok(),
+                            () = replies.disconnected() => false,
+                        };
+                        (in_time, range, ticket, wait_permit)
+                    });
+                }
+            }
+            if ranges.len() > 0 {
+                yield_now().await;
             }
         }
         self.answer(ready, &context).await;
@@ -283,6 +294,7 @@ impl NodeService {
                 }
                 Destination::Socket(space) => {
                     self.count_hit(payload.len());
+                    let payload = space.detach(payload);
                     Outcome::Payload(Reply::Get { index, answer: GetAnswer::Hit, payload }, space)
                 }
             },

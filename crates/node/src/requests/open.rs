@@ -10,24 +10,27 @@ use std::{
 };
 
 use forebay_core::{
-    DatasetId, NamespaceId,
+    ByteSize, DatasetId, NamespaceId,
     dataset::{
-        blob_table::{BlobRow, BlobTable, Upload},
-        possession::{NamespaceBinding, proofs_match},
+        blob_table::{BlobRow, BlobTable, Upload, UploadError},
+        possession::{NamespaceBinding, ProofHasher, proofs_match},
     },
 };
 use forebay_transport::session::fresh_nonce;
 use forebay_wire::{BlobLength, ErrorCode, OpenAnswer};
 use parking_lot::Mutex;
 
-use crate::requests::{
-    access::Identity,
-    service::{NodeService, Refused},
+use crate::{
+    ops::work_queue::{Lane, ROWS_PER_SLICE, Slice},
+    requests::{
+        access::Identity,
+        service::{NodeService, Refused},
+    },
 };
 
 /// Open challenges of one connection.
 const CHALLENGES_MAX: usize = 16;
-/// Rows of all tables together, complete or not. A row takes 40 bytes.
+/// Rows of all tables together, complete or not, if there is memory for them.
 const ROWS_MAX: u64 = 1 << 26;
 
 /// Challenges and upload of one connection.
@@ -50,9 +53,9 @@ struct PendingUpload {
 }
 
 /// Tables of the open datasets. They share a limit of rows with the uploads in progress.
-#[derive(Default)]
 pub(crate) struct OpenTables {
     open: Mutex<HashMap<DatasetId, Weak<BlobTable>>>,
+    rows_max: u64,
     /// Rows of uploads in progress and of selections.
     reserved: Arc<AtomicU64>,
 }
@@ -76,6 +79,12 @@ impl Drop for ReservedRows {
 }
 
 impl OpenTables {
+    /// Tables that use at most this memory.
+    pub fn new(memory: ByteSize) -> Self {
+        let rows_max = (memory.0 / size_of::<BlobRow>() as u64).min(ROWS_MAX);
+        Self { open: Mutex::default(), rows_max, reserved: Arc::default() }
+    }
+
     /// Number of open datasets.
     pub fn count(&self) -> u64 {
         self.open.lock().values().filter(|table| table.strong_count() > 0).count() as u64
@@ -91,18 +100,25 @@ impl OpenTables {
         ReservedRows { reserved: Arc::clone(&self.reserved), rows: 0 }
     }
 
-    /// Adds `more` rows to a reservation, unless [`ROWS_MAX`] would be exceeded. Returns whether it
+    /// Adds `more` rows to a reservation, unless the limit would be exceeded. Returns whether it
     /// did.
     fn reserve(&self, reservation: &mut ReservedRows, more: u64) -> bool {
         let tables = self.open.lock();
         let rows = |table: Arc<BlobTable>| table.rows().len() as u64;
         let open: u64 = tables.values().filter_map(Weak::upgrade).map(rows).sum();
-        let fits = open + self.reserved.load(Relaxed) + more <= ROWS_MAX;
+        let fits = open + self.reserved.load(Relaxed) + more <= self.rows_max;
         if fits {
             self.reserved.fetch_add(more, Relaxed);
             reservation.rows += more;
         }
         fits
+    }
+
+    fn too_large(&self) -> Refused {
+        let rows = self.rows_max;
+        let text =
+            format!("the tables of all open datasets exceed the node's limit of {rows} rows");
+        (ErrorCode::TooMuch, text)
     }
 
     /// Registers a table for as long as a client has it open. Returns the registered one.
@@ -122,20 +138,22 @@ impl OpenTables {
 impl Selection {
     /// Selects blobs by address. A client that knows the address of a blob in its namespace could
     /// also upload a table that contains it, so no proof is needed.
-    pub fn new(
+    pub async fn new(
         node: &NodeService,
         identity: &Identity,
+        lane: Lane,
         namespace: NamespaceId,
-        blobs: &[BlobLength],
+        blobs: Vec<BlobLength>,
     ) -> Result<Self, Refused> {
         if !node.access.allows(identity, &namespace) {
             return Err(unknown());
         }
         let mut rows = node.tables.reservation();
         if !node.tables.reserve(&mut rows, blobs.len() as u64) {
-            return Err(too_large());
+            return Err(node.tables.too_large());
         }
-        let table = BlobTable::by_address(namespace, &rows_of(blobs));
+        let bind = move || BlobTable::by_address(namespace, &rows_of(&blobs));
+        let table = node.work.run_once(lane, bind).await;
         let table = table.map_err(|problem| (ErrorCode::Malformed, problem.to_string()))?;
         Ok(Self { table: Arc::new(table), _rows: rows })
     }
@@ -169,13 +187,24 @@ impl PendingOpens {
     pub async fn prove(
         &mut self,
         node: &NodeService,
+        lane: Lane,
         dataset: DatasetId,
         proof: [u8; 32],
     ) -> Result<Arc<BlobTable>, Refused> {
         let Challenge { nonce, table } = self.challenges.remove(&dataset).ok_or_else(unknown)?;
-        let expected = Arc::clone(&table);
-        let expected = tokio::task::spawn_blocking(move || expected.proof(&nonce)).await;
-        if !proofs_match(&expected.expect("hashing does not panic"), &proof) {
+        let proved = Arc::clone(&table);
+        let (mut hasher, mut next) = (Some(ProofHasher::new(&nonce)), 0);
+        let expected = node.work.run(lane, move || {
+            let rows = proved.rows().get(next..).unwrap_or_default();
+            let hash = hasher.as_mut().expect("not done");
+            hash.update(rows.iter().take(ROWS_PER_SLICE).copied());
+            next += ROWS_PER_SLICE;
+            if rows.len() > ROWS_PER_SLICE {
+                return Slice::More;
+            }
+            Slice::Done(hasher.take().expect("not done").finish())
+        });
+        if !proofs_match(&expected.await, &proof) {
             node.counters.proofs_refused.one();
             return Err(unknown());
         }
@@ -184,14 +213,14 @@ impl PendingOpens {
 
     /// Stores a page. Returns the table if it is complete, else the ordinal at which the next page
     /// begins.
-    pub fn upload(
+    pub async fn upload(
         &mut self,
         node: &NodeService,
         identity: &Identity,
         dataset: DatasetId,
         new: impl FnOnce() -> Option<Upload>,
         first: u64,
-        page: &[BlobLength],
+        page: Vec<BlobLength>,
     ) -> Result<Result<Arc<BlobTable>, u64>, Refused> {
         let begun = self.upload.take().filter(|begun| begun.dataset == dataset && first > 0);
         let mut begun = if let Some(begun) = begun {
@@ -208,9 +237,28 @@ impl PendingOpens {
             return Err(unknown());
         }
         if !node.tables.reserve(&mut begun.rows, page.len() as u64) {
-            return Err(too_large());
+            return Err(node.tables.too_large());
         }
-        match begun.upload.page(first, &rows_of(page)) {
+        let lane = Lane::Tenant(identity.tenant());
+        let (mut slot, mut done) = (Some(begun), 0);
+        let hash = move || {
+            let rows = rows_of(&page[done..(done + ROWS_PER_SLICE).min(page.len())]);
+            let upload = &mut slot.as_mut().expect("not done").upload;
+            let outcome = match upload.page(first.saturating_add(done as u64), &rows) {
+                // The table is complete, and the page is not.
+                Ok(Some(_)) if done + rows.len() < page.len() => {
+                    Err(UploadError::OutOfOrder { expected: upload.next(), found: first })
+                }
+                outcome => outcome,
+            };
+            done += rows.len();
+            match outcome {
+                Ok(None) if done < page.len() => Slice::More,
+                outcome => Slice::Done((slot.take().expect("not done"), outcome)),
+            }
+        };
+        let (begun, outcome) = node.work.run(lane, hash).await;
+        match outcome {
             Ok(None) => {
                 let next = begun.upload.next();
                 self.upload = Some(begun);
@@ -229,12 +277,6 @@ fn rows_of(page: &[BlobLength]) -> Vec<BlobRow> {
     page.iter().map(|row| BlobRow { address: row.address, length: row.length }).collect()
 }
 
-fn too_large() -> Refused {
-    let text =
-        format!("the tables of all open datasets exceed the node's limit of {ROWS_MAX} rows");
-    (ErrorCode::TooMuch, text)
-}
-
 fn unknown() -> Refused {
     let text = "this node has no such dataset or namespace, or you may not use it; if the digest \
                 is of a private namespace, give the node its key (`namespaces` in its \
@@ -249,7 +291,7 @@ mod tests {
     /// Promise 6: unfinished uploads together are limited to the rows of one table.
     #[test]
     fn unfinished_uploads_share_the_limit_of_rows() {
-        let tables = OpenTables::default();
+        let tables = OpenTables::new(ByteSize(u64::MAX));
         let mut uploads: Vec<ReservedRows> = (0..4).map(|_| tables.reservation()).collect();
         for upload in &mut uploads {
             assert!(tables.reserve(upload, ROWS_MAX / 4));

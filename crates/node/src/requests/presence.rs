@@ -9,16 +9,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use forebay_core::{
-    DatasetId,
-    dataset::blob_table::{BlobRow, BlobTable},
-    node::presence::PresenceLog,
-};
+use forebay_core::{DatasetId, dataset::blob_table::BlobTable, node::presence::PresenceLog};
 use forebay_transport::session::fresh_nonce;
 use forebay_wire::{ErrorCode, PRESENCE_MAX, Reply};
 use parking_lot::Mutex;
+use tokio::sync::Mutex as TaskMutex;
 
-use crate::requests::service::{NodeService, Refused};
+use crate::{
+    ops::work_queue::{Lane, ROWS_PER_SLICE, Slice},
+    requests::service::{NodeService, Refused},
+};
 
 /// Shortest time between two scans of a dataset. In between, clients that have an earlier version
 /// get the result of the last scan.
@@ -33,11 +33,13 @@ pub(crate) struct PresenceRegistry(Mutex<HashMap<DatasetId, Weak<DatasetPresence
 /// The presence of one dataset.
 pub(crate) struct DatasetPresence {
     table: Arc<BlobTable>,
-    state: Mutex<State>,
+    /// Held during a scan; other clients wait for its result.
+    state: TaskMutex<State>,
 }
 
 struct State {
-    log: PresenceLog,
+    /// Used by the work queue only: a large log takes long to change.
+    log: Arc<Mutex<PresenceLog>>,
     /// Time of the next scan.
     next_scan: Option<Instant>,
 }
@@ -56,8 +58,9 @@ impl PresenceRegistry {
             (ErrorCode::Failed, "cannot read random bytes from the kernel".to_owned())
         })?;
         let first_version = u64::from_le_bytes(*nonce.first_chunk().expect("longer"));
-        let state = State { log: PresenceLog::new(blobs, first_version), next_scan: None };
-        let (table, state) = (Arc::clone(table), Mutex::new(state));
+        let log = Arc::new(Mutex::new(PresenceLog::new(blobs, first_version)));
+        let state = State { log, next_scan: None };
+        let (table, state) = (Arc::clone(table), TaskMutex::new(state));
         let presence = Arc::new(DatasetPresence { table, state });
         registry.insert(presence.table.dataset(), Arc::downgrade(&presence));
         Ok(presence)
@@ -65,10 +68,10 @@ impl PresenceRegistry {
 }
 
 impl NodeService {
-    /// Which blobs of a range are resident, or which have changed since a version. Blocks while it
-    /// scans: call it from a blocking thread.
-    pub(crate) fn presence_since(
-        &self,
+    /// Which blobs of a range are resident, or which have changed since a version.
+    pub(crate) async fn presence_since(
+        self: &Arc<Self>,
+        lane: Lane,
         presence: &DatasetPresence,
         first: u64,
         count: u32,
@@ -77,30 +80,47 @@ impl NodeService {
         let blobs = presence.table.rows().len() as u64;
         first.checked_add(count.into()).filter(|end| *end <= blobs).ok_or_else(out_of_range)?;
         let first = u32::try_from(first).map_err(|_| out_of_range())?;
-        let mut state = presence.state.lock();
-        let State { log, next_scan } = &mut *state;
+        let mut state = presence.state.lock().await;
         let began = Instant::now();
         // A client without a version gets the result of a new scan.
-        if since == 0 || next_scan.is_none_or(|next| began >= next) {
-            log.set(self.bits_of(presence.table.rows()));
+        let is_due = since == 0 || state.next_scan.is_none_or(|next| began >= next);
+        let scanned =
+            if is_due { Some(self.resident_bits(lane, &presence.table).await) } else { None };
+        let log = Arc::clone(&state.log);
+        let update = move || {
+            let mut log = log.lock();
+            if let Some(bits) = scanned {
+                log.set(bits);
+            }
+            (log.version(), log.update_since(since, first, count))
+        };
+        let (version, update) = self.work.run_once(lane, update).await;
+        if is_due {
             let pause = SCAN_INTERVAL_MIN.max(began.elapsed() * SCAN_TIME_SHARE);
-            *next_scan = Some(Instant::now() + pause);
+            state.next_scan = Some(Instant::now() + pause);
         }
-        Ok(Reply::Presence {
-            version: log.version(),
-            update: log.update_since(since, first, count),
-        })
+        Ok(Reply::Presence { version, update })
     }
 
     /// One bit per blob: whether it is resident.
-    fn bits_of(&self, rows: &[BlobRow]) -> Vec<u8> {
-        let mut bits = vec![0_u8; rows.len().div_ceil(8)];
-        for (at, row) in rows.iter().enumerate() {
-            if self.blobs.contains(&row.address) {
-                bits[at / 8] |= 1 << (at % 8);
+    async fn resident_bits(self: &Arc<Self>, lane: Lane, table: &Arc<BlobTable>) -> Vec<u8> {
+        let (node, table) = (Arc::clone(self), Arc::clone(table));
+        let (mut bits, mut next) = (vec![0_u8; table.rows().len().div_ceil(8)], 0);
+        let scan = move || {
+            let rows = table.rows().get(next..).unwrap_or_default();
+            for (at, row) in (next..).zip(rows.iter().take(ROWS_PER_SLICE)) {
+                if node.blobs.contains(&row.address) {
+                    bits[at / 8] |= 1 << (at % 8);
+                }
             }
-        }
-        bits
+            next += ROWS_PER_SLICE;
+            if rows.len() > ROWS_PER_SLICE {
+                Slice::More
+            } else {
+                Slice::Done(std::mem::take(&mut bits))
+            }
+        };
+        self.work.run(lane, scan).await
     }
 }
 

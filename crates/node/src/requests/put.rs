@@ -20,11 +20,12 @@ use forebay_wire::{ErrorCode, PutAnswer};
 use parking_lot::Mutex;
 
 use crate::{
+    ops::work_queue::{HASHED_PER_SLICE, Lane, Slice},
     requests::{
         claims::wake_all,
         service::{NodeService, Refused, row_of},
     },
-    store::blob_write::{BlobWrite, WRITE_BUFFERS},
+    store::blob_write::BlobWrite,
 };
 
 /// Puts that are not complete. The node owns them, not the connections: a put whose claim is lost
@@ -56,14 +57,14 @@ impl PutsInProgress {
     }
 
     /// Whether the limits allow the client another put.
-    fn may_begin(&self, PutOwner { holder, tenant }: PutOwner) -> bool {
+    fn may_begin(&self, PutOwner { holder, tenant }: PutOwner, memory_max: usize) -> bool {
         let puts = self.0.lock();
         let in_progress = puts.values().map(|put| PutInProgress {
             holder: put.owner.holder,
             tenant: put.owner.tenant,
             memory: put.write.memory(),
         });
-        put_limits::may_begin(in_progress, holder, tenant, WRITE_BUFFERS)
+        put_limits::may_begin(in_progress, holder, tenant, memory_max)
     }
 }
 
@@ -98,7 +99,8 @@ impl NodeService {
             self.fetch_table.lock().fail_put(&address);
             return Err(malformed("the payload of a put is empty, or exceeds the end of the blob"));
         };
-        put.hasher.update(&payload);
+        let lane = Lane::Tenant(owner.tenant);
+        put.hasher = self.hash(lane, put.hasher, &payload).await;
         put.next = end;
         if let Err(refusal) = put.write.append(&self.blobs, payload).await {
             self.fetch_table.lock().fail_put(&address);
@@ -136,13 +138,32 @@ impl NodeService {
             if fetches.state(&address, false) == BlobState::Claimed {
                 self.counters.claims_fulfilled.one();
             }
-            fetches.finish_put(&address, &mut wake);
+            fetches.finish_put(self.now(), &address, &mut wake);
         }
         wake_all(wake);
         self.counters.puts.one();
         self.counters.put_bytes.add(row.length);
         self.on_put(table, blob, row.length);
         Ok(PutAnswer::Stored)
+    }
+
+    /// Hashes the next bytes of a blob: long ones in slices.
+    async fn hash(&self, lane: Lane, mut hasher: AddressHasher, bytes: &Bytes) -> AddressHasher {
+        if bytes.len() <= HASHED_PER_SLICE {
+            hasher.update(bytes);
+            return hasher;
+        }
+        let (mut rest, mut hasher) = (bytes.clone(), Some(hasher));
+        let slice = move || {
+            let bytes = rest.split_to(rest.len().min(HASHED_PER_SLICE));
+            hasher.as_mut().expect("not done").update(&bytes);
+            if rest.is_empty() {
+                Slice::Done(hasher.take().expect("not done"))
+            } else {
+                Slice::More
+            }
+        };
+        self.work.run(lane, slice).await
     }
 
     fn begin_put(
@@ -153,7 +174,7 @@ impl NodeService {
         row: BlobRow,
     ) -> Result<PartialPut, Refused> {
         let too_many = || (ErrorCode::TooMuch, "too many puts in progress; try again".to_owned());
-        if !self.puts.may_begin(owner) {
+        if !self.puts.may_begin(owner, self.blobs.write_buffers_max()) {
             return Err(too_many());
         }
         if !self.managers.keeps(table, blob) {

@@ -12,17 +12,21 @@ use std::{
 };
 
 use forebay_core::{
-    BlobOrdinal, Namespace,
+    BlobOrdinal, ByteSize, Namespace,
     agent::free_space::FreeSpace,
     cluster::ring::RingMembership,
     dataset::blob_table::{BlobRow, BlobTable},
     node::{
+        byte_budget::ShareId,
         claims::Holder,
+        connection_slots::{SlotClass, SlotRefusal},
+        fetch_pace::Party,
         fetch_table::{BlobState, FetchTable},
+        pre_auth::Source,
     },
 };
 use forebay_transport::{
-    Peer,
+    ConnectionMemory, Peer,
     session::{Replies, Service},
 };
 use forebay_wire::{ErrorCode, Refusal, Request};
@@ -31,7 +35,13 @@ use tokio::sync::{oneshot, watch};
 
 use crate::{
     config::Config,
-    ops::metrics::{self, Counters, Gauges},
+    connections::slots::{ConnectionSlot, SlotRegistry},
+    ops::{
+        memory_budget::memory_max,
+        metrics::{self, Counters, Gauges},
+        slow_requests::SlowRequestLog,
+        work_queue::{Lane, WorkQueue},
+    },
     requests::{
         access::{Access, Identity},
         claims::wake_all,
@@ -60,17 +70,22 @@ pub(crate) type NodeFetchTable = FetchTable<oneshot::Sender<()>>;
 pub struct NodeService {
     pub(crate) fetch_table: Mutex<NodeFetchTable>,
     pub(crate) blobs: BlobStore,
-    pub(crate) counters: Counters,
+    pub(crate) counters: Arc<Counters>,
     pub(crate) access: Access,
+    pub(crate) slots: SlotRegistry,
+    pub(crate) connection_memory: Arc<ConnectionMemory>,
     pub(crate) puts: PutsInProgress,
     pub(crate) tables: OpenTables,
     pub(crate) managers: ManagerDriver,
     pub(crate) shm_regions: Arc<ShmRegions>,
     pub(crate) membership: Option<RingMembership>,
     pub(crate) presence: PresenceRegistry,
+    pub(crate) work: WorkQueue,
+    pub(crate) slow_requests: SlowRequestLog,
     started: Instant,
     next_holder: AtomicU64,
-    connections_open: AtomicU64,
+    /// The most memory that the node uses.
+    memory_max: ByteSize,
     /// Gets that are not completely answered.
     gets_in_flight: AtomicU64,
     stopping: AtomicBool,
@@ -95,24 +110,40 @@ impl NodeService {
         membership: Option<RingMembership>,
         managers: ManagerDriver,
     ) -> Self {
+        let counters = Arc::new(Counters::default());
+        let peers = managers.peers().names().count();
+        let blobs_capacity = blobs.capacity();
         Self {
+            slots: SlotRegistry::new(config.max_connections, peers, Arc::clone(&counters)),
+            connection_memory: ConnectionMemory::new(
+                config.connection_memory_size(),
+                config.max_connections,
+                access.tenants() > 1,
+            ),
             fetch_table: Mutex::new(FetchTable::new(config.claim_lease, CLAIMS_MAX)),
             managers,
             blobs,
             membership,
-            counters: Counters::default(),
+            counters,
             access,
             puts: PutsInProgress::default(),
-            tables: OpenTables::default(),
-            shm_regions: ShmRegions::new(config.shared_memory),
+            tables: OpenTables::new(config.table_memory()),
+            shm_regions: ShmRegions::new(config.shared_memory_size()),
             presence: PresenceRegistry::default(),
+            work: WorkQueue::start(),
+            slow_requests: SlowRequestLog::default(),
             started: Instant::now(),
             next_holder: AtomicU64::new(0),
-            connections_open: AtomicU64::new(0),
+            memory_max: memory_max(config, blobs_capacity),
             gets_in_flight: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
             closing: watch::Sender::new(false),
         }
+    }
+
+    /// A slot for a connection of this node's own user.
+    pub fn owner_slot(&self) -> Result<ConnectionSlot, SlotRefusal> {
+        self.slots.enter(SlotClass::Owner, Source::User(rustix::process::geteuid().as_raw()))
     }
 
     /// Stops granting claims.
@@ -167,7 +198,10 @@ impl NodeService {
             memory_capacity_bytes: self.blobs.memory_cache().capacity(),
             claims_held: self.fetch_table.lock().claims() as u64,
             shm_bytes: self.shm_regions.bytes(),
-            connections_open: self.connections_open.load(Relaxed),
+            connections_open: self.slots.held() as u64,
+            connection_bytes: self.connection_memory.taken(),
+            memory_max_bytes: self.memory_max.0,
+            connections_stalled: self.connection_memory.stalled.get(),
             datasets_open: self.tables.count(),
             peers_configured,
             peers_reachable,
@@ -176,6 +210,12 @@ impl NodeService {
             is_ready: !self.is_stopping() && flash.iter().any(|device| device.healthy),
             uptime_seconds: self.started.elapsed().as_secs(),
         }
+    }
+
+    /// The current gauges, collected in the work queue: the managers may be busy.
+    pub(crate) async fn gauges_in_queue(self: &Arc<Self>, lane: Lane) -> Gauges {
+        let node = Arc::clone(self);
+        self.work.run_once(lane, move || node.gauges()).await
     }
 
     /// The space that agents may prefetch into.
@@ -210,6 +250,15 @@ impl NodeService {
 
 impl Service for NodeService {
     type Session = NodeSession;
+    type Slot = ConnectionSlot;
+
+    fn memory(&self) -> &Arc<ConnectionMemory> {
+        &self.connection_memory
+    }
+
+    fn share(&self, session: &NodeSession) -> ShareId {
+        ShareId(session.identity.tenant().map_or(0, |tenant| tenant.0 as u64 + 1))
+    }
 
     fn lease(&self) -> Duration {
         self.fetch_table.lock().lease()
@@ -220,23 +269,40 @@ impl Service for NodeService {
         peer: &Peer,
         job: &str,
         token: &[u8],
+        slot: &mut ConnectionSlot,
     ) -> Result<NodeSession, Refusal> {
         let node = self.managers.peers().identify(job, token);
         let authenticated = match node {
             // It may send cluster messages only: see `handle`.
-            Some(_) => Ok(Identity::owner()),
+            Some(_) => Ok((Identity::owner(), SlotClass::Node)),
             // A client with the cluster token is an operator.
-            None if self.managers.peers().is_cluster_token(token) => Ok(Identity::owner()),
-            None => self.access.authenticate(peer, token),
+            None if self.managers.peers().is_cluster_token(token) => {
+                Ok((Identity::owner(), SlotClass::Owner))
+            }
+            None => self
+                .access
+                .authenticate(peer, token)
+                .map(|identity| (identity, identity.class(peer))),
         };
-        let identity = authenticated.inspect_err(|refusal| {
-            self.counters.preauth_rejected.one();
+        let entered = authenticated.and_then(|(identity, class)| {
+            let too_much = |refusal: SlotRefusal| Refusal {
+                code: ErrorCode::TooMuch,
+                text: refusal.to_string(),
+            };
+            slot.authenticate(class).map(|()| identity).map_err(too_much)
+        });
+        let identity = entered.inspect_err(|refusal| {
+            slot.reject();
             tracing::debug!(code = ?refusal.code, "client rejected");
         })?;
         let holder = Holder(self.next_holder.fetch_add(1, Relaxed));
-        self.connections_open.fetch_add(1, Relaxed);
         self.counters.connections.one();
         let tenant = self.access.name(&identity);
+        let party = Party {
+            tenant: identity.tenant().map_or(0, |tenant| tenant.0 as u64 + 1),
+            job: Some(hash_of(job)),
+        };
+        self.fetch_table.lock().register(holder, party);
         tracing::debug!(job, tenant, connection = holder.0, "client connected");
         Ok(NodeSession {
             holder,
@@ -262,7 +328,15 @@ impl Service for NodeService {
             let text = "a node may send cluster messages only";
             return replies.refuse(ErrorCode::Identity, text).await;
         }
-        match self.dispatch(session, request, &replies).await {
+        let (operation, began) = (request.name(), Instant::now());
+        // A get waits for its client and for other jobs.
+        let is_timed = !matches!(request, Request::Get { .. } | Request::GetShm { .. });
+        let outcome = self.dispatch(session, request, &replies).await;
+        if is_timed {
+            let tenant = self.access.name(&session.identity);
+            self.slow_requests.on_request(&self.counters, operation, tenant, began.elapsed());
+        }
+        match outcome {
             Ok(Some(reply)) => replies.send(&reply).await,
             Ok(None) => {}
             Err((code, text)) => replies.refuse(code, text).await,
@@ -280,9 +354,16 @@ impl Service for NodeService {
         self.counters.claims_abandoned.add(abandoned as u64);
         self.end_lost_puts();
         wake_all(wake);
-        self.connections_open.fetch_sub(1, Relaxed);
         tracing::debug!(connection = session.holder.0, "connection closed");
+        // Large tables and shm regions take long to free.
+        self.work.post(session.lane(), move || drop(session));
     }
+}
+
+/// The same number for the same name.
+fn hash_of(name: &str) -> u64 {
+    let hash = blake3::hash(name.as_bytes());
+    u64::from_le_bytes(*hash.as_bytes().first_chunk().expect("longer"))
 }
 
 /// The row of a blob, or a refusal if the table has no such blob.

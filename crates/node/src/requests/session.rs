@@ -6,6 +6,7 @@ use forebay_core::{NamespaceId, NodeName, dataset::blob_table::BlobTable, node::
 use forebay_wire::{BlobLength, ErrorCode, Reply, SELECTED_HANDLE};
 
 use crate::{
+    ops::work_queue::Lane,
     requests::{
         access::Identity,
         open::{PendingOpens, Selection},
@@ -39,14 +40,20 @@ pub struct NodeSession {
 
 impl NodeSession {
     /// Selects blobs by address. Replaces the previous selection.
-    pub(crate) fn select_by_address(
+    pub(crate) async fn select_by_address(
         &mut self,
         node: &NodeService,
         namespace: NamespaceId,
-        blobs: &[BlobLength],
+        blobs: Vec<BlobLength>,
     ) -> Result<Reply, Refused> {
-        self.selection = Some(Selection::new(node, &self.identity, namespace, blobs)?);
+        let lane = self.lane();
+        self.selection = Some(Selection::new(node, &self.identity, lane, namespace, blobs).await?);
         Ok(Reply::Open { handle: SELECTED_HANDLE })
+    }
+
+    /// Whose time the work for this connection uses.
+    pub(crate) fn lane(&self) -> Lane {
+        Lane::Tenant(self.identity.tenant())
     }
 
     /// The table of an open dataset, or of the selection.

@@ -32,8 +32,8 @@ use tokio::sync::Semaphore;
 
 use crate::{
     config::{Config, temporary_directory},
+    ops::memory_limit,
     store::{
-        blob_write::WRITE_BUFFERS,
         eviction::DatasetUses,
         groups::GroupName,
         long_blob::{PART_LENGTH_MAX, TAG_WHOLE},
@@ -53,6 +53,7 @@ pub(crate) struct BlobStore {
     pub(super) memory_cache: MemoryCache,
     /// Memory for the buffers of writes, in bytes.
     pub(super) write_buffers: Arc<Semaphore>,
+    write_buffers_max: usize,
     dataset_uses: DatasetUses,
 }
 
@@ -126,13 +127,16 @@ impl BlobStore {
     }
 
     pub(super) fn new(flash: Flash, dataset_uses: DatasetUses, memory_cache: ByteSize) -> Self {
+        let write_buffers_max = memory_limit::plan().write_buffers.0;
+        let write_buffers_max = usize::try_from(write_buffers_max).expect("64-bit addresses");
         Self {
             part_length: PART_LENGTH_MAX.min(flash.entry_length_max()),
             region_size: flash.region_size(),
             flash,
             groups: Mutex::default(),
             memory_cache: MemoryCache::new(memory_cache),
-            write_buffers: Arc::new(Semaphore::new(WRITE_BUFFERS)),
+            write_buffers: Arc::new(Semaphore::new(write_buffers_max)),
+            write_buffers_max,
             dataset_uses,
         }
     }
@@ -150,6 +154,11 @@ impl BlobStore {
     /// The memory cache.
     pub fn memory_cache(&self) -> &MemoryCache {
         &self.memory_cache
+    }
+
+    /// Memory for the buffers of all writes in progress.
+    pub fn write_buffers_max(&self) -> usize {
+        self.write_buffers_max
     }
 
     /// Number of configured devices.

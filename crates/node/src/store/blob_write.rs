@@ -20,9 +20,6 @@ use crate::store::{
     long_blob::{Head, TAG_HEAD, TAG_PART, TAG_WHOLE, part_key},
 };
 
-/// Memory for the buffers of all writes in progress.
-pub(crate) const WRITE_BUFFERS: usize = 512 << 20;
-
 /// A blob that is being written.
 pub(crate) struct BlobWrite {
     group: GroupName,

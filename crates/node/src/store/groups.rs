@@ -7,7 +7,10 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use bytes::Bytes;
-use forebay_core::{BlobOrdinal, DatasetId, HalfChunk, dataset::blob_table::BlobTable};
+use forebay_core::{
+    BlobOrdinal, DatasetId, HalfChunk,
+    dataset::blob_table::{BlobRow, BlobTable},
+};
 use forebay_flash::{EntryKey, RequestError};
 
 use crate::store::blob_store::BlobStore;
@@ -38,30 +41,17 @@ impl BlobStore {
     }
 
     /// Whether each half-chunk of the dataset has a group of its own.
-    fn has_groups(&self, table: &BlobTable) -> bool {
+    pub fn has_groups(&self, table: &BlobTable) -> bool {
         let half_chunks = u64::from(table.chunking().half_chunks());
         let regions = self.capacity().0 / self.region_size;
         table.total().0 / half_chunks >= self.region_size
             && regions >= REGIONS_PER_HALF_CHUNK * half_chunks
     }
 
-    /// The half-chunks of which blobs are resident. Without the table, only half-chunks with groups
-    /// of their own are found.
-    pub async fn half_chunks_of(
-        &self,
-        dataset: DatasetId,
-        table: Option<&BlobTable>,
-    ) -> Vec<HalfChunk> {
-        if let Some(table) = table.filter(|table| !self.has_groups(table)) {
-            let resident =
-                table.rows_by_half_chunk().filter(|(_, row)| self.contains(&row.address));
-            let half_chunks: BTreeSet<HalfChunk> =
-                resident.map(|(half_chunk, _)| half_chunk).collect();
-            return half_chunks.into_iter().collect();
-        }
+    /// The half-chunks with groups of their own of which blobs are resident, of the first `count`.
+    pub async fn half_chunks_of(&self, dataset: DatasetId, count: u32) -> Vec<HalfChunk> {
         let groups = self.flash.groups().await.unwrap_or_default();
         let named = groups.iter().filter(|group| group.entries > 0);
-        let count = table.map_or(u32::MAX, |table| table.chunking().half_chunks());
         let half_chunks: BTreeSet<HalfChunk> = named
             .filter_map(|group| half_chunk_of_name(&group.name, dataset))
             .filter(|half_chunk| half_chunk.0 < count)
@@ -69,53 +59,38 @@ impl BlobStore {
         half_chunks.into_iter().collect()
     }
 
-    /// Frees a half-chunk. When this returns, none of its blobs is found. Without the table, the
-    /// blobs of a shared group stay until their regions are evicted.
-    pub async fn free(
+    /// Frees blobs of a shared group. Its regions are free when all their entries are forgotten, or
+    /// when they are evicted.
+    pub async fn free_rows(&self, rows: &[BlobRow]) {
+        for row in rows {
+            self.forget(row).await;
+        }
+    }
+
+    /// Frees the group of a half-chunk. When this returns, none of its blobs is found.
+    pub async fn free_group(
         &self,
         dataset: DatasetId,
-        table: Option<&BlobTable>,
         half_chunk: HalfChunk,
     ) -> Result<(), RequestError> {
-        if let Some(table) = table {
-            let is_shared = !self.has_groups(table);
-            for (_, row) in table.rows_by_half_chunk().filter(|(of, _)| *of == half_chunk) {
-                self.memory_cache.remove(&row.address);
-                if is_shared {
-                    self.forget(&row).await;
-                }
-            }
-            if is_shared {
-                // Its regions are free when all their entries are forgotten, or when they are
-                // evicted.
-                return Ok(());
-            }
-        }
         let name = group_name(dataset, half_chunk);
         self.groups.lock().remove(&name);
         self.flash.group(&name, LIFETIME_CLASS, false).await?.free(FREE_TIMEOUT).await
     }
 
-    /// Frees all that was put for a dataset. When this returns, it is gone, also after a restart.
-    /// Blobs that were put for another dataset stay. Returns the number of bytes that the dataset
-    /// lost.
-    pub async fn free_all(&self, table: &BlobTable) -> Result<u64, RequestError> {
-        let resident = || table.rows().iter().filter(|row| self.contains(&row.address));
-        let bytes = || resident().map(|row| row.length).sum::<u64>();
-        let before = bytes();
-        for row in table.rows() {
-            self.memory_cache.remove(&row.address);
-        }
-        // All groups of the dataset: another capacity may have had other groups.
+    /// Frees all groups of a dataset: another capacity may have had other groups. When this
+    /// returns, what was put for the dataset is gone, also after a restart. Blobs that were put for
+    /// another dataset stay.
+    pub async fn free_groups(&self, dataset: DatasetId) -> Result<(), RequestError> {
         let groups = self.flash.groups().await?;
         let names: BTreeSet<&[u8]> = groups.iter().map(|group| group.name.as_slice()).collect();
-        for name in names.into_iter().filter(|name| name.starts_with(table.dataset().as_bytes())) {
+        for name in names.into_iter().filter(|name| name.starts_with(dataset.as_bytes())) {
             if let Ok(name) = GroupName::try_from(name) {
                 self.groups.lock().remove(&name);
             }
             self.flash.group(name, LIFETIME_CLASS, false).await?.free(FREE_TIMEOUT).await?;
         }
-        Ok(before.saturating_sub(bytes()))
+        Ok(())
     }
 
     /// Appends an entry to a group, which is created if it does not exist.

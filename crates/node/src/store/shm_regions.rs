@@ -4,14 +4,17 @@
 //! A region counts until both sides have unmapped it. A client that closes its connection and keeps
 //! its mapping keeps its share of the limit, and nothing else of the node's.
 
-use std::{os::fd::OwnedFd, sync::Arc};
+use std::{io, os::fd::OwnedFd, sync::Arc};
 
 use forebay_core::{ByteSize, node::shm_slots::PAGE};
-use forebay_shm::{DetachedRegion, SIZE_MAX, SIZE_MIN, ShmRegion};
+use forebay_shm::{DetachedRegion, NewRegion, SIZE_MAX, SIZE_MIN, ShmRegion};
 use forebay_wire::ErrorCode;
 use parking_lot::Mutex;
 
 use crate::{ops::metrics::Counters, requests::service::Refused};
+
+/// Bytes of a region that are allocated at a time.
+const ALLOCATED_PER_SLICE: usize = 8 << 20;
 
 /// All shm regions of a node.
 pub(crate) struct ShmRegions {
@@ -52,9 +55,9 @@ impl ShmRegions {
         usage.bytes
     }
 
-    /// Creates a region of this size, or of the largest size. `None` if the size is too small, or
-    /// the limit is reached. Blocks while the memory is touched.
-    pub fn create(self: &Arc<Self>, size: u64) -> Option<(Arc<ShmRegion>, OwnedFd)> {
+    /// Begins a region of this size, or of the largest size. `None` if the size is too small, or
+    /// the limit is reached.
+    pub fn begin(self: &Arc<Self>, size: u64) -> Option<RegionInProgress> {
         let size = size.min(SIZE_MAX as u64) / u64::from(PAGE) * u64::from(PAGE);
         {
             let mut usage = self.usage.lock();
@@ -64,20 +67,63 @@ impl ShmRegions {
             }
             usage.bytes += size;
         }
-        let regions = Arc::clone(self);
-        let on_detached = move |region| {
+        let (regions, region) = (Arc::clone(self), None);
+        Some(RegionInProgress { regions, size, region, is_complete: false })
+    }
+}
+
+/// A region whose memory is being allocated, some at a time.
+pub(crate) struct RegionInProgress {
+    regions: Arc<ShmRegions>,
+    size: u64,
+    region: Option<NewRegion>,
+    is_complete: bool,
+}
+
+/// The state of a region after some of its memory was allocated.
+pub(crate) enum Progress {
+    More(RegionInProgress),
+    /// `None` if the memory could not be allocated.
+    Done(Option<(Arc<ShmRegion>, OwnedFd)>),
+}
+
+impl RegionInProgress {
+    /// Allocates some more memory: 2 ms.
+    pub fn advance(mut self) -> Progress {
+        match self.allocate() {
+            Ok(None) => Progress::More(self),
+            Ok(created) => Progress::Done(created),
+            Err(error) => {
+                tracing::warn!(%error, "shm region not created; its client uses the socket");
+                Progress::Done(None)
+            }
+        }
+    }
+
+    fn allocate(&mut self) -> io::Result<Option<(Arc<ShmRegion>, OwnedFd)>> {
+        let mut region = match self.region.take() {
+            Some(region) => region,
+            None => NewRegion::new(usize::try_from(self.size).expect("at most SIZE_MAX"))?,
+        };
+        if !region.allocate(ALLOCATED_PER_SLICE)? {
+            self.region = Some(region);
+            return Ok(None);
+        }
+        let (regions, size) = (Arc::clone(&self.regions), self.size);
+        let created = region.finish(move |region| {
             let mut usage = regions.usage.lock();
             usage.detached.push((region, size));
             usage.update();
-        };
-        let created = ShmRegion::new(usize::try_from(size).expect("at most SIZE_MAX"), on_detached);
-        match created {
-            Ok(created) => Some(created),
-            Err(error) => {
-                tracing::warn!(%error, "shm region not created; its client uses the socket");
-                self.usage.lock().bytes -= size;
-                None
-            }
+        })?;
+        self.is_complete = true;
+        Ok(Some(created))
+    }
+}
+
+impl Drop for RegionInProgress {
+    fn drop(&mut self) {
+        if !self.is_complete {
+            self.regions.usage.lock().bytes -= self.size;
         }
     }
 }

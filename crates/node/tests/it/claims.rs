@@ -1,11 +1,12 @@
 //! Claims: each blob is fetched once (promise 3), and no client waits for ever (promise 5).
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering::SeqCst},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
+use forebay_client::Client;
 use forebay_core::{BlobOrdinal, ByteSize};
 use forebay_wire::{BlobProgress, ClaimAnswer, GetAnswer, RenewAnswer};
 
@@ -100,4 +101,61 @@ fn a_silent_holder_loses_its_claim_and_a_renewing_one_keeps_it() {
     assert_eq!(in_time, Err(GetAnswer::Claimed), "the wait timed out");
     silent.release(silent_handle, &[BlobOrdinal::new(2)]).unwrap();
     assert_eq!(get(&mut other, handle, &data, 2, TIMEOUT), Err(GetAnswer::Miss));
+}
+
+/// Promise 5: a holder that reports progress for ever makes another job wait for some seconds, not
+/// for ten leases.
+#[test]
+fn a_waiter_takes_over_from_a_holder_that_invents_progress() {
+    let node =
+        TestNode::start_with(|config| config.claim_lease = Duration::from_secs(10), Vec::new());
+    let (node, data) = (&node, &Data::new(&[500; 10]));
+    let connect = |job: &str| {
+        let mut client = Client::connect(&node.config.socket, job, TIMEOUT).unwrap();
+        let handle = client.open(&data.digest).unwrap();
+        (client, handle)
+    };
+    let (mut hostile, handle) = connect("hostile");
+    let all: Vec<BlobOrdinal> = (0..10).map(BlobOrdinal::new).collect();
+    assert_eq!(hostile.claim(handle, &all).unwrap(), [ClaimAnswer::Granted; 10]);
+    let is_done = AtomicBool::new(false);
+    let waited = thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut bytes = 0;
+            while !is_done.load(SeqCst) {
+                bytes += 1;
+                let progress: Vec<BlobProgress> =
+                    all.iter().map(|blob| BlobProgress { blob: *blob, bytes }).collect();
+                hostile.renew(handle, &progress).unwrap();
+                thread::sleep(Duration::from_millis(100));
+            }
+        });
+        let began = Instant::now();
+        thread::scope(|waiters| {
+            for blob in 0..10 {
+                let connect = &connect;
+                waiters.spawn(move || {
+                    let (mut client, handle) = connect("honest");
+                    loop {
+                        let claimed = client.claim(handle, &[BlobOrdinal::new(blob)]).unwrap();
+                        if claimed == [ClaimAnswer::Granted] {
+                            let content = &data.blobs[usize::try_from(blob).unwrap()];
+                            client.put(handle, BlobOrdinal::new(blob), content).unwrap();
+                            return;
+                        }
+                        let at = usize::try_from(blob).unwrap();
+                        if get(&mut client, handle, data, at, Duration::from_secs(10)).is_ok() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        is_done.store(true, SeqCst);
+        began.elapsed()
+    });
+    // 4 s, and the time to find out that the holder is at fault. Ten leases are 100 s.
+    assert!(waited < Duration::from_secs(40), "{waited:?}");
+    assert_eq!(node.service.counters().claims_overtaken.get(), 10);
+    assert_eq!(node.service.counters().puts.get(), 10, "each is fetched once more, by one waiter");
 }

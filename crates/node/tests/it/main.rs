@@ -3,13 +3,16 @@
 mod backpressure;
 mod certificates;
 mod claims;
+mod connection_limits;
 mod dataset_manager;
+mod fairness;
 mod harness;
 mod hostile;
 mod information_leaks;
 mod open_dataset;
 mod pre_auth_limits;
 mod presence;
+mod process;
 mod select_by_address;
 mod shared_memory;
 mod storage;

@@ -61,6 +61,8 @@ fn silent_connections_are_evicted_by_new_ones() {
         for socket in &mut silent[..50] {
             assert!(is_closed(socket, TIMEOUT), "{transport:?}");
         }
+        let rejected = setup.node.service.counters().preauth_rejected.get();
+        assert!(rejected >= 50, "{rejected} of 60 were evicted and counted");
         drop(silent);
         setup.node.wait_until_connections(1);
     }

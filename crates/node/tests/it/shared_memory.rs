@@ -19,7 +19,7 @@ const REGION_SIZE: u64 = 32 << 20;
 fn node(shm: ByteSize, memory: ByteSize) -> TestNode {
     let change = |config: &mut forebay_node::Config| {
         config.capacity = Some(ByteSize::mib(128));
-        config.shared_memory = shm;
+        config.shared_memory = Some(shm);
         config.memory_cache = Some(memory);
     };
     TestNode::start_with(change, Vec::new())

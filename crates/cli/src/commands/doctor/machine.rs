@@ -9,7 +9,7 @@ use std::{
 
 use forebay_core::ByteSize;
 use forebay_flash::{io::Backend, size_of};
-use forebay_node::Config;
+use forebay_node::{Config, MemoryLimit, memory_limit, memory_max};
 use rustix::{
     fs::{Mode, OFlags},
     io::Errno,
@@ -20,8 +20,6 @@ use super::{Finding, failed, ok, warning};
 
 /// The oldest kernel on which `io_uring` is known to work well.
 const KERNEL_MIN: (u32, u32) = (5, 15);
-/// Memory of a node besides its memory cache: blobs in transfer, and buffers for I/O.
-const OTHER_MEMORY: ByteSize = ByteSize::mib(1024);
 /// Descriptors of a node besides its connections.
 const OTHER_FILES: u64 = 64;
 /// The longest path that a Unix socket can have.
@@ -141,50 +139,35 @@ fn space(config: &Config, is_running: bool) -> Vec<Finding> {
     findings
 }
 
+/// The same number as in the log of the node, and in its metric `memory_max_bytes`.
 fn memory(config: &Config) -> Finding {
-    let needed = ByteSize(config.memory_cache_size().0 + OTHER_MEMORY.0);
-    let Some((limit, source)) = memory_limit() else {
+    let needed = memory_max(config, capacity(config));
+    let Some(MemoryLimit { size: limit, is_group }) = memory_limit() else {
         return ok("memory", format!("up to {needed}; no limit is known"));
     };
+    let source = if is_group { "the control group" } else { "the machine" };
     if needed > limit {
         let found = format!("{source} has {limit}; a busy node uses up to {needed}");
-        return warning("memory", found, "raise the limit, or lower `memory_cache`");
+        let remedy = "raise the limit, or lower `memory_cache`, `shared_memory`, \
+                      `connection_memory`, `max_connections` or `capacity`";
+        return warning("memory", found, remedy);
     }
     ok("memory", format!("up to {needed} of {limit} ({source})"))
 }
 
-/// The lowest memory limit of this process, and its source.
-fn memory_limit() -> Option<(ByteSize, &'static str)> {
-    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let root = Path::new("/sys/fs/cgroup");
-    let mut limits = Vec::new();
-    for group in groups.lines() {
-        let mut fields = group.splitn(3, ':').skip(1);
-        let (Some(kinds), Some(path)) = (fields.next(), fields.next()) else { continue };
-        let (root, name) = match kinds {
-            "" => (root.to_owned(), "memory.max"),
-            kinds if kinds.split(',').any(|kind| kind == "memory") => {
-                (root.join("memory"), "memory.limit_in_bytes")
-            }
-            _ => continue,
-        };
-        // A container has its own group at the root.
-        let own = root.join(path.trim_start_matches('/'));
-        for directory in own.ancestors().take_while(|directory| directory.starts_with(&root)) {
-            let limit = fs::read_to_string(directory.join(name)).ok();
-            limits.extend(limit.and_then(|text| text.trim().parse::<u64>().ok()));
-        }
+/// The capacity that the node has, or will have.
+fn capacity(config: &Config) -> ByteSize {
+    let devices = match config.devices.as_slice() {
+        [] => vec![config.directory.join("cache.flash")],
+        named => named.to_vec(),
+    };
+    let existing: Vec<ByteSize> = devices.iter().filter_map(|path| size_of(path)).collect();
+    if config.capacity.is_none() && existing.len() == devices.len() {
+        return ByteSize(existing.iter().map(|size| size.0).sum());
     }
-    let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total = info.lines().find_map(|line| {
-        let kib = line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB")?;
-        kib.trim().parse::<u64>().ok().map(|kib| kib << 10)
-    });
-    let group = limits.into_iter().min().filter(|limit| total.is_none_or(|total| *limit < total));
-    match group {
-        Some(limit) => Some((ByteSize(limit), "the control group")),
-        None => total.map(|total| (ByteSize(total), "the machine")),
-    }
+    let space = rustix::fs::statvfs(nearest(&config.directory));
+    let free = space.map_or(0, |space| space.f_bavail.saturating_mul(space.f_frsize));
+    config.capacity_of(ByteSize(free))
 }
 
 fn files(config: &Config) -> Finding {

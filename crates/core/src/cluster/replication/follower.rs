@@ -4,7 +4,10 @@
 //! keep-set of an older term changes nothing and is answered with the newer term. Applying the same
 //! keep-set twice has no effect.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use super::Term;
 use crate::{ByteSize, DatasetId, HalfChunk, train::manager::HalfChunkBytes};
@@ -46,6 +49,8 @@ pub enum Free {
 #[derive(Debug, Default)]
 pub struct Follower {
     datasets: BTreeMap<DatasetId, Followed>,
+    /// Datasets whose keep-sets may have changed since [`Follower::take_changed`].
+    changed: BTreeSet<DatasetId>,
 }
 
 #[derive(Debug)]
@@ -64,6 +69,7 @@ impl Follower {
         dataset: DatasetId,
         keep_set: &KeepSet,
     ) -> Result<Free, LeaderView> {
+        self.changed.insert(dataset);
         let Some(known) = self.datasets.get_mut(&dataset) else {
             self.make_room();
             let arrived = BTreeMap::new();
@@ -82,6 +88,11 @@ impl Follower {
         }
         let goes = |half_chunk: &HalfChunk| keep_set.kept.binary_search(half_chunk).is_err();
         Ok(Free::These(former.kept.into_iter().filter(goes).collect()))
+    }
+
+    /// Datasets whose keep-sets may have changed since the last call.
+    pub fn take_changed(&mut self) -> BTreeSet<DatasetId> {
+        std::mem::take(&mut self.changed)
     }
 
     /// The manager that this node follows.
@@ -134,13 +145,16 @@ impl Follower {
     /// Forgets a dataset.
     pub fn forget(&mut self, dataset: &DatasetId) {
         self.datasets.remove(dataset);
+        self.changed.insert(*dataset);
     }
 
     fn make_room(&mut self) {
         if self.datasets.len() >= DATASETS_MAX {
             let longest = self.datasets.iter().min_by_key(|(_, known)| known.heard_at);
             let longest = longest.map(|(dataset, _)| *dataset);
-            longest.map(|dataset| self.datasets.remove(&dataset));
+            if let Some(dataset) = longest {
+                self.forget(&dataset);
+            }
         }
     }
 }

@@ -155,6 +155,11 @@ impl Replicator {
         }
     }
 
+    /// Sets the memory for the state of jobs.
+    pub fn set_job_memory(&mut self, memory: ByteSize) {
+        self.managers.set_job_memory(memory);
+    }
+
     /// Takes the actions that have accumulated.
     pub fn effects(&mut self) -> Effects {
         std::mem::take(&mut self.effects)
@@ -238,6 +243,14 @@ impl Replicator {
         let orders = self.managers.on_arrived(now, dataset, half_chunk, bytes)?;
         self.apply_orders(now, orders);
         Ok(())
+    }
+
+    /// The keep-sets that may have changed since the last call; `None` if the dataset has no
+    /// manager any more.
+    pub fn take_changed_keep_sets(&mut self) -> Vec<(DatasetId, Option<Vec<HalfChunk>>)> {
+        let changed = self.follower.take_changed().into_iter();
+        let kept = |dataset| self.follower.keep_set(&dataset).map(|keep_set| keep_set.kept.clone());
+        changed.map(|dataset| (dataset, kept(dataset))).collect()
     }
 
     /// Whether blobs of a half-chunk are kept here. Everything is kept of a dataset without a

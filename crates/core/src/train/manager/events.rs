@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use super::{
-    CacheClass, DatasetReader, HalfChunkBytes, HalfChunkOrder, JobProfile, Manager, Orders,
-    new_rotation,
+    CacheClass, DatasetReader, HalfChunkBytes, HalfChunkOrder, JobProfile, Manager, MeasuredBatch,
+    Orders, new_rotation,
 };
 use crate::{
     ByteSize, HalfChunk, HalfChunkRange,
@@ -153,8 +153,7 @@ impl Manager {
         Ok(orders)
     }
 
-    /// A job has computed a mini-batch. A job that turns out to gain nothing leaves the rotation. A
-    /// job outside it that might gain after all joins it again.
+    /// A job has computed a mini-batch.
     pub fn on_computed(
         &mut self,
         now: Duration,
@@ -162,10 +161,26 @@ impl Manager {
         mode: Mode,
         time: BatchTime,
     ) -> Orders {
+        self.on_all_computed(now, job, &[MeasuredBatch { mode, time }])
+    }
+
+    /// A job has computed mini-batches. A job that turns out to gain nothing leaves the rotation. A
+    /// job outside it that might gain after all joins it again. That is decided once, after the
+    /// last one: joining and leaving take time for every chunk. Only the latest `BATCHES_MAX` are
+    /// measured; estimates keep fewer.
+    pub fn on_all_computed(
+        &mut self,
+        now: Duration,
+        job: JobNumber,
+        batches: &[MeasuredBatch],
+    ) -> Orders {
+        const BATCHES_MAX: usize = 512;
         let was_cached = self.live_reader(now, job)?.benefit.is_cached();
         self.touch(now, job);
         let reader = self.readers.get_mut(&job).expect("checked above");
-        reader.benefit.on_batch(mode, time);
+        for MeasuredBatch { mode, time } in &batches[batches.len().saturating_sub(BATCHES_MAX)..] {
+            reader.benefit.on_batch(*mode, *time);
+        }
         let is_cached = reader.benefit.is_cached();
         if is_cached == was_cached {
             return Ok(Vec::new());

@@ -33,8 +33,8 @@ use half_chunks::HalfChunks;
 use reader::DatasetReader;
 pub use reader::JobProfile;
 pub use registry::{
-    HalfChunkBytes, JOB_HALF_CHUNKS_MAX, ManagerRegistry, MeasuredBatch, Overview, Report,
-    ReportAnswer, ReportRefusal,
+    HalfChunkBytes, JOB_HALF_CHUNK_BYTES, JOB_HALF_CHUNKS_MAX, ManagerRegistry, MeasuredBatch,
+    Overview, Report, ReportAnswer, ReportRefusal,
 };
 pub use space::{PlacementRule, Space};
 

@@ -28,10 +28,20 @@ use crate::{
 
 /// Datasets that are managed at the same time.
 const DATASETS_MAX: usize = 1 << 10;
+/// Half-chunks of a dataset that is managed. By default that many are 7 PB: a chunk is a tenth of
+/// the dataset, or 15 GB. An event takes time for every chunk, so that a finer dataset would delay
+/// the others.
+const HALF_CHUNKS_MANAGED_MAX: u32 = 1 << 10;
+/// With more datasets than this, the space is split at most once per [`SPLIT_PAUSE`].
+const SPLIT_AT_ONCE_MAX: usize = 64;
+/// Shortest time between two splits of many datasets.
+const SPLIT_PAUSE: Duration = Duration::from_secs(1);
 /// Fenced incarnations that are remembered per dataset.
 const FENCED_MAX: usize = 64;
-/// Half-chunks times jobs that are remembered, over all datasets.
+/// Half-chunks times jobs that are remembered, over all datasets, if there is memory for them.
 pub const JOB_HALF_CHUNKS_MAX: u64 = 1 << 22;
+/// Memory of one half-chunk of one job, in bytes.
+pub const JOB_HALF_CHUNK_BYTES: u64 = 48;
 
 /// A job's report to the manager of its dataset.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -111,10 +121,19 @@ pub enum ReportRefusal {
     TooManyDatasets,
     /// The limit on half-chunks of jobs is reached.
     #[error(
-        "the jobs of this node have {JOB_HALF_CHUNKS_MAX} half-chunks together, the limit; build \
-         digests with fewer `--chunks`, or stop jobs"
+        "the jobs of this node have the most half-chunks that its memory allows; build digests \
+         with fewer `--chunks`, or stop jobs"
     )]
     TooManyJobs,
+    /// The dataset is cut too finely.
+    #[error(
+        "a dataset of more than {} chunks is not managed; build its digest with fewer `--chunks`",
+        HALF_CHUNKS_MANAGED_MAX / HALF_CHUNKS_PER_CHUNK
+    )]
+    TooManyHalfChunks,
+    /// A list is longer than the dataset.
+    #[error("the report names a half-chunk twice")]
+    NamedTwice,
     /// The report contradicts an earlier one.
     #[error(transparent)]
     InvalidEvent(#[from] InvalidEvent),
@@ -146,8 +165,15 @@ pub struct ManagerRegistry {
     space: Space,
     datasets: BTreeMap<DatasetId, ManagedDataset>,
     jobs: u64,
+    job_half_chunks_max: u64,
     /// Sum of the managers' demand revisions at the last split.
     demand_revision: u64,
+    /// Whether there is a reason to split the space again.
+    is_split_due: bool,
+    /// Time of the last split.
+    split_at: Option<Duration>,
+    /// Number of splits so far.
+    split_count: u64,
     /// Whether this node splits the space: with several nodes, one does it for all.
     splits: bool,
     /// Demands of datasets that other nodes manage, and their shares, if this node splits the
@@ -181,11 +207,20 @@ impl ManagerRegistry {
             space,
             datasets: BTreeMap::new(),
             jobs: 0,
+            job_half_chunks_max: JOB_HALF_CHUNKS_MAX,
             demand_revision: 0,
+            is_split_due: false,
+            split_at: None,
+            split_count: 0,
             splits: true,
             elsewhere: BTreeMap::new(),
             shares_elsewhere: BTreeMap::new(),
         }
+    }
+
+    /// Sets the memory for the state of jobs.
+    pub fn set_job_memory(&mut self, memory: ByteSize) {
+        self.job_half_chunks_max = (memory.0 / JOB_HALF_CHUNK_BYTES).min(JOB_HALF_CHUNKS_MAX);
     }
 
     /// Starts to manage a dataset, if it is not managed. `found` are its half-chunks on the nodes:
@@ -254,13 +289,14 @@ impl ManagerRegistry {
         (answer, orders)
     }
 
-    /// Whether the job fits within [`JOB_HALF_CHUNKS_MAX`].
+    /// Whether the job fits within the limit of half-chunks.
     fn has_capacity_for(&self, dataset: DatasetId, name: &str) -> bool {
         let half_chunks = |managed: &ManagedDataset| u64::from(managed.manager.half_chunk_count());
         let own = &self.datasets[&dataset];
         let all =
             self.datasets.values().map(|managed| managed.jobs.len() as u64 * half_chunks(managed));
-        own.jobs.contains_key(name) || all.sum::<u64>() + half_chunks(own) <= JOB_HALF_CHUNKS_MAX
+        own.jobs.contains_key(name)
+            || all.sum::<u64>() + half_chunks(own) <= self.job_half_chunks_max
     }
 
     /// A job has ended.
@@ -326,7 +362,9 @@ impl ManagerRegistry {
         let managers = self.datasets.values().filter_map(|one| one.manager.next_deadline());
         let has_jobs = self.datasets.values().any(|managed| !managed.jobs.is_empty());
         let split = self.splits && has_jobs;
-        managers.chain(split.then(|| self.space.next_deadline())).min()
+        let is_due = self.is_split_due || self.demand_revision() != self.demand_revision;
+        let postponed = (self.splits && is_due).then(|| self.may_split_at());
+        managers.chain(split.then(|| self.space.next_deadline())).chain(postponed).min()
     }
 
     /// Whether what is put of a half-chunk is kept. Of an unmanaged dataset, everything is.
@@ -403,7 +441,8 @@ impl ManagerRegistry {
         let has_changed =
             elsewhere.len() != self.elsewhere.len() || !elsewhere.iter().all(is_known);
         self.elsewhere = elsewhere;
-        if has_changed { self.split(now) } else { Ok(Vec::new()) }
+        self.is_split_due |= has_changed;
+        self.split_if_needed(now)
     }
 
     /// Shares of datasets that other nodes manage.
@@ -444,11 +483,29 @@ impl ManagerRegistry {
         Ok(orders)
     }
 
+    /// Refuses a dataset that cannot be managed.
+    pub fn check_half_chunks(half_chunks: u32) -> Result<(), ReportRefusal> {
+        let fits = half_chunks <= HALF_CHUNKS_MANAGED_MAX;
+        fits.then_some(()).ok_or(ReportRefusal::TooManyHalfChunks)
+    }
+
+    /// Number of splits so far.
+    pub fn split_count(&self) -> u64 {
+        self.split_count
+    }
+
+    /// When the space may be split again. A split of many datasets takes long.
+    fn may_split_at(&self) -> Duration {
+        let is_small = self.datasets.len() + self.elsewhere.len() <= SPLIT_AT_ONCE_MAX;
+        let last = self.split_at.filter(|_| !is_small);
+        last.map_or(Duration::ZERO, |last| last.saturating_add(SPLIT_PAUSE))
+    }
+
     fn split_if_needed(&mut self, now: Duration) -> Result<Orders, ReportRefusal> {
         let demand_revision = self.demand_revision();
-        if !self.splits
-            || std::mem::replace(&mut self.demand_revision, demand_revision) == demand_revision
-        {
+        self.is_split_due |=
+            std::mem::replace(&mut self.demand_revision, demand_revision) != demand_revision;
+        if !self.splits || !self.is_split_due || now < self.may_split_at() {
             return Ok(Vec::new());
         }
         self.split(now)
@@ -458,6 +515,8 @@ impl ManagerRegistry {
         if !self.splits {
             return Ok(Vec::new());
         }
+        (self.is_split_due, self.split_at) = (false, Some(now));
+        self.split_count += 1;
         let mut space_requests = self.space_requests(now);
         let elsewhere = self.elsewhere.iter().filter(|(id, _)| !self.datasets.contains_key(id));
         space_requests.extend(elsewhere.map(|(dataset, demand)| (*dataset, demand.clone())));
@@ -481,6 +540,10 @@ impl ManagedDataset {
         report: &Report,
         orders: &mut Vec<HalfChunkOrder>,
     ) -> Result<Option<(JobNumber, u32)>, ReportRefusal> {
+        let lists = [report.unread.len(), report.released.len(), report.filled.len()];
+        if lists.into_iter().any(|length| length > self.manager.half_chunk_count() as usize) {
+            return Err(ReportRefusal::NamedTwice);
+        }
         // A report counts as a whole or not at all.
         self.manager.check_half_chunks(report.released.iter().chain(&report.filled))?;
         if self.fenced.contains(&report.incarnation) {
@@ -494,9 +557,7 @@ impl ManagedDataset {
         let manager = &mut self.manager;
         orders.extend(manager.on_released(now, job, &report.released)?);
         orders.extend(manager.on_filled(now, job, &report.filled)?);
-        for MeasuredBatch { mode, time } in &report.batches {
-            orders.extend(manager.on_computed(now, job, *mode, *time)?);
-        }
+        orders.extend(manager.on_all_computed(now, job, &report.batches)?);
         Ok(Some((job, manager.take_probe(now, job)?)))
     }
 

@@ -3,7 +3,8 @@
 //! Each dataset gets one of its possible allocations. The sum of what they save is maximised within
 //! the space. That is a knapsack with a few hundred allocations in all, so it is solved exactly:
 //! dataset by dataset, the **frontier** of all sums that no other sum beats with less space. If a
-//! frontier exceeds a bound, sums of nearly the same space are merged; the result still fits.
+//! frontier exceeds a bound, sums of nearly the same space are merged; the result still fits. With
+//! many datasets the bounds are lower, so that a split always takes some milliseconds.
 //!
 //! Space is not moved for nothing. A new allocation saves nothing until it is loaded, which is
 //! subtracted. And a split that is hardly better than the current one is not taken.
@@ -14,9 +15,37 @@ use super::{Allocation, DatasetDemand, ROTATING, Share, idle::give_rest_to_idle}
 use crate::{ByteSize, units::ByteRate};
 
 /// Sums of a frontier at most: 160 kB for each dataset.
-const FRONTIER_MAX: usize = 4096;
+const FRONTIER_MAX: u64 = 4096;
+/// Sums of a frontier that are always allowed.
+const FRONTIER_MIN: u64 = 64;
 /// Allocations of one dataset at most.
-const ALLOCATIONS_MAX: u32 = 64;
+const ALLOCATIONS_MAX: u64 = 64;
+/// Allocations of one dataset that are always tried.
+const ALLOCATIONS_MIN: u64 = 4;
+/// Sums of a split at most: datasets times allocations times sums of a frontier.
+const SUMS_MAX: u64 = 1 << 21;
+/// Sums of a frontier per allocation of a dataset, with many datasets.
+const FRONTIER_PER_ALLOCATION: u64 = 32;
+
+/// Bounds that follow from the number of datasets.
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    allocations: u32,
+    frontier: usize,
+}
+
+impl Bounds {
+    fn new(datasets: usize) -> Self {
+        let sums = SUMS_MAX / datasets.max(1) as u64;
+        let allocations =
+            (sums / FRONTIER_PER_ALLOCATION).isqrt().clamp(ALLOCATIONS_MIN, ALLOCATIONS_MAX);
+        let frontier = (sums / allocations).clamp(FRONTIER_MIN, FRONTIER_MAX);
+        Self {
+            allocations: u32::try_from(allocations).expect("small"),
+            frontier: usize::try_from(frontier).expect("small"),
+        }
+    }
+}
 
 /// How placement weighs moves.
 #[derive(Debug, Clone, Copy)]
@@ -88,18 +117,19 @@ impl Placement {
     }
 
     fn best(&self, space: ByteSize, datasets: &[DatasetDemand]) -> Vec<Allocation> {
+        let bounds = Bounds::new(datasets.len());
         let mut layers: Vec<Vec<PartialSum>> = Vec::new();
         let mut frontier =
             vec![PartialSum { space: 0, worth: 0.0, from: 0, allocation: Allocation::Nothing }];
         for dataset in datasets {
             let mut with = Vec::new();
-            for allocation in allocations(space, dataset) {
+            for allocation in allocations(space, dataset, bounds.allocations) {
                 let (size, worth) = (dataset.space(allocation).0, self.worth(dataset, allocation));
                 let sums = frontier.iter().enumerate().map_while(|(from, sum)| {
                     let taken = sum.space.checked_add(size).filter(|taken| *taken <= space.0)?;
                     Some(PartialSum { space: taken, worth: sum.worth + worth, from, allocation })
                 });
-                with = frontier_of(with, sums, space);
+                with = frontier_of(with, sums, space, bounds.frontier);
             }
             layers.push(std::mem::replace(&mut frontier, with));
         }
@@ -133,6 +163,7 @@ fn frontier_of(
     old: Vec<PartialSum>,
     new: impl IntoIterator<Item = PartialSum>,
     space: ByteSize,
+    frontier_max: usize,
 ) -> Vec<PartialSum> {
     let (mut old, mut new) = (old.into_iter().peekable(), new.into_iter().peekable());
     let mut sums: Vec<PartialSum> = Vec::new();
@@ -148,9 +179,9 @@ fn frontier_of(
             _ => sums.push(sum),
         }
     }
-    if sums.len() > FRONTIER_MAX {
+    if sums.len() > frontier_max {
         // Of each step of space the best sum, which is the last.
-        let step = space.0 / FRONTIER_MAX as u64 + 1;
+        let step = space.0 / frontier_max as u64 + 1;
         sums.reverse();
         sums.dedup_by_key(|sum| sum.space / step);
         sums.reverse();
@@ -159,7 +190,7 @@ fn frontier_of(
 }
 
 /// Possible allocations of a dataset. It gets halves only if two chunks do not fit.
-fn allocations(space: ByteSize, dataset: &DatasetDemand) -> Vec<Allocation> {
+fn allocations(space: ByteSize, dataset: &DatasetDemand, count_max: u32) -> Vec<Allocation> {
     let mut allocations = vec![Allocation::Nothing];
     if dataset.jobs.is_empty() || dataset.chunks == 0 {
         return allocations;
@@ -171,7 +202,7 @@ fn allocations(space: ByteSize, dataset: &DatasetDemand) -> Vec<Allocation> {
     }
     // A job alone can use a single chunk.
     let first = if dataset.jobs.len() >= 2 { space_min } else { 1 };
-    let step = (dataset.chunks / ALLOCATIONS_MAX).max(1) as usize;
+    let step = (dataset.chunks / count_max).max(1) as usize;
     let mut chunks: Vec<u32> = (first..dataset.chunks).step_by(step).collect();
     chunks.push(dataset.chunks);
     if let Allocation::Chunks(allocated) = dataset.current() {
