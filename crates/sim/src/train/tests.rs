@@ -226,14 +226,19 @@ fn rotating_jobs_share_their_fetches() {
     }
 }
 
-/// Quiver 5.1: a chunk is brought in while jobs read the other one, so they wait less for it.
+/// Quiver 5.1: idle links bring in a chunk while jobs read the other one, and no item twice.
 #[test]
-fn quivers_preload_makes_it_faster() {
-    let [plain, preload] = [Policy::Quiver, Policy::QuiverPreload].map(|policy| {
-        let outcome = rotating(policy);
-        outcome.jobs.iter().map(|job| job.batches).sum::<u64>()
-    });
-    assert!(preload > plain, "{preload} mini-batches, {plain} without the preload");
+fn quivers_preload_fetches_ahead_and_nothing_twice() {
+    let [plain, preload] = [Policy::Quiver, Policy::QuiverPreload].map(rotating);
+    let ahead = |outcome: &Outcome| outcome.datasets[0].ahead_bytes;
+    assert!(ahead(&plain) == 0 && ahead(&preload) > 500_000_000, "{}", ahead(&preload));
+    let duplicates = |outcome: &Outcome| outcome.reads().duplicates;
+    assert!(
+        duplicates(&preload) * 10 < duplicates(&plain),
+        "{} items twice, {} without claims",
+        duplicates(&preload),
+        duplicates(&plain)
+    );
 }
 
 /// A small figure 6, a twentieth of everything but the GPUs: with the knapsack the cluster is at
