@@ -151,7 +151,9 @@ impl Simulated {
                 superblock.encode(&mut block);
                 let seed = self.seed * 100 + chosen.device as u64;
                 let mut disk = SimDisk::new(seed, geometry.device_size());
-                SUPERBLOCK_OFFSETS.into_iter().for_each(|at| disk.put(at, &block));
+                for at in SUPERBLOCK_OFFSETS {
+                    disk.put(at, &block);
+                }
                 (disk, superblock)
             }
         };
@@ -329,6 +331,6 @@ fn blobs_are_kept_or_forgotten_on_any_set_of_files() {
 #[test]
 fn blobs_are_kept_or_forgotten_on_any_set_of_simulated_disks() {
     for seed in 0..12 {
-        live(seed, &mut Simulated { seed, disks: Default::default(), open: Vec::new() });
+        live(seed, &mut Simulated { seed, disks: [const { None }; DEVICES], open: Vec::new() });
     }
 }

@@ -68,8 +68,8 @@ fn text(random: &mut Rng, name: &str) -> String {
         .iter()
         .map(|group| jobs(group) * datasets[group.dataset].items as f64 / group.epoch_s)
         .sum();
-    let epochs = log_uniform(random, 3.0, 12.0);
-    let duration_s = (epochs * epoch_s).min(READS_MAX / reads_per_s).max(10.0);
+    let turns = log_uniform(random, 3.0, 12.0);
+    let duration_s = (turns * epoch_s).min(READS_MAX / reads_per_s).max(10.0);
     let mut text = format!("about = \"Random world {name}\"\nduration = \"{duration_s:.3}s\"\n\n");
     write_origin(random, &mut text, demand, &groups);
     let nodes = write_cache(random, &mut text, demand, &groups);
