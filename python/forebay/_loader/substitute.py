@@ -60,9 +60,15 @@ class SubstituteEpoch(Epoch):
             self.job.stop_reporting()
         return self.job
 
+    @property
+    def _is_managed(self) -> bool:
+        """Whether a manager on a node decides what this epoch draws from."""
+        return self.job.is_managed
+
     def should_wait(self) -> bool:
         with self.lock:
-            return not self._drawn and self._reporting().is_managed and self._is_paced()
+            self._reporting()
+            return not self._drawn and self._is_managed and self._is_paced()
 
     def _is_paced(self) -> bool:
         """Whether drawing later is better: another half-chunk may join the draw set."""
@@ -74,7 +80,8 @@ class SubstituteEpoch(Epoch):
 
     def fill(self, at_least: int = 0) -> None:
         with self.lock:
-            is_managed = self._reporting().is_managed
+            self._reporting()
+            is_managed = self._is_managed
             while len(self._drawn) < (self._drawn_max if is_managed else DRAWN_MIN):
                 if is_managed and len(self._drawn) >= at_least:
                     if self._drawn and self.job.is_short():

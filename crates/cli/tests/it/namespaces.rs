@@ -112,7 +112,7 @@ fn invalid_key_files_are_rejected_and_never_quoted() {
         (format!("{header}\n{}\n", "0".repeat(64)), 0o600, "protects nothing"),
         (key.clone(), 0o600, "not a forebay namespace key"),
         (String::new(), 0o600, "not a forebay namespace key"),
-        (format!("ssh-rsa {key}\n").repeat(100), 0o600, "not a forebay namespace key"),
+        (format!("ssh-rsa {key}\n").repeat(100), 0o600, "longer than 4096 bytes"),
     ] {
         let path = sandbox.path("bad.key");
         fs::write(&path, text).unwrap();

@@ -5,7 +5,7 @@
 //! more than its share, so that one tenant cannot make the others wait.
 //!
 //! A client that neither reads nor sends would hold its bytes for minutes. So while others wait, a
-//! holder has to move one part in [`PACE`] of what it holds within each window. A holder that does
+//! holder has to move one part in `PACE` of what it holds within each window. A holder that does
 //! not is *stalled*, and the caller closes its connection: the largest first, until there is enough
 //! for those that wait.
 

@@ -36,3 +36,18 @@ impl SlowRequestLog {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_slow_requests_are_counted() {
+        let (log, counters) = (SlowRequestLog::default(), Counters::default());
+        let short = SLOW.checked_sub(Duration::from_millis(1)).unwrap();
+        for took in [Duration::ZERO, short, SLOW, 2 * SLOW] {
+            log.on_request(&counters, "evict", "team", took);
+        }
+        assert_eq!(counters.requests_slow.get(), 2);
+    }
+}

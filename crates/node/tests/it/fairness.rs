@@ -193,18 +193,6 @@ fn hits_are_served_while_another_tenant_scans_its_tables() {
     assert!(scans <= HITS as u64 / 2, "{scans} scans during {HITS} hits");
 }
 
-/// The slow operations of the test above are counted, and the log names them.
-#[test]
-fn slow_requests_are_counted() {
-    let setup = TenantSetup::with(Transport::Cleartext, |_| {});
-    let mut raw = attackers(&setup, ROWS).pop().unwrap();
-    let is_counted = (0..100).any(|_| {
-        evict(0, &mut raw);
-        setup.node.service.counters().requests_slow.get() > 0
-    });
-    assert!(is_counted, "an eviction of a million rows takes more than 0.2 s at least once");
-}
-
 /// The documented limits: 65,536 mini-batches are served, 65,536 chunks are refused at once.
 #[test]
 fn the_largest_reports_are_served_or_refused_cheaply() {

@@ -136,26 +136,23 @@ impl Simulated {
     /// The disk of a device with a superblock for this run, and the number of regions before.
     fn prepare(&mut self, chosen: &Chosen) -> (SimDisk, Superblock, u32) {
         let formatted = self.disks[chosen.device].take();
-        let (disk, known) = match formatted {
-            Some(disk) => {
-                let copies = SUPERBLOCK_OFFSETS.map(|at| Superblock::decode(&disk.get(at)));
-                let newest = copies.into_iter().flatten().max_by_key(|copy| copy.epoch);
-                (disk, newest.expect("one copy is valid"))
+        let (disk, known) = if let Some(disk) = formatted {
+            let copies = SUPERBLOCK_OFFSETS.map(|at| Superblock::decode(&disk.get(at)));
+            let newest = copies.into_iter().flatten().max_by_key(|copy| copy.epoch);
+            (disk, newest.expect("one copy is valid"))
+        } else {
+            let device = DeviceId(chosen.device as u64 + 1);
+            let (region_size, regions) = (chosen.region_size, chosen.regions);
+            let geometry = Geometry { device, region_size, regions };
+            let superblock = Superblock { geometry, owner: [7; 16], epoch: 0 };
+            let mut block = vec![0; BLOCK_SIZE];
+            superblock.encode(&mut block);
+            let seed = self.seed * 100 + chosen.device as u64;
+            let mut disk = SimDisk::new(seed, geometry.device_size());
+            for at in SUPERBLOCK_OFFSETS {
+                disk.put(at, &block);
             }
-            None => {
-                let device = DeviceId(chosen.device as u64 + 1);
-                let (region_size, regions) = (chosen.region_size, chosen.regions);
-                let geometry = Geometry { device, region_size, regions };
-                let superblock = Superblock { geometry, owner: [7; 16], epoch: 0 };
-                let mut block = vec![0; BLOCK_SIZE];
-                superblock.encode(&mut block);
-                let seed = self.seed * 100 + chosen.device as u64;
-                let mut disk = SimDisk::new(seed, geometry.device_size());
-                for at in SUPERBLOCK_OFFSETS {
-                    disk.put(at, &block);
-                }
-                (disk, superblock)
-            }
+            (disk, superblock)
         };
         let geometry = Geometry { regions: chosen.regions, ..known.geometry };
         let superblock = Superblock { geometry, epoch: known.epoch + 1, ..known };
