@@ -40,7 +40,8 @@ class Table:
         Name of the tensor, in a ``.safetensors`` with several tables.
     dtype, dimension, offset
         For a file of bare rows: the type of its numbers (``"float32"``), the numbers per row, and
-        the offset of the first row in bytes.
+        the offset of the first row in bytes. Quantised rows (``"int8"``, ``"int4"``,
+        ``"int8-tbe"``, ``"int4-tbe"``) are served as float32.
     """
 
     path: str | os.PathLike[str]

@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use forebay_core::{ByteSize, embeddings::PolicyKind};
 use forebay_embeddings::{
-    Bags, Io, Options, Pooling, RawRows, Source, Tables as NativeTables, format::Dtype,
+    Bags, Io, Options, Pooling, RawRows, Source, Tables as NativeTables,
+    format::{Dtype, Layout},
 };
 use numpy::{
     PyReadonlyArray1, PyReadonlyArray2, PyReadwriteArray1, PyReadwriteArray2,
@@ -63,10 +64,14 @@ impl Tables {
         tables.map(|tables| Self { tables }).map_err(|error| table_error(&error))
     }
 
-    /// Dtype, rows and dimension of each table.
+    /// Dtype of the answers, rows and dimension of each table. Quantised rows are answered as
+    /// float32.
     fn shapes(&self) -> Vec<(&'static str, u64, u32)> {
-        let layouts = self.tables.layouts().iter();
-        layouts.map(|layout| (layout.dtype.name(), layout.rows, layout.dimension)).collect()
+        let shape = |layout: &Layout| {
+            let dtype = if layout.dtype.quantised().is_some() { Dtype::F32 } else { layout.dtype };
+            (dtype.name(), layout.rows, layout.dimension)
+        };
+        self.tables.layouts().iter().map(shape).collect()
     }
 
     /// Whether missing rows are read with `io_uring`, and whether reads bypass the page cache.

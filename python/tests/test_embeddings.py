@@ -204,6 +204,28 @@ def test_all_formats_are_read(tmp_path: Path) -> None:
         EmbeddingCollection([tmp_path / "model.safetensors"], memory=0)
 
 
+@pytest.mark.parametrize("bits_per_number", [4, 8])
+def test_tables_that_torch_quantised_are_served(tmp_path: Path, bits_per_number: int) -> None:
+    generator = torch.Generator().manual_seed(8)
+    exact = torch.randn((ROWS, DIMENSION), generator=generator)
+    ops, name = torch.ops.quantized, "4bit" if bits_per_number == 4 else "byte"
+    packed = getattr(ops, f"embedding_bag_{name}_prepack")(exact)
+    weight = getattr(ops, f"embedding_bag_{name}_unpack")(packed)
+    (tmp_path / "table").write_bytes(bytes(packed.reshape(-1).numpy()))
+    table = Table(tmp_path / "table", dtype=f"int{bits_per_number}", dimension=DIMENSION)
+    ours = EmbeddingBag(ROWS, DIMENSION, mode="sum", table=table, memory="4KiB")
+    keys, offsets = bags(generator, 40, last=False)
+    expected = torch.nn.functional.embedding_bag(keys, weight, offsets, mode="sum")
+    torch.testing.assert_close(ours(keys, offsets), expected)
+    scales = torch.rand(keys.shape, generator=generator)
+    expected = torch.nn.functional.embedding_bag(
+        keys, weight, offsets, mode="sum", per_sample_weights=scales
+    )
+    torch.testing.assert_close(ours(keys, offsets, scales), expected)
+    with pytest.raises(forebay.TableError, match="replace the table"):
+        ours.replace_rows(0, exact[:1])
+
+
 def test_signature_is_that_of_torch() -> None:
     theirs = list(inspect.signature(nn.EmbeddingBag).parameters.values())
     ours = list(inspect.signature(EmbeddingBag).parameters.values())

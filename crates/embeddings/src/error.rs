@@ -76,7 +76,10 @@ pub enum LookupError {
     Offsets { table: usize, problem: &'static str },
     #[error("an output of length {given} for bags that need {expected}")]
     Output { given: usize, expected: usize },
-    #[error("table {table} is of {dtype}, and only float32 can be pooled; use `gather`")]
+    #[error(
+        "table {table} is of {dtype}, and only float32 and quantised tables can be pooled; use \
+         `gather`"
+    )]
     Dtype { table: usize, dtype: Dtype },
     #[error("there is no table {table}; there are {tables}")]
     NoTable { table: usize, tables: usize },
@@ -90,6 +93,11 @@ pub enum LookupError {
 pub enum ReplaceError {
     #[error("there is no table {table}; there are {tables}")]
     NoTable { table: usize, tables: usize },
+    #[error(
+        "table {table} is of {dtype}, whose rows are not replaced one by one; write a new file \
+         (forebay embed quantize) and replace the table"
+    )]
+    Quantised { table: usize, dtype: Dtype },
     #[error("{given} bytes are no whole number of rows of {row_bytes} bytes")]
     Uneven { given: usize, row_bytes: u32 },
     #[error("{count} rows from row {first} on are outside the table's {rows} rows")]

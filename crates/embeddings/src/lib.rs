@@ -8,7 +8,9 @@
 //! - `fetch.rs`, `io/`: rows that a lookup reads, and how
 //! - `file.rs`, [`mod@format`]: the files, and the decoders of their headers
 //!
-//! Results are exact. Tiers of reduced precision would be between `resident.rs` and the files.
+//! - [`codes`], `quantize.rs`: rows in fewer bits, and the conversion of whole tables
+//!
+//! Results are exact, unless the caller opens a quantised table.
 //!
 //! Not here: replacement policies (`forebay_core::embeddings`).
 //!
@@ -40,8 +42,10 @@ mod io;
 mod resident;
 mod slab;
 
+pub mod codes;
 mod error;
 pub mod format;
+mod quantize;
 mod stats;
 
 use std::path::Path;
@@ -51,6 +55,7 @@ pub use error::{LookupError, OpenError, ReadError, ReplaceError};
 pub use file::{Contents, RawRows, Source};
 pub use io::Io;
 pub use output::Pooling;
+pub use quantize::{QuantizeError, Quantized, quantize};
 pub use stats::Stats;
 pub use tables::{BOOKKEEPING_BYTES_PER_ROW, Options, Tables};
 

@@ -24,7 +24,7 @@ use crate::{
     error::{LookupError, ReadError},
     fetch::Fetched,
     file::BLOCK,
-    format::Dtype,
+    format::{Dtype, Layout},
     io::{Cost, Io, Reader},
     output::{Gathered, Output, Pooled, Pooling},
     resident::{Resident, View},
@@ -44,7 +44,7 @@ const KEYS_AHEAD: usize = 16;
 impl Tables {
     /// Looks up a bag of every table for each sample, and pools each bag into one row. `out` has
     /// the rows of one table after the other, for each in the order of the samples. An empty bag
-    /// gives zeros. All tables must be of float32.
+    /// gives zeros. All tables must be of float32 or quantised.
     pub fn lookup(
         &self,
         bags: &[Bags<'_>],
@@ -52,32 +52,35 @@ impl Tables {
         out: &mut [f32],
     ) -> Result<(), LookupError> {
         let samples = self.check(bags)?;
-        if let Some(table) = self.layouts.iter().position(|layout| layout.dtype != Dtype::F32) {
+        let is_pooled =
+            |layout: &Layout| layout.dtype == Dtype::F32 || layout.dtype.quantised().is_some();
+        if let Some(table) = self.layouts.iter().position(|layout| !is_pooled(layout)) {
             return Err(LookupError::Dtype { table, dtype: self.layouts[table].dtype });
         }
         let expected = samples.saturating_mul(self.columns());
         if out.len() != expected {
             return Err(LookupError::Output { given: out.len(), expected });
         }
-        let columns = &self.columns;
-        self.serve(bags, samples, &mut Pooled { pooling, columns, samples, before: 0, out })
+        let (columns, codes) = (&self.columns, &self.codes);
+        self.serve(bags, samples, &mut Pooled { pooling, columns, codes, samples, before: 0, out })
     }
 
     /// Looks up every key by itself. `out` has the bytes of all rows in the order of the keys, one
-    /// table after the other. Rows of padding keys are not written.
+    /// table after the other; quantised rows are written as float32. Rows of padding keys are not
+    /// written.
     pub fn gather(&self, bags: &[Bags<'_>], out: &mut [u8]) -> Result<(), LookupError> {
         let samples = self.check(bags)?;
         let mut expected = 0_usize;
         let mut tables = Vec::with_capacity(bags.len());
         for (bags, layout) in bags.iter().zip(&self.layouts) {
-            let width = layout.row_bytes() as usize;
+            let width = layout.answer_bytes();
             tables.push((expected, width));
             expected = expected.saturating_add(bags.keys().len().saturating_mul(width));
         }
         if out.len() != expected {
             return Err(LookupError::Output { given: out.len(), expected });
         }
-        self.serve(bags, samples, &mut Gathered { tables: &tables, out })
+        self.serve(bags, samples, &mut Gathered { tables: &tables, codes: &self.codes, out })
     }
 
     /// Checks the arguments of a lookup and returns the number of samples.

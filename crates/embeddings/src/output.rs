@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::codes::Code;
+
 /// How the rows of a bag are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pooling {
@@ -45,6 +47,8 @@ pub(crate) struct Pooled<'a> {
     pub pooling: Pooling,
     /// First column of each table, and the total number of columns.
     pub columns: &'a [usize],
+    /// The code of each quantised table.
+    pub codes: &'a [Option<Code>],
     /// Bags of each table.
     pub samples: usize,
     /// Numbers of the whole output before those of `out`.
@@ -79,12 +83,12 @@ impl Output for Pooled<'_> {
             parts.push((numbers, before..end));
             before = end;
         }
-        let Self { pooling, columns, samples, .. } = *self;
+        let Self { pooling, columns, codes, samples, .. } = *self;
         let mut left = &mut *self.out;
         let split = parts.into_iter().map(|(numbers, range)| {
             let (out, rest) = std::mem::take(&mut left).split_at_mut(range.len());
             left = rest;
-            (numbers, Pooled { pooling, columns, samples, before: range.start, out })
+            (numbers, Pooled { pooling, columns, codes, samples, before: range.start, out })
         });
         split.collect()
     }
@@ -100,6 +104,10 @@ impl Output for Pooled<'_> {
         let range = self.range(table, sample);
         let out = &mut self.out[range];
         let mut count = 0_u32;
+        if let Some(code) = self.codes[table] {
+            count = pool_quantised(code, self.pooling, out, rows.map(|(_, row)| row));
+            return finish(self.pooling, count, out);
+        }
         for (_, row) in rows {
             let numbers = row.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
             match (count, self.pooling) {
@@ -121,17 +129,54 @@ impl Output for Pooled<'_> {
             }
             count += 1;
         }
-        match (count, self.pooling) {
-            (0, _) => out.fill(0.0),
-            (1, _) | (_, Pooling::Sum | Pooling::Max) => {}
-            (_, Pooling::Mean) => {
-                let count = count as f32;
-                for sum in out {
-                    *sum /= count;
-                }
+        finish(self.pooling, count, out);
+    }
+}
+
+/// Ends a bag of `count` rows: an empty one is zeros, a mean is divided.
+#[inline]
+fn finish(pooling: Pooling, count: u32, out: &mut [f32]) {
+    match (count, pooling) {
+        (0, _) => out.fill(0.0),
+        (1, _) | (_, Pooling::Sum | Pooling::Max) => {}
+        (_, Pooling::Mean) => {
+            let count = count as f32;
+            for sum in out {
+                *sum /= count;
             }
         }
     }
+}
+
+/// Decodes quantised rows into their sum or maximum; returns their number. A sum needs no decoded
+/// row in between.
+fn pool_quantised<'a>(
+    code: Code,
+    pooling: Pooling,
+    out: &mut [f32],
+    rows: impl Iterator<Item = &'a [u8]>,
+) -> u32 {
+    let mut decoded = Vec::new();
+    let mut count = 0;
+    for row in rows {
+        match (count, pooling) {
+            (0, Pooling::Max) => code.decode(row, out),
+            (0, Pooling::Sum | Pooling::Mean) => {
+                out.fill(0.0);
+                code.add(row, out);
+            }
+            (_, Pooling::Sum | Pooling::Mean) => code.add(row, out),
+            (_, Pooling::Max) => {
+                decoded.resize(out.len(), 0.0);
+                code.decode(row, &mut decoded);
+                for (largest, number) in out.iter_mut().zip(&decoded) {
+                    *largest = if *number > *largest { *number } else { *largest };
+                }
+            }
+        }
+        count += 1;
+    }
+    count
 }
 
 /// Starts a sum with a bag's first row, usually the only one. Four numbers at a time: for rows this
@@ -152,8 +197,10 @@ fn begin_sum(out: &mut [f32], row: &[u8]) {
 /// Gathered output: every row by itself, in the order of the keys, table by table. Rows of padding
 /// keys are not written.
 pub(crate) struct Gathered<'a> {
-    /// Offset of each table in `out`, and the width of its rows.
+    /// Offset of each table in `out`, and the width of its rows there.
     pub tables: &'a [(usize, usize)],
+    /// The code of each quantised table.
+    pub codes: &'a [Option<Code>],
     pub out: &'a mut [u8],
 }
 
@@ -164,7 +211,7 @@ impl Output for Gathered<'_> {
         Self: 'a;
 
     fn parts(&mut self, bags: usize, _: usize) -> Vec<(Range<usize>, Gathered<'_>)> {
-        vec![(0..bags, Gathered { tables: self.tables, out: self.out })]
+        vec![(0..bags, Gathered { tables: self.tables, codes: self.codes, out: self.out })]
     }
 
     fn bag<'a>(
@@ -177,7 +224,16 @@ impl Output for Gathered<'_> {
         let (begin, width) = self.tables[table];
         for (index, row) in rows {
             let at = begin + (start + index) * width;
-            self.out[at..at + width].copy_from_slice(row);
+            let out = &mut self.out[at..at + width];
+            let Some(code) = self.codes[table] else {
+                out.copy_from_slice(row);
+                continue;
+            };
+            let mut decoded = vec![0.0; width / 4];
+            code.decode(row, &mut decoded);
+            for (bytes, number) in out.as_chunks_mut::<4>().0.iter_mut().zip(decoded) {
+                *bytes = number.to_le_bytes();
+            }
         }
     }
 }

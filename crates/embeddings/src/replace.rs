@@ -20,6 +20,9 @@ impl Tables {
     /// that serves the same file sees is undefined too.
     pub fn replace_rows(&self, table: usize, first: u64, bytes: &[u8]) -> Result<(), ReplaceError> {
         let layout = self.layout(table)?;
+        if layout.dtype.quantised().is_some() {
+            return Err(ReplaceError::Quantised { table, dtype: layout.dtype });
+        }
         let row_bytes = layout.row_bytes();
         if !bytes.len().is_multiple_of(row_bytes as usize) {
             return Err(ReplaceError::Uneven { given: bytes.len(), row_bytes });

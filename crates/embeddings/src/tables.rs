@@ -24,6 +24,7 @@ use forebay_core::{
 use parking_lot::{Mutex, RwLock};
 
 use crate::{
+    codes::Code,
     error::OpenError,
     fetch::Fetched,
     file::{DataFile, Source},
@@ -66,6 +67,8 @@ pub struct Tables {
     pub(crate) layouts: Vec<Layout>,
     /// First column of each table in a pooled sample, and the total number of columns.
     pub(crate) columns: Vec<usize>,
+    /// The code of each quantised table.
+    pub(crate) codes: Vec<Option<Code>>,
     /// Whether each table is pinned.
     pub(crate) pinned: Vec<bool>,
     pub(crate) memory: u64,
@@ -173,6 +176,7 @@ impl Tables {
             columns.push(columns[columns.len() - 1] + layout.dimension as usize);
         }
         Ok(Self {
+            codes: layouts.iter().map(|layout| layout.dtype.quantised()).collect(),
             layouts,
             columns,
             pinned,

@@ -9,6 +9,8 @@ mod safetensors;
 
 use serde::{Serialize, Serializer};
 
+use crate::codes::Code;
+
 pub use self::{
     npy::{Npy, npy},
     safetensors::{SAFETENSORS_HEADER_MAX, Tensor, safetensors},
@@ -28,18 +30,42 @@ pub enum Dtype {
     F16,
     /// The upper half of a single.
     Bf16,
+    /// Eight bits with scale and bias for each row, as PyTorch packs them.
+    I8,
+    /// Four bits with scale and bias for each row, as PyTorch packs them.
+    I4,
+    /// Eight bits with scale and bias for each row, as FBGEMM's TBE has them.
+    I8Tbe,
+    /// Four bits with scale and bias for each row, as FBGEMM's TBE has them.
+    I4Tbe,
 }
 
 impl Dtype {
     /// All types.
-    pub const ALL: [Dtype; 4] = [Self::F32, Self::F64, Self::F16, Self::Bf16];
+    pub const ALL: [Dtype; 8] =
+        [Self::F32, Self::F64, Self::F16, Self::Bf16, Self::I8, Self::I4, Self::I8Tbe, Self::I4Tbe];
 
-    /// Bytes of one number.
-    pub const fn bytes(self) -> u32 {
+    /// Bytes of a row of `dimension` numbers.
+    pub const fn row_bytes(self, dimension: u64) -> u64 {
         match self {
-            Self::F64 => 8,
-            Self::F32 => 4,
-            Self::F16 | Self::Bf16 => 2,
+            Self::F64 => dimension.saturating_mul(8),
+            Self::F32 => dimension.saturating_mul(4),
+            Self::F16 | Self::Bf16 => dimension.saturating_mul(2),
+            Self::I8 => Code::I8.row_bytes(dimension),
+            Self::I4 => Code::I4.row_bytes(dimension),
+            Self::I8Tbe => Code::I8Tbe.row_bytes(dimension),
+            Self::I4Tbe => Code::I4Tbe.row_bytes(dimension),
+        }
+    }
+
+    /// The code of quantised rows, which are served as float32.
+    pub const fn quantised(self) -> Option<Code> {
+        match self {
+            Self::I8 => Some(Code::I8),
+            Self::I4 => Some(Code::I4),
+            Self::I8Tbe => Some(Code::I8Tbe),
+            Self::I4Tbe => Some(Code::I4Tbe),
+            Self::F32 | Self::F64 | Self::F16 | Self::Bf16 => None,
         }
     }
 
@@ -50,6 +76,10 @@ impl Dtype {
             Self::F64 => "float64",
             Self::F16 => "float16",
             Self::Bf16 => "bfloat16",
+            Self::I8 => "int8",
+            Self::I4 => "int4",
+            Self::I8Tbe => "int8-tbe",
+            Self::I4Tbe => "int4-tbe",
         }
     }
 }
@@ -97,8 +127,8 @@ impl Layout {
         offset: u64,
         file: u64,
     ) -> Result<Self, FormatError> {
-        let row_bytes = dimension.saturating_mul(u64::from(dtype.bytes()));
-        if row_bytes == 0 || row_bytes > ROW_BYTES_MAX {
+        let row_bytes = dtype.row_bytes(dimension);
+        if dimension == 0 || row_bytes > ROW_BYTES_MAX {
             return Err(FormatError::Dimension { dimension });
         }
         if rows > forebay_core::embeddings::Key::ROWS_MAX {
@@ -114,7 +144,7 @@ impl Layout {
 
     /// Bare rows that fill a file of `file` bytes from `offset` on.
     pub fn raw(dtype: Dtype, dimension: u64, offset: u64, file: u64) -> Result<Self, FormatError> {
-        let row_bytes = dimension.saturating_mul(u64::from(dtype.bytes())).max(1);
+        let row_bytes = dtype.row_bytes(dimension).max(1);
         let Some(data) = file.checked_sub(offset) else {
             return Err(FormatError::Truncated { needed: u128::from(offset), file });
         };
@@ -125,8 +155,17 @@ impl Layout {
     }
 
     /// Bytes of one row.
+    #[expect(clippy::cast_possible_truncation, reason = "a row is at most a MiB")]
     pub const fn row_bytes(&self) -> u32 {
-        self.dimension * self.dtype.bytes()
+        self.dtype.row_bytes(self.dimension as u64) as u32
+    }
+
+    /// Bytes of the answer for one row: quantised rows are answered as float32.
+    pub(crate) const fn answer_bytes(&self) -> usize {
+        match self.dtype.quantised() {
+            Some(_) => self.dimension as usize * 4,
+            None => self.row_bytes() as usize,
+        }
     }
 
     /// Bytes of all rows.
@@ -151,7 +190,10 @@ impl Layout {
 pub enum FormatError {
     #[error("not {expected}: {problem}")]
     Malformed { expected: &'static str, problem: String },
-    #[error("a table of {found}; tables are of float32, float64, float16 or bfloat16")]
+    #[error(
+        "a table of {found}; tables are of float32, float64, float16, bfloat16 and, as bare rows, \
+         of int8, int4, int8-tbe or int4-tbe"
+    )]
     Dtype { found: String },
     #[error("stored in Fortran order; save it in C order (numpy.ascontiguousarray)")]
     Fortran,

@@ -58,8 +58,7 @@ pub fn safetensors(header: &[u8], file: u64) -> Result<Vec<Tensor>, FormatError>
         }
         let table = match (known(&dtype), &shape[..]) {
             (Some(known), &[rows, dimension]) => {
-                let numbers = u128::from(rows) * u128::from(dimension);
-                let bytes = numbers.saturating_mul(u128::from(known.bytes()));
+                let bytes = u128::from(rows) * u128::from(known.row_bytes(dimension));
                 if bytes != u128::from(end - start) {
                     let problem = format!("`{name}` has {} bytes and needs {bytes}", end - start);
                     return Err(malformed(&problem));

@@ -9,6 +9,7 @@ mod files;
 mod lookups;
 mod model;
 mod prefetch;
+mod quantised;
 
 /// The seeds of one test, `count` by default.
 fn seeds(count: u64) -> std::ops::Range<u64> {

@@ -23,7 +23,7 @@ impl Written {
                 (Dtype::F32, 1) => f32::INFINITY.to_le_bytes().to_vec(),
                 (Dtype::F32, 2) => (-0.0_f32).to_le_bytes().to_vec(),
                 (Dtype::F32, _) => (random.f32() - 0.5).to_le_bytes().to_vec(),
-                _ => (0..dtype.bytes()).map(|_| random.u8(..)).collect(),
+                _ => (0..dtype.row_bytes(1)).map(|_| random.u8(..)).collect(),
             };
             (0..dimension).flat_map(|_| number(random)).collect::<Vec<u8>>()
         };
@@ -61,7 +61,7 @@ pub fn npy(dtype: Dtype, dimension: usize, rows: &[Vec<u8>]) -> Vec<u8> {
         Dtype::F32 => "<f4",
         Dtype::F64 => "<f8",
         Dtype::F16 => "<f2",
-        Dtype::Bf16 => panic!("NumPy has no bfloat16"),
+        other => panic!("NumPy has no {other}"),
     };
     let header = format!(
         "{{'descr': '{descr}', 'fortran_order': False, 'shape': ({}, {dimension}), }}",
@@ -80,9 +80,10 @@ pub fn safetensors(tensors: &[(&str, Dtype, usize, &Vec<Vec<u8>>)]) -> Vec<u8> {
             Dtype::F64 => "F64",
             Dtype::F16 => "F16",
             Dtype::Bf16 => "BF16",
+            other => panic!("no tensor is of {other}"),
         };
         let start = at;
-        at += rows.len() * dimension * dtype.bytes() as usize;
+        at += rows.iter().map(Vec::len).sum::<usize>();
         let shape = format!("[{},{dimension}]", rows.len());
         format!(r#""{name}":{{"dtype":"{word}","shape":{shape},"data_offsets":[{start},{at}]}}"#)
     });

@@ -21,7 +21,9 @@ Examples:
 pub struct Args {
     /// A .safetensors file, a .npy file, or a file of bare rows.
     file: PathBuf,
-    /// Read bare rows of this type: float32, float64, float16 or bfloat16.
+    /// Read bare rows of this type.
+    ///
+    /// Types: float32, float64, float16, bfloat16, int8, int4, int8-tbe, int4-tbe.
     #[arg(long, value_name = "NAME", requires = "dimension")]
     dtype: Option<Dtype>,
     /// Read bare rows of this number of values.

@@ -1,6 +1,7 @@
 //! `forebay embed`: simulates policies for embedding rows on traces, and inspects files of tables.
 
 mod inspect;
+mod quantize;
 mod synthetic;
 
 use std::{
@@ -64,6 +65,12 @@ pub enum Command {
     /// Show the tables of a file, read from its header.
     #[command(after_help = inspect::EXAMPLES)]
     Inspect(inspect::Args),
+    /// Write a table again in fewer bits, to be served without conversion.
+    ///
+    /// Reads float32, float16 or bfloat16. Prints the row error: the norm of the difference divided
+    /// by the norm of the row. A row with NaN or infinity is an error, and no file is written.
+    #[command(after_help = quantize::EXAMPLES)]
+    Quantize(quantize::Args),
 }
 
 const EXAMPLES: &str = "\
@@ -177,6 +184,7 @@ pub fn run(command: Command) -> anyhow::Result<Verdict> {
         Command::Traces(args) => synthetic::list(&args),
         Command::Reproduce(args) => reproduce(&args),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Quantize(args) => quantize::run(&args),
     }
 }
 
