@@ -110,6 +110,7 @@ fn rows_that_cannot_be_quantised_are_named_and_no_file_is_left() {
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "only the table is there");
     let itself = quantize(&source, &exact, Code::I4, RangeChoice::Full);
     assert!(matches!(itself, Err(QuantizeError::Same { .. })));
+    fs::write(&exact, [0; 8]).unwrap();
     let wide = Source::file(&exact).raw(Dtype::F64, 1);
     let wide = quantize(&wide, &out, Code::I4, RangeChoice::Full).unwrap_err().to_string();
     assert!(wide.contains("is of float64; quantize a table of float32"), "{wide}");
