@@ -196,7 +196,7 @@ fn a_file_of_tables_is_inspected() {
     for (options, expected) in [
         (&["rows"][..], &["`rows` is neither", "dtype and dimension"][..]),
         (&["rows", "--dtype", "float16"], &["--dimension"]),
-        (&["rows", "--dtype", "int8", "--dimension", "5"], &["int8", "float32, float64"]),
+        (&["rows", "--dtype", "int2", "--dimension", "5"], &["int2", "float32, float64"]),
         (&["rows", "--dtype", "float32", "--dimension", "7"], &["`rows` is 120 bytes long", "28"]),
         (&["torn.safetensors"], &["torn.safetensors", "cut off", "copy it again"]),
         (&["missing"], &["no file `missing`"]),
