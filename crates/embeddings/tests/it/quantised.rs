@@ -52,7 +52,7 @@ fn a_quantised_table_is_served_from_its_file() {
             let source = Source::file(&path).raw(dtype, dimension as u64);
             for (memory, io) in [(0, Io::Pread), (2000, Io::Auto), (1 << 20, Io::Auto)] {
                 let options = Options { io, ..Options::new(ByteSize(memory)) };
-                let tables = Tables::open(&[source.clone()], &options).unwrap();
+                let tables = Tables::open(std::slice::from_ref(&source), &options).unwrap();
                 for _ in 0..20 {
                     let keys: Vec<i64> = (0..12).map(|_| random.i64(0..300)).collect();
                     let starts = [0, 1, 1, 5];
@@ -71,7 +71,7 @@ fn a_quantised_table_is_served_from_its_file() {
                     let mut out = vec![0; keys.len() * dimension * 4];
                     tables.gather(&bags, &mut out).unwrap();
                     let expected: Vec<u8> =
-                        keys.iter().flat_map(|key| bytes(&decoded[*key as usize])).collect();
+                        keys.iter().flat_map(|key| bytes(&decoded[row_of(*key)])).collect();
                     assert_eq!(out, expected);
                 }
             }
@@ -79,10 +79,14 @@ fn a_quantised_table_is_served_from_its_file() {
     }
 }
 
+fn row_of(key: i64) -> usize {
+    usize::try_from(key).expect("keys are not negative")
+}
+
 fn pooled(rows: &[Vec<f32>], keys: &[i64], pooling: Pooling, dimension: usize) -> Vec<f32> {
     let mut out = vec![0.0_f32; dimension];
     for (index, key) in keys.iter().enumerate() {
-        for (out, number) in out.iter_mut().zip(&rows[*key as usize]) {
+        for (out, number) in out.iter_mut().zip(&rows[row_of(*key)]) {
             *out = match pooling {
                 Pooling::Max if index == 0 => *number,
                 Pooling::Max => out.max(*number),
@@ -91,7 +95,9 @@ fn pooled(rows: &[Vec<f32>], keys: &[i64], pooling: Pooling, dimension: usize) -
         }
     }
     if pooling == Pooling::Mean && keys.len() > 1 {
-        out.iter_mut().for_each(|sum| *sum /= keys.len() as f32);
+        for sum in &mut out {
+            *sum /= keys.len() as f32;
+        }
     }
     out
 }
