@@ -101,8 +101,10 @@ def test_ctrl_c_at_any_moment(
     errors.seek(0)
     output = errors.read()
     assert output.count("KeyboardInterrupt") >= MOMENTS, output
+    # Without the source lines of tracebacks, which name errors that the code handles.
+    messages = "\n".join(line for line in output.splitlines() if not line.startswith("    "))
     for trouble in ("ForebayError", "AgentGone", "leaked", "Exception ignored"):
-        assert trouble not in output, output
+        assert trouble not in messages, output
 
 
 # Jobs that catch it, as a notebook does.

@@ -254,7 +254,7 @@ def test_invalid_arguments_are_rejected(tmp_path: Path) -> None:
         ({"policy": "lru2"}, "no policy `lru2`"),
         ({"io": "tape"}, "tape"),
         ({"table": Table(tmp_path / "rows", dtype="float32")}, "both"),
-        ({"table": Table(tmp_path / "rows", dtype="int8", dimension=2)}, "int8"),
+        ({"table": Table(tmp_path / "rows", dtype="int2", dimension=2)}, "int2"),
     ]
     for options, message in cases:
         with pytest.raises(ValueError, match=message):

@@ -62,11 +62,18 @@ def test_jobs_share_one_turn(numbered_world: World, tmp_path: Path, setting: Set
 def test_jobs_without_computing_stay_together(numbered_world: World, tmp_path: Path) -> None:
     """Without pacing each job would run ahead by what its worker has in flight, and then further:
     the jobs read two to three datasets in a turn before leading jobs paused for slower ones. With
-    pacing it was 1.51 to 1.74 in five runs on two cores.
+    pacing it was 1.43 to 1.74 in seven runs on two cores, and 2.29 once beside a build: jobs that
+    the machine holds up cannot stay together. So one count of five has to be at most 1.8.
     """
     setting = Setting(4, 0.18, epochs=3, batch=8, compute=0.0, workers=1)
-    outcome = count(numbered_world, tmp_path, setting)
-    assert outcome.later.counted <= 1.95, outcome
+    counted = []
+    for attempt in range(5):
+        directory = tmp_path / str(attempt)
+        directory.mkdir()
+        counted.append(count(numbered_world, directory, setting).later.counted)
+        if counted[-1] <= 1.8:
+            return
+    raise AssertionError(f"datasets read per turn: {counted}")
 
 
 def test_a_dataset_that_fits_is_read_once_for_all_jobs(

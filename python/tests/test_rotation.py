@@ -208,6 +208,14 @@ def test_the_hit_share_covers_a_loaders_own_epochs(world: World, own_node: Path)
     dataset = world.dataset()
     first = epoch_with_misses(world, dataset, own_node)
     share = first.stats()["hit_share"]
+
+    def is_complete() -> bool:
+        """Whether everything is on the node; the last puts may follow the end of an epoch."""
+        loader = loader_of(dataset)
+        list(loader)
+        return bool(loader.stats()["hit_share"] == 1.0)
+
+    harness.wait_until(is_complete, 30.0)
     for options in ({}, {"num_workers": 1}, {"num_workers": 2}, {"order": "strict"}):
         later = loader_of(dataset, **options)
         list(later)

@@ -118,6 +118,19 @@ fn a_report_is_answered_with_a_draw_set() {
 
 /// A manager asks for a full report after a takeover, after the lease has ended, and in a new
 /// epoch.
+/// The second manager sums up to the revision of the last split.
+#[test]
+fn an_evicted_dataset_gets_space_again() {
+    let mut registry = registry(4, 1);
+    let before = opened(&report(&mut registry, 1, "job", &full_report(1)));
+    registry.forget(&dataset(0));
+    let sizes = || vec![ByteSize(HALF_CHUNK); 20];
+    registry.manage(s(2), dataset(0), sizes, []).unwrap();
+    let after = opened(&report(&mut registry, 2, "job", &full_report(1)));
+    assert!(!before.is_empty());
+    assert_eq!(after, before);
+}
+
 #[test]
 fn an_unknown_job_is_asked_for_a_full_report() {
     let mut registry = registry(3, 1);

@@ -237,6 +237,7 @@ impl ManagerRegistry {
         }
         if self.datasets.len() >= DATASETS_MAX {
             self.datasets.retain(|_, managed| !managed.jobs.is_empty());
+            self.is_split_due = true;
         }
         if self.datasets.len() >= DATASETS_MAX {
             return Err(ReportRefusal::TooManyDatasets);
@@ -399,7 +400,9 @@ impl ManagerRegistry {
 
     /// Stops managing a dataset. Its jobs have to send full reports again.
     pub fn forget(&mut self, dataset: &DatasetId) {
-        self.datasets.remove(dataset);
+        // Revisions are summed: without this, a new manager could bring back the sum of the last
+        // split, and would never get space.
+        self.is_split_due |= self.datasets.remove(dataset).is_some();
     }
 
     /// The space of all datasets.
