@@ -34,9 +34,11 @@ const WAIT_BYTES: u64 = 512;
 const REPLIES_WINDOW: Duration = Duration::from_secs(2);
 /// The same for a client that sends slowly. Longer, because its request may wait for replies.
 const REQUESTS_WINDOW: Duration = Duration::from_secs(10);
-/// Replies that may keep buffers of devices while they wait: a quarter of one device's buffers.
+/// Bytes of replies that may keep buffers of devices while they wait: half of one device's buffers.
 /// Otherwise slow clients would take all of them, and no other read would find a buffer.
-const BORROWED_MAX: u64 = 16 << 20;
+const BORROWED_MAX: usize = 32 << 20;
+/// The shortest read of a device: a shorter payload keeps a buffer of this length.
+const BORROWED_MIN: usize = 4096;
 /// Interval of looking for clients that are too slow.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// One connection may have one part in this many of the replies.
@@ -53,6 +55,8 @@ pub struct ConnectionMemory {
     replies: Arc<Pool>,
     requests: Arc<Pool>,
     waits: Arc<Semaphore>,
+    /// Bytes in buffers of devices that replies keep while they wait.
+    borrowed: Arc<Semaphore>,
     send_buffer: usize,
     next: AtomicU64,
     accounts: Mutex<HashMap<HolderId, Weak<Account>>>,
@@ -121,6 +125,7 @@ impl ConnectionMemory {
             replies: pool(part(REPLIES), REPLIES_WINDOW),
             requests: pool(part(REQUESTS), REQUESTS_WINDOW),
             waits: Arc::new(Semaphore::new(usize::try_from(waits).expect("at most MAX_PERMITS"))),
+            borrowed: Arc::new(Semaphore::new(BORROWED_MAX)),
             send_buffer: usize::try_from(buffer.clamp(SEND_BUFFER_MIN, SEND_BUFFER_MAX))
                 .expect("a small buffer"),
             next: AtomicU64::new(0),
@@ -141,9 +146,10 @@ impl ConnectionMemory {
         usize::try_from(limit / CONNECTION_SHARE).unwrap_or(usize::MAX)
     }
 
-    /// Whether the replies that wait may keep the buffers that they were read into.
-    pub(crate) fn is_calm(&self) -> bool {
-        self.replies.state.lock().budget.taken() <= BORROWED_MAX
+    /// Permission for a reply to keep the buffer that it was read into while it waits.
+    fn try_borrow(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let bytes = u32::try_from(bytes.max(BORROWED_MIN)).ok()?;
+        Arc::clone(&self.borrowed).try_acquire_many_owned(bytes).ok()
     }
 
     /// The account of a new connection.
@@ -215,9 +221,9 @@ impl Account {
         let _ = self.is_closed.subscribe().wait_for(|is_closed| *is_closed).await;
     }
 
-    /// See [`ConnectionMemory::is_calm`].
-    pub fn is_calm(&self) -> bool {
-        self.memory.is_calm()
+    /// See [`ConnectionMemory::try_borrow`].
+    pub fn try_borrow(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        self.memory.try_borrow(bytes)
     }
 
     /// Space for a reply. `None` if the connection is closed.
@@ -318,5 +324,23 @@ impl Drop for WaitGuard<'_> {
             // It was granted just now: returned at once.
             drop(self.account.permit(self.pool, self.bytes));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Promise 6: clients that do not read leave half of the buffers to other reads.
+    #[test]
+    fn waiting_replies_keep_half_of_a_devices_buffers_at_most() {
+        let memory = ConnectionMemory::new(ByteSize(1 << 30), 8, false);
+        let account = memory.open_account();
+        for payload in [1, 4096, 100_000, 1 << 20] {
+            let kept: Vec<_> = std::iter::from_fn(|| account.try_borrow(payload)).collect();
+            assert_eq!(kept.len(), BORROWED_MAX / payload.max(BORROWED_MIN), "{payload} bytes");
+            drop(kept);
+        }
+        assert!(account.try_borrow(BORROWED_MAX + 1).is_none());
     }
 }

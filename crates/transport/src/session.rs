@@ -141,10 +141,11 @@ pub struct ReplySpace {
 }
 
 impl ReplySpace {
-    /// A payload that was read into a buffer of a device: copied if many replies wait, so that
-    /// clients that read slowly do not keep the buffers.
-    pub fn detach(&self, payload: Bytes) -> Bytes {
-        if self.account.is_calm() { payload } else { Bytes::copy_from_slice(&payload) }
+    /// A payload that was read into a buffer of a device: copied if the replies that wait keep many
+    /// buffers already, so that clients that read slowly do not take all of them.
+    pub fn detach(&mut self, payload: Bytes) -> Bytes {
+        self.bytes.borrowed = self.account.try_borrow(payload.len());
+        if self.bytes.borrowed.is_some() { payload } else { Bytes::copy_from_slice(&payload) }
     }
 }
 
@@ -153,6 +154,8 @@ pub(crate) struct FrameBytes {
     _connection: OwnedSemaphorePermit,
     /// `None` for a short payload.
     _all: Option<BudgetPermit>,
+    /// `None` for a payload that is not in a buffer of a device.
+    borrowed: Option<OwnedSemaphorePermit>,
 }
 
 /// Counts a get as in flight.
@@ -214,7 +217,7 @@ impl Replies {
             None
         };
         let slot = frames.clone().reserve_owned().await.ok()?;
-        let bytes = FrameBytes { _connection: connection, _all: all };
+        let bytes = FrameBytes { _connection: connection, _all: all, borrowed: None };
         Some(ReplySpace { bytes, slot, account: Arc::clone(account) })
     }
 
@@ -226,7 +229,7 @@ impl Replies {
         let is_short = length <= SHORT_REPLY_MAX;
         let all = if is_short { None } else { Some(account.try_take_reply(length)?) };
         let slot = frames.clone().try_reserve_owned().ok()?;
-        let bytes = FrameBytes { _connection: connection, _all: all };
+        let bytes = FrameBytes { _connection: connection, _all: all, borrowed: None };
         Some(ReplySpace { bytes, slot, account: Arc::clone(account) })
     }
 

@@ -208,6 +208,11 @@ impl Upload {
         Some(Self::new(namespace, dataset, chunking, blobs))
     }
 
+    /// The number of blobs that the client has announced.
+    pub const fn blobs(&self) -> u64 {
+        self.blobs
+    }
+
     /// The namespace of the addresses.
     pub fn namespace(&self) -> NamespaceId {
         self.namespace

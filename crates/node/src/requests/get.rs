@@ -292,7 +292,7 @@ impl NodeService {
                     }
                     Outcome::Shm(self.grant_slot(index, slot))
                 }
-                Destination::Socket(space) => {
+                Destination::Socket(mut space) => {
                     self.count_hit(payload.len());
                     let payload = space.detach(payload);
                     Outcome::Payload(Reply::Get { index, answer: GetAnswer::Hit, payload }, space)

@@ -231,6 +231,10 @@ impl PendingOpens {
                 (ErrorCode::Malformed, text)
             };
             let upload = Box::new(new().ok_or_else(invalid)?);
+            // Otherwise the client would learn it only after uploading all that fits.
+            if upload.blobs() > node.tables.rows_max {
+                return Err(node.tables.too_large());
+            }
             PendingUpload { dataset, upload, rows: node.tables.reservation() }
         };
         if !node.access.allows(identity, &begun.upload.namespace()) {
