@@ -144,7 +144,7 @@ pub enum OpenAnswer {
 /// Result of one range of a get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GetAnswer {
-    /// The range is resident.
+    /// The bytes follow. A node has them; an agent has them, or has just read them from the origin.
     Hit,
     /// The blob is neither resident nor claimed.
     Miss,

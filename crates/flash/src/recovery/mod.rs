@@ -7,7 +7,7 @@
 //!
 //! Pure, like the shard that it produces.
 
-mod scan;
+mod unsealed;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,7 +22,7 @@ use crate::{
     shard::{BufferPools, EntryName, Eviction, OpenRegion, RegionState, Settings, Shard},
 };
 
-use self::scan::Scan;
+use self::unsealed::Scan;
 
 /// Regions that are read in parallel.
 const REGIONS_IN_FLIGHT: usize = 32;

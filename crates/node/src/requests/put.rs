@@ -1,5 +1,5 @@
-//! Puts: a blob arrives in parts, is hashed as they come, and is stored only if the whole hashes to
-//! its address (promise 4).
+//! Puts: a blob arrives in parts, is hashed as they come, and becomes visible only if the whole
+//! hashes to its address (promise 1).
 
 use std::{collections::HashMap, sync::Arc};
 

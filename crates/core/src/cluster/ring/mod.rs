@@ -12,9 +12,9 @@
 //! With `isolate_zones` each zone has a ring of its own. A job uses that of its zone, so that
 //! nothing crosses the slow links between zones (Quiver 4.9).
 
+mod bid;
 mod members;
 mod owner_map;
-mod rendezvous;
 mod seeds;
 mod view;
 
@@ -24,7 +24,7 @@ pub use seeds::{Seeds, SeedsError};
 pub use view::{RingChange, RingView};
 
 use crate::{Address, DatasetId, NodeName};
-use rendezvous::Seed;
+use bid::Seed;
 
 /// A ring key: what has an owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,12 +14,12 @@
 //! Not here: how the times are measured (`benefit`), which chunks fill the space (`rotation`).
 
 mod explain;
-mod greedy;
 mod idle;
 mod knapsack;
+mod quiver;
 
-pub use greedy::greedy;
 pub use knapsack::{Placement, PlacementSettings};
+pub use quiver::greedy;
 
 use std::time::Duration;
 
