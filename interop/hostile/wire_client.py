@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -169,6 +169,22 @@ class Connection:
             body = table.namespace + table.id + shape + struct.pack("<QI", first, len(page))
             is_last = first + PAGE >= len(rows)
             reply = self.request(UPLOAD, body + b"".join(page), PROVE if is_last else UPLOAD)
+        return int.from_bytes(reply[:4], "little")
+
+    def upload(self, pages: int, page: Callable[[int], bytes], chunks: int = 1) -> int:
+        """Upload a table in `public` page by page, which need not fit into memory.
+
+        ``page`` returns the rows of a page; every page has ``PAGE`` rows.
+        """
+        hasher = blake3.blake3(derive_key_context="forebay 2026 dataset id v1")
+        for number in range(pages):
+            hasher.update(page(number))
+        dataset = hasher.update(struct.pack("<II", chunks, 1)).digest()
+        head = bytes.fromhex(namespace_id(public_key())) + dataset
+        head += struct.pack("<IIQ", chunks, 1, pages * PAGE)
+        for number in range(pages):
+            body = head + struct.pack("<QI", number * PAGE, PAGE) + page(number)
+            reply = self.request(UPLOAD, body, PROVE if number == pages - 1 else UPLOAD)
         return int.from_bytes(reply[:4], "little")
 
     def claim(self, handle: int, blobs: list[int]) -> list[int]:

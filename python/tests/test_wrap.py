@@ -6,6 +6,7 @@ import copy
 import multiprocessing
 import os
 import pickle
+import random
 import shutil
 import signal
 import stat
@@ -27,7 +28,7 @@ from torch.utils import data
 import forebay
 from forebay._data.serialization import hash_key, pack, unpack
 from forebay._data.wrap import Wrapped
-from forebay._native import BlobsByAddress, Catalogue
+from forebay._native import BlobsByAddress, Catalogue, ForebayError
 from forebay._runtime.node import ensure_node
 from forebay._runtime.processes import binary
 from forebay._runtime.shared_counters import SharedCounters
@@ -132,7 +133,7 @@ def test_the_second_epoch_reads_nothing(
 ) -> None:
     """Promise 3: resident items are not read again."""
     inner = kind(tmp_path / "reads")
-    dataset = forebay.wrap(inner, name="epochs")
+    dataset = forebay.wrap(inner, name="epochs", verify=0)
     loader = make(dataset, batch_size=16, shuffle=True, **workers)
     assert sorted_items(loader) == sorted(CONTENTS)
     assert inner.reads() == ONCE
@@ -141,7 +142,7 @@ def test_the_second_epoch_reads_nothing(
     counted = dataset.stats()
     assert (counted["items"], counted["hits"], counted["fallbacks"]) == (2 * ITEMS, ITEMS, 0)
     # A later job.
-    again = forebay.wrap(inner, name="epochs")
+    again = forebay.wrap(inner, name="epochs", verify=0)
     assert sorted_items(make(again, batch_size=50, **workers)) == sorted(CONTENTS)
     assert inner.reads() == NEVER
     assert claims_held(again) == 0
@@ -173,7 +174,7 @@ def test_several_jobs_read_each_item_once_even_in_the_first_epoch(
     directory = tmp_path / "node"
 
     def job(number: int) -> None:
-        dataset = forebay.wrap(recorded, name="jobs", cache=directory / "node.sock")
+        dataset = forebay.wrap(recorded, name="jobs", cache=directory / "node.sock", verify=0)
         # The same order at the same time is the worst case.
         for _ in range(2):
             assert sorted_items(forebay_loader(dataset, batch_size=16)) == sorted(CONTENTS[8:68])
@@ -186,7 +187,7 @@ def test_several_jobs_read_each_item_once_even_in_the_first_epoch(
         with harness.node(directory):
             in_processes(jobs, job)
             assert recorded.reads() == Counter(range(60))
-            dataset = forebay.wrap(recorded, name="jobs", cache=directory / "node.sock")
+            dataset = forebay.wrap(recorded, name="jobs", cache=directory / "node.sock", verify=0)
             assert claims_held(dataset) == 0
         shutil.rmtree(directory / "blobs")
 
@@ -263,8 +264,8 @@ def test_names_and_keys_identify_items(recorded: RecordingDataset, tmp_path: Pat
     assert forebay.wrap(recorded, name="one")[3] == CONTENTS[3]
     assert forebay.wrap(other, name="other")[3] == CONTENTS[-4], "an unrelated key"
     # The same keys at other indices are the same items.
-    forward = forebay.wrap(recorded, lambda index: f"item {index}", name="both")
-    backward = forebay.wrap(other, lambda index: f"item {ITEMS - 1 - index}", name="both")
+    forward = forebay.wrap(recorded, lambda index: f"item {index}", name="both", verify=0)
+    backward = forebay.wrap(other, lambda index: f"item {ITEMS - 1 - index}", name="both", verify=0)
     assert list(forward) == CONTENTS
     other.reads()
     assert list(backward) == CONTENTS[::-1]
@@ -450,7 +451,9 @@ def test_items_with_unstable_pickles_are_correct(tmp_path: Path) -> None:
     directory, recorded = tmp_path / "node", Unstable(tmp_path / "reads")
     for _ in range(3):
         with harness.node(directory):
-            dataset = forebay.wrap(recorded, name="unstable", cache=directory / "node.sock")
+            dataset = forebay.wrap(
+                recorded, name="unstable", cache=directory / "node.sock", verify=0
+            )
             found = [dataset.__getitems__(range(20)) for _ in range(2)]
             assert found[0] == found[1]
             assert [item for item, _ in found[0]] == CONTENTS[:20]
@@ -593,10 +596,10 @@ def test_killed_workers_cost_only_the_items_they_were_reading(tmp_path: Path) ->
 def test_jobs_killed_at_any_moment_leave_correct_items(tmp_path: Path) -> None:
     recorded = RecordingDataset(tmp_path / "reads")
     context = multiprocessing.get_context("fork")
-    forebay.wrap(recorded, name="killed jobs")[0]
+    forebay.wrap(recorded, name="killed jobs", verify=0)[0]
 
     def job() -> None:
-        list(forebay.wrap(recorded, name="killed jobs"))
+        list(forebay.wrap(recorded, name="killed jobs", verify=0))
 
     for round_ in range(8):
         process = context.Process(target=job)
@@ -604,7 +607,7 @@ def test_jobs_killed_at_any_moment_leave_correct_items(tmp_path: Path) -> None:
         time.sleep(0.01 * (round_ + 1))
         harness.kill(process.pid or 0)
         process.join()
-    dataset = forebay.wrap(recorded, name="killed jobs")
+    dataset = forebay.wrap(recorded, name="killed jobs", verify=0)
     assert list(dataset) == list(dataset) == CONTENTS
     reads = recorded.reads()
     assert set(reads) == set(range(ITEMS))
@@ -823,3 +826,50 @@ def test_counters_outlive_the_processes_that_count(tmp_path: Path) -> None:
     again = pickle.loads(pickle.dumps(SharedCounters(["a", "b"])))
     again.add(b=1)
     assert again.totals() == {"a": 0, "b": 1}
+
+
+# Promise 1, for keys: two scripts with the same class name and relative keys shared items once.
+def test_items_of_another_dataset_with_the_same_name_are_an_error(tmp_path: Path) -> None:
+    mine = RecordingDataset(tmp_path / "mine", CONTENTS[:20])
+    theirs = RecordingDataset(tmp_path / "theirs", CONTENTS[20:40])
+    assert list(forebay.wrap(theirs, lambda index: f"{index}.jpg", name="photos"))
+    dataset = forebay.wrap(mine, lambda index: f"{index}.jpg", name="photos")
+    with pytest.raises(ForebayError, match=r"another item for key '7.jpg' of 'photos'.*name="):
+        dataset[7]
+    trusting = forebay.wrap(mine, lambda index: f"{index}.jpg", name="photos", verify=0)
+    assert trusting[7] == CONTENTS[27], "the check is what protects"
+
+
+def test_each_process_compares_a_few_hits_of_earlier_jobs(recorded: RecordingDataset) -> None:
+    first = forebay.wrap(recorded, name="compared")
+    list(first)
+    list(first)
+    assert first.stats()["verified"] == 0, "what a job has recorded itself is not compared"
+    assert recorded.reads() == ONCE
+    again = forebay.wrap(recorded, name="compared", verify=5)
+    for _ in range(2):
+        assert list(again) == CONTENTS
+    assert again.stats()["verified"] == 5
+    assert sum(recorded.reads().values()) == 5
+
+
+def test_a_dataset_that_differs_from_read_to_read_is_a_warning() -> None:
+    class Random(list[int]):
+        def __getitem__(self, index: Any) -> Any:
+            return random.random()
+
+    first = forebay.wrap(Random(range(5)), name="random")[3]
+    again = forebay.wrap(Random(range(5)), name="random")
+    with pytest.warns(RuntimeWarning, match="differs from read to read.*transform"):
+        assert again[3] == first
+
+
+def test_classes_whose_name_is_not_unique_need_a_name(recorded: RecordingDataset) -> None:
+    script = type("Photos", (RecordingDataset,), {"__module__": "__main__"})
+    photos = script(recorded.log)
+    for dataset in (photos, [1, 2, 3]):
+        with pytest.raises(ValueError, match="which identifies this dataset"):
+            forebay.wrap(dataset, lambda index: index)
+    assert forebay.wrap(photos, lambda index: index, name="photos", cache=None)[0] == CONTENTS[0]
+    with pytest.raises(ValueError, match="verify=-1"):
+        forebay.wrap(photos, name="photos", verify=-1)

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from forebay._data.auto_digest import cache_directory
 from forebay._data.serialization import hash_key, pack, unpack
@@ -46,6 +46,7 @@ COUNTERS = (
     "uncached",
     "fallbacks",
     "wrong",
+    "verified",
 )
 
 
@@ -78,6 +79,7 @@ class KeyedItems:
         job: str,
         *,
         start_node: bool,
+        verify: int,
     ) -> None:
         self.dataset, self.key, self.name = dataset, key, name
         self.node, self.namespace_key, self.job = node, namespace_key, job
@@ -85,10 +87,14 @@ class KeyedItems:
         self.start_node = start_node
         self.counters = SharedCounters(COUNTERS)
         self.catalogue_path = _catalogue_path(name, namespace_key)
+        #: Hits that each process compares with the dataset. What this job records itself needs no
+        #: comparison.
+        self._verify = verify if self.catalogue_path.exists() else 0
         self._init_process_local()
 
     def _init_process_local(self) -> None:
         """Attributes that each process has of its own."""
+        self._unverified = self._verify
         self.digest: Digest | None = None
         self._local = threading.local()
         self._has_warned = False
@@ -102,7 +108,7 @@ class KeyedItems:
             self._warn(f"{problem}: items are not cached until there is space")
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"catalogue", "digest", "_local", "_has_warned"}
+        own = {"catalogue", "digest", "_local", "_has_warned", "_unverified"}
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -199,6 +205,7 @@ class KeyedItems:
         for request, content in zip(known, contents, strict=True):
             self._accept(request, content, found)
         self.counters.add(items=len(requests), hits=len(found))
+        self._verify_some([request for request in known if request.item in found], found)
         missing = [request for request in requests if request.item not in found]
         per_call = ITEMS_PER_CALL if hasattr(self.dataset, "__getitems__") else 1
         claimed_by_others: list[Request] = []
@@ -225,6 +232,30 @@ class KeyedItems:
             self._warn(f"item {request.item} cannot be unpickled and is read again: {problem!r}")
             return False
         return True
+
+    def _verify_some(self, hits: list[Request], found: dict[int, Any]) -> None:
+        """Compare some hits with the dataset: another one may use the same name and keys.
+
+        One of every batch is compared, until the process has compared enough.
+        """
+        if self._unverified == 0 or not hits:
+            return
+        self._unverified -= 1
+        item = hits[0].item
+        self.counters.add(verified=1)
+        difference = compare(found[item], lambda: self.read([item])[0])
+        if difference == "random":
+            self._warn(
+                f"item {item} of the dataset differs from read to read, and the cache returns the"
+                " first read in every epoch; put random work into `transform`"
+            )
+        elif difference == "other":
+            key = item if self.key is None else self.key(item)
+            raise ForebayError(
+                f"the cache has another item for key {key!r} of {self.name!r} than the dataset's"
+                f" item {item}: another dataset uses this name, or the content has changed; give"
+                " name=... that no other dataset has, and keys that change with the content"
+            )
 
     def _claim(self, requests: list[Request]) -> list[tuple[Request, str]]:
         """Claim items; the rights are ``claim``, ``others``, ``uncached`` or ``alone``."""
@@ -332,6 +363,25 @@ class KeyedItems:
         if not self._has_warned:
             self._has_warned = True
             warn(f"forebay.wrap({self.name!r}): {message}")
+
+
+def compare(cached: Any, read: Callable[[], Any]) -> Literal["same", "random", "other"]:
+    """Compare a cached item with what the dataset returns, at two reads if they differ."""
+    fresh = read()
+    if _is_same(cached, fresh):
+        return "same"
+    return "other" if _is_same(fresh, read()) else "random"
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two items are equal: by their pickles in this process, or by comparison."""
+    with suppress(Exception):
+        if pack(one) == pack(other):
+            return True
+    with suppress(Exception):
+        equal = one == other
+        return bool(equal.all()) if hasattr(equal, "all") else bool(equal)
+    return False
 
 
 def _catalogue_path(name: str, namespace_key: Path | None) -> Path:

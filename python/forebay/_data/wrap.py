@@ -26,6 +26,8 @@ from forebay._runtime.node import default_socket, endpoint, ensure_node, warn_wi
 from forebay._runtime.processes import answers
 from forebay._runtime.ranks import ranks
 
+#: Hits that a process compares with the dataset by default.
+VERIFY = 8
 #: Seconds between two updates of a progress bar.
 PROGRESS_SECONDS = 0.2
 #: The agent's socket for readers that have no agent.
@@ -43,6 +45,7 @@ def wrap(
     transform: Callable[[Any], Any] | None = None,
     namespace_key: _Path | None = None,
     job: str | None = None,
+    verify: int = VERIFY,
 ) -> Wrapped:
     """Cache the items of any map-style dataset.
 
@@ -57,8 +60,9 @@ def wrap(
         stand for the same content, in all epochs and jobs. No two items may have the same key. The
         default is the index, and then ``name`` is required.
     name
-        Name of the dataset. Keys of different names are unrelated. The default is the name of the
-        dataset's class.
+        Name of the dataset. Keys of different names are unrelated; datasets with one name share
+        their items by key. The default is the name of the dataset's class with its module. It is
+        required for classes of the script itself or of a notebook, whose names are not unique.
     cache
         As for :class:`forebay.Dataset`.
     transform
@@ -67,6 +71,9 @@ def wrap(
         Key file of a private namespace.
     job
         As for :class:`forebay.Dataset`.
+    verify
+        Number of hits that each process compares with the dataset, if other jobs have cached items
+        under this name. A difference is an error, so that no other dataset's items are returned.
 
     Returns
     -------
@@ -84,7 +91,7 @@ def wrap(
     >>> dataset.stats()["hits"]
     1
     """
-    return Wrapped(dataset, key, name, cache, transform, namespace_key, job)
+    return Wrapped(dataset, key, name, cache, transform, namespace_key, job, verify)
 
 
 class Wrapped:
@@ -102,6 +109,7 @@ class Wrapped:
         transform: Callable[[Any], Any] | None,
         namespace_key: _Path | None,
         job: str | None,
+        verify: int,
     ) -> None:
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             raise TypeError(
@@ -114,15 +122,16 @@ class Wrapped:
             raise ValueError(
                 "give key=..., a function that identifies an item; or name=..., if its index does"
             )
+        if verify < 0:
+            raise ValueError(f"verify={verify}; give a number of items, or 0")
         self._dataset, self._transform = dataset, transform
-        kind = type(dataset)
-        self._name = f"{kind.__module__}.{kind.__qualname__}" if name is None else name
+        self._name = _class_name(dataset) if name is None else name
         key_file = None if namespace_key is None else Path(namespace_key).absolute()
         node = endpoint(default_socket() if cache == "auto" else cache)
         self._job_name = JobName(job)
         job_name, starts = self._job_name.of(*ranks()), cache == "auto"
         self._items = KeyedItems(
-            dataset, key, self._name, node, key_file, job_name, start_node=starts
+            dataset, key, self._name, node, key_file, job_name, start_node=starts, verify=verify
         )
         node = self._node
         self._snapshot: Path | None = None
@@ -207,6 +216,8 @@ class Wrapped:
                 Of ``read``: items read without a claim, because the node did not help.
             ``wrong``
                 Answers of the node that did not match and were not used.
+            ``verified``
+                Of ``hits``: items that were read from the dataset, too, and compared.
             ``node``
                 Counters of the node; ``None`` without one.
             ``loader``
@@ -340,6 +351,17 @@ class Wrapped:
         items.use_digest(digest)
         weakref.finalize(self, self._incarnation.leave, digest, self._node, _NO_AGENT)
         return digest
+
+
+def _class_name(dataset: Any) -> str:
+    """The default name of a dataset: that of its class, if no other program can have it."""
+    kind = type(dataset)
+    if kind.__module__ in ("__main__", "builtins"):
+        raise ValueError(
+            f"the class {kind.__qualname__} of {kind.__module__} may be another one in another"
+            " program; give name=..., which identifies this dataset"
+        )
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 #: Datasets that a loader reads directly; a ``Mixture`` consists of them.
