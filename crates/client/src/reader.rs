@@ -185,8 +185,8 @@ impl Reader {
         })
     }
 
-    /// Allocates buffers for these reads, has `fill` fill them, verifies, and counts. `fill` returns
-    /// the number of ranges that no node had.
+    /// Allocates buffers for these reads, has `fill` fill them, verifies, and counts. `fill`
+    /// returns the number of ranges that no node had.
     fn get_by(
         &mut self,
         reads: &[PlannedRead],
